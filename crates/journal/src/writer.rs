@@ -1,0 +1,361 @@
+//! The writing side of a journal: moves bytes from pipes to segments, appends records, drops the head at the cap.
+
+use crate::record::{self, Entry, RECORD_BYTES, Record, Stream};
+use crate::segment::{self, SEGMENT_BYTES};
+use crate::{Error, Result};
+use outpost_sys::file::{self, Open};
+use outpost_sys::pidfd::Exit;
+use outpost_sys::pipe::{self, Moved};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The most one splice moves. More would only lengthen the time others wait.
+const SPLICE_BYTES: u64 = 1024 * 1024;
+
+/// The most records one append writes.
+const RECORDS_AT_ONCE: usize = 3;
+
+/// What cursors see of a journal. The writer publishes here after each record.
+pub struct Journal {
+    pub(crate) dir: PathBuf,
+    pub(crate) index: OwnedFd,
+    pub(crate) published_records: AtomicU64,
+    last_seq: AtomicU64,
+    pub(crate) first_seq: AtomicU64,
+    bytes_kept: AtomicU64,
+    bytes_total: AtomicU64,
+    finished: AtomicBool,
+}
+
+impl Journal {
+    /// The number of the newest frame or exit; 0 when there is none yet.
+    pub fn last_seq(&self) -> u64 {
+        self.last_seq.load(Ordering::Acquire)
+    }
+
+    /// The lowest number that can still be read; 0 when there is none yet.
+    pub fn first_seq(&self) -> u64 {
+        self.first_seq.load(Ordering::Acquire).min(self.last_seq())
+    }
+
+    /// Bytes on disk: output and index.
+    pub fn bytes_kept(&self) -> u64 {
+        self.bytes_kept.load(Ordering::Relaxed)
+    }
+
+    /// Bytes the process has written, kept or not.
+    pub fn bytes_total(&self) -> u64 {
+        self.bytes_total.load(Ordering::Relaxed)
+    }
+
+    /// Whether the exit has been recorded, after which nothing follows.
+    pub fn is_finished(&self) -> bool {
+        self.finished.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn index_path(&self) -> PathBuf {
+        index_path(&self.dir)
+    }
+}
+
+pub(crate) fn index_path(dir: &Path) -> PathBuf {
+    dir.join("index")
+}
+
+/// A segment on disk, and the number of the last frame in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment {
+    pub(crate) stream: Stream,
+    pub(crate) number: u64,
+    pub(crate) last_seq: u64,
+}
+
+/// What is known of a journal without its files: made empty for a new one, by recovery for an old one.
+#[derive(Default)]
+pub(crate) struct Position {
+    pub(crate) records: u64,
+    pub(crate) next_seq: u64,
+    pub(crate) first_seq: u64,
+    /// Per stream, the offset after the last recorded byte.
+    pub(crate) ends: [u64; 2],
+    /// In the order they were begun.
+    pub(crate) segments: VecDeque<Segment>,
+    pub(crate) stdin_closed: Option<u64>,
+    pub(crate) started: Option<(u32, u64)>,
+    pub(crate) exit: Option<Exit>,
+    /// Index bytes whose blocks were given back.
+    pub(crate) punched: u64,
+}
+
+/// The one writer of a journal.
+pub struct Writer {
+    journal: Arc<Journal>,
+    at: Position,
+    current: [Option<(u64, OwnedFd)>; 2],
+    bytes_max: u64,
+    /// Segments may hold bytes that no record tells of yet.
+    tails_unsure: bool,
+}
+
+impl Writer {
+    /// Begins a journal in an existing, empty directory of its own.
+    pub fn create(dir: &Path, bytes_max: u64) -> Result<Writer> {
+        let path = index_path(dir);
+        let index = file::open(&path, Open::Create).map_err(|errno| Error::io("create", &path, errno))?;
+        let at = Position { next_seq: 1, first_seq: 1, ..Position::default() };
+        Ok(Writer::at(dir, index, at, bytes_max, false))
+    }
+
+    /// Opens what an earlier writer left, however it ended. Bytes past the last record become a new run.
+    pub fn recover(dir: &Path, bytes_max: u64) -> Result<Writer> {
+        let path = index_path(dir);
+        let index = file::open(&path, Open::Create).map_err(|errno| Error::io("open", &path, errno))?;
+        let at = crate::recovery::scan(dir, &index)?;
+        let unsure = at.exit.is_none();
+        let mut writer = Writer::at(dir, index, at, bytes_max, unsure);
+        // On a full disk the tail waits: the next pump tries again before it moves anything.
+        match writer.record_tails() {
+            Err(error) if !error.is_no_space() => Err(error),
+            _ => Ok(writer),
+        }
+    }
+
+    fn at(dir: &Path, index: OwnedFd, at: Position, bytes_max: u64, tails_unsure: bool) -> Writer {
+        let journal = Arc::new(Journal {
+            dir: dir.to_owned(),
+            index,
+            published_records: AtomicU64::new(0),
+            last_seq: AtomicU64::new(0),
+            first_seq: AtomicU64::new(at.first_seq),
+            bytes_kept: AtomicU64::new(0),
+            bytes_total: AtomicU64::new(0),
+            finished: AtomicBool::new(false),
+        });
+        let writer = Writer { journal, at, current: [None, None], bytes_max, tails_unsure };
+        writer.publish();
+        writer
+    }
+
+    /// The side that readers use.
+    pub fn journal(&self) -> &Arc<Journal> {
+        &self.journal
+    }
+
+    /// Records the start; done once, also when a worker dies between the start and this.
+    pub fn started(&mut self, pid: i32, start_ticks: u64) -> Result<()> {
+        if self.at.started.is_some() {
+            return Ok(());
+        }
+        let pid = pid.cast_unsigned();
+        self.append(&[self.record(Entry::Started { pid, start_ticks })])?;
+        self.at.started = Some((pid, start_ticks));
+        Ok(())
+    }
+
+    /// The pid and start time recorded, if the process was ever started.
+    pub fn start(&self) -> Option<(i32, u64)> {
+        self.at.started.map(|(pid, ticks)| (pid.cast_signed(), ticks))
+    }
+
+    /// Records that stdin ends after `at` bytes.
+    pub fn close_stdin(&mut self, at: u64) -> Result<()> {
+        if self.at.stdin_closed.is_none() {
+            self.append(&[self.record(Entry::StdinClosed { at })])?;
+            self.at.stdin_closed = Some(at);
+        }
+        Ok(())
+    }
+
+    /// After how many bytes stdin ends, if it was closed.
+    pub fn stdin_closed(&self) -> Option<u64> {
+        self.at.stdin_closed
+    }
+
+    /// The exit, if it has been recorded.
+    pub fn exit(&self) -> Option<Exit> {
+        self.at.exit
+    }
+
+    /// Moves what waits in `pipe` into the stream's segment and records it. On an error nothing is lost: what was not
+    /// moved is in the pipe, and what was moved but not recorded is recorded by the next call.
+    pub fn pump(&mut self, stream: Stream, pipe: impl AsFd) -> Result<Moved> {
+        self.record_tails()?;
+        let offset = self.at.ends[stream.index()];
+        let room = (SEGMENT_BYTES - segment::place(offset)).min(SPLICE_BYTES) as usize;
+        let number = segment::number(offset);
+        let segment = self.segment(stream, number)?;
+        let moved = pipe::splice_to_file(pipe, segment, segment::place(offset), room)
+            .map_err(|errno| Error::io("write", &segment::path(&self.journal.dir, stream, number), errno))?;
+        if let Moved::Bytes(count) = moved {
+            self.tails_unsure = true;
+            self.append_run(stream, count as u64)?;
+            self.tails_unsure = false;
+        }
+        Ok(moved)
+    }
+
+    /// Records the exit as the last entry.
+    pub fn finish(&mut self, exit: &Exit) -> Result<()> {
+        if self.at.exit.is_some() {
+            return Ok(());
+        }
+        self.record_tails()?;
+        self.append(&record::ending(self.at.next_seq, now_ms(), exit))?;
+        self.at.exit = Some(*exit);
+        self.current = [None, None];
+        self.journal.finished.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Drops the oldest segment to make room for others; false when there is none to spare. While the process lives,
+    /// the segments being written are never dropped.
+    pub fn shed(&mut self) -> Result<bool> {
+        let being_written = |segment: &Segment| {
+            self.at.exit.is_none() && segment.number == segment::number(self.at.ends[segment.stream.index()])
+        };
+        let Some(oldest) = self.at.segments.iter().position(|segment| !being_written(segment)) else {
+            return Ok(false);
+        };
+        let Segment { stream, number, last_seq } = self.at.segments[oldest];
+        // Told before it is done: a reader that then finds the file gone knows why.
+        self.at.first_seq = self.at.first_seq.max(last_seq + 1);
+        self.journal.first_seq.store(self.at.first_seq, Ordering::Release);
+        segment::remove(&self.journal.dir, stream, number)?;
+        self.at.segments.remove(oldest);
+        self.give_back_index()?;
+        self.publish();
+        Ok(true)
+    }
+
+    fn segment(&mut self, stream: Stream, number: u64) -> Result<&OwnedFd> {
+        let at = stream.index();
+        if self.current[at].as_ref().is_none_or(|(open, _)| *open != number) {
+            while self.journal.bytes_kept() + SEGMENT_BYTES > self.bytes_max && self.shed()? {}
+            let file = segment::create(&self.journal.dir, stream, number)?;
+            self.note_segment(stream, number);
+            self.current[at] = Some((number, file));
+        }
+        match &self.current[at] {
+            Some((_, file)) => Ok(file),
+            None => Err(Error::Damaged { path: self.journal.dir.clone(), seq: self.at.next_seq }),
+        }
+    }
+
+    fn note_segment(&mut self, stream: Stream, number: u64) {
+        let known = self.at.segments.iter().any(|segment| segment.stream == stream && segment.number == number);
+        if !known {
+            self.at.segments.push_back(Segment { stream, number, last_seq: 0 });
+        }
+    }
+
+    /// Turns bytes that no record tells of into runs.
+    fn record_tails(&mut self) -> Result<()> {
+        if !self.tails_unsure {
+            return Ok(());
+        }
+        for stream in Stream::ALL {
+            loop {
+                let end = self.at.ends[stream.index()];
+                let number = segment::number(end);
+                let size = segment::size(&self.journal.dir, stream, number)?;
+                let Some(unrecorded) = size.checked_sub(segment::place(end)).filter(|bytes| *bytes > 0) else { break };
+                self.note_segment(stream, number);
+                self.append_run(stream, unrecorded)?;
+            }
+        }
+        self.tails_unsure = false;
+        Ok(())
+    }
+
+    fn append_run(&mut self, stream: Stream, len: u64) -> Result<()> {
+        let offset = self.at.ends[stream.index()];
+        // A run never crosses the end of its segment, so its length fits.
+        let run = self.record(Entry::Run { stream, offset, len: len as u32 });
+        self.append(&[run])?;
+        self.at.ends[stream.index()] = offset + len;
+        let (number, last_seq) = (segment::number(offset), self.at.next_seq - 1);
+        let mut newest_first = self.at.segments.iter_mut().rev();
+        if let Some(segment) = newest_first.find(|segment| segment.stream == stream && segment.number == number) {
+            segment.last_seq = last_seq;
+        }
+        self.publish();
+        Ok(())
+    }
+
+    fn record(&self, entry: Entry) -> Record {
+        Record { seq: self.at.next_seq, time_ms: now_ms(), entry }
+    }
+
+    /// Writes records behind the last one. After a failure the same place is written again.
+    fn append(&mut self, records: &[Record]) -> Result<()> {
+        let mut bytes = [0; RECORDS_AT_ONCE * RECORD_BYTES];
+        let (places, _) = bytes.as_chunks_mut::<RECORD_BYTES>();
+        for (place, record) in places.iter_mut().zip(records) {
+            *place = record.encode();
+        }
+        let at = self.at.records * RECORD_BYTES as u64;
+        file::write_all_at(&self.journal.index, &bytes[..records.len() * RECORD_BYTES], at)
+            .map_err(|errno| Error::io("append to", &self.journal.index_path(), errno))?;
+        self.at.records += records.len() as u64;
+        self.at.next_seq += records.iter().map(Record::numbers).sum::<u64>();
+        self.publish();
+        Ok(())
+    }
+
+    fn publish(&self) {
+        let journal = &self.journal;
+        let kept: u64 = Stream::ALL.iter().map(|stream| self.kept(*stream)).sum();
+        let index = self.at.records * RECORD_BYTES as u64 - self.at.punched;
+        journal.bytes_kept.store(kept + index, Ordering::Relaxed);
+        journal.bytes_total.store(self.at.ends.iter().sum(), Ordering::Relaxed);
+        journal.finished.store(self.at.exit.is_some(), Ordering::Release);
+        journal.published_records.store(self.at.records, Ordering::Release);
+        journal.last_seq.store(self.at.next_seq - 1, Ordering::Release);
+    }
+
+    /// Bytes of a stream on disk: from its oldest segment to its end.
+    fn kept(&self, stream: Stream) -> u64 {
+        let oldest = self.at.segments.iter().find(|segment| segment.stream == stream);
+        oldest.map_or(0, |segment| self.at.ends[stream.index()].saturating_sub(segment.number * SEGMENT_BYTES))
+    }
+
+    /// Says again what only records that are about to go may have said.
+    fn repeat_facts(&mut self) -> Result<()> {
+        let mut facts = Vec::with_capacity(RECORDS_AT_ONCE);
+        for stream in Stream::ALL {
+            facts.push(self.record(Entry::StreamEnd { stream, offset: self.at.ends[stream.index()] }));
+        }
+        facts.extend(self.at.stdin_closed.map(|at| self.record(Entry::StdinClosed { at })));
+        self.append(&facts)
+    }
+
+    /// Gives the blocks of records back that no reader can ask for any more.
+    fn give_back_index(&mut self) -> Result<()> {
+        const BLOCK_BYTES: u64 = 4096;
+        let record = crate::cursor::find_record(&self.journal, self.at.first_seq, self.at.records)?;
+        let end = record * RECORD_BYTES as u64 / BLOCK_BYTES * BLOCK_BYTES;
+        // The first block stays: it holds the start of the process.
+        let begin = self.at.punched + BLOCK_BYTES;
+        if end <= begin {
+            return Ok(());
+        }
+        self.repeat_facts()?;
+        match file::punch_hole(&self.journal.index, begin, end - begin) {
+            Ok(()) => {
+                self.at.punched = end - BLOCK_BYTES;
+                Ok(())
+            }
+            // A file system without holes keeps the index; the segments are what matters.
+            Err(outpost_sys::Errno::OPNOTSUPP | outpost_sys::Errno::NOSYS) => Ok(()),
+            Err(errno) => Err(Error::io("shrink", &self.journal.index_path(), errno)),
+        }
+    }
+}
+
+pub(crate) fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}

@@ -1,0 +1,166 @@
+//! Control groups (version 2): one per process, so that "kill the tree" means every descendant.
+
+use crate::file::{self, Open};
+use crate::{Errno, Result};
+use rustix::fd::OwnedFd;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A directory of the cgroup file system below which we may make groups.
+#[derive(Clone, Debug)]
+pub struct Parent {
+    path: PathBuf,
+}
+
+/// One process's group.
+#[derive(Clone, Debug)]
+pub struct Group {
+    path: PathBuf,
+}
+
+impl Parent {
+    /// Makes `name` below this process's own group; `None` where version 2 is not mounted, not writable, or cannot kill.
+    pub fn detect(name: &str) -> Option<Parent> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+        let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let path = own_directory(&mounts, &own)?.join(name);
+        match fs::create_dir(&path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(_) => return None,
+        }
+        // `cgroup.kill` came with Linux 5.14; write access to it is what we need.
+        fs::OpenOptions::new().write(true).open(path.join("cgroup.kill")).ok()?;
+        Some(Parent { path })
+    }
+
+    /// The group of this name, whether it exists or not.
+    pub fn group(&self, name: &str) -> Group {
+        Group { path: self.path.join(name) }
+    }
+
+    /// Names of the groups there are.
+    pub fn names(&self) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(&self.path) else { return Vec::new() };
+        entries
+            .flatten()
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect()
+    }
+
+    /// Removes the parent itself once it is empty.
+    pub fn remove(&self) -> Result<()> {
+        rmdir(&self.path)
+    }
+}
+
+impl Group {
+    /// Makes the group and opens its directory, for a child to be born in.
+    pub fn create(&self) -> Result<OwnedFd> {
+        match rustix::fs::mkdir(&self.path, rustix::fs::Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        file::open(&self.path, Open::Directory)
+    }
+
+    /// Kills every process in the group, also those that are being forked now.
+    pub fn kill(&self) -> Result<()> {
+        match fs::write(self.path.join("cgroup.kill"), "1") {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+        }
+    }
+
+    /// The processes in the group and below it.
+    pub fn members(&self) -> Vec<i32> {
+        let mut pids = Vec::new();
+        collect(&self.path, &mut pids);
+        pids
+    }
+
+    /// Removes the group and those below it; `EBUSY` while a process is in it.
+    pub fn remove(&self) -> Result<()> {
+        remove_tree(&self.path)
+    }
+
+    /// Kills what is in the group and removes it, within `patience`.
+    pub fn destroy(&self, patience: Duration) -> Result<()> {
+        let deadline = Instant::now() + patience;
+        loop {
+            match self.remove() {
+                Ok(()) | Err(Errno::NOENT) => return Ok(()),
+                Err(errno) if Instant::now() >= deadline => return Err(errno),
+                Err(_) => {}
+            }
+            match self.kill() {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn rmdir(path: &Path) -> Result<()> {
+    rustix::fs::rmdir(path)
+}
+
+/// Descendants may have made groups of their own, which must go first.
+fn remove_tree(path: &Path) -> Result<()> {
+    if let Ok(entries) = fs::read_dir(path) {
+        for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+            remove_tree(&entry.path())?;
+        }
+    }
+    rmdir(path)
+}
+
+fn collect(path: &Path, pids: &mut Vec<i32>) {
+    if let Ok(text) = fs::read_to_string(path.join("cgroup.procs")) {
+        pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
+    }
+    if let Ok(entries) = fs::read_dir(path) {
+        for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+            collect(&entry.path(), pids);
+        }
+    }
+}
+
+/// Where this process's own version-2 group is mounted. Version 2 may be mounted anywhere, also beside version 1.
+fn own_directory(mountinfo: &str, own: &str) -> Option<PathBuf> {
+    let own = own.lines().find_map(|line| line.strip_prefix("0::"))?;
+    mountinfo.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        if !after.starts_with("cgroup2 ") {
+            return None;
+        }
+        let mut fields = before.split(' ').skip(3);
+        let (root, mount) = (fields.next()?, fields.next()?);
+        let below = Path::new(own).strip_prefix(root).ok()?;
+        Some(Path::new(mount).join(below))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_two_is_found_beside_version_one() {
+        let mounts = "30 23 0:26 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
+                      36 23 0:33 / /sys/fs/cgroup/unified rw,relatime shared:9 - cgroup2 cgroup2 rw\n";
+        let own = "4:cpu:/x\n0::/user.slice/me\n";
+        assert_eq!(own_directory(mounts, own), Some("/sys/fs/cgroup/unified/user.slice/me".into()));
+    }
+
+    #[test]
+    fn a_mount_of_a_subtree_is_taken_off_the_path() {
+        let mounts = "36 23 0:33 /docker/abc /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+        assert_eq!(own_directory(mounts, "0::/docker/abc/x\n"), Some("/sys/fs/cgroup/x".into()));
+        assert_eq!(own_directory(mounts, "0::/elsewhere\n"), None);
+        assert_eq!(own_directory("", "0::/\n"), None);
+    }
+}

@@ -1,0 +1,157 @@
+//! Readiness: an epoll set keyed by numbers of the caller's, an event counter to wake it, and a fine timer.
+
+use crate::{Errno, Result, fault, retry};
+use rustix::event::{EventfdFlags, epoll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
+use std::time::Duration;
+
+/// What to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    Read,
+    Write,
+    ReadWrite,
+    /// Only a hang-up or an error.
+    Nothing,
+}
+
+impl Interest {
+    fn flags(self) -> epoll::EventFlags {
+        match self {
+            Interest::Read => epoll::EventFlags::IN,
+            Interest::Write => epoll::EventFlags::OUT,
+            Interest::ReadWrite => epoll::EventFlags::IN | epoll::EventFlags::OUT,
+            Interest::Nothing => epoll::EventFlags::empty(),
+        }
+    }
+}
+
+/// What happened to the descriptor registered under `token`.
+#[derive(Clone, Copy, Debug)]
+pub struct Ready {
+    pub token: u64,
+    pub readable: bool,
+    pub writable: bool,
+    /// The other side is gone; what it wrote may still be readable.
+    pub hung_up: bool,
+}
+
+/// A set of descriptors to wait for, level-triggered.
+pub struct Epoll {
+    set: OwnedFd,
+}
+
+impl Epoll {
+    pub fn new() -> Result<Self> {
+        fault::gate()?;
+        Ok(Self { set: epoll::create(epoll::CreateFlags::CLOEXEC)? })
+    }
+
+    pub fn add(&self, fd: impl AsFd, token: u64, interest: Interest) -> Result<()> {
+        fault::gate()?;
+        epoll::add(&self.set, fd, epoll::EventData::new_u64(token), interest.flags())
+    }
+
+    pub fn modify(&self, fd: impl AsFd, token: u64, interest: Interest) -> Result<()> {
+        fault::gate()?;
+        epoll::modify(&self.set, fd, epoll::EventData::new_u64(token), interest.flags())
+    }
+
+    pub fn remove(&self, fd: impl AsFd) -> Result<()> {
+        epoll::delete(&self.set, fd)
+    }
+
+    /// Waits for at most `timeout` (for ever without one) and fills `ready`. A signal ends the wait with nothing ready.
+    pub fn wait(&self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> Result<()> {
+        ready.clear();
+        let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 64];
+        let timeout = timeout.map(|duration| Timespec {
+            tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(duration.subsec_nanos()),
+        });
+        let count = match fault::gate().and_then(|()| epoll::wait(&self.set, &mut events, timeout.as_ref())) {
+            Ok(count) => count,
+            Err(Errno::INTR) => 0,
+            Err(errno) => return Err(errno),
+        };
+        let gone = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+        ready.extend(events.iter().take(count).map(|event| {
+            let flags = event.flags;
+            Ready {
+                token: event.data.u64(),
+                readable: flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::RDHUP),
+                writable: flags.contains(epoll::EventFlags::OUT),
+                hung_up: flags.intersects(gone),
+            }
+        }));
+        Ok(())
+    }
+}
+
+/// Wakes an [`Epoll`] from another thread.
+pub struct Waker {
+    counter: OwnedFd,
+}
+
+impl Waker {
+    pub fn new() -> Result<Self> {
+        fault::gate()?;
+        Ok(Self { counter: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
+    }
+
+    /// The only failure, a full counter, means that a wake-up is pending already.
+    pub fn wake(&self) {
+        let _full = rustix::io::write(&self.counter, &1u64.to_ne_bytes());
+    }
+
+    /// Takes the pending wake-ups, so that the set sleeps again.
+    pub fn clear(&self) {
+        let _empty = rustix::io::read(&self.counter, &mut [0u8; 8]);
+    }
+}
+
+impl AsFd for Waker {
+    fn as_fd(&self) -> rustix::fd::BorrowedFd<'_> {
+        self.counter.as_fd()
+    }
+}
+
+/// A one-shot timer finer than the milliseconds of `epoll_wait`.
+pub struct Timer {
+    timer: OwnedFd,
+}
+
+impl Timer {
+    pub fn new() -> Result<Self> {
+        fault::gate()?;
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        Ok(Self { timer: rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)? })
+    }
+
+    /// Becomes readable after `delay`, counted from now; an earlier setting is forgotten.
+    pub fn set(&self, delay: Duration) -> Result<()> {
+        // A zero value would disarm it.
+        let delay = delay.max(Duration::from_nanos(1));
+        let value = Timespec {
+            tv_sec: i64::try_from(delay.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(delay.subsec_nanos()),
+        };
+        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+        retry(|| {
+            fault::gate()?;
+            rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once).map(|_| ())
+        })
+    }
+
+    /// Takes the expiry, so that the set sleeps again.
+    pub fn clear(&self) {
+        let _not_expired = rustix::io::read(&self.timer, &mut [0u8; 8]);
+    }
+}
+
+impl AsFd for Timer {
+    fn as_fd(&self) -> rustix::fd::BorrowedFd<'_> {
+        self.timer.as_fd()
+    }
+}

@@ -1,0 +1,72 @@
+//! The gate every system call passes, so that a test can make the N-th one fail.
+//!
+//! A plan belongs to the thread that armed it. Without the `faults` feature the gate is an empty inline function.
+
+use crate::Result;
+
+#[cfg(feature = "faults")]
+pub use armed::{Fault, arm, disarm};
+
+/// Passes, or fails as the thread's plan says.
+#[inline]
+pub(crate) fn gate() -> Result<()> {
+    length(1).map(|_| ())
+}
+
+/// How many of `wanted` bytes the call may move: all of them, unless the plan says otherwise.
+#[cfg(not(feature = "faults"))]
+#[inline(always)]
+pub(crate) fn length(wanted: usize) -> Result<usize> {
+    Ok(wanted)
+}
+
+#[cfg(feature = "faults")]
+pub(crate) use armed::length;
+
+#[cfg(feature = "faults")]
+mod armed {
+    use crate::{Errno, Result};
+    use std::cell::Cell;
+
+    /// What the chosen call does instead of its work.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Fault {
+        /// Fails with this number and has no effect.
+        Errno(Errno),
+        /// Moves only part of the bytes asked for.
+        Short,
+    }
+
+    #[derive(Clone, Copy)]
+    struct Plan {
+        calls_left: u64,
+        fault: Fault,
+    }
+
+    thread_local! {
+        static PLAN: Cell<Option<Plan>> = const { Cell::new(None) };
+    }
+
+    /// Makes the `nth` call of this thread from now on (the next is 1) suffer `fault`.
+    pub fn arm(nth: u64, fault: Fault) {
+        PLAN.set(Some(Plan { calls_left: nth, fault }));
+    }
+
+    /// Forgets the plan; says whether it was still waiting, that is, whether nothing was made to fail.
+    pub fn disarm() -> bool {
+        PLAN.take().is_some()
+    }
+
+    pub(crate) fn length(wanted: usize) -> Result<usize> {
+        let Some(plan) = PLAN.get() else { return Ok(wanted) };
+        if plan.calls_left > 1 {
+            PLAN.set(Some(Plan { calls_left: plan.calls_left - 1, ..plan }));
+            return Ok(wanted);
+        }
+        PLAN.set(None);
+        match plan.fault {
+            Fault::Errno(errno) => Err(errno),
+            Fault::Short => Ok(wanted.div_ceil(2)),
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Files by descriptor: positioned reads and writes, sizes, holes, sealed memory files, locks.
+
+use crate::{Errno, Result, fault, retry};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{self, AtFlags, FallocateFlags, FlockOperation, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom};
+use std::path::Path;
+
+/// How a file of ours is opened. All are close-on-exec and never follow a symbolic link at the last step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Open {
+    /// Existing, for reading.
+    Read,
+    /// Existing, for reading and writing.
+    ReadWrite,
+    /// Created if missing, for reading and writing, owner only.
+    Create,
+    /// Created empty, also when it exists, for writing, owner only.
+    Replace,
+    /// An existing directory.
+    Directory,
+}
+
+/// Opens `name` below the directory `dir`.
+pub fn open_at(dir: impl AsFd, name: impl AsRef<Path>, how: Open) -> Result<OwnedFd> {
+    let common = OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let flags = match how {
+        Open::Read => OFlags::RDONLY,
+        Open::ReadWrite => OFlags::RDWR,
+        Open::Create => OFlags::RDWR | OFlags::CREATE,
+        Open::Replace => OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC,
+        Open::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
+    };
+    retry(|| {
+        fault::gate()?;
+        fs::openat(&dir, name.as_ref(), common | flags, Mode::RUSR | Mode::WUSR)
+    })
+}
+
+/// Opens a path from the root or the working directory.
+pub fn open(path: impl AsRef<Path>, how: Open) -> Result<OwnedFd> {
+    open_at(fs::CWD, path, how)
+}
+
+/// Removes a file below `dir`.
+pub fn unlink_at(dir: impl AsFd, name: impl AsRef<Path>) -> Result<()> {
+    fault::gate()?;
+    fs::unlinkat(dir, name.as_ref(), AtFlags::empty())
+}
+
+/// Names of the entries of a directory, without `.` and `..`; names that are not UTF-8 are none of ours and left out.
+pub fn names(dir: impl AsFd) -> Result<Vec<String>> {
+    fault::gate()?;
+    let mut names = Vec::new();
+    for entry in fs::Dir::read_from(dir)? {
+        if let Ok(name) = entry?.file_name().to_str()
+            && name != "."
+            && name != ".."
+        {
+            names.push(name.to_owned());
+        }
+    }
+    Ok(names)
+}
+
+/// One positioned read; fewer bytes than asked for only at the end of the file or when the kernel says so.
+pub fn read_at(file: impl AsFd, buffer: &mut [u8], offset: u64) -> Result<usize> {
+    retry(|| {
+        let wanted = fault::length(buffer.len())?;
+        let part = buffer.get_mut(..wanted).ok_or(Errno::INVAL)?;
+        rustix::io::pread(&file, part, offset)
+    })
+}
+
+/// Reads until `buffer` is full or the file ends; says how much was read.
+pub fn read_full_at(file: impl AsFd, buffer: &mut [u8], offset: u64) -> Result<usize> {
+    let mut done = 0;
+    while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match read_at(&file, rest, offset + done as u64)? {
+            0 => break,
+            read => done += read,
+        }
+    }
+    Ok(done)
+}
+
+/// Writes all of `bytes` at `offset`. On an error a prefix may have been written.
+pub fn write_all_at(file: impl AsFd, mut bytes: &[u8], mut offset: u64) -> Result<()> {
+    while !bytes.is_empty() {
+        let written = retry(|| {
+            let wanted = fault::length(bytes.len())?;
+            rustix::io::pwrite(&file, bytes.get(..wanted).ok_or(Errno::INVAL)?, offset)
+        })?;
+        if written == 0 {
+            return Err(Errno::NOSPC);
+        }
+        bytes = bytes.get(written..).unwrap_or_default();
+        offset += written as u64;
+    }
+    Ok(())
+}
+
+/// The size of a file in bytes.
+pub fn size(file: impl AsFd) -> Result<u64> {
+    fault::gate()?;
+    Ok(u64::try_from(fs::fstat(file)?.st_size).unwrap_or(0))
+}
+
+/// Sets the size of a file.
+pub fn set_size(file: impl AsFd, size: u64) -> Result<()> {
+    retry(|| {
+        fault::gate()?;
+        fs::ftruncate(&file, size)
+    })
+}
+
+/// The position of an open file description, which every process that shares it sees.
+pub fn position(file: impl AsFd) -> Result<u64> {
+    fault::gate()?;
+    fs::tell(file)
+}
+
+/// Moves the position of an open file description.
+pub fn set_position(file: impl AsFd, position: u64) -> Result<()> {
+    fault::gate()?;
+    fs::seek(file, SeekFrom::Start(position)).map(|_| ())
+}
+
+/// Gives the disk blocks of `offset..offset + len` back while the file keeps its size.
+pub fn punch_hole(file: impl AsFd, offset: u64, len: u64) -> Result<()> {
+    retry(|| {
+        fault::gate()?;
+        fs::fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)
+    })
+}
+
+/// Takes the exclusive lock of a file without waiting; false when another open file description holds it.
+pub fn try_lock(file: impl AsFd) -> Result<bool> {
+    match retry(|| fs::flock(&file, FlockOperation::NonBlockingLockExclusive)) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// A memory file with these contents that can never change again: safe to read for a peer that does not trust us.
+pub fn sealed_memory(name: &str, contents: &[u8]) -> Result<OwnedFd> {
+    fault::gate()?;
+    let file = fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    write_all_at(&file, contents, 0)?;
+    fs::fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(file)
+}
+
+/// The whole of a file of at most `limit` bytes; larger ones are refused with `EFBIG`.
+pub fn read_whole(file: impl AsFd, limit: u64) -> Result<Vec<u8>> {
+    let size = size(&file)?;
+    if size > limit {
+        return Err(Errno::FBIG);
+    }
+    let size = usize::try_from(size).map_err(|_| Errno::FBIG)?;
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(size).map_err(|_| Errno::NOMEM)?;
+    bytes.resize(size, 0);
+    let read = read_full_at(&file, &mut bytes, 0)?;
+    bytes.truncate(read);
+    Ok(bytes)
+}
+
+/// Another descriptor for the same open file description, close-on-exec.
+pub fn duplicate(fd: impl AsFd) -> Result<OwnedFd> {
+    fault::gate()?;
+    rustix::io::fcntl_dupfd_cloexec(fd, 3)
+}
+
+/// Chooses whether `fd` survives `execve`.
+pub fn set_inherited(fd: impl AsFd, inherited: bool) -> Result<()> {
+    let flags = if inherited { rustix::io::FdFlags::empty() } else { rustix::io::FdFlags::CLOEXEC };
+    rustix::io::fcntl_setfd(fd, flags)
+}
+
+/// Makes reads and writes on this open file description return `EAGAIN` instead of waiting.
+pub fn set_nonblocking(fd: impl AsFd) -> Result<()> {
+    let flags = fs::fcntl_getfl(&fd)?;
+    fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK)
+}
+
+/// Takes ownership of a descriptor this process was started with; `EBADF` when it is not open.
+pub fn inherited(number: i32) -> Result<OwnedFd> {
+    use std::os::fd::FromRawFd;
+    if number < 0 {
+        return Err(Errno::BADF);
+    }
+    // SAFETY: the number is not negative and is borrowed only for the fcntl call, which fails when it is not open.
+    let probe = unsafe { BorrowedFd::borrow_raw(number) };
+    rustix::io::fcntl_setfd(probe, rustix::io::FdFlags::CLOEXEC)?;
+    // SAFETY: the descriptor is open, and callers name only numbers that a parent passed to this process for them.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Fills `buffer` from the page cache; `EAGAIN` rather than a wait for the disk. Fewer bytes only at the end of the file.
+pub fn read_cached_at(file: impl AsFd, buffer: &mut [u8], offset: u64) -> Result<usize> {
+    use rustix::io::{ReadWriteFlags, preadv2};
+    use std::io::IoSliceMut;
+    let mut done = 0;
+    while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        let at = offset + done as u64;
+        let read = retry(|| {
+            let wanted = fault::length(rest.len())?;
+            let part = rest.get_mut(..wanted).ok_or(Errno::INVAL)?;
+            preadv2(&file, &mut [IoSliceMut::new(part)], at, ReadWriteFlags::NOWAIT)
+        });
+        match read {
+            Ok(0) => break,
+            Ok(read) => done += read,
+            // Where the file system cannot say, waiting is all there is.
+            Err(Errno::OPNOTSUPP) => return read_full_at(&file, buffer, offset),
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(done)
+}

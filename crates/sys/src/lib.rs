@@ -1,0 +1,33 @@
+//! Every `unsafe` block and every raw system call of Outpost, behind safe types.
+//!
+//! Nothing above this crate may contain `unsafe`. Calls that may be interrupted retry on `EINTR` here, so no
+//! caller ever sees it. Each call passes the [`fault`] gate, which compiles to nothing unless the `faults`
+//! feature is on.
+
+pub mod cgroup;
+pub mod epoll;
+pub mod fault;
+pub mod file;
+pub mod limits;
+pub mod message;
+pub mod pidfd;
+pub mod pipe;
+pub mod procfs;
+pub mod pty;
+pub mod signal;
+pub mod spawn;
+
+pub use rustix::io::Errno;
+
+/// A result whose error is the kernel's own number.
+pub type Result<T> = std::result::Result<T, Errno>;
+
+/// Repeats a call until the kernel answers with something other than `EINTR`.
+pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What a process sets for itself: descriptor limit, subreaper, OOM score, mask, session.
+
+use crate::{Result, fault};
+use rustix::process::{Resource, Rlimit};
+
+/// A soft and a hard limit; `None` is without limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    pub soft: Option<u64>,
+    pub hard: Option<u64>,
+}
+
+/// The limit on open descriptors.
+pub fn descriptors() -> Limit {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    Limit { soft: limit.current, hard: limit.maximum }
+}
+
+/// Raises the soft limit on descriptors to the hard one and returns what it was, which children are given back.
+pub fn raise_descriptors() -> Result<Limit> {
+    fault::gate()?;
+    let before = descriptors();
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: before.hard, maximum: before.hard })?;
+    Ok(before)
+}
+
+/// Makes orphaned descendants children of this process.
+pub fn become_subreaper() -> Result<()> {
+    fault::gate()?;
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+}
+
+/// Asks the kernel to kill this process later (or sooner) when memory runs out. Below the current value needs privilege.
+pub fn set_oom_score(score: i32) -> std::io::Result<()> {
+    std::fs::write("/proc/self/oom_score_adj", score.to_string())
+}
+
+/// The kernel's OOM adjustment of this process.
+pub fn oom_score() -> i32 {
+    std::fs::read_to_string("/proc/self/oom_score_adj").ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Sets the file creation mask and returns the one before.
+pub fn set_umask(mask: u32) -> u32 {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask)).as_raw_mode()
+}
+
+/// The user this process acts as.
+pub fn effective_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Starts a session of its own, away from the terminal it was started from.
+pub fn start_session() -> Result<()> {
+    rustix::process::setsid().map(|_| ())
+}

@@ -1,0 +1,61 @@
+//! Message sockets: whole messages with descriptors, as keeper and worker exchange them.
+
+use crate::{Errno, Result, fault, retry};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+
+/// The most descriptors one message may carry.
+pub const FDS_MAX: usize = 32;
+
+/// A pair of connected sockets that keep message borders, non-blocking and close-on-exec.
+pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
+    fault::gate()?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// Sends one message with its descriptors, whole or not at all. `EAGAIN` when the peer's queue is full.
+pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
+    if fds.len() > FDS_MAX {
+        return Err(Errno::INVAL);
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(Errno::INVAL);
+    }
+    retry(|| {
+        fault::gate()?;
+        rustix::net::sendmsg(&socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL).map(|_| ())
+    })
+}
+
+/// Receives one message into `buffer`; `None` when the peer has closed. Its descriptors, close-on-exec, are appended to `fds`.
+pub fn receive(socket: impl AsFd, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<Option<usize>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = retry(|| {
+        fault::gate()?;
+        rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            fds.extend(received);
+        }
+    }
+    // Descriptors were lost (our table is full): better no message than one with holes.
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(Errno::MFILE);
+    }
+    Ok((received.bytes > 0).then_some(received.bytes))
+}
+
+/// The user who opened the other end of a Unix socket.
+pub fn peer_uid(socket: impl AsFd) -> Result<u32> {
+    Ok(rustix::net::sockopt::socket_peercred(socket)?.uid.as_raw())
+}

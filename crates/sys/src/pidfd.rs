@@ -1,0 +1,188 @@
+//! Processes by pidfd: a signal through one never reaches a stranger who got a recycled number.
+
+use crate::signal::{Signal, last_errno};
+use crate::{Errno, Result, fault, retry};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::process::{Pid, PidfdFlags};
+use std::os::fd::AsRawFd;
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    Code(i32),
+    Signal(i32),
+    /// It is gone, and nobody who was told how still lives.
+    Unknown,
+}
+
+/// How a process ended and what it used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit {
+    pub how: How,
+    pub user_ms: u32,
+    pub system_ms: u32,
+    pub rss_max_kb: u32,
+}
+
+impl Exit {
+    pub const UNKNOWN: Exit = Exit::of(How::Unknown);
+
+    const fn of(how: How) -> Exit {
+        Exit { how, user_ms: 0, system_ms: 0, rss_max_kb: 0 }
+    }
+
+    /// From the status word of wait(2).
+    fn from_status(status: i32) -> Exit {
+        let how = if libc::WIFSIGNALED(status) {
+            How::Signal(libc::WTERMSIG(status))
+        } else {
+            How::Code(libc::WEXITSTATUS(status))
+        };
+        Exit::of(how)
+    }
+}
+
+/// Opens a pidfd for a number. Only who knows that the number has not been recycled may trust it.
+pub fn open(pid: i32) -> Result<OwnedFd> {
+    fault::gate()?;
+    let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
+    rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK)
+}
+
+/// Signals the process itself; `ESRCH` when it has been reaped.
+pub fn signal(pidfd: impl AsFd, signal: Signal) -> Result<()> {
+    fault::gate()?;
+    send(pidfd, signal, 0)
+}
+
+/// Signals the process group the process leads; `EINVAL` where the kernel cannot (before 6.9).
+pub fn signal_group(pidfd: impl AsFd, signal: Signal) -> Result<()> {
+    const PIDFD_SIGNAL_PROCESS_GROUP: libc::c_uint = 1 << 2;
+    fault::gate()?;
+    send(pidfd, signal, PIDFD_SIGNAL_PROCESS_GROUP)
+}
+
+fn send(pidfd: impl AsFd, signal: Signal, flags: libc::c_uint) -> Result<()> {
+    let info: *const libc::siginfo_t = std::ptr::null();
+    let fd = pidfd.as_fd().as_raw_fd();
+    // SAFETY: a null siginfo asks the kernel to fill in its own; the other arguments are plain numbers.
+    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal.number(), info, flags) };
+    if sent == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+/// Signals the process group of `pgid`. Only safe while its leader is not reaped, which its parent alone knows.
+pub fn signal_group_of_unreaped(pgid: i32, signal: Signal) -> Result<()> {
+    fault::gate()?;
+    // 0, 1 and negative numbers would mean other things than one group.
+    if pgid <= 1 {
+        return Err(Errno::SRCH);
+    }
+    // SAFETY: plain numbers.
+    if unsafe { libc::kill(-pgid, signal.number()) } == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+/// Whose children to reap.
+#[derive(Clone, Copy)]
+enum Whom {
+    Any,
+    Pid(i32),
+    Pidfd(i32),
+}
+
+fn wait(whom: Whom, options: libc::c_int) -> Result<Option<(i32, Exit)>> {
+    let (kind, id) = match whom {
+        Whom::Any => (libc::P_ALL, 0),
+        Whom::Pid(pid) => (libc::P_PID, pid),
+        Whom::Pidfd(fd) => (libc::P_PIDFD, fd),
+    };
+    retry(|| {
+        fault::gate()?;
+        // SAFETY: plain data for which all zeroes is valid.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: plain data for which all zeroes is valid.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        let options = options | libc::WEXITED | libc::WNOHANG;
+        // SAFETY: both pointers are to writable values of the types the kernel fills; the rest are numbers.
+        let result = unsafe { libc::syscall(libc::SYS_waitid, kind, id, &mut info, options, &mut usage) };
+        if result < 0 {
+            return Err(last_errno());
+        }
+        // SAFETY: waitid filled the child part of the union, or left it zero when nobody has ended.
+        let pid = unsafe { info.si_pid() };
+        if pid == 0 {
+            return Ok(None);
+        }
+        // SAFETY: as above.
+        let status = unsafe { info.si_status() };
+        let how = if info.si_code == libc::CLD_EXITED { How::Code(status) } else { How::Signal(status) };
+        let exit = Exit {
+            how,
+            user_ms: milliseconds(usage.ru_utime),
+            system_ms: milliseconds(usage.ru_stime),
+            rss_max_kb: u32::try_from(usage.ru_maxrss).unwrap_or(u32::MAX),
+        };
+        Ok(Some((pid, exit)))
+    })
+}
+
+fn milliseconds(time: libc::timeval) -> u32 {
+    u32::try_from(time.tv_sec.saturating_mul(1000).saturating_add(time.tv_usec / 1000)).unwrap_or(u32::MAX)
+}
+
+/// Reaps this child if it has ended. `ECHILD` when it is not ours.
+pub fn reap(pidfd: impl AsFd) -> Result<Option<Exit>> {
+    Ok(wait(Whom::Pidfd(pidfd.as_fd().as_raw_fd()), 0)?.map(|(_, exit)| exit))
+}
+
+/// Reaps the child of this number if it has ended.
+pub fn reap_pid(pid: i32) -> Result<Option<Exit>> {
+    Ok(wait(Whom::Pid(pid), 0)?.map(|(_, exit)| exit))
+}
+
+/// The number of a child that has ended and waits to be reaped, if any.
+pub fn ended_child() -> Result<Option<i32>> {
+    match wait(Whom::Any, libc::WNOWAIT) {
+        Ok(child) => Ok(child.map(|(pid, _)| pid)),
+        Err(Errno::CHILD) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// How a process ended that is not our child: from the kernel's own note (6.15 and later), else from its zombie.
+/// The pidfd must be readable, that is, the process must have ended.
+pub fn exit_of_stranger(pidfd: impl AsFd, pid: i32) -> Exit {
+    // The zombie may be reaped between the two looks, after which the kernel's note is there.
+    exit_note(&pidfd).or_else(|| zombie_status(&pidfd, pid)).or_else(|| exit_note(&pidfd)).unwrap_or(Exit::UNKNOWN)
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct PidfdInfo {
+    mask: u64,
+    cgroup_id: u64,
+    ids: [u32; 11],
+    exit_code: i32,
+}
+
+fn exit_note(pidfd: impl AsFd) -> Option<Exit> {
+    const PIDFD_GET_INFO: libc::c_ulong = 0xC040_FF0B;
+    const PIDFD_INFO_EXIT: u64 = 1 << 3;
+    let mut info = PidfdInfo { mask: PIDFD_INFO_EXIT, ..PidfdInfo::default() };
+    // SAFETY: the request number encodes the size of the struct, which is 64 bytes, writable and plain data.
+    let result = unsafe { libc::ioctl(pidfd.as_fd().as_raw_fd(), PIDFD_GET_INFO, &mut info) };
+    (result == 0 && info.mask & PIDFD_INFO_EXIT != 0).then(|| Exit::from_status(info.exit_code))
+}
+
+fn zombie_status(pidfd: impl AsFd, pid: i32) -> Option<Exit> {
+    let stat = crate::procfs::stat(pid)?;
+    // Still unreaped after the look, so the number was its own all the while.
+    (stat.state == b'Z' && signal_zero(pidfd)).then(|| Exit::from_status(stat.exit_code))
+}
+
+/// Whether the process exists, be it as a zombie.
+fn signal_zero(pidfd: impl AsFd) -> bool {
+    let info: *const libc::siginfo_t = std::ptr::null();
+    let fd = pidfd.as_fd().as_raw_fd();
+    // SAFETY: as in `send`; signal 0 only checks.
+    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, 0, info, 0) == 0 }
+}

@@ -1,0 +1,112 @@
+//! What /proc says about processes: parents, start times, memory, and the marker our children carry.
+
+use std::fs;
+
+/// The parts of /proc/PID/stat we use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    pub pid: i32,
+    pub state: u8,
+    pub parent: i32,
+    pub group: i32,
+    pub session: i32,
+    /// CPU time used, in clock ticks.
+    pub cpu_ticks: u64,
+    /// Clock ticks after boot; with the pid it names a process for good.
+    pub start_ticks: u64,
+    pub rss_pages: u64,
+    /// As wait(2) would report it; only of a zombie, and only to who may trace it.
+    pub exit_code: i32,
+}
+
+/// Reads /proc/PID/stat; `None` when there is no such process.
+pub fn stat(pid: i32) -> Option<Stat> {
+    parse_stat(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn parse_stat(pid: i32, text: &[u8]) -> Option<Stat> {
+    // The command name may hold spaces and parentheses; the fields follow its last closing one.
+    let end = text.iter().rposition(|&byte| byte == b')')?;
+    let rest = std::str::from_utf8(text.get(end + 1..)?).ok()?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let number = |field: usize| fields.get(field - 3).and_then(|text| text.parse::<i64>().ok());
+    let unsigned = |field: usize| number(field).and_then(|value| u64::try_from(value).ok()).unwrap_or(0);
+    let id = |field: usize| number(field).and_then(|value| i32::try_from(value).ok());
+    Some(Stat {
+        pid,
+        state: *fields.first()?.as_bytes().first()?,
+        parent: id(4)?,
+        group: id(5)?,
+        session: id(6)?,
+        cpu_ticks: unsigned(14) + unsigned(15),
+        start_ticks: unsigned(22),
+        rss_pages: unsigned(24),
+        exit_code: id(52).unwrap_or(0),
+    })
+}
+
+/// All processes this one can see.
+pub fn all() -> Vec<Stat> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(stat)
+        .collect()
+}
+
+/// Whether the environment a process was started with holds exactly this `NAME=value`.
+pub fn has_environment(pid: i32, marker: &[u8]) -> bool {
+    let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return false };
+    environment.split(|&byte| byte == 0).any(|entry| entry == marker)
+}
+
+/// Identifies this boot of the machine: another one means that everything that ran is gone.
+pub fn boot_id() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|text| text.trim().to_owned()).unwrap_or_default()
+}
+
+/// Size of a memory page in bytes.
+pub fn page_size() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+/// Private memory of a process in bytes: what would be free if it ended.
+pub fn private_memory(pid: i32) -> Option<u64> {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let kilobytes: u64 = rollup
+        .lines()
+        .filter(|line| line.starts_with("Private_"))
+        .filter_map(|line| line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok())
+        .sum();
+    Some(kilobytes * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_name_with_parentheses_and_spaces_does_not_shift_the_fields() {
+        let mut text = b"42 (a) b (c)) S 7 42 42 0 -1 4194560 1 2 3 4 11 22 0 0 20 0 1 0 555 1000 33".to_vec();
+        text.extend_from_slice(b" 0".repeat(27).as_slice());
+        text.extend_from_slice(b" 256\n");
+        let stat = parse_stat(42, &text).unwrap();
+        assert_eq!((stat.state, stat.parent, stat.group, stat.session), (b'S', 7, 42, 42));
+        assert_eq!((stat.cpu_ticks, stat.start_ticks, stat.rss_pages, stat.exit_code), (33, 555, 33, 256));
+    }
+
+    #[test]
+    fn garbage_is_no_process() {
+        for text in [&b""[..], b")", b"1 (x)", b"1 (x) R", b"\xff\xfe) \xff"] {
+            assert_eq!(parse_stat(1, text), None);
+        }
+    }
+
+    #[test]
+    fn this_process_is_found() {
+        let me = i32::try_from(std::process::id()).unwrap();
+        assert!(all().iter().any(|stat| stat.pid == me));
+        assert!(private_memory(me).unwrap() > 0);
+    }
+}

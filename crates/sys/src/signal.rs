@@ -1,0 +1,170 @@
+//! Signals: names, blocking them for a descriptor to read them from, ignoring SIGPIPE.
+
+use crate::{Errno, Result, fault};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// A signal by number, 1 to 64.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Signal(i32);
+
+impl Signal {
+    pub const HUP: Signal = Signal(libc::SIGHUP);
+    pub const INT: Signal = Signal(libc::SIGINT);
+    pub const QUIT: Signal = Signal(libc::SIGQUIT);
+    pub const KILL: Signal = Signal(libc::SIGKILL);
+    pub const TERM: Signal = Signal(libc::SIGTERM);
+    pub const CHLD: Signal = Signal(libc::SIGCHLD);
+    pub const STOP: Signal = Signal(libc::SIGSTOP);
+    pub const CONT: Signal = Signal(libc::SIGCONT);
+
+    /// `None` outside 1 to 64.
+    pub fn from_number(number: i32) -> Option<Signal> {
+        (1..=64).contains(&number).then_some(Signal(number))
+    }
+
+    /// By its name, with or without `SIG`, in any case.
+    pub fn from_name(name: &str) -> Option<Signal> {
+        let upper = name.to_ascii_uppercase();
+        let bare = upper.strip_prefix("SIG").unwrap_or(&upper);
+        NAMES.iter().find(|(known, _)| *known == bare).map(|(_, number)| Signal(*number))
+    }
+
+    /// `KILL`, `TERM`, …; real-time signals have none.
+    pub fn name(self) -> Option<&'static str> {
+        NAMES.iter().find(|(_, number)| *number == self.0).map(|(name, _)| *name)
+    }
+
+    pub fn number(self) -> i32 {
+        self.0
+    }
+}
+
+impl std::fmt::Debug for Signal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.name() {
+            Some(name) => write!(f, "SIG{name}"),
+            None => write!(f, "signal {}", self.0),
+        }
+    }
+}
+
+const NAMES: &[(&str, i32)] = &[
+    ("HUP", libc::SIGHUP),
+    ("INT", libc::SIGINT),
+    ("QUIT", libc::SIGQUIT),
+    ("ILL", libc::SIGILL),
+    ("TRAP", libc::SIGTRAP),
+    ("ABRT", libc::SIGABRT),
+    ("BUS", libc::SIGBUS),
+    ("FPE", libc::SIGFPE),
+    ("KILL", libc::SIGKILL),
+    ("USR1", libc::SIGUSR1),
+    ("SEGV", libc::SIGSEGV),
+    ("USR2", libc::SIGUSR2),
+    ("PIPE", libc::SIGPIPE),
+    ("ALRM", libc::SIGALRM),
+    ("TERM", libc::SIGTERM),
+    ("STKFLT", libc::SIGSTKFLT),
+    ("CHLD", libc::SIGCHLD),
+    ("CONT", libc::SIGCONT),
+    ("STOP", libc::SIGSTOP),
+    ("TSTP", libc::SIGTSTP),
+    ("TTIN", libc::SIGTTIN),
+    ("TTOU", libc::SIGTTOU),
+    ("URG", libc::SIGURG),
+    ("XCPU", libc::SIGXCPU),
+    ("XFSZ", libc::SIGXFSZ),
+    ("VTALRM", libc::SIGVTALRM),
+    ("PROF", libc::SIGPROF),
+    ("WINCH", libc::SIGWINCH),
+    ("IO", libc::SIGIO),
+    ("PWR", libc::SIGPWR),
+    ("SYS", libc::SIGSYS),
+];
+
+/// A set of signals.
+#[derive(Clone, Copy)]
+pub(crate) struct Set(libc::sigset_t);
+
+impl Set {
+    pub(crate) fn of(signals: &[Signal]) -> Set {
+        let mut set = MaybeUninit::uninit();
+        // SAFETY: sigemptyset initialises the whole set it is pointed to.
+        unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+        // SAFETY: initialised by the call above.
+        let mut set = unsafe { set.assume_init() };
+        for signal in signals {
+            // SAFETY: the set is initialised and the number is a valid signal by the type's construction.
+            unsafe { libc::sigaddset(&mut set, signal.0) };
+        }
+        Set(set)
+    }
+
+    pub(crate) fn full() -> Set {
+        let mut set = MaybeUninit::uninit();
+        // SAFETY: sigfillset initialises the whole set it is pointed to.
+        unsafe { libc::sigfillset(set.as_mut_ptr()) };
+        // SAFETY: initialised by the call above.
+        Set(unsafe { set.assume_init() })
+    }
+
+    /// Makes this the calling thread's mask; returns the one before.
+    pub(crate) fn install(&self) -> Set {
+        let mut before = Set::of(&[]);
+        // SAFETY: both pointers are to initialised sets that outlive the call.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, &mut before.0) };
+        before
+    }
+}
+
+/// Signals of this process as readable events. Make it before any other thread exists: they inherit the blocked mask.
+pub struct SignalFd {
+    fd: OwnedFd,
+}
+
+impl SignalFd {
+    pub fn new(signals: &[Signal]) -> Result<SignalFd> {
+        fault::gate()?;
+        let set = Set::of(signals);
+        // SAFETY: the set is initialised; a null third argument asks for no copy of the old mask.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set.0, std::ptr::null_mut()) };
+        // SAFETY: the set is initialised; -1 asks for a new descriptor.
+        let fd = unsafe { libc::signalfd(-1, &set.0, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(last_errno());
+        }
+        // SAFETY: the descriptor was just made and nobody else owns it.
+        Ok(SignalFd { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+
+    /// The next pending signal, if any.
+    pub fn next(&self) -> Option<Signal> {
+        let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
+        let size = size_of::<libc::signalfd_siginfo>();
+        // SAFETY: the buffer is `size` bytes and writable; the kernel writes whole records only.
+        let read = unsafe { libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), size) };
+        if usize::try_from(read) != Ok(size) {
+            return None;
+        }
+        // SAFETY: plain data without invalid bit patterns, zeroed before and filled by the kernel.
+        let info = unsafe { info.assume_init() };
+        Signal::from_number(info.ssi_signo.cast_signed())
+    }
+}
+
+impl AsFd for SignalFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Makes writes to closed pipes fail with `EPIPE` instead of ending this process.
+pub fn ignore_sigpipe() {
+    // SAFETY: SIG_IGN is a valid disposition and installs no handler.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+}
+
+pub(crate) fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
