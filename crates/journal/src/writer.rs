@@ -336,6 +336,10 @@ impl Writer {
     /// Gives the blocks of records back that no reader can ask for any more.
     fn give_back_index(&mut self) -> Result<()> {
         const BLOCK_BYTES: u64 = 4096;
+        // Nothing may follow the exit, not even a repeated fact; what is finished is dropped whole anyway.
+        if self.at.exit.is_some() {
+            return Ok(());
+        }
         let record = crate::cursor::find_record(&self.journal, self.at.first_seq, self.at.records)?;
         let end = record * RECORD_BYTES as u64 / BLOCK_BYTES * BLOCK_BYTES;
         // The first block stays: it holds the start of the process.
