@@ -1,1 +1,43 @@
+//! The error kernel: the small parent that spawns, holds every descriptor, reaps, and restarts the worker.
+//!
+//! # Theory of operation
+//!
+//! The keeper knows nothing of protocols, journals or clients. It has a table of *entries*: a slot number the worker
+//! chose, the child's pid and pidfd, how it stands, and descriptors *held* under role numbers that mean something to
+//! the worker only. Slot [`OWN_SLOT`] is the daemon itself: its listening sockets and its lock.
+//!
+//! Worker and keeper talk over a socket pair in fixed messages ([`Request`], [`Event`]). All the keeper ever says of
+//! an entry is how it stands now, so a message that was never received (the worker died) needs no repeating protocol:
+//! the next worker is told the whole table, with all descriptors.
+//!
+//! | who dies | what happens |
+//! | --- | --- |
+//! | worker | a new one is started at once and handed the table; clients wait in the listening sockets' backlog |
+//! | worker, five times in a row by its own fault before it served | no more restarts; children live on; SIGHUP tries again |
+//! | keeper | the worker starts another ([`state::State`] with an empty table) and hands every entry back ([`Request::Adopt`]) |
+//! | keeper is replaced | it checks that the new binary understands its state, then executes it in place: same pid, same children |
+//!
+//! Nothing here may panic: no unwrapping, no indexing, no allocation that grows with what others send beyond a limit.
 
+#![forbid(unsafe_code)]
+#![deny(clippy::indexing_slicing, clippy::panic, clippy::unreachable, clippy::exit, clippy::string_slice)]
+
+mod bytes;
+mod keeper;
+mod message;
+mod replace;
+mod spec;
+pub mod state;
+mod table;
+mod worker;
+
+pub use keeper::{Keeper, check};
+pub use message::{Event, MESSAGE_BYTES, Request, Roles, Standing, Targets, What};
+pub use spec::Spec;
+pub use table::{HELD_MAX, OWN_SLOT, SLOT_MIN};
+
+/// The number under which a worker finds its end of the socket pair.
+pub const LINK_FD: i32 = 3;
+
+/// Version of the messages. A worker of another version is not given the table.
+pub const LINK_VERSION: u32 = 1;

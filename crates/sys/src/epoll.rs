@@ -65,7 +65,8 @@ impl Epoll {
     /// Waits for at most `timeout` (for ever without one) and fills `ready`. A signal ends the wait with nothing ready.
     pub fn wait(&self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> Result<()> {
         ready.clear();
-        let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 64];
+        let mut events =
+            [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 64];
         let timeout = timeout.map(|duration| Timespec {
             tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(duration.subsec_nanos()),
@@ -153,5 +154,30 @@ impl Timer {
 impl AsFd for Timer {
     fn as_fd(&self) -> rustix::fd::BorrowedFd<'_> {
         self.timer.as_fd()
+    }
+}
+
+/// Whether a descriptor is readable now; a pidfd is when its process has ended.
+pub fn is_readable(fd: impl AsFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    retry(|| poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now))).is_ok_and(|ready| ready > 0)
+}
+
+/// Waits until a descriptor is readable, for at most `patience`; false when it is not by then.
+pub fn wait_readable(fd: impl AsFd, patience: Duration) -> Result<bool> {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let deadline = std::time::Instant::now() + patience;
+    loop {
+        let left = deadline.saturating_duration_since(std::time::Instant::now());
+        let timeout = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
+        match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
     }
 }

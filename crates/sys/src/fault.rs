@@ -70,3 +70,42 @@ mod armed {
         }
     }
 }
+
+#[cfg(all(test, feature = "faults"))]
+mod tests {
+    use super::*;
+    use crate::Errno;
+
+    #[test]
+    fn only_the_chosen_call_fails_and_only_once() {
+        arm(3, Fault::Errno(Errno::IO));
+        assert_eq!((gate(), gate()), (Ok(()), Ok(())));
+        assert_eq!(gate(), Err(Errno::IO));
+        assert_eq!(gate(), Ok(()));
+        assert!(!disarm(), "it has been used up");
+    }
+
+    #[test]
+    fn disarming_tells_that_nothing_was_made_to_fail() {
+        assert!(!disarm());
+        arm(2, Fault::Errno(Errno::IO));
+        assert_eq!(gate(), Ok(()));
+        assert!(disarm());
+        assert_eq!(gate(), Ok(()));
+    }
+
+    #[test]
+    fn a_short_call_moves_at_least_one_byte() {
+        for (wanted, moved) in [(9, 5), (2, 1), (1, 1), (0, 0)] {
+            arm(1, Fault::Short);
+            assert_eq!(length(wanted), Ok(moved));
+        }
+    }
+
+    #[test]
+    fn a_plan_is_none_of_another_threads_business() {
+        arm(1, Fault::Errno(Errno::IO));
+        std::thread::spawn(|| assert_eq!(gate(), Ok(()))).join().unwrap();
+        assert!(disarm());
+    }
+}

@@ -2,7 +2,9 @@
 
 use crate::{Errno, Result, fault, retry};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{self, AtFlags, FallocateFlags, FlockOperation, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom};
+use rustix::fs::{
+    self, AtFlags, FallocateFlags, FlockOperation, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom,
+};
 use std::path::Path;
 
 /// How a file of ours is opened. All are close-on-exec and never follow a symbolic link at the last step.

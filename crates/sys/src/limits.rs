@@ -37,7 +37,10 @@ pub fn set_oom_score(score: i32) -> std::io::Result<()> {
 
 /// The kernel's OOM adjustment of this process.
 pub fn oom_score() -> i32 {
-    std::fs::read_to_string("/proc/self/oom_score_adj").ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    std::fs::read_to_string("/proc/self/oom_score_adj")
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(0)
 }
 
 /// Sets the file creation mask and returns the one before.

@@ -45,7 +45,8 @@ impl Exit {
 /// Opens a pidfd for a number. Only who knows that the number has not been recycled may trust it.
 pub fn open(pid: i32) -> Result<OwnedFd> {
     fault::gate()?;
-    let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;
+    // `Pid` takes a negative number for a broken promise of its caller and panics.
+    let pid = Some(pid).filter(|pid| *pid > 0).and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
     rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK)
 }
 
@@ -134,6 +135,11 @@ pub fn reap(pidfd: impl AsFd) -> Result<Option<Exit>> {
     Ok(wait(Whom::Pidfd(pidfd.as_fd().as_raw_fd()), 0)?.map(|(_, exit)| exit))
 }
 
+/// Whether the process is a child of ours that we have not reaped.
+pub fn is_child(pidfd: impl AsFd) -> bool {
+    wait(Whom::Pidfd(pidfd.as_fd().as_raw_fd()), libc::WNOWAIT).is_ok()
+}
+
 /// Reaps the child of this number if it has ended.
 pub fn reap_pid(pid: i32) -> Result<Option<Exit>> {
     Ok(wait(Whom::Pid(pid), 0)?.map(|(_, exit)| exit))
@@ -152,7 +158,10 @@ pub fn ended_child() -> Result<Option<i32>> {
 /// The pidfd must be readable, that is, the process must have ended.
 pub fn exit_of_stranger(pidfd: impl AsFd, pid: i32) -> Exit {
     // The zombie may be reaped between the two looks, after which the kernel's note is there.
-    exit_note(&pidfd).or_else(|| zombie_status(&pidfd, pid)).or_else(|| exit_note(&pidfd)).unwrap_or(Exit::UNKNOWN)
+    exit_note(&pidfd)
+        .or_else(|| zombie_status(&pidfd, pid))
+        .or_else(|| exit_note(&pidfd))
+        .unwrap_or(Exit::UNKNOWN)
 }
 
 #[repr(C)]

@@ -72,3 +72,19 @@ pub fn splice(from: impl AsFd, to: impl AsFd, len: usize) -> Result<Moved> {
         rustix::pipe::splice(&from, None, &to, None, wanted, FLAGS)
     }))
 }
+
+/// Writes one byte, as a sign to who holds the other end.
+pub fn write_byte(pipe: impl AsFd) -> Result<()> {
+    retry(|| {
+        fault::gate()?;
+        rustix::io::write(&pipe, &[1]).map(|_| ())
+    })
+}
+
+/// Whether a byte waits in the pipe, which is taken. Waits for neither byte nor end.
+pub fn take_byte(pipe: impl AsFd) -> Result<bool> {
+    if waiting(&pipe)? == 0 {
+        return Ok(false);
+    }
+    retry(|| rustix::io::read(&pipe, &mut [0u8; 1]).map(|read| read > 0))
+}

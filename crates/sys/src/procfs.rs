@@ -48,11 +48,7 @@ fn parse_stat(pid: i32, text: &[u8]) -> Option<Stat> {
 /// All processes this one can see.
 pub fn all() -> Vec<Stat> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter_map(stat)
-        .collect()
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(stat).collect()
 }
 
 /// Whether the environment a process was started with holds exactly this `NAME=value`.
@@ -63,7 +59,9 @@ pub fn has_environment(pid: i32, marker: &[u8]) -> bool {
 
 /// Identifies this boot of the machine: another one means that everything that ran is gone.
 pub fn boot_id() -> String {
-    fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|text| text.trim().to_owned()).unwrap_or_default()
+    fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map(|text| text.trim().to_owned())
+        .unwrap_or_default()
 }
 
 /// Size of a memory page in bytes.
@@ -88,7 +86,8 @@ mod tests {
 
     #[test]
     fn a_command_name_with_parentheses_and_spaces_does_not_shift_the_fields() {
-        let mut text = b"42 (a) b (c)) S 7 42 42 0 -1 4194560 1 2 3 4 11 22 0 0 20 0 1 0 555 1000 33".to_vec();
+        let mut text =
+            b"42 (a) b (c)) S 7 42 42 0 -1 4194560 1 2 3 4 11 22 0 0 20 0 1 0 555 1000 33".to_vec();
         text.extend_from_slice(b" 0".repeat(27).as_slice());
         text.extend_from_slice(b" 256\n");
         let stat = parse_stat(42, &text).unwrap();

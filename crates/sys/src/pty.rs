@@ -33,5 +33,8 @@ pub fn open(size: Size) -> Result<Pty> {
 /// Tells the terminal, and through SIGWINCH its foreground process group, a new size.
 pub fn resize(master: impl AsFd, size: Size) -> Result<()> {
     fault::gate()?;
-    rustix::termios::tcsetwinsize(master, Winsize { ws_row: size.rows, ws_col: size.cols, ws_xpixel: 0, ws_ypixel: 0 })
+    rustix::termios::tcsetwinsize(
+        master,
+        Winsize { ws_row: size.rows, ws_col: size.cols, ws_xpixel: 0, ws_ypixel: 0 },
+    )
 }

@@ -81,7 +81,9 @@ pub enum Step {
 impl Step {
     pub fn from_number(number: u8) -> Option<Step> {
         use Step::*;
-        [Prepare, Clone, Cgroup, Standing, Descriptors, Limits, Directory, Exec].into_iter().find(|step| *step as u8 == number)
+        [Prepare, Clone, Cgroup, Standing, Descriptors, Limits, Directory, Exec]
+            .into_iter()
+            .find(|step| *step as u8 == number)
     }
 }
 
@@ -116,6 +118,10 @@ pub fn spawn(child: &Child<'_>) -> std::result::Result<Started, Failure> {
         return Err(prepare(Errno::INVAL));
     }
     if !(0..3).all(|number| child.descriptors.iter().any(|(_, target)| *target == number)) {
+        return Err(prepare(Errno::BADF));
+    }
+    // Two numbers above all targets are computed with, in the child, where nothing may panic.
+    if child.descriptors.iter().any(|(_, target)| *target < 0 || target.checked_add(2).is_none()) {
         return Err(prepare(Errno::BADF));
     }
     let arguments = null_ended(child.arguments);
@@ -153,6 +159,15 @@ fn null_ended(strings: &[&CStr]) -> Vec<*const c_char> {
 pub fn wait_for_end(pidfd: impl AsFd) -> Result<()> {
     use rustix::event::{PollFd, PollFlags, poll};
     crate::retry(|| poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None).map(|_| ()))
+}
+
+/// Becomes another program: same process, same children. Only returns when that failed, with the reason.
+pub fn replace_self(program: BorrowedFd<'_>, arguments: &[&CStr], environment: &[&CStr]) -> Errno {
+    let (arguments, environment) = (null_ended(arguments), null_ended(environment));
+    let (arguments, environment) = (arguments.as_ptr().cast(), environment.as_ptr().cast());
+    // SAFETY: null-ended arrays of valid C strings that outlive the call.
+    unsafe { libc::execveat(program.as_raw_fd(), c"".as_ptr(), arguments, environment, libc::AT_EMPTY_PATH) };
+    last_errno()
 }
 
 const STACK_BYTES: usize = 64 * 1024;
@@ -195,6 +210,7 @@ struct CloneArguments {
 }
 
 fn clone3(plan: &mut Plan<'_>, stack: *mut u8) -> Result<Started> {
+    fault::gate()?;
     const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
     let mut pidfd: c_int = -1;
     let mut arguments = CloneArguments {
@@ -319,7 +335,8 @@ fn become_program(plan: &mut Plan<'_>) -> std::result::Result<std::convert::Infa
     if let Some(score) = child.oom_score {
         let mut text = [0u8; 12];
         // Raising is always allowed and lowering to what it was is too, but never fail a start over it.
-        let _best_effort = write_once(Step::Limits, libc::AT_FDCWD, c"/proc/self/oom_score_adj", decimal(score, &mut text));
+        let _best_effort =
+            write_once(Step::Limits, libc::AT_FDCWD, c"/proc/self/oom_score_adj", decimal(score, &mut text));
     }
     let program = place_descriptors(plan)?;
     if child.standing == Standing::Terminal {
@@ -396,12 +413,14 @@ fn close_from(first: RawFd) -> std::result::Result<(), Stop> {
 
 /// Default dispositions and an empty mask, whatever ours are.
 fn reset_signals() {
-    // SAFETY: plain data for which all zeroes is valid: the default disposition with no flags.
-    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-    action.sa_sigaction = libc::SIG_DFL;
+    // The kernel's own struct and call: the C library's takes a lock for SIGABRT (since glibc 2.41), which the parent
+    // shares, and refuses the two signals it keeps for itself. All zeroes is the default disposition with no flags.
+    let action = [0u64; 4];
+    let before: *mut u64 = ptr::null_mut();
     for signal in 1..=64 {
-        // SAFETY: the action outlives the call. Numbers that cannot be changed are refused, which is what we want.
-        unsafe { libc::sigaction(signal, &action, ptr::null_mut()) };
+        // SAFETY: the action is as long as the kernel's struct or longer and outlives the call; a null pointer asks for
+        // no copy of the one before. Numbers that cannot be changed are refused, which is what we want.
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), before, size_of::<u64>()) };
     }
     Set::of(&[]).install();
 }

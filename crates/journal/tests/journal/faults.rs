@@ -1,0 +1,280 @@
+//! Every system call of a journal's life fails once, in every way; what was promised still holds.
+
+use crate::rig::{EXIT, MIB, NO_CAP, Random, Seen, Source, at, read_after};
+use outpost_journal::{Accepted, Batch, Cursor, Error, Patience, StdinLog, Stream, Writer};
+use outpost_sys::Errno;
+use outpost_sys::fault::{self, Fault};
+use outpost_sys::file;
+use outpost_sys::pipe::{self, Moved, Pipe};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+/// What whoever uses the journal does about an error.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    /// The same again, with the same writer.
+    Retry,
+    /// Dies, and another recovers.
+    Crash,
+}
+
+/// A failing call fails once, so the second attempt must do.
+fn insist<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> T {
+    attempt().or_else(|_| attempt()).unwrap()
+}
+
+struct Life {
+    dir: PathBuf,
+    answer: Answer,
+    writer: Option<Writer>,
+    sources: [Source; 2],
+    written: [Vec<u8>; 2],
+    live: Seen,
+    log: Option<StdinLog>,
+    reader: Option<OwnedFd>,
+    child: (OwnedFd, File),
+    bytes_max: u64,
+}
+
+impl Life {
+    fn new(dir: PathBuf, answer: Answer, bytes_max: u64) -> Life {
+        let Pipe { read, write } = pipe::pipe().unwrap();
+        file::set_nonblocking(&read).unwrap();
+        Life {
+            dir,
+            answer,
+            writer: None,
+            sources: [Source::new(), Source::new()],
+            written: [Vec::new(), Vec::new()],
+            live: Seen::default(),
+            log: None,
+            reader: None,
+            child: (write, File::from(read)),
+            bytes_max,
+        }
+    }
+
+    fn writing<T>(&mut self, mut act: impl FnMut(&mut Writer, &[Source; 2]) -> Result<T, Error>) -> T {
+        let mut last = None;
+        for _ in 0..3 {
+            let mut writer = match self.writer.take() {
+                Some(writer) => writer,
+                None => insist(|| Writer::recover(&self.dir, self.bytes_max)),
+            };
+            let outcome = act(&mut writer, &self.sources);
+            let abandoned = outcome.is_err() && self.answer == Answer::Crash;
+            self.writer = (!abandoned).then_some(writer);
+            match outcome {
+                Ok(done) => return done,
+                Err(error) => last = Some(error),
+            }
+        }
+        panic!("still fails: {last:?}");
+    }
+
+    fn feed(&mut self, stream: Stream, bytes: &[u8]) {
+        for piece in bytes.chunks(MIB) {
+            self.sources[at(stream)].write.write_all(piece).unwrap();
+            self.written[at(stream)].extend_from_slice(piece);
+            // An injected EAGAIN says that nothing waits, though something does: readiness would tell us again.
+            let mut idle = 0;
+            while idle < 2 {
+                match self.writing(|writer, sources| writer.pump(stream, &sources[at(stream)].read)) {
+                    Moved::Bytes(_) => idle = 0,
+                    Moved::WouldBlock | Moved::End => idle += 1,
+                }
+            }
+            self.follow();
+        }
+    }
+
+    /// A reader that comes back after each error, as a client that reconnects behind the last number it has.
+    fn follow(&mut self) {
+        let seen = self
+            .live
+            .pieces
+            .last()
+            .map_or(0, |piece| piece.seq)
+            .max(*self.live.first_kept.last().unwrap_or(&1) - 1);
+        let journal = self.writing(|writer, _| Ok(writer.journal().clone()));
+        let (mut cursor, mut batch) = (Cursor::after(journal, seen), Batch::default());
+        loop {
+            insist(|| cursor.read(&mut batch, MIB / 2, Patience::Disk));
+            if batch.is_empty() {
+                return;
+            }
+            self.live.add(&batch);
+        }
+    }
+
+    fn with_log<T>(&mut self, mut act: impl FnMut(&mut StdinLog, &OwnedFd) -> Result<T, Error>) -> T {
+        let path = self.dir.join("stdin");
+        for _ in 0..3 {
+            let mut log = match (self.log.take(), &self.reader) {
+                (Some(log), _) => log,
+                (None, None) => insist(|| StdinLog::create(&path)),
+                (None, Some(kept)) => insist(|| {
+                    let kept = file::duplicate(kept).or_else(|_| file::duplicate(kept)).unwrap();
+                    StdinLog::resume(&path, kept)
+                }),
+            };
+            if self.reader.is_none() {
+                self.reader =
+                    Some(file::duplicate(log.reader()).or_else(|_| file::duplicate(log.reader())).unwrap());
+            }
+            let outcome = act(&mut log, &self.child.0);
+            let abandoned = outcome.is_err() && self.answer == Answer::Crash;
+            self.log = (!abandoned).then_some(log);
+            if let Ok(done) = outcome {
+                return done;
+            }
+        }
+        panic!("still fails");
+    }
+
+    fn stdin(&mut self, bytes: &[u8]) {
+        for (number, piece) in bytes.chunks(7000).enumerate() {
+            let offset = number as u64 * 7000;
+            let accepted = self.with_log(|log, _| log.accept(Some(offset), piece, 1 << 20));
+            let applied = offset + piece.len() as u64;
+            // After a crash the bytes of a write that failed half-way may count already.
+            assert!(
+                accepted == Accepted::Applied { applied } || accepted == Accepted::Duplicate { applied },
+                "{accepted:?}"
+            );
+            self.with_log(|log, to| log.deliver(to));
+        }
+        let mut got = Vec::new();
+        while got.len() < bytes.len() {
+            self.with_log(|log, to| log.deliver(to));
+            let _empty = self.child.1.read_to_end(&mut got);
+        }
+        assert!(got == bytes, "stdin differs");
+        assert_eq!(self.with_log(|log, to| { log.deliver(to).and(log.delivered()) }), bytes.len() as u64);
+    }
+}
+
+/// The life of a journal, during which the `nth` call suffers `fault`; false when nothing did.
+fn live_through(answer: Answer, nth: u64, fault: Fault, output: &[u8]) -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    let mut life = Life::new(dir.path().to_owned(), answer, NO_CAP);
+    fault::arm(nth, fault);
+    life.writer = Some(insist(|| Writer::create(dir.path(), NO_CAP)));
+    life.writing(|writer, _| writer.started(41, 42));
+    life.feed(Stream::Stderr, &output[..50_000]);
+    life.feed(Stream::Stdout, &output[..10]);
+    life.stdin(&output[..30_000]);
+    life.writing(|writer, _| writer.close_stdin(30_000));
+    life.feed(Stream::Stdout, &output[10..]);
+    life.feed(Stream::Stderr, b"the end");
+    life.writing(|writer, _| writer.finish(&EXIT));
+    life.follow();
+    let recovered = insist(|| Writer::recover(dir.path(), NO_CAP));
+    let fired = !fault::disarm();
+
+    life.live.assert_in_order(1);
+    assert!(life.live.first_kept.is_empty());
+    for stream in Stream::ALL {
+        assert!(life.live.stream(stream) == life.written[at(stream)], "{stream:?} differs");
+    }
+    assert_eq!(life.live.ended.map(|ended| ended.exit), Some(EXIT));
+    assert!(read_after(recovered.journal(), 0) == life.live, "what was seen live differs from the replay");
+    assert_eq!((recovered.start(), recovered.stdin_closed()), (Some((41, 42)), Some(30_000)));
+    assert_eq!(recovered.exit(), Some(EXIT));
+    fired
+}
+
+fn each_call(answer: Answer, fault: Fault) {
+    let output = Random::new(1).bytes(4 * MIB + 100_000);
+    let mut nth = 1;
+    while live_through(answer, nth, fault, &output) {
+        nth += 1;
+    }
+    assert!(nth > 50, "only {nth} calls were tried");
+}
+
+#[test]
+fn a_call_that_is_interrupted_changes_nothing() {
+    each_call(Answer::Retry, Fault::Errno(Errno::INTR));
+    each_call(Answer::Crash, Fault::Errno(Errno::INTR));
+}
+
+#[test]
+fn a_call_that_would_block_changes_nothing() {
+    each_call(Answer::Retry, Fault::Errno(Errno::AGAIN));
+    each_call(Answer::Crash, Fault::Errno(Errno::AGAIN));
+}
+
+#[test]
+fn a_full_disk_at_any_call_changes_nothing() {
+    each_call(Answer::Retry, Fault::Errno(Errno::NOSPC));
+    each_call(Answer::Crash, Fault::Errno(Errno::NOSPC));
+}
+
+#[test]
+fn a_failing_disk_at_any_call_changes_nothing() {
+    each_call(Answer::Retry, Fault::Errno(Errno::IO));
+    each_call(Answer::Crash, Fault::Errno(Errno::IO));
+}
+
+#[test]
+fn a_call_that_moves_only_a_part_changes_nothing() {
+    each_call(Answer::Retry, Fault::Short);
+    each_call(Answer::Crash, Fault::Short);
+}
+
+/// Past the cap: the head is dropped and the index gives blocks back while a call fails.
+fn drop_head(answer: Answer, nth: u64, fault: Fault, output: &[u8]) -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes_max = 9 * MIB as u64;
+    let mut life = Life::new(dir.path().to_owned(), answer, bytes_max);
+    life.writer = Some(Writer::create(dir.path(), bytes_max).unwrap());
+    life.writing(|writer, _| writer.started(41, 42));
+    for at in 0..200 {
+        life.feed(Stream::Stdout, &output[at..at + 1]);
+    }
+    life.feed(Stream::Stderr, b"early");
+    life.writing(|writer, _| writer.close_stdin(7));
+    for at in 200..400 {
+        life.feed(Stream::Stdout, &output[at..at + 1]);
+    }
+    // Six mebibytes in place of a long wait: the segments are what matters here, not how they were filled.
+    life.feed(Stream::Stdout, &output[400..2 * 4 * MIB - 10]);
+    fault::arm(nth, fault);
+    life.feed(Stream::Stdout, &output[2 * 4 * MIB - 10..]);
+    life.feed(Stream::Stderr, b"late");
+    life.writing(|writer, _| writer.finish(&EXIT));
+    life.follow();
+    let recovered = insist(|| Writer::recover(dir.path(), bytes_max));
+    let fired = !fault::disarm();
+
+    let replay = read_after(recovered.journal(), 0);
+    assert_eq!(replay.first_kept.len(), 1);
+    replay.assert_in_order(replay.first_kept[0]);
+    life.live.assert_in_order(1);
+    assert!(life.live.first_kept.is_empty(), "the live reader was never overtaken");
+    for stream in Stream::ALL {
+        assert!(life.live.stream(stream) == life.written[at(stream)], "{stream:?} differs");
+    }
+    assert!(life.live.pieces.ends_with(&replay.pieces));
+    assert_eq!((replay.ended, recovered.exit()), (life.live.ended, Some(EXIT)));
+    assert_eq!((recovered.start(), recovered.stdin_closed()), (Some((41, 42)), Some(7)));
+    assert!(recovered.journal().bytes_kept() <= bytes_max);
+    fired
+}
+
+#[test]
+fn a_call_that_fails_while_the_head_is_dropped_changes_nothing() {
+    let output = Random::new(2).bytes(2 * 4 * MIB + 100);
+    for answer in [Answer::Retry, Answer::Crash] {
+        for fault in [Fault::Errno(Errno::NOSPC), Fault::Errno(Errno::IO), Fault::Short] {
+            let mut nth = 1;
+            while drop_head(answer, nth, fault, &output) {
+                nth += 1;
+            }
+            assert!(nth > 15, "only {nth} calls were tried");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Opens a journal made of any bytes at all. Shared with the fuzz target `journal_open`.
+
+use outpost_journal::{Batch, Cursor, Ended, Patience, SEGMENT_BYTES, Stream, Writer};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+const RECORD_BYTES: usize = 32;
+const BLOCK_RECORDS: usize = 128;
+
+/// Every record gets the right checksum, or nothing but noise would ever be tried.
+pub(crate) const REPAIR: u8 = 1;
+/// The index begins with a block of good records, of which a hole follows.
+pub(crate) const HOLE: u8 = 2;
+/// The second segment is the next of the same stream, and the first is full.
+pub(crate) const SECOND_IS_NEXT: u8 = 4;
+/// The first segment is missing, as if it had been dropped.
+pub(crate) const FIRST_IS_GONE: u8 = 8;
+
+/// What a journal tells a new reader.
+#[derive(Debug, PartialEq, Eq)]
+struct Told {
+    first_kept: Option<u64>,
+    frames: Vec<(u64, Stream, u64, Vec<u8>)>,
+    ended: Option<Ended>,
+}
+
+/// `input`: a byte of the flags above, two bytes for the length of the index, the index, and the segments' bytes, shared
+/// in halves.
+pub(crate) fn open_any_bytes(input: &[u8]) {
+    let [flags, low, high, rest @ ..] = input else { return };
+    let (index, segments) = rest.split_at(rest.len().min(usize::from(u16::from_le_bytes([*low, *high]))));
+    let dir = tempfile::tempdir().unwrap();
+    lay_out(dir.path(), *flags, index, segments);
+
+    let mut writer = Writer::recover(dir.path(), 1 << 40).unwrap();
+    let told = read_all(&writer);
+    let again = Writer::recover(dir.path(), 1 << 40).unwrap();
+    assert_eq!(read_all(&again), told, "a second recovery tells something else");
+    assert_same_facts(&writer, &again);
+
+    if writer.exit().is_none() {
+        let pipe = outpost_sys::pipe::pipe().unwrap();
+        for stream in Stream::ALL {
+            File::from(pipe.write.try_clone().unwrap()).write_all(b"more").unwrap();
+            writer.pump(stream, &pipe.read).unwrap();
+        }
+    }
+    let longer = read_all(&writer);
+    let appended = if writer.exit().is_none() { 2 } else { 0 };
+    assert_eq!(longer.frames.len(), told.frames.len() + appended);
+    assert_eq!(longer.frames[..told.frames.len()], told.frames);
+    assert!(longer.frames[told.frames.len()..].iter().all(|(.., bytes)| bytes == b"more"));
+    let again = Writer::recover(dir.path(), 1 << 40).unwrap();
+    assert_eq!(read_all(&again), longer, "what was appended is told differently after a recovery");
+    assert_same_facts(&writer, &again);
+}
+
+fn assert_same_facts(writer: &Writer, again: &Writer) {
+    assert_eq!(writer.start(), again.start());
+    assert_eq!(writer.stdin_closed(), again.stdin_closed());
+    assert_eq!(writer.exit(), again.exit());
+    let facts =
+        |journal: &outpost_journal::Journal| (journal.first_seq(), journal.last_seq(), journal.bytes_total());
+    assert_eq!(facts(writer.journal()), facts(again.journal()));
+}
+
+fn lay_out(dir: &Path, flags: u8, index: &[u8], segments: &[u8]) {
+    let mut records = Vec::new();
+    if flags & HOLE != 0 {
+        for number in 0..BLOCK_RECORDS as u64 {
+            records.extend_from_slice(&run(number + 1, number));
+        }
+        records.resize(records.len() * 2, 0);
+    }
+    let repaired_from = records.len();
+    records.extend_from_slice(index);
+    if flags & REPAIR != 0 {
+        for record in records[repaired_from..].chunks_exact_mut(RECORD_BYTES) {
+            record[5] = 0;
+            let checksum = crc32fast::hash(&record[4..]);
+            record[..4].copy_from_slice(&checksum.to_le_bytes());
+        }
+    }
+    fs::write(dir.join("index"), records).unwrap();
+    let (first, second) = segments.split_at(segments.len() / 2);
+    if flags & FIRST_IS_GONE == 0 {
+        fs::write(dir.join("out.0"), first).unwrap();
+    }
+    if flags & SECOND_IS_NEXT == 0 {
+        fs::write(dir.join("err.0"), second).unwrap();
+    } else {
+        fs::write(dir.join("out.1"), second).unwrap();
+        if flags & FIRST_IS_GONE == 0 {
+            fs::OpenOptions::new()
+                .write(true)
+                .open(dir.join("out.0"))
+                .unwrap()
+                .set_len(SEGMENT_BYTES)
+                .unwrap();
+        }
+    }
+}
+
+/// A record of one byte of stdout.
+fn run(seq: u64, offset: u64) -> [u8; RECORD_BYTES] {
+    let mut record = [0; RECORD_BYTES];
+    record[4] = 2;
+    record[12] = 1;
+    record[16..24].copy_from_slice(&seq.to_le_bytes());
+    record[24..].copy_from_slice(&offset.to_le_bytes());
+    let checksum = crc32fast::hash(&record[4..]);
+    record[..4].copy_from_slice(&checksum.to_le_bytes());
+    record
+}
+
+fn read_all(writer: &Writer) -> Told {
+    let journal = writer.journal();
+    let mut cursor = Cursor::after(Arc::clone(journal), 0);
+    let mut batch = Batch::default();
+    let mut told = Told { first_kept: None, frames: Vec::new(), ended: None };
+    // Each read moves on by a frame at least, and the files are small.
+    for _ in 0..100_000 {
+        cursor.read(&mut batch, 1 << 20, Patience::Disk).unwrap();
+        if batch.is_empty() {
+            break;
+        }
+        assert!(told.ended.is_none(), "something follows the exit");
+        assert!(batch.first_kept.is_none() || told.frames.is_empty());
+        told.first_kept = told.first_kept.or(batch.first_kept);
+        told.frames.extend(
+            batch.frames().map(|(frame, bytes)| (frame.seq, frame.stream, frame.time_ms, bytes.to_vec())),
+        );
+        told.ended = batch.ended;
+    }
+    assert!(!cursor.is_behind(), "the reader never reaches the end");
+    assert!(told.frames.is_sorted_by(|before, after| before.0 < after.0), "numbers must rise");
+    told
+}

@@ -1,0 +1,196 @@
+//! What the tests share: a journal in a directory of its own, fed through real pipes, read by cursors.
+
+use outpost_journal::{Batch, Cursor, Ended, FRAME_BYTES, Journal, Patience, Stream, Writer};
+use outpost_sys::pidfd::{Exit, How};
+use outpost_sys::pipe::{self, Moved};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tempfile::TempDir;
+
+pub(crate) const MIB: usize = 1024 * 1024;
+
+/// A cap that nothing here reaches.
+pub(crate) const NO_CAP: u64 = 1 << 40;
+
+pub(crate) const EXIT: Exit = Exit { how: How::Code(3), user_ms: 11, system_ms: 22, rss_max_kb: 33 };
+
+/// Xorshift: the same numbers on every machine.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// A number below `bound`.
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(len + 8);
+        while bytes.len() < len {
+            bytes.extend_from_slice(&self.next().to_le_bytes());
+        }
+        bytes.truncate(len);
+        bytes
+    }
+}
+
+/// A frame with its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) seq: u64,
+    pub(crate) stream: Stream,
+    pub(crate) time_ms: u64,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// All that a cursor has told.
+#[derive(Clone, Default, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) pieces: Vec<Piece>,
+    pub(crate) first_kept: Vec<u64>,
+    pub(crate) ended: Option<Ended>,
+}
+
+impl Seen {
+    pub(crate) fn add(&mut self, batch: &Batch) {
+        assert_eq!(self.ended, None, "something follows the exit");
+        self.first_kept.extend(batch.first_kept);
+        self.pieces.extend(batch.frames().map(|(frame, bytes)| Piece {
+            seq: frame.seq,
+            stream: frame.stream,
+            time_ms: frame.time_ms,
+            bytes: bytes.to_vec(),
+        }));
+        self.ended = batch.ended;
+    }
+
+    pub(crate) fn stream(&self, stream: Stream) -> Vec<u8> {
+        let of_stream = self.pieces.iter().filter(|piece| piece.stream == stream);
+        of_stream.flat_map(|piece| piece.bytes.iter().copied()).collect()
+    }
+
+    /// Numbers without holes from `first` on, no frame empty or too long, the exit behind the last.
+    pub(crate) fn assert_in_order(&self, first: u64) {
+        for (expected, piece) in (first..).zip(&self.pieces) {
+            assert_eq!(piece.seq, expected);
+            assert!(
+                (1..=FRAME_BYTES as usize).contains(&piece.bytes.len()),
+                "frame of {}",
+                piece.bytes.len()
+            );
+        }
+        if let Some(ended) = self.ended {
+            assert_eq!(ended.seq, first + self.pieces.len() as u64);
+        }
+    }
+}
+
+/// Reads until the cursor has nothing more.
+pub(crate) fn drain(cursor: &mut Cursor, seen: &mut Seen) {
+    let mut batch = Batch::default();
+    loop {
+        cursor.read(&mut batch, MIB, Patience::Disk).unwrap();
+        if batch.is_empty() {
+            return;
+        }
+        seen.add(&batch);
+    }
+}
+
+pub(crate) fn read_after(journal: &Arc<Journal>, seq: u64) -> Seen {
+    let mut seen = Seen::default();
+    drain(&mut Cursor::after(journal.clone(), seq), &mut seen);
+    seen
+}
+
+/// The child's side of one output, and ours.
+pub(crate) struct Source {
+    pub(crate) read: OwnedFd,
+    pub(crate) write: File,
+}
+
+impl Source {
+    pub(crate) fn new() -> Source {
+        let pipe = pipe::pipe().unwrap();
+        pipe::set_capacity(&pipe.write, MIB).unwrap();
+        Source { read: pipe.read, write: File::from(pipe.write) }
+    }
+}
+
+/// A journal and the pipes that feed it.
+pub(crate) struct Rig {
+    pub(crate) dir: TempDir,
+    pub(crate) writer: Writer,
+    pub(crate) sources: [Source; 2],
+    pub(crate) written: [Vec<u8>; 2],
+    bytes_max: u64,
+}
+
+pub(crate) fn at(stream: Stream) -> usize {
+    usize::from(stream == Stream::Stderr)
+}
+
+impl Rig {
+    pub(crate) fn new(bytes_max: u64) -> Rig {
+        let dir = tempfile::tempdir().unwrap();
+        let writer = Writer::create(dir.path(), bytes_max).unwrap();
+        let written = [Vec::new(), Vec::new()];
+        Rig { dir, writer, sources: [Source::new(), Source::new()], written, bytes_max }
+    }
+
+    pub(crate) fn journal(&self) -> Arc<Journal> {
+        self.writer.journal().clone()
+    }
+
+    /// The child writes; nobody has moved it yet.
+    pub(crate) fn write(&mut self, stream: Stream, bytes: &[u8]) {
+        self.sources[at(stream)].write.write_all(bytes).unwrap();
+        self.written[at(stream)].extend_from_slice(bytes);
+    }
+
+    /// Pumps until the pipe is empty.
+    pub(crate) fn pump(&mut self, stream: Stream) {
+        while let Moved::Bytes(_) = self.writer.pump(stream, &self.sources[at(stream)].read).unwrap() {}
+    }
+
+    /// The child writes, in pieces that the pipe holds, and all is moved.
+    pub(crate) fn feed(&mut self, stream: Stream, bytes: &[u8]) {
+        for piece in bytes.chunks(MIB) {
+            self.write(stream, piece);
+            self.pump(stream);
+        }
+    }
+
+    /// The writer is killed and another takes over.
+    pub(crate) fn recover(&mut self) {
+        self.writer = Writer::recover(self.dir.path(), self.bytes_max).unwrap();
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+/// Appends straight to a file, as a splice whose record was never written.
+pub(crate) fn append(path: &Path, bytes: &[u8]) {
+    OpenOptions::new().append(true).create(true).open(path).unwrap().write_all(bytes).unwrap();
+}
+
+/// Disk blocks of a file, in bytes.
+pub(crate) fn blocks_bytes(path: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).unwrap().blocks() * 512
+}

@@ -1,0 +1,110 @@
+//! Control groups: born in one, killed with it.
+
+use crate::kit::{self, Spec, command, read_lines, read_to_end, shell, skip};
+use outpost_sys::Errno;
+use outpost_sys::cgroup::{Group, Parent};
+use outpost_sys::pidfd::How;
+use outpost_sys::procfs;
+use std::time::Duration;
+
+/// A parent group of a test's own, removed with all in it.
+pub(crate) struct Groups {
+    pub(crate) parent: Parent,
+}
+
+impl Groups {
+    /// `None` where the host has no groups for us.
+    pub(crate) fn of(test: &str) -> Option<Groups> {
+        let found =
+            Parent::detect(&format!("outpost-test-{}-{test}", kit::me())).map(|parent| Groups { parent });
+        if found.is_none() {
+            skip("no control groups (version 2) that this user may write to");
+        }
+        found
+    }
+
+    pub(crate) fn group(&self, name: &str, spec: &mut Spec) -> Group {
+        let group = self.parent.group(name);
+        spec.cgroup = Some(group.create().unwrap());
+        group
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        for name in self.parent.names() {
+            let _left = self.parent.group(&name).destroy(kit::PATIENCE);
+        }
+        let removed = self.parent.remove();
+        assert!(removed.is_ok() || std::thread::panicking(), "{removed:?}");
+    }
+}
+
+#[test]
+fn a_child_is_born_in_its_group() {
+    let Some(groups) = Groups::of("born") else { return };
+    let mut spec = command("/bin/sleep", &["1000"]);
+    let group = groups.group("one", &mut spec);
+    let mut sleeper = spec.start_quiet().unwrap();
+    assert_eq!(group.members(), [sleeper.pid]);
+    assert_eq!(groups.parent.names(), ["one"]);
+    assert_eq!(group.remove(), Err(Errno::BUSY));
+    group.kill().unwrap();
+    assert_eq!(sleeper.end().how, How::Signal(9));
+    group.destroy(kit::PATIENCE).unwrap();
+    assert_eq!((group.members(), groups.parent.names()), (vec![], vec![]));
+    assert_eq!(group.kill(), Err(Errno::NOENT));
+    group.destroy(Duration::ZERO).unwrap();
+}
+
+/// A tree whose members left session and parent; each of them holds the pipe.
+pub(crate) const SCATTERED: &str =
+    "setsid sh -c 'sleep 1000 & echo $!; (setsid sleep 1000 & echo $!); echo $$; exec sleep 1000' &
+     wait";
+
+#[test]
+fn killing_the_group_reaches_those_who_left_session_and_parent() {
+    let Some(groups) = Groups::of("scattered") else { return };
+    let mut spec = shell(SCATTERED);
+    let group = groups.group("tree", &mut spec);
+    let (mut kid, output) = spec.start_piped();
+    let mut pids: Vec<i32> = read_lines(&output, 3).iter().map(|line| line.parse().unwrap()).collect();
+    pids.push(kid.pid);
+    let session = procfs::stat(pids[2]).unwrap().session;
+    assert_ne!(session, procfs::stat(kid.pid).unwrap().session, "or this test tests nothing");
+    let mut members = group.members();
+    pids.sort_unstable();
+    members.sort_unstable();
+    assert_eq!(members, pids);
+    group.kill().unwrap();
+    assert_eq!(read_to_end(output), b"");
+    assert_eq!(kid.end().how, How::Signal(9));
+    group.destroy(kit::PATIENCE).unwrap();
+}
+
+#[test]
+fn groups_that_a_child_made_go_with_its_group() {
+    let Some(groups) = Groups::of("nested") else { return };
+    let mut spec = command("/bin/sleep", &["1000"]);
+    let group = groups.group("outer", &mut spec);
+    let inner = groups.parent.group("outer/inner");
+    spec.cgroup = Some(inner.create().unwrap());
+    let mut sleeper = spec.start_quiet().unwrap();
+    assert_eq!(group.members(), [sleeper.pid], "those below count");
+    // Its zombie keeps the group as little as anybody else's.
+    group.destroy(kit::PATIENCE).unwrap();
+    assert_eq!(sleeper.end().how, How::Signal(9));
+    assert!(groups.parent.names().is_empty());
+}
+
+#[test]
+fn a_failed_start_leaves_its_group_empty() {
+    let Some(groups) = Groups::of("failed") else { return };
+    let mut spec = command("/missing", &[]);
+    let group = groups.group("none", &mut spec);
+    assert_eq!(spec.failure().errno, Errno::NOENT);
+    assert_eq!(group.remove(), Ok(()));
+    // The directory is still open, the group is gone.
+    let failure = spec.failure();
+    assert_eq!(failure.errno, Errno::NODEV, "{failure:?}");
+}

@@ -1,0 +1,253 @@
+//! What the tests share: a child that is killed and reaped whatever happens, reads with a deadline, a process of one's own.
+
+use outpost_sys::file::{self, Open};
+use outpost_sys::pidfd::{self, Exit};
+use outpost_sys::pipe::{Pipe, pipe};
+use outpost_sys::signal::Signal;
+use outpost_sys::spawn::{Child, Failure, Program, ResourceLimit, Standing, spawn};
+use outpost_sys::{Errno, limits};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+/// No test waits longer for anything; a slow machine under load is still much faster.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits for readability or a hang-up; false when `PATIENCE` ran out.
+pub(crate) fn readable(fd: impl AsFd) -> bool {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap(),
+            tv_nsec: i64::from(left.subsec_nanos()),
+        };
+        match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)) {
+            Err(Errno::INTR) => {}
+            Ok(count) => return count > 0,
+            Err(errno) => panic!("poll: {errno}"),
+        }
+    }
+}
+
+fn read_some(fd: impl AsFd) -> Vec<u8> {
+    assert!(readable(&fd), "nothing to read within {PATIENCE:?}");
+    let mut buffer = [0; 4096];
+    match rustix::io::read(&fd, &mut buffer) {
+        Ok(count) => buffer[..count].to_vec(),
+        // A terminal whose other side is closed.
+        Err(Errno::IO) => Vec::new(),
+        Err(errno) => panic!("read: {errno}"),
+    }
+}
+
+/// All that is written until nobody holds the other end.
+pub(crate) fn read_to_end(fd: impl AsFd) -> Vec<u8> {
+    let mut all = Vec::new();
+    loop {
+        let some = read_some(&fd);
+        if some.is_empty() {
+            return all;
+        }
+        all.extend(some);
+    }
+}
+
+/// What is written until `ready` likes it; fails at the end of the stream.
+pub(crate) fn read_until(fd: impl AsFd, ready: impl Fn(&str) -> bool) -> String {
+    let mut all = Vec::new();
+    loop {
+        let text = String::from_utf8_lossy(&all).into_owned();
+        if ready(&text) {
+            return text;
+        }
+        let some = read_some(&fd);
+        assert!(!some.is_empty(), "ended after {text:?}");
+        all.extend(some);
+    }
+}
+
+/// The first `count` lines.
+pub(crate) fn read_lines(fd: impl AsFd, count: usize) -> Vec<String> {
+    read_until(fd, |text| text.matches('\n').count() >= count).lines().map(str::to_owned).collect()
+}
+
+pub(crate) fn write_all(fd: impl AsFd, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        let written = rustix::io::write(&fd, bytes).unwrap();
+        bytes = &bytes[written..];
+    }
+}
+
+pub(crate) fn null() -> OwnedFd {
+    file::open("/dev/null", Open::ReadWrite).unwrap()
+}
+
+pub(crate) fn cstring(text: impl Into<Vec<u8>>) -> CString {
+    CString::new(text).unwrap()
+}
+
+pub(crate) fn me() -> i32 {
+    i32::try_from(std::process::id()).unwrap()
+}
+
+/// A started child; killed and reaped when dropped.
+pub(crate) struct Kid {
+    pub(crate) pid: i32,
+    pub(crate) pidfd: OwnedFd,
+    reaped: bool,
+}
+
+impl Kid {
+    /// Waits for its end and reaps it.
+    pub(crate) fn end(&mut self) -> Exit {
+        assert!(readable(&self.pidfd), "child {} does not end", self.pid);
+        let exit = pidfd::reap(&self.pidfd).unwrap().expect("ended");
+        self.reaped = true;
+        exit
+    }
+}
+
+impl Drop for Kid {
+    fn drop(&mut self) {
+        if !self.reaped {
+            let _gone = pidfd::signal(&self.pidfd, Signal::KILL);
+            let _in_time = readable(&self.pidfd);
+            let _reaped = pidfd::reap(&self.pidfd);
+        }
+    }
+}
+
+/// An owned description of a child, with nothing in its environment but a path.
+pub(crate) struct Spec {
+    pub(crate) program: CString,
+    pub(crate) open: Option<OwnedFd>,
+    pub(crate) arguments: Vec<CString>,
+    pub(crate) environment: Vec<CString>,
+    pub(crate) directory: Option<CString>,
+    pub(crate) standing: Standing,
+    pub(crate) limits: Vec<ResourceLimit>,
+    pub(crate) umask: Option<u32>,
+    pub(crate) oom_score: Option<i32>,
+    pub(crate) cgroup: Option<OwnedFd>,
+}
+
+pub(crate) fn command(program: &str, arguments: &[&str]) -> Spec {
+    Spec {
+        program: cstring(program),
+        open: None,
+        arguments: [program].iter().chain(arguments).map(|text| cstring(*text)).collect(),
+        environment: vec![cstring("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")],
+        directory: None,
+        standing: Standing::Group,
+        limits: Vec::new(),
+        umask: None,
+        oom_score: None,
+        cgroup: None,
+    }
+}
+
+pub(crate) fn shell(script: &str) -> Spec {
+    command("/bin/sh", &["-c", script])
+}
+
+impl Spec {
+    pub(crate) fn start(&self, descriptors: &[(BorrowedFd<'_>, RawFd)]) -> Result<Kid, Failure> {
+        let arguments: Vec<&CStr> = self.arguments.iter().map(CString::as_c_str).collect();
+        let environment: Vec<&CStr> = self.environment.iter().map(CString::as_c_str).collect();
+        let started = spawn(&Child {
+            program: self
+                .open
+                .as_ref()
+                .map_or(Program::Path(&self.program), |file| Program::Open(file.as_fd())),
+            arguments: &arguments,
+            environment: &environment,
+            directory: self.directory.as_deref(),
+            standing: self.standing,
+            descriptors,
+            limits: &self.limits,
+            umask: self.umask,
+            oom_score: self.oom_score,
+            cgroup: self.cgroup.as_ref().map(AsFd::as_fd),
+        })?;
+        Ok(Kid { pid: started.pid, pidfd: started.pidfd, reaped: false })
+    }
+
+    /// With these as 0 and 1, and our own 2.
+    pub(crate) fn start_on(&self, input: impl AsFd, output: impl AsFd) -> Result<Kid, Failure> {
+        let errors = std::io::stderr();
+        self.start(&[(input.as_fd(), 0), (output.as_fd(), 1), (errors.as_fd(), 2)])
+    }
+
+    /// Without input or output.
+    pub(crate) fn start_quiet(&self) -> Result<Kid, Failure> {
+        self.start_on(null(), null())
+    }
+
+    /// With a pipe to read what it writes from.
+    pub(crate) fn start_piped(&self) -> (Kid, OwnedFd) {
+        let Pipe { read, write } = pipe().unwrap();
+        (self.start_on(null(), write).unwrap(), read)
+    }
+
+    /// All it writes, and how it ends.
+    pub(crate) fn output(&self) -> (Vec<u8>, Exit) {
+        let (mut kid, output) = self.start_piped();
+        (read_to_end(output), kid.end())
+    }
+
+    /// What it writes, for one that must succeed.
+    pub(crate) fn text(&self) -> String {
+        let (output, exit) = self.output();
+        let text = String::from_utf8(output).unwrap();
+        assert_eq!(exit.how, pidfd::How::Code(0), "{text}");
+        text
+    }
+
+    pub(crate) fn failure(&self) -> Failure {
+        self.start_quiet().err().expect("must not start")
+    }
+}
+
+const ALONE: &str = "OUTPOST_SYS_TEST_ALONE";
+
+/// Runs `body` in a process where no other test is: for what belongs to the whole process (descriptors, children,
+/// limits). `test` is the full name of the calling test, `before` a command line to run it under.
+pub(crate) fn alone(test: &str, before: &[&str], body: impl FnOnce()) {
+    if std::env::var(ALONE).is_ok_and(|name| name == test) {
+        return body();
+    }
+    let exe = std::env::current_exe().unwrap();
+    let mut line: Vec<&str> = before.to_vec();
+    line.extend([exe.to_str().unwrap(), test, "--exact", "--nocapture", "--test-threads=1"]);
+    let text = rerun(&line, &[(ALONE, test)]);
+    assert!(text.contains("1 passed"), "{test} is not the name of a test:\n{text}");
+}
+
+/// Runs a test binary with our environment and these variables; returns what it wrote when it succeeded.
+pub(crate) fn rerun(line: &[&str], variables: &[(&str, &str)]) -> String {
+    let mut spec = command(line[0], &line[1..]);
+    spec.environment = std::env::vars()
+        .filter(|(name, _)| variables.iter().all(|(other, _)| other != name))
+        .chain(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())))
+        .map(|(name, value)| cstring(format!("{name}={value}")))
+        .collect();
+    let Pipe { read, write } = pipe().unwrap();
+    let nothing = null();
+    let mut kid = spec.start(&[(nothing.as_fd(), 0), (write.as_fd(), 1), (write.as_fd(), 2)]).unwrap();
+    drop(write);
+    let text = String::from_utf8_lossy(&read_to_end(read)).into_owned();
+    let exit = kid.end();
+    assert_eq!(exit.how, pidfd::How::Code(0), "{line:?}:\n{text}");
+    text
+}
+
+pub(crate) fn root() -> bool {
+    limits::effective_uid() == 0
+}
+
+/// Says why a test did not test.
+pub(crate) fn skip(reason: &str) {
+    eprintln!("skipped: {reason}");
+}

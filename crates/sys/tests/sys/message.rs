@@ -1,0 +1,134 @@
+//! Whole messages with descriptors.
+
+use crate::kit::{self, alone};
+use outpost_sys::file;
+use outpost_sys::message::{FDS_MAX, pair, peer_uid, receive, send};
+use outpost_sys::pipe::{Pipe, pipe};
+use outpost_sys::{Errno, limits};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+fn receive_all(socket: impl AsFd) -> (Vec<u8>, Vec<OwnedFd>) {
+    let (mut buffer, mut fds) = ([0; 1024], Vec::new());
+    let count = receive(socket, &mut buffer, &mut fds).unwrap().unwrap();
+    (buffer[..count].to_vec(), fds)
+}
+
+#[test]
+fn as_many_descriptors_as_were_sent_arrive_and_close_on_exec() {
+    let (ours, theirs) = pair().unwrap();
+    for count in [0, 1, FDS_MAX] {
+        let Pipe { read, write } = pipe().unwrap();
+        // The sender's flag is not the receiver's.
+        file::set_inherited(&write, true).unwrap();
+        send(&ours, b"message", &vec![write.as_fd(); count]).unwrap();
+        drop(write);
+        let (bytes, fds) = receive_all(&theirs);
+        assert_eq!((&bytes[..], fds.len()), (&b"message"[..], count));
+        for fd in &fds {
+            assert_eq!(rustix::io::fcntl_getfd(fd).unwrap(), rustix::io::FdFlags::CLOEXEC);
+            kit::write_all(fd, b".");
+        }
+        drop(fds);
+        assert_eq!(kit::read_to_end(read).len(), count);
+    }
+}
+
+#[test]
+fn too_many_descriptors_and_empty_messages_are_refused() {
+    let (ours, theirs) = pair().unwrap();
+    let null = kit::null();
+    assert_eq!(send(&ours, b"x", &[null.as_fd(); FDS_MAX + 1]), Err(Errno::INVAL));
+    // It would look like a closed peer.
+    assert_eq!(send(&ours, b"", &[null.as_fd()]), Err(Errno::INVAL));
+    assert_eq!(receive(&theirs, &mut [0; 8], &mut Vec::new()), Err(Errno::AGAIN));
+}
+
+#[test]
+fn a_closed_peer_is_told_after_its_last_message() {
+    let (ours, theirs) = pair().unwrap();
+    send(&ours, b"last", &[]).unwrap();
+    drop(ours);
+    assert_eq!(receive_all(&theirs).0, b"last");
+    assert_eq!(receive(&theirs, &mut [0; 8], &mut Vec::new()), Ok(None));
+    // And no signal ends us when we answer.
+    assert_eq!(send(&theirs, b"answer", &[]), Err(Errno::PIPE));
+}
+
+#[test]
+fn messages_keep_their_borders() {
+    let (ours, theirs) = pair().unwrap();
+    let null = kit::null();
+    for length in 1..=50 {
+        send(&ours, &vec![length; usize::from(length)], &vec![null.as_fd(); usize::from(length % 3)])
+            .unwrap();
+    }
+    for length in 1..=50u8 {
+        let (bytes, fds) = receive_all(&theirs);
+        assert_eq!((bytes, fds.len()), (vec![length; usize::from(length)], usize::from(length % 3)));
+    }
+}
+
+#[test]
+fn a_full_queue_says_so_and_takes_more_later() {
+    let (ours, theirs) = pair().unwrap();
+    let message = [7; 1000];
+    let mut sent = 0;
+    let full = loop {
+        match send(&ours, &message, &[]) {
+            Ok(()) => sent += 1,
+            Err(errno) => break errno,
+        }
+    };
+    assert_eq!(full, Errno::AGAIN);
+    for _ in 0..sent {
+        assert_eq!(receive_all(&theirs).0, message);
+    }
+    assert_eq!(
+        receive(&theirs, &mut [0; 8], &mut Vec::new()),
+        Err(Errno::AGAIN),
+        "the refused one was not sent"
+    );
+    send(&ours, &message, &[]).unwrap();
+}
+
+#[test]
+fn a_message_longer_than_the_buffer_is_not_taken_for_a_shorter_one() {
+    let (ours, theirs) = pair().unwrap();
+    let null = kit::null();
+    send(&ours, b"0123456789", &[null.as_fd()]).unwrap();
+    send(&ours, b"next", &[]).unwrap();
+    let (mut buffer, mut fds) = ([0; 9], Vec::new());
+    assert_eq!(receive(&theirs, &mut buffer, &mut fds), Err(Errno::MSGSIZE));
+    assert!(fds.is_empty(), "or they would seem to belong to the next message");
+    assert_eq!(receive(&theirs, &mut buffer, &mut fds), Ok(Some(4)));
+    assert!(fds.is_empty());
+}
+
+#[test]
+fn more_descriptors_than_we_take_lose_the_message_and_leak_none() {
+    alone("message::more_descriptors_than_we_take_lose_the_message_and_leak_none", &[], || {
+        let (ours, theirs) = pair().unwrap();
+        let null = kit::null();
+        let open = || file::names(file::open("/proc/self/fd", file::Open::Directory).unwrap()).unwrap().len();
+        let before = open();
+        let fds = [null.as_fd(); FDS_MAX * 2];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX * 2))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
+        sendmsg(&ours, &[IoSlice::new(b"many")], &mut ancillary, SendFlags::empty()).unwrap();
+        let mut received = vec![kit::null()];
+        assert_eq!(receive(&theirs, &mut [0; 8], &mut received), Err(Errno::MFILE));
+        assert_eq!(received.len(), 1, "what the caller had before stays");
+        received.clear();
+        assert_eq!(open(), before);
+    });
+}
+
+#[test]
+fn a_peer_is_known_by_its_user() {
+    let (ours, _theirs) = pair().unwrap();
+    assert_eq!(peer_uid(&ours), Ok(limits::effective_uid()));
+}

@@ -1,0 +1,189 @@
+//! Processes by pidfd: ours, and those of others.
+
+use crate::kit::{self, Kid, alone, command, read_lines, read_to_end, readable, shell};
+use outpost_sys::pidfd::{self, Exit, How};
+use outpost_sys::pipe::{Pipe, pipe};
+use outpost_sys::signal::Signal;
+use outpost_sys::spawn::wait_for_end;
+use outpost_sys::{Errno, procfs};
+use std::os::fd::{AsFd, OwnedFd};
+
+#[test]
+fn an_exit_tells_its_code() {
+    for code in [0, 1, 127, 128, 255] {
+        assert_eq!(shell(&format!("exit {code}")).start_quiet().unwrap().end().how, How::Code(code));
+    }
+}
+
+#[test]
+fn an_exit_tells_its_signal() {
+    for signal in [Signal::KILL, Signal::TERM, Signal::HUP, Signal::from_number(34).unwrap()] {
+        let mut kid = command("/bin/sleep", &["1000"]).start_quiet().unwrap();
+        assert_eq!(pidfd::reap(&kid.pidfd), Ok(None));
+        pidfd::signal(&kid.pidfd, signal).unwrap();
+        assert_eq!(kid.end().how, How::Signal(signal.number()));
+    }
+    // 128 + 9 is a code like any other.
+    assert_eq!(shell("exit 137").start_quiet().unwrap().end().how, How::Code(137));
+}
+
+#[test]
+fn a_core_dump_is_a_signal_too() {
+    let mut spec = shell("ulimit -c 0; kill -ABRT $$");
+    spec.directory = Some(kit::cstring("/tmp"));
+    assert_eq!(spec.start_quiet().unwrap().end().how, How::Signal(6));
+}
+
+#[test]
+fn an_exit_tells_what_was_used() {
+    let script = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
+    let exit = shell(script).start_quiet().unwrap().end();
+    assert!(exit.rss_max_kb > 100, "{exit:?}");
+    assert!(exit.user_ms + exit.system_ms > 0, "{exit:?}");
+}
+
+#[test]
+fn after_the_reaping_there_is_nobody_to_signal() {
+    let mut kid = command("/bin/true", &[]).start_quiet().unwrap();
+    let _exit = kid.end();
+    assert_eq!(pidfd::signal(&kid.pidfd, Signal::KILL), Err(Errno::SRCH));
+    assert_eq!(pidfd::signal_group(&kid.pidfd, Signal::KILL), Err(Errno::SRCH));
+    assert_eq!(pidfd::reap(&kid.pidfd), Err(Errno::CHILD));
+    assert_eq!(pidfd::reap_pid(kid.pid), Err(Errno::CHILD));
+}
+
+#[test]
+fn a_zombie_can_be_signalled_and_stays() {
+    let mut kid = shell("exit 3").start_quiet().unwrap();
+    wait_for_end(&kid.pidfd).unwrap();
+    assert_eq!(pidfd::signal(&kid.pidfd, Signal::KILL), Ok(()));
+    assert_eq!(kid.end().how, How::Code(3));
+}
+
+#[test]
+fn looking_for_an_ended_child_does_not_reap_it() {
+    alone("pidfd::looking_for_an_ended_child_does_not_reap_it", &[], || {
+        assert_eq!(pidfd::ended_child(), Ok(None), "no child at all");
+        let sleeper = command("/bin/sleep", &["1000"]).start_quiet().unwrap();
+        assert_eq!(pidfd::ended_child(), Ok(None), "a child that runs");
+        let mut ended = shell("exit 5").start_quiet().unwrap();
+        assert!(readable(&ended.pidfd));
+        assert_eq!(pidfd::ended_child(), Ok(Some(ended.pid)));
+        assert_eq!(pidfd::ended_child(), Ok(Some(ended.pid)));
+        assert_eq!(ended.end().how, How::Code(5));
+        assert_eq!(pidfd::ended_child(), Ok(None));
+        drop(sleeper);
+        let by_number = shell("exit 6").start_quiet().unwrap();
+        assert!(readable(&by_number.pidfd));
+        assert_eq!(pidfd::reap_pid(by_number.pid).unwrap().unwrap().how, How::Code(6));
+    });
+}
+
+#[test]
+fn the_whole_group_hears_a_signal_to_it() {
+    let (mut kid, output) = shell("sleep 1000 & sleep 1000 & echo started; wait").start_piped();
+    assert_eq!(read_lines(&output, 1), ["started"]);
+    pidfd::signal_group(&kid.pidfd, Signal::KILL).unwrap();
+    // Both sleepers held the pipe.
+    assert_eq!(read_to_end(output), b"");
+    assert_eq!(kid.end().how, How::Signal(9));
+}
+
+#[test]
+fn the_group_outlives_its_leader_and_can_still_be_signalled() {
+    let (mut kid, output) = shell("sleep 1000 & echo started; exit 0").start_piped();
+    assert_eq!(read_lines(&output, 1), ["started"]);
+    assert!(readable(&kid.pidfd));
+    pidfd::signal_group_of_unreaped(kid.pid, Signal::KILL).unwrap();
+    assert_eq!(read_to_end(output), b"");
+    assert_eq!(kid.end().how, How::Code(0));
+}
+
+#[test]
+fn a_group_number_that_means_something_else_is_refused() {
+    for number in [0, 1, -1, i32::MIN] {
+        assert_eq!(pidfd::signal_group_of_unreaped(number, Signal::CONT), Err(Errno::SRCH));
+    }
+}
+
+#[test]
+fn a_number_no_process_can_have_is_refused_without_a_panic() {
+    for number in [0, -1, i32::MIN, i32::MAX] {
+        assert!(matches!(pidfd::open(number), Err(Errno::SRCH | Errno::INVAL)), "{number}");
+    }
+}
+
+/// A process that is not our child and exits with 33 when `gate` is closed.
+struct Stranger {
+    pid: i32,
+    pidfd: OwnedFd,
+    gate: OwnedFd,
+    output: OwnedFd,
+    parent: Kid,
+}
+
+/// `afterwards` is what its parent does when it has started it.
+fn stranger(afterwards: &str) -> Stranger {
+    let (gate, output): (Pipe, Pipe) = (pipe().unwrap(), pipe().unwrap());
+    let spec = shell(&format!("(read line <&5; exit 33) & echo $!; exec 5<&-; {afterwards}"));
+    let (null, errors) = (kit::null(), std::io::stderr());
+    let given = [(null.as_fd(), 0), (output.write.as_fd(), 1), (errors.as_fd(), 2), (gate.read.as_fd(), 5)];
+    let parent = spec.start(&given).unwrap();
+    let pid = read_lines(&output.read, 1)[0].parse().unwrap();
+    let pidfd = pidfd::open(pid).unwrap();
+    assert_eq!(pidfd::reap(&pidfd), Err(Errno::CHILD));
+    Stranger { pid, pidfd, gate: gate.write, output: output.read, parent }
+}
+
+#[test]
+fn an_orphan_tells_its_code_to_a_stranger() {
+    let mut it = stranger("exit 0");
+    assert_eq!(it.parent.end().how, How::Code(0));
+    assert_ne!(procfs::stat(it.pid).unwrap().parent, it.parent.pid);
+    drop(it.gate);
+    // Whoever adopted it may or may not reap it.
+    assert!(readable(&it.pidfd));
+    assert_eq!(pidfd::exit_of_stranger(&it.pidfd, it.pid).how, How::Code(33));
+}
+
+#[test]
+fn an_unreaped_stranger_tells_its_code() {
+    let it = stranger("exec sleep 1000");
+    drop(it.gate);
+    assert!(readable(&it.pidfd));
+    assert_eq!(procfs::stat(it.pid).unwrap().state, b'Z', "its parent does not reap");
+    assert_eq!(pidfd::exit_of_stranger(&it.pidfd, it.pid).how, How::Code(33));
+}
+
+#[test]
+fn a_reaped_stranger_tells_its_code() {
+    let mut it = stranger("wait; echo reaped");
+    drop(it.gate);
+    assert_eq!(read_to_end(it.output), b"reaped\n");
+    assert_eq!(pidfd::signal(&it.pidfd, Signal::CONT), Err(Errno::SRCH));
+    let exit = pidfd::exit_of_stranger(&it.pidfd, it.pid);
+    // Since Linux 6.15 the kernel keeps a note; before that nobody knows.
+    if kernel() >= (6, 15) {
+        assert_eq!(exit.how, How::Code(33));
+    } else {
+        assert_eq!(exit, Exit::UNKNOWN);
+    }
+    assert_eq!(it.parent.end().how, How::Code(0));
+}
+
+#[test]
+fn a_killed_stranger_tells_its_signal() {
+    for afterwards in ["exec sleep 1000", "exit 0"] {
+        let it = stranger(afterwards);
+        pidfd::signal(&it.pidfd, Signal::KILL).unwrap();
+        assert!(readable(&it.pidfd));
+        assert_eq!(pidfd::exit_of_stranger(&it.pidfd, it.pid).how, How::Signal(9), "{afterwards}");
+    }
+}
+
+fn kernel() -> (u32, u32) {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers =
+        release.split(|letter: char| !letter.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}

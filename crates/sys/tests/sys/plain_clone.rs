@@ -1,0 +1,90 @@
+//! Where clone3 is forbidden, as in many containers, the older call must do the same.
+
+use crate::cgroup::{Groups, SCATTERED};
+use crate::kit::{self, command, cstring, read_lines, read_to_end, shell};
+use outpost_sys::Errno;
+use outpost_sys::fault::{self, Fault};
+use outpost_sys::pidfd::How;
+use outpost_sys::pipe::{Pipe, pipe};
+use outpost_sys::pty;
+use outpost_sys::spawn::{Failure, Standing, Step};
+
+/// The first gate of a start is its own, the second that of clone3.
+fn forbid(errno: Errno) {
+    fault::arm(2, Fault::Errno(errno));
+}
+
+/// That the start went past the gate, so the call was really forbidden.
+fn was_forbidden() {
+    assert!(!fault::disarm(), "clone3 was not tried");
+}
+
+#[test]
+fn a_child_starts_and_ends_without_clone3() {
+    for errno in [Errno::NOSYS, Errno::PERM] {
+        let Pipe { read, write } = pipe().unwrap();
+        let null = kit::null();
+        forbid(errno);
+        let mut kid = shell("echo plain; exit 4").start_on(&null, write).unwrap();
+        was_forbidden();
+        assert_eq!(read_to_end(read), b"plain\n");
+        assert_eq!(kid.end().how, How::Code(4));
+    }
+}
+
+#[test]
+fn failures_are_told_without_clone3() {
+    let null = kit::null();
+    let mut spec = command("/bin/true", &[]);
+    spec.directory = Some(cstring("/missing"));
+    for (spec, step) in [(&spec, Step::Directory), (&command("/missing", &[]), Step::Exec)] {
+        forbid(Errno::NOSYS);
+        assert_eq!(spec.start_on(&null, &null).err(), Some(Failure { step, errno: Errno::NOENT }));
+        was_forbidden();
+    }
+}
+
+#[test]
+fn any_other_error_of_clone3_is_final() {
+    let null = kit::null();
+    forbid(Errno::AGAIN);
+    let failure = command("/bin/true", &[]).start_on(&null, &null).err().unwrap();
+    was_forbidden();
+    assert_eq!(failure, Failure { step: Step::Clone, errno: Errno::AGAIN });
+}
+
+#[test]
+fn a_terminal_works_without_clone3() {
+    let pty = pty::open(pty::Size { rows: 3, cols: 4 }).unwrap();
+    let mut spec = shell("stty size </dev/tty; exit 0");
+    spec.standing = Standing::Terminal;
+    forbid(Errno::NOSYS);
+    let mut kid = spec.start_on(&pty.slave, &pty.slave).unwrap();
+    was_forbidden();
+    drop(pty.slave);
+    assert_eq!(read_to_end(pty.master), b"3 4\r\n");
+    assert_eq!(kid.end().how, How::Code(0));
+}
+
+#[test]
+fn the_child_joins_its_group_before_it_is_executed() {
+    let Some(groups) = Groups::of("plain") else { return };
+    let mut spec = shell(SCATTERED);
+    let group = groups.group("tree", &mut spec);
+    let Pipe { read, write } = pipe().unwrap();
+    let null = kit::null();
+    forbid(Errno::NOSYS);
+    let mut kid = spec.start_on(&null, write).unwrap();
+    was_forbidden();
+    assert!(group.members().contains(&kid.pid));
+    assert_eq!(read_lines(&read, 3).len(), 3);
+    assert_eq!(group.members().len(), 4);
+    group.kill().unwrap();
+    assert_eq!(read_to_end(read), b"");
+    assert_eq!(kid.end().how, How::Signal(9));
+    group.destroy(kit::PATIENCE).unwrap();
+    forbid(Errno::NOSYS);
+    let failure = spec.start_on(&null, &null).err().unwrap();
+    was_forbidden();
+    assert_eq!(failure, Failure { step: Step::Cgroup, errno: Errno::NOENT });
+}

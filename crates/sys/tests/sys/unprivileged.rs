@@ -1,0 +1,28 @@
+//! The same without privilege: most hosts run us as a user.
+
+use crate::kit::{command, rerun, root, skip};
+use outpost_sys::pidfd::How;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+#[test]
+fn a_user_without_privilege_sees_the_same() {
+    if !root() {
+        return skip("this is a user without privilege already");
+    }
+    // The directory of the build may be closed to others.
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = dir.path().join("sys-test");
+    let exe = std::env::current_exe().unwrap();
+    // By another process, since a child that another test starts meanwhile would hold our descriptor: ETXTBSY.
+    let mut cp = command("/bin/cp", &[exe.to_str().unwrap(), copy.to_str().unwrap()]).start_quiet().unwrap();
+    assert_eq!(cp.end().how, How::Code(0));
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut line =
+        vec!["/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", copy.to_str().unwrap()];
+    line.extend(["spawn::", "descriptors::", "pidfd::", "message::", "pty::", "plain_clone::"]);
+    line.extend(["--skip", "a_large_parent", "--test-threads=2"]);
+    let text = rerun(&line, &[("TMPDIR", "/tmp")]);
+    assert!(text.contains("spawn::arguments_arrive_exactly"), "{text}");
+}
