@@ -106,18 +106,22 @@ impl Cursor {
     pub fn read(&mut self, batch: &mut Batch, bytes_max: usize, patience: Patience) -> Result<()> {
         loop {
             batch.clear();
+            let stood = (self.next_seq, self.record, self.usage);
             let first_kept = self.journal.first_seq.load(Ordering::Acquire);
             if self.next_seq < first_kept {
                 batch.first_kept = Some(first_kept);
                 self.next_seq = first_kept;
                 self.record = None;
             }
-            let stood = (self.next_seq, self.record, self.usage);
             let outcome = self.fill(batch, bytes_max, patience);
             if outcome.is_err() {
                 (self.next_seq, self.record, self.usage) = stood;
                 // The head was dropped under our feet: that is told, not an error.
                 if self.journal.first_seq.load(Ordering::Acquire) > first_kept {
+                    continue;
+                }
+                // At the end of what is kept we may stand at a record that holds no frame and was given back.
+                if self.record.take().is_some() && matches!(outcome, Err(Error::Damaged { .. })) {
                     continue;
                 }
             }
@@ -139,19 +143,33 @@ impl Cursor {
             };
             match found.entry {
                 Entry::Run { stream, offset, len } => {
-                    let run = Run { stream, offset, len: u64::from(len), seq: found.seq, time_ms: found.time_ms };
+                    let run =
+                        Run { stream, offset, len: u64::from(len), seq: found.seq, time_ms: found.time_ms };
                     if !self.take_run(&run, batch, &mut ranges, bytes_max) {
                         break;
                     }
                 }
-                Entry::Usage { user_ms, system_ms, rss_max_kb } => self.usage = Some((user_ms, system_ms, rss_max_kb)),
+                Entry::Usage { user_ms, system_ms, rss_max_kb } => {
+                    self.usage = Some((user_ms, system_ms, rss_max_kb))
+                }
                 Entry::Exit { how } if found.seq >= self.next_seq => {
+                    // Usage and exit have the same number, by which a new reader finds the second of them.
+                    if self.usage.is_none()
+                        && record > 0
+                        && let Some(before) = Block::default().get(&self.journal, record - 1, published)?
+                        && let Entry::Usage { user_ms, system_ms, rss_max_kb } = before.entry
+                    {
+                        self.usage = Some((user_ms, system_ms, rss_max_kb));
+                    }
                     let (user_ms, system_ms, rss_max_kb) = self.usage.unwrap_or_default();
                     let exit = Exit { how, user_ms, system_ms, rss_max_kb };
                     batch.ended = Some(Ended { seq: found.seq, time_ms: found.time_ms, exit });
                     self.next_seq = found.seq + 1;
                 }
-                Entry::Exit { .. } | Entry::Started { .. } | Entry::StdinClosed { .. } | Entry::StreamEnd { .. } => {}
+                Entry::Exit { .. }
+                | Entry::Started { .. }
+                | Entry::StdinClosed { .. }
+                | Entry::StreamEnd { .. } => {}
             }
             record += 1;
         }
@@ -172,7 +190,12 @@ impl Cursor {
             span.add(run.offset + skipped, len);
             // Relative to the stream's span; made absolute when the bytes are loaded.
             let begin = (run.offset + skipped - span.begin) as usize;
-            let frame = Frame { seq: self.next_seq, stream: run.stream, time_ms: run.time_ms, range: begin..begin + len as usize };
+            let frame = Frame {
+                seq: self.next_seq,
+                stream: run.stream,
+                time_ms: run.time_ms,
+                range: begin..begin + len as usize,
+            };
             batch.frames.push(frame);
             self.next_seq += 1;
             skipped += len;
@@ -193,7 +216,13 @@ impl Cursor {
         Ok(())
     }
 
-    fn load_span(&mut self, stream: Stream, span: &Span, mut data: &mut [u8], patience: Patience) -> Result<()> {
+    fn load_span(
+        &mut self,
+        stream: Stream,
+        span: &Span,
+        mut data: &mut [u8],
+        patience: Patience,
+    ) -> Result<()> {
         let mut offset = span.begin;
         while !data.is_empty() {
             let number = segment::number(offset);
@@ -278,7 +307,8 @@ impl Block {
     /// The record of this number, if it can be read.
     fn get(&mut self, journal: &Journal, number: u64, published: u64) -> Result<Option<Record>> {
         if !(self.begin..self.begin + self.records).contains(&number) {
-            let wanted = (published.saturating_sub(number)).min(Block::RECORDS as u64) as usize * RECORD_BYTES;
+            let wanted =
+                (published.saturating_sub(number)).min(Block::RECORDS as u64) as usize * RECORD_BYTES;
             let at = number * RECORD_BYTES as u64;
             let read = file::read_full_at(&journal.index, &mut self.bytes[..wanted], at)
                 .map_err(|errno| Error::io("read", &journal.index_path(), errno))?;

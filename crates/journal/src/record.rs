@@ -68,7 +68,10 @@ impl Record {
         match self.entry {
             Entry::Run { len, .. } => u64::from(len).div_ceil(FRAME_BYTES),
             Entry::Exit { .. } => 1,
-            Entry::Started { .. } | Entry::StdinClosed { .. } | Entry::StreamEnd { .. } | Entry::Usage { .. } => 0,
+            Entry::Started { .. }
+            | Entry::StdinClosed { .. }
+            | Entry::StreamEnd { .. }
+            | Entry::Usage { .. } => 0,
         }
     }
 
@@ -113,7 +116,9 @@ impl Record {
             STDIN_CLOSED => Entry::StdinClosed { at: place },
             STDOUT_END => Entry::StreamEnd { stream: Stream::Stdout, offset: place },
             STDERR_END => Entry::StreamEnd { stream: Stream::Stderr, offset: place },
-            USAGE => Entry::Usage { user_ms: (place >> 32) as u32, system_ms: place as u32, rss_max_kb: amount },
+            USAGE => {
+                Entry::Usage { user_ms: (place >> 32) as u32, system_ms: place as u32, rss_max_kb: amount }
+            }
             EXIT_CODE => Entry::Exit { how: How::Code(amount.cast_signed()) },
             EXIT_SIGNAL => Entry::Exit { how: How::Signal(amount.cast_signed()) },
             EXIT_UNKNOWN => Entry::Exit { how: How::Unknown },
@@ -126,7 +131,11 @@ impl Record {
 /// The two records that end a journal.
 pub(crate) fn ending(seq: u64, time_ms: u64, exit: &Exit) -> [Record; 2] {
     let Exit { how, user_ms, system_ms, rss_max_kb } = *exit;
-    [Entry::Usage { user_ms, system_ms, rss_max_kb }, Entry::Exit { how }].map(|entry| Record { seq, time_ms, entry })
+    [Entry::Usage { user_ms, system_ms, rss_max_kb }, Entry::Exit { how }].map(|entry| Record {
+        seq,
+        time_ms,
+        entry,
+    })
 }
 
 #[cfg(test)]
@@ -155,7 +164,8 @@ mod tests {
 
     #[test]
     fn a_single_changed_bit_is_noticed() {
-        let record = Record { seq: 5, time_ms: 6, entry: Entry::Run { stream: Stream::Stdout, offset: 7, len: 8 } };
+        let record =
+            Record { seq: 5, time_ms: 6, entry: Entry::Run { stream: Stream::Stdout, offset: 7, len: 8 } };
         for bit in 0..RECORD_BYTES * 8 {
             let mut bytes = record.encode();
             bytes[bit / 8] ^= 1 << (bit % 8);

@@ -16,37 +16,17 @@ const BLOCK_BYTES: usize = 4096;
 /// Reads the index up to the first record that is torn, out of order, or promises bytes that are not there, cuts the
 /// index off behind it, and removes segments that no record and no tail can reach.
 pub(crate) fn scan(dir: &Path, index: &OwnedFd) -> Result<Position> {
-    let mut scan = Scan { position: Position { next_seq: 1, first_seq: 1, ..Position::default() }, sizes: sizes(dir)?, usage: None };
     let path = index_path(dir);
-    let mut block = [0; BLOCK_BYTES];
-    let mut at = 0u64;
-    'blocks: loop {
-        let read = file::read_full_at(index, &mut block, at).map_err(|errno| Error::io("read", &path, errno))?;
-        if at > 0 && read == BLOCK_BYTES && block.iter().all(|byte| *byte == 0) {
-            // The head that was given back. If nothing follows, it is cut off below.
-            at += BLOCK_BYTES as u64;
-            scan.position.punched += BLOCK_BYTES as u64;
-            continue;
-        }
-        let after_hole = at > scan.position.records * RECORD_BYTES as u64;
-        let (records, _) = block[..read].as_chunks::<RECORD_BYTES>();
-        for (number, bytes) in records.iter().enumerate() {
-            let resume = after_hole && number == 0;
-            let Some(record) = Record::decode(bytes).filter(|record| scan.take(record, resume).is_some()) else {
-                break 'blocks;
-            };
-            scan.position.records = at / RECORD_BYTES as u64 + number as u64 + 1;
-            if matches!(record.entry, Entry::Exit { .. }) {
-                break 'blocks;
-            }
-        }
-        if read < BLOCK_BYTES {
-            break;
-        }
-        at += BLOCK_BYTES as u64;
+    let mut scan = Scan::new(sizes(dir)?, [true; 2]);
+    scan.read(index).map_err(|errno| Error::io("read", &path, errno))?;
+    let may_be_dropped = Stream::ALL.map(|stream| !scan.goes_on_inside_what_is_gone(stream));
+    if may_be_dropped != [true; 2] {
+        scan = Scan::new(scan.sizes, may_be_dropped);
+        scan.read(index).map_err(|errno| Error::io("read", &path, errno))?;
     }
     let position = scan.position;
-    file::set_size(index, position.records * RECORD_BYTES as u64).map_err(|errno| Error::io("cut", &path, errno))?;
+    file::set_size(index, position.records * RECORD_BYTES as u64)
+        .map_err(|errno| Error::io("cut", &path, errno))?;
     remove_unreachable(dir, &position, &scan.sizes)?;
     Ok(position)
 }
@@ -56,74 +36,161 @@ type Sizes = [BTreeMap<u64, u64>; 2];
 
 fn sizes(dir: &Path) -> Result<Sizes> {
     let mut sizes = Sizes::default();
-    let names = file::open(dir, Open::Directory).and_then(file::names).map_err(|errno| Error::io("list", dir, errno))?;
+    let names = file::open(dir, Open::Directory)
+        .and_then(file::names)
+        .map_err(|errno| Error::io("list", dir, errno))?;
     for (stream, number) in names.iter().filter_map(|name| segment::parse_name(name)) {
         sizes[stream.index()].insert(number, segment::size(dir, stream, number)?);
     }
     Ok(sizes)
 }
 
+/// Numbers and offsets past this are no work of ours, and sums with them would overflow.
+const NUMBER_MAX: u64 = 1 << 62;
+
 struct Scan {
     position: Position,
     sizes: Sizes,
     usage: Option<(u32, u32, u32)>,
+    /// Per stream: nothing has been said of it since the hole, so its offset may jump.
+    loose: [bool; 2],
+    /// Per stream: a missing segment may have been dropped on purpose.
+    may_be_dropped: [bool; 2],
 }
 
 impl Scan {
-    /// Adds a record; `None` when it does not follow from what came before. Behind a hole, numbers and offsets may jump.
-    fn take(&mut self, record: &Record, behind_hole: bool) -> Option<()> {
-        let at = &mut self.position;
-        if behind_hole {
-            at.next_seq = at.next_seq.max(record.seq);
-            at.first_seq = at.first_seq.max(record.seq);
+    fn new(sizes: Sizes, may_be_dropped: [bool; 2]) -> Scan {
+        let position = Position { next_seq: 1, first_seq: 1, ..Position::default() };
+        Scan { position, sizes, usage: None, loose: [false; 2], may_be_dropped }
+    }
+
+    /// Takes records up to the first that does not hold.
+    fn read(&mut self, index: &OwnedFd) -> outpost_sys::Result<()> {
+        let mut block = [0; BLOCK_BYTES];
+        let mut at = 0u64;
+        loop {
+            let read = file::read_full_at(index, &mut block, at)?;
+            if at > 0 && read == BLOCK_BYTES && block.iter().all(|byte| *byte == 0) {
+                // The head that was given back. If nothing follows, it is cut off.
+                at += BLOCK_BYTES as u64;
+                continue;
+            }
+            let hole = at - self.position.records * RECORD_BYTES as u64;
+            let (records, _) = block[..read].as_chunks::<RECORD_BYTES>();
+            for (number, bytes) in records.iter().enumerate() {
+                let hole = if number == 0 { hole } else { 0 };
+                let Some(record) =
+                    Record::decode(bytes).filter(|record| self.take(record, hole > 0).is_some())
+                else {
+                    return Ok(());
+                };
+                self.position.punched += hole;
+                self.position.records = at / RECORD_BYTES as u64 + number as u64 + 1;
+                if matches!(record.entry, Entry::Exit { .. }) {
+                    return Ok(());
+                }
+            }
+            if read < BLOCK_BYTES {
+                return Ok(());
+            }
+            at += BLOCK_BYTES as u64;
         }
-        if record.seq != at.next_seq || record.time_ms >= 1 << 48 {
+    }
+
+    /// A segment that is being written is never dropped. Where it is missing all the same, damage did it, and what was
+    /// written to it next would lend its records bytes that they do not mean.
+    fn goes_on_inside_what_is_gone(&self, stream: Stream) -> bool {
+        let end = self.position.ends[stream.index()];
+        let missing = !self.sizes[stream.index()].contains_key(&segment::number(end));
+        self.position.exit.is_none() && segment::place(end) > 0 && missing
+    }
+
+    /// Adds a record; `None`, and nothing is changed, when it does not follow from what came before. Behind a hole,
+    /// numbers and offsets may jump.
+    fn take(&mut self, record: &Record, behind_hole: bool) -> Option<()> {
+        let next_seq = self.position.next_seq;
+        let follows =
+            record.seq == next_seq || (behind_hole && record.seq > next_seq && record.seq <= NUMBER_MAX);
+        if !follows || !self.fits(&record.entry, behind_hole) {
             return None;
         }
+        let at = &mut self.position;
+        if behind_hole {
+            at.first_seq = record.seq;
+            self.loose = [true; 2];
+        }
+        at.next_seq = record.seq + record.numbers();
         match record.entry {
             Entry::Started { pid, start_ticks } => at.started = Some((pid, start_ticks)),
             Entry::StdinClosed { at: bytes } => at.stdin_closed = Some(bytes),
-            Entry::StreamEnd { stream, offset } => {
-                let end = &mut at.ends[stream.index()];
-                if offset < *end || (offset > *end && at.first_seq == 1) {
-                    return None;
-                }
-                *end = offset;
+            Entry::StreamEnd { stream, offset } => self.end_at(stream, offset),
+            Entry::Usage { user_ms, system_ms, rss_max_kb } => {
+                self.usage = Some((user_ms, system_ms, rss_max_kb))
             }
-            Entry::Usage { user_ms, system_ms, rss_max_kb } => self.usage = Some((user_ms, system_ms, rss_max_kb)),
-            Entry::Run { stream, offset, len } => self.take_run(record.seq, record.numbers(), stream, offset, u64::from(len))?,
+            Entry::Run { stream, offset, len } => {
+                self.note_run(stream, segment::number(offset));
+                self.end_at(stream, offset + u64::from(len));
+            }
             Entry::Exit { how } => {
                 let (user_ms, system_ms, rss_max_kb) = self.usage.unwrap_or_default();
                 at.exit = Some(Exit { how, user_ms, system_ms, rss_max_kb });
             }
         }
-        self.position.next_seq = record.seq.checked_add(record.numbers())?;
         Some(())
     }
 
-    fn take_run(&mut self, seq: u64, numbers: u64, stream: Stream, offset: u64, len: u64) -> Option<()> {
-        let at = &mut self.position;
-        let end = &mut at.ends[stream.index()];
-        let jumped = at.first_seq > 1 && offset > *end;
-        let number = segment::number(offset);
-        if len == 0 || segment::place(offset) + len > SEGMENT_BYTES || (offset != *end && !jumped) {
-            return None;
-        }
-        let sizes = &self.sizes[stream.index()];
-        let last_seq = seq.checked_add(numbers)?.checked_sub(1)?;
-        match sizes.get(&number) {
-            Some(size) if segment::place(offset) + len <= *size => {
-                match at.segments.iter_mut().rev().find(|segment| segment.stream == stream && segment.number == number) {
-                    Some(segment) => segment.last_seq = last_seq,
-                    None => at.segments.push_back(Segment { stream, number, last_seq }),
-                }
+    /// Whether what is said of a stream goes on from its end, and its bytes are there or were dropped on purpose.
+    fn fits(&self, entry: &Entry, behind_hole: bool) -> bool {
+        let joins = |stream: Stream, offset: u64| {
+            let end = self.position.ends[stream.index()];
+            let may_jump = behind_hole || self.loose[stream.index()];
+            offset == end || (may_jump && offset > end && offset <= NUMBER_MAX)
+        };
+        match *entry {
+            Entry::StreamEnd { stream, offset } => joins(stream, offset),
+            Entry::Run { stream, offset, len } => {
+                let end = segment::place(offset) + u64::from(len);
+                let there = match self.sizes[stream.index()].get(&segment::number(offset)) {
+                    Some(size) => end <= *size,
+                    None => self.is_dropped(stream, segment::number(offset)),
+                };
+                joins(stream, offset) && len > 0 && end <= SEGMENT_BYTES && there
             }
-            // Dropped on purpose, since the head goes first.
-            None if sizes.keys().next().is_some_and(|oldest| *oldest > number) => at.first_seq = last_seq.checked_add(1)?,
-            _ => return None,
+            Entry::Started { .. } | Entry::StdinClosed { .. } | Entry::Usage { .. } | Entry::Exit { .. } => {
+                true
+            }
         }
-        *end = offset.checked_add(len)?;
-        Some(())
+    }
+
+    /// Segments are dropped from the head, and the last of a stream too when it is full or the process has ended.
+    fn is_dropped(&self, stream: Stream, number: u64) -> bool {
+        let oldest = self.sizes[stream.index()].keys().next();
+        self.may_be_dropped[stream.index()] && oldest.is_none_or(|oldest| *oldest > number)
+    }
+
+    fn end_at(&mut self, stream: Stream, offset: u64) {
+        self.position.ends[stream.index()] = offset;
+        self.loose[stream.index()] = false;
+    }
+
+    /// Notes that the frames before `next_seq` end in this segment, or that they are gone with it.
+    fn note_run(&mut self, stream: Stream, number: u64) {
+        let dropped = self.is_dropped(stream, number);
+        let at = &mut self.position;
+        if dropped {
+            at.first_seq = at.next_seq;
+            return;
+        }
+        let last_seq = at.next_seq - 1;
+        match at
+            .segments
+            .iter_mut()
+            .rev()
+            .find(|segment| segment.stream == stream && segment.number == number)
+        {
+            Some(segment) => segment.last_seq = last_seq,
+            None => at.segments.push_back(Segment { stream, number, last_seq }),
+        }
     }
 }
 

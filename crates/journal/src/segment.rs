@@ -38,7 +38,7 @@ pub(crate) fn parse_name(name: &str) -> Option<(Stream, u64)> {
     };
     // Only the spelling that `path` makes: a `+1` or `01` would be a second name for one segment.
     let parsed: u64 = number.parse().ok()?;
-    (parsed.to_string() == number && parsed <= u64::MAX / SEGMENT_BYTES - 1).then_some((stream, parsed))
+    (parsed.to_string() == number && parsed < u64::MAX / SEGMENT_BYTES).then_some((stream, parsed))
 }
 
 /// The size of a segment, at most what belongs into one; 0 when there is none.

@@ -56,6 +56,15 @@ impl StdinLog {
         Ok(StdinLog { path: path.to_owned(), file, reader, accepted, punched: 0, discards: false })
     }
 
+    /// Goes on with a log of which nothing has been delivered yet; `None` when there is no log.
+    pub fn from_start(path: &Path) -> Result<Option<StdinLog>> {
+        match file::open(path, Open::Read) {
+            Ok(reader) => StdinLog::resume(path, reader).map(Some),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(Error::io("open", path, errno)),
+        }
+    }
+
     /// The description whose position is what was delivered, for the keeper to hold.
     pub fn reader(&self) -> &OwnedFd {
         &self.reader
@@ -108,14 +117,12 @@ impl StdinLog {
         }
         match pipe::splice(&self.reader, to, SPLICE_BYTES) {
             Ok(moved) => {
-                if moved == Moved::End {
-                    self.give_back_delivered();
-                }
+                self.give_back_delivered();
                 Ok(moved)
             }
             Err(Errno::PIPE) => {
-                self.discards = true;
                 self.forget_up_to(self.accepted)?;
+                self.discards = true;
                 Ok(Moved::End)
             }
             Err(errno) => Err(Error::io("deliver", &self.path, errno)),
@@ -137,8 +144,15 @@ impl StdinLog {
 
     /// Disk blocks of what was delivered long ago are not needed. Best effort: not every file system can.
     fn give_back_delivered(&mut self) {
-        let end = self.accepted.saturating_sub(KEPT_BEHIND_BYTES) / 4096 * 4096;
-        if end >= self.punched + KEPT_BEHIND_BYTES && file::punch_hole(&self.file, self.punched, end - self.punched).is_ok() {
+        // Looked at first because it costs no system call. A child may be behind for ever, so not only at the end.
+        if self.accepted < self.punched + 2 * KEPT_BEHIND_BYTES {
+            return;
+        }
+        let Ok(delivered) = self.delivered() else { return };
+        let end = delivered.saturating_sub(KEPT_BEHIND_BYTES) / 4096 * 4096;
+        if end >= self.punched + KEPT_BEHIND_BYTES
+            && file::punch_hole(&self.file, self.punched, end - self.punched).is_ok()
+        {
             self.punched = end;
         }
     }

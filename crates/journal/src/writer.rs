@@ -226,6 +226,8 @@ impl Writer {
         self.journal.first_seq.store(self.at.first_seq, Ordering::Release);
         segment::remove(&self.journal.dir, stream, number)?;
         self.at.segments.remove(oldest);
+        // Before what may fail, or who tries again would drop another for want of the room this one made.
+        self.publish();
         self.give_back_index()?;
         self.publish();
         Ok(true)
@@ -246,7 +248,8 @@ impl Writer {
     }
 
     fn note_segment(&mut self, stream: Stream, number: u64) {
-        let known = self.at.segments.iter().any(|segment| segment.stream == stream && segment.number == number);
+        let known =
+            self.at.segments.iter().any(|segment| segment.stream == stream && segment.number == number);
         if !known {
             self.at.segments.push_back(Segment { stream, number, last_seq: 0 });
         }
@@ -262,7 +265,10 @@ impl Writer {
                 let end = self.at.ends[stream.index()];
                 let number = segment::number(end);
                 let size = segment::size(&self.journal.dir, stream, number)?;
-                let Some(unrecorded) = size.checked_sub(segment::place(end)).filter(|bytes| *bytes > 0) else { break };
+                let Some(unrecorded) = size.checked_sub(segment::place(end)).filter(|bytes| *bytes > 0)
+                else {
+                    break;
+                };
                 self.note_segment(stream, number);
                 self.append_run(stream, unrecorded)?;
             }
@@ -279,7 +285,9 @@ impl Writer {
         self.at.ends[stream.index()] = offset + len;
         let (number, last_seq) = (segment::number(offset), self.at.next_seq - 1);
         let mut newest_first = self.at.segments.iter_mut().rev();
-        if let Some(segment) = newest_first.find(|segment| segment.stream == stream && segment.number == number) {
+        if let Some(segment) =
+            newest_first.find(|segment| segment.stream == stream && segment.number == number)
+        {
             segment.last_seq = last_seq;
         }
         self.publish();
@@ -320,7 +328,8 @@ impl Writer {
     /// Bytes of a stream on disk: from its oldest segment to its end.
     fn kept(&self, stream: Stream) -> u64 {
         let oldest = self.at.segments.iter().find(|segment| segment.stream == stream);
-        oldest.map_or(0, |segment| self.at.ends[stream.index()].saturating_sub(segment.number * SEGMENT_BYTES))
+        oldest
+            .map_or(0, |segment| self.at.ends[stream.index()].saturating_sub(segment.number * SEGMENT_BYTES))
     }
 
     /// Says again what only records that are about to go may have said.

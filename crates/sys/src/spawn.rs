@@ -317,8 +317,10 @@ fn check(step: Step, result: c_int) -> std::result::Result<c_int, Stop> {
 }
 
 fn errno() -> c_int {
-    // SAFETY: the location is this thread's own, which the vforked child borrows.
-    unsafe { *libc::__errno_location() }
+    // SAFETY: no arguments; it only says where.
+    let location = unsafe { libc::__errno_location() };
+    // SAFETY: the location is this thread's own, which the vforked child borrows while the thread is held.
+    unsafe { *location }
 }
 
 fn become_program(plan: &mut Plan<'_>) -> std::result::Result<std::convert::Infallible, Stop> {
@@ -328,10 +330,13 @@ fn become_program(plan: &mut Plan<'_>) -> std::result::Result<std::convert::Infa
     {
         write_once(Step::Cgroup, cgroup.as_raw_fd(), c"cgroup.procs", b"0")?;
     }
-    // SAFETY: plain calls on this process; no memory is touched.
-    check(Step::Standing, unsafe {
-        if child.standing == Standing::Group { libc::setpgid(0, 0) } else { libc::setsid() }
-    })?;
+    let standing = match child.standing {
+        // SAFETY: a plain call on this process; no memory is touched.
+        Standing::Group => unsafe { libc::setpgid(0, 0) },
+        // SAFETY: as above.
+        Standing::Session | Standing::Terminal => unsafe { libc::setsid() },
+    };
+    check(Step::Standing, standing)?;
     if let Some(score) = child.oom_score {
         let mut text = [0u8; 12];
         // Raising is always allowed and lowering to what it was is too, but never fail a start over it.
@@ -357,16 +362,17 @@ fn become_program(plan: &mut Plan<'_>) -> std::result::Result<std::convert::Infa
         check(Step::Directory, unsafe { libc::chdir(directory.as_ptr()) })?;
     }
     reset_signals();
-    // SAFETY: null-ended arrays of valid C strings, prepared by the parent and unchanged since.
-    unsafe {
-        match child.program {
-            Program::Path(path) => libc::execve(path.as_ptr(), plan.arguments, plan.environment),
-            Program::Open(_) => {
-                let (arguments, environment) = (plan.arguments.cast(), plan.environment.cast());
-                libc::execveat(program, c"".as_ptr(), arguments, environment, libc::AT_EMPTY_PATH)
-            }
+    match child.program {
+        Program::Path(path) => {
+            // SAFETY: null-ended arrays of valid C strings, prepared by the parent and unchanged since.
+            unsafe { libc::execve(path.as_ptr(), plan.arguments, plan.environment) };
         }
-    };
+        Program::Open(_) => {
+            let (arguments, environment) = (plan.arguments.cast(), plan.environment.cast());
+            // SAFETY: as above.
+            unsafe { libc::execveat(program, c"".as_ptr(), arguments, environment, libc::AT_EMPTY_PATH) };
+        }
+    }
     Err((Step::Exec, errno()))
 }
 

@@ -32,6 +32,8 @@ struct Life {
     sources: [Source; 2],
     written: [Vec<u8>; 2],
     live: Seen,
+    /// The last number the live reader does not ask for.
+    begun: u64,
     log: Option<StdinLog>,
     reader: Option<OwnedFd>,
     child: (OwnedFd, File),
@@ -49,6 +51,7 @@ impl Life {
             sources: [Source::new(), Source::new()],
             written: [Vec::new(), Vec::new()],
             live: Seen::default(),
+            begun: 0,
             log: None,
             reader: None,
             child: (write, File::from(read)),

@@ -28,7 +28,7 @@ fn real_input(flags: u8, finished: bool) -> Vec<u8> {
 /// Changes a field of a record to something that is likely to matter.
 fn mutate(input: &mut Vec<u8>, random: &mut Random) {
     const PLACES: [usize; 6] = [4, 12, 16, 16, 24, 24];
-    let index_len = usize::from(u16::from_le_bytes([input[1], input[2]]));
+    let index_len = usize::from(u16::from_le_bytes([input[1], input[2]])).min(input.len() - 3);
     match random.below(6) {
         0 => {
             let at = random.below(input.len());
@@ -39,7 +39,7 @@ fn mutate(input: &mut Vec<u8>, random: &mut Random) {
             let (from, to) = (random.below(index_len / 32), random.below(index_len / 32));
             input.copy_within(3 + from * 32..3 + from * 32 + 32, 3 + to * 32);
         }
-        2 => input.truncate(3 + random.below(input.len() - 3)),
+        2 => input.truncate(3 + random.below(input.len() - 2)),
         3 if index_len >= 32 => {
             let at = 3 + random.below(index_len / 32) * 32 + 4;
             if let Some(kind) = input.get_mut(at) {

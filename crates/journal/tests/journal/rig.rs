@@ -79,7 +79,7 @@ impl Seen {
 
     pub(crate) fn stream(&self, stream: Stream) -> Vec<u8> {
         let of_stream = self.pieces.iter().filter(|piece| piece.stream == stream);
-        of_stream.flat_map(|piece| piece.bytes.iter().copied()).collect()
+        of_stream.map(|piece| &piece.bytes[..]).collect::<Vec<_>>().concat()
     }
 
     /// Numbers without holes from `first` on, no frame empty or too long, the exit behind the last.

@@ -2,7 +2,7 @@
 
 use crate::kit::{self, PATIENCE};
 use outpost_sys::Errno;
-use outpost_sys::epoll::{Epoll, Interest, Ready, Timer, Waker};
+use outpost_sys::epoll::{Epoll, Interest, Ready, Timer, Waker, is_readable, wait_readable};
 use outpost_sys::message;
 use outpost_sys::pipe::{Pipe, pipe};
 use std::time::{Duration, Instant};
@@ -52,7 +52,7 @@ fn interest_can_be_changed_and_a_hang_up_is_always_told() {
     assert!(wait(&set, Duration::ZERO).is_empty());
     drop(theirs);
     assert_eq!(only(&set), (3, false, false, true));
-    assert_eq!(set.modify(kit::null(), 4, Interest::Read), Err(Errno::NOENT));
+    assert_eq!(set.modify(Waker::new().unwrap(), 4, Interest::Read), Err(Errno::NOENT));
 }
 
 #[test]
@@ -113,4 +113,20 @@ fn a_timer_fires_once_and_not_early() {
     assert!(wait(&set, Duration::ZERO).is_empty());
     timer.set(Duration::ZERO).unwrap();
     assert_eq!(only(&set).0, 6);
+}
+
+#[test]
+fn a_single_descriptor_can_be_waited_for_with_a_limit() {
+    let waker = Waker::new().unwrap();
+    assert!(!is_readable(&waker));
+    let (begin, patience) = (Instant::now(), Duration::from_millis(5));
+    assert_eq!(wait_readable(&waker, patience), Ok(false));
+    assert!(begin.elapsed() >= patience);
+    waker.wake();
+    assert!(is_readable(&waker));
+    assert_eq!(wait_readable(&waker, Duration::ZERO), Ok(true));
+    assert_eq!(wait_readable(&waker, PATIENCE), Ok(true));
+    let Pipe { read, write } = pipe().unwrap();
+    drop(write);
+    assert!(is_readable(&read), "an end is something to read");
 }

@@ -55,9 +55,12 @@ fn after_the_reaping_there_is_nobody_to_signal() {
 #[test]
 fn a_zombie_can_be_signalled_and_stays() {
     let mut kid = shell("exit 3").start_quiet().unwrap();
+    assert!(pidfd::is_child(&kid.pidfd));
     wait_for_end(&kid.pidfd).unwrap();
     assert_eq!(pidfd::signal(&kid.pidfd, Signal::KILL), Ok(()));
+    assert!(pidfd::is_child(&kid.pidfd));
     assert_eq!(kid.end().how, How::Code(3));
+    assert!(!pidfd::is_child(&kid.pidfd));
 }
 
 #[test]
@@ -132,6 +135,7 @@ fn stranger(afterwards: &str) -> Stranger {
     let pid = read_lines(&output.read, 1)[0].parse().unwrap();
     let pidfd = pidfd::open(pid).unwrap();
     assert_eq!(pidfd::reap(&pidfd), Err(Errno::CHILD));
+    assert!(!pidfd::is_child(&pidfd));
     Stranger { pid, pidfd, gate: gate.write, output: output.read, parent }
 }
 

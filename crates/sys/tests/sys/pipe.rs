@@ -4,7 +4,9 @@ use crate::kit::{self, alone, root, skip};
 use outpost_sys::Errno;
 use outpost_sys::file::{self, Open};
 use outpost_sys::pidfd::How;
-use outpost_sys::pipe::{Moved, Pipe, capacity, pipe, set_capacity, splice, splice_to_file, waiting};
+use outpost_sys::pipe::{
+    Moved, Pipe, capacity, pipe, set_capacity, splice, splice_to_file, take_byte, waiting, write_byte,
+};
 use std::os::fd::OwnedFd;
 
 fn scratch() -> OwnedFd {
@@ -122,4 +124,15 @@ fn drain(pipe: &OwnedFd, file: &OwnedFd) -> Result<usize, (usize, Errno)> {
             Err(errno) => return Err((total, errno)),
         }
     }
+}
+
+#[test]
+fn a_sign_is_taken_once_and_never_waited_for() {
+    let Pipe { read, write } = pipe().unwrap();
+    assert_eq!(take_byte(&read), Ok(false));
+    write_byte(&write).unwrap();
+    write_byte(&write).unwrap();
+    assert_eq!([take_byte(&read), take_byte(&read), take_byte(&read)], [Ok(true), Ok(true), Ok(false)]);
+    drop(write);
+    assert_eq!(take_byte(&read), Ok(false));
 }

@@ -5,9 +5,10 @@ use outpost_sys::file::{self, Open};
 use outpost_sys::pidfd::How;
 use outpost_sys::pipe::{Pipe, pipe};
 use outpost_sys::signal::{Signal, SignalFd, ignore_sigpipe};
-use outpost_sys::spawn::{DESCRIPTOR_LIMIT, Failure, ResourceLimit, Standing, Step};
+use outpost_sys::spawn::{DESCRIPTOR_LIMIT, Failure, ResourceLimit, Standing, Step, replace_self};
 use outpost_sys::{Errno, limits, procfs, pty};
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -269,4 +270,23 @@ fn the_largest_argument_list_is_the_kernels_limit_and_not_ours() {
     let too_long = "x".repeat(200_000);
     let failure = command("/bin/true", &[&too_long]).failure();
     assert_eq!(failure, Failure { step: Step::Exec, errno: Errno::TOOBIG });
+}
+
+#[test]
+fn replacing_ourselves_keeps_the_number_and_the_children() {
+    alone("spawn::replacing_ourselves_keeps_the_number_and_the_children", &[], || {
+        assert_eq!(replace_self(kit::null().as_fd(), &[c"sh"], &[]), Errno::ACCESS);
+        let child = command("/bin/sleep", &["1000"]).start_quiet().unwrap();
+        let (ours, theirs) = (cstring(kit::me().to_string()), cstring(child.pid.to_string()));
+        // The last word is for `alone`, since the test itself cannot report from here on.
+        let script = c"[ $$ = $1 ] && grep -q \"^PPid:[[:space:]]*$1$\" /proc/$2/status; ok=$?
+                       kill -9 $2; [ $ok = 0 ] && echo 1 passed";
+        let shell = file::open(fs::canonicalize("/bin/sh").unwrap(), Open::Read).unwrap();
+        let errno = replace_self(
+            shell.as_fd(),
+            &[c"sh", c"-c", script, c"sh", &ours, &theirs],
+            &[c"PATH=/usr/bin:/bin"],
+        );
+        panic!("{errno}");
+    });
 }

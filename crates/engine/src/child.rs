@@ -1,0 +1,305 @@
+//! One process as the reactor sees it: its descriptors, its journal's writer, and how far its end has come.
+
+use crate::input::{Input, Target};
+use crate::link::role;
+use crate::process::{Process, Status};
+use outpost_journal::{Stream, Writer};
+use outpost_keeper::{Request, Standing};
+use outpost_sys::epoll::{Epoll, Interest};
+use outpost_sys::pidfd::Exit;
+use outpost_sys::pipe::{self, Moved, Pipe};
+use outpost_sys::{Errno, file};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// Moved from a terminal or to nowhere at a time.
+const AT_ONCE_BYTES: usize = 64 * 1024;
+
+/// What pipes have until they are hot, and what a hot one is given.
+pub(crate) const PIPE_BYTES: usize = 64 * 1024;
+pub(crate) const HOT_PIPE_BYTES: usize = 1024 * 1024;
+
+/// So many large pieces in a row make a stream hot.
+const HOT_AFTER: u32 = 8;
+
+/// Small pieces that follow each other faster than this are collected for that long.
+pub(crate) const COLLECT: Duration = Duration::from_micros(200);
+const SMALL_BYTES: usize = 4096;
+
+/// A descriptor's registration in the epoll set. One that is not wanted is taken out: a hang-up would wake us for ever.
+#[derive(Default)]
+pub(crate) struct Watch {
+    interest: Option<Interest>,
+}
+
+impl Watch {
+    pub(crate) fn set(&mut self, epoll: &Epoll, fd: impl AsFd, token: u64, wanted: Option<Interest>) {
+        let outcome = match (self.interest, wanted) {
+            (before, after) if before == after => return,
+            (None, Some(interest)) => epoll.add(fd, token, interest),
+            (Some(_), Some(interest)) => epoll.modify(fd, token, interest),
+            (Some(_), None) => epoll.remove(fd),
+            (None, None) => return,
+        };
+        match outcome {
+            Ok(()) => self.interest = wanted,
+            Err(errno) => tracing::error!(%errno, "cannot watch a descriptor"),
+        }
+    }
+}
+
+/// Where output comes from.
+pub(crate) enum Source {
+    Pipe(OwnedFd),
+    /// From the terminal's master through a private pipe.
+    Terminal(Pipe),
+}
+
+/// One stream of output.
+pub(crate) struct Output {
+    pub(crate) source: Source,
+    pub(crate) watch: Watch,
+    /// Not watched: we come back by the clock.
+    pub(crate) paused: bool,
+    last_pump: Instant,
+    large_pieces: u32,
+    pub(crate) hot: bool,
+}
+
+impl Output {
+    pub(crate) fn new(source: Source) -> Output {
+        let long_ago = Instant::now().checked_sub(Duration::from_secs(1)).unwrap_or_else(Instant::now);
+        Output { source, watch: Watch::default(), paused: false, last_pump: long_ago, large_pieces: 0, hot: false }
+    }
+
+    pub(crate) fn pipe(&self) -> &OwnedFd {
+        match &self.source {
+            Source::Pipe(pipe) => pipe,
+            Source::Terminal(pipe) => &pipe.read,
+        }
+    }
+
+    /// Notes that `bytes` were moved. True when it pays to wait a moment for more: not after silence, and not when much
+    /// comes at once anyway.
+    pub(crate) fn note(&mut self, bytes: usize, now: Instant) -> bool {
+        let gap = now.saturating_duration_since(self.last_pump);
+        self.last_pump = now;
+        self.large_pieces = if bytes >= PIPE_BYTES / 2 { self.large_pieces.saturating_add(1) } else { 0 };
+        bytes < SMALL_BYTES && gap < 2 * COLLECT
+    }
+
+    pub(crate) fn wants_larger_pipe(&self) -> bool {
+        !self.hot && self.large_pieces >= HOT_AFTER && matches!(self.source, Source::Pipe(_))
+    }
+
+    pub(crate) fn quiet_for(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.last_pump)
+    }
+}
+
+/// A start that the keeper has not answered yet, with what it takes to ask again.
+pub(crate) struct Starting {
+    pub(crate) reply: oneshot::Sender<crate::Result<()>>,
+    pub(crate) birth: OwnedFd,
+    pub(crate) request: Request,
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
+pub(crate) struct Child {
+    pub(crate) process: Process,
+    pub(crate) writer: Writer,
+    pub(crate) outputs: [Option<Output>; 2],
+    pub(crate) master: Option<OwnedFd>,
+    pub(crate) master_watch: Watch,
+    pub(crate) input: Input,
+    pub(crate) input_watch: Watch,
+    pub(crate) input_blocked: bool,
+    pub(crate) starting: Option<Starting>,
+    pub(crate) exit: Option<Exit>,
+    pub(crate) exit_seen: Instant,
+    pub(crate) last_byte: Instant,
+    /// Nobody wants its record: it goes when the process has ended.
+    pub(crate) forgotten: bool,
+}
+
+/// Which end of which descriptor became ready: the slot and the role in one number.
+pub(crate) fn token(slot: u64, role: u8) -> u64 {
+    slot << 4 | u64::from(role)
+}
+
+pub(crate) fn stream_role(stream: Stream) -> u8 {
+    match stream {
+        Stream::Stdout => role::STDOUT,
+        Stream::Stderr => role::STDERR,
+    }
+}
+
+pub(crate) fn stream_index(stream: Stream) -> usize {
+    match stream {
+        Stream::Stdout => 0,
+        Stream::Stderr => 1,
+    }
+}
+
+impl Child {
+    pub(crate) fn slot(&self) -> u64 {
+        self.process.slot().0
+    }
+
+    /// Moves what waits on a stream: into the journal, or to nowhere once the exit is recorded.
+    pub(crate) fn pump(&mut self, stream: Stream, nowhere: &OwnedFd) -> outpost_journal::Result<Moved> {
+        let Some(output) = &self.outputs[stream_index(stream)] else { return Ok(Moved::End) };
+        let from_master = match (&output.source, &self.master) {
+            (Source::Terminal(pipe), Some(master)) => take_from_master(master, pipe),
+            _ => Moved::WouldBlock,
+        };
+        let moved = if self.writer.exit().is_some() {
+            discard(output.pipe(), nowhere)
+        } else {
+            self.writer.pump(stream, output.pipe())?
+        };
+        match (moved, &output.source) {
+            // The private pipe never ends by itself: it ends when the terminal has ended and it is empty.
+            (Moved::WouldBlock, Source::Terminal(_)) => Ok(from_master),
+            (moved, _) => Ok(moved),
+        }
+    }
+
+    /// Whether all output has ended.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.outputs.iter().all(Option::is_none)
+    }
+
+    /// Tells readers and waiters how things stand.
+    pub(crate) fn publish(&self) {
+        let last_seq = self.writer.journal().last_seq();
+        let status = self.status();
+        self.process.inner.stdin_accepted.store(self.input.accepted(), Ordering::Release);
+        self.process.inner.progress.send_modify(|progress| {
+            progress.last_seq = last_seq;
+            progress.status = status;
+        });
+    }
+
+    fn status(&self) -> Status {
+        match (self.writer.exit(), self.exit) {
+            (Some(exit), _) => Status::Finished(exit),
+            (None, Some(exit)) => Status::Exited(exit),
+            (None, None) if self.starting.is_some() => Status::Starting,
+            (None, None) => Status::Running,
+        }
+    }
+
+    /// The descriptors the keeper is to hold.
+    pub(crate) fn held(&self) -> Vec<(u8, BorrowedFd<'_>)> {
+        let mut held = self.input.held();
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            match self.outputs[stream_index(stream)].as_ref().map(|output| &output.source) {
+                Some(Source::Pipe(pipe)) => held.push((stream_role(stream), pipe.as_fd())),
+                Some(Source::Terminal(pipe)) => {
+                    held.push((role::FROM_MASTER_READ, pipe.read.as_fd()));
+                    held.push((role::FROM_MASTER_WRITE, pipe.write.as_fd()));
+                }
+                None => {}
+            }
+        }
+        held.extend(self.master.as_ref().map(|master| (role::MASTER, master.as_fd())));
+        held
+    }
+
+    /// How a keeper that takes the child over is to enter it.
+    pub(crate) fn standing(&self) -> Standing {
+        self.exit.map_or(Standing::Running, Standing::Ended)
+    }
+
+    /// Sets the epoll registrations to what is wanted now.
+    pub(crate) fn rewatch(&mut self, epoll: &Epoll) {
+        let slot = self.slot();
+        let mut master_read = false;
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            let Some(output) = &mut self.outputs[stream_index(stream)] else { continue };
+            let wanted = !output.paused;
+            let Output { source, watch, .. } = output;
+            match source {
+                Source::Pipe(pipe) => {
+                    watch.set(epoll, &*pipe, token(slot, stream_role(stream)), wanted.then_some(Interest::Read));
+                }
+                Source::Terminal(_) => master_read = wanted,
+            }
+        }
+        let write = self.input_blocked;
+        match (&self.input.target, &self.master) {
+            (Target::Pipe(pipe), _) => {
+                self.input_watch.set(epoll, pipe, token(slot, role::STDIN), write.then_some(Interest::Write));
+            }
+            (_, None) => {}
+            (_, Some(master)) => {
+                let wanted = match (master_read, write) {
+                    (true, true) => Some(Interest::ReadWrite),
+                    (true, false) => Some(Interest::Read),
+                    (false, true) => Some(Interest::Write),
+                    (false, false) => None,
+                };
+                self.master_watch.set(epoll, master, token(slot, role::MASTER), wanted);
+            }
+        }
+    }
+
+    /// A stream has ended: its descriptors go. The keeper holds copies of the same descriptions, so they must leave the
+    /// epoll set by hand.
+    pub(crate) fn end_stream(&mut self, epoll: &Epoll, stream: Stream) -> Vec<u8> {
+        let Some(mut output) = self.outputs[stream_index(stream)].take() else { return Vec::new() };
+        match &output.source {
+            Source::Pipe(pipe) => {
+                output.watch.set(epoll, pipe, 0, None);
+                vec![stream_role(stream)]
+            }
+            Source::Terminal(_) => {
+                self.input.target = Target::Closed;
+                if let Some(master) = self.master.take() {
+                    self.master_watch.set(epoll, &master, 0, None);
+                }
+                vec![role::FROM_MASTER_READ, role::FROM_MASTER_WRITE, role::TO_MASTER_READ, role::TO_MASTER_WRITE, role::MASTER]
+            }
+        }
+    }
+
+    /// Closes the child's stdin on our side.
+    pub(crate) fn end_input(&mut self, epoll: &Epoll) -> Vec<u8> {
+        self.input_blocked = false;
+        self.input.waiters.clear();
+        let target = std::mem::replace(&mut self.input.target, Target::Closed);
+        match target {
+            Target::Pipe(pipe) => {
+                self.input_watch.set(epoll, &pipe, 0, None);
+                vec![role::STDIN]
+            }
+            Target::Terminal(_) => vec![role::TO_MASTER_READ, role::TO_MASTER_WRITE],
+            Target::Closed => vec![role::STDIN],
+        }
+    }
+}
+
+/// From the terminal to its private pipe, as far as that has room.
+fn take_from_master(master: &OwnedFd, pipe: &Pipe) -> Moved {
+    match pipe::splice(master, &pipe.write, AT_ONCE_BYTES) {
+        Ok(moved) => moved,
+        // That is how a terminal says that nobody has its other side open any more.
+        Err(Errno::IO) => Moved::End,
+        Err(errno) => {
+            tracing::error!(%errno, "cannot read a terminal");
+            Moved::End
+        }
+    }
+}
+
+fn discard(pipe: &OwnedFd, nowhere: &OwnedFd) -> Moved {
+    pipe::splice(pipe, nowhere, HOT_PIPE_BYTES).unwrap_or(Moved::End)
+}
+
+/// Opens the place where output goes that nobody can be told about any more.
+pub(crate) fn open_nowhere() -> crate::Result<OwnedFd> {
+    file::open("/dev/null", file::Open::ReadWrite).map_err(|errno| crate::Error::io("open", "/dev/null", errno))
+}

@@ -1,0 +1,531 @@
+//! The engine itself: its configuration, its start, and the way faces reach processes.
+
+use crate::child::{Child, Output, Source, Starting, Watch};
+use crate::handover::{self, handle};
+use crate::input::{Input, Target};
+use crate::kill;
+use crate::link::{Link, role};
+use crate::process::{Process, Status};
+use crate::reactor::{Command, Reactor, outpost_now_ms};
+use crate::spec::{Key, OnTaken, Slot, Spawn, Stdio};
+use crate::store::{Description, Store};
+use crate::table::Table;
+use crate::{Error, Result};
+use outpost_journal::Writer;
+use outpost_keeper::{Request, Roles, SLOT_MIN, Targets, What};
+use outpost_sys::epoll::Waker;
+use outpost_sys::pipe::Pipe;
+use outpost_sys::spawn::ResourceLimit;
+use outpost_sys::{Errno, cgroup, file, pipe, pty};
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// Commands that may wait for the reactor.
+const COMMANDS_MAX: usize = 1024;
+
+/// How long the processes in a stale cgroup may take to die.
+const DESTROY_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Limits and places, each with a default.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where journals are.
+    pub state_dir: PathBuf,
+    /// The most a process's journal takes on disk before its head is dropped.
+    pub process_bytes_max: u64,
+    /// The most all journals take.
+    pub host_bytes_max: u64,
+    /// The most input that may wait for one child.
+    pub stdin_waiting_max: u64,
+    /// How long ended processes can still be read.
+    pub exited_kept: Duration,
+    /// How many of them at most.
+    pub exited_max: usize,
+    /// The most processes that may live at once.
+    pub processes_max: usize,
+    /// What children get unless they are given others: the limits this daemon had before it raised its own.
+    pub limits: Vec<ResourceLimit>,
+    pub oom_score: Option<i32>,
+    /// Use a cgroup per process where the host allows it.
+    pub cgroups: bool,
+}
+
+impl Config {
+    pub fn new(state_dir: impl Into<PathBuf>) -> Config {
+        Config {
+            state_dir: state_dir.into(),
+            process_bytes_max: 256 * 1024 * 1024,
+            host_bytes_max: 8 * 1024 * 1024 * 1024,
+            stdin_waiting_max: 8 * 1024 * 1024,
+            exited_kept: Duration::from_secs(24 * 3600),
+            exited_max: 4096,
+            processes_max: 8192,
+            limits: Vec::new(),
+            oom_score: None,
+            cgroups: true,
+        }
+    }
+}
+
+/// Whether this process can be restarted by, and can restart, its keeper.
+pub enum Lifecycle {
+    /// A worker below a keeper process. With these a new keeper is started when that one dies.
+    Daemon { binary: OwnedFd, arguments: Vec<CString> },
+    /// The keeper is a thread.
+    Embedded,
+}
+
+/// What the keeper wants of the program around the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// Another worker takes over: leave.
+    Retire,
+    /// End everything.
+    Shutdown,
+    /// Read the configuration again.
+    Reload,
+}
+
+/// The outcome of a replacement.
+pub type Replacement = std::result::Result<(), Errno>;
+
+/// What all handles share.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) store: Store,
+    pub(crate) waker: Waker,
+    pub(crate) cgroups: Option<cgroup::Parent>,
+    commands: mpsc::Sender<Command>,
+    table: Mutex<Table>,
+    last_slot: AtomicU64,
+    notices: watch::Sender<Option<Notice>>,
+    /// Whether ended processes of earlier lives have been entered.
+    loaded: watch::Sender<bool>,
+}
+
+impl Shared {
+    /// Never held across an await: the guard is not `Send`, and the compiler would refuse.
+    pub(crate) fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) async fn command(&self, command: Command) -> Result<()> {
+        self.commands.send(command).await.map_err(|_| Error::Stopped)?;
+        self.waker.wake();
+        Ok(())
+    }
+
+    pub(crate) fn notify(&self, notice: Notice) {
+        self.notices.send_replace(Some(notice));
+    }
+
+    /// Larger than any slot before, also across restarts.
+    fn next_slot(&self) -> Slot {
+        let by_clock = (outpost_now_ms() << 12).max(SLOT_MIN);
+        let next = |last| Some(by_clock.max(last + 1));
+        let before = self.last_slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or_default();
+        Slot(by_clock.max(before + 1))
+    }
+
+    /// Takes a process out of the table; its readers learn that there is nothing more.
+    pub(crate) fn unlist(&self, process: &Process) {
+        self.table().remove(process.slot());
+        process.inner.progress.send_modify(|progress| progress.gone = true);
+    }
+
+    /// Removes what a process has on disk. Nobody may write its journal any more.
+    pub(crate) fn erase(&self, slot: Slot) {
+        self.remove_cgroup(slot);
+        self.store.remove(slot);
+    }
+
+    pub(crate) fn remove_cgroup(&self, slot: Slot) {
+        if let Some(cgroups) = &self.cgroups {
+            let _still_used = cgroups.group(&slot.to_string()).remove();
+        }
+    }
+
+    /// Ends what runs under a slot that we have no record of.
+    pub(crate) fn destroy_unknown(&self, slot: Slot) {
+        match &self.cgroups {
+            Some(cgroups) => {
+                let _in_use = cgroups.group(&slot.to_string()).destroy(DESTROY_PATIENCE);
+            }
+            None => {
+                kill::sweep(slot, None, crate::Signal::KILL);
+            }
+        }
+    }
+
+    /// Ended processes, those that ended first before others.
+    pub(crate) fn ended_processes(&self) -> Vec<Process> {
+        let ended = |process: &&Process| matches!(process.status(), Status::Finished(_));
+        let mut processes: Vec<Process> = self.table().all().filter(ended).cloned().collect();
+        processes.sort_by_key(|process| self.ended_at_ms(process));
+        processes
+    }
+
+    /// When the last record was written.
+    pub(crate) fn ended_at_ms(&self, process: &Process) -> u64 {
+        let index = self.store.dir(process.slot()).join("index");
+        let modified = std::fs::metadata(index).and_then(|metadata| metadata.modified());
+        modified.ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok()).map_or(0, |since| since.as_millis() as u64)
+    }
+
+    pub(crate) fn bytes_kept(&self) -> u64 {
+        self.table().all().map(|process| process.inner.journal.bytes_kept()).sum()
+    }
+}
+
+/// The table of supervised processes. Clones are the same engine.
+#[derive(Clone)]
+pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+impl Engine {
+    /// Begins below a keeper process, with everything it has kept. Returns the daemon's own descriptors by role.
+    pub fn start(config: Config, link: OwnedFd, lifecycle: Lifecycle) -> Result<(Engine, Vec<(u8, OwnedFd)>)> {
+        Engine::begin(config, Link::new(link), lifecycle)
+    }
+
+    /// Begins with a keeper in a thread of this process: children end up as strangers when it ends.
+    pub fn embedded(config: Config) -> Result<Engine> {
+        let link = Link::to_embedded_keeper().map_err(|error| {
+            Error::io("start", "the embedded keeper", Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        })?;
+        Engine::begin(config, link, Lifecycle::Embedded).map(|(engine, _)| engine)
+    }
+
+    fn begin(config: Config, mut link: Link, lifecycle: Lifecycle) -> Result<(Engine, Vec<(u8, OwnedFd)>)> {
+        outpost_sys::signal::ignore_sigpipe();
+        let store = Store::open(&config.state_dir)?;
+        let cgroups = if config.cgroups { cgroup::Parent::detect(&cgroup_name(&config)) } else { None };
+        let entries = handover::receive_table(&mut link)?;
+        let slots = store.slots();
+        let last_slot = slots.iter().map(|slot| slot.0).chain(entries.iter().map(|entry| entry.slot)).max().unwrap_or(0);
+        let waker = Waker::new().map_err(|errno| Error::io("set up", "the event loop", errno))?;
+        let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
+        let shared = Arc::new(Shared {
+            config,
+            store,
+            waker,
+            cgroups,
+            commands,
+            table: Mutex::default(),
+            last_slot: AtomicU64::new(last_slot),
+            notices: watch::Sender::new(None),
+            loaded: watch::Sender::new(false),
+        });
+        let mut reactor = Reactor::new(shared.clone(), receiver, link, lifecycle)?;
+        reactor.adopt_all(entries);
+        let own = reactor.own.iter().filter_map(|(role, fd)| Some((*role, file::duplicate(fd).ok()?))).collect();
+        let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        let spawned = thread("outpost-engine").spawn(move || reactor.run());
+        spawned.map_err(|error| Error::io("start", "the engine's thread", Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        let engine = Engine { shared };
+        let loader = engine.clone();
+        let spawned = thread("outpost-loader").spawn(move || loader.load(slots));
+        spawned.map_err(|error| Error::io("start", "the loader's thread", Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        Ok((engine, own))
+    }
+
+    /// Enters ended processes of earlier lives, and ends what a life that was cut off with its keeper left behind.
+    fn load(&self, slots: Vec<Slot>) {
+        let known = |slot: Slot| self.shared.table().by_slot(slot).is_some();
+        let mut unknown: Vec<Slot> = slots.into_iter().filter(|slot| !known(*slot)).collect();
+        unknown.sort();
+        if let Some(cgroups) = &self.shared.cgroups {
+            let stale = cgroups.names().into_iter().filter_map(|name| name.parse::<Slot>().ok());
+            for slot in stale.filter(|slot| slot.0 <= self.shared.last_slot.load(Ordering::Relaxed) && !known(*slot)) {
+                self.shared.destroy_unknown(slot);
+            }
+        }
+        for slot in unknown {
+            match self.load_one(slot) {
+                Ok(Some(process)) => {
+                    if self.shared.commands.blocking_send(Command::Retained { process }).is_err() {
+                        return;
+                    }
+                    self.shared.waker.wake();
+                }
+                Ok(None) => self.shared.store.remove(slot),
+                Err(error) => tracing::warn!(process = %slot, %error, "the record of an ended process cannot be read; it is left alone"),
+            }
+        }
+        self.shared.loaded.send_replace(true);
+    }
+
+    /// `None` when the process never ran.
+    fn load_one(&self, slot: Slot) -> Result<Option<Process>> {
+        let dir = self.shared.store.dir(slot);
+        if !dir.join("index").exists() {
+            return Ok(None);
+        }
+        let description = self.shared.store.describe(slot)?;
+        let mut writer = Writer::recover(&dir, self.shared.config.process_bytes_max)?;
+        if writer.start().is_none() {
+            return Ok(None);
+        }
+        if writer.exit().is_none() {
+            // Keeper and worker died together, or the machine did: it is gone, and nobody saw how.
+            self.shared.destroy_unknown(slot);
+            writer.finish(&crate::Exit::UNKNOWN)?;
+        }
+        let exit = writer.exit().unwrap_or(crate::Exit::UNKNOWN);
+        handle(&self.shared, slot, description, writer.journal().clone(), None, Status::Finished(exit)).map(Some)
+    }
+
+    /// Starts a process. A caller that loses interest midway does not stop it: it is started or it is not.
+    pub async fn spawn(&self, spawn: Spawn) -> Result<Process> {
+        let engine = self.clone();
+        tokio::spawn(async move { engine.spawn_whole(spawn).await }).await.map_err(|_| Error::Stopped)?
+    }
+
+    async fn spawn_whole(&self, spawn: Spawn) -> Result<Process> {
+        let shared = self.shared.clone();
+        let prepared = tokio::task::spawn_blocking(move || prepare(&shared, &spawn));
+        let (child, answer) = prepared.await.map_err(|_| Error::Stopped)??;
+        let process = child.process.clone();
+        self.shared.command(Command::Start { child: Box::new(child) }).await?;
+        answer.await.map_err(|_| Error::Stopped)??;
+        Ok(process)
+    }
+
+    /// The process of this key, living or ended.
+    pub async fn find(&self, key: &Key) -> Option<Process> {
+        let found = self.shared.table().by_key(key);
+        match found {
+            Some(process) => Some(process),
+            None => {
+                self.loaded().await;
+                self.shared.table().by_key(key)
+            }
+        }
+    }
+
+    /// The process of this slot, living or ended.
+    pub async fn get(&self, slot: Slot) -> Option<Process> {
+        let found = self.shared.table().by_slot(slot);
+        match found {
+            Some(process) => Some(process),
+            None => {
+                self.loaded().await;
+                self.shared.table().by_slot(slot)
+            }
+        }
+    }
+
+    /// All processes, oldest first.
+    pub async fn list(&self) -> Vec<Process> {
+        self.loaded().await;
+        self.shared.table().all().cloned().collect()
+    }
+
+    async fn loaded(&self) {
+        // The sender lives as long as we do.
+        let mut loaded = self.shared.loaded.subscribe();
+        let _never_fails = loaded.wait_for(|loaded| *loaded).await;
+    }
+
+    /// Gives the keeper one of the daemon's own descriptors to hold under a role, for workers to come.
+    pub async fn hold(&self, role: u8, fd: OwnedFd) -> Result<()> {
+        self.shared.command(Command::HoldOwn { role, fd }).await
+    }
+
+    /// Tells the keeper that this worker has done something for somebody.
+    pub async fn serving(&self) -> Result<()> {
+        self.shared.command(Command::Serving).await
+    }
+
+    /// What the keeper wants of us, as it comes.
+    pub fn notices(&self) -> watch::Receiver<Option<Notice>> {
+        self.shared.notices.subscribe()
+    }
+
+    /// Continues with another binary. A worker that is replaced does not live to see the answer.
+    pub async fn replace(&self, what: What, binary: OwnedFd) -> Result<Replacement> {
+        let (reply, answer) = oneshot::channel();
+        self.shared.command(Command::Replace { what, binary, reply }).await?;
+        answer.await.map_err(|_| Error::Stopped)
+    }
+
+    /// Ends every process, waits until all exits are recorded (for at most `patience`), and ends the keeper.
+    pub async fn shut_down(&self, patience: Duration) -> Result<()> {
+        let alive: Vec<Process> = self.shared.table().all().filter(|process| process.status().exit().is_none()).cloned().collect();
+        for process in &alive {
+            kill::kill_tree(process).await?;
+        }
+        let finished = async {
+            for process in &alive {
+                let _gone = process.finished().await;
+            }
+        };
+        let _late = tokio::time::timeout(patience, finished).await;
+        self.shared.command(Command::Stop).await?;
+        if let Some(cgroups) = &self.shared.cgroups {
+            let _in_use = cgroups.remove();
+        }
+        Ok(())
+    }
+}
+
+/// One state directory, one group: two daemons never touch each other's children.
+fn cgroup_name(config: &Config) -> String {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    config.state_dir.hash(&mut hasher);
+    format!("outpost-{:016x}", hasher.finish())
+}
+
+/// Everything about a child that can be made before the keeper is asked: its directory, journal, descriptors.
+fn prepare(shared: &Arc<Shared>, spawn: &Spawn) -> Result<(Child, oneshot::Receiver<Result<()>>)> {
+    {
+        let table = shared.table();
+        let alive = |process: &&Process| process.status().exit().is_none();
+        if table.all().filter(alive).count() >= shared.config.processes_max {
+            return Err(Error::Busy);
+        }
+        if spawn.on_taken == OnTaken::Refuse && table.by_key(&spawn.key).is_some_and(|process| alive(&&process)) {
+            return Err(Error::Taken { id: spawn.key.id.clone() });
+        }
+    }
+    let slot = shared.next_slot();
+    let marker = shared.cgroups.is_none().then(|| kill::marker(slot));
+    let spec = spawn.keeper_spec(marker.as_deref(), &shared.config.limits, shared.config.oom_score)?;
+    let description = Description {
+        key: spawn.key.clone(),
+        program: spawn.program.display().to_string(),
+        arguments: spawn.arguments.iter().map(|argument| argument.to_string_lossy().into_owned()).collect(),
+        directory: spawn.directory.as_ref().map(|path| path.display().to_string()),
+        terminal: matches!(spawn.stdio, Stdio::Terminal(_)),
+        started_ms: outpost_now_ms(),
+        started_by: spawn.started_by.clone(),
+    };
+    let dir = shared.store.create(slot, &description)?;
+    let made = make_child(shared, slot, spawn, &spec, description, &dir);
+    if made.is_err() {
+        shared.remove_cgroup(slot);
+        shared.store.remove(slot);
+    }
+    made
+}
+
+fn make_child(
+    shared: &Arc<Shared>,
+    slot: Slot,
+    spawn: &Spawn,
+    spec: &outpost_keeper::Spec,
+    description: Description,
+    dir: &std::path::Path,
+) -> Result<(Child, oneshot::Receiver<Result<()>>)> {
+    let io = |errno| Error::io("make", "descriptors for a child", errno);
+    let writer = Writer::create(dir, shared.config.process_bytes_max)?;
+    let plumbing = Plumbing::make(spawn.stdio).map_err(io)?;
+    let birth = pipe::pipe().map_err(io)?;
+    let cgroup = match &shared.cgroups {
+        Some(cgroups) => Some(cgroups.group(&slot.to_string()).create().map_err(|errno| Error::io("create", "a cgroup", errno))?),
+        None => None,
+    };
+    let spec = file::sealed_memory("outpost-spec", &spec.encode()).map_err(io)?;
+    let process = handle(shared, slot, description, writer.journal().clone(), plumbing.master.as_ref(), Status::Starting)?;
+    let now = Instant::now();
+    let mut child = Child {
+        process: process.clone(),
+        writer,
+        outputs: plumbing.outputs.map(|source| source.map(Output::new)),
+        master: plumbing.master,
+        master_watch: Watch::default(),
+        input: Input::new(plumbing.input, dir.join("stdin")),
+        input_watch: Watch::default(),
+        input_blocked: false,
+        starting: None,
+        exit: None,
+        exit_seen: now,
+        last_byte: now,
+        forgotten: false,
+    };
+    let held = child.held();
+    let roles = Roles::new(held.iter().map(|(role, _)| *role)).ok_or(Error::Busy)?;
+    let targets = Targets::new(0..3).ok_or(Error::Busy)?;
+    let copies = held.into_iter().map(|(_, fd)| file::duplicate(fd)).collect::<outpost_sys::Result<Vec<_>>>().map_err(io)?;
+    let request = Request::Spawn { slot: slot.0, cgroup: cgroup.is_some(), held: roles, targets };
+    let fds = [spec, birth.write].into_iter().chain(cgroup).chain(copies).chain(plumbing.theirs).collect();
+    let (reply, answer) = oneshot::channel();
+    child.starting = Some(Starting { reply, birth: birth.read, request, fds });
+    // In the table from now on; whoever had the key before has lost it.
+    let loser = shared.table().insert(process);
+    if let Some(loser) = loser {
+        let _stopped = shared.commands.blocking_send(Command::Forget { slot: loser.slot() });
+        shared.waker.wake();
+    }
+    Ok((child, answer))
+}
+
+/// The descriptors between us and a child.
+struct Plumbing {
+    outputs: [Option<Source>; 2],
+    input: Target,
+    master: Option<OwnedFd>,
+    /// The child's ends, for its descriptors 0, 1 and 2.
+    theirs: Vec<OwnedFd>,
+}
+
+impl Plumbing {
+    fn make(stdio: Stdio) -> outpost_sys::Result<Plumbing> {
+        let null = || file::open("/dev/null", file::Open::ReadWrite);
+        match stdio {
+            Stdio::Null => Ok(Plumbing {
+                outputs: [None, None],
+                input: Target::Closed,
+                master: None,
+                theirs: vec![null()?, null()?, null()?],
+            }),
+            Stdio::Pipes { stdin } => {
+                let (input, its_stdin) = if stdin {
+                    let Pipe { read, write } = pipe::pipe()?;
+                    file::set_nonblocking(&write)?;
+                    (Target::Pipe(write), read)
+                } else {
+                    (Target::Closed, null()?)
+                };
+                let (stdout, stderr) = (pipe::pipe()?, pipe::pipe()?);
+                file::set_nonblocking(&stdout.read)?;
+                file::set_nonblocking(&stderr.read)?;
+                Ok(Plumbing {
+                    outputs: [Some(Source::Pipe(stdout.read)), Some(Source::Pipe(stderr.read))],
+                    input,
+                    master: None,
+                    theirs: vec![its_stdin, stdout.write, stderr.write],
+                })
+            }
+            Stdio::Terminal(size) => {
+                let pty::Pty { master, slave } = pty::open(size)?;
+                file::set_nonblocking(&master)?;
+                let (from, to) = (private_pipe()?, private_pipe()?);
+                let theirs = vec![file::duplicate(&slave)?, file::duplicate(&slave)?, slave];
+                Ok(Plumbing {
+                    outputs: [Some(Source::Terminal(from)), None],
+                    input: Target::Terminal(to),
+                    master: Some(master),
+                    theirs,
+                })
+            }
+        }
+    }
+}
+
+fn private_pipe() -> outpost_sys::Result<Pipe> {
+    let pipe = pipe::pipe()?;
+    file::set_nonblocking(&pipe.read)?;
+    file::set_nonblocking(&pipe.write)?;
+    Ok(pipe)
+}
+
+/// The role numbers this crate uses for a child's descriptors end here; a daemon's own are counted from zero.
+const _: () = assert!(role::STDIN_LOG < 16);

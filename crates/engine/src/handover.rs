@@ -1,0 +1,380 @@
+//! Taking processes over: from the keeper when this worker begins, and to a new keeper when the old one died.
+
+use crate::child::{Child, Output, Source, Starting, Watch, stream_index};
+use crate::engine::{Lifecycle, Shared};
+use crate::input::{Input, Target};
+use crate::kill;
+use crate::link::{Link, Received, role};
+use crate::process::{Inner, Os, Process, Progress, Status};
+use crate::reactor::{LINK, Reactor};
+use crate::spec::Slot;
+use crate::store::Description;
+use crate::{Error, Result};
+use outpost_journal::{Journal, Stream, Writer};
+use outpost_keeper::state::{Running, State};
+use outpost_keeper::{Event, LINK_VERSION, OWN_SLOT, Request, Roles, Standing};
+use outpost_sys::epoll::{Interest, wait_readable};
+use outpost_sys::pidfd::Exit;
+use outpost_sys::pipe::Pipe;
+use outpost_sys::spawn::{self, Program};
+use outpost_sys::{Errno, file, message, pidfd, pipe, procfs};
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// The keeper answers a new worker at once, or something is badly wrong.
+const TABLE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A child that was just cloned when the keeper died shows its marker within this time.
+const BIRTH_PATIENCE: Duration = Duration::from_millis(500);
+
+/// An entry of the keeper's table with its descriptors.
+pub(crate) struct Entry {
+    pub(crate) slot: u64,
+    pid: i32,
+    standing: Standing,
+    pidfd: Option<OwnedFd>,
+    held: HashMap<u8, OwnedFd>,
+}
+
+/// Asks the keeper for the whole table.
+pub(crate) fn receive_table(link: &mut Link) -> Result<Vec<Entry>> {
+    link.send(Request::Hello { version: LINK_VERSION }, Vec::new());
+    let mut entries = Vec::new();
+    loop {
+        match link.receive() {
+            Received::Event(Event::TableEnd, _) => return Ok(entries),
+            Received::Event(Event::Entry { slot, pid, standing, pidfd, held }, fds) => {
+                if fds.len() != held.len() + usize::from(pidfd) {
+                    return Err(Error::io("receive", "the keeper's table: descriptors are missing", Errno::MFILE));
+                }
+                let mut fds = fds.into_iter();
+                let pidfd = if pidfd { fds.next() } else { None };
+                entries.push(Entry { slot, pid, standing, pidfd, held: held.iter().zip(fds).collect() });
+            }
+            // Said to a worker before us.
+            Received::Event(..) => {}
+            Received::Nothing => match wait_readable(&*link, TABLE_PATIENCE) {
+                Ok(true) => {}
+                Ok(false) => return Err(Error::io("receive", "the keeper's table", Errno::TIMEDOUT)),
+                Err(errno) => return Err(Error::io("receive", "the keeper's table", errno)),
+            },
+            Received::Closed => return Err(Error::io("receive", "the keeper's table", Errno::PIPE)),
+        }
+    }
+}
+
+/// Makes the handle of a process.
+pub(crate) fn handle(
+    shared: &Arc<Shared>,
+    slot: Slot,
+    description: Description,
+    journal: Arc<Journal>,
+    master: Option<&OwnedFd>,
+    status: Status,
+) -> Result<Process> {
+    let master = master.map(file::duplicate).transpose().map_err(|errno| Error::io("duplicate", "a terminal", errno))?;
+    let progress = Progress { last_seq: journal.last_seq(), status, gone: false };
+    Ok(Process {
+        inner: Arc::new(Inner {
+            slot,
+            description,
+            journal,
+            os: OnceLock::new(),
+            master,
+            progress: watch::Sender::new(progress),
+            stdin_accepted: AtomicU64::new(0),
+            readers: AtomicUsize::new(0),
+            stalled: AtomicBool::new(false),
+            shared: shared.clone(),
+        }),
+    })
+}
+
+impl Reactor {
+    /// Takes over what the keeper has kept while there was no worker.
+    pub(crate) fn adopt_all(&mut self, entries: Vec<Entry>) {
+        for entry in entries {
+            let slot = entry.slot;
+            if slot == OWN_SLOT {
+                self.own = entry.held.into_iter().collect();
+                continue;
+            }
+            match self.adopt(entry) {
+                Ok(()) => {}
+                Err(error) => {
+                    tracing::error!(process = %Slot(slot), %error, "a process cannot be taken over; it is killed");
+                    self.shared.destroy_unknown(Slot(slot));
+                    self.link.send(Request::Signal { slot, signal: crate::Signal::KILL, group: true }, Vec::new());
+                    self.link.send(Request::Forget { slot }, Vec::new());
+                }
+            }
+        }
+    }
+
+    fn adopt(&mut self, mut entry: Entry) -> Result<()> {
+        let slot = Slot(entry.slot);
+        if let Standing::Failed(_) = entry.standing {
+            self.link.send(Request::Forget { slot: entry.slot }, Vec::new());
+            self.shared.store.remove(slot);
+            return Ok(());
+        }
+        let description = self.shared.store.describe(slot)?;
+        let dir = self.shared.store.dir(slot);
+        let mut writer = Writer::recover(&dir, self.shared.config.process_bytes_max)?;
+        let start_ticks = match writer.start() {
+            Some((_, ticks)) => ticks,
+            None => procfs::stat(entry.pid).map_or(0, |stat| stat.start_ticks),
+        };
+        if let Err(error) = writer.started(entry.pid, start_ticks) {
+            tracing::warn!(process = %slot, %error, "a start cannot be recorded");
+        }
+        let master = entry.held.remove(&role::MASTER);
+        let status = writer.exit().map_or(Status::Running, Status::Finished);
+        let process = handle(&self.shared, slot, description, writer.journal().clone(), master.as_ref(), status)?;
+        if let Some(pidfd) = entry.pidfd.take() {
+            let _set_once = process.inner.os.set(Os { pid: entry.pid, pidfd, start_ticks });
+        }
+        let target = match (entry.held.remove(&role::STDIN), entry.pipe(role::TO_MASTER_READ, role::TO_MASTER_WRITE)) {
+            (Some(pipe), _) => Target::Pipe(pipe),
+            (None, Some(pipe)) if master.is_some() => Target::Terminal(pipe),
+            _ => Target::Closed,
+        };
+        let mut input = Input::resume(target, dir.join("stdin"), entry.held.remove(&role::STDIN_LOG))?;
+        input.closing = writer.stdin_closed().is_some();
+        let from_master = entry.pipe(role::FROM_MASTER_READ, role::FROM_MASTER_WRITE).map(Source::Terminal);
+        let stdout = from_master.or_else(|| entry.held.remove(&role::STDOUT).map(Source::Pipe));
+        let stderr = entry.held.remove(&role::STDERR).map(Source::Pipe);
+        let now = Instant::now();
+        let child = Child {
+            process: process.clone(),
+            writer,
+            outputs: [stdout.map(Output::new), stderr.map(Output::new)],
+            master,
+            master_watch: Watch::default(),
+            input,
+            input_watch: Watch::default(),
+            input_blocked: false,
+            starting: None,
+            exit: None,
+            exit_seen: now,
+            last_byte: now,
+            forgotten: false,
+        };
+        child.publish();
+        self.children.insert(entry.slot, child);
+        let loser = self.shared.table().insert(process);
+        if let Some(loser) = loser {
+            self.forget(loser.slot());
+        }
+        self.resume(entry.slot, entry.standing);
+        Ok(())
+    }
+
+    /// Goes on with everything that may have been under way when the worker before us died.
+    fn resume(&mut self, slot: u64, standing: Standing) {
+        if let Some(child) = self.children.get_mut(&slot) {
+            child.rewatch(&self.epoll);
+        }
+        // A private pipe may hold what a terminal wrote, and nothing else would wake us for it.
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            let present = |child: &Child| child.outputs[stream_index(stream)].is_some();
+            if self.children.get(&slot).is_some_and(present) {
+                self.pump(slot, stream);
+            }
+        }
+        self.deliver(slot);
+        if let Standing::Ended(exit) = standing {
+            self.ended_before(slot, exit);
+        }
+    }
+
+    fn ended_before(&mut self, slot: u64, exit: Exit) {
+        if let Some(child) = self.children.get_mut(&slot) {
+            child.exit = Some(exit);
+            child.exit_seen = Instant::now();
+            let _released_with_the_rest = child.end_input(&self.epoll);
+            child.publish();
+            child.rewatch(&self.epoll);
+        }
+        self.drain(slot);
+    }
+
+    /// The keeper is gone: starts another, which takes over all that this worker holds.
+    pub(crate) fn keeper_died(&mut self) {
+        let Lifecycle::Daemon { binary, arguments } = &self.lifecycle else {
+            tracing::error!("the embedded keeper has ended");
+            let _not_registered = self.epoll.remove(&self.link);
+            return;
+        };
+        tracing::warn!("the keeper died; starting another");
+        let link = match start_keeper(binary, arguments) {
+            Ok(link) => link,
+            Err(error) => {
+                // Without a keeper a crash of ours would lose everything: end now, while the children's pipes hold.
+                tracing::error!(%error, "no keeper can be started; children live as long as this worker");
+                let _not_registered = self.epoll.remove(&self.link);
+                return;
+            }
+        };
+        let _not_registered = self.epoll.remove(&self.link);
+        let unsent = self.link.take_unsent();
+        self.link = Link::new(link);
+        if let Err(errno) = self.epoll.add(&self.link, LINK, Interest::Read) {
+            tracing::error!(%errno, "cannot watch the new keeper");
+        }
+        self.give_own();
+        let slots: Vec<u64> = self.children.keys().copied().collect();
+        for slot in slots {
+            self.give(slot);
+        }
+        for (request, fds) in unsent {
+            if let Request::Signal { .. } | Request::Serving = request {
+                self.link.send(request, fds);
+            }
+        }
+        self.link.send(Request::Serving, Vec::new());
+    }
+
+    fn give_own(&mut self) {
+        let copies: Vec<(u8, OwnedFd)> =
+            self.own.iter().filter_map(|(role, fd)| Some((*role, file::duplicate(fd).ok()?))).collect();
+        for (role, fd) in copies {
+            self.link.send(Request::Hold { slot: OWN_SLOT, role }, vec![fd]);
+        }
+    }
+
+    /// Hands one child to the new keeper, or finds out what became of one that was being started.
+    fn give(&mut self, slot: u64) {
+        let Some(child) = self.children.get_mut(&slot) else { return };
+        if let Some(starting) = &child.starting {
+            match born(&self.shared, Slot(slot), starting) {
+                Birth::Never => {
+                    let copies = starting.fds.iter().map(file::duplicate).collect::<outpost_sys::Result<Vec<_>>>();
+                    match copies {
+                        Ok(copies) => self.link.send(starting.request, copies),
+                        Err(errno) => tracing::error!(%errno, "cannot ask for a child again"),
+                    }
+                    return;
+                }
+                Birth::Alive(pid, pidfd) => self.started(slot, pid, Some(pidfd)),
+                Birth::Over => {
+                    self.started(slot, 0, None);
+                    if let Some(child) = self.children.get_mut(&slot) {
+                        child.exit = Some(Exit::UNKNOWN);
+                        child.exit_seen = Instant::now();
+                    }
+                    self.drain(slot);
+                }
+            }
+        }
+        let Some(child) = self.children.get(&slot) else { return };
+        let Some(pidfd) = child.process.inner.os.get().map(|os| &os.pidfd) else { return };
+        let held = child.held();
+        let roles = Roles::new(held.iter().map(|(role, _)| *role)).unwrap_or(Roles::EMPTY);
+        let fds: outpost_sys::Result<Vec<OwnedFd>> =
+            std::iter::once(pidfd.as_fd()).chain(held.iter().map(|(_, fd)| *fd)).map(file::duplicate).collect();
+        match fds {
+            Ok(fds) => {
+                let (pid, standing) = (child.process.pid(), child.standing());
+                self.link.send(Request::Adopt { slot, pid, standing, held: roles }, fds);
+            }
+            Err(errno) => tracing::error!(process = %Slot(slot), %errno, "cannot hand a child to the new keeper"),
+        }
+    }
+}
+
+impl Entry {
+    fn pipe(&mut self, read: u8, write: u8) -> Option<Pipe> {
+        Some(Pipe { read: self.held.remove(&read)?, write: self.held.remove(&write)? })
+    }
+}
+
+/// What became of a child that the dead keeper was asked for.
+enum Birth {
+    /// It was never begun.
+    Never,
+    Alive(i32, OwnedFd),
+    /// It was begun and is not there: it has ended, and nobody can say how.
+    Over,
+}
+
+fn born(shared: &Shared, slot: Slot, starting: &Starting) -> Birth {
+    if !pipe::take_byte(&starting.birth).unwrap_or(true) {
+        return Birth::Never;
+    }
+    let deadline = Instant::now() + BIRTH_PATIENCE;
+    loop {
+        let found = match &shared.cgroups {
+            Some(cgroups) => cgroups.group(&slot.to_string()).members().into_iter().filter_map(procfs::stat).collect(),
+            None => kill::tree(slot, None),
+        };
+        // The first of them: descendants are younger.
+        let first = found.into_iter().filter(|stat| stat.pid == stat.group).min_by_key(|stat| stat.start_ticks);
+        if let Some(stat) = first
+            && let Ok(pidfd) = pidfd::open(stat.pid)
+            && procfs::stat(stat.pid).is_some_and(|again| again.start_ticks == stat.start_ticks)
+        {
+            return Birth::Alive(stat.pid, pidfd);
+        }
+        if Instant::now() >= deadline {
+            return Birth::Over;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Starts a keeper that knows this worker and nothing else yet. Returns the link to it.
+fn start_keeper(binary: &OwnedFd, arguments: &[CString]) -> Result<OwnedFd> {
+    const STATE_FD: i32 = 4;
+    const BINARY_FD: i32 = 5;
+    const LINK_FD: i32 = 6;
+    const PIDFD: i32 = 7;
+    let io = |errno| Error::io("start", "a keeper", errno);
+    let (ours, its) = message::pair().map_err(io)?;
+    let own_pid = std::process::id().cast_signed();
+    let own_pidfd = pidfd::open(own_pid).map_err(io)?;
+    let state = State {
+        binary: BINARY_FD,
+        arguments: arguments.to_vec(),
+        worker: Some(Running { pid: own_pid, pidfd: PIDFD, link: LINK_FD, served: true }),
+        replaced: false,
+        entries: Vec::new(),
+    };
+    let state = file::sealed_memory("outpost-keeper", &state.encode()).map_err(io)?;
+    let environment: Vec<CString> = std::env::vars_os()
+        .filter_map(|(name, value)| {
+            use std::os::unix::ffi::OsStrExt;
+            CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok()
+        })
+        .collect();
+    let environment: Vec<&CStr> = environment.iter().map(CString::as_c_str).collect();
+    let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
+    let descriptors: [(BorrowedFd<'_>, i32); 7] = [
+        (stdin.as_fd(), 0),
+        (stdout.as_fd(), 1),
+        (stderr.as_fd(), 2),
+        (state.as_fd(), STATE_FD),
+        (binary.as_fd(), BINARY_FD),
+        (its.as_fd(), LINK_FD),
+        (own_pidfd.as_fd(), PIDFD),
+    ];
+    spawn::spawn(&spawn::Child {
+        program: Program::Open(binary.as_fd()),
+        arguments: &[c"outpost", c"keeper", c"--state", c"4"],
+        environment: &environment,
+        directory: None,
+        standing: spawn::Standing::Session,
+        descriptors: &descriptors,
+        limits: &[],
+        umask: None,
+        oom_score: None,
+        cgroup: None,
+    })
+    .map_err(|failure| io(failure.errno))?;
+    Ok(ours)
+}

@@ -1,0 +1,156 @@
+//! A child's stdin: from the log to its pipe or terminal, exactly once.
+
+use crate::link::role;
+use crate::{Error, Result};
+use outpost_journal::{Accepted, StdinLog};
+use outpost_sys::Errno;
+use outpost_sys::pipe::{self, Moved, Pipe};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use tokio::sync::oneshot;
+
+/// What a terminal takes for the end of input.
+const END_OF_FILE_CHARACTER: u8 = 4;
+
+/// Where input goes.
+pub(crate) enum Target {
+    /// No stdin, or one that has been closed.
+    Closed,
+    Pipe(OwnedFd),
+    /// Through a private pipe to the terminal's master, since splice wants a pipe on one side.
+    Terminal(Pipe),
+}
+
+/// How far a delivery got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    /// Nothing waits.
+    Done,
+    /// The child does not read at the moment.
+    Blocked,
+    /// All is delivered and stdin was to be closed: it is now.
+    Closed,
+}
+
+pub(crate) struct Input {
+    pub(crate) target: Target,
+    log: Option<StdinLog>,
+    log_path: PathBuf,
+    /// Close once everything accepted is delivered.
+    pub(crate) closing: bool,
+    /// Who waits for room.
+    pub(crate) waiters: Vec<oneshot::Sender<()>>,
+}
+
+impl Input {
+    pub(crate) fn new(target: Target, log_path: PathBuf) -> Input {
+        Input { target, log: None, log_path, closing: false, waiters: Vec::new() }
+    }
+
+    /// Goes on where another worker stopped. Without a description from the keeper nothing was delivered yet.
+    pub(crate) fn resume(target: Target, log_path: PathBuf, reader: Option<OwnedFd>) -> Result<Input> {
+        let mut input = Input::new(target, log_path);
+        input.log = match reader {
+            Some(reader) => Some(StdinLog::resume(&input.log_path, reader)?),
+            None => StdinLog::from_start(&input.log_path)?,
+        };
+        Ok(input)
+    }
+
+    pub(crate) fn accepted(&self) -> u64 {
+        self.log.as_ref().map_or(0, StdinLog::accepted)
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        !matches!(self.target, Target::Closed) && !self.closing
+    }
+
+    /// Makes the log before the first byte; the description that the keeper must hold is returned then.
+    pub(crate) fn open_log(&mut self) -> Result<Option<OwnedFd>> {
+        if self.log.is_some() {
+            return Ok(None);
+        }
+        let log = StdinLog::create(&self.log_path)?;
+        let reader = outpost_sys::file::duplicate(log.reader());
+        self.log = Some(log);
+        Ok(Some(reader.map_err(|errno| Error::io("duplicate", "the stdin log", errno))?))
+    }
+
+    pub(crate) fn accept(&mut self, offset: Option<u64>, data: &[u8], waiting_max: u64) -> Result<Accepted> {
+        match &mut self.log {
+            Some(log) => Ok(log.accept(offset, data, waiting_max)?),
+            None => Err(Error::NoStdin),
+        }
+    }
+
+    /// For a terminal, closing is a character like any other.
+    pub(crate) fn end_of_file(&self) -> Option<&'static [u8]> {
+        matches!(self.target, Target::Terminal(_)).then_some(&[END_OF_FILE_CHARACTER])
+    }
+
+    /// Whether less waits than may.
+    pub(crate) fn has_room(&self, waiting_max: u64) -> bool {
+        let waiting = self.log.as_ref().map_or(0, |log| log.accepted() - log.delivered().unwrap_or(0).min(log.accepted()));
+        waiting < waiting_max
+    }
+
+    /// Moves what has been accepted towards the child. `master` is the terminal's, if it has one.
+    pub(crate) fn deliver(&mut self, master: Option<&OwnedFd>) -> Result<Delivery> {
+        let delivery = match (&self.target, &mut self.log) {
+            (Target::Closed, _) => return Ok(Delivery::Done),
+            (_, None) => Delivery::Done,
+            (Target::Pipe(pipe), Some(log)) => move_all(log, pipe)?,
+            (Target::Terminal(pipe), Some(log)) => {
+                let moved = move_all(log, &pipe.write)?;
+                match master {
+                    Some(master) => flush(pipe, master, moved)?,
+                    None => Delivery::Done,
+                }
+            }
+        };
+        if delivery == Delivery::Done && self.closing {
+            self.target = Target::Closed;
+            return Ok(Delivery::Closed);
+        }
+        Ok(delivery)
+    }
+
+    /// The descriptors the keeper is to hold for this input.
+    pub(crate) fn held(&self) -> Vec<(u8, BorrowedFd<'_>)> {
+        let mut held = match &self.target {
+            Target::Closed => Vec::new(),
+            Target::Pipe(pipe) => vec![(role::STDIN, pipe.as_fd())],
+            Target::Terminal(pipe) => vec![
+                (role::TO_MASTER_READ, pipe.read.as_fd()),
+                (role::TO_MASTER_WRITE, pipe.write.as_fd()),
+            ],
+        };
+        held.extend(self.log.as_ref().map(|log| (role::STDIN_LOG, log.reader().as_fd())));
+        held
+    }
+}
+
+fn move_all(log: &mut StdinLog, to: &OwnedFd) -> Result<Delivery> {
+    loop {
+        match log.deliver(to)? {
+            Moved::Bytes(_) => {}
+            Moved::WouldBlock => return Ok(Delivery::Blocked),
+            Moved::End => return Ok(Delivery::Done),
+        }
+    }
+}
+
+/// From the private pipe to the terminal. A terminal that is gone takes everything.
+fn flush(pipe: &Pipe, master: &OwnedFd, moved: Delivery) -> Result<Delivery> {
+    const AT_ONCE_BYTES: usize = 64 * 1024;
+    loop {
+        match pipe::splice(&pipe.read, master, AT_ONCE_BYTES) {
+            Ok(Moved::Bytes(_)) => {}
+            Ok(Moved::WouldBlock | Moved::End) => break,
+            Err(Errno::IO) => return Ok(Delivery::Done),
+            Err(errno) => return Err(Error::io("write to", "the terminal", errno)),
+        }
+    }
+    let left = pipe::waiting(&pipe.read).unwrap_or(0);
+    Ok(if left > 0 { Delivery::Blocked } else { moved })
+}

@@ -1,0 +1,159 @@
+//! Ending processes: the ladder from a polite signal to the end of the whole tree.
+
+use crate::process::Process;
+use crate::spec::Slot;
+use crate::{Error, Result};
+use outpost_sys::epoll::wait_readable;
+use outpost_sys::pidfd;
+use outpost_sys::procfs::{self, Stat};
+use outpost_sys::signal::Signal;
+use std::collections::HashSet;
+use std::time::Duration;
+
+/// Whom a signal is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// The process itself.
+    Leader,
+    /// Its process group.
+    Group,
+    /// Every descendant, also those that left the group, the session and their parents.
+    Tree,
+}
+
+/// How to end a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ladder {
+    pub signal: Signal,
+    pub reach: Reach,
+    /// How long the process may take to end by itself.
+    pub grace: Duration,
+    /// Whether to kill the whole tree when it has not.
+    pub escalate: bool,
+}
+
+/// How an end went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KillReport {
+    /// It had ended before anything was done.
+    pub already_exited: bool,
+    pub died: bool,
+    pub escalated: bool,
+    /// Descendants that are still alive after a tree kill.
+    pub survivors: usize,
+}
+
+/// How long a killed process may take to be reaped before we report that it has not been.
+const REAP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Passes over /proc in a tree kill without a cgroup. Each pass must find somebody new to need another.
+const PASSES_MAX: usize = 64;
+
+pub(crate) async fn climb(process: &Process, ladder: Ladder) -> Result<KillReport> {
+    let mut report = KillReport { already_exited: false, died: false, escalated: false, survivors: 0 };
+    match process.signal(ladder.signal, ladder.reach).await {
+        Ok(()) => {}
+        Err(Error::NotRunning) if process.status().exit().is_some() => {
+            return Ok(KillReport { already_exited: true, died: true, ..report });
+        }
+        Err(Error::NotRunning) => {}
+        Err(error) => return Err(error),
+    }
+    report.died = ends_within(process, ladder.grace).await;
+    if !report.died && ladder.escalate {
+        report.escalated = true;
+        report.survivors = kill_tree(process).await?;
+        report.died = ends_within(process, REAP_PATIENCE).await;
+    }
+    Ok(report)
+}
+
+async fn ends_within(process: &Process, patience: Duration) -> bool {
+    tokio::time::timeout(patience, process.exited()).await.is_ok_and(|exit| exit.is_ok())
+}
+
+/// Kills every descendant; says how many live on.
+pub(crate) async fn kill_tree(process: &Process) -> Result<usize> {
+    let process = process.clone();
+    tokio::task::spawn_blocking(move || kill_tree_now(&process)).await.map_err(|_| Error::Stopped)
+}
+
+/// The same, for threads that may wait.
+pub(crate) fn kill_tree_now(process: &Process) -> usize {
+    let shared = &process.inner.shared;
+    if let Some(cgroups) = &shared.cgroups {
+        let group = cgroups.group(&process.slot().to_string());
+        if group.kill().is_ok() {
+            return 0;
+        }
+    }
+    sweep(process.slot(), process.leader(), Signal::KILL)
+}
+
+pub(crate) async fn signal_tree(process: &Process, signal: Signal) -> Result<()> {
+    if signal == Signal::KILL {
+        return kill_tree(process).await.map(|_| ());
+    }
+    let process = process.clone();
+    let send = move || {
+        let members = match &process.inner.shared.cgroups {
+            Some(cgroups) => cgroups.group(&process.slot().to_string()).members(),
+            None => tree(process.slot(), process.leader()).iter().map(|stat| stat.pid).collect(),
+        };
+        for pid in members {
+            if let Ok(pidfd) = pidfd::open(pid) {
+                let _gone = pidfd::signal(&pidfd, signal);
+            }
+        }
+    };
+    tokio::task::spawn_blocking(send).await.map_err(|_| Error::Stopped)
+}
+
+/// The pid and the start time of a tree's first process, which together no other process has; none when not known.
+pub(crate) type Leader = Option<(i32, u64)>;
+
+/// What children carry in their environment where there is no cgroup to tell whose they are.
+pub(crate) fn marker(slot: Slot) -> String {
+    format!("OUTPOST_PROCESS={slot}")
+}
+
+/// Signals a tree until nobody is left in it; says how many are.
+pub(crate) fn sweep(slot: Slot, leader: Leader, signal: Signal) -> usize {
+    let mut left = 0;
+    for _ in 0..PASSES_MAX {
+        let members = tree(slot, leader);
+        left = members.len();
+        if left == 0 {
+            break;
+        }
+        for member in members {
+            let Ok(pidfd) = pidfd::open(member.pid) else { continue };
+            // Only now that the descriptor is open can the number not change its owner.
+            let same = procfs::stat(member.pid).is_some_and(|stat| stat.start_ticks == member.start_ticks);
+            if same && pidfd::signal(&pidfd, signal).is_ok() {
+                let _slow = wait_readable(&pidfd, Duration::from_millis(20));
+            }
+        }
+    }
+    left
+}
+
+/// The living processes of a tree: the leader, who carries its marker, and the descendants of both.
+pub(crate) fn tree(slot: Slot, leader: Leader) -> Vec<Stat> {
+    let marker = marker(slot);
+    let all = procfs::all();
+    let is_root = |stat: &Stat| {
+        leader == Some((stat.pid, stat.start_ticks)) || procfs::has_environment(stat.pid, marker.as_bytes())
+    };
+    let mut members: HashSet<i32> = all.iter().filter(|stat| is_root(stat)).map(|stat| stat.pid).collect();
+    loop {
+        let before = members.len();
+        let children = all.iter().filter(|stat| members.contains(&stat.parent)).map(|stat| stat.pid);
+        let children: Vec<i32> = children.collect();
+        members.extend(children);
+        if members.len() == before {
+            break;
+        }
+    }
+    all.into_iter().filter(|stat| members.contains(&stat.pid) && !matches!(stat.state, b'Z' | b'X')).collect()
+}

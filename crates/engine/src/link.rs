@@ -1,0 +1,105 @@
+//! The worker's end of the link to the keeper, and the roles of the descriptors the keeper holds for us.
+
+use outpost_keeper::{Event, Keeper, MESSAGE_BYTES, Request};
+use outpost_sys::{Errno, message};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// What a held descriptor is for.
+pub(crate) mod role {
+    /// The write end of the child's stdin pipe.
+    pub(crate) const STDIN: u8 = 1;
+    pub(crate) const STDOUT: u8 = 2;
+    pub(crate) const STDERR: u8 = 3;
+    /// The terminal's master, and the private pipes through which bytes come and go.
+    pub(crate) const MASTER: u8 = 4;
+    pub(crate) const FROM_MASTER_READ: u8 = 5;
+    pub(crate) const FROM_MASTER_WRITE: u8 = 6;
+    pub(crate) const TO_MASTER_READ: u8 = 7;
+    pub(crate) const TO_MASTER_WRITE: u8 = 8;
+    /// The reading description of the stdin log, whose position is what was delivered.
+    pub(crate) const STDIN_LOG: u8 = 9;
+}
+
+/// Messages that may wait for the keeper before new processes are refused.
+pub(crate) const OUTBOX_MAX: usize = 1024;
+
+/// What came over the link.
+pub(crate) enum Received {
+    Event(Event, Vec<OwnedFd>),
+    Nothing,
+    /// The keeper is gone.
+    Closed,
+}
+
+pub(crate) struct Link {
+    socket: OwnedFd,
+    outbox: VecDeque<(Request, Vec<OwnedFd>)>,
+}
+
+impl Link {
+    pub(crate) fn new(socket: OwnedFd) -> Link {
+        Link { socket, outbox: VecDeque::new() }
+    }
+
+    /// A link to a keeper that runs in a thread of this process until the link is dropped.
+    pub(crate) fn to_embedded_keeper() -> std::io::Result<Link> {
+        let (ours, its) = message::pair()?;
+        let keeper = Keeper::embedded(its)?;
+        std::thread::Builder::new().name("outpost-keeper".into()).spawn(move || keeper.run())?;
+        Ok(Link::new(ours))
+    }
+
+    /// Sends, or keeps for later when the keeper's queue is full. Order is kept. A keeper that is gone is noticed when
+    /// it is listened to.
+    pub(crate) fn send(&mut self, request: Request, fds: Vec<OwnedFd>) {
+        self.outbox.push_back((request, fds));
+        self.flush();
+    }
+
+    /// Sends what waits, as far as the keeper takes it.
+    pub(crate) fn flush(&mut self) {
+        while let Some((request, fds)) = self.outbox.front() {
+            let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+            match message::send(&self.socket, &request.encode(), &borrowed) {
+                Ok(()) => {
+                    self.outbox.pop_front();
+                }
+                Err(_full_or_gone) => return,
+            }
+        }
+    }
+
+    /// Whether everything has reached the keeper's queue.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.outbox.is_empty()
+    }
+
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.outbox.len() >= OUTBOX_MAX
+    }
+
+    /// What was never sent to a keeper that has died, for its successor.
+    pub(crate) fn take_unsent(&mut self) -> VecDeque<(Request, Vec<OwnedFd>)> {
+        std::mem::take(&mut self.outbox)
+    }
+
+    pub(crate) fn receive(&self) -> Received {
+        let mut bytes = [0; MESSAGE_BYTES];
+        let mut fds = Vec::new();
+        match message::receive(&self.socket, &mut bytes, &mut fds) {
+            Ok(Some(_)) => match Event::decode(&bytes) {
+                Some(event) => Received::Event(event, fds),
+                None => Received::Nothing,
+            },
+            Err(Errno::AGAIN) => Received::Nothing,
+            Ok(None) | Err(_) => Received::Closed,
+        }
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

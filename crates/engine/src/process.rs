@@ -1,0 +1,242 @@
+//! The handle to a process, and what can be asked of it without its cooperation.
+
+use crate::engine::Shared;
+use crate::kill::{self, KillReport, Ladder, Reach};
+use crate::reactor::Command;
+use crate::spec::{Key, Slot};
+use crate::store::Description;
+use crate::{Error, Result, Subscription};
+use outpost_journal::{Accepted, Journal};
+use outpost_sys::pidfd::{self, Exit};
+use outpost_sys::pty::Size;
+use outpost_sys::signal::Signal;
+use outpost_sys::{Errno, procfs};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use tokio::sync::{oneshot, watch};
+
+/// How a process stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    Starting,
+    Running,
+    /// Reaped; its last output may still be on the way into the journal.
+    Exited(Exit),
+    /// The exit is recorded: nothing follows.
+    Finished(Exit),
+}
+
+impl Status {
+    /// How it ended, if it has.
+    pub fn exit(self) -> Option<Exit> {
+        match self {
+            Status::Exited(exit) | Status::Finished(exit) => Some(exit),
+            Status::Starting | Status::Running => None,
+        }
+    }
+}
+
+/// What readers and waiters are woken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Progress {
+    pub(crate) last_seq: u64,
+    pub(crate) status: Status,
+    /// Dropped from the table: there is nothing to wait for any more.
+    pub(crate) gone: bool,
+}
+
+/// A process in numbers and words, for lists.
+#[derive(Clone, Debug)]
+pub struct Info {
+    pub slot: Slot,
+    pub key: Key,
+    pub pid: i32,
+    pub status: Status,
+    pub arguments: Vec<String>,
+    pub directory: Option<String>,
+    pub terminal: bool,
+    pub started_ms: u64,
+    pub started_by: String,
+    pub rss_bytes: u64,
+    pub cpu_ticks: u64,
+    pub bytes_total: u64,
+    pub bytes_kept: u64,
+    pub first_seq: u64,
+    pub last_seq: u64,
+    pub stdin_accepted: u64,
+    pub readers: usize,
+    /// The disk has no room for its output; it waits.
+    pub stalled: bool,
+}
+
+/// The process as the kernel knows it.
+pub(crate) struct Os {
+    pub(crate) pid: i32,
+    pub(crate) pidfd: OwnedFd,
+    pub(crate) start_ticks: u64,
+}
+
+pub(crate) struct Inner {
+    pub(crate) slot: Slot,
+    pub(crate) description: Description,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) os: OnceLock<Os>,
+    pub(crate) master: Option<OwnedFd>,
+    pub(crate) progress: watch::Sender<Progress>,
+    pub(crate) stdin_accepted: AtomicU64,
+    pub(crate) readers: AtomicUsize,
+    pub(crate) stalled: AtomicBool,
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// A supervised process. Clones are the same process; dropping them all changes nothing.
+#[derive(Clone)]
+pub struct Process {
+    pub(crate) inner: Arc<Inner>,
+}
+
+impl Process {
+    pub fn slot(&self) -> Slot {
+        self.inner.slot
+    }
+
+    pub fn key(&self) -> &Key {
+        &self.inner.description.key
+    }
+
+    /// The kernel's number of the process; 0 when that was never learned.
+    pub fn pid(&self) -> i32 {
+        self.inner.os.get().map_or(0, |os| os.pid)
+    }
+
+    pub(crate) fn leader(&self) -> kill::Leader {
+        self.inner.os.get().map(|os| (os.pid, os.start_ticks))
+    }
+
+    /// Wall clock at the start, in milliseconds since 1970.
+    pub fn started_ms(&self) -> u64 {
+        self.inner.description.started_ms
+    }
+
+    pub fn status(&self) -> Status {
+        self.inner.progress.borrow().status
+    }
+
+    /// The lowest and the highest sequence number that can be read; both 0 when there is no output.
+    pub fn sequence(&self) -> (u64, u64) {
+        (self.inner.journal.first_seq(), self.inner.journal.last_seq())
+    }
+
+    /// How many bytes of stdin have been accepted.
+    pub fn stdin_accepted(&self) -> u64 {
+        self.inner.stdin_accepted.load(Ordering::Acquire)
+    }
+
+    /// Reads everything behind the sequence number `after`, then goes on as more comes. 0 reads from the beginning.
+    pub fn subscribe(&self, after: u64) -> Subscription {
+        Subscription::new(self.clone(), after)
+    }
+
+    /// Takes input that begins at byte `offset` of the child's stdin, or at its end. Accepted means: in the log, and it
+    /// will be delivered exactly once, whoever dies.
+    pub async fn write_stdin(&self, offset: Option<u64>, data: Vec<u8>) -> Result<Accepted> {
+        let (reply, answer) = oneshot::channel();
+        self.inner.shared.command(Command::Stdin { slot: self.inner.slot, offset, data, reply }).await?;
+        answer.await.map_err(|_| Error::Stopped)?
+    }
+
+    /// Waits until stdin has less waiting than it may have, or the process has no use for it.
+    pub async fn stdin_room(&self) -> Result<()> {
+        let (reply, answer) = oneshot::channel();
+        self.inner.shared.command(Command::StdinRoom { slot: self.inner.slot, reply }).await?;
+        answer.await.map_err(|_| Error::Stopped)
+    }
+
+    /// Ends stdin after what has been accepted. On a terminal, sends the end-of-file character.
+    pub async fn close_stdin(&self) -> Result<()> {
+        let (reply, answer) = oneshot::channel();
+        self.inner.shared.command(Command::CloseStdin { slot: self.inner.slot, reply }).await?;
+        answer.await.map_err(|_| Error::Stopped)?
+    }
+
+    /// Tells the terminal a new size.
+    pub fn resize(&self, size: Size) -> Result<()> {
+        let master = self.inner.master.as_ref().ok_or(Error::NoTerminal)?;
+        outpost_sys::pty::resize(master, size).map_err(|errno| Error::io("resize", "the terminal", errno))
+    }
+
+    /// Sends a signal; nothing is sent to a process that has been reaped.
+    pub async fn signal(&self, signal: Signal, reach: Reach) -> Result<()> {
+        let Some(Os { pidfd, .. }) = self.inner.os.get().filter(|_| self.status().exit().is_none()) else {
+            return Err(Error::NotRunning);
+        };
+        let sent = match reach {
+            Reach::Leader => pidfd::signal(pidfd, signal),
+            Reach::Group => pidfd::signal_group(pidfd, signal),
+            Reach::Tree => return kill::signal_tree(self, signal).await,
+        };
+        match sent {
+            Ok(()) => Ok(()),
+            Err(Errno::SRCH) => Err(Error::NotRunning),
+            // Before Linux 6.9 only the keeper can reach the group safely: it alone knows what is reaped.
+            Err(Errno::INVAL) => self.inner.shared.command(Command::SignalGroup { slot: self.inner.slot, signal }).await,
+            Err(errno) => Err(Error::io("signal", format!("pid {}", self.pid()), errno)),
+        }
+    }
+
+    /// Ends the process as the ladder says and reports how that went.
+    pub async fn kill_and_wait(&self, ladder: Ladder) -> Result<KillReport> {
+        kill::climb(self, ladder).await
+    }
+
+    /// Waits until the process has been reaped.
+    pub async fn exited(&self) -> Result<Exit> {
+        let mut progress = self.inner.progress.subscribe();
+        let reached = progress.wait_for(|progress| progress.gone || progress.status.exit().is_some()).await;
+        reached.map_err(|_| Error::Gone)?.status.exit().ok_or(Error::Gone)
+    }
+
+    /// Waits until the exit is recorded, after all output.
+    pub async fn finished(&self) -> Result<Exit> {
+        let mut progress = self.inner.progress.subscribe();
+        let finished = |progress: &Progress| progress.gone || matches!(progress.status, Status::Finished(_));
+        let reached = progress.wait_for(finished).await;
+        reached.map_err(|_| Error::Gone)?.status.exit().ok_or(Error::Gone)
+    }
+
+    /// Drops the record of a process that has ended.
+    pub async fn forget(&self) -> Result<()> {
+        if self.status().exit().is_none() {
+            return Err(Error::Busy);
+        }
+        self.inner.shared.command(Command::Forget { slot: self.inner.slot }).await
+    }
+
+    pub fn info(&self) -> Info {
+        let inner = &self.inner;
+        let status = self.status();
+        let stat = if status == Status::Running { procfs::stat(self.pid()) } else { None };
+        let (first_seq, last_seq) = self.sequence();
+        Info {
+            slot: inner.slot,
+            key: inner.description.key.clone(),
+            pid: self.pid(),
+            status,
+            arguments: inner.description.arguments.clone(),
+            directory: inner.description.directory.clone(),
+            terminal: inner.description.terminal,
+            started_ms: inner.description.started_ms,
+            started_by: inner.description.started_by.clone(),
+            rss_bytes: stat.map_or(0, |stat| stat.rss_pages * procfs::page_size()),
+            cpu_ticks: stat.map_or(0, |stat| stat.cpu_ticks),
+            bytes_total: inner.journal.bytes_total(),
+            bytes_kept: inner.journal.bytes_kept(),
+            first_seq,
+            last_seq,
+            stdin_accepted: self.stdin_accepted(),
+            readers: inner.readers.load(Ordering::Relaxed),
+            stalled: inner.stalled.load(Ordering::Relaxed),
+        }
+    }
+}

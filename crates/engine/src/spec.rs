@@ -1,0 +1,150 @@
+//! What a caller says about a process to be: its name, its program, its stdio.
+
+use crate::{Error, Result};
+use outpost_sys::pty::Size;
+use outpost_sys::spawn::{ResourceLimit, Standing};
+use serde::{Deserialize, Serialize};
+use std::ffi::{CString, OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Names a process: which face, which scope within it (a connection, a session, or empty), and the caller's own id.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Key {
+    pub face: String,
+    pub scope: String,
+    pub id: String,
+}
+
+impl Key {
+    pub fn new(face: &str, scope: &str, id: &str) -> Key {
+        Key { face: face.to_owned(), scope: scope.to_owned(), id: id.to_owned() }
+    }
+}
+
+/// The engine's own number of a process, never used twice. Written as hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Slot(pub(crate) u64);
+
+impl fmt::Display for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}", self.0)
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for Slot {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> std::result::Result<Slot, Self::Err> {
+        u64::from_str_radix(text, 16).map(Slot)
+    }
+}
+
+/// What the child's descriptors 0, 1 and 2 are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stdio {
+    /// Output by two pipes; stdin a pipe or empty.
+    Pipes { stdin: bool },
+    /// All three a new terminal of this size, which controls the child's new session.
+    Terminal(Size),
+    /// Nothing goes in and nothing comes out.
+    Null,
+}
+
+/// What to do when the key names a process that lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnTaken {
+    Refuse,
+    /// The old process loses its key, its readers and its life.
+    Replace,
+}
+
+/// A process to be.
+#[derive(Clone, Debug)]
+pub struct Spawn {
+    pub key: Key,
+    /// Absolute, or relative to the directory. Looking a name up in some PATH is the caller's business.
+    pub program: PathBuf,
+    /// The whole argument list, the program's own name first.
+    pub arguments: Vec<OsString>,
+    /// The whole environment.
+    pub environment: Vec<(OsString, OsString)>,
+    pub directory: Option<PathBuf>,
+    pub stdio: Stdio,
+    /// A session of its own; a terminal implies it.
+    pub new_session: bool,
+    pub limits: Vec<ResourceLimit>,
+    pub umask: Option<u32>,
+    pub on_taken: OnTaken,
+    /// Who asked, for people who look at the list.
+    pub started_by: String,
+}
+
+impl Spawn {
+    /// A program with pipes, this process's environment, and defaults for everything else.
+    pub fn new(key: Key, command: impl IntoIterator<Item = impl Into<OsString>>) -> Spawn {
+        let arguments: Vec<OsString> = command.into_iter().map(Into::into).collect();
+        Spawn {
+            key,
+            program: arguments.first().map(PathBuf::from).unwrap_or_default(),
+            arguments,
+            environment: std::env::vars_os().collect(),
+            directory: None,
+            stdio: Stdio::Pipes { stdin: true },
+            new_session: false,
+            limits: Vec::new(),
+            umask: None,
+            on_taken: OnTaken::Refuse,
+            started_by: String::new(),
+        }
+    }
+
+    /// What the keeper is told. `marker` is added to the environment where descendants are found by it.
+    pub(crate) fn keeper_spec(
+        &self,
+        marker: Option<&str>,
+        limits: &[ResourceLimit],
+        oom_score: Option<i32>,
+    ) -> Result<outpost_keeper::Spec> {
+        let environment = self.environment.iter().map(|(name, value)| {
+            let entry = [name.as_bytes(), b"=", value.as_bytes()].concat();
+            CString::new(entry).map_err(|_| Error::Invalid { what: "the environment" })
+        });
+        let marker = marker.map(|marker| CString::new(marker).map_err(|_| Error::Invalid { what: "the marker" }));
+        let standing = match (self.stdio, self.new_session) {
+            (Stdio::Terminal(_), _) => Standing::Terminal,
+            (_, true) => Standing::Session,
+            (_, false) => Standing::Group,
+        };
+        let given = |limit: &&ResourceLimit| !self.limits.iter().any(|own| own.resource == limit.resource);
+        Ok(outpost_keeper::Spec {
+            program: c_string(self.program.as_os_str(), "the program")?,
+            arguments: self.arguments.iter().map(|text| c_string_or_empty(text, "an argument")).collect::<Result<_>>()?,
+            environment: environment.chain(marker).collect::<Result<_>>()?,
+            directory: self.directory.as_ref().map(|path| c_string(path.as_os_str(), "the directory")).transpose()?,
+            standing,
+            limits: limits.iter().filter(given).chain(&self.limits).copied().collect(),
+            umask: self.umask,
+            oom_score,
+        })
+    }
+}
+
+fn c_string(text: &OsStr, what: &'static str) -> Result<CString> {
+    match text.is_empty() {
+        true => Err(Error::Invalid { what }),
+        false => c_string_or_empty(text, what),
+    }
+}
+
+fn c_string_or_empty(text: &OsStr, what: &'static str) -> Result<CString> {
+    CString::new(text.as_bytes()).map_err(|_| Error::Invalid { what })
+}

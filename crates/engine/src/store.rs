@@ -1,0 +1,82 @@
+//! Where processes live on disk: one directory each, `<state>/processes/<slot>`, with a description and the journal.
+
+use crate::spec::{Key, Slot};
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The largest description that is read: arguments may be long.
+const DESCRIPTION_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// What is known of a process besides its journal. Neither its environment nor its input: they may be secret.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Description {
+    pub(crate) key: Key,
+    pub(crate) program: String,
+    pub(crate) arguments: Vec<String>,
+    pub(crate) directory: Option<String>,
+    pub(crate) terminal: bool,
+    pub(crate) started_ms: u64,
+    pub(crate) started_by: String,
+}
+
+pub(crate) struct Store {
+    processes: PathBuf,
+}
+
+impl Store {
+    /// Opens the state directory, making it for this user only.
+    pub(crate) fn open(state: &Path) -> Result<Store> {
+        let processes = state.join("processes");
+        let mut builder = fs::DirBuilder::new();
+        builder.recursive(true).mode(0o700).create(&processes).map_err(|error| Error::path("create", &processes, &error))?;
+        Ok(Store { processes })
+    }
+
+    pub(crate) fn dir(&self, slot: Slot) -> PathBuf {
+        self.processes.join(slot.to_string())
+    }
+
+    /// Makes the directory of a new process and writes its description.
+    pub(crate) fn create(&self, slot: Slot, description: &Description) -> Result<PathBuf> {
+        let dir = self.dir(slot);
+        fs::DirBuilder::new().mode(0o700).create(&dir).map_err(|error| Error::path("create", &dir, &error))?;
+        let path = dir.join("process.json");
+        let write = || -> std::io::Result<()> {
+            let text = serde_json::to_vec(description)?;
+            let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+            file.write_all(&text)
+        };
+        write().map_err(|error| Error::path("write", &path, &error))?;
+        Ok(dir)
+    }
+
+    pub(crate) fn describe(&self, slot: Slot) -> Result<Description> {
+        let path = self.dir(slot).join("process.json");
+        let read = || -> std::io::Result<Description> {
+            if fs::metadata(&path)?.len() > DESCRIPTION_BYTES_MAX {
+                return Err(std::io::ErrorKind::FileTooLarge.into());
+            }
+            Ok(serde_json::from_slice(&fs::read(&path)?)?)
+        };
+        read().map_err(|error| Error::path("read", &path, &error))
+    }
+
+    /// All slots there are directories for.
+    pub(crate) fn slots(&self) -> Vec<Slot> {
+        let Ok(entries) = fs::read_dir(&self.processes) else { return Vec::new() };
+        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    }
+
+    pub(crate) fn remove(&self, slot: Slot) {
+        let dir = self.dir(slot);
+        if let Err(error) = fs::remove_dir_all(&dir)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(dir = %dir.display(), %error, "cannot remove the record of a process");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! A reader of one process: a cursor over its journal, and the wait for more.
+
+use crate::process::{Process, Progress};
+use crate::{Error, Result};
+use outpost_journal::{Batch, Cursor, Patience};
+use std::sync::atomic::Ordering;
+use tokio::sync::watch;
+
+/// Output taken at a time: large enough to be cheap, small enough to be fair.
+const BATCH_BYTES: usize = 256 * 1024;
+
+/// A reader of one process, at its own pace. Slowness costs nobody but itself.
+pub struct Subscription {
+    process: Process,
+    progress: watch::Receiver<Progress>,
+    /// None only while a read of the disk is under way elsewhere.
+    cursor: Option<Cursor>,
+    last_seen: u64,
+}
+
+impl Subscription {
+    pub(crate) fn new(process: Process, after: u64) -> Subscription {
+        process.inner.readers.fetch_add(1, Ordering::Relaxed);
+        let progress = process.inner.progress.subscribe();
+        let cursor = Cursor::after(process.inner.journal.clone(), after);
+        Subscription { process, progress, cursor: Some(cursor), last_seen: after }
+    }
+
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// The last sequence number that was read.
+    pub fn last_seen(&self) -> u64 {
+        self.last_seen
+    }
+
+    /// Fills `batch` with what comes next, waiting for it. Safe to cancel: what was not returned is read again.
+    pub async fn next(&mut self, batch: &mut Batch) -> Result<()> {
+        loop {
+            self.progress.mark_unchanged();
+            self.read(batch).await?;
+            if !batch.is_empty() {
+                return Ok(());
+            }
+            if self.progress.borrow().gone {
+                return Err(Error::Gone);
+            }
+            self.progress.changed().await.map_err(|_| Error::Gone)?;
+        }
+    }
+
+    /// Fills `batch` with what is there now; empty when that is nothing.
+    pub async fn read(&mut self, batch: &mut Batch) -> Result<()> {
+        let mut cursor = match self.cursor.take() {
+            Some(cursor) => cursor,
+            // A read that was cancelled: its cursor is gone with it, its position is not.
+            None => Cursor::after(self.process.inner.journal.clone(), self.last_seen),
+        };
+        let outcome = match cursor.read(batch, BATCH_BYTES, Patience::None) {
+            Err(outpost_journal::Error::NotCached) => {
+                let mut taken = std::mem::take(batch);
+                let read = tokio::task::spawn_blocking(move || {
+                    let outcome = cursor.read(&mut taken, BATCH_BYTES, Patience::Disk);
+                    (cursor, taken, outcome)
+                });
+                let (back, filled, outcome) = read.await.map_err(|_| Error::Stopped)?;
+                cursor = back;
+                *batch = filled;
+                outcome
+            }
+            outcome => outcome,
+        };
+        self.last_seen = cursor.next_seq() - 1;
+        self.cursor = Some(cursor);
+        Ok(outcome?)
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.process.inner.readers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
