@@ -150,7 +150,7 @@ impl Cursor {
                     }
                 }
                 Entry::Usage { user_ms, system_ms, rss_max_kb } => {
-                    self.usage = Some((user_ms, system_ms, rss_max_kb))
+                    self.usage = Some((user_ms, system_ms, rss_max_kb));
                 }
                 Entry::Exit { how } if found.seq >= self.next_seq => {
                     // Usage and exit have the same number, by which a new reader finds the second of them.

@@ -125,7 +125,7 @@ impl Scan {
             Entry::StdinClosed { at: bytes } => at.stdin_closed = Some(bytes),
             Entry::StreamEnd { stream, offset } => self.end_at(stream, offset),
             Entry::Usage { user_ms, system_ms, rss_max_kb } => {
-                self.usage = Some((user_ms, system_ms, rss_max_kb))
+                self.usage = Some((user_ms, system_ms, rss_max_kb));
             }
             Entry::Run { stream, offset, len } => {
                 self.note_run(stream, segment::number(offset));

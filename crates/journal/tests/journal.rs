@@ -21,3 +21,5 @@ mod random;
 mod rig;
 #[path = "journal/stdin.rs"]
 mod stdin;
+#[path = "journal/threads.rs"]
+mod threads;

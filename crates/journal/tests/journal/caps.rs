@@ -1,10 +1,11 @@
 //! Dropping the head: bounded disk, readers that are told, recovery that still knows where everything stands.
 
 use crate::rig::{EXIT, MIB, NO_CAP, Random, Rig, Seen, blocks_bytes, drain, read_after};
-use outpost_journal::{Batch, Cursor, FRAME_BYTES, Patience, SEGMENT_BYTES, Stream};
+use outpost_journal::{Batch, Cursor, FRAME_BYTES, Patience, SEGMENT_BYTES, Stream, Writer};
 use outpost_sys::Errno;
 use outpost_sys::fault::{self, Fault};
 use std::fs;
+use std::io::Write;
 
 const CAP: u64 = 12 * 1024 * 1024;
 
@@ -272,5 +273,46 @@ fn a_reader_at_the_end_survives_the_index_before_it_being_given_back() {
         rig.writer.pump(Stream::Stdout, &rig.sources[0].read).unwrap();
         drain(&mut cursor, &mut seen);
         assert_eq!(seen.pieces[1].bytes, b"next", "{tiny} tiny runs");
+    }
+}
+
+#[test]
+fn an_index_damaged_behind_a_dropped_head_recovers_to_the_same_again_and_again() {
+    let mut rig = Rig::new(CAP);
+    let mut random = Random::new(9);
+    rig.writer.started(3, 4).unwrap();
+    rig.feed(Stream::Stderr, b"early");
+    for _ in 0..5 {
+        feed_tiny_runs_and_a_segment(&mut rig, &mut random);
+    }
+    let index = fs::read(rig.path("index")).unwrap();
+    let filled: Vec<usize> = (0..index.len()).filter(|at| index[*at] != 0).collect();
+    for round in 0..40 {
+        // The first record behind the hole, and any other.
+        let behind_hole = filled.iter().copied().find(|at| *at >= 4096).unwrap();
+        let at = if round == 0 { behind_hole } else { filled[random.below(filled.len())] };
+        let copy = tempfile::tempdir().unwrap();
+        for entry in fs::read_dir(rig.dir.path()).unwrap() {
+            let entry = entry.unwrap();
+            fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+        }
+        let mut damaged = index.clone();
+        damaged[at] ^= 0x10;
+        fs::write(copy.path().join("index"), &damaged).unwrap();
+
+        let mut writer = Writer::recover(copy.path(), CAP).unwrap();
+        let seen = read_after(writer.journal(), 0);
+        seen.assert_in_order(seen.first_kept.first().copied().unwrap_or(1));
+        let again = Writer::recover(copy.path(), CAP).unwrap();
+        assert_eq!(again.journal().last_seq(), writer.journal().last_seq());
+        assert!(read_after(again.journal(), 0) == seen, "damage at {at}: a second recovery differs");
+
+        // What is appended does not bring dropped numbers back with other bytes.
+        rig.sources[0].write.write_all(b"more").unwrap();
+        writer.pump(Stream::Stdout, &rig.sources[0].read).unwrap();
+        let longer = read_after(writer.journal(), 0);
+        assert_eq!(longer.pieces.last().unwrap().bytes, b"more");
+        let again = Writer::recover(copy.path(), CAP).unwrap();
+        assert!(read_after(again.journal(), 0) == longer, "damage at {at}: what was appended differs");
     }
 }

@@ -1,15 +1,17 @@
 //! Every system call of a journal's life fails once, in every way; what was promised still holds.
 
 use crate::rig::{EXIT, MIB, NO_CAP, Random, Seen, Source, at, read_after};
-use outpost_journal::{Accepted, Batch, Cursor, Error, Patience, StdinLog, Stream, Writer};
+use outpost_journal::{
+    Accepted, Batch, Cursor, Error, FRAME_BYTES, Patience, SEGMENT_BYTES, StdinLog, Stream, Writer,
+};
 use outpost_sys::Errno;
 use outpost_sys::fault::{self, Fault};
 use outpost_sys::file;
 use outpost_sys::pipe::{self, Moved, Pipe};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What whoever uses the journal does about an error.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -95,12 +97,7 @@ impl Life {
 
     /// A reader that comes back after each error, as a client that reconnects behind the last number it has.
     fn follow(&mut self) {
-        let seen = self
-            .live
-            .pieces
-            .last()
-            .map_or(0, |piece| piece.seq)
-            .max(*self.live.first_kept.last().unwrap_or(&1) - 1);
+        let seen = self.live.pieces.last().map_or(self.begun, |piece| piece.seq);
         let journal = self.writing(|writer, _| Ok(writer.journal().clone()));
         let (mut cursor, mut batch) = (Cursor::after(journal, seen), Batch::default());
         loop {
@@ -159,12 +156,20 @@ impl Life {
     }
 }
 
+/// Makes a segment so long, as if it had been filled and not recorded; says how many frames that makes.
+fn nearly_fill(dir: &Path, name: &str, len: u64) -> u64 {
+    let segment = OpenOptions::new().write(true).create(true).truncate(false).open(dir.join(name)).unwrap();
+    segment.set_len(len).unwrap();
+    len.div_ceil(FRAME_BYTES)
+}
+
 /// The life of a journal, during which the `nth` call suffers `fault`; false when nothing did.
 fn live_through(answer: Answer, nth: u64, fault: Fault, output: &[u8]) -> bool {
     let dir = tempfile::tempdir().unwrap();
     let mut life = Life::new(dir.path().to_owned(), answer, NO_CAP);
     fault::arm(nth, fault);
-    life.writer = Some(insist(|| Writer::create(dir.path(), NO_CAP)));
+    drop(insist(|| Writer::create(dir.path(), NO_CAP)));
+    life.begun = nearly_fill(dir.path(), "out.0", SEGMENT_BYTES - 40_000);
     life.writing(|writer, _| writer.started(41, 42));
     life.feed(Stream::Stderr, &output[..50_000]);
     life.feed(Stream::Stdout, &output[..10]);
@@ -177,20 +182,23 @@ fn live_through(answer: Answer, nth: u64, fault: Fault, output: &[u8]) -> bool {
     let recovered = insist(|| Writer::recover(dir.path(), NO_CAP));
     let fired = !fault::disarm();
 
-    life.live.assert_in_order(1);
+    life.live.assert_in_order(life.begun + 1);
     assert!(life.live.first_kept.is_empty());
     for stream in Stream::ALL {
         assert!(life.live.stream(stream) == life.written[at(stream)], "{stream:?} differs");
     }
     assert_eq!(life.live.ended.map(|ended| ended.exit), Some(EXIT));
-    assert!(read_after(recovered.journal(), 0) == life.live, "what was seen live differs from the replay");
+    assert!(
+        read_after(recovered.journal(), life.begun) == life.live,
+        "what was seen live differs from the replay"
+    );
     assert_eq!((recovered.start(), recovered.stdin_closed()), (Some((41, 42)), Some(30_000)));
     assert_eq!(recovered.exit(), Some(EXIT));
     fired
 }
 
 fn each_call(answer: Answer, fault: Fault) {
-    let output = Random::new(1).bytes(4 * MIB + 100_000);
+    let output = Random::new(1).bytes(150_000);
     let mut nth = 1;
     while live_through(answer, nth, fault, &output) {
         nth += 1;
@@ -228,53 +236,67 @@ fn a_call_that_moves_only_a_part_changes_nothing() {
     each_call(Answer::Crash, Fault::Short);
 }
 
-/// Past the cap: the head is dropped and the index gives blocks back while a call fails.
-fn drop_head(answer: Answer, nth: u64, fault: Fault, output: &[u8]) -> bool {
-    let dir = tempfile::tempdir().unwrap();
-    let bytes_max = 9 * MIB as u64;
-    let mut life = Life::new(dir.path().to_owned(), answer, bytes_max);
-    life.writer = Some(Writer::create(dir.path(), bytes_max).unwrap());
+const HEAD_CAP: u64 = 9 * 1024 * 1024;
+
+/// A journal of hundreds of records and two segments, the second of which is nearly full.
+fn many_records(dir: &Path) {
+    let mut life = Life::new(dir.to_owned(), Answer::Retry, HEAD_CAP);
     life.writing(|writer, _| writer.started(41, 42));
-    for at in 0..200 {
-        life.feed(Stream::Stdout, &output[at..at + 1]);
+    for number in 0..400 {
+        if number == 200 {
+            life.feed(Stream::Stderr, b"early");
+            life.writing(|writer, _| writer.close_stdin(7));
+        }
+        life.feed(Stream::Stdout, b".");
     }
-    life.feed(Stream::Stderr, b"early");
-    life.writing(|writer, _| writer.close_stdin(7));
-    for at in 200..400 {
-        life.feed(Stream::Stdout, &output[at..at + 1]);
+}
+
+/// Past the cap: the head is dropped and the index gives blocks back while a call fails.
+fn drop_head(answer: Answer, nth: u64, fault: Fault, template: &Path, output: &[u8]) -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["index", "out.0", "err.0"] {
+        std::fs::copy(template.join(name), dir.path().join(name)).unwrap();
     }
-    // Six mebibytes in place of a long wait: the segments are what matters here, not how they were filled.
-    life.feed(Stream::Stdout, &output[400..2 * 4 * MIB - 10]);
+    nearly_fill(dir.path(), "out.0", SEGMENT_BYTES);
+    nearly_fill(dir.path(), "out.1", SEGMENT_BYTES - 10);
+    let mut life = Life::new(dir.path().to_owned(), answer, HEAD_CAP);
+    life.begun = life.writing(|writer, _| Ok(writer.journal().last_seq()));
     fault::arm(nth, fault);
-    life.feed(Stream::Stdout, &output[2 * 4 * MIB - 10..]);
+    life.feed(Stream::Stdout, output);
     life.feed(Stream::Stderr, b"late");
     life.writing(|writer, _| writer.finish(&EXIT));
     life.follow();
-    let recovered = insist(|| Writer::recover(dir.path(), bytes_max));
+    let recovered = insist(|| Writer::recover(dir.path(), HEAD_CAP));
     let fired = !fault::disarm();
 
     let replay = read_after(recovered.journal(), 0);
     assert_eq!(replay.first_kept.len(), 1);
     replay.assert_in_order(replay.first_kept[0]);
-    life.live.assert_in_order(1);
+    assert!(
+        replay.pieces.len() > SEGMENT_BYTES.div_ceil(FRAME_BYTES) as usize,
+        "one segment was dropped, not two"
+    );
+    life.live.assert_in_order(life.begun + 1);
     assert!(life.live.first_kept.is_empty(), "the live reader was never overtaken");
     for stream in Stream::ALL {
         assert!(life.live.stream(stream) == life.written[at(stream)], "{stream:?} differs");
     }
-    assert!(life.live.pieces.ends_with(&replay.pieces));
+    assert!(replay.pieces.ends_with(&life.live.pieces));
     assert_eq!((replay.ended, recovered.exit()), (life.live.ended, Some(EXIT)));
     assert_eq!((recovered.start(), recovered.stdin_closed()), (Some((41, 42)), Some(7)));
-    assert!(recovered.journal().bytes_kept() <= bytes_max);
+    assert!(recovered.journal().bytes_kept() <= HEAD_CAP);
     fired
 }
 
 #[test]
 fn a_call_that_fails_while_the_head_is_dropped_changes_nothing() {
-    let output = Random::new(2).bytes(2 * 4 * MIB + 100);
+    let output = Random::new(2).bytes(1000);
+    let template = tempfile::tempdir().unwrap();
+    many_records(template.path());
     for answer in [Answer::Retry, Answer::Crash] {
         for fault in [Fault::Errno(Errno::NOSPC), Fault::Errno(Errno::IO), Fault::Short] {
             let mut nth = 1;
-            while drop_head(answer, nth, fault, &output) {
+            while drop_head(answer, nth, fault, template.path(), &output) {
                 nth += 1;
             }
             assert!(nth > 15, "only {nth} calls were tried");

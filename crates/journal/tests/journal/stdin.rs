@@ -2,6 +2,8 @@
 
 use crate::rig::{MIB, Random, blocks_bytes};
 use outpost_journal::{Accepted, StdinLog};
+use outpost_sys::Errno;
+use outpost_sys::fault::{self, Fault};
 use outpost_sys::file;
 use outpost_sys::pipe::{self, Moved, Pipe};
 use std::fs::File;
@@ -177,6 +179,24 @@ fn a_child_that_closed_its_stdin_does_not_block_the_sender() {
     assert_eq!(child.accept(None, b"z"), Accepted::Applied { applied: 8 + 10 * MIB as u64 });
     assert_eq!(child.deliver(), Moved::End);
     assert!(child.log.discards());
+}
+
+#[test]
+fn a_failure_while_discarding_leaves_nothing_waiting() {
+    for nth in 1.. {
+        let mut child = Child::new();
+        child.accept(None, b"unread");
+        child.from = File::from(pipe::pipe().unwrap().read);
+        fault::arm(nth, Fault::Errno(Errno::IO));
+        let failed = child.log.deliver(&child.to).is_err();
+        if fault::disarm() {
+            assert!(nth > 3);
+            break;
+        }
+        assert!(failed, "call {nth}");
+        assert_eq!(child.deliver(), Moved::End);
+        assert_eq!((child.log.accepted(), child.log.delivered().unwrap()), (6, 6), "call {nth}");
+    }
 }
 
 /// Pushes `total` bytes through a pipe; the child reads, and leaves `lag` bytes waiting. Returns the most disk used.

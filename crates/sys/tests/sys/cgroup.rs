@@ -57,17 +57,17 @@ fn a_child_is_born_in_its_group() {
     group.destroy(Duration::ZERO).unwrap();
 }
 
-/// A tree whose members left session and parent; each of them holds the pipe.
-pub(crate) const SCATTERED: &str =
-    "setsid sh -c 'sleep 1000 & echo $!; (setsid sleep 1000 & echo $!); echo $$; exec sleep 1000' &
-     wait";
+/// A tree whose members left session and parent; each of them holds both pipes.
+pub(crate) const SCATTERED: &str = "exec 5<&0
+    setsid sh -c 'cat <&5 & echo $!; (setsid cat <&5 & echo $!); echo $$; exec cat <&5' &
+    wait";
 
 #[test]
 fn killing_the_group_reaches_those_who_left_session_and_parent() {
     let Some(groups) = Groups::of("scattered") else { return };
     let mut spec = shell(SCATTERED);
     let group = groups.group("tree", &mut spec);
-    let (mut kid, output) = spec.start_piped();
+    let (mut kid, _gate, output) = spec.start_gated();
     let mut pids: Vec<i32> = read_lines(&output, 3).iter().map(|line| line.parse().unwrap()).collect();
     pids.push(kid.pid);
     let session = procfs::stat(pids[2]).unwrap().session;

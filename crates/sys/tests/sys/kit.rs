@@ -191,6 +191,13 @@ impl Spec {
         (self.start_on(null(), write).unwrap(), read)
     }
 
+    /// With two pipes: what it writes, and its input, whose end is the end of all descendants that read it. They are
+    /// not our children, so a test that fails could not clean them up in another way.
+    pub(crate) fn start_gated(&self) -> (Kid, OwnedFd, OwnedFd) {
+        let (gate, output): (Pipe, Pipe) = (pipe().unwrap(), pipe().unwrap());
+        (self.start_on(gate.read, output.write).unwrap(), gate.write, output.read)
+    }
+
     /// All it writes, and how it ends.
     pub(crate) fn output(&self) -> (Vec<u8>, Exit) {
         let (mut kid, output) = self.start_piped();

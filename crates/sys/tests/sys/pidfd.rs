@@ -84,17 +84,17 @@ fn looking_for_an_ended_child_does_not_reap_it() {
 
 #[test]
 fn the_whole_group_hears_a_signal_to_it() {
-    let (mut kid, output) = shell("sleep 1000 & sleep 1000 & echo started; wait").start_piped();
+    let (mut kid, _gate, output) = shell("exec 5<&0; cat <&5 & cat <&5 & echo started; wait").start_gated();
     assert_eq!(read_lines(&output, 1), ["started"]);
     pidfd::signal_group(&kid.pidfd, Signal::KILL).unwrap();
-    // Both sleepers held the pipe.
+    // Both others held the pipe.
     assert_eq!(read_to_end(output), b"");
     assert_eq!(kid.end().how, How::Signal(9));
 }
 
 #[test]
 fn the_group_outlives_its_leader_and_can_still_be_signalled() {
-    let (mut kid, output) = shell("sleep 1000 & echo started; exit 0").start_piped();
+    let (mut kid, _gate, output) = shell("exec 5<&0; cat <&5 & echo started; exit 0").start_gated();
     assert_eq!(read_lines(&output, 1), ["started"]);
     assert!(readable(&kid.pidfd));
     pidfd::signal_group_of_unreaped(kid.pid, Signal::KILL).unwrap();

@@ -71,10 +71,10 @@ fn the_child_joins_its_group_before_it_is_executed() {
     let Some(groups) = Groups::of("plain") else { return };
     let mut spec = shell(SCATTERED);
     let group = groups.group("tree", &mut spec);
-    let Pipe { read, write } = pipe().unwrap();
-    let null = kit::null();
+    let (gate, output): (Pipe, Pipe) = (pipe().unwrap(), pipe().unwrap());
+    let (null, read) = (kit::null(), output.read);
     forbid(Errno::NOSYS);
-    let mut kid = spec.start_on(&null, write).unwrap();
+    let mut kid = spec.start_on(gate.read, output.write).unwrap();
     was_forbidden();
     assert!(group.members().contains(&kid.pid));
     assert_eq!(read_lines(&read, 3).len(), 3);

@@ -1,0 +1,136 @@
+//! Ends: the ladder, whole trees with and without cgroups, grandchildren that hold pipes, replaced keys.
+
+use crate::support::{Host, Seen, read_all, read_until, shell, within};
+use outpost_engine::{Error, How, KillReport, Ladder, OnTaken, Process, Reach, Signal, Status};
+use outpost_sys::{pidfd, procfs};
+use std::time::Duration;
+
+fn ladder(signal: Signal, grace_ms: u64, escalate: bool) -> Ladder {
+    Ladder { signal, reach: Reach::Group, grace: Duration::from_millis(grace_ms), escalate }
+}
+
+const CLEAN: KillReport = KillReport { already_exited: false, died: true, escalated: false, survivors: 0 };
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_ladder_reports_what_it_took() {
+    let host = Host::new();
+    let gentle = host.sh("gentle", "exec sleep 1000").await;
+    assert_eq!(gentle.kill_and_wait(ladder(Signal::TERM, 5000, true)).await, Ok(CLEAN));
+    assert_eq!(gentle.exited().await.unwrap().how, How::Signal(15));
+    let again = gentle.kill_and_wait(ladder(Signal::TERM, 5000, true)).await;
+    assert_eq!(again, Ok(KillReport { already_exited: true, ..CLEAN }));
+
+    let stubborn = host.sh("stubborn", "trap '' TERM; echo deaf; while :; do sleep 1000; done").await;
+    read_until(&mut stubborn.subscribe(0), &mut Seen::default(), |seen| seen.stdout == b"deaf\n").await;
+    let left = stubborn.kill_and_wait(ladder(Signal::TERM, 50, false)).await;
+    assert_eq!(left, Ok(KillReport { died: false, ..CLEAN }));
+    assert_eq!(stubborn.status(), Status::Running);
+    let forced = stubborn.kill_and_wait(ladder(Signal::TERM, 50, true)).await;
+    assert_eq!(forced, Ok(KillReport { escalated: true, ..CLEAN }));
+    assert_eq!(stubborn.exited().await.unwrap().how, How::Signal(9));
+    assert_eq!(stubborn.signal(Signal::TERM, Reach::Group).await, Err(Error::NotRunning), "never to a recycled number");
+    host.close().await;
+}
+
+/// Writes its pid to stdout from within a new session, twice forked, as agents' tools do.
+const DOUBLE_FORK: &str = "(setsid sh -c 'echo escaped $$; exec sleep 1000' &) ; (env -u NOTHING sh -c 'echo child $$; exec sleep 1000' &); exec sleep 1000";
+
+async fn escaped_pids(process: &Process) -> Vec<i32> {
+    let mut seen = Seen::default();
+    let lines = |seen: &Seen| String::from_utf8_lossy(&seen.stdout).lines().count();
+    read_until(&mut process.subscribe(0), &mut seen, |seen| lines(seen) == 2).await;
+    String::from_utf8_lossy(&seen.stdout).lines().map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect()
+}
+
+fn alive(pid: i32) -> bool {
+    procfs::stat(pid).is_some_and(|stat| !matches!(stat.state, b'Z' | b'X'))
+}
+
+async fn tree_dies(host: Host) {
+    let process = host.sh("tree", DOUBLE_FORK).await;
+    let pids = escaped_pids(&process).await;
+    let pidfds: Vec<_> = pids.iter().map(|pid| pidfd::open(*pid).unwrap()).collect();
+    assert!(pids.iter().all(|pid| alive(*pid)));
+    process.signal(Signal::KILL, Reach::Tree).await.unwrap();
+    within("the exit", process.exited()).await.unwrap();
+    for (pid, pidfd) in pids.iter().zip(&pidfds) {
+        assert!(outpost_sys::epoll::wait_readable(pidfd, Duration::from_secs(10)).unwrap(), "pid {pid} lives");
+    }
+    host.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tree_kill_reaches_double_forked_and_setsid_descendants() {
+    tree_dies(Host::new()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tree_kill_reaches_them_without_cgroups_too() {
+    tree_dies(Host::with(|config| config.cgroups = false)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_descendant_that_holds_the_pipe_neither_delays_the_exit_nor_dies_of_sigpipe() {
+    let host = Host::new();
+    let script = "(echo $$; trap 'echo trapped >&2' PIPE; read line < fifo; i=0; while [ $i -lt 1000 ]; do echo late; i=$((i+1)); done; echo survived > proof) & exit 4";
+    let dir = tempfile::tempdir().unwrap();
+    let made = std::process::Command::new("mkfifo").arg(dir.path().join("fifo")).status().unwrap();
+    assert!(made.success());
+    let mut spawn = shell("holder", script);
+    spawn.directory = Some(dir.path().to_owned());
+    let process = host.engine.spawn(spawn).await.unwrap();
+    let exit = within("the exit although the pipe is held", process.finished()).await.unwrap();
+    assert_eq!(exit.how, How::Code(4));
+    let before = read_all(&process, 0).await;
+    // Only now may the descendant write, a good deal more than fits into a pipe's single page.
+    let fifo = dir.path().join("fifo");
+    tokio::task::spawn_blocking(move || std::fs::write(fifo, "go\n")).await.unwrap().unwrap();
+    within("the descendant", async {
+        while !dir.path().join("proof").exists() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(read_all(&process, 0).await, before, "nothing follows the exit");
+    host.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_taken_key_is_refused_or_its_process_is_replaced_and_killed() {
+    let host = Host::new();
+    let old = host.sh("same", "echo old; exec sleep 1000").await;
+    let refused = host.engine.spawn(shell("same", "true")).await.map(|_| ());
+    assert_eq!(refused, Err(Error::Taken { id: "same".into() }));
+    let mut replacement = shell("same", "echo new; exec sleep 1000");
+    replacement.on_taken = OnTaken::Replace;
+    let mut reader = old.subscribe(0);
+    read_until(&mut reader, &mut Seen::default(), |seen| seen.stdout == b"old\n").await;
+    let old_pidfd = pidfd::open(old.pid()).unwrap();
+    let new = host.engine.spawn(replacement).await.unwrap();
+    assert_eq!(host.engine.find(new.key()).await.unwrap().slot(), new.slot());
+    assert!(outpost_sys::epoll::wait_readable(&old_pidfd, Duration::from_secs(10)).unwrap());
+    let next = within("the old reader", reader.next(&mut outpost_engine::Batch::default())).await;
+    assert_eq!(next, Err(Error::Gone));
+    // An ended process gives its key up without a fight.
+    new.kill_and_wait(ladder(Signal::KILL, 5000, false)).await.unwrap();
+    let third = host.sh("same", "exit 0").await;
+    assert_eq!(host.engine.list().await.len(), 1);
+    within("the third", third.finished()).await.unwrap();
+    host.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_list_tells_what_each_process_is_and_uses() {
+    let host = Host::new();
+    let mut spawn = shell("one", "echo hello; exec sleep 1000");
+    spawn.started_by = "a test".into();
+    let process = host.engine.spawn(spawn).await.unwrap();
+    let _reader = process.subscribe(0);
+    read_until(&mut process.subscribe(0), &mut Seen::default(), |seen| seen.stdout == b"hello\n").await;
+    let info = host.engine.list().await[0].info();
+    assert_eq!((info.pid, info.status, info.readers), (process.pid(), Status::Running, 1));
+    assert_eq!((info.bytes_total, info.last_seq, info.started_by.as_str()), (6, 1, "a test"));
+    assert!(info.rss_bytes > 0 && info.started_ms > 1_600_000_000_000);
+    assert_eq!(info.arguments[0], "sh");
+    host.close().await;
+}

@@ -1,0 +1,92 @@
+//! Input: offsets, order, a child that does not read, and closing.
+
+use crate::support::{Host, Seen, read_all, read_until, shell, within};
+use outpost_engine::{Accepted, Error, How, Size, Stdio};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_rules_of_offsets() {
+    let host = Host::new();
+    let process = host.sh("cat", "cat").await;
+    let write = |offset, data: &str| {
+        let (process, data) = (process.clone(), data.as_bytes().to_vec());
+        async move { process.write_stdin(offset, data).await.unwrap() }
+    };
+    assert_eq!(write(None, "abc").await, Accepted::Applied { applied: 3 });
+    assert_eq!(write(Some(3), "def").await, Accepted::Applied { applied: 6 });
+    assert_eq!(write(Some(7), "x").await, Accepted::Gap { applied: 6 });
+    assert_eq!(write(Some(0), "abcdef").await, Accepted::Duplicate { applied: 6 });
+    assert_eq!(write(Some(4), "efgh").await, Accepted::Applied { applied: 8 });
+    assert_eq!(write(None, "").await, Accepted::Applied { applied: 8 });
+    assert_eq!(process.stdin_accepted(), 8);
+    process.close_stdin().await.unwrap();
+    assert_eq!(process.write_stdin(None, b"late".to_vec()).await, Err(Error::NoStdin));
+    let seen = read_all(&process, 0).await;
+    assert_eq!(seen.stdout, b"abcdefgh");
+    assert_eq!(seen.ended.unwrap().exit.how, How::Code(0));
+    assert_eq!(process.write_stdin(None, b"later".to_vec()).await, Err(Error::NotRunning));
+    host.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_child_that_does_not_read_blocks_nobody_and_loses_nothing() {
+    let host = Host::with(|config| config.stdin_waiting_max = 1024 * 1024);
+    let lazy = host.sh("lazy", "echo up; read line; [ \"$line\" = go ] || exit 9; wc -c").await;
+    let mut sent = lazy.write_stdin(None, b"go\n".to_vec()).await.map(|_| 3).unwrap();
+    let stuck = host.sh("stuck", "kill -STOP $$; wc -c").await;
+    let mut stuck_sent = 0;
+    loop {
+        match stuck.write_stdin(None, vec![b'x'; 100_000]).await.unwrap() {
+            Accepted::Applied { applied } => stuck_sent = applied,
+            Accepted::Full { .. } => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(stuck_sent >= 1_000_000, "a stopped child has {stuck_sent} bytes waiting");
+    for _ in 0..50 {
+        match lazy.write_stdin(Some(sent), vec![b'y'; 65536]).await.unwrap() {
+            Accepted::Applied { applied } => sent = applied,
+            Accepted::Full { .. } => within("room", lazy.stdin_room()).await.unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+    lazy.close_stdin().await.unwrap();
+    let seen = read_all(&lazy, 0).await;
+    assert_eq!(String::from_utf8_lossy(&seen.stdout).lines().last().unwrap().trim(), (sent - 3).to_string());
+    stuck.close_stdin().await.unwrap();
+    stuck.signal(outpost_engine::Signal::CONT, outpost_engine::Reach::Leader).await.unwrap();
+    let seen = read_all(&stuck, 0).await;
+    assert_eq!(String::from_utf8_lossy(&seen.stdout).trim(), stuck_sent.to_string());
+    host.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_child_that_closed_its_stdin_goes_on_and_input_is_still_counted() {
+    let host = Host::new();
+    let process = host.sh("closed", "exec 0<&-; echo closed; sleep 1000").await;
+    let mut seen = Seen::default();
+    read_until(&mut process.subscribe(0), &mut seen, |seen| seen.stdout == b"closed\n").await;
+    for round in 1..=10u64 {
+        let accepted = process.write_stdin(None, vec![b'z'; 100_000]).await.unwrap();
+        assert_eq!(accepted, Accepted::Applied { applied: round * 100_000 });
+    }
+    host.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_terminal_takes_lines_interrupts_and_the_end_of_file() {
+    let host = Host::new();
+    let mut spawn = shell("tty", "cat; echo \"status $?\"; read line; echo never");
+    spawn.stdio = Stdio::Terminal(Size { rows: 24, cols: 80 });
+    let process = host.engine.spawn(spawn).await.unwrap();
+    process.write_stdin(None, b"hello\n".to_vec()).await.unwrap();
+    let mut seen = Seen::default();
+    let mut subscription = process.subscribe(0);
+    let text = |seen: &Seen| String::from_utf8_lossy(&seen.stdout).into_owned();
+    read_until(&mut subscription, &mut seen, |seen| text(seen) == "hello\r\nhello\r\n").await;
+    process.close_stdin().await.unwrap();
+    read_until(&mut subscription, &mut seen, |seen| text(seen).ends_with("status 0\r\n")).await;
+    process.write_stdin(None, b"\x03".to_vec()).await.unwrap();
+    read_until(&mut subscription, &mut seen, |seen| seen.ended.is_some()).await;
+    assert_eq!(seen.ended.unwrap().exit.how, How::Signal(2));
+    host.close().await;
+}

@@ -1,0 +1,8 @@
+//! The engine over a keeper in a thread: output, input, terminals, ends of processes and of whole trees.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+mod ending;
+mod input;
+mod output;

@@ -1,0 +1,93 @@
+//! An engine in a directory of its own that ends its processes when the test ends.
+
+use outpost_engine::{Batch, Config, Ended, Engine, Key, Process, Spawn, Stream, Subscription};
+use std::time::Duration;
+use tempfile::TempDir;
+
+pub(crate) struct Host {
+    pub(crate) engine: Engine,
+    _dir: TempDir,
+}
+
+/// How long anything may take before a test gives up.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+impl Host {
+    pub(crate) fn new() -> Host {
+        Host::with(|_| {})
+    }
+
+    pub(crate) fn with(change: impl FnOnce(&mut Config)) -> Host {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = Config::new(dir.path());
+        change(&mut config);
+        Host { engine: Engine::embedded(config).unwrap(), _dir: dir }
+    }
+
+    pub(crate) async fn sh(&self, id: &str, script: &str) -> Process {
+        self.engine.spawn(shell(id, script)).await.unwrap()
+    }
+
+    /// Ends everything; a test calls it last.
+    pub(crate) async fn close(self) {
+        self.engine.shut_down(PATIENCE).await.unwrap();
+    }
+}
+
+/// A shell that runs `script`.
+pub(crate) fn shell(id: &str, script: &str) -> Spawn {
+    let mut spawn = Spawn::new(Key::new("test", "", id), ["sh", "-c", script]);
+    spawn.program = "/bin/sh".into();
+    spawn
+}
+
+/// Everything a reader learns.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+    pub(crate) seqs: Vec<u64>,
+    pub(crate) first_kept: Option<u64>,
+    pub(crate) ended: Option<Ended>,
+}
+
+impl Seen {
+    pub(crate) fn take(&mut self, batch: &Batch) {
+        self.first_kept = self.first_kept.or(batch.first_kept);
+        for (frame, bytes) in batch.frames() {
+            assert!(bytes.len() <= 32 * 1024 && !bytes.is_empty());
+            self.seqs.push(frame.seq);
+            match frame.stream {
+                Stream::Stdout => self.stdout.extend_from_slice(bytes),
+                Stream::Stderr => self.stderr.extend_from_slice(bytes),
+            }
+        }
+        if let Some(ended) = batch.ended {
+            assert_eq!(self.ended.replace(ended), None, "the exit comes once");
+            self.seqs.push(ended.seq);
+        }
+    }
+}
+
+pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("{what} took too long"),
+    }
+}
+
+/// Reads until `enough`.
+pub(crate) async fn read_until(subscription: &mut Subscription, seen: &mut Seen, enough: impl Fn(&Seen) -> bool) {
+    let mut batch = Batch::default();
+    while !enough(seen) {
+        within("reading", subscription.next(&mut batch)).await.unwrap();
+        seen.take(&batch);
+    }
+}
+
+/// Reads a process from `after` to its end.
+pub(crate) async fn read_all(process: &Process, after: u64) -> Seen {
+    let mut seen = Seen::default();
+    read_until(&mut process.subscribe(after), &mut seen, |seen| seen.ended.is_some()).await;
+    seen
+}
