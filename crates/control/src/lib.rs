@@ -1,1 +1,14 @@
+//! The socket behind Outpost's own command line: every process of every face, over JSON lines.
+//!
+//! This is no contract with anybody outside: the program on both ends is the same binary, or a newer one that was put
+//! in place while the other runs. Unknown members are ignored in both directions.
 
+#![forbid(unsafe_code)]
+
+pub mod client;
+mod methods;
+mod server;
+mod stream;
+pub mod wire;
+
+pub use server::{Upgrade, serve};

@@ -1,1 +1,10 @@
+//! What all faces share on the wire: lines with a limit, base64 in place, and a bounded way out.
 
+#![forbid(unsafe_code)]
+
+pub mod base64;
+mod lines;
+mod outbox;
+
+pub use lines::{Line, Lines};
+pub use outbox::{Closed, Outbox};

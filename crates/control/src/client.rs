@@ -1,0 +1,88 @@
+//! The other end of the control socket: a plain blocking client for commands and tests.
+
+use crate::wire::{Failure, Message};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// Why a call did not succeed.
+#[derive(Debug)]
+pub enum CallError {
+    /// The daemon said no.
+    Refused(Failure),
+    /// The connection broke, or there was none.
+    Lost(io::Error),
+}
+
+impl std::fmt::Display for CallError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            CallError::Refused(failure) => f.write_str(&failure.message),
+            CallError::Lost(error) => write!(f, "the connection to the daemon was lost: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for CallError {}
+
+impl From<io::Error> for CallError {
+    fn from(error: io::Error) -> CallError {
+        CallError::Lost(error)
+    }
+}
+
+/// A connection to the daemon.
+pub struct Client {
+    reader: BufReader<UnixStream>,
+    writer: UnixStream,
+    next_id: u64,
+}
+
+impl Client {
+    pub fn connect(socket: &Path) -> io::Result<Client> {
+        let writer = UnixStream::connect(socket)?;
+        Ok(Client { reader: BufReader::with_capacity(64 * 1024, writer.try_clone()?), writer, next_id: 1 })
+    }
+
+    /// How long to wait for a message; for ever without one.
+    pub fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
+        self.writer.set_read_timeout(patience)
+    }
+
+    /// Sends a request without waiting; returns its id.
+    pub fn send(&mut self, method: &str, params: &impl Serialize) -> io::Result<u64> {
+        let id = self.next_id;
+        self.next_id += 1;
+        let mut line = serde_json::to_vec(&serde_json::json!({"id": id, "method": method, "params": params}))?;
+        line.push(b'\n');
+        self.writer.write_all(&line)?;
+        Ok(id)
+    }
+
+    /// The next message, whatever it is.
+    pub fn receive(&mut self) -> io::Result<Message> {
+        let mut line = Vec::new();
+        if self.reader.read_until(b'\n', &mut line)? == 0 || !line.ends_with(b"\n") {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(serde_json::from_slice(&line)?)
+    }
+
+    /// Calls a method and waits for its answer. Not for connections that are attached: output would be thrown away.
+    pub fn call<T: DeserializeOwned>(&mut self, method: &str, params: &impl Serialize) -> Result<T, CallError> {
+        let id = self.send(method, params)?;
+        loop {
+            let message = self.receive()?;
+            if message.id != Some(id) {
+                continue;
+            }
+            return match message.error {
+                Some(failure) => Err(CallError::Refused(failure)),
+                None => Ok(serde_json::from_value(message.result.unwrap_or_default()).map_err(io::Error::from)?),
+            };
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Accepts connections on the control socket, checks who is there, and hands requests to their methods.
+
+use crate::wire::{Failure, LINE_BYTES_MAX, Request};
+use crate::{methods, stream};
+use outpost_engine::{Engine, Process};
+use outpost_wire::{Closed, Line, Lines, Outbox};
+use serde::Serialize;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+
+/// Connections served at once; more wait in the backlog.
+const CONNECTIONS_MAX: usize = 1024;
+/// Requests of one connection under way at once; more wait in the socket.
+const REQUESTS_MAX: usize = 64;
+
+/// How the program around us replaces its binaries and ends.
+pub trait Upgrade: Send + Sync + 'static {
+    /// Puts a new binary in place of keeper and worker.
+    fn upgrade(&self, binary: OwnedFd) -> impl Future<Output = Result<(), String>> + Send;
+    /// Ends the daemon and every process.
+    fn stop(&self);
+}
+
+pub(crate) struct Context<U> {
+    pub(crate) engine: Engine,
+    pub(crate) program: U,
+}
+
+/// Serves the control socket for ever.
+pub async fn serve<U: Upgrade>(listener: UnixListener, engine: Engine, program: U) {
+    let context = Arc::new(Context { engine, program });
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let context = context.clone();
+                tokio::spawn(async move {
+                    serve_connection(stream, context).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection on the control socket");
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+async fn serve_connection<U: Upgrade>(stream: UnixStream, context: Arc<Context<U>>) {
+    match outpost_sys::message::peer_uid(&stream) {
+        Ok(uid) if uid == outpost_sys::limits::effective_uid() || uid == 0 => {}
+        other => return tracing::warn!(?other, "a stranger on the control socket was turned away"),
+    }
+    let (reader, writer) = stream.into_split();
+    let (outbox, writing) = Outbox::new(writer);
+    let writing = tokio::spawn(writing);
+    let mut lines = Lines::new(reader, LINE_BYTES_MAX);
+    let turns = Arc::new(Semaphore::new(REQUESTS_MAX));
+    loop {
+        let line = match lines.next().await {
+            Ok(Line::Whole(line)) if line.trim_ascii().is_empty() => continue,
+            Ok(Line::Whole(line)) => line.to_vec(),
+            Ok(Line::Cut(_) | Line::TooLong | Line::End) | Err(_) => break,
+        };
+        let Ok(turn) = turns.clone().acquire_owned().await else { break };
+        let (context, outbox) = (context.clone(), outbox.clone());
+        tokio::spawn(async move {
+            let _peer_gone = handle(&line, &context, &outbox).await;
+            drop(turn);
+        });
+    }
+    drop(outbox);
+    writing.abort();
+}
+
+/// A method's answer, and what is to be streamed after it.
+pub(crate) struct Answer {
+    pub(crate) result: serde_json::Value,
+    pub(crate) follow: Option<(Process, u64)>,
+}
+
+async fn handle<U: Upgrade>(line: &[u8], context: &Arc<Context<U>>, outbox: &Outbox) -> Result<(), Closed> {
+    let request: Request<'_> = match serde_json::from_slice(line) {
+        Ok(request) => request,
+        Err(error) => {
+            let failure = Failure { kind: "parse".into(), message: error.to_string() };
+            return reply(outbox, 0, Err(&failure)).await;
+        }
+    };
+    match methods::call(context, &request.method, request.params).await {
+        Ok(Answer { result, follow }) => {
+            reply(outbox, request.id, Ok(&result)).await?;
+            match follow {
+                Some((process, after)) => stream::follow(&process, after, outbox).await,
+                None => Ok(()),
+            }
+        }
+        Err(failure) => reply(outbox, request.id, Err(&failure)).await,
+    }
+}
+
+#[derive(Serialize)]
+struct Reply<'a> {
+    id: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'a serde_json::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a Failure>,
+}
+
+async fn reply(outbox: &Outbox, id: u64, outcome: Result<&serde_json::Value, &Failure>) -> Result<(), Closed> {
+    let mut line = outbox.buffer();
+    let reply = Reply { id, result: outcome.ok(), error: outcome.err() };
+    serde_json::to_writer(&mut line, &reply).map_err(|_| Closed)?;
+    line.push(b'\n');
+    outbox.put(line).await
+}

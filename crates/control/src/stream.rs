@@ -1,0 +1,52 @@
+//! A process's output as lines: a cursor over its journal, encoded batch by batch.
+
+use crate::methods::exit_status;
+use outpost_engine::{Batch, Process, Stream};
+use outpost_wire::{Closed, Outbox, base64};
+use std::io::Write;
+
+/// Sends everything behind `after` until the process has ended or the connection has.
+pub(crate) async fn follow(process: &Process, after: u64, outbox: &Outbox) -> Result<(), Closed> {
+    let name = process.slot().to_string();
+    let mut subscription = process.subscribe(after);
+    let mut batch = Batch::default();
+    loop {
+        tokio::select! {
+            read = subscription.next(&mut batch) => {
+                if let Err(error) = read {
+                    tracing::warn!(process = %name, %error, "a reader cannot go on");
+                    return Ok(());
+                }
+            }
+            () = outbox.closed() => return Err(Closed),
+        }
+        let mut lines = outbox.buffer();
+        encode(&name, &batch, &mut lines);
+        outbox.put(lines).await?;
+        if batch.ended.is_some() {
+            return Ok(());
+        }
+    }
+}
+
+/// Writing to memory cannot fail.
+fn encode(name: &str, batch: &Batch, lines: &mut Vec<u8>) {
+    if let Some(first) = batch.first_kept {
+        let _infallible = writeln!(lines, "{{\"process\":\"{name}\",\"firstSeq\":{first}}}");
+    }
+    for (frame, bytes) in batch.frames() {
+        let stream = match frame.stream {
+            Stream::Stdout => "stdout",
+            Stream::Stderr => "stderr",
+        };
+        let (seq, time) = (frame.seq, frame.time_ms);
+        let _infallible = write!(lines, "{{\"process\":\"{name}\",\"seq\":{seq},\"time\":{time},\"stream\":\"{stream}\",\"data\":\"");
+        base64::append(lines, bytes);
+        lines.extend_from_slice(b"\"}\n");
+    }
+    if let Some(ended) = batch.ended {
+        let exit = serde_json::to_string(&exit_status(ended.exit)).unwrap_or_default();
+        let (seq, time) = (ended.seq, ended.time_ms);
+        let _infallible = writeln!(lines, "{{\"process\":\"{name}\",\"seq\":{seq},\"time\":{time},\"exit\":{exit}}}");
+    }
+}

@@ -1,0 +1,204 @@
+//! The types of the control socket.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+
+/// The longest request.
+pub const LINE_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+#[derive(Debug, Deserialize)]
+pub struct Request<'a> {
+    pub id: u64,
+    #[serde(borrow)]
+    pub method: Cow<'a, str>,
+    #[serde(borrow, default)]
+    pub params: Option<&'a RawValue>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Failure {
+    pub kind: String,
+    pub message: String,
+}
+
+/// Anything the daemon sends: an answer (`id`) or something of a process (`process`).
+#[derive(Debug, Deserialize)]
+pub struct Message {
+    pub id: Option<u64>,
+    pub result: Option<serde_json::Value>,
+    pub error: Option<Failure>,
+    pub process: Option<String>,
+    pub seq: Option<u64>,
+    pub time: Option<u64>,
+    pub stream: Option<String>,
+    pub data: Option<String>,
+    pub exit: Option<ExitStatus>,
+    #[serde(rename = "firstSeq")]
+    pub first_seq: Option<u64>,
+}
+
+/// How a process ended: one of the two, or neither when nobody knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ExitStatus {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    pub user_ms: u32,
+    pub system_ms: u32,
+    pub rss_max_kb: u32,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Spawn {
+    pub id: String,
+    pub command: Vec<String>,
+    pub environment: Option<Vec<(String, String)>>,
+    pub directory: Option<String>,
+    pub terminal: Option<TerminalSize>,
+    pub stdin: bool,
+    pub new_session: bool,
+    pub replace: bool,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct TerminalSize {
+    pub rows: u16,
+    pub cols: u16,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Spawned {
+    pub process: String,
+    pub pid: i32,
+}
+
+/// Names a process: the engine's number, or the id it was given.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Which {
+    pub process: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Attach {
+    pub process: String,
+    #[serde(default)]
+    pub after: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Attached {
+    pub process: String,
+    pub first_seq: u64,
+    pub last_seq: u64,
+    pub stdin_accepted: u64,
+    pub running: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Stdin {
+    pub process: String,
+    pub offset: Option<u64>,
+    /// Base64.
+    pub data: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StdinApplied {
+    pub outcome: StdinOutcome,
+    pub applied: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum StdinOutcome {
+    Applied,
+    Duplicate,
+    Gap,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Resize {
+    pub process: String,
+    pub size: TerminalSize,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Signal {
+    pub process: String,
+    /// A name, with or without `SIG`.
+    pub signal: String,
+    /// Also its process group.
+    #[serde(default)]
+    pub group: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Kill {
+    pub process: String,
+    pub signal: Option<String>,
+    pub grace_ms: Option<u64>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Killed {
+    pub already_exited: bool,
+    pub died: bool,
+    pub escalated: bool,
+    pub survivors: usize,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessInfo {
+    pub process: String,
+    pub face: String,
+    pub scope: String,
+    pub id: String,
+    pub pid: i32,
+    pub state: String,
+    pub exit: Option<ExitStatus>,
+    pub command: Vec<String>,
+    pub directory: Option<String>,
+    pub terminal: bool,
+    pub started_ms: u64,
+    pub started_by: String,
+    pub rss_bytes: u64,
+    pub cpu_ticks: u64,
+    pub output_bytes: u64,
+    pub kept_bytes: u64,
+    pub first_seq: u64,
+    pub last_seq: u64,
+    pub stdin_accepted: u64,
+    pub readers: usize,
+    pub stalled: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    pub version: String,
+    pub worker_pid: u32,
+    pub keeper_pid: u32,
+    pub processes: usize,
+    pub running: usize,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct UpgradeBinary {
+    /// Of the new binary, absolute.
+    pub path: String,
+}

@@ -1,0 +1,102 @@
+//! Lines of bytes with a limit.
+
+use memchr::memchr;
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// Read at a time.
+const CHUNK_BYTES: usize = 16 * 1024;
+/// A buffer larger than this is given back once it is empty.
+const KEPT_BYTES: usize = 64 * 1024;
+
+/// What comes next on a connection.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Line<'a> {
+    /// Without its newline.
+    Whole(&'a [u8]),
+    /// The limit was reached before a newline came. Nothing can be read any more.
+    TooLong,
+    /// The peer closed in the middle of a line.
+    Cut(&'a [u8]),
+    End,
+}
+
+/// Splits what a peer sends into lines of less than `limit` bytes.
+pub struct Lines<R> {
+    reader: R,
+    buffer: Vec<u8>,
+    /// Bytes of the buffer that belong to lines already returned.
+    taken: usize,
+    /// Bytes of the buffer in which there is no newline.
+    searched: usize,
+    limit: usize,
+}
+
+impl<R: AsyncRead + Unpin> Lines<R> {
+    pub fn new(reader: R, limit: usize) -> Lines<R> {
+        Lines { reader, buffer: Vec::new(), taken: 0, searched: 0, limit }
+    }
+
+    /// The next line. Safe to cancel: what was read is kept.
+    pub async fn next(&mut self) -> std::io::Result<Line<'_>> {
+        self.buffer.drain(..self.taken);
+        self.searched = self.searched.saturating_sub(self.taken);
+        self.taken = 0;
+        if self.buffer.is_empty() && self.buffer.capacity() > KEPT_BYTES {
+            self.buffer = Vec::new();
+        }
+        loop {
+            if let Some(at) = memchr(b'\n', &self.buffer[self.searched..]) {
+                let end = self.searched + at;
+                self.taken = end + 1;
+                self.searched = self.taken;
+                return Ok(if end < self.limit { Line::Whole(&self.buffer[..end]) } else { Line::TooLong });
+            }
+            self.searched = self.buffer.len();
+            if self.buffer.len() >= self.limit {
+                return Ok(Line::TooLong);
+            }
+            self.buffer.reserve(CHUNK_BYTES);
+            if self.reader.read_buf(&mut self.buffer).await? == 0 {
+                self.taken = self.buffer.len();
+                return Ok(if self.buffer.is_empty() { Line::End } else { Line::Cut(&self.buffer) });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn all(input: &[u8], limit: usize) -> Vec<String> {
+        let mut lines = Lines::new(input, limit);
+        let mut seen = Vec::new();
+        loop {
+            let line = lines.next().await.unwrap();
+            let (text, last) = match line {
+                Line::Whole(bytes) => (String::from_utf8_lossy(bytes).into_owned(), false),
+                Line::Cut(bytes) => (format!("cut {}", String::from_utf8_lossy(bytes)), true),
+                Line::TooLong => ("too long".to_owned(), true),
+                Line::End => ("end".to_owned(), true),
+            };
+            seen.push(text);
+            if last {
+                return seen;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn lines_come_whole_and_a_cut_one_is_told() {
+        assert_eq!(all(b"a\n\nbc\n", 10).await, ["a", "", "bc", "end"]);
+        assert_eq!(all(b"a\nb", 10).await, ["a", "cut b"]);
+        assert_eq!(all(b"", 10).await, ["end"]);
+    }
+
+    #[tokio::test]
+    async fn the_limit_counts_the_line_without_its_newline() {
+        assert_eq!(all(b"123456789\n", 10).await, ["123456789", "end"]);
+        assert_eq!(all(b"1234567890\n", 10).await, ["too long"]);
+        assert_eq!(all(&[b'x'; 100_000], 10).await, ["too long"]);
+    }
+}
