@@ -248,7 +248,7 @@ async fn status(engine: &Engine) -> Outcome {
 
 async fn upgrade<U: Upgrade>(program: &U, params: UpgradeBinary) -> Outcome {
     let internal = |message: String| Failure { kind: "upgrade".into(), message };
-    let binary = outpost_sys::file::open(&params.path, outpost_sys::file::Open::Read);
+    let binary = outpost_sys::file::open(&params.path, outpost_sys::file::Open::Program);
     let binary = binary.map_err(|errno| internal(format!("open {}: {errno}", params.path)))?;
     program.upgrade(binary).await.map_err(internal)?;
     answer(&())

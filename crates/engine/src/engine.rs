@@ -20,7 +20,7 @@ use outpost_sys::{Errno, cgroup, file, pipe, pty};
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -104,6 +104,7 @@ pub(crate) struct Shared {
     table: Mutex<Table>,
     last_slot: AtomicU64,
     notices: watch::Sender<Option<Notice>>,
+    pub(crate) keeper_pid: AtomicU32,
     /// Whether ended processes of earlier lives have been entered.
     loaded: watch::Sender<bool>,
 }
@@ -209,6 +210,10 @@ impl Engine {
         let entries = handover::receive_table(&mut link)?;
         let slots = store.slots();
         let last_slot = slots.iter().map(|slot| slot.0).chain(entries.iter().map(|entry| entry.slot)).max().unwrap_or(0);
+        let keeper_pid = match lifecycle {
+            Lifecycle::Daemon { .. } => std::os::unix::process::parent_id(),
+            Lifecycle::Embedded => std::process::id(),
+        };
         let waker = Waker::new().map_err(|errno| Error::io("set up", "the event loop", errno))?;
         let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
         let shared = Arc::new(Shared {
@@ -220,6 +225,7 @@ impl Engine {
             table: Mutex::default(),
             last_slot: AtomicU64::new(last_slot),
             notices: watch::Sender::new(None),
+            keeper_pid: AtomicU32::new(keeper_pid),
             loaded: watch::Sender::new(false),
         });
         let mut reactor = Reactor::new(shared.clone(), receiver, link, lifecycle)?;
@@ -341,6 +347,11 @@ impl Engine {
     /// Tells the keeper that this worker has done something for somebody.
     pub async fn serving(&self) -> Result<()> {
         self.shared.command(Command::Serving).await
+    }
+
+    /// The process that keeps ours.
+    pub fn keeper_pid(&self) -> u32 {
+        self.shared.keeper_pid.load(Ordering::Relaxed)
     }
 
     /// What the keeper wants of us, as it comes.

@@ -21,7 +21,7 @@ use outpost_sys::{Errno, file, message, pidfd, pipe, procfs};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -52,9 +52,7 @@ pub(crate) fn receive_table(link: &mut Link) -> Result<Vec<Entry>> {
                 if fds.len() != held.len() + usize::from(pidfd) {
                     return Err(Error::io("receive", "the keeper's table: descriptors are missing", Errno::MFILE));
                 }
-                let mut fds = fds.into_iter();
-                let pidfd = if pidfd { fds.next() } else { None };
-                entries.push(Entry { slot, pid, standing, pidfd, held: held.iter().zip(fds).collect() });
+                entries.push(Entry::new(slot, pid, standing, pidfd, &held, fds));
             }
             // Said to a worker before us.
             Received::Event(..) => {}
@@ -212,8 +210,8 @@ impl Reactor {
             return;
         };
         tracing::warn!("the keeper died; starting another");
-        let link = match start_keeper(binary, arguments) {
-            Ok(link) => link,
+        let (link, keeper_pid) = match start_keeper(binary, arguments) {
+            Ok(started) => started,
             Err(error) => {
                 // Without a keeper a crash of ours would lose everything: end now, while the children's pipes hold.
                 tracing::error!(%error, "no keeper can be started; children live as long as this worker");
@@ -224,6 +222,7 @@ impl Reactor {
         let _not_registered = self.epoll.remove(&self.link);
         let unsent = self.link.take_unsent();
         self.link = Link::new(link);
+        self.shared.keeper_pid.store(keeper_pid, Ordering::Relaxed);
         if let Err(errno) = self.epoll.add(&self.link, LINK, Interest::Read) {
             tracing::error!(%errno, "cannot watch the new keeper");
         }
@@ -289,6 +288,12 @@ impl Reactor {
 }
 
 impl Entry {
+    pub(crate) fn new(slot: u64, pid: i32, standing: Standing, pidfd: bool, held: &Roles, fds: Vec<OwnedFd>) -> Entry {
+        let mut fds = fds.into_iter();
+        let pidfd = if pidfd { fds.next() } else { None };
+        Entry { slot, pid, standing, pidfd, held: held.iter().zip(fds).collect() }
+    }
+
     fn pipe(&mut self, read: u8, write: u8) -> Option<Pipe> {
         Some(Pipe { read: self.held.remove(&read)?, write: self.held.remove(&write)? })
     }
@@ -328,8 +333,8 @@ fn born(shared: &Shared, slot: Slot, starting: &Starting) -> Birth {
     }
 }
 
-/// Starts a keeper that knows this worker and nothing else yet. Returns the link to it.
-fn start_keeper(binary: &OwnedFd, arguments: &[CString]) -> Result<OwnedFd> {
+/// Starts a keeper that knows this worker and nothing else yet. Returns the link to it and its pid.
+fn start_keeper(binary: &OwnedFd, arguments: &[CString]) -> Result<(OwnedFd, u32)> {
     const STATE_FD: i32 = 4;
     const BINARY_FD: i32 = 5;
     const LINK_FD: i32 = 6;
@@ -363,7 +368,7 @@ fn start_keeper(binary: &OwnedFd, arguments: &[CString]) -> Result<OwnedFd> {
         (its.as_fd(), LINK_FD),
         (own_pidfd.as_fd(), PIDFD),
     ];
-    spawn::spawn(&spawn::Child {
+    let started = spawn::spawn(&spawn::Child {
         program: Program::Open(binary.as_fd()),
         arguments: &[c"outpost", c"keeper", c"--state", c"4"],
         environment: &environment,
@@ -376,5 +381,5 @@ fn start_keeper(binary: &OwnedFd, arguments: &[CString]) -> Result<OwnedFd> {
         cgroup: None,
     })
     .map_err(|failure| io(failure.errno))?;
-    Ok(ours)
+    Ok((ours, started.pid.cast_unsigned()))
 }

@@ -88,7 +88,7 @@ impl Link {
         let mut bytes = [0; MESSAGE_BYTES];
         let mut fds = Vec::new();
         match message::receive(&self.socket, &mut bytes, &mut fds) {
-            Ok(Some(_)) => match Event::decode(&bytes) {
+            Ok(Some(len)) => match bytes.get(..len).and_then(Event::decode) {
                 Some(event) => Received::Event(event, fds),
                 None => Received::Nothing,
             },

@@ -2,6 +2,7 @@
 
 use crate::child::{COLLECT, Child, HOT_PIPE_BYTES, PIPE_BYTES, Starting, open_nowhere, stream_index};
 use crate::engine::{Lifecycle, Notice, Shared};
+use crate::handover::Entry;
 use crate::input::Delivery;
 use crate::link::{Link, Received, role};
 use crate::process::{Os, Process};
@@ -540,7 +541,11 @@ impl Reactor {
 
     fn hear(&mut self, event: Event, fds: Vec<OwnedFd>) {
         match event {
+            Event::Entry { slot, pid, standing, pidfd, held } if !self.children.contains_key(&slot) => {
+                self.adopt_all(vec![Entry::new(slot, pid, standing, pidfd, &held, fds)]);
+            }
             Event::Entry { slot, pid, standing, .. } => match standing {
+                Standing::Starting => {}
                 Standing::Running => self.started(slot, pid, fds.into_iter().next()),
                 Standing::Ended(exit) => {
                     self.started(slot, pid, fds.into_iter().next());

@@ -10,7 +10,7 @@ use crate::{LINK_VERSION, Roles, Targets};
 use outpost_sys::epoll::{Epoll, Interest, Ready};
 use outpost_sys::pidfd::{self, Exit, How};
 use outpost_sys::signal::{Signal, SignalFd, ignore_sigpipe};
-use outpost_sys::spawn::{self, Child, Failure, Program, Step};
+use outpost_sys::spawn::{self, Child, Failure, Program, Report, Step};
 use outpost_sys::{Errno, Result, file, limits, message, pipe};
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -23,6 +23,9 @@ const LINK: u64 = 2;
 const WORKER: u64 = 3;
 pub(crate) const CANDIDATE_LINK: u64 = 4;
 pub(crate) const CANDIDATE: u64 = 5;
+
+/// Added to a slot, the token of its child's report.
+const REPORT: u64 = 1 << 63;
 
 /// Requests handled before others get their turn.
 const REQUESTS_AT_ONCE: usize = 64;
@@ -76,7 +79,15 @@ impl Keeper {
             let pidfd = (stored.pidfd >= 0).then(|| file::inherited(stored.pidfd)).transpose()?;
             let held = stored.held.iter().map(|(role, fd)| Ok((*role, file::inherited(*fd)?)));
             let held = held.collect::<Result<Vec<_>>>()?;
-            let entry = Entry { pid: stored.pid, standing: stored.standing, pidfd, held, untold: Untold::Nothing };
+            let report = (stored.report >= 0).then(|| file::inherited(stored.report)).transpose()?;
+            let entry = Entry {
+                pid: stored.pid,
+                standing: stored.standing,
+                pidfd,
+                held,
+                report: report.map(Report::inherited),
+                untold: Untold::Nothing,
+            };
             keeper.insert(stored.slot, entry)?;
         }
         match &state.worker {
@@ -150,6 +161,7 @@ impl Keeper {
             WORKER => self.worker_ended(),
             CANDIDATE_LINK => self.handle_candidate(),
             CANDIDATE => self.candidate_failed(Errno::CHILD),
+            token if token & REPORT != 0 => self.look_at_report(token & !REPORT),
             slot => self.look_at(slot),
         }
     }
@@ -157,13 +169,23 @@ impl Keeper {
     // Children.
 
     fn insert(&mut self, slot: u64, entry: Entry) -> Result<()> {
-        if entry.standing == Standing::Running
-            && let Some(pidfd) = &entry.pidfd
-        {
-            self.epoll.add(pidfd, slot, Interest::Read)?;
-        }
+        let watched = match &entry.pidfd {
+            Some(pidfd) if entry.lives() => self.epoll.add(pidfd, slot, Interest::Read),
+            _ => Ok(()),
+        };
+        let watched = watched.and_then(|()| match &entry.report {
+            Some(report) => self.epoll.add(report, slot | REPORT, Interest::Read),
+            None => Ok(()),
+        });
+        // Even one that cannot be watched must be known.
         self.table.insert(slot, entry);
-        Ok(())
+        watched
+    }
+
+    fn look_at_report(&mut self, slot: u64) {
+        if let Some(entry) = self.table.get_mut(&slot) {
+            self.news |= entry.look_at_report();
+        }
     }
 
     fn look_at(&mut self, slot: u64) {
@@ -180,7 +202,7 @@ impl Keeper {
     /// Looks at every child, and reaps orphans that became ours because we are a subreaper.
     fn look_at_children(&mut self) {
         while let Ok(Some(pid)) = pidfd::ended_child() {
-            let slot = self.table.iter().find(|(_, entry)| entry.pid == pid && entry.standing == Standing::Running);
+            let slot = self.table.iter().find(|(_, entry)| entry.pid == pid && entry.lives());
             match slot.map(|(slot, _)| *slot) {
                 Some(slot) => self.look_at(slot),
                 None if self.is_worker(pid) => break,
@@ -224,8 +246,8 @@ impl Keeper {
         let mut bytes = [0; MESSAGE_BYTES];
         let mut fds = Vec::new();
         match message::receive(&worker.link, &mut bytes, &mut fds) {
-            Ok(Some(_)) => {
-                match Request::decode(&bytes) {
+            Ok(Some(len)) => {
+                match bytes.get(..len).and_then(Request::decode) {
                     Some(request) => self.act(request, fds),
                     None => log(format_args!("the worker sent a message that is none; ignored")),
                 }
@@ -262,7 +284,7 @@ impl Keeper {
             }
             Request::Signal { slot, signal, group } => self.signal(slot, signal, group),
             Request::Forget { slot } => {
-                if slot != OWN_SLOT && self.table.get(&slot).is_some_and(|entry| entry.standing != Standing::Running) {
+                if slot != OWN_SLOT && self.table.get(&slot).is_some_and(|entry| !entry.lives()) {
                     self.table.remove(&slot);
                 }
             }
@@ -288,17 +310,11 @@ impl Keeper {
     }
 
     fn spawn(&mut self, slot: u64, cgroup: bool, held: Roles, targets: Targets, fds: Vec<OwnedFd>) {
-        if slot < SLOT_MIN || self.table.contains_key(&slot) {
+        if slot < SLOT_MIN || slot & REPORT != 0 || self.table.contains_key(&slot) {
             log(format_args!("the worker asked for slot {slot:x}, which is taken; ignored"));
             return;
         }
-        let entry = match self.try_spawn(cgroup, held, targets, fds) {
-            Ok(entry) => entry,
-            Err(failure) => {
-                let standing = Standing::Failed(failure);
-                Entry { pid: 0, standing, pidfd: None, held: Vec::new(), untold: Untold::Standing }
-            }
-        };
+        let entry = self.try_spawn(cgroup, held, targets, fds).unwrap_or_else(Entry::failed);
         self.news = true;
         if let Err(errno) = self.insert(slot, entry) {
             log(format_args!("cannot watch the child of slot {slot:x} ({errno})"));
@@ -330,7 +346,7 @@ impl Keeper {
         let spec = SpecRef::decode(&spec).ok_or(prepare(Errno::INVAL))?;
         // Should we die in the middle, the worker knows that the child may exist.
         pipe::write_byte(&birth).map_err(prepare)?;
-        let started = spawn::spawn(&Child {
+        let begun = spawn::begin(&Child {
             program: Program::Path(spec.program),
             arguments: &spec.arguments,
             environment: &spec.environment,
@@ -343,11 +359,12 @@ impl Keeper {
             cgroup: cgroup.as_ref().map(AsFd::as_fd),
         })?;
         Ok(Entry {
-            pid: started.pid,
-            standing: Standing::Running,
-            pidfd: Some(started.pidfd),
+            pid: begun.pid,
+            standing: Standing::Starting,
+            pidfd: Some(begun.pidfd),
             held,
-            untold: Untold::Start,
+            report: Some(begun.report),
+            untold: Untold::Nothing,
         })
     }
 
@@ -356,14 +373,14 @@ impl Keeper {
         let has_pidfd = slot != OWN_SLOT && !matches!(standing, Standing::Failed(_));
         let pidfd = if has_pidfd { fds.next() } else { None };
         let held = held.iter().zip(fds).collect();
-        if let Err(errno) = self.insert(slot, Entry { pid, standing, pidfd, held, untold: Untold::Nothing }) {
+        if let Err(errno) = self.insert(slot, Entry { pid, standing, pidfd, held, report: None, untold: Untold::Nothing }) {
             log(format_args!("cannot watch the child of slot {slot:x} ({errno})"));
         }
     }
 
     /// Signals go to a child only while it is not reaped: its number cannot have become a stranger's.
     fn signal(&mut self, slot: u64, signal: Signal, group: bool) {
-        let Some(entry) = self.table.get(&slot).filter(|entry| entry.standing == Standing::Running) else { return };
+        let Some(entry) = self.table.get(&slot).filter(|entry| entry.lives()) else { return };
         let Some(pidfd) = &entry.pidfd else { return };
         let sent = match group.then(|| pidfd::signal_group(pidfd, signal)) {
             // Before Linux 6.9. Only a parent knows that a group's number is still its child's.

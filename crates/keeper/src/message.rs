@@ -49,6 +49,8 @@ impl Numbers {
 /// How an entry stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
+    /// On its way to exec.
+    Starting,
     Running,
     Ended(Exit),
     /// It never ran.
@@ -109,6 +111,7 @@ pub enum Event {
 fn put_standing(out: &mut Writer, standing: &Standing) {
     let (kind, a, b, exit) = match standing {
         Standing::Running => (0, 0, 0, Exit::UNKNOWN),
+        Standing::Starting => (5, 0, 0, Exit::UNKNOWN),
         Standing::Ended(exit) => match exit.how {
             How::Code(code) => (1, code, 0, *exit),
             How::Signal(signal) => (2, signal, 0, *exit),
@@ -133,6 +136,7 @@ fn get_standing(from: &mut Reader<'_>) -> Option<Standing> {
         1 => ended(How::Code(number)),
         2 => ended(How::Signal(number)),
         3 => ended(How::Unknown),
+        5 => Standing::Starting,
         4 => Standing::Failed(Failure { step: Step::from_number(step)?, errno: Errno::from_raw_os_error(number) }),
         _ => return None,
     })
@@ -171,6 +175,11 @@ fn get_what(from: &mut Reader<'_>) -> Option<What> {
 fn fixed(mut out: Writer) -> [u8; MESSAGE_BYTES] {
     out.bytes.resize(MESSAGE_BYTES, 0);
     out.bytes.first_chunk().copied().unwrap_or([0; MESSAGE_BYTES])
+}
+
+/// Another version's message, be it shorter or longer, is none of ours.
+fn whole(bytes: &[u8]) -> Option<&[u8]> {
+    Some(bytes).filter(|bytes| bytes.len() == MESSAGE_BYTES)
 }
 
 impl Request {
@@ -225,7 +234,7 @@ impl Request {
 
     /// `None` for bytes that are no request.
     pub fn decode(bytes: &[u8]) -> Option<Request> {
-        let mut from = Reader::new(bytes);
+        let mut from = Reader::new(whole(bytes)?);
         Some(match from.u8()? {
             1 => Request::Hello { version: from.u32()? },
             2 => Request::Serving,
@@ -279,7 +288,7 @@ impl Event {
 
     /// `None` for bytes that are no event.
     pub fn decode(bytes: &[u8]) -> Option<Event> {
-        let mut from = Reader::new(bytes);
+        let mut from = Reader::new(whole(bytes)?);
         Some(match from.u8()? {
             1 => {
                 let (slot, pid, standing) = get_entry(&mut from)?;
@@ -305,7 +314,7 @@ mod tests {
         let exit = Exit { how: How::Signal(9), user_ms: 1, system_ms: u32::MAX, rss_max_kb: 3 };
         let failure = Failure { step: Step::Directory, errno: Errno::NOENT };
         let roles = Roles::new(0..16).unwrap();
-        let standings = [Standing::Running, Standing::Ended(exit), Standing::Ended(Exit::UNKNOWN), Standing::Failed(failure)];
+        let standings = [Standing::Starting, Standing::Running, Standing::Ended(exit), Standing::Ended(Exit::UNKNOWN), Standing::Failed(failure)];
         let mut requests = vec![
             Request::Hello { version: 7 },
             Request::Serving,

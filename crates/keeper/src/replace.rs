@@ -54,7 +54,7 @@ impl Keeper {
         let Some(candidate) = &mut self.candidate else { return };
         let mut bytes = [0; MESSAGE_BYTES];
         let hello = match message::receive(&candidate.worker.link, &mut bytes, &mut Vec::new()) {
-            Ok(Some(_)) => Request::decode(&bytes),
+            Ok(Some(len)) => bytes.get(..len).and_then(Request::decode),
             Err(Errno::AGAIN) => return,
             Ok(None) | Err(_) => return self.candidate_failed(Errno::PIPE),
         };
@@ -156,6 +156,7 @@ impl Keeper {
             standing: entry.standing,
             pidfd: entry.pidfd.as_ref().map_or(-1, AsRawFd::as_raw_fd),
             held: entry.held.iter().map(|(role, fd)| (*role, fd.as_raw_fd())).collect(),
+            report: entry.report.as_ref().map_or(-1, AsRawFd::as_raw_fd),
         });
         State {
             binary,
@@ -170,6 +171,9 @@ impl Keeper {
         for entry in self.table.values() {
             for fd in entry.pidfd.iter().chain(entry.held.iter().map(|(_, fd)| fd)) {
                 file::set_inherited(fd, inherited)?;
+            }
+            if let Some(report) = &entry.report {
+                file::set_inherited(report, inherited)?;
             }
         }
         if let Some(worker) = &self.worker {

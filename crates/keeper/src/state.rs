@@ -33,6 +33,8 @@ pub struct StoredEntry {
     /// -1 when there is none.
     pub pidfd: i32,
     pub held: Vec<(u8, i32)>,
+    /// Where a child that is starting reports; -1 otherwise.
+    pub report: i32,
 }
 
 /// All a keeper needs to begin. Descriptors are numbers that it inherits.
@@ -70,6 +72,7 @@ impl State {
         for entry in &self.entries {
             put_entry(&mut out, entry.slot, entry.pid, &entry.standing);
             out.i32(entry.pidfd);
+            out.i32(entry.report);
             out.u8(u8::try_from(entry.held.len()).unwrap_or(u8::MAX));
             for (role, fd) in &entry.held {
                 out.u8(*role);
@@ -102,9 +105,10 @@ impl State {
 fn stored_entry(from: &mut Reader<'_>) -> Option<StoredEntry> {
     let (slot, pid, standing) = get_entry(from)?;
     let pidfd = from.i32()?;
+    let report = from.i32()?;
     let held_count = from.u8()?;
     let held = (0..held_count).map(|_| Some((from.u8()?, from.i32()?))).collect::<Option<Vec<_>>>()?;
-    Some(StoredEntry { slot, pid, standing, pidfd, held })
+    Some(StoredEntry { slot, pid, standing, pidfd, held, report })
 }
 
 #[cfg(test)]
@@ -119,8 +123,8 @@ mod tests {
             worker: Some(Running { pid: 1, pidfd: 2, link: 3, served: true }),
             replaced: true,
             entries: vec![
-                StoredEntry { slot: 0, pid: 0, standing: Standing::Running, pidfd: -1, held: vec![(1, 7)] },
-                StoredEntry { slot: 99, pid: 8, standing: Standing::Ended(Exit::UNKNOWN), pidfd: 4, held: vec![(0, 5), (9, 6)] },
+                StoredEntry { slot: 0, pid: 0, standing: Standing::Running, pidfd: -1, held: vec![(1, 7)], report: -1 },
+                StoredEntry { slot: 99, pid: 8, standing: Standing::Ended(Exit::UNKNOWN), pidfd: 4, held: vec![(0, 5), (9, 6)], report: 8 },
             ],
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::message::{Roles, Standing};
 use outpost_sys::pidfd::{self, Exit};
+use outpost_sys::spawn::{self, Failure, Progress, Report};
 use outpost_sys::{Errno, Result};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,6 +25,8 @@ pub(crate) struct Entry {
     /// None when it never ran, and for the daemon's own slot.
     pub(crate) pidfd: Option<OwnedFd>,
     pub(crate) held: Vec<(u8, OwnedFd)>,
+    /// While it is starting.
+    pub(crate) report: Option<Report>,
     pub(crate) untold: Untold,
 }
 
@@ -41,7 +44,12 @@ pub(crate) enum Untold {
 
 impl Entry {
     pub(crate) fn own() -> Entry {
-        Entry { pid: 0, standing: Standing::Running, pidfd: None, held: Vec::new(), untold: Untold::Nothing }
+        Entry { pid: 0, standing: Standing::Running, pidfd: None, held: Vec::new(), report: None, untold: Untold::Nothing }
+    }
+
+    /// A child that could not even be begun.
+    pub(crate) fn failed(failure: Failure) -> Entry {
+        Entry { standing: Standing::Failed(failure), untold: Untold::Standing, ..Entry::own() }
     }
 
     pub(crate) fn roles(&self) -> Roles {
@@ -68,9 +76,37 @@ impl Entry {
         pidfd.map(AsFd::as_fd).into_iter().chain(held).collect()
     }
 
+    /// Whether there is a process that has not been reaped.
+    pub(crate) fn lives(&self) -> bool {
+        matches!(self.standing, Standing::Starting | Standing::Running)
+    }
+
+    /// Looks how far a starting child is. True when it has started or failed.
+    pub(crate) fn look_at_report(&mut self) -> bool {
+        let Some(report) = self.report.as_ref() else { return false };
+        self.standing = match report.read() {
+            Progress::Pending => return false,
+            Progress::Executed => Standing::Running,
+            Progress::Failed(failure) => {
+                if let Some(pidfd) = self.pidfd.take() {
+                    spawn::bury(&pidfd);
+                }
+                self.held.clear();
+                Standing::Failed(failure)
+            }
+        };
+        self.report = None;
+        if self.untold == Untold::Nothing {
+            self.untold = Untold::Start;
+        }
+        true
+    }
+
     /// Looks whether the process has ended and notes how. True when there is news.
     pub(crate) fn look(&mut self) -> bool {
-        let Some(pidfd) = self.pidfd.as_ref().filter(|_| self.standing == Standing::Running) else { return false };
+        // One that was killed on its way to exec has not failed: it ran, if only as a copy of us.
+        self.look_at_report();
+        let Some(pidfd) = self.pidfd.as_ref().filter(|_| self.lives()) else { return false };
         let exit = match pidfd::reap(pidfd) {
             Ok(Some(exit)) => exit,
             Ok(None) => return false,
@@ -86,8 +122,9 @@ impl Entry {
         true
     }
 
-    pub(crate) fn ended(&mut self, exit: Exit) {
+    fn ended(&mut self, exit: Exit) {
         self.standing = Standing::Ended(exit);
+        self.report = None;
         if self.untold == Untold::Nothing {
             self.untold = Untold::Standing;
         }

@@ -1,1 +1,39 @@
-fn main(){}
+//! The binary: command line and wiring. Everything of substance is in the crates below.
+
+#![forbid(unsafe_code)]
+
+mod cli;
+mod paths;
+mod roles;
+mod serve;
+mod worker;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // The keeper must stay small: it never sees the argument parser, the logger or the runtime.
+    let mut arguments = std::env::args();
+    if arguments.nth(1).as_deref() == Some("keeper") {
+        return keeper(arguments.next().as_deref(), arguments.next().as_deref());
+    }
+    cli::run()
+}
+
+/// `keeper --state N` is the keeper itself; `keeper --check N` says whether this binary could take that state over.
+fn keeper(how: Option<&str>, state: Option<&str>) -> ExitCode {
+    let Some(state) = state.and_then(|number| number.parse().ok()) else {
+        eprintln!("outpost: the keeper is started by `outpost serve`, not by hand");
+        return ExitCode::from(2);
+    };
+    match how {
+        Some("--check") if outpost_keeper::check(state) => ExitCode::SUCCESS,
+        Some("--state") => match outpost_keeper::Keeper::from_state(state) {
+            Ok(keeper) => ExitCode::from(keeper.run()),
+            Err(errno) => {
+                eprintln!("outpost keeper: cannot begin from the state handed over: {errno}");
+                ExitCode::FAILURE
+            }
+        },
+        _ => ExitCode::FAILURE,
+    }
+}

@@ -167,9 +167,9 @@ pub fn is_readable(fd: impl AsFd) -> bool {
 /// Waits until a descriptor is readable, for at most `patience`; false when it is not by then.
 pub fn wait_readable(fd: impl AsFd, patience: Duration) -> Result<bool> {
     use rustix::event::{PollFd, PollFlags, poll};
-    let deadline = std::time::Instant::now() + patience;
+    let begun = std::time::Instant::now();
     loop {
-        let left = deadline.saturating_duration_since(std::time::Instant::now());
+        let left = patience.saturating_sub(begun.elapsed());
         let timeout = Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(left.subsec_nanos()),

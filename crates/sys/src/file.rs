@@ -20,13 +20,15 @@ pub enum Open {
     Replace,
     /// An existing directory.
     Directory,
+    /// An existing program, to be executed by its descriptor. Links are followed: it may be one in /proc.
+    Program,
 }
 
 /// Opens `name` below the directory `dir`.
 pub fn open_at(dir: impl AsFd, name: impl AsRef<Path>, how: Open) -> Result<OwnedFd> {
-    let common = OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let common = if how == Open::Program { OFlags::CLOEXEC } else { OFlags::CLOEXEC | OFlags::NOFOLLOW };
     let flags = match how {
-        Open::Read => OFlags::RDONLY,
+        Open::Read | Open::Program => OFlags::RDONLY,
         Open::ReadWrite => OFlags::RDWR,
         Open::Create => OFlags::RDWR | OFlags::CREATE,
         Open::Replace => OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC,
@@ -220,4 +222,16 @@ pub fn read_cached_at(file: impl AsFd, buffer: &mut [u8], offset: u64) -> Result
         }
     }
     Ok(done)
+}
+
+/// Marks every descriptor from `first` on as closed by exec: what a parent left open is not for our children.
+pub fn close_on_exec_from(first: u32) -> Result<()> {
+    // SAFETY: plain numbers; nothing is closed now.
+    let marked = unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    if marked == 0 { Ok(()) } else { Err(crate::signal::last_errno()) }
+}
+
+/// Makes standard input an empty one.
+pub fn empty_stdin() -> Result<()> {
+    rustix::stdio::dup2_stdin(open("/dev/null", Open::Read)?)
 }

@@ -8,7 +8,7 @@ pub fn append(out: &mut Vec<u8>, data: &[u8]) {
     out.resize(begin + data.len().div_ceil(3) * 4, 0);
     let Some(place) = out.get_mut(begin..) else { return };
     // The place has exactly the length that the encoding has.
-    let written = STANDARD.encode_into(data, place).unwrap_or(0);
+    let written = STANDARD.encode_slice(data, place).unwrap_or(0);
     out.truncate(begin + written);
 }
 

@@ -1,0 +1,88 @@
+//! The command line.
+
+mod attach;
+mod list;
+mod manage;
+
+use crate::paths::{Dirs, Paths};
+use crate::{serve, worker};
+use clap::{Parser, Subcommand};
+use outpost_control::client::{CallError, Client};
+use std::process::ExitCode;
+
+/// Runs things on this host for agents and their humans, and loses none of them.
+#[derive(Parser)]
+#[command(name = "outpost", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(flatten)]
+    dirs: Dirs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the daemon in the foreground
+    Serve,
+    /// Started by the keeper
+    #[command(hide = true)]
+    Worker(worker::Given),
+    /// Run a command under the daemon; it survives this terminal, this connection and the daemon itself
+    Run(attach::Run),
+    /// Show what a process wrote, from the beginning or as it comes
+    Logs(attach::Logs),
+    /// List the processes of every face
+    Ps(list::Ps),
+    /// End a process and everything it started
+    Kill(manage::Kill),
+    /// Say whether the daemon runs, and as what
+    Status,
+    /// Continue with another binary, without losing a process
+    Upgrade(manage::UpgradeTo),
+    /// End the daemon and every process
+    Stop,
+}
+
+/// What went wrong, for standard error; the exit code says that it did.
+type Outcome = Result<ExitCode, String>;
+
+pub(crate) fn run() -> ExitCode {
+    let cli = Cli::parse();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("OUTPOST_LOG").unwrap_or_else(|_| "info".into()),
+        )
+        .init();
+    let outcome = cli.dirs.resolve().and_then(|paths| dispatch(cli.command, &paths));
+    outcome.unwrap_or_else(|reason| {
+        eprintln!("outpost: {reason}");
+        ExitCode::FAILURE
+    })
+}
+
+fn dispatch(command: Command, paths: &Paths) -> Outcome {
+    match command {
+        Command::Serve => Err(serve::serve(paths)),
+        Command::Worker(given) => Ok(worker::run(paths, &given)),
+        Command::Run(run) => attach::run(paths, run),
+        Command::Logs(logs) => attach::logs(paths, &logs),
+        Command::Ps(ps) => list::ps(paths, &ps),
+        Command::Kill(kill) => manage::kill(paths, &kill),
+        Command::Status => manage::status(paths),
+        Command::Upgrade(upgrade) => manage::upgrade(paths, &upgrade),
+        Command::Stop => manage::stop(paths),
+    }
+}
+
+/// A connection to the daemon, or what to do to have one.
+fn connect(paths: &Paths) -> Result<Client, String> {
+    let socket = paths.control_socket();
+    Client::connect(&socket).map_err(|error| {
+        format!("no daemon answers on {} ({error}); start one with `outpost serve`", socket.display())
+    })
+}
+
+fn explain(error: CallError) -> String {
+    error.to_string()
+}

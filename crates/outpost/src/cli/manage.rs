@@ -1,0 +1,91 @@
+//! `outpost kill`, `status`, `upgrade`, `stop`.
+
+use super::{Outcome, connect, explain};
+use crate::paths::Paths;
+use clap::Args;
+use outpost_control::client::CallError;
+use outpost_control::wire::{self, Killed, Status};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+#[derive(Args)]
+pub(super) struct Kill {
+    /// The id, or the number that `outpost run --detach` printed
+    process: String,
+    /// The signal to begin with
+    #[arg(short, long, default_value = "TERM")]
+    signal: String,
+    /// How long it may take before everything it started is killed
+    #[arg(long, default_value_t = 3000, value_name = "MS")]
+    grace_ms: u64,
+}
+
+pub(super) fn kill(paths: &Paths, options: &Kill) -> Outcome {
+    let params = wire::Kill {
+        process: options.process.clone(),
+        signal: Some(options.signal.clone()),
+        grace_ms: Some(options.grace_ms),
+    };
+    let killed: Killed = connect(paths)?.call("kill", &params).map_err(explain)?;
+    println!(
+        "{}",
+        match killed {
+            Killed { already_exited: true, .. } => "had ended already".to_owned(),
+            Killed { died: true, escalated: false, .. } => "ended".to_owned(),
+            Killed { died: true, .. } => "did not end by itself and was killed with everything it started".to_owned(),
+            Killed { survivors, .. } => format!("still there; {survivors} descendants survive"),
+        }
+    );
+    Ok(if killed.died { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+pub(super) fn status(paths: &Paths) -> Outcome {
+    let status: Status = connect(paths)?.call("status", &()).map_err(explain)?;
+    println!(
+        "outpost {} is running: keeper {}, worker {}, {} of {} processes alive",
+        status.version, status.keeper_pid, status.worker_pid, status.running, status.processes
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(Args)]
+pub(super) struct UpgradeTo {
+    /// The new binary
+    #[arg(long, value_name = "PATH")]
+    binary: PathBuf,
+}
+
+/// How long a new worker may take to answer.
+const UPGRADE_PATIENCE: Duration = Duration::from_secs(15);
+
+pub(super) fn upgrade(paths: &Paths, options: &UpgradeTo) -> Outcome {
+    let before: Status = connect(paths)?.call("status", &()).map_err(explain)?;
+    let path = std::path::absolute(&options.binary).map_err(|error| error.to_string())?;
+    let params = wire::UpgradeBinary { path: path.display().to_string() };
+    match connect(paths)?.call::<()>("upgrade", &params) {
+        Err(CallError::Refused(failure)) => return Err(failure.message),
+        // The worker that was asked is gone by the time it could answer.
+        Ok(()) | Err(CallError::Lost(_)) => {}
+    }
+    let deadline = Instant::now() + UPGRADE_PATIENCE;
+    loop {
+        let now = connect(paths).and_then(|mut client| client.call::<Status>("status", &()).map_err(explain));
+        match now {
+            Ok(status) if status.worker_pid != before.worker_pid => {
+                println!("upgraded: outpost {}, {} processes kept", status.version, status.running);
+                return Ok(ExitCode::SUCCESS);
+            }
+            Ok(_) | Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
+            Ok(_) => return Err("the old worker is still the one that answers; see the daemon's log".into()),
+            Err(reason) => return Err(reason),
+        }
+    }
+}
+
+pub(super) fn stop(paths: &Paths) -> Outcome {
+    match connect(paths)?.call::<()>("stop", &()) {
+        Ok(()) | Err(CallError::Lost(_)) => Ok(ExitCode::SUCCESS),
+        Err(error) => Err(explain(error)),
+    }
+}

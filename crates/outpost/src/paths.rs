@@ -1,0 +1,88 @@
+//! Where the daemon keeps things: state that survives a reboot, sockets that do not.
+
+use clap::Args;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Directories, each settable.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Dirs {
+    /// Journals and everything else that survives a reboot [default: $XDG_STATE_HOME/outpost]
+    #[arg(long, global = true, value_name = "DIR", env = "OUTPOST_STATE_DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
+    /// Sockets and the lock [default: $XDG_RUNTIME_DIR/outpost]
+    #[arg(long, global = true, value_name = "DIR", env = "OUTPOST_RUNTIME_DIR")]
+    pub(crate) runtime_dir: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Paths {
+    pub(crate) state: PathBuf,
+    pub(crate) runtime: PathBuf,
+}
+
+impl Dirs {
+    pub(crate) fn resolve(&self) -> Result<Paths, String> {
+        let uid = outpost_sys::limits::effective_uid();
+        let state = match &self.state_dir {
+            Some(dir) => dir.clone(),
+            None => default_state()?,
+        };
+        let runtime = match &self.runtime_dir {
+            Some(dir) => dir.clone(),
+            None => environment_dir("XDG_RUNTIME_DIR").map_or_else(|| format!("/tmp/outpost-{uid}").into(), |dir| dir.join("outpost")),
+        };
+        Ok(Paths { state: absolute(&state)?, runtime: absolute(&runtime)? })
+    }
+}
+
+fn default_state() -> Result<PathBuf, String> {
+    if let Some(dir) = environment_dir("XDG_STATE_HOME") {
+        return Ok(dir.join("outpost"));
+    }
+    match environment_dir("HOME") {
+        Some(home) => Ok(home.join(".local/state/outpost")),
+        None => Err("neither XDG_STATE_HOME nor HOME is set; say where to keep state with --state-dir".into()),
+    }
+}
+
+/// Only absolute ones count, as the XDG specification has it.
+fn environment_dir(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, String> {
+    std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+impl Paths {
+    pub(crate) fn control_socket(&self) -> PathBuf {
+        self.runtime.join("control.sock")
+    }
+
+    pub(crate) fn lock(&self) -> PathBuf {
+        self.runtime.join("outpost.lock")
+    }
+
+    /// Makes both directories for this user only. One that belongs to somebody else is refused, not used.
+    pub(crate) fn create(&self) -> Result<(), String> {
+        for dir in [&self.state, &self.runtime] {
+            make_private(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+        }
+        Ok(())
+    }
+}
+
+fn make_private(dir: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let metadata = fs::symlink_metadata(dir)?;
+    if !metadata.is_dir() || metadata.uid() != outpost_sys::limits::effective_uid() {
+        return Err(io::Error::other("is not a directory of this user; choose another one"));
+    }
+    if metadata.mode() & 0o077 != 0 {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! `outpost serve`: takes the lock, writes the keeper's first state, and becomes the keeper.
+
+use crate::paths::Paths;
+use crate::roles;
+use outpost_keeper::state::{State, StoredEntry};
+use outpost_keeper::{OWN_SLOT, Standing};
+use outpost_sys::file::{self, Open};
+use outpost_sys::{limits, spawn};
+use std::ffi::CString;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+/// The daemon is the last to go when memory runs out: everything else can be started again by it.
+const OOM_SCORE: i32 = -900;
+
+/// Only returns when the daemon could not be started, with the reason.
+pub(crate) fn serve(paths: &Paths) -> String {
+    match prepare(paths) {
+        Ok((state, binary)) => become_keeper(&state, &binary),
+        Err(reason) => reason,
+    }
+}
+
+fn prepare(paths: &Paths) -> Result<(OwnedFd, OwnedFd), String> {
+    paths.create()?;
+    let lock = take_lock(&paths.lock())?;
+    let binary = file::open("/proc/self/exe", Open::Program).map_err(|errno| format!("cannot open this program: {errno}"))?;
+    let descriptors = limits::raise_descriptors().unwrap_or_else(|_| limits::descriptors());
+    let oom_score = limits::oom_score();
+    let shielded = limits::set_oom_score(OOM_SCORE).is_ok();
+    let mut arguments = vec![
+        c"outpost".to_owned(),
+        c"worker".to_owned(),
+        c"--state-dir".to_owned(),
+        c_string(&paths.state)?,
+        c"--runtime-dir".to_owned(),
+        c_string(&paths.runtime)?,
+    ];
+    let number = |limit: Option<u64>| limit.map_or("unlimited".to_owned(), |limit| limit.to_string());
+    let given = [("--descriptors", format!("{}:{}", number(descriptors.soft), number(descriptors.hard)))];
+    let score = shielded.then(|| ("--oom-score", oom_score.to_string()));
+    for (flag, value) in given.into_iter().chain(score) {
+        arguments.extend(CString::new(format!("{flag}={value}")));
+    }
+    let own = StoredEntry {
+        slot: OWN_SLOT,
+        pid: 0,
+        standing: Standing::Running,
+        pidfd: -1,
+        held: vec![(roles::LOCK, lock.as_raw_fd())],
+        report: -1,
+    };
+    let state = State { binary: binary.as_raw_fd(), arguments, worker: None, replaced: false, entries: vec![own] };
+    let hand_over = || -> outpost_sys::Result<OwnedFd> {
+        file::empty_stdin()?;
+        file::close_on_exec_from(3)?;
+        file::set_inherited(&lock, true)?;
+        file::set_inherited(&binary, true)?;
+        let state = file::sealed_memory("outpost-keeper", &state.encode())?;
+        file::set_inherited(&state, true)?;
+        Ok(state)
+    };
+    let state = hand_over().map_err(|errno| format!("cannot prepare the keeper: {errno}"))?;
+    // Held by the keeper from here on, by its number.
+    std::mem::forget(lock);
+    Ok((state, binary))
+}
+
+fn c_string(path: &Path) -> Result<CString, String> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| format!("{} contains a zero byte", path.display()))
+}
+
+/// Two daemons must not share sockets and journals.
+fn take_lock(path: &Path) -> Result<OwnedFd, String> {
+    let fail = |errno| format!("{}: {errno}", path.display());
+    let lock = file::open(path, Open::Create).map_err(fail)?;
+    if !file::try_lock(&lock).map_err(fail)? {
+        let owner = std::fs::read_to_string(path).unwrap_or_default();
+        return Err(format!("outpost is already running here (keeper {}); `outpost status` shows it", owner.trim()));
+    }
+    file::set_size(&lock, 0).map_err(fail)?;
+    file::write_all_at(&lock, format!("{}\n", std::process::id()).as_bytes(), 0).map_err(fail)?;
+    Ok(lock)
+}
+
+fn become_keeper(state: &OwnedFd, binary: &OwnedFd) -> String {
+    let number = CString::new(state.as_raw_fd().to_string()).unwrap_or_default();
+    let environment: Vec<CString> = std::env::vars_os()
+        .filter_map(|(name, value)| CString::new([name.into_vec(), b"=".to_vec(), value.into_vec()].concat()).ok())
+        .collect();
+    let environment: Vec<_> = environment.iter().map(CString::as_c_str).collect();
+    let errno = spawn::replace_self(binary.as_fd(), &[c"outpost", c"keeper", c"--state", &number], &environment);
+    format!("cannot become the keeper: {errno}")
+}

@@ -1,0 +1,149 @@
+//! The worker: the daemon proper. Started by the keeper only, as often as it takes.
+
+use crate::paths::Paths;
+use crate::roles;
+use clap::Args;
+use outpost_control::Upgrade;
+use outpost_engine::{Config, Engine, Lifecycle, Notice, ResourceLimit, What};
+use outpost_sys::file::{self, Open};
+use outpost_sys::spawn::DESCRIPTOR_LIMIT;
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::net::UnixListener as StdListener;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::net::UnixListener;
+use tokio::sync::mpsc;
+
+/// How long processes may take to end when the daemon does.
+const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A worker that has lived this long without failing counts as one that serves.
+const PROVEN_AFTER: Duration = Duration::from_secs(1);
+
+/// What the keeper was started with, for children to have it back.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Given {
+    /// Soft and hard limit on descriptors, `unlimited` or a number
+    #[arg(long, value_name = "SOFT:HARD")]
+    descriptors: Option<String>,
+    #[arg(long, allow_hyphen_values = true)]
+    oom_score: Option<i32>,
+}
+
+impl Given {
+    fn limits(&self) -> Vec<ResourceLimit> {
+        let number = |text: &str| if text == "unlimited" { Some(u64::MAX) } else { text.parse().ok() };
+        let parsed = self.descriptors.as_deref().and_then(|text| text.split_once(':'));
+        let limit = parsed.and_then(|(soft, hard)| {
+            Some(ResourceLimit { resource: DESCRIPTOR_LIMIT, soft: number(soft)?, hard: number(hard)? })
+        });
+        limit.into_iter().collect()
+    }
+}
+
+pub(crate) fn run(paths: &Paths, given: &Given) -> ExitCode {
+    match work(paths, given) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            tracing::error!("{reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn work(paths: &Paths, given: &Given) -> Result<(), String> {
+    let link = file::inherited(outpost_keeper::LINK_FD);
+    let link = link.map_err(|_| "the worker is started by the keeper, not by hand; use `outpost serve`".to_owned())?;
+    let binary = file::open("/proc/self/exe", Open::Program).map_err(|errno| format!("cannot open this program: {errno}"))?;
+    let arguments = std::env::args_os().filter_map(|argument| CString::new(argument.into_vec()).ok()).collect();
+    let config = Config { limits: given.limits(), oom_score: given.oom_score, ..Config::new(&paths.state) };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
+    let lifecycle = Lifecycle::Daemon { binary, arguments };
+    let (engine, own) = Engine::start(config, link, lifecycle).map_err(|error| error.to_string())?;
+    runtime.block_on(serve(paths, engine, own.into_iter().collect()))
+}
+
+async fn serve(paths: &Paths, engine: Engine, mut own: BTreeMap<u8, OwnedFd>) -> Result<(), String> {
+    let mut notices = engine.notices();
+    let listener = match own.remove(&roles::CONTROL) {
+        Some(socket) => StdListener::from(socket),
+        None => {
+            let socket = paths.control_socket();
+            let listener = bind(&socket)?;
+            let copy = listener.try_clone().map_err(|error| error.to_string())?;
+            engine.hold(roles::CONTROL, copy.into()).await.map_err(|error| error.to_string())?;
+            announce(&socket);
+            listener
+        }
+    };
+    listener.set_nonblocking(true).map_err(|error| error.to_string())?;
+    let listener = UnixListener::from_std(listener).map_err(|error| error.to_string())?;
+    let (stop, mut stops) = mpsc::channel(1);
+    tokio::spawn(outpost_control::serve(listener, engine.clone(), Program { engine: engine.clone(), stop }));
+    let proven = engine.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(PROVEN_AFTER).await;
+        let _stopping = proven.serving().await;
+    });
+    loop {
+        tokio::select! {
+            changed = notices.changed() => match changed.ok().and_then(|()| *notices.borrow_and_update()) {
+                // Everything is in the kernel or on disk; the next worker has it.
+                Some(Notice::Retire) => return Ok(()),
+                Some(Notice::Shutdown) => break,
+                Some(Notice::Reload) => tracing::info!("nothing to reload: there is no configuration yet"),
+                None => return Err("the engine has stopped".into()),
+            },
+            _ = stops.recv() => break,
+        }
+    }
+    let _gone_already = std::fs::remove_file(paths.control_socket());
+    engine.shut_down(SHUTDOWN_PATIENCE).await.map_err(|error| error.to_string())
+}
+
+/// We hold the lock, so a socket that is there is nobody's.
+fn bind(socket: &Path) -> Result<StdListener, String> {
+    let _not_there = std::fs::remove_file(socket);
+    let before = outpost_sys::limits::set_umask(0o177);
+    let bound = StdListener::bind(socket);
+    outpost_sys::limits::set_umask(before);
+    bound.map_err(|error| format!("cannot listen on {}: {error}", socket.display()))
+}
+
+/// Where each face listens, on standard output, once.
+fn announce(socket: &Path) {
+    let mut out = std::io::stdout();
+    let _nobody_reads = writeln!(
+        out,
+        "outpost {} is running\n  control  {}  try: outpost run -- uname -a",
+        env!("CARGO_PKG_VERSION"),
+        socket.display()
+    );
+}
+
+struct Program {
+    engine: Engine,
+    stop: mpsc::Sender<()>,
+}
+
+impl Upgrade for Program {
+    /// The keeper first: it is the one that must be able to hand everything to the worker that comes after.
+    async fn upgrade(&self, binary: OwnedFd) -> Result<(), String> {
+        for what in [What::Keeper, What::Worker] {
+            let copy = file::duplicate(&binary).map_err(|errno| errno.to_string())?;
+            let outcome = self.engine.replace(what, copy).await.map_err(|error| error.to_string())?;
+            outcome.map_err(|errno| format!("the new binary cannot take over from the {what:?}: {errno}"))?;
+        }
+        Ok(())
+    }
+
+    fn stop(&self) {
+        let _stopping_already = self.stop.try_send(());
+    }
+}

@@ -1,0 +1,181 @@
+//! The child's side of a start: everything between clone and exec, with nothing but system calls.
+
+use super::{DESCRIPTORS_MAX, Plan, Program, Standing, Step};
+use crate::signal::Set;
+use std::ffi::{CStr, c_int, c_uint};
+use std::os::fd::{AsRawFd, RawFd};
+use std::ptr;
+
+/// Becomes the program, or reports why not and ends.
+pub(super) fn run(plan: &Plan<'_>) -> ! {
+    let mut report = plan.report;
+    let Err((step, errno)) = become_program(plan, &mut report);
+    let mut bytes = [0; super::Report::BYTES];
+    bytes[0] = step as u8;
+    bytes[4..].copy_from_slice(&errno.to_ne_bytes());
+    // SAFETY: the buffer is valid for its length. Nobody but the parent, who may be gone, wants to know.
+    unsafe { libc::write(report, bytes.as_ptr().cast(), bytes.len()) };
+    // SAFETY: ends this child only, without running any of the parent's exit handlers.
+    unsafe { libc::_exit(127) }
+}
+
+type Stop = (Step, c_int);
+
+fn check(step: Step, result: c_int) -> std::result::Result<c_int, Stop> {
+    if result < 0 { Err((step, errno())) } else { Ok(result) }
+}
+
+fn errno() -> c_int {
+    // SAFETY: no arguments; it only says where.
+    let location = unsafe { libc::__errno_location() };
+    // SAFETY: the location is this thread's own.
+    unsafe { *location }
+}
+
+fn become_program(plan: &Plan<'_>, report: &mut RawFd) -> std::result::Result<std::convert::Infallible, Stop> {
+    let child = plan.child;
+    if plan.join_cgroup
+        && let Some(cgroup) = child.cgroup
+    {
+        write_once(Step::Cgroup, cgroup.as_raw_fd(), c"cgroup.procs", b"0")?;
+    }
+    let standing = match child.standing {
+        // SAFETY: a plain call on this process; no memory is touched.
+        Standing::Group => unsafe { libc::setpgid(0, 0) },
+        // SAFETY: as above.
+        Standing::Session | Standing::Terminal => unsafe { libc::setsid() },
+    };
+    check(Step::Standing, standing)?;
+    if let Some(score) = child.oom_score {
+        let mut text = [0u8; 12];
+        // Raising is always allowed and lowering to what it was is too, but never fail a start over it.
+        let _best_effort =
+            write_once(Step::Limits, libc::AT_FDCWD, c"/proc/self/oom_score_adj", decimal(score, &mut text));
+    }
+    let program = place_descriptors(plan, report)?;
+    if child.standing == Standing::Terminal {
+        // SAFETY: descriptor 0 is the terminal by now; the argument is a number.
+        check(Step::Standing, unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) })?;
+    }
+    for limit in child.limits {
+        let value = libc::rlimit { rlim_cur: limit.soft, rlim_max: limit.hard };
+        // SAFETY: the value lives across the call.
+        check(Step::Limits, unsafe { libc::setrlimit(limit.resource, &value) })?;
+    }
+    if let Some(umask) = child.umask {
+        // SAFETY: a plain call.
+        unsafe { libc::umask(umask) };
+    }
+    if let Some(directory) = child.directory {
+        // SAFETY: a valid C string.
+        check(Step::Directory, unsafe { libc::chdir(directory.as_ptr()) })?;
+    }
+    reset_signals();
+    match child.program {
+        Program::Path(path) => {
+            // SAFETY: null-ended arrays of valid C strings, prepared by the parent and unchanged since.
+            unsafe { libc::execve(path.as_ptr(), plan.arguments, plan.environment) };
+        }
+        Program::Open(_) => {
+            let (arguments, environment) = (plan.arguments.cast(), plan.environment.cast());
+            // SAFETY: as above.
+            unsafe { libc::execveat(program, c"".as_ptr(), arguments, environment, libc::AT_EMPTY_PATH) };
+        }
+    }
+    Err((Step::Exec, errno()))
+}
+
+/// Gives the child its descriptors under their numbers and closes all others but the report's, which exec closes.
+/// Returns the number of the open program.
+fn place_descriptors(plan: &Plan<'_>, report: &mut RawFd) -> std::result::Result<RawFd, Stop> {
+    let step = Step::Descriptors;
+    let child = plan.child;
+    // First out of the way of all targets, since a source may stand where another is to go.
+    let (report_at, program_at, first_parked) = (plan.above, plan.above + 1, plan.above + 2);
+    let mut parked = [(0, 0); DESCRIPTORS_MAX];
+    for (slot, (source, target)) in parked.iter_mut().zip(child.descriptors) {
+        *slot = (park(source.as_raw_fd(), first_parked)?, *target);
+    }
+    let program = match child.program {
+        Program::Open(file) => Some(park(file.as_raw_fd(), first_parked)?),
+        Program::Path(_) => None,
+    };
+    let parked_report = park(*report, first_parked)?;
+    // SAFETY: plain numbers.
+    *report = check(step, unsafe { libc::dup3(parked_report, report_at, libc::O_CLOEXEC) })?;
+    match program {
+        // SAFETY: plain numbers.
+        Some(program) => check(step, unsafe { libc::dup3(program, program_at, libc::O_CLOEXEC) })?,
+        // SAFETY: a plain number; not being open is fine.
+        None => unsafe { libc::close(program_at) },
+    };
+    for (copy, target) in parked.iter().take(child.descriptors.len()) {
+        // SAFETY: plain numbers; dup2 clears close-on-exec on the target.
+        check(step, unsafe { libc::dup2(*copy, *target) })?;
+    }
+    close_from(first_parked)?;
+    for number in 0..plan.above {
+        if !child.descriptors.iter().any(|(_, target)| *target == number) {
+            // SAFETY: a plain number; not being open is fine.
+            unsafe { libc::close(number) };
+        }
+    }
+    Ok(program_at)
+}
+
+/// A copy at or above `first`.
+fn park(fd: RawFd, first: RawFd) -> std::result::Result<RawFd, Stop> {
+    // SAFETY: plain numbers.
+    check(Step::Descriptors, unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, first) })
+}
+
+fn close_from(first: RawFd) -> std::result::Result<(), Stop> {
+    // SAFETY: plain numbers; the child's table is its own.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, first.cast_unsigned(), c_uint::MAX, 0) };
+    check(Step::Descriptors, closed as c_int).map(|_| ())
+}
+
+/// Default dispositions and an empty mask, whatever ours are.
+fn reset_signals() {
+    // The kernel's own struct and call: the C library's takes a lock for SIGABRT (since glibc 2.41), which the parent
+    // shares, and refuses the two signals it keeps for itself. All zeroes is the default disposition with no flags.
+    let action = [0u64; 4];
+    let before: *mut u64 = ptr::null_mut();
+    for signal in 1..=64 {
+        // SAFETY: the action is as long as the kernel's struct or longer and outlives the call; a null pointer asks for
+        // no copy of the one before. Numbers that cannot be changed are refused, which is what we want.
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), before, size_of::<u64>()) };
+    }
+    Set::of(&[]).install();
+}
+
+/// Opens a file for writing, writes once, closes: with nothing but system calls.
+fn write_once(step: Step, dir: RawFd, path: &CStr, bytes: &[u8]) -> std::result::Result<(), Stop> {
+    // SAFETY: a valid C string.
+    let file = check(step, unsafe { libc::openat(dir, path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC) })?;
+    // SAFETY: the buffer is valid for its length.
+    let written = unsafe { libc::write(file, bytes.as_ptr().cast(), bytes.len()) };
+    let outcome = check(step, written as c_int);
+    // SAFETY: opened above and not used afterwards.
+    unsafe { libc::close(file) };
+    outcome.map(|_| ())
+}
+
+/// The number in decimal digits, without allocating.
+fn decimal(number: i32, text: &mut [u8; 12]) -> &[u8] {
+    let mut rest = number.unsigned_abs();
+    let mut at = text.len();
+    loop {
+        at -= 1;
+        text[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    if number < 0 {
+        at -= 1;
+        text[at] = b'-';
+    }
+    &text[at..]
+}
