@@ -378,11 +378,17 @@ impl Engine {
             }
         };
         let _late = tokio::time::timeout(patience, finished).await;
-        self.shared.command(Command::Stop).await?;
-        if let Some(cgroups) = &self.shared.cgroups {
-            let _in_use = cgroups.remove();
-        }
-        Ok(())
+        let shared = self.shared.clone();
+        let clear = move || {
+            if let Some(cgroups) = &shared.cgroups {
+                for name in cgroups.names() {
+                    let _in_use = cgroups.group(&name).destroy(DESTROY_PATIENCE);
+                }
+                let _in_use = cgroups.remove();
+            }
+        };
+        tokio::task::spawn_blocking(clear).await.map_err(|_| Error::Stopped)?;
+        self.shared.command(Command::Stop).await
     }
 }
 
@@ -407,10 +413,14 @@ fn prepare(shared: &Arc<Shared>, spawn: &Spawn) -> Result<(Child, oneshot::Recei
         }
     }
     let slot = shared.next_slot();
+    let mut key = spawn.key.clone();
+    if key.id.is_empty() {
+        key.id = slot.to_string();
+    }
     let marker = shared.cgroups.is_none().then(|| kill::marker(slot));
     let spec = spawn.keeper_spec(marker.as_deref(), &shared.config.limits, shared.config.oom_score)?;
     let description = Description {
-        key: spawn.key.clone(),
+        key,
         program: spawn.program.display().to_string(),
         arguments: spawn.arguments.iter().map(|argument| argument.to_string_lossy().into_owned()).collect(),
         directory: spawn.directory.as_ref().map(|path| path.display().to_string()),

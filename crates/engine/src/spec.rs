@@ -10,7 +10,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Names a process: which face, which scope within it (a connection, a session, or empty), and the caller's own id.
+/// Names a process: which face, which scope within it (a connection, a session, or empty), and the caller's own id. An
+/// empty id stands for the slot number.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Key {
     pub face: String,

@@ -8,6 +8,7 @@ use crate::paths::{Dirs, Paths};
 use crate::{serve, worker};
 use clap::{Parser, Subcommand};
 use outpost_control::client::{CallError, Client};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 /// Runs things on this host for agents and their humans, and loses none of them.
@@ -50,6 +51,7 @@ pub(crate) fn run() -> ExitCode {
     let cli = Cli::parse();
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("OUTPOST_LOG").unwrap_or_else(|_| "info".into()),
         )
