@@ -1,1 +1,99 @@
-fn main(){}
+//! The side-by-side benchmark: the daemon against floor programs of our own, measured in the same run.
+//!
+//! This machine's load changes from minute to minute, so nothing here is compared with a number from another day where
+//! a ratio will do: each of our figures is measured in turn with the floor's, several times, and medians are compared.
+
+#![forbid(unsafe_code)]
+
+mod budget;
+mod daemon;
+mod idle;
+mod latency;
+mod restart;
+mod samples;
+mod throughput;
+
+use budget::Table;
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Whatever went wrong: there is nobody who could do anything but read it.
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Measures the daemon and checks its budgets.
+#[derive(Parser)]
+#[command(name = "bench")]
+struct Cli {
+    /// Fewer rounds: a look, not a measurement
+    #[arg(long)]
+    quick: bool,
+    /// Only these parts
+    #[arg(long, value_enum)]
+    part: Vec<Part>,
+    #[command(subcommand)]
+    role: Option<Role>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    Throughput,
+    Idle,
+    Spawn,
+    Restart,
+}
+
+/// What this program also is when it measures itself.
+#[derive(Subcommand)]
+enum Role {
+    /// Writes so many bytes to standard output, as fast as it can
+    #[command(hide = true)]
+    Produce { bytes: u64 },
+    /// Runs the producer and sends what it writes to a socket, without a journal
+    #[command(hide = true)]
+    Floor { bytes: u64 },
+    /// Starts programs from a small process, our way and the C library's in turn
+    #[command(hide = true)]
+    Starts { rounds: usize },
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match &cli.role {
+        Some(Role::Produce { bytes }) => throughput::floor::produce(*bytes).map(|()| true),
+        Some(Role::Floor { bytes }) => throughput::floor::run(*bytes).map(|()| true),
+        Some(Role::Starts { rounds }) => latency::starts(*rounds).map(|()| true),
+        None => measure(&cli),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("bench: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Whether every budget was kept.
+fn measure(cli: &Cli) -> Result<bool> {
+    if cfg!(debug_assertions) {
+        return Err("a debug build measures nothing; run it with `cargo run --release`".into());
+    }
+    let binary = daemon::build()?;
+    let wanted = |part| cli.part.is_empty() || cli.part.contains(&part);
+    let mut table = Table::default();
+    if wanted(Part::Throughput) {
+        throughput::measure(&mut table, &binary, cli.quick)?;
+    }
+    if wanted(Part::Idle) {
+        idle::measure(&mut table, &binary, cli.quick)?;
+    }
+    if wanted(Part::Spawn) {
+        latency::measure(&mut table, &binary, cli.quick)?;
+    }
+    if wanted(Part::Restart) {
+        restart::measure(&mut table, &binary, cli.quick)?;
+    }
+    print!("{table}");
+    Ok(table.is_kept())
+}

@@ -56,7 +56,8 @@ impl Client {
     pub fn send(&mut self, method: &str, params: &impl Serialize) -> io::Result<u64> {
         let id = self.next_id;
         self.next_id += 1;
-        let mut line = serde_json::to_vec(&serde_json::json!({"id": id, "method": method, "params": params}))?;
+        let mut line =
+            serde_json::to_vec(&serde_json::json!({"id": id, "method": method, "params": params}))?;
         line.push(b'\n');
         self.writer.write_all(&line)?;
         Ok(id)
@@ -72,7 +73,11 @@ impl Client {
     }
 
     /// Calls a method and waits for its answer. Not for connections that are attached: output would be thrown away.
-    pub fn call<T: DeserializeOwned>(&mut self, method: &str, params: &impl Serialize) -> Result<T, CallError> {
+    pub fn call<T: DeserializeOwned>(
+        &mut self,
+        method: &str,
+        params: &impl Serialize,
+    ) -> Result<T, CallError> {
         let id = self.send(method, params)?;
         loop {
             let message = self.receive()?;
@@ -81,7 +86,9 @@ impl Client {
             }
             return match message.error {
                 Some(failure) => Err(CallError::Refused(failure)),
-                None => Ok(serde_json::from_value(message.result.unwrap_or_default()).map_err(io::Error::from)?),
+                None => {
+                    Ok(serde_json::from_value(message.result.unwrap_or_default()).map_err(io::Error::from)?)
+                }
             };
         }
     }

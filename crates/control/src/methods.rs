@@ -2,11 +2,12 @@
 
 use crate::server::{Answer, Context, Upgrade};
 use crate::wire::{
-    Attach, Attached, ExitStatus, Failure, Kill, Killed, ProcessInfo, Resize, Signal, Spawn, Spawned, Status, Stdin,
-    StdinApplied, StdinOutcome, UpgradeBinary, Which,
+    Attach, Attached, ExitStatus, Failure, Kill, Killed, ProcessInfo, Resize, Signal, Spawn, Spawned, Status,
+    Stdin, StdinApplied, StdinOutcome, UpgradeBinary, Which,
 };
 use outpost_engine::{
-    Accepted, Engine, Error, Exit, How, Key, Ladder, OnTaken, Process, Reach, Signal as Number, Size, Slot, Stdio,
+    Accepted, Engine, Error, Exit, How, Key, Ladder, OnTaken, Process, Reach, Signal as Number, Size, Slot,
+    Stdio,
 };
 use outpost_wire::base64;
 use serde::Serialize;
@@ -22,7 +23,11 @@ const GRACE: Duration = Duration::from_secs(3);
 
 type Outcome = Result<Answer, Failure>;
 
-pub(crate) async fn call<U: Upgrade>(context: &Context<U>, method: &str, params: Option<&RawValue>) -> Outcome {
+pub(crate) async fn call<U: Upgrade>(
+    context: &Context<U>,
+    method: &str,
+    params: Option<&RawValue>,
+) -> Outcome {
     let engine = &context.engine;
     match method {
         "spawn" => spawn(engine, parse(params)?).await,
@@ -84,13 +89,17 @@ async fn find(engine: &Engine, name: &str) -> Result<Process, Failure> {
         return Ok(process);
     }
     let found = engine.find(&Key::new(FACE, "", name)).await;
-    found.ok_or_else(|| Failure { kind: "unknown".into(), message: format!("there is no process {name:?}; `outpost ps` lists them") })
+    found.ok_or_else(|| Failure {
+        kind: "unknown".into(),
+        message: format!("there is no process {name:?}; `outpost ps` lists them"),
+    })
 }
 
 async fn spawn(engine: &Engine, params: Spawn) -> Outcome {
     let mut spawn = outpost_engine::Spawn::new(Key::new(FACE, "", &params.id), &params.command);
     if let Some(environment) = params.environment {
-        spawn.environment = environment.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        spawn.environment =
+            environment.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
     }
     spawn.program = look_up(&spawn)?;
     spawn.directory = params.directory.map(PathBuf::from);
@@ -116,8 +125,14 @@ fn look_up(spawn: &outpost_engine::Spawn) -> Result<PathBuf, Failure> {
     }
     let path = spawn.environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
     let path = path.unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
-    let found = std::env::split_paths(&path).filter(|dir| dir.is_absolute()).map(|dir| dir.join(name)).find(|path| is_program(path));
-    found.ok_or_else(|| Failure { kind: "start".into(), message: format!("start {}: not found in PATH", name.display()) })
+    let found = std::env::split_paths(&path)
+        .filter(|dir| dir.is_absolute())
+        .map(|dir| dir.join(name))
+        .find(|path| is_program(path));
+    found.ok_or_else(|| Failure {
+        kind: "start".into(),
+        message: format!("start {}: not found in PATH", name.display()),
+    })
 }
 
 fn is_program(path: &Path) -> bool {
@@ -143,15 +158,16 @@ async fn stdin(engine: &Engine, params: Stdin) -> Outcome {
     let data = data.ok_or_else(|| Failure { kind: "params".into(), message: "data is not base64".into() })?;
     let process = find(engine, &params.process).await?;
     loop {
-        let (outcome, applied) = match process.write_stdin(params.offset, data.clone()).await.map_err(failure)? {
-            Accepted::Applied { applied } => (StdinOutcome::Applied, applied),
-            Accepted::Duplicate { applied } => (StdinOutcome::Duplicate, applied),
-            Accepted::Gap { applied } => (StdinOutcome::Gap, applied),
-            Accepted::Full { .. } => {
-                process.stdin_room().await.map_err(failure)?;
-                continue;
-            }
-        };
+        let (outcome, applied) =
+            match process.write_stdin(params.offset, data.clone()).await.map_err(failure)? {
+                Accepted::Applied { applied } => (StdinOutcome::Applied, applied),
+                Accepted::Duplicate { applied } => (StdinOutcome::Duplicate, applied),
+                Accepted::Gap { applied } => (StdinOutcome::Gap, applied),
+                Accepted::Full { .. } => {
+                    process.stdin_room().await.map_err(failure)?;
+                    continue;
+                }
+            };
         return answer(&StdinApplied { outcome, applied });
     }
 }

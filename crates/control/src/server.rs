@@ -112,7 +112,11 @@ struct Reply<'a> {
     error: Option<&'a Failure>,
 }
 
-async fn reply(outbox: &Outbox, id: u64, outcome: Result<&serde_json::Value, &Failure>) -> Result<(), Closed> {
+async fn reply(
+    outbox: &Outbox,
+    id: u64,
+    outcome: Result<&serde_json::Value, &Failure>,
+) -> Result<(), Closed> {
     let mut line = outbox.buffer();
     let reply = Reply { id, result: outcome.ok(), error: outcome.err() };
     serde_json::to_writer(&mut line, &reply).map_err(|_| Closed)?;

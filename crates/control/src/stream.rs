@@ -40,13 +40,17 @@ fn encode(name: &str, batch: &Batch, lines: &mut Vec<u8>) {
             Stream::Stderr => "stderr",
         };
         let (seq, time) = (frame.seq, frame.time_ms);
-        let _infallible = write!(lines, "{{\"process\":\"{name}\",\"seq\":{seq},\"time\":{time},\"stream\":\"{stream}\",\"data\":\"");
+        let _infallible = write!(
+            lines,
+            "{{\"process\":\"{name}\",\"seq\":{seq},\"time\":{time},\"stream\":\"{stream}\",\"data\":\""
+        );
         base64::append(lines, bytes);
         lines.extend_from_slice(b"\"}\n");
     }
     if let Some(ended) = batch.ended {
         let exit = serde_json::to_string(&exit_status(ended.exit)).unwrap_or_default();
         let (seq, time) = (ended.seq, ended.time_ms);
-        let _infallible = writeln!(lines, "{{\"process\":\"{name}\",\"seq\":{seq},\"time\":{time},\"exit\":{exit}}}");
+        let _infallible =
+            writeln!(lines, "{{\"process\":\"{name}\",\"seq\":{seq},\"time\":{time},\"exit\":{exit}}}");
     }
 }

@@ -4,7 +4,7 @@ use crate::input::{Input, Target};
 use crate::link::role;
 use crate::process::{Process, Status};
 use outpost_journal::{Stream, Writer};
-use outpost_keeper::{Request, Standing};
+use outpost_keeper::{Request, Roles, Standing, Targets};
 use outpost_sys::epoll::{Epoll, Interest};
 use outpost_sys::pidfd::Exit;
 use outpost_sys::pipe::{self, Moved, Pipe};
@@ -71,7 +71,14 @@ pub(crate) struct Output {
 impl Output {
     pub(crate) fn new(source: Source) -> Output {
         let long_ago = Instant::now().checked_sub(Duration::from_secs(1)).unwrap_or_else(Instant::now);
-        Output { source, watch: Watch::default(), paused: false, last_pump: long_ago, large_pieces: 0, hot: false }
+        Output {
+            source,
+            watch: Watch::default(),
+            paused: false,
+            last_pump: long_ago,
+            large_pieces: 0,
+            hot: false,
+        }
     }
 
     pub(crate) fn pipe(&self) -> &OwnedFd {
@@ -102,9 +109,10 @@ impl Output {
 /// A start that the keeper has not answered yet, with what it takes to ask again.
 pub(crate) struct Starting {
     pub(crate) reply: oneshot::Sender<crate::Result<()>>,
-    pub(crate) birth: OwnedFd,
-    pub(crate) request: Request,
-    pub(crate) fds: Vec<OwnedFd>,
+    pub(crate) spec: OwnedFd,
+    pub(crate) cgroup: Option<OwnedFd>,
+    /// The child's own descriptors.
+    pub(crate) theirs: Vec<OwnedFd>,
 }
 
 pub(crate) struct Child {
@@ -117,6 +125,8 @@ pub(crate) struct Child {
     pub(crate) input_watch: Watch,
     pub(crate) input_blocked: bool,
     pub(crate) starting: Option<Starting>,
+    /// Until the child has executed its program, the way to let it.
+    pub(crate) gate: Option<OwnedFd>,
     pub(crate) exit: Option<Exit>,
     pub(crate) exit_seen: Instant,
     pub(crate) last_byte: Instant,
@@ -167,6 +177,16 @@ impl Child {
         }
     }
 
+    /// Lets a child execute its program. One that has done so does not need it.
+    pub(crate) fn open_gate(&self) {
+        if let Some(gate) = &self.gate
+            && let Err(errno) = pipe::write_byte(gate)
+            && errno != Errno::PIPE
+        {
+            tracing::error!(process = %self.process.slot(), %errno, "a child cannot be let through");
+        }
+    }
+
     /// Whether all output has ended.
     pub(crate) fn is_drained(&self) -> bool {
         self.outputs.iter().all(Option::is_none)
@@ -206,7 +226,30 @@ impl Child {
             }
         }
         held.extend(self.master.as_ref().map(|master| (role::MASTER, master.as_fd())));
+        held.extend(self.gate.as_ref().map(|gate| (role::GATE, gate.as_fd())));
         held
+    }
+
+    /// What it takes to ask the keeper for this child. Each time with a new gate: a child that waits at an old one, of a
+    /// keeper that died, finds it closed and is gone without having done anything.
+    pub(crate) fn request(&mut self) -> outpost_sys::Result<Option<(Request, Vec<OwnedFd>)>> {
+        if self.starting.is_none() {
+            return Ok(None);
+        }
+        let gate = pipe::pipe()?;
+        self.gate = Some(gate.write);
+        let Some(starting) = &self.starting else { return Ok(None) };
+        let held = self.held();
+        let roles = Roles::new(held.iter().map(|(role, _)| *role)).ok_or(Errno::MFILE)?;
+        let targets = Targets::new(0..3).ok_or(Errno::MFILE)?;
+        let request =
+            Request::Spawn { slot: self.slot(), cgroup: starting.cgroup.is_some(), held: roles, targets };
+        let first = [starting.spec.as_fd(), gate.read.as_fd()]
+            .into_iter()
+            .chain(starting.cgroup.as_ref().map(AsFd::as_fd));
+        let rest = held.iter().map(|(_, fd)| *fd).chain(starting.theirs.iter().map(AsFd::as_fd));
+        let fds = first.chain(rest).map(file::duplicate).collect::<outpost_sys::Result<Vec<_>>>()?;
+        Ok(Some((request, fds)))
     }
 
     /// How a keeper that takes the child over is to enter it.
@@ -224,7 +267,12 @@ impl Child {
             let Output { source, watch, .. } = output;
             match source {
                 Source::Pipe(pipe) => {
-                    watch.set(epoll, &*pipe, token(slot, stream_role(stream)), wanted.then_some(Interest::Read));
+                    watch.set(
+                        epoll,
+                        &*pipe,
+                        token(slot, stream_role(stream)),
+                        wanted.then_some(Interest::Read),
+                    );
                 }
                 Source::Terminal(_) => master_read = wanted,
             }
@@ -261,7 +309,13 @@ impl Child {
                 if let Some(master) = self.master.take() {
                     self.master_watch.set(epoll, &master, 0, None);
                 }
-                vec![role::FROM_MASTER_READ, role::FROM_MASTER_WRITE, role::TO_MASTER_READ, role::TO_MASTER_WRITE, role::MASTER]
+                vec![
+                    role::FROM_MASTER_READ,
+                    role::FROM_MASTER_WRITE,
+                    role::TO_MASTER_READ,
+                    role::TO_MASTER_WRITE,
+                    role::MASTER,
+                ]
             }
         }
     }
@@ -301,5 +355,6 @@ fn discard(pipe: &OwnedFd, nowhere: &OwnedFd) -> Moved {
 
 /// Opens the place where output goes that nobody can be told about any more.
 pub(crate) fn open_nowhere() -> crate::Result<OwnedFd> {
-    file::open("/dev/null", file::Open::ReadWrite).map_err(|errno| crate::Error::io("open", "/dev/null", errno))
+    file::open("/dev/null", file::Open::ReadWrite)
+        .map_err(|errno| crate::Error::io("open", "/dev/null", errno))
 }

@@ -12,7 +12,7 @@ use crate::store::{Description, Store};
 use crate::table::Table;
 use crate::{Error, Result};
 use outpost_journal::Writer;
-use outpost_keeper::{Request, Roles, SLOT_MIN, Targets, What};
+use outpost_keeper::{SLOT_MIN, What};
 use outpost_sys::epoll::Waker;
 use outpost_sys::pipe::Pipe;
 use outpost_sys::spawn::ResourceLimit;
@@ -121,6 +121,12 @@ impl Shared {
         Ok(())
     }
 
+    /// The same from a thread that may wait. An engine that has stopped obeys nobody.
+    fn command_blocking(&self, command: Command) {
+        let _stopped = self.commands.blocking_send(command);
+        self.waker.wake();
+    }
+
     pub(crate) fn notify(&self, notice: Notice) {
         self.notices.send_replace(Some(notice));
     }
@@ -129,7 +135,8 @@ impl Shared {
     fn next_slot(&self) -> Slot {
         let by_clock = (outpost_now_ms() << 12).max(SLOT_MIN);
         let next = |last| Some(by_clock.max(last + 1));
-        let before = self.last_slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or_default();
+        let before =
+            self.last_slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or_default();
         Slot(by_clock.max(before + 1))
     }
 
@@ -175,7 +182,10 @@ impl Shared {
     pub(crate) fn ended_at_ms(&self, process: &Process) -> u64 {
         let index = self.store.dir(process.slot()).join("index");
         let modified = std::fs::metadata(index).and_then(|metadata| metadata.modified());
-        modified.ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok()).map_or(0, |since| since.as_millis() as u64)
+        modified
+            .ok()
+            .and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok())
+            .map_or(0, |since| since.as_millis() as u64)
     }
 
     pub(crate) fn bytes_kept(&self) -> u64 {
@@ -191,7 +201,11 @@ pub struct Engine {
 
 impl Engine {
     /// Begins below a keeper process, with everything it has kept. Returns the daemon's own descriptors by role.
-    pub fn start(config: Config, link: OwnedFd, lifecycle: Lifecycle) -> Result<(Engine, Vec<(u8, OwnedFd)>)> {
+    pub fn start(
+        config: Config,
+        link: OwnedFd,
+        lifecycle: Lifecycle,
+    ) -> Result<(Engine, Vec<(u8, OwnedFd)>)> {
         Engine::begin(config, Link::new(link), lifecycle)
     }
 
@@ -209,7 +223,8 @@ impl Engine {
         let cgroups = if config.cgroups { cgroup::Parent::detect(&cgroup_name(&config)) } else { None };
         let entries = handover::receive_table(&mut link)?;
         let slots = store.slots();
-        let last_slot = slots.iter().map(|slot| slot.0).chain(entries.iter().map(|entry| entry.slot)).max().unwrap_or(0);
+        let last_slot =
+            slots.iter().map(|slot| slot.0).chain(entries.iter().map(|entry| entry.slot)).max().unwrap_or(0);
         let keeper_pid = match lifecycle {
             Lifecycle::Daemon { .. } => std::os::unix::process::parent_id(),
             Lifecycle::Embedded => std::process::id(),
@@ -230,38 +245,46 @@ impl Engine {
         });
         let mut reactor = Reactor::new(shared.clone(), receiver, link, lifecycle)?;
         reactor.adopt_all(entries);
-        let own = reactor.own.iter().filter_map(|(role, fd)| Some((*role, file::duplicate(fd).ok()?))).collect();
+        let own =
+            reactor.own.iter().filter_map(|(role, fd)| Some((*role, file::duplicate(fd).ok()?))).collect();
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let spawned = thread("outpost-engine").spawn(move || reactor.run());
-        spawned.map_err(|error| Error::io("start", "the engine's thread", Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        spawned.map_err(|error| {
+            Error::io("start", "the engine's thread", Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        })?;
         let engine = Engine { shared };
         let loader = engine.clone();
-        let spawned = thread("outpost-loader").spawn(move || loader.load(slots));
-        spawned.map_err(|error| Error::io("start", "the loader's thread", Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        let spawned = thread("outpost-loader").spawn(move || loader.load(slots, Slot(last_slot)));
+        spawned.map_err(|error| {
+            Error::io("start", "the loader's thread", Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        })?;
         Ok((engine, own))
     }
 
     /// Enters ended processes of earlier lives, and ends what a life that was cut off with its keeper left behind.
-    fn load(&self, slots: Vec<Slot>) {
+    fn load(&self, slots: Vec<Slot>, last: Slot) {
         let known = |slot: Slot| self.shared.table().by_slot(slot).is_some();
         let mut unknown: Vec<Slot> = slots.into_iter().filter(|slot| !known(*slot)).collect();
         unknown.sort();
         if let Some(cgroups) = &self.shared.cgroups {
             let stale = cgroups.names().into_iter().filter_map(|name| name.parse::<Slot>().ok());
-            for slot in stale.filter(|slot| slot.0 <= self.shared.last_slot.load(Ordering::Relaxed) && !known(*slot)) {
+            for slot in stale.filter(|slot| *slot <= last && !known(*slot)) {
                 self.shared.destroy_unknown(slot);
             }
         }
         for slot in unknown {
             match self.load_one(slot) {
                 Ok(Some(process)) => {
-                    if self.shared.commands.blocking_send(Command::Retained { process }).is_err() {
-                        return;
+                    // Before we say that all are loaded, so that whoever waits for that finds it.
+                    let loser = self.shared.table().insert(process);
+                    if let Some(loser) = loser {
+                        self.shared.command_blocking(Command::Forget { slot: loser.slot() });
                     }
-                    self.shared.waker.wake();
                 }
                 Ok(None) => self.shared.store.remove(slot),
-                Err(error) => tracing::warn!(process = %slot, %error, "the record of an ended process cannot be read; it is left alone"),
+                Err(error) => {
+                    tracing::warn!(process = %slot, %error, "the record of an ended process cannot be read; it is left alone")
+                }
             }
         }
         self.shared.loaded.send_replace(true);
@@ -280,11 +303,13 @@ impl Engine {
         }
         if writer.exit().is_none() {
             // Keeper and worker died together, or the machine did: it is gone, and nobody saw how.
+            tracing::warn!(process = %slot, "no keeper has this process; it is taken to have ended with the daemon's last life");
             self.shared.destroy_unknown(slot);
             writer.finish(&crate::Exit::UNKNOWN)?;
         }
         let exit = writer.exit().unwrap_or(crate::Exit::UNKNOWN);
-        handle(&self.shared, slot, description, writer.journal().clone(), None, Status::Finished(exit)).map(Some)
+        handle(&self.shared, slot, description, writer.journal().clone(), None, Status::Finished(exit))
+            .map(Some)
     }
 
     /// Starts a process. A caller that loses interest midway does not stop it: it is started or it is not.
@@ -341,7 +366,9 @@ impl Engine {
 
     /// Gives the keeper one of the daemon's own descriptors to hold under a role, for workers to come.
     pub async fn hold(&self, role: u8, fd: OwnedFd) -> Result<()> {
-        self.shared.command(Command::HoldOwn { role, fd }).await
+        let (reply, answer) = oneshot::channel();
+        self.shared.command(Command::HoldOwn { role, fd, reply }).await?;
+        answer.await.map_err(|_| Error::Stopped)
     }
 
     /// Tells the keeper that this worker has done something for somebody.
@@ -351,7 +378,7 @@ impl Engine {
 
     /// The process that keeps ours.
     pub fn keeper_pid(&self) -> u32 {
-        self.shared.keeper_pid.load(Ordering::Relaxed)
+        self.shared.keeper_pid.load(Ordering::Acquire)
     }
 
     /// What the keeper wants of us, as it comes.
@@ -368,7 +395,8 @@ impl Engine {
 
     /// Ends every process, waits until all exits are recorded (for at most `patience`), and ends the keeper.
     pub async fn shut_down(&self, patience: Duration) -> Result<()> {
-        let alive: Vec<Process> = self.shared.table().all().filter(|process| process.status().exit().is_none()).cloned().collect();
+        let alive: Vec<Process> =
+            self.shared.table().all().filter(|process| process.status().exit().is_none()).cloned().collect();
         for process in &alive {
             kill::kill_tree(process).await?;
         }
@@ -388,7 +416,10 @@ impl Engine {
             }
         };
         tokio::task::spawn_blocking(clear).await.map_err(|_| Error::Stopped)?;
-        self.shared.command(Command::Stop).await
+        let (done, told) = oneshot::channel();
+        self.shared.command(Command::Stop { done }).await?;
+        // Our caller ends next, and the reactor with it: a keeper that was not told would start another worker.
+        told.await.map_err(|_| Error::Stopped)
     }
 }
 
@@ -408,7 +439,9 @@ fn prepare(shared: &Arc<Shared>, spawn: &Spawn) -> Result<(Child, oneshot::Recei
         if table.all().filter(alive).count() >= shared.config.processes_max {
             return Err(Error::Busy);
         }
-        if spawn.on_taken == OnTaken::Refuse && table.by_key(&spawn.key).is_some_and(|process| alive(&&process)) {
+        if spawn.on_taken == OnTaken::Refuse
+            && table.by_key(&spawn.key).is_some_and(|process| alive(&&process))
+        {
             return Err(Error::Taken { id: spawn.key.id.clone() });
         }
     }
@@ -448,13 +481,24 @@ fn make_child(
     let io = |errno| Error::io("make", "descriptors for a child", errno);
     let writer = Writer::create(dir, shared.config.process_bytes_max)?;
     let plumbing = Plumbing::make(spawn.stdio).map_err(io)?;
-    let birth = pipe::pipe().map_err(io)?;
     let cgroup = match &shared.cgroups {
-        Some(cgroups) => Some(cgroups.group(&slot.to_string()).create().map_err(|errno| Error::io("create", "a cgroup", errno))?),
+        Some(cgroups) => Some(
+            cgroups
+                .group(&slot.to_string())
+                .create()
+                .map_err(|errno| Error::io("create", "a cgroup", errno))?,
+        ),
         None => None,
     };
     let spec = file::sealed_memory("outpost-spec", &spec.encode()).map_err(io)?;
-    let process = handle(shared, slot, description, writer.journal().clone(), plumbing.master.as_ref(), Status::Starting)?;
+    let process = handle(
+        shared,
+        slot,
+        description,
+        writer.journal().clone(),
+        plumbing.master.as_ref(),
+        Status::Starting,
+    )?;
     let now = Instant::now();
     let mut child = Child {
         process: process.clone(),
@@ -466,24 +510,18 @@ fn make_child(
         input_watch: Watch::default(),
         input_blocked: false,
         starting: None,
+        gate: None,
         exit: None,
         exit_seen: now,
         last_byte: now,
         forgotten: false,
     };
-    let held = child.held();
-    let roles = Roles::new(held.iter().map(|(role, _)| *role)).ok_or(Error::Busy)?;
-    let targets = Targets::new(0..3).ok_or(Error::Busy)?;
-    let copies = held.into_iter().map(|(_, fd)| file::duplicate(fd)).collect::<outpost_sys::Result<Vec<_>>>().map_err(io)?;
-    let request = Request::Spawn { slot: slot.0, cgroup: cgroup.is_some(), held: roles, targets };
-    let fds = [spec, birth.write].into_iter().chain(cgroup).chain(copies).chain(plumbing.theirs).collect();
     let (reply, answer) = oneshot::channel();
-    child.starting = Some(Starting { reply, birth: birth.read, request, fds });
+    child.starting = Some(Starting { reply, spec, cgroup, theirs: plumbing.theirs });
     // In the table from now on; whoever had the key before has lost it.
     let loser = shared.table().insert(process);
     if let Some(loser) = loser {
-        let _stopped = shared.commands.blocking_send(Command::Forget { slot: loser.slot() });
-        shared.waker.wake();
+        shared.command_blocking(Command::Forget { slot: loser.slot() });
     }
     Ok((child, answer))
 }
@@ -548,5 +586,5 @@ fn private_pipe() -> outpost_sys::Result<Pipe> {
     Ok(pipe)
 }
 
-/// The role numbers this crate uses for a child's descriptors end here; a daemon's own are counted from zero.
-const _: () = assert!(role::STDIN_LOG < 16);
+/// A role and a slot share one number in the event loop.
+const _: () = assert!(role::GATE < 16);

@@ -8,9 +8,14 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     /// A program could not be started.
-    Start { program: String, failure: Failure },
+    Start {
+        program: String,
+        failure: Failure,
+    },
     /// Another process has this key and lives.
-    Taken { id: String },
+    Taken {
+        id: String,
+    },
     /// The process has ended.
     NotRunning,
     /// The process was started without a stdin, or it was closed.
@@ -22,9 +27,15 @@ pub enum Error {
     /// Too much is going on.
     Busy,
     /// An argument holds a zero byte, or is empty where it must not be.
-    Invalid { what: &'static str },
+    Invalid {
+        what: &'static str,
+    },
     /// A system call failed.
-    Io { operation: &'static str, object: String, errno: Errno },
+    Io {
+        operation: &'static str,
+        object: String,
+        errno: Errno,
+    },
     Journal(outpost_journal::Error),
     /// The engine's thread is gone.
     Stopped,
@@ -50,14 +61,18 @@ impl From<outpost_journal::Error> for Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Start { program, failure: Failure { step: Step::Exec, errno } } => write!(f, "start {program}: {errno}"),
+            Error::Start { program, failure: Failure { step: Step::Exec, errno } } => {
+                write!(f, "start {program}: {errno}")
+            }
             Error::Start { program, failure: Failure { step: Step::Directory, errno } } => {
                 write!(f, "start {program}: its working directory: {errno}")
             }
             Error::Start { program, failure } => {
                 write!(f, "start {program}: {} ({:?})", failure.errno, failure.step)
             }
-            Error::Taken { id } => write!(f, "a process with the id {id:?} is running; choose another id or end it first"),
+            Error::Taken { id } => {
+                write!(f, "a process with the id {id:?} is running; choose another id or end it first")
+            }
             Error::NotRunning => f.write_str("the process has ended"),
             Error::NoStdin => f.write_str("the process has no open stdin"),
             Error::NoTerminal => f.write_str("the process has no terminal"),

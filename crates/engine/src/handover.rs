@@ -1,9 +1,8 @@
 //! Taking processes over: from the keeper when this worker begins, and to a new keeper when the old one died.
 
-use crate::child::{Child, Output, Source, Starting, Watch, stream_index};
+use crate::child::{Child, Output, Source, Watch, stream_index};
 use crate::engine::{Lifecycle, Shared};
 use crate::input::{Input, Target};
-use crate::kill;
 use crate::link::{Link, Received, role};
 use crate::process::{Inner, Os, Process, Progress, Status};
 use crate::reactor::{LINK, Reactor};
@@ -17,7 +16,7 @@ use outpost_sys::epoll::{Interest, wait_readable};
 use outpost_sys::pidfd::Exit;
 use outpost_sys::pipe::Pipe;
 use outpost_sys::spawn::{self, Program};
-use outpost_sys::{Errno, file, message, pidfd, pipe, procfs};
+use outpost_sys::{Errno, file, message, pidfd, procfs};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,9 +27,6 @@ use tokio::sync::watch;
 
 /// The keeper answers a new worker at once, or something is badly wrong.
 const TABLE_PATIENCE: Duration = Duration::from_secs(10);
-
-/// A child that was just cloned when the keeper died shows its marker within this time.
-const BIRTH_PATIENCE: Duration = Duration::from_millis(500);
 
 /// An entry of the keeper's table with its descriptors.
 pub(crate) struct Entry {
@@ -50,7 +46,11 @@ pub(crate) fn receive_table(link: &mut Link) -> Result<Vec<Entry>> {
             Received::Event(Event::TableEnd, _) => return Ok(entries),
             Received::Event(Event::Entry { slot, pid, standing, pidfd, held }, fds) => {
                 if fds.len() != held.len() + usize::from(pidfd) {
-                    return Err(Error::io("receive", "the keeper's table: descriptors are missing", Errno::MFILE));
+                    return Err(Error::io(
+                        "receive",
+                        "the keeper's table: descriptors are missing",
+                        Errno::MFILE,
+                    ));
                 }
                 entries.push(Entry::new(slot, pid, standing, pidfd, &held, fds));
             }
@@ -75,7 +75,10 @@ pub(crate) fn handle(
     master: Option<&OwnedFd>,
     status: Status,
 ) -> Result<Process> {
-    let master = master.map(file::duplicate).transpose().map_err(|errno| Error::io("duplicate", "a terminal", errno))?;
+    let master = master
+        .map(file::duplicate)
+        .transpose()
+        .map_err(|errno| Error::io("duplicate", "a terminal", errno))?;
     let progress = Progress { last_seq: journal.last_seq(), status, gone: false };
     Ok(Process {
         inner: Arc::new(Inner {
@@ -107,7 +110,8 @@ impl Reactor {
                 Err(error) => {
                     tracing::error!(process = %Slot(slot), %error, "a process cannot be taken over; it is killed");
                     self.shared.destroy_unknown(Slot(slot));
-                    self.link.send(Request::Signal { slot, signal: crate::Signal::KILL, group: true }, Vec::new());
+                    self.link
+                        .send(Request::Signal { slot, signal: crate::Signal::KILL, group: true }, Vec::new());
                     self.link.send(Request::Forget { slot }, Vec::new());
                 }
             }
@@ -133,16 +137,24 @@ impl Reactor {
         }
         let master = entry.held.remove(&role::MASTER);
         let status = writer.exit().map_or(Status::Running, Status::Finished);
-        let process = handle(&self.shared, slot, description, writer.journal().clone(), master.as_ref(), status)?;
+        let process =
+            handle(&self.shared, slot, description, writer.journal().clone(), master.as_ref(), status)?;
         if let Some(pidfd) = entry.pidfd.take() {
             let _set_once = process.inner.os.set(Os { pid: entry.pid, pidfd, start_ticks });
         }
-        let target = match (entry.held.remove(&role::STDIN), entry.pipe(role::TO_MASTER_READ, role::TO_MASTER_WRITE)) {
+        let target = match (
+            entry.held.remove(&role::STDIN),
+            entry.pipe(role::TO_MASTER_READ, role::TO_MASTER_WRITE),
+        ) {
             (Some(pipe), _) => Target::Pipe(pipe),
             (None, Some(pipe)) if master.is_some() => Target::Terminal(pipe),
             _ => Target::Closed,
         };
-        let mut input = Input::resume(target, dir.join("stdin"), entry.held.remove(&role::STDIN_LOG))?;
+        let (mut input, unheld) =
+            Input::resume(target, dir.join("stdin"), entry.held.remove(&role::STDIN_LOG))?;
+        if let Some(reader) = unheld {
+            self.link.send(Request::Hold { slot: entry.slot, role: role::STDIN_LOG }, vec![reader]);
+        }
         input.closing = writer.stdin_closed().is_some();
         let from_master = entry.pipe(role::FROM_MASTER_READ, role::FROM_MASTER_WRITE).map(Source::Terminal);
         let stdout = from_master.or_else(|| entry.held.remove(&role::STDOUT).map(Source::Pipe));
@@ -158,12 +170,15 @@ impl Reactor {
             input_watch: Watch::default(),
             input_blocked: false,
             starting: None,
+            gate: entry.held.remove(&role::GATE),
             exit: None,
             exit_seen: now,
             last_byte: now,
             forgotten: false,
         };
         child.publish();
+        // The worker before us may have died before it could.
+        child.open_gate();
         self.children.insert(entry.slot, child);
         let loser = self.shared.table().insert(process);
         if let Some(loser) = loser {
@@ -186,6 +201,9 @@ impl Reactor {
             }
         }
         self.deliver(slot);
+        if standing != Standing::Starting {
+            self.started(slot);
+        }
         if let Standing::Ended(exit) = standing {
             self.ended_before(slot, exit);
         }
@@ -222,7 +240,6 @@ impl Reactor {
         let _not_registered = self.epoll.remove(&self.link);
         let unsent = self.link.take_unsent();
         self.link = Link::new(link);
-        self.shared.keeper_pid.store(keeper_pid, Ordering::Relaxed);
         if let Err(errno) = self.epoll.add(&self.link, LINK, Interest::Read) {
             tracing::error!(%errno, "cannot watch the new keeper");
         }
@@ -237,6 +254,8 @@ impl Reactor {
             }
         }
         self.link.send(Request::Serving, Vec::new());
+        // Only now could we be killed without losing anything, which is what others read from this.
+        self.shared.keeper_pid.store(keeper_pid, Ordering::Release);
     }
 
     fn give_own(&mut self) {
@@ -247,48 +266,48 @@ impl Reactor {
         }
     }
 
-    /// Hands one child to the new keeper, or finds out what became of one that was being started.
+    /// Hands one child to the new keeper. One that has not been let through is asked for anew: it did nothing yet, and the
+    /// one that waits at the old gate, if there is one, ends when that closes.
     fn give(&mut self, slot: u64) {
         let Some(child) = self.children.get_mut(&slot) else { return };
-        if let Some(starting) = &child.starting {
-            match born(&self.shared, Slot(slot), starting) {
-                Birth::Never => {
-                    let copies = starting.fds.iter().map(file::duplicate).collect::<outpost_sys::Result<Vec<_>>>();
-                    match copies {
-                        Ok(copies) => self.link.send(starting.request, copies),
-                        Err(errno) => tracing::error!(%errno, "cannot ask for a child again"),
-                    }
-                    return;
-                }
-                Birth::Alive(pid, pidfd) => self.started(slot, pid, Some(pidfd)),
-                Birth::Over => {
-                    self.started(slot, 0, None);
-                    if let Some(child) = self.children.get_mut(&slot) {
-                        child.exit = Some(Exit::UNKNOWN);
-                        child.exit_seen = Instant::now();
-                    }
-                    self.drain(slot);
-                }
+        if child.process.inner.os.get().is_none() {
+            match child.request() {
+                Ok(Some((request, fds))) => self.link.send(request, fds),
+                Ok(None) => {}
+                Err(errno) => tracing::error!(process = %Slot(slot), %errno, "cannot ask for a child again"),
             }
+            return;
         }
+        // Whether it got to its program was to be told to the keeper that is gone: its exit will tell.
+        self.started(slot);
         let Some(child) = self.children.get(&slot) else { return };
-        let Some(pidfd) = child.process.inner.os.get().map(|os| &os.pidfd) else { return };
+        let Some(os) = child.process.inner.os.get() else { return };
         let held = child.held();
         let roles = Roles::new(held.iter().map(|(role, _)| *role)).unwrap_or(Roles::EMPTY);
-        let fds: outpost_sys::Result<Vec<OwnedFd>> =
-            std::iter::once(pidfd.as_fd()).chain(held.iter().map(|(_, fd)| *fd)).map(file::duplicate).collect();
+        let fds: outpost_sys::Result<Vec<OwnedFd>> = std::iter::once(os.pidfd.as_fd())
+            .chain(held.iter().map(|(_, fd)| *fd))
+            .map(file::duplicate)
+            .collect();
         match fds {
-            Ok(fds) => {
-                let (pid, standing) = (child.process.pid(), child.standing());
-                self.link.send(Request::Adopt { slot, pid, standing, held: roles }, fds);
+            Ok(fds) => self
+                .link
+                .send(Request::Adopt { slot, pid: os.pid, standing: child.standing(), held: roles }, fds),
+            Err(errno) => {
+                tracing::error!(process = %Slot(slot), %errno, "cannot hand a child to the new keeper")
             }
-            Err(errno) => tracing::error!(process = %Slot(slot), %errno, "cannot hand a child to the new keeper"),
         }
     }
 }
 
 impl Entry {
-    pub(crate) fn new(slot: u64, pid: i32, standing: Standing, pidfd: bool, held: &Roles, fds: Vec<OwnedFd>) -> Entry {
+    pub(crate) fn new(
+        slot: u64,
+        pid: i32,
+        standing: Standing,
+        pidfd: bool,
+        held: &Roles,
+        fds: Vec<OwnedFd>,
+    ) -> Entry {
         let mut fds = fds.into_iter();
         let pidfd = if pidfd { fds.next() } else { None };
         Entry { slot, pid, standing, pidfd, held: held.iter().zip(fds).collect() }
@@ -296,40 +315,6 @@ impl Entry {
 
     fn pipe(&mut self, read: u8, write: u8) -> Option<Pipe> {
         Some(Pipe { read: self.held.remove(&read)?, write: self.held.remove(&write)? })
-    }
-}
-
-/// What became of a child that the dead keeper was asked for.
-enum Birth {
-    /// It was never begun.
-    Never,
-    Alive(i32, OwnedFd),
-    /// It was begun and is not there: it has ended, and nobody can say how.
-    Over,
-}
-
-fn born(shared: &Shared, slot: Slot, starting: &Starting) -> Birth {
-    if !pipe::take_byte(&starting.birth).unwrap_or(true) {
-        return Birth::Never;
-    }
-    let deadline = Instant::now() + BIRTH_PATIENCE;
-    loop {
-        let found = match &shared.cgroups {
-            Some(cgroups) => cgroups.group(&slot.to_string()).members().into_iter().filter_map(procfs::stat).collect(),
-            None => kill::tree(slot, None),
-        };
-        // The first of them: descendants are younger.
-        let first = found.into_iter().filter(|stat| stat.pid == stat.group).min_by_key(|stat| stat.start_ticks);
-        if let Some(stat) = first
-            && let Ok(pidfd) = pidfd::open(stat.pid)
-            && procfs::stat(stat.pid).is_some_and(|again| again.start_ticks == stat.start_ticks)
-        {
-            return Birth::Alive(stat.pid, pidfd);
-        }
-        if Instant::now() >= deadline {
-            return Birth::Over;
-        }
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -379,6 +364,7 @@ fn start_keeper(binary: &OwnedFd, arguments: &[CString]) -> Result<(OwnedFd, u32
         umask: None,
         oom_score: None,
         cgroup: None,
+        gate: None,
     })
     .map_err(|failure| io(failure.errno))?;
     Ok((ours, started.pid.cast_unsigned()))

@@ -47,14 +47,21 @@ impl Input {
         Input { target, log: None, log_path, closing: false, waiters: Vec::new() }
     }
 
-    /// Goes on where another worker stopped. Without a description from the keeper nothing was delivered yet.
-    pub(crate) fn resume(target: Target, log_path: PathBuf, reader: Option<OwnedFd>) -> Result<Input> {
+    /// Goes on where another worker stopped. Without a description from the keeper nothing was delivered yet; then the
+    /// one that the keeper must hold from now on is returned.
+    pub(crate) fn resume(
+        target: Target,
+        log_path: PathBuf,
+        reader: Option<OwnedFd>,
+    ) -> Result<(Input, Option<OwnedFd>)> {
         let mut input = Input::new(target, log_path);
-        input.log = match reader {
-            Some(reader) => Some(StdinLog::resume(&input.log_path, reader)?),
-            None => StdinLog::from_start(&input.log_path)?,
-        };
-        Ok(input)
+        if let Some(reader) = reader {
+            input.log = Some(StdinLog::resume(&input.log_path, reader)?);
+            return Ok((input, None));
+        }
+        input.log = StdinLog::from_start(&input.log_path)?;
+        let unheld = input.log.as_ref().map(|log| duplicate(log.reader())).transpose()?;
+        Ok((input, unheld))
     }
 
     pub(crate) fn accepted(&self) -> u64 {
@@ -71,9 +78,9 @@ impl Input {
             return Ok(None);
         }
         let log = StdinLog::create(&self.log_path)?;
-        let reader = outpost_sys::file::duplicate(log.reader());
+        let reader = duplicate(log.reader())?;
         self.log = Some(log);
-        Ok(Some(reader.map_err(|errno| Error::io("duplicate", "the stdin log", errno))?))
+        Ok(Some(reader))
     }
 
     pub(crate) fn accept(&mut self, offset: Option<u64>, data: &[u8], waiting_max: u64) -> Result<Accepted> {
@@ -90,7 +97,10 @@ impl Input {
 
     /// Whether less waits than may.
     pub(crate) fn has_room(&self, waiting_max: u64) -> bool {
-        let waiting = self.log.as_ref().map_or(0, |log| log.accepted() - log.delivered().unwrap_or(0).min(log.accepted()));
+        let waiting = self
+            .log
+            .as_ref()
+            .map_or(0, |log| log.accepted() - log.delivered().unwrap_or(0).min(log.accepted()));
         waiting < waiting_max
     }
 
@@ -120,14 +130,17 @@ impl Input {
         let mut held = match &self.target {
             Target::Closed => Vec::new(),
             Target::Pipe(pipe) => vec![(role::STDIN, pipe.as_fd())],
-            Target::Terminal(pipe) => vec![
-                (role::TO_MASTER_READ, pipe.read.as_fd()),
-                (role::TO_MASTER_WRITE, pipe.write.as_fd()),
-            ],
+            Target::Terminal(pipe) => {
+                vec![(role::TO_MASTER_READ, pipe.read.as_fd()), (role::TO_MASTER_WRITE, pipe.write.as_fd())]
+            }
         };
         held.extend(self.log.as_ref().map(|log| (role::STDIN_LOG, log.reader().as_fd())));
         held
     }
+}
+
+fn duplicate(reader: &OwnedFd) -> Result<OwnedFd> {
+    outpost_sys::file::duplicate(reader).map_err(|errno| Error::io("duplicate", "the stdin log", errno))
 }
 
 fn move_all(log: &mut StdinLog, to: &OwnedFd) -> Result<Delivery> {

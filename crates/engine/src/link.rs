@@ -19,6 +19,8 @@ pub(crate) mod role {
     pub(crate) const TO_MASTER_WRITE: u8 = 8;
     /// The reading description of the stdin log, whose position is what was delivered.
     pub(crate) const STDIN_LOG: u8 = 9;
+    /// Where a byte lets a child that is ready execute its program.
+    pub(crate) const GATE: u8 = 10;
 }
 
 /// Messages that may wait for the keeper before new processes are refused.

@@ -180,7 +180,9 @@ impl Process {
             Ok(()) => Ok(()),
             Err(Errno::SRCH) => Err(Error::NotRunning),
             // Before Linux 6.9 only the keeper can reach the group safely: it alone knows what is reaped.
-            Err(Errno::INVAL) => self.inner.shared.command(Command::SignalGroup { slot: self.inner.slot, signal }).await,
+            Err(Errno::INVAL) => {
+                self.inner.shared.command(Command::SignalGroup { slot: self.inner.slot, signal }).await
+            }
             Err(errno) => Err(Error::io("signal", format!("pid {}", self.pid()), errno)),
         }
     }

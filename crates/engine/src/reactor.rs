@@ -1,6 +1,6 @@
 //! The engine's thread: the only place where bytes move and processes change.
 
-use crate::child::{COLLECT, Child, HOT_PIPE_BYTES, PIPE_BYTES, Starting, open_nowhere, stream_index};
+use crate::child::{COLLECT, Child, HOT_PIPE_BYTES, PIPE_BYTES, open_nowhere, stream_index};
 use crate::engine::{Lifecycle, Notice, Shared};
 use crate::handover::Entry;
 use crate::input::Delivery;
@@ -55,11 +55,10 @@ pub(crate) enum Command {
     CloseStdin { slot: Slot, reply: oneshot::Sender<Result<()>> },
     SignalGroup { slot: Slot, signal: Signal },
     Forget { slot: Slot },
-    Retained { process: Process },
-    HoldOwn { role: u8, fd: OwnedFd },
+    HoldOwn { role: u8, fd: OwnedFd, reply: oneshot::Sender<()> },
     Serving,
     Replace { what: What, binary: OwnedFd, reply: oneshot::Sender<std::result::Result<(), Errno>> },
-    Stop,
+    Stop { done: oneshot::Sender<()> },
 }
 
 /// What the clock brings us back for.
@@ -191,7 +190,11 @@ impl Reactor {
         while let Some(entry) = self.due.first_entry().filter(|entry| entry.key().0 <= now) {
             match entry.remove() {
                 Due::Pump(slot, stream) => {
-                    if let Some(output) = self.children.get_mut(&slot).and_then(|child| child.outputs[stream_index(stream)].as_mut()) {
+                    if let Some(output) = self
+                        .children
+                        .get_mut(&slot)
+                        .and_then(|child| child.outputs[stream_index(stream)].as_mut())
+                    {
                         output.paused = false;
                     }
                     self.pump(slot, stream);
@@ -279,7 +282,12 @@ impl Reactor {
 
     fn cool(&mut self, now: Instant) {
         let mut hot = 0;
-        for output in self.children.values_mut().flat_map(|child| child.outputs.iter_mut().flatten()).filter(|output| output.hot) {
+        for output in self
+            .children
+            .values_mut()
+            .flat_map(|child| child.outputs.iter_mut().flatten())
+            .filter(|output| output.hot)
+        {
             let cold = output.quiet_for(now) >= COOL_AFTER;
             if cold && pipe::set_capacity(output.pipe(), PIPE_BYTES).is_ok() {
                 output.hot = false;
@@ -316,6 +324,7 @@ impl Reactor {
         if child.writer.exit().is_some() {
             return self.let_go(slot);
         }
+        let exit_seen = child.exit_seen;
         let waiting_for_disk = child.process.inner.stalled.load(Ordering::Relaxed);
         let quiet_since = child.last_byte.max(child.exit_seen);
         let quiet = now.saturating_duration_since(quiet_since) >= DRAIN_QUIET;
@@ -323,6 +332,11 @@ impl Reactor {
         if !child.is_drained() && (!enough || waiting_for_disk) {
             return self.schedule(DRAIN_QUIET, Due::Drain(slot));
         }
+        // Silence by the clock may be our own: whatever waits now is taken before the end is written.
+        if !child.is_drained() && self.take_rest(slot, now.saturating_duration_since(exit_seen)) {
+            return self.schedule(Duration::ZERO, Due::Drain(slot));
+        }
+        let Some(child) = self.children.get_mut(&slot) else { return };
         if let Err(error) = child.writer.finish(&exit) {
             child.process.inner.stalled.store(true, Ordering::Relaxed);
             tracing::error!(process = %child.process.slot(), %error, "an exit cannot be recorded; trying again");
@@ -331,6 +345,20 @@ impl Reactor {
         child.process.inner.stalled.store(false, Ordering::Relaxed);
         child.publish();
         self.let_go(slot);
+    }
+
+    /// Moves once more what waits on each stream; true when there was something and there is time for another look.
+    fn take_rest(&mut self, slot: u64, since_exit: Duration) -> bool {
+        let Some(child) = self.children.get_mut(&slot) else { return false };
+        let mut moved = false;
+        for stream in Stream::ALL {
+            moved |= matches!(child.pump(stream, &self.nowhere), Ok(Moved::Bytes(_)));
+        }
+        if moved {
+            child.last_byte = Instant::now();
+            child.publish();
+        }
+        moved && since_exit < DRAIN_MAX
     }
 
     /// Forgets the descriptors of a finished process. While a descendant holds its pipes, they are read to nowhere, so
@@ -388,7 +416,8 @@ impl Reactor {
 
     fn accept(&mut self, slot: u64, offset: Option<u64>, data: &[u8]) -> Result<Accepted> {
         let waiting_max = self.shared.config.stdin_waiting_max;
-        let child = self.children.get_mut(&slot).filter(|child| child.exit.is_none()).ok_or(Error::NotRunning)?;
+        let child =
+            self.children.get_mut(&slot).filter(|child| child.exit.is_none()).ok_or(Error::NotRunning)?;
         if !child.input.is_open() {
             return Err(Error::NoStdin);
         }
@@ -402,7 +431,8 @@ impl Reactor {
     }
 
     fn close_stdin(&mut self, slot: u64) -> Result<()> {
-        let child = self.children.get_mut(&slot).filter(|child| child.exit.is_none()).ok_or(Error::NotRunning)?;
+        let child =
+            self.children.get_mut(&slot).filter(|child| child.exit.is_none()).ok_or(Error::NotRunning)?;
         if !child.input.is_open() {
             return Ok(());
         }
@@ -439,7 +469,10 @@ impl Reactor {
                 let _gone = reply.send(self.accept(slot.0, offset, &data));
             }
             Command::StdinRoom { slot, reply } => match self.children.get_mut(&slot.0) {
-                Some(child) if child.exit.is_none() && !child.input.has_room(self.shared.config.stdin_waiting_max) => {
+                Some(child)
+                    if child.exit.is_none()
+                        && !child.input.has_room(self.shared.config.stdin_waiting_max) =>
+                {
                     child.input.waiters.push(reply);
                 }
                 _ => {
@@ -453,57 +486,48 @@ impl Reactor {
                 self.link.send(Request::Signal { slot: slot.0, signal, group: true }, Vec::new());
             }
             Command::Forget { slot } => self.forget(slot),
-            Command::Retained { process } => self.retain(process),
-            Command::HoldOwn { role, fd } => {
+            Command::HoldOwn { role, fd, reply } => {
                 if let Ok(copy) = outpost_sys::file::duplicate(&fd) {
                     self.link.send(Request::Hold { slot: OWN_SLOT, role }, vec![copy]);
                 }
                 self.own.insert(role, fd);
+                let _gone = reply.send(());
             }
             Command::Serving => self.link.send(Request::Serving, Vec::new()),
             Command::Replace { what, binary, reply } => {
                 self.replacing = Some(reply);
                 self.link.send(Request::Replace(what), vec![binary]);
             }
-            Command::Stop => {
+            Command::Stop { done } => {
                 self.link.send(Request::Stop, Vec::new());
                 self.stopping = true;
+                let _gone = done.send(());
             }
         }
     }
 
     fn start(&mut self, mut child: Child) {
         let (slot, process) = (child.slot(), child.process.clone());
-        let Some(Starting { reply, birth, request, fds }) = child.starting.take() else { return };
-        if self.link.is_crowded() {
-            let _gone = reply.send(Err(Error::Busy));
-            return self.abandon(&process);
-        }
-        let copies = fds.iter().map(outpost_sys::file::duplicate).collect::<outpost_sys::Result<Vec<_>>>();
-        match copies {
-            Ok(copies) => self.link.send(request, copies),
-            Err(errno) => {
-                let _gone = reply.send(Err(Error::io("duplicate", "descriptors for a child", errno)));
-                return self.abandon(&process);
+        let refused = match child.request() {
+            Ok(_) if self.link.is_crowded() => Error::Busy,
+            Ok(Some((request, fds))) => {
+                self.link.send(request, fds);
+                self.children.insert(slot, child);
+                return;
             }
+            Ok(None) => return,
+            Err(errno) => Error::io("duplicate", "descriptors for a child", errno),
+        };
+        self.abandon(&process);
+        if let Some(starting) = child.starting.take() {
+            let _gone = starting.reply.send(Err(refused));
         }
-        child.starting = Some(Starting { reply, birth, request, fds });
-        self.children.insert(slot, child);
     }
 
     /// A process that never ran leaves nothing behind.
     fn abandon(&mut self, process: &Process) {
         self.shared.unlist(process);
         self.shared.erase(process.slot());
-    }
-
-    /// Enters an ended process of an earlier life. Of two with one key only the younger is kept.
-    fn retain(&mut self, process: Process) {
-        let loser = self.shared.table().insert(process);
-        if let Some(loser) = loser {
-            self.forget(loser.slot());
-        }
-        self.keep_host_cap();
     }
 
     /// Drops a process and all that is known of it. One that runs is killed first and dropped when it has ended.
@@ -545,20 +569,21 @@ impl Reactor {
                 self.adopt_all(vec![Entry::new(slot, pid, standing, pidfd, &held, fds)]);
             }
             Event::Entry { slot, pid, standing, .. } => match standing {
-                Standing::Starting => {}
-                Standing::Running => self.started(slot, pid, fds.into_iter().next()),
+                Standing::Starting => self.let_through(slot, pid, fds.into_iter().next()),
+                Standing::Running => self.started(slot),
                 Standing::Ended(exit) => {
-                    self.started(slot, pid, fds.into_iter().next());
+                    self.started(slot);
                     self.exited(slot, exit);
                 }
                 Standing::Failed(failure) => {
                     self.link.send(Request::Forget { slot }, Vec::new());
                     if let Some(mut child) = self.children.remove(&slot) {
+                        // Before it is told, so that the key is free again for who hears of it.
+                        self.abandon(&child.process);
                         let program = child.process.inner.description.program.clone();
                         if let Some(starting) = child.starting.take() {
                             let _gone = starting.reply.send(Err(Error::Start { program, failure }));
                         }
-                        self.abandon(&child.process);
                     }
                 }
             },
@@ -578,10 +603,10 @@ impl Reactor {
         }
     }
 
-    /// The keeper has started a child.
-    pub(crate) fn started(&mut self, slot: u64, pid: i32, pidfd: Option<OwnedFd>) {
+    /// There is a child, and we know its pidfd and have recorded it: whatever happens from here on, its end will be known.
+    /// Only now may it execute its program.
+    fn let_through(&mut self, slot: u64, pid: i32, pidfd: Option<OwnedFd>) {
         let Some(child) = self.children.get_mut(&slot) else { return };
-        let Some(starting) = child.starting.take() else { return };
         let start_ticks = procfs::stat(pid).map_or(0, |stat| stat.start_ticks);
         if let Some(pidfd) = pidfd {
             let _set_once = child.process.inner.os.set(Os { pid, pidfd, start_ticks });
@@ -589,9 +614,21 @@ impl Reactor {
         if let Err(error) = child.writer.started(pid, start_ticks) {
             tracing::warn!(process = %Slot(slot), %error, "a start cannot be recorded");
         }
+        child.open_gate();
+    }
+
+    /// The child has executed its program.
+    pub(crate) fn started(&mut self, slot: u64) {
+        let Some(child) = self.children.get_mut(&slot) else { return };
+        if child.gate.take().is_some() {
+            self.link.send(Request::Release { slot, role: role::GATE }, Vec::new());
+        }
+        let starting = child.starting.take();
         child.publish();
         child.rewatch(&self.epoll);
-        let _gone = starting.reply.send(Ok(()));
+        if let Some(starting) = starting {
+            let _gone = starting.reply.send(Ok(()));
+        }
     }
 
     // Retention.
@@ -619,7 +656,11 @@ impl Reactor {
             self.forget(process.slot());
         }
         while total > max {
-            let Some(largest) = self.children.values_mut().max_by_key(|child| child.writer.journal().bytes_kept()) else { return };
+            let Some(largest) =
+                self.children.values_mut().max_by_key(|child| child.writer.journal().bytes_kept())
+            else {
+                return;
+            };
             let before = largest.writer.journal().bytes_kept();
             match largest.writer.shed() {
                 Ok(true) => total -= before.saturating_sub(largest.writer.journal().bytes_kept()).min(total),
@@ -630,5 +671,7 @@ impl Reactor {
 }
 
 pub(crate) fn outpost_now_ms() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64)
 }

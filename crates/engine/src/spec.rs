@@ -119,7 +119,8 @@ impl Spawn {
             let entry = [name.as_bytes(), b"=", value.as_bytes()].concat();
             CString::new(entry).map_err(|_| Error::Invalid { what: "the environment" })
         });
-        let marker = marker.map(|marker| CString::new(marker).map_err(|_| Error::Invalid { what: "the marker" }));
+        let marker =
+            marker.map(|marker| CString::new(marker).map_err(|_| Error::Invalid { what: "the marker" }));
         let standing = match (self.stdio, self.new_session) {
             (Stdio::Terminal(_), _) => Standing::Terminal,
             (_, true) => Standing::Session,
@@ -128,9 +129,17 @@ impl Spawn {
         let given = |limit: &&ResourceLimit| !self.limits.iter().any(|own| own.resource == limit.resource);
         Ok(outpost_keeper::Spec {
             program: c_string(self.program.as_os_str(), "the program")?,
-            arguments: self.arguments.iter().map(|text| c_string_or_empty(text, "an argument")).collect::<Result<_>>()?,
+            arguments: self
+                .arguments
+                .iter()
+                .map(|text| c_string_or_empty(text, "an argument"))
+                .collect::<Result<_>>()?,
             environment: environment.chain(marker).collect::<Result<_>>()?,
-            directory: self.directory.as_ref().map(|path| c_string(path.as_os_str(), "the directory")).transpose()?,
+            directory: self
+                .directory
+                .as_ref()
+                .map(|path| c_string(path.as_os_str(), "the directory"))
+                .transpose()?,
             standing,
             limits: limits.iter().filter(given).chain(&self.limits).copied().collect(),
             umask: self.umask,

@@ -32,7 +32,11 @@ impl Store {
     pub(crate) fn open(state: &Path) -> Result<Store> {
         let processes = state.join("processes");
         let mut builder = fs::DirBuilder::new();
-        builder.recursive(true).mode(0o700).create(&processes).map_err(|error| Error::path("create", &processes, &error))?;
+        builder
+            .recursive(true)
+            .mode(0o700)
+            .create(&processes)
+            .map_err(|error| Error::path("create", &processes, &error))?;
         Ok(Store { processes })
     }
 
@@ -43,7 +47,10 @@ impl Store {
     /// Makes the directory of a new process and writes its description.
     pub(crate) fn create(&self, slot: Slot, description: &Description) -> Result<PathBuf> {
         let dir = self.dir(slot);
-        fs::DirBuilder::new().mode(0o700).create(&dir).map_err(|error| Error::path("create", &dir, &error))?;
+        fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&dir)
+            .map_err(|error| Error::path("create", &dir, &error))?;
         let path = dir.join("process.json");
         let write = || -> std::io::Result<()> {
             let text = serde_json::to_vec(description)?;

@@ -38,13 +38,13 @@ impl Subscription {
     /// Fills `batch` with what comes next, waiting for it. Safe to cancel: what was not returned is read again.
     pub async fn next(&mut self, batch: &mut Batch) -> Result<()> {
         loop {
-            self.progress.mark_unchanged();
+            // Not a frame more once the process has lost its name to another.
+            if self.progress.borrow_and_update().gone {
+                return Err(Error::Gone);
+            }
             self.read(batch).await?;
             if !batch.is_empty() {
                 return Ok(());
-            }
-            if self.progress.borrow().gone {
-                return Err(Error::Gone);
             }
             self.progress.changed().await.map_err(|_| Error::Gone)?;
         }

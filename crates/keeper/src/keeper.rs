@@ -1,18 +1,18 @@
 //! The keeper's loop: waits for the worker, for children and for signals, and does what each calls for.
 
 use crate::message::{Event, MESSAGE_BYTES, Request, Standing, What};
+use crate::replace::{Candidate, RETIRE_PATIENCE};
 use crate::spec::{SPEC_BYTES_MAX, SpecRef};
 use crate::state::{STATE_BYTES_MAX, State};
-use crate::table::{Entry, OWN_SLOT, SLOT_MIN, SLOTS_MAX, Table, Untold};
-use crate::replace::Candidate;
+use crate::table::{Entry, OWN_SLOT, SLOT_MIN, SLOTS_MAX, Table, Untold, watched};
 use crate::worker::{Restarts, Worker};
 use crate::{LINK_VERSION, Roles, Targets};
-use outpost_sys::epoll::{Epoll, Interest, Ready};
+use outpost_sys::epoll::{self, Epoll, Interest, Ready};
 use outpost_sys::pidfd::{self, Exit, How};
 use outpost_sys::signal::{Signal, SignalFd, ignore_sigpipe};
 use outpost_sys::spawn::{self, Child, Failure, Program, Report, Step};
-use outpost_sys::{Errno, Result, file, limits, message, pipe};
-use std::collections::VecDeque;
+use outpost_sys::{Errno, Result, file, limits, message};
+use std::collections::{BTreeSet, VecDeque};
 use std::ffi::CString;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
@@ -30,6 +30,12 @@ const REPORT: u64 = 1 << 63;
 /// Requests handled before others get their turn.
 const REQUESTS_AT_ONCE: usize = 64;
 
+/// How long what failed for want of memory or the like is left alone before it is tried again.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// The same for a worker that could not be started.
+const START_AGAIN_AFTER: Duration = Duration::from_millis(200);
+
 /// Events other than entries that may wait for the worker.
 const EVENTS_MAX: usize = 16;
 
@@ -44,10 +50,16 @@ pub struct Keeper {
     pub(crate) worker: Option<Worker>,
     pub(crate) candidate: Option<Candidate>,
     pub(crate) retire_by: Option<Instant>,
+    /// When to try again to start a worker.
+    pub(crate) start_by: Option<Instant>,
     pub(crate) restarts: Restarts,
+    /// Slots of children that could not be watched, so they are looked at again and again.
+    unwatched: BTreeSet<u64>,
     events: VecDeque<Event>,
     /// Some entry has something untold.
     news: bool,
+    /// The worker could not be told, and nothing will say when it can.
+    stuck: bool,
     /// The end of the table is to be told once all entries are.
     table_end: bool,
     end: Option<u8>,
@@ -88,10 +100,10 @@ impl Keeper {
                 report: report.map(Report::inherited),
                 untold: Untold::Nothing,
             };
-            keeper.insert(stored.slot, entry)?;
+            keeper.insert(stored.slot, entry);
         }
         match &state.worker {
-            Some(running) => keeper.seat(Worker::inherited(running)?)?,
+            Some(running) => keeper.seat(Worker::inherited(running)?),
             None => keeper.start_worker(),
         }
         if state.replaced {
@@ -107,7 +119,16 @@ impl Keeper {
         let pidfd = pidfd::open(std::process::id().cast_signed())?;
         keeper.epoll.add(&link, LINK, Interest::Read)?;
         let pid = std::process::id().cast_signed();
-        keeper.worker = Some(Worker { pid, pidfd, link, listens: false, served: true, unlinked: false, choked: false });
+        keeper.worker = Some(Worker {
+            pid,
+            pidfd,
+            link,
+            listens: false,
+            served: true,
+            unlinked: false,
+            choked: false,
+            unwatched: false,
+        });
         Ok(keeper)
     }
 
@@ -122,9 +143,12 @@ impl Keeper {
             worker: None,
             candidate: None,
             retire_by: None,
+            start_by: None,
             restarts: Restarts::default(),
+            unwatched: BTreeSet::new(),
             events: VecDeque::new(),
             news: false,
+            stuck: false,
             table_end: false,
             end: None,
         })
@@ -134,6 +158,7 @@ impl Keeper {
     pub fn run(mut self) -> u8 {
         let mut ready = Vec::new();
         loop {
+            self.catch_up();
             self.tell_news();
             self.keep_deadlines();
             if let Some(code) = self.end {
@@ -149,8 +174,13 @@ impl Keeper {
     }
 
     fn timeout(&self) -> Option<Duration> {
-        let candidate = self.candidate.as_ref().map(|candidate| candidate.deadline);
-        let next = [candidate, self.retire_by].into_iter().flatten().min()?;
+        let candidate = self.candidate.as_ref().filter(|candidate| !candidate.worker.listens);
+        let candidate = candidate.map(|candidate| candidate.deadline);
+        let behind = self.stuck
+            || !self.unwatched.is_empty()
+            || self.worker.as_ref().is_some_and(|worker| worker.unwatched);
+        let again = behind.then(|| Instant::now() + AGAIN_AFTER);
+        let next = [candidate, self.retire_by, self.start_by, again].into_iter().flatten().min()?;
         Some(next.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
 
@@ -166,36 +196,51 @@ impl Keeper {
         }
     }
 
+    /// Sees after those whom nothing tells us of.
+    fn catch_up(&mut self) {
+        for slot in std::mem::take(&mut self.unwatched) {
+            self.look_at(slot);
+            let _still_unwatched = self.watch(slot);
+        }
+        if self.worker.as_ref().is_some_and(|worker| worker.unwatched) {
+            let _still_unwatched = self.watch_worker();
+            self.handle_requests();
+            if self.worker.as_ref().is_some_and(|worker| epoll::is_readable(&worker.pidfd)) {
+                self.worker_ended();
+            }
+        }
+    }
+
     // Children.
 
-    fn insert(&mut self, slot: u64, entry: Entry) -> Result<()> {
-        let watched = match &entry.pidfd {
-            Some(pidfd) if entry.lives() => self.epoll.add(pidfd, slot, Interest::Read),
-            _ => Ok(()),
-        };
-        let watched = watched.and_then(|()| match &entry.report {
-            Some(report) => self.epoll.add(report, slot | REPORT, Interest::Read),
-            None => Ok(()),
-        });
-        // Even one that cannot be watched must be known.
+    /// Even one that cannot be watched must be known.
+    fn insert(&mut self, slot: u64, entry: Entry) {
         self.table.insert(slot, entry);
+        if let Err(errno) = self.watch(slot) {
+            log(format_args!(
+                "cannot watch the child of slot {slot:x} ({errno}); looking at it every {AGAIN_AFTER:?}"
+            ));
+        }
+    }
+
+    fn watch(&mut self, slot: u64) -> Result<()> {
+        let Some(entry) = self.table.get(&slot) else { return Ok(()) };
+        let watched = entry.watch(&self.epoll, slot, slot | REPORT);
+        if watched.is_err() {
+            self.unwatched.insert(slot);
+        }
         watched
     }
 
     fn look_at_report(&mut self, slot: u64) {
         if let Some(entry) = self.table.get_mut(&slot) {
-            self.news |= entry.look_at_report();
+            self.news |= entry.look_at_report(&self.epoll);
         }
     }
 
     fn look_at(&mut self, slot: u64) {
-        let Some(entry) = self.table.get_mut(&slot) else { return };
-        if entry.look() {
-            self.news = true;
-            // The worker holds the same open file description, so closing our copy would not end its readiness.
-            if let Some(pidfd) = &entry.pidfd {
-                let _not_registered = self.epoll.remove(pidfd);
-            }
+        if let Some(entry) = self.table.get_mut(&slot) {
+            self.news |= entry.look(&self.epoll);
         }
     }
 
@@ -204,7 +249,13 @@ impl Keeper {
         while let Ok(Some(pid)) = pidfd::ended_child() {
             let slot = self.table.iter().find(|(_, entry)| entry.pid == pid && entry.lives());
             match slot.map(|(slot, _)| *slot) {
-                Some(slot) => self.look_at(slot),
+                Some(slot) => {
+                    self.look_at(slot);
+                    // Cannot be reaped now; asking again would give the same one.
+                    if self.table.get(&slot).is_some_and(Entry::lives) {
+                        break;
+                    }
+                }
                 None if self.is_worker(pid) => break,
                 None => {
                     let _reaped = pidfd::reap_pid(pid);
@@ -253,7 +304,11 @@ impl Keeper {
                 }
                 true
             }
-            Err(Errno::AGAIN) => false,
+            Err(Errno::MSGSIZE) => {
+                log(format_args!("the worker sent a message that is too long; ignored"));
+                true
+            }
+            Err(Errno::AGAIN | Errno::NOMEM | Errno::NOBUFS) => false,
             Ok(None) | Err(_) => {
                 self.worker_unlinked();
                 false
@@ -273,8 +328,13 @@ impl Keeper {
             Request::Spawn { slot, cgroup, held, targets } => self.spawn(slot, cgroup, held, targets, fds),
             Request::Adopt { slot, pid, standing, held } => self.adopt(slot, pid, standing, held, fds),
             Request::Hold { slot, role } => {
-                if let (Some(entry), Some(fd)) = (self.table.get_mut(&slot), fds.pop()) {
-                    let _full = entry.hold(role, fd);
+                let held = match (self.table.get_mut(&slot), fds.pop()) {
+                    (Some(entry), Some(fd)) => entry.hold(role, fd),
+                    (None, _) => Err(Errno::NOENT),
+                    (_, None) => Err(Errno::MFILE),
+                };
+                if let Err(errno) = held {
+                    log(format_args!("descriptor {role} of slot {slot:x} is not held ({errno})"));
                 }
             }
             Request::Release { slot, role } => {
@@ -296,7 +356,9 @@ impl Keeper {
 
     pub(crate) fn greet(&mut self, version: u32) {
         if version != LINK_VERSION {
-            log(format_args!("the worker speaks version {version}, not {LINK_VERSION}; it is not given the table"));
+            log(format_args!(
+                "the worker speaks version {version}, not {LINK_VERSION}; it is not given the table"
+            ));
             return;
         }
         if let Some(worker) = &mut self.worker {
@@ -310,15 +372,21 @@ impl Keeper {
     }
 
     fn spawn(&mut self, slot: u64, cgroup: bool, held: Roles, targets: Targets, fds: Vec<OwnedFd>) {
-        if slot < SLOT_MIN || slot & REPORT != 0 || self.table.contains_key(&slot) {
-            log(format_args!("the worker asked for slot {slot:x}, which is taken; ignored"));
+        if self.is_taken(slot) {
             return;
         }
         let entry = self.try_spawn(cgroup, held, targets, fds).unwrap_or_else(Entry::failed);
-        self.news = true;
-        if let Err(errno) = self.insert(slot, entry) {
-            log(format_args!("cannot watch the child of slot {slot:x} ({errno})"));
+        self.news |= entry.untold != Untold::Nothing;
+        self.insert(slot, entry);
+    }
+
+    /// Slots below the least and above the greatest would be taken for other things that are watched.
+    fn is_taken(&self, slot: u64) -> bool {
+        let taken = slot < SLOT_MIN || slot & REPORT != 0 || self.table.contains_key(&slot);
+        if taken {
+            log(format_args!("the worker asked for slot {slot:x}, which is taken; ignored"));
         }
+        taken
     }
 
     fn try_spawn(
@@ -337,15 +405,13 @@ impl Keeper {
         }
         let mut fds = fds.into_iter();
         let spec = fds.next().ok_or(prepare(Errno::MFILE))?;
-        let birth = fds.next().ok_or(prepare(Errno::MFILE))?;
+        let gate = fds.next().ok_or(prepare(Errno::MFILE))?;
         let cgroup = if cgroup { fds.next() } else { None };
         let held: Vec<(u8, OwnedFd)> = held.iter().zip(fds.by_ref()).collect();
         let theirs: Vec<OwnedFd> = fds.collect();
         let descriptors: Vec<_> = theirs.iter().map(AsFd::as_fd).zip(targets.iter().map(i32::from)).collect();
         let spec = file::read_whole(&spec, SPEC_BYTES_MAX).map_err(prepare)?;
         let spec = SpecRef::decode(&spec).ok_or(prepare(Errno::INVAL))?;
-        // Should we die in the middle, the worker knows that the child may exist.
-        pipe::write_byte(&birth).map_err(prepare)?;
         let begun = spawn::begin(&Child {
             program: Program::Path(spec.program),
             arguments: &spec.arguments,
@@ -357,6 +423,7 @@ impl Keeper {
             umask: spec.umask,
             oom_score: spec.oom_score,
             cgroup: cgroup.as_ref().map(AsFd::as_fd),
+            gate: Some(gate.as_fd()),
         })?;
         Ok(Entry {
             pid: begun.pid,
@@ -364,18 +431,18 @@ impl Keeper {
             pidfd: Some(begun.pidfd),
             held,
             report: Some(begun.report),
-            untold: Untold::Nothing,
+            untold: Untold::Start,
         })
     }
 
     fn adopt(&mut self, slot: u64, pid: i32, standing: Standing, held: Roles, fds: Vec<OwnedFd>) {
-        let mut fds = fds.into_iter();
-        let has_pidfd = slot != OWN_SLOT && !matches!(standing, Standing::Failed(_));
-        let pidfd = if has_pidfd { fds.next() } else { None };
-        let held = held.iter().zip(fds).collect();
-        if let Err(errno) = self.insert(slot, Entry { pid, standing, pidfd, held, report: None, untold: Untold::Nothing }) {
-            log(format_args!("cannot watch the child of slot {slot:x} ({errno})"));
+        if self.is_taken(slot) {
+            return;
         }
+        let mut fds = fds.into_iter();
+        let pidfd = if matches!(standing, Standing::Failed(_)) { None } else { fds.next() };
+        let held = held.iter().zip(fds).collect();
+        self.insert(slot, Entry { pid, standing, pidfd, held, report: None, untold: Untold::Nothing });
     }
 
     /// Signals go to a child only while it is not reaped: its number cannot have become a stranger's.
@@ -384,7 +451,11 @@ impl Keeper {
         let Some(pidfd) = &entry.pidfd else { return };
         let sent = match group.then(|| pidfd::signal_group(pidfd, signal)) {
             // Before Linux 6.9. Only a parent knows that a group's number is still its child's.
-            Some(Err(Errno::INVAL)) if pidfd::is_child(pidfd) => pidfd::signal_group_of_unreaped(entry.pid, signal),
+            Some(Err(Errno::INVAL)) if pidfd::is_child(pidfd) => {
+                pidfd::signal_group_of_unreaped(entry.pid, signal)
+            }
+            // On its way to exec it may not lead its group yet.
+            Some(Err(Errno::SRCH)) if entry.standing == Standing::Starting => pidfd::signal(pidfd, signal),
             Some(Err(Errno::INVAL)) | None => pidfd::signal(pidfd, signal),
             Some(sent) => sent,
         };
@@ -396,35 +467,54 @@ impl Keeper {
 
     // The worker.
 
-    pub(crate) fn seat(&mut self, worker: Worker) -> Result<()> {
-        self.epoll.add(&worker.link, LINK, Interest::Read)?;
-        self.epoll.add(&worker.pidfd, WORKER, Interest::Read)?;
+    /// A worker within a keeper's own program is another part of it: there is nobody to start again.
+    pub(crate) fn is_embedded(&self) -> bool {
+        self.signals.is_none()
+    }
+
+    pub(crate) fn seat(&mut self, worker: Worker) {
         self.worker = Some(worker);
-        Ok(())
+        if let Err(errno) = self.watch_worker() {
+            log(format_args!("cannot watch the worker ({errno}); looking at it every {AGAIN_AFTER:?}"));
+        }
+    }
+
+    fn watch_worker(&mut self) -> Result<()> {
+        let Some(worker) = &mut self.worker else { return Ok(()) };
+        let link = if worker.unlinked {
+            Ok(())
+        } else {
+            watched(self.epoll.add(&worker.link, LINK, Interest::Read))
+        };
+        let both = link.and_then(|()| watched(self.epoll.add(&worker.pidfd, WORKER, Interest::Read)));
+        worker.unwatched = both.is_err();
+        both
     }
 
     pub(crate) fn start_worker(&mut self) {
+        self.start_by = None;
         let Some(binary) = &self.binary else { return };
-        let started = Worker::start(binary, &self.arguments);
-        match started.map_err(|failure| (failure.step, failure.errno)).map(|worker| self.seat(worker)) {
-            Ok(Ok(())) => {}
-            Ok(Err(errno)) => log(format_args!("cannot watch the worker ({errno}); send SIGHUP to try again")),
-            Err((step, errno)) => {
-                log(format_args!("cannot start a worker ({step:?}: {errno}); children live on; send SIGHUP to try again"));
+        match Worker::start(binary, &self.arguments) {
+            Ok(worker) => self.seat(worker),
+            Err(Failure { step, errno }) => {
+                log(format_args!(
+                    "cannot start a worker ({step:?}: {errno}); children live on; trying again"
+                ));
+                self.start_by = Some(Instant::now() + START_AGAIN_AFTER);
             }
         }
     }
 
-    /// A worker that cannot be talked to is of no use, whatever it still does.
+    /// A worker that cannot be talked to is of no use. Mostly it is on its way out; how it ends shall be its own doing.
     fn worker_unlinked(&mut self) {
+        let embedded = self.is_embedded();
         let Some(worker) = &mut self.worker else { return };
         worker.unlinked = true;
         let _not_registered = self.epoll.remove(&worker.link);
-        if self.signals.is_none() {
-            self.end = Some(0);
-            return;
+        match embedded {
+            true => self.end = Some(0),
+            false => self.retire_by = Some(Instant::now() + RETIRE_PATIENCE),
         }
-        let _gone_already = pidfd::signal(&worker.pidfd, Signal::KILL);
     }
 
     fn worker_ended(&mut self) {
@@ -454,7 +544,10 @@ impl Keeper {
         if !worker.served
             && let Some(before) = self.fallback.take()
         {
-            log(format_args!("the new worker binary failed ({}); going back to the one before", describe(exit)));
+            log(format_args!(
+                "the new worker binary failed ({}); going back to the one before",
+                describe(exit)
+            ));
             self.binary = Some(before);
             self.restarts.forget();
         }
@@ -478,19 +571,30 @@ impl Keeper {
         }
     }
 
+    pub(crate) fn has_news(&self) -> bool {
+        self.news || !self.events.is_empty()
+    }
+
     /// Sends what is untold until all is, or the worker's queue is full.
-    fn tell_news(&mut self) {
-        let Some(worker) = self.worker.as_mut().filter(|worker| worker.listens && !worker.unlinked && !worker.choked) else {
+    pub(crate) fn tell_news(&mut self) {
+        self.stuck = false;
+        let has_news = self.has_news();
+        let Some(worker) =
+            self.worker.as_mut().filter(|worker| worker.listens && !worker.unlinked && !worker.choked)
+        else {
             return;
         };
-        if !self.news && self.events.is_empty() {
+        if !has_news {
             return;
         }
         match tell_all(&mut self.table, &mut self.events, &mut self.table_end, worker) {
             Ok(()) => self.news = false,
-            Err(Errno::AGAIN) => worker.choked = self.epoll.modify(&worker.link, LINK, Interest::ReadWrite).is_ok(),
-            // Its death, which is the only other reason, is told by its pidfd.
-            Err(_) => {}
+            Err(Errno::AGAIN) => {
+                worker.choked = self.epoll.modify(&worker.link, LINK, Interest::ReadWrite).is_ok();
+                self.stuck = !worker.choked;
+            }
+            // No memory, or too many descriptors under way. Its death is told by its pidfd.
+            Err(_) => self.stuck = true,
         }
     }
 
@@ -526,11 +630,17 @@ impl Keeper {
     }
 }
 
-fn tell_all(table: &mut Table, events: &mut VecDeque<Event>, table_end: &mut bool, worker: &Worker) -> Result<()> {
+fn tell_all(
+    table: &mut Table,
+    events: &mut VecDeque<Event>,
+    table_end: &mut bool,
+    worker: &Worker,
+) -> Result<()> {
     for (slot, entry) in table.iter_mut().filter(|(_, entry)| entry.untold != Untold::Nothing) {
         let with_pidfd = entry.pidfd.is_some() && matches!(entry.untold, Untold::Start | Untold::All);
         let held = if entry.untold == Untold::All { entry.roles() } else { Roles::EMPTY };
-        let event = Event::Entry { slot: *slot, pid: entry.pid, standing: entry.standing, pidfd: with_pidfd, held };
+        let event =
+            Event::Entry { slot: *slot, pid: entry.pid, standing: entry.told(), pidfd: with_pidfd, held };
         message::send(&worker.link, &event.encode(), &entry.descriptors())?;
         entry.untold = Untold::Nothing;
     }
@@ -548,7 +658,9 @@ fn tell_all(table: &mut Table, events: &mut VecDeque<Event>, table_end: &mut boo
 pub(crate) fn describe(exit: Exit) -> String {
     match exit.how {
         How::Code(code) => format!("exit code {code}"),
-        How::Signal(number) => Signal::from_number(number).map_or(format!("signal {number}"), |signal| format!("{signal:?}")),
+        How::Signal(number) => {
+            Signal::from_number(number).map_or(format!("signal {number}"), |signal| format!("{signal:?}"))
+        }
         How::Unknown => "unknown how".to_owned(),
     }
 }

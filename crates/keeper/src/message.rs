@@ -68,21 +68,45 @@ pub enum What {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Ready for the table.
-    Hello { version: u32 },
+    Hello {
+        version: u32,
+    },
     /// The worker has done its work for at least one client, or long enough without failing.
     Serving,
-    /// Start a child. Descriptors: specification, birth pipe, cgroup directory if any, those to hold, the child's. One
-    /// byte is written to the birth pipe before anything is started: without it, nothing was.
-    Spawn { slot: u64, cgroup: bool, held: Roles, targets: Targets },
+    /// Start a child. Descriptors: specification, gate, cgroup directory if any, those to hold, the child's. The child
+    /// is told of as `Starting` at once and executes when a byte comes through the gate; if that closes, it never does.
+    Spawn {
+        slot: u64,
+        cgroup: bool,
+        held: Roles,
+        targets: Targets,
+    },
     /// Take an entry over from a keeper that died. Descriptors: pidfd (unless it failed), those to hold.
-    Adopt { slot: u64, pid: i32, standing: Standing, held: Roles },
+    Adopt {
+        slot: u64,
+        pid: i32,
+        standing: Standing,
+        held: Roles,
+    },
     /// Hold one more descriptor.
-    Hold { slot: u64, role: u8 },
+    Hold {
+        slot: u64,
+        role: u8,
+    },
     /// Close a held descriptor.
-    Release { slot: u64, role: u8 },
-    Signal { slot: u64, signal: Signal, group: bool },
+    Release {
+        slot: u64,
+        role: u8,
+    },
+    Signal {
+        slot: u64,
+        signal: Signal,
+        group: bool,
+    },
     /// Close everything of an entry. One that runs is not forgotten.
-    Forget { slot: u64 },
+    Forget {
+        slot: u64,
+    },
     /// Continue with another binary. Descriptor: the binary.
     Replace(What),
     /// Everything is done: end.
@@ -137,7 +161,10 @@ fn get_standing(from: &mut Reader<'_>) -> Option<Standing> {
         2 => ended(How::Signal(number)),
         3 => ended(How::Unknown),
         5 => Standing::Starting,
-        4 => Standing::Failed(Failure { step: Step::from_number(step)?, errno: Errno::from_raw_os_error(number) }),
+        4 => Standing::Failed(Failure {
+            step: Step::from_number(step)?,
+            errno: Errno::from_raw_os_error(number),
+        }),
         _ => return None,
     })
 }
@@ -248,9 +275,13 @@ impl Request {
                 let (slot, pid, standing) = get_entry(&mut from)?;
                 Request::Adopt { slot, pid, standing, held: get_numbers(&mut from)? }
             }
-            5 => Request::Hold { slot: from.u64()?, role: from.u8()? },
+            5 => Request::Hold { slot: from.u64()?, role: from.u8().filter(|role| *role != NONE)? },
             6 => Request::Release { slot: from.u64()?, role: from.u8()? },
-            7 => Request::Signal { slot: from.u64()?, signal: Signal::from_number(from.i32()?)?, group: from.u8()? != 0 },
+            7 => Request::Signal {
+                slot: from.u64()?,
+                signal: Signal::from_number(from.i32()?)?,
+                group: from.u8()? != 0,
+            },
             8 => Request::Forget { slot: from.u64()? },
             9 => Request::Replace(get_what(&mut from)?),
             10 => Request::Stop,
@@ -314,11 +345,22 @@ mod tests {
         let exit = Exit { how: How::Signal(9), user_ms: 1, system_ms: u32::MAX, rss_max_kb: 3 };
         let failure = Failure { step: Step::Directory, errno: Errno::NOENT };
         let roles = Roles::new(0..16).unwrap();
-        let standings = [Standing::Starting, Standing::Running, Standing::Ended(exit), Standing::Ended(Exit::UNKNOWN), Standing::Failed(failure)];
+        let standings = [
+            Standing::Starting,
+            Standing::Running,
+            Standing::Ended(exit),
+            Standing::Ended(Exit::UNKNOWN),
+            Standing::Failed(failure),
+        ];
         let mut requests = vec![
             Request::Hello { version: 7 },
             Request::Serving,
-            Request::Spawn { slot: u64::MAX, cgroup: true, held: roles, targets: Targets::new([0, 1, 2]).unwrap() },
+            Request::Spawn {
+                slot: u64::MAX,
+                cgroup: true,
+                held: roles,
+                targets: Targets::new([0, 1, 2]).unwrap(),
+            },
             Request::Hold { slot: 5, role: 254 },
             Request::Release { slot: 5, role: 0 },
             Request::Signal { slot: 6, signal: Signal::TERM, group: true },
@@ -327,7 +369,12 @@ mod tests {
             Request::Replace(What::Keeper),
             Request::Stop,
         ];
-        requests.extend(standings.map(|standing| Request::Adopt { slot: 9, pid: 10, standing, held: Roles::EMPTY }));
+        requests.extend(standings.map(|standing| Request::Adopt {
+            slot: 9,
+            pid: 10,
+            standing,
+            held: Roles::EMPTY,
+        }));
         for request in requests {
             assert_eq!(Request::decode(&request.encode()), Some(request));
         }
@@ -339,7 +386,13 @@ mod tests {
             Event::Replaced(What::Keeper),
             Event::NotReplaced(What::Worker, Errno::TIMEDOUT),
         ];
-        events.extend(standings.map(|standing| Event::Entry { slot: 1 << 63, pid: 3, standing, pidfd: true, held: roles }));
+        events.extend(standings.map(|standing| Event::Entry {
+            slot: 1 << 63,
+            pid: 3,
+            standing,
+            pidfd: true,
+            held: roles,
+        }));
         for event in events {
             assert_eq!(Event::decode(&event.encode()), Some(event));
         }

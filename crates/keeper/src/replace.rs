@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 const CANDIDATE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A worker that was asked to leave is killed after this time: it loses nothing by that.
-const RETIRE_PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const RETIRE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A new keeper binary must have read our state within this time, or it is not executed.
 const CHECK_PATIENCE: Duration = Duration::from_secs(5);
@@ -34,6 +34,9 @@ impl Keeper {
     pub(crate) fn start_candidate(&mut self, binary: Option<OwnedFd>) {
         let refuse = |errno| Event::NotReplaced(What::Worker, errno);
         let Some(binary) = binary else { return self.tell(refuse(Errno::BADF)) };
+        if self.is_embedded() {
+            return self.tell(refuse(Errno::OPNOTSUPP));
+        }
         if self.candidate.is_some() {
             return self.tell(refuse(Errno::BUSY));
         }
@@ -81,10 +84,7 @@ impl Keeper {
         self.fallback = self.binary.replace(binary);
         self.restarts.forget();
         let listens = worker.listens;
-        if let Err(errno) = self.seat(worker) {
-            log(format_args!("cannot watch the new worker ({errno}); send SIGHUP to try again"));
-            return;
-        }
+        self.seat(worker);
         if listens {
             self.greet(LINK_VERSION);
         }
@@ -95,16 +95,22 @@ impl Keeper {
         let Some(Candidate { worker, .. }) = self.candidate.take() else { return };
         let _gone_already = pidfd::signal(&worker.pidfd, Signal::KILL);
         let _registered = (self.epoll.remove(&worker.link), self.epoll.remove(&worker.pidfd));
-        let _gone = wait_readable(&worker.pidfd, RETIRE_PATIENCE);
-        let _reaped = pidfd::reap(&worker.pidfd);
+        // Not waited for: like every child that the table does not know, it is reaped when its end is signalled.
         log(format_args!("the new worker binary did not get ready ({errno}); the old one stays"));
         self.tell(Event::NotReplaced(What::Worker, errno));
     }
 
     pub(crate) fn keep_deadlines(&mut self) {
         let now = Instant::now();
-        if self.candidate.as_ref().is_some_and(|candidate| candidate.deadline <= now && !candidate.worker.listens) {
+        if self
+            .candidate
+            .as_ref()
+            .is_some_and(|candidate| candidate.deadline <= now && !candidate.worker.listens)
+        {
             self.candidate_failed(Errno::TIMEDOUT);
+        }
+        if self.start_by.is_some_and(|time| time <= now) {
+            self.start_worker();
         }
         if self.retire_by.is_some_and(|deadline| deadline <= now) {
             self.retire_by = None;
@@ -117,9 +123,14 @@ impl Keeper {
     // Replacing the keeper.
 
     pub(crate) fn replace_self(&mut self, binary: Option<OwnedFd>) {
+        // What is untold would stay so: the state does not say what the worker has been told.
+        self.tell_news();
         let refused = match binary {
             None => Errno::BADF,
+            // It is not our process to replace.
+            Some(_) if self.is_embedded() => Errno::OPNOTSUPP,
             Some(_) if self.candidate.is_some() => Errno::BUSY,
+            Some(_) if self.has_news() => Errno::AGAIN,
             Some(binary) => match self.execute(&binary) {
                 Ok(never) => match never {},
                 Err(errno) => errno,
@@ -200,6 +211,7 @@ fn check_binary(binary: &OwnedFd, state: &OwnedFd) -> Result<()> {
         umask: None,
         oom_score: None,
         cgroup: None,
+        gate: None,
     })
     .map_err(|failure| failure.errno)?;
     if !wait_readable(&started.pidfd, CHECK_PATIENCE)? {
@@ -213,4 +225,3 @@ fn check_binary(binary: &OwnedFd, state: &OwnedFd) -> Result<()> {
         _ => Err(Errno::NOEXEC),
     }
 }
-

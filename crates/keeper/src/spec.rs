@@ -102,6 +102,7 @@ impl<'a> SpecRef<'a> {
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing)]
 mod tests {
     use super::*;
 

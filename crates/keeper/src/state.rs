@@ -91,10 +91,16 @@ impl State {
         let binary = from.i32()?;
         let replaced = from.u8()? != 0;
         let argument_count = from.u32()?;
-        let arguments = (0..argument_count).map(|_| from.string().map(Into::into)).collect::<Option<Vec<_>>>()?;
+        let arguments =
+            (0..argument_count).map(|_| from.string().map(Into::into)).collect::<Option<Vec<_>>>()?;
         let worker = match from.u8()? {
             0 => None,
-            _ => Some(Running { pid: from.i32()?, pidfd: from.i32()?, link: from.i32()?, served: from.u8()? != 0 }),
+            _ => Some(Running {
+                pid: from.i32()?,
+                pidfd: from.i32()?,
+                link: from.i32()?,
+                served: from.u8()? != 0,
+            }),
         };
         let entry_count = from.u32()?;
         let entries = (0..entry_count).map(|_| stored_entry(&mut from)).collect::<Option<Vec<_>>>()?;
@@ -112,6 +118,7 @@ fn stored_entry(from: &mut Reader<'_>) -> Option<StoredEntry> {
 }
 
 #[cfg(test)]
+#[allow(clippy::indexing_slicing)]
 mod tests {
     use super::*;
     use outpost_sys::pidfd::Exit;
@@ -123,8 +130,22 @@ mod tests {
             worker: Some(Running { pid: 1, pidfd: 2, link: 3, served: true }),
             replaced: true,
             entries: vec![
-                StoredEntry { slot: 0, pid: 0, standing: Standing::Running, pidfd: -1, held: vec![(1, 7)], report: -1 },
-                StoredEntry { slot: 99, pid: 8, standing: Standing::Ended(Exit::UNKNOWN), pidfd: 4, held: vec![(0, 5), (9, 6)], report: 8 },
+                StoredEntry {
+                    slot: 0,
+                    pid: 0,
+                    standing: Standing::Running,
+                    pidfd: -1,
+                    held: vec![(1, 7)],
+                    report: -1,
+                },
+                StoredEntry {
+                    slot: 99,
+                    pid: 8,
+                    standing: Standing::Ended(Exit::UNKNOWN),
+                    pidfd: 4,
+                    held: vec![(0, 5), (9, 6)],
+                    report: 8,
+                },
             ],
         }
     }
@@ -140,7 +161,7 @@ mod tests {
         for len in 0..bytes.len() {
             assert_eq!(State::decode(&bytes[..len]), None, "{len} bytes");
         }
-        let mut newer = bytes.clone();
+        let mut newer = bytes;
         newer[4] += 1;
         assert_eq!(State::decode(&newer), None);
     }

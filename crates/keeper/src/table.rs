@@ -1,8 +1,9 @@
 //! The keeper's table: who runs, and which descriptors are held for whom.
 
 use crate::message::{Roles, Standing};
-use outpost_sys::pidfd::{self, Exit};
-use outpost_sys::spawn::{self, Failure, Progress, Report};
+use outpost_sys::epoll::{Epoll, Interest};
+use outpost_sys::pidfd;
+use outpost_sys::spawn::{Failure, Progress, Report};
 use outpost_sys::{Errno, Result};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,7 +32,7 @@ pub(crate) struct Entry {
 }
 
 /// What the worker has not been told of an entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Untold {
     Nothing,
     /// How it stands.
@@ -44,7 +45,14 @@ pub(crate) enum Untold {
 
 impl Entry {
     pub(crate) fn own() -> Entry {
-        Entry { pid: 0, standing: Standing::Running, pidfd: None, held: Vec::new(), report: None, untold: Untold::Nothing }
+        Entry {
+            pid: 0,
+            standing: Standing::Running,
+            pidfd: None,
+            held: Vec::new(),
+            report: None,
+            untold: Untold::Nothing,
+        }
     }
 
     /// A child that could not even be begun.
@@ -76,58 +84,97 @@ impl Entry {
         pidfd.map(AsFd::as_fd).into_iter().chain(held).collect()
     }
 
-    /// Whether there is a process that has not been reaped.
+    /// Whether there is a process that has not been reaped. One whose start failed has still to end.
     pub(crate) fn lives(&self) -> bool {
-        matches!(self.standing, Standing::Starting | Standing::Running)
-    }
-
-    /// Looks how far a starting child is. True when it has started or failed.
-    pub(crate) fn look_at_report(&mut self) -> bool {
-        let Some(report) = self.report.as_ref() else { return false };
-        self.standing = match report.read() {
-            Progress::Pending => return false,
-            Progress::Executed => Standing::Running,
-            Progress::Failed(failure) => {
-                if let Some(pidfd) = self.pidfd.take() {
-                    spawn::bury(&pidfd);
-                }
-                self.held.clear();
-                Standing::Failed(failure)
-            }
-        };
-        self.report = None;
-        if self.untold == Untold::Nothing {
-            self.untold = Untold::Start;
+        match self.standing {
+            Standing::Starting | Standing::Running => true,
+            Standing::Failed(_) => self.pidfd.is_some(),
+            Standing::Ended(_) => false,
         }
-        true
     }
 
-    /// Looks whether the process has ended and notes how. True when there is news.
-    pub(crate) fn look(&mut self) -> bool {
-        // One that was killed on its way to exec has not failed: it ran, if only as a copy of us.
-        self.look_at_report();
-        let Some(pidfd) = self.pidfd.as_ref().filter(|_| self.lives()) else { return false };
+    /// How it stands for the worker, which forgets a failed one as soon as it hears of it: there must be none to reap.
+    pub(crate) fn told(&self) -> Standing {
+        match self.standing {
+            Standing::Failed(_) if self.lives() => Standing::Starting,
+            standing => standing,
+        }
+    }
+
+    /// Has `epoll` tell when there is something to look at. May be repeated.
+    pub(crate) fn watch(&self, epoll: &Epoll, token: u64, report_token: u64) -> Result<()> {
+        if let Some(pidfd) = self.pidfd.as_ref().filter(|_| self.lives()) {
+            watched(epoll.add(pidfd, token, Interest::Read))?;
+        }
+        match &self.report {
+            Some(report) => watched(epoll.add(report, report_token, Interest::Read)),
+            None => Ok(()),
+        }
+    }
+
+    /// Looks how far a starting child is. True when it has started.
+    pub(crate) fn look_at_report(&mut self, epoll: &Epoll) -> bool {
+        let progress = match self.report.as_ref().map(Report::read) {
+            None | Some(Progress::Pending) => return false,
+            Some(progress) => progress,
+        };
+        self.close_report(epoll);
+        match progress {
+            // Not waited for here: the end of a process may take its time. The pidfd tells.
+            Progress::Failed(failure) => self.standing = Standing::Failed(failure),
+            Progress::Executed | Progress::Pending => {
+                self.standing = Standing::Running;
+                self.untold = self.untold.max(Untold::Start);
+            }
+        }
+        self.standing == Standing::Running
+    }
+
+    /// A child that is being cloned has a copy for a moment, so closing ours would not end the readiness.
+    fn close_report(&mut self, epoll: &Epoll) {
+        if let Some(report) = self.report.take() {
+            let _not_registered = epoll.remove(&report);
+        }
+    }
+
+    /// Looks whether the process has started or ended and notes how. True when there is news.
+    pub(crate) fn look(&mut self, epoll: &Epoll) -> bool {
+        let started = self.look_at_report(epoll);
+        let Some(pidfd) = self.pidfd.as_ref().filter(|_| self.lives()) else { return started };
         let exit = match pidfd::reap(pidfd) {
             Ok(Some(exit)) => exit,
-            Ok(None) => return false,
+            Ok(None) => return started,
             // A keeper before us was its parent; who reaps it now, if anybody, does not tell us.
             Err(Errno::CHILD) => match has_ended(pidfd) {
                 true => pidfd::exit_of_stranger(pidfd, self.pid),
-                false => return false,
+                false => return started,
             },
             // Cannot be known now; the pidfd stays readable and brings us back here.
-            Err(_) => return false,
+            Err(_) => return started,
         };
-        self.ended(exit);
+        // The worker holds the same open file description, so closing our copy would not end its readiness.
+        let _not_registered = epoll.remove(pidfd);
+        // It may have reported since we looked. One that was killed on its way to exec has not: it ran, if only as a
+        // copy of us.
+        self.look_at_report(epoll);
+        self.close_report(epoll);
+        let untold = if self.standing == Standing::Starting { Untold::Start } else { Untold::Standing };
+        self.untold = self.untold.max(untold);
+        if let Standing::Failed(_) = self.standing {
+            self.pidfd = None;
+            self.held.clear();
+        } else {
+            self.standing = Standing::Ended(exit);
+        }
         true
     }
+}
 
-    fn ended(&mut self, exit: Exit) {
-        self.standing = Standing::Ended(exit);
-        self.report = None;
-        if self.untold == Untold::Nothing {
-            self.untold = Untold::Standing;
-        }
+/// What is watched already needs no watching.
+pub(crate) fn watched(added: Result<()>) -> Result<()> {
+    match added {
+        Err(Errno::EXIST) => Ok(()),
+        added => added,
     }
 }
 

@@ -20,6 +20,8 @@ pub(crate) struct Worker {
     pub(crate) unlinked: bool,
     /// The link was full: we wait until it can be written again.
     pub(crate) choked: bool,
+    /// Nothing tells us of its requests and its end, so we have to ask.
+    pub(crate) unwatched: bool,
 }
 
 impl Worker {
@@ -38,11 +40,17 @@ impl Worker {
             directory: None,
             // Away from the terminal's signals: they are for the keeper to pass on.
             standing: Standing::Group,
-            descriptors: &[(stdin.as_fd(), 0), (stdout.as_fd(), 1), (stderr.as_fd(), 2), (its_end.as_fd(), LINK_FD)],
+            descriptors: &[
+                (stdin.as_fd(), 0),
+                (stdout.as_fd(), 1),
+                (stderr.as_fd(), 2),
+                (its_end.as_fd(), LINK_FD),
+            ],
             limits: &[],
             umask: None,
             oom_score: None,
             cgroup: None,
+            gate: None,
         })?;
         Ok(Worker {
             pid: started.pid,
@@ -52,6 +60,7 @@ impl Worker {
             served: false,
             unlinked: false,
             choked: false,
+            unwatched: false,
         })
     }
 
@@ -65,6 +74,7 @@ impl Worker {
             served: running.served,
             unlinked: false,
             choked: false,
+            unwatched: false,
         })
     }
 

@@ -32,7 +32,8 @@ impl Dirs {
         };
         let runtime = match &self.runtime_dir {
             Some(dir) => dir.clone(),
-            None => environment_dir("XDG_RUNTIME_DIR").map_or_else(|| format!("/tmp/outpost-{uid}").into(), |dir| dir.join("outpost")),
+            None => environment_dir("XDG_RUNTIME_DIR")
+                .map_or_else(|| format!("/tmp/outpost-{uid}").into(), |dir| dir.join("outpost")),
         };
         Ok(Paths { state: absolute(&state)?, runtime: absolute(&runtime)? })
     }
@@ -44,7 +45,9 @@ fn default_state() -> Result<PathBuf, String> {
     }
     match environment_dir("HOME") {
         Some(home) => Ok(home.join(".local/state/outpost")),
-        None => Err("neither XDG_STATE_HOME nor HOME is set; say where to keep state with --state-dir".into()),
+        None => {
+            Err("neither XDG_STATE_HOME nor HOME is set; say where to keep state with --state-dir".into())
+        }
     }
 }
 

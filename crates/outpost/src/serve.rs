@@ -25,7 +25,8 @@ pub(crate) fn serve(paths: &Paths) -> String {
 fn prepare(paths: &Paths) -> Result<(OwnedFd, OwnedFd), String> {
     paths.create()?;
     let lock = take_lock(&paths.lock())?;
-    let binary = file::open("/proc/self/exe", Open::Program).map_err(|errno| format!("cannot open this program: {errno}"))?;
+    let binary = file::open("/proc/self/exe", Open::Program)
+        .map_err(|errno| format!("cannot open this program: {errno}"))?;
     let descriptors = limits::raise_descriptors().unwrap_or_else(|_| limits::descriptors());
     let oom_score = limits::oom_score();
     let shielded = limits::set_oom_score(OOM_SCORE).is_ok();
@@ -51,7 +52,8 @@ fn prepare(paths: &Paths) -> Result<(OwnedFd, OwnedFd), String> {
         held: vec![(roles::LOCK, lock.as_raw_fd())],
         report: -1,
     };
-    let state = State { binary: binary.as_raw_fd(), arguments, worker: None, replaced: false, entries: vec![own] };
+    let state =
+        State { binary: binary.as_raw_fd(), arguments, worker: None, replaced: false, entries: vec![own] };
     let hand_over = || -> outpost_sys::Result<OwnedFd> {
         file::empty_stdin()?;
         file::close_on_exec_from(3)?;
@@ -77,7 +79,10 @@ fn take_lock(path: &Path) -> Result<OwnedFd, String> {
     let lock = file::open(path, Open::Create).map_err(fail)?;
     if !file::try_lock(&lock).map_err(fail)? {
         let owner = std::fs::read_to_string(path).unwrap_or_default();
-        return Err(format!("outpost is already running here (keeper {}); `outpost status` shows it", owner.trim()));
+        return Err(format!(
+            "outpost is already running here (keeper {}); `outpost status` shows it",
+            owner.trim()
+        ));
     }
     file::set_size(&lock, 0).map_err(fail)?;
     file::write_all_at(&lock, format!("{}\n", std::process::id()).as_bytes(), 0).map_err(fail)?;
@@ -87,9 +92,12 @@ fn take_lock(path: &Path) -> Result<OwnedFd, String> {
 fn become_keeper(state: &OwnedFd, binary: &OwnedFd) -> String {
     let number = CString::new(state.as_raw_fd().to_string()).unwrap_or_default();
     let environment: Vec<CString> = std::env::vars_os()
-        .filter_map(|(name, value)| CString::new([name.into_vec(), b"=".to_vec(), value.into_vec()].concat()).ok())
+        .filter_map(|(name, value)| {
+            CString::new([name.into_vec(), b"=".to_vec(), value.into_vec()].concat()).ok()
+        })
         .collect();
     let environment: Vec<_> = environment.iter().map(CString::as_c_str).collect();
-    let errno = spawn::replace_self(binary.as_fd(), &[c"outpost", c"keeper", c"--state", &number], &environment);
+    let errno =
+        spawn::replace_self(binary.as_fd(), &[c"outpost", c"keeper", c"--state", &number], &environment);
     format!("cannot become the keeper: {errno}")
 }

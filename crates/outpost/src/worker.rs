@@ -58,9 +58,12 @@ pub(crate) fn run(paths: &Paths, given: &Given) -> ExitCode {
 
 fn work(paths: &Paths, given: &Given) -> Result<(), String> {
     let link = file::inherited(outpost_keeper::LINK_FD);
-    let link = link.map_err(|_| "the worker is started by the keeper, not by hand; use `outpost serve`".to_owned())?;
-    let binary = file::open("/proc/self/exe", Open::Program).map_err(|errno| format!("cannot open this program: {errno}"))?;
-    let arguments = std::env::args_os().filter_map(|argument| CString::new(argument.into_vec()).ok()).collect();
+    let link =
+        link.map_err(|_| "the worker is started by the keeper, not by hand; use `outpost serve`".to_owned())?;
+    let binary = file::open("/proc/self/exe", Open::Program)
+        .map_err(|errno| format!("cannot open this program: {errno}"))?;
+    let arguments =
+        std::env::args_os().filter_map(|argument| CString::new(argument.into_vec()).ok()).collect();
     let config = Config { limits: given.limits(), oom_score: given.oom_score, ..Config::new(&paths.state) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;

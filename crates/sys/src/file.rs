@@ -227,7 +227,8 @@ pub fn read_cached_at(file: impl AsFd, buffer: &mut [u8], offset: u64) -> Result
 /// Marks every descriptor from `first` on as closed by exec: what a parent left open is not for our children.
 pub fn close_on_exec_from(first: u32) -> Result<()> {
     // SAFETY: plain numbers; nothing is closed now.
-    let marked = unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    let marked =
+        unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if marked == 0 { Ok(()) } else { Err(crate::signal::last_errno()) }
 }
 

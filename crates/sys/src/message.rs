@@ -41,10 +41,22 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(
 pub fn receive(socket: impl AsFd, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<Option<usize>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received = retry(|| {
-        fault::gate()?;
-        rustix::net::recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
-    })?;
+    let mut attempt = || {
+        retry(|| {
+            fault::gate()?;
+            rustix::net::recvmsg(
+                &socket,
+                &mut [IoSliceMut::new(buffer)],
+                &mut ancillary,
+                RecvFlags::CMSG_CLOEXEC,
+            )
+        })
+    };
+    let received = match attempt() {
+        // Said once when a peer closes before it has read everything, ahead of what it sent: that is still to be had.
+        Err(Errno::CONNRESET) => attempt()?,
+        received => received?,
+    };
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(received) = message {
             fds.extend(received);

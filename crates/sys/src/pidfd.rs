@@ -157,11 +157,15 @@ pub fn ended_child() -> Result<Option<i32>> {
 /// How a process ended that is not our child: from the kernel's own note (6.15 and later), else from its zombie.
 /// The pidfd must be readable, that is, the process must have ended.
 pub fn exit_of_stranger(pidfd: impl AsFd, pid: i32) -> Exit {
-    // The zombie may be reaped between the two looks, after which the kernel's note is there.
-    exit_note(&pidfd)
-        .or_else(|| zombie_status(&pidfd, pid))
-        .or_else(|| exit_note(&pidfd))
-        .unwrap_or(Exit::UNKNOWN)
+    // While it is being reaped it is no zombie any more and the note is not written yet: a matter of microseconds.
+    const LOOKS_MAX: u32 = 20;
+    for _ in 0..LOOKS_MAX {
+        if let Some(exit) = exit_note(&pidfd).or_else(|| zombie_status(&pidfd, pid)) {
+            return exit;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    Exit::UNKNOWN
 }
 
 #[repr(C)]

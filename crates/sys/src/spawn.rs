@@ -61,6 +61,9 @@ pub struct Child<'a> {
     pub oom_score: Option<i32>,
     /// Directory of the cgroup to be born in.
     pub cgroup: Option<BorrowedFd<'a>>,
+    /// A pipe from which the child reads a byte directly before exec. If that closes without one, it never executes: so
+    /// whoever holds the other end can know of the child before it can do anything.
+    pub gate: Option<BorrowedFd<'a>>,
 }
 
 /// A child that is on its way.
@@ -100,12 +103,13 @@ pub enum Step {
     Limits = 6,
     Directory = 7,
     Exec = 8,
+    Gate = 9,
 }
 
 impl Step {
     pub fn from_number(number: u8) -> Option<Step> {
         use Step::*;
-        [Prepare, Clone, Cgroup, Standing, Descriptors, Limits, Directory, Exec]
+        [Prepare, Clone, Cgroup, Standing, Descriptors, Limits, Directory, Exec, Gate]
             .into_iter()
             .find(|step| *step as u8 == number)
     }
@@ -161,10 +165,11 @@ pub fn begin(child: &Child<'_>) -> std::result::Result<Begun, Failure> {
         return Err(prepare(Errno::BADF));
     }
     // Some numbers above all targets are computed with, in the child, where nothing may panic.
-    if child.descriptors.iter().any(|(_, target)| *target < 0 || target.checked_add(4).is_none()) {
+    if child.descriptors.iter().any(|(_, target)| *target < 0 || target.checked_add(5).is_none()) {
         return Err(prepare(Errno::BADF));
     }
-    let (report, its_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(prepare)?;
+    let (report, its_end) =
+        rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(prepare)?;
     let arguments = null_ended(child.arguments);
     let environment = null_ended(child.environment);
     let mut plan = Plan {
@@ -219,7 +224,7 @@ impl AsRawFd for Report {
 }
 
 /// Reaps a child that has reported its failure: it ends at once.
-pub fn bury(pidfd: impl AsFd) {
+fn bury(pidfd: impl AsFd) {
     let _gone = wait_until_readable(&pidfd);
     let _reaped = pidfd::reap(&pidfd);
 }

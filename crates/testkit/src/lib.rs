@@ -1,1 +1,15 @@
+//! What tests share: a daemon in a directory of its own, deterministic bytes, and the nemesis.
+//!
+//! Code here may panic: a test that cannot go on has failed.
 
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod actor;
+mod daemon;
+mod nemesis;
+mod noise;
+
+pub use daemon::{Daemon, Which, binary_beside};
+pub use nemesis::{Plan, Report, run};
+pub use noise::Noise;

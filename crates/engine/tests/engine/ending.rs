@@ -28,7 +28,11 @@ async fn the_ladder_reports_what_it_took() {
     let forced = stubborn.kill_and_wait(ladder(Signal::TERM, 50, true)).await;
     assert_eq!(forced, Ok(KillReport { escalated: true, ..CLEAN }));
     assert_eq!(stubborn.exited().await.unwrap().how, How::Signal(9));
-    assert_eq!(stubborn.signal(Signal::TERM, Reach::Group).await, Err(Error::NotRunning), "never to a recycled number");
+    assert_eq!(
+        stubborn.signal(Signal::TERM, Reach::Group).await,
+        Err(Error::NotRunning),
+        "never to a recycled number"
+    );
     host.close().await;
 }
 
@@ -39,7 +43,10 @@ async fn escaped_pids(process: &Process) -> Vec<i32> {
     let mut seen = Seen::default();
     let lines = |seen: &Seen| String::from_utf8_lossy(&seen.stdout).lines().count();
     read_until(&mut process.subscribe(0), &mut seen, |seen| lines(seen) == 2).await;
-    String::from_utf8_lossy(&seen.stdout).lines().map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect()
+    String::from_utf8_lossy(&seen.stdout)
+        .lines()
+        .map(|line| line.rsplit(' ').next().unwrap().parse().unwrap())
+        .collect()
 }
 
 fn alive(pid: i32) -> bool {
@@ -54,7 +61,10 @@ async fn tree_dies(host: Host) {
     process.signal(Signal::KILL, Reach::Tree).await.unwrap();
     within("the exit", process.exited()).await.unwrap();
     for (pid, pidfd) in pids.iter().zip(&pidfds) {
-        assert!(outpost_sys::epoll::wait_readable(pidfd, Duration::from_secs(10)).unwrap(), "pid {pid} lives");
+        assert!(
+            outpost_sys::epoll::wait_readable(pidfd, Duration::from_secs(10)).unwrap(),
+            "pid {pid} lives"
+        );
     }
     host.close().await;
 }

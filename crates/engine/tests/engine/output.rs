@@ -31,7 +31,10 @@ async fn readers_that_join_in_the_middle_see_every_byte_once() {
             let mut after = 0;
             for stop in 1..=round {
                 let mut subscription = process.subscribe(after);
-                read_until(&mut subscription, &mut seen, |seen| seen.ended.is_some() || seen.stdout.len() > stop * 1000).await;
+                read_until(&mut subscription, &mut seen, |seen| {
+                    seen.ended.is_some() || seen.stdout.len() > stop * 1000
+                })
+                .await;
                 after = subscription.last_seen();
             }
             if seen.ended.is_none() {
@@ -64,7 +67,10 @@ async fn a_start_that_fails_says_at_which_step_and_why_and_leaves_nothing() {
     match host.engine.spawn(nowhere).await.map(|_| ()) {
         Err(error @ Error::Start { failure, .. }) => {
             assert_eq!(failure.step, Step::Directory);
-            assert_eq!(error.to_string(), "start /bin/sh: its working directory: No such file or directory (os error 2)");
+            assert_eq!(
+                error.to_string(),
+                "start /bin/sh: its working directory: No such file or directory (os error 2)"
+            );
         }
         other => panic!("{other:?}"),
     }
@@ -75,7 +81,8 @@ async fn a_start_that_fails_says_at_which_step_and_why_and_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_terminal_has_its_size_and_follows_a_resize() {
     let host = Host::new();
-    let mut spawn = shell("tty", "stty size; trap 'stty size; exit 3' WINCH; echo ready; while :; do sleep 0.01; done");
+    let mut spawn =
+        shell("tty", "stty size; trap 'stty size; exit 3' WINCH; echo ready; while :; do sleep 0.01; done");
     spawn.stdio = Stdio::Terminal(Size { rows: 33, cols: 77 });
     let process = host.engine.spawn(spawn).await.unwrap();
     let mut seen = Seen::default();

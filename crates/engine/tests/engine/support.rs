@@ -77,7 +77,11 @@ pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T 
 }
 
 /// Reads until `enough`.
-pub(crate) async fn read_until(subscription: &mut Subscription, seen: &mut Seen, enough: impl Fn(&Seen) -> bool) {
+pub(crate) async fn read_until(
+    subscription: &mut Subscription,
+    seen: &mut Seen,
+    enough: impl Fn(&Seen) -> bool,
+) {
     let mut batch = Batch::default();
     while !enough(seen) {
         within("reading", subscription.next(&mut batch)).await.unwrap();

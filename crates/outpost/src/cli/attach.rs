@@ -93,7 +93,12 @@ fn follow(paths: &Paths, process: &str, after: u64, wait: bool) -> Result<Option
     }
 }
 
-fn follow_once(client: &mut Client, attach: &wire::Attach, last: &mut u64, wait: bool) -> Result<Option<ExitStatus>, CallError> {
+fn follow_once(
+    client: &mut Client,
+    attach: &wire::Attach,
+    last: &mut u64,
+    wait: bool,
+) -> Result<Option<ExitStatus>, CallError> {
     let attached: Attached = client.call("attach", attach)?;
     while wait || *last < attached.last_seq {
         let message = client.receive()?;
@@ -111,7 +116,9 @@ fn follow_once(client: &mut Client, attach: &wire::Attach, last: &mut u64, wait:
 }
 
 fn show(message: &Message) -> std::io::Result<()> {
-    let Some(bytes) = message.data.as_deref().and_then(|data| base64::decode(data.as_bytes())) else { return Ok(()) };
+    let Some(bytes) = message.data.as_deref().and_then(|data| base64::decode(data.as_bytes())) else {
+        return Ok(());
+    };
     match message.stream.as_deref() {
         Some("stderr") => std::io::stderr().write_all(&bytes),
         _ => {
@@ -152,7 +159,11 @@ fn send_stdin(paths: &Paths, process: &str) {
 }
 
 /// Calls until an answer comes; `None` when it is a refusal or no daemon is there.
-fn repeat<T: serde::de::DeserializeOwned>(paths: &Paths, method: &str, params: &impl serde::Serialize) -> Option<T> {
+fn repeat<T: serde::de::DeserializeOwned>(
+    paths: &Paths,
+    method: &str,
+    params: &impl serde::Serialize,
+) -> Option<T> {
     loop {
         match reconnect(paths).ok()?.call(method, params) {
             Ok(answer) => return Some(answer),

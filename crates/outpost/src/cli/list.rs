@@ -21,7 +21,10 @@ pub(super) fn ps(paths: &Paths, options: &Ps) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-    println!("{:<16} {:<8} {:>8} {:<12} {:>6} {:>8} {:>9} {:>7}  COMMAND", "ID", "FACE", "PID", "STATE", "AGE", "MEMORY", "OUTPUT", "READERS");
+    println!(
+        "{:<16} {:<8} {:>8} {:<12} {:>6} {:>8} {:>9} {:>7}  COMMAND",
+        "ID", "FACE", "PID", "STATE", "AGE", "MEMORY", "OUTPUT", "READERS"
+    );
     for process in &processes {
         println!(
             "{:<16} {:<8} {:>8} {:<12} {:>6} {:>8} {:>9} {:>7}  {}",

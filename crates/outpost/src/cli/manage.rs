@@ -33,7 +33,8 @@ pub(super) fn kill(paths: &Paths, options: &Kill) -> Outcome {
         match killed {
             Killed { already_exited: true, .. } => "had ended already".to_owned(),
             Killed { died: true, escalated: false, .. } => "ended".to_owned(),
-            Killed { died: true, .. } => "did not end by itself and was killed with everything it started".to_owned(),
+            Killed { died: true, .. } =>
+                "did not end by itself and was killed with everything it started".to_owned(),
             Killed { survivors, .. } => format!("still there; {survivors} descendants survive"),
         }
     );

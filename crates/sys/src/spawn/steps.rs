@@ -32,7 +32,10 @@ fn errno() -> c_int {
     unsafe { *location }
 }
 
-fn become_program(plan: &Plan<'_>, report: &mut RawFd) -> std::result::Result<std::convert::Infallible, Stop> {
+fn become_program(
+    plan: &Plan<'_>,
+    report: &mut RawFd,
+) -> std::result::Result<std::convert::Infallible, Stop> {
     let child = plan.child;
     if plan.join_cgroup
         && let Some(cgroup) = child.cgroup
@@ -52,7 +55,7 @@ fn become_program(plan: &Plan<'_>, report: &mut RawFd) -> std::result::Result<st
         let _best_effort =
             write_once(Step::Limits, libc::AT_FDCWD, c"/proc/self/oom_score_adj", decimal(score, &mut text));
     }
-    let program = place_descriptors(plan, report)?;
+    let places = place_descriptors(plan, report)?;
     if child.standing == Standing::Terminal {
         // SAFETY: descriptor 0 is the terminal by now; the argument is a number.
         check(Step::Standing, unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) })?;
@@ -70,6 +73,9 @@ fn become_program(plan: &Plan<'_>, report: &mut RawFd) -> std::result::Result<st
         // SAFETY: a valid C string.
         check(Step::Directory, unsafe { libc::chdir(directory.as_ptr()) })?;
     }
+    if child.gate.is_some() {
+        wait_at_gate(places.gate)?;
+    }
     reset_signals();
     match child.program {
         Program::Path(path) => {
@@ -79,19 +85,37 @@ fn become_program(plan: &Plan<'_>, report: &mut RawFd) -> std::result::Result<st
         Program::Open(_) => {
             let (arguments, environment) = (plan.arguments.cast(), plan.environment.cast());
             // SAFETY: as above.
-            unsafe { libc::execveat(program, c"".as_ptr(), arguments, environment, libc::AT_EMPTY_PATH) };
+            unsafe {
+                libc::execveat(places.program, c"".as_ptr(), arguments, environment, libc::AT_EMPTY_PATH)
+            };
         }
     }
     Err((Step::Exec, errno()))
 }
 
+/// Waits until whoever started us knows of us.
+fn wait_at_gate(gate: RawFd) -> std::result::Result<(), Stop> {
+    let mut byte = 0u8;
+    loop {
+        // SAFETY: a buffer of one byte.
+        let read = unsafe { libc::read(gate, (&raw mut byte).cast(), 1) };
+        match read {
+            1 => return Ok(()),
+            0 => return Err((Step::Gate, libc::ECANCELED)),
+            _ if errno() == libc::EINTR => {}
+            _ => return Err((Step::Gate, errno())),
+        }
+    }
+}
+
 /// Gives the child its descriptors under their numbers and closes all others but the report's, which exec closes.
-/// Returns the number of the open program.
-fn place_descriptors(plan: &Plan<'_>, report: &mut RawFd) -> std::result::Result<RawFd, Stop> {
+/// Returns where the open program and the gate are.
+fn place_descriptors(plan: &Plan<'_>, report: &mut RawFd) -> std::result::Result<Places, Stop> {
     let step = Step::Descriptors;
     let child = plan.child;
     // First out of the way of all targets, since a source may stand where another is to go.
-    let (report_at, program_at, first_parked) = (plan.above, plan.above + 1, plan.above + 2);
+    let (report_at, program_at, gate_at, first_parked) =
+        (plan.above, plan.above + 1, plan.above + 2, plan.above + 3);
     let mut parked = [(0, 0); DESCRIPTORS_MAX];
     for (slot, (source, target)) in parked.iter_mut().zip(child.descriptors) {
         *slot = (park(source.as_raw_fd(), first_parked)?, *target);
@@ -100,15 +124,11 @@ fn place_descriptors(plan: &Plan<'_>, report: &mut RawFd) -> std::result::Result
         Program::Open(file) => Some(park(file.as_raw_fd(), first_parked)?),
         Program::Path(_) => None,
     };
+    let gate = child.gate.map(|gate| park(gate.as_raw_fd(), first_parked)).transpose()?;
     let parked_report = park(*report, first_parked)?;
-    // SAFETY: plain numbers.
-    *report = check(step, unsafe { libc::dup3(parked_report, report_at, libc::O_CLOEXEC) })?;
-    match program {
-        // SAFETY: plain numbers.
-        Some(program) => check(step, unsafe { libc::dup3(program, program_at, libc::O_CLOEXEC) })?,
-        // SAFETY: a plain number; not being open is fine.
-        None => unsafe { libc::close(program_at) },
-    };
+    *report = settle(Some(parked_report), report_at)?;
+    settle(program, program_at)?;
+    settle(gate, gate_at)?;
     for (copy, target) in parked.iter().take(child.descriptors.len()) {
         // SAFETY: plain numbers; dup2 clears close-on-exec on the target.
         check(step, unsafe { libc::dup2(*copy, *target) })?;
@@ -120,7 +140,26 @@ fn place_descriptors(plan: &Plan<'_>, report: &mut RawFd) -> std::result::Result
             unsafe { libc::close(number) };
         }
     }
-    Ok(program_at)
+    Ok(Places { program: program_at, gate: gate_at })
+}
+
+/// Where what is needed until exec, and closed by it, has been put.
+struct Places {
+    program: RawFd,
+    gate: RawFd,
+}
+
+/// Moves a parked descriptor to its place, or makes sure that nothing is there.
+fn settle(parked: Option<RawFd>, place: RawFd) -> std::result::Result<RawFd, Stop> {
+    match parked {
+        // SAFETY: plain numbers.
+        Some(parked) => check(Step::Descriptors, unsafe { libc::dup3(parked, place, libc::O_CLOEXEC) }),
+        None => {
+            // SAFETY: a plain number; not being open is fine.
+            unsafe { libc::close(place) };
+            Ok(place)
+        }
+    }
 }
 
 /// A copy at or above `first`.

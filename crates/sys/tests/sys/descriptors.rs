@@ -147,11 +147,11 @@ fn a_number_no_descriptor_can_have_is_refused_before_the_child_computes_with_it(
     let null = kit::null();
     for (target, step) in [
         (RawFd::MAX, Step::Prepare),
-        (RawFd::MAX - 1, Step::Prepare),
+        (RawFd::MAX - 4, Step::Prepare),
         (-1, Step::Prepare),
         (RawFd::MIN, Step::Prepare),
         // Above any limit, but a number that can be computed with.
-        (RawFd::MAX - 2, Step::Descriptors),
+        (RawFd::MAX - 5, Step::Descriptors),
     ] {
         let given = [(null.as_fd(), 0), (null.as_fd(), 1), (null.as_fd(), 2), (null.as_fd(), target)];
         let failure = command("/bin/true", &[]).start(&given).err().unwrap();

@@ -170,6 +170,7 @@ impl Spec {
             umask: self.umask,
             oom_score: self.oom_score,
             cgroup: self.cgroup.as_ref().map(AsFd::as_fd),
+            gate: None,
         })?;
         Ok(Kid { pid: started.pid, pidfd: started.pidfd, reaped: false })
     }

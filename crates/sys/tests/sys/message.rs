@@ -96,12 +96,12 @@ fn a_full_queue_says_so_and_takes_more_later() {
 }
 
 #[test]
-fn a_message_longer_than_the_buffer_does_not_run_into_the_next() {
+fn a_message_longer_than_the_buffer_is_refused_and_does_not_run_into_the_next() {
     let (ours, theirs) = pair().unwrap();
     send(&ours, b"0123456789", &[]).unwrap();
     send(&ours, b"next", &[]).unwrap();
     let (mut buffer, mut fds) = ([0; 9], Vec::new());
-    assert_eq!(receive(&theirs, &mut buffer, &mut fds), Ok(Some(9)));
+    assert_eq!(receive(&theirs, &mut buffer, &mut fds), Err(Errno::MSGSIZE));
     assert_eq!(receive(&theirs, &mut buffer, &mut fds), Ok(Some(4)));
     assert_eq!(&buffer[..4], b"next");
 }

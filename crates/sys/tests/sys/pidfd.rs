@@ -1,10 +1,10 @@
 //! Processes by pidfd: ours, and those of others.
 
 use crate::kit::{self, Kid, alone, command, read_lines, read_to_end, readable, shell};
+use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd::{self, Exit, How};
 use outpost_sys::pipe::{Pipe, pipe};
 use outpost_sys::signal::Signal;
-use outpost_sys::spawn::wait_for_end;
 use outpost_sys::{Errno, procfs};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -56,7 +56,7 @@ fn after_the_reaping_there_is_nobody_to_signal() {
 fn a_zombie_can_be_signalled_and_stays() {
     let mut kid = shell("exit 3").start_quiet().unwrap();
     assert!(pidfd::is_child(&kid.pidfd));
-    wait_for_end(&kid.pidfd).unwrap();
+    assert_eq!(wait_readable(&kid.pidfd, kit::PATIENCE), Ok(true));
     assert_eq!(pidfd::signal(&kid.pidfd, Signal::KILL), Ok(()));
     assert!(pidfd::is_child(&kid.pidfd));
     assert_eq!(kid.end().how, How::Code(3));

@@ -1,0 +1,72 @@
+# The commands of this project. `make` alone lists them.
+
+# Cargo reads CARGO_TARGET_DIR by itself; here it only says where the binary is afterwards.
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+
+CHAOS_ARGS ?= --minutes 10
+BENCH_ARGS ?=
+SERVE_ARGS ?=
+FUZZ_SECONDS ?= 60
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help build serve setup test chaos bench fuzz clean
+
+help:
+	@sed -n 's/^## //p' Makefile
+
+build:
+	cargo build --release -p outpost
+
+## serve   build the release binary and run the daemon in the foreground (SERVE_ARGS)
+serve: build
+	exec "$(TARGET_DIR)/release/outpost" serve $(SERVE_ARGS)
+
+setup:
+	@scripts/setup-tests
+
+## test    everything that must hold before a commit; CI runs exactly this
+# Cheap checks first, and the tests last, so that their summary is what stands at the end. The binaries are built before
+# them by name: cargo builds a package's binary only for that package's own tests, and the nemesis lives in another.
+test: setup
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+	cargo check --manifest-path fuzz/Cargo.toml
+	@if cargo deny --version >/dev/null 2>&1; then \
+		set -x; \
+		cargo deny check --hide-inclusion-graph licenses bans sources && \
+		cargo deny --manifest-path fuzz/Cargo.toml check --hide-inclusion-graph licenses bans sources; \
+	else \
+		echo "cargo-deny is not installed: licences, bans and sources are not checked"; \
+	fi
+	cargo test --doc --workspace
+	cargo build --workspace --bins
+	cargo nextest run --workspace
+
+## chaos   random clients against a daemon that is killed all the time (CHAOS_ARGS, default --minutes 10)
+# The checker starts the `outpost` and `producer` that stand beside it.
+chaos: build
+	cargo build --release -p outpost-testkit --bins
+	cargo run --release -p outpost-testkit --bin chaos -- $(CHAOS_ARGS)
+
+## bench   the side-by-side benchmark (BENCH_ARGS)
+bench: build
+	cargo run --release -p outpost-bench --bin bench -- $(BENCH_ARGS)
+
+## fuzz    every fuzz target, or FUZZ_TARGET alone, for FUZZ_SECONDS each (default 60)
+fuzz:
+	@missing=; \
+	cargo +nightly --version >/dev/null 2>&1 || missing="$$missing nightly-toolchain"; \
+	cargo fuzz --version >/dev/null 2>&1 || missing="$$missing cargo-fuzz"; \
+	command -v c++ >/dev/null || missing="$$missing g++"; \
+	if [ -n "$$missing" ]; then echo "make fuzz: missing:$$missing" >&2; exit 1; fi
+	@set -e; for target in $(or $(FUZZ_TARGET),$$(cargo +nightly fuzz list)); do \
+		echo "fuzzing $$target for $(FUZZ_SECONDS) s"; \
+		cargo +nightly fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS); \
+	done
+
+## clean   remove what the builds made; fuzz corpora and findings stay
+clean:
+	cargo clean
+	cargo clean --manifest-path fuzz/Cargo.toml

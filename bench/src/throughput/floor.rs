@@ -1,0 +1,57 @@
+//! The floor: what a straightforward pump does, without a journal and without anything to lose.
+
+use crate::Result;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use outpost_sys::procfs;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+
+/// Written at a time by the producer.
+const BLOCK_BYTES: usize = 64 * 1024;
+/// Read at a time by the floor: a frame.
+const FRAME_BYTES: usize = 32 * 1024;
+
+/// Writes so many bytes to standard output, past the buffer that the standard library has for lines.
+pub(crate) fn produce(bytes: u64) -> Result<()> {
+    let mut out = File::from(std::io::stdout().as_fd().try_clone_to_owned()?);
+    let block: Vec<u8> = (0..=255).cycle().take(BLOCK_BYTES).collect();
+    let mut left = bytes;
+    while left > 0 {
+        let len = left.min(block.len() as u64) as usize;
+        out.write_all(&block[..len])?;
+        left -= len as u64;
+    }
+    Ok(())
+}
+
+/// Pipe, plain base64, one line, one write to the socket that is standard input: frame after frame. Prints the CPU ticks
+/// it took.
+pub(crate) fn run(bytes: u64) -> Result<()> {
+    let mut socket = File::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    let mut producer = Command::new(std::env::current_exe()?)
+        .arg("produce")
+        .arg(bytes.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut pipe = producer.stdout.take().ok_or("the producer has no output")?;
+    let mut buffer = vec![0; FRAME_BYTES];
+    let mut line = Vec::new();
+    for seq in 1_u64.. {
+        let read = pipe.read(&mut buffer)?;
+        if read == 0 {
+            break;
+        }
+        let data = STANDARD.encode(&buffer[..read]);
+        line.clear();
+        writeln!(line, "{{\"seq\":{seq},\"stream\":\"stdout\",\"data\":\"{data}\"}}")?;
+        socket.write_all(&line)?;
+    }
+    producer.wait()?;
+    let own = procfs::stat(i32::try_from(std::process::id())?).ok_or("/proc cannot be read")?;
+    println!("{}", own.cpu_ticks);
+    Ok(())
+}

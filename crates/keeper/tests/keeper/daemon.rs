@@ -1,0 +1,166 @@
+//! A keeper that begins from a state and starts its workers: shells, which can say `Stop` in the keeper's language.
+//!
+//! The keeper is a thread of the test here, and other threads do not block signals, so it gets none: what it does it
+//! does by its pidfds.
+
+use crate::kit::{self, Client, Heard, Thread, alone, null};
+use outpost_keeper::state::{Running, State, StoredEntry};
+use outpost_keeper::{Event, Keeper, Standing, What};
+use outpost_sys::Errno;
+use outpost_sys::epoll::wait_readable;
+use outpost_sys::fault::{Fault, arm, disarm};
+use outpost_sys::file::{self, Open};
+use outpost_sys::pidfd::{self, How};
+use outpost_sys::pipe::pipe;
+use outpost_sys::signal::Signal;
+use outpost_sys::spawn::{self, Child, Program, Started};
+use std::ffi::CString;
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd};
+use std::path::PathBuf;
+
+/// A file with a line for every worker that was started; removed in the end.
+struct Log(PathBuf);
+
+impl Log {
+    fn new(name: &str) -> Log {
+        Log(std::env::temp_dir().join(format!("outpost-keeper-test-{}-{name}", kit::me())))
+    }
+
+    /// A worker that adds its line and then does `then`. Stop is one byte and any 79 others.
+    fn worker(&self, then: &str) -> Vec<CString> {
+        let script = format!("stop() {{ printf '\\n%079d' 0 >&3; }}; echo >>$0; count=$(wc -l <$0); {then}");
+        let path = self.0.to_str().unwrap();
+        ["sh", "-c", &script, path].map(|text| CString::new(text).unwrap()).to_vec()
+    }
+
+    fn lines(&self) -> usize {
+        std::fs::read_to_string(&self.0).unwrap_or_default().lines().count()
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let _missing = std::fs::remove_file(&self.0);
+    }
+}
+
+fn state(arguments: Vec<CString>) -> State {
+    let shell = file::open(std::fs::canonicalize("/bin/sh").unwrap(), Open::Program).unwrap();
+    State { binary: shell.into_raw_fd(), arguments, worker: None, replaced: false, entries: Vec::new() }
+}
+
+fn inherited(state: &State) -> i32 {
+    file::sealed_memory("state", &state.encode()).unwrap().into_raw_fd()
+}
+
+fn sleeper(output: BorrowedFd<'_>) -> Started {
+    let null = null();
+    spawn::spawn(&Child {
+        program: Program::Path(c"/bin/sh"),
+        arguments: &[c"sh", c"-c", c"echo ready; exec sleep 1000"],
+        environment: &[c"PATH=/usr/bin:/bin"],
+        directory: None,
+        standing: spawn::Standing::Group,
+        descriptors: &[(null.as_fd(), 0), (output, 1), (null.as_fd(), 2)],
+        limits: &[],
+        umask: None,
+        oom_score: None,
+        cgroup: None,
+        gate: None,
+    })
+    .unwrap()
+}
+
+#[test]
+fn a_killed_worker_is_started_again_and_again() {
+    alone("daemon::a_killed_worker_is_started_again_and_again", || {
+        let log = Log::new("killed");
+        let state = state(log.worker("[ $count -ge 20 ] && stop; kill -9 $$"));
+        let keeper = Thread::start(move || Keeper::from_state(inherited(&state)).unwrap().run());
+        assert_eq!(keeper.join(), 0);
+        assert_eq!(log.lines(), 20);
+    });
+}
+
+#[test]
+fn a_keeper_put_in_place_goes_on_with_worker_and_children() {
+    alone("daemon::a_keeper_put_in_place_goes_on_with_worker_and_children", || {
+        let (log, output, held) = (Log::new("place"), pipe().unwrap(), pipe().unwrap());
+        let (child, worker) = (sleeper(output.write.as_fd()), sleeper(output.write.as_fd()));
+        let (mut client, link) = Client::pair();
+        let (child_copy, worker_copy) =
+            (file::duplicate(&child.pidfd).unwrap(), file::duplicate(&worker.pidfd).unwrap());
+        let mut state = state(log.worker("stop; exec sleep 1000"));
+        let link = link.into_raw_fd();
+        state.worker =
+            Some(Running { pid: worker.pid, pidfd: worker.pidfd.into_raw_fd(), link, served: true });
+        state.replaced = true;
+        state.entries = vec![StoredEntry {
+            slot: 20,
+            pid: child.pid,
+            standing: Standing::Running,
+            pidfd: child.pidfd.into_raw_fd(),
+            held: vec![(4, held.write.into_raw_fd())],
+            report: -1,
+        }];
+        let keeper = Thread::start(move || Keeper::from_state(inherited(&state)).unwrap().run());
+        assert!(matches!(client.hear(), Heard::Event(Event::Replaced(What::Keeper))));
+        assert_eq!(client.hello()[1].roles(), [4]);
+        while kit::read(&output.read).lines().count() < 1 {}
+        client.signal(20, Signal::KILL, true);
+        assert_eq!(client.ended(20), How::Signal(9));
+        assert_eq!(pidfd::reap(&child_copy), Err(Errno::CHILD), "reaped");
+        // The worker closes its link and is killed for it; then there is another.
+        client.die();
+        assert!(wait_readable(&worker_copy, kit::PATIENCE).unwrap());
+        assert_eq!(keeper.join(), 0);
+        assert_eq!(log.lines(), 1);
+        assert_eq!(kit::read_to_end(&held.read), "", "nobody holds it any more");
+    });
+}
+
+/// Whatever fails when workers are started and die, there is a worker in the end.
+fn rounds(name: &str, fault: Fault) {
+    let mut nth = 1;
+    loop {
+        let (log, before) = (Log::new(name), kit::open_descriptors());
+        let state = state(log.worker("[ $count -ge 3 ] && stop && exec sleep 1000; kill -9 $$"));
+        let state = inherited(&state);
+        let keeper = Thread::start(move || {
+            arm(nth, fault);
+            let code = Keeper::from_state(state).map(Keeper::run);
+            (code, disarm())
+        });
+        let (code, untouched) = keeper.join();
+        // The last worker, which was told nothing.
+        kit::bury_children();
+        match code {
+            Ok(code) => {
+                assert_eq!((code, log.lines()), (0, 3), "call {nth}");
+                assert_eq!(kit::open_descriptors(), before, "call {nth}");
+            }
+            // It could not even begin, which who started it is told.
+            Err(errno) => assert!(!untouched && fault == Fault::Errno(errno), "call {nth}: {errno}"),
+        }
+        if untouched {
+            break;
+        }
+        nth += 1;
+        assert!(nth < 1000, "there is no end of calls");
+    }
+    assert!(nth > 20, "the scenario has more calls than that");
+}
+
+#[test]
+fn there_is_a_worker_though_a_call_had_no_memory() {
+    alone("daemon::there_is_a_worker_though_a_call_had_no_memory", || {
+        rounds("memory", Fault::Errno(Errno::NOMEM))
+    });
+}
+
+#[test]
+fn there_is_a_worker_though_a_call_would_block() {
+    alone("daemon::there_is_a_worker_though_a_call_would_block", || {
+        rounds("again", Fault::Errno(Errno::AGAIN))
+    });
+}

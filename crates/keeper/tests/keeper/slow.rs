@@ -1,0 +1,143 @@
+//! Children that are slow to start or to end. A frozen control group makes them so: a child born in one gets nowhere.
+
+use crate::kit::{self, Client, Thread, command, null, read_to_end, shell};
+use outpost_keeper::{Keeper, LINK_VERSION, Request, Standing};
+use outpost_sys::cgroup::{Group, Parent};
+use outpost_sys::pidfd::How;
+use outpost_sys::pipe::pipe;
+use outpost_sys::signal::Signal;
+use outpost_sys::spawn::{Failure, Step};
+use outpost_sys::{Errno, file};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// A frozen group; thawed, killed and removed in the end.
+struct Ice {
+    parent: Parent,
+    group: Group,
+    dir: OwnedFd,
+}
+
+impl Ice {
+    /// `None` where the host has no groups for us.
+    fn new(test: &str) -> Option<Ice> {
+        let Some(parent) = Parent::detect(&format!("outpost-test-{}-{test}", kit::me())) else {
+            eprintln!("skipped: no control groups (version 2) that this user may write to");
+            return None;
+        };
+        let group = parent.group("ice");
+        let dir = group.create().unwrap();
+        let ice = Ice { parent, group, dir };
+        ice.freeze(true);
+        Some(ice)
+    }
+
+    fn freeze(&self, frozen: bool) {
+        let path = format!("/proc/self/fd/{}/cgroup.freeze", self.dir.as_raw_fd());
+        std::fs::write(path, if frozen { "1" } else { "0" }).unwrap();
+    }
+}
+
+impl Drop for Ice {
+    fn drop(&mut self) {
+        self.freeze(false);
+        let _left = self.group.destroy(kit::PATIENCE);
+        let removed = self.parent.remove();
+        assert!(removed.is_ok() || std::thread::panicking(), "{removed:?}");
+    }
+}
+
+/// A keeper whose thread can be looked at.
+fn watched() -> (Client, Thread<u8>, PathBuf) {
+    let (mut client, its_end) = Client::pair();
+    let (tell, told) = std::sync::mpsc::channel();
+    let keeper = Keeper::embedded(its_end).unwrap();
+    let thread = Thread::start(move || {
+        tell.send(PathBuf::from("/proc").join(std::fs::read_link("/proc/thread-self").unwrap())).unwrap();
+        keeper.run()
+    });
+    client.hello();
+    (client, thread, told.recv_timeout(kit::PATIENCE).unwrap())
+}
+
+/// Waits until a thread is found asleep many times in a row, which one in a busy loop never is.
+fn sleeps(thread: &std::path::Path) -> bool {
+    let (deadline, mut asleep) = (Instant::now() + kit::PATIENCE / 3, 0);
+    while asleep < 200 && Instant::now() < deadline {
+        let stat = std::fs::read_to_string(thread.join("stat")).unwrap();
+        let state = stat.rsplit_once(") ").unwrap().1.as_bytes()[0];
+        asleep = if state == b'S' { asleep + 1 } else { 0 };
+    }
+    asleep == 200
+}
+
+#[test]
+fn one_that_does_not_get_to_its_program_holds_up_no_other() {
+    let Some(ice) = Ice::new("start") else { return };
+    let (mut client, _keeper, thread) = watched();
+    let (output, null) = (pipe().unwrap(), null());
+    let given = [(null.as_fd(), 0), (output.write.as_fd(), 1), (null.as_fd(), 2)];
+    client.spawn_with(20, &shell("echo thawed; exit 8"), &[], &given, &kit::open_gate(), Some(&ice.dir));
+    client.spawn_quiet(21, &shell("exit 3"));
+    assert_eq!(client.ended(21), How::Code(3));
+    let table = client.hello();
+    assert_eq!((table[1].slot, table[1].standing), (20, Standing::Starting));
+    assert!(table[1].pidfd.is_some());
+    client.send(Request::Forget { slot: 20 }, &[]);
+    assert_eq!(client.hello().len(), 3, "a process is there, so it is not forgotten");
+    assert!(sleeps(&thread));
+    drop(output.write);
+    ice.freeze(false);
+    assert_eq!(read_to_end(&output.read), "thawed\n");
+    assert_eq!(client.ended(20), How::Code(8));
+    assert!(sleeps(&thread));
+}
+
+#[test]
+fn one_that_is_killed_before_its_program_has_ended_and_not_failed() {
+    let Some(ice) = Ice::new("killed") else { return };
+    for group in [false, true] {
+        let (mut client, _keeper, thread) = watched();
+        let null = null();
+        let given = [(null.as_fd(), 0), (null.as_fd(), 1), (null.as_fd(), 2)];
+        client.spawn_with(20, &command("/missing", &[]), &[], &given, &kit::open_gate(), Some(&ice.dir));
+        client.signal(20, Signal::KILL, group);
+        assert_eq!(client.ended(20), How::Signal(9));
+        assert!(sleeps(&thread));
+    }
+}
+
+/// The worker has the pidfd of one that then fails: the same open file description stays readable for ever.
+#[test]
+fn one_that_fails_when_the_worker_knows_it_already_leaves_no_busy_loop() {
+    let Some(ice) = Ice::new("failed") else { return };
+    let (mut client, _keeper, thread) = watched();
+    let null = null();
+    let given = [(null.as_fd(), 0), (null.as_fd(), 1), (null.as_fd(), 2)];
+    client.spawn_with(20, &command("/missing", &[]), &[], &given, &kit::open_gate(), Some(&ice.dir));
+    let starting = client.hello().remove(1);
+    assert_eq!(starting.standing, Standing::Starting);
+    let _kept = starting.pidfd.unwrap();
+    ice.freeze(false);
+    let failed = client.told(20);
+    assert_eq!(failed.standing, Standing::Failed(Failure { step: Step::Exec, errno: Errno::NOENT }));
+    assert!(sleeps(&thread));
+    client.send(Request::Forget { slot: 20 }, &[]);
+    assert_eq!(client.hello().len(), 1);
+    assert!(sleeps(&thread));
+}
+
+#[test]
+fn a_worker_that_does_not_read_is_waited_for_asleep() {
+    let (mut client, _keeper, thread) = watched();
+    // Every greeting is answered with two messages; nothing is read until the keeper waits for room.
+    for _ in 0..1000 {
+        client.send(Request::Hello { version: LINK_VERSION }, &[]);
+    }
+    let memory = file::sealed_memory("marker", b"x").unwrap();
+    client.send(Request::Hold { slot: 0, role: 1 }, &[memory.as_fd()]);
+    assert!(sleeps(&thread));
+    // The last answer is the whole table as it is now.
+    while client.hello()[0].roles() != [1] {}
+}

@@ -1,0 +1,117 @@
+//! What is left when one half of the daemon dies, and when a worker cannot live at all.
+
+use crate::support::{daemon, exit_code, read, sh};
+use outpost_sys::epoll::wait_readable;
+use outpost_sys::pidfd;
+use outpost_sys::signal::Signal;
+use outpost_testkit::Which;
+use std::time::{Duration, Instant};
+
+#[test]
+fn a_killed_worker_loses_neither_output_nor_input_nor_the_exit() {
+    let daemon = daemon();
+    let process = sh(&daemon, "p", "echo before; read line; echo \"got $line\"; exit 9").process;
+    assert_eq!(read(&daemon, &process, 7).0, b"before\n");
+    daemon.kill(Which::Worker);
+    let stdin =
+        outpost_control::wire::Stdin { process: process.clone(), offset: Some(0), data: "aGVsbG8K".into() };
+    let _applied: outpost_control::wire::StdinApplied = daemon.ask("stdin", &stdin);
+    daemon.kill(Which::Worker);
+    let (output, exit) = read(&daemon, &process, usize::MAX);
+    assert_eq!(String::from_utf8_lossy(&output), "before\ngot hello\n");
+    assert_eq!(exit_code(exit), Some(9));
+}
+
+#[test]
+fn a_killed_keeper_loses_no_child_and_the_exit_is_still_known() {
+    let daemon = daemon();
+    let process = sh(&daemon, "p", "echo before; read line; echo \"got $line\"; exit 9").process;
+    assert_eq!(read(&daemon, &process, 7).0, b"before\n");
+    daemon.kill(Which::Keeper);
+    daemon.kill(Which::Worker);
+    daemon.kill(Which::Keeper);
+    let stdin =
+        outpost_control::wire::Stdin { process: process.clone(), offset: Some(0), data: "aGVsbG8K".into() };
+    let _applied: outpost_control::wire::StdinApplied = daemon.ask("stdin", &stdin);
+    let (output, exit) = read(&daemon, &process, usize::MAX);
+    assert_eq!(String::from_utf8_lossy(&output), "before\ngot hello\n");
+    let exit = exit.unwrap();
+    // Before Linux 6.15 nobody can know; a wrong answer would be worse than none.
+    assert!(exit.code == Some(9) || (exit.code.is_none() && exit.signal.is_none()), "{exit:?}");
+}
+
+#[test]
+fn what_ended_while_nobody_looked_is_recorded_by_the_next_worker() {
+    let daemon = daemon();
+    let process = sh(&daemon, "p", "read line; head -c 300000 /dev/zero; exit 3");
+    let child = pidfd::open(process.pid).unwrap();
+    let worker = daemon.worker();
+    pidfd::signal(&worker, Signal::STOP).unwrap();
+    // Accepted by nobody yet: the worker is stopped, then killed, with the request in its socket.
+    let mut client = daemon.connect();
+    client.send("stdin", &serde_json::json!({"process": process.process, "data": "Z28K"})).unwrap();
+    pidfd::signal(&worker, Signal::KILL).unwrap();
+    let stdin = outpost_control::wire::Stdin {
+        process: process.process.clone(),
+        offset: Some(0),
+        data: "Z28K".into(),
+    };
+    let _applied: outpost_control::wire::StdinApplied = daemon.ask("stdin", &stdin);
+    let (output, exit) = read(&daemon, &process.process, usize::MAX);
+    assert_eq!((output.len(), exit_code(exit)), (300_000, Some(3)));
+    assert!(wait_readable(&child, Duration::from_secs(10)).unwrap());
+}
+
+#[test]
+fn a_worker_that_cannot_live_is_given_up_and_tried_again_on_request() {
+    let daemon = daemon();
+    let process = sh(&daemon, "p", "echo before; read line; echo after; exit 0");
+    assert_eq!(read(&daemon, &process.process, 7).0, b"before\n");
+    let (keeper, worker) = (daemon.keeper(), daemon.worker());
+    // A file where the directory of journals is to be: no worker can start.
+    let journals = daemon.dir().join("state/processes");
+    let aside = daemon.dir().join("state/aside");
+    std::fs::rename(&journals, &aside).unwrap();
+    std::fs::write(&journals, "in the way").unwrap();
+    pidfd::signal(&worker, Signal::KILL).unwrap();
+    wait_for(|| daemon.log().contains("the fifth in a row"), "the keeper gives up");
+    assert_eq!(daemon.log().matches("; starting another").count(), 5, "one kill and four failures");
+    let child = pidfd::open(process.pid).unwrap();
+    assert!(!wait_readable(&child, Duration::ZERO).unwrap(), "the child lives on");
+    std::fs::remove_file(&journals).unwrap();
+    std::fs::rename(&aside, &journals).unwrap();
+    pidfd::signal(&keeper, Signal::HUP).unwrap();
+    let stdin =
+        outpost_control::wire::Stdin { process: process.process.clone(), offset: None, data: "Z28K".into() };
+    let _applied: outpost_control::wire::StdinApplied = daemon.ask("stdin", &stdin);
+    let (output, exit) = read(&daemon, &process.process, usize::MAX);
+    assert_eq!((output.as_slice(), exit_code(exit)), (&b"before\nafter\n"[..], Some(0)));
+}
+
+/// Looks again and again, since a log cannot be waited for otherwise.
+fn wait_for(mut condition: impl FnMut() -> bool, what: &str) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{what}: never happened");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn an_orphan_is_reaped_by_the_keeper_and_the_exit_of_its_parent_is_not_confused_with_its_own() {
+    let daemon = daemon();
+    let process = sh(&daemon, "p", "(sh -c 'echo $$; read line < fifo; exit 5' &) ; exit 2");
+    let (output, exit) = read(&daemon, &process.process, usize::MAX);
+    assert_eq!(exit_code(exit), Some(2));
+    let _pid_line = output;
+    let keeper = daemon.status().keeper_pid.cast_signed();
+    wait_for(
+        || {
+            let zombies = outpost_sys::procfs::all()
+                .into_iter()
+                .filter(|stat| stat.parent == keeper && stat.state == b'Z');
+            zombies.count() == 0
+        },
+        "no zombie below the keeper",
+    );
+}

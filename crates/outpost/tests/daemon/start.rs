@@ -1,0 +1,103 @@
+//! Starting: the lock, the sockets' permissions, a user who is not root, limits given back to children.
+
+use crate::support::{daemon, exit_code, outpost, read, sh};
+use outpost_testkit::Daemon;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+
+#[test]
+fn a_second_daemon_says_who_is_running_and_disturbs_nothing() {
+    let daemon = daemon();
+    let before = daemon.status();
+    let second = Command::new(outpost())
+        .args(["--state-dir", "state", "--runtime-dir", "run", "serve"])
+        .current_dir(daemon.dir())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(said.contains(&format!("already running here (keeper {})", before.keeper_pid)), "{said}");
+    assert_eq!(daemon.status().worker_pid, before.worker_pid);
+}
+
+#[test]
+fn sockets_and_directories_are_for_their_owner_only() {
+    let daemon = daemon();
+    let mode = |path: &str| daemon.dir().join(path).metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode("run/control.sock"), 0o600);
+    assert_eq!(mode("run"), 0o700);
+    assert_eq!(mode("state"), 0o700);
+    let process = sh(&daemon, "p", "echo secret").process;
+    read(&daemon, &process, usize::MAX);
+    assert_eq!(mode(&format!("state/processes/{process}")), 0o700);
+    assert_eq!(mode(&format!("state/processes/{process}/out.0")), 0o600);
+}
+
+#[test]
+fn a_child_has_the_limits_and_descriptors_the_daemon_was_started_with_and_nothing_of_ours() {
+    let daemon = daemon();
+    let process =
+        sh(&daemon, "p", "ulimit -Sn; ls /proc/self/fd | wc -w; grep -E 'Sig(Blk|Ign)' /proc/self/status")
+            .process;
+    let (output, exit) = read(&daemon, &process, usize::MAX);
+    let text = String::from_utf8_lossy(&output).into_owned();
+    let lines: Vec<&str> = text.lines().collect();
+    let ours =
+        outpost_sys::limits::descriptors().soft.map_or("unlimited".to_owned(), |limit| limit.to_string());
+    // Three and the one that ls itself opens.
+    assert_eq!(lines[..2], [ours.as_str(), "4"]);
+    assert!(lines[2..].iter().all(|line| line.ends_with("\t0000000000000000")), "{text}");
+    assert_eq!(exit_code(exit), Some(0));
+}
+
+#[test]
+fn the_state_of_an_earlier_life_is_found_again_and_what_was_cut_off_is_marked() {
+    let daemon = daemon();
+    let done = sh(&daemon, "done", "echo kept; exit 6").process;
+    read(&daemon, &done, usize::MAX);
+    let cut = sh(&daemon, "cut", "echo cut; exec sleep 1000");
+    assert_eq!(read(&daemon, &cut.process, 4).0, b"cut\n");
+    // Both at once, as when the machine goes down.
+    let (keeper, worker) = (daemon.keeper(), daemon.worker());
+    for half in [&worker, &keeper] {
+        outpost_sys::pidfd::signal(half, outpost_sys::signal::Signal::STOP).unwrap();
+    }
+    for half in [&keeper, &worker] {
+        outpost_sys::pidfd::signal(half, outpost_sys::signal::Signal::KILL).unwrap();
+        assert!(outpost_sys::epoll::wait_readable(half, std::time::Duration::from_secs(10)).unwrap());
+    }
+    let again = Daemon::start_in(outpost(), daemon.dir());
+    let (output, exit) = read(&again, &done, usize::MAX);
+    assert_eq!((output.as_slice(), exit_code(exit)), (&b"kept\n"[..], Some(6)));
+    let (output, exit) = read(&again, &cut.process, usize::MAX);
+    let exit = exit.unwrap();
+    assert_eq!((output.as_slice(), exit.code, exit.signal), (&b"cut\n"[..], None, None));
+    let child = outpost_sys::procfs::stat(cut.pid).filter(|stat| !matches!(stat.state, b'Z' | b'X'));
+    assert_eq!(child, None, "no orphan of the earlier life is left");
+}
+
+#[test]
+fn it_runs_for_a_user_who_is_not_root() {
+    if outpost_sys::limits::effective_uid() != 0 {
+        // Then every other test here is that test.
+        return;
+    }
+    let daemon = Daemon::start_as(outpost(), 65534);
+    let process = sh(&daemon, "p", "(setsid sh -c 'echo $$; exec sleep 1000' &); id -u; read line; exit 8");
+    let (output, _) = read(&daemon, &process.process, 8);
+    assert!(String::from_utf8_lossy(&output).contains("65534\n"), "{output:?}");
+    daemon.kill(outpost_testkit::Which::Worker);
+    daemon.kill(outpost_testkit::Which::Keeper);
+    let killed: outpost_control::wire::Killed =
+        daemon.ask("kill", &serde_json::json!({"process": process.process, "graceMs": 0}));
+    assert!(killed.died, "{killed:?}");
+    let escaped: i32 = String::from_utf8_lossy(&output)
+        .lines()
+        .find_map(|line| line.parse().ok().filter(|pid| *pid != 65534))
+        .unwrap_or(0);
+    if escaped > 1 {
+        let alive = outpost_sys::procfs::stat(escaped).filter(|stat| !matches!(stat.state, b'Z' | b'X'));
+        assert_eq!(alive, None, "the descendant in a session of its own is dead too");
+    }
+}

@@ -1,0 +1,43 @@
+//! A daemon of this build and a client that reads processes to their end.
+
+use outpost_control::wire::{Attach, Attached, ExitStatus, Spawn, Spawned};
+use outpost_testkit::Daemon;
+use outpost_wire::base64;
+use std::path::Path;
+
+pub(crate) fn outpost() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_outpost"))
+}
+
+pub(crate) fn daemon() -> Daemon {
+    Daemon::start(outpost())
+}
+
+/// Starts a shell; returns the process's number.
+pub(crate) fn sh(daemon: &Daemon, id: &str, script: &str) -> Spawned {
+    let command = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+    let spawn = Spawn { id: id.to_owned(), command, stdin: true, ..Spawn::default() };
+    daemon.connect().call("spawn", &spawn).unwrap()
+}
+
+/// Reads from the beginning until `enough` bytes of output or the exit.
+pub(crate) fn read(daemon: &Daemon, process: &str, enough: usize) -> (Vec<u8>, Option<ExitStatus>) {
+    let mut client = daemon.connect();
+    let attach = Attach { process: process.to_owned(), after: 0 };
+    let _attached: Attached = client.call("attach", &attach).unwrap();
+    let mut output = Vec::new();
+    while output.len() < enough {
+        let message = client.receive().unwrap();
+        if let Some(data) = message.data {
+            output.extend(base64::decode(data.as_bytes()).unwrap());
+        }
+        if message.exit.is_some() {
+            return (output, message.exit);
+        }
+    }
+    (output, None)
+}
+
+pub(crate) fn exit_code(exit: Option<ExitStatus>) -> Option<i32> {
+    exit.expect("an exit").code
+}

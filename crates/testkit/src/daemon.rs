@@ -1,0 +1,174 @@
+//! A real daemon in a directory of its own, ended with everything it runs when the test is over.
+
+use outpost_control::client::{CallError, Client};
+use outpost_control::wire::{ProcessInfo, Status};
+use outpost_sys::epoll::wait_readable;
+use outpost_sys::pidfd;
+use outpost_sys::signal::Signal;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long anything may take before a test gives up.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Daemon {
+    dir: PathBuf,
+    serve: Child,
+    _owned: Option<TempDir>,
+}
+
+/// The path of another program of the same build.
+pub fn binary_beside(ours: &Path, name: &str) -> PathBuf {
+    let path = ours.parent().expect("a program is in a directory").join(name);
+    assert!(path.exists(), "{} is missing: build it with `cargo build --workspace` first", path.display());
+    path
+}
+
+impl Daemon {
+    /// Starts the daemon and waits until it says that it runs.
+    pub fn start(binary: &Path) -> Daemon {
+        let dir = tempfile::tempdir().unwrap();
+        let mut daemon = Daemon::start_in(binary, dir.path());
+        daemon._owned = Some(dir);
+        daemon
+    }
+
+    /// In a directory where one was before.
+    pub fn start_in(binary: &Path, dir: &Path) -> Daemon {
+        Daemon::launch(Command::new(binary), dir)
+    }
+
+    /// As another user; only root can.
+    pub fn start_as(binary: &Path, uid: u32) -> Daemon {
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::chown(dir.path(), Some(uid), Some(uid)).unwrap();
+        let mut serve = Command::new("setpriv");
+        serve.args([format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".into()]).arg(binary);
+        let mut daemon = Daemon::launch(serve, dir.path());
+        daemon._owned = Some(dir);
+        daemon
+    }
+
+    fn launch(mut serve: Command, dir: &Path) -> Daemon {
+        let log = File::create(dir.join("log")).unwrap();
+        serve.args(["--state-dir", "state", "--runtime-dir", "run", "serve"]).current_dir(dir);
+        serve.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        // Away from the terminal's signals: ending it is our business.
+        let mut serve = serve.process_group(0).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(serve.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let daemon = Daemon { dir: dir.to_owned(), serve, _owned: None };
+        assert!(line.contains("is running"), "the daemon says {line:?} and {}", daemon.log());
+        daemon
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("run/control.sock")
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.join("log")).unwrap_or_default()
+    }
+
+    /// A connection, however long that takes within reason.
+    pub fn connect(&self) -> Client {
+        let client = Client::connect(&self.socket())
+            .unwrap_or_else(|error| panic!("connect: {error}; log: {}", self.log()));
+        client.set_patience(Some(PATIENCE)).unwrap();
+        client
+    }
+
+    /// Calls a method that may be repeated, again and again while the daemon is away.
+    pub fn ask<T: serde::de::DeserializeOwned>(&self, method: &str, params: &impl serde::Serialize) -> T {
+        let begun = Instant::now();
+        loop {
+            match self.connect().call(method, params) {
+                Ok(answer) => return answer,
+                Err(CallError::Refused(failure)) => panic!("{method} was refused: {failure:?}"),
+                Err(CallError::Lost(error)) => {
+                    assert!(begun.elapsed() < PATIENCE, "{method}: {error}; log: {}", self.log());
+                }
+            }
+        }
+    }
+
+    pub fn status(&self) -> Status {
+        self.ask("status", &())
+    }
+
+    pub fn list(&self) -> Vec<ProcessInfo> {
+        self.ask("list", &())
+    }
+
+    /// A pidfd of the worker as it is now.
+    pub fn worker(&self) -> OwnedFd {
+        self.part(|status| status.worker_pid)
+    }
+
+    pub fn keeper(&self) -> OwnedFd {
+        self.part(|status| status.keeper_pid)
+    }
+
+    fn part(&self, which: impl Fn(&Status) -> u32) -> OwnedFd {
+        loop {
+            let pid = which(&self.status());
+            // Asked again after it was opened: the number was not somebody else's by then.
+            if let Ok(pidfd) = pidfd::open(pid.cast_signed())
+                && which(&self.status()) == pid
+            {
+                return pidfd;
+            }
+        }
+    }
+
+    /// Kills one of the two and waits until another has taken its place.
+    pub fn kill(&self, which: Which) {
+        let pid =
+            |status: &Status| if which == Which::Worker { status.worker_pid } else { status.keeper_pid };
+        let before = pid(&self.status());
+        let victim = if which == Which::Worker { self.worker() } else { self.keeper() };
+        pidfd::signal(&victim, Signal::KILL).unwrap();
+        assert!(wait_readable(&victim, PATIENCE).unwrap());
+        let begun = Instant::now();
+        while pid(&self.status()) == before {
+            assert!(begun.elapsed() < PATIENCE, "{which:?} was not replaced; log: {}", self.log());
+        }
+    }
+}
+
+/// Which half of the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    Worker,
+    Keeper,
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // In order if that works; in any case nothing stays.
+        let stopped = Client::connect(&self.socket()).ok().and_then(|mut client| {
+            client.set_patience(Some(Duration::from_secs(15))).ok()?;
+            let status: Status = client.call("status", &()).ok()?;
+            let parts = [status.keeper_pid, status.worker_pid].map(|pid| pidfd::open(pid.cast_signed()).ok());
+            let _lost = client.call::<()>("stop", &());
+            Some(parts)
+        });
+        for part in stopped.into_iter().flatten().flatten() {
+            if !wait_readable(&part, Duration::from_secs(15)).unwrap_or(false) {
+                let _gone = pidfd::signal(&part, Signal::KILL);
+            }
+        }
+        let _not_ours_any_more = self.serve.kill();
+        let _reaped = self.serve.wait();
+    }
+}

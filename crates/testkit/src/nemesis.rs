@@ -1,0 +1,161 @@
+//! The nemesis: clients at work while worker and keeper are killed and stopped at random; then the bookkeeping is checked.
+
+use crate::actor::{Actor, Tally};
+use crate::daemon::{Daemon, Which};
+use crate::noise::Noise;
+use outpost_sys::signal::Signal;
+use outpost_sys::{pidfd, procfs};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What a run does. The same seed makes the same decisions; when they fall is up to the machine.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub outpost: PathBuf,
+    pub producer: PathBuf,
+    pub seed: u64,
+    pub clients: u64,
+    /// Until at least this many were killed …
+    pub worker_kills: u64,
+    pub keeper_kills: u64,
+    /// … and this much time has passed.
+    pub duration: Duration,
+}
+
+/// What a run saw.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Report {
+    pub worker_kills: u64,
+    pub keeper_kills: u64,
+    pub stops: u64,
+    pub processes: u64,
+    pub bytes: u64,
+    pub attaches: u64,
+    pub worker_memory: u64,
+}
+
+/// A worker that has done all this may not have grown beyond this.
+const WORKER_MEMORY_MAX: u64 = 64 * 1024 * 1024;
+
+/// Runs the plan; panics where the daemon breaks a promise.
+pub fn run(plan: &Plan) -> Report {
+    let marker = format!("OUTPOST_NEMESIS={}-{}", std::process::id(), plan.seed);
+    let daemon = Daemon::start(&plan.outpost);
+    let over = AtomicBool::new(false);
+    let mut report = Report::default();
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..plan.clients)
+            .map(|number| {
+                let (daemon, marker, over) = (&daemon, marker.as_str(), &over);
+                scope.spawn(move || client(daemon, &plan.producer, marker, plan.seed, number, over))
+            })
+            .collect();
+        attack(&daemon, plan, &mut report, || clients.iter().any(std::thread::ScopedJoinHandle::is_finished));
+        over.store(true, Ordering::Relaxed);
+        for client in clients {
+            match client.join() {
+                Ok(tally) => {
+                    report.processes += tally.processes;
+                    report.bytes += tally.bytes;
+                    report.attaches += tally.attaches;
+                }
+                Err(panic) => {
+                    eprintln!("seed {}; the daemon's log:\n{}", plan.seed, daemon.log());
+                    std::panic::resume_unwind(panic);
+                }
+            }
+        }
+    });
+    check_the_end(&daemon, &marker);
+    report.worker_memory = procfs::private_memory(daemon.status().worker_pid.cast_signed()).unwrap_or(0);
+    assert!(report.worker_memory <= WORKER_MEMORY_MAX, "the worker has {} bytes", report.worker_memory);
+    report
+}
+
+fn client(
+    daemon: &Daemon,
+    producer: &Path,
+    marker: &str,
+    seed: u64,
+    number: u64,
+    over: &AtomicBool,
+) -> Tally {
+    let mut actor = Actor {
+        daemon,
+        producer,
+        noise: Noise::new(seed.wrapping_add(number * 7919 + 1)),
+        marker,
+        name: format!("client{number}"),
+        exits_can_be_lost: !kernel_remembers_exits(),
+    };
+    let mut total = Tally::default();
+    let mut round = 0;
+    while !over.load(Ordering::Relaxed) || round == 0 {
+        let tally = actor.one_process(round);
+        total.processes += tally.processes;
+        total.bytes += tally.bytes;
+        total.attaches += tally.attaches;
+        round += 1;
+    }
+    total
+}
+
+/// Linux 6.15 and later tell how a process ended to who holds a pidfd.
+fn kernel_remembers_exits() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(6), Some(15))
+}
+
+fn attack(daemon: &Daemon, plan: &Plan, report: &mut Report, mut client_gave_up: impl FnMut() -> bool) {
+    let mut noise = Noise::new(plan.seed);
+    let begun = Instant::now();
+    let keeper_share = plan.worker_kills.max(1) / plan.keeper_kills.max(1);
+    while report.worker_kills < plan.worker_kills
+        || report.keeper_kills < plan.keeper_kills
+        || begun.elapsed() < plan.duration
+    {
+        if client_gave_up() {
+            return;
+        }
+        // Sometimes at once, sometimes after the clients have got somewhere.
+        std::thread::park_timeout(Duration::from_micros(noise.below(30_000)));
+        match noise.below(keeper_share + 2) {
+            0 if plan.keeper_kills > 0 => {
+                daemon.kill(Which::Keeper);
+                report.keeper_kills += 1;
+            }
+            1 => {
+                stop_for_a_moment(daemon, &mut noise);
+                report.stops += 1;
+            }
+            _ => {
+                daemon.kill(Which::Worker);
+                report.worker_kills += 1;
+            }
+        }
+    }
+}
+
+/// A worker that stands still must not make anybody lose anything either.
+fn stop_for_a_moment(daemon: &Daemon, noise: &mut Noise) {
+    let worker = daemon.worker();
+    pidfd::signal(&worker, Signal::STOP).unwrap();
+    std::thread::park_timeout(Duration::from_micros(noise.below(20_000)));
+    pidfd::signal(&worker, Signal::CONT).unwrap();
+}
+
+/// Every process has ended, the table knows it, and nothing that carries our marker lives.
+fn check_the_end(daemon: &Daemon, marker: &str) {
+    let list = daemon.list();
+    let alive: Vec<_> = list.iter().filter(|process| process.exit.is_none()).collect();
+    assert!(alive.is_empty(), "the table has processes that should have ended: {alive:?}");
+    let leftovers: Vec<_> = procfs::all()
+        .into_iter()
+        .filter(|stat| {
+            !matches!(stat.state, b'Z' | b'X') && procfs::has_environment(stat.pid, marker.as_bytes())
+        })
+        .collect();
+    assert!(leftovers.is_empty(), "processes that the table does not know: {leftovers:?}");
+}

@@ -1,0 +1,25 @@
+//! The short form of the nemesis, in every test run: at least 200 killed workers and 20 killed keepers.
+
+use outpost_testkit::{Plan, binary_beside, run};
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[test]
+fn nemesis_two_hundred_killed_workers_and_twenty_killed_keepers_lose_nothing() {
+    let producer = PathBuf::from(env!("CARGO_BIN_EXE_producer"));
+    let report = run(&Plan {
+        outpost: binary_beside(&producer, "outpost"),
+        producer,
+        seed: 20_261_115,
+        clients: 6,
+        worker_kills: 200,
+        keeper_kills: 20,
+        duration: Duration::ZERO,
+    });
+    println!("{report:?}");
+    assert!(report.worker_kills >= 200 && report.keeper_kills >= 20);
+    assert!(
+        report.processes >= 20 && report.attaches > report.processes,
+        "the clients were at work meanwhile: {report:?}"
+    );
+}
