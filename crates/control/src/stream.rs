@@ -10,6 +10,7 @@ pub(crate) async fn follow(process: &Process, after: u64, outbox: &Outbox) -> Re
     let name = process.slot().to_string();
     let mut subscription = process.subscribe(after);
     let mut batch = Batch::default();
+    let mut stalled = false;
     loop {
         tokio::select! {
             read = subscription.next(&mut batch) => {
@@ -22,6 +23,10 @@ pub(crate) async fn follow(process: &Process, after: u64, outbox: &Outbox) -> Re
         }
         let mut lines = outbox.buffer();
         encode(&name, &batch, &mut lines);
+        if subscription.is_stalled() != stalled {
+            stalled = subscription.is_stalled();
+            let _infallible = writeln!(lines, "{{\"process\":\"{name}\",\"stalled\":{stalled}}}");
+        }
         outbox.put(lines).await?;
         if batch.ended.is_some() {
             return Ok(());

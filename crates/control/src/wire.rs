@@ -36,6 +36,8 @@ pub struct Message {
     pub exit: Option<ExitStatus>,
     #[serde(rename = "firstSeq")]
     pub first_seq: Option<u64>,
+    /// The disk has no room for its output, or has again.
+    pub stalled: Option<bool>,
 }
 
 /// How a process ended: one of the two, or neither when nobody knows.

@@ -132,6 +132,8 @@ pub(crate) struct Child {
     pub(crate) last_byte: Instant,
     /// Nobody wants its record: it goes when the process has ended.
     pub(crate) forgotten: bool,
+    /// The last attempt to record something failed.
+    pub(crate) stalled: bool,
 }
 
 /// Which end of which descriptor became ready: the slot and the role in one number.
@@ -200,6 +202,7 @@ impl Child {
         self.process.inner.progress.send_modify(|progress| {
             progress.last_seq = last_seq;
             progress.status = status;
+            progress.stalled = self.stalled;
         });
     }
 

@@ -515,6 +515,7 @@ fn make_child(
         exit_seen: now,
         last_byte: now,
         forgotten: false,
+        stalled: false,
     };
     let (reply, answer) = oneshot::channel();
     child.starting = Some(Starting { reply, spec, cgroup, theirs: plumbing.theirs });

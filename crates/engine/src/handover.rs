@@ -20,7 +20,7 @@ use outpost_sys::{Errno, file, message, pidfd, procfs};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -79,7 +79,7 @@ pub(crate) fn handle(
         .map(file::duplicate)
         .transpose()
         .map_err(|errno| Error::io("duplicate", "a terminal", errno))?;
-    let progress = Progress { last_seq: journal.last_seq(), status, gone: false };
+    let progress = Progress { last_seq: journal.last_seq(), status, stalled: false, gone: false };
     Ok(Process {
         inner: Arc::new(Inner {
             slot,
@@ -90,7 +90,6 @@ pub(crate) fn handle(
             progress: watch::Sender::new(progress),
             stdin_accepted: AtomicU64::new(0),
             readers: AtomicUsize::new(0),
-            stalled: AtomicBool::new(false),
             shared: shared.clone(),
         }),
     })
@@ -175,6 +174,7 @@ impl Reactor {
             exit_seen: now,
             last_byte: now,
             forgotten: false,
+            stalled: false,
         };
         child.publish();
         // The worker before us may have died before it could.

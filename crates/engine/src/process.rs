@@ -12,7 +12,7 @@ use outpost_sys::pty::Size;
 use outpost_sys::signal::Signal;
 use outpost_sys::{Errno, procfs};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{oneshot, watch};
 
@@ -42,6 +42,8 @@ impl Status {
 pub(crate) struct Progress {
     pub(crate) last_seq: u64,
     pub(crate) status: Status,
+    /// The disk has no room for its output.
+    pub(crate) stalled: bool,
     /// Dropped from the table: there is nothing to wait for any more.
     pub(crate) gone: bool,
 }
@@ -86,7 +88,6 @@ pub(crate) struct Inner {
     pub(crate) progress: watch::Sender<Progress>,
     pub(crate) stdin_accepted: AtomicU64,
     pub(crate) readers: AtomicUsize,
-    pub(crate) stalled: AtomicBool,
     pub(crate) shared: Arc<Shared>,
 }
 
@@ -121,6 +122,11 @@ impl Process {
 
     pub fn status(&self) -> Status {
         self.inner.progress.borrow().status
+    }
+
+    /// Whether its output waits for room on the disk.
+    pub fn is_stalled(&self) -> bool {
+        self.inner.progress.borrow().stalled
     }
 
     /// The lowest and the highest sequence number that can be read; both 0 when there is no output.
@@ -238,7 +244,7 @@ impl Process {
             last_seq,
             stdin_accepted: self.stdin_accepted(),
             readers: inner.readers.load(Ordering::Relaxed),
-            stalled: inner.stalled.load(Ordering::Relaxed),
+            stalled: self.is_stalled(),
         }
     }
 }

@@ -230,7 +230,7 @@ impl Reactor {
         let now = Instant::now();
         child.last_byte = now;
         if child.writer.exit().is_none() {
-            child.process.inner.stalled.store(false, Ordering::Relaxed);
+            child.stalled = false;
             child.publish();
         }
         let Some(output) = &mut child.outputs[stream_index(stream)] else { return };
@@ -258,7 +258,7 @@ impl Reactor {
     /// Nothing is lost: what could not be written is in the pipe, and the child waits when that is full.
     fn stall(&mut self, slot: u64, stream: Stream, error: &outpost_journal::Error) {
         let Some(child) = self.children.get_mut(&slot) else { return };
-        if !child.process.inner.stalled.swap(true, Ordering::Relaxed) {
+        if !std::mem::replace(&mut child.stalled, true) {
             tracing::error!(process = %child.process.slot(), %error, "output cannot be recorded; the process is slowed until it can");
             child.publish();
         }
@@ -325,7 +325,7 @@ impl Reactor {
             return self.let_go(slot);
         }
         let exit_seen = child.exit_seen;
-        let waiting_for_disk = child.process.inner.stalled.load(Ordering::Relaxed);
+        let waiting_for_disk = child.stalled;
         let quiet_since = child.last_byte.max(child.exit_seen);
         let quiet = now.saturating_duration_since(quiet_since) >= DRAIN_QUIET;
         let enough = quiet || now.saturating_duration_since(child.exit_seen) >= DRAIN_MAX;
@@ -338,11 +338,12 @@ impl Reactor {
         }
         let Some(child) = self.children.get_mut(&slot) else { return };
         if let Err(error) = child.writer.finish(&exit) {
-            child.process.inner.stalled.store(true, Ordering::Relaxed);
+            child.stalled = true;
+            child.publish();
             tracing::error!(process = %child.process.slot(), %error, "an exit cannot be recorded; trying again");
             return self.schedule(RETRY, Due::Drain(slot));
         }
-        child.process.inner.stalled.store(false, Ordering::Relaxed);
+        child.stalled = false;
         child.publish();
         self.let_go(slot);
     }

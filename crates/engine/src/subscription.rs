@@ -16,6 +16,7 @@ pub struct Subscription {
     /// None only while a read of the disk is under way elsewhere.
     cursor: Option<Cursor>,
     last_seen: u64,
+    stalled: bool,
 }
 
 impl Subscription {
@@ -23,7 +24,7 @@ impl Subscription {
         process.inner.readers.fetch_add(1, Ordering::Relaxed);
         let progress = process.inner.progress.subscribe();
         let cursor = Cursor::after(process.inner.journal.clone(), after);
-        Subscription { process, progress, cursor: Some(cursor), last_seen: after }
+        Subscription { process, progress, cursor: Some(cursor), last_seen: after, stalled: false }
     }
 
     pub fn process(&self) -> &Process {
@@ -35,7 +36,13 @@ impl Subscription {
         self.last_seen
     }
 
-    /// Fills `batch` with what comes next, waiting for it. Safe to cancel: what was not returned is read again.
+    /// Whether the process waited for room on the disk when `next` last returned.
+    pub fn is_stalled(&self) -> bool {
+        self.stalled
+    }
+
+    /// Fills `batch` with what comes next, waiting for it. Returns with an empty one when the process begins to wait for
+    /// room on the disk, and when it goes on. Safe to cancel: what was not returned is read again.
     pub async fn next(&mut self, batch: &mut Batch) -> Result<()> {
         loop {
             // Not a frame more once the process has lost its name to another.
@@ -43,7 +50,9 @@ impl Subscription {
                 return Err(Error::Gone);
             }
             self.read(batch).await?;
-            if !batch.is_empty() {
+            let stalled = self.progress.borrow().stalled;
+            if !batch.is_empty() || stalled != self.stalled {
+                self.stalled = stalled;
                 return Ok(());
             }
             self.progress.changed().await.map_err(|_| Error::Gone)?;

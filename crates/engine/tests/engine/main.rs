@@ -3,6 +3,7 @@
 
 mod support;
 
+mod disk;
 mod ending;
 mod input;
 mod output;

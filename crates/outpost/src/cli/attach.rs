@@ -106,6 +106,9 @@ fn follow_once(
             eprintln!("outpost: output before number {first} was dropped to keep within the limit");
             *last = first - 1;
         }
+        if message.stalled == Some(true) {
+            eprintln!("outpost: the disk is full; the process waits until there is room");
+        }
         show(&message)?;
         *last = message.seq.unwrap_or(*last);
         if message.exit.is_some() {

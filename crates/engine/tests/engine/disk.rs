@@ -1,0 +1,115 @@
+//! The disk: full for a while, caps over all processes, records of earlier lives.
+
+use crate::support::{Host, PATIENCE, Seen, read_all, read_until, shell, within};
+use outpost_engine::{Batch, Config, Engine, How, Key};
+use std::path::Path;
+use std::process::Command;
+
+/// A small disk of its own, given back at the end.
+struct SmallDisk {
+    dir: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    /// `None` where this user may not mount.
+    fn mount(options: &str) -> Option<SmallDisk> {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = SmallDisk { dir };
+        disk.run("mount", &["-t", "tmpfs", "-o", options, "outpost-test"]).then_some(disk)
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> bool {
+        let path = self.dir.path();
+        Command::new(program).args(arguments).arg(path).output().is_ok_and(|output| output.status.success())
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        self.run("umount", &["--lazy"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_slows_the_child_tells_its_readers_and_loses_nothing() {
+    let Some(disk) = SmallDisk::mount("size=6m") else {
+        println!("skipped: this user may not mount");
+        return;
+    };
+    let engine = Engine::embedded(Config::new(disk.path())).unwrap();
+    let script = "i=0; while [ $i -lt 2000 ]; do printf '%08000d\\n' $i; i=$((i+1)); done; exit 5";
+    let process = engine.spawn(shell("big", script)).await.unwrap();
+    let mut subscription = process.subscribe(0);
+    let mut seen = Seen::default();
+    let mut batch = Batch::default();
+    while !subscription.is_stalled() {
+        within("the stall", subscription.next(&mut batch)).await.unwrap();
+        seen.take(&batch);
+    }
+    assert!(process.is_stalled() && process.info().stalled && seen.ended.is_none());
+    // Others go on: what needs no disk works, and the stalled one can be looked at.
+    assert_eq!(engine.list().await.len(), 1);
+    assert!(disk.run("mount", &["-o", "remount,size=64m"]));
+    read_until(&mut subscription, &mut seen, |seen| seen.ended.is_some()).await;
+    let expected: Vec<u8> = (0..2000).flat_map(|i| format!("{i:08000}\n").into_bytes()).collect();
+    assert!(seen.stdout == expected, "every byte although the disk was full in between");
+    assert_eq!(seen.ended.unwrap().exit.how, How::Code(5));
+    assert!(!subscription.is_stalled());
+    assert_eq!(read_all(&process, 0).await.stdout.len(), expected.len());
+    engine.shut_down(PATIENCE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn over_the_hosts_cap_ended_processes_go_first_then_the_largest_loses_its_head() {
+    const MIB: u64 = 1024 * 1024;
+    let host = Host::with(|config| config.host_bytes_max = 40 * MIB);
+    for id in ["first", "second"] {
+        let process = host.sh(id, "head -c 15728640 /dev/zero").await;
+        within(id, process.finished()).await.unwrap();
+    }
+    let third = host.sh("third", "head -c 20971520 /dev/zero; exec sleep 1000").await;
+    read_until(&mut third.subscribe(0), &mut Seen::default(), |seen| seen.stdout.len() == 20 * MIB as usize)
+        .await;
+    assert!(
+        host.engine.find(&Key::new("test", "", "first")).await.is_none(),
+        "the oldest that has ended went"
+    );
+    assert!(host.engine.find(&Key::new("test", "", "second")).await.is_some());
+    let fourth = host.sh("fourth", "head -c 62914560 /dev/zero; exec sleep 1000").await;
+    within("the last byte", async {
+        while fourth.info().bytes_total < 60 * MIB {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert!(host.engine.find(&Key::new("test", "", "second")).await.is_none());
+    assert!(fourth.info().first_seq > 1, "the largest lost its head, and its readers are told");
+    let kept: u64 = host.engine.list().await.iter().map(|process| process.info().bytes_kept).sum();
+    assert!(kept <= 45 * MIB, "{kept} bytes are kept");
+    host.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ended_processes_beyond_the_number_kept_are_dropped_and_the_rest_is_found_by_the_next_life() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::embedded(Config::new(dir.path())).unwrap();
+    for id in ["a", "b", "c"] {
+        let process = engine.spawn(shell(id, &format!("echo {id}"))).await.unwrap();
+        within(id, process.finished()).await.unwrap();
+    }
+    engine.spawn(shell("cut", "echo cut; exec sleep 1000")).await.unwrap();
+    engine.shut_down(PATIENCE).await.unwrap();
+    let config = Config { exited_max: 2, ..Config::new(dir.path()) };
+    let engine = Engine::embedded(config).unwrap();
+    for id in ["a", "b", "c"] {
+        let process = engine.find(&Key::new("test", "", id)).await.unwrap();
+        assert_eq!(read_all(&process, 0).await.stdout, format!("{id}\n").into_bytes());
+    }
+    let cut = engine.find(&Key::new("test", "", "cut")).await.unwrap();
+    assert_eq!(read_all(&cut, 0).await.ended.unwrap().exit.how, How::Signal(9));
+    engine.shut_down(PATIENCE).await.unwrap();
+}
