@@ -189,6 +189,15 @@ impl Child {
         }
     }
 
+    /// Whether moving more of this stream would drop what a reader that keeps up has not read.
+    pub(crate) fn would_rob_reader(&self, stream: Stream) -> bool {
+        self.outputs[stream_index(stream)].is_some()
+            && self
+                .writer
+                .would_drop(stream)
+                .is_some_and(|last_seq| self.process.inner.readers.need(last_seq))
+    }
+
     /// Whether all output has ended.
     pub(crate) fn is_drained(&self) -> bool {
         self.outputs.iter().all(Option::is_none)

@@ -6,6 +6,7 @@ use crate::input::{Input, Target};
 use crate::link::{Link, Received, role};
 use crate::process::{Inner, Os, Process, Progress, Status};
 use crate::reactor::{LINK, Reactor};
+use crate::readers::Readers;
 use crate::spec::Slot;
 use crate::store::Description;
 use crate::{Error, Result};
@@ -20,7 +21,7 @@ use outpost_sys::{Errno, file, message, pidfd, procfs};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -89,7 +90,7 @@ pub(crate) fn handle(
             master,
             progress: watch::Sender::new(progress),
             stdin_accepted: AtomicU64::new(0),
-            readers: AtomicUsize::new(0),
+            readers: Readers::new(),
             shared: shared.clone(),
         }),
     })

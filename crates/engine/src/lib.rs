@@ -25,6 +25,7 @@ mod kill;
 mod link;
 mod process;
 mod reactor;
+mod readers;
 mod spec;
 mod store;
 mod subscription;

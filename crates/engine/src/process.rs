@@ -3,6 +3,7 @@
 use crate::engine::Shared;
 use crate::kill::{self, KillReport, Ladder, Reach};
 use crate::reactor::Command;
+use crate::readers::Readers;
 use crate::spec::{Key, Slot};
 use crate::store::Description;
 use crate::{Error, Result, Subscription};
@@ -12,7 +13,7 @@ use outpost_sys::pty::Size;
 use outpost_sys::signal::Signal;
 use outpost_sys::{Errno, procfs};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{oneshot, watch};
 
@@ -87,7 +88,7 @@ pub(crate) struct Inner {
     pub(crate) master: Option<OwnedFd>,
     pub(crate) progress: watch::Sender<Progress>,
     pub(crate) stdin_accepted: AtomicU64,
-    pub(crate) readers: AtomicUsize,
+    pub(crate) readers: Readers,
     pub(crate) shared: Arc<Shared>,
 }
 
@@ -243,7 +244,7 @@ impl Process {
             first_seq,
             last_seq,
             stdin_accepted: self.stdin_accepted(),
-            readers: inner.readers.load(Ordering::Relaxed),
+            readers: inner.readers.count(),
             stalled: self.is_stalled(),
         }
     }

@@ -31,6 +31,9 @@ const DRAIN_QUIET: Duration = Duration::from_millis(100);
 /// And however much it writes, the exit is not kept back longer than this.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 
+/// How long output waits, again and again, for a reader that keeps up and would lose some.
+const READER_PAUSE: Duration = Duration::from_micros(500);
+
 /// How often a write that found no room on the disk is tried again.
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -217,12 +220,25 @@ impl Reactor {
         if child.outputs[stream_index(stream)].as_ref().is_none_or(|output| output.paused) {
             return;
         }
+        if child.would_rob_reader(stream) {
+            return self.wait_for_reader(slot, stream);
+        }
         match child.pump(stream, &self.nowhere) {
             Ok(Moved::Bytes(bytes)) => self.moved(slot, stream, bytes),
             Ok(Moved::WouldBlock) => child.rewatch(&self.epoll),
             Ok(Moved::End) => self.stream_ended(slot, stream),
             Err(error) => self.stall(slot, stream, &error),
         }
+    }
+
+    /// Lets a reader that keeps up have what the cap is about to take from it; the child waits at its pipe for so long.
+    fn wait_for_reader(&mut self, slot: u64, stream: Stream) {
+        let Some(child) = self.children.get_mut(&slot) else { return };
+        if let Some(output) = &mut child.outputs[stream_index(stream)] {
+            output.paused = true;
+        }
+        child.rewatch(&self.epoll);
+        self.schedule(READER_PAUSE, Due::Pump(slot, stream));
     }
 
     fn moved(&mut self, slot: u64, stream: Stream, bytes: usize) {
@@ -329,7 +345,9 @@ impl Reactor {
         let quiet_since = child.last_byte.max(child.exit_seen);
         let quiet = now.saturating_duration_since(quiet_since) >= DRAIN_QUIET;
         let enough = quiet || now.saturating_duration_since(child.exit_seen) >= DRAIN_MAX;
-        if !child.is_drained() && (!enough || waiting_for_disk) {
+        let waiting =
+            waiting_for_disk || Stream::ALL.into_iter().any(|stream| child.would_rob_reader(stream));
+        if !child.is_drained() && (!enough || waiting) {
             return self.schedule(DRAIN_QUIET, Due::Drain(slot));
         }
         // Silence by the clock may be our own: whatever waits now is taken before the end is written.

@@ -1,9 +1,10 @@
 //! A reader of one process: a cursor over its journal, and the wait for more.
 
 use crate::process::{Process, Progress};
+use crate::readers::Position;
 use crate::{Error, Result};
 use outpost_journal::{Batch, Cursor, Patience};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 use tokio::sync::watch;
 
 /// Output taken at a time: large enough to be cheap, small enough to be fair.
@@ -16,15 +17,16 @@ pub struct Subscription {
     /// None only while a read of the disk is under way elsewhere.
     cursor: Option<Cursor>,
     last_seen: u64,
+    position: Arc<Position>,
     stalled: bool,
 }
 
 impl Subscription {
     pub(crate) fn new(process: Process, after: u64) -> Subscription {
-        process.inner.readers.fetch_add(1, Ordering::Relaxed);
+        let position = process.inner.readers.join(after.saturating_add(1));
         let progress = process.inner.progress.subscribe();
         let cursor = Cursor::after(process.inner.journal.clone(), after);
-        Subscription { process, progress, cursor: Some(cursor), last_seen: after, stalled: false }
+        Subscription { process, progress, cursor: Some(cursor), last_seen: after, position, stalled: false }
     }
 
     pub fn process(&self) -> &Process {
@@ -81,6 +83,7 @@ impl Subscription {
             outcome => outcome,
         };
         self.last_seen = cursor.next_seq() - 1;
+        self.process.inner.readers.moved(&self.position, cursor.next_seq(), batch.bytes() as u64);
         self.cursor = Some(cursor);
         Ok(outcome?)
     }
@@ -88,6 +91,6 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        self.process.inner.readers.fetch_sub(1, Ordering::Relaxed);
+        self.process.inner.readers.leave(&self.position);
     }
 }

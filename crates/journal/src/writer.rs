@@ -211,15 +211,27 @@ impl Writer {
         Ok(())
     }
 
-    /// Drops the oldest segment to make room for others; false when there is none to spare. While the process lives,
-    /// the segments being written are never dropped.
-    pub fn shed(&mut self) -> Result<bool> {
+    /// The last number that the next pump of this stream would drop because of the cap, if it would drop any.
+    pub fn would_drop(&self, stream: Stream) -> Option<u64> {
+        let number = segment::number(self.at.ends[stream.index()]);
+        let is_open = self.current[stream.index()].as_ref().is_some_and(|(open, _)| *open == number);
+        if is_open || self.journal.bytes_kept() + SEGMENT_BYTES <= self.bytes_max {
+            return None;
+        }
+        self.oldest_to_spare().and_then(|oldest| self.at.segments.get(oldest)).map(|segment| segment.last_seq)
+    }
+
+    /// While the process lives, the segments being written are never dropped.
+    fn oldest_to_spare(&self) -> Option<usize> {
         let being_written = |segment: &Segment| {
             self.at.exit.is_none() && segment.number == segment::number(self.at.ends[segment.stream.index()])
         };
-        let Some(oldest) = self.at.segments.iter().position(|segment| !being_written(segment)) else {
-            return Ok(false);
-        };
+        self.at.segments.iter().position(|segment| !being_written(segment))
+    }
+
+    /// Drops the oldest segment to make room for others; false when there is none to spare.
+    pub fn shed(&mut self) -> Result<bool> {
+        let Some(oldest) = self.oldest_to_spare() else { return Ok(false) };
         let Segment { stream, number, last_seq } = self.at.segments[oldest];
         // Told before it is done: a reader that then finds the file gone knows why.
         self.at.first_seq = self.at.first_seq.max(last_seq + 1);

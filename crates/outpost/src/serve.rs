@@ -74,7 +74,7 @@ fn c_string(path: &Path) -> Result<CString, String> {
 }
 
 /// Two daemons must not share sockets and journals.
-fn take_lock(path: &Path) -> Result<OwnedFd, String> {
+pub(crate) fn take_lock(path: &Path) -> Result<OwnedFd, String> {
     let fail = |errno| format!("{}: {errno}", path.display());
     let lock = file::open(path, Open::Create).map_err(fail)?;
     if !file::try_lock(&lock).map_err(fail)? {

@@ -74,6 +74,11 @@ fn work(paths: &Paths, given: &Given) -> Result<(), String> {
 
 async fn serve(paths: &Paths, engine: Engine, mut own: BTreeMap<u8, OwnedFd>) -> Result<(), String> {
     let mut notices = engine.notices();
+    if own.remove(&roles::LOCK).is_none() {
+        // Keeper and worker before us died almost together, and the lock with them.
+        let lock = crate::serve::take_lock(&paths.lock())?;
+        engine.hold(roles::LOCK, lock).await.map_err(|error| error.to_string())?;
+    }
     let listener = match own.remove(&roles::CONTROL) {
         Some(socket) => StdListener::from(socket),
         None => {

@@ -122,3 +122,15 @@ async fn the_head_is_dropped_at_the_cap_and_the_reader_is_told() {
     assert!(seen.stdout.ends_with(b"\0end\n") && seen.stdout.len() as u64 <= CAP);
     host.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_keeps_up_loses_nothing_at_the_cap_and_a_stuck_one_stops_nobody() {
+    let host = Host::with(|config| config.process_bytes_max = 24 * 1024 * 1024);
+    let process = host.sh("big", "head -c 134217728 /dev/zero; echo end").await;
+    // Attached and never read: nobody waits for it.
+    let _stuck = process.subscribe(0);
+    let seen = read_all(&process, 0).await;
+    assert_eq!((seen.first_kept, seen.stdout.len()), (None, 134_217_728 + 4));
+    assert!(seen.seqs.windows(2).all(|pair| pair[0] + 1 == pair[1]));
+    host.close().await;
+}
