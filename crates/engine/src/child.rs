@@ -111,8 +111,8 @@ pub(crate) struct Starting {
     pub(crate) reply: oneshot::Sender<crate::Result<()>>,
     pub(crate) spec: OwnedFd,
     pub(crate) cgroup: Option<OwnedFd>,
-    /// The child's own descriptors.
-    pub(crate) theirs: Vec<OwnedFd>,
+    /// The child's own descriptors, and the numbers it is to have them under.
+    pub(crate) theirs: Vec<(OwnedFd, u8)>,
 }
 
 pub(crate) struct Child {
@@ -253,13 +253,13 @@ impl Child {
         let Some(starting) = &self.starting else { return Ok(None) };
         let held = self.held();
         let roles = Roles::new(held.iter().map(|(role, _)| *role)).ok_or(Errno::MFILE)?;
-        let targets = Targets::new(0..3).ok_or(Errno::MFILE)?;
+        let targets = Targets::new(starting.theirs.iter().map(|(_, target)| *target)).ok_or(Errno::MFILE)?;
         let request =
             Request::Spawn { slot: self.slot(), cgroup: starting.cgroup.is_some(), held: roles, targets };
         let first = [starting.spec.as_fd(), gate.read.as_fd()]
             .into_iter()
             .chain(starting.cgroup.as_ref().map(AsFd::as_fd));
-        let rest = held.iter().map(|(_, fd)| *fd).chain(starting.theirs.iter().map(AsFd::as_fd));
+        let rest = held.iter().map(|(_, fd)| *fd).chain(starting.theirs.iter().map(|(fd, _)| fd.as_fd()));
         let fds = first.chain(rest).map(file::duplicate).collect::<outpost_sys::Result<Vec<_>>>()?;
         Ok(Some((request, fds)))
     }

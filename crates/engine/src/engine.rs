@@ -1,28 +1,26 @@
 //! The engine itself: its configuration, its start, and the way faces reach processes.
 
-use crate::child::{Child, Output, Source, Starting, Watch};
 use crate::handover::{self, handle};
-use crate::input::{Input, Target};
 use crate::kill;
-use crate::link::{Link, role};
+use crate::link::Link;
 use crate::process::{Process, Status};
 use crate::reactor::{Command, Reactor, outpost_now_ms};
-use crate::spec::{Key, OnTaken, Slot, Spawn, Stdio};
-use crate::store::{Description, Store};
+use crate::spec::{Key, Slot, Spawn};
+use crate::starting;
+use crate::store::Store;
 use crate::table::Table;
 use crate::{Error, Result};
 use outpost_journal::Writer;
 use outpost_keeper::{SLOT_MIN, What};
 use outpost_sys::epoll::Waker;
-use outpost_sys::pipe::Pipe;
 use outpost_sys::spawn::ResourceLimit;
-use outpost_sys::{Errno, cgroup, file, pipe, pty};
+use outpost_sys::{Errno, cgroup, file};
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// Commands that may wait for the reactor.
@@ -122,7 +120,7 @@ impl Shared {
     }
 
     /// The same from a thread that may wait. An engine that has stopped obeys nobody.
-    fn command_blocking(&self, command: Command) {
+    pub(crate) fn command_blocking(&self, command: Command) {
         let _stopped = self.commands.blocking_send(command);
         self.waker.wake();
     }
@@ -132,7 +130,7 @@ impl Shared {
     }
 
     /// Larger than any slot before, also across restarts.
-    fn next_slot(&self) -> Slot {
+    pub(crate) fn next_slot(&self) -> Slot {
         let by_clock = (outpost_now_ms() << 12).max(SLOT_MIN);
         let next = |last| Some(by_clock.max(last + 1));
         let before =
@@ -320,7 +318,7 @@ impl Engine {
 
     async fn spawn_whole(&self, spawn: Spawn) -> Result<Process> {
         let shared = self.shared.clone();
-        let prepared = tokio::task::spawn_blocking(move || prepare(&shared, &spawn));
+        let prepared = tokio::task::spawn_blocking(move || starting::prepare(&shared, &spawn));
         let (child, answer) = prepared.await.map_err(|_| Error::Stopped)??;
         let process = child.process.clone();
         self.shared.command(Command::Start { child: Box::new(child) }).await?;
@@ -430,162 +428,3 @@ fn cgroup_name(config: &Config) -> String {
     config.state_dir.hash(&mut hasher);
     format!("outpost-{:016x}", hasher.finish())
 }
-
-/// Everything about a child that can be made before the keeper is asked: its directory, journal, descriptors.
-fn prepare(shared: &Arc<Shared>, spawn: &Spawn) -> Result<(Child, oneshot::Receiver<Result<()>>)> {
-    {
-        let table = shared.table();
-        let alive = |process: &&Process| process.status().exit().is_none();
-        if table.all().filter(alive).count() >= shared.config.processes_max {
-            return Err(Error::Busy);
-        }
-        if spawn.on_taken == OnTaken::Refuse
-            && table.by_key(&spawn.key).is_some_and(|process| alive(&&process))
-        {
-            return Err(Error::Taken { id: spawn.key.id.clone() });
-        }
-    }
-    let slot = shared.next_slot();
-    let mut key = spawn.key.clone();
-    if key.id.is_empty() {
-        key.id = slot.to_string();
-    }
-    let marker = shared.cgroups.is_none().then(|| kill::marker(slot));
-    let spec = spawn.keeper_spec(marker.as_deref(), &shared.config.limits, shared.config.oom_score)?;
-    let description = Description {
-        key,
-        program: spawn.program.display().to_string(),
-        arguments: spawn.arguments.iter().map(|argument| argument.to_string_lossy().into_owned()).collect(),
-        directory: spawn.directory.as_ref().map(|path| path.display().to_string()),
-        terminal: matches!(spawn.stdio, Stdio::Terminal(_)),
-        started_ms: outpost_now_ms(),
-        started_by: spawn.started_by.clone(),
-    };
-    let dir = shared.store.create(slot, &description)?;
-    let made = make_child(shared, slot, spawn, &spec, description, &dir);
-    if made.is_err() {
-        shared.remove_cgroup(slot);
-        shared.store.remove(slot);
-    }
-    made
-}
-
-fn make_child(
-    shared: &Arc<Shared>,
-    slot: Slot,
-    spawn: &Spawn,
-    spec: &outpost_keeper::Spec,
-    description: Description,
-    dir: &std::path::Path,
-) -> Result<(Child, oneshot::Receiver<Result<()>>)> {
-    let io = |errno| Error::io("make", "descriptors for a child", errno);
-    let writer = Writer::create(dir, shared.config.process_bytes_max)?;
-    let plumbing = Plumbing::make(spawn.stdio).map_err(io)?;
-    let cgroup = match &shared.cgroups {
-        Some(cgroups) => Some(
-            cgroups
-                .group(&slot.to_string())
-                .create()
-                .map_err(|errno| Error::io("create", "a cgroup", errno))?,
-        ),
-        None => None,
-    };
-    let spec = file::sealed_memory("outpost-spec", &spec.encode()).map_err(io)?;
-    let process = handle(
-        shared,
-        slot,
-        description,
-        writer.journal().clone(),
-        plumbing.master.as_ref(),
-        Status::Starting,
-    )?;
-    let now = Instant::now();
-    let mut child = Child {
-        process: process.clone(),
-        writer,
-        outputs: plumbing.outputs.map(|source| source.map(Output::new)),
-        master: plumbing.master,
-        master_watch: Watch::default(),
-        input: Input::new(plumbing.input, dir.join("stdin")),
-        input_watch: Watch::default(),
-        input_blocked: false,
-        starting: None,
-        gate: None,
-        exit: None,
-        exit_seen: now,
-        last_byte: now,
-        forgotten: false,
-        stalled: false,
-    };
-    let (reply, answer) = oneshot::channel();
-    child.starting = Some(Starting { reply, spec, cgroup, theirs: plumbing.theirs });
-    // In the table from now on; whoever had the key before has lost it.
-    let loser = shared.table().insert(process);
-    if let Some(loser) = loser {
-        shared.command_blocking(Command::Forget { slot: loser.slot() });
-    }
-    Ok((child, answer))
-}
-
-/// The descriptors between us and a child.
-struct Plumbing {
-    outputs: [Option<Source>; 2],
-    input: Target,
-    master: Option<OwnedFd>,
-    /// The child's ends, for its descriptors 0, 1 and 2.
-    theirs: Vec<OwnedFd>,
-}
-
-impl Plumbing {
-    fn make(stdio: Stdio) -> outpost_sys::Result<Plumbing> {
-        let null = || file::open("/dev/null", file::Open::ReadWrite);
-        match stdio {
-            Stdio::Null => Ok(Plumbing {
-                outputs: [None, None],
-                input: Target::Closed,
-                master: None,
-                theirs: vec![null()?, null()?, null()?],
-            }),
-            Stdio::Pipes { stdin } => {
-                let (input, its_stdin) = if stdin {
-                    let Pipe { read, write } = pipe::pipe()?;
-                    file::set_nonblocking(&write)?;
-                    (Target::Pipe(write), read)
-                } else {
-                    (Target::Closed, null()?)
-                };
-                let (stdout, stderr) = (pipe::pipe()?, pipe::pipe()?);
-                file::set_nonblocking(&stdout.read)?;
-                file::set_nonblocking(&stderr.read)?;
-                Ok(Plumbing {
-                    outputs: [Some(Source::Pipe(stdout.read)), Some(Source::Pipe(stderr.read))],
-                    input,
-                    master: None,
-                    theirs: vec![its_stdin, stdout.write, stderr.write],
-                })
-            }
-            Stdio::Terminal(size) => {
-                let pty::Pty { master, slave } = pty::open(size)?;
-                file::set_nonblocking(&master)?;
-                let (from, to) = (private_pipe()?, private_pipe()?);
-                let theirs = vec![file::duplicate(&slave)?, file::duplicate(&slave)?, slave];
-                Ok(Plumbing {
-                    outputs: [Some(Source::Terminal(from)), None],
-                    input: Target::Terminal(to),
-                    master: Some(master),
-                    theirs,
-                })
-            }
-        }
-    }
-}
-
-fn private_pipe() -> outpost_sys::Result<Pipe> {
-    let pipe = pipe::pipe()?;
-    file::set_nonblocking(&pipe.read)?;
-    file::set_nonblocking(&pipe.write)?;
-    Ok(pipe)
-}
-
-/// A role and a slot share one number in the event loop.
-const _: () = assert!(role::GATE < 16);

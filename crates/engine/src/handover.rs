@@ -5,7 +5,7 @@ use crate::engine::{Lifecycle, Shared};
 use crate::input::{Input, Target};
 use crate::link::{Link, Received, role};
 use crate::process::{Inner, Os, Process, Progress, Status};
-use crate::reactor::{LINK, Reactor};
+use crate::reactor::{Due, LINK, Reactor};
 use crate::readers::Readers;
 use crate::spec::Slot;
 use crate::store::Description;
@@ -13,7 +13,7 @@ use crate::{Error, Result};
 use outpost_journal::{Journal, Stream, Writer};
 use outpost_keeper::state::{Running, State};
 use outpost_keeper::{Event, LINK_VERSION, OWN_SLOT, Request, Roles, Standing};
-use outpost_sys::epoll::{Interest, wait_readable};
+use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd::Exit;
 use outpost_sys::pipe::Pipe;
 use outpost_sys::spawn::{self, Program};
@@ -25,6 +25,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
+
+/// How long to wait before another attempt to start a keeper.
+const KEEPER_RETRY: Duration = Duration::from_secs(1);
 
 /// The keeper answers a new worker at once, or something is badly wrong.
 const TABLE_PATIENCE: Duration = Duration::from_secs(10);
@@ -223,27 +226,24 @@ impl Reactor {
 
     /// The keeper is gone: starts another, which takes over all that this worker holds.
     pub(crate) fn keeper_died(&mut self) {
+        self.link_watch.set(&self.epoll, &self.link, LINK, None);
         let Lifecycle::Daemon { binary, arguments } = &self.lifecycle else {
             tracing::error!("the embedded keeper has ended");
-            let _not_registered = self.epoll.remove(&self.link);
+            self.keeper_gone = true;
             return;
         };
         tracing::warn!("the keeper died; starting another");
-        let (link, keeper_pid) = match start_keeper(binary, arguments) {
+        let started = start_keeper(binary, arguments);
+        self.keeper_gone = started.is_err();
+        let (link, keeper_pid) = match started {
             Ok(started) => started,
             Err(error) => {
-                // Without a keeper a crash of ours would lose everything: end now, while the children's pipes hold.
-                tracing::error!(%error, "no keeper can be started; children live as long as this worker");
-                let _not_registered = self.epoll.remove(&self.link);
-                return;
+                tracing::error!(%error, "no keeper can be started; children live as long as this worker; trying again");
+                return self.schedule(KEEPER_RETRY, Due::Keeper);
             }
         };
-        let _not_registered = self.epoll.remove(&self.link);
         let unsent = self.link.take_unsent();
         self.link = Link::new(link);
-        if let Err(errno) = self.epoll.add(&self.link, LINK, Interest::Read) {
-            tracing::error!(%errno, "cannot watch the new keeper");
-        }
         self.give_own();
         let slots: Vec<u64> = self.children.keys().copied().collect();
         for slot in slots {

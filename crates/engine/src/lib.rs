@@ -17,16 +17,20 @@
 #![forbid(unsafe_code)]
 
 mod child;
+mod ending;
 mod engine;
 mod error;
+mod feeding;
 mod handover;
 mod input;
 mod kill;
 mod link;
 mod process;
+mod pumping;
 mod reactor;
 mod readers;
 mod spec;
+mod starting;
 mod store;
 mod subscription;
 mod table;

@@ -1,24 +1,20 @@
 //! The engine's thread: the only place where bytes move and processes change.
 
-use crate::child::{COLLECT, Child, HOT_PIPE_BYTES, PIPE_BYTES, open_nowhere, stream_index};
+use crate::child::{Child, Watch, open_nowhere, stream_index};
 use crate::engine::{Lifecycle, Notice, Shared};
 use crate::handover::Entry;
-use crate::input::Delivery;
 use crate::link::{Link, Received, role};
-use crate::process::{Os, Process};
+use crate::process::Os;
 use crate::spec::Slot;
-use crate::{Error, Result, kill};
+use crate::{Error, Result};
 use outpost_journal::{Accepted, Stream};
 use outpost_keeper::{Event, OWN_SLOT, Request, Standing, What};
 use outpost_sys::epoll::{Epoll, Interest, Ready, Timer};
-use outpost_sys::pidfd::Exit;
-use outpost_sys::pipe::{self, Moved};
 use outpost_sys::signal::Signal;
 use outpost_sys::{Errno, procfs};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
@@ -26,26 +22,11 @@ const WAKER: u64 = 1;
 const TIMER: u64 = 2;
 pub(crate) const LINK: u64 = 3;
 
-/// After an exit, output that stays silent for this long is taken to have ended, though a descendant holds the pipe.
-const DRAIN_QUIET: Duration = Duration::from_millis(100);
-/// And however much it writes, the exit is not kept back longer than this.
-const DRAIN_MAX: Duration = Duration::from_secs(2);
-
-/// How long output waits, again and again, for a reader that keeps up and would lose some.
-const READER_PAUSE: Duration = Duration::from_micros(500);
-
 /// How often a write that found no room on the disk is tried again.
-const RETRY: Duration = Duration::from_millis(200);
-
-/// Hot pipes may together have this much more than others: the kernel rations it per user.
-const HOT_PIPES_MAX: usize = 16;
-/// A hot pipe that was quiet for this long is cold again.
-const COOL_AFTER: Duration = Duration::from_secs(1);
+pub(crate) const RETRY: Duration = Duration::from_millis(200);
 
 /// How often ended processes are looked through for those whose time is up.
 const RETENTION_TICK: Duration = Duration::from_secs(30);
-/// After so much new output the host's total is looked at.
-const HOST_CHECK_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Commands taken before others get their turn.
 const COMMANDS_AT_ONCE: usize = 256;
@@ -66,11 +47,12 @@ pub(crate) enum Command {
 
 /// What the clock brings us back for.
 #[derive(Clone, Copy, Debug)]
-enum Due {
+pub(crate) enum Due {
     Pump(u64, Stream),
     Deliver(u64),
     Drain(u64),
     Cool,
+    Keeper,
     Retention,
 }
 
@@ -79,6 +61,9 @@ pub(crate) struct Reactor {
     timer: Timer,
     commands: mpsc::Receiver<Command>,
     pub(crate) link: Link,
+    pub(crate) link_watch: Watch,
+    /// There is none, and none could be started.
+    pub(crate) keeper_gone: bool,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) children: HashMap<u64, Child>,
     /// The daemon's own descriptors that the keeper holds.
@@ -86,9 +71,11 @@ pub(crate) struct Reactor {
     due: BTreeMap<(Instant, u64), Due>,
     due_count: u64,
     timer_set: Option<Instant>,
-    nowhere: OwnedFd,
-    hot_pipes: usize,
-    unchecked_bytes: u64,
+    pub(crate) nowhere: OwnedFd,
+    pub(crate) hot_pipes: usize,
+    /// A look at hot pipes is due.
+    pub(crate) cooling: bool,
+    pub(crate) unchecked_bytes: u64,
     replacing: Option<oneshot::Sender<std::result::Result<(), Errno>>>,
     pub(crate) shared: Arc<Shared>,
     stopping: bool,
@@ -106,12 +93,13 @@ impl Reactor {
         let timer = Timer::new().map_err(io)?;
         epoll.add(&shared.waker, WAKER, Interest::Read).map_err(io)?;
         epoll.add(&timer, TIMER, Interest::Read).map_err(io)?;
-        epoll.add(&link, LINK, Interest::Read).map_err(io)?;
         let mut reactor = Reactor {
             epoll,
             timer,
             commands,
             link,
+            link_watch: Watch::default(),
+            keeper_gone: false,
             lifecycle,
             children: HashMap::new(),
             own: BTreeMap::new(),
@@ -120,11 +108,13 @@ impl Reactor {
             timer_set: None,
             nowhere: open_nowhere()?,
             hot_pipes: 0,
+            cooling: false,
             unchecked_bytes: 0,
             replacing: None,
             shared,
             stopping: false,
         };
+        reactor.watch_link();
         reactor.schedule(RETENTION_TICK, Due::Retention);
         Ok(reactor)
     }
@@ -139,6 +129,7 @@ impl Reactor {
                 self.handle(event);
             }
             self.set_timer();
+            self.watch_link();
         }
     }
 
@@ -169,7 +160,7 @@ impl Reactor {
 
     // The clock.
 
-    fn schedule(&mut self, after: Duration, due: Due) {
+    pub(crate) fn schedule(&mut self, after: Duration, due: Due) {
         self.due_count += 1;
         self.due.insert((Instant::now() + after, self.due_count), due);
     }
@@ -205,263 +196,13 @@ impl Reactor {
                 Due::Deliver(slot) => self.deliver(slot),
                 Due::Drain(slot) => self.drain(slot),
                 Due::Cool => self.cool(now),
+                Due::Keeper => self.keeper_died(),
                 Due::Retention => {
                     self.keep_retention();
                     self.schedule(RETENTION_TICK, Due::Retention);
                 }
             }
         }
-    }
-
-    // Output.
-
-    pub(crate) fn pump(&mut self, slot: u64, stream: Stream) {
-        let Some(child) = self.children.get_mut(&slot) else { return };
-        if child.outputs[stream_index(stream)].as_ref().is_none_or(|output| output.paused) {
-            return;
-        }
-        if child.would_rob_reader(stream) {
-            return self.wait_for_reader(slot, stream);
-        }
-        match child.pump(stream, &self.nowhere) {
-            Ok(Moved::Bytes(bytes)) => self.moved(slot, stream, bytes),
-            Ok(Moved::WouldBlock) => child.rewatch(&self.epoll),
-            Ok(Moved::End) => self.stream_ended(slot, stream),
-            Err(error) => self.stall(slot, stream, &error),
-        }
-    }
-
-    /// Lets a reader that keeps up have what the cap is about to take from it; the child waits at its pipe for so long.
-    fn wait_for_reader(&mut self, slot: u64, stream: Stream) {
-        let Some(child) = self.children.get_mut(&slot) else { return };
-        if let Some(output) = &mut child.outputs[stream_index(stream)] {
-            output.paused = true;
-        }
-        child.rewatch(&self.epoll);
-        self.schedule(READER_PAUSE, Due::Pump(slot, stream));
-    }
-
-    fn moved(&mut self, slot: u64, stream: Stream, bytes: usize) {
-        let Some(child) = self.children.get_mut(&slot) else { return };
-        let now = Instant::now();
-        child.last_byte = now;
-        if child.writer.exit().is_none() {
-            child.stalled = false;
-            child.publish();
-        }
-        let Some(output) = &mut child.outputs[stream_index(stream)] else { return };
-        let collect = output.note(bytes, now);
-        if output.wants_larger_pipe() && self.hot_pipes < HOT_PIPES_MAX {
-            output.hot = true;
-            if pipe::set_capacity(output.pipe(), HOT_PIPE_BYTES).is_ok() {
-                self.hot_pipes += 1;
-                self.schedule(COOL_AFTER, Due::Cool);
-            }
-        } else if collect {
-            output.paused = true;
-            self.schedule(COLLECT, Due::Pump(slot, stream));
-        }
-        if let Some(child) = self.children.get_mut(&slot) {
-            child.rewatch(&self.epoll);
-        }
-        self.unchecked_bytes += bytes as u64;
-        if self.unchecked_bytes >= HOST_CHECK_BYTES {
-            self.unchecked_bytes = 0;
-            self.keep_host_cap();
-        }
-    }
-
-    /// Nothing is lost: what could not be written is in the pipe, and the child waits when that is full.
-    fn stall(&mut self, slot: u64, stream: Stream, error: &outpost_journal::Error) {
-        let Some(child) = self.children.get_mut(&slot) else { return };
-        if !std::mem::replace(&mut child.stalled, true) {
-            tracing::error!(process = %child.process.slot(), %error, "output cannot be recorded; the process is slowed until it can");
-            child.publish();
-        }
-        if let Some(output) = &mut child.outputs[stream_index(stream)] {
-            output.paused = true;
-        }
-        child.rewatch(&self.epoll);
-        self.schedule(RETRY, Due::Pump(slot, stream));
-    }
-
-    fn stream_ended(&mut self, slot: u64, stream: Stream) {
-        let Some(child) = self.children.get_mut(&slot) else { return };
-        if child.outputs[stream_index(stream)].as_ref().is_some_and(|output| output.hot) {
-            self.hot_pipes = self.hot_pipes.saturating_sub(1);
-        }
-        for role in child.end_stream(&self.epoll, stream) {
-            self.link.send(Request::Release { slot, role }, Vec::new());
-        }
-        self.drain(slot);
-    }
-
-    fn cool(&mut self, now: Instant) {
-        let mut hot = 0;
-        for output in self
-            .children
-            .values_mut()
-            .flat_map(|child| child.outputs.iter_mut().flatten())
-            .filter(|output| output.hot)
-        {
-            let cold = output.quiet_for(now) >= COOL_AFTER;
-            if cold && pipe::set_capacity(output.pipe(), PIPE_BYTES).is_ok() {
-                output.hot = false;
-            } else {
-                hot += 1;
-            }
-        }
-        self.hot_pipes = hot;
-        if hot > 0 {
-            self.schedule(COOL_AFTER, Due::Cool);
-        }
-    }
-
-    // The end of a process.
-
-    fn exited(&mut self, slot: u64, exit: Exit) {
-        let Some(child) = self.children.get_mut(&slot).filter(|child| child.exit.is_none()) else { return };
-        child.exit = Some(exit);
-        child.exit_seen = Instant::now();
-        let roles = child.end_input(&self.epoll);
-        child.publish();
-        child.rewatch(&self.epoll);
-        for role in roles {
-            self.link.send(Request::Release { slot, role }, Vec::new());
-        }
-        self.drain(slot);
-    }
-
-    /// Records the exit once all output is in, or when what still holds the pipes has been silent long enough.
-    pub(crate) fn drain(&mut self, slot: u64) {
-        let now = Instant::now();
-        let Some(child) = self.children.get_mut(&slot) else { return };
-        let Some(exit) = child.exit else { return };
-        if child.writer.exit().is_some() {
-            return self.let_go(slot);
-        }
-        let exit_seen = child.exit_seen;
-        let waiting_for_disk = child.stalled;
-        let quiet_since = child.last_byte.max(child.exit_seen);
-        let quiet = now.saturating_duration_since(quiet_since) >= DRAIN_QUIET;
-        let enough = quiet || now.saturating_duration_since(child.exit_seen) >= DRAIN_MAX;
-        let waiting =
-            waiting_for_disk || Stream::ALL.into_iter().any(|stream| child.would_rob_reader(stream));
-        if !child.is_drained() && (!enough || waiting) {
-            return self.schedule(DRAIN_QUIET, Due::Drain(slot));
-        }
-        // Silence by the clock may be our own: whatever waits now is taken before the end is written.
-        if !child.is_drained() && self.take_rest(slot, now.saturating_duration_since(exit_seen)) {
-            return self.schedule(Duration::ZERO, Due::Drain(slot));
-        }
-        let Some(child) = self.children.get_mut(&slot) else { return };
-        if let Err(error) = child.writer.finish(&exit) {
-            child.stalled = true;
-            child.publish();
-            tracing::error!(process = %child.process.slot(), %error, "an exit cannot be recorded; trying again");
-            return self.schedule(RETRY, Due::Drain(slot));
-        }
-        child.stalled = false;
-        child.publish();
-        self.let_go(slot);
-    }
-
-    /// Moves once more what waits on each stream; true when there was something and there is time for another look.
-    fn take_rest(&mut self, slot: u64, since_exit: Duration) -> bool {
-        let Some(child) = self.children.get_mut(&slot) else { return false };
-        let mut moved = false;
-        for stream in Stream::ALL {
-            moved |= matches!(child.pump(stream, &self.nowhere), Ok(Moved::Bytes(_)));
-        }
-        if moved {
-            child.last_byte = Instant::now();
-            child.publish();
-        }
-        moved && since_exit < DRAIN_MAX
-    }
-
-    /// Forgets the descriptors of a finished process. While a descendant holds its pipes, they are read to nowhere, so
-    /// that it is not killed by writing.
-    fn let_go(&mut self, slot: u64) {
-        let Some(child) = self.children.get_mut(&slot) else { return };
-        if child.forgotten {
-            self.shared.erase(Slot(slot));
-        }
-        if !child.is_drained() {
-            for output in child.outputs.iter_mut().flatten() {
-                output.paused = false;
-            }
-            return child.rewatch(&self.epoll);
-        }
-        self.link.send(Request::Forget { slot }, Vec::new());
-        if let Some(child) = self.children.remove(&slot) {
-            // With descendants left in it the group stays; it goes with the record of the process.
-            self.shared.remove_cgroup(child.process.slot());
-            // Nobody will open the stdin log again.
-            let _gone = std::fs::remove_file(self.shared.store.dir(child.process.slot()).join("stdin"));
-        }
-    }
-
-    // Input.
-
-    pub(crate) fn deliver(&mut self, slot: u64) {
-        let Some(child) = self.children.get_mut(&slot) else { return };
-        // Not before the keeper holds the log: the position would be lost with us.
-        if !self.link.is_flushed() {
-            return self.schedule(RETRY, Due::Deliver(slot));
-        }
-        let outcome = child.input.deliver(child.master.as_ref());
-        child.input_blocked = outcome == Ok(Delivery::Blocked);
-        match outcome {
-            Ok(Delivery::Done | Delivery::Blocked) => {}
-            Ok(Delivery::Closed) => {
-                for role in child.end_input(&self.epoll) {
-                    self.link.send(Request::Release { slot, role }, Vec::new());
-                }
-            }
-            Err(error) => {
-                tracing::error!(process = %Slot(slot), %error, "input cannot be delivered; trying again");
-                self.schedule(RETRY, Due::Deliver(slot));
-            }
-        }
-        let Some(child) = self.children.get_mut(&slot) else { return };
-        child.rewatch(&self.epoll);
-        if child.input.has_room(self.shared.config.stdin_waiting_max) {
-            child.input.waiters.drain(..).for_each(|waiter| {
-                let _given_up = waiter.send(());
-            });
-        }
-    }
-
-    fn accept(&mut self, slot: u64, offset: Option<u64>, data: &[u8]) -> Result<Accepted> {
-        let waiting_max = self.shared.config.stdin_waiting_max;
-        let child =
-            self.children.get_mut(&slot).filter(|child| child.exit.is_none()).ok_or(Error::NotRunning)?;
-        if !child.input.is_open() {
-            return Err(Error::NoStdin);
-        }
-        if let Some(reader) = child.input.open_log()? {
-            self.link.send(Request::Hold { slot, role: role::STDIN_LOG }, vec![reader]);
-        }
-        let accepted = child.input.accept(offset, data, waiting_max)?;
-        child.process.inner.stdin_accepted.store(child.input.accepted(), Ordering::Release);
-        self.deliver(slot);
-        Ok(accepted)
-    }
-
-    fn close_stdin(&mut self, slot: u64) -> Result<()> {
-        let child =
-            self.children.get_mut(&slot).filter(|child| child.exit.is_none()).ok_or(Error::NotRunning)?;
-        if !child.input.is_open() {
-            return Ok(());
-        }
-        if let Some(end_of_file) = child.input.end_of_file() {
-            return self.accept(slot, None, end_of_file).map(|_| ());
-        }
-        child.writer.close_stdin(child.input.accepted())?;
-        child.input.closing = true;
-        self.deliver(slot);
-        Ok(())
     }
 
     // Commands.
@@ -543,28 +284,6 @@ impl Reactor {
         }
     }
 
-    /// A process that never ran leaves nothing behind.
-    fn abandon(&mut self, process: &Process) {
-        self.shared.unlist(process);
-        self.shared.erase(process.slot());
-    }
-
-    /// Drops a process and all that is known of it. One that runs is killed first and dropped when it has ended.
-    pub(crate) fn forget(&mut self, slot: Slot) {
-        let Some(process) = self.shared.table().by_slot(slot) else { return };
-        self.shared.unlist(&process);
-        match self.children.get_mut(&slot.0).filter(|child| child.writer.exit().is_none()) {
-            Some(child) => {
-                child.forgotten = true;
-                if child.exit.is_none() {
-                    // Sweeping /proc may take a while, and nothing here may.
-                    std::thread::spawn(move || kill::kill_tree_now(&process));
-                }
-            }
-            None => self.shared.erase(slot),
-        }
-    }
-
     // The keeper.
 
     fn listen(&mut self) {
@@ -576,10 +295,15 @@ impl Reactor {
                 Received::Closed => return self.keeper_died(),
             }
         }
-        let interest = if self.link.is_flushed() { Interest::Read } else { Interest::ReadWrite };
-        if let Err(errno) = self.epoll.modify(&self.link, LINK, interest) {
-            tracing::error!(%errno, "cannot watch the keeper");
+    }
+
+    /// What could not be sent is sent when the keeper has read.
+    fn watch_link(&mut self) {
+        if self.keeper_gone {
+            return;
         }
+        let wanted = if self.link.is_flushed() { Interest::Read } else { Interest::ReadWrite };
+        self.link_watch.set(&self.epoll, &self.link, LINK, Some(wanted));
     }
 
     fn hear(&mut self, event: Event, fds: Vec<OwnedFd>) {
@@ -647,44 +371,6 @@ impl Reactor {
         child.rewatch(&self.epoll);
         if let Some(starting) = starting {
             let _gone = starting.reply.send(Ok(()));
-        }
-    }
-
-    // Retention.
-
-    fn keep_retention(&mut self) {
-        let oldest = outpost_now_ms().saturating_sub(self.shared.config.exited_kept.as_millis() as u64);
-        let ended: Vec<Process> = self.shared.ended_processes();
-        let surplus = ended.len().saturating_sub(self.shared.config.exited_max);
-        for (rank, process) in ended.iter().enumerate() {
-            if rank < surplus || self.shared.ended_at_ms(process) < oldest {
-                self.forget(process.slot());
-            }
-        }
-    }
-
-    /// Over the host's cap, ended processes go first, oldest first; then the largest lose their oldest output.
-    fn keep_host_cap(&mut self) {
-        let max = self.shared.config.host_bytes_max;
-        let mut total = self.shared.bytes_kept();
-        for process in if total > max { self.shared.ended_processes() } else { Vec::new() } {
-            if total <= max {
-                return;
-            }
-            total = total.saturating_sub(process.inner.journal.bytes_kept());
-            self.forget(process.slot());
-        }
-        while total > max {
-            let Some(largest) =
-                self.children.values_mut().max_by_key(|child| child.writer.journal().bytes_kept())
-            else {
-                return;
-            };
-            let before = largest.writer.journal().bytes_kept();
-            match largest.writer.shed() {
-                Ok(true) => total -= before.saturating_sub(largest.writer.journal().bytes_kept()).min(total),
-                Ok(false) | Err(_) => return,
-            }
         }
     }
 }

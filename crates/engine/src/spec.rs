@@ -6,9 +6,11 @@ use outpost_sys::spawn::{ResourceLimit, Standing};
 use serde::{Deserialize, Serialize};
 use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// Names a process: which face, which scope within it (a connection, a session, or empty), and the caller's own id. An
 /// empty id stands for the slot number.
@@ -80,6 +82,9 @@ pub struct Spawn {
     pub environment: Vec<(OsString, OsString)>,
     pub directory: Option<PathBuf>,
     pub stdio: Stdio,
+    /// Descriptors besides the first three, under the numbers the child is to have them. A stage that confines the child
+    /// before it executes the real program gets its plan this way.
+    pub descriptors: Vec<(Arc<OwnedFd>, u8)>,
     /// A session of its own; a terminal implies it.
     pub new_session: bool,
     pub limits: Vec<ResourceLimit>,
@@ -100,6 +105,7 @@ impl Spawn {
             environment: std::env::vars_os().collect(),
             directory: None,
             stdio: Stdio::Pipes { stdin: true },
+            descriptors: Vec::new(),
             new_session: false,
             limits: Vec::new(),
             umask: None,

@@ -96,11 +96,6 @@ impl Cursor {
         self.next_seq
     }
 
-    /// Whether the journal holds something this cursor has not read.
-    pub fn is_behind(&self) -> bool {
-        self.journal.last_seq() >= self.next_seq
-    }
-
     /// Fills `batch` with up to about `bytes_max` bytes that have not been read; empty when there are none now.
     /// After an error the cursor stands where it stood.
     pub fn read(&mut self, batch: &mut Batch, bytes_max: usize, patience: Patience) -> Result<()> {

@@ -5,7 +5,7 @@ use crate::segment::{self, SEGMENT_BYTES};
 use crate::{Error, Result};
 use outpost_sys::file::{self, Open};
 use outpost_sys::pidfd::Exit;
-use outpost_sys::pipe::{self, Moved};
+use outpost_sys::pipe::{self, Content, Moved};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -187,6 +187,16 @@ impl Writer {
         let offset = self.at.ends[stream.index()];
         let room = (SEGMENT_BYTES - segment::place(offset)).min(SPLICE_BYTES) as usize;
         let number = segment::number(offset);
+        if !self.is_open(stream, number) {
+            // No file, and no room made for one, before there is something to put into it.
+            let content =
+                pipe::look(&pipe).map_err(|errno| Error::io("look at", Path::new("a pipe"), errno))?;
+            match content {
+                Content::Bytes => {}
+                Content::Nothing => return Ok(Moved::WouldBlock),
+                Content::End => return Ok(Moved::End),
+            }
+        }
         let segment = self.segment(stream, number)?;
         let moved = pipe::splice_to_file(pipe, segment, segment::place(offset), room)
             .map_err(|errno| Error::io("write", &segment::path(&self.journal.dir, stream, number), errno))?;
@@ -214,11 +224,14 @@ impl Writer {
     /// The last number that the next pump of this stream would drop because of the cap, if it would drop any.
     pub fn would_drop(&self, stream: Stream) -> Option<u64> {
         let number = segment::number(self.at.ends[stream.index()]);
-        let is_open = self.current[stream.index()].as_ref().is_some_and(|(open, _)| *open == number);
-        if is_open || self.journal.bytes_kept() + SEGMENT_BYTES <= self.bytes_max {
+        if self.is_open(stream, number) || self.journal.bytes_kept() + SEGMENT_BYTES <= self.bytes_max {
             return None;
         }
         self.oldest_to_spare().and_then(|oldest| self.at.segments.get(oldest)).map(|segment| segment.last_seq)
+    }
+
+    fn is_open(&self, stream: Stream, number: u64) -> bool {
+        self.current[stream.index()].as_ref().is_some_and(|(open, _)| *open == number)
     }
 
     /// While the process lives, the segments being written are never dropped.
@@ -247,7 +260,7 @@ impl Writer {
 
     fn segment(&mut self, stream: Stream, number: u64) -> Result<&OwnedFd> {
         let at = stream.index();
-        if self.current[at].as_ref().is_none_or(|(open, _)| *open != number) {
+        if !self.is_open(stream, number) {
             while self.journal.bytes_kept() + SEGMENT_BYTES > self.bytes_max && self.shed()? {}
             let file = segment::create(&self.journal.dir, stream, number)?;
             self.note_segment(stream, number);

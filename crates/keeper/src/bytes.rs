@@ -1,74 +1,72 @@
 //! Little-endian fields one after the other, read without ever indexing past the end.
 
+use std::ffi::CStr;
+
 /// Writes fields.
 #[derive(Default)]
 pub(crate) struct Writer {
     pub(crate) bytes: Vec<u8>,
 }
 
+/// Reads fields; `None` once the bytes are used up.
+pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
+
+macro_rules! numbers {
+    ($($number:ident)*) => {
+        impl Writer {
+            $(pub(crate) fn $number(&mut self, value: $number) {
+                self.bytes.extend_from_slice(&value.to_le_bytes());
+            })*
+        }
+        impl Reader<'_> {
+            $(pub(crate) fn $number(&mut self) -> Option<$number> {
+                self.array().map($number::from_le_bytes)
+            })*
+        }
+    };
+}
+numbers!(u8 u32 i32 u64);
+
 impl Writer {
-    pub(crate) fn u8(&mut self, value: u8) {
-        self.bytes.push(value);
+    pub(crate) fn flag(&mut self, value: bool) {
+        self.u8(value.into());
     }
 
-    pub(crate) fn u32(&mut self, value: u32) {
-        self.bytes.extend_from_slice(&value.to_le_bytes());
-    }
-
-    pub(crate) fn i32(&mut self, value: i32) {
-        self.bytes.extend_from_slice(&value.to_le_bytes());
-    }
-
-    pub(crate) fn u64(&mut self, value: u64) {
-        self.bytes.extend_from_slice(&value.to_le_bytes());
+    pub(crate) fn count(&mut self, len: usize) {
+        self.u32(u32::try_from(len).unwrap_or(u32::MAX));
     }
 
     /// A string and the zero that ends it.
-    pub(crate) fn string(&mut self, value: &std::ffi::CStr) {
+    pub(crate) fn string(&mut self, value: &CStr) {
         self.bytes.extend_from_slice(value.to_bytes_with_nul());
     }
-}
 
-/// Reads fields; `None` once the bytes are used up.
-pub(crate) struct Reader<'a> {
-    rest: &'a [u8],
+    pub(crate) fn strings(&mut self, values: &[impl AsRef<CStr>]) {
+        self.count(values.len());
+        values.iter().for_each(|value| self.string(value.as_ref()));
+    }
 }
 
 impl<'a> Reader<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader { rest: bytes }
-    }
-
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (field, rest) = self.rest.split_first_chunk::<N>()?;
-        self.rest = rest;
+    pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (field, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
         Some(*field)
     }
 
-    pub(crate) fn u8(&mut self) -> Option<u8> {
-        self.array::<1>().map(|[byte]| byte)
-    }
-
-    pub(crate) fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    pub(crate) fn i32(&mut self) -> Option<i32> {
-        self.array().map(i32::from_le_bytes)
-    }
-
-    pub(crate) fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_le_bytes)
-    }
-
-    pub(crate) fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
-        self.array()
+    pub(crate) fn flag(&mut self) -> Option<bool> {
+        self.u8().map(|byte| byte != 0)
     }
 
     /// A string up to its zero.
-    pub(crate) fn string(&mut self) -> Option<&'a std::ffi::CStr> {
-        let string = std::ffi::CStr::from_bytes_until_nul(self.rest).ok()?;
-        self.rest = self.rest.get(string.count_bytes() + 1..)?;
+    pub(crate) fn string(&mut self) -> Option<&'a CStr> {
+        let string = CStr::from_bytes_until_nul(self.0).ok()?;
+        self.0 = self.0.get(string.count_bytes() + 1..)?;
         Some(string)
+    }
+
+    /// Every string takes at least a byte, so no count makes this grow beyond the bytes there are.
+    pub(crate) fn strings(&mut self) -> Option<Vec<&'a CStr>> {
+        (0..self.u32()?).map(|_| self.string()).collect()
     }
 }

@@ -13,6 +13,7 @@
 //! | who dies | what happens |
 //! | --- | --- |
 //! | worker | a new one is started at once and handed the table; clients wait in the listening sockets' backlog |
+//! | worker, ten times by others before one served | it is restarted always, but from then on after 100 ms |
 //! | worker, five times in a row by its own fault before it served | no more restarts; children live on; SIGHUP tries again |
 //! | keeper | the worker starts another ([`state::State`] with an empty table) and hands every entry back ([`Request::Adopt`]) |
 //! | keeper is replaced | it checks that the new binary understands its state, then executes it in place: same pid, same children |
@@ -23,7 +24,9 @@
 #![deny(clippy::indexing_slicing, clippy::panic, clippy::unreachable, clippy::exit, clippy::string_slice)]
 
 mod bytes;
+mod children;
 mod keeper;
+mod link;
 mod message;
 mod replace;
 mod spec;

@@ -132,26 +132,25 @@ pub enum Event {
     Reload,
 }
 
-fn put_standing(out: &mut Writer, standing: &Standing) {
-    let (kind, a, b, exit) = match standing {
-        Standing::Running => (0, 0, 0, Exit::UNKNOWN),
-        Standing::Starting => (5, 0, 0, Exit::UNKNOWN),
-        Standing::Ended(exit) => match exit.how {
-            How::Code(code) => (1, code, 0, *exit),
-            How::Signal(signal) => (2, signal, 0, *exit),
-            How::Unknown => (3, 0, 0, *exit),
-        },
-        Standing::Failed(failure) => (4, failure.errno.raw_os_error(), failure.step as u8, Exit::UNKNOWN),
+pub(crate) fn put_entry(out: &mut Writer, slot: u64, pid: i32, standing: &Standing) {
+    out.u64(slot);
+    out.i32(pid);
+    let (kind, step, number) = match standing {
+        Standing::Running => (0, 0, 0),
+        Standing::Ended(Exit { how: How::Code(code), .. }) => (1, 0, *code),
+        Standing::Ended(Exit { how: How::Signal(signal), .. }) => (2, 0, *signal),
+        Standing::Ended(Exit { how: How::Unknown, .. }) => (3, 0, 0),
+        Standing::Failed(failure) => (4, failure.step as u8, failure.errno.raw_os_error()),
+        Standing::Starting => (5, 0, 0),
     };
     out.u8(kind);
-    out.u8(b);
-    out.i32(a);
-    out.u32(exit.user_ms);
-    out.u32(exit.system_ms);
-    out.u32(exit.rss_max_kb);
+    out.u8(step);
+    out.i32(number);
+    let exit = if let Standing::Ended(exit) = standing { *exit } else { Exit::UNKNOWN };
+    [exit.user_ms, exit.system_ms, exit.rss_max_kb].into_iter().for_each(|used| out.u32(used));
 }
 
-fn get_standing(from: &mut Reader<'_>) -> Option<Standing> {
+pub(crate) fn get_standing(from: &mut Reader<'_>) -> Option<Standing> {
     let (kind, step, number) = (from.u8()?, from.u8()?, from.i32()?);
     let (user_ms, system_ms, rss_max_kb) = (from.u32()?, from.u32()?, from.u32()?);
     let ended = |how| Standing::Ended(Exit { how, user_ms, system_ms, rss_max_kb });
@@ -160,130 +159,98 @@ fn get_standing(from: &mut Reader<'_>) -> Option<Standing> {
         1 => ended(How::Code(number)),
         2 => ended(How::Signal(number)),
         3 => ended(How::Unknown),
+        4 => {
+            let (step, errno) = (Step::from_number(step)?, Errno::from_raw_os_error(number));
+            Standing::Failed(Failure { step, errno })
+        }
         5 => Standing::Starting,
-        4 => Standing::Failed(Failure {
-            step: Step::from_number(step)?,
-            errno: Errno::from_raw_os_error(number),
-        }),
         _ => return None,
     })
 }
 
-pub(crate) fn put_entry(out: &mut Writer, slot: u64, pid: i32, standing: &Standing) {
-    out.u64(slot);
-    out.i32(pid);
-    put_standing(out, standing);
+/// All that any message says, always in the same places. What a kind does not use is not looked at.
+struct Record {
+    kind: u8,
+    slot: u64,
+    number: i32,
+    standing: Option<Standing>,
+    byte: u8,
+    held: Roles,
+    targets: Targets,
 }
 
-pub(crate) fn get_entry(from: &mut Reader<'_>) -> Option<(u64, i32, Standing)> {
-    Some((from.u64()?, from.i32()?, get_standing(from)?))
-}
-
-fn put_numbers(out: &mut Writer, numbers: &Numbers) {
-    out.bytes.extend_from_slice(&numbers.0);
-}
-
-fn get_numbers(from: &mut Reader<'_>) -> Option<Numbers> {
-    from.bytes().map(Numbers)
-}
-
-fn put_what(out: &mut Writer, what: What) {
-    out.u8(if what == What::Worker { 0 } else { 1 });
-}
-
-fn get_what(from: &mut Reader<'_>) -> Option<What> {
-    match from.u8()? {
-        0 => Some(What::Worker),
-        1 => Some(What::Keeper),
-        _ => None,
+impl Record {
+    fn of(kind: u8) -> Record {
+        let (held, targets) = (Numbers::EMPTY, Numbers::EMPTY);
+        Record { kind, slot: 0, number: 0, standing: None, byte: 0, held, targets }
     }
-}
 
-fn fixed(mut out: Writer) -> [u8; MESSAGE_BYTES] {
-    out.bytes.resize(MESSAGE_BYTES, 0);
-    out.bytes.first_chunk().copied().unwrap_or([0; MESSAGE_BYTES])
-}
+    fn encode(&self) -> [u8; MESSAGE_BYTES] {
+        let mut out = Writer::default();
+        out.u8(self.kind);
+        put_entry(&mut out, self.slot, self.number, &self.standing.unwrap_or(Standing::Running));
+        out.u8(self.byte);
+        out.bytes.extend(self.held.0.iter().chain(&self.targets.0));
+        out.bytes.resize(MESSAGE_BYTES, 0);
+        out.bytes.first_chunk().copied().unwrap_or([0; MESSAGE_BYTES])
+    }
 
-/// Another version's message, be it shorter or longer, is none of ours.
-fn whole(bytes: &[u8]) -> Option<&[u8]> {
-    Some(bytes).filter(|bytes| bytes.len() == MESSAGE_BYTES)
+    /// Another version's message, be it shorter or longer, is none of ours.
+    fn decode(bytes: &[u8]) -> Option<Record> {
+        let mut from = Reader(Some(bytes).filter(|bytes| bytes.len() == MESSAGE_BYTES)?);
+        Some(Record {
+            kind: from.u8()?,
+            slot: from.u64()?,
+            number: from.i32()?,
+            standing: get_standing(&mut from),
+            byte: from.u8()?,
+            held: Numbers(from.array()?),
+            targets: Numbers(from.array()?),
+        })
+    }
+
+    fn what(&self) -> Option<What> {
+        [What::Worker, What::Keeper].into_iter().find(|what| *what as u8 == self.byte)
+    }
 }
 
 impl Request {
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
-        let mut out = Writer::default();
-        match self {
-            Request::Hello { version } => {
-                out.u8(1);
-                out.u32(*version);
-            }
-            Request::Serving => out.u8(2),
+        match *self {
+            Request::Hello { version } => Record { number: version.cast_signed(), ..Record::of(1) },
+            Request::Serving => Record::of(2),
             Request::Spawn { slot, cgroup, held, targets } => {
-                out.u8(3);
-                out.u64(*slot);
-                out.u8(u8::from(*cgroup));
-                put_numbers(&mut out, held);
-                put_numbers(&mut out, targets);
+                Record { slot, byte: cgroup.into(), held, targets, ..Record::of(3) }
             }
             Request::Adopt { slot, pid, standing, held } => {
-                out.u8(4);
-                put_entry(&mut out, *slot, *pid, standing);
-                put_numbers(&mut out, held);
+                Record { slot, number: pid, standing: Some(standing), held, ..Record::of(4) }
             }
-            Request::Hold { slot, role } => {
-                out.u8(5);
-                out.u64(*slot);
-                out.u8(*role);
-            }
-            Request::Release { slot, role } => {
-                out.u8(6);
-                out.u64(*slot);
-                out.u8(*role);
-            }
+            Request::Hold { slot, role } => Record { slot, byte: role, ..Record::of(5) },
+            Request::Release { slot, role } => Record { slot, byte: role, ..Record::of(6) },
             Request::Signal { slot, signal, group } => {
-                out.u8(7);
-                out.u64(*slot);
-                out.i32(signal.number());
-                out.u8(u8::from(*group));
+                Record { slot, number: signal.number(), byte: group.into(), ..Record::of(7) }
             }
-            Request::Forget { slot } => {
-                out.u8(8);
-                out.u64(*slot);
-            }
-            Request::Replace(what) => {
-                out.u8(9);
-                put_what(&mut out, *what);
-            }
-            Request::Stop => out.u8(10),
+            Request::Forget { slot } => Record { slot, ..Record::of(8) },
+            Request::Replace(what) => Record { byte: what as u8, ..Record::of(9) },
+            Request::Stop => Record::of(10),
         }
-        fixed(out)
+        .encode()
     }
 
     /// `None` for bytes that are no request.
     pub fn decode(bytes: &[u8]) -> Option<Request> {
-        let mut from = Reader::new(whole(bytes)?);
-        Some(match from.u8()? {
-            1 => Request::Hello { version: from.u32()? },
+        let record = Record::decode(bytes)?;
+        let Record { kind, slot, number, standing, byte, held, targets } = record;
+        Some(match kind {
+            1 => Request::Hello { version: number.cast_unsigned() },
             2 => Request::Serving,
-            3 => Request::Spawn {
-                slot: from.u64()?,
-                cgroup: from.u8()? != 0,
-                held: get_numbers(&mut from)?,
-                targets: get_numbers(&mut from)?,
-            },
-            4 => {
-                let (slot, pid, standing) = get_entry(&mut from)?;
-                Request::Adopt { slot, pid, standing, held: get_numbers(&mut from)? }
-            }
-            5 => Request::Hold { slot: from.u64()?, role: from.u8().filter(|role| *role != NONE)? },
-            6 => Request::Release { slot: from.u64()?, role: from.u8()? },
-            7 => Request::Signal {
-                slot: from.u64()?,
-                signal: Signal::from_number(from.i32()?)?,
-                group: from.u8()? != 0,
-            },
-            8 => Request::Forget { slot: from.u64()? },
-            9 => Request::Replace(get_what(&mut from)?),
+            3 => Request::Spawn { slot, cgroup: byte != 0, held, targets },
+            4 => Request::Adopt { slot, pid: number, standing: standing?, held },
+            5 => Request::Hold { slot, role: Some(byte).filter(|role| *role != NONE)? },
+            6 => Request::Release { slot, role: byte },
+            7 => Request::Signal { slot, signal: Signal::from_number(number)?, group: byte != 0 },
+            8 => Request::Forget { slot },
+            9 => Request::Replace(record.what()?),
             10 => Request::Stop,
             _ => return None,
         })
@@ -292,44 +259,34 @@ impl Request {
 
 impl Event {
     pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
-        let mut out = Writer::default();
-        match self {
+        match *self {
             Event::Entry { slot, pid, standing, pidfd, held } => {
-                out.u8(1);
-                put_entry(&mut out, *slot, *pid, standing);
-                out.u8(u8::from(*pidfd));
-                put_numbers(&mut out, held);
+                let standing = Some(standing);
+                Record { slot, number: pid, standing, byte: pidfd.into(), held, ..Record::of(1) }
             }
-            Event::TableEnd => out.u8(2),
-            Event::Retire => out.u8(3),
-            Event::Shutdown => out.u8(4),
-            Event::Replaced(what) => {
-                out.u8(5);
-                put_what(&mut out, *what);
-            }
+            Event::TableEnd => Record::of(2),
+            Event::Retire => Record::of(3),
+            Event::Shutdown => Record::of(4),
+            Event::Replaced(what) => Record { byte: what as u8, ..Record::of(5) },
             Event::NotReplaced(what, errno) => {
-                out.u8(6);
-                put_what(&mut out, *what);
-                out.i32(errno.raw_os_error());
+                Record { byte: what as u8, number: errno.raw_os_error(), ..Record::of(6) }
             }
-            Event::Reload => out.u8(7),
+            Event::Reload => Record::of(7),
         }
-        fixed(out)
+        .encode()
     }
 
     /// `None` for bytes that are no event.
     pub fn decode(bytes: &[u8]) -> Option<Event> {
-        let mut from = Reader::new(whole(bytes)?);
-        Some(match from.u8()? {
-            1 => {
-                let (slot, pid, standing) = get_entry(&mut from)?;
-                Event::Entry { slot, pid, standing, pidfd: from.u8()? != 0, held: get_numbers(&mut from)? }
-            }
+        let record = Record::decode(bytes)?;
+        let Record { slot, number, standing, byte, held, .. } = record;
+        Some(match record.kind {
+            1 => Event::Entry { slot, pid: number, standing: standing?, pidfd: byte != 0, held },
             2 => Event::TableEnd,
             3 => Event::Retire,
             4 => Event::Shutdown,
-            5 => Event::Replaced(get_what(&mut from)?),
-            6 => Event::NotReplaced(get_what(&mut from)?, Errno::from_raw_os_error(from.i32()?)),
+            5 => Event::Replaced(record.what()?),
+            6 => Event::NotReplaced(record.what()?, Errno::from_raw_os_error(number)),
             7 => Event::Reload,
             _ => return None,
         })

@@ -1,15 +1,15 @@
 //! Replacing binaries: a new worker beside the old one, a new keeper in place of this one.
 
 use crate::LINK_VERSION;
-use crate::keeper::{CANDIDATE, CANDIDATE_LINK, Keeper, log};
+use crate::keeper::{CANDIDATE, CANDIDATE_LINK, Keeper};
 use crate::message::{Event, MESSAGE_BYTES, Request, What};
-use crate::state::{State, StoredEntry};
-use crate::worker::{Worker, environment};
+use crate::state::State;
+use crate::table::Entry;
+use crate::worker::{Worker, environment, start_open};
 use outpost_sys::epoll::{Interest, wait_readable};
 use outpost_sys::pidfd::{self, Exit, How};
 use outpost_sys::signal::Signal;
-use outpost_sys::spawn::{self, Child, Program};
-use outpost_sys::{Errno, Result, file, message};
+use outpost_sys::{Errno, Result, file, message, spawn};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
@@ -32,24 +32,28 @@ pub(crate) struct Candidate {
 
 impl Keeper {
     pub(crate) fn start_candidate(&mut self, binary: Option<OwnedFd>) {
-        let refuse = |errno| Event::NotReplaced(What::Worker, errno);
-        let Some(binary) = binary else { return self.tell(refuse(Errno::BADF)) };
-        if self.is_embedded() {
-            return self.tell(refuse(Errno::OPNOTSUPP));
+        match self.replaceable(binary).and_then(|binary| self.begin_candidate(binary)) {
+            Ok(candidate) => self.candidate = Some(candidate),
+            Err(errno) => self.tell(Event::NotReplaced(What::Worker, errno)),
         }
-        if self.candidate.is_some() {
-            return self.tell(refuse(Errno::BUSY));
+    }
+
+    /// The binary, if there is one and this is the time for it.
+    fn replaceable(&self, binary: Option<OwnedFd>) -> Result<OwnedFd> {
+        match binary {
+            // It is not our process to replace.
+            Some(_) if self.is_embedded() => Err(Errno::OPNOTSUPP),
+            Some(_) if self.candidate.is_some() => Err(Errno::BUSY),
+            binary => binary.ok_or(Errno::BADF),
         }
-        let worker = match Worker::start(&binary, &self.arguments) {
-            Ok(worker) => worker,
-            Err(failure) => return self.tell(refuse(failure.errno)),
-        };
+    }
+
+    fn begin_candidate(&self, binary: OwnedFd) -> Result<Candidate> {
+        let worker = Worker::start(&binary, &self.arguments).map_err(|failure| failure.errno)?;
         let watched = self.epoll.add(&worker.link, CANDIDATE_LINK, Interest::Read);
-        if let Err(errno) = watched.and_then(|()| self.epoll.add(&worker.pidfd, CANDIDATE, Interest::Read)) {
-            let _gone_already = pidfd::signal(&worker.pidfd, Signal::KILL);
-            return self.tell(refuse(errno));
-        }
-        self.candidate = Some(Candidate { worker, binary, deadline: Instant::now() + CANDIDATE_PATIENCE });
+        let watched = watched.and_then(|()| self.epoll.add(&worker.pidfd, CANDIDATE, Interest::Read));
+        watched.inspect_err(|_| worker.kill())?;
+        Ok(Candidate { worker, binary, deadline: Instant::now() + CANDIDATE_PATIENCE })
     }
 
     /// The candidate says that it is ready: the old worker may go.
@@ -65,22 +69,13 @@ impl Keeper {
             return self.candidate_failed(Errno::PROTO);
         }
         candidate.worker.listens = true;
-        match &self.worker {
-            Some(_) => {
-                self.retire_by = Some(Instant::now() + RETIRE_PATIENCE);
-                self.tell(Event::Retire);
-            }
-            None => {
-                if let Some(candidate) = self.candidate.take() {
-                    self.promote(candidate);
-                }
-            }
-        }
+        self.retire_by = Some(Instant::now() + RETIRE_PATIENCE);
+        self.tell(Event::Retire);
     }
 
     pub(crate) fn promote(&mut self, candidate: Candidate) {
         let Candidate { worker, binary, .. } = candidate;
-        let _registered = (self.epoll.remove(&worker.link), self.epoll.remove(&worker.pidfd));
+        worker.unwatch(&self.epoll);
         self.fallback = self.binary.replace(binary);
         self.restarts.forget();
         let listens = worker.listens;
@@ -93,20 +88,17 @@ impl Keeper {
 
     pub(crate) fn candidate_failed(&mut self, errno: Errno) {
         let Some(Candidate { worker, .. }) = self.candidate.take() else { return };
-        let _gone_already = pidfd::signal(&worker.pidfd, Signal::KILL);
-        let _registered = (self.epoll.remove(&worker.link), self.epoll.remove(&worker.pidfd));
+        worker.kill();
+        worker.unwatch(&self.epoll);
         // Not waited for: like every child that the table does not know, it is reaped when its end is signalled.
-        log(format_args!("the new worker binary did not get ready ({errno}); the old one stays"));
+        self.complain(format_args!("the new worker binary did not get ready ({errno}); the old one stays"));
         self.tell(Event::NotReplaced(What::Worker, errno));
     }
 
     pub(crate) fn keep_deadlines(&mut self) {
         let now = Instant::now();
-        if self
-            .candidate
-            .as_ref()
-            .is_some_and(|candidate| candidate.deadline <= now && !candidate.worker.listens)
-        {
+        let is_late = |candidate: &Candidate| candidate.deadline <= now && !candidate.worker.listens;
+        if self.candidate.as_ref().is_some_and(is_late) {
             self.candidate_failed(Errno::TIMEDOUT);
         }
         if self.start_by.is_some_and(|time| time <= now) {
@@ -114,35 +106,26 @@ impl Keeper {
         }
         if self.retire_by.is_some_and(|deadline| deadline <= now) {
             self.retire_by = None;
-            if let Some(worker) = &self.worker {
-                let _gone_already = pidfd::signal(&worker.pidfd, Signal::KILL);
-            }
+            self.worker.iter().for_each(Worker::kill);
         }
     }
 
     // Replacing the keeper.
 
     pub(crate) fn replace_self(&mut self, binary: Option<OwnedFd>) {
-        // What is untold would stay so: the state does not say what the worker has been told.
-        self.tell_news();
-        let refused = match binary {
-            None => Errno::BADF,
-            // It is not our process to replace.
-            Some(_) if self.is_embedded() => Errno::OPNOTSUPP,
-            Some(_) if self.candidate.is_some() => Errno::BUSY,
-            Some(_) if self.has_news() => Errno::AGAIN,
-            Some(binary) => match self.execute(&binary) {
-                Ok(never) => match never {},
-                Err(errno) => errno,
-            },
-        };
-        log(format_args!("the new keeper binary was not put in place ({refused}); this one stays"));
+        let Err(refused) = self.replaceable(binary).and_then(|binary| self.execute(&binary));
+        self.complain(format_args!("the new keeper binary was not put in place ({refused}); this one stays"));
         self.tell(Event::NotReplaced(What::Keeper, refused));
     }
 
     /// Hands everything to the new binary and becomes it. Before anything is changed, the binary must show, as a
     /// process of its own, that it understands our state.
     fn execute(&mut self, binary: &OwnedFd) -> Result<std::convert::Infallible> {
+        // What is untold would stay so: the state does not say what the worker has been told.
+        self.tell_news();
+        if self.has_news() {
+            return Err(Errno::AGAIN);
+        }
         let state = file::sealed_memory("outpost-keeper", &self.state(binary.as_raw_fd()).encode())?;
         check_binary(binary, &state)?;
         let inherited = self.set_all_inherited(true).and_then(|()| file::set_inherited(&state, true));
@@ -161,66 +144,29 @@ impl Keeper {
     }
 
     fn state(&self, binary: RawFd) -> State {
-        let entries = self.table.iter().map(|(slot, entry)| StoredEntry {
-            slot: *slot,
-            pid: entry.pid,
-            standing: entry.standing,
-            pidfd: entry.pidfd.as_ref().map_or(-1, AsRawFd::as_raw_fd),
-            held: entry.held.iter().map(|(role, fd)| (*role, fd.as_raw_fd())).collect(),
-            report: entry.report.as_ref().map_or(-1, AsRawFd::as_raw_fd),
-        });
-        State {
-            binary,
-            arguments: self.arguments.clone(),
-            worker: self.worker.as_ref().map(Worker::stored),
-            replaced: true,
-            entries: entries.collect(),
-        }
+        let (arguments, worker) = (self.arguments.clone(), self.worker.as_ref().map(Worker::stored));
+        let entries = self.table.iter().map(|(slot, entry)| entry.stored(*slot)).collect();
+        State { binary, arguments, worker, replaced: true, entries }
     }
 
     fn set_all_inherited(&self, inherited: bool) -> Result<()> {
-        for entry in self.table.values() {
-            for fd in entry.pidfd.iter().chain(entry.held.iter().map(|(_, fd)| fd)) {
-                file::set_inherited(fd, inherited)?;
-            }
-            if let Some(report) = &entry.report {
-                file::set_inherited(report, inherited)?;
-            }
-        }
-        if let Some(worker) = &self.worker {
-            file::set_inherited(&worker.link, inherited)?;
-            file::set_inherited(&worker.pidfd, inherited)?;
-        }
-        Ok(())
+        let worker = self.worker.iter().flat_map(|worker| [worker.link.as_fd(), worker.pidfd.as_fd()]);
+        let mut all = self.table.values().flat_map(Entry::descriptors).chain(worker);
+        all.try_for_each(|fd| file::set_inherited(fd, inherited))
     }
 }
 
 /// Runs `keeper --check` of a new binary on our state.
 fn check_binary(binary: &OwnedFd, state: &OwnedFd) -> Result<()> {
-    let environment = environment();
-    let environment: Vec<&CStr> = environment.iter().map(CString::as_c_str).collect();
-    let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
-    let started = spawn::spawn(&Child {
-        program: Program::Open(binary.as_fd()),
-        arguments: &[c"outpost", c"keeper", c"--check", c"3"],
-        environment: &environment,
-        directory: None,
-        standing: spawn::Standing::Group,
-        descriptors: &[(stdin.as_fd(), 0), (stdout.as_fd(), 1), (stderr.as_fd(), 2), (state.as_fd(), 3)],
-        limits: &[],
-        umask: None,
-        oom_score: None,
-        cgroup: None,
-        gate: None,
-    })
-    .map_err(|failure| failure.errno)?;
-    if !wait_readable(&started.pidfd, CHECK_PATIENCE)? {
-        let _gone_already = pidfd::signal(&started.pidfd, Signal::KILL);
-        let _gone = wait_readable(&started.pidfd, RETIRE_PATIENCE);
-        let _reaped = pidfd::reap(&started.pidfd);
+    let started = start_open(binary, &[c"outpost", c"keeper", c"--check", c"3"], state);
+    let pidfd = started.map_err(|failure| failure.errno)?.pidfd;
+    if !wait_readable(&pidfd, CHECK_PATIENCE)? {
+        let _gone_already = pidfd::signal(&pidfd, Signal::KILL);
+        let _gone = wait_readable(&pidfd, RETIRE_PATIENCE);
+        let _reaped = pidfd::reap(&pidfd);
         return Err(Errno::TIMEDOUT);
     }
-    match pidfd::reap(&started.pidfd)? {
+    match pidfd::reap(&pidfd)? {
         Some(Exit { how: How::Code(0), .. }) => Ok(()),
         _ => Err(Errno::NOEXEC),
     }

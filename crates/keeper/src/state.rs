@@ -4,7 +4,7 @@
 //! writes the one it has. A keeper begins with reading one; there is no other way to start it.
 
 use crate::bytes::{Reader, Writer};
-use crate::message::{Standing, get_entry, put_entry};
+use crate::message::{Standing, get_standing, put_entry};
 use std::ffi::CString;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"OPKP");
@@ -56,19 +56,14 @@ impl State {
         out.u32(MAGIC);
         out.u32(SCHEMA);
         out.i32(self.binary);
-        out.u8(u8::from(self.replaced));
-        out.u32(u32::try_from(self.arguments.len()).unwrap_or(u32::MAX));
-        for argument in &self.arguments {
-            out.string(argument);
-        }
-        out.u8(u8::from(self.worker.is_some()));
+        out.flag(self.replaced);
+        out.strings(&self.arguments);
+        out.flag(self.worker.is_some());
         if let Some(worker) = &self.worker {
-            out.i32(worker.pid);
-            out.i32(worker.pidfd);
-            out.i32(worker.link);
-            out.u8(u8::from(worker.served));
+            [worker.pid, worker.pidfd, worker.link].into_iter().for_each(|number| out.i32(number));
+            out.flag(worker.served);
         }
-        out.u32(u32::try_from(self.entries.len()).unwrap_or(u32::MAX));
+        out.count(self.entries.len());
         for entry in &self.entries {
             put_entry(&mut out, entry.slot, entry.pid, &entry.standing);
             out.i32(entry.pidfd);
@@ -84,36 +79,28 @@ impl State {
 
     /// `None` for bytes that are no state, or one of another layout.
     pub fn decode(bytes: &[u8]) -> Option<State> {
-        let mut from = Reader::new(bytes);
+        let mut from = Reader(bytes);
         if from.u32()? != MAGIC || from.u32()? != SCHEMA {
             return None;
         }
-        let binary = from.i32()?;
-        let replaced = from.u8()? != 0;
-        let argument_count = from.u32()?;
-        let arguments =
-            (0..argument_count).map(|_| from.string().map(Into::into)).collect::<Option<Vec<_>>>()?;
-        let worker = match from.u8()? {
-            0 => None,
-            _ => Some(Running {
-                pid: from.i32()?,
-                pidfd: from.i32()?,
-                link: from.i32()?,
-                served: from.u8()? != 0,
-            }),
+        let (binary, replaced) = (from.i32()?, from.flag()?);
+        let arguments = from.strings()?.into_iter().map(CString::from).collect();
+        let worker = match from.flag()? {
+            false => None,
+            true => {
+                let (pid, pidfd, link) = (from.i32()?, from.i32()?, from.i32()?);
+                Some(Running { pid, pidfd, link, served: from.flag()? })
+            }
         };
-        let entry_count = from.u32()?;
-        let entries = (0..entry_count).map(|_| stored_entry(&mut from)).collect::<Option<Vec<_>>>()?;
+        let entries = (0..from.u32()?).map(|_| stored_entry(&mut from)).collect::<Option<_>>()?;
         Some(State { binary, arguments, worker, replaced, entries })
     }
 }
 
 fn stored_entry(from: &mut Reader<'_>) -> Option<StoredEntry> {
-    let (slot, pid, standing) = get_entry(from)?;
-    let pidfd = from.i32()?;
-    let report = from.i32()?;
-    let held_count = from.u8()?;
-    let held = (0..held_count).map(|_| Some((from.u8()?, from.i32()?))).collect::<Option<Vec<_>>>()?;
+    let (slot, pid, standing) = (from.u64()?, from.i32()?, get_standing(from)?);
+    let (pidfd, report) = (from.i32()?, from.i32()?);
+    let held = (0..from.u8()?).map(|_| Some((from.u8()?, from.i32()?))).collect::<Option<Vec<_>>>()?;
     Some(StoredEntry { slot, pid, standing, pidfd, held, report })
 }
 

@@ -1,12 +1,12 @@
 //! The keeper's table: who runs, and which descriptors are held for whom.
 
-use crate::message::{Roles, Standing};
-use outpost_sys::epoll::{Epoll, Interest};
-use outpost_sys::pidfd;
+use crate::message::{Event, Roles, Standing};
+use crate::state::StoredEntry;
+use outpost_sys::epoll::{Epoll, Interest, is_readable};
 use outpost_sys::spawn::{Failure, Progress, Report};
-use outpost_sys::{Errno, Result};
+use outpost_sys::{Errno, Result, file, pidfd};
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// The slot of the daemon's own descriptors: listening sockets and the lock.
 pub const OWN_SLOT: u64 = 0;
@@ -20,12 +20,15 @@ pub const HELD_MAX: usize = 16;
 /// The most slots there may be.
 pub(crate) const SLOTS_MAX: usize = 16 * 1024;
 
+/// Descriptors by role.
+type Held = Vec<(u8, OwnedFd)>;
+
 pub(crate) struct Entry {
     pub(crate) pid: i32,
     pub(crate) standing: Standing,
     /// None when it never ran, and for the daemon's own slot.
     pub(crate) pidfd: Option<OwnedFd>,
-    pub(crate) held: Vec<(u8, OwnedFd)>,
+    pub(crate) held: Held,
     /// While it is starting.
     pub(crate) report: Option<Report>,
     pub(crate) untold: Untold,
@@ -44,15 +47,12 @@ pub(crate) enum Untold {
 }
 
 impl Entry {
+    pub(crate) fn new(pid: i32, standing: Standing, pidfd: Option<OwnedFd>, held: Held) -> Entry {
+        Entry { pid, standing, pidfd, held, report: None, untold: Untold::Nothing }
+    }
+
     pub(crate) fn own() -> Entry {
-        Entry {
-            pid: 0,
-            standing: Standing::Running,
-            pidfd: None,
-            held: Vec::new(),
-            report: None,
-            untold: Untold::Nothing,
-        }
+        Entry::new(0, Standing::Running, None, Vec::new())
     }
 
     /// A child that could not even be begun.
@@ -60,8 +60,43 @@ impl Entry {
         Entry { standing: Standing::Failed(failure), untold: Untold::Standing, ..Entry::own() }
     }
 
-    pub(crate) fn roles(&self) -> Roles {
-        Roles::new(self.held.iter().map(|(role, _)| *role)).unwrap_or(Roles::EMPTY)
+    /// From a worker whose keeper died.
+    pub(crate) fn adopted(pid: i32, standing: Standing, held: Roles, fds: Vec<OwnedFd>) -> Entry {
+        let mut fds = fds.into_iter();
+        let pidfd = if matches!(standing, Standing::Failed(_)) { None } else { fds.next() };
+        Entry::new(pid, standing, pidfd, held.iter().zip(fds).collect())
+    }
+
+    /// From the keeper before us.
+    pub(crate) fn inherited(stored: &StoredEntry) -> Result<Entry> {
+        let fd = |number| (number >= 0).then(|| file::inherited(number)).transpose();
+        let held = stored.held.iter().map(|(role, number)| Ok((*role, file::inherited(*number)?)));
+        let entry = Entry::new(stored.pid, stored.standing, fd(stored.pidfd)?, held.collect::<Result<_>>()?);
+        Ok(Entry { report: fd(stored.report)?.map(Report::inherited), ..entry })
+    }
+
+    /// For the keeper after us.
+    pub(crate) fn stored(&self, slot: u64) -> StoredEntry {
+        let pidfd = self.pidfd.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+        let report = self.report.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+        let held = self.held.iter().map(|(role, fd)| (*role, fd.as_raw_fd())).collect();
+        StoredEntry { slot, pid: self.pid, standing: self.standing, pidfd, held, report }
+    }
+
+    /// Every descriptor.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let held = self.held.iter().map(|(_, fd)| fd);
+        self.pidfd.iter().chain(held).map(AsFd::as_fd).chain(self.report.as_ref().map(AsFd::as_fd))
+    }
+
+    /// What is untold, and the descriptors that go with it.
+    pub(crate) fn news(&self, slot: u64) -> (Event, Vec<BorrowedFd<'_>>) {
+        let pidfd = self.pidfd.as_ref().filter(|_| self.untold >= Untold::Start);
+        let held = self.held.iter().filter(|_| self.untold == Untold::All);
+        let roles = Roles::new(held.clone().map(|(role, _)| *role)).unwrap_or(Roles::EMPTY);
+        let (pid, standing) = (self.pid, self.told());
+        let event = Event::Entry { slot, pid, standing, pidfd: pidfd.is_some(), held: roles };
+        (event, pidfd.into_iter().chain(held.map(|(_, fd)| fd)).map(AsFd::as_fd).collect())
     }
 
     pub(crate) fn hold(&mut self, role: u8, fd: OwnedFd) -> Result<()> {
@@ -77,13 +112,6 @@ impl Entry {
         self.held.retain(|(held, _)| *held != role);
     }
 
-    /// The descriptors to send with what is untold.
-    pub(crate) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        let pidfd = self.pidfd.as_ref().filter(|_| matches!(self.untold, Untold::Start | Untold::All));
-        let held = self.held.iter().filter(|_| self.untold == Untold::All).map(|(_, fd)| fd.as_fd());
-        pidfd.map(AsFd::as_fd).into_iter().chain(held).collect()
-    }
-
     /// Whether there is a process that has not been reaped. One whose start failed has still to end.
     pub(crate) fn lives(&self) -> bool {
         match self.standing {
@@ -94,7 +122,7 @@ impl Entry {
     }
 
     /// How it stands for the worker, which forgets a failed one as soon as it hears of it: there must be none to reap.
-    pub(crate) fn told(&self) -> Standing {
+    fn told(&self) -> Standing {
         match self.standing {
             Standing::Failed(_) if self.lives() => Standing::Starting,
             standing => standing,
@@ -113,7 +141,7 @@ impl Entry {
     }
 
     /// Looks how far a starting child is. True when it has started.
-    pub(crate) fn look_at_report(&mut self, epoll: &Epoll) -> bool {
+    fn look_at_report(&mut self, epoll: &Epoll) -> bool {
         let progress = match self.report.as_ref().map(Report::read) {
             None | Some(Progress::Pending) => return false,
             Some(progress) => progress,
@@ -145,7 +173,7 @@ impl Entry {
             Ok(Some(exit)) => exit,
             Ok(None) => return started,
             // A keeper before us was its parent; who reaps it now, if anybody, does not tell us.
-            Err(Errno::CHILD) => match has_ended(pidfd) {
+            Err(Errno::CHILD) => match is_readable(pidfd) {
                 true => pidfd::exit_of_stranger(pidfd, self.pid),
                 false => return started,
             },
@@ -176,10 +204,6 @@ pub(crate) fn watched(added: Result<()>) -> Result<()> {
         Err(Errno::EXIST) => Ok(()),
         added => added,
     }
-}
-
-fn has_ended(pidfd: &OwnedFd) -> bool {
-    outpost_sys::epoll::is_readable(pidfd)
 }
 
 pub(crate) type Table = BTreeMap<u64, Entry>;

@@ -1,13 +1,22 @@
 //! The worker as the keeper sees it: how it is started, and when it is not started again.
 
+use crate::keeper::{AGAIN_AFTER, Keeper, LINK, WORKER, log};
+use crate::link::COMPLAINTS_MAX;
+use crate::replace::RETIRE_PATIENCE;
+use crate::table::watched;
 use crate::{LINK_FD, state};
-use outpost_sys::pidfd::{Exit, How};
+use outpost_sys::epoll::{Epoll, Interest};
+use outpost_sys::pidfd::{self, Exit, How};
 use outpost_sys::signal::Signal;
-use outpost_sys::spawn::{self, Child, Failure, Program, Standing, Step};
-use outpost_sys::{Errno, message};
+use outpost_sys::spawn::{self, Child, Failure, Program, Standing, Started, Step};
+use outpost_sys::{Errno, file, message};
 use std::ffi::{CStr, CString, OsString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::time::{Duration, Instant};
+
+/// How long a worker that could not be started is left alone before that is tried again.
+const START_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 pub(crate) struct Worker {
     pub(crate) pid: i32,
@@ -22,66 +31,64 @@ pub(crate) struct Worker {
     pub(crate) choked: bool,
     /// Nothing tells us of its requests and its end, so we have to ask.
     pub(crate) unwatched: bool,
+    /// How many of its requests were refused.
+    pub(crate) complaints: u64,
 }
 
 impl Worker {
+    pub(crate) fn new(pid: i32, pidfd: OwnedFd, link: OwnedFd) -> Worker {
+        let (listens, served, unlinked, choked, unwatched) = (false, false, false, false, false);
+        Worker { pid, pidfd, link, listens, served, unlinked, choked, unwatched, complaints: 0 }
+    }
+
     /// Starts a worker from an open binary.
     pub(crate) fn start(binary: &OwnedFd, arguments: &[CString]) -> Result<Worker, Failure> {
         let prepare = |errno| Failure { step: Step::Prepare, errno };
         let (link, its_end) = message::pair().map_err(prepare)?;
         let arguments: Vec<&CStr> = arguments.iter().map(CString::as_c_str).collect();
-        let environment = environment();
-        let environment: Vec<&CStr> = environment.iter().map(CString::as_c_str).collect();
-        let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
-        let started = spawn::spawn(&Child {
-            program: Program::Open(binary.as_fd()),
-            arguments: &arguments,
-            environment: &environment,
-            directory: None,
-            // Away from the terminal's signals: they are for the keeper to pass on.
-            standing: Standing::Group,
-            descriptors: &[
-                (stdin.as_fd(), 0),
-                (stdout.as_fd(), 1),
-                (stderr.as_fd(), 2),
-                (its_end.as_fd(), LINK_FD),
-            ],
-            limits: &[],
-            umask: None,
-            oom_score: None,
-            cgroup: None,
-            gate: None,
-        })?;
-        Ok(Worker {
-            pid: started.pid,
-            pidfd: started.pidfd,
-            link,
-            listens: false,
-            served: false,
-            unlinked: false,
-            choked: false,
-            unwatched: false,
-        })
+        let Started { pid, pidfd } = start_open(binary, &arguments, &its_end)?;
+        Ok(Worker::new(pid, pidfd, link))
     }
 
     /// The worker that runs already when a keeper begins.
     pub(crate) fn inherited(running: &state::Running) -> Result<Worker, Errno> {
-        Ok(Worker {
-            pid: running.pid,
-            pidfd: outpost_sys::file::inherited(running.pidfd)?,
-            link: outpost_sys::file::inherited(running.link)?,
-            listens: true,
-            served: running.served,
-            unlinked: false,
-            choked: false,
-            unwatched: false,
-        })
+        let (pidfd, link) = (file::inherited(running.pidfd)?, file::inherited(running.link)?);
+        Ok(Worker { listens: true, served: running.served, ..Worker::new(running.pid, pidfd, link) })
     }
 
     pub(crate) fn stored(&self) -> state::Running {
         let (pidfd, link) = (self.pidfd.as_raw_fd(), self.link.as_raw_fd());
         state::Running { pid: self.pid, pidfd, link, served: self.served }
     }
+
+    pub(crate) fn kill(&self) {
+        let _gone_already = pidfd::signal(&self.pidfd, Signal::KILL);
+    }
+
+    pub(crate) fn unwatch(&self, epoll: &Epoll) {
+        let _not_registered = (epoll.remove(&self.link), epoll.remove(&self.pidfd));
+    }
+}
+
+/// Starts an open binary with our environment, our standard descriptors and `fd` as the one after them.
+pub(crate) fn start_open(binary: &OwnedFd, arguments: &[&CStr], fd: &OwnedFd) -> Result<Started, Failure> {
+    let environment = environment();
+    let environment: Vec<&CStr> = environment.iter().map(CString::as_c_str).collect();
+    let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
+    spawn::spawn(&Child {
+        program: Program::Open(binary.as_fd()),
+        arguments,
+        environment: &environment,
+        directory: None,
+        // Away from the terminal's signals: they are for the keeper to pass on.
+        standing: Standing::Group,
+        descriptors: &[(stdin.as_fd(), 0), (stdout.as_fd(), 1), (stderr.as_fd(), 2), (fd.as_fd(), LINK_FD)],
+        limits: &[],
+        umask: None,
+        oom_score: None,
+        cgroup: None,
+        gate: None,
+    })
 }
 
 /// Our environment, which workers inherit.
@@ -96,27 +103,141 @@ pub(crate) fn environment() -> Vec<CString> {
         .collect()
 }
 
-/// Counts workers that ended by their own fault before they did anything for anybody.
+impl Keeper {
+    pub(crate) fn seat(&mut self, worker: Worker) {
+        self.start_by = None;
+        self.worker = Some(worker);
+        if let Err(errno) = self.watch_worker() {
+            log(format_args!("cannot watch the worker ({errno}); looking at it every {AGAIN_AFTER:?}"));
+        }
+    }
+
+    pub(crate) fn watch_worker(&mut self) -> Result<(), Errno> {
+        let Some(worker) = &mut self.worker else { return Ok(()) };
+        let link = match worker.unlinked {
+            true => Ok(()),
+            false => watched(self.epoll.add(&worker.link, LINK, Interest::Read)),
+        };
+        let both = link.and_then(|()| watched(self.epoll.add(&worker.pidfd, WORKER, Interest::Read)));
+        worker.unwatched = both.is_err();
+        both
+    }
+
+    pub(crate) fn start_worker(&mut self) {
+        self.start_by = None;
+        let Some(binary) = &self.binary else { return };
+        match Worker::start(binary, &self.arguments) {
+            Ok(worker) => self.seat(worker),
+            Err(Failure { step, errno }) => {
+                log(format_args!(
+                    "cannot start a worker ({step:?}: {errno}); children live on; trying again"
+                ));
+                self.start_by = Some(Instant::now() + START_AGAIN_AFTER);
+            }
+        }
+    }
+
+    /// A worker that cannot be talked to is of no use. Mostly it is on its way out; how it ends shall be its own doing.
+    pub(crate) fn worker_unlinked(&mut self) {
+        let embedded = self.is_embedded();
+        let Some(worker) = &mut self.worker else { return };
+        worker.unlinked = true;
+        let _not_registered = self.epoll.remove(&worker.link);
+        match embedded {
+            true => self.end = Some(0),
+            false => self.retire_by = Some(Instant::now() + RETIRE_PATIENCE),
+        }
+    }
+
+    pub(crate) fn worker_ended(&mut self) {
+        // What it asked for before it died counts.
+        while self.handle_request() {}
+        let Some(worker) = self.worker.take() else { return };
+        let exit = match pidfd::reap(&worker.pidfd) {
+            Ok(Some(exit)) => exit,
+            Err(Errno::CHILD) => pidfd::exit_of_stranger(&worker.pidfd, worker.pid),
+            Ok(None) | Err(_) => {
+                self.worker = Some(worker);
+                return;
+            }
+        };
+        worker.unwatch(&self.epoll);
+        self.retire_by = None;
+        self.table_end = false;
+        self.events.clear();
+        if worker.complaints > COMPLAINTS_MAX {
+            log(format_args!("worker {}: {} requests were refused", worker.pid, worker.complaints));
+        }
+        if self.end.is_some() {
+            return;
+        }
+        if let Some(candidate) = self.candidate.take() {
+            return self.promote(candidate);
+        }
+        // A new binary that never served gives way to the one before it.
+        if !worker.served
+            && let Some(before) = self.fallback.take()
+        {
+            log(format_args!("the new worker binary failed; going back to the one before"));
+            self.binary = Some(before);
+            self.restarts.forget();
+        }
+        self.start_next(&worker, exit);
+    }
+
+    fn start_next(&mut self, worker: &Worker, exit: Exit) {
+        let pause = self.restarts.next(worker.served, exit);
+        let then = match pause {
+            Some(Duration::ZERO) => "starting another",
+            Some(_) => {
+                "killed again and again before it served; from now on others start slowly and silently"
+            }
+            None => "the fifth in a row before it served; children live on; send SIGHUP to try again",
+        };
+        if pause.is_none() || !self.restarts.is_silent() {
+            log(format_args!("worker {} ended ({:?}); {then}", worker.pid, exit.how));
+        }
+        match pause {
+            Some(Duration::ZERO) => self.start_worker(),
+            pause => self.start_by = pause.map(|pause| Instant::now() + pause),
+        }
+    }
+}
+
+/// Counts workers that ended before they did anything for anybody.
 #[derive(Default)]
 pub(crate) struct Restarts {
+    /// In a row by their own fault.
     failures: u32,
+    /// Killed from outside since one last served.
+    kills: u32,
 }
 
 impl Restarts {
-    /// This many in a row, and starting another would change nothing.
+    /// This many failures in a row, and starting another would change nothing.
     const FAILURES_MAX: u32 = 5;
 
-    /// Notes an end; says whether to start another.
-    pub(crate) fn another(&mut self, served: bool, exit: Exit) -> bool {
-        match served || killed_from_outside(exit) {
-            true => self.failures = 0,
+    /// From this many kills on there is a pause: who kills (no memory, mostly) will do it again.
+    const KILLS_MAX: u32 = 10;
+
+    /// Notes an end; says after which pause to start another, if at all.
+    fn next(&mut self, served: bool, exit: Exit) -> Option<Duration> {
+        match killed_from_outside(exit) {
+            _ if served => self.forget(),
+            true => *self = Restarts { failures: 0, kills: self.kills.saturating_add(1) },
             false => self.failures = self.failures.saturating_add(1),
         }
-        self.failures < Self::FAILURES_MAX
+        let pause = if self.kills < Self::KILLS_MAX { Duration::ZERO } else { AGAIN_AFTER };
+        (self.failures < Self::FAILURES_MAX).then_some(pause)
+    }
+
+    /// That they are killed has been said.
+    fn is_silent(&self) -> bool {
+        self.kills > Self::KILLS_MAX
     }
 
     pub(crate) fn forget(&mut self) {
-        self.failures = 0;
+        *self = Restarts::default();
     }
 }
 
@@ -142,20 +263,36 @@ mod tests {
     fn five_crashes_in_a_row_stop_the_restarts() {
         let mut restarts = Restarts::default();
         for _ in 0..4 {
-            assert!(restarts.another(false, ended(How::Code(1))));
+            assert_eq!(restarts.next(false, ended(How::Code(1))), Some(Duration::ZERO));
         }
-        assert!(!restarts.another(false, ended(How::Signal(6))));
+        assert_eq!(restarts.next(false, ended(How::Signal(6))), None);
         restarts.forget();
-        assert!(restarts.another(false, ended(How::Code(1))));
+        assert_eq!(restarts.next(false, ended(How::Code(1))), Some(Duration::ZERO));
     }
 
     #[test]
     fn a_worker_killed_from_outside_or_that_served_is_always_restarted() {
         let mut restarts = Restarts::default();
         for round in 0..100 {
-            assert!(restarts.another(false, ended(How::Signal(9))), "{round}");
-            assert!(restarts.another(true, ended(How::Signal(11))), "{round}");
-            assert!(restarts.another(false, ended(How::Code(1))), "{round}");
+            assert_eq!(restarts.next(false, ended(How::Signal(9))), Some(Duration::ZERO), "{round}");
+            assert_eq!(restarts.next(true, ended(How::Signal(11))), Some(Duration::ZERO), "{round}");
+            assert_eq!(restarts.next(false, ended(How::Code(1))), Some(Duration::ZERO), "{round}");
         }
+    }
+
+    #[test]
+    fn workers_killed_before_they_serve_are_restarted_with_a_pause_from_the_tenth_on() {
+        let mut restarts = Restarts::default();
+        for round in 1..10 {
+            assert_eq!(restarts.next(false, ended(How::Signal(9))), Some(Duration::ZERO), "{round}");
+        }
+        for round in 10..100 {
+            assert_eq!(restarts.next(false, ended(How::Signal(9))), Some(AGAIN_AFTER), "{round}");
+            assert_eq!(restarts.is_silent(), round > 10, "{round}");
+            // One that fails in between does not make the loop tight again.
+            assert_eq!(restarts.next(false, ended(How::Code(1))), Some(AGAIN_AFTER), "{round}");
+        }
+        assert_eq!(restarts.next(true, ended(How::Signal(9))), Some(Duration::ZERO));
+        assert_eq!(restarts.next(false, ended(How::Signal(9))), Some(Duration::ZERO));
     }
 }

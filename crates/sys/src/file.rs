@@ -2,9 +2,7 @@
 
 use crate::{Errno, Result, fault, retry};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{
-    self, AtFlags, FallocateFlags, FlockOperation, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom,
-};
+use rustix::fs::{self, FallocateFlags, FlockOperation, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom};
 use std::path::Path;
 
 /// How a file of ours is opened. All are close-on-exec and never follow a symbolic link at the last step.
@@ -43,12 +41,6 @@ pub fn open_at(dir: impl AsFd, name: impl AsRef<Path>, how: Open) -> Result<Owne
 /// Opens a path from the root or the working directory.
 pub fn open(path: impl AsRef<Path>, how: Open) -> Result<OwnedFd> {
     open_at(fs::CWD, path, how)
-}
-
-/// Removes a file below `dir`.
-pub fn unlink_at(dir: impl AsFd, name: impl AsRef<Path>) -> Result<()> {
-    fault::gate()?;
-    fs::unlinkat(dir, name.as_ref(), AtFlags::empty())
 }
 
 /// Names of the entries of a directory, without `.` and `..`; names that are not UTF-8 are none of ours and left out.

@@ -52,8 +52,3 @@ pub fn set_umask(mask: u32) -> u32 {
 pub fn effective_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
-
-/// Starts a session of its own, away from the terminal it was started from.
-pub fn start_session() -> Result<()> {
-    rustix::process::setsid().map(|_| ())
-}

@@ -35,6 +35,33 @@ pub fn waiting(pipe: impl AsFd) -> Result<u64> {
     rustix::io::ioctl_fionread(pipe)
 }
 
+/// What a pipe has for its reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    Bytes,
+    /// Nothing now.
+    Nothing,
+    /// Nothing, and nobody left who could write.
+    End,
+}
+
+/// Looks into a pipe without taking anything.
+pub fn look(pipe: impl AsFd) -> Result<Content> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut polled = [PollFd::new(&pipe, PollFlags::IN)];
+    retry(|| {
+        fault::gate()?;
+        poll(&mut polled, Some(&now)).map(|_| ())
+    })?;
+    let [polled] = polled;
+    Ok(match polled.revents() {
+        seen if seen.contains(PollFlags::IN) => Content::Bytes,
+        seen if seen.contains(PollFlags::HUP) => Content::End,
+        _ => Content::Nothing,
+    })
+}
+
 /// What one splice did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moved {
@@ -79,12 +106,4 @@ pub fn write_byte(pipe: impl AsFd) -> Result<()> {
         fault::gate()?;
         rustix::io::write(&pipe, &[1]).map(|_| ())
     })
-}
-
-/// Whether a byte waits in the pipe, which is taken. Waits for neither byte nor end.
-pub fn take_byte(pipe: impl AsFd) -> Result<bool> {
-    if waiting(&pipe)? == 0 {
-        return Ok(false);
-    }
-    retry(|| rustix::io::read(&pipe, &mut [0u8; 1]).map(|read| read > 0))
 }

@@ -19,11 +19,13 @@ async fn the_rules_of_offsets() {
     assert_eq!(write(None, "").await, Accepted::Applied { applied: 8 });
     assert_eq!(process.stdin_accepted(), 8);
     process.close_stdin().await.unwrap();
-    assert_eq!(process.write_stdin(None, b"late".to_vec()).await, Err(Error::NoStdin));
     let seen = read_all(&process, 0).await;
     assert_eq!(seen.stdout, b"abcdefgh");
     assert_eq!(seen.ended.unwrap().exit.how, How::Code(0));
     assert_eq!(process.write_stdin(None, b"later".to_vec()).await, Err(Error::NotRunning));
+    let alive = host.sh("alive", "exec sleep 1000").await;
+    alive.close_stdin().await.unwrap();
+    assert_eq!(alive.write_stdin(None, b"late".to_vec()).await, Err(Error::NoStdin));
     host.close().await;
 }
 
@@ -88,5 +90,18 @@ async fn a_terminal_takes_lines_interrupts_and_the_end_of_file() {
     process.write_stdin(None, b"\x03".to_vec()).await.unwrap();
     read_until(&mut subscription, &mut seen, |seen| seen.ended.is_some()).await;
     assert_eq!(seen.ended.unwrap().exit.how, How::Signal(2));
+    host.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_child_gets_the_descriptors_it_was_given_and_no_others() {
+    let host = Host::new();
+    let plan = outpost_sys::file::sealed_memory("plan", b"the plan").unwrap();
+    let mut spawn = shell("stage", "cat <&7; ls /proc/self/fd | tr '\\n' ' '");
+    spawn.descriptors = vec![(std::sync::Arc::new(plan), 7)];
+    let process = host.engine.spawn(spawn).await.unwrap();
+    let seen = read_all(&process, 0).await;
+    // The last one is what `ls` itself opens.
+    assert_eq!(String::from_utf8_lossy(&seen.stdout), "the plan0 1 2 3 7 ");
     host.close().await;
 }

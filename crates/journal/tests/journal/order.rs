@@ -91,12 +91,12 @@ fn a_reader_ahead_of_the_journal_gets_nothing_it_has_claimed_to_know() {
     let mut cursor = Cursor::after(rig.journal(), 2);
     let mut seen = Seen::default();
     drain(&mut cursor, &mut seen);
-    assert!(!cursor.is_behind());
+    assert!(rig.journal().last_seq() < cursor.next_seq());
     rig.feed(Stream::Stdout, b"two");
     drain(&mut cursor, &mut seen);
     assert_eq!(seen, Seen::default());
     rig.feed(Stream::Stderr, b"three");
-    assert!(cursor.is_behind());
+    assert!(rig.journal().last_seq() >= cursor.next_seq());
     drain(&mut cursor, &mut seen);
     assert_eq!(seen.stream(Stream::Stderr), b"three");
     assert_eq!(cursor.next_seq(), 4);

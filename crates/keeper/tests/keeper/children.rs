@@ -1,9 +1,9 @@
 //! Children: started, failed, ended, taken over.
 
 use crate::kit::{self, Heard, command, greeted, null, read_to_end, shell};
-use outpost_keeper::{Request, Roles, Spec, Standing, Targets};
+use outpost_keeper::{LINK_VERSION, Request, Roles, Spec, Standing, Targets};
 use outpost_sys::epoll::is_readable;
-use outpost_sys::pidfd::How;
+use outpost_sys::pidfd::{Exit, How};
 use outpost_sys::pipe::pipe;
 use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{self, Child, Failure, Program, Step};
@@ -190,4 +190,36 @@ fn an_orphan_taken_over_tells_its_code() {
     drop(input);
     // Before Linux 6.15 nobody knows when its new parent has reaped it.
     assert!(matches!(client.ended(21), How::Code(33) | How::Unknown));
+}
+
+#[test]
+fn one_taken_over_without_its_pidfd_has_ended_nobody_knows_how() {
+    let (mut client, _keeper) = greeted();
+    for (slot, standing) in [(20, Standing::Running), (21, Standing::Starting)] {
+        client.send(Request::Adopt { slot, pid: kit::me(), standing, held: Roles::EMPTY }, &[]);
+        assert_eq!(client.told(slot).standing, Standing::Ended(Exit::UNKNOWN));
+        client.send(Request::Forget { slot }, &[]);
+    }
+    assert_eq!(client.hello().len(), 1, "both can be forgotten");
+}
+
+#[test]
+fn refusals_do_not_make_the_table_grow_without_end() {
+    let (mut client, _keeper) = kit::start();
+    let refused = |slot| Request::Spawn { slot, cgroup: false, held: Roles::EMPTY, targets: Roles::EMPTY };
+    for slot in 100..20_000 {
+        client.send(refused(slot), &[]);
+    }
+    client.send(Request::Hello { version: LINK_VERSION }, &[]);
+    let mut slots = Vec::new();
+    while let Heard::Entry(told) = client.hear() {
+        slots.push(told.slot);
+    }
+    assert_eq!(slots.len(), 17 * 1024);
+    // Who forgets them has room again.
+    for slot in slots {
+        client.send(Request::Forget { slot }, &[]);
+    }
+    client.spawn_quiet(20, &shell("exit 5"));
+    assert_eq!(client.ended(20), How::Code(5));
 }

@@ -17,6 +17,7 @@ use outpost_sys::spawn::{self, Child, Program, Started};
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 /// A file with a line for every worker that was started; removed in the end.
 struct Log(PathBuf);
@@ -77,8 +78,11 @@ fn a_killed_worker_is_started_again_and_again() {
         let log = Log::new("killed");
         let state = state(log.worker("[ $count -ge 20 ] && stop; kill -9 $$"));
         let keeper = Thread::start(move || Keeper::from_state(inherited(&state)).unwrap().run());
+        let begin = Instant::now();
         assert_eq!(keeper.join(), 0);
         assert_eq!(log.lines(), 20);
+        // From the tenth on with a pause, so that who is killed at once is no storm of forks.
+        assert!(begin.elapsed() > 9 * Duration::from_millis(100), "{:?}", begin.elapsed());
     });
 }
 

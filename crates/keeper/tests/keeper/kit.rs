@@ -364,10 +364,12 @@ impl Drop for Undertaker {
 const ALONE: &str = "OUTPOST_KEEPER_TEST_ALONE";
 
 /// Runs `body` in a process where no other test is, for what belongs to the whole process: descriptors and children.
-pub(crate) fn alone(test: &str, body: impl FnOnce()) {
+/// Returns what that process said, outside it.
+pub(crate) fn alone(test: &str, body: impl FnOnce()) -> Option<String> {
     if std::env::var(ALONE).is_ok_and(|name| name == test) {
         let _orphans = Undertaker;
-        return body();
+        body();
+        return None;
     }
     let mut again = std::process::Command::new(std::env::current_exe().unwrap());
     let again = again.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(ALONE, test);
@@ -376,4 +378,5 @@ pub(crate) fn alone(test: &str, body: impl FnOnce()) {
         [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
     assert!(output.status.success(), "{text}");
     assert!(text.contains("1 passed"), "{test} is not the name of a test:\n{text}");
+    Some(text)
 }

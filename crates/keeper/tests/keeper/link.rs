@@ -67,7 +67,7 @@ fn a_new_worker_is_told_the_whole_table_with_all_descriptors() {
 
 #[test]
 fn garbage_is_ignored_and_its_descriptors_are_closed() {
-    alone("link::garbage_is_ignored_and_its_descriptors_are_closed", || {
+    let said = alone("link::garbage_is_ignored_and_its_descriptors_are_closed", || {
         let (mut client, _keeper) = greeted();
         let (null, before) = (null(), kit::open_descriptors());
         let mut random = kit::random(7);
@@ -99,6 +99,9 @@ fn garbage_is_ignored_and_its_descriptors_are_closed() {
         client.spawn_quiet(20, &shell("exit 4"));
         assert_eq!(client.ended(20), How::Code(4));
     });
+    // A thousand wrong requests, and few lines of them.
+    let complaints = said.map(|text| text.matches("outpost keeper: ").count());
+    assert!(complaints.is_none_or(|count| (1..=8).contains(&count)), "{complaints:?}");
 }
 
 #[test]

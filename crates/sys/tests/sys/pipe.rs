@@ -5,7 +5,7 @@ use outpost_sys::Errno;
 use outpost_sys::file::{self, Open};
 use outpost_sys::pidfd::How;
 use outpost_sys::pipe::{
-    Moved, Pipe, capacity, pipe, set_capacity, splice, splice_to_file, take_byte, waiting, write_byte,
+    Content, Moved, Pipe, capacity, look, pipe, set_capacity, splice, splice_to_file, waiting, write_byte,
 };
 use std::os::fd::OwnedFd;
 
@@ -127,12 +127,18 @@ fn drain(pipe: &OwnedFd, file: &OwnedFd) -> Result<usize, (usize, Errno)> {
 }
 
 #[test]
-fn a_sign_is_taken_once_and_never_waited_for() {
+fn a_look_tells_bytes_from_nothing_from_the_end_and_takes_nothing() {
     let Pipe { read, write } = pipe().unwrap();
-    assert_eq!(take_byte(&read), Ok(false));
+    assert_eq!(look(&read), Ok(Content::Nothing));
     write_byte(&write).unwrap();
-    write_byte(&write).unwrap();
-    assert_eq!([take_byte(&read), take_byte(&read), take_byte(&read)], [Ok(true), Ok(true), Ok(false)]);
+    assert_eq!([look(&read), look(&read)], [Ok(Content::Bytes); 2]);
     drop(write);
-    assert_eq!(take_byte(&read), Ok(false));
+    assert_eq!(look(&read), Ok(Content::Bytes), "the byte comes before the end");
+    read_byte(&read);
+    assert_eq!(look(&read), Ok(Content::End));
+}
+
+fn read_byte(pipe: &std::os::fd::OwnedFd) {
+    use std::io::Read;
+    std::fs::File::from(outpost_sys::file::duplicate(pipe).unwrap()).read_exact(&mut [0]).unwrap();
 }

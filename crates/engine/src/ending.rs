@@ -1,0 +1,159 @@
+//! The reactor's work with ends: of processes, of their records, and of records there is no room for.
+
+use crate::kill;
+use crate::process::Process;
+use crate::reactor::{Due, RETRY, Reactor, outpost_now_ms};
+use crate::spec::Slot;
+use outpost_journal::Stream;
+use outpost_keeper::Request;
+use outpost_sys::pidfd::Exit;
+use outpost_sys::pipe::Moved;
+use std::time::{Duration, Instant};
+
+/// After an exit, output that stays silent for this long is taken to have ended, though a descendant holds the pipe.
+const DRAIN_QUIET: Duration = Duration::from_millis(100);
+/// And however much it writes, the exit is not kept back longer than this.
+const DRAIN_MAX: Duration = Duration::from_secs(2);
+
+impl Reactor {
+    pub(crate) fn exited(&mut self, slot: u64, exit: Exit) {
+        let Some(child) = self.children.get_mut(&slot).filter(|child| child.exit.is_none()) else { return };
+        child.exit = Some(exit);
+        child.exit_seen = Instant::now();
+        let roles = child.end_input(&self.epoll);
+        child.publish();
+        child.rewatch(&self.epoll);
+        for role in roles {
+            self.link.send(Request::Release { slot, role }, Vec::new());
+        }
+        self.drain(slot);
+    }
+
+    /// Records the exit once all output is in, or when what still holds the pipes has been silent long enough.
+    pub(crate) fn drain(&mut self, slot: u64) {
+        let now = Instant::now();
+        let Some(child) = self.children.get_mut(&slot) else { return };
+        let Some(exit) = child.exit else { return };
+        if child.writer.exit().is_some() {
+            return self.let_go(slot);
+        }
+        let exit_seen = child.exit_seen;
+        let waiting_for_disk = child.stalled;
+        let quiet_since = child.last_byte.max(child.exit_seen);
+        let quiet = now.saturating_duration_since(quiet_since) >= DRAIN_QUIET;
+        let enough = quiet || now.saturating_duration_since(child.exit_seen) >= DRAIN_MAX;
+        let waiting =
+            waiting_for_disk || Stream::ALL.into_iter().any(|stream| child.would_rob_reader(stream));
+        if !child.is_drained() && (!enough || waiting) {
+            return self.schedule(DRAIN_QUIET, Due::Drain(slot));
+        }
+        // Silence by the clock may be our own: whatever waits now is taken before the end is written.
+        if !child.is_drained() && self.take_rest(slot, now.saturating_duration_since(exit_seen)) {
+            return self.schedule(Duration::ZERO, Due::Drain(slot));
+        }
+        let Some(child) = self.children.get_mut(&slot) else { return };
+        if let Err(error) = child.writer.finish(&exit) {
+            child.stalled = true;
+            child.publish();
+            tracing::error!(process = %child.process.slot(), %error, "an exit cannot be recorded; trying again");
+            return self.schedule(RETRY, Due::Drain(slot));
+        }
+        child.stalled = false;
+        child.publish();
+        self.let_go(slot);
+    }
+
+    /// Moves once more what waits on each stream; true when there was something and there is time for another look.
+    pub(crate) fn take_rest(&mut self, slot: u64, since_exit: Duration) -> bool {
+        let Some(child) = self.children.get_mut(&slot) else { return false };
+        let mut moved = false;
+        for stream in Stream::ALL {
+            moved |= matches!(child.pump(stream, &self.nowhere), Ok(Moved::Bytes(_)));
+        }
+        if moved {
+            child.last_byte = Instant::now();
+            child.publish();
+        }
+        moved && since_exit < DRAIN_MAX
+    }
+
+    /// Forgets the descriptors of a finished process. While a descendant holds its pipes, they are read to nowhere, so
+    /// that it is not killed by writing.
+    pub(crate) fn let_go(&mut self, slot: u64) {
+        let Some(child) = self.children.get_mut(&slot) else { return };
+        if child.forgotten {
+            self.shared.erase(Slot(slot));
+        }
+        if !child.is_drained() {
+            for output in child.outputs.iter_mut().flatten() {
+                output.paused = false;
+            }
+            return child.rewatch(&self.epoll);
+        }
+        self.link.send(Request::Forget { slot }, Vec::new());
+        if let Some(child) = self.children.remove(&slot) {
+            // With descendants left in it the group stays; it goes with the record of the process.
+            self.shared.remove_cgroup(child.process.slot());
+            // Nobody will open the stdin log again.
+            let _gone = std::fs::remove_file(self.shared.store.dir(child.process.slot()).join("stdin"));
+        }
+    }
+
+    /// A process that never ran leaves nothing behind.
+    pub(crate) fn abandon(&mut self, process: &Process) {
+        self.shared.unlist(process);
+        self.shared.erase(process.slot());
+    }
+
+    /// Drops a process and all that is known of it. One that runs is killed first and dropped when it has ended.
+    pub(crate) fn forget(&mut self, slot: Slot) {
+        let Some(process) = self.shared.table().by_slot(slot) else { return };
+        self.shared.unlist(&process);
+        match self.children.get_mut(&slot.0).filter(|child| child.writer.exit().is_none()) {
+            Some(child) => {
+                child.forgotten = true;
+                if child.exit.is_none() {
+                    // Sweeping /proc may take a while, and nothing here may.
+                    std::thread::spawn(move || kill::kill_tree_now(&process));
+                }
+            }
+            None => self.shared.erase(slot),
+        }
+    }
+
+    pub(crate) fn keep_retention(&mut self) {
+        let oldest = outpost_now_ms().saturating_sub(self.shared.config.exited_kept.as_millis() as u64);
+        let ended: Vec<Process> = self.shared.ended_processes();
+        let surplus = ended.len().saturating_sub(self.shared.config.exited_max);
+        for (rank, process) in ended.iter().enumerate() {
+            if rank < surplus || self.shared.ended_at_ms(process) < oldest {
+                self.forget(process.slot());
+            }
+        }
+    }
+
+    /// Over the host's cap, ended processes go first, oldest first; then the largest lose their oldest output.
+    pub(crate) fn keep_host_cap(&mut self) {
+        let max = self.shared.config.host_bytes_max;
+        let mut total = self.shared.bytes_kept();
+        for process in if total > max { self.shared.ended_processes() } else { Vec::new() } {
+            if total <= max {
+                return;
+            }
+            total = total.saturating_sub(process.inner.journal.bytes_kept());
+            self.forget(process.slot());
+        }
+        while total > max {
+            let Some(largest) =
+                self.children.values_mut().max_by_key(|child| child.writer.journal().bytes_kept())
+            else {
+                return;
+            };
+            let before = largest.writer.journal().bytes_kept();
+            match largest.writer.shed() {
+                Ok(true) => total -= before.saturating_sub(largest.writer.journal().bytes_kept()).min(total),
+                Ok(false) | Err(_) => return,
+            }
+        }
+    }
+}

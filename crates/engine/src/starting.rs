@@ -1,0 +1,182 @@
+//! Starting a process, up to the point where the keeper is asked: its directory, its journal, its descriptors.
+
+use crate::child::{Child, Output, Source, Starting, Watch};
+use crate::engine::Shared;
+use crate::handover::handle;
+use crate::input::{Input, Target};
+use crate::kill;
+use crate::link::role;
+use crate::process::{Process, Status};
+use crate::reactor::{Command, outpost_now_ms};
+use crate::spec::{OnTaken, Slot, Spawn, Stdio};
+use crate::store::Description;
+use crate::{Error, Result};
+use outpost_journal::Writer;
+use outpost_sys::pipe::Pipe;
+use outpost_sys::{file, pipe, pty};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::oneshot;
+
+/// Everything about a child that can be made before the keeper is asked: its directory, journal, descriptors.
+pub(crate) fn prepare(shared: &Arc<Shared>, spawn: &Spawn) -> Result<(Child, oneshot::Receiver<Result<()>>)> {
+    {
+        let table = shared.table();
+        let alive = |process: &&Process| process.status().exit().is_none();
+        if table.all().filter(alive).count() >= shared.config.processes_max {
+            return Err(Error::Busy);
+        }
+        if spawn.on_taken == OnTaken::Refuse
+            && table.by_key(&spawn.key).is_some_and(|process| alive(&&process))
+        {
+            return Err(Error::Taken { id: spawn.key.id.clone() });
+        }
+    }
+    let slot = shared.next_slot();
+    let mut key = spawn.key.clone();
+    if key.id.is_empty() {
+        key.id = slot.to_string();
+    }
+    let marker = shared.cgroups.is_none().then(|| kill::marker(slot));
+    let spec = spawn.keeper_spec(marker.as_deref(), &shared.config.limits, shared.config.oom_score)?;
+    let description = Description {
+        key,
+        program: spawn.program.display().to_string(),
+        arguments: spawn.arguments.iter().map(|argument| argument.to_string_lossy().into_owned()).collect(),
+        directory: spawn.directory.as_ref().map(|path| path.display().to_string()),
+        terminal: matches!(spawn.stdio, Stdio::Terminal(_)),
+        started_ms: outpost_now_ms(),
+        started_by: spawn.started_by.clone(),
+    };
+    let dir = shared.store.create(slot, &description)?;
+    let made = make_child(shared, slot, spawn, &spec, description, &dir);
+    if made.is_err() {
+        shared.remove_cgroup(slot);
+        shared.store.remove(slot);
+    }
+    made
+}
+
+fn make_child(
+    shared: &Arc<Shared>,
+    slot: Slot,
+    spawn: &Spawn,
+    spec: &outpost_keeper::Spec,
+    description: Description,
+    dir: &std::path::Path,
+) -> Result<(Child, oneshot::Receiver<Result<()>>)> {
+    let io = |errno| Error::io("make", "descriptors for a child", errno);
+    let writer = Writer::create(dir, shared.config.process_bytes_max)?;
+    let plumbing = Plumbing::make(spawn.stdio).map_err(io)?;
+    let cgroup = match &shared.cgroups {
+        Some(cgroups) => Some(
+            cgroups
+                .group(&slot.to_string())
+                .create()
+                .map_err(|errno| Error::io("create", "a cgroup", errno))?,
+        ),
+        None => None,
+    };
+    let spec = file::sealed_memory("outpost-spec", &spec.encode()).map_err(io)?;
+    let process = handle(
+        shared,
+        slot,
+        description,
+        writer.journal().clone(),
+        plumbing.master.as_ref(),
+        Status::Starting,
+    )?;
+    let now = Instant::now();
+    let mut child = Child {
+        process: process.clone(),
+        writer,
+        outputs: plumbing.outputs.map(|source| source.map(Output::new)),
+        master: plumbing.master,
+        master_watch: Watch::default(),
+        input: Input::new(plumbing.input, dir.join("stdin")),
+        input_watch: Watch::default(),
+        input_blocked: false,
+        starting: None,
+        gate: None,
+        exit: None,
+        exit_seen: now,
+        last_byte: now,
+        forgotten: false,
+        stalled: false,
+    };
+    let (reply, answer) = oneshot::channel();
+    let extra = spawn.descriptors.iter().map(|(fd, target)| Ok((file::duplicate(fd)?, *target)));
+    let extra = extra.collect::<outpost_sys::Result<Vec<_>>>().map_err(io)?;
+    let theirs = plumbing.theirs.into_iter().zip(0..).chain(extra).collect();
+    child.starting = Some(Starting { reply, spec, cgroup, theirs });
+    // In the table from now on; whoever had the key before has lost it.
+    let loser = shared.table().insert(process);
+    if let Some(loser) = loser {
+        shared.command_blocking(Command::Forget { slot: loser.slot() });
+    }
+    Ok((child, answer))
+}
+
+/// The descriptors between us and a child.
+struct Plumbing {
+    outputs: [Option<Source>; 2],
+    input: Target,
+    master: Option<OwnedFd>,
+    /// The child's ends, for its descriptors 0, 1 and 2.
+    theirs: Vec<OwnedFd>,
+}
+
+impl Plumbing {
+    fn make(stdio: Stdio) -> outpost_sys::Result<Plumbing> {
+        let null = || file::open("/dev/null", file::Open::ReadWrite);
+        match stdio {
+            Stdio::Null => Ok(Plumbing {
+                outputs: [None, None],
+                input: Target::Closed,
+                master: None,
+                theirs: vec![null()?, null()?, null()?],
+            }),
+            Stdio::Pipes { stdin } => {
+                let (input, its_stdin) = if stdin {
+                    let Pipe { read, write } = pipe::pipe()?;
+                    file::set_nonblocking(&write)?;
+                    (Target::Pipe(write), read)
+                } else {
+                    (Target::Closed, null()?)
+                };
+                let (stdout, stderr) = (pipe::pipe()?, pipe::pipe()?);
+                file::set_nonblocking(&stdout.read)?;
+                file::set_nonblocking(&stderr.read)?;
+                Ok(Plumbing {
+                    outputs: [Some(Source::Pipe(stdout.read)), Some(Source::Pipe(stderr.read))],
+                    input,
+                    master: None,
+                    theirs: vec![its_stdin, stdout.write, stderr.write],
+                })
+            }
+            Stdio::Terminal(size) => {
+                let pty::Pty { master, slave } = pty::open(size)?;
+                file::set_nonblocking(&master)?;
+                let (from, to) = (private_pipe()?, private_pipe()?);
+                let theirs = vec![file::duplicate(&slave)?, file::duplicate(&slave)?, slave];
+                Ok(Plumbing {
+                    outputs: [Some(Source::Terminal(from)), None],
+                    input: Target::Terminal(to),
+                    master: Some(master),
+                    theirs,
+                })
+            }
+        }
+    }
+}
+
+fn private_pipe() -> outpost_sys::Result<Pipe> {
+    let pipe = pipe::pipe()?;
+    file::set_nonblocking(&pipe.read)?;
+    file::set_nonblocking(&pipe.write)?;
+    Ok(pipe)
+}
+
+/// A role and a slot share one number in the event loop.
+const _: () = assert!(role::GATE < 16);

@@ -1,0 +1,170 @@
+//! Children: begun, taken over, watched, signalled, reaped.
+
+use crate::keeper::{AGAIN_AFTER, Keeper, REPORT, log};
+use crate::message::Standing;
+use crate::spec::{SPEC_BYTES_MAX, Spec};
+use crate::table::{Entry, OWN_SLOT, SLOT_MIN, SLOTS_MAX, Untold};
+use crate::{Roles, Targets};
+use outpost_sys::pidfd::{self, Exit};
+use outpost_sys::signal::Signal;
+use outpost_sys::spawn::{self, Child, Failure, Program, Step};
+use outpost_sys::{Errno, Result, file};
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Room in the table for those that were refused, until the worker has heard of it and forgets them.
+const REFUSED_MAX: usize = 1024;
+
+impl Keeper {
+    /// Even one that cannot be watched must be known.
+    pub(crate) fn insert(&mut self, slot: u64, mut entry: Entry) {
+        // Without a pidfd its end would never be seen, and it could never be forgotten.
+        if slot != OWN_SLOT && entry.pidfd.is_none() && entry.lives() {
+            entry.standing = Standing::Ended(Exit::UNKNOWN);
+            entry.untold = entry.untold.max(Untold::Standing);
+        }
+        self.news |= entry.untold != Untold::Nothing;
+        self.table.insert(slot, entry);
+        if let Err(errno) = self.watch(slot) {
+            log(format_args!("cannot watch slot {slot:x} ({errno}); looking at it every {AGAIN_AFTER:?}"));
+        }
+    }
+
+    pub(crate) fn watch(&mut self, slot: u64) -> Result<()> {
+        let Some(entry) = self.table.get(&slot) else { return Ok(()) };
+        let watched = entry.watch(&self.epoll, slot, slot | REPORT);
+        if watched.is_err() {
+            self.unwatched.insert(slot);
+        }
+        watched
+    }
+
+    pub(crate) fn look_at(&mut self, slot: u64) {
+        if let Some(entry) = self.table.get_mut(&slot) {
+            self.news |= entry.look(&self.epoll);
+        }
+    }
+
+    /// Looks at every child, and reaps orphans that became ours because we are a subreaper.
+    pub(crate) fn look_at_children(&mut self) {
+        while let Ok(Some(pid)) = pidfd::ended_child() {
+            let slot = self.table.iter().find(|(_, entry)| entry.pid == pid && entry.lives());
+            match slot.map(|(slot, _)| *slot) {
+                Some(slot) => {
+                    self.look_at(slot);
+                    // Cannot be reaped now; asking again would give the same one.
+                    if self.table.get(&slot).is_some_and(Entry::lives) {
+                        break;
+                    }
+                }
+                None if self.is_worker(pid) => break,
+                None => {
+                    let _reaped = pidfd::reap_pid(pid);
+                }
+            }
+        }
+    }
+
+    /// Workers are reaped where their end is dealt with.
+    fn is_worker(&mut self, pid: i32) -> bool {
+        if self.worker.as_ref().is_some_and(|worker| worker.pid == pid) {
+            self.worker_ended();
+            return self.worker.as_ref().is_some_and(|worker| worker.pid == pid);
+        }
+        if self.candidate.as_ref().is_some_and(|candidate| candidate.worker.pid == pid) {
+            self.candidate_failed(Errno::CHILD);
+        }
+        false
+    }
+
+    /// Whether a slot can be used. Those below the least and above the greatest would be taken for other things that
+    /// are watched.
+    pub(crate) fn is_free(&mut self, slot: u64) -> bool {
+        let why = if slot < SLOT_MIN || slot & REPORT != 0 || self.table.contains_key(&slot) {
+            "it is taken"
+        } else if self.table.len() >= SLOTS_MAX + REFUSED_MAX {
+            "the table is full"
+        } else {
+            return true;
+        };
+        self.complain(format_args!("the worker asked for slot {slot:x}, but {why}; ignored"));
+        false
+    }
+
+    /// Begins a child. A failure is an entry too: the worker has to hear of it.
+    pub(crate) fn begin(
+        &self,
+        cgroup: bool,
+        held: Roles,
+        targets: Targets,
+        fds: Vec<OwnedFd>,
+    ) -> std::result::Result<Entry, Failure> {
+        let prepare = |errno| Failure { step: Step::Prepare, errno };
+        if self.table.len() >= SLOTS_MAX {
+            return Err(prepare(Errno::AGAIN));
+        }
+        if fds.len() != 2 + usize::from(cgroup) + held.len() + targets.len() {
+            return Err(prepare(Errno::MFILE));
+        }
+        let mut fds = fds.into_iter();
+        let spec = fds.next().ok_or(prepare(Errno::MFILE))?;
+        let gate = fds.next().ok_or(prepare(Errno::MFILE))?;
+        let cgroup = if cgroup { fds.next() } else { None };
+        let held: Vec<(u8, OwnedFd)> = held.iter().zip(fds.by_ref()).collect();
+        let theirs: Vec<OwnedFd> = fds.collect();
+        let descriptors: Vec<_> = theirs.iter().map(AsFd::as_fd).zip(targets.iter().map(i32::from)).collect();
+        let spec = file::read_whole(&spec, SPEC_BYTES_MAX).map_err(prepare)?;
+        let spec = Spec::decode(&spec).ok_or(prepare(Errno::INVAL))?;
+        let begun = spawn::begin(&Child {
+            program: Program::Path(spec.program),
+            arguments: &spec.arguments,
+            environment: &spec.environment,
+            directory: spec.directory,
+            standing: spec.standing,
+            descriptors: &descriptors,
+            limits: &spec.limits,
+            umask: spec.umask,
+            oom_score: spec.oom_score,
+            cgroup: cgroup.as_ref().map(AsFd::as_fd),
+            gate: Some(gate.as_fd()),
+        })?;
+        let entry = Entry::new(begun.pid, Standing::Starting, Some(begun.pidfd), held);
+        Ok(Entry { report: Some(begun.report), untold: Untold::Start, ..entry })
+    }
+
+    pub(crate) fn hold(&mut self, slot: u64, role: u8, fd: Option<OwnedFd>) {
+        let held = match (self.table.get_mut(&slot), fd) {
+            (Some(entry), Some(fd)) => entry.hold(role, fd),
+            (None, _) => Err(Errno::NOENT),
+            (_, None) => Err(Errno::MFILE),
+        };
+        if let Err(errno) = held {
+            self.complain(format_args!("descriptor {role} of slot {slot:x} is not held ({errno})"));
+        }
+    }
+
+    pub(crate) fn forget(&mut self, slot: u64) {
+        if slot != OWN_SLOT && self.table.get(&slot).is_some_and(|entry| !entry.lives()) {
+            self.table.remove(&slot);
+        }
+    }
+
+    /// Signals go to a child only while it is not reaped: its number cannot have become a stranger's.
+    pub(crate) fn signal(&mut self, slot: u64, signal: Signal, group: bool) {
+        let Some(entry) = self.table.get(&slot).filter(|entry| entry.lives()) else { return };
+        let Some(pidfd) = &entry.pidfd else { return };
+        let sent = match group.then(|| pidfd::signal_group(pidfd, signal)) {
+            // Before Linux 6.9. Only a parent knows that a group's number is still its child's.
+            Some(Err(Errno::INVAL)) if pidfd::is_child(pidfd) => {
+                pidfd::signal_group_of_unreaped(entry.pid, signal)
+            }
+            // On its way to exec it may not lead its group yet.
+            Some(Err(Errno::SRCH)) if entry.standing == Standing::Starting => pidfd::signal(pidfd, signal),
+            Some(Err(Errno::INVAL)) | None => pidfd::signal(pidfd, signal),
+            Some(sent) => sent,
+        };
+        let pid = entry.pid;
+        if let Some(errno) = sent.err().filter(|errno| *errno != Errno::SRCH) {
+            self.complain(format_args!("{signal:?} to pid {pid} failed ({errno})"));
+        }
+    }
+}
