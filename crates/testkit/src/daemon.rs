@@ -3,8 +3,8 @@
 use outpost_control::client::{CallError, Client};
 use outpost_control::wire::{ProcessInfo, Status};
 use outpost_sys::epoll::wait_readable;
-use outpost_sys::pidfd;
 use outpost_sys::signal::Signal;
+use outpost_sys::{pidfd, procfs};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
@@ -20,6 +20,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Daemon {
     dir: PathBuf,
     serve: Child,
+    /// In the environment of both halves, whoever started them.
+    marker: String,
     _owned: Option<TempDir>,
 }
 
@@ -59,11 +61,13 @@ impl Daemon {
         let log = File::create(dir.join("log")).unwrap();
         serve.args(["--state-dir", "state", "--runtime-dir", "run", "serve"]).current_dir(dir);
         serve.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        let marker = format!("OUTPOST_TEST_DAEMON={}", dir.display());
+        serve.env("OUTPOST_TEST_DAEMON", dir);
         // Away from the terminal's signals: ending it is our business.
         let mut serve = serve.process_group(0).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(serve.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let daemon = Daemon { dir: dir.to_owned(), serve, _owned: None };
+        let daemon = Daemon { dir: dir.to_owned(), serve, marker, _owned: None };
         assert!(line.contains("is running"), "the daemon says {line:?} and {}", daemon.log());
         daemon
     }
@@ -146,6 +150,24 @@ impl Daemon {
     }
 }
 
+impl Daemon {
+    /// Each half would start the other again, so both are stopped before either is killed.
+    fn kill_all(&self) {
+        let ours = || {
+            let all = procfs::all().into_iter();
+            all.filter(|stat| {
+                !matches!(stat.state, b'Z' | b'X')
+                    && procfs::has_environment(stat.pid, self.marker.as_bytes())
+            })
+        };
+        for signal in [Signal::STOP, Signal::KILL] {
+            for pidfd in ours().filter_map(|stat| pidfd::open(stat.pid).ok()) {
+                let _gone = pidfd::signal(&pidfd, signal);
+            }
+        }
+    }
+}
+
 /// Which half of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
@@ -168,7 +190,7 @@ impl Drop for Daemon {
                 let _gone = pidfd::signal(&part, Signal::KILL);
             }
         }
-        let _not_ours_any_more = self.serve.kill();
+        self.kill_all();
         let _reaped = self.serve.wait();
     }
 }
