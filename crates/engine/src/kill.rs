@@ -8,7 +8,7 @@ use outpost_sys::pidfd;
 use outpost_sys::procfs::{self, Stat};
 use outpost_sys::signal::Signal;
 use std::collections::HashSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Whom a signal is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,9 @@ pub struct KillReport {
 /// How long a killed process may take to be reaped before we report that it has not been.
 const REAP_PATIENCE: Duration = Duration::from_secs(5);
 
+/// How often a tree that was asked to end is looked at.
+const TREE_LOOK: Duration = Duration::from_millis(10);
+
 /// Passes over /proc in a tree kill without a cgroup. Each pass must find somebody new to need another.
 const PASSES_MAX: usize = 64;
 
@@ -59,13 +62,44 @@ pub(crate) async fn climb(process: &Process, ladder: Ladder) -> Result<KillRepor
         Err(Error::NotRunning) => {}
         Err(error) => return Err(error),
     }
+    let deadline = Instant::now() + ladder.grace;
     report.died = ends_within(process, ladder.grace).await;
-    if !report.died && ladder.escalate {
+    if !ladder.escalate {
+        return Ok(report);
+    }
+    // A tree has ended when its last member has, not its first.
+    let rest_lives = ladder.reach == Reach::Tree && report.died && !tree_ends_by(process, deadline).await?;
+    if !report.died || rest_lives {
         report.escalated = true;
         report.survivors = kill_tree(process).await?;
         report.died = ends_within(process, REAP_PATIENCE).await;
     }
     Ok(report)
+}
+
+/// Nothing tells when the last member of a tree has ended, so it is looked at.
+async fn tree_ends_by(process: &Process, deadline: Instant) -> Result<bool> {
+    loop {
+        let looked = process.clone();
+        let members =
+            tokio::task::spawn_blocking(move || members(&looked)).await.map_err(|_| Error::Stopped)?;
+        if members.is_empty() || Instant::now() >= deadline {
+            return Ok(members.is_empty());
+        }
+        tokio::time::sleep(TREE_LOOK).await;
+    }
+}
+
+/// The living processes of a process's tree.
+fn members(process: &Process) -> Vec<i32> {
+    let alive = |stat: &Stat| !matches!(stat.state, b'Z' | b'X');
+    match &process.inner.shared.cgroups {
+        Some(cgroups) => {
+            let members = cgroups.group(&process.slot().to_string()).members();
+            members.into_iter().filter(|pid| procfs::stat(*pid).is_some_and(|stat| alive(&stat))).collect()
+        }
+        None => tree(process.slot(), process.leader()).iter().map(|stat| stat.pid).collect(),
+    }
 }
 
 async fn ends_within(process: &Process, patience: Duration) -> bool {
@@ -96,11 +130,7 @@ pub(crate) async fn signal_tree(process: &Process, signal: Signal) -> Result<()>
     }
     let process = process.clone();
     let send = move || {
-        let members = match &process.inner.shared.cgroups {
-            Some(cgroups) => cgroups.group(&process.slot().to_string()).members(),
-            None => tree(process.slot(), process.leader()).iter().map(|stat| stat.pid).collect(),
-        };
-        for pid in members {
+        for pid in members(&process) {
             if let Ok(pidfd) = pidfd::open(pid) {
                 let _gone = pidfd::signal(&pidfd, signal);
             }

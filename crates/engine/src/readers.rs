@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a reader must take in a window to be waited for: 32 MB a second.
-const KEEPS_UP_BYTES: u64 = 8 * 1000 * 1000;
+/// What a reader must take in a window to be waited for: 4 MB a second. A child is never slowed below that for anybody.
+const KEEPS_UP_BYTES: u64 = 1000 * 1000;
 const WINDOW: Duration = Duration::from_millis(250);
 /// One that took nothing for so many windows is stuck.
 const STUCK_AFTER_WINDOWS: u32 = 4;
