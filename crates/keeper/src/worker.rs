@@ -3,7 +3,7 @@
 use crate::keeper::{AGAIN_AFTER, Keeper, LINK, WORKER, log};
 use crate::link::COMPLAINTS_MAX;
 use crate::replace::RETIRE_PATIENCE;
-use crate::table::watched;
+use crate::table::{OWN_SLOT, watched};
 use crate::{LINK_FD, state};
 use outpost_sys::epoll::{Epoll, Interest};
 use outpost_sys::pidfd::{self, Exit, How};
@@ -185,6 +185,11 @@ impl Keeper {
         self.start_next(&worker, exit);
     }
 
+    /// Without a worker a keeper is worth its children, living or with output that nobody has recorded yet.
+    fn keeps_nobody(&self) -> bool {
+        self.table.keys().all(|slot| *slot == OWN_SLOT)
+    }
+
     fn start_next(&mut self, worker: &Worker, exit: Exit) {
         let pause = self.restarts.next(worker.served, exit);
         let then = match pause {
@@ -192,6 +197,7 @@ impl Keeper {
             Some(_) => {
                 "killed again and again before it served; from now on others start slowly and silently"
             }
+            None if self.keeps_nobody() => "the fifth in a row before it served; no child to stay for",
             None => "the fifth in a row before it served; children live on; send SIGHUP to try again",
         };
         if pause.is_none() || !self.restarts.is_silent() {
@@ -199,6 +205,7 @@ impl Keeper {
         }
         match pause {
             Some(Duration::ZERO) => self.start_worker(),
+            None if self.keeps_nobody() => self.end = Some(1),
             pause => self.start_by = pause.map(|pause| Instant::now() + pause),
         }
     }

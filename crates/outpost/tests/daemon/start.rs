@@ -102,3 +102,19 @@ fn it_runs_for_a_user_who_is_not_root() {
     let alive = outpost_sys::procfs::stat(escaped).filter(|stat| !matches!(stat.state, b'Z' | b'X'));
     assert_eq!(alive, None, "the descendant in a session of its own is dead too");
 }
+
+#[test]
+fn a_daemon_that_cannot_work_from_the_start_ends_with_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("state")).unwrap();
+    std::fs::write(dir.path().join("state/processes"), "in the way").unwrap();
+    let serve = Command::new(outpost())
+        .args(["--state-dir", "state", "--runtime-dir", "run", "serve"])
+        .current_dir(dir.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&serve.stderr).into_owned();
+    assert_eq!(serve.status.code(), Some(1), "{said}");
+    assert!(said.contains("state/processes") && said.contains("no child to stay for"), "{said}");
+}
