@@ -9,6 +9,7 @@ use outpost_sys::file::{self, Open};
 use outpost_sys::pidfd::Exit;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -128,12 +129,12 @@ impl Cursor {
         let published = self.journal.published_records.load(Ordering::Acquire);
         let mut record = match self.record {
             Some(record) => record,
-            None => find_record(&self.journal, self.next_seq, published)?,
+            None => find_record(&self.journal, self.next_seq, published, patience)?,
         };
         let mut ranges = [Span::default(), Span::default()];
         let mut block = Block::default();
         while record < published {
-            let Some(found) = block.get(&self.journal, record, published)? else {
+            let Some(found) = block.get(&self.journal, record, published, patience)? else {
                 return Err(Error::Damaged { path: self.journal.index_path(), seq: self.next_seq });
             };
             match found.entry {
@@ -151,7 +152,8 @@ impl Cursor {
                     // Usage and exit have the same number, by which a new reader finds the second of them.
                     if self.usage.is_none()
                         && record > 0
-                        && let Some(before) = Block::default().get(&self.journal, record - 1, published)?
+                        && let Some(before) =
+                            Block::default().get(&self.journal, record - 1, published, patience)?
                         && let Entry::Usage { user_ms, system_ms, rss_max_kb } = before.entry
                     {
                         self.usage = Some((user_ms, system_ms, rss_max_kb));
@@ -225,15 +227,9 @@ impl Cursor {
             let (part, rest) = data.split_at_mut(here);
             let path = segment::path(&self.journal.dir, stream, number);
             let file = self.segment(stream, number)?;
-            let read = match patience {
-                Patience::None => file::read_cached_at(file, part, segment::place(offset)),
-                Patience::Disk => file::read_full_at(file, part, segment::place(offset)),
-            };
-            match read {
-                Ok(read) if read == here => {}
-                Ok(_) => return Err(Error::Damaged { path, seq: self.next_seq }),
-                Err(Errno::AGAIN) => return Err(Error::NotCached),
-                Err(errno) => return Err(Error::io("read", &path, errno)),
+            let read = read(file, part, segment::place(offset), patience);
+            if read.map_err(|errno| unread(errno, patience, &path))? != here {
+                return Err(Error::Damaged { path, seq: self.next_seq });
             }
             offset += here as u64;
             data = rest;
@@ -300,13 +296,18 @@ impl Block {
     const RECORDS: usize = 64;
 
     /// The record of this number, if it can be read.
-    fn get(&mut self, journal: &Journal, number: u64, published: u64) -> Result<Option<Record>> {
+    fn get(
+        &mut self,
+        journal: &Journal,
+        number: u64,
+        published: u64,
+        patience: Patience,
+    ) -> Result<Option<Record>> {
         if !(self.begin..self.begin + self.records).contains(&number) {
             let wanted =
                 (published.saturating_sub(number)).min(Block::RECORDS as u64) as usize * RECORD_BYTES;
             let at = number * RECORD_BYTES as u64;
-            let read = file::read_full_at(&journal.index, &mut self.bytes[..wanted], at)
-                .map_err(|errno| Error::io("read", &journal.index_path(), errno))?;
+            let read = read_index(journal, &mut self.bytes[..wanted], at, patience)?;
             (self.begin, self.records) = (number, (read / RECORD_BYTES) as u64);
         }
         let (records, _) = self.bytes.as_chunks::<RECORD_BYTES>();
@@ -315,14 +316,31 @@ impl Block {
     }
 }
 
+fn read_index(journal: &Journal, buffer: &mut [u8], at: u64, patience: Patience) -> Result<usize> {
+    read(&journal.index, buffer, at, patience).map_err(|errno| unread(errno, patience, &journal.index_path()))
+}
+
+fn read(file: &OwnedFd, buffer: &mut [u8], at: u64, patience: Patience) -> outpost_sys::Result<usize> {
+    match patience {
+        Patience::None => file::read_cached_at(file, buffer, at),
+        Patience::Disk => file::read_full_at(file, buffer, at),
+    }
+}
+
+fn unread(errno: Errno, patience: Patience, path: &Path) -> Error {
+    match (errno, patience) {
+        (Errno::AGAIN, Patience::None) => Error::NotCached,
+        _ => Error::io("read", path, errno),
+    }
+}
+
 /// The number of the last record whose sequence number is at most `seq`: the one that holds it, if any does.
-pub(crate) fn find_record(journal: &Journal, seq: u64, published: u64) -> Result<u64> {
+pub(crate) fn find_record(journal: &Journal, seq: u64, published: u64, patience: Patience) -> Result<u64> {
     let (mut low, mut high) = (0, published);
     while low < high {
         let middle = low + (high - low) / 2;
         let mut bytes = [0; RECORD_BYTES];
-        file::read_full_at(&journal.index, &mut bytes, middle * RECORD_BYTES as u64)
-            .map_err(|errno| Error::io("read", &journal.index_path(), errno))?;
+        read_index(journal, &mut bytes, middle * RECORD_BYTES as u64, patience)?;
         // What cannot be decoded is the head that was given back, and lower than anything wanted.
         if Record::decode(&bytes).is_none_or(|record| record.seq <= seq) {
             low = middle + 1;

@@ -25,8 +25,11 @@ pub(crate) fn scan(dir: &Path, index: &OwnedFd) -> Result<Position> {
         scan.read(index).map_err(|errno| Error::io("read", &path, errno))?;
     }
     let position = scan.position;
-    file::set_size(index, position.records * RECORD_BYTES as u64)
-        .map_err(|errno| Error::io("cut", &path, errno))?;
+    let valid = position.records * RECORD_BYTES as u64;
+    // Mostly there is nothing to cut off, and then nothing to write.
+    let cut =
+        file::size(index).and_then(|size| if size == valid { Ok(()) } else { file::set_size(index, valid) });
+    cut.map_err(|errno| Error::io("cut", &path, errno))?;
     remove_unreachable(dir, &position, &scan.sizes)?;
     Ok(position)
 }

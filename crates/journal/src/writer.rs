@@ -374,7 +374,12 @@ impl Writer {
         if self.at.exit.is_some() {
             return Ok(());
         }
-        let record = crate::cursor::find_record(&self.journal, self.at.first_seq, self.at.records)?;
+        let record = crate::cursor::find_record(
+            &self.journal,
+            self.at.first_seq,
+            self.at.records,
+            crate::Patience::Disk,
+        )?;
         let end = record * RECORD_BYTES as u64 / BLOCK_BYTES * BLOCK_BYTES;
         // The first block stays: it holds the start of the process.
         let begin = self.at.punched + BLOCK_BYTES;
