@@ -4,6 +4,8 @@ use std::fmt;
 
 /// Output of one child to one client, journal on, as a multiple of what the floor program moves without a journal.
 pub(crate) const THROUGHPUT_RATIO_MIN: f64 = 1.2;
+/// A client that keeps up loses nothing.
+pub(crate) const LOST_MB_MAX: f64 = 0.0;
 /// Private memory of the worker after all that output.
 pub(crate) const WORKER_AFTER_OUTPUT_MB_MAX: f64 = 16.0;
 /// Private memory of worker and keeper for each idle child.

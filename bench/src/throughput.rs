@@ -3,7 +3,7 @@
 pub(crate) mod floor;
 
 use crate::Result;
-use crate::budget::{THROUGHPUT_RATIO_MIN, Table, WORKER_AFTER_OUTPUT_MB_MAX};
+use crate::budget::{LOST_MB_MAX, THROUGHPUT_RATIO_MIN, Table, WORKER_AFTER_OUTPUT_MB_MAX};
 use crate::daemon::{Daemon, TICKS, private_kb};
 use crate::samples::Samples;
 use outpost_engine::{Batch, Config, Engine, Key, Spawn, Stdio};
@@ -69,7 +69,8 @@ pub(crate) fn measure(table: &mut Table, binary: &Path, quick: bool) -> Result<(
         "x",
         THROUGHPUT_RATIO_MIN,
     );
-    table.info("dropped before the client could read it, worst round", ours.lost_mb.max(), "MB");
+    let name = "dropped before the client could read it, worst round";
+    table.at_most(name, ours.lost_mb.max(), "MB", LOST_MB_MAX);
     table.info("embedded engine, journal on, no encoding, no socket", raw.gb_per_s.median(), "GB/s");
     table.info("CPU of the floor for 1 GiB", floor.cpu_s.median(), "s");
     table.info("CPU of the worker for 1 GiB", ours.cpu_s.median(), "s");
