@@ -16,11 +16,10 @@ use outpost_keeper::{Event, LINK_VERSION, OWN_SLOT, Request, Roles, Standing};
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd::Exit;
 use outpost_sys::pipe::Pipe;
-use outpost_sys::spawn::{self, Program};
-use outpost_sys::{Errno, file, message, pidfd, procfs};
+use outpost_sys::{Errno, file, message, pidfd, procfs, spawn};
 use std::collections::HashMap;
-use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -337,36 +336,14 @@ fn start_keeper(binary: &OwnedFd, arguments: &[CString]) -> Result<(OwnedFd, u32
         entries: Vec::new(),
     };
     let state = file::sealed_memory("outpost-keeper", &state.encode()).map_err(io)?;
-    let environment: Vec<CString> = std::env::vars_os()
-        .filter_map(|(name, value)| {
-            use std::os::unix::ffi::OsStrExt;
-            CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok()
-        })
-        .collect();
-    let environment: Vec<&CStr> = environment.iter().map(CString::as_c_str).collect();
-    let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
-    let descriptors: [(BorrowedFd<'_>, i32); 7] = [
-        (stdin.as_fd(), 0),
-        (stdout.as_fd(), 1),
-        (stderr.as_fd(), 2),
+    let others = [
         (state.as_fd(), STATE_FD),
         (binary.as_fd(), BINARY_FD),
         (its.as_fd(), LINK_FD),
         (own_pidfd.as_fd(), PIDFD),
     ];
-    let started = spawn::spawn(&spawn::Child {
-        program: Program::Open(binary.as_fd()),
-        arguments: &[c"outpost", c"keeper", c"--state", c"4"],
-        environment: &environment,
-        directory: None,
-        standing: spawn::Standing::Session,
-        descriptors: &descriptors,
-        limits: &[],
-        umask: None,
-        oom_score: None,
-        cgroup: None,
-        gate: None,
-    })
-    .map_err(|failure| io(failure.errno))?;
+    let arguments = [c"outpost", c"keeper", c"--state", c"4"];
+    let started = spawn::start_part(binary.as_fd(), &arguments, spawn::Standing::Session, &others)
+        .map_err(|failure| io(failure.errno))?;
     Ok((ours, started.pid.cast_unsigned()))
 }

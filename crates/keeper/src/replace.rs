@@ -5,7 +5,7 @@ use crate::keeper::{CANDIDATE, CANDIDATE_LINK, Keeper};
 use crate::message::{Event, MESSAGE_BYTES, Request, What};
 use crate::state::State;
 use crate::table::Entry;
-use crate::worker::{Worker, environment, start_open};
+use crate::worker::Worker;
 use outpost_sys::epoll::{Interest, wait_readable};
 use outpost_sys::pidfd::{self, Exit, How};
 use outpost_sys::signal::Signal;
@@ -133,7 +133,7 @@ impl Keeper {
             Ok(()) => {
                 let number = CString::new(state.as_raw_fd().to_string()).map_err(|_| Errno::INVAL)?;
                 let arguments = [c"outpost", c"keeper", c"--state", number.as_c_str()];
-                let environment = environment();
+                let environment = spawn::own_environment();
                 let environment: Vec<&CStr> = environment.iter().map(CString::as_c_str).collect();
                 spawn::replace_self(binary.as_fd(), &arguments, &environment)
             }
@@ -158,7 +158,12 @@ impl Keeper {
 
 /// Runs `keeper --check` of a new binary on our state.
 fn check_binary(binary: &OwnedFd, state: &OwnedFd) -> Result<()> {
-    let started = start_open(binary, &[c"outpost", c"keeper", c"--check", c"3"], state);
+    let started = spawn::start_part(
+        binary.as_fd(),
+        &[c"outpost", c"keeper", c"--check", c"3"],
+        spawn::Standing::Group,
+        &[(state.as_fd(), 3)],
+    );
     let pidfd = started.map_err(|failure| failure.errno)?.pidfd;
     if !wait_readable(&pidfd, CHECK_PATIENCE)? {
         let _gone_already = pidfd::signal(&pidfd, Signal::KILL);

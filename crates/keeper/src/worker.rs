@@ -8,11 +8,10 @@ use crate::{LINK_FD, state};
 use outpost_sys::epoll::{Epoll, Interest};
 use outpost_sys::pidfd::{self, Exit, How};
 use outpost_sys::signal::Signal;
-use outpost_sys::spawn::{self, Child, Failure, Program, Standing, Started, Step};
+use outpost_sys::spawn::{self, Failure, Standing, Step};
 use outpost_sys::{Errno, file, message};
-use std::ffi::{CStr, CString, OsString};
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::time::{Duration, Instant};
 
 /// How long a worker that could not be started is left alone before that is tried again.
@@ -46,8 +45,10 @@ impl Worker {
         let prepare = |errno| Failure { step: Step::Prepare, errno };
         let (link, its_end) = message::pair().map_err(prepare)?;
         let arguments: Vec<&CStr> = arguments.iter().map(CString::as_c_str).collect();
-        let Started { pid, pidfd } = start_open(binary, &arguments, &its_end)?;
-        Ok(Worker::new(pid, pidfd, link))
+        // Away from the terminal's signals: they are for the keeper to pass on.
+        let others = [(its_end.as_fd(), LINK_FD)];
+        let started = spawn::start_part(binary.as_fd(), &arguments, Standing::Group, &others)?;
+        Ok(Worker::new(started.pid, started.pidfd, link))
     }
 
     /// The worker that runs already when a keeper begins.
@@ -68,39 +69,6 @@ impl Worker {
     pub(crate) fn unwatch(&self, epoll: &Epoll) {
         let _not_registered = (epoll.remove(&self.link), epoll.remove(&self.pidfd));
     }
-}
-
-/// Starts an open binary with our environment, our standard descriptors and `fd` as the one after them.
-pub(crate) fn start_open(binary: &OwnedFd, arguments: &[&CStr], fd: &OwnedFd) -> Result<Started, Failure> {
-    let environment = environment();
-    let environment: Vec<&CStr> = environment.iter().map(CString::as_c_str).collect();
-    let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
-    spawn::spawn(&Child {
-        program: Program::Open(binary.as_fd()),
-        arguments,
-        environment: &environment,
-        directory: None,
-        // Away from the terminal's signals: they are for the keeper to pass on.
-        standing: Standing::Group,
-        descriptors: &[(stdin.as_fd(), 0), (stdout.as_fd(), 1), (stderr.as_fd(), 2), (fd.as_fd(), LINK_FD)],
-        limits: &[],
-        umask: None,
-        oom_score: None,
-        cgroup: None,
-        gate: None,
-    })
-}
-
-/// Our environment, which workers inherit.
-pub(crate) fn environment() -> Vec<CString> {
-    std::env::vars_os()
-        .filter_map(|(name, value)| {
-            let mut entry: OsString = name;
-            entry.push("=");
-            entry.push(value);
-            CString::new(entry.into_vec()).ok()
-        })
-        .collect()
 }
 
 impl Keeper {

@@ -8,7 +8,7 @@ use outpost_sys::file::{self, Open};
 use outpost_sys::{limits, spawn};
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// The daemon is the last to go when memory runs out: everything else can be started again by it.
@@ -91,11 +91,7 @@ pub(crate) fn take_lock(path: &Path) -> Result<OwnedFd, String> {
 
 fn become_keeper(state: &OwnedFd, binary: &OwnedFd) -> String {
     let number = CString::new(state.as_raw_fd().to_string()).unwrap_or_default();
-    let environment: Vec<CString> = std::env::vars_os()
-        .filter_map(|(name, value)| {
-            CString::new([name.into_vec(), b"=".to_vec(), value.into_vec()].concat()).ok()
-        })
-        .collect();
+    let environment = spawn::own_environment();
     let environment: Vec<_> = environment.iter().map(CString::as_c_str).collect();
     let errno =
         spawn::replace_self(binary.as_fd(), &[c"outpost", c"keeper", c"--state", &number], &environment);

@@ -13,8 +13,9 @@ use crate::signal::{Set, last_errno};
 use crate::{Errno, Result, fault, pidfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::pipe::PipeFlags;
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, CString, OsString, c_char, c_int};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 
 /// Where the child stands among other processes.
@@ -236,6 +237,39 @@ fn wait_until_readable(fd: impl AsFd) -> Result<()> {
 
 fn null_ended(strings: &[&CStr]) -> Vec<*const c_char> {
     strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
+}
+
+/// This process's environment, as a program that it starts is given it.
+pub fn own_environment() -> Vec<CString> {
+    let entry = |(name, value): (OsString, OsString)| [name.as_bytes(), b"=", value.as_bytes()].concat();
+    std::env::vars_os().filter_map(|pair| CString::new(entry(pair)).ok()).collect()
+}
+
+/// Starts another part of this program from its open binary: our environment, our standard descriptors, and the others.
+pub fn start_part(
+    binary: BorrowedFd<'_>,
+    arguments: &[&CStr],
+    standing: Standing,
+    others: &[(BorrowedFd<'_>, RawFd)],
+) -> std::result::Result<Started, Failure> {
+    let environment = own_environment();
+    let environment: Vec<&CStr> = environment.iter().map(CString::as_c_str).collect();
+    let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
+    let standard = [(stdin.as_fd(), 0), (stdout.as_fd(), 1), (stderr.as_fd(), 2)];
+    let descriptors: Vec<_> = standard.iter().chain(others).copied().collect();
+    spawn(&Child {
+        program: Program::Open(binary),
+        arguments,
+        environment: &environment,
+        directory: None,
+        standing,
+        descriptors: &descriptors,
+        limits: &[],
+        umask: None,
+        oom_score: None,
+        cgroup: None,
+        gate: None,
+    })
 }
 
 /// Becomes another program: same process, same children. Only returns when that failed, with the reason.
