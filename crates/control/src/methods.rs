@@ -61,7 +61,8 @@ fn parse<T: DeserializeOwned>(params: Option<&RawValue>) -> Result<T, Failure> {
 }
 
 fn answer(result: &impl Serialize) -> Outcome {
-    let result = serde_json::to_value(result);
+    // As text at once: a list of thousands would be many times as large as a tree of values.
+    let result = serde_json::value::to_raw_value(result);
     let result = result.map_err(|error| Failure { kind: "internal".into(), message: error.to_string() })?;
     Ok(Answer { result, follow: None })
 }

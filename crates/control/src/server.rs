@@ -5,6 +5,7 @@ use crate::{methods, stream};
 use outpost_engine::{Engine, Process};
 use outpost_wire::{Closed, Line, Lines, Outbox};
 use serde::Serialize;
+use serde_json::value::RawValue;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tokio::net::{UnixListener, UnixStream};
@@ -79,7 +80,7 @@ async fn serve_connection<U: Upgrade>(stream: UnixStream, context: Arc<Context<U
 
 /// A method's answer, and what is to be streamed after it.
 pub(crate) struct Answer {
-    pub(crate) result: serde_json::Value,
+    pub(crate) result: Box<RawValue>,
     pub(crate) follow: Option<(Process, u64)>,
 }
 
@@ -107,16 +108,12 @@ async fn handle<U: Upgrade>(line: &[u8], context: &Arc<Context<U>>, outbox: &Out
 struct Reply<'a> {
     id: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    result: Option<&'a serde_json::Value>,
+    result: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a Failure>,
 }
 
-async fn reply(
-    outbox: &Outbox,
-    id: u64,
-    outcome: Result<&serde_json::Value, &Failure>,
-) -> Result<(), Closed> {
+async fn reply(outbox: &Outbox, id: u64, outcome: Result<&RawValue, &Failure>) -> Result<(), Closed> {
     let mut line = outbox.buffer();
     let reply = Reply { id, result: outcome.ok(), error: outcome.err() };
     serde_json::to_writer(&mut line, &reply).map_err(|_| Closed)?;

@@ -9,7 +9,7 @@ use outpost_sys::file::{self, Open};
 use outpost_sys::pidfd::Exit;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -83,13 +83,22 @@ pub struct Cursor {
     /// The record that holds `next_seq`, when known.
     record: Option<u64>,
     usage: Option<(u32, u32, u32)>,
+    /// Opened with the first read: a journal that nobody reads or writes holds no descriptor.
+    index: Option<Arc<Index>>,
     open: [Option<(u64, OwnedFd)>; 2],
+}
+
+/// An open index.
+pub(crate) struct Index {
+    pub(crate) file: OwnedFd,
+    pub(crate) path: PathBuf,
 }
 
 impl Cursor {
     /// Begins behind `seq`: the first frame read has the next number. 0 begins at the beginning.
     pub fn after(journal: Arc<Journal>, seq: u64) -> Cursor {
-        Cursor { journal, next_seq: seq.saturating_add(1), record: None, usage: None, open: [None, None] }
+        let next_seq = seq.saturating_add(1);
+        Cursor { journal, next_seq, record: None, usage: None, index: None, open: [None, None] }
     }
 
     /// The number of the frame that comes next.
@@ -127,15 +136,16 @@ impl Cursor {
 
     fn fill(&mut self, batch: &mut Batch, bytes_max: usize, patience: Patience) -> Result<()> {
         let published = self.journal.published_records.load(Ordering::Acquire);
+        let index = self.index()?;
         let mut record = match self.record {
             Some(record) => record,
-            None => find_record(&self.journal, self.next_seq, published, patience)?,
+            None => find_record(&index, self.next_seq, published, patience)?,
         };
         let mut ranges = [Span::default(), Span::default()];
         let mut block = Block::default();
         while record < published {
-            let Some(found) = block.get(&self.journal, record, published, patience)? else {
-                return Err(Error::Damaged { path: self.journal.index_path(), seq: self.next_seq });
+            let Some(found) = block.get(&index, record, published, patience)? else {
+                return Err(Error::Damaged { path: index.path.clone(), seq: self.next_seq });
             };
             match found.entry {
                 Entry::Run { stream, offset, len } => {
@@ -152,8 +162,7 @@ impl Cursor {
                     // Usage and exit have the same number, by which a new reader finds the second of them.
                     if self.usage.is_none()
                         && record > 0
-                        && let Some(before) =
-                            Block::default().get(&self.journal, record - 1, published, patience)?
+                        && let Some(before) = Block::default().get(&index, record - 1, published, patience)?
                         && let Entry::Usage { user_ms, system_ms, rss_max_kb } = before.entry
                     {
                         self.usage = Some((user_ms, system_ms, rss_max_kb));
@@ -237,6 +246,15 @@ impl Cursor {
         Ok(())
     }
 
+    fn index(&mut self) -> Result<Arc<Index>> {
+        if let Some(index) = &self.index {
+            return Ok(index.clone());
+        }
+        let path = self.journal.index_path();
+        let file = file::open(&path, Open::Read).map_err(|errno| Error::io("open", &path, errno))?;
+        Ok(self.index.insert(Arc::new(Index { file, path })).clone())
+    }
+
     fn segment(&mut self, stream: Stream, number: u64) -> Result<&OwnedFd> {
         let slot = &mut self.open[stream.index()];
         if slot.as_ref().is_none_or(|(open, _)| *open != number) {
@@ -298,7 +316,7 @@ impl Block {
     /// The record of this number, if it can be read.
     fn get(
         &mut self,
-        journal: &Journal,
+        index: &Index,
         number: u64,
         published: u64,
         patience: Patience,
@@ -307,7 +325,7 @@ impl Block {
             let wanted =
                 (published.saturating_sub(number)).min(Block::RECORDS as u64) as usize * RECORD_BYTES;
             let at = number * RECORD_BYTES as u64;
-            let read = read_index(journal, &mut self.bytes[..wanted], at, patience)?;
+            let read = index.read(&mut self.bytes[..wanted], at, patience)?;
             (self.begin, self.records) = (number, (read / RECORD_BYTES) as u64);
         }
         let (records, _) = self.bytes.as_chunks::<RECORD_BYTES>();
@@ -316,8 +334,10 @@ impl Block {
     }
 }
 
-fn read_index(journal: &Journal, buffer: &mut [u8], at: u64, patience: Patience) -> Result<usize> {
-    read(&journal.index, buffer, at, patience).map_err(|errno| unread(errno, patience, &journal.index_path()))
+impl Index {
+    fn read(&self, buffer: &mut [u8], at: u64, patience: Patience) -> Result<usize> {
+        read(&self.file, buffer, at, patience).map_err(|errno| unread(errno, patience, &self.path))
+    }
 }
 
 fn read(file: &OwnedFd, buffer: &mut [u8], at: u64, patience: Patience) -> outpost_sys::Result<usize> {
@@ -335,12 +355,12 @@ fn unread(errno: Errno, patience: Patience, path: &Path) -> Error {
 }
 
 /// The number of the last record whose sequence number is at most `seq`: the one that holds it, if any does.
-pub(crate) fn find_record(journal: &Journal, seq: u64, published: u64, patience: Patience) -> Result<u64> {
+pub(crate) fn find_record(index: &Index, seq: u64, published: u64, patience: Patience) -> Result<u64> {
     let (mut low, mut high) = (0, published);
     while low < high {
         let middle = low + (high - low) / 2;
         let mut bytes = [0; RECORD_BYTES];
-        read_index(journal, &mut bytes, middle * RECORD_BYTES as u64, patience)?;
+        index.read(&mut bytes, middle * RECORD_BYTES as u64, patience)?;
         // What cannot be decoded is the head that was given back, and lower than anything wanted.
         if Record::decode(&bytes).is_none_or(|record| record.seq <= seq) {
             low = middle + 1;

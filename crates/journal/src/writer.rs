@@ -1,5 +1,6 @@
 //! The writing side of a journal: moves bytes from pipes to segments, appends records, drops the head at the cap.
 
+use crate::cursor::Index;
 use crate::record::{self, Entry, RECORD_BYTES, Record, Stream};
 use crate::segment::{self, SEGMENT_BYTES};
 use crate::{Error, Result};
@@ -22,7 +23,6 @@ const RECORDS_AT_ONCE: usize = 3;
 /// What cursors see of a journal. The writer publishes here after each record.
 pub struct Journal {
     pub(crate) dir: PathBuf,
-    pub(crate) index: OwnedFd,
     pub(crate) published_records: AtomicU64,
     last_seq: AtomicU64,
     pub(crate) first_seq: AtomicU64,
@@ -94,6 +94,7 @@ pub(crate) struct Position {
 /// The one writer of a journal.
 pub struct Writer {
     journal: Arc<Journal>,
+    index: Index,
     at: Position,
     current: [Option<(u64, OwnedFd)>; 2],
     bytes_max: u64,
@@ -127,7 +128,6 @@ impl Writer {
     fn at(dir: &Path, index: OwnedFd, at: Position, bytes_max: u64, tails_unsure: bool) -> Writer {
         let journal = Arc::new(Journal {
             dir: dir.to_owned(),
-            index,
             published_records: AtomicU64::new(0),
             last_seq: AtomicU64::new(0),
             first_seq: AtomicU64::new(at.first_seq),
@@ -135,7 +135,8 @@ impl Writer {
             bytes_total: AtomicU64::new(0),
             finished: AtomicBool::new(false),
         });
-        let writer = Writer { journal, at, current: [None, None], bytes_max, tails_unsure };
+        let index = Index { file: index, path: index_path(dir) };
+        let writer = Writer { journal, index, at, current: [None, None], bytes_max, tails_unsure };
         writer.publish();
         writer
     }
@@ -331,8 +332,8 @@ impl Writer {
             *place = record.encode();
         }
         let at = self.at.records * RECORD_BYTES as u64;
-        file::write_all_at(&self.journal.index, &bytes[..records.len() * RECORD_BYTES], at)
-            .map_err(|errno| Error::io("append to", &self.journal.index_path(), errno))?;
+        file::write_all_at(&self.index.file, &bytes[..records.len() * RECORD_BYTES], at)
+            .map_err(|errno| Error::io("append to", &self.index.path, errno))?;
         self.at.records += records.len() as u64;
         self.at.next_seq += records.iter().map(Record::numbers).sum::<u64>();
         self.publish();
@@ -375,7 +376,7 @@ impl Writer {
             return Ok(());
         }
         let record = crate::cursor::find_record(
-            &self.journal,
+            &self.index,
             self.at.first_seq,
             self.at.records,
             crate::Patience::Disk,
@@ -387,14 +388,14 @@ impl Writer {
             return Ok(());
         }
         self.repeat_facts()?;
-        match file::punch_hole(&self.journal.index, begin, end - begin) {
+        match file::punch_hole(&self.index.file, begin, end - begin) {
             Ok(()) => {
                 self.at.punched = end - BLOCK_BYTES;
                 Ok(())
             }
             // A file system without holes keeps the index; the segments are what matters.
             Err(outpost_sys::Errno::OPNOTSUPP | outpost_sys::Errno::NOSYS) => Ok(()),
-            Err(errno) => Err(Error::io("shrink", &self.journal.index_path(), errno)),
+            Err(errno) => Err(Error::io("shrink", &self.index.path, errno)),
         }
     }
 }
