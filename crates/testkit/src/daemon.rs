@@ -62,7 +62,8 @@ impl Daemon {
         serve.args(["--state-dir", "state", "--runtime-dir", "run", "serve"]).current_dir(dir);
         serve.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let marker = format!("OUTPOST_TEST_DAEMON={}", dir.display());
-        serve.env("OUTPOST_TEST_DAEMON", dir);
+        let (owner_name, owner_value) = owner();
+        serve.env("OUTPOST_TEST_DAEMON", dir).env(owner_name, owner_value);
         // Away from the terminal's signals: ending it is our business.
         let mut serve = serve.process_group(0).spawn().unwrap();
         let mut line = String::new();
@@ -151,21 +152,33 @@ impl Daemon {
 }
 
 impl Daemon {
-    /// Each half would start the other again, so both are stopped before either is killed.
     fn kill_all(&self) {
-        let ours = || {
-            let all = procfs::all().into_iter();
-            all.filter(|stat| {
-                !matches!(stat.state, b'Z' | b'X')
-                    && procfs::has_environment(stat.pid, self.marker.as_bytes())
-            })
-        };
-        for signal in [Signal::STOP, Signal::KILL] {
-            for pidfd in ours().filter_map(|stat| pidfd::open(stat.pid).ok()) {
-                let _gone = pidfd::signal(&pidfd, signal);
-            }
+        kill_marked(&self.marker);
+    }
+}
+
+/// Each half would start the other again, so both are stopped before either is killed.
+fn kill_marked(marker: &str) {
+    let marked = || {
+        let alive = procfs::all().into_iter().filter(|stat| !matches!(stat.state, b'Z' | b'X'));
+        alive.filter(|stat| procfs::has_environment(stat.pid, marker.as_bytes()))
+    };
+    for signal in [Signal::STOP, Signal::KILL] {
+        for pidfd in marked().filter_map(|stat| pidfd::open(stat.pid).ok()) {
+            let _gone = pidfd::signal(&pidfd, signal);
         }
     }
+}
+
+/// In the environment of every daemon this process has started.
+fn owner() -> (&'static str, String) {
+    ("OUTPOST_TEST_OWNER", std::process::id().to_string())
+}
+
+/// Ends all daemons this process has started, for a program that ends without unwinding.
+pub fn kill_all_daemons() {
+    let (name, value) = owner();
+    kill_marked(&format!("{name}={value}"));
 }
 
 /// Which half of the daemon.

@@ -10,6 +10,6 @@ mod daemon;
 mod nemesis;
 mod noise;
 
-pub use daemon::{Daemon, Which, binary_beside};
+pub use daemon::{Daemon, Which, binary_beside, kill_all_daemons};
 pub use nemesis::{Plan, Report, run};
 pub use noise::Noise;

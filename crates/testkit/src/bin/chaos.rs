@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use outpost_testkit::{Plan, binary_beside, run};
+use outpost_testkit::{Plan, binary_beside, kill_all_daemons, run};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 #[derive(Parser)]
@@ -22,6 +22,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = Options::parse();
     let clock = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() as u64;
     let seed = options.seed.unwrap_or(clock);
+    let report_panic = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        // This build does not unwind, so nothing else would end the daemon.
+        report_panic(info);
+        kill_all_daemons();
+    }));
     println!("seed {seed}: {} minutes, {} clients", options.minutes, options.clients);
     let ours = std::env::current_exe()?;
     let report = run(&Plan {
