@@ -92,6 +92,7 @@ impl Reactor {
         }
         self.link.send(Request::Forget { slot }, Vec::new());
         if let Some(child) = self.children.remove(&slot) {
+            child.process.let_go();
             // With descendants left in it the group stays; it goes with the record of the process.
             self.shared.remove_cgroup(child.process.slot());
             // Nobody will open the stdin log again.

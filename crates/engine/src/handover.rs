@@ -4,7 +4,7 @@ use crate::child::{Child, Output, Source, Watch, stream_index};
 use crate::engine::{Lifecycle, Shared};
 use crate::input::{Input, Target};
 use crate::link::{Link, Received, role};
-use crate::process::{Inner, Os, Process, Progress, Status};
+use crate::process::{Inner, Os, Process, Progress, Status, WhileAlive};
 use crate::reactor::{Due, LINK, Reactor};
 use crate::readers::Readers;
 use crate::spec::Slot;
@@ -89,7 +89,7 @@ pub(crate) fn handle(
             description,
             journal,
             os: OnceLock::new(),
-            master,
+            master: WhileAlive::new(master),
             progress: watch::Sender::new(progress),
             stdin_accepted: AtomicU64::new(0),
             readers: Readers::new(),
@@ -142,7 +142,8 @@ impl Reactor {
         let process =
             handle(&self.shared, slot, description, writer.journal().clone(), master.as_ref(), status)?;
         if let Some(pidfd) = entry.pidfd.take() {
-            let _set_once = process.inner.os.set(Os { pid: entry.pid, pidfd, start_ticks });
+            let _set_once =
+                process.inner.os.set(Os { pid: entry.pid, pidfd: WhileAlive::new(Some(pidfd)), start_ticks });
         }
         let target = match (
             entry.held.remove(&role::STDIN),
@@ -282,9 +283,11 @@ impl Reactor {
         self.started(slot);
         let Some(child) = self.children.get(&slot) else { return };
         let Some(os) = child.process.inner.os.get() else { return };
-        let held = child.held();
+        let (held, pidfd) = (child.held(), os.pidfd.get());
         let roles = Roles::new(held.iter().map(|(role, _)| *role)).unwrap_or(Roles::EMPTY);
-        let fds: outpost_sys::Result<Vec<OwnedFd>> = std::iter::once(os.pidfd.as_fd())
+        let fds: outpost_sys::Result<Vec<OwnedFd>> = pidfd
+            .iter()
+            .map(AsFd::as_fd)
             .chain(held.iter().map(|(_, fd)| *fd))
             .map(file::duplicate)
             .collect();

@@ -14,7 +14,7 @@ use outpost_sys::signal::Signal;
 use outpost_sys::{Errno, procfs};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::sync::{oneshot, watch};
 
 /// How a process stands.
@@ -73,10 +73,27 @@ pub struct Info {
     pub stalled: bool,
 }
 
+/// A descriptor that a handle has use for while the process lives. The record of one that has ended holds none.
+pub(crate) struct WhileAlive(Mutex<Option<Arc<OwnedFd>>>);
+
+impl WhileAlive {
+    pub(crate) fn new(fd: Option<OwnedFd>) -> WhileAlive {
+        WhileAlive(Mutex::new(fd.map(Arc::new)))
+    }
+
+    pub(crate) fn get(&self) -> Option<Arc<OwnedFd>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn close(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
 /// The process as the kernel knows it.
 pub(crate) struct Os {
     pub(crate) pid: i32,
-    pub(crate) pidfd: OwnedFd,
+    pub(crate) pidfd: WhileAlive,
     pub(crate) start_ticks: u64,
 }
 
@@ -85,7 +102,7 @@ pub(crate) struct Inner {
     pub(crate) description: Description,
     pub(crate) journal: Arc<Journal>,
     pub(crate) os: OnceLock<Os>,
-    pub(crate) master: Option<OwnedFd>,
+    pub(crate) master: WhileAlive,
     pub(crate) progress: watch::Sender<Progress>,
     pub(crate) stdin_accepted: AtomicU64,
     pub(crate) readers: Readers,
@@ -110,6 +127,14 @@ impl Process {
     /// The kernel's number of the process; 0 when that was never learned.
     pub fn pid(&self) -> i32 {
         self.inner.os.get().map_or(0, |os| os.pid)
+    }
+
+    /// It has ended for good: its record needs no descriptor.
+    pub(crate) fn let_go(&self) {
+        self.inner.master.close();
+        if let Some(os) = self.inner.os.get() {
+            os.pidfd.close();
+        }
     }
 
     pub(crate) fn leader(&self) -> kill::Leader {
@@ -169,13 +194,14 @@ impl Process {
 
     /// Tells the terminal a new size.
     pub fn resize(&self, size: Size) -> Result<()> {
-        let master = self.inner.master.as_ref().ok_or(Error::NoTerminal)?;
+        let master = self.inner.master.get().ok_or(Error::NoTerminal)?;
         outpost_sys::pty::resize(master, size).map_err(|errno| Error::io("resize", "the terminal", errno))
     }
 
     /// Sends a signal; nothing is sent to a process that has been reaped.
     pub async fn signal(&self, signal: Signal, reach: Reach) -> Result<()> {
-        let Some(Os { pidfd, .. }) = self.inner.os.get().filter(|_| self.status().exit().is_none()) else {
+        let alive = self.inner.os.get().filter(|_| self.status().exit().is_none());
+        let Some(pidfd) = alive.and_then(|os| os.pidfd.get()) else {
             return Err(Error::NotRunning);
         };
         let sent = match reach {

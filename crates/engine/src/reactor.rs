@@ -4,7 +4,7 @@ use crate::child::{Child, Watch, open_nowhere, stream_index};
 use crate::engine::{Lifecycle, Notice, Shared};
 use crate::handover::Entry;
 use crate::link::{Link, Received, role};
-use crate::process::Os;
+use crate::process::{Os, WhileAlive};
 use crate::spec::Slot;
 use crate::{Error, Result};
 use outpost_journal::{Accepted, Stream};
@@ -352,7 +352,8 @@ impl Reactor {
         let Some(child) = self.children.get_mut(&slot) else { return };
         let start_ticks = procfs::stat(pid).map_or(0, |stat| stat.start_ticks);
         if let Some(pidfd) = pidfd {
-            let _set_once = child.process.inner.os.set(Os { pid, pidfd, start_ticks });
+            let _set_once =
+                child.process.inner.os.set(Os { pid, pidfd: WhileAlive::new(Some(pidfd)), start_ticks });
         }
         if let Err(error) = child.writer.started(pid, start_ticks) {
             tracing::warn!(process = %Slot(slot), %error, "a start cannot be recorded");

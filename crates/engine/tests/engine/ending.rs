@@ -171,3 +171,25 @@ async fn a_tree_has_ended_when_its_last_member_has_not_its_first() {
         host.close().await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ended_process_holds_no_descriptor_and_no_terminal() {
+    let host = Host::new();
+    let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let mut spawn = shell("warm", "exit 0");
+    spawn.stdio = outpost_engine::Stdio::Terminal(outpost_engine::Size { rows: 24, cols: 80 });
+    within("warm", host.engine.spawn(spawn.clone()).await.unwrap().finished()).await.unwrap();
+    let before = count();
+    for id in 0..20 {
+        spawn.key.id = id.to_string();
+        let process = host.engine.spawn(spawn.clone()).await.unwrap();
+        within("the end", process.finished()).await.unwrap();
+    }
+    within("all descriptors closed", async {
+        while count() > before {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    host.close().await;
+}
