@@ -115,3 +115,23 @@ fn an_orphan_is_reaped_by_the_keeper_and_the_exit_of_its_parent_is_not_confused_
         "no zombie below the keeper",
     );
 }
+
+#[test]
+fn a_keeper_that_is_asked_to_end_ends_everything_in_order() {
+    let daemon = daemon();
+    let process = sh(&daemon, "p", "echo before; exec sleep 1000");
+    assert_eq!(read(&daemon, &process.process, 7).0, b"before\n");
+    let ends = [daemon.keeper(), daemon.worker(), pidfd::open(process.pid).unwrap()];
+    pidfd::signal(&ends[0], Signal::TERM).unwrap();
+    for end in &ends {
+        assert!(wait_readable(end, Duration::from_secs(20)).unwrap(), "log: {}", daemon.log());
+    }
+    assert!(!daemon.socket().exists(), "the socket went with the daemon");
+    let again = outpost_testkit::Daemon::start_in(crate::support::outpost(), daemon.dir());
+    let (output, exit) = read(&again, &process.process, usize::MAX);
+    assert_eq!(
+        (output.as_slice(), exit.unwrap().signal),
+        (&b"before\n"[..], Some(9)),
+        "the end was recorded"
+    );
+}
