@@ -25,6 +25,25 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
+/// A keeper that this worker has started, and so must reap.
+pub(crate) struct OwnKeeper {
+    started: spawn::Started,
+    begun: Instant,
+}
+
+impl OwnKeeper {
+    /// One without a link to us is of no use, whatever it still does.
+    fn bury(&self) {
+        let _gone_already = pidfd::signal(&self.started.pidfd, crate::Signal::KILL);
+        let _dying = wait_readable(&self.started.pidfd, KEEPER_RETRY);
+        let _reaped = pidfd::reap(&self.started.pidfd);
+    }
+}
+
+/// A keeper that lives this long is a working one; so many in a row that do not are a reason to pause.
+const KEEPER_PROVEN: Duration = Duration::from_millis(100);
+const KEEPER_FAILURES_MAX: u32 = 5;
+
 /// How long to wait before another attempt to start a keeper.
 const KEEPER_RETRY: Duration = Duration::from_secs(1);
 
@@ -64,6 +83,11 @@ pub(crate) fn receive_table(link: &mut Link) -> Result<Vec<Entry>> {
                 Ok(false) => return Err(Error::io("receive", "the keeper's table", Errno::TIMEDOUT)),
                 Err(errno) => return Err(Error::io("receive", "the keeper's table", errno)),
             },
+            // It died in the middle. What it has sent us is not lost if we go on with it; what it has not sent is.
+            Received::Closed if !entries.is_empty() => {
+                tracing::error!(entries = entries.len(), "the keeper died while it handed its table over");
+                return Ok(entries);
+            }
             Received::Closed => return Err(Error::io("receive", "the keeper's table", Errno::PIPE)),
         }
     }
@@ -232,16 +256,30 @@ impl Reactor {
             self.keeper_gone = true;
             return;
         };
+        if let Some(keeper) = self.keeper.take() {
+            self.keeper_failures =
+                if keeper.begun.elapsed() < KEEPER_PROVEN { self.keeper_failures + 1 } else { 0 };
+            keeper.bury();
+            if self.keeper_failures >= KEEPER_FAILURES_MAX {
+                tracing::error!(
+                    "keepers die as soon as they are started; children live as long as this worker; trying again"
+                );
+                self.keeper_gone = true;
+                return self.schedule(KEEPER_RETRY, Due::Keeper);
+            }
+        }
         tracing::warn!("the keeper died; starting another");
         let started = start_keeper(binary, arguments);
         self.keeper_gone = started.is_err();
-        let (link, keeper_pid) = match started {
+        let (link, keeper) = match started {
             Ok(started) => started,
             Err(error) => {
                 tracing::error!(%error, "no keeper can be started; children live as long as this worker; trying again");
                 return self.schedule(KEEPER_RETRY, Due::Keeper);
             }
         };
+        let keeper_pid = keeper.started.pid.cast_unsigned();
+        self.keeper = Some(keeper);
         let unsent = self.link.take_unsent();
         self.link = Link::new(link);
         self.give_own();
@@ -321,8 +359,8 @@ impl Entry {
     }
 }
 
-/// Starts a keeper that knows this worker and nothing else yet. Returns the link to it and its pid.
-fn start_keeper(binary: &OwnedFd, arguments: &[CString]) -> Result<(OwnedFd, u32)> {
+/// Starts a keeper that knows this worker and nothing else yet. Returns the link to it.
+fn start_keeper(binary: &OwnedFd, arguments: &[CString]) -> Result<(OwnedFd, OwnKeeper)> {
     const STATE_FD: i32 = 4;
     const BINARY_FD: i32 = 5;
     const LINK_FD: i32 = 6;
@@ -348,5 +386,5 @@ fn start_keeper(binary: &OwnedFd, arguments: &[CString]) -> Result<(OwnedFd, u32
     let arguments = [c"outpost", c"keeper", c"--state", c"4"];
     let started = spawn::start_part(binary.as_fd(), &arguments, spawn::Standing::Session, &others)
         .map_err(|failure| io(failure.errno))?;
-    Ok((ours, started.pid.cast_unsigned()))
+    Ok((ours, OwnKeeper { started, begun: Instant::now() }))
 }

@@ -2,7 +2,7 @@
 
 use crate::child::{Child, Watch, open_nowhere, stream_index};
 use crate::engine::{Lifecycle, Notice, Shared};
-use crate::handover::Entry;
+use crate::handover::{Entry, OwnKeeper};
 use crate::link::{Link, Received, role};
 use crate::process::{Os, WhileAlive};
 use crate::spec::Slot;
@@ -64,6 +64,9 @@ pub(crate) struct Reactor {
     pub(crate) link_watch: Watch,
     /// There is none, and none could be started.
     pub(crate) keeper_gone: bool,
+    /// The keeper, if it was started by us.
+    pub(crate) keeper: Option<OwnKeeper>,
+    pub(crate) keeper_failures: u32,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) children: HashMap<u64, Child>,
     /// The daemon's own descriptors that the keeper holds.
@@ -100,6 +103,8 @@ impl Reactor {
             link,
             link_watch: Watch::default(),
             keeper_gone: false,
+            keeper: None,
+            keeper_failures: 0,
             lifecycle,
             children: HashMap::new(),
             own: BTreeMap::new(),

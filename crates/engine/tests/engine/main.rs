@@ -6,4 +6,5 @@ mod support;
 mod disk;
 mod ending;
 mod input;
+mod keeper_loss;
 mod output;

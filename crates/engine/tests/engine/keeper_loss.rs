@@ -1,0 +1,34 @@
+//! The keeper's death at bad moments, played by a test that is the keeper.
+
+use crate::support::{PATIENCE, within};
+use outpost_engine::{Config, Engine, Lifecycle};
+use outpost_keeper::{Event, MESSAGE_BYTES, OWN_SLOT, Request, Roles, Standing};
+use outpost_sys::epoll::wait_readable;
+use outpost_sys::file::{self, Open};
+use outpost_sys::message;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_keeper_that_dies_in_the_middle_of_the_handover_loses_only_what_it_had_not_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ours, its) = message::pair().unwrap();
+    let keeper = std::thread::spawn(move || {
+        assert!(wait_readable(&ours, PATIENCE).unwrap());
+        let mut bytes = [0; MESSAGE_BYTES];
+        message::receive(&ours, &mut bytes, &mut Vec::new()).unwrap();
+        assert!(matches!(Request::decode(&bytes), Some(Request::Hello { .. })));
+        let lock = file::sealed_memory("lock", b"held").unwrap();
+        let held = Roles::new([7]).unwrap();
+        let own = Event::Entry { slot: OWN_SLOT, pid: 0, standing: Standing::Running, pidfd: false, held };
+        message::send(&ours, &own.encode(), &[std::os::fd::AsFd::as_fd(&lock)]).unwrap();
+        // And is gone before it has said that this was all.
+    });
+    // A binary that cannot be a keeper: the worker must go on without one.
+    let binary = file::open("/bin/false", Open::Program).unwrap();
+    let lifecycle = Lifecycle::Daemon { binary, arguments: vec![c"outpost".into(), c"worker".into()] };
+    let (engine, own) = Engine::start(Config::new(dir.path()), its, lifecycle).unwrap();
+    keeper.join().unwrap();
+    assert_eq!(own.iter().map(|(role, _)| *role).collect::<Vec<_>>(), [7]);
+    assert_eq!(within("the list", engine.list()).await.len(), 0);
+    // No keeper can be started, and the engine answers all the same.
+    within("an answer", engine.hold(9, file::sealed_memory("more", b"").unwrap())).await.unwrap();
+}
