@@ -95,6 +95,7 @@ async fn handle<U: Upgrade>(line: &[u8], context: &Arc<Context<U>>, outbox: &Out
     match methods::call(context, &request.method, request.params).await {
         Ok(Answer { result, follow }) => {
             reply(outbox, request.id, Ok(&result)).await?;
+            let _stopping = context.engine.serving().await;
             match follow {
                 Some((process, after)) => stream::follow(&process, after, outbox).await,
                 None => Ok(()),

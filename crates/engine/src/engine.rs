@@ -18,7 +18,7 @@ use outpost_sys::{Errno, cgroup, file};
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -103,6 +103,7 @@ pub(crate) struct Shared {
     last_slot: AtomicU64,
     notices: watch::Sender<Option<Notice>>,
     pub(crate) keeper_pid: AtomicU32,
+    serving: AtomicBool,
     /// Whether ended processes of earlier lives have been entered.
     loaded: watch::Sender<bool>,
 }
@@ -239,6 +240,7 @@ impl Engine {
             last_slot: AtomicU64::new(last_slot),
             notices: watch::Sender::new(None),
             keeper_pid: AtomicU32::new(keeper_pid),
+            serving: AtomicBool::new(false),
             loaded: watch::Sender::new(false),
         });
         let mut reactor = Reactor::new(shared.clone(), receiver, link, lifecycle)?;
@@ -369,9 +371,12 @@ impl Engine {
         answer.await.map_err(|_| Error::Stopped)
     }
 
-    /// Tells the keeper that this worker has done something for somebody.
+    /// Tells the keeper that this worker has done something for somebody. Faces say so after every answer; once is sent.
     pub async fn serving(&self) -> Result<()> {
-        self.shared.command(Command::Serving).await
+        match self.shared.serving.swap(true, Ordering::Relaxed) {
+            true => Ok(()),
+            false => self.shared.command(Command::Serving).await,
+        }
     }
 
     /// The process that keeps ours.

@@ -5,9 +5,9 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 
 /// Messages that may wait. Who has more to say waits, and nobody else does.
-const WAITING_MAX: usize = 4;
+const WAITING_MAX: usize = 2;
 /// Empty buffers kept for the next messages.
-const BUFFERS_MAX: usize = 4;
+const BUFFERS_MAX: usize = 2;
 
 /// The connection is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
