@@ -25,7 +25,9 @@ async fn a_keeper_that_dies_in_the_middle_of_the_handover_loses_only_what_it_had
     // A binary that cannot be a keeper: the worker must go on without one.
     let binary = file::open("/bin/false", Open::Program).unwrap();
     let lifecycle = Lifecycle::Daemon { binary, arguments: vec![c"outpost".into(), c"worker".into()] };
-    let (engine, own) = Engine::start(Config::new(dir.path()), its, lifecycle).unwrap();
+    // Nothing here could remove the group again.
+    let config = Config { cgroups: false, ..Config::new(dir.path()) };
+    let (engine, own) = Engine::start(config, its, lifecycle).unwrap();
     keeper.join().unwrap();
     assert_eq!(own.iter().map(|(role, _)| *role).collect::<Vec<_>>(), [7]);
     assert_eq!(within("the list", engine.list()).await.len(), 0);
