@@ -267,9 +267,11 @@ impl Engine {
         let mut unknown: Vec<Slot> = slots.into_iter().filter(|slot| !known(*slot)).collect();
         unknown.sort();
         if let Some(cgroups) = &self.shared.cgroups {
-            let stale = cgroups.names().into_iter().filter_map(|name| name.parse::<Slot>().ok());
-            for slot in stale.filter(|slot| *slot <= last && !known(*slot)) {
-                self.shared.destroy_unknown(slot);
+            let groups = cgroups.names().into_iter().filter_map(|name| name.parse::<Slot>().ok());
+            for slot in groups.filter(|slot| *slot <= last && !known(*slot)) {
+                // Empty ones only. Who is left in another was left there by a process that ended in order; a process
+                // that was cut off has a record that says so, and is ended with it below.
+                self.shared.remove_cgroup(slot);
             }
         }
         for slot in unknown {
@@ -281,7 +283,10 @@ impl Engine {
                         self.shared.command_blocking(Command::Forget { slot: loser.slot() });
                     }
                 }
-                Ok(None) => self.shared.store.remove(slot),
+                Ok(None) => {
+                    self.shared.destroy_unknown(slot);
+                    self.shared.store.remove(slot);
+                }
                 Err(error) => {
                     tracing::warn!(process = %slot, %error, "the record of an ended process cannot be read; it is left alone")
                 }

@@ -135,3 +135,19 @@ fn a_keeper_that_is_asked_to_end_ends_everything_in_order() {
         "the end was recorded"
     );
 }
+
+/// A server that a finished command left running on purpose is nobody's orphan: only who asks for its end ends it.
+#[test]
+fn what_an_ended_process_left_in_the_background_survives_a_killed_worker() {
+    let daemon = daemon();
+    let script = "setsid sleep 1000 >/dev/null 2>&1 </dev/null & echo $!; exit 0";
+    let process = sh(&daemon, "p", script).process;
+    let (output, exit) = read(&daemon, &process, usize::MAX);
+    assert_eq!(exit_code(exit), Some(0));
+    let background = pidfd::open(String::from_utf8_lossy(&output).trim().parse().unwrap()).unwrap();
+    daemon.kill(Which::Worker);
+    // Complete only when the new worker has gone through all that it found.
+    assert_eq!(daemon.list().len(), 1);
+    assert!(!wait_readable(&background, Duration::ZERO).unwrap(), "it was killed with the worker");
+    pidfd::signal(&background, Signal::KILL).unwrap();
+}
