@@ -63,13 +63,21 @@ impl Reactor {
         self.let_go(slot);
     }
 
-    /// Moves once more what waits on each stream; true when there was something and there is time for another look.
-    pub(crate) fn take_rest(&mut self, slot: u64, since_exit: Duration) -> bool {
-        let Some(child) = self.children.get_mut(&slot) else { return false };
+    /// Moves once more what waits on each stream; true when there was something and there is time for another look, or when
+    /// it could not be moved, for which the end waits as long as it takes.
+    fn take_rest(&mut self, slot: u64, since_exit: Duration) -> bool {
         let mut moved = false;
         for stream in Stream::ALL {
-            moved |= matches!(child.pump(stream, &self.nowhere), Ok(Moved::Bytes(_)));
+            let Some(child) = self.children.get_mut(&slot) else { return false };
+            match child.pump(stream, &self.nowhere) {
+                Ok(outcome) => moved |= matches!(outcome, Moved::Bytes(_)),
+                Err(error) => {
+                    self.stall(slot, stream, &error);
+                    return true;
+                }
+            }
         }
+        let Some(child) = self.children.get_mut(&slot) else { return false };
         if moved {
             child.last_byte = Instant::now();
             child.publish();
