@@ -17,6 +17,19 @@ pub(crate) const KEEPER_MB_MAX: f64 = 2.0;
 /// From `kill -9` of the worker until its successor answers.
 pub(crate) const RESTART_MS_MAX: f64 = 10.0;
 
+/// The same through the relay face, and what the worker may spend on it, as a multiple of the floor's CPU time.
+pub(crate) const RELAY_STREAM_RATIO_MIN: f64 = 1.2;
+pub(crate) const RELAY_STREAM_CPU_MAX: f64 = 1.6;
+/// From the journal, in bytes on the wire.
+pub(crate) const RELAY_REPLAY_GB_MIN: f64 = 1.0;
+pub(crate) const RELAY_STDIN_MB_MIN: f64 = 400.0;
+pub(crate) const RELAY_PINGS_MIN: f64 = 400_000.0;
+/// One ping after the other, as a multiple of a bare echo.
+pub(crate) const RELAY_PING_RATIO_MAX: f64 = 1.3;
+/// From the request to the exit frame, as a multiple of posix_spawn and wait.
+pub(crate) const RELAY_SPAWN_RATIO_MAX: f64 = 1.4;
+pub(crate) const RELAY_START_MS_MAX: f64 = 10.0;
+
 /// What a figure is held to.
 #[derive(Clone, Copy)]
 enum Budget {

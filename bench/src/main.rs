@@ -9,6 +9,7 @@ mod budget;
 mod daemon;
 mod idle;
 mod latency;
+mod relay;
 mod restart;
 mod samples;
 mod throughput;
@@ -40,6 +41,7 @@ enum Part {
     Idle,
     Spawn,
     Restart,
+    Relay,
 }
 
 /// What this program also is when it measures itself.
@@ -48,6 +50,12 @@ enum Role {
     /// Writes so many bytes to standard output, as fast as it can
     #[command(hide = true)]
     Produce { bytes: u64 },
+    /// Reads so many bytes from standard input and says by its exit code whether they came as they were sent
+    #[command(hide = true)]
+    Consume { bytes: usize },
+    /// Answers each read on the connection it accepts on standard input with a fixed line
+    #[command(hide = true)]
+    Echo,
     /// Runs the producer and sends what it writes to a socket, without a journal
     #[command(hide = true)]
     Floor { bytes: u64 },
@@ -60,6 +68,8 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match &cli.role {
         Some(Role::Produce { bytes }) => throughput::floor::produce(*bytes).map(|()| true),
+        Some(Role::Consume { bytes }) => throughput::floor::consume(*bytes),
+        Some(Role::Echo) => relay::echo().map(|()| true),
         Some(Role::Floor { bytes }) => throughput::floor::run(*bytes).map(|()| true),
         Some(Role::Starts { rounds }) => latency::starts(*rounds).map(|()| true),
         None => measure(&cli),
@@ -93,6 +103,9 @@ fn measure(cli: &Cli) -> Result<bool> {
     }
     if wanted(Part::Restart) {
         restart::measure(&mut table, &binary, cli.quick)?;
+    }
+    if wanted(Part::Relay) {
+        relay::measure(&mut table, &binary, cli.quick)?;
     }
     print!("{table}");
     Ok(table.is_kept())

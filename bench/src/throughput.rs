@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::{Command, Stdio as CommandStdio};
 use std::time::{Duration, Instant};
 
-const BYTES: u64 = 1 << 30;
+pub(crate) const BYTES: u64 = 1 << 30;
 
 const ROUNDS: usize = 7;
 const ROUNDS_QUICK: usize = 3;
@@ -37,9 +37,9 @@ struct Figures {
 
 /// One round of one way. A reader that falls behind by more than the journal keeps is told to skip, and did less work:
 /// what counts is what came.
-struct Round {
-    time: Duration,
-    cpu_ticks: u64,
+pub(crate) struct Round {
+    pub(crate) time: Duration,
+    pub(crate) cpu_ticks: u64,
     received: u64,
 }
 
@@ -78,7 +78,7 @@ pub(crate) fn measure(table: &mut Table, binary: &Path, quick: bool) -> Result<(
     Ok(())
 }
 
-fn through_floor() -> Result<Round> {
+pub(crate) fn through_floor() -> Result<Round> {
     let (ours, its) = UnixStream::pair()?;
     let begun = Instant::now();
     let floor = Command::new(std::env::current_exe()?)

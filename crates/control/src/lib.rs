@@ -11,4 +11,4 @@ mod server;
 mod stream;
 pub mod wire;
 
-pub use server::{Upgrade, serve};
+pub use server::{Program, serve};

@@ -1,6 +1,6 @@
 //! The methods of the control socket, by name.
 
-use crate::server::{Answer, Context, Upgrade};
+use crate::server::{Answer, Context, Program};
 use crate::wire::{
     Attach, Attached, ExitStatus, Failure, Kill, Killed, ProcessInfo, Resize, Signal, Spawn, Spawned, Status,
     Stdin, StdinApplied, StdinOutcome, UpgradeBinary, Which,
@@ -14,6 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 const FACE: &str = "control";
@@ -23,8 +24,8 @@ const GRACE: Duration = Duration::from_secs(3);
 
 type Outcome = Result<Answer, Failure>;
 
-pub(crate) async fn call<U: Upgrade>(
-    context: &Context<U>,
+pub(crate) async fn call<P: Program>(
+    context: &Context<P>,
     method: &str,
     params: Option<&RawValue>,
 ) -> Outcome {
@@ -45,8 +46,13 @@ pub(crate) async fn call<U: Upgrade>(
             find(engine, &parse::<Which>(params)?.process).await?.forget().await.map_err(failure)?;
             answer(&())
         }
-        "status" => status(engine).await,
+        "status" => status(engine, &context.program).await,
         "upgrade" => upgrade(&context.program, parse(params)?).await,
+        "wakeRelay" => {
+            let woken = context.program.wake_relay(parse(params)?).await;
+            woken.map_err(|message| Failure { kind: "relay".into(), message })?;
+            answer(&())
+        }
         "stop" => {
             context.program.stop();
             answer(&())
@@ -157,6 +163,7 @@ async fn attach(engine: &Engine, params: Attach) -> Outcome {
 async fn stdin(engine: &Engine, params: Stdin) -> Outcome {
     let data = base64::decode(params.data.as_bytes());
     let data = data.ok_or_else(|| Failure { kind: "params".into(), message: "data is not base64".into() })?;
+    let data = Arc::new(data);
     let process = find(engine, &params.process).await?;
     loop {
         let (outcome, applied) =
@@ -252,7 +259,7 @@ fn describe(process: &Process) -> ProcessInfo {
     }
 }
 
-async fn status(engine: &Engine) -> Outcome {
+async fn status<P: Program>(engine: &Engine, program: &P) -> Outcome {
     let processes = engine.list().await;
     answer(&Status {
         version: env!("CARGO_PKG_VERSION").into(),
@@ -260,10 +267,11 @@ async fn status(engine: &Engine) -> Outcome {
         keeper_pid: engine.keeper_pid(),
         running: processes.iter().filter(|process| process.status().exit().is_none()).count(),
         processes: processes.len(),
+        relay: program.relay(),
     })
 }
 
-async fn upgrade<U: Upgrade>(program: &U, params: UpgradeBinary) -> Outcome {
+async fn upgrade<P: Program>(program: &P, params: UpgradeBinary) -> Outcome {
     let internal = |message: String| Failure { kind: "upgrade".into(), message };
     let binary = outpost_sys::file::open(&params.path, outpost_sys::file::Open::Program);
     let binary = binary.map_err(|errno| internal(format!("open {}: {errno}", params.path)))?;

@@ -1,6 +1,6 @@
 //! Accepts connections on the control socket, checks who is there, and hands requests to their methods.
 
-use crate::wire::{Failure, LINE_BYTES_MAX, Request};
+use crate::wire::{Failure, LINE_BYTES_MAX, RelayState, Request, WakeRelay};
 use crate::{methods, stream};
 use outpost_engine::{Engine, Process};
 use outpost_wire::{Closed, Line, Lines, Outbox};
@@ -16,21 +16,25 @@ const CONNECTIONS_MAX: usize = 1024;
 /// Requests of one connection under way at once; more wait in the socket.
 const REQUESTS_MAX: usize = 64;
 
-/// How the program around us replaces its binaries and ends.
-pub trait Upgrade: Send + Sync + 'static {
+/// What the program around us can do.
+pub trait Program: Send + Sync + 'static {
     /// Puts a new binary in place of keeper and worker.
     fn upgrade(&self, binary: OwnedFd) -> impl Future<Output = Result<(), String>> + Send;
     /// Ends the daemon and every process.
     fn stop(&self);
+    /// How the relay face stands, where there is one.
+    fn relay(&self) -> Option<RelayState>;
+    /// Has the relay face serve again.
+    fn wake_relay(&self, wake: WakeRelay) -> impl Future<Output = Result<(), String>> + Send;
 }
 
-pub(crate) struct Context<U> {
+pub(crate) struct Context<P> {
     pub(crate) engine: Engine,
-    pub(crate) program: U,
+    pub(crate) program: P,
 }
 
 /// Serves the control socket for ever.
-pub async fn serve<U: Upgrade>(listener: UnixListener, engine: Engine, program: U) {
+pub async fn serve<P: Program>(listener: UnixListener, engine: Engine, program: P) {
     let context = Arc::new(Context { engine, program });
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
@@ -51,7 +55,7 @@ pub async fn serve<U: Upgrade>(listener: UnixListener, engine: Engine, program: 
     }
 }
 
-async fn serve_connection<U: Upgrade>(stream: UnixStream, context: Arc<Context<U>>) {
+async fn serve_connection<P: Program>(stream: UnixStream, context: Arc<Context<P>>) {
     match outpost_sys::message::peer_uid(&stream) {
         Ok(uid) if uid == outpost_sys::limits::effective_uid() || uid == 0 => {}
         other => return tracing::warn!(?other, "a stranger on the control socket was turned away"),
@@ -74,8 +78,8 @@ async fn serve_connection<U: Upgrade>(stream: UnixStream, context: Arc<Context<U
             drop(turn);
         });
     }
-    drop(outbox);
-    writing.abort();
+    outbox.close();
+    let _ended = writing.await;
 }
 
 /// A method's answer, and what is to be streamed after it.
@@ -84,7 +88,7 @@ pub(crate) struct Answer {
     pub(crate) follow: Option<(Process, u64)>,
 }
 
-async fn handle<U: Upgrade>(line: &[u8], context: &Arc<Context<U>>, outbox: &Outbox) -> Result<(), Closed> {
+async fn handle<P: Program>(line: &[u8], context: &Arc<Context<P>>, outbox: &Outbox) -> Result<(), Closed> {
     let request: Request<'_> = match serde_json::from_slice(line) {
         Ok(request) => request,
         Err(error) => {
@@ -115,9 +119,12 @@ struct Reply<'a> {
 }
 
 async fn reply(outbox: &Outbox, id: u64, outcome: Result<&RawValue, &Failure>) -> Result<(), Closed> {
-    let mut line = outbox.buffer();
     let reply = Reply { id, result: outcome.ok(), error: outcome.err() };
-    serde_json::to_writer(&mut line, &reply).map_err(|_| Closed)?;
-    line.push(b'\n');
-    outbox.put(line).await
+    outbox
+        .send(|out| {
+            // Into memory, of values that are text already: nothing can fail.
+            let _infallible = serde_json::to_writer(&mut *out, &reply);
+            out.push(b'\n');
+        })
+        .await
 }

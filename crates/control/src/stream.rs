@@ -21,13 +21,18 @@ pub(crate) async fn follow(process: &Process, after: u64, outbox: &Outbox) -> Re
             }
             () = outbox.closed() => return Err(Closed),
         }
-        let mut lines = outbox.buffer();
-        encode(&name, &batch, &mut lines);
-        if subscription.is_stalled() != stalled {
-            stalled = subscription.is_stalled();
-            let _infallible = writeln!(lines, "{{\"process\":\"{name}\",\"stalled\":{stalled}}}");
-        }
-        outbox.put(lines).await?;
+        let changed = subscription.is_stalled() != stalled;
+        stalled = subscription.is_stalled();
+        outbox
+            .send(|lines| {
+                encode(&name, &batch, lines);
+                if changed {
+                    let _infallible = writeln!(lines, "{{\"process\":\"{name}\",\"stalled\":{stalled}}}");
+                }
+            })
+            .await?;
+        // One reader that keeps up must not keep the thread.
+        tokio::task::yield_now().await;
         if batch.ended.is_some() {
             return Ok(());
         }

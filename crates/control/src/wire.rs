@@ -196,6 +196,26 @@ pub struct Status {
     pub keeper_pid: u32,
     pub processes: usize,
     pub running: usize,
+    #[serde(default)]
+    pub relay: Option<RelayState>,
+}
+
+/// How a relay face stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum RelayState {
+    Serving,
+    /// It was told to stop and to keep its processes: they run on, and nobody is served.
+    Keeping,
+}
+
+/// A new life for a relay face that keeps its processes.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WakeRelay {
+    pub token: String,
+    pub metrics_addr: String,
+    pub keep_children: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -172,6 +172,9 @@ impl Child {
         } else {
             self.writer.pump(stream, output.pipe())?
         };
+        if let (Moved::Bytes(bytes), None) = (&moved, self.writer.exit()) {
+            self.process.inner.shared.output_bytes.fetch_add(*bytes as u64, Ordering::Relaxed);
+        }
         match (moved, &output.source) {
             // The private pipe never ends by itself: it ends when the terminal has ended and it is empty.
             (Moved::WouldBlock, Source::Terminal(_)) => Ok(from_master),

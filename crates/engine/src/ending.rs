@@ -60,6 +60,7 @@ impl Reactor {
         }
         child.stalled = false;
         child.publish();
+        self.shared.exits.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.let_go(slot);
     }
 

@@ -11,10 +11,11 @@ use crate::store::Store;
 use crate::table::Table;
 use crate::{Error, Result};
 use outpost_journal::Writer;
-use outpost_keeper::{SLOT_MIN, What};
+use outpost_keeper::{OWN_SLOT, SLOT_MIN, What};
 use outpost_sys::epoll::Waker;
 use outpost_sys::spawn::ResourceLimit;
 use outpost_sys::{Errno, cgroup, file};
+use std::collections::HashMap;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -89,6 +90,20 @@ pub enum Notice {
     Reload,
 }
 
+/// The engine in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub running: usize,
+    pub ended: usize,
+    pub readers: usize,
+    /// On disk, of all processes.
+    pub journal_bytes: u64,
+    /// Written by processes since this worker began.
+    pub output_bytes_total: u64,
+    /// Processes that have ended since.
+    pub exits_total: u64,
+}
+
 /// The outcome of a replacement.
 pub type Replacement = std::result::Result<(), Errno>;
 
@@ -106,6 +121,8 @@ pub(crate) struct Shared {
     serving: AtomicBool,
     /// Whether ended processes of earlier lives have been entered.
     loaded: watch::Sender<bool>,
+    pub(crate) output_bytes: AtomicU64,
+    pub(crate) exits: AtomicU64,
 }
 
 impl Shared {
@@ -199,13 +216,15 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Begins below a keeper process, with everything it has kept. Returns the daemon's own descriptors by role.
+    /// Begins below a keeper process, with everything it has kept. Returns the daemon's own descriptors by role; `adjust`
+    /// sees them first, since what the daemon was started with may be among them.
     pub fn start(
         config: Config,
         link: OwnedFd,
         lifecycle: Lifecycle,
-    ) -> Result<(Engine, Vec<(u8, OwnedFd)>)> {
-        Engine::begin(config, Link::new(link), lifecycle)
+        adjust: impl FnOnce(&mut Config, &HashMap<u8, OwnedFd>),
+    ) -> Result<(Engine, HashMap<u8, OwnedFd>)> {
+        Engine::begin(config, Link::new(link), lifecycle, adjust)
     }
 
     /// Begins with a keeper in a thread of this process: children end up as strangers when it ends.
@@ -213,14 +232,22 @@ impl Engine {
         let link = Link::to_embedded_keeper().map_err(|error| {
             Error::io("start", "the embedded keeper", Errno::from_io_error(&error).unwrap_or(Errno::IO))
         })?;
-        Engine::begin(config, link, Lifecycle::Embedded).map(|(engine, _)| engine)
+        Engine::begin(config, link, Lifecycle::Embedded, |_, _| ()).map(|(engine, _)| engine)
     }
 
-    fn begin(config: Config, mut link: Link, lifecycle: Lifecycle) -> Result<(Engine, Vec<(u8, OwnedFd)>)> {
+    fn begin(
+        mut config: Config,
+        mut link: Link,
+        lifecycle: Lifecycle,
+        adjust: impl FnOnce(&mut Config, &HashMap<u8, OwnedFd>),
+    ) -> Result<(Engine, HashMap<u8, OwnedFd>)> {
         outpost_sys::signal::ignore_sigpipe();
         let store = Store::open(&config.state_dir)?;
         let cgroups = if config.cgroups { cgroup::Parent::detect(&cgroup_name(&config)) } else { None };
         let entries = handover::receive_table(&mut link)?;
+        if let Some(own) = entries.iter().find(|entry| entry.slot == OWN_SLOT) {
+            adjust(&mut config, &own.held);
+        }
         let slots = store.slots();
         let last_slot =
             slots.iter().map(|slot| slot.0).chain(entries.iter().map(|entry| entry.slot)).max().unwrap_or(0);
@@ -242,6 +269,8 @@ impl Engine {
             keeper_pid: AtomicU32::new(keeper_pid),
             serving: AtomicBool::new(false),
             loaded: watch::Sender::new(false),
+            output_bytes: AtomicU64::new(0),
+            exits: AtomicU64::new(0),
         });
         let mut reactor = Reactor::new(shared.clone(), receiver, link, lifecycle)?;
         reactor.adopt_all(entries);
@@ -363,6 +392,25 @@ impl Engine {
         self.shared.table().all().cloned().collect()
     }
 
+    /// How much there is of everything, and how much there was since this worker began.
+    pub fn counts(&self) -> Counts {
+        let table = self.shared.table();
+        let mut counts = Counts {
+            output_bytes_total: self.shared.output_bytes.load(Ordering::Relaxed),
+            exits_total: self.shared.exits.load(Ordering::Relaxed),
+            ..Counts::default()
+        };
+        for process in table.all() {
+            match process.status().exit() {
+                None => counts.running += 1,
+                Some(_) => counts.ended += 1,
+            }
+            counts.readers += process.inner.readers.count();
+            counts.journal_bytes += process.inner.journal.bytes_kept();
+        }
+        counts
+    }
+
     async fn loaded(&self) {
         // The sender lives as long as we do.
         let mut loaded = self.shared.loaded.subscribe();
@@ -373,6 +421,13 @@ impl Engine {
     pub async fn hold(&self, role: u8, fd: OwnedFd) -> Result<()> {
         let (reply, answer) = oneshot::channel();
         self.shared.command(Command::HoldOwn { role, fd, reply }).await?;
+        answer.await.map_err(|_| Error::Stopped)
+    }
+
+    /// Has the keeper close one of them.
+    pub async fn release(&self, role: u8) -> Result<()> {
+        let (reply, answer) = oneshot::channel();
+        self.shared.command(Command::ReleaseOwn { role, reply }).await?;
         answer.await.map_err(|_| Error::Stopped)
     }
 

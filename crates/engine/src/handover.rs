@@ -56,7 +56,7 @@ pub(crate) struct Entry {
     pid: i32,
     standing: Standing,
     pidfd: Option<OwnedFd>,
-    held: HashMap<u8, OwnedFd>,
+    pub(crate) held: HashMap<u8, OwnedFd>,
 }
 
 /// Asks the keeper for the whole table.

@@ -35,7 +35,7 @@ mod store;
 mod subscription;
 mod table;
 
-pub use engine::{Config, Engine, Lifecycle, Notice, Replacement};
+pub use engine::{Config, Counts, Engine, Lifecycle, Notice, Replacement};
 pub use error::Error;
 pub use kill::{KillReport, Ladder, Reach};
 pub use outpost_journal::{Accepted, Batch, Ended, FRAME_BYTES, Frame, Stream};

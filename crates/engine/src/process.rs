@@ -172,7 +172,8 @@ impl Process {
 
     /// Takes input that begins at byte `offset` of the child's stdin, or at its end. Accepted means: in the log, and it
     /// will be delivered exactly once, whoever dies.
-    pub async fn write_stdin(&self, offset: Option<u64>, data: Vec<u8>) -> Result<Accepted> {
+    pub async fn write_stdin(&self, offset: Option<u64>, data: impl Into<Arc<Vec<u8>>>) -> Result<Accepted> {
+        let data = data.into();
         let (reply, answer) = oneshot::channel();
         self.inner.shared.command(Command::Stdin { slot: self.inner.slot, offset, data, reply }).await?;
         answer.await.map_err(|_| Error::Stopped)?

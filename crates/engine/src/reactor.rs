@@ -34,12 +34,13 @@ const COMMANDS_AT_ONCE: usize = 256;
 /// What the rest of the program asks of the reactor.
 pub(crate) enum Command {
     Start { child: Box<Child> },
-    Stdin { slot: Slot, offset: Option<u64>, data: Vec<u8>, reply: oneshot::Sender<Result<Accepted>> },
+    Stdin { slot: Slot, offset: Option<u64>, data: Arc<Vec<u8>>, reply: oneshot::Sender<Result<Accepted>> },
     StdinRoom { slot: Slot, reply: oneshot::Sender<()> },
     CloseStdin { slot: Slot, reply: oneshot::Sender<Result<()>> },
     SignalGroup { slot: Slot, signal: Signal },
     Forget { slot: Slot },
     HoldOwn { role: u8, fd: OwnedFd, reply: oneshot::Sender<()> },
+    ReleaseOwn { role: u8, reply: oneshot::Sender<()> },
     Serving,
     Replace { what: What, binary: OwnedFd, reply: oneshot::Sender<std::result::Result<(), Errno>> },
     Stop { done: oneshot::Sender<()> },
@@ -256,6 +257,11 @@ impl Reactor {
                     self.link.send(Request::Hold { slot: OWN_SLOT, role }, vec![copy]);
                 }
                 self.own.insert(role, fd);
+                let _gone = reply.send(());
+            }
+            Command::ReleaseOwn { role, reply } => {
+                self.link.send(Request::Release { slot: OWN_SLOT, role }, Vec::new());
+                self.own.remove(&role);
                 let _gone = reply.send(());
             }
             Command::Serving => self.link.send(Request::Serving, Vec::new()),

@@ -25,6 +25,12 @@ struct Cli {
 enum Command {
     /// Run the daemon in the foreground
     Serve,
+    /// The relay face: -serve, -bridge, -stop, -version, -install, with the flags of the daemon it replaces
+    #[command(disable_help_flag = true)]
+    Relay {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        flags: Vec<std::ffi::OsString>,
+    },
     /// Started by the keeper
     #[command(hide = true)]
     Worker(worker::Given),
@@ -53,7 +59,7 @@ pub(crate) fn run() -> ExitCode {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("OUTPOST_LOG").unwrap_or_else(|_| "info".into()),
+            tracing_subscriber::EnvFilter::try_from_env("OUTPOST_LOG").unwrap_or_else(|_| log_level().into()),
         )
         .init();
     let outcome = cli.dirs.resolve().and_then(|paths| dispatch(cli.command, &paths));
@@ -63,9 +69,20 @@ pub(crate) fn run() -> ExitCode {
     })
 }
 
+/// As the daemon that the relay face replaces is told.
+fn log_level() -> &'static str {
+    match std::env::var("CLAUSTRUM_LOG_LEVEL").as_deref() {
+        Ok("debug") => "debug",
+        Ok("warn" | "warning") => "warn",
+        Ok("error") => "error",
+        _ => "info",
+    }
+}
+
 fn dispatch(command: Command, paths: &Paths) -> Outcome {
     match command {
         Command::Serve => Err(serve::serve(paths)),
+        Command::Relay { flags } => Ok(crate::relay::run(flags.into_iter())),
         Command::Worker(given) => Ok(worker::run(paths, &given)),
         Command::Run(run) => attach::run(paths, run),
         Command::Logs(logs) => attach::logs(paths, &logs),

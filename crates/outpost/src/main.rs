@@ -4,10 +4,13 @@
 
 mod cli;
 mod paths;
+mod relay;
+mod relay_face;
 mod roles;
 mod serve;
 mod worker;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -15,6 +18,14 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args();
     if arguments.nth(1).as_deref() == Some("keeper") {
         return keeper(arguments.next().as_deref(), arguments.next().as_deref());
+    }
+    let mut arguments = std::env::args_os();
+    let called = arguments.next().unwrap_or_default();
+    if Path::new(&called).file_name().is_some_and(|name| name == "claustrum") {
+        return relay::run(arguments);
+    }
+    if std::env::args_os().nth(1).is_some_and(|first| first == "relay") {
+        return relay::run(arguments.skip(1));
     }
     cli::run()
 }

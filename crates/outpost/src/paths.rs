@@ -17,6 +17,14 @@ pub(crate) struct Dirs {
     pub(crate) runtime_dir: Option<PathBuf>,
 }
 
+impl Dirs {
+    /// As the environment has them, for commands whose flags are not ours to choose.
+    pub(crate) fn from_environment() -> Dirs {
+        let dir = |name| std::env::var_os(name).map(PathBuf::from);
+        Dirs { state_dir: dir("OUTPOST_STATE_DIR"), runtime_dir: dir("OUTPOST_RUNTIME_DIR") }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Paths {
     pub(crate) state: PathBuf,
@@ -43,7 +51,7 @@ fn default_state() -> Result<PathBuf, String> {
     if let Some(dir) = environment_dir("XDG_STATE_HOME") {
         return Ok(dir.join("outpost"));
     }
-    match environment_dir("HOME") {
+    match std::env::home_dir().filter(|home| home.is_absolute()) {
         Some(home) => Ok(home.join(".local/state/outpost")),
         None => {
             Err("neither XDG_STATE_HOME nor HOME is set; say where to keep state with --state-dir".into())

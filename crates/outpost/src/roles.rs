@@ -4,3 +4,7 @@
 pub(crate) const LOCK: u8 = 0;
 /// The control socket.
 pub(crate) const CONTROL: u8 = 1;
+/// What the relay was started with.
+pub(crate) const RELAY_SETTINGS: u8 = 2;
+/// The relay's socket.
+pub(crate) const RELAY_SOCKET: u8 = 3;

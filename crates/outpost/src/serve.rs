@@ -27,23 +27,7 @@ fn prepare(paths: &Paths) -> Result<(OwnedFd, OwnedFd), String> {
     let lock = take_lock(&paths.lock())?;
     let binary = file::open("/proc/self/exe", Open::Program)
         .map_err(|errno| format!("cannot open this program: {errno}"))?;
-    let descriptors = limits::raise_descriptors().unwrap_or_else(|_| limits::descriptors());
-    let oom_score = limits::oom_score();
-    let shielded = limits::set_oom_score(OOM_SCORE).is_ok();
-    let mut arguments = vec![
-        c"outpost".to_owned(),
-        c"worker".to_owned(),
-        c"--state-dir".to_owned(),
-        c_string(&paths.state)?,
-        c"--runtime-dir".to_owned(),
-        c_string(&paths.runtime)?,
-    ];
-    let number = |limit: Option<u64>| limit.map_or("unlimited".to_owned(), |limit| limit.to_string());
-    let given = [("--descriptors", format!("{}:{}", number(descriptors.soft), number(descriptors.hard)))];
-    let score = shielded.then(|| ("--oom-score", oom_score.to_string()));
-    for (flag, value) in given.into_iter().chain(score) {
-        arguments.extend(CString::new(format!("{flag}={value}")));
-    }
+    let arguments = worker_arguments(paths)?;
     let own = StoredEntry {
         slot: OWN_SLOT,
         pid: 0,
@@ -67,6 +51,28 @@ fn prepare(paths: &Paths) -> Result<(OwnedFd, OwnedFd), String> {
     // Held by the keeper from here on, by its number.
     std::mem::forget(lock);
     Ok((state, binary))
+}
+
+/// The worker's command line. Raises our own limits, which the keeper and the worker inherit, and says what they were.
+pub(crate) fn worker_arguments(paths: &Paths) -> Result<Vec<CString>, String> {
+    let descriptors = limits::raise_descriptors().unwrap_or_else(|_| limits::descriptors());
+    let oom_score = limits::oom_score();
+    let shielded = limits::set_oom_score(OOM_SCORE).is_ok();
+    let mut arguments = vec![
+        c"outpost".to_owned(),
+        c"worker".to_owned(),
+        c"--state-dir".to_owned(),
+        c_string(&paths.state)?,
+        c"--runtime-dir".to_owned(),
+        c_string(&paths.runtime)?,
+    ];
+    let number = |limit: Option<u64>| limit.map_or("unlimited".to_owned(), |limit| limit.to_string());
+    let given = [("--descriptors", format!("{}:{}", number(descriptors.soft), number(descriptors.hard)))];
+    let score = shielded.then(|| ("--oom-score", oom_score.to_string()));
+    for (flag, value) in given.into_iter().chain(score) {
+        arguments.extend(CString::new(format!("{flag}={value}")));
+    }
+    Ok(arguments)
 }
 
 fn c_string(path: &Path) -> Result<CString, String> {

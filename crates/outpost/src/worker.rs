@@ -1,13 +1,15 @@
 //! The worker: the daemon proper. Started by the keeper only, as often as it takes.
 
 use crate::paths::Paths;
+use crate::relay::{Place, Settings};
+use crate::relay_face::{self, RelayFace};
 use crate::roles;
 use clap::Args;
-use outpost_control::Upgrade;
+use outpost_control::wire::{RelayState, WakeRelay};
 use outpost_engine::{Config, Engine, Lifecycle, Notice, ResourceLimit, What};
 use outpost_sys::file::{self, Open};
 use outpost_sys::spawn::DESCRIPTOR_LIMIT;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::ffi::CString;
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -17,7 +19,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::net::UnixListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot, watch};
 
 /// How long processes may take to end when the daemon does.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(10);
@@ -68,15 +70,29 @@ fn work(paths: &Paths, given: &Given) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
     let lifecycle = Lifecycle::Daemon { binary, arguments };
-    let (engine, own) = Engine::start(config, link, lifecycle).map_err(|error| error.to_string())?;
-    runtime.block_on(serve(paths, engine, own.into_iter().collect()))
+    let limit = |config: &mut Config, own: &HashMap<u8, OwnedFd>| {
+        if let Some(settings) = relay_settings(own) {
+            relay_face::limit_journals(config, &settings);
+        }
+    };
+    let (engine, own) = Engine::start(config, link, lifecycle, limit).map_err(|error| error.to_string())?;
+    runtime.block_on(serve(paths, engine, own))
 }
 
-async fn serve(paths: &Paths, engine: Engine, mut own: BTreeMap<u8, OwnedFd>) -> Result<(), String> {
+fn relay_settings(own: &HashMap<u8, OwnedFd>) -> Option<Settings> {
+    Settings::from_memory(own.get(&roles::RELAY_SETTINGS)?)
+}
+
+async fn serve(paths: &Paths, engine: Engine, mut own: HashMap<u8, OwnedFd>) -> Result<(), String> {
     let mut notices = engine.notices();
+    let settings = relay_settings(&own);
     if own.remove(&roles::LOCK).is_none() {
         // Keeper and worker before us died almost together, and the lock with them.
-        let lock = crate::serve::take_lock(&paths.lock())?;
+        let path = match &settings {
+            Some(settings) => Place::new(&settings.socket)?.lock(),
+            None => paths.lock(),
+        };
+        let lock = crate::serve::take_lock(&path)?;
         engine.hold(roles::LOCK, lock).await.map_err(|error| error.to_string())?;
     }
     let listener = match own.remove(&roles::CONTROL) {
@@ -86,33 +102,89 @@ async fn serve(paths: &Paths, engine: Engine, mut own: BTreeMap<u8, OwnedFd>) ->
             let listener = bind(&socket)?;
             let copy = listener.try_clone().map_err(|error| error.to_string())?;
             engine.hold(roles::CONTROL, copy.into()).await.map_err(|error| error.to_string())?;
-            announce(&socket);
+            if settings.is_none() {
+                announce(&socket);
+            }
             listener
         }
     };
     listener.set_nonblocking(true).map_err(|error| error.to_string())?;
     let listener = UnixListener::from_std(listener).map_err(|error| error.to_string())?;
-    let (stop, mut stops) = mpsc::channel(1);
-    tokio::spawn(outpost_control::serve(listener, engine.clone(), Program { engine: engine.clone(), stop }));
+    let mut relay = settings
+        .map(|settings| RelayFace::resume(&engine, settings, own.remove(&roles::RELAY_SOCKET)))
+        .transpose()?;
+    let (orders, mut received) = mpsc::channel(1);
+    let relay_state = watch::Sender::new(relay.as_ref().map(RelayFace::state));
+    let program = Program { engine: engine.clone(), orders, relay_state: relay_state.subscribe() };
+    tokio::spawn(outpost_control::serve(listener, engine.clone(), program));
     let proven = engine.clone();
     tokio::spawn(async move {
         tokio::time::sleep(PROVEN_AFTER).await;
         let _stopping = proven.serving().await;
     });
     loop {
+        let asked = wait(&mut notices, &mut received, relay.as_mut()).await?;
+        match (asked, &mut relay) {
+            // Everything is in the kernel or on disk; the next worker has it.
+            (Asked::Retire, _) => return Ok(()),
+            (Asked::Stop, Some(relay)) if relay.state() == RelayState::Serving => {
+                if !relay.keep_children().await {
+                    break;
+                }
+            }
+            (Asked::Stop | Asked::End, _) => break,
+            (Asked::Wake(wake, reply), Some(relay)) => {
+                let _gone = reply.send(relay.wake(wake).await);
+            }
+            (Asked::Wake(_, reply), None) => {
+                let _gone = reply.send(Err("this daemon has no relay face".into()));
+            }
+        }
+        relay_state.send_replace(relay.as_ref().map(RelayFace::state));
+    }
+    let kept = relay.as_mut().is_some_and(RelayFace::withdraw);
+    let _gone_already = std::fs::remove_file(paths.control_socket());
+    engine.shut_down(SHUTDOWN_PATIENCE).await.map_err(|error| error.to_string())?;
+    if relay.is_some() && !kept {
+        RelayFace::erase(&paths.state);
+    }
+    Ok(())
+}
+
+/// What the worker is to do next.
+enum Asked {
+    /// Make room for another worker.
+    Retire,
+    /// Stop as the face wants it: with or without the processes.
+    Stop,
+    /// Stop with everything.
+    End,
+    Wake(WakeRelay, oneshot::Sender<Result<(), String>>),
+}
+
+async fn wait(
+    notices: &mut watch::Receiver<Option<Notice>>,
+    orders: &mut mpsc::Receiver<Asked>,
+    mut relay: Option<&mut RelayFace>,
+) -> Result<Asked, String> {
+    loop {
+        let asked_by_relay = async {
+            match relay.as_deref_mut() {
+                Some(relay) => relay.asked().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             changed = notices.changed() => match changed.ok().and_then(|()| *notices.borrow_and_update()) {
-                // Everything is in the kernel or on disk; the next worker has it.
-                Some(Notice::Retire) => return Ok(()),
-                Some(Notice::Shutdown) => break,
+                Some(Notice::Retire) => return Ok(Asked::Retire),
+                Some(Notice::Shutdown) => return Ok(Asked::Stop),
                 Some(Notice::Reload) => tracing::info!("nothing to reload: there is no configuration yet"),
                 None => return Err("the engine has stopped".into()),
             },
-            _ = stops.recv() => break,
+            order = orders.recv() => return order.ok_or_else(|| "the control socket has stopped".into()),
+            () = asked_by_relay => return Ok(Asked::Stop),
         }
     }
-    let _gone_already = std::fs::remove_file(paths.control_socket());
-    engine.shut_down(SHUTDOWN_PATIENCE).await.map_err(|error| error.to_string())
 }
 
 /// We hold the lock, so a socket that is there is nobody's.
@@ -137,10 +209,11 @@ fn announce(socket: &Path) {
 
 struct Program {
     engine: Engine,
-    stop: mpsc::Sender<()>,
+    orders: mpsc::Sender<Asked>,
+    relay_state: watch::Receiver<Option<RelayState>>,
 }
 
-impl Upgrade for Program {
+impl outpost_control::Program for Program {
     /// The keeper first: it is the one that must be able to hand everything to the worker that comes after.
     async fn upgrade(&self, binary: OwnedFd) -> Result<(), String> {
         for what in [What::Keeper, What::Worker] {
@@ -152,6 +225,17 @@ impl Upgrade for Program {
     }
 
     fn stop(&self) {
-        let _stopping_already = self.stop.try_send(());
+        let _stopping_already = self.orders.try_send(Asked::End);
+    }
+
+    fn relay(&self) -> Option<RelayState> {
+        *self.relay_state.borrow()
+    }
+
+    async fn wake_relay(&self, wake: WakeRelay) -> Result<(), String> {
+        let (reply, answer) = oneshot::channel();
+        let ending = |_| "the daemon is ending".to_owned();
+        self.orders.send(Asked::Wake(wake, reply)).await.map_err(|_| "the daemon is ending".to_owned())?;
+        answer.await.map_err(ending)?
     }
 }

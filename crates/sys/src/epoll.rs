@@ -166,16 +166,22 @@ pub fn is_readable(fd: impl AsFd) -> bool {
 
 /// Waits until a descriptor is readable, for at most `patience`; false when it is not by then.
 pub fn wait_readable(fd: impl AsFd, patience: Duration) -> Result<bool> {
+    Ok(wait_any_readable(&[fd], patience)?.contains(&true))
+}
+
+/// Waits until one of them is readable, for at most `patience`; says which are by then.
+pub fn wait_any_readable<F: AsFd>(fds: &[F], patience: Duration) -> Result<Vec<bool>> {
     use rustix::event::{PollFd, PollFlags, poll};
     let begun = std::time::Instant::now();
+    let mut entries: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
     loop {
         let left = patience.saturating_sub(begun.elapsed());
         let timeout = Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(left.subsec_nanos()),
         };
-        match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)) {
-            Ok(ready) => return Ok(ready > 0),
+        match poll(&mut entries, Some(&timeout)) {
+            Ok(_) => return Ok(entries.iter().map(|entry| !entry.revents().is_empty()).collect()),
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }

@@ -14,21 +14,30 @@ pub enum Open {
     ReadWrite,
     /// Created if missing, for reading and writing, owner only.
     Create,
+    /// Created if missing, for writing at the end, owner only.
+    Append,
     /// Created empty, also when it exists, for writing, owner only.
     Replace,
     /// An existing directory.
     Directory,
     /// An existing program, to be executed by its descriptor. Links are followed: it may be one in /proc.
     Program,
+    /// Something a client named, for reading: links are followed, and neither opening nor reading waits for a peer.
+    Foreign,
 }
 
 /// Opens `name` below the directory `dir`.
 pub fn open_at(dir: impl AsFd, name: impl AsRef<Path>, how: Open) -> Result<OwnedFd> {
-    let common = if how == Open::Program { OFlags::CLOEXEC } else { OFlags::CLOEXEC | OFlags::NOFOLLOW };
+    let common = match how {
+        Open::Program | Open::Foreign => OFlags::CLOEXEC,
+        _ => OFlags::CLOEXEC | OFlags::NOFOLLOW,
+    };
     let flags = match how {
         Open::Read | Open::Program => OFlags::RDONLY,
+        Open::Foreign => OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY,
         Open::ReadWrite => OFlags::RDWR,
         Open::Create => OFlags::RDWR | OFlags::CREATE,
+        Open::Append => OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND,
         Open::Replace => OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC,
         Open::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
     };
@@ -56,6 +65,13 @@ pub fn names(dir: impl AsFd) -> Result<Vec<String>> {
         }
     }
     Ok(names)
+}
+
+/// Bytes that this user may still write to the file system of a path.
+pub fn free_bytes(path: impl AsRef<Path>) -> Result<u64> {
+    fault::gate()?;
+    let found = fs::statvfs(path.as_ref())?;
+    Ok(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
 /// One positioned read; fewer bytes than asked for only at the end of the file or when the kernel says so.

@@ -4,6 +4,7 @@
 //! caller ever sees it. Each call passes the [`fault`] gate, which compiles to nothing unless the `faults`
 //! feature is on.
 
+pub mod beneath;
 pub mod cgroup;
 pub mod epoll;
 pub mod fault;

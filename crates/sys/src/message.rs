@@ -1,6 +1,7 @@
 //! Message sockets: whole messages with descriptors, as keeper and worker exchange them.
 
 use crate::{Errno, Result, fault, retry};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -71,4 +72,11 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> 
 /// The user who opened the other end of a Unix socket.
 pub fn peer_uid(socket: impl AsFd) -> Result<u32> {
     Ok(rustix::net::sockopt::socket_peercred(socket)?.uid.as_raw())
+}
+
+/// Whether the other end of a stream socket is closed in both directions, so that nobody reads what we would write.
+pub fn peer_is_gone(socket: impl AsFd) -> bool {
+    let mut entries = [PollFd::new(&socket, PollFlags::empty())];
+    let looked = retry(|| rustix::event::poll(&mut entries, Some(&Timespec::default())));
+    looked.is_ok() && entries.iter().any(|entry| entry.revents().intersects(PollFlags::HUP | PollFlags::ERR))
 }

@@ -158,7 +158,7 @@ impl Daemon {
 }
 
 /// Each half would start the other again, so both are stopped before either is killed.
-fn kill_marked(marker: &str) {
+pub(crate) fn kill_marked(marker: &str) {
     let marked = || {
         let alive = procfs::all().into_iter().filter(|stat| !matches!(stat.state, b'Z' | b'X'));
         alive.filter(|stat| procfs::has_environment(stat.pid, marker.as_bytes()))
@@ -171,7 +171,7 @@ fn kill_marked(marker: &str) {
 }
 
 /// In the environment of every daemon this process has started.
-fn owner() -> (&'static str, String) {
+pub(crate) fn owner() -> (&'static str, String) {
     ("OUTPOST_TEST_OWNER", std::process::id().to_string())
 }
 

@@ -9,7 +9,9 @@ mod actor;
 mod daemon;
 mod nemesis;
 mod noise;
+mod relay;
 
 pub use daemon::{Daemon, Which, binary_beside, kill_all_daemons};
 pub use nemesis::{Plan, Report, run};
 pub use noise::Noise;
+pub use relay::{Relay, RelayClient, TOKEN};

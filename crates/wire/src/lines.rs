@@ -5,6 +5,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// Read at a time.
 const CHUNK_BYTES: usize = 16 * 1024;
+const CHUNK_BYTES_MAX: usize = 256 * 1024;
 /// A buffer larger than this is given back once it is empty.
 const KEPT_BYTES: usize = 64 * 1024;
 
@@ -36,31 +37,53 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         Lines { reader, buffer: Vec::new(), taken: 0, searched: 0, limit }
     }
 
+    pub fn reader(&self) -> &R {
+        &self.reader
+    }
+
+    /// Whether the next line is here already, so that asking for it does not wait.
+    pub fn has_line(&self) -> bool {
+        memchr(b'\n', self.buffer.get(self.searched..).unwrap_or_default()).is_some()
+    }
+
     /// The next line. Safe to cancel: what was read is kept.
     pub async fn next(&mut self) -> std::io::Result<Line<'_>> {
-        self.buffer.drain(..self.taken);
-        self.searched = self.searched.saturating_sub(self.taken);
-        self.taken = 0;
-        if self.buffer.is_empty() && self.buffer.capacity() > KEPT_BYTES {
-            self.buffer = Vec::new();
-        }
         loop {
-            if let Some(at) = memchr(b'\n', &self.buffer[self.searched..]) {
-                let end = self.searched + at;
+            if let Some(at) = memchr(b'\n', self.buffer.get(self.searched..).unwrap_or_default()) {
+                let (begin, end) = (self.taken, self.searched + at);
                 self.taken = end + 1;
                 self.searched = self.taken;
-                return Ok(if end < self.limit { Line::Whole(&self.buffer[..end]) } else { Line::TooLong });
+                let line = self.buffer.get(begin..end).unwrap_or_default();
+                return Ok(if line.len() < self.limit { Line::Whole(line) } else { Line::TooLong });
             }
+            // Only now, so that lines that came together are not moved once for each of them.
+            self.buffer.drain(..self.taken);
+            self.taken = 0;
             self.searched = self.buffer.len();
             if self.buffer.len() >= self.limit {
                 return Ok(Line::TooLong);
             }
-            self.buffer.reserve(CHUNK_BYTES);
-            if self.reader.read_buf(&mut self.buffer).await? == 0 {
+            if self.read_more().await? == 0 {
                 self.taken = self.buffer.len();
+                self.searched = self.taken;
                 return Ok(if self.buffer.is_empty() { Line::End } else { Line::Cut(&self.buffer) });
             }
         }
+    }
+
+    /// Reads what there is. Only who has to wait gives a large buffer back: a stream of long lines keeps it.
+    async fn read_more(&mut self) -> std::io::Result<usize> {
+        // A long line is read in ever larger pieces.
+        self.buffer.reserve(self.buffer.len().clamp(CHUNK_BYTES, CHUNK_BYTES_MAX));
+        tokio::select! {
+            biased;
+            read = self.reader.read_buf(&mut self.buffer) => return read,
+            () = std::future::ready(()) => {}
+        }
+        if self.buffer.is_empty() && self.buffer.capacity() > KEPT_BYTES {
+            self.buffer = Vec::with_capacity(CHUNK_BYTES);
+        }
+        self.reader.read_buf(&mut self.buffer).await
     }
 }
 

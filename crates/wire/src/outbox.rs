@@ -1,63 +1,284 @@
-//! The bounded way out of a connection: whole messages, in order, in buffers that are used again.
+//! The bounded way out of a connection: whole messages, in order, through one buffer that everybody appends to.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use tokio::io::{AsyncWrite, AsyncWriteExt};
-use tokio::sync::mpsc;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::sync::Notify;
 
-/// Messages that may wait. Who has more to say waits, and nobody else does.
-const WAITING_MAX: usize = 2;
-/// Empty buffers kept for the next messages.
-const BUFFERS_MAX: usize = 2;
+/// Who has something to say waits while more than this waits for the peer. One message may go beyond.
+const WAITING_BYTES: usize = 128 * 1024;
+/// A buffer larger than this is given back when there is nothing in it.
+const KEPT_BYTES: usize = 16 * 1024;
 
 /// The connection is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed;
 
+#[derive(Default)]
+struct State {
+    /// What the peer has not taken yet.
+    waiting: Vec<u8>,
+    /// The writing task has taken over: the socket was full.
+    writing: bool,
+    closed: bool,
+}
+
+struct Shared {
+    socket: OwnedWriteHalf,
+    state: Mutex<State>,
+    /// There is something for the writing task.
+    more: Notify,
+    /// There is room, or there will never be any.
+    room: Notify,
+    closed: Notify,
+}
+
 /// Where the parts of a connection put what they have to say. Clones are the same outbox.
 #[derive(Clone)]
 pub struct Outbox {
-    queue: mpsc::Sender<Vec<u8>>,
-    empty: Arc<Mutex<Vec<Vec<u8>>>>,
+    shared: Arc<Shared>,
 }
 
 impl Outbox {
-    /// An outbox, and the task that writes what is put into it. It ends when all clones are gone or the peer is.
-    pub fn new<W: AsyncWrite + Unpin>(mut writer: W) -> (Outbox, impl Future<Output = ()>) {
-        let (queue, mut waiting) = mpsc::channel::<Vec<u8>>(WAITING_MAX);
-        let empty = Arc::new(Mutex::new(Vec::new()));
-        let pool = empty.clone();
-        let write_all = async move {
-            while let Some(mut message) = waiting.recv().await {
-                if writer.write_all(&message).await.is_err() {
+    /// An outbox, and the task that writes what the socket had no room for. The task ends when the peer is gone or
+    /// somebody closes the outbox.
+    pub fn new(socket: OwnedWriteHalf) -> (Outbox, impl Future<Output = ()> + Send) {
+        let shared = Arc::new(Shared {
+            socket,
+            state: Mutex::default(),
+            more: Notify::new(),
+            room: Notify::new(),
+            closed: Notify::new(),
+        });
+        (Outbox { shared: shared.clone() }, write_out(shared))
+    }
+
+    /// Lets `write` append messages as soon as there is room for more. They are sent at once if the socket takes them.
+    pub async fn send(&self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), Closed> {
+        loop {
+            let room = self.shared.room.notified();
+            tokio::pin!(room);
+            // Registered before we look, so that no notice can be missed between looking and waiting.
+            room.as_mut().enable();
+            {
+                let mut state = self.shared.state();
+                if state.closed {
+                    return Err(Closed);
+                }
+                if state.waiting.len() < WAITING_BYTES {
+                    write(&mut state.waiting);
+                    return self.shared.flush(&mut state);
+                }
+            }
+            room.await;
+        }
+    }
+
+    /// Whether everything that was sent has been taken by the socket.
+    pub fn is_empty(&self) -> bool {
+        self.shared.state().waiting.is_empty()
+    }
+
+    /// Nothing more is sent, and who waits learns that.
+    pub fn close(&self) {
+        let mut state = self.shared.state();
+        self.shared.close(&mut state);
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.shared.state().closed
+    }
+
+    /// Waits until the socket has taken everything or the connection is gone.
+    pub async fn drained(&self) {
+        loop {
+            let room = self.shared.room.notified();
+            tokio::pin!(room);
+            room.as_mut().enable();
+            {
+                let state = self.shared.state();
+                if state.closed || (state.waiting.is_empty() && !state.writing) {
                     return;
                 }
-                message.clear();
-                give_back(&pool, message);
             }
-            let _peer_gone = writer.shutdown().await;
-        };
-        (Outbox { queue, empty }, write_all)
-    }
-
-    /// An empty buffer for a message.
-    pub fn buffer(&self) -> Vec<u8> {
-        self.empty.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
-    }
-
-    /// Puts a message, waiting for its turn.
-    pub async fn put(&self, message: Vec<u8>) -> Result<(), Closed> {
-        self.queue.send(message).await.map_err(|_| Closed)
+            room.await;
+        }
     }
 
     /// Waits until the connection is gone.
     pub async fn closed(&self) {
-        self.queue.closed().await;
+        let closed = self.shared.closed.notified();
+        tokio::pin!(closed);
+        closed.as_mut().enable();
+        if !self.is_closed() {
+            closed.await;
+        }
     }
 }
 
-fn give_back(pool: &Mutex<Vec<Vec<u8>>>, buffer: Vec<u8>) {
-    let mut pool = pool.lock().unwrap_or_else(PoisonError::into_inner);
-    if pool.len() < BUFFERS_MAX {
-        pool.push(buffer);
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes what waits, or leaves it to the writing task when the socket is full.
+    fn flush(&self, state: &mut State) -> Result<(), Closed> {
+        if state.writing {
+            return Ok(());
+        }
+        let mut done = 0;
+        while let Some(rest) = state.waiting.get(done..).filter(|rest| !rest.is_empty()) {
+            match self.socket.try_write(rest) {
+                Ok(written) => done += written,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    state.waiting.drain(..done);
+                    state.writing = true;
+                    self.more.notify_one();
+                    return Ok(());
+                }
+                Err(_) => {
+                    self.close(state);
+                    return Err(Closed);
+                }
+            }
+        }
+        empty(&mut state.waiting);
+        Ok(())
+    }
+
+    fn close(&self, state: &mut State) {
+        state.closed = true;
+        state.waiting = Vec::new();
+        self.more.notify_one();
+        self.room.notify_waiters();
+        self.closed.notify_waiters();
+    }
+}
+
+fn empty(buffer: &mut Vec<u8>) {
+    buffer.clear();
+    if buffer.capacity() > KEPT_BYTES {
+        *buffer = Vec::new();
+    }
+}
+
+/// Takes over whenever the socket was full, with a second buffer so that others can go on filling the first.
+async fn write_out(shared: Arc<Shared>) {
+    let mut taken = Vec::new();
+    loop {
+        shared.more.notified().await;
+        loop {
+            {
+                let mut state = shared.state();
+                if state.closed {
+                    return;
+                }
+                if state.waiting.is_empty() {
+                    state.writing = false;
+                    empty(&mut state.waiting);
+                    empty(&mut taken);
+                    shared.room.notify_waiters();
+                    break;
+                }
+                taken.clear();
+                std::mem::swap(&mut state.waiting, &mut taken);
+                shared.room.notify_waiters();
+            }
+            if write_all(&shared, &taken).await.is_err() {
+                shared.close(&mut shared.state());
+                return;
+            }
+        }
+    }
+}
+
+async fn write_all(shared: &Shared, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        tokio::select! {
+            ready = shared.socket.writable() => ready?,
+            () = shared.closed.notified() => return Err(io::ErrorKind::BrokenPipe.into()),
+        }
+        match shared.socket.try_write(bytes) {
+            Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::UnixStream;
+
+    async fn within<T>(what: impl Future<Output = T>) -> T {
+        tokio::time::timeout(Duration::from_secs(30), what).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn everything_arrives_in_order_though_the_peer_is_slow() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let (_reader, writer) = ours.into_split();
+        let (outbox, writing) = Outbox::new(writer);
+        tokio::spawn(writing);
+        let sender = outbox.clone();
+        let sending = tokio::spawn(async move {
+            for number in 0..2000u32 {
+                let message = number.to_le_bytes().repeat(1000);
+                sender.send(|out| out.extend_from_slice(&message)).await.unwrap();
+            }
+        });
+        let mut received = vec![0; 2000 * 4000];
+        within(theirs.read_exact(&mut received)).await.unwrap();
+        for (number, message) in received.chunks(4000).enumerate() {
+            assert!(message == (number as u32).to_le_bytes().repeat(1000), "message {number}");
+        }
+        within(sending).await.unwrap();
+        within(outbox.drained()).await;
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_takes_nothing_costs_one_bounded_buffer() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (_reader, writer) = ours.into_split();
+        let (outbox, writing) = Outbox::new(writer);
+        let writing = tokio::spawn(writing);
+        let message = vec![b'x'; 64 * 1024];
+        let mut accepted = 0;
+        let wait = Duration::from_millis(200);
+        while let Ok(sent) =
+            tokio::time::timeout(wait, outbox.send(|out| out.extend_from_slice(&message))).await
+        {
+            sent.unwrap();
+            accepted += 1;
+            assert!(accepted < 100, "an outbox without a bound");
+        }
+        drop(theirs);
+        within(outbox.closed()).await;
+        assert_eq!(within(outbox.send(|_| ())).await, Err(Closed));
+        within(writing).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn closing_wakes_those_who_wait_for_room() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let (_reader, writer) = ours.into_split();
+        let (outbox, writing) = Outbox::new(writer);
+        let writing = tokio::spawn(writing);
+        let sender = outbox.clone();
+        let full = tokio::spawn(async move {
+            while sender.send(|out| out.resize(out.len() + 64 * 1024, 0)).await.is_ok() {
+                tokio::task::yield_now().await;
+            }
+        });
+        while outbox.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        outbox.close();
+        within(full).await.unwrap();
+        within(writing).await.unwrap();
     }
 }

@@ -1,0 +1,114 @@
+//! The relay face's command line: the five modes of the daemon that it replaces, with its flags, texts and exit codes.
+
+mod bridge;
+mod flags;
+mod launch;
+mod place;
+mod settings;
+mod stop;
+
+pub(crate) use place::Place;
+pub(crate) use settings::Settings;
+
+use flags::{Flags, Parsed};
+use outpost_relay::install;
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// What `-version` and `server.version` say.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Runs the mode that the arguments name; they begin behind the program's name.
+pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let flags = match flags::parse(arguments) {
+        Parsed::Flags(flags) => flags,
+        Parsed::Help => {
+            eprint!("{}", flags::usage());
+            return ExitCode::SUCCESS;
+        }
+        Parsed::Wrong(reason) => {
+            eprint!("{reason}\n{}", flags::usage());
+            return ExitCode::from(2);
+        }
+    };
+    let outcome = match mode(&flags) {
+        Some(Mode::Version) => {
+            let built = option_env!("OUTPOST_BUILD_TIME").unwrap_or("unknown");
+            println!("claustrum {VERSION} (built {built})");
+            Ok(())
+        }
+        Some(Mode::Install) => {
+            install(&flags);
+            Ok(())
+        }
+        Some(Mode::Stop) => {
+            if let Some(socket) = socket(&flags) {
+                stop::stop(&socket);
+            }
+            Ok(())
+        }
+        Some(Mode::Bridge) => required_socket(&flags).and_then(|socket| bridge::bridge(&socket)),
+        Some(Mode::Serve) => required_socket(&flags).and_then(|socket| launch::serve(&flags, &socket)),
+        None => {
+            eprintln!("claustrum: one of --version/--install/--serve/--bridge/--stop is required");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("claustrum: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+enum Mode {
+    Version,
+    Install,
+    Stop,
+    Bridge,
+    Serve,
+}
+
+/// Where several modes are named, the original's order decides.
+fn mode(flags: &Flags) -> Option<Mode> {
+    let modes = [
+        (flags.version, Mode::Version),
+        (flags.install, Mode::Install),
+        (flags.stop, Mode::Stop),
+        (flags.bridge, Mode::Bridge),
+        (flags.serve, Mode::Serve),
+    ];
+    modes.into_iter().find_map(|(named, mode)| named.then_some(mode))
+}
+
+/// "when -socket is omitted, … fall back to ~/.claude/remote/rpc.sock".
+fn socket(flags: &Flags) -> Option<PathBuf> {
+    match flags.socket.is_empty() {
+        false => Some(PathBuf::from(&flags.socket)),
+        true => std::env::home_dir().map(|home| home.join(".claude/remote/rpc.sock")),
+    }
+}
+
+fn required_socket(flags: &Flags) -> Result<PathBuf, String> {
+    socket(flags).ok_or_else(|| "cannot resolve home directory: $HOME is not defined".into())
+}
+
+fn install(flags: &Flags) {
+    // A driver that hangs up while we work must not leave half an installation.
+    outpost_sys::signal::ignore_sigpipe();
+    let options = install::Options {
+        cli_dir: flags.cli_dir.clone(),
+        cli_version: flags.cli_version.clone(),
+        cli_url: flags.cli_url.clone(),
+        cli_checksum: flags.cli_checksum.clone(),
+        cli_zst: flags.cli_zst.clone(),
+        cli_keep: flags.cli_keep,
+    };
+    let mut out = std::io::stdout();
+    install::run(&options, VERSION, &mut out);
+    let _nobody_reads = out.flush();
+}

@@ -1,0 +1,271 @@
+//! `-serve`: starts a server in the background, or wakes one that has kept its processes, and returns when it answers.
+
+use super::flags::Flags;
+use super::place::Place;
+use super::settings::Settings;
+use crate::paths::{Dirs, Paths};
+use crate::{roles, serve};
+use outpost_control::client::{CallError, Client};
+use outpost_control::wire::{RelayState, Status, UpgradeBinary, WakeRelay};
+use outpost_keeper::state::{State, StoredEntry};
+use outpost_keeper::{OWN_SLOT, Standing};
+use outpost_relay::words;
+use outpost_sys::file::{self, Open};
+use outpost_sys::spawn::{self, Child, Program, Started};
+use outpost_sys::{epoll::wait_readable, pidfd, signal::Signal};
+use std::ffi::{CStr, CString};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Longer than any token.
+const TOKEN_BYTES_MAX: u64 = 64 * 1024;
+/// How long a server may take to answer, and one that is ending to be gone.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How often we look whether it has.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// The numbers under which the keeper finds what it is given.
+mod given {
+    use std::os::fd::RawFd;
+    pub(super) const STATE: RawFd = 3;
+    pub(super) const BINARY: RawFd = 4;
+    pub(super) const LOCK: RawFd = 5;
+    pub(super) const SOCKET: RawFd = 6;
+    pub(super) const SETTINGS: RawFd = 7;
+}
+
+pub(super) fn serve(flags: &Flags, socket: &Path) -> Result<(), String> {
+    if flags.token_file.is_empty() && flags.token_fd < 0 {
+        return Err("daemonized child requires --token-file or --token-fd".into());
+    }
+    let token = read_token(flags)?;
+    let place = Place::new(socket)?;
+    let root = Dirs::from_environment().resolve()?.state;
+    let state = place.state(&root);
+    let paths = Paths { runtime: state.clone(), state };
+    let deadline = Instant::now() + PATIENCE;
+    let lock = loop {
+        if let Some(lock) = place.try_lock()? {
+            break lock;
+        }
+        if wake(&paths, flags, &token)? {
+            return announce(socket);
+        }
+        if place.is_live() || Instant::now() > deadline {
+            return Err(format!(
+                "listen unix: listen unix {}: bind: address already in use",
+                socket.display()
+            ));
+        }
+        // The one who has it is on its way out, or on its way in.
+        std::thread::sleep(LOOK);
+    };
+    start(flags, &place, &paths, lock, token)?;
+    announce(socket)
+}
+
+fn announce(socket: &Path) -> Result<(), String> {
+    let _nobody_reads = writeln!(io::stdout(), "Claustrum remote server listening on {}", socket.display());
+    Ok(())
+}
+
+/// "The token is read as a line", and its file is gone afterwards.
+fn read_token(flags: &Flags) -> Result<String, String> {
+    let mut bytes = Vec::new();
+    if flags.token_fd >= 0 {
+        let number = i32::try_from(flags.token_fd).unwrap_or(-1);
+        let read = file::inherited(number)
+            .map_err(io::Error::from)
+            .and_then(|fd| File::from(fd).take(TOKEN_BYTES_MAX).read_to_end(&mut bytes));
+        read.map_err(|error| format!("read --token-fd: {}", words::path_error("read", "token-fd", &error)))?;
+    } else {
+        let path = Path::new(&flags.token_file);
+        let name = path.to_string_lossy();
+        let fail = |operation: &str, error: &io::Error| {
+            format!("read --token-file: {}", words::path_error(operation, &name, error))
+        };
+        let file = File::open(path).map_err(|error| fail("open", &error))?;
+        file.take(TOKEN_BYTES_MAX).read_to_end(&mut bytes).map_err(|error| fail("read", &error))?;
+        let _gone = fs::remove_file(path);
+    }
+    while matches!(bytes.last(), Some(b'\n' | b'\r')) {
+        bytes.pop();
+    }
+    if bytes.is_empty() {
+        return Err("the token is empty: nobody could ever authenticate".into());
+    }
+    String::from_utf8(bytes).map_err(|_| "the token is not UTF-8: nobody could ever authenticate".into())
+}
+
+fn start(flags: &Flags, place: &Place, paths: &Paths, lock: OwnedFd, token: String) -> Result<(), String> {
+    paths.create()?;
+    let (listener, bound) = place.bind()?;
+    if let Err(error) = place.write_token(token.as_bytes()) {
+        eprintln!("claustrum: [daemon] failed to persist token: {}", words::io(&error));
+    }
+    let settings = Settings {
+        socket: place.real_socket(),
+        token: token.clone().into_bytes(),
+        metrics_addr: flags.metrics_addr.clone(),
+        keep_children: flags.keep_children,
+        journal_bytes: flags.journal_bytes,
+        bound: Some(bound),
+    };
+    let keeper = start_keeper(place, paths, &lock, &listener.into(), &settings);
+    let answered = keeper.and_then(|keeper| wait_for_answer(place, &keeper, &token));
+    if answered.is_err() {
+        place.unbind(bound);
+        place.remove_token(token.as_bytes());
+    }
+    answered
+}
+
+/// The keeper in a session of its own, with nothing of ours but what it is given.
+fn start_keeper(
+    place: &Place,
+    paths: &Paths,
+    lock: &OwnedFd,
+    listener: &OwnedFd,
+    settings: &Settings,
+) -> Result<Started, String> {
+    let io = |what: &str, error: io::Error| format!("{what}: {}", words::io(&error));
+    let log = place.open_log().map_err(|error| io("open remote-server.log", error))?;
+    let own = StoredEntry {
+        slot: OWN_SLOT,
+        pid: 0,
+        standing: Standing::Running,
+        pidfd: -1,
+        held: vec![
+            (roles::LOCK, given::LOCK),
+            (roles::RELAY_SOCKET, given::SOCKET),
+            (roles::RELAY_SETTINGS, given::SETTINGS),
+        ],
+        report: -1,
+    };
+    let arguments = serve::worker_arguments(paths)?;
+    let state = State { binary: given::BINARY, arguments, worker: None, replaced: false, entries: vec![own] };
+    let prepared = || -> outpost_sys::Result<[OwnedFd; 4]> {
+        Ok([
+            file::sealed_memory("outpost-keeper", &state.encode())?,
+            file::open("/proc/self/exe", Open::Program)?,
+            settings.to_memory()?,
+            file::open("/dev/null", Open::ReadWrite)?,
+        ])
+    };
+    let [state, binary, settings, null] =
+        prepared().map_err(|errno| io("prepare the daemon", errno.into()))?;
+    let number = CString::new(given::STATE.to_string()).unwrap_or_default();
+    let environment = environment();
+    let environment: Vec<&CStr> = environment.iter().map(CString::as_c_str).collect();
+    let descriptors: [(_, RawFd); 8] = [
+        (null.as_fd(), 0),
+        (log.as_fd(), 1),
+        (log.as_fd(), 2),
+        (state.as_fd(), given::STATE),
+        (binary.as_fd(), given::BINARY),
+        (lock.as_fd(), given::LOCK),
+        (listener.as_fd(), given::SOCKET),
+        (settings.as_fd(), given::SETTINGS),
+    ];
+    let started = spawn::spawn(&Child {
+        program: Program::Open(binary.as_fd()),
+        arguments: &[c"outpost", c"keeper", c"--state", &number],
+        environment: &environment,
+        directory: None,
+        standing: spawn::Standing::Session,
+        descriptors: &descriptors,
+        limits: &[],
+        umask: None,
+        oom_score: None,
+        cgroup: None,
+        gate: None,
+    });
+    started.map_err(|failure| format!("daemonize: {}", words::errno(failure.errno)))
+}
+
+/// "CLAUDE_SSH_DAEMON_CHILD=1 … propagates verbatim into process.spawn children"; tokens and markers of the original's
+/// own do not.
+fn environment() -> Vec<CString> {
+    const WITHHELD: [&[u8]; 4] = [
+        b"CLAUDE_RPC_TOKEN=",
+        b"CLAUSTRUM_DAEMON_CHILD=",
+        b"CLAUSTRUM_TOKEN_PIPE=",
+        b"CLAUDE_SSH_DAEMON_CHILD=",
+    ];
+    let mut environment = spawn::own_environment();
+    environment.retain(|entry| !WITHHELD.iter().any(|name| entry.to_bytes().starts_with(name)));
+    environment.push(c"CLAUDE_SSH_DAEMON_CHILD=1".to_owned());
+    environment
+}
+
+/// It serves when it answers, whatever it says.
+fn wait_for_answer(place: &Place, keeper: &Started, token: &str) -> Result<(), String> {
+    let timeout = || format!("timeout waiting for daemon to accept on {}", place.socket.display());
+    let give_up = |reason: String| {
+        let _gone = pidfd::signal(&keeper.pidfd, Signal::TERM);
+        format!("{reason}; see {}", place.log().display())
+    };
+    let mut server = UnixStream::connect(&place.socket).map_err(|_| give_up(timeout()))?;
+    let ping = serde_json::json!({"jsonrpc": "2.0", "id": 1, "method": "server.ping", "auth": token});
+    server.write_all(format!("{ping}\n").as_bytes()).map_err(|_| give_up(timeout()))?;
+    let deadline = Instant::now() + PATIENCE;
+    while !wait_readable(&server, LOOK).unwrap_or(false) {
+        if wait_readable(&keeper.pidfd, Duration::ZERO).unwrap_or(true) {
+            return Err(format!("the daemon ended before it answered; see {}", place.log().display()));
+        }
+        if Instant::now() > deadline {
+            return Err(give_up(timeout()));
+        }
+    }
+    let mut line = String::new();
+    match BufReader::new(server).read_line(&mut line) {
+        Ok(read) if read > 0 => Ok(()),
+        _ => Err(give_up("the daemon closed the connection before it answered".into())),
+    }
+}
+
+/// Has a server that keeps processes serve again; false when there is none to wake.
+fn wake(paths: &Paths, flags: &Flags, token: &str) -> Result<bool, String> {
+    let connect = || Client::connect(&paths.control_socket());
+    let status = || connect().ok()?.call::<Status>("status", &()).ok();
+    let Some(before) = status().filter(|status| status.relay == Some(RelayState::Keeping)) else {
+        return Ok(false);
+    };
+    let lost = |error: CallError| format!("wake the daemon: {error}");
+    if is_other_binary(before.worker_pid) {
+        let path = std::env::current_exe().map_err(|error| words::io(&error))?;
+        let upgrade = UpgradeBinary { path: path.display().to_string() };
+        match connect().map_err(|error| words::io(&error))?.call::<()>("upgrade", &upgrade) {
+            // The one that was asked is gone by the time it could answer.
+            Ok(()) | Err(CallError::Lost(_)) => {}
+            Err(error) => return Err(lost(error)),
+        }
+        let deadline = Instant::now() + PATIENCE;
+        while status().is_none_or(|now| now.worker_pid == before.worker_pid) && Instant::now() < deadline {
+            std::thread::sleep(LOOK);
+        }
+    }
+    let wake = WakeRelay {
+        token: token.to_owned(),
+        metrics_addr: flags.metrics_addr.clone(),
+        keep_children: flags.keep_children,
+    };
+    let mut client = connect().map_err(|error| format!("wake the daemon: {}", words::io(&error)))?;
+    match client.call::<()>("wakeRelay", &wake) {
+        Ok(()) => Ok(true),
+        Err(CallError::Refused(failure)) => Err(failure.message),
+        // Its last process ended just now, and the daemon with it.
+        Err(CallError::Lost(_)) => Ok(false),
+    }
+}
+
+/// Whether the daemon runs another program than this one.
+fn is_other_binary(worker: u32) -> bool {
+    let id = |path: String| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    id(format!("/proc/{worker}/exe")) != id("/proc/self/exe".into())
+}

@@ -1,0 +1,171 @@
+//! What belongs to a relay's socket: the lock and the token beside it, and the directory that holds its processes.
+
+use outpost_relay::words;
+use outpost_sys::file::{self, Open};
+use outpost_sys::{Errno, limits};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fs::{self, Metadata};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// A log larger than this is put aside at the next start.
+const LOG_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// A socket's place in the file system.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// As the user named it.
+    pub(crate) socket: PathBuf,
+    /// Its directory, without links.
+    directory: PathBuf,
+}
+
+/// A file that was ours when we made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SocketId {
+    device: u64,
+    inode: u64,
+}
+
+impl SocketId {
+    fn of(found: &Metadata) -> SocketId {
+        SocketId { device: found.dev(), inode: found.ino() }
+    }
+}
+
+impl Place {
+    pub(crate) fn new(socket: &Path) -> Result<Place, String> {
+        let parent =
+            socket.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let directory = parent.canonicalize().map_err(|error| bind_error(socket, &error))?;
+        if socket.file_name().is_none() {
+            return Err(bind_error(socket, &Errno::INVAL.into()));
+        }
+        Ok(Place { socket: socket.to_owned(), directory })
+    }
+
+    fn name(&self) -> &std::ffi::OsStr {
+        self.socket.file_name().unwrap_or_default()
+    }
+
+    /// The socket without links in its directory: the same for whoever means the same socket.
+    pub(crate) fn real_socket(&self) -> PathBuf {
+        self.directory.join(self.name())
+    }
+
+    fn beside(&self, suffix: &str) -> PathBuf {
+        let mut name = self.name().to_owned();
+        name.push(suffix);
+        self.directory.join(name)
+    }
+
+    pub(crate) fn lock(&self) -> PathBuf {
+        self.beside(".lock")
+    }
+
+    pub(crate) fn token(&self) -> PathBuf {
+        self.directory.join("daemon.token")
+    }
+
+    pub(crate) fn log(&self) -> PathBuf {
+        self.directory.join("remote-server.log")
+    }
+
+    /// Where the processes of this socket are recorded. The name has a fixed length, so that a socket fits below it.
+    pub(crate) fn state(&self, root: &Path) -> PathBuf {
+        let digest = Sha256::digest(self.real_socket().as_os_str().as_bytes());
+        let name: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        root.join("relay").join(name)
+    }
+
+    /// The lock; none while another daemon has it.
+    pub(crate) fn try_lock(&self) -> Result<Option<OwnedFd>, String> {
+        let path = self.lock();
+        let fail = |errno: Errno| format!("{}: {}", path.display(), words::errno(errno));
+        let lock = file::open(&path, Open::Create).map_err(fail)?;
+        Ok(file::try_lock(&lock).map_err(fail)?.then_some(lock))
+    }
+
+    /// Whether somebody answers there.
+    pub(crate) fn is_live(&self) -> bool {
+        UnixStream::connect(&self.socket).is_ok()
+    }
+
+    /// Binds the socket. The caller has the lock; a socket that nobody listens on is a leftover and is replaced, anything
+    /// else in the way is left alone.
+    pub(crate) fn bind(&self) -> Result<(UnixListener, SocketId), String> {
+        let fail = |error: &io::Error| bind_error(&self.socket, error);
+        let real = self.real_socket();
+        if let Ok(found) = fs::symlink_metadata(&real) {
+            let refused = found.file_type().is_socket()
+                && UnixStream::connect(&real)
+                    .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+            if !refused {
+                return Err(fail(&Errno::ADDRINUSE.into()));
+            }
+            fs::remove_file(&real).map_err(|error| fail(&error))?;
+        }
+        // "created mode 0600 (owner only)", from its first moment on.
+        let before = limits::set_umask(0o177);
+        let bound = UnixListener::bind(&self.socket);
+        limits::set_umask(before);
+        let listener = bound.map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidInput => fail(&Errno::INVAL.into()),
+            _ => fail(&error),
+        })?;
+        let found = fs::symlink_metadata(&real).map_err(|error| fail(&error))?;
+        Ok((listener, SocketId::of(&found)))
+    }
+
+    /// Removes the socket if it is still the one that was bound.
+    pub(crate) fn unbind(&self, bound: SocketId) {
+        let real = self.real_socket();
+        if fs::symlink_metadata(&real).is_ok_and(|found| SocketId::of(&found) == bound) {
+            let _gone = fs::remove_file(&real);
+        }
+    }
+
+    /// Leaves the token beside the socket, for clients that come back.
+    pub(crate) fn write_token(&self, token: &[u8]) -> io::Result<()> {
+        let temporary = self.directory.join(format!("daemon.token-{}", std::process::id()));
+        let written = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&temporary)
+            .and_then(|mut file| file.write_all(token))
+            .and_then(|()| fs::rename(&temporary, self.token()));
+        if written.is_err() {
+            let _not_there = fs::remove_file(&temporary);
+        }
+        written
+    }
+
+    /// Removes the token file if it still says what we wrote.
+    pub(crate) fn remove_token(&self, token: &[u8]) {
+        let same = file::open(self.token(), Open::Read)
+            .and_then(|file| file::read_whole(&file, 1024 * 1024))
+            .is_ok_and(|found| found == token);
+        if same {
+            let _gone = fs::remove_file(self.token());
+        }
+    }
+
+    /// The log, for appending; never through a link. A large one from before is put aside.
+    pub(crate) fn open_log(&self) -> io::Result<OwnedFd> {
+        let path = self.log();
+        if fs::symlink_metadata(&path).is_ok_and(|found| found.is_file() && found.len() > LOG_BYTES_MAX) {
+            fs::rename(&path, self.directory.join("remote-server.log.old"))?;
+        }
+        Ok(file::open(&path, Open::Append)?)
+    }
+}
+
+fn bind_error(socket: &Path, error: &io::Error) -> String {
+    format!("listen unix: listen unix {}: bind: {}", socket.display(), words::io(error))
+}

@@ -1,0 +1,32 @@
+//! `-stop`: asks a server to shut down. Whatever goes wrong is none of the caller's concern.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long the server may take to close the connection.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// "a missing or unreachable daemon is a silent no-op … Only a live daemon's response (if any) is echoed to stdout."
+pub(super) fn stop(socket: &Path) {
+    let Ok(mut server) = UnixStream::connect(socket) else { return };
+    let token = std::env::var("CLAUDE_RPC_TOKEN").unwrap_or_default();
+    let request = serde_json::json!({"jsonrpc": "2.0", "id": 1, "method": "server.shutdown", "auth": token});
+    let asked = server
+        .set_read_timeout(Some(PATIENCE))
+        .and_then(|()| server.write_all(format!("{request}\n").as_bytes()));
+    if asked.is_err() {
+        return;
+    }
+    let mut reply = Vec::new();
+    let mut piece = [0; 4096];
+    // One line is all it may say.
+    while !reply.contains(&b'\n') {
+        match server.read(&mut piece) {
+            Ok(0) | Err(_) => break,
+            Ok(read) => reply.extend_from_slice(piece.get(..read).unwrap_or_default()),
+        }
+    }
+    let _nobody_reads = std::io::stdout().write_all(&reply);
+}

@@ -1,0 +1,181 @@
+//! The relay face in the worker: begins with what the keeper holds for it, ends with or without its processes.
+
+use crate::relay::{Place, Settings, VERSION};
+use crate::roles;
+use outpost_control::wire::{RelayState, WakeRelay};
+use outpost_engine::{Config, Engine, Process};
+use outpost_relay::{Relay, serve};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener as StdListener;
+use std::path::Path;
+use std::sync::Arc;
+use tokio::net::UnixListener;
+use tokio::sync::mpsc;
+
+/// The most one process's journal may have, if the disk has plenty, and what all may have together.
+const PROCESS_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
+const HOST_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;
+
+/// "The replay buffer retains frames for the life of the process": as much as was asked for, or as a disk can bear.
+pub(crate) fn limit_journals(config: &mut Config, settings: &Settings) {
+    let free = outpost_sys::file::free_bytes(&config.state_dir).unwrap_or(u64::MAX);
+    config.host_bytes_max = HOST_BYTES_MAX.max(settings.journal_bytes).min(free / 2);
+    config.process_bytes_max = match settings.journal_bytes {
+        0 => PROCESS_BYTES_MAX.min(free / 4),
+        bytes => bytes,
+    };
+}
+
+pub(crate) struct RelayFace {
+    engine: Engine,
+    settings: Settings,
+    serving: Option<Serving>,
+}
+
+struct Serving {
+    relay: Arc<Relay>,
+    stops: mpsc::Receiver<()>,
+}
+
+impl RelayFace {
+    /// Goes on as the worker before us did: serving, or keeping processes for who comes next.
+    pub(crate) fn resume(
+        engine: &Engine,
+        settings: Settings,
+        socket: Option<OwnedFd>,
+    ) -> Result<RelayFace, String> {
+        let mut face = RelayFace { engine: engine.clone(), settings, serving: None };
+        if let Some(socket) = socket.filter(|_| face.settings.bound.is_some()) {
+            face.begin(StdListener::from(socket))?;
+        }
+        Ok(face)
+    }
+
+    pub(crate) fn state(&self) -> RelayState {
+        if self.serving.is_some() { RelayState::Serving } else { RelayState::Keeping }
+    }
+
+    fn begin(&mut self, listener: StdListener) -> Result<(), String> {
+        let text = |error: std::io::Error| error.to_string();
+        listener.set_nonblocking(true).map_err(text)?;
+        let listener = UnixListener::from_std(listener).map_err(text)?;
+        let config = outpost_relay::Config {
+            token: self.settings.token.clone(),
+            version: VERSION.into(),
+            environment: std::env::vars_os().collect(),
+            home: std::env::home_dir(),
+        };
+        let (relay, stops) = Relay::new(self.engine.clone(), config);
+        relay.begin();
+        if !self.settings.metrics_addr.is_empty() {
+            tokio::spawn(serve_metrics(self.settings.metrics_addr.clone(), relay.clone()));
+        }
+        tokio::spawn(serve(listener, relay.clone()));
+        self.serving = Some(Serving { relay, stops });
+        Ok(())
+    }
+
+    /// Waits until there is a reason to stop: a client has asked for it, or, while nobody is served, nothing is left to
+    /// keep.
+    pub(crate) async fn asked(&mut self) {
+        match &mut self.serving {
+            Some(serving) => {
+                serving.stops.recv().await;
+            }
+            None => {
+                for process in self.running().await {
+                    let _gone = process.finished().await;
+                }
+            }
+        }
+    }
+
+    async fn running(&self) -> Vec<Process> {
+        let mut processes = self.engine.list().await;
+        processes.retain(|process| process.status().exit().is_none());
+        processes
+    }
+
+    /// Stops serving: nobody finds the socket any more, and who is connected is not any more. True when nobody was
+    /// served, so that what was kept for the next daemon stays.
+    pub(crate) fn withdraw(&mut self) -> bool {
+        let Some(serving) = self.serving.take() else { return true };
+        if let (Ok(place), Some(bound)) = (self.place(), self.settings.bound) {
+            place.unbind(bound);
+            place.remove_token(&self.settings.token);
+        }
+        serving.relay.close();
+        false
+    }
+
+    fn place(&self) -> Result<Place, String> {
+        Place::new(&self.settings.socket)
+    }
+
+    /// "-keep-children: … tears down the listener and client connections but leaves spawned children running". True when
+    /// there are some, so that the daemon stays for them.
+    pub(crate) async fn keep_children(&mut self) -> bool {
+        self.withdraw();
+        let running = self.running().await.len();
+        if !self.settings.keep_children || running == 0 {
+            return false;
+        }
+        tracing::info!(
+            "[Server] -keep-children: leaving {running} running child process(es) alive across shutdown"
+        );
+        self.settings.bound = None;
+        self.settings.token.clear();
+        if let Err(reason) = self.hand_over(None).await {
+            tracing::error!(%reason, "a worker that comes after this one may serve again");
+        }
+        true
+    }
+
+    /// Gives the keeper what the next worker must know.
+    async fn hand_over(&self, socket: Option<OwnedFd>) -> Result<(), String> {
+        let settings = self.settings.to_memory().map_err(|errno| errno.to_string())?;
+        let text = |error: outpost_engine::Error| error.to_string();
+        match socket {
+            Some(socket) => self.engine.hold(roles::RELAY_SOCKET, socket).await.map_err(text)?,
+            None => self.engine.release(roles::RELAY_SOCKET).await.map_err(text)?,
+        }
+        self.engine.hold(roles::RELAY_SETTINGS, settings).await.map_err(text)
+    }
+
+    /// Serves again, with another token.
+    pub(crate) async fn wake(&mut self, wake: WakeRelay) -> Result<(), String> {
+        if self.serving.is_some() {
+            let socket = self.settings.socket.display();
+            return Err(format!("listen unix: listen unix {socket}: bind: address already in use"));
+        }
+        let place = self.place()?;
+        let (listener, bound) = place.bind()?;
+        self.settings.token = wake.token.into_bytes();
+        self.settings.metrics_addr = wake.metrics_addr;
+        self.settings.keep_children = wake.keep_children;
+        self.settings.bound = Some(bound);
+        if let Err(error) = place.write_token(&self.settings.token) {
+            tracing::warn!("[daemon] failed to persist token: {error}");
+        }
+        let copy = listener.try_clone().map_err(|error| error.to_string())?;
+        self.hand_over(Some(copy.into())).await?;
+        self.begin(listener)
+    }
+
+    /// After everything has ended in order: the next daemon on this socket begins with nothing.
+    pub(crate) fn erase(state: &Path) {
+        if let Err(error) = std::fs::remove_dir_all(state) {
+            tracing::warn!(%error, "records of processes are left behind in {}", state.display());
+        }
+    }
+}
+
+async fn serve_metrics(address: String, relay: Arc<Relay>) {
+    match tokio::net::TcpListener::bind(&address).await {
+        Ok(listener) => {
+            tracing::info!("[Server] metrics: serving Prometheus counters on {address}/metrics");
+            outpost_relay::serve_metrics(listener, relay).await;
+        }
+        Err(error) => tracing::error!("[Server] metrics: listen {address}: {error}"),
+    }
+}

@@ -1,0 +1,238 @@
+//! One connection: reads requests, checks them in the contract's order, and gives each to its method.
+
+use crate::follow::Followers;
+use crate::input::Inputs;
+use crate::methods;
+use crate::server::Relay;
+use crate::wire::{
+    Failure, INVALID_REQUEST, Id, LINE_BYTES, METHOD, Outcome, PARSE, Request, UNAUTHORIZED, append_reply,
+};
+use outpost_wire::{Line, Lines, Outbox};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use tokio::net::UnixStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// What the requests under way on one connection may weigh together; who sends more waits.
+const WEIGHT_MAX: u32 = 16 * 1024 * 1024;
+/// A request weighs its bytes, and never less than this: so there are at most 1,024 of them.
+const WEIGHT_MIN: u32 = 16 * 1024;
+/// Replies that are ready together are sent together, up to about this much.
+const TOGETHER_BYTES: usize = 64 * 1024;
+/// Lines that are handled before others have a turn.
+const IN_A_ROW_MAX: u32 = 256;
+/// How often a connection that only listens is looked at: nothing tells us that its peer has gone.
+const PEER_LOOK: Duration = Duration::from_secs(1);
+/// Requests without a valid token that are logged on one connection.
+const STRANGERS_LOGGED: u32 = 10;
+
+/// A connection, for its requests.
+pub(crate) struct Connection {
+    pub(crate) relay: Arc<Relay>,
+    pub(crate) outbox: Outbox,
+    pub(crate) followers: Followers,
+    pub(crate) inputs: Inputs,
+    weight: Arc<Semaphore>,
+    strangers: AtomicU32,
+}
+
+/// A request under way: its place, its id, when it came, and which group of methods it belongs to.
+pub(crate) struct Pending {
+    pub(crate) connection: Arc<Connection>,
+    id: Id,
+    since: Instant,
+    namespace: &'static str,
+    _weight: OwnedSemaphorePermit,
+}
+
+impl Pending {
+    pub(crate) async fn reply(self, outcome: Outcome) {
+        let _peer_gone = self.connection.outbox.send(|out| self.append_reply(out, &outcome)).await;
+    }
+
+    pub(crate) fn append_reply(&self, out: &mut Vec<u8>, outcome: &Outcome) {
+        append_reply(out, &self.id, outcome);
+        self.connection.relay.metrics.answered(self.namespace, self.since.elapsed());
+    }
+}
+
+/// What becomes of a request after it was looked at.
+enum Verdict {
+    /// The answer is known already.
+    Answer(Id, Outcome),
+    /// A method works on it.
+    Underway,
+    /// The daemon is to stop, and says nothing.
+    Shutdown,
+}
+
+pub(crate) async fn serve(stream: UnixStream, relay: Arc<Relay>) {
+    match outpost_sys::message::peer_uid(&stream) {
+        Ok(uid) if uid == outpost_sys::limits::effective_uid() || uid == 0 => {}
+        other => return tracing::warn!(?other, "[Server] a connection of another user was turned away"),
+    }
+    relay.metrics.connected();
+    tracing::debug!("[Server] New connection from: @");
+    let (reader, writer) = stream.into_split();
+    let (outbox, writing) = Outbox::new(writer);
+    let writing = tokio::spawn(writing);
+    let connection = Arc::new(Connection {
+        relay: relay.clone(),
+        outbox: outbox.clone(),
+        followers: Followers::default(),
+        inputs: Inputs::default(),
+        weight: Arc::new(Semaphore::new(WEIGHT_MAX as usize)),
+        strangers: AtomicU32::new(0),
+    });
+    let mut lines = Lines::new(reader, LINE_BYTES);
+    tokio::select! {
+        () = connection.read(&mut lines) => {}
+        () = outbox.closed() => {}
+        () = relay.closing() => {}
+    }
+    outbox.close();
+    connection.followers.end_all();
+    let _ended = writing.await;
+    relay.metrics.disconnected();
+    tracing::debug!("[Server] Connection closed: @");
+}
+
+impl Connection {
+    async fn read(self: &Arc<Connection>, lines: &mut Lines<tokio::net::unix::OwnedReadHalf>) {
+        let mut replies = Vec::new();
+        let mut in_a_row = 0;
+        loop {
+            let (line, last) = match lines.next().await {
+                Ok(Line::Whole(line)) => (line, false),
+                // The original serves a last line without its newline, too.
+                Ok(Line::Cut(line)) => (line, true),
+                Ok(Line::TooLong) => break,
+                Ok(Line::End) => return self.linger(lines).await,
+                Err(_) => return,
+            };
+            // Lines end as the original's reader has it: with or without a carriage return.
+            let line = line.strip_suffix(b"\r").unwrap_or(line);
+            if !line.is_empty() {
+                match self.handle(line).await {
+                    Verdict::Answer(id, outcome) => append_reply(&mut replies, &id, &outcome),
+                    Verdict::Underway => {}
+                    Verdict::Shutdown => return self.relay.ask_to_stop(),
+                }
+            }
+            in_a_row += 1;
+            if last || replies.len() > TOGETHER_BYTES || !lines.has_line() {
+                if !replies.is_empty() && self.outbox.send(|out| out.append(&mut replies)).await.is_err() {
+                    return;
+                }
+            }
+            if in_a_row >= IN_A_ROW_MAX {
+                in_a_row = 0;
+                tokio::task::yield_now().await;
+            }
+            if last {
+                return self.linger(lines).await;
+            }
+        }
+        // "1048576+ closes the connection with no reply"; requests before it are answered first.
+        self.finish_requests().await;
+    }
+
+    /// Waits until all requests have been answered and the peer has taken the answers.
+    async fn finish_requests(&self) {
+        let _all = self.weight.acquire_many(WEIGHT_MAX).await;
+        self.outbox.drained().await;
+    }
+
+    /// The peer says nothing more. It may still listen: what it asked for is answered, and processes it follows are
+    /// streamed to their ends.
+    async fn linger(&self, lines: &Lines<tokio::net::unix::OwnedReadHalf>) {
+        let gone = async {
+            while !outpost_sys::message::peer_is_gone(lines.reader().as_ref()) {
+                tokio::time::sleep(PEER_LOOK).await;
+            }
+        };
+        let done = async {
+            self.finish_requests().await;
+            self.followers.all_ended().await;
+            self.outbox.drained().await;
+        };
+        tokio::select! {
+            () = gone => {}
+            () = done => {}
+        }
+    }
+
+    /// "A request is checked in the order parse → auth → version → method → params".
+    async fn handle(self: &Arc<Connection>, line: &[u8]) -> Verdict {
+        let Some(request) = Request::parse(line) else {
+            return Verdict::Answer(Id::null(), Err(Failure::new(PARSE, "Parse error")));
+        };
+        let refuse = |code, message: String| Verdict::Answer(request.id(), Err(Failure::new(code, message)));
+        if !self.relay.is_authentic(&request.auth) {
+            self.log_stranger(&request);
+            return refuse(UNAUTHORIZED, "Unauthorized: invalid or missing auth token".into());
+        }
+        if !request.has_version_2() {
+            return refuse(INVALID_REQUEST, "Invalid JSON-RPC version".into());
+        }
+        let method: &str = &request.method;
+        let Some((namespace, name)) = method.split_once('.') else {
+            return refuse(METHOD, format!("Invalid method format: {method}"));
+        };
+        let namespace = match namespace {
+            "server" => match name {
+                "shutdown" => return Verdict::Shutdown,
+                _ => match methods::server::call(&self.relay, name) {
+                    Some(result) => {
+                        self.relay.metrics.answered("server", Duration::ZERO);
+                        return Verdict::Answer(request.id(), Ok(result));
+                    }
+                    None => return refuse(METHOD, format!("Unknown method: {method}")),
+                },
+            },
+            "files" => "files",
+            "git" => "git",
+            "process" => "process",
+            _ => return refuse(METHOD, format!("Unknown namespace: {namespace}")),
+        };
+        let known = match namespace {
+            "files" => methods::files::is_method(name),
+            "git" => methods::git::is_method(name),
+            _ => methods::process::is_method(name),
+        };
+        if !known {
+            return refuse(METHOD, format!("Unknown method: {method}"));
+        }
+        let weight = u32::try_from(line.len()).unwrap_or(WEIGHT_MAX).clamp(WEIGHT_MIN, WEIGHT_MAX);
+        let Ok(weight) = self.weight.clone().acquire_many_owned(weight).await else {
+            return Verdict::Underway;
+        };
+        let pending = Pending {
+            connection: self.clone(),
+            id: request.id(),
+            since: Instant::now(),
+            namespace,
+            _weight: weight,
+        };
+        let refused = match namespace {
+            "files" => methods::files::begin(name, &request, pending),
+            "git" => methods::git::begin(name, &request, pending),
+            _ => methods::process::begin(name, &request, pending).await,
+        };
+        match refused {
+            Ok(()) => Verdict::Underway,
+            Err(failure) => Verdict::Answer(request.id(), Err(failure)),
+        }
+    }
+
+    /// What a stranger sends does not reach the terminal of who reads the log, and does not fill the disk.
+    fn log_stranger(&self, request: &Request<'_>) {
+        if self.strangers.fetch_add(1, Ordering::Relaxed) < STRANGERS_LOGGED {
+            let method: String = request.method.chars().take(100).collect();
+            let id: String = request.id().text().chars().take(100).collect();
+            let (method, id) = (method.escape_debug(), id.escape_debug());
+            tracing::warn!("[Server] Unauthorized request: method={method}, id={id}");
+        }
+    }
+}

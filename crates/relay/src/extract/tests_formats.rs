@@ -1,0 +1,262 @@
+//! The formats: long names in every dialect, old tars, sparse files, gzip members; and everything cut short or damaged.
+
+use super::*;
+
+fn record(key: &str, value: &str) -> Vec<u8> {
+    let body = format!(" {key}={value}\n");
+    let mut length = body.len();
+    while length != body.len() + length.to_string().len() {
+        length = body.len() + length.to_string().len();
+    }
+    format!("{length}{body}").into_bytes()
+}
+
+/// An extended header with these records.
+fn pax(records: &[(&str, &str)]) -> Vec<u8> {
+    let bytes: Vec<u8> = records.iter().flat_map(|(key, value)| record(key, value)).collect();
+    entry(b'x', b"PaxHeaders/x", &bytes)
+}
+
+fn long(of: &str) -> String {
+    format!("{}/{of}", vec!["a-rather-long-name"; 12].join("/"))
+}
+
+#[test]
+fn long_names_arrive_in_every_dialect() {
+    let mut builder = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(1);
+    builder.append_data(&mut header, long("gnu"), &b"1"[..]).unwrap();
+    builder.append_pax_extensions([("path", long("pax").as_bytes())]).unwrap();
+    let mut header = tar::Header::new_ustar();
+    header.set_size(1);
+    header.set_mode(0o644);
+    header.set_cksum();
+    header.set_path("short").unwrap();
+    header.set_cksum();
+    builder.append(&header, &b"2"[..]).unwrap();
+    let mut header = tar::Header::new_ustar();
+    header.set_size(1);
+    // Name and prefix of ustar.
+    header.set_path(&long("ustar")[20..]).unwrap();
+    header.set_cksum();
+    builder.append(&header, &b"3"[..]).unwrap();
+    let scene = Scene::new();
+    assert_eq!(scene.extract(&gzip(&builder.into_inner().unwrap())), success(3));
+    for (name, content) in [(long("gnu"), b"1"), (long("pax"), b"2"), (long("ustar")[20..].to_owned(), b"3")]
+    {
+        assert_eq!(fs::read(scene.path("dest").join(name)).unwrap(), content);
+    }
+}
+
+#[test]
+fn a_long_name_is_checked_like_a_short_one() {
+    let scene = Scene::new();
+    let out = "a/../../x".to_owned() + &"/y".repeat(100);
+    let gnu = [entry(b'L', b"././@LongLink", &[out.as_bytes(), b"\0"].concat()), file("fine", "1")];
+    assert_eq!(scene.extract(&archive(&gnu)), failure(0, format!("unsafe path in archive: {out}")));
+    let by_pax = [pax(&[("path", &out)]), file("fine", "1")];
+    assert_eq!(scene.extract(&archive(&by_pax)), failure(0, format!("unsafe path in archive: {out}")));
+    let sparse = [("GNU.sparse.name", "../x"), ("GNU.sparse.major", "0"), ("GNU.sparse.minor", "1")];
+    let map = [("GNU.sparse.numblocks", "0"), ("GNU.sparse.realsize", "0")];
+    let by_map = [pax(&[sparse.as_slice(), &map].concat()), file("fine", "")];
+    assert_eq!(scene.extract(&archive(&by_map)), failure(0, "unsafe path in archive: ../x"));
+    let both = [pax(&[("path", "../x")]), entry(b'L', b"l", b"fine\0"), file("../y", "1")];
+    assert_eq!(scene.extract(&archive(&both)), success(1), "the name that counts is what is checked");
+}
+
+#[test]
+fn a_global_header_is_an_entry_of_its_own_as_in_the_original() {
+    let scene = Scene::new();
+    let bytes = archive(&[entry(b'g', b"pax_global_header", &record("comment", "x")), file("f", "1")]);
+    assert_eq!(scene.extract(&bytes), failure(0, "unsupported tar entry type g: pax_global_header"));
+}
+
+#[test]
+fn a_size_in_records_counts() {
+    let scene = Scene::new();
+    let mut header = tar::Header::new_ustar();
+    header.set_path("f").unwrap();
+    header.set_size(0);
+    let bytes = archive(&[pax(&[("size", "3")]), sealed(header, b"abc"), file("g", "2")]);
+    assert_eq!(scene.extract(&bytes), success(2));
+    assert_eq!(scene.found(), [".synced 600", "f 600 abc", "g 600 2"]);
+}
+
+#[test]
+fn old_tars_and_signed_checksums_are_read() {
+    let old = |name: &[u8], content: &[u8], signed: bool| {
+        let mut header = tar::Header::new_old();
+        header.as_old_mut().name[..name.len()].copy_from_slice(name);
+        header.set_size(content.len() as u64);
+        let mut bytes = sealed(header, content);
+        if signed {
+            let sum = |byte: u8| i64::from(byte.cast_signed());
+            let head = bytes[..148].iter().chain(b"        ").chain(&bytes[156..512]).map(|&byte| sum(byte));
+            let sum = format!("{:06o}\0 ", head.sum::<i64>());
+            bytes[148..156].copy_from_slice(sum.as_bytes());
+        }
+        bytes
+    };
+    let scene = Scene::new();
+    let bytes = [old(b"d/", b"", false), old(b"d/f", b"1", false), old("d/é".as_bytes(), b"2", true)];
+    assert_eq!(scene.extract(&archive(&bytes)), success(2));
+    assert_eq!(scene.found(), [".synced 600", "d/ 700", "d/f 600 1", "d/é 600 2"]);
+}
+
+#[test]
+fn sparse_files_of_all_three_forms_unpack_with_their_holes() {
+    let content = format!("\0\0\0ab{}cd\0", "\0".repeat(5));
+    let sizes = [("GNU.sparse.name", "holes"), ("GNU.sparse.size", "13")];
+    let first = pax(&[
+        sizes.as_slice(),
+        &[("GNU.sparse.numblocks", "2"), ("GNU.sparse.offset", "3"), ("GNU.sparse.numbytes", "2")],
+        &[("GNU.sparse.offset", "10"), ("GNU.sparse.numbytes", "2")],
+    ]
+    .concat());
+    let second =
+        pax(&[sizes.as_slice(), &[("GNU.sparse.numblocks", "2"), ("GNU.sparse.map", "3,2,10,2")]].concat());
+    let third = pax(&[
+        ("GNU.sparse.major", "1"),
+        ("GNU.sparse.minor", "0"),
+        ("GNU.sparse.name", "holes"),
+        ("GNU.sparse.realsize", "13"),
+    ]);
+    let mapped = [format!("{:\0<512}", "2\n3\n2\n10\n2\n"), "abcd".to_owned()].concat();
+    for (header, stored) in [(first, "abcd"), (second, "abcd"), (third, mapped.as_str())] {
+        let scene = Scene::new();
+        let bytes = archive(&[header, file("GNUSparseFile.1/holes", stored), file("after", "1")]);
+        assert_eq!(scene.extract(&bytes), success(2));
+        assert_eq!(
+            scene.found(),
+            [".synced 600".to_owned(), "after 600 1".to_owned(), format!("holes 600 {content}")]
+        );
+    }
+}
+
+#[test]
+fn a_hole_counts_as_what_it_reads_as_and_a_map_must_fit_its_content() {
+    let sparse = |size: &str, map: &str, stored: &str| {
+        let count = map.split(',').count() / 2;
+        let header = [
+            ("GNU.sparse.size", size),
+            ("GNU.sparse.numblocks", &count.to_string()),
+            ("GNU.sparse.map", map),
+        ];
+        archive(&[pax(&header), file("f", stored)])
+    };
+    let scene = Scene::new();
+    let cases = [
+        (sparse("9223372036854775807", "9223372036854775806,1", "x"), "extraction size limit exceeded"),
+        (sparse("9223372036854775807", "0,1", "x"), "extraction size limit exceeded"),
+        (sparse("10", "0,1,5,5", "x"), "archive/tar: sparse file references non-existent data"),
+        (sparse("10", "0,1", "xy"), "archive/tar: sparse file contains unreferenced data"),
+        (sparse("10", "0,11", "x"), "gzip: archive/tar: invalid tar header"),
+        (sparse("-1", "0,1", "x"), "gzip: archive/tar: invalid tar header"),
+    ];
+    for (bytes, text) in cases {
+        assert_eq!(scene.extract(&bytes), failure(0, text));
+    }
+}
+
+#[test]
+fn members_of_gzip_are_read_through_and_what_follows_the_end_is_ignored() {
+    let whole = tar(&[file("a", "1"), file("b", "2")]);
+    let (front, back) = whole.split_at(700);
+    let scene = Scene::new();
+    assert_eq!(scene.extract(&[gzip(front), gzip(b""), gzip(back)].concat()), success(2));
+    let garbage = b"garbage that is no tar".repeat(100_000);
+    assert_eq!(scene.extract(&gzip(&[&whole[..], &garbage].concat())), success(2));
+    assert_eq!(scene.extract(&[&gzip(&whole)[..], &garbage].concat()), success(2));
+    assert_eq!(scene.extract(&[&gzip(&whole)[..], b"x"].concat()), success(2));
+    assert_eq!(scene.extract(&[gzip(&whole), gzip(b"more")].concat()), success(2));
+    let between = [gzip(front), b"garbage, ten bytes or more".to_vec(), gzip(back)].concat();
+    assert_eq!(scene.extract(&between), failure(1, "gzip: gzip: invalid header"));
+}
+
+#[test]
+fn a_file_that_is_no_gzip_leaves_the_destination() {
+    let good = gzip(b"");
+    let with_flags = |flags: u8, rest: &[u8]| [&good[..3], &[flags], &good[4..10], rest].concat();
+    let cases = [
+        (vec![], "gzip: EOF"),
+        (b"x".to_vec(), "gzip: unexpected EOF"),
+        (good[..9].to_vec(), "gzip: unexpected EOF"),
+        (b"this is plain text".to_vec(), "gzip: gzip: invalid header"),
+        (tar(&[file("f", "1")]), "gzip: gzip: invalid header"),
+        (b"\x1f\x8b\x07\0\0\0\0\0\0\0\0\0".to_vec(), "gzip: gzip: invalid header"),
+        (with_flags(8, b"name without an end"), "gzip: unexpected EOF"),
+        (with_flags(4, b"\xff\xffshort"), "gzip: unexpected EOF"),
+        (with_flags(2, b"\0\0"), "gzip: gzip: invalid header"),
+    ];
+    for (bytes, text) in cases {
+        let scene = Scene::new();
+        assert_eq!(scene.extract(&bytes), failure(0, text));
+        assert!(scene.path("dest/old/file").exists());
+    }
+}
+
+#[test]
+fn a_stream_that_is_cut_or_damaged_says_where() {
+    let scene = Scene::new();
+    let noise: String =
+        (0..200_000_u32).map(|n| char::from(b'!' + (n.wrapping_mul(n) >> 7) as u8 % 90)).collect();
+    let whole = gzip(&tar(&[file("a", "1"), file("noise", &noise)]));
+    let middle = whole.len() / 2;
+    assert_eq!(scene.extract(&whole), success(2));
+    assert_eq!(scene.extract(&whole[..middle]), failure(1, "unexpected EOF"));
+    for cut in [11, whole.len() - 8, whole.len() - 1] {
+        let found = scene.extract(&whole[..cut]);
+        assert_eq!(found.error.as_deref(), Some("gzip: unexpected EOF"), "{cut} of {}", whole.len());
+        assert!(!scene.path("dest/.synced").exists());
+    }
+    let mut wrong = whole.clone();
+    let sum = wrong.len() - 8;
+    wrong[sum] ^= 1;
+    assert_eq!(scene.extract(&wrong), failure(2, "gzip: gzip: invalid checksum"));
+    let mut corrupt = whole.clone();
+    corrupt[10] |= 0b110;
+    let found = scene.extract(&corrupt).error.unwrap();
+    assert!(found.starts_with("gzip: flate: corrupt input before offset "), "{found}");
+    assert_eq!(scene.extract(&gzip(&file("a", "12345")[..514])), failure(0, "unexpected EOF"));
+    assert_eq!(scene.extract(&gzip(&file("a", "1")[..300])), failure(0, "gzip: unexpected EOF"));
+}
+
+#[test]
+fn headers_that_are_not_valid_are_refused() {
+    let scene = Scene::new();
+    let changed = |at: usize, byte: u8, seal: bool| {
+        let mut header = tar::Header::new_ustar();
+        header.set_path("f").unwrap();
+        header.set_size(1);
+        header.set_cksum();
+        header.as_mut_bytes()[at] = byte;
+        let bytes = if seal { sealed(header, b"1") } else { [header.as_bytes(), &[0; 512][..]].concat() };
+        archive(&[bytes])
+    };
+    let mut after_zeros = vec![0; 512];
+    after_zeros.extend(file("f", "1"));
+    let records = |bytes: &[u8]| archive(&[entry(b'x', b"x", bytes), file("f", "1")]);
+    let cases = [
+        gzip(&[1; 512]),
+        changed(0, b'g', false),
+        changed(100, b'x', true),
+        changed(124, 0xff, true),
+        changed(124, b'9', true),
+        changed(329, b'-', true),
+        gzip(&after_zeros),
+        records(b"x"),
+        records(b"99 path=f\n"),
+        records(b"10 path=\0f\n"),
+        records(b"11 size=-1\n\n"),
+        records(b"12 size=1x2\n"),
+    ];
+    for (at, bytes) in cases.iter().enumerate() {
+        assert_eq!(scene.extract(bytes), failure(0, "gzip: archive/tar: invalid tar header"), "case {at}");
+    }
+    assert_eq!(
+        scene.extract(&changed(329, b'7', true)),
+        success(1),
+        "the changes themselves are not what is wrong"
+    );
+}

@@ -1,0 +1,151 @@
+//! Tests that need a process of their own: one with a full disk, one whose memory is measured.
+//!
+//! Each runs this test binary again for one of the ignored tests.
+
+use super::testkit::{CLI, Place, Server, noise, packed, respond, sha256};
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::process::Command;
+
+const DISK: &str = "OUTPOST_TEST_INSTALL_DISK";
+
+fn this_test(name: &str) -> [String; 4] {
+    let program = std::env::current_exe().unwrap().to_str().unwrap().to_owned();
+    [program, "--ignored".to_owned(), "--exact".to_owned(), format!("{}::{name}", module())]
+}
+
+/// As the test harness names it: without the crate.
+fn module() -> &'static str {
+    module_path!().split_once("::").unwrap().1
+}
+
+/// Runs a test and makes sure that it was there to be run.
+fn passes(command: &mut Command) {
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("1 passed"), "{text}");
+}
+
+#[test]
+fn a_full_disk_is_called_so_and_nothing_is_left_on_it() {
+    let is_root = outpost_sys::limits::effective_uid() == 0;
+    let own_users = if is_root { [].as_slice() } else { &["-r"] };
+    let can =
+        Command::new("unshare").args(own_users).args(["-m", "true"]).status().is_ok_and(|s| s.success());
+    if !is_root && !can {
+        return println!(
+            "skipped: not root, and no namespaces for others; a small file system cannot be mounted"
+        );
+    }
+    let dir = tempfile::tempdir().unwrap();
+    // In a name space of its own, so that it is gone with the process.
+    let mount = "mount -t tmpfs -o size=64k none \"$0\" && exec \"$@\"";
+    passes(
+        Command::new("unshare")
+            .args(own_users)
+            .args(["-m", "sh", "-c", mount])
+            .arg(dir.path())
+            .args(this_test("on_a_small_disk"))
+            .env(DISK, dir.path()),
+    );
+}
+
+#[test]
+#[ignore = "run by a_full_disk_is_called_so_and_nothing_is_left_on_it"]
+fn on_a_small_disk() {
+    let disk = std::env::var(DISK).unwrap();
+    // The blob itself does not fit.
+    let blob = packed(&noise(100_000));
+    let server = Server::of(&blob);
+    let mut place = Place::with_url(server.url("/"), &blob);
+    place.options.cli_dir.clone_from(&disk);
+    let full = |text: &str, prefix: &str| {
+        assert!(text.starts_with(&format!("{prefix}: write {disk}/.")), "{text}");
+        assert!(text.ends_with(": no space left on device"), "{text}");
+    };
+    full(place.run().error(), "download failed");
+    assert!(place.names().is_empty());
+    // What is in it does not.
+    let blob = packed(&[0; 100_000]);
+    let server = Server::of(&blob);
+    (place.options.cli_url, place.options.cli_checksum) = (server.url("/"), sha256(&blob));
+    full(place.run().error(), "decompressing");
+    assert!(place.names().is_empty());
+    let mut place = Place::with_blob(&blob);
+    place.options.cli_dir.clone_from(&disk);
+    full(place.run().error(), "decompressing");
+    assert!(place.names().is_empty() && fs::exists(&place.options.cli_zst).unwrap());
+    // No room for a name.
+    let mut number = 0;
+    while File::create(format!("{disk}/{number}")).and_then(|mut file| file.write_all(b"x")).is_ok() {
+        number += 1;
+    }
+    let text = place.run().error().to_owned();
+    assert!(text.ends_with(": no space left on device"), "{text}");
+    assert!(fs::exists(&place.options.cli_zst).unwrap());
+}
+
+#[test]
+fn memory_does_not_grow_with_the_size_of_the_program() {
+    let [program, arguments @ ..] = this_test("a_large_program");
+    passes(Command::new(program).args(arguments));
+}
+
+#[test]
+#[ignore = "run by memory_does_not_grow_with_the_size_of_the_program"]
+fn a_large_program() {
+    const NOISE_BYTES: usize = 64 << 20;
+    const ZERO_BYTES: usize = 136 << 20;
+    const GROWTH_KB_MAX: u64 = 16 << 10;
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("blob");
+    let mut encoder = zstd::Encoder::new(BufWriter::new(File::create(&path).unwrap()), 1).unwrap();
+    encoder.write_all(CLI).unwrap();
+    encoder.write_all(b"exit 0\n").unwrap();
+    let noise = noise(1 << 20);
+    for at in 0..NOISE_BYTES >> 20 {
+        // Far enough apart for the window not to see that it is the same.
+        encoder.write_all(&[at as u8]).unwrap();
+        encoder.write_all(&noise).unwrap();
+    }
+    for _ in 0..ZERO_BYTES >> 20 {
+        encoder.write_all(&[0; 1 << 20]).unwrap();
+    }
+    encoder.finish().unwrap().flush().unwrap();
+    let checksum = super::unpack::checksum(&mut File::open(&path).unwrap()).unwrap();
+    let bytes = path.metadata().unwrap().len();
+    assert!(bytes > 60 << 20, "{bytes}: the noise must not be compressed away");
+
+    let served = path.clone();
+    let server = Server::start(move |_, stream| {
+        respond(stream, "200 OK", &format!("Content-Length: {bytes}\r\n"), b"");
+        std::io::copy(&mut File::open(&served).unwrap(), stream).unwrap();
+    });
+    let mut place = Place::with_url(server.url("/"), b"");
+    place.options.cli_checksum.clone_from(&checksum);
+    let grown_kb = measured(|| assert!(place.run().installed()));
+    assert!(grown_kb < GROWTH_KB_MAX, "{grown_kb} kB for a download");
+    assert_eq!(place.cli().metadata().unwrap().len(), (CLI.len() + 7 + NOISE_BYTES + 64 + ZERO_BYTES) as u64);
+
+    let mut place = Place::new();
+    place.options.cli_checksum = checksum;
+    place.options.cli_zst = path.to_str().unwrap().to_owned();
+    let grown_kb = measured(|| assert!(place.run().installed()));
+    assert!(grown_kb < GROWTH_KB_MAX, "{grown_kb} kB for a file");
+}
+
+/// By how much the peak of our memory exceeds what we have now.
+fn measured(run: impl FnOnce()) -> u64 {
+    // Lets the peak begin anew.
+    fs::write("/proc/self/clear_refs", "5").unwrap();
+    let before = status_kb("VmRSS:");
+    run();
+    status_kb("VmHWM:").saturating_sub(before)
+}
+
+fn status_kb(name: &str) -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}

@@ -1,0 +1,644 @@
+//! Reads JSON as the original's library does, which no parser of the field does by itself: keys match whatever their
+//! case, the last duplicate wins, `null` leaves a member as it was, bytes that are no character become U+FFFD, and a
+//! member of the wrong type is an error only after the whole text has proved well-formed.
+//!
+//! The text is checked once, whole. After that a [`Value`] is a piece of it, and nothing is copied before it is used.
+
+use memchr::memchr2;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// How deep arrays and objects may nest.
+const DEPTH_MAX: usize = 10_000;
+
+/// A well-formed value, by its text.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Value<'a>(&'a [u8]);
+
+/// A member has a type that its place does not take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mistyped;
+
+/// The value that `text` is, if it is one and nothing else.
+pub(crate) fn check(text: &[u8]) -> Option<Value<'_>> {
+    let mut checker = Checker { text, at: 0, open: Vec::new() };
+    checker.space();
+    let begin = checker.at;
+    checker.value()?;
+    let end = checker.at;
+    checker.space();
+    (checker.at == text.len()).then(|| Value(text.get(begin..end).unwrap_or_default()))
+}
+
+/// What is open around the place where the checker stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Open {
+    Array,
+    Object,
+}
+
+struct Checker<'a> {
+    text: &'a [u8],
+    at: usize,
+    open: Vec<Open>,
+}
+
+impl Checker<'_> {
+    fn peek(&self) -> Option<u8> {
+        self.text.get(self.at).copied()
+    }
+
+    fn space(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\t' | b'\r' | b'\n')) {
+            self.at += 1;
+        }
+    }
+
+    fn take(&mut self, byte: u8) -> Option<()> {
+        (self.peek()? == byte).then(|| self.at += 1)
+    }
+
+    /// A value with everything in it, without recursion: the text may nest deeper than our stack.
+    fn value(&mut self) -> Option<()> {
+        loop {
+            // At the beginning of a value.
+            match self.peek()? {
+                b'{' => {
+                    self.enter(Open::Object)?;
+                    if self.peek()? != b'}' {
+                        self.key()?;
+                        continue;
+                    }
+                }
+                b'[' => {
+                    self.enter(Open::Array)?;
+                    if self.peek()? != b']' {
+                        continue;
+                    }
+                }
+                _ => self.scalar()?,
+            }
+            // Behind a value, or at the end of an empty array or object.
+            loop {
+                let Some(around) = self.open.last().copied() else { return Some(()) };
+                self.space();
+                match (self.peek()?, around) {
+                    (b',', _) => {
+                        self.at += 1;
+                        self.space();
+                        if around == Open::Object {
+                            self.key()?;
+                        }
+                        break;
+                    }
+                    (b'}', Open::Object) | (b']', Open::Array) => {
+                        self.at += 1;
+                        self.open.pop();
+                    }
+                    _ => return None,
+                }
+            }
+        }
+    }
+
+    fn enter(&mut self, what: Open) -> Option<()> {
+        self.at += 1;
+        self.open.push(what);
+        self.space();
+        (self.open.len() <= DEPTH_MAX).then_some(())
+    }
+
+    fn key(&mut self) -> Option<()> {
+        self.string()?;
+        self.space();
+        self.take(b':')?;
+        self.space();
+        Some(())
+    }
+
+    fn scalar(&mut self) -> Option<()> {
+        match self.peek()? {
+            b'"' => self.string(),
+            b'-' | b'0'..=b'9' => self.number(),
+            b't' => self.word(b"true"),
+            b'f' => self.word(b"false"),
+            b'n' => self.word(b"null"),
+            _ => None,
+        }
+    }
+
+    fn word(&mut self, word: &[u8]) -> Option<()> {
+        let found = self.text.get(self.at..)?.starts_with(word);
+        found.then(|| self.at += word.len())
+    }
+
+    fn digits(&mut self) -> Option<()> {
+        let begin = self.at;
+        while matches!(self.peek(), Some(b'0'..=b'9')) {
+            self.at += 1;
+        }
+        (self.at > begin).then_some(())
+    }
+
+    fn number(&mut self) -> Option<()> {
+        if self.peek()? == b'-' {
+            self.at += 1;
+        }
+        match self.peek()? {
+            b'0' => self.at += 1,
+            _ => self.digits()?,
+        }
+        if self.peek() == Some(b'.') {
+            self.at += 1;
+            self.digits()?;
+        }
+        if matches!(self.peek(), Some(b'e' | b'E')) {
+            self.at += 1;
+            if matches!(self.peek(), Some(b'+' | b'-')) {
+                self.at += 1;
+            }
+            self.digits()?;
+        }
+        Some(())
+    }
+
+    fn string(&mut self) -> Option<()> {
+        self.take(b'"')?;
+        loop {
+            let rest = self.text.get(self.at..)?;
+            let run = memchr2(b'"', b'\\', rest)?;
+            // Written so that the compiler does many bytes at a time: payload passes here.
+            let control = rest.get(..run)?.iter().fold(false, |seen, byte| seen | (*byte < 0x20));
+            if control {
+                return None;
+            }
+            self.at += run + 1;
+            if rest.get(run) == Some(&b'"') {
+                return Some(());
+            }
+            match self.peek()? {
+                b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => self.at += 1,
+                b'u' => {
+                    let digits = self.text.get(self.at + 1..self.at + 5)?;
+                    digits.iter().all(u8::is_ascii_hexdigit).then_some(())?;
+                    self.at += 5;
+                }
+                _ => return None,
+            }
+        }
+    }
+}
+
+impl<'a> Value<'a> {
+    pub(crate) fn is_null(self) -> bool {
+        self.0 == b"null"
+    }
+
+    /// The members of an object in their order.
+    pub(crate) fn members(self) -> Result<Members<'a>, Mistyped> {
+        match self.0.first() {
+            Some(b'{') => Ok(Members(Pieces::new(self.0))),
+            _ => Err(Mistyped),
+        }
+    }
+
+    /// The elements of an array.
+    pub(crate) fn elements(self) -> Result<Elements<'a>, Mistyped> {
+        match self.0.first() {
+            Some(b'[') => Ok(Elements(Pieces::new(self.0))),
+            _ => Err(Mistyped),
+        }
+    }
+
+    pub(crate) fn string(self) -> Result<Cow<'a, str>, Mistyped> {
+        match self.0 {
+            [b'"', inner @ .., b'"'] => Ok(unquote(inner)),
+            _ => Err(Mistyped),
+        }
+    }
+
+    /// The bytes between the quotes, when they stand for themselves: how payload is taken without a copy.
+    pub(crate) fn plain_string(self) -> Option<&'a [u8]> {
+        match self.0 {
+            [b'"', inner @ .., b'"'] if memchr::memchr(b'\\', inner).is_none() => Some(inner),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn bool(self) -> Result<bool, Mistyped> {
+        match self.0 {
+            b"true" => Ok(true),
+            b"false" => Ok(false),
+            _ => Err(Mistyped),
+        }
+    }
+
+    /// `1e3` and `1.0` are numbers, but not integers.
+    pub(crate) fn integer(self) -> Result<i64, Mistyped> {
+        std::str::from_utf8(self.0).ok().and_then(|text| text.parse().ok()).ok_or(Mistyped)
+    }
+
+    /// Appends the text without spaces and with `<`, `>`, `&`, U+2028 and U+2029 escaped, as values are passed on.
+    pub(crate) fn append_compact(self, out: &mut Vec<u8>) {
+        let mut quoted = false;
+        let mut bytes = self.0.iter().copied().enumerate();
+        while let Some((at, byte)) = bytes.next() {
+            match byte {
+                b'"' => {
+                    quoted = !quoted;
+                    out.push(byte);
+                }
+                b'\\' => {
+                    out.push(byte);
+                    out.extend(bytes.next().map(|(_, escaped)| escaped));
+                }
+                b' ' | b'\t' | b'\r' | b'\n' if !quoted => {}
+                b'<' => out.extend_from_slice(b"\\u003c"),
+                b'>' => out.extend_from_slice(b"\\u003e"),
+                b'&' => out.extend_from_slice(b"\\u0026"),
+                0xe2 if matches!(self.0.get(at + 1..at + 3), Some([0x80, 0xa8 | 0xa9])) => {
+                    let _continuation = bytes.next();
+                    let last = bytes.next().map_or(0, |(_, last)| last & 0xf);
+                    out.extend_from_slice(if last == 8 { b"\\u2028" } else { b"\\u2029" });
+                }
+                _ => out.push(byte),
+            }
+        }
+    }
+}
+
+/// Walks the inside of an array or object that is known to be well-formed.
+struct Pieces<'a> {
+    text: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Pieces<'a> {
+    fn new(text: &'a [u8]) -> Pieces<'a> {
+        Pieces { text, at: 1 }
+    }
+
+    fn skip(&mut self) {
+        while matches!(self.text.get(self.at), Some(b' ' | b'\t' | b'\r' | b'\n' | b',' | b':')) {
+            self.at += 1;
+        }
+    }
+
+    /// The next value, key or not; none at the closing bracket.
+    fn next(&mut self) -> Option<Value<'a>> {
+        self.skip();
+        if matches!(self.text.get(self.at)?, b'}' | b']') {
+            return None;
+        }
+        let mut checker = Checker { text: self.text, at: self.at, open: Vec::new() };
+        checker.value()?;
+        let value = self.text.get(self.at..checker.at)?;
+        self.at = checker.at;
+        Some(Value(value))
+    }
+}
+
+pub(crate) struct Members<'a>(Pieces<'a>);
+
+impl<'a> Iterator for Members<'a> {
+    type Item = (Cow<'a, str>, Value<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let key = self.0.next()?.string().ok()?;
+        Some((key, self.0.next()?))
+    }
+}
+
+pub(crate) struct Elements<'a>(Pieces<'a>);
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = Value<'a>;
+
+    fn next(&mut self) -> Option<Value<'a>> {
+        self.0.next()
+    }
+}
+
+/// The string that stands between quotes.
+fn unquote(inner: &[u8]) -> Cow<'_, str> {
+    if memchr::memchr(b'\\', inner).is_none()
+        && let Ok(text) = std::str::from_utf8(inner)
+    {
+        return Cow::Borrowed(text);
+    }
+    let mut text = String::with_capacity(inner.len());
+    let mut at = 0;
+    while let Some(rest) = inner.get(at..).filter(|rest| !rest.is_empty()) {
+        let run = memchr::memchr(b'\\', rest).unwrap_or(rest.len());
+        push_characters(&mut text, rest.get(..run).unwrap_or_default());
+        at += run;
+        if run < rest.len() {
+            at += push_escape(&mut text, inner.get(at..).unwrap_or_default());
+        }
+    }
+    Cow::Owned(text)
+}
+
+fn push_characters(text: &mut String, bytes: &[u8]) {
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        text.extend(chunk.invalid().iter().map(|_| char::REPLACEMENT_CHARACTER));
+    }
+}
+
+/// Takes one escape at the beginning of `rest`; says how long it is.
+fn push_escape(text: &mut String, rest: &[u8]) -> usize {
+    let character = match rest.get(1) {
+        Some(b'b') => '\u{8}',
+        Some(b'f') => '\u{c}',
+        Some(b'n') => '\n',
+        Some(b'r') => '\r',
+        Some(b't') => '\t',
+        Some(b'u') => return push_unicode(text, rest),
+        Some(byte) => char::from(*byte),
+        None => return 1,
+    };
+    text.push(character);
+    2
+}
+
+/// `\uXXXX`, or two of them that are one character together. Half of a pair stands for no character.
+fn push_unicode(text: &mut String, rest: &[u8]) -> usize {
+    let unit = |at: usize| {
+        let digits = rest.get(at..at + 6)?.strip_prefix(b"\\u")?;
+        u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+    };
+    let first = unit(0).unwrap_or(0xfffd);
+    if let (0xd800..0xdc00, Some(second @ 0xdc00..0xe000)) = (first, unit(6)) {
+        let point = 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00);
+        text.push(char::from_u32(point).unwrap_or(char::REPLACEMENT_CHARACTER));
+        return 12;
+    }
+    text.push(char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER));
+    6
+}
+
+/// A place for a member's value. `null` leaves it as it was, unless it can be absent.
+pub(crate) trait Place<'a> {
+    fn put(&mut self, value: Value<'a>) -> Result<(), Mistyped>;
+}
+
+impl<'a> Place<'a> for Cow<'a, str> {
+    fn put(&mut self, value: Value<'a>) -> Result<(), Mistyped> {
+        if !value.is_null() {
+            *self = value.string()?;
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Place<'a> for bool {
+    fn put(&mut self, value: Value<'a>) -> Result<(), Mistyped> {
+        if !value.is_null() {
+            *self = value.bool()?;
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Place<'a> for i64 {
+    fn put(&mut self, value: Value<'a>) -> Result<(), Mistyped> {
+        if !value.is_null() {
+            *self = value.integer()?;
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Place<'a> for Option<i64> {
+    fn put(&mut self, value: Value<'a>) -> Result<(), Mistyped> {
+        *self = if value.is_null() { None } else { Some(value.integer()?) };
+        Ok(())
+    }
+}
+
+impl<'a> Place<'a> for Option<bool> {
+    fn put(&mut self, value: Value<'a>) -> Result<(), Mistyped> {
+        *self = if value.is_null() { None } else { Some(value.bool()?) };
+        Ok(())
+    }
+}
+
+/// Any value at all, `null` too.
+impl<'a> Place<'a> for Option<Value<'a>> {
+    fn put(&mut self, value: Value<'a>) -> Result<(), Mistyped> {
+        *self = Some(value);
+        Ok(())
+    }
+}
+
+impl<'a> Place<'a> for Vec<Cow<'a, str>> {
+    fn put(&mut self, value: Value<'a>) -> Result<(), Mistyped> {
+        self.clear();
+        if value.is_null() {
+            return Ok(());
+        }
+        for element in value.elements()? {
+            let mut text = Cow::Borrowed("");
+            text.put(element)?;
+            self.push(text);
+        }
+        Ok(())
+    }
+}
+
+/// An object of strings. A second one adds to the first.
+impl<'a> Place<'a> for BTreeMap<Cow<'a, str>, Cow<'a, str>> {
+    fn put(&mut self, value: Value<'a>) -> Result<(), Mistyped> {
+        if value.is_null() {
+            self.clear();
+            return Ok(());
+        }
+        for (key, element) in value.members()? {
+            let mut text = Cow::Borrowed("");
+            text.put(element)?;
+            self.insert(key, text);
+        }
+        Ok(())
+    }
+}
+
+/// Puts the members of an object into their places; those without a place are ignored. `null` is an object without
+/// members.
+pub(crate) fn fill<'a>(
+    value: Value<'a>,
+    places: &mut [(&'static str, &mut dyn Place<'a>)],
+) -> Result<(), Mistyped> {
+    if value.is_null() {
+        return Ok(());
+    }
+    let mut outcome = Ok(());
+    for (key, member) in value.members()? {
+        let exact = places.iter().position(|(name, _)| *name == key);
+        let place = exact.or_else(|| places.iter().position(|(name, _)| same_but_for_case(name, &key)));
+        if let Some((_, place)) = place.and_then(|index| places.get_mut(index)) {
+            outcome = outcome.and(place.put(member));
+        }
+    }
+    outcome
+}
+
+/// Names are ASCII; two letters outside it count as the same as one inside: K (Kelvin) and ſ (long s).
+fn same_but_for_case(name: &str, key: &str) -> bool {
+    let fold = |letter: char| match letter {
+        '\u{212a}' => 'k',
+        '\u{17f}' => 's',
+        _ => letter.to_ascii_lowercase(),
+    };
+    name.chars().map(fold).eq(key.chars().map(fold))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_well_formed_text_passes() {
+        for text in [
+            "{}",
+            " [ ] ",
+            "null",
+            "-0",
+            "1e3",
+            "1.5E-7",
+            r#""\u00e9\n\/""#,
+            r#"{"a":[1,{"b":null}],"c":""}"#,
+            "\"\x7f\"",
+        ] {
+            assert!(check(text.as_bytes()).is_some(), "{text}");
+        }
+        let bad = [
+            "",
+            " ",
+            "{",
+            "}",
+            "[1,]",
+            "[,1]",
+            r#"{"a":1,}"#,
+            r#"{"a"}"#,
+            r#"{a:1}"#,
+            r#"{"a":}"#,
+            "01",
+            "1.",
+            ".5",
+            "+1",
+            "1e",
+            "--1",
+            "nul",
+            "nullx",
+            "{} {}",
+            r#""\x""#,
+            r#""\u12g4""#,
+            "\"a\nb\"",
+            "\"",
+            r#""\"#,
+            "'a'",
+            "[1 2]",
+            r#"{"a":1 "b":2}"#,
+            "[}",
+            "{]",
+            "\u{feff}{}",
+            "NaN",
+            "Infinity",
+            "// c",
+            "[1}",
+            "tru",
+        ];
+        for text in bad {
+            assert!(check(text.as_bytes()).is_none(), "{text:?}");
+        }
+        assert!(check(b"\"\xff\xfe\"").is_some(), "bytes that are no character are read as U+FFFD");
+    }
+
+    #[test]
+    fn nesting_ends_at_the_same_depth() {
+        let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
+        assert!(check(nested(10_000).as_bytes()).is_some());
+        assert!(check(nested(10_001).as_bytes()).is_none());
+        assert!(check("[".repeat(1_000_000).as_bytes()).is_none());
+    }
+
+    fn string(text: &[u8]) -> String {
+        check(text).unwrap().string().unwrap().into_owned()
+    }
+
+    #[test]
+    fn escapes_and_broken_characters_become_what_the_original_makes_of_them() {
+        assert_eq!(string(br#""a\"\\\/\b\f\n\r\t\u0041\u00e9""#), "a\"\\/\u{8}\u{c}\n\r\tA\u{e9}");
+        assert_eq!(string(br#""\ud83d\ude00""#), "\u{1f600}");
+        assert_eq!(
+            string(br#""\ud800\u0041|\udc00|\ud800\ud800\udc00""#),
+            "\u{fffd}A|\u{fffd}|\u{fffd}\u{10000}"
+        );
+        assert_eq!(string(b"\"a\xffb\xe2\x82\""), "a\u{fffd}b\u{fffd}\u{fffd}");
+    }
+
+    #[test]
+    fn a_key_matches_whatever_its_case_and_the_last_one_wins() {
+        let mut id = Cow::Borrowed("");
+        let mut number = 7i64;
+        let text = br#"{"ID":"a","Id":"b","id":null,"NUMBER":1,"n\u0075mber":2,"other":[]}"#;
+        fill(check(text).unwrap(), &mut [("id", &mut id), ("number", &mut number)]).unwrap();
+        assert_eq!((id.as_ref(), number), ("b", 2));
+        let mut kelvins = Cow::Borrowed("");
+        fill(check("{\"\u{212a}elvin\u{17f}\":\"x\"}".as_bytes()).unwrap(), &mut [("kelvins", &mut kelvins)])
+            .unwrap();
+        assert_eq!(kelvins, "x");
+    }
+
+    #[test]
+    fn a_wrong_type_is_found_and_does_not_hide_what_follows() {
+        let mut id = Cow::Borrowed("");
+        let mut number = 0i64;
+        let outcome = fill(
+            check(br#"{"number":1e3,"id":"seen"}"#).unwrap(),
+            &mut [("id", &mut id), ("number", &mut number)],
+        );
+        assert_eq!((outcome, id.as_ref()), (Err(Mistyped), "seen"));
+        for text in ["1.0", "\"1\"", "9223372036854775808", "true", "[]", "{}"] {
+            let object = format!("{{\"number\":{text}}}");
+            let mut number = 0i64;
+            assert_eq!(
+                fill(check(object.as_bytes()).unwrap(), &mut [("number", &mut number)]),
+                Err(Mistyped),
+                "{text}"
+            );
+        }
+        let mut number = 5i64;
+        fill(check(br#"{"number":-0}"#).unwrap(), &mut [("number", &mut number)]).unwrap();
+        assert_eq!(number, 0);
+    }
+
+    #[test]
+    fn lists_and_maps_take_null_as_empty() {
+        let mut list: Vec<Cow<'_, str>> = vec!["before".into()];
+        let mut map: BTreeMap<Cow<'_, str>, Cow<'_, str>> = BTreeMap::new();
+        let text = br#"{"list":["a",null],"map":{"x":"1","y":null},"map":{"x":"2"}}"#;
+        fill(check(text).unwrap(), &mut [("list", &mut list), ("map", &mut map)]).unwrap();
+        assert_eq!(list, ["a", ""]);
+        assert_eq!(map, BTreeMap::from([("y".into(), "".into()), ("x".into(), "2".into())]));
+        assert_eq!(fill(check(br#"{"list":[1]}"#).unwrap(), &mut [("list", &mut list)]), Err(Mistyped));
+    }
+
+    #[test]
+    fn a_value_is_passed_on_compact_and_escaped() {
+        let cases = [
+            (&b"{ \"a\" : [ 1 , 2 ] }"[..], &br#"{"a":[1,2]}"#[..]),
+            (b"\"<a b> & \\\" \"", br#""\u003ca b\u003e \u0026 \" ""#),
+            ("\"\u{2028}\u{2029}é\"".as_bytes(), "\"\\u2028\\u2029é\"".as_bytes()),
+            (b"12345678901234567890", b"12345678901234567890"),
+            (b"1.0", b"1.0"),
+            (b"\"\\\\\" ", b"\"\\\\\""),
+        ];
+        for (text, expected) in cases {
+            let mut out = Vec::new();
+            check(text).unwrap().append_compact(&mut out);
+            assert_eq!(String::from_utf8_lossy(&out), String::from_utf8_lossy(expected));
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! `files.*`: looking at files, and unpacking an archive. All of it runs on threads that may wait for a disk.
+
+use crate::connection::Pending;
+use crate::go;
+use crate::json::write::Object;
+use crate::wire::{ExtractTarParams, Failure, Outcome, Params, PathParams, Request};
+use outpost_sys::file::{self, Open};
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// The most of a file that is read into one answer, whatever the request allows: it is in memory several times over.
+const READ_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Files larger than this are read few at a time.
+const LARGE_BYTES: u64 = 1024 * 1024;
+
+pub(crate) fn is_method(name: &str) -> bool {
+    matches!(name, "list" | "validate" | "stat" | "read" | "extract_tar")
+}
+
+/// Takes a request on; an error is its answer.
+pub(crate) fn begin(name: &str, request: &Request<'_>, pending: Pending) -> Result<(), Failure> {
+    if name == "extract_tar" {
+        let params = ExtractTarParams::parse(request)?;
+        if params.archive_path.is_empty() || params.dest_dir.is_empty() {
+            return Err(Failure::params("archivePath and destDir are required"));
+        }
+        let (archive_path, dest_dir) = (params.archive_path.into_owned(), params.dest_dir.into_owned());
+        let home = pending.connection.relay.home.clone();
+        run(pending, move || Ok(extract_tar(&archive_path, &dest_dir, home.as_deref())));
+        return Ok(());
+    }
+    let params = PathParams::parse(request)?;
+    let (path, max_bytes) = (params.path.into_owned(), params.max_bytes);
+    match name {
+        "list" => run(pending, move || list(&path)),
+        "validate" => run(pending, move || Ok(validate(&path))),
+        "stat" => run(pending, move || Ok(stat(&path))),
+        _ => read_in_turn(pending, path, max_bytes),
+    }
+    Ok(())
+}
+
+/// Runs a method on a thread that may wait, when it is its turn.
+fn run(pending: Pending, method: impl FnOnce() -> Outcome + Send + 'static) {
+    tokio::spawn(async move {
+        let turns = pending.connection.relay.file_turns.clone();
+        let turn = turns.acquire_owned().await;
+        let outcome = tokio::task::spawn_blocking(method).await;
+        drop(turn);
+        pending.reply(outcome.unwrap_or_else(|error| Err(Failure::internal(error.to_string())))).await;
+    });
+}
+
+/// The original's library refuses a path with a zero byte before the kernel sees it.
+fn metadata(path: &str) -> io::Result<Metadata> {
+    match path.contains('\0') {
+        true => Err(outpost_sys::Errno::INVAL.into()),
+        false => fs::metadata(path),
+    }
+}
+
+fn stat(path: &str) -> Vec<u8> {
+    let found = metadata(path).ok();
+    let mut out = Vec::new();
+    Object::begin(&mut out)
+        .bool("exists", found.is_some())
+        .bool("isDir", found.as_ref().is_some_and(Metadata::is_dir))
+        .number("size", found.as_ref().map_or(0, Metadata::len))
+        .string("mode", found.map_or(String::new(), |found| go::mode_text(found.mode())))
+        .end();
+    out
+}
+
+fn validate(path: &str) -> Vec<u8> {
+    let found = metadata(path).ok();
+    let mut out = Vec::new();
+    Object::begin(&mut out)
+        .bool("valid", found.is_some())
+        .bool("isDir", found.as_ref().is_some_and(Metadata::is_dir))
+        .string_unless_empty("error", if found.is_some() { "" } else { "Path does not exist" })
+        .end();
+    out
+}
+
+/// "name-sorted", "Hidden entries are omitted", "symlinks are FOLLOWED".
+fn list(path: &str) -> Outcome {
+    let fail = |error: &io::Error| Failure::internal(go::path_error("open", path, error));
+    if path.contains('\0') {
+        return Err(fail(&outpost_sys::Errno::INVAL.into()));
+    }
+    let entries = fs::read_dir(path).map_err(|error| fail(&error))?;
+    let mut names = Vec::new();
+    for entry in entries {
+        let name =
+            entry.map_err(|error| Failure::internal(go::path_error("readdirent", path, &error)))?.file_name();
+        if !name.as_bytes().starts_with(b".") {
+            names.push(name);
+        }
+    }
+    names.sort_unstable_by(|a, b| a.as_bytes().cmp(b.as_bytes()));
+    let mut out = Vec::new();
+    let mut object = Object::begin(&mut out);
+    let list = object.key("entries");
+    list.push(b'[');
+    for (index, name) in names.iter().enumerate() {
+        if index > 0 {
+            list.push(b',');
+        }
+        let full = go::join(path.as_bytes(), name.as_bytes());
+        let is_dir = fs::metadata(Path::new(path).join(name)).is_ok_and(|found| found.is_dir());
+        Object::begin(list).string("name", name.as_bytes()).string("path", &full).bool("isDir", is_dir).end();
+    }
+    list.push(b']');
+    object.end();
+    Ok(out)
+}
+
+/// A large file waits for its turn before it is read.
+fn read_in_turn(pending: Pending, path: String, max_bytes: i64) {
+    tokio::spawn(async move {
+        let relay = pending.connection.relay.clone();
+        let turn = relay.file_turns.clone().acquire_owned().await;
+        let looked = tokio::task::spawn_blocking({
+            let path = path.clone();
+            move || metadata(&path).map_or(0, |found| found.len())
+        });
+        let large = looked.await.unwrap_or(0) > LARGE_BYTES;
+        let large_turn = if large { relay.large_reads.clone().acquire_owned().await.ok() } else { None };
+        let outcome = tokio::task::spawn_blocking(move || read(&path, max_bytes)).await;
+        drop(turn);
+        pending.reply(outcome.unwrap_or_else(|error| Err(Failure::internal(error.to_string())))).await;
+        drop(large_turn);
+    });
+}
+
+fn read(path: &str, max_bytes: i64) -> Outcome {
+    let Ok(found) = metadata(path) else { return Ok(content(b"", false)) };
+    if found.is_dir() {
+        return Err(Failure::params("files.read: path is a directory"));
+    }
+    let allowed = u64::try_from(max_bytes).ok().filter(|max| *max > 0).unwrap_or(u64::MAX);
+    let exceeds = || Failure::params("files.read: file exceeds maxBytes");
+    if found.len() > allowed.min(READ_BYTES_MAX) {
+        return Err(exceeds());
+    }
+    // Whatever it is, opening and reading it does not wait for a peer.
+    let file = file::open(path, Open::Foreign)
+        .map_err(|errno| Failure::internal(go::path_error("open", path, &errno.into())))?;
+    let most = allowed.min(READ_BYTES_MAX);
+    let mut bytes = Vec::with_capacity(usize::try_from(found.len()).unwrap_or(0));
+    match File::from(file).take(most.saturating_add(1)).read_to_end(&mut bytes) {
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+            Err(Failure::internal(go::path_error("read", path, &error)))
+        }
+        _ if bytes.len() as u64 > most => Err(exceeds()),
+        _ => Ok(content(&bytes, true)),
+    }
+}
+
+fn content(bytes: &[u8], exists: bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len() + 64);
+    Object::begin(&mut out).string("content", bytes).bool("exists", exists).end();
+    out
+}
+
+fn extract_tar(archive_path: &str, dest_dir: &str, home: Option<&Path>) -> Vec<u8> {
+    let extracted = crate::extract::extract_tar(archive_path, dest_dir, home);
+    let mut out = Vec::new();
+    Object::begin(&mut out)
+        .bool("success", extracted.error.is_none())
+        .number("fileCount", extracted.file_count)
+        .string_unless_empty("error", extracted.error.unwrap_or_default())
+        .end();
+    out
+}

@@ -1,0 +1,132 @@
+//! The face itself: what its connections share, and the loop that accepts them.
+
+use crate::connection;
+use crate::environment::Environment;
+use crate::metrics::Metrics;
+use outpost_engine::Engine;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use subtle::ConstantTimeEq;
+use tokio::net::UnixListener;
+use tokio::sync::{Semaphore, mpsc, watch};
+
+/// Connections served at once; more wait in the backlog.
+const CONNECTIONS_MAX: usize = 4096;
+/// Requests that wait for the disk at once, of all connections.
+const FILE_REQUESTS_MAX: usize = 32;
+/// Requests that run git at once.
+const GIT_REQUESTS_MAX: usize = 8;
+/// Large files read at once: each is in memory as it is and as it is sent.
+const LARGE_READS_MAX: usize = 2;
+
+/// How long to wait after a connection could not be accepted, at first and at most.
+const ACCEPT_PAUSE_MIN: Duration = Duration::from_millis(5);
+const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// What a relay is started with.
+pub struct Config {
+    /// Every request carries it.
+    pub token: Vec<u8>,
+    pub version: String,
+    /// The environment that children get, before their own.
+    pub environment: Vec<(std::ffi::OsString, std::ffi::OsString)>,
+    pub home: Option<PathBuf>,
+}
+
+/// What all connections share.
+pub struct Relay {
+    pub(crate) engine: Engine,
+    pub(crate) version: String,
+    pub(crate) environment: Environment,
+    pub(crate) home: Option<PathBuf>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) file_turns: Arc<Semaphore>,
+    pub(crate) git_turns: Arc<Semaphore>,
+    pub(crate) large_reads: Arc<Semaphore>,
+    token: Vec<u8>,
+    shutdown: mpsc::Sender<()>,
+    /// True once connections are to end.
+    closing: watch::Sender<bool>,
+}
+
+impl Relay {
+    /// A relay over an engine, and the notice that a client has asked the daemon to stop.
+    pub fn new(engine: Engine, config: Config) -> (Arc<Relay>, mpsc::Receiver<()>) {
+        let (shutdown, stops) = mpsc::channel(1);
+        let relay = Relay {
+            metrics: Arc::new(Metrics::new(engine.clone())),
+            engine,
+            version: config.version,
+            environment: Environment::new(config.environment),
+            home: config.home,
+            file_turns: Arc::new(Semaphore::new(FILE_REQUESTS_MAX)),
+            git_turns: Arc::new(Semaphore::new(GIT_REQUESTS_MAX)),
+            large_reads: Arc::new(Semaphore::new(LARGE_READS_MAX)),
+            token: config.token,
+            shutdown,
+            closing: watch::Sender::new(false),
+        };
+        (Arc::new(relay), stops)
+    }
+
+    pub fn metrics(&self) -> Arc<Metrics> {
+        self.metrics.clone()
+    }
+
+    /// Asks the login shell for its PATH, so that children find what a person would find.
+    pub fn begin(self: &Arc<Relay>) {
+        self.environment.extract_login_path();
+    }
+
+    /// In constant time. An empty token opens nothing.
+    pub(crate) fn is_authentic(&self, auth: &str) -> bool {
+        !auth.is_empty() && bool::from(auth.as_bytes().ct_eq(&self.token))
+    }
+
+    /// A client wants the daemon to stop.
+    pub(crate) fn ask_to_stop(&self) {
+        let _asked_already = self.shutdown.try_send(());
+    }
+
+    /// Ends all connections, without a word.
+    pub fn close(&self) {
+        self.closing.send_replace(true);
+    }
+
+    pub(crate) async fn closing(&self) {
+        let mut closing = self.closing.subscribe();
+        let _relay_gone = closing.wait_for(|closing| *closing).await;
+    }
+}
+
+/// Accepts connections until the relay closes.
+pub async fn serve(listener: UnixListener, relay: Arc<Relay>) {
+    tokio::select! {
+        () = accept_all(listener, &relay) => {}
+        () = relay.closing() => {}
+    }
+}
+
+async fn accept_all(listener: UnixListener, relay: &Arc<Relay>) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut pause = ACCEPT_PAUSE_MIN;
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                pause = ACCEPT_PAUSE_MIN;
+                let relay = relay.clone();
+                tokio::spawn(async move {
+                    connection::serve(stream, relay).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!("[Server] accept error (retrying in {pause:?}): {error}");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(ACCEPT_PAUSE_MAX);
+            }
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! The contract's messages: requests with their parameters, error codes and texts, and the frames of replies.
+
+use crate::json::read::{self, Mistyped, Value, fill};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::io::Write;
+
+/// "A single request line is capped at 1 MiB": one byte less is served, this many and more close the connection.
+pub(crate) const LINE_BYTES: usize = 1024 * 1024;
+
+pub(crate) const PARSE: i32 = -32700;
+pub(crate) const INVALID_REQUEST: i32 = -32600;
+pub(crate) const METHOD: i32 = -32601;
+pub(crate) const INVALID_PARAMS: i32 = -32602;
+pub(crate) const INTERNAL: i32 = -32603;
+pub(crate) const UNAUTHORIZED: i32 = -32001;
+pub(crate) const STDIN_GAP: i32 = -32003;
+
+/// An error reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) code: i32,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: i32, message: impl Into<String>) -> Failure {
+        Failure { code, message: message.into() }
+    }
+
+    pub(crate) fn params(message: &str) -> Failure {
+        Failure::new(INVALID_PARAMS, message)
+    }
+
+    pub(crate) fn internal(message: impl Into<String>) -> Failure {
+        Failure::new(INTERNAL, message)
+    }
+}
+
+/// "Mistyped params … is also -32602 Invalid params".
+impl From<Mistyped> for Failure {
+    fn from(Mistyped: Mistyped) -> Failure {
+        Failure::params("Invalid params")
+    }
+}
+
+/// What a method answers: the text of its result, or an error.
+pub(crate) type Outcome = Result<Vec<u8>, Failure>;
+
+/// One line from a client.
+#[derive(Default)]
+pub(crate) struct Request<'a> {
+    jsonrpc: Cow<'a, str>,
+    id: Option<Value<'a>>,
+    pub(crate) method: Cow<'a, str>,
+    pub(crate) params: Option<Value<'a>>,
+    pub(crate) auth: Cow<'a, str>,
+}
+
+impl<'a> Request<'a> {
+    /// None when the line is no JSON, or a member that we know has a type that it cannot have.
+    pub(crate) fn parse(line: &'a [u8]) -> Option<Request<'a>> {
+        let mut request = Request::default();
+        let places: &mut [(&'static str, &mut dyn read::Place<'a>)] = &mut [
+            ("jsonrpc", &mut request.jsonrpc),
+            ("id", &mut request.id),
+            ("method", &mut request.method),
+            ("params", &mut request.params),
+            ("auth", &mut request.auth),
+        ];
+        fill(read::check(line)?, places).ok()?;
+        Some(request)
+    }
+
+    pub(crate) fn has_version_2(&self) -> bool {
+        self.jsonrpc == "2.0"
+    }
+
+    /// What replies carry as their id: the text that was sent, compact.
+    pub(crate) fn id(&self) -> Id {
+        let mut text = Vec::new();
+        match self.id {
+            Some(id) => id.append_compact(&mut text),
+            None => text.extend_from_slice(b"null"),
+        }
+        Id(text)
+    }
+
+    /// "Absent params → -32602 Invalid params — checked after method existence".
+    pub(crate) fn params(&self) -> Result<Value<'a>, Failure> {
+        self.params.ok_or(Failure::params("Invalid params"))
+    }
+}
+
+/// The id of a request, ready for the reply.
+#[derive(Clone, Debug)]
+pub(crate) struct Id(Vec<u8>);
+
+impl Id {
+    /// For replies to what could not be read.
+    pub(crate) fn null() -> Id {
+        Id(b"null".to_vec())
+    }
+
+    /// For the log.
+    pub(crate) fn text(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.0)
+    }
+}
+
+/// Appends a whole reply line.
+pub(crate) fn append_reply(out: &mut Vec<u8>, id: &Id, outcome: &Outcome) {
+    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    out.extend_from_slice(&id.0);
+    match outcome {
+        Ok(result) => {
+            out.extend_from_slice(b",\"result\":");
+            out.extend_from_slice(result);
+        }
+        Err(Failure { code, message }) => {
+            let _infallible = write!(out, ",\"error\":{{\"code\":{code},\"message\":");
+            crate::json::write::string(out, message.as_bytes());
+            out.push(b'}');
+        }
+    }
+    out.extend_from_slice(b"}\n");
+}
+
+/// "claustrum binds params into one struct per namespace", so a member of the wrong type counts also where it is not used.
+#[derive(Default)]
+pub(crate) struct PathParams<'a> {
+    pub(crate) path: Cow<'a, str>,
+    pub(crate) max_bytes: i64,
+}
+
+#[derive(Default)]
+pub(crate) struct ExtractTarParams<'a> {
+    pub(crate) archive_path: Cow<'a, str>,
+    pub(crate) dest_dir: Cow<'a, str>,
+}
+
+#[derive(Default)]
+pub(crate) struct GitParams<'a> {
+    pub(crate) path: Cow<'a, str>,
+    pub(crate) base_repo: Cow<'a, str>,
+    pub(crate) branch_name: Cow<'a, str>,
+    pub(crate) worktree_path: Cow<'a, str>,
+    pub(crate) source_branch: Cow<'a, str>,
+}
+
+#[derive(Default)]
+pub(crate) struct SpawnParams<'a> {
+    pub(crate) id: Cow<'a, str>,
+    pub(crate) command: Cow<'a, str>,
+    pub(crate) args: Vec<Cow<'a, str>>,
+    pub(crate) cwd: Cow<'a, str>,
+    pub(crate) env: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
+    pub(crate) want_pid: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct StdinParams<'a> {
+    pub(crate) id: Cow<'a, str>,
+    pub(crate) data: Data<'a>,
+    pub(crate) offset: Option<i64>,
+}
+
+#[derive(Default)]
+pub(crate) struct KillParams<'a> {
+    pub(crate) id: Cow<'a, str>,
+    pub(crate) signal: Cow<'a, str>,
+}
+
+#[derive(Default)]
+pub(crate) struct KillAndWaitParams<'a> {
+    pub(crate) id: Cow<'a, str>,
+    pub(crate) signal: Cow<'a, str>,
+    pub(crate) timeout_ms: i64,
+    pub(crate) escalate: Option<bool>,
+}
+
+#[derive(Default)]
+pub(crate) struct ReattachParams<'a> {
+    pub(crate) id: Cow<'a, str>,
+    pub(crate) from_seq: i64,
+    pub(crate) want_pid: bool,
+}
+
+/// A member that takes payload: its bytes are not looked at twice.
+#[derive(Default)]
+pub(crate) struct Data<'a>(pub(crate) Cow<'a, [u8]>);
+
+impl<'a> read::Place<'a> for Data<'a> {
+    fn put(&mut self, value: Value<'a>) -> Result<(), Mistyped> {
+        if value.is_null() {
+            return Ok(());
+        }
+        self.0 = match value.plain_string() {
+            Some(plain) => Cow::Borrowed(plain),
+            None => Cow::Owned(value.string()?.into_owned().into_bytes()),
+        };
+        Ok(())
+    }
+}
+
+/// Parameters of a method, from an object.
+pub(crate) trait Params<'a>: Default {
+    fn fill(&mut self, value: Value<'a>) -> Result<(), Mistyped>;
+
+    fn parse(request: &Request<'a>) -> Result<Self, Failure> {
+        let mut params = Self::default();
+        params.fill(request.params()?)?;
+        Ok(params)
+    }
+}
+
+/// Says which member of which name goes where.
+macro_rules! params {
+    ($($type:ident { $($name:literal => $field:ident),+ $(,)? })+) => {$(
+        impl<'a> Params<'a> for $type<'a> {
+            fn fill(&mut self, value: Value<'a>) -> Result<(), Mistyped> {
+                fill(value, &mut [$(($name, &mut self.$field)),+])
+            }
+        }
+    )+};
+}
+
+params! {
+    PathParams { "path" => path, "maxBytes" => max_bytes }
+    ExtractTarParams { "archivePath" => archive_path, "destDir" => dest_dir }
+    GitParams {
+        "path" => path,
+        "baseRepo" => base_repo,
+        "branchName" => branch_name,
+        "worktreePath" => worktree_path,
+        "sourceBranch" => source_branch,
+    }
+    SpawnParams {
+        "id" => id,
+        "command" => command,
+        "args" => args,
+        "cwd" => cwd,
+        "env" => env,
+        "wantPid" => want_pid,
+    }
+    StdinParams { "id" => id, "data" => data, "offset" => offset }
+    KillParams { "id" => id, "signal" => signal }
+    KillAndWaitParams { "id" => id, "signal" => signal, "timeoutMs" => timeout_ms, "escalate" => escalate }
+    ReattachParams { "id" => id, "fromSeq" => from_seq, "wantPid" => want_pid }
+}

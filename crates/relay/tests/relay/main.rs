@@ -1,0 +1,3 @@
+//! The face as its clients see it: the real binary on a real socket, answers compared byte for byte.
+
+mod streams;
