@@ -7,7 +7,7 @@ use crate::server::Relay;
 use crate::wire::{
     Failure, INVALID_REQUEST, Id, LINE_BYTES, METHOD, Outcome, PARSE, Request, UNAUTHORIZED, append_reply,
 };
-use outpost_wire::{Line, Lines, Outbox};
+use outpost_wire::{Closed, Line, Lines, Outbox};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -18,6 +18,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const WEIGHT_MAX: u32 = 16 * 1024 * 1024;
 /// A request weighs its bytes, and never less than this: so there are at most 1,024 of them.
 const WEIGHT_MIN: u32 = 16 * 1024;
+/// Files that are read and sent at once to one client; a large one counts as all of them.
+pub(crate) const READS_MAX: u32 = 4;
 /// Replies that are ready together are sent together, up to about this much.
 const TOGETHER_BYTES: usize = 64 * 1024;
 /// Lines that are handled before others have a turn.
@@ -33,6 +35,8 @@ pub(crate) struct Connection {
     pub(crate) outbox: Outbox,
     pub(crate) followers: Followers,
     pub(crate) inputs: Inputs,
+    /// Files on their way to this client: who reads slowly must not have many in memory.
+    pub(crate) reads: Arc<Semaphore>,
     weight: Arc<Semaphore>,
     strangers: AtomicU32,
 }
@@ -63,6 +67,8 @@ enum Verdict {
     Answer(Id, Outcome),
     /// A method works on it.
     Underway,
+    /// So much must become free before a method can.
+    Wait(u32),
     /// The daemon is to stop, and says nothing.
     Shutdown,
 }
@@ -82,6 +88,7 @@ pub(crate) async fn serve(stream: UnixStream, relay: Arc<Relay>) {
         outbox: outbox.clone(),
         followers: Followers::default(),
         inputs: Inputs::default(),
+        reads: Arc::new(Semaphore::new(READS_MAX as usize)),
         weight: Arc::new(Semaphore::new(WEIGHT_MAX as usize)),
         strangers: AtomicU32::new(0),
     });
@@ -113,29 +120,59 @@ impl Connection {
             };
             // Lines end as the original's reader has it: with or without a carriage return.
             let line = line.strip_suffix(b"\r").unwrap_or(line);
-            if !line.is_empty() {
-                match self.handle(line).await {
-                    Verdict::Answer(id, outcome) => append_reply(&mut replies, &id, &outcome),
-                    Verdict::Underway => {}
-                    Verdict::Shutdown => return self.relay.ask_to_stop(),
-                }
+            match self.handle_in_turn(line, &mut replies).await {
+                Ok(true) => {}
+                Ok(false) => return self.relay.ask_to_stop(),
+                Err(Closed) => return,
             }
-            in_a_row += 1;
-            if last || replies.len() > TOGETHER_BYTES || !lines.has_line() {
-                if !replies.is_empty() && self.outbox.send(|out| out.append(&mut replies)).await.is_err() {
-                    return;
-                }
-            }
-            if in_a_row >= IN_A_ROW_MAX {
-                in_a_row = 0;
-                tokio::task::yield_now().await;
+            let together = replies.len() <= TOGETHER_BYTES && lines.has_line() && !last;
+            if !together && self.flush(&mut replies).await.is_err() {
+                return;
             }
             if last {
                 return self.linger(lines).await;
             }
+            in_a_row += 1;
+            if in_a_row >= IN_A_ROW_MAX {
+                in_a_row = 0;
+                tokio::task::yield_now().await;
+            }
         }
         // "1048576+ closes the connection with no reply"; requests before it are answered first.
+        let _peer_gone = self.flush(&mut replies).await;
         self.finish_requests().await;
+    }
+
+    /// Handles a line, waiting for its turn if there are too many; false when the daemon is to stop. An answer that is
+    /// known at once goes to `replies`, to be sent with others.
+    async fn handle_in_turn(
+        self: &Arc<Connection>,
+        line: &[u8],
+        replies: &mut Vec<u8>,
+    ) -> Result<bool, Closed> {
+        while !line.is_empty() {
+            match self.handle(line) {
+                Verdict::Answer(id, outcome) => append_reply(replies, &id, &outcome),
+                Verdict::Underway => {}
+                Verdict::Shutdown => return Ok(false),
+                Verdict::Wait(weight) => {
+                    // What is known is not kept back by what must wait.
+                    self.flush(replies).await?;
+                    drop(self.weight.acquire_many(weight).await);
+                    continue;
+                }
+            }
+            break;
+        }
+        Ok(true)
+    }
+
+    async fn flush(&self, replies: &mut Vec<u8>) -> Result<(), Closed> {
+        if !replies.is_empty() {
+            self.outbox.send(|out| out.append(replies)).await?;
+            let _stopping = self.relay.engine.serving().await;
+        }
+        Ok(())
     }
 
     /// Waits until all requests have been answered and the peer has taken the answers.
@@ -164,7 +201,7 @@ impl Connection {
     }
 
     /// "A request is checked in the order parse → auth → version → method → params".
-    async fn handle(self: &Arc<Connection>, line: &[u8]) -> Verdict {
+    fn handle(self: &Arc<Connection>, line: &[u8]) -> Verdict {
         let Some(request) = Request::parse(line) else {
             return Verdict::Answer(Id::null(), Err(Failure::new(PARSE, "Parse error")));
         };
@@ -205,8 +242,8 @@ impl Connection {
             return refuse(METHOD, format!("Unknown method: {method}"));
         }
         let weight = u32::try_from(line.len()).unwrap_or(WEIGHT_MAX).clamp(WEIGHT_MIN, WEIGHT_MAX);
-        let Ok(weight) = self.weight.clone().acquire_many_owned(weight).await else {
-            return Verdict::Underway;
+        let Ok(weight) = self.weight.clone().try_acquire_many_owned(weight) else {
+            return Verdict::Wait(weight);
         };
         let pending = Pending {
             connection: self.clone(),
@@ -218,7 +255,7 @@ impl Connection {
         let refused = match namespace {
             "files" => methods::files::begin(name, &request, pending),
             "git" => methods::git::begin(name, &request, pending),
-            _ => methods::process::begin(name, &request, pending).await,
+            _ => methods::process::begin(name, &request, pending),
         };
         match refused {
             Ok(()) => Verdict::Underway,

@@ -11,12 +11,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// Stands before the PATH in what the login shell prints, among whatever its start files print.
 const SENTINEL: &str = "___CLAUDE_SSH_PATH_EXTRACT___";
 /// How long the login shell may take. The first process waits for it.
 const SHELL_PATIENCE: Duration = Duration::from_secs(4);
+/// How long after the start it is asked at the latest.
+const SHELL_DELAY: Duration = Duration::from_millis(100);
 /// What start files may print before we lose interest.
 const SHELL_OUTPUT_MAX: usize = 1024 * 1024;
 
@@ -24,29 +26,31 @@ pub(crate) struct Environment {
     base: Vec<(OsString, OsString)>,
     /// None until the login shell has been asked; then its PATH, if it gave one.
     login_path: watch::Sender<Option<Option<OsString>>>,
+    /// A process waits for it.
+    needed: Notify,
 }
 
 impl Environment {
     pub(crate) fn new(base: Vec<(OsString, OsString)>) -> Environment {
-        Environment { base, login_path: watch::Sender::new(None) }
+        Environment { base, login_path: watch::Sender::new(None), needed: Notify::new() }
     }
 
-    /// Asks the login shell, on a thread of its own: it runs whatever the user has in its start files.
-    pub(crate) fn extract_login_path(&self) {
-        let answer = self.login_path.clone();
+    /// Asks the login shell when the first process needs its answer, or a moment after the start: whoever waits for the
+    /// daemon to answer shall not wait for start files too.
+    pub(crate) async fn extract_login_path(&self) {
+        tokio::select! {
+            () = tokio::time::sleep(SHELL_DELAY) => {}
+            () = self.needed.notified() => {}
+        }
         let shell = login_shell(self.variable("SHELL"));
         let base = self.base.clone();
-        let asked = std::thread::Builder::new().name("relay-login-path".into()).spawn(move || {
-            let path = ask_shell(&shell, &base);
-            match &path {
-                Some(path) => tracing::info!("[shellenv] Extracted shell PATH ({} chars)", path.len()),
-                None => tracing::warn!("[shellenv] PATH sentinel not found in shell output"),
-            }
-            answer.send_replace(Some(path));
-        });
-        if asked.is_err() {
-            self.login_path.send_replace(Some(None));
+        let asked = tokio::task::spawn_blocking(move || ask_shell(&shell, &base));
+        let path = asked.await.ok().flatten();
+        match &path {
+            Some(path) => tracing::info!("[shellenv] Extracted shell PATH ({} chars)", path.len()),
+            None => tracing::warn!("[shellenv] PATH sentinel not found in shell output"),
         }
+        self.login_path.send_replace(Some(path));
     }
 
     fn variable(&self, name: &str) -> Option<&OsStr> {
@@ -69,6 +73,7 @@ impl Environment {
         spawn: &mut Spawn,
         own: Vec<(OsString, OsString)>,
     ) -> Result<(), Failure> {
+        self.needed.notify_one();
         let mut asked = self.login_path.subscribe();
         let login_path = asked.wait_for(Option::is_some).await.ok().and_then(|path| path.clone()).flatten();
         let with_path = login_path.clone().map(|path| (OsString::from("PATH"), path));

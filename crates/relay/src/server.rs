@@ -17,8 +17,6 @@ const CONNECTIONS_MAX: usize = 4096;
 const FILE_REQUESTS_MAX: usize = 32;
 /// Requests that run git at once.
 const GIT_REQUESTS_MAX: usize = 8;
-/// Large files read at once: each is in memory as it is and as it is sent.
-const LARGE_READS_MAX: usize = 2;
 
 /// How long to wait after a connection could not be accepted, at first and at most.
 const ACCEPT_PAUSE_MIN: Duration = Duration::from_millis(5);
@@ -43,7 +41,6 @@ pub struct Relay {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) file_turns: Arc<Semaphore>,
     pub(crate) git_turns: Arc<Semaphore>,
-    pub(crate) large_reads: Arc<Semaphore>,
     token: Vec<u8>,
     shutdown: mpsc::Sender<()>,
     /// True once connections are to end.
@@ -62,7 +59,6 @@ impl Relay {
             home: config.home,
             file_turns: Arc::new(Semaphore::new(FILE_REQUESTS_MAX)),
             git_turns: Arc::new(Semaphore::new(GIT_REQUESTS_MAX)),
-            large_reads: Arc::new(Semaphore::new(LARGE_READS_MAX)),
             token: config.token,
             shutdown,
             closing: watch::Sender::new(false),
@@ -76,7 +72,8 @@ impl Relay {
 
     /// Asks the login shell for its PATH, so that children find what a person would find.
     pub fn begin(self: &Arc<Relay>) {
-        self.environment.extract_login_path();
+        let relay = self.clone();
+        tokio::spawn(async move { relay.environment.extract_login_path().await });
     }
 
     /// In constant time. An empty token opens nothing.

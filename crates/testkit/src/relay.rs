@@ -104,16 +104,21 @@ impl Relay {
     }
 
     pub fn try_serve(&self, flags: &[&str]) -> Output {
-        let token = self.path("token");
-        std::fs::write(&token, format!("{TOKEN}\n")).unwrap();
+        self.serve_command(TOKEN, flags).output().unwrap()
+    }
+
+    /// `-serve`, not run yet, with a file that has this token.
+    pub fn serve_command(&self, token: &str, flags: &[&str]) -> Command {
+        let file = self.path("token");
+        std::fs::write(&file, format!("{token}\n")).unwrap();
         if let Some(uid) = self.uid {
-            std::os::unix::fs::chown(&token, Some(uid), Some(uid)).unwrap();
+            std::os::unix::fs::chown(&file, Some(uid), Some(uid)).unwrap();
         }
-        let (socket, token) = (self.socket(), token);
+        let (socket, token) = (self.socket(), file);
         let mut arguments =
             vec!["-serve", "-socket", socket.to_str().unwrap(), "-token-file", token.to_str().unwrap()];
         arguments.extend(flags);
-        self.run(&arguments)
+        self.command(&arguments)
     }
 
     pub fn log(&self) -> String {
@@ -169,6 +174,7 @@ impl Drop for Relay {
 pub struct RelayClient {
     reader: BufReader<UnixStream>,
     writer: UnixStream,
+    token: String,
     last_id: u64,
 }
 
@@ -176,9 +182,20 @@ impl RelayClient {
     pub fn connect(socket: &Path) -> RelayClient {
         let writer =
             UnixStream::connect(socket).unwrap_or_else(|error| panic!("{}: {error}", socket.display()));
+        RelayClient::over(writer)
+    }
+
+    /// Over a connection that leads to a relay, directly or not.
+    pub fn over(writer: UnixStream) -> RelayClient {
         writer.set_read_timeout(Some(PATIENCE)).unwrap();
         writer.set_write_timeout(Some(PATIENCE)).unwrap();
-        RelayClient { reader: BufReader::new(writer.try_clone().unwrap()), writer, last_id: 0 }
+        let reader = BufReader::new(writer.try_clone().unwrap());
+        RelayClient { reader, writer, token: TOKEN.into(), last_id: 0 }
+    }
+
+    pub fn with_token(mut self, token: &str) -> RelayClient {
+        token.clone_into(&mut self.token);
+        self
     }
 
     pub fn stream(&self) -> &UnixStream {
@@ -194,11 +211,12 @@ impl RelayClient {
     pub fn request(&mut self, method: &str, params: &str) -> u64 {
         self.last_id += 1;
         let params = if params.is_empty() { String::new() } else { format!(",\"params\":{params}") };
-        let (id, auth) = (self.last_id, TOKEN);
-        self.send(format!(
+        let (id, auth) = (self.last_id, &self.token);
+        let line = format!(
             "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"auth\":\"{auth}\"{params}}}\n"
-        ));
-        id
+        );
+        self.send(line);
+        self.last_id
     }
 
     /// The next line without its newline; empty at the end of the connection.

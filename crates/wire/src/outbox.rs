@@ -7,8 +7,12 @@ use tokio::sync::Notify;
 
 /// Who has something to say waits while more than this waits for the peer. One message may go beyond.
 const WAITING_BYTES: usize = 128 * 1024;
-/// A buffer larger than this is given back when there is nothing in it.
-const KEPT_BYTES: usize = 16 * 1024;
+/// Empty buffers kept for whoever needs one next. Connections that have nothing to say have none.
+const POOLED_MAX: usize = 4;
+/// One that has grown beyond this is not kept.
+const POOLED_BYTES_MAX: usize = 1024 * 1024;
+
+static POOL: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
 /// The connection is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +70,9 @@ impl Outbox {
                     return Err(Closed);
                 }
                 if state.waiting.len() < WAITING_BYTES {
+                    if state.waiting.capacity() == 0 {
+                        state.waiting = from_pool();
+                    }
                     write(&mut state.waiting);
                     return self.shared.flush(&mut state);
                 }
@@ -142,7 +149,7 @@ impl Shared {
                 }
             }
         }
-        empty(&mut state.waiting);
+        to_pool(&mut state.waiting);
         Ok(())
     }
 
@@ -155,10 +162,16 @@ impl Shared {
     }
 }
 
-fn empty(buffer: &mut Vec<u8>) {
-    buffer.clear();
-    if buffer.capacity() > KEPT_BYTES {
-        *buffer = Vec::new();
+fn from_pool() -> Vec<u8> {
+    POOL.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+}
+
+fn to_pool(buffer: &mut Vec<u8>) {
+    let mut buffer = std::mem::take(buffer);
+    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    if pool.len() < POOLED_MAX && (1..=POOLED_BYTES_MAX).contains(&buffer.capacity()) {
+        buffer.clear();
+        pool.push(buffer);
     }
 }
 
@@ -175,8 +188,8 @@ async fn write_out(shared: Arc<Shared>) {
                 }
                 if state.waiting.is_empty() {
                     state.writing = false;
-                    empty(&mut state.waiting);
-                    empty(&mut taken);
+                    to_pool(&mut state.waiting);
+                    to_pool(&mut taken);
                     shared.room.notify_waiters();
                     break;
                 }

@@ -20,8 +20,7 @@ pub(super) fn check(dest_dir: &str, home: Option<&Path>) -> Result<PathBuf, Stri
     if !dest_dir.starts_with('/') || names.is_empty() {
         return Err(format!("destDir must be an absolute, non-root path: {}", quote(dest_dir)));
     }
-    let path: PathBuf =
-        [OsStr::new("/")].into_iter().chain(names.iter().map(|name| OsStr::from_bytes(name))).collect();
+    let path = absolute(&names);
     if home.is_some_and(|home| holds(&path, &names, home)) {
         return Err(format!("destDir must not be or contain the home directory: {}", quote(dest_dir)));
     }
@@ -31,13 +30,19 @@ pub(super) fn check(dest_dir: &str, home: Option<&Path>) -> Result<PathBuf, Stri
 /// Whether `path` is `home` or a directory around it, by its names or by where it leads: a link, a mount or another spelling
 /// of the same directory shows by its inode.
 fn holds(path: &Path, names: &[&[u8]], home: &Path) -> bool {
-    if home.is_absolute() && lexical::names(home.as_os_str().as_bytes()).starts_with(names) {
+    let home_names = lexical::names(home.as_os_str().as_bytes());
+    if home.is_absolute() && home_names.starts_with(names) {
         return true;
     }
     let identity = |path: &Path| path.metadata().ok().map(|found| (found.dev(), found.ino()));
     let Some(ours) = identity(path) else { return false };
-    let resolved = home.canonicalize().unwrap_or_else(|_| home.to_owned());
-    resolved.ancestors().chain(home.ancestors()).any(|around| identity(around) == Some(ours))
+    // A home that does not exist may do so tomorrow.
+    let home = home.canonicalize().unwrap_or_else(|_| absolute(&home_names));
+    home.ancestors().any(|around| identity(around) == Some(ours))
+}
+
+fn absolute(names: &[&[u8]]) -> PathBuf {
+    [OsStr::new("/")].into_iter().chain(names.iter().map(|name| OsStr::from_bytes(name))).collect()
 }
 
 pub(super) struct Destination {

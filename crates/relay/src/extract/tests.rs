@@ -24,7 +24,7 @@ impl Scene {
     fn new() -> Scene {
         let scene = Scene { root: tempfile::tempdir().unwrap() };
         fs::create_dir_all(scene.path("dest/old")).unwrap();
-        fs::create_dir(scene.path("outside")).unwrap();
+        fs::create_dir_all(scene.path("outside/empty")).unwrap();
         fs::write(scene.path("dest/old/file"), "old").unwrap();
         fs::write(scene.path("outside/file"), "precious").unwrap();
         scene
@@ -53,10 +53,11 @@ impl Scene {
 
     fn assert_outside_is_untouched(&self) {
         assert_eq!(fs::read(self.path("outside/file")).unwrap(), b"precious");
-        assert_eq!(fs::read_dir(self.path("outside")).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(self.path("outside")).unwrap().count(), 2);
+        assert_eq!(fs::read_dir(self.path("outside/empty")).unwrap().count(), 0);
         let mut names: Vec<_> =
             fs::read_dir(self.root.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        names.retain(|name| name != "archive.tgz" && name != "dest");
+        names.retain(|name| name != "archive.tgz" && name != "dest" && name != "moved");
         assert_eq!(names, ["outside"]);
     }
 

@@ -247,9 +247,9 @@ fn headers_that_are_not_valid_are_refused() {
         gzip(&after_zeros),
         records(b"x"),
         records(b"99 path=f\n"),
-        records(b"10 path=\0f\n"),
-        records(b"11 size=-1\n\n"),
-        records(b"12 size=1x2\n"),
+        records(&record("path", "\0f")),
+        records(&record("size", "-1")),
+        records(&record("size", "1x2")),
     ];
     for (at, bytes) in cases.iter().enumerate() {
         assert_eq!(scene.extract(bytes), failure(0, "gzip: archive/tar: invalid tar header"), "case {at}");

@@ -134,11 +134,8 @@ fn every_prefix_and_every_changed_byte_of_an_archive_is_survived() {
     }
 }
 
-/// How often the race is run. Each round unpacks some hundred files while the neighbour swaps all the time.
-const ROUNDS: usize = 60;
-
-/// Runs `attack` again and again beside extractions; whatever these say, nothing outside changes.
-fn race(attack: impl Fn(&Scene) + Sync) {
+/// Runs `attack` all the time beside extractions of some hundred files; whatever these say, nothing outside changes.
+fn race(rounds: usize, attack: impl Fn(&Scene) + Sync) {
     let scene = Scene::new();
     let mut entries = Vec::new();
     for directory in ["sub", "sub/below"] {
@@ -148,39 +145,52 @@ fn race(attack: impl Fn(&Scene) + Sync) {
     let bytes = archive(&entries);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        // Also when an assertion fails: the neighbour would never stop.
+        let _over = Over(&over);
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 attack(&scene);
             }
         });
-        for _ in 0..ROUNDS {
+        for _ in 0..rounds {
             let _any = scene.extract(&bytes);
         }
-        over.store(true, Ordering::Relaxed);
     });
     scene.assert_outside_is_untouched();
 }
 
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Has a link to the outside in the place of a directory for a moment.
+fn swap(scene: &Scene, directory: &str) {
+    let (place, away) = (scene.path(directory), scene.path(&format!("{directory}.away")));
+    let _any = fs::rename(&place, &away);
+    let _any = symlink(scene.path("outside"), &place);
+    let _any = fs::remove_file(&place);
+    let _any = fs::rename(&away, &place);
+}
+
 #[test]
 fn a_subdirectory_swapped_for_a_link_leads_nowhere() {
-    race(|scene| {
-        let (sub, away) = (scene.path("dest/sub"), scene.path("dest/away"));
-        let _any = fs::rename(&sub, &away);
-        let _any = symlink(scene.path("outside"), &sub);
-        let _any = symlink(scene.path("outside"), scene.path("dest/sub/below"));
-        let _any = fs::remove_file(&sub);
-        let _any = fs::rename(&away, &sub);
+    race(60, |scene| {
+        swap(scene, "dest/sub");
+        swap(scene, "dest/sub/below");
     });
 }
 
 #[test]
 fn a_destination_swapped_for_a_link_leads_nowhere() {
-    race(|scene| {
-        let (dest, away) = (scene.path("dest"), scene.path("dest/../archive.tgz.away"));
-        let _any = symlink(scene.path("outside"), &dest);
-        let _any = fs::remove_file(&dest);
+    race(1000, |scene| {
+        let (dest, away) = (scene.path("dest"), scene.path("moved"));
         let _any = fs::rename(&dest, &away);
-        let _any = symlink(scene.path("outside"), &dest);
+        // Empty, as a destination that was just made is.
+        let _any = symlink(scene.path("outside/empty"), &dest);
         let _any = fs::remove_file(&dest);
         let _any = fs::remove_dir_all(&away);
     });
@@ -188,7 +198,7 @@ fn a_destination_swapped_for_a_link_leads_nowhere() {
 
 #[test]
 fn a_file_swapped_for_a_link_is_not_written_through() {
-    race(|scene| {
+    race(60, |scene| {
         for name in ["dest/file", "dest/sub/file50", "dest/.synced"] {
             let _any = fs::remove_file(scene.path(name));
             let _any = symlink(scene.path("outside/file"), scene.path(name));

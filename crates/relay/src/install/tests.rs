@@ -241,6 +241,20 @@ fn many_may_install_the_same_blob_at_the_same_time() {
 }
 
 #[test]
+fn a_blob_that_another_one_has_just_installed_and_removed_is_not_missed() {
+    let mut place = Place::new();
+    place.options.cli_zst = place.root.path().join("gone").display().to_string();
+    fs::create_dir(place.dir()).unwrap();
+    // Not there when it is looked for, and there when the blob is not any more.
+    let seen = place.root.path().join("seen");
+    let body = format!("test -e {0} || {{ touch {0}; exit 1; }}", seen.display());
+    script(&place.dir(), "1.0", &body);
+    let ran = place.run();
+    assert_eq!(ran.error(), "");
+    assert!(ran.was_present());
+}
+
+#[test]
 fn a_blob_that_stands_where_the_program_belongs_does_not_take_it_away() {
     let mut place = Place::new();
     fs::create_dir(place.dir()).unwrap();

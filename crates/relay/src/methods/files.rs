@@ -1,6 +1,6 @@
 //! `files.*`: looking at files, and unpacking an archive. All of it runs on threads that may wait for a disk.
 
-use crate::connection::Pending;
+use crate::connection::{Pending, READS_MAX};
 use crate::go;
 use crate::json::write::Object;
 use crate::wire::{ExtractTarParams, Failure, Outcome, Params, PathParams, Request};
@@ -13,7 +13,7 @@ use std::path::Path;
 
 /// The most of a file that is read into one answer, whatever the request allows: it is in memory several times over.
 const READ_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Files larger than this are read few at a time.
+/// Files larger than this are read one at a time.
 const LARGE_BYTES: u64 = 1024 * 1024;
 
 pub(crate) fn is_method(name: &str) -> bool {
@@ -118,21 +118,21 @@ fn list(path: &str) -> Outcome {
     Ok(out)
 }
 
-/// A large file waits for its turn before it is read.
+/// A file is read when the client has taken those before it.
 fn read_in_turn(pending: Pending, path: String, max_bytes: i64) {
     tokio::spawn(async move {
-        let relay = pending.connection.relay.clone();
-        let turn = relay.file_turns.clone().acquire_owned().await;
-        let looked = tokio::task::spawn_blocking({
+        let connection = pending.connection.clone();
+        let looked = {
             let path = path.clone();
-            move || metadata(&path).map_or(0, |found| found.len())
-        });
+            tokio::task::spawn_blocking(move || metadata(&path).map_or(0, |found| found.len()))
+        };
         let large = looked.await.unwrap_or(0) > LARGE_BYTES;
-        let large_turn = if large { relay.large_reads.clone().acquire_owned().await.ok() } else { None };
+        let places = connection.reads.acquire_many(if large { READS_MAX } else { 1 }).await;
+        let turn = connection.relay.file_turns.clone().acquire_owned().await;
         let outcome = tokio::task::spawn_blocking(move || read(&path, max_bytes)).await;
         drop(turn);
         pending.reply(outcome.unwrap_or_else(|error| Err(Failure::internal(error.to_string())))).await;
-        drop(large_turn);
+        drop(places);
     });
 }
 

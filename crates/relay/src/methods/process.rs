@@ -32,7 +32,7 @@ pub(crate) fn is_method(name: &str) -> bool {
 }
 
 /// Takes a request on; an error is its answer.
-pub(crate) async fn begin(name: &str, request: &Request<'_>, pending: Pending) -> Result<(), Failure> {
+pub(crate) fn begin(name: &str, request: &Request<'_>, pending: Pending) -> Result<(), Failure> {
     match name {
         "spawn" => begin_spawn(SpawnParams::parse(request)?, pending),
         "stdin" => begin_stdin(StdinParams::parse(request)?, pending),

@@ -1,0 +1,325 @@
+//! "git.*": what a repository is, what has changed in it, which branches it has.
+
+use crate::contract::table::{Row, check};
+use outpost_testkit::Relay;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+/// git as the tests use it, away from whatever is configured on this host; what it printed, both streams together.
+pub(crate) fn git(dir: &Path, arguments: &[&str]) -> (bool, String) {
+    let script = format!("exec git {} 2>&1", "\"$@\"");
+    let output = Command::new("/bin/sh")
+        .args(["-c", &script, "git"])
+        .args(["-c", "user.name=T", "-c", "user.email=t@example.org", "-c", "init.defaultBranch=main"])
+        .args(arguments)
+        .current_dir(dir)
+        .env("HOME", "/nonexistent")
+        .env("GIT_CONFIG_NOSYSTEM", "1")
+        .env("LC_ALL", "C")
+        .env("GIT_AUTHOR_DATE", "2001-02-03T04:05:06Z")
+        .env("GIT_COMMITTER_DATE", "2001-02-03T04:05:06Z")
+        .output()
+        .unwrap();
+    (output.status.success(), String::from_utf8(output.stdout).unwrap().trim_end_matches('\n').to_owned())
+}
+
+/// It must succeed.
+pub(crate) fn must(dir: &Path, arguments: &[&str]) -> String {
+    let (succeeded, printed) = git(dir, arguments);
+    assert!(succeeded, "git {arguments:?}: {printed}");
+    printed
+}
+
+/// A repository with one commit on `main`, of `a.txt` and `sub/b.txt`.
+pub(crate) fn repository(path: &Path) {
+    fs::create_dir_all(path.join("sub")).unwrap();
+    must(path, &["init", "-q", "-b", "main"]);
+    fs::write(path.join("a.txt"), "a\n").unwrap();
+    fs::write(path.join("sub/b.txt"), "b\n").unwrap();
+    must(path, &["add", "."]);
+    must(path, &["commit", "-q", "-m", "first"]);
+}
+
+/// A script that leaves a mark when it runs.
+pub(crate) fn trap(script: &Path, mark: &Path) {
+    fs::write(script, format!("#!/bin/sh\ntouch '{}'\n", mark.display())).unwrap();
+    fs::set_permissions(script, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+const NO_REPO: &str = r#"{"isRepo":false,"repoSlug":"","defaultBranch":""}"#;
+
+/// "branch is resolved via symbolic-ref", "root is the absolute repo top-level".
+#[test]
+fn info_tells_branch_root_and_name() {
+    let relay = Relay::start();
+    let at = |name: &str| relay.path(name);
+    repository(&at("repo"));
+    repository(&at("ré <po>"));
+    repository(&at("detached"));
+    must(&at("detached"), &["checkout", "-q", "--detach"]);
+    let commit = must(&at("detached"), &["rev-parse", "--short", "HEAD"]);
+    repository(&at("slashed"));
+    must(&at("slashed"), &["checkout", "-q", "-b", "feature/<x>"]);
+    fs::create_dir(at("unborn")).unwrap();
+    must(&at("unborn"), &["init", "-q", "-b", "trunk"]);
+    must(&at("repo"), &["worktree", "add", "-q", "-b", "other", "../linked"]);
+    must(relay.dir(), &["init", "-q", "--bare", "bare.git"]);
+    fs::create_dir(at("plain")).unwrap();
+    std::os::unix::fs::symlink("repo", at("by-link")).unwrap();
+    let told = |repo: &str, branch: &str| {
+        format!(
+            r#"{{"isRepo":true,"repo":"{repo}","branch":"{branch}","root":"$D/{repo}","repoSlug":"","defaultBranch":""}}"#
+        )
+    };
+    let rows = [
+        ("$D/repo", told("repo", "main")),
+        ("$D/repo/", told("repo", "main")),
+        ("$D/repo/sub", told("repo", "main")),
+        ("$D/repo/sub/..", told("repo", "main")),
+        ("$D/by-link", told("repo", "main")),
+        ("repo", told("repo", "main")),
+        ("./repo/sub", told("repo", "main")),
+        ("$D/ré <po>", told(r"ré \u003cpo\u003e", "main")),
+        ("$D/unborn", told("unborn", "trunk")),
+        ("$D/detached", told("detached", &format!("detached:{commit}"))),
+        ("$D/slashed", told("slashed", r"feature/\u003cx\u003e")),
+        ("$D/linked", told("linked", "other")),
+        // Not inside a work tree.
+        ("$D/bare.git", NO_REPO.to_owned()),
+        ("$D/repo/.git", NO_REPO.to_owned()),
+        ("$D/plain", NO_REPO.to_owned()),
+        ("$D/nope", NO_REPO.to_owned()),
+        ("$D/repo/a.txt", NO_REPO.to_owned()),
+        (r"$D/repo\u0000", NO_REPO.to_owned()),
+        // The daemon's directory, which is none here.
+        ("", NO_REPO.to_owned()),
+        (".", NO_REPO.to_owned()),
+        ("--version", NO_REPO.to_owned()),
+    ];
+    let params: Vec<String> = rows.iter().map(|(path, _)| format!(r#"{{"path":"{path}"}}"#)).collect();
+    let mut table: Vec<Row<'_>> =
+        params.iter().zip(&rows).map(|(params, (_, told))| ("git.info", params.as_str(), told.as_str())).collect();
+    // Only worktrees use baseRepo.
+    table.push(("git.info", r#"{"baseRepo":"$D/repo"}"#, NO_REPO));
+    check(&mut relay.connect(), relay.dir(), &table);
+}
+
+/// "populated only when the path after the host is exactly two segments".
+#[test]
+fn info_tells_owner_and_repository_of_the_origin() {
+    let relay = Relay::start();
+    let repo = relay.path("repo");
+    repository(&repo);
+    let cases = [
+        ("git@github.com:owner/repo.git", "owner/repo"),
+        ("git@github.com:owner/repo", "owner/repo"),
+        ("github.com:owner/repo.git", "owner/repo"),
+        ("https://github.com/owner/repo.git", "owner/repo"),
+        ("https://github.com/owner/repo", "owner/repo"),
+        ("https://github.com/owner/repo/", "owner/repo"),
+        ("https://github.com/owner/repo.git/", "owner/repo"),
+        ("https://github.com/owner/repo///", "owner/repo"),
+        ("http://github.com/owner/repo", "owner/repo"),
+        ("git://github.com/owner/repo.git", "owner/repo"),
+        ("ssh://git@github.com/owner/repo.git", "owner/repo"),
+        ("https://user@github.com/owner/repo.git", "owner/repo"),
+        ("https://user:secret@github.com/owner/repo.git", "owner/repo"),
+        ("https://gitlab.example.org/Own-er_1/Re.po-X_2.git", "Own-er_1/Re.po-X_2"),
+        ("https://github.com/owner/repo.git.git", "owner/repo.git"),
+        ("https://github.com/owner/.git", ""),
+        // Three segments, one, none.
+        ("https://gitlab.com/group/sub/proj.git", ""),
+        ("git@gitlab.com:group/sub/proj.git", ""),
+        ("https://github.com/repo.git", ""),
+        ("https://github.com//repo.git", ""),
+        ("https://github.com/owner//repo.git", ""),
+        ("https://github.com/", ""),
+        ("https://github.com", ""),
+        ("host", ""),
+        // A port ends the host, so it is a segment.
+        ("ssh://git@github.com:22/owner/repo.git", ""),
+        ("https://github.com:443/owner/repo", ""),
+        // A path on this host has no host: its first part is taken for one.
+        ("/srv/repo", ""),
+        ("/srv/git/repo.git", ""),
+        ("srv/git/repo.git", "git/repo"),
+        ("../owner/repo.git", "owner/repo"),
+        ("file:///srv/repo.git", "srv/repo"),
+    ];
+    let mut client = relay.connect();
+    for (url, slug) in cases {
+        must(&repo, &["config", "remote.origin.url", url]);
+        let told = format!(
+            r#"{{"isRepo":true,"repo":"repo","branch":"main","root":"$D/repo","repoSlug":"{slug}","defaultBranch":""}}"#
+        );
+        check(&mut client, relay.dir(), &[("git.info", r#"{"path":"$D/repo"}"#, &told)]);
+    }
+    // Another remote is not the origin.
+    must(&repo, &["config", "--remove-section", "remote.origin"]);
+    must(&repo, &["remote", "add", "upstream", "git@github.com:owner/repo.git"]);
+    let told = r#"{"isRepo":true,"repo":"repo","branch":"main","root":"$D/repo","repoSlug":"","defaultBranch":""}"#;
+    check(&mut client, relay.dir(), &[("git.info", r#"{"path":"$D/repo"}"#, told)]);
+}
+
+/// "defaultBranch is what refs/remotes/origin/HEAD points to (e.g. main); empty when origin/HEAD is unset".
+#[test]
+fn info_tells_where_the_head_of_the_origin_points() {
+    let relay = Relay::start();
+    repository(&relay.path("repo"));
+    must(relay.dir(), &["clone", "-q", "repo", "clone"]);
+    let mut client = relay.connect();
+    let mut expect = |default: &str| {
+        let slug = "";
+        let told = format!(
+            r#"{{"isRepo":true,"repo":"clone","branch":"main","root":"$D/clone","repoSlug":"{slug}","defaultBranch":"{default}"}}"#
+        );
+        check(&mut client, relay.dir(), &[("git.info", r#"{"path":"$D/clone/sub"}"#, &told)]);
+    };
+    must(&relay.path("clone"), &["config", "remote.origin.url", "host"]);
+    expect("main");
+    must(&relay.path("clone"), &["symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/release/1.x"]);
+    expect("release/1.x");
+    must(&relay.path("clone"), &["symbolic-ref", "refs/remotes/origin/HEAD", "refs/heads/main"]);
+    expect("refs/heads/main");
+    must(&relay.path("clone"), &["remote", "set-head", "origin", "-d"]);
+    expect("");
+}
+
+/// "clean: {isRepo,clean} · dirty: {…,"clean":false,"changes":["M a.txt","?? new"]} (porcelain lines)".
+#[test]
+fn status_tells_what_has_changed() {
+    let relay = Relay::start();
+    let repo = relay.path("repo");
+    repository(&repo);
+    fs::create_dir(relay.path("unborn")).unwrap();
+    must(&relay.path("unborn"), &["init", "-q"]);
+    must(relay.dir(), &["init", "-q", "--bare", "bare.git"]);
+    let mut client = relay.connect();
+    let clean = r#"{"isRepo":true,"clean":true}"#;
+    let no_repo = r#"{"isRepo":false,"clean":false}"#;
+    check(
+        &mut client,
+        relay.dir(),
+        &[
+            ("git.status", r#"{"path":"$D/repo"}"#, clean),
+            ("git.status", r#"{"path":"$D/repo/sub"}"#, clean),
+            ("git.status", r#"{"path":"repo"}"#, clean),
+            ("git.status", r#"{"path":"$D/unborn"}"#, clean),
+            ("git.status", r#"{"path":"$D/bare.git"}"#, no_repo),
+            ("git.status", r#"{"path":"$D/repo/.git"}"#, no_repo),
+            ("git.status", r#"{"path":"$D"}"#, no_repo),
+            ("git.status", r#"{"path":"$D/nope"}"#, no_repo),
+            ("git.status", r#"{"path":""}"#, no_repo),
+        ],
+    );
+    let mut expect = |changes: &str| {
+        let told = format!(r#"{{"isRepo":true,"clean":false,"changes":[{changes}]}}"#);
+        check(&mut client, relay.dir(), &[("git.status", r#"{"path":"$D/repo"}"#, &told)]);
+        // Names are those from the top, wherever one asks.
+        check(&mut client, relay.dir(), &[("git.status", r#"{"path":"$D/repo/sub"}"#, &told)]);
+    };
+    let write = |name: &str, content: &str| fs::write(repo.join(name), content).unwrap();
+    // Each line without the space around it.
+    write("a.txt", "changed\n");
+    expect(r#""M a.txt""#);
+    write("new", "");
+    expect(r#""M a.txt","?? new""#);
+    must(&repo, &["add", "a.txt"]);
+    expect(r#""M  a.txt","?? new""#);
+    write("a.txt", "changed again\n");
+    expect(r#""MM a.txt","?? new""#);
+    must(&repo, &["add", "new"]);
+    expect(r#""MM a.txt","A  new""#);
+    fs::remove_file(repo.join("sub/b.txt")).unwrap();
+    expect(r#""MM a.txt","A  new","D sub/b.txt""#);
+    must(&repo, &["reset", "-q", "--hard"]);
+    must(&repo, &["mv", "a.txt", "z.txt"]);
+    expect(r#""R  a.txt -\u003e z.txt""#);
+    must(&repo, &["reset", "-q", "--hard"]);
+    // git quotes what it must; a directory that is not tracked is one line.
+    write("two words", "");
+    write("<&>", "");
+    write("é\"", "");
+    write("ignored", "");
+    write(".gitignore", "ignored\n");
+    fs::create_dir(repo.join("dir")).unwrap();
+    write("dir/1", "");
+    write("dir/2", "");
+    expect(r#""?? .gitignore","?? \u003c\u0026\u003e","?? dir/","?? \"two words\"","?? \"\\303\\251\\\"\"""#);
+}
+
+/// "{isRepo:true, branches:[…sorted…]}".
+#[test]
+fn branches_are_sorted_by_their_bytes() {
+    let relay = Relay::start();
+    let repo = relay.path("repo");
+    repository(&repo);
+    fs::create_dir(relay.path("unborn")).unwrap();
+    must(&relay.path("unborn"), &["init", "-q"]);
+    must(relay.dir(), &["init", "-q", "--bare", "bare.git"]);
+    let no_repo = r#"{"isRepo":false,"branches":[]}"#;
+    let mut client = relay.connect();
+    check(
+        &mut client,
+        relay.dir(),
+        &[
+            ("git.list_branches", r#"{"path":"$D/repo"}"#, r#"{"isRepo":true,"branches":["main"]}"#),
+            ("git.list_branches", r#"{"path":"$D/unborn"}"#, r#"{"isRepo":true,"branches":[]}"#),
+            ("git.list_branches", r#"{"path":"$D/bare.git"}"#, no_repo),
+            ("git.list_branches", r#"{"path":"$D"}"#, no_repo),
+            ("git.list_branches", r#"{"path":"$D/nope"}"#, no_repo),
+            ("git.list_branches", r#"{"path":""}"#, no_repo),
+        ],
+    );
+    for branch in ["zebra", "Alpha", "feature/x", "feature-y", "é", "a&b", "10", "9"] {
+        must(&repo, &["branch", branch]);
+    }
+    must(&repo, &["checkout", "-q", "--detach"]);
+    // A remote's branch is not one of ours.
+    must(&repo, &["update-ref", "refs/remotes/origin/theirs", "HEAD"]);
+    let all = r#"{"isRepo":true,"branches":["10","9","Alpha","a\u0026b","feature-y","feature/x","main","zebra","é"]}"#;
+    let rows = [
+        ("git.list_branches", r#"{"path":"$D/repo"}"#, all),
+        ("git.list_branches", r#"{"path":"$D/repo/sub"}"#, all),
+    ];
+    check(&mut client, relay.dir(), &rows);
+    // A tag of the same name does not make it "heads/main", as it does in the original.
+    must(&repo, &["tag", "main"]);
+    check(&mut client, relay.dir(), &rows);
+}
+
+/// A repository is somebody's data: looking at it starts no program that it names.
+#[test]
+fn looking_at_a_repository_runs_nothing_of_it_and_changes_nothing_in_it() {
+    let relay = Relay::start();
+    let (repo, mark) = (relay.path("repo"), relay.path("ran"));
+    repository(&repo);
+    trap(&relay.path("monitor"), &mark);
+    let monitor = relay.path("monitor").display().to_string();
+    for key in ["core.fsmonitor", "core.pager", "core.editor", "core.sshCommand", "diff.external"] {
+        must(&repo, &["config", key, &monitor]);
+    }
+    let hooks = repo.join(".git/hooks");
+    fs::create_dir_all(&hooks).unwrap();
+    for hook in ["post-checkout", "post-index-change", "fsmonitor-watchman", "reference-transaction"] {
+        trap(&hooks.join(hook), &mark);
+    }
+    // The index is stale, and would be written anew by a plain `git status`.
+    fs::write(repo.join("a.txt"), "a\n").unwrap();
+    let index = fs::read(repo.join(".git/index")).unwrap();
+    let mut client = relay.connect();
+    check(
+        &mut client,
+        relay.dir(),
+        &[
+            ("git.status", r#"{"path":"$D/repo"}"#, r#"{"isRepo":true,"clean":true}"#),
+            ("git.list_branches", r#"{"path":"$D/repo"}"#, r#"{"isRepo":true,"branches":["main"]}"#),
+            ("git.info", r#"{"path":"$D/repo"}"#,
+             r#"{"isRepo":true,"repo":"repo","branch":"main","root":"$D/repo","repoSlug":"","defaultBranch":""}"#),
+        ],
+    );
+    assert!(!mark.exists(), "a program of the repository ran");
+    assert_eq!(fs::read(repo.join(".git/index")).unwrap(), index);
+}

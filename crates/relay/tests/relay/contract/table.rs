@@ -1,0 +1,198 @@
+//! Tables of requests and answers, and clients that see what a process does.
+
+use outpost_sys::epoll::wait_readable;
+use outpost_sys::pidfd;
+use outpost_testkit::{Relay, RelayClient, TOKEN};
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test gives up.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A method, its params as JSON (empty for none at all), and the answer: a result as JSON, or `-32602 text`.
+/// `$D` stands for a directory.
+pub(crate) type Row<'a> = (&'a str, &'a str, &'a str);
+
+/// What a reply has behind its id.
+pub(crate) fn answer(expected: &str) -> String {
+    match expected.split_once(' ') {
+        Some((code, text)) if code.parse::<i32>().is_ok() => {
+            format!(r#""error":{{"code":{code},"message":"{text}"}}"#)
+        }
+        _ => format!(r#""result":{expected}"#),
+    }
+}
+
+/// Sends every row and compares every answer; tells all that differ.
+pub(crate) fn check(client: &mut RelayClient, dir: &Path, rows: &[Row<'_>]) {
+    let dir = dir.to_str().unwrap();
+    let mut wrong = String::new();
+    for (method, params, expected) in rows {
+        let (params, expected) = (params.replace("$D", dir), answer(&expected.replace("$D", dir)));
+        let got = client.call(method, &params);
+        if got != expected {
+            wrong += &format!("\n{method} {params}\n  expected {expected}\n  got      {got}");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// Whole lines as they are sent, and whole replies. `$T` stands for the token.
+pub(crate) fn check_lines(relay: &Relay, rows: &[(&str, &str)]) {
+    let mut client = relay.connect();
+    let mut wrong = String::new();
+    for (line, expected) in rows {
+        client.send(line.replace("$T", TOKEN) + "\n");
+        let got = client.line();
+        if got != *expected {
+            wrong += &format!("\n{line}\n  expected {expected}\n  got      {got}");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// One request of any bytes on a connection of its own, and the bytes of its reply.
+pub(crate) fn raw(relay: &Relay, request: &[u8]) -> Vec<u8> {
+    let mut stream = UnixStream::connect(relay.socket()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(request).unwrap();
+    let mut reply = Vec::new();
+    BufReader::new(stream).read_until(b'\n', &mut reply).unwrap();
+    reply
+}
+
+/// A relay that may not do everything, also when the tests may.
+pub(crate) fn unprivileged() -> Relay {
+    if outpost_sys::limits::effective_uid() == 0 { Relay::start_as(65534) } else { Relay::start() }
+}
+
+/// A frame of a process, by its members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    pub(crate) id: String,
+    pub(crate) stream: String,
+    pub(crate) seq: u64,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) exit_code: Option<i64>,
+}
+
+impl Frame {
+    /// None when the line is something else. A frame is written in exactly one way.
+    pub(crate) fn parse(line: &str) -> Option<Frame> {
+        if !line.starts_with(r#"{"type":"stream","#) {
+            return None;
+        }
+        let value: serde_json::Value = serde_json::from_str(line).unwrap();
+        let text = |name: &str| value[name].as_str().unwrap().to_owned();
+        let (stream, seq) = (text("stream"), value["seq"].as_u64().unwrap());
+        let begin = line.split(r#","seq":"#).next().unwrap();
+        let (expected, bytes, exit_code) = match stream.as_str() {
+            "exit" => {
+                let code = value["exitCode"].as_i64().unwrap();
+                (format!(r#"{begin},"seq":{seq},"exitCode":{code}}}"#), Vec::new(), Some(code))
+            }
+            _ => {
+                let data = text("data");
+                let bytes = outpost_wire::base64::decode(data.as_bytes()).unwrap();
+                assert!(!bytes.is_empty() && bytes.len() <= 32 * 1024, "{} bytes in a frame", bytes.len());
+                (format!(r#"{begin},"seq":{seq},"data":"{data}"}}"#), bytes, None)
+            }
+        };
+        assert_eq!(line, expected);
+        assert!(begin.ends_with(&format!(r#","stream":"{stream}""#)), "{line}");
+        Some(Frame { id: text("processId"), stream, seq, bytes, exit_code })
+    }
+}
+
+/// The next frame of any process; replies before it are passed over.
+pub(crate) fn next_frame(client: &mut RelayClient) -> Frame {
+    loop {
+        let line = client.line();
+        assert!(!line.is_empty(), "the connection was closed");
+        if let Some(frame) = Frame::parse(&line) {
+            return frame;
+        }
+    }
+}
+
+/// All frames of a process up to its exit.
+pub(crate) fn frames_to_exit(client: &mut RelayClient, id: &str) -> Vec<Frame> {
+    let mut frames = Vec::new();
+    loop {
+        let frame = next_frame(client);
+        if frame.id == id {
+            let last = frame.stream == "exit";
+            frames.push(frame);
+            if last {
+                return frames;
+            }
+        }
+    }
+}
+
+/// Everything that a process wrote to one of its streams.
+pub(crate) fn written(frames: &[Frame], stream: &str) -> Vec<u8> {
+    frames.iter().filter(|frame| frame.stream == stream).flat_map(|frame| frame.bytes.clone()).collect()
+}
+
+/// Reads frames until a process has written so much to stdout in all.
+pub(crate) fn read_bytes(client: &mut RelayClient, id: &str, bytes: &[u8]) {
+    let mut got = Vec::new();
+    while got.len() < bytes.len() {
+        let frame = next_frame(client);
+        if frame.id == id {
+            assert_ne!(frame.stream, "exit", "ended after {got:?}");
+            got.extend(frame.bytes);
+        }
+    }
+    assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(bytes));
+}
+
+/// Starts `sh -c script` under an id; it must succeed.
+pub(crate) fn spawn_sh(client: &mut RelayClient, id: &str, script: &str) {
+    let params = serde_json::json!({"id": id, "command": "/bin/sh", "args": ["-c", script]});
+    assert_eq!(client.call("process.spawn", &params.to_string()), answer(r#"{"success":true}"#));
+}
+
+/// Starts it with `wantPid`; its pid.
+pub(crate) fn spawn_sh_with_pid(client: &mut RelayClient, id: &str, script: &str) -> i32 {
+    let params =
+        serde_json::json!({"id": id, "command": "/bin/sh", "args": ["-c", script], "wantPid": true});
+    pid_in(&client.call("process.spawn", &params.to_string()))
+}
+
+/// The pid in a reply.
+pub(crate) fn pid_in(reply: &str) -> i32 {
+    let begin = reply.split_once(r#""pid":"#).unwrap_or_else(|| panic!("no pid in {reply}")).1;
+    begin.split(|letter: char| !letter.is_ascii_digit()).next().unwrap().parse().unwrap()
+}
+
+pub(crate) fn feed(client: &mut RelayClient, id: &str, bytes: &str) -> String {
+    let mut data = Vec::new();
+    outpost_wire::base64::append(&mut data, bytes.as_bytes());
+    let data = String::from_utf8(data).unwrap();
+    client.call("process.stdin", &format!(r#"{{"id":"{id}","data":"{data}"}}"#))
+}
+
+/// A process of any parent, to wait for; none when it is gone.
+pub(crate) fn handle(pid: i32) -> Option<OwnedFd> {
+    pidfd::open(pid).ok()
+}
+
+pub(crate) fn ends(process: Option<OwnedFd>, what: &str) {
+    if let Some(process) = process {
+        assert!(wait_readable(&process, PATIENCE).unwrap(), "{what} is still there");
+    }
+}
+
+/// Looks again and again, for what cannot be waited for otherwise.
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < PATIENCE, "never happened: {what}");
+        std::thread::yield_now();
+    }
+}

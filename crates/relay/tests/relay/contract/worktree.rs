@@ -1,0 +1,296 @@
+//! "git.worktree_create" and "git.worktree_remove".
+
+use crate::contract::git::{git, must, repository, trap};
+use crate::contract::table::{answer, check};
+use outpost_testkit::Relay;
+use std::fs;
+use std::path::Path;
+
+fn branches(repo: &Path) -> String {
+    must(repo, &["for-each-ref", "--format=%(refname)", "refs/heads"])
+}
+
+/// The answer to an attempt that git refuses, with what git says of the same attempt: its words are its version's.
+fn refusal(repo: &Path, branch: &str, path: &str, source: &str) -> String {
+    let mut arguments = vec!["worktree", "add", "-b", branch, "--", path];
+    arguments.extend(Some(source).filter(|source| !source.is_empty()));
+    let before = branches(repo);
+    let (succeeded, printed) = git(repo, &arguments);
+    assert!(!succeeded, "{arguments:?}");
+    // git itself leaves the branch behind.
+    if branches(repo) != before {
+        must(repo, &["branch", "-D", branch]);
+    }
+    let text = serde_json::to_string(&format!("git worktree add failed: {printed}")).unwrap();
+    let text = text.replace('<', r"\u003c").replace('>', r"\u003e").replace('&', r"\u0026");
+    format!(r#"{{"success":false,"error":{text},"errorCode":"worktree_add_failed"}}"#)
+}
+
+#[test]
+fn a_worktree_is_made_with_a_new_branch_of_its_source() {
+    let relay = Relay::start();
+    let repo = relay.path("repo");
+    repository(&repo);
+    must(&repo, &["checkout", "-q", "-b", "dev"]);
+    fs::write(repo.join("dev.txt"), "").unwrap();
+    must(&repo, &["add", "."]);
+    must(&repo, &["commit", "-q", "-m", "dev"]);
+    must(&repo, &["tag", "v1", "main"]);
+    fs::create_dir(relay.path("empty")).unwrap();
+    let commit = must(&repo, &["rev-parse", "main"]);
+    let by_commit = format!(
+        r#"{{"baseRepo":"$D/repo","branchName":"w6","worktreePath":"$D/w6","sourceBranch":"{commit}"}}"#
+    );
+    let by_commit_told = format!(r#"{{"success":true,"path":"$D/w6","sourceBranch":"{commit}"}}"#);
+    check(
+        &mut relay.connect(),
+        relay.dir(),
+        &[
+            ("git.worktree_create",
+             r#"{"baseRepo":"$D/repo","branchName":"w1","worktreePath":"$D/w1","sourceBranch":"main"}"#,
+             r#"{"success":true,"path":"$D/w1","sourceBranch":"main"}"#),
+            // "When sourceBranch is omitted it defaults to the repo's current branch (and is echoed back)."
+            ("git.worktree_create",
+             r#"{"baseRepo":"$D/repo","branchName":"feature/w2","worktreePath":"$D/deep/er/w2"}"#,
+             r#"{"success":true,"path":"$D/deep/er/w2","sourceBranch":"dev"}"#),
+            ("git.worktree_create",
+             r#"{"baseRepo":"$D/repo/sub","branchName":"w3","worktreePath":"$D/w3","sourceBranch":""}"#,
+             r#"{"success":true,"path":"$D/w3","sourceBranch":"dev"}"#),
+            // The path is told as it was sent, and is relative to the repository.
+            ("git.worktree_create",
+             r#"{"baseRepo":"$D/repo","branchName":"w4","worktreePath":"../w4/","sourceBranch":null}"#,
+             r#"{"success":true,"path":"../w4/","sourceBranch":"dev"}"#),
+            ("git.worktree_create",
+             r#"{"baseRepo":"$D/repo","branchName":"w5","worktreePath":"$D/empty","sourceBranch":"v1"}"#,
+             r#"{"success":true,"path":"$D/empty","sourceBranch":"v1"}"#),
+            ("git.worktree_create", &by_commit, &by_commit_told),
+            // From a worktree; and the path of another method is not looked at.
+            ("git.worktree_create",
+             r#"{"baseRepo":"$D/w1","path":"$D/nope","branchName":"w7","worktreePath":"$D/w7"}"#,
+             r#"{"success":true,"path":"$D/w7","sourceBranch":"w1"}"#),
+        ],
+    );
+    for (path, branch, has_dev) in
+        [("w1", "w1", false), ("deep/er/w2", "feature/w2", true), ("w3", "w3", true), ("w4", "w4", true), ("empty", "w5", false), ("w6", "w6", false), ("w7", "w7", false)]
+    {
+        let path = relay.path(path);
+        assert_eq!(must(&path, &["symbolic-ref", "--short", "HEAD"]), branch);
+        assert!(path.join("a.txt").exists(), "{branch}");
+        assert_eq!(path.join("dev.txt").exists(), has_dev, "{branch}");
+    }
+}
+
+/// "On an unborn HEAD the source resolves to empty, the add infers an orphan branch and still succeeds".
+#[test]
+fn without_a_commit_or_a_branch_there_is_still_a_worktree() {
+    let relay = Relay::start();
+    fs::create_dir(relay.path("unborn")).unwrap();
+    must(&relay.path("unborn"), &["init", "-q"]);
+    repository(&relay.path("detached"));
+    must(&relay.path("detached"), &["checkout", "-q", "--detach"]);
+    check(
+        &mut relay.connect(),
+        relay.dir(),
+        &[
+            ("git.worktree_create",
+             r#"{"baseRepo":"$D/unborn","branchName":"w","worktreePath":"$D/orphan"}"#,
+             r#"{"success":true,"path":"$D/orphan"}"#),
+            // The literal HEAD is what git calls a branch that there is not.
+            ("git.worktree_create",
+             r#"{"baseRepo":"$D/detached","branchName":"w","worktreePath":"$D/of-detached"}"#,
+             r#"{"success":true,"path":"$D/of-detached","sourceBranch":"HEAD"}"#),
+        ],
+    );
+    assert_eq!(must(&relay.path("orphan"), &["symbolic-ref", "--short", "HEAD"]), "w");
+    assert!(relay.path("of-detached/a.txt").exists());
+}
+
+/// "not a git repository" is "checked before the add, so git's raw error isn't leaked".
+#[test]
+fn what_is_no_repository_gets_no_worktree() {
+    let relay = Relay::start();
+    must(relay.dir(), &["init", "-q", "--bare", "bare.git"]);
+    let told = r#"{"success":false,"error":"not a git repository","errorCode":"not_a_repo"}"#;
+    check(
+        &mut relay.connect(),
+        relay.dir(),
+        &[
+            ("git.worktree_create", r#"{"baseRepo":"$D","branchName":"w","worktreePath":"$D/w"}"#, told),
+            ("git.worktree_create", r#"{"baseRepo":"$D/nope","branchName":"w","worktreePath":"$D/w"}"#, told),
+            ("git.worktree_create", r#"{"baseRepo":"$D/bare.git","branchName":"w","worktreePath":"$D/w"}"#, told),
+            ("git.worktree_create", r#"{"baseRepo":"$D/nope","branchName":"w"}"#, told),
+            // The daemon's directory is none here.
+            ("git.worktree_create", r#"{"branchName":"w","worktreePath":"$D/w"}"#, told),
+            ("git.worktree_create", r#"{"path":"$D/repo","branchName":"w","worktreePath":"$D/w"}"#, told),
+            // Before that.
+            ("git.worktree_create", r#"{"baseRepo":"$D/nope","worktreePath":"$D/w"}"#, "-32602 branchName is required"),
+            ("git.worktree_create", r#"{"baseRepo":"$D/nope","branchName":""}"#, "-32602 branchName is required"),
+        ],
+    );
+    assert!(!relay.path("w").exists());
+}
+
+/// "absent → the daemon's cwd repo".
+#[test]
+fn without_a_repository_it_is_the_one_the_daemon_was_started_in() {
+    let relay = Relay::prepare();
+    repository(relay.dir());
+    let relay = relay.started();
+    let name = relay.dir().file_name().unwrap().to_str().unwrap();
+    let info = format!(
+        r#"{{"isRepo":true,"repo":"{name}","branch":"main","root":"$D","repoSlug":"","defaultBranch":""}}"#
+    );
+    check(
+        &mut relay.connect(),
+        relay.dir(),
+        &[
+            ("git.worktree_create", r#"{"branchName":"w","worktreePath":"$D/w"}"#,
+             r#"{"success":true,"path":"$D/w","sourceBranch":"main"}"#),
+            ("git.worktree_create", r#"{"baseRepo":"","branchName":"w2","worktreePath":"w2"}"#,
+             r#"{"success":true,"path":"w2","sourceBranch":"main"}"#),
+            ("git.worktree_remove", r#"{"worktreePath":"$D/w"}"#, r#"{"success":true}"#),
+            // A path that is not there is the same directory to the other methods.
+            ("git.info", "{}", &info),
+            ("git.info", r#"{"path":""}"#, &info),
+            ("git.list_branches", "{}", r#"{"isRepo":true,"branches":["main","w","w2"]}"#),
+        ],
+    );
+    assert!(!relay.path("w").exists() && relay.path("w2/a.txt").exists());
+}
+
+/// "Other failure → git worktree add failed: …"; and, other than in the original, a failure leaves no branch behind.
+#[test]
+fn a_failed_attempt_says_what_git_said_and_leaves_nothing_behind() {
+    let relay = Relay::start();
+    let repo = relay.path("repo");
+    repository(&repo);
+    must(&repo, &["branch", "taken"]);
+    must(&repo, &["worktree", "add", "-q", "-b", "out", "../out"]);
+    fs::create_dir(relay.path("full")).unwrap();
+    fs::write(relay.path("full/x"), "").unwrap();
+    fs::write(relay.path("file"), "").unwrap();
+    let before = branches(&repo);
+    let mut client = relay.connect();
+    let in_dir = |name: &str| relay.path(name).display().to_string();
+    let cases = [
+        ("taken", in_dir("new"), "main"),
+        ("main", in_dir("new"), ""),
+        ("w", in_dir("full"), "main"),
+        ("w", in_dir("file"), "main"),
+        ("w", in_dir("file/below"), "main"),
+        ("w", in_dir("out"), "main"),
+        ("w", in_dir("repo"), "main"),
+        ("w", in_dir("new"), "nope"),
+        ("w", in_dir("new"), "a..b"),
+        ("w", String::new(), "main"),
+        ("bad name", in_dir("new"), "main"),
+        ("bad..name", in_dir("new"), "main"),
+        ("-b", in_dir("new"), "main"),
+        ("--detach", in_dir("new"), "main"),
+        // It is no option of git's.
+        ("w", in_dir("new"), "--detach"),
+        ("w", in_dir("new"), "-"),
+    ];
+    for (branch, path, source) in cases {
+        // What git takes for the current branch when none is named.
+        let told = refusal(&repo, branch, &path, if source.is_empty() { "main" } else { source });
+        let params = serde_json::json!({
+            "baseRepo": repo, "branchName": branch, "worktreePath": path, "sourceBranch": source,
+        });
+        check(&mut client, relay.dir(), &[("git.worktree_create", &params.to_string(), &told)]);
+        assert_eq!(branches(&repo), before, "{params}");
+        assert!(!relay.path("new").exists(), "{params}");
+    }
+    assert_eq!(must(&repo, &["worktree", "list", "--porcelain"]).matches("worktree ").count(), 2);
+}
+
+/// In the original a name that begins with a hyphen is an option of git's. Here it is a name.
+#[test]
+fn a_path_that_begins_with_a_hyphen_is_a_path() {
+    let relay = Relay::start();
+    let repo = relay.path("repo");
+    repository(&repo);
+    check(
+        &mut relay.connect(),
+        relay.dir(),
+        &[
+            ("git.worktree_create",
+             r#"{"baseRepo":"$D/repo","branchName":"w","worktreePath":"--force","sourceBranch":"main"}"#,
+             r#"{"success":true,"path":"--force","sourceBranch":"main"}"#),
+            ("git.worktree_remove", r#"{"baseRepo":"$D/repo","worktreePath":"--help"}"#, r#"{"success":true}"#),
+        ],
+    );
+    assert!(repo.join("--force/a.txt").exists());
+    check(&mut relay.connect(), relay.dir(), &[
+        ("git.worktree_remove", r#"{"baseRepo":"$D/repo","worktreePath":"--force"}"#, r#"{"success":true}"#),
+    ]);
+    assert!(!repo.join("--force").exists());
+}
+
+/// "{baseRepo,worktreePath} → {success:true} (lenient)".
+#[test]
+fn removing_is_always_a_success_and_removes_only_worktrees() {
+    let relay = Relay::start();
+    let repo = relay.path("repo");
+    repository(&repo);
+    for name in ["clean", "dirty", "stays"] {
+        must(&repo, &["worktree", "add", "-q", "-b", name, &format!("../{name}")]);
+    }
+    fs::write(relay.path("dirty/a.txt"), "changed").unwrap();
+    fs::write(relay.path("dirty/new"), "").unwrap();
+    fs::create_dir(relay.path("plain")).unwrap();
+    fs::write(relay.path("plain/x"), "").unwrap();
+    let success = r#"{"success":true}"#;
+    check(
+        &mut relay.connect(),
+        relay.dir(),
+        &[
+            ("git.worktree_remove", r#"{"baseRepo":"$D/repo","worktreePath":"$D/clean"}"#, success),
+            ("git.worktree_remove", r#"{"baseRepo":"$D/repo","worktreePath":"$D/dirty"}"#, success),
+            ("git.worktree_remove", r#"{"baseRepo":"$D/repo","worktreePath":"$D/clean"}"#, success),
+            ("git.worktree_remove", r#"{"baseRepo":"$D/repo","worktreePath":"$D/plain"}"#, success),
+            ("git.worktree_remove", r#"{"baseRepo":"$D/repo","worktreePath":"$D/repo"}"#, success),
+            ("git.worktree_remove", r#"{"baseRepo":"$D/repo","worktreePath":"$D/nope"}"#, success),
+            ("git.worktree_remove", r#"{"baseRepo":"$D/repo","worktreePath":""}"#, success),
+            ("git.worktree_remove", r#"{"baseRepo":"$D/repo"}"#, success),
+            ("git.worktree_remove", r#"{"baseRepo":"$D/nope","worktreePath":"$D/stays"}"#, success),
+            ("git.worktree_remove", r#"{"worktreePath":"$D/stays"}"#, success),
+            ("git.worktree_remove", r#"{"path":"$D/repo","worktreePath":"$D/stays"}"#, success),
+        ],
+    );
+    for (name, exists) in [("clean", false), ("dirty", false), ("plain/x", true), ("repo/a.txt", true), ("stays/a.txt", true)] {
+        assert_eq!(relay.path(name).exists(), exists, "{name}");
+    }
+    // The branches stay.
+    assert_eq!(branches(&repo), "refs/heads/clean\nrefs/heads/dirty\nrefs/heads/main\nrefs/heads/stays");
+}
+
+#[test]
+fn making_a_worktree_runs_no_hook_of_the_repository() {
+    let relay = Relay::start();
+    let (repo, mark) = (relay.path("repo"), relay.path("ran"));
+    repository(&repo);
+    fs::create_dir_all(repo.join(".git/hooks")).unwrap();
+    fs::create_dir(repo.join("own-hooks")).unwrap();
+    for hook in ["post-checkout", "reference-transaction", "post-index-change"] {
+        trap(&repo.join(".git/hooks").join(hook), &mark);
+        trap(&repo.join("own-hooks").join(hook), &mark);
+    }
+    let mut client = relay.connect();
+    for (name, hooks) in [("w1", None), ("w2", Some("own-hooks"))] {
+        if let Some(hooks) = hooks {
+            must(&repo, &["config", "core.hooksPath", hooks]);
+            trap(&relay.path("monitor"), &mark);
+            must(&repo, &["config", "core.fsmonitor", relay.path("monitor").to_str().unwrap()]);
+            let _ours = fs::remove_file(&mark);
+        }
+        let params = format!(r#"{{"baseRepo":"{}","branchName":"{name}","worktreePath":"../{name}"}}"#, repo.display());
+        let told = format!(r#"{{"success":true,"path":"../{name}","sourceBranch":"main"}}"#);
+        assert_eq!(client.call("git.worktree_create", &params), answer(&told));
+        assert!(relay.path(name).join("a.txt").exists());
+        assert!(!mark.exists(), "a hook ran for {name}");
+        let params = format!(r#"{{"baseRepo":"{}","worktreePath":"../{name}"}}"#, repo.display());
+        assert_eq!(client.call("git.worktree_remove", &params), answer(r#"{"success":true}"#));
+        assert!(!mark.exists(), "a hook ran for {name}");
+    }
+}

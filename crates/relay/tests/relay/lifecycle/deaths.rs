@@ -1,0 +1,132 @@
+//! Killed halves and a replaced binary: who is attached comes back and misses nothing.
+
+use super::{Follower, Gate, base64, is_alive, result, spawn_sh, text};
+use outpost_testkit::{Noise, Relay, RelayClient, Which};
+use serde_json::json;
+use std::path::Path;
+use std::process::Command;
+
+/// The daemon continues with a copy of its binary.
+pub(super) fn upgrade(relay: &Relay) {
+    let before = relay.status().unwrap().worker_pid;
+    let copy = relay.path(&format!("outpost-{before}"));
+    std::fs::copy(relay.binary(), &copy).unwrap();
+    let mut sockets = std::fs::read_dir(relay.path("state/relay")).unwrap();
+    let state = sockets.next().unwrap().unwrap().path();
+    assert!(sockets.next().is_none());
+    let mut upgrade = Command::new(relay.binary());
+    upgrade.arg("--state-dir").arg(&state).arg("--runtime-dir").arg(&state);
+    let output = upgrade.args(["upgrade", "--binary"]).arg(&copy).output().unwrap();
+    assert!(output.status.success(), "{output:?}; log: {}", relay.log());
+    assert!(text(&output.stdout).starts_with("upgraded: "), "{output:?}");
+    let status = relay.status().unwrap();
+    assert_ne!(status.worker_pid, before);
+    for pid in [status.worker_pid, status.keeper_pid] {
+        assert_eq!(std::fs::read_link(format!("/proc/{pid}/exe")).unwrap(), copy);
+    }
+}
+
+/// A process that writes lines as fast as it can while `disturb` works, followed by three clients.
+fn disturbed(disturb: impl Fn(&Relay)) {
+    let relay = Relay::start();
+    let mut gate = Gate::new(&relay.path("gate"));
+    let script =
+        "i=0; while [ $i -lt 30000 ]; do echo line $i; i=$((i+1)); done; read x < gate; echo last; exit 6";
+    let pid = spawn_sh(&mut relay.connect(), "p", script);
+    let readers: Vec<_> = (0..3)
+        .map(|_| {
+            let mut follower = Follower::new(&relay.socket(), "p");
+            follower.read_until("\n");
+            std::thread::spawn(move || {
+                let exit = follower.read_to_exit();
+                (exit, follower)
+            })
+        })
+        .collect();
+    disturb(&relay);
+    gate.open();
+    let expected: String = (0..30000).map(|i| format!("line {i}\n")).chain(["last\n".into()]).collect();
+    for reader in readers {
+        let (exit, follower) = reader.join().unwrap();
+        assert_eq!(exit, 6);
+        assert!(follower.text() == expected, "{} bytes of {}", follower.bytes.len(), expected.len());
+        assert!(follower.connections > 1, "nothing disturbed it");
+    }
+    assert!(!is_alive(pid));
+}
+
+#[test]
+fn streams_survive_killed_workers_nemesis() {
+    disturbed(|relay| (0..5).for_each(|_| relay.kill(Which::Worker)));
+}
+
+#[test]
+fn streams_survive_killed_keepers_nemesis() {
+    // Connections are the worker's: they stay. So one worker is killed, too.
+    disturbed(|relay| {
+        (0..3).for_each(|_| relay.kill(Which::Keeper));
+        relay.kill(Which::Worker);
+        relay.kill(Which::Keeper);
+    });
+}
+
+#[test]
+fn streams_survive_another_binary() {
+    disturbed(|relay| (0..2).for_each(|_| upgrade(relay)));
+}
+
+/// Feeds a process by offsets, as a client does that resumes where the daemon says it stands.
+fn feed_all(socket: &Path, input: &[u8]) -> usize {
+    let mut connections = 0;
+    let mut applied = 0;
+    while applied < input.len() {
+        let mut client = RelayClient::connect(socket);
+        connections += 1;
+        // Not followed: nothing but answers comes.
+        client.request("process.reattach", r#"{"id":"p","fromSeq":1000000000}"#);
+        let Some(reply) = client.try_line() else { continue };
+        let reply: serde_json::Value = serde_json::from_str(&reply).unwrap();
+        applied = usize::try_from(reply["result"]["stdinApplied"].as_u64().unwrap()).unwrap();
+        while applied < input.len() {
+            // Half of each piece was sent before, as after an answer that was lost.
+            let begin = applied.saturating_sub(2500);
+            let piece = &input[begin..input.len().min(applied + 5000)];
+            let params = json!({"id": "p", "data": base64(piece), "offset": begin}).to_string();
+            let line = format!(
+                "{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"process.stdin\",\"auth\":\"{}\",\"params\":{params}}}\n",
+                outpost_testkit::TOKEN
+            );
+            if std::io::Write::write_all(&mut client.stream(), line.as_bytes()).is_err() {
+                break;
+            }
+            let Some(reply) = client.try_line() else { break };
+            let reply: serde_json::Value = serde_json::from_str(&reply).unwrap();
+            applied = usize::try_from(reply["result"]["applied"].as_u64().expect("an answer")).unwrap();
+        }
+    }
+    connections
+}
+
+#[test]
+fn input_with_offsets_arrives_exactly_once_over_killed_workers_nemesis() {
+    const BYTES: usize = 4_000_000;
+    let relay = Relay::start();
+    let input = Noise::new(11).letters(BYTES);
+    let params =
+        json!({"id": "p", "command": "/usr/bin/head", "args": ["-c", BYTES.to_string()], "wantPid": true});
+    result(&relay.connect().call("process.spawn", &params.to_string()));
+    let feeding = std::thread::spawn({
+        let (socket, input) = (relay.socket(), input.clone());
+        move || feed_all(&socket, &input)
+    });
+    let mut kills = 0;
+    while !feeding.is_finished() {
+        relay.kill(if kills % 4 == 3 { Which::Keeper } else { Which::Worker });
+        kills += 1;
+    }
+    let connections = feeding.join().unwrap();
+    assert!(connections > 1 && kills > 1, "{connections} connections, {kills} kills");
+    let mut follower = Follower::new(&relay.socket(), "p");
+    assert_eq!(follower.read_to_exit(), 0);
+    assert!(follower.bytes == input, "{} bytes of {BYTES}", follower.bytes.len());
+}

@@ -1,0 +1,207 @@
+//! `-serve`: what stands there when the launcher returns, and what it does with what is in its way.
+
+use super::{Follower, PATIENCE, ends, is_alive, parts, spawn_sh, stop, text};
+use outpost_sys::epoll::wait_readable;
+use outpost_sys::signal::Signal;
+use outpost_sys::{pidfd, procfs};
+use outpost_testkit::{Relay, RelayClient, TOKEN};
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::{Command, Stdio};
+
+const PONG: &str = r#""result":{"pong":true}"#;
+
+fn bind_error(relay: &Relay, reason: &str) -> String {
+    format!("claustrum: listen unix: listen unix {}: bind: {reason}\n", relay.socket().display())
+}
+
+#[test]
+fn the_launcher_returns_when_the_daemon_answers_and_leaves_it_alone_in_a_session() {
+    let relay = Relay::prepare();
+    let mut serve = relay.serve_command(TOKEN, &[]);
+    let launcher = serve.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let launcher_pid = launcher.id().cast_signed();
+    let output = launcher.wait_with_output().unwrap();
+    let banner = format!("Claustrum remote server listening on {}\n", relay.socket().display());
+    let said = (output.status.code(), text(&output.stdout), text(&output.stderr));
+    assert_eq!(said, (Some(0), banner.as_str(), ""));
+    assert_eq!(relay.connect().call("server.ping", ""), PONG);
+    let keeper = relay.status().unwrap().keeper_pid.cast_signed();
+    let stat = procfs::stat(keeper).unwrap();
+    assert_eq!((stat.session, stat.group), (keeper, keeper));
+    assert!(stat.parent != launcher_pid && stat.parent != std::process::id().cast_signed(), "{stat:?}");
+    // The seventh field of stat is the terminal.
+    let line = fs::read_to_string(format!("/proc/{keeper}/stat")).unwrap();
+    let terminal = line.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(4).unwrap();
+    assert_eq!(terminal, "0");
+    // Its own directory is nobody's: one that is removed or unmounted does not matter to it.
+    let child = spawn_sh(&mut relay.connect(), "p", "exec sleep 1000");
+    assert_eq!(procfs::stat(child).unwrap().group, child);
+}
+
+#[test]
+fn nothing_of_the_launcher_is_held_open() {
+    let relay = Relay::prepare();
+    let mut serve = relay.serve_command(TOKEN, &[]);
+    let arguments: Vec<_> = serve.get_args().map(ToOwned::to_owned).collect();
+    let mut sh = Command::new("/bin/sh");
+    // Under other numbers, too, as a session of ssh may have them.
+    sh.args(["-c", r#"exec "$0" "$@" 3>&1 8>&1 9>&2"#]).arg(relay.binary()).args(arguments);
+    sh.current_dir(relay.dir()).stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::piped());
+    sh.envs(serve.get_envs().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned()))));
+    serve.stdin(Stdio::null());
+    let mut launcher = sh.spawn().unwrap();
+    let mut stdin = launcher.stdin.take().unwrap();
+    assert!(launcher.wait().unwrap().success());
+    let (mut out, mut err) = (launcher.stdout.take().unwrap(), launcher.stderr.take().unwrap());
+    let mut text = String::new();
+    for pipe in [&mut out as &mut dyn Read, &mut err] {
+        pipe.read_to_string(&mut text).unwrap();
+    }
+    assert_eq!(text.lines().count(), 1, "{text}");
+    let written = std::io::Write::write(&mut stdin, b"x");
+    assert_eq!(written.unwrap_err().kind(), std::io::ErrorKind::BrokenPipe, "stdin is held open");
+    assert_eq!(relay.connect().call("server.ping", ""), PONG);
+}
+
+#[test]
+fn a_second_daemon_is_refused_and_the_first_serves_on() {
+    let relay = Relay::start();
+    let mut client = relay.connect();
+    let child = spawn_sh(&mut client, "p", "read line; echo $line; exit 3");
+    let before = relay.status().unwrap();
+    // By another name of the same directory it is the same socket.
+    let link = relay.path("link");
+    std::os::unix::fs::symlink(relay.dir(), &link).unwrap();
+    let by_link = link.join("rpc.sock");
+    for socket in [relay.socket(), by_link] {
+        fs::write(relay.path("other-token"), "other").unwrap();
+        let output =
+            relay.run(&["-serve", "-socket", socket.to_str().unwrap(), "-token-file", "other-token"]);
+        let expected = format!(
+            "claustrum: listen unix: listen unix {}: bind: address already in use\n",
+            socket.display()
+        );
+        let said = (output.status.code(), text(&output.stdout), text(&output.stderr));
+        assert_eq!(said, (Some(1), "", expected.as_str()));
+        assert!(!relay.path("other-token").exists(), "a token that was read does not stay on disk");
+    }
+    assert_eq!(fs::read(relay.path("daemon.token")).unwrap(), TOKEN.as_bytes());
+    let after = relay.status().unwrap();
+    assert_eq!((after.keeper_pid, after.worker_pid), (before.keeper_pid, before.worker_pid));
+    assert_eq!(client.call("server.ping", ""), PONG);
+    assert!(is_alive(child));
+    super::feed(&mut relay.connect(), "p", b"still here\n");
+    let mut follower = Follower::new(&relay.socket(), "p");
+    assert_eq!((follower.read_to_exit(), follower.text()), (3, "still here\n"));
+}
+
+#[test]
+fn a_socket_that_nobody_listens_on_is_replaced() {
+    let relay = Relay::prepare();
+    drop(UnixListener::bind(relay.socket()).unwrap());
+    assert!(fs::symlink_metadata(relay.socket()).unwrap().file_type().is_socket());
+    relay.serve(&[]);
+    assert_eq!(relay.connect().call("server.ping", ""), PONG);
+}
+
+#[test]
+fn a_daemon_that_was_killed_in_both_halves_does_not_prevent_the_next() {
+    let relay = Relay::start();
+    spawn_sh(&mut relay.connect(), "p", "echo before; exec sleep 1000");
+    Follower::new(&relay.socket(), "p").read_until("before\n");
+    let parts = parts(&relay);
+    for signal in [Signal::STOP, Signal::KILL] {
+        parts.iter().for_each(|part| pidfd::signal(part, signal).unwrap());
+    }
+    parts.iter().for_each(|part| ends(part, "a killed half"));
+    assert!(relay.socket().exists() && relay.path("daemon.token").exists(), "as SIGKILL leaves them");
+    relay.serve(&[]);
+    assert_eq!(relay.connect().call("server.ping", ""), PONG);
+    let mut follower = Follower::new(&relay.socket(), "p");
+    assert_eq!((follower.read_to_exit(), follower.text()), (-1, "before\n"), "the record outlives both");
+}
+
+#[test]
+fn what_is_not_ours_stays_in_the_way() {
+    let relay = Relay::prepare();
+    let refused = bind_error(&relay, "address already in use");
+    let refuse = |what: &str| {
+        let output = relay.try_serve(&[]);
+        let said = (output.status.code(), text(&output.stdout), text(&output.stderr));
+        assert_eq!(said, (Some(1), "", refused.as_str()), "{what}");
+        assert!(!relay.path("daemon.token").exists(), "{what}");
+    };
+    fs::write(relay.socket(), "a letter").unwrap();
+    refuse("a file");
+    assert_eq!(fs::read(relay.socket()).unwrap(), b"a letter");
+    fs::remove_file(relay.socket()).unwrap();
+    fs::create_dir(relay.socket()).unwrap();
+    refuse("a directory");
+    fs::remove_dir(relay.socket()).unwrap();
+    std::os::unix::fs::symlink("elsewhere", relay.socket()).unwrap();
+    refuse("a link that leads nowhere");
+    assert_eq!(fs::read_link(relay.socket()).unwrap().to_str(), Some("elsewhere"));
+    assert!(!relay.path("elsewhere").exists());
+    fs::remove_file(relay.socket()).unwrap();
+    let foreign = UnixListener::bind(relay.socket()).unwrap();
+    refuse("a foreign socket");
+    // It was asked whether it listens; a client that comes now finds it as it was.
+    let (_ours, _probe) = (UnixStream::connect(relay.socket()).unwrap(), foreign.accept().unwrap());
+    drop(foreign);
+    relay.serve(&[]);
+}
+
+#[test]
+fn a_socket_that_cannot_be_says_why() {
+    let relay = Relay::prepare();
+    let long = relay.path(&"x".repeat(120));
+    fs::write(relay.path("token"), TOKEN).unwrap();
+    let output = relay.run(&["-serve", "-socket", long.to_str().unwrap(), "-token-file", "token"]);
+    let expected =
+        format!("claustrum: listen unix: listen unix {}: bind: invalid argument\n", long.display());
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), expected.as_str()));
+}
+
+#[test]
+fn the_basic_flow_works_for_a_user_who_is_not_root() {
+    if outpost_sys::limits::effective_uid() != 0 {
+        eprintln!("SKIPPED: only root can become another user; the other tests ran as one");
+        return;
+    }
+    let relay = Relay::start_as(65534);
+    let status = relay.status().unwrap();
+    for pid in [status.keeper_pid, status.worker_pid] {
+        let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        assert!(text.contains("\nUid:\t65534\t65534\t65534\t65534\n"), "{text}");
+    }
+    let mut client = relay.connect();
+    spawn_sh(&mut client, "p", "id -u; echo started; read line; echo got $line; exit 4");
+    let mut follower = Follower::new(&relay.socket(), "p");
+    follower.read_until("started\n");
+    relay.kill(outpost_testkit::Which::Worker);
+    super::feed(&mut relay.connect(), "p", b"this\n");
+    assert_eq!(follower.read_to_exit(), 4);
+    assert_eq!(follower.text(), "65534\nstarted\ngot this\n");
+    let child = spawn_sh(&mut relay.connect(), "q", "setsid sleep 1000 & exec sleep 1000");
+    let (parts, child) = (parts(&relay), pidfd::open(child).unwrap());
+    stop(&relay);
+    parts.iter().for_each(|part| ends(part, "the daemon"));
+    ends(&child, "its child");
+    assert!(!relay.socket().exists() && !relay.path("daemon.token").exists());
+    relay.serve(&["-keep-children"]);
+    assert_eq!(RelayClient::connect(&relay.socket()).call("server.ping", ""), PONG);
+}
+
+#[test]
+fn a_daemon_whose_directory_is_removed_does_not_spin_and_can_be_ended() {
+    let relay = Relay::start();
+    let parts = parts(&relay);
+    fs::remove_file(relay.socket()).unwrap();
+    pidfd::signal(&parts[0], Signal::TERM).unwrap();
+    assert!(wait_readable(&parts[0], PATIENCE).unwrap());
+    assert!(wait_readable(&parts[1], PATIENCE).unwrap());
+    relay.serve(&[]);
+}
