@@ -82,6 +82,8 @@ pub(crate) struct Reactor {
     pub(crate) unchecked_bytes: u64,
     replacing: Option<oneshot::Sender<std::result::Result<(), Errno>>>,
     pub(crate) shared: Arc<Shared>,
+    /// Told when the keeper has been told to end: it would start another worker otherwise.
+    stop_told: Option<oneshot::Sender<()>>,
     stopping: bool,
 }
 
@@ -118,6 +120,7 @@ impl Reactor {
             unchecked_bytes: 0,
             replacing: None,
             shared,
+            stop_told: None,
             stopping: false,
         };
         reactor.watch_link();
@@ -136,6 +139,12 @@ impl Reactor {
             }
             self.set_timer();
             self.watch_link();
+            if self.link.is_flushed()
+                && let Some(told) = self.stop_told.take()
+            {
+                self.stopping = true;
+                let _gone = told.send(());
+            }
         }
     }
 
@@ -271,8 +280,7 @@ impl Reactor {
             }
             Command::Stop { done } => {
                 self.link.send(Request::Stop, Vec::new());
-                self.stopping = true;
-                let _gone = done.send(());
+                self.stop_told = Some(done);
             }
         }
     }

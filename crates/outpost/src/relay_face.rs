@@ -30,6 +30,8 @@ pub(crate) struct RelayFace {
     engine: Engine,
     settings: Settings,
     serving: Option<Serving>,
+    /// Processes were kept, and with them their records, for the daemon that comes next.
+    keeps_records: bool,
 }
 
 struct Serving {
@@ -44,10 +46,11 @@ impl RelayFace {
         settings: Settings,
         socket: Option<OwnedFd>,
     ) -> Result<RelayFace, String> {
-        let mut face = RelayFace { engine: engine.clone(), settings, serving: None };
+        let mut face = RelayFace { engine: engine.clone(), settings, serving: None, keeps_records: false };
         if let Some(socket) = socket.filter(|_| face.settings.bound.is_some()) {
             face.begin(StdListener::from(socket))?;
         }
+        face.keeps_records = face.serving.is_none() && face.settings.keep_children;
         Ok(face)
     }
 
@@ -82,6 +85,7 @@ impl RelayFace {
             Some(serving) => {
                 serving.stops.recv().await;
             }
+            None if !self.settings.keep_children => {}
             None => {
                 for process in self.running().await {
                     let _gone = process.finished().await;
@@ -96,16 +100,14 @@ impl RelayFace {
         processes
     }
 
-    /// Stops serving: nobody finds the socket any more, and who is connected is not any more. True when nobody was
-    /// served, so that what was kept for the next daemon stays.
-    pub(crate) fn withdraw(&mut self) -> bool {
-        let Some(serving) = self.serving.take() else { return true };
+    /// Stops serving: nobody finds the socket any more, and who is connected is not any more.
+    pub(crate) fn withdraw(&mut self) {
+        let Some(serving) = self.serving.take() else { return };
         if let (Ok(place), Some(bound)) = (self.place(), self.settings.bound) {
             place.unbind(bound);
             place.remove_token(&self.settings.token);
         }
         serving.relay.close();
-        false
     }
 
     fn place(&self) -> Result<Place, String> {
@@ -116,19 +118,20 @@ impl RelayFace {
     /// there are some, so that the daemon stays for them.
     pub(crate) async fn keep_children(&mut self) -> bool {
         self.withdraw();
-        let running = self.running().await.len();
-        if !self.settings.keep_children || running == 0 {
-            return false;
-        }
-        tracing::info!(
-            "[Server] -keep-children: leaving {running} running child process(es) alive across shutdown"
-        );
+        // A worker that comes after this one must not serve: it goes on keeping, or ending.
         self.settings.bound = None;
         self.settings.token.clear();
         if let Err(reason) = self.hand_over(None).await {
             tracing::error!(%reason, "a worker that comes after this one may serve again");
         }
-        true
+        let running = self.running().await.len();
+        self.keeps_records = self.settings.keep_children && running > 0;
+        if self.keeps_records {
+            tracing::info!(
+                "[Server] -keep-children: leaving {running} running child process(es) alive across shutdown"
+            );
+        }
+        self.keeps_records
     }
 
     /// Gives the keeper what the next worker must know.
@@ -159,12 +162,16 @@ impl RelayFace {
         }
         let copy = listener.try_clone().map_err(|error| error.to_string())?;
         self.hand_over(Some(copy.into())).await?;
+        self.keeps_records = false;
         self.begin(listener)
     }
 
-    /// After everything has ended in order: the next daemon on this socket begins with nothing.
-    pub(crate) fn erase(state: &Path) {
-        if let Err(error) = std::fs::remove_dir_all(state) {
+    /// After everything has ended in order: the next daemon on this socket begins with nothing, unless something was kept
+    /// for it.
+    pub(crate) fn erase(&self, state: &Path) {
+        if !self.keeps_records
+            && let Err(error) = std::fs::remove_dir_all(state)
+        {
             tracing::warn!(%error, "records of processes are left behind in {}", state.display());
         }
     }

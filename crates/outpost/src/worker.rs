@@ -24,6 +24,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 /// How long processes may take to end when the daemon does.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Threads that may wait: more than requests can tie up with a file system that does not answer.
+const BLOCKING_THREADS_MAX: usize = 96;
+
 /// A worker that has lived this long without failing counts as one that serves.
 const PROVEN_AFTER: Duration = Duration::from_secs(1);
 
@@ -67,7 +70,10 @@ fn work(paths: &Paths, given: &Given) -> Result<(), String> {
     let arguments =
         std::env::args_os().filter_map(|argument| CString::new(argument.into_vec()).ok()).collect();
     let config = Config { limits: given.limits(), oom_score: given.oom_score, ..Config::new(&paths.state) };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .enable_all()
+        .build();
     let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
     let lifecycle = Lifecycle::Daemon { binary, arguments };
     let limit = |config: &mut Config, own: &HashMap<u8, OwnedFd>| {
@@ -142,11 +148,13 @@ async fn serve(paths: &Paths, engine: Engine, mut own: HashMap<u8, OwnedFd>) -> 
         }
         relay_state.send_replace(relay.as_ref().map(RelayFace::state));
     }
-    let kept = relay.as_mut().is_some_and(RelayFace::withdraw);
+    if let Some(relay) = &mut relay {
+        relay.withdraw();
+    }
     let _gone_already = std::fs::remove_file(paths.control_socket());
     engine.shut_down(SHUTDOWN_PATIENCE).await.map_err(|error| error.to_string())?;
-    if relay.is_some() && !kept {
-        RelayFace::erase(&paths.state);
+    if let Some(relay) = &relay {
+        relay.erase(&paths.state);
     }
     Ok(())
 }

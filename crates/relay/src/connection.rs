@@ -122,7 +122,11 @@ impl Connection {
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             match self.handle_in_turn(line, &mut replies).await {
                 Ok(true) => {}
-                Ok(false) => return self.relay.ask_to_stop(),
+                Ok(false) => {
+                    self.relay.ask_to_stop();
+                    // The end of the connection says that the socket is gone.
+                    return self.relay.closing().await;
+                }
                 Err(Closed) => return,
             }
             let together = replies.len() <= TOGETHER_BYTES && lines.has_line() && !last;

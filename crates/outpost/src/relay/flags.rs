@@ -100,12 +100,7 @@ fn command() -> Command {
             }
         }
     };
-    Command::new("claustrum")
-        .disable_help_flag(true)
-        .disable_version_flag(true)
-        .args(FLAGS.map(arg))
-        // What follows the flags is ignored, as in the original.
-        .arg(Arg::new("rest").num_args(0..).trailing_var_arg(true).allow_hyphen_values(true).hide(true))
+    Command::new("claustrum").disable_help_flag(true).disable_version_flag(true).args(FLAGS.map(arg))
 }
 
 fn boolean(text: &str) -> Result<bool, String> {
@@ -116,7 +111,8 @@ fn boolean(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Gives each flag its second dash. Flags end at the first argument that is none, and at `--`.
+/// Gives each flag its second dash. Flags end at the first argument that is none, and at `--`; what follows is ignored, as
+/// in the original.
 fn with_two_dashes(arguments: impl Iterator<Item = OsString>) -> Result<Vec<OsString>, String> {
     let mut doubled = vec![OsString::from("claustrum")];
     let mut arguments = arguments.peekable();
@@ -149,7 +145,7 @@ fn complaint(error: &clap::Error) -> String {
         _ => String::new(),
     };
     let argument = text(ContextKind::InvalidArg);
-    let name = argument.trim_start_matches('-').split([' ', '=']).next().unwrap_or_default();
+    let name = argument.trim_start_matches('-').split([' ', '=', '[']).next().unwrap_or_default();
     match error.kind() {
         ErrorKind::UnknownArgument => format!("flag provided but not defined: -{name}"),
         ErrorKind::InvalidValue if text(ContextKind::InvalidValue).is_empty() => {
@@ -158,8 +154,10 @@ fn complaint(error: &clap::Error) -> String {
         _ => {
             let value = text(ContextKind::InvalidValue);
             let boolean = FLAGS.iter().any(|(known, _, takes)| *known == name && *takes == Takes::Nothing);
-            let boolean = if boolean { "boolean " } else { "" };
-            format!("invalid {boolean}value {value:?} for flag -{name}: parse error")
+            match boolean {
+                true => format!("invalid boolean value {value:?} for -{name}: parse error"),
+                false => format!("invalid value {value:?} for flag -{name}: parse error"),
+            }
         }
     }
 }
@@ -259,7 +257,7 @@ mod tests {
         assert_eq!(wrong(&["--bogus=1"]), "flag provided but not defined: -bogus");
         assert_eq!(wrong(&["-socket"]), "flag needs an argument: -socket");
         assert_eq!(wrong(&["-cli-keep", "x"]), "invalid value \"x\" for flag -cli-keep: parse error");
-        assert_eq!(wrong(&["-serve=x"]), "invalid boolean value \"x\" for flag -serve: parse error");
+        assert_eq!(wrong(&["-serve=x"]), "invalid boolean value \"x\" for -serve: parse error");
         assert_eq!(wrong(&["---serve"]), "bad flag syntax: ---serve");
         assert_eq!(wrong(&["-=x"]), "bad flag syntax: -=x");
     }

@@ -240,7 +240,9 @@ fn wake(paths: &Paths, flags: &Flags, token: &str) -> Result<bool, String> {
     if is_other_binary(before.worker_pid) {
         let path = std::env::current_exe().map_err(|error| words::io(&error))?;
         let upgrade = UpgradeBinary { path: path.display().to_string() };
-        match connect().map_err(|error| words::io(&error))?.call::<()>("upgrade", &upgrade) {
+        // Here and below: a daemon whose last process ends is gone from one moment to the next.
+        let Ok(mut client) = connect() else { return Ok(false) };
+        match client.call::<()>("upgrade", &upgrade) {
             // The one that was asked is gone by the time it could answer.
             Ok(()) | Err(CallError::Lost(_)) => {}
             Err(error) => return Err(lost(error)),
@@ -255,11 +257,10 @@ fn wake(paths: &Paths, flags: &Flags, token: &str) -> Result<bool, String> {
         metrics_addr: flags.metrics_addr.clone(),
         keep_children: flags.keep_children,
     };
-    let mut client = connect().map_err(|error| format!("wake the daemon: {}", words::io(&error)))?;
+    let Ok(mut client) = connect() else { return Ok(false) };
     match client.call::<()>("wakeRelay", &wake) {
         Ok(()) => Ok(true),
         Err(CallError::Refused(failure)) => Err(failure.message),
-        // Its last process ended just now, and the daemon with it.
         Err(CallError::Lost(_)) => Ok(false),
     }
 }
@@ -267,5 +268,6 @@ fn wake(paths: &Paths, flags: &Flags, token: &str) -> Result<bool, String> {
 /// Whether the daemon runs another program than this one.
 fn is_other_binary(worker: u32) -> bool {
     let id = |path: String| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
-    id(format!("/proc/{worker}/exe")) != id("/proc/self/exe".into())
+    let its = id(format!("/proc/{worker}/exe"));
+    its.is_some() && its != id("/proc/self/exe".into())
 }

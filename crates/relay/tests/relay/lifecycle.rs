@@ -1,4 +1,5 @@
 //! The daemon's modes and its life: how it starts, what it leaves, what outlives it.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod bridge;
 mod contest;

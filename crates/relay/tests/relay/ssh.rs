@@ -1,4 +1,5 @@
 //! A client behind a real ssh: sshd runs the bridge, and the connection breaks.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use crate::lifecycle::{Follower, Gate, PATIENCE, ends, feed, spawn_sh, until};
 use outpost_sys::pidfd;

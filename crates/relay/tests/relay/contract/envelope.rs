@@ -79,7 +79,10 @@ fn what_is_no_request_is_a_parse_error_with_a_null_id() {
     let rows: Vec<(&str, &str)> = malformed.into_iter().map(|line| (line, PARSE)).collect();
     check_lines(&relay, &rows);
     // And the connection goes on.
-    check_lines(&relay, &[("x", PARSE), (r#"{"jsonrpc":"2.0","method":"server.ping","auth":"$T"}"#, PONG_NULL)]);
+    check_lines(
+        &relay,
+        &[("x", PARSE), (r#"{"jsonrpc":"2.0","method":"server.ping","auth":"$T"}"#, PONG_NULL)],
+    );
 }
 
 /// "A bad or missing token → -32001", "reports -32001 Unauthorized, not the version error".
@@ -110,7 +113,10 @@ fn the_token_is_checked_before_everything_else() {
         (r#"{"jsonrpc":"2.0","id":17,"method":"server.shutdown","auth":"x"}"#, refused("17")),
         (r#"{"jsonrpc":"2.0","id":18,"method":"server.ping","auth":"no","auth":"$T"}"#, pong("18")),
         (r#"{"jsonrpc":"2.0","id":19,"method":"server.ping","auth":"$T","auth":null}"#, pong("19")),
-        (r#"{"jsonrpc":"2.0","id":20,"method":"server.ping","auth":"\u0061 token\u0020with spaces"}"#, pong("20")),
+        (
+            r#"{"jsonrpc":"2.0","id":20,"method":"server.ping","auth":"\u0061 token\u0020with spaces"}"#,
+            pong("20"),
+        ),
     ]);
 }
 
@@ -194,8 +200,7 @@ fn a_method_is_judged_by_its_format_then_its_namespace_then_its_name() {
     ));
     // "checked after method existence, so an unknown method is -32601 regardless"
     for params in ["", r#","params":5"#, r#","params":{}"#, r#","params":null"#] {
-        let line =
-            format!(r#"{{"jsonrpc":"2.0","id":2,"method":"files.nope","auth":"$T"{params}}}"#);
+        let line = format!(r#"{{"jsonrpc":"2.0","id":2,"method":"files.nope","auth":"$T"{params}}}"#);
         rows.push((line.leak(), error("2", -32601, "Unknown method: files.nope")));
     }
     check(&rows);
@@ -252,12 +257,18 @@ fn an_id_comes_back_as_it_was_sent() {
         (r#"{"jsonrpc":"2.0","id":1,"id":null,"method":"server.ping","auth":"$T"}"#, pong("null")),
         (r#"{"jsonrpc":"2.0","id":1,"ID":{"x":3},"method":"server.ping","auth":"$T"}"#, pong(r#"{"x":3}"#)),
         // Errors have it too.
-        (r#"{"jsonrpc":"2.0","id":{ "a": "<" },"method":"x","auth":"$T"}"#,
-         error(r#"{"a":"\u003c"}"#, -32601, "Invalid method format: x")),
-        (r#"{"jsonrpc":"2.0","id":[ 1.50 ],"method":"files.stat","auth":"$T"}"#,
-         error("[1.50]", -32602, "Invalid params")),
-        (r#"{"jsonrpc":"2.0","id":"\u2028 ","method":"x"}"#,
-         error(r#""\u2028 ""#, -32001, "Unauthorized: invalid or missing auth token")),
+        (
+            r#"{"jsonrpc":"2.0","id":{ "a": "<" },"method":"x","auth":"$T"}"#,
+            error(r#"{"a":"\u003c"}"#, -32601, "Invalid method format: x"),
+        ),
+        (
+            r#"{"jsonrpc":"2.0","id":[ 1.50 ],"method":"files.stat","auth":"$T"}"#,
+            error("[1.50]", -32602, "Invalid params"),
+        ),
+        (
+            r#"{"jsonrpc":"2.0","id":"\u2028 ","method":"x"}"#,
+            error(r#""\u2028 ""#, -32001, "Unauthorized: invalid or missing auth token"),
+        ),
     ]);
     check(&rows);
 }
@@ -289,7 +300,9 @@ fn keys_match_whatever_their_case_and_unknown_ones_are_ignored() {
         (r#"{"x":[{"id":9}],"jsonrpc":"2.0","id":6,"method":"server.ping","auth":"$T","y":null}"#, pong("6")),
         (r#" { "jsonrpc" : "2.0" , "id" : 7 , "method" : "server.ping" , "auth" : "$T" } "#, pong("7")),
         (r#"{"auth":"$T","method":"server.ping","id":8,"jsonrpc":"2.0"}"#, pong("8")),
-        (r#"{"jsonrpc ":"2.0","id":9,"method":"server.ping","auth":"$T"}"#,
-         error("9", -32600, "Invalid JSON-RPC version")),
+        (
+            r#"{"jsonrpc ":"2.0","id":9,"method":"server.ping","auth":"$T"}"#,
+            error("9", -32600, "Invalid JSON-RPC version"),
+        ),
     ]);
 }

@@ -65,9 +65,14 @@ fn an_archive_is_unpacked_into_a_directory_that_is_wiped_before_and_is_gone_afte
     assert!(!source.exists(), "the archive is consumed");
     assert!(!dest.join("old").exists(), "the destination is wiped");
     assert_eq!(mode(&dest), 0o700);
-    for (name, content) in
-        [("dir/file", "content"), ("run", "again"), ("made/on/the/way", ""), ("back", "inside"), ("absolute", "below"), (".synced", "")]
-    {
+    for (name, content) in [
+        ("dir/file", "content"),
+        ("run", "again"),
+        ("made/on/the/way", ""),
+        ("back", "inside"),
+        ("absolute", "below"),
+        (".synced", ""),
+    ] {
         assert_eq!(fs::read_to_string(dest.join(name)).unwrap(), content, "{name}");
         assert_eq!(mode(&dest.join(name)), 0o600, "{name}");
     }
@@ -75,15 +80,23 @@ fn an_archive_is_unpacked_into_a_directory_that_is_wiped_before_and_is_gone_afte
         assert_eq!(mode(&dest.join(name)), 0o700, "{name}");
     }
     // And again from nothing at all: the archive is gone, so it cannot be opened, and nothing is wiped.
-    check(&mut client, relay.dir(), &row(
-        r#"{"success":false,"fileCount":0,"error":"open $D/a.tgz: no such file or directory"}"#,
-    ));
+    check(
+        &mut client,
+        relay.dir(),
+        &row(r#"{"success":false,"fileCount":0,"error":"open $D/a.tgz: no such file or directory"}"#),
+    );
     assert!(dest.join("run").exists());
     // An archive of nothing is an archive; directories above the destination are made.
     fs::write(&source, gzip(&[0; 1024])).unwrap();
-    check(&mut client, relay.dir(), &[(
-        "files.extract_tar", r#"{"archivePath":"$D/a.tgz","destDir":"$D/new/er/dest/"}"#, r#"{"success":true,"fileCount":0}"#,
-    )]);
+    check(
+        &mut client,
+        relay.dir(),
+        &[(
+            "files.extract_tar",
+            r#"{"archivePath":"$D/a.tgz","destDir":"$D/new/er/dest/"}"#,
+            r#"{"success":true,"fileCount":0}"#,
+        )],
+    );
     assert_eq!(fs::read_dir(relay.path("new/er/dest")).unwrap().count(), 1, "only .synced");
 }
 
@@ -94,7 +107,9 @@ fn a_destination_that_must_not_be_wiped_is_refused_before_the_archive_is_opened(
     archive(&source, &[(FILE, "f", 0o644, "x")]);
     let required = "-32602 archivePath and destDir are required";
     let refused = |quoted: &str| {
-        format!(r#"{{"success":false,"fileCount":0,"error":"destDir must be an absolute, non-root path: {quoted}"}}"#)
+        format!(
+            r#"{{"success":false,"fileCount":0,"error":"destDir must be an absolute, non-root path: {quoted}"}}"#
+        )
     };
     check(
         &mut relay.connect(),
@@ -106,14 +121,26 @@ fn a_destination_that_must_not_be_wiped_is_refused_before_the_archive_is_opened(
             ("files.extract_tar", r#"{"archivePath":"","destDir":"$D/dest"}"#, required),
             ("files.extract_tar", r#"{"archivePath":"$D/a.tgz","destDir":""}"#, required),
             ("files.extract_tar", r#"{"archivePath":"$D/a.tgz","destDir":"dest"}"#, &refused(r#"\"dest\""#)),
-            ("files.extract_tar", r#"{"archivePath":"$D/a.tgz","destDir":"./dest"}"#, &refused(r#"\"./dest\""#)),
+            (
+                "files.extract_tar",
+                r#"{"archivePath":"$D/a.tgz","destDir":"./dest"}"#,
+                &refused(r#"\"./dest\""#),
+            ),
             ("files.extract_tar", r#"{"archivePath":"$D/a.tgz","destDir":"~/x"}"#, &refused(r#"\"~/x\""#)),
             ("files.extract_tar", r#"{"archivePath":"$D/a.tgz","destDir":" /x"}"#, &refused(r#"\" /x\""#)),
             ("files.extract_tar", r#"{"archivePath":"$D/a.tgz","destDir":"/"}"#, &refused(r#"\"/\""#)),
             ("files.extract_tar", r#"{"archivePath":"$D/a.tgz","destDir":"//"}"#, &refused(r#"\"//\""#)),
             ("files.extract_tar", r#"{"archivePath":"$D/a.tgz","destDir":"/."}"#, &refused(r#"\"/.\""#)),
-            ("files.extract_tar", r#"{"archivePath":"$D/a.tgz","destDir":"/tmp/../"}"#, &refused(r#"\"/tmp/../\""#)),
-            ("files.extract_tar", r#"{"archivePath":"$D/a.tgz","destDir":"a\"\n<é\u0001"}"#, &refused(r#"\"a\\\"\\n\u003cé\\x01\""#)),
+            (
+                "files.extract_tar",
+                r#"{"archivePath":"$D/a.tgz","destDir":"/tmp/../"}"#,
+                &refused(r#"\"/tmp/../\""#),
+            ),
+            (
+                "files.extract_tar",
+                r#"{"archivePath":"$D/a.tgz","destDir":"a\"\n<é\u0001"}"#,
+                &refused(r#"\"a\\\"\\n\u003cé\\x01\""#),
+            ),
             ("files.extract_tar", r#"{"archivePath":"$D/nope","destDir":"rel"}"#, &refused(r#"\"rel\""#)),
         ],
     );
@@ -143,7 +170,8 @@ fn what_is_no_archive_is_consumed_and_leaves_the_destination_as_it_was() {
     run(&gzip(b"too short for a header"), "gzip: unexpected EOF", true);
     run(&gzip(&[b'x'; 1024]), "gzip: archive/tar: invalid tar header", true);
     // Cut within a file: what was written of it stays, and it is not counted.
-    let noise: String = (0..20_000u32).map(|n| char::from(b'a' + (n.wrapping_mul(2_654_435_761) >> 27) as u8 % 26)).collect();
+    let noise: String =
+        (0..20_000u32).map(|n| char::from(b'a' + (n.wrapping_mul(2_654_435_761) >> 27) as u8 % 26)).collect();
     archive(&relay.path("whole"), &[(FILE, "cut", 0o644, &noise)]);
     let whole = fs::read(relay.path("whole")).unwrap();
     run(&whole[..whole.len() / 2], "unexpected EOF", true);
@@ -208,11 +236,15 @@ fn a_destination_that_cannot_be_made_is_told_with_its_step() {
     // An archive that may not be opened is not consumed.
     archive(&source, &[(FILE, "f", 0o644, "x")]);
     fs::set_permissions(&source, fs::Permissions::from_mode(0)).unwrap();
-    check(&mut client, relay.dir(), &[(
-        "files.extract_tar",
-        r#"{"archivePath":"$D/a.tgz","destDir":"$D/dest"}"#,
-        r#"{"success":false,"fileCount":0,"error":"open $D/a.tgz: permission denied"}"#,
-    )]);
+    check(
+        &mut client,
+        relay.dir(),
+        &[(
+            "files.extract_tar",
+            r#"{"archivePath":"$D/a.tgz","destDir":"$D/dest"}"#,
+            r#"{"success":false,"fileCount":0,"error":"open $D/a.tgz: permission denied"}"#,
+        )],
+    );
     assert!(source.exists() && !relay.path("dest").exists());
     for name in ["closed", "held"] {
         fs::set_permissions(relay.path(name), fs::Permissions::from_mode(0o755)).unwrap();

@@ -33,9 +33,15 @@ fn fifo(path: &Path) {
 fn stat_tells_type_size_and_mode() {
     let relay = Relay::start();
     let at = |name: &str| relay.path(name);
-    for (name, mode) in
-        [("plain", 0o644), ("private", 0o600), ("none", 0), ("setuid", 0o4755), ("setgid", 0o2755), ("sticky", 0o1644), ("all", 0o7777)]
-    {
+    for (name, mode) in [
+        ("plain", 0o644),
+        ("private", 0o600),
+        ("none", 0),
+        ("setuid", 0o4755),
+        ("setgid", 0o2755),
+        ("sticky", 0o1644),
+        ("all", 0o7777),
+    ] {
         file(&at(name), "12345", mode);
     }
     for (name, mode) in [("dir", 0o755), ("tmp", 0o1777), ("shared", 0o2775), ("every", 0o7777)] {
@@ -52,7 +58,8 @@ fn stat_tells_type_size_and_mode() {
     file(&at("é \"<&>\n"), "x", 0o644);
     let size = at("dir").metadata().unwrap().len();
     let of_dir = |mode: &str| format!(r#"{{"exists":true,"isDir":true,"size":{size},"mode":"{mode}"}}"#);
-    let of_file = |size: u64, mode: &str| format!(r#"{{"exists":true,"isDir":false,"size":{size},"mode":"{mode}"}}"#);
+    let of_file =
+        |size: u64, mode: &str| format!(r#"{{"exists":true,"isDir":false,"size":{size},"mode":"{mode}"}}"#);
     let absent = r#"{"exists":false,"isDir":false,"size":0,"mode":""}"#.to_owned();
     let long = "x".repeat(256);
     let longer = "x/".repeat(2500);
@@ -102,8 +109,11 @@ fn stat_tells_type_size_and_mode() {
         (&longer, absent.clone()),
     ];
     let params: Vec<String> = rows.iter().map(|(path, _)| format!(r#"{{"path":"{path}"}}"#)).collect();
-    let table: Vec<Row<'_>> =
-        params.iter().zip(&rows).map(|(params, (_, told))| ("files.stat", params.as_str(), told.as_str())).collect();
+    let table: Vec<Row<'_>> = params
+        .iter()
+        .zip(&rows)
+        .map(|(params, (_, told))| ("files.stat", params.as_str(), told.as_str()))
+        .collect();
     let mut client = relay.connect();
     check(&mut client, relay.dir(), &table);
     // files.validate says of the same paths whether they are there: "{valid, isDir [,error]}".
@@ -114,8 +124,11 @@ fn stat_tells_type_size_and_mode() {
             _ => r#"{"valid":false,"isDir":false,"error":"Path does not exist"}"#.to_owned(),
         })
         .collect();
-    let table: Vec<Row<'_>> =
-        params.iter().zip(&told).map(|(params, told)| ("files.validate", params.as_str(), told.as_str())).collect();
+    let table: Vec<Row<'_>> = params
+        .iter()
+        .zip(&told)
+        .map(|(params, told)| ("files.validate", params.as_str(), told.as_str()))
+        .collect();
     check(&mut client, relay.dir(), &table);
 }
 
@@ -127,7 +140,24 @@ fn list_is_sorted_leaves_out_what_is_hidden_and_follows_links() {
     dir(&list, 0o755);
     dir(&list.join(".hidden-dir"), 0o755);
     dir(&list.join("dir"), 0o755);
-    for name in [&b"a"[..], b"B", b"a b", b"..twice", b".hidden", b"z.txt", b"a-b", "é".as_bytes(), b"\"q\\", b"<x>&", b"n\nl\tt", b"\xff\xfe", "\u{2028}".as_bytes(), b"~", b"10", b"9"] {
+    for name in [
+        &b"a"[..],
+        b"B",
+        b"a b",
+        b"..twice",
+        b".hidden",
+        b"z.txt",
+        b"a-b",
+        "é".as_bytes(),
+        b"\"q\\",
+        b"<x>&",
+        b"n\nl\tt",
+        b"\xff\xfe",
+        "\u{2028}".as_bytes(),
+        b"~",
+        b"10",
+        b"9",
+    ] {
         fs::write(list.join(OsStr::from_bytes(name)), "").unwrap();
     }
     symlink("dir", list.join("link-to-dir")).unwrap();
@@ -142,12 +172,30 @@ fn list_is_sorted_leaves_out_what_is_hidden_and_follows_links() {
     symlink("l", relay.path("list-link")).unwrap();
     let entries = |dir: &str| {
         let names = [
-            (r#"\"q\\"#, false), ("10", false), ("9", false), (r"\u003cx\u003e\u0026", false), ("B", false),
-            ("a", false), ("a b", false), ("a-b", false), ("dangling", false), ("dir", true), ("fifo", false),
-            ("link-to-dir", true), ("link-to-file", false), (r"n\nl\tt", false), ("up", true), ("z.txt", false),
-            ("~", false), ("é", false), (r"\u2028", false), (r"\ufffd\ufffd", false),
+            (r#"\"q\\"#, false),
+            ("10", false),
+            ("9", false),
+            (r"\u003cx\u003e\u0026", false),
+            ("B", false),
+            ("a", false),
+            ("a b", false),
+            ("a-b", false),
+            ("dangling", false),
+            ("dir", true),
+            ("fifo", false),
+            ("link-to-dir", true),
+            ("link-to-file", false),
+            (r"n\nl\tt", false),
+            ("up", true),
+            ("z.txt", false),
+            ("~", false),
+            ("é", false),
+            (r"\u2028", false),
+            (r"\ufffd\ufffd", false),
         ];
-        let entry = |(name, is_dir): (&str, bool)| format!(r#"{{"name":"{name}","path":"{dir}{name}","isDir":{is_dir}}}"#);
+        let entry = |(name, is_dir): (&str, bool)| {
+            format!(r#"{{"name":"{name}","path":"{dir}{name}","isDir":{is_dir}}}"#)
+        };
         format!(r#"{{"entries":[{}]}}"#, names.map(entry).join(","))
     };
     let (long, longer) = ("x".repeat(256), "x/".repeat(2500));
@@ -178,13 +226,19 @@ fn list_is_sorted_leaves_out_what_is_hidden_and_follows_links() {
         ("$D/l/fifo", "-32603 open $D/l/fifo: not a directory".to_owned()),
         ("$D/l/dangling", "-32603 open $D/l/dangling: no such file or directory".to_owned()),
         (r"$D\u0000", r"-32603 open $D\u0000: invalid argument".to_owned()),
-        (r"<&>\u2028\u0001é", r"-32603 open \u003c\u0026\u003e\u2028\u0001é: no such file or directory".to_owned()),
+        (
+            r"<&>\u2028\u0001é",
+            r"-32603 open \u003c\u0026\u003e\u2028\u0001é: no such file or directory".to_owned(),
+        ),
         (&long, too_long(&long)),
         (&longer, too_long(&longer)),
     ];
     let params: Vec<String> = rows.iter().map(|(path, _)| format!(r#"{{"path":"{path}"}}"#)).collect();
-    let table: Vec<Row<'_>> =
-        params.iter().zip(&rows).map(|(params, (_, told))| ("files.list", params.as_str(), told.as_str())).collect();
+    let table: Vec<Row<'_>> = params
+        .iter()
+        .zip(&rows)
+        .map(|(params, (_, told))| ("files.list", params.as_str(), told.as_str()))
+        .collect();
     check(&mut relay.connect(), relay.dir(), &table);
 }
 
@@ -234,7 +288,11 @@ fn read_gives_the_text_or_says_why_not() {
             ("files.read", r#"{"path":"$D/empty"}"#, r#"{"content":"","exists":true}"#),
             ("files.read", r#"{"path":"$D/empty","maxBytes":1}"#, r#"{"content":"","exists":true}"#),
             ("files.read", r#"{"path":"$D/text"}"#, text),
-            ("files.read", r#"{"path":"$D/bytes"}"#, r#"{"content":"a\ufffd\ufffdb\ufffd\ufffdc\ufffd\ufffd\ufffd\ufffd\ufffd","exists":true}"#),
+            (
+                "files.read",
+                r#"{"path":"$D/bytes"}"#,
+                r#"{"content":"a\ufffd\ufffdb\ufffd\ufffdc\ufffd\ufffd\ufffd\ufffd\ufffd","exists":true}"#,
+            ),
             ("files.read", r#"{"path":"$D/dir"}"#, directory),
             ("files.read", r#"{"path":"$D/dir/"}"#, directory),
             ("files.read", r#"{"path":"$D/dirlink"}"#, directory),
@@ -291,19 +349,36 @@ fn what_may_not_be_read_is_an_error_that_names_it() {
         &[
             ("files.list", r#"{"path":"$D/secret"}"#, "-32603 open $D/secret: permission denied"),
             ("files.list", r#"{"path":"$D/secret/"}"#, "-32603 open $D/secret/: permission denied"),
-            ("files.list", r#"{"path":"$D/secret/inside"}"#, "-32603 open $D/secret/inside: permission denied"),
+            (
+                "files.list",
+                r#"{"path":"$D/secret/inside"}"#,
+                "-32603 open $D/secret/inside: permission denied",
+            ),
             ("files.list", r#"{"path":"$D/closed"}"#, "-32603 open $D/closed: not a directory"),
             ("files.read", r#"{"path":"$D/closed"}"#, "-32603 open $D/closed: permission denied"),
-            ("files.read", r#"{"path":"$D/closed-too-large","maxBytes":1}"#, "-32602 files.read: file exceeds maxBytes"),
+            (
+                "files.read",
+                r#"{"path":"$D/closed-too-large","maxBytes":1}"#,
+                "-32602 files.read: file exceeds maxBytes",
+            ),
             ("files.read", r#"{"path":"$D/secret"}"#, "-32602 files.read: path is a directory"),
             // What cannot be looked at is not there.
             ("files.read", r#"{"path":"$D/secret/inside"}"#, r#"{"content":"","exists":false}"#),
-            ("files.stat", r#"{"path":"$D/secret/inside"}"#, r#"{"exists":false,"isDir":false,"size":0,"mode":""}"#),
-            ("files.validate", r#"{"path":"$D/secret/inside"}"#, r#"{"valid":false,"isDir":false,"error":"Path does not exist"}"#),
+            (
+                "files.stat",
+                r#"{"path":"$D/secret/inside"}"#,
+                r#"{"exists":false,"isDir":false,"size":0,"mode":""}"#,
+            ),
+            (
+                "files.validate",
+                r#"{"path":"$D/secret/inside"}"#,
+                r#"{"valid":false,"isDir":false,"error":"Path does not exist"}"#,
+            ),
             ("files.validate", r#"{"path":"$D/secret"}"#, r#"{"valid":true,"isDir":true}"#),
         ],
     );
-    let told = relay.connect().call("files.stat", &format!(r#"{{"path":"{}"}}"#, relay.path("secret").display()));
+    let told =
+        relay.connect().call("files.stat", &format!(r#"{{"path":"{}"}}"#, relay.path("secret").display()));
     assert!(told.ends_with(r#""mode":"d---------"}"#), "{told}");
     assert_ne!(told, answer("{}"));
     set_mode(&relay.path("secret"), 0o700);

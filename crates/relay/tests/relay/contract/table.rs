@@ -159,8 +159,7 @@ pub(crate) fn spawn_sh(client: &mut RelayClient, id: &str, script: &str) {
 
 /// Starts it with `wantPid`; its pid.
 pub(crate) fn spawn_sh_with_pid(client: &mut RelayClient, id: &str, script: &str) -> i32 {
-    let params =
-        serde_json::json!({"id": id, "command": "/bin/sh", "args": ["-c", script], "wantPid": true});
+    let params = serde_json::json!({"id": id, "command": "/bin/sh", "args": ["-c", script], "wantPid": true});
     pid_in(&client.call("process.spawn", &params.to_string()))
 }
 

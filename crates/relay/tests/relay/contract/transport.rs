@@ -191,14 +191,16 @@ fn a_request_that_comes_byte_by_byte_is_one_request() {
 fn a_request_that_waits_holds_up_no_other() {
     let relay = Relay::start();
     let mut client: RelayClient = relay.connect();
-    let params = r#"{"id":"p","command":"/bin/sh","args":["-c","trap '' TERM; echo up; while :; do sleep 1; done"]}"#;
+    let params =
+        r#"{"id":"p","command":"/bin/sh","args":["-c","trap '' TERM; echo up; while :; do sleep 1; done"]}"#;
     client.call("process.spawn", params);
     assert!(client.line().contains(r#""data":"dXAK""#));
     let waiting = client.request("process.killAndWait", r#"{"id":"p","timeoutMs":600000,"escalate":false}"#);
     assert_eq!(client.call("server.ping", ""), answer(r#"{"pong":true}"#));
     assert_eq!(client.call("files.validate", r#"{"path":"/"}"#), answer(r#"{"valid":true,"isDir":true}"#));
     client.request("process.kill", r#"{"id":"p","signal":"KILL"}"#);
-    let expected = format!("{{\"jsonrpc\":\"2.0\",\"id\":{waiting},\"result\":{{\"found\":true,\"died\":true}}}}");
+    let expected =
+        format!("{{\"jsonrpc\":\"2.0\",\"id\":{waiting},\"result\":{{\"found\":true,\"died\":true}}}}");
     while client.line() != expected {}
 }
 

@@ -46,33 +46,51 @@ fn a_worktree_is_made_with_a_new_branch_of_its_source() {
         &mut relay.connect(),
         relay.dir(),
         &[
-            ("git.worktree_create",
-             r#"{"baseRepo":"$D/repo","branchName":"w1","worktreePath":"$D/w1","sourceBranch":"main"}"#,
-             r#"{"success":true,"path":"$D/w1","sourceBranch":"main"}"#),
+            (
+                "git.worktree_create",
+                r#"{"baseRepo":"$D/repo","branchName":"w1","worktreePath":"$D/w1","sourceBranch":"main"}"#,
+                r#"{"success":true,"path":"$D/w1","sourceBranch":"main"}"#,
+            ),
             // "When sourceBranch is omitted it defaults to the repo's current branch (and is echoed back)."
-            ("git.worktree_create",
-             r#"{"baseRepo":"$D/repo","branchName":"feature/w2","worktreePath":"$D/deep/er/w2"}"#,
-             r#"{"success":true,"path":"$D/deep/er/w2","sourceBranch":"dev"}"#),
-            ("git.worktree_create",
-             r#"{"baseRepo":"$D/repo/sub","branchName":"w3","worktreePath":"$D/w3","sourceBranch":""}"#,
-             r#"{"success":true,"path":"$D/w3","sourceBranch":"dev"}"#),
+            (
+                "git.worktree_create",
+                r#"{"baseRepo":"$D/repo","branchName":"feature/w2","worktreePath":"$D/deep/er/w2"}"#,
+                r#"{"success":true,"path":"$D/deep/er/w2","sourceBranch":"dev"}"#,
+            ),
+            (
+                "git.worktree_create",
+                r#"{"baseRepo":"$D/repo/sub","branchName":"w3","worktreePath":"$D/w3","sourceBranch":""}"#,
+                r#"{"success":true,"path":"$D/w3","sourceBranch":"dev"}"#,
+            ),
             // The path is told as it was sent, and is relative to the repository.
-            ("git.worktree_create",
-             r#"{"baseRepo":"$D/repo","branchName":"w4","worktreePath":"../w4/","sourceBranch":null}"#,
-             r#"{"success":true,"path":"../w4/","sourceBranch":"dev"}"#),
-            ("git.worktree_create",
-             r#"{"baseRepo":"$D/repo","branchName":"w5","worktreePath":"$D/empty","sourceBranch":"v1"}"#,
-             r#"{"success":true,"path":"$D/empty","sourceBranch":"v1"}"#),
+            (
+                "git.worktree_create",
+                r#"{"baseRepo":"$D/repo","branchName":"w4","worktreePath":"../w4/","sourceBranch":null}"#,
+                r#"{"success":true,"path":"../w4/","sourceBranch":"dev"}"#,
+            ),
+            (
+                "git.worktree_create",
+                r#"{"baseRepo":"$D/repo","branchName":"w5","worktreePath":"$D/empty","sourceBranch":"v1"}"#,
+                r#"{"success":true,"path":"$D/empty","sourceBranch":"v1"}"#,
+            ),
             ("git.worktree_create", &by_commit, &by_commit_told),
             // From a worktree; and the path of another method is not looked at.
-            ("git.worktree_create",
-             r#"{"baseRepo":"$D/w1","path":"$D/nope","branchName":"w7","worktreePath":"$D/w7"}"#,
-             r#"{"success":true,"path":"$D/w7","sourceBranch":"w1"}"#),
+            (
+                "git.worktree_create",
+                r#"{"baseRepo":"$D/w1","path":"$D/nope","branchName":"w7","worktreePath":"$D/w7"}"#,
+                r#"{"success":true,"path":"$D/w7","sourceBranch":"w1"}"#,
+            ),
         ],
     );
-    for (path, branch, has_dev) in
-        [("w1", "w1", false), ("deep/er/w2", "feature/w2", true), ("w3", "w3", true), ("w4", "w4", true), ("empty", "w5", false), ("w6", "w6", false), ("w7", "w7", false)]
-    {
+    for (path, branch, has_dev) in [
+        ("w1", "w1", false),
+        ("deep/er/w2", "feature/w2", true),
+        ("w3", "w3", true),
+        ("w4", "w4", true),
+        ("empty", "w5", false),
+        ("w6", "w6", false),
+        ("w7", "w7", false),
+    ] {
         let path = relay.path(path);
         assert_eq!(must(&path, &["symbolic-ref", "--short", "HEAD"]), branch);
         assert!(path.join("a.txt").exists(), "{branch}");
@@ -92,13 +110,17 @@ fn without_a_commit_or_a_branch_there_is_still_a_worktree() {
         &mut relay.connect(),
         relay.dir(),
         &[
-            ("git.worktree_create",
-             r#"{"baseRepo":"$D/unborn","branchName":"w","worktreePath":"$D/orphan"}"#,
-             r#"{"success":true,"path":"$D/orphan"}"#),
+            (
+                "git.worktree_create",
+                r#"{"baseRepo":"$D/unborn","branchName":"w","worktreePath":"$D/orphan"}"#,
+                r#"{"success":true,"path":"$D/orphan"}"#,
+            ),
             // The literal HEAD is what git calls a branch that there is not.
-            ("git.worktree_create",
-             r#"{"baseRepo":"$D/detached","branchName":"w","worktreePath":"$D/of-detached"}"#,
-             r#"{"success":true,"path":"$D/of-detached","sourceBranch":"HEAD"}"#),
+            (
+                "git.worktree_create",
+                r#"{"baseRepo":"$D/detached","branchName":"w","worktreePath":"$D/of-detached"}"#,
+                r#"{"success":true,"path":"$D/of-detached","sourceBranch":"HEAD"}"#,
+            ),
         ],
     );
     assert_eq!(must(&relay.path("orphan"), &["symbolic-ref", "--short", "HEAD"]), "w");
@@ -117,14 +139,26 @@ fn what_is_no_repository_gets_no_worktree() {
         &[
             ("git.worktree_create", r#"{"baseRepo":"$D","branchName":"w","worktreePath":"$D/w"}"#, told),
             ("git.worktree_create", r#"{"baseRepo":"$D/nope","branchName":"w","worktreePath":"$D/w"}"#, told),
-            ("git.worktree_create", r#"{"baseRepo":"$D/bare.git","branchName":"w","worktreePath":"$D/w"}"#, told),
+            (
+                "git.worktree_create",
+                r#"{"baseRepo":"$D/bare.git","branchName":"w","worktreePath":"$D/w"}"#,
+                told,
+            ),
             ("git.worktree_create", r#"{"baseRepo":"$D/nope","branchName":"w"}"#, told),
             // The daemon's directory is none here.
             ("git.worktree_create", r#"{"branchName":"w","worktreePath":"$D/w"}"#, told),
             ("git.worktree_create", r#"{"path":"$D/repo","branchName":"w","worktreePath":"$D/w"}"#, told),
             // Before that.
-            ("git.worktree_create", r#"{"baseRepo":"$D/nope","worktreePath":"$D/w"}"#, "-32602 branchName is required"),
-            ("git.worktree_create", r#"{"baseRepo":"$D/nope","branchName":""}"#, "-32602 branchName is required"),
+            (
+                "git.worktree_create",
+                r#"{"baseRepo":"$D/nope","worktreePath":"$D/w"}"#,
+                "-32602 branchName is required",
+            ),
+            (
+                "git.worktree_create",
+                r#"{"baseRepo":"$D/nope","branchName":""}"#,
+                "-32602 branchName is required",
+            ),
         ],
     );
     assert!(!relay.path("w").exists());
@@ -144,10 +178,16 @@ fn without_a_repository_it_is_the_one_the_daemon_was_started_in() {
         &mut relay.connect(),
         relay.dir(),
         &[
-            ("git.worktree_create", r#"{"branchName":"w","worktreePath":"$D/w"}"#,
-             r#"{"success":true,"path":"$D/w","sourceBranch":"main"}"#),
-            ("git.worktree_create", r#"{"baseRepo":"","branchName":"w2","worktreePath":"w2"}"#,
-             r#"{"success":true,"path":"w2","sourceBranch":"main"}"#),
+            (
+                "git.worktree_create",
+                r#"{"branchName":"w","worktreePath":"$D/w"}"#,
+                r#"{"success":true,"path":"$D/w","sourceBranch":"main"}"#,
+            ),
+            (
+                "git.worktree_create",
+                r#"{"baseRepo":"","branchName":"w2","worktreePath":"w2"}"#,
+                r#"{"success":true,"path":"w2","sourceBranch":"main"}"#,
+            ),
             ("git.worktree_remove", r#"{"worktreePath":"$D/w"}"#, r#"{"success":true}"#),
             // A path that is not there is the same directory to the other methods.
             ("git.info", "{}", &info),
@@ -214,16 +254,28 @@ fn a_path_that_begins_with_a_hyphen_is_a_path() {
         &mut relay.connect(),
         relay.dir(),
         &[
-            ("git.worktree_create",
-             r#"{"baseRepo":"$D/repo","branchName":"w","worktreePath":"--force","sourceBranch":"main"}"#,
-             r#"{"success":true,"path":"--force","sourceBranch":"main"}"#),
-            ("git.worktree_remove", r#"{"baseRepo":"$D/repo","worktreePath":"--help"}"#, r#"{"success":true}"#),
+            (
+                "git.worktree_create",
+                r#"{"baseRepo":"$D/repo","branchName":"w","worktreePath":"--force","sourceBranch":"main"}"#,
+                r#"{"success":true,"path":"--force","sourceBranch":"main"}"#,
+            ),
+            (
+                "git.worktree_remove",
+                r#"{"baseRepo":"$D/repo","worktreePath":"--help"}"#,
+                r#"{"success":true}"#,
+            ),
         ],
     );
     assert!(repo.join("--force/a.txt").exists());
-    check(&mut relay.connect(), relay.dir(), &[
-        ("git.worktree_remove", r#"{"baseRepo":"$D/repo","worktreePath":"--force"}"#, r#"{"success":true}"#),
-    ]);
+    check(
+        &mut relay.connect(),
+        relay.dir(),
+        &[(
+            "git.worktree_remove",
+            r#"{"baseRepo":"$D/repo","worktreePath":"--force"}"#,
+            r#"{"success":true}"#,
+        )],
+    );
     assert!(!repo.join("--force").exists());
 }
 
@@ -258,7 +310,9 @@ fn removing_is_always_a_success_and_removes_only_worktrees() {
             ("git.worktree_remove", r#"{"path":"$D/repo","worktreePath":"$D/stays"}"#, success),
         ],
     );
-    for (name, exists) in [("clean", false), ("dirty", false), ("plain/x", true), ("repo/a.txt", true), ("stays/a.txt", true)] {
+    for (name, exists) in
+        [("clean", false), ("dirty", false), ("plain/x", true), ("repo/a.txt", true), ("stays/a.txt", true)]
+    {
         assert_eq!(relay.path(name).exists(), exists, "{name}");
     }
     // The branches stay.
@@ -284,7 +338,10 @@ fn making_a_worktree_runs_no_hook_of_the_repository() {
             must(&repo, &["config", "core.fsmonitor", relay.path("monitor").to_str().unwrap()]);
             let _ours = fs::remove_file(&mark);
         }
-        let params = format!(r#"{{"baseRepo":"{}","branchName":"{name}","worktreePath":"../{name}"}}"#, repo.display());
+        let params = format!(
+            r#"{{"baseRepo":"{}","branchName":"{name}","worktreePath":"../{name}"}}"#,
+            repo.display()
+        );
         let told = format!(r#"{{"success":true,"path":"../{name}","sourceBranch":"main"}}"#);
         assert_eq!(client.call("git.worktree_create", &params), answer(&told));
         assert!(relay.path(name).join("a.txt").exists());

@@ -46,7 +46,8 @@ fn a_stop_takes_its_own_files_and_processes_and_nothing_else() {
     let parts = parts(&relay);
     stop(&relay);
     assert!(!relay.socket().exists() && !relay.path("daemon.token").exists());
-    assert_eq!(client.try_line(), None, "no reply, no frame");
+    let frames: Vec<String> = std::iter::from_fn(|| client.try_line()).collect();
+    assert!(frames.len() <= 2 && !frames.iter().any(|frame| frame.contains("exit")), "{frames:?}");
     parts.iter().for_each(|part| ends(part, "the daemon"));
     ended.iter().for_each(|part| ends(part, "a process of the tree"));
     assert_eq!(fs::read(relay.path("mine")).unwrap(), b"mine");

@@ -1,0 +1,186 @@
+//! "process.reattach": "Replays buffered frames with seq > fromSeq (exclusive) to this connection, (re)subscribes it for
+//! future frames, then returns the result."
+
+use crate::contract::table::{Frame, answer, check, feed, frames_to_exit, next_frame, read_bytes, spawn_sh};
+use outpost_testkit::{Relay, RelayClient};
+
+const UNKNOWN: &str = r#"{"found":false,"running":false,"firstSeq":0,"lastSeq":0,"stdinApplied":0}"#;
+
+/// Writes what it is told, a line a frame.
+fn start_echo(client: &mut RelayClient, id: &str, lines: &[&str]) {
+    spawn_sh(client, id, "exec cat");
+    for line in lines {
+        feed(client, id, line);
+        read_bytes(client, id, line.as_bytes());
+    }
+}
+
+/// Reattaches; the reply and the numbers of the frames before it.
+fn reattach(client: &mut RelayClient, params: &str) -> (String, Vec<u64>) {
+    let (reply, frames) = client.call_with_frames("process.reattach", params);
+    (reply, frames.iter().map(|line| Frame::parse(line).unwrap().seq).collect())
+}
+
+#[test]
+fn what_is_not_there_or_has_said_nothing_is_told_by_zeros() {
+    let relay = Relay::start();
+    let mut client = relay.connect();
+    start_echo(&mut client, "silent", &[]);
+    let silent = r#"{"found":true,"running":true,"firstSeq":0,"lastSeq":0,"stdinApplied":0}"#;
+    check(
+        &mut client,
+        relay.dir(),
+        &[
+            ("process.reattach", "", "-32602 Invalid params"),
+            ("process.reattach", "{}", "-32602 Process ID is required"),
+            ("process.reattach", r#"{"id":"","fromSeq":0}"#, "-32602 Process ID is required"),
+            ("process.reattach", r#"{"fromSeq":3}"#, "-32602 Process ID is required"),
+            ("process.reattach", r#"{"id":"nope"}"#, UNKNOWN),
+            ("process.reattach", r#"{"id":"nope","fromSeq":7}"#, UNKNOWN),
+            ("process.reattach", r#"{"id":"nope","fromSeq":-7,"wantPid":true}"#, UNKNOWN),
+            ("process.reattach", r#"{"id":"SILENT"}"#, UNKNOWN),
+            ("process.reattach", r#"{"id":"silent"}"#, silent),
+            ("process.reattach", r#"{"id":"silent","fromSeq":5}"#, silent),
+            ("process.reattach", r#"{"id":"silent","fromSeq":-5}"#, silent),
+        ],
+    );
+    // An exit is a frame, too.
+    check(
+        &mut client,
+        relay.dir(),
+        &[
+            ("process.killAndWait", r#"{"id":"silent"}"#, r#"{"found":true,"died":true}"#),
+            (
+                "process.reattach",
+                r#"{"id":"silent","fromSeq":1}"#,
+                r#"{"found":true,"running":false,"firstSeq":1,"lastSeq":1,"stdinApplied":0}"#,
+            ),
+        ],
+    );
+}
+
+#[test]
+fn the_frames_behind_a_number_are_sent_again_before_the_answer() {
+    let relay = Relay::start();
+    let mut client = relay.connect();
+    start_echo(&mut client, "p", &["one\n", "two\n", "three\n"]);
+    let told = answer(r#"{"found":true,"running":true,"firstSeq":1,"lastSeq":3,"stdinApplied":14}"#);
+    let cases: [(&str, &[u64]); 10] = [
+        (r#"{"id":"p"}"#, &[1, 2, 3]),
+        (r#"{"id":"p","fromSeq":null}"#, &[1, 2, 3]),
+        (r#"{"id":"p","fromSeq":0}"#, &[1, 2, 3]),
+        (r#"{"id":"p","fromSeq":1}"#, &[2, 3]),
+        (r#"{"id":"p","fromSeq":2}"#, &[3]),
+        (r#"{"id":"p","fromSeq":3}"#, &[]),
+        (r#"{"id":"p","fromSeq":4}"#, &[]),
+        (r#"{"id":"p","fromSeq":9223372036854775807}"#, &[]),
+        (r#"{"id":"p","fromSeq":-1}"#, &[1, 2, 3]),
+        (r#"{"id":"p","fromSeq":-9223372036854775808}"#, &[1, 2, 3]),
+    ];
+    // On a connection that follows it already, twice; and on others.
+    for (params, seqs) in cases {
+        let expected = (told.clone(), seqs.to_vec());
+        assert_eq!(reattach(&mut client, params), expected, "{params}");
+        assert_eq!(reattach(&mut client, params), expected, "{params} again");
+        assert_eq!(reattach(&mut relay.connect(), params), expected, "{params} elsewhere");
+    }
+    let (_, frames) = client.call_with_frames("process.reattach", r#"{"id":"p","fromSeq":1}"#);
+    assert_eq!(
+        frames,
+        [
+            r#"{"type":"stream","processId":"p","stream":"stdout","seq":2,"data":"dHdvCg=="}"#,
+            r#"{"type":"stream","processId":"p","stream":"stdout","seq":3,"data":"dGhyZWUK"}"#,
+        ]
+    );
+    // However often it was asked for, what is new comes once.
+    feed(&mut client, "p", "four\n");
+    let frame = next_frame(&mut client);
+    assert_eq!((frame.seq, frame.bytes.as_slice()), (4, &b"four\n"[..]));
+    let ping = client.request("server.ping", "");
+    assert_eq!(client.line(), format!(r#"{{"jsonrpc":"2.0","id":{ping},"result":{{"pong":true}}}}"#));
+}
+
+/// A number beyond the end replays nothing, and what is new comes whatever its number.
+#[test]
+fn who_claims_to_have_seen_the_future_gets_it_nevertheless() {
+    let relay = Relay::start();
+    let mut client = relay.connect();
+    start_echo(&mut client, "p", &["one\n"]);
+    let mut other = relay.connect();
+    let told = answer(r#"{"found":true,"running":true,"firstSeq":1,"lastSeq":1,"stdinApplied":4}"#);
+    assert_eq!(reattach(&mut other, r#"{"id":"p","fromSeq":1000}"#), (told, Vec::new()));
+    feed(&mut client, "p", "two\n");
+    let frame = next_frame(&mut other);
+    assert_eq!((frame.seq, frame.bytes.as_slice()), (2, &b"two\n"[..]));
+}
+
+/// Several may follow one process; each gets everything.
+#[test]
+fn every_connection_that_follows_gets_every_frame() {
+    let relay = Relay::start();
+    let mut first = relay.connect();
+    start_echo(&mut first, "p", &["one\n"]);
+    let mut others = [relay.connect(), relay.connect()];
+    for other in &mut others {
+        assert_eq!(reattach(other, r#"{"id":"p"}"#).1, [1]);
+    }
+    feed(&mut first, "p", "two\n");
+    let [second, third] = &mut others;
+    for client in [&mut first, second, third] {
+        let frame = next_frame(client);
+        assert_eq!((frame.seq, frame.bytes.as_slice()), (2, &b"two\n"[..]));
+    }
+    // One that leaves takes nothing from the others, and anybody may feed and end it.
+    drop(first);
+    let [mut second, mut third] = others;
+    assert_eq!(feed(&mut third, "p", "three\n"), answer(r#"{"success":true,"applied":14}"#));
+    assert_eq!(next_frame(&mut second).bytes, b"three\n");
+    second.request("process.kill", r#"{"id":"p","signal":"KILL"}"#);
+    for client in [&mut second, &mut third] {
+        let frames = frames_to_exit(client, "p");
+        assert_eq!(frames.last().map(|frame| (frame.seq, frame.exit_code)), Some((4, Some(-1))));
+    }
+}
+
+/// "The replay buffer retains frames for the life of the process, so reattach{fromSeq:0} replays everything."
+#[test]
+fn a_process_that_has_ended_is_replayed_to_its_exit_as_often_as_one_likes() {
+    let relay = Relay::start();
+    let mut client = relay.connect();
+    start_echo(&mut client, "p", &["one\n", "two\n"]);
+    client.request("process.kill", r#"{"id":"p"}"#);
+    let seen = frames_to_exit(&mut client, "p");
+    assert_eq!(seen.iter().map(|frame| frame.seq).collect::<Vec<_>>(), [3]);
+    let told = answer(r#"{"found":true,"running":false,"firstSeq":1,"lastSeq":3,"stdinApplied":8}"#);
+    let lines = [
+        r#"{"type":"stream","processId":"p","stream":"stdout","seq":1,"data":"b25lCg=="}"#,
+        r#"{"type":"stream","processId":"p","stream":"stdout","seq":2,"data":"dHdvCg=="}"#,
+        r#"{"type":"stream","processId":"p","stream":"exit","seq":3,"exitCode":-1}"#,
+    ];
+    let mut other = relay.connect();
+    for _ in 0..2 {
+        for client in [&mut client, &mut other] {
+            for (from, expected) in
+                [(-1, &lines[..]), (0, &lines), (1, &lines[1..]), (2, &lines[2..]), (3, &[]), (4, &[])]
+            {
+                let params = format!(r#"{{"id":"p","fromSeq":{from}}}"#);
+                let (reply, frames) = client.call_with_frames("process.reattach", &params);
+                assert_eq!(
+                    (reply, frames.as_slice()),
+                    (told.clone(), expected.map_lines().as_slice()),
+                    "{from}"
+                );
+            }
+        }
+    }
+}
+
+trait MapLines {
+    fn map_lines(&self) -> Vec<String>;
+}
+
+impl MapLines for &[&str] {
+    fn map_lines(&self) -> Vec<String> {
+        self.iter().map(|line| (*line).to_owned()).collect()
+    }
+}

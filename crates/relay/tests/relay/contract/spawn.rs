@@ -1,0 +1,471 @@
+//! "process.spawn": what is refused, what a child is given, and what becomes of an id that is taken.
+
+use crate::contract::table::{
+    Frame, answer, check, ends, frames_to_exit, handle, next_frame, pid_in, read_bytes, spawn_sh,
+    spawn_sh_with_pid, unprivileged, until, written,
+};
+use outpost_testkit::{Relay, TOKEN};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+const SUCCESS: &str = r#"{"success":true}"#;
+const UNKNOWN: &str = r#"{"found":false,"running":false,"firstSeq":0,"lastSeq":0,"stdinApplied":0}"#;
+
+/// The texts are those of the original's runtime.
+#[test]
+fn what_cannot_be_started_says_why_and_leaves_no_process() {
+    let relay = Relay::start();
+    let program = |name: &str, content: &str, mode: u32| {
+        fs::write(relay.path(name), content).unwrap();
+        fs::set_permissions(relay.path(name), fs::Permissions::from_mode(mode)).unwrap();
+    };
+    program("plain", "#!/bin/sh\n", 0o644);
+    program("no-interpreter", "#!/no/such/interpreter\n", 0o755);
+    program("garbage", "\u{1}\u{2}\u{3}", 0o755);
+    program("empty", "", 0o755);
+    fs::create_dir(relay.path("dir")).unwrap();
+    let mut client = relay.connect();
+    check(
+        &mut client,
+        relay.dir(),
+        &[
+            ("process.spawn", r#"{}"#, "-32602 Process ID is required"),
+            ("process.spawn", r#"{"id":""}"#, "-32602 Process ID is required"),
+            ("process.spawn", r#"{"command":"/bin/true"}"#, "-32602 Process ID is required"),
+            ("process.spawn", r#"{"id":"","command":""}"#, "-32602 Process ID is required"),
+            ("process.spawn", r#"{"id":"p"}"#, "-32602 Command is required"),
+            ("process.spawn", r#"{"id":"p","command":""}"#, "-32602 Command is required"),
+            (
+                "process.spawn",
+                r#"{"id":"p","command":"no-such-program-anywhere"}"#,
+                r#"-32603 exec: \"no-such-program-anywhere\": executable file not found in $PATH"#,
+            ),
+            (
+                "process.spawn",
+                r#"{"id":"p","command":"a \"b\\ <é>"}"#,
+                r#"-32603 exec: \"a \\\"b\\\\ \u003cé\u003e\": executable file not found in $PATH"#,
+            ),
+            (
+                "process.spawn",
+                r#"{"id":"p","command":"."}"#,
+                r#"-32603 exec: \".\": executable file not found in $PATH"#,
+            ),
+            // Only the daemon's PATH counts.
+            (
+                "process.spawn",
+                r#"{"id":"p","command":"plain","cwd":"$D"}"#,
+                r#"-32603 exec: \"plain\": executable file not found in $PATH"#,
+            ),
+            (
+                "process.spawn",
+                r#"{"id":"p","command":"no-interpreter","env":{"PATH":"$D"}}"#,
+                r#"-32603 exec: \"no-interpreter\": executable file not found in $PATH"#,
+            ),
+            (
+                "process.spawn",
+                r#"{"id":"p","command":"/no/such/program"}"#,
+                "-32603 fork/exec /no/such/program: no such file or directory",
+            ),
+            (
+                "process.spawn",
+                r#"{"id":"p","command":"./no-such-program"}"#,
+                "-32603 fork/exec ./no-such-program: no such file or directory",
+            ),
+            (
+                "process.spawn",
+                r#"{"id":"p","command":"$D/plain"}"#,
+                "-32603 fork/exec $D/plain: permission denied",
+            ),
+            (
+                "process.spawn",
+                r#"{"id":"p","command":"$D/dir"}"#,
+                "-32603 fork/exec $D/dir: permission denied",
+            ),
+            (
+                "process.spawn",
+                r#"{"id":"p","command":"$D/plain/x"}"#,
+                "-32603 fork/exec $D/plain/x: not a directory",
+            ),
+            (
+                "process.spawn",
+                r#"{"id":"p","command":"$D/no-interpreter"}"#,
+                "-32603 fork/exec $D/no-interpreter: no such file or directory",
+            ),
+            (
+                "process.spawn",
+                r#"{"id":"p","command":"$D/garbage"}"#,
+                "-32603 fork/exec $D/garbage: exec format error",
+            ),
+            (
+                "process.spawn",
+                r#"{"id":"p","command":"$D/empty"}"#,
+                "-32603 fork/exec $D/empty: exec format error",
+            ),
+            // A directory to work in that is none is told by the name of the program.
+            (
+                "process.spawn",
+                r#"{"id":"p","command":"/bin/sh","cwd":"/no/such/dir"}"#,
+                "-32603 fork/exec /bin/sh: no such file or directory",
+            ),
+            (
+                "process.spawn",
+                r#"{"id":"p","command":"/bin/sh","cwd":"$D/plain"}"#,
+                "-32603 fork/exec /bin/sh: not a directory",
+            ),
+            (
+                "process.spawn",
+                r#"{"id":"p","command":"/bin/sh","args":["a\u0000b"]}"#,
+                "-32603 fork/exec /bin/sh: invalid argument",
+            ),
+            (
+                "process.spawn",
+                r#"{"id":"p","command":"/bin/sh\u0000"}"#,
+                r"-32603 fork/exec /bin/sh\u0000: invalid argument",
+            ),
+            (
+                "process.spawn",
+                r#"{"id":"p","command":"/bin/sh","cwd":"/\u0000"}"#,
+                "-32603 fork/exec /bin/sh: invalid argument",
+            ),
+            ("process.reattach", r#"{"id":"p"}"#, UNKNOWN),
+            ("process.stdin", r#"{"id":"p","data":""}"#, "-32602 Process not found"),
+            ("process.killAndWait", r#"{"id":"p"}"#, r#"{"found":false,"died":false}"#),
+        ],
+    );
+    // "Start" comes before the id changes hands: a failure leaves the process that has it alone.
+    spawn_sh(&mut client, "live", "exec cat");
+    check(
+        &mut client,
+        relay.dir(),
+        &[
+            (
+                "process.spawn",
+                r#"{"id":"live","command":"/no/such"}"#,
+                "-32603 fork/exec /no/such: no such file or directory",
+            ),
+            (
+                "process.spawn",
+                r#"{"id":"live","command":"no-such-program-anywhere"}"#,
+                r#"-32603 exec: \"no-such-program-anywhere\": executable file not found in $PATH"#,
+            ),
+            ("process.spawn", r#"{"id":"live","command":""}"#, "-32602 Command is required"),
+            ("process.stdin", r#"{"id":"live","data":"aGk="}"#, r#"{"success":true,"applied":2}"#),
+        ],
+    );
+    read_bytes(&mut client, "live", b"hi");
+}
+
+#[test]
+fn what_may_not_be_executed_or_entered_is_told_to_another_user_too() {
+    let relay = unprivileged();
+    fs::create_dir(relay.path("closed")).unwrap();
+    fs::write(relay.path("program"), "#!/bin/sh\n").unwrap();
+    fs::set_permissions(relay.path("program"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(relay.path("closed"), fs::Permissions::from_mode(0)).unwrap();
+    check(
+        &mut relay.connect(),
+        relay.dir(),
+        &[
+            (
+                "process.spawn",
+                r#"{"id":"p","command":"$D/program"}"#,
+                "-32603 fork/exec $D/program: permission denied",
+            ),
+            (
+                "process.spawn",
+                r#"{"id":"p","command":"$D/closed/x"}"#,
+                "-32603 fork/exec $D/closed/x: permission denied",
+            ),
+            (
+                "process.spawn",
+                r#"{"id":"p","command":"/bin/sh","cwd":"$D/closed"}"#,
+                "-32603 fork/exec /bin/sh: permission denied",
+            ),
+            ("process.spawn", r#"{"id":"p","command":"/bin/true"}"#, SUCCESS),
+        ],
+    );
+    fs::set_permissions(relay.path("closed"), fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// "{id,command[,args][,cwd][,env][,wantPid]} → {success:true}, then stream frames": every byte of it.
+#[test]
+fn the_reply_comes_first_and_then_the_frames() {
+    let relay = Relay::start();
+    let mut client = relay.connect();
+    client.request("process.spawn", r#"{"id":"p","command":"printf","args":["hello"]}"#);
+    let expected = [
+        r#"{"jsonrpc":"2.0","id":1,"result":{"success":true}}"#,
+        r#"{"type":"stream","processId":"p","stream":"stdout","seq":1,"data":"aGVsbG8="}"#,
+        r#"{"type":"stream","processId":"p","stream":"exit","seq":2,"exitCode":0}"#,
+    ];
+    assert_eq!(expected.map(|_| client.line()), expected);
+    client.request("process.spawn", r#"{"id":"e","command":"sh","args":["-c","printf oops >&2; exit 7"]}"#);
+    let expected = [
+        r#"{"jsonrpc":"2.0","id":2,"result":{"success":true}}"#,
+        r#"{"type":"stream","processId":"e","stream":"stderr","seq":1,"data":"b29wcw=="}"#,
+        r#"{"type":"stream","processId":"e","stream":"exit","seq":2,"exitCode":7}"#,
+    ];
+    assert_eq!(expected.map(|_| client.line()), expected);
+    // "The client supplies its own id (any string)": it comes back as the original's library writes it.
+    let ids = [
+        (r"<p>&\u2028 \u0022\\\u0001é\n", r#"\u003cp\u003e\u0026\u2028 \"\\\u0001é\n"#),
+        ("a/../b", "a/../b"),
+        (".", "."),
+        ("\u{1f600}", "\u{1f600}"),
+        (r"\ud800", "\u{fffd}"),
+        (r"\u0000", r"\u0000"),
+        (" ", " "),
+    ];
+    for (sent, told) in ids {
+        client.request("process.spawn", &format!(r#"{{"id":"{sent}","command":"/bin/true"}}"#));
+        assert!(client.line().ends_with(r#""result":{"success":true}}"#));
+        let exit =
+            format!(r#"{{"type":"stream","processId":"{told}","stream":"exit","seq":1,"exitCode":0}}"#);
+        assert_eq!(client.line(), exit);
+    }
+    let long = "i".repeat(10_000);
+    client.request("process.spawn", &format!(r#"{{"id":"{long}","command":"/bin/true"}}"#));
+    assert!(client.line().ends_with(r#""result":{"success":true}}"#));
+    assert!(client.line().contains(&long));
+}
+
+/// "A signal-terminated child reports exitCode: -1 (not 128+signo)."
+#[test]
+fn codes_are_those_of_the_child_and_a_signal_is_minus_one() {
+    let relay = Relay::start();
+    let mut client = relay.connect();
+    for (script, code) in [
+        ("exit 0", 0),
+        ("exit 1", 1),
+        ("exit 127", 127),
+        ("exit 143", 143),
+        ("exit 255", 255),
+        ("kill -TERM $$", -1),
+        ("kill -KILL $$", -1),
+        ("kill -SEGV $$", -1),
+        ("kill -HUP $$", -1),
+    ] {
+        spawn_sh(&mut client, script, script);
+        let frames = frames_to_exit(&mut client, script);
+        assert_eq!(frames.last().unwrap().exit_code, Some(code), "{script}");
+        assert_eq!(frames.len(), 1, "{script}");
+    }
+}
+
+#[test]
+fn arguments_and_directory_arrive_as_they_were_sent() {
+    let relay = Relay::start();
+    fs::create_dir(relay.path("work dir")).unwrap();
+    fs::write(relay.path("work dir/tool"), "#!/bin/sh\necho tool\n").unwrap();
+    fs::set_permissions(relay.path("work dir/tool"), fs::Permissions::from_mode(0o755)).unwrap();
+    let dir = relay.dir().display().to_string();
+    let mut client = relay.connect();
+    let mut output = |params: &str, id: &str| {
+        assert_eq!(client.call("process.spawn", &params.replace("$D", &dir)), answer(SUCCESS), "{params}");
+        String::from_utf8(written(&frames_to_exit(&mut client, id), "stdout")).unwrap()
+    };
+    let script = r#""for a in \"$0\" \"$@\"; do printf '[%s]' \"$a\"; done""#;
+    let params = format!(
+        r#"{{"id":"1","command":"/bin/sh","args":["-c",{script},"","a b","$x","é\n<&>","*","--",null]}}"#
+    );
+    assert_eq!(output(&params, "1"), "[][a b][$x][é\n<&>][*][--][]");
+    let args = r#"["-c","printf %s $#","sh"]"#;
+    assert_eq!(output(&format!(r#"{{"id":"2","command":"sh","args":{args}}}"#), "2"), "0");
+    assert_eq!(output(r#"{"id":"3","command":"pwd","args":null}"#, "3"), format!("{dir}\n"));
+    assert_eq!(
+        output(r#"{"id":"4","command":"pwd","args":[],"cwd":"","env":null}"#, "4"),
+        format!("{dir}\n")
+    );
+    assert_eq!(output(r#"{"id":"5","command":"pwd","cwd":"$D/work dir"}"#, "5"), format!("{dir}/work dir\n"));
+    // Relative ones: to the daemon's directory, and a program to that in which it works.
+    assert_eq!(output(r#"{"id":"6","command":"pwd","cwd":"work dir/."}"#, "6"), format!("{dir}/work dir\n"));
+    assert_eq!(output(r#"{"id":"7","command":"./tool","cwd":"$D/work dir"}"#, "7"), "tool\n");
+    assert_eq!(output(r#"{"id":"8","command":"work dir/tool"}"#, "8"), "tool\n");
+    // The program is found by the daemon's PATH, and its name is the one that was sent.
+    let args = r#"["-c","printf %s \"$PATH\""]"#;
+    let params = format!(r#"{{"id":"9","command":"sh","args":{args},"env":{{"PATH":"/nowhere"}}}}"#);
+    assert_eq!(output(&params, "9"), "/nowhere");
+    let args = r#"["-c","tr '\\0' ' ' < /proc/$$/cmdline"]"#;
+    assert!(output(&format!(r#"{{"id":"10","command":"sh","args":{args}}}"#), "10").starts_with("sh -c "));
+}
+
+/// "env: {KEY:VAL} merged over the daemon environment"; never the token, never what is ours alone.
+#[test]
+fn the_environment_is_the_daemons_with_the_requests_over_it() {
+    let relay = Relay::prepare();
+    let mut serve = relay.serve_command(TOKEN, &[]);
+    serve
+        .env("CLAUDE_RPC_TOKEN", "secret")
+        .env("KEPT", "kept <&>")
+        .env("CHANGED", "before")
+        .env("EMPTIED", "full");
+    assert!(serve.output().unwrap().status.success());
+    let mut client = relay.connect();
+    let env = r#"{"CHANGED":"after","EMPTIED":"","NEW":"new = \u00e9","NULL":null}"#;
+    client.call("process.spawn", &format!(r#"{{"id":"p","command":"env","args":["-0"],"env":{env}}}"#));
+    let told = written(&frames_to_exit(&mut client, "p"), "stdout");
+    let told = String::from_utf8(told).unwrap();
+    let mut seen = BTreeMap::new();
+    for (name, value) in told.split_terminator('\0').map(|line| line.split_once('=').unwrap()) {
+        assert!(seen.insert(name, value).is_none(), "{name} twice");
+    }
+    for (name, value) in [
+        ("KEPT", "kept <&>"),
+        ("CHANGED", "after"),
+        ("EMPTIED", ""),
+        ("NEW", "new = é"),
+        ("NULL", ""),
+        ("CLAUDE_SSH_DAEMON_CHILD", "1"),
+        ("HOME", relay.dir().to_str().unwrap()),
+        ("SHELL", "/bin/sh"),
+    ] {
+        assert_eq!(seen.get(name), Some(&value), "{name}");
+    }
+    // The tests' own names for the daemon are the only ones of ours that it was given.
+    let ours = ["OUTPOST_STATE_DIR", "OUTPOST_TEST_DAEMON", "OUTPOST_TEST_OWNER"];
+    for name in seen.keys() {
+        let internal =
+            name.starts_with("OUTPOST_") && !ours.contains(name) && std::env::var_os(name).is_none();
+        assert!(!internal && !name.starts_with("CLAUSTRUM_") && *name != "CLAUDE_RPC_TOKEN", "{name} leaks");
+    }
+    assert!(!told.contains(TOKEN) && !told.contains("secret"));
+    // Two objects of one name are one map; names match whatever their case, those of variables do not.
+    let script = r#"["-c","printf %s-%s-%s \"$A\" \"$B\" \"$a\""]"#;
+    let params = format!(
+        r#"{{"id":"q","command":"/bin/sh","args":{script},"env":{{"A":"1","B":"2"}},"ENV":{{"A":"3","a":"4"}}}}"#
+    );
+    client.call("process.spawn", &params);
+    assert_eq!(written(&frames_to_exit(&mut client, "q"), "stdout"), b"3-2-4");
+}
+
+/// "{success:true, pid:<int>, startTime:<number>}", "returned identically on spawn and reattach".
+#[test]
+fn a_pid_is_told_to_who_wants_it() {
+    let relay = Relay::start();
+    let mut client = relay.connect();
+    let before = now();
+    let spawned = client.call("process.spawn", r#"{"id":"p","command":"/bin/cat","wantPid":true}"#);
+    let tail = spawned.strip_prefix(r#""result":{"success":true,"#).unwrap().strip_suffix('}').unwrap();
+    let (pid, start) = tail.split_once(',').unwrap();
+    let pid: i32 = pid.strip_prefix(r#""pid":"#).unwrap().parse().unwrap();
+    let start: f64 = start.strip_prefix(r#""startTime":"#).unwrap().parse().unwrap();
+    assert!(start >= before - 0.01 && start <= now() + 0.01, "{before} {start}");
+    assert_eq!(fs::read_to_string(format!("/proc/{pid}/comm")).unwrap(), "cat\n");
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let group = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(2).unwrap();
+    assert_eq!(group, pid.to_string(), "a process group of its own");
+    let found = r#"{"found":true,"running":true,"firstSeq":0,"lastSeq":0,"stdinApplied":0}"#;
+    let with_pid = format!("{},{tail}}}", found.trim_end_matches('}'));
+    for client in [&mut client, &mut relay.connect()] {
+        check(
+            client,
+            relay.dir(),
+            &[
+                ("process.reattach", r#"{"id":"p","wantPid":true}"#, &with_pid),
+                ("process.reattach", r#"{"id":"p","wantPid":false}"#, found),
+                ("process.reattach", r#"{"id":"p"}"#, found),
+                ("process.reattach", r#"{"id":"nope","wantPid":true}"#, UNKNOWN),
+                (
+                    "process.stdin",
+                    r#"{"id":"p","data":"","wantPid":true}"#,
+                    r#"{"success":true,"applied":0}"#,
+                ),
+            ],
+        );
+    }
+    check(
+        &mut client,
+        relay.dir(),
+        &[
+            ("process.spawn", r#"{"id":"q","command":"/bin/true","wantPid":false}"#, SUCCESS),
+            ("process.spawn", r#"{"id":"r","command":"/bin/true","wantPid":null}"#, SUCCESS),
+            ("process.killAndWait", r#"{"id":"p","wantPid":true}"#, r#"{"found":true,"died":true}"#),
+        ],
+    );
+    // Also of one that has ended, and another that takes its id has another.
+    let told = client.call("process.reattach", r#"{"id":"p","wantPid":true}"#);
+    assert!(told.ends_with(&format!("{tail}}}")), "{told}");
+    let again = client.call("process.spawn", r#"{"id":"p","command":"/bin/cat","wantPid":true}"#);
+    assert_ne!(pid_in(&again), pid);
+}
+
+fn now() -> f64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64()
+}
+
+/// "Reusing a still-live id succeeds and replaces the registry entry … also tears down the now-orphaned previous process
+/// tree …, with its subscribers dropped first so no stray frames arrive under the reused id".
+#[test]
+fn a_live_id_that_is_used_again_belongs_to_the_new_process_alone() {
+    let relay = Relay::start();
+    let (mut client, mut other) = (relay.connect(), relay.connect());
+    let script = "while :; do sleep 1000; done & echo $!; while :; do echo old; done";
+    let old = spawn_sh_with_pid(&mut client, "p", script);
+    let first = next_frame(&mut client);
+    let text = String::from_utf8(first.bytes).unwrap();
+    let background: i32 = text.lines().next().unwrap().parse().unwrap();
+    let (old, background) = (handle(old), handle(background));
+    other.call("process.reattach", r#"{"id":"p","fromSeq":9223372036854775807}"#);
+    let reply = client
+        .request("process.spawn", r#"{"id":"p","command":"/bin/sh","args":["-c","printf new; read x"]}"#);
+    let reply = format!(r#"{{"jsonrpc":"2.0","id":{reply},"result":{{"success":true}}}}"#);
+    // Frames of the old one may come before the answer, but not its exit; none come after it.
+    loop {
+        let line = client.line();
+        match Frame::parse(&line) {
+            Some(frame) => assert!(frame.stream == "stdout" && frame.seq > 1, "{line}"),
+            None => break assert_eq!(line, reply),
+        }
+    }
+    assert_eq!(client.line(), r#"{"type":"stream","processId":"p","stream":"stdout","seq":1,"data":"bmV3"}"#);
+    ends(old, "the old process");
+    ends(background, "what the old process had started");
+    check(
+        &mut client,
+        relay.dir(),
+        &[
+            (
+                "process.reattach",
+                r#"{"id":"p","fromSeq":1}"#,
+                r#"{"found":true,"running":true,"firstSeq":1,"lastSeq":1,"stdinApplied":0}"#,
+            ),
+            ("process.stdin", r#"{"id":"p","data":"Cg==","offset":0}"#, r#"{"success":true,"applied":1}"#),
+        ],
+    );
+    let frames = frames_to_exit(&mut client, "p");
+    assert_eq!(frames.iter().map(|frame| (frame.seq, frame.exit_code)).collect::<Vec<_>>(), [(2, Some(0))]);
+    // The one that only followed the old process gets nothing of either: neither an exit, nor what is new.
+    let ping = other.request("server.ping", "");
+    let pong = format!(r#"{{"jsonrpc":"2.0","id":{ping},"result":{{"pong":true}}}}"#);
+    loop {
+        let line = other.line();
+        if line == pong {
+            break;
+        }
+        let frame = Frame::parse(&line).unwrap();
+        assert!(frame.stream == "stdout" && frame.bytes.iter().all(|byte| b"old\n".contains(byte)), "{line}");
+    }
+}
+
+/// An id whose process has ended is free, and what it wrote is forgotten.
+#[test]
+fn an_id_of_the_past_begins_anew() {
+    let relay = Relay::start();
+    let mut client = relay.connect();
+    for round in 0..3 {
+        spawn_sh(&mut client, "p", &format!("printf {round}"));
+        let frames = frames_to_exit(&mut client, "p");
+        assert_eq!(frames.iter().map(|frame| frame.seq).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(written(&frames, "stdout"), round.to_string().as_bytes());
+        check(
+            &mut client,
+            relay.dir(),
+            &[(
+                "process.reattach",
+                r#"{"id":"p","fromSeq":2}"#,
+                r#"{"found":true,"running":false,"firstSeq":1,"lastSeq":2,"stdinApplied":0}"#,
+            )],
+        );
+    }
+}

@@ -1,0 +1,299 @@
+//! "process.stdin": the order of its checks, and what an offset means.
+
+use crate::contract::table::{Row, check, feed, frames_to_exit, next_frame, read_bytes, spawn_sh, written};
+use outpost_testkit::{Relay, TOKEN};
+
+const NO_BASE64: &str = "-32602 Invalid base64 data";
+const NOT_FOUND: &str = "-32602 Process not found";
+const NOT_RUNNING: &str = "-32602 Process not running";
+const GAP: &str = "-32003 stdin offset gap: offset ahead of applied bytes";
+
+/// "Checks run in a fixed order: decode → exists → running → offset".
+#[test]
+fn checks_come_in_their_order() {
+    let relay = Relay::start();
+    let mut client = relay.connect();
+    spawn_sh(&mut client, "ended", "exit 0");
+    frames_to_exit(&mut client, "ended");
+    spawn_sh(&mut client, "live", "exec cat");
+    check(
+        &mut client,
+        relay.dir(),
+        &[
+            ("process.stdin", r#"{"id":"nope","data":"!"}"#, NO_BASE64),
+            ("process.stdin", r#"{"data":"!"}"#, NO_BASE64),
+            ("process.stdin", r#"{"id":"nope","data":"!","offset":99}"#, NO_BASE64),
+            ("process.stdin", r#"{"id":"ended","data":"!"}"#, NO_BASE64),
+            ("process.stdin", r#"{"id":"live","data":"!","offset":99}"#, NO_BASE64),
+            ("process.stdin", "{}", NOT_FOUND),
+            ("process.stdin", r#"{"id":""}"#, NOT_FOUND),
+            ("process.stdin", r#"{"id":"nope"}"#, NOT_FOUND),
+            ("process.stdin", r#"{"id":"nope","data":"aGk="}"#, NOT_FOUND),
+            ("process.stdin", r#"{"id":"nope","data":"aGk=","offset":99}"#, NOT_FOUND),
+            ("process.stdin", r#"{"id":"Live","data":"aGk="}"#, NOT_FOUND),
+            ("process.stdin", r#"{"id":"ended","data":"aGk="}"#, NOT_RUNNING),
+            ("process.stdin", r#"{"id":"ended"}"#, NOT_RUNNING),
+            ("process.stdin", r#"{"id":"ended","data":"aGk=","offset":99}"#, NOT_RUNNING),
+            ("process.stdin", r#"{"id":"ended","data":"aGk=","offset":0}"#, NOT_RUNNING),
+            ("process.stdin", r#"{"id":"ended","data":"aGk=","offset":-1}"#, NOT_RUNNING),
+            ("process.stdin", r#"{"id":"live","data":"aGk=","offset":99}"#, GAP),
+            ("process.stdin", r#"{"id":"live","data":"","offset":1}"#, GAP),
+            ("process.stdin", r#"{"id":"live","data":"aGk="}"#, r#"{"success":true,"applied":2}"#),
+        ],
+    );
+    read_bytes(&mut client, "live", b"hi");
+}
+
+/// "absent offset, or offset == applied → append"; ahead, behind, across.
+#[test]
+fn an_offset_makes_input_the_same_however_often_it_is_sent() {
+    let relay = Relay::start();
+    let mut client = relay.connect();
+    spawn_sh(&mut client, "p", "exec cat");
+    check(
+        &mut client,
+        relay.dir(),
+        &[
+            // Nothing yet: nothing is applied, and it is told.
+            ("process.stdin", r#"{"id":"p"}"#, r#"{"success":true,"applied":0}"#),
+            ("process.stdin", r#"{"id":"p","data":"","offset":0}"#, r#"{"success":true,"applied":0}"#),
+            // All of it lies before the beginning, or its tail does not.
+            (
+                "process.stdin",
+                r#"{"id":"p","data":"aGk=","offset":-2}"#,
+                r#"{"success":true,"applied":0,"duplicate":true}"#,
+            ),
+            (
+                "process.stdin",
+                r#"{"id":"p","data":"","offset":-1}"#,
+                r#"{"success":true,"applied":0,"duplicate":true}"#,
+            ),
+            (
+                "process.stdin",
+                r#"{"id":"p","data":"eHgwMQ==","offset":-2}"#,
+                r#"{"success":true,"applied":2}"#,
+            ),
+            // "01" so far.
+            ("process.stdin", r#"{"id":"p","data":"MjM0"}"#, r#"{"success":true,"applied":5}"#),
+            ("process.stdin", r#"{"id":"p","data":"NQ==","offset":5}"#, r#"{"success":true,"applied":6}"#),
+            ("process.stdin", r#"{"id":"p","data":"Ng==","offset":null}"#, r#"{"success":true,"applied":7}"#),
+            // "wholly already applied → no-op"
+            (
+                "process.stdin",
+                r#"{"id":"p","data":"MDE=","offset":0}"#,
+                r#"{"success":true,"applied":7,"duplicate":true}"#,
+            ),
+            (
+                "process.stdin",
+                r#"{"id":"p","data":"MDEyMzQ1Ng==","offset":0}"#,
+                r#"{"success":true,"applied":7,"duplicate":true}"#,
+            ),
+            (
+                "process.stdin",
+                r#"{"id":"p","data":"Ng==","offset":6}"#,
+                r#"{"success":true,"applied":7,"duplicate":true}"#,
+            ),
+            (
+                "process.stdin",
+                r#"{"id":"p","data":"","offset":3}"#,
+                r#"{"success":true,"applied":7,"duplicate":true}"#,
+            ),
+            (
+                "process.stdin",
+                r#"{"id":"p","data":"aGk=","offset":-9223372036854775808}"#,
+                r#"{"success":true,"applied":7,"duplicate":true}"#,
+            ),
+            // At the end with nothing to add: appended, as nothing.
+            ("process.stdin", r#"{"id":"p","data":"","offset":7}"#, r#"{"success":true,"applied":7}"#),
+            ("process.stdin", r#"{"id":"p","data":""}"#, r#"{"success":true,"applied":7}"#),
+            // "only the fresh tail data[applied-offset:] is written and applied advances to offset+len(data)"
+            (
+                "process.stdin",
+                r#"{"id":"p","data":"NTY3OA==","offset":5}"#,
+                r#"{"success":true,"applied":9}"#,
+            ),
+            (
+                "process.stdin",
+                r#"{"id":"p","data":"MDEyMzQ1Njc4OQ==","offset":0}"#,
+                r#"{"success":true,"applied":10}"#,
+            ),
+            (
+                "process.stdin",
+                r#"{"id":"p","data":"eDAxMjM0NTY3ODlh","offset":-1}"#,
+                r#"{"success":true,"applied":11}"#,
+            ),
+            // "a hole that would drop input … Nothing is enqueued."
+            ("process.stdin", r#"{"id":"p","data":"eA==","offset":12}"#, GAP),
+            ("process.stdin", r#"{"id":"p","data":"","offset":12}"#, GAP),
+            ("process.stdin", r#"{"id":"p","data":"eA==","offset":9223372036854775807}"#, GAP),
+            ("process.stdin", r#"{"id":"p","data":"Yg==","offset":11}"#, r#"{"success":true,"applied":12}"#),
+        ],
+    );
+    // "A reconnecting client resumes stdin from this offset".
+    let mut other = relay.connect();
+    let (reply, _) = other.call_with_frames("process.reattach", r#"{"id":"p"}"#);
+    assert!(reply.ends_with(r#""stdinApplied":12}"#), "{reply}");
+    check(
+        &mut other,
+        relay.dir(),
+        &[("process.stdin", r#"{"id":"p","data":"YWJj","offset":10}"#, r#"{"success":true,"applied":13}"#)],
+    );
+    let mut third = relay.connect();
+    third.request("process.reattach", r#"{"id":"p"}"#);
+    read_bytes(&mut third, "p", b"0123456789abc");
+}
+
+/// As Go's StdEncoding decodes: newlines do not count, padding is needed, bits behind the last byte are not looked at.
+#[test]
+fn base64_is_read_as_the_original_reads_it() {
+    let relay = Relay::start();
+    let mut client = relay.connect();
+    let good: [(&str, &[u8]); 14] = [
+        ("aGVsbG8=", b"hello"),
+        (r"aGVs\nbG8=", b"hello"),
+        (r"\naGVsbG8=\n", b"hello"),
+        (r"aGVs\r\nbG8=\r\n", b"hello"),
+        (r"a\nG\nV\ns", b"hel"),
+        (r"aA=\n=", b"h"),
+        (r"aA\n==", b"h"),
+        (r"aA==\n\n", b"h"),
+        ("aGVsbG9=", b"hello"),
+        ("aB==", b"h"),
+        (r"\u0061A==", b"h"),
+        (r"+\/+\/", b"\xfb\xff\xbf"),
+        (r"\n", b""),
+        ("////", b"\xff\xff\xff"),
+    ];
+    let mut rows: Vec<(String, String)> = Vec::new();
+    for (index, (data, bytes)) in good.iter().enumerate() {
+        let id = format!("p{index}");
+        spawn_sh(&mut client, &id, "exec cat");
+        let told = format!(r#"{{"success":true,"applied":{}}}"#, bytes.len());
+        rows.push((format!(r#"{{"id":"{id}","data":"{data}"}}"#), told));
+    }
+    let bad = [
+        "!",
+        "a",
+        "aG",
+        "aGV",
+        "aA=",
+        "aA===",
+        "=",
+        "==",
+        "====",
+        "a===",
+        "aGVs=",
+        "aA==x",
+        "aA==aA==",
+        "aGVs bG8=",
+        " ",
+        "aGVsbG8= ",
+        r"aGVs\tbG8=",
+        "-_-_",
+        "aGV$",
+        "é",
+        r"\u0000",
+        r"aGVs\u0000",
+        "aA=a",
+        r"=\naA=",
+    ];
+    rows.extend(bad.map(|data| (format!(r#"{{"id":"p0","data":"{data}"}}"#), NO_BASE64.to_owned())));
+    let rows: Vec<Row<'_>> =
+        rows.iter().map(|(params, told)| ("process.stdin", params.as_str(), told.as_str())).collect();
+    check(&mut client, relay.dir(), &rows);
+    // And this is what arrives.
+    for (index, (_, bytes)) in good.iter().enumerate() {
+        let id = format!("p{index}");
+        feed(&mut client, &id, "");
+        let mut other = relay.connect();
+        other.request("process.reattach", &format!(r#"{{"id":"{id}"}}"#));
+        let mut got = Vec::new();
+        while got.len() < bytes.len() {
+            got.extend(next_frame(&mut other).bytes);
+        }
+        assert_eq!(got, *bytes, "{id}");
+    }
+}
+
+/// In the original, chunks that were sent together may be applied in any order. That is a defect of it.
+#[test]
+fn input_that_was_sent_together_arrives_in_its_order() {
+    let relay = Relay::start();
+    let mut client = relay.connect();
+    let request = |id: u64, method: &str, params: &str| {
+        format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"auth\":\"{TOKEN}\",\"params\":{params}}}\n"
+        )
+    };
+    // The start and all input in one write, without waiting for anything; half of it with offsets.
+    let mut bytes = request(0, "process.spawn", r#"{"id":"p","command":"/bin/cat"}"#);
+    let mut expected = String::new();
+    for n in 0..500 {
+        let line = format!("line {n}\n");
+        let mut data = Vec::new();
+        outpost_wire::base64::append(&mut data, line.as_bytes());
+        let data = String::from_utf8(data).unwrap();
+        let offset = if n % 2 == 0 { String::new() } else { format!(r#","offset":{}"#, expected.len()) };
+        bytes += &request(n + 1, "process.stdin", &format!(r#"{{"id":"p","data":"{data}"{offset}}}"#));
+        expected += &line;
+    }
+    client.send(bytes);
+    let (mut got, mut answered) = (Vec::new(), 0);
+    while got.len() < expected.len() || answered < 501 {
+        let line = client.line();
+        match crate::contract::table::Frame::parse(&line) {
+            Some(frame) => got.extend(frame.bytes),
+            None => {
+                assert!(line.contains(r#""result":{"success":true"#), "{line}");
+                answered += 1;
+            }
+        }
+    }
+    assert_eq!(String::from_utf8(got).unwrap(), expected);
+}
+
+/// "applied counts … bytes accepted for delivery", also when the child does not take them.
+#[test]
+fn a_child_that_does_not_read_holds_up_nobody() {
+    let relay = Relay::start();
+    let mut client = relay.connect();
+    spawn_sh(&mut client, "deaf", "exec sleep 1000");
+    spawn_sh(&mut client, "p", "exec cat");
+    let data = "eHh4".repeat(200_000);
+    for round in 1..=5 {
+        let told = format!(r#"{{"success":true,"applied":{}}}"#, round * 600_000);
+        check(
+            &mut client,
+            relay.dir(),
+            &[("process.stdin", &format!(r#"{{"id":"deaf","data":"{data}"}}"#), &told)],
+        );
+    }
+    feed(&mut client, "p", "hi");
+    read_bytes(&mut client, "p", b"hi");
+    // One that has closed its input and lives on takes nothing, and that is no error.
+    spawn_sh(&mut client, "closed", "exec <&-; echo closed; exec sleep 1000");
+    read_bytes(&mut client, "closed", b"closed\n");
+    check(
+        &mut client,
+        relay.dir(),
+        &[
+            ("process.stdin", r#"{"id":"closed","data":"aGk="}"#, r#"{"success":true,"applied":2}"#),
+            ("process.stdin", r#"{"id":"closed","data":"aGk="}"#, r#"{"success":true,"applied":4}"#),
+        ],
+    );
+}
+
+/// Input may be any bytes, up to what fits in a line.
+#[test]
+fn the_largest_request_of_input_arrives_whole() {
+    let relay = Relay::start();
+    let mut client = relay.connect();
+    let bytes: Vec<u8> = (0..750_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let mut data = Vec::new();
+    outpost_wire::base64::append(&mut data, &bytes);
+    let params = format!(r#"{{"id":"p","data":"{}"}}"#, String::from_utf8(data).unwrap());
+    assert!(params.len() > 1_000_000);
+    spawn_sh(&mut client, "p", &format!("head -c {}", bytes.len()));
+    client.request("process.stdin", &params);
+    assert!(written(&frames_to_exit(&mut client, "p"), "stdout") == bytes);
+}
