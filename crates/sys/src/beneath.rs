@@ -472,7 +472,8 @@ mod tests {
                 .env("BENEATH_MASKED", "1")
                 .output();
             let run = run.unwrap();
-            return assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout));
+            let said = String::from_utf8_lossy(&run.stdout);
+            return assert!(run.status.success() && said.contains("1 passed"), "{said}");
         }
         let scene =
             tempfile::Builder::new().permissions(files::Permissions::from_mode(0o700)).tempdir().unwrap();

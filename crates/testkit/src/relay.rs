@@ -209,14 +209,19 @@ impl RelayClient {
 
     /// A request with the right token; `params` is JSON text, or empty for none. Returns its id.
     pub fn request(&mut self, method: &str, params: &str) -> u64 {
+        self.try_request(method, params).unwrap()
+    }
+
+    /// The same, when the connection may break instead.
+    pub fn try_request(&mut self, method: &str, params: &str) -> std::io::Result<u64> {
         self.last_id += 1;
         let params = if params.is_empty() { String::new() } else { format!(",\"params\":{params}") };
         let (id, auth) = (self.last_id, &self.token);
         let line = format!(
             "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"auth\":\"{auth}\"{params}}}\n"
         );
-        self.send(line);
-        self.last_id
+        self.writer.write_all(line.as_bytes())?;
+        Ok(id)
     }
 
     /// The next line without its newline; empty at the end of the connection.

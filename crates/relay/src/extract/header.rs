@@ -14,9 +14,7 @@ pub(super) struct Header {
 pub(super) fn parse(block: &tar::Header) -> Option<Header> {
     let fields = block.as_old();
     let stated = octal(&fields.cksum)?;
-    if stated != sum(block, |byte| i64::from(byte))
-        && stated != sum(block, |byte| i64::from(byte.cast_signed()))
-    {
+    if stated != sum(block, i64::from) && stated != sum(block, |byte| i64::from(byte.cast_signed())) {
         return None;
     }
     for ignored in [&fields.mode[..], &fields.uid, &fields.gid, &fields.mtime] {

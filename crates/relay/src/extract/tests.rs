@@ -242,7 +242,8 @@ fn what_is_neither_file_nor_directory_stops_everything() {
 fn a_name_that_is_taken_by_the_other_kind_is_an_error() {
     let target = |scene: &Scene, name: &str| scene.text("dest") + name;
     let scene = Scene::new();
-    let cases: [(&[Vec<u8>], u64, &str, &str, &str); 7] = [
+    type Case<'a> = (&'a [Vec<u8>], u64, &'a str, &'a str, &'a str);
+    let cases: [Case<'_>; 7] = [
         (&[file("f", "1"), entry(b'5', b"f/", b"")], 1, "mkdir", "/f", "not a directory"),
         (&[file("f", "1"), file("f/g/h", "2")], 1, "mkdir", "/f", "not a directory"),
         (&[file("d/f", "1"), file("d", "2")], 1, "open", "/d", "is a directory"),

@@ -18,7 +18,7 @@ fn pax(records: &[(&str, &str)]) -> Vec<u8> {
 }
 
 fn long(of: &str) -> String {
-    format!("{}/{of}", vec!["a-rather-long-name"; 12].join("/"))
+    format!("{}/{of}", ["a-rather-long-name"; 12].join("/"))
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn a_stream_that_is_cut_or_damaged_says_where() {
     let sum = wrong.len() - 8;
     wrong[sum] ^= 1;
     assert_eq!(scene.extract(&wrong), failure(2, "gzip: gzip: invalid checksum"));
-    let mut corrupt = whole.clone();
+    let mut corrupt = whole;
     corrupt[10] |= 0b110;
     let found = scene.extract(&corrupt).error.unwrap();
     assert!(found.starts_with("gzip: flate: corrupt input before offset "), "{found}");

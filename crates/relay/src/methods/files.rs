@@ -141,12 +141,15 @@ fn read(path: &str, max_bytes: i64) -> Outcome {
     if found.is_dir() {
         return Err(Failure::params("files.read: path is a directory"));
     }
+    if !found.is_file() {
+        return Err(Failure::params("files.read: not a regular file"));
+    }
     let allowed = u64::try_from(max_bytes).ok().filter(|max| *max > 0).unwrap_or(u64::MAX);
     let exceeds = || Failure::params("files.read: file exceeds maxBytes");
     if found.len() > allowed.min(READ_BYTES_MAX) {
         return Err(exceeds());
     }
-    // Whatever it is, opening and reading it does not wait for a peer.
+    // Whatever has taken its place meanwhile: opening and reading it does not wait for a peer.
     let file = file::open(path, Open::Foreign)
         .map_err(|errno| Failure::internal(go::path_error("open", path, &errno.into())))?;
     let most = allowed.min(READ_BYTES_MAX);

@@ -136,7 +136,11 @@ impl Follower {
 
     fn attach(&mut self) -> RelayClient {
         let mut client = RelayClient::connect(&self.socket).with_token(&self.token);
-        client.request("process.reattach", &format!(r#"{{"id":"{}","fromSeq":{}}}"#, self.id, self.last_seq));
+        // Whose worker is killed right now notices that when it reads.
+        let _lost = client.try_request(
+            "process.reattach",
+            &format!(r#"{{"id":"{}","fromSeq":{}}}"#, self.id, self.last_seq),
+        );
         self.connections += 1;
         client
     }

@@ -235,7 +235,7 @@ fn a_destination_that_cannot_be_made_is_told_with_its_step() {
     }
     // An archive that may not be opened is not consumed.
     archive(&source, &[(FILE, "f", 0o644, "x")]);
-    fs::set_permissions(&source, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&source, fs::Permissions::from_mode(0o000)).unwrap();
     check(
         &mut client,
         relay.dir(),

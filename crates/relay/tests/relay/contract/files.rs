@@ -106,7 +106,7 @@ fn stat_tells_type_size_and_mode() {
         ("$HOME", absent.clone()),
         (&long, absent.clone()),
         // "on a pathological over-long path claustrum returns the empty exists:false result"
-        (&longer, absent.clone()),
+        (&longer, absent),
     ];
     let params: Vec<String> = rows.iter().map(|(path, _)| format!(r#"{{"path":"{path}"}}"#)).collect();
     let table: Vec<Row<'_>> = params

@@ -1,6 +1,6 @@
 //! "git.*": what a repository is, what has changed in it, which branches it has.
 
-use crate::contract::table::{Row, check};
+use crate::contract::table::{Row, check, unprivileged};
 use outpost_testkit::Relay;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -295,6 +295,31 @@ fn branches_are_sorted_by_their_bytes() {
     // A tag of the same name does not make it "heads/main", as it does in the original.
     must(&repo, &["tag", "main"]);
     check(&mut client, relay.dir(), &rows);
+}
+
+/// git refuses a repository of another user, and what it refuses is none.
+#[test]
+fn a_repository_of_somebody_else_is_none() {
+    if outpost_sys::limits::effective_uid() != 0 {
+        return;
+    }
+    let relay = unprivileged();
+    repository(&relay.path("repo"));
+    check(
+        &mut relay.connect(),
+        relay.dir(),
+        &[
+            ("git.info", r#"{"path":"$D/repo"}"#, NO_REPO),
+            ("git.status", r#"{"path":"$D/repo"}"#, r#"{"isRepo":false,"clean":false}"#),
+            ("git.list_branches", r#"{"path":"$D/repo"}"#, r#"{"isRepo":false,"branches":[]}"#),
+            (
+                "git.worktree_create",
+                r#"{"baseRepo":"$D/repo","branchName":"w","worktreePath":"$D/w"}"#,
+                r#"{"success":false,"error":"not a git repository","errorCode":"not_a_repo"}"#,
+            ),
+            ("git.worktree_remove", r#"{"baseRepo":"$D/repo","worktreePath":"$D/w"}"#, r#"{"success":true}"#),
+        ],
+    );
 }
 
 /// A repository is somebody's data: looking at it starts no program that it names.

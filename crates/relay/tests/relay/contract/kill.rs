@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 const SUCCESS: &str = r#"{"success":true}"#;
 
-/// Tells which signal it got, and ends.
+/// Tells which signal it got, and ends. A shell looks for signals between its commands, so those are short.
 const LISTENER: &str = "for s in INT HUP QUIT TERM USR1; do trap \"echo $s; exit 0\" $s; done; \
-                        echo up; while :; do sleep 1000; done";
+                        echo up; while :; do sleep 0.02; done";
 /// Takes no notice of what can be ignored.
 const DEAF: &str = "trap '' TERM INT HUP QUIT; echo up; while :; do sleep 1000; done";
 
@@ -104,7 +104,7 @@ fn a_signal_reaches_what_the_process_has_started() {
     for signal in ["TERM", "INT", "KILL"] {
         // In the background `sh` has interrupts ignored, so a child of its own says that it got one.
         let script =
-            "sh -c 'trap \"exit 0\" INT TERM; echo up; while :; do sleep 1000; done' & echo $!; wait";
+            "sh -c 'trap \"exit 0\" INT TERM; echo up; while :; do sleep 0.02; done' & echo $!; wait";
         let pid = spawn_sh_with_pid(&mut client, signal, script);
         let mut text = String::new();
         while text.lines().count() < 2 || !text.ends_with('\n') {

@@ -1,6 +1,8 @@
 //! "process.stdin": the order of its checks, and what an offset means.
 
-use crate::contract::table::{Row, check, feed, frames_to_exit, next_frame, read_bytes, spawn_sh, written};
+use crate::contract::table::{
+    Frame, Row, check, exchange, frames_to_exit, has_written, next_frame, read_bytes, spawn_sh, written,
+};
 use outpost_testkit::{Relay, TOKEN};
 
 const NO_BASE64: &str = "-32602 Invalid base64 data";
@@ -41,7 +43,7 @@ fn checks_come_in_their_order() {
             ("process.stdin", r#"{"id":"live","data":"aGk="}"#, r#"{"success":true,"applied":2}"#),
         ],
     );
-    read_bytes(&mut client, "live", b"hi");
+    has_written(&relay, "live", b"hi");
 }
 
 /// "absent offset, or offset == applied → append"; ahead, behind, across.
@@ -138,9 +140,7 @@ fn an_offset_makes_input_the_same_however_often_it_is_sent() {
         relay.dir(),
         &[("process.stdin", r#"{"id":"p","data":"YWJj","offset":10}"#, r#"{"success":true,"applied":13}"#)],
     );
-    let mut third = relay.connect();
-    third.request("process.reattach", r#"{"id":"p"}"#);
-    read_bytes(&mut third, "p", b"0123456789abc");
+    has_written(&relay, "p", b"0123456789abc");
 }
 
 /// As Go's StdEncoding decodes: newlines do not count, padding is needed, bits behind the last byte are not looked at.
@@ -204,7 +204,6 @@ fn base64_is_read_as_the_original_reads_it() {
     // And this is what arrives.
     for (index, (_, bytes)) in good.iter().enumerate() {
         let id = format!("p{index}");
-        feed(&mut client, &id, "");
         let mut other = relay.connect();
         other.request("process.reattach", &format!(r#"{{"id":"{id}"}}"#));
         let mut got = Vec::new();
@@ -241,7 +240,7 @@ fn input_that_was_sent_together_arrives_in_its_order() {
     let (mut got, mut answered) = (Vec::new(), 0);
     while got.len() < expected.len() || answered < 501 {
         let line = client.line();
-        match crate::contract::table::Frame::parse(&line) {
+        match Frame::parse(&line) {
             Some(frame) => got.extend(frame.bytes),
             None => {
                 assert!(line.contains(r#""result":{"success":true"#), "{line}");
@@ -268,8 +267,7 @@ fn a_child_that_does_not_read_holds_up_nobody() {
             &[("process.stdin", &format!(r#"{{"id":"deaf","data":"{data}"}}"#), &told)],
         );
     }
-    feed(&mut client, "p", "hi");
-    read_bytes(&mut client, "p", b"hi");
+    exchange(&mut client, "p", "hi", "hi");
     // One that has closed its input and lives on takes nothing, and that is no error.
     spawn_sh(&mut client, "closed", "exec <&-; echo closed; exec sleep 1000");
     read_bytes(&mut client, "closed", b"closed\n");

@@ -1,7 +1,7 @@
 //! "Stream notifications": their order, their size, and who gets them.
 
 use crate::contract::table::{
-    Frame, feed, frames_to_exit, next_frame, read_bytes, spawn_sh, spawn_sh_with_pid, written,
+    Frame, exchange, feed, frames_to_exit, next_frame, read_bytes, spawn_sh, spawn_sh_with_pid, written,
 };
 use outpost_testkit::Relay;
 
@@ -19,12 +19,9 @@ fn numbers_run_across_both_streams_and_the_exit() {
     let mut client = relay.connect();
     spawn_sh(&mut client, "p", "read a; echo $a; read a; echo $a >&2; read a; echo $a; read a; exit 3");
     for (seq, stream, word) in [(1, "stdout", "one\n"), (2, "stderr", "two\n"), (3, "stdout", "three\n")] {
-        feed(&mut client, "p", word);
-        let frame = next_frame(&mut client);
-        assert_eq!(
-            (frame.seq, frame.stream.as_str(), frame.bytes.as_slice()),
-            (seq, stream, word.as_bytes())
-        );
+        let frames = exchange(&mut client, "p", word, word);
+        assert_eq!(frames.len(), 1);
+        assert_eq!((frames[0].seq, frames[0].stream.as_str()), (seq, stream));
     }
     feed(&mut client, "p", "end\n");
     let exit = next_frame(&mut client);
@@ -77,12 +74,11 @@ fn a_process_outlives_the_connection_that_started_it() {
         "{reply}"
     );
     assert_eq!(frames, [r#"{"type":"stream","processId":"p","stream":"stdout","seq":1,"data":"cmVhZHkK"}"#]);
-    feed(&mut second, "p", "it\n");
-    assert_eq!(next_frame(&mut second).bytes, b"got it\n");
+    exchange(&mut second, "p", "it\n", "got it\n");
     drop(second);
     // It goes on also while nobody listens.
     let mut third = relay.connect();
-    feed(&mut third, "p", "this\n");
+    third.call("process.stdin", r#"{"id":"p","data":"dGhpcwo="}"#);
     drop(third);
     let mut fourth = relay.connect();
     fourth.request("process.reattach", r#"{"id":"p","fromSeq":2}"#);
@@ -101,6 +97,7 @@ fn processes_of_one_connection_are_apart() {
     for id in &ids {
         feed(&mut client, id, &format!("{id}\n"));
     }
+    // Answers may come between frames; those are passed over.
     for _ in &ids {
         let frame = next_frame(&mut client);
         assert_eq!((frame.seq, frame.bytes), (1, format!("{}\n", frame.id).into_bytes()));

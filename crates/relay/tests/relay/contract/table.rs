@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long anything may take before a test gives up.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -169,11 +169,41 @@ pub(crate) fn pid_in(reply: &str) -> i32 {
     begin.split(|letter: char| !letter.is_ascii_digit()).next().unwrap().parse().unwrap()
 }
 
-pub(crate) fn feed(client: &mut RelayClient, id: &str, bytes: &str) -> String {
+/// Sends input, and does not wait for the answer: frames may come before it.
+pub(crate) fn feed(client: &mut RelayClient, id: &str, input: &str) -> u64 {
     let mut data = Vec::new();
-    outpost_wire::base64::append(&mut data, bytes.as_bytes());
+    outpost_wire::base64::append(&mut data, input.as_bytes());
     let data = String::from_utf8(data).unwrap();
-    client.call("process.stdin", &format!(r#"{{"id":"{id}","data":"{data}"}}"#))
+    client.request("process.stdin", &format!(r#"{{"id":"{id}","data":"{data}"}}"#))
+}
+
+/// Sends input and reads the answer and so many bytes of output, in whatever order they come.
+pub(crate) fn exchange(client: &mut RelayClient, id: &str, input: &str, output: &str) -> Vec<Frame> {
+    let reply = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{"success":true,"#, feed(client, id, input));
+    let (mut answered, mut frames) = (false, Vec::new());
+    while !answered || frames.iter().map(|frame: &Frame| frame.bytes.len()).sum::<usize>() < output.len() {
+        let line = client.line();
+        match Frame::parse(&line) {
+            Some(frame) => {
+                assert_eq!(frame.id, id);
+                frames.push(frame);
+            }
+            None => {
+                assert!(line.starts_with(&reply), "{line}");
+                answered = true;
+            }
+        }
+    }
+    let bytes: Vec<u8> = frames.iter().flat_map(|frame| frame.bytes.clone()).collect();
+    assert_eq!(String::from_utf8_lossy(&bytes), output);
+    frames
+}
+
+/// Waits until this is all that a process has written, on a connection of its own.
+pub(crate) fn has_written(relay: &Relay, id: &str, bytes: &[u8]) {
+    let mut client = relay.connect();
+    client.request("process.reattach", &format!(r#"{{"id":"{id}"}}"#));
+    read_bytes(&mut client, id, bytes);
 }
 
 /// A process of any parent, to wait for; none when it is gone.
@@ -184,14 +214,5 @@ pub(crate) fn handle(pid: i32) -> Option<OwnedFd> {
 pub(crate) fn ends(process: Option<OwnedFd>, what: &str) {
     if let Some(process) = process {
         assert!(wait_readable(&process, PATIENCE).unwrap(), "{what} is still there");
-    }
-}
-
-/// Looks again and again, for what cannot be waited for otherwise.
-pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !condition() {
-        assert!(begun.elapsed() < PATIENCE, "never happened: {what}");
-        std::thread::yield_now();
     }
 }

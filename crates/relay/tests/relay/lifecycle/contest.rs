@@ -71,11 +71,37 @@ fn a_start_right_after_a_stop_succeeds_again_and_again() {
 }
 
 #[test]
+fn a_daemon_that_clears_away_its_records_does_not_take_those_of_the_next() {
+    let relay = Relay::start();
+    spawn_sh(&mut relay.connect(), "p", "exit 0");
+    // So much that it takes a while.
+    let state = fs::read_dir(relay.path("state/relay")).unwrap().next().unwrap().unwrap().path();
+    let more = state.join("processes/more");
+    fs::create_dir(&more).unwrap();
+    (0..50_000).for_each(|number| drop(fs::File::create(more.join(number.to_string())).unwrap()));
+    let before = parts(&relay);
+    stop(&relay);
+    relay.serve(&[]);
+    before.iter().for_each(|part| ends(part, "the daemon before"));
+    // Whatever the one before still did, it did not do it to this one.
+    spawn_sh(&mut relay.connect(), "q", "echo first; read line; echo $line; exit 8");
+    super::feed(&mut relay.connect(), "q", b"second\n");
+    let mut follower = super::Follower::new(&relay.socket(), "q");
+    assert_eq!((follower.read_to_exit(), follower.text()), (8, "first\nsecond\n"));
+    relay.kill(outpost_testkit::Which::Worker);
+    let mut follower = super::Follower::new(&relay.socket(), "q");
+    assert_eq!((follower.read_to_exit(), follower.text()), (8, "first\nsecond\n"), "from its record");
+    let known = relay.connect().call("process.reattach", r#"{"id":"p"}"#);
+    assert!(known.contains(r#""found":false"#), "{known}");
+}
+
+#[test]
 fn a_start_while_the_last_kept_process_ends_succeeds_again_and_again() {
     let relay = Relay::prepare();
     relay.serve(&["-keep-children"]);
     for round in 0..20 {
         let pid = spawn_sh(&mut relay.connect(), "p", "echo here; exec sleep 1000");
+        super::Follower::new(&relay.socket(), "p").read_until("here\n");
         stop(&relay);
         until("the process is kept", || super::is_keeping(&relay));
         let child = outpost_sys::pidfd::open(pid).unwrap();

@@ -2,7 +2,7 @@
 
 use super::{Follower, Gate, base64, is_alive, result, spawn_sh, text};
 use outpost_testkit::{Noise, Relay, RelayClient, Which};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
 
@@ -75,6 +75,16 @@ fn streams_survive_another_binary() {
     disturbed(|relay| (0..2).for_each(|_| upgrade(relay)));
 }
 
+/// The next line that is no frame; none when the connection is lost.
+fn next_reply(client: &mut RelayClient) -> Option<Value> {
+    loop {
+        let line: Value = serde_json::from_str(&client.try_line()?).unwrap();
+        if line.get("type").is_none() {
+            return Some(line);
+        }
+    }
+}
+
 /// Feeds a process by offsets, as a client does that resumes where the daemon says it stands.
 fn feed_all(socket: &Path, input: &[u8]) -> usize {
     let mut connections = 0;
@@ -82,26 +92,22 @@ fn feed_all(socket: &Path, input: &[u8]) -> usize {
     while applied < input.len() {
         let mut client = RelayClient::connect(socket);
         connections += 1;
-        // Not followed: nothing but answers comes.
-        client.request("process.reattach", r#"{"id":"p","fromSeq":1000000000}"#);
-        let Some(reply) = client.try_line() else { continue };
-        let reply: serde_json::Value = serde_json::from_str(&reply).unwrap();
+        if client.try_request("process.reattach", r#"{"id":"p","fromSeq":1000000000}"#).is_err() {
+            continue;
+        }
+        let Some(reply) = next_reply(&mut client) else { continue };
         applied = usize::try_from(reply["result"]["stdinApplied"].as_u64().unwrap()).unwrap();
         while applied < input.len() {
             // Half of each piece was sent before, as after an answer that was lost.
             let begin = applied.saturating_sub(2500);
             let piece = &input[begin..input.len().min(applied + 5000)];
             let params = json!({"id": "p", "data": base64(piece), "offset": begin}).to_string();
-            let line = format!(
-                "{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"process.stdin\",\"auth\":\"{}\",\"params\":{params}}}\n",
-                outpost_testkit::TOKEN
-            );
-            if std::io::Write::write_all(&mut client.stream(), line.as_bytes()).is_err() {
+            if client.try_request("process.stdin", &params).is_err() {
                 break;
             }
-            let Some(reply) = client.try_line() else { break };
-            let reply: serde_json::Value = serde_json::from_str(&reply).unwrap();
-            applied = usize::try_from(reply["result"]["applied"].as_u64().expect("an answer")).unwrap();
+            let Some(reply) = next_reply(&mut client) else { break };
+            assert!(reply["result"]["applied"].is_u64(), "{reply}");
+            applied = usize::try_from(reply["result"]["applied"].as_u64().unwrap()).unwrap();
         }
     }
     connections
