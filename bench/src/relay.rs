@@ -87,10 +87,8 @@ impl Relay {
 
     fn status(&self) -> Result<Status> {
         let dirs = std::fs::read_dir(self.dir.path().join("state/relay"))?;
-        for dir in dirs {
-            return Ok(Control::connect(&dir?.path().join("control.sock"))?.call("status", &())?);
-        }
-        Err("the relay has no state".into())
+        let dir = dirs.into_iter().next().ok_or("the relay has no state")??;
+        Ok(Control::connect(&dir.path().join("control.sock"))?.call("status", &())?)
     }
 
     fn worker(&self) -> Result<i32> {

@@ -104,8 +104,7 @@ impl Reactor {
             child.process.let_go();
             // With descendants left in it the group stays; it goes with the record of the process.
             self.shared.remove_cgroup(child.process.slot());
-            // Nobody will open the stdin log again.
-            let _gone = std::fs::remove_file(self.shared.store.dir(child.process.slot()).join("stdin"));
+            self.shared.store.empty_stdin_log(child.process.slot());
         }
     }
 

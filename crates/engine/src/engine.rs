@@ -3,7 +3,7 @@
 use crate::handover::{self, handle};
 use crate::kill;
 use crate::link::Link;
-use crate::process::{Process, Status};
+use crate::process::{Os, Process, Status, WhileAlive};
 use crate::reactor::{Command, Reactor, outpost_now_ms};
 use crate::spec::{Key, Slot, Spawn};
 use crate::starting;
@@ -342,8 +342,14 @@ impl Engine {
             writer.finish(&crate::Exit::UNKNOWN)?;
         }
         let exit = writer.exit().unwrap_or(crate::Exit::UNKNOWN);
-        handle(&self.shared, slot, description, writer.journal().clone(), None, Status::Finished(exit))
-            .map(Some)
+        let start = writer.start();
+        let journal = writer.journal().clone();
+        let process = handle(&self.shared, slot, description, journal, None, Status::Finished(exit))?;
+        if let Some((pid, start_ticks)) = start {
+            let _set_once = process.inner.os.set(Os { pid, pidfd: WhileAlive::new(None), start_ticks });
+        }
+        process.inner.stdin_accepted.store(self.shared.store.stdin_accepted(slot), Ordering::Release);
+        Ok(Some(process))
     }
 
     /// Starts a process. A caller that loses interest midway does not stop it: it is started or it is not.
@@ -456,8 +462,14 @@ impl Engine {
         answer.await.map_err(|_| Error::Stopped)
     }
 
-    /// Ends every process, waits until all exits are recorded (for at most `patience`), and ends the keeper.
+    /// Ends every process and the keeper.
     pub async fn shut_down(&self, patience: Duration) -> Result<()> {
+        self.end_processes(patience).await?;
+        self.end_keeper().await
+    }
+
+    /// Ends every process and waits until all exits are recorded, for at most `patience`.
+    pub async fn end_processes(&self, patience: Duration) -> Result<()> {
         let alive: Vec<Process> =
             self.shared.table().all().filter(|process| process.status().exit().is_none()).cloned().collect();
         for process in &alive {
@@ -478,7 +490,11 @@ impl Engine {
                 let _in_use = cgroups.remove();
             }
         };
-        tokio::task::spawn_blocking(clear).await.map_err(|_| Error::Stopped)?;
+        tokio::task::spawn_blocking(clear).await.map_err(|_| Error::Stopped)
+    }
+
+    /// Ends the keeper, and with it everything that it holds for us.
+    pub async fn end_keeper(&self) -> Result<()> {
         let (done, told) = oneshot::channel();
         self.shared.command(Command::Stop { done }).await?;
         // Our caller ends next, and the reactor with it: a keeper that was not told would start another worker.

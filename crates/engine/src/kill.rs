@@ -168,12 +168,17 @@ pub(crate) fn sweep(slot: Slot, leader: Leader, signal: Signal) -> usize {
     left
 }
 
-/// The living processes of a tree: the leader, who carries its marker, and the descendants of both.
+/// The living processes of a tree: the leader with its group, who carries its marker, and the descendants of all of them.
 pub(crate) fn tree(slot: Slot, leader: Leader) -> Vec<Stat> {
     let marker = marker(slot);
     let all = procfs::all();
+    let is_leader = |stat: &Stat| leader == Some((stat.pid, stat.start_ticks));
+    // While its leader is there, the group's number is nobody else's.
+    let group = all.iter().find(|stat| is_leader(stat)).map(|stat| stat.group).filter(|group| *group > 1);
+    let in_group =
+        |stat: &Stat| group == Some(stat.group) && leader.is_some_and(|(pid, _)| pid == stat.group);
     let is_root = |stat: &Stat| {
-        leader == Some((stat.pid, stat.start_ticks)) || procfs::has_environment(stat.pid, marker.as_bytes())
+        is_leader(stat) || in_group(stat) || procfs::has_environment(stat.pid, marker.as_bytes())
     };
     let mut members: HashSet<i32> = all.iter().filter(|stat| is_root(stat)).map(|stat| stat.pid).collect();
     loop {

@@ -390,6 +390,10 @@ impl Reactor {
         child.publish();
         child.rewatch(&self.epoll);
         if let Some(starting) = starting {
+            let loser = self.shared.table().claim(Slot(slot));
+            if let Some(loser) = loser {
+                self.forget(loser.slot());
+            }
             let _gone = starting.reply.send(Ok(()));
         }
     }

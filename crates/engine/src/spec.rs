@@ -90,6 +90,9 @@ pub struct Spawn {
     pub limits: Vec<ResourceLimit>,
     pub umask: Option<u32>,
     pub on_taken: OnTaken,
+    /// Where there is no cgroup: whether the child may carry a mark in its environment, by which descendants are found that
+    /// left their group, their session and their parents. Without it those are out of reach.
+    pub marked: bool,
     /// Who asked, for people who look at the list.
     pub started_by: String,
 }
@@ -110,6 +113,7 @@ impl Spawn {
             limits: Vec::new(),
             umask: None,
             on_taken: OnTaken::Refuse,
+            marked: true,
             started_by: String::new(),
         }
     }

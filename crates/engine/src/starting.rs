@@ -38,7 +38,7 @@ pub(crate) fn prepare(shared: &Arc<Shared>, spawn: &Spawn) -> Result<(Child, one
     if key.id.is_empty() {
         key.id = slot.to_string();
     }
-    let marker = shared.cgroups.is_none().then(|| kill::marker(slot));
+    let marker = (spawn.marked && shared.cgroups.is_none()).then(|| kill::marker(slot));
     let spec = spawn.keeper_spec(marker.as_deref(), &shared.config.limits, shared.config.oom_score)?;
     let description = Description {
         key,
@@ -110,10 +110,15 @@ fn make_child(
     let extra = extra.collect::<outpost_sys::Result<Vec<_>>>().map_err(io)?;
     let theirs = plumbing.theirs.into_iter().zip(0..).chain(extra).collect();
     child.starting = Some(Starting { reply, spec, cgroup, theirs });
-    // In the table from now on; whoever had the key before has lost it.
-    let loser = shared.table().insert(process);
-    if let Some(loser) = loser {
-        shared.command_blocking(Command::Forget { slot: loser.slot() });
+    match spawn.on_taken {
+        // Who lives under the key loses it when there is somebody to take it: a program that cannot be executed takes nothing.
+        OnTaken::Replace => shared.table().add(process),
+        OnTaken::Refuse => {
+            let loser = shared.table().insert(process);
+            if let Some(loser) = loser {
+                shared.command_blocking(Command::Forget { slot: loser.slot() });
+            }
+        }
     }
     Ok((child, answer))
 }

@@ -2,11 +2,14 @@
 
 use crate::spec::{Key, Slot};
 use crate::{Error, Result};
+use outpost_sys::Errno;
+use outpost_sys::file::{self, Open};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 
 /// The largest description that is read: arguments may be long.
 const DESCRIPTION_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -23,8 +26,15 @@ pub(crate) struct Description {
     pub(crate) started_by: String,
 }
 
+/// Records that may wait to be erased.
+const ERASED_LATER_MAX: usize = 256;
+/// A record that is to be erased has this behind its number, and is nobody's any more.
+const REMOVED: &str = ".removed";
+
 pub(crate) struct Store {
     processes: PathBuf,
+    /// Freeing a large journal takes a while, and nobody shall wait for it.
+    eraser: mpsc::SyncSender<PathBuf>,
 }
 
 impl Store {
@@ -37,7 +47,27 @@ impl Store {
             .mode(0o700)
             .create(&processes)
             .map_err(|error| Error::path("create", &processes, &error))?;
-        Ok(Store { processes })
+        let (eraser, removed) = mpsc::sync_channel(ERASED_LATER_MAX);
+        let thread = std::thread::Builder::new().name("outpost-eraser".into());
+        let spawned = thread.spawn(move || removed.iter().for_each(|dir: PathBuf| erase(&dir)));
+        spawned.map_err(|error| Error::path("start the eraser for", &processes, &error))?;
+        let store = Store { processes, eraser };
+        store.erase_leftovers();
+        Ok(store)
+    }
+
+    fn erase_leftovers(&self) {
+        let Ok(entries) = fs::read_dir(&self.processes) else { return };
+        let is_removed = |path: &PathBuf| path.to_str().is_some_and(|path| path.ends_with(REMOVED));
+        entries.flatten().map(|entry| entry.path()).filter(is_removed).for_each(|dir| self.erase_later(dir));
+    }
+
+    fn erase_later(&self, dir: PathBuf) {
+        if let Err(mpsc::TrySendError::Full(dir) | mpsc::TrySendError::Disconnected(dir)) =
+            self.eraser.try_send(dir)
+        {
+            erase(&dir);
+        }
     }
 
     pub(crate) fn dir(&self, slot: Slot) -> PathBuf {
@@ -78,12 +108,37 @@ impl Store {
         entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
     }
 
+    /// Nobody will read the stdin log again. Its size stays: it says how much was accepted.
+    pub(crate) fn empty_stdin_log(&self, slot: Slot) {
+        let emptied = file::open(self.dir(slot).join("stdin"), Open::ReadWrite)
+            .and_then(|log| file::punch_hole(&log, 0, file::size(&log)?));
+        if let Err(errno) = emptied
+            && errno != Errno::NOENT
+        {
+            tracing::debug!(process = %slot, %errno, "the room of a stdin log is not given back");
+        }
+    }
+
+    /// How much stdin an ended process was given.
+    pub(crate) fn stdin_accepted(&self, slot: Slot) -> u64 {
+        fs::metadata(self.dir(slot).join("stdin")).map_or(0, |found| found.len())
+    }
+
     pub(crate) fn remove(&self, slot: Slot) {
         let dir = self.dir(slot);
-        if let Err(error) = fs::remove_dir_all(&dir)
-            && error.kind() != std::io::ErrorKind::NotFound
-        {
-            tracing::warn!(dir = %dir.display(), %error, "cannot remove the record of a process");
+        let removed = dir.with_extension(REMOVED.trim_start_matches('.'));
+        match fs::rename(&dir, &removed) {
+            Ok(()) => self.erase_later(removed),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(_) => erase(&dir),
         }
+    }
+}
+
+fn erase(dir: &Path) {
+    if let Err(error) = fs::remove_dir_all(dir)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        tracing::warn!(dir = %dir.display(), %error, "cannot remove the record of a process");
     }
 }

@@ -11,12 +11,25 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Adds a process. Of two with one key, the younger has it; the one that lost it is returned.
+    /// Adds a process under its slot and its key.
     pub(crate) fn insert(&mut self, process: Process) -> Option<Process> {
-        let (slot, key) = (process.slot(), process.key().clone());
-        self.by_slot.insert(slot, process);
+        let slot = process.slot();
+        self.add(process);
+        self.claim(slot)
+    }
+
+    /// Adds a process under its slot alone.
+    pub(crate) fn add(&mut self, process: Process) {
+        self.by_slot.insert(process.slot(), process);
+    }
+
+    /// Gives a process its key. Of two with one key, the younger has it; the one that lost it is returned.
+    pub(crate) fn claim(&mut self, slot: Slot) -> Option<Process> {
+        let process = self.by_slot.get(&slot)?;
+        let key = process.key().clone();
         match self.by_key.get(&key).copied() {
-            Some(other) if other > slot => self.by_slot.get(&slot).cloned(),
+            Some(other) if other == slot => None,
+            Some(other) if other > slot => Some(process.clone()),
             other => {
                 self.by_key.insert(key, slot);
                 other.and_then(|other| self.by_slot.get(&other).cloned())

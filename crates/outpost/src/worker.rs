@@ -152,11 +152,12 @@ async fn serve(paths: &Paths, engine: Engine, mut own: HashMap<u8, OwnedFd>) -> 
         relay.withdraw();
     }
     let _gone_already = std::fs::remove_file(paths.control_socket());
-    engine.shut_down(SHUTDOWN_PATIENCE).await.map_err(|error| error.to_string())?;
+    engine.end_processes(SHUTDOWN_PATIENCE).await.map_err(|error| error.to_string())?;
     if let Some(relay) = &relay {
+        // While we have the lock: what is there later is another daemon's.
         relay.erase(&paths.state);
     }
-    Ok(())
+    engine.end_keeper().await.map_err(|error| error.to_string())
 }
 
 /// What the worker is to do next.

@@ -91,6 +91,10 @@ impl Environment {
                 Failure::internal(format!("exec: {name}: executable file not found in $PATH"))
             })?;
         }
+        let has_zero = |text: &OsString| text.as_bytes().contains(&0);
+        if spawn.environment.iter().any(|(name, value)| has_zero(name) || has_zero(value)) {
+            return Err(Failure::internal("exec: environment variable contains NUL"));
+        }
         Ok(())
     }
 }

@@ -6,21 +6,18 @@
 mod archive;
 mod destination;
 mod entries;
-mod header;
-mod lexical;
-mod pax;
-mod sparse;
 mod stream;
 #[cfg(test)]
 mod tests;
 
 use archive::Archive;
 use destination::Destination;
-use entries::{Entries, Entry};
+use entries::{Content, Entries};
 use outpost_sys::{Errno, file};
+use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use stream::{PIECE_BYTES, Stream};
+use stream::{PIECE_BYTES, Stream, UNEXPECTED_EOF};
 
 /// What an archive may cost.
 #[derive(Clone, Copy)]
@@ -35,8 +32,8 @@ struct Limits {
 
 const LIMITS: Limits = Limits { content_bytes: 512 << 20, entries: 1_000_000, overhead_bytes: 2 << 30 };
 const LIMIT_EXCEEDED: &str = "extraction size limit exceeded";
-/// The content of a header that is about another one: a long name, PAX records, a map.
-const SPECIAL_BYTES_MAX: usize = 1 << 20;
+/// The content of a header that is about another one: a long name, PAX records.
+const SPECIAL_BYTES_MAX: u64 = 1 << 20;
 
 /// What came of it: success when there is no error.
 #[derive(Debug, PartialEq, Eq)]
@@ -90,84 +87,67 @@ fn unpack_and_consume(
     let archive = Archive::open(archive_path)?;
     let unpacked = Stream::open(&archive).map_err(in_stream).and_then(|stream| {
         let mut destination = Destination::renew(path)?;
-        unpack(Entries::new(stream, limits.overhead_bytes), &mut destination, limits, file_count)
+        unpack(stream, &mut destination, limits, file_count)
     });
     archive.consume();
     unpacked
 }
 
 fn unpack(
-    mut entries: Entries<'_>,
+    stream: Stream<'_>,
     destination: &mut Destination,
     limits: Limits,
     file_count: &mut u64,
 ) -> Result<(), Stop> {
+    let mut archive = tar::Archive::new(stream);
+    let mut entries = Entries::new(&mut archive, limits.overhead_bytes).map_err(in_stream)?;
     let (mut content_left, mut entries_seen) = (limits.content_bytes, 0);
     let mut buffer = vec![0; PIECE_BYTES];
-    while let Some(entry) = entries.next().map_err(in_stream)? {
+    while let Some(mut entry) = entries.next().map_err(in_stream)? {
         entries_seen += 1;
         if entries_seen + destination.dirs_made > limits.entries {
             return Err(Stop::Failed("too many entries in archive".to_owned()));
         }
-        let Some(names) = destination.resolve(&entry.name) else {
-            return Err(Stop::Refused(format!("unsafe path in archive: {}", lexical::text(&entry.name))));
+        let Some(place) = destination.resolve(&entry.name) else {
+            return Err(Stop::Refused(format!("unsafe path in archive: {}", text(&entry.name))));
         };
         match entry.kind {
-            b'5' => destination.make_dirs(&names)?,
+            b'5' => destination.make_dirs(&place)?,
             b'0' => {
-                let file = destination.create_file(&names)?;
-                let writing = |errno| failed("write", &destination.target(&names), errno);
-                copy(&mut entries, &entry, &file, &mut content_left, &mut buffer, writing)?;
+                let file = destination.create_file(&place)?;
+                let writing = |errno| failed("write", &destination.target(&place), errno);
+                copy(&mut entry.content, &file, &mut content_left, &mut buffer, writing)?;
                 *file_count += 1;
             }
             kind => {
-                let (kind, name) = (char::from(kind), lexical::text(&entry.name));
+                let (kind, name) = (char::from(kind), text(&entry.name));
                 return Err(Stop::Refused(format!("unsupported tar entry type {kind}: {name}")));
             }
         }
     }
-    entries.finish().map_err(in_stream)?;
-    destination.create_file(&[b".synced"]).map_err(|text| format!("write .synced: {text}"))?;
+    let overhead_left = entries.overhead_left;
+    archive.into_inner().finish(overhead_left).map_err(in_stream)?;
+    destination.create_file(Path::new(".synced")).map_err(|text| format!("write .synced: {text}"))?;
     Ok(())
 }
 
-/// Writes the content of an entry. Holes of a sparse file stay holes, but count: whoever reads the file gets their bytes.
+/// Writes the content of an entry.
 fn copy(
-    entries: &mut Entries<'_>,
-    entry: &Entry,
+    content: &mut Content<'_, '_>,
     file: &OwnedFd,
     content_left: &mut u64,
     buffer: &mut [u8],
     writing: impl Fn(Errno) -> String,
 ) -> Result<(), String> {
-    let mut charge = |bytes: u64| {
-        *content_left = content_left.checked_sub(bytes).ok_or(LIMIT_EXCEEDED)?;
-        Ok::<_, String>(())
-    };
     let mut offset = 0;
-    for piece in &entry.pieces {
-        charge(piece.offset.saturating_sub(offset))?;
-        offset = piece.offset;
-        let mut left = piece.bytes;
-        while left > 0 {
-            let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
-            let bytes = buffer.get_mut(..wanted).unwrap_or_default();
-            let read = entries.read_content(bytes)?;
-            if read == 0 {
-                return Err("archive/tar: sparse file references non-existent data".to_owned());
-            }
-            charge(read as u64)?;
-            file::write_all_at(file, bytes.get(..read).unwrap_or_default(), offset).map_err(&writing)?;
-            offset += read as u64;
-            left -= read as u64;
+    while offset < content.size() {
+        let read = content.read(buffer).map_err(entries::text)?;
+        if read == 0 {
+            return Err(UNEXPECTED_EOF.to_owned());
         }
-    }
-    charge(entry.size.saturating_sub(offset))?;
-    if entry.is_sparse {
-        file::set_size(file, entry.size).map_err(&writing)?;
-        if entries.has_content() {
-            return Err("archive/tar: sparse file contains unreferenced data".to_owned());
-        }
+        *content_left = content_left.checked_sub(read as u64).ok_or(LIMIT_EXCEEDED)?;
+        file::write_all_at(file, buffer.get(..read).unwrap_or_default(), offset).map_err(&writing)?;
+        offset += read as u64;
     }
     Ok(())
 }
@@ -180,4 +160,14 @@ fn in_stream(text: String) -> Stop {
 /// A call on a path that failed, in the words of the original: `open /x: permission denied`.
 fn failed(call: &str, path: &str, errno: Errno) -> String {
     format!("{call} {path}: {}", crate::go::errno_text(errno))
+}
+
+/// Bytes of an archive as text on the wire: each byte that is no text becomes one replacement character.
+fn text(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        text.extend(chunk.invalid().iter().map(|_| char::REPLACEMENT_CHARACTER));
+    }
+    text
 }

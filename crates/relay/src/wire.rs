@@ -248,3 +248,24 @@ params! {
     KillAndWaitParams { "id" => id, "signal" => signal, "timeoutMs" => timeout_ms, "escalate" => escalate }
     ReattachParams { "id" => id, "fromSeq" => from_seq, "wantPid" => want_pid }
 }
+
+/// Reads a line in every way that methods do, and writes a reply with its id.
+pub(crate) fn exercise(line: &[u8]) -> Option<Vec<u8>> {
+    let request = Request::parse(line)?;
+    let outcomes = [
+        PathParams::parse(&request).map(|_| ()),
+        ExtractTarParams::parse(&request).map(|_| ()),
+        GitParams::parse(&request).map(|_| ()),
+        SpawnParams::parse(&request).map(|_| ()),
+        StdinParams::parse(&request)
+            .map(|params| drop(outpost_wire::base64::decode_leniently(&params.data.0))),
+        KillParams::parse(&request).map(|_| ()),
+        KillAndWaitParams::parse(&request).map(|_| ()),
+        ReattachParams::parse(&request).map(|_| ()),
+    ];
+    let failure = outcomes.into_iter().find_map(Result::err);
+    let outcome = failure.map_or_else(|| Ok(b"{}".to_vec()), Err);
+    let mut reply = Vec::new();
+    append_reply(&mut reply, &request.id(), &outcome);
+    Some(reply)
+}

@@ -27,9 +27,9 @@ async fn a_keeper_that_dies_in_the_middle_of_the_handover_loses_only_what_it_had
     let lifecycle = Lifecycle::Daemon { binary, arguments: vec![c"outpost".into(), c"worker".into()] };
     // Nothing here could remove the group again.
     let config = Config { cgroups: false, ..Config::new(dir.path()) };
-    let (engine, own) = Engine::start(config, its, lifecycle).unwrap();
+    let (engine, own) = Engine::start(config, its, lifecycle, |_, _| ()).unwrap();
     keeper.join().unwrap();
-    assert_eq!(own.iter().map(|(role, _)| *role).collect::<Vec<_>>(), [7]);
+    assert_eq!(own.keys().copied().collect::<Vec<_>>(), [7]);
     assert_eq!(within("the list", engine.list()).await.len(), 0);
     // No keeper can be started, and the engine answers all the same.
     within("an answer", engine.hold(9, file::sealed_memory("more", b"").unwrap())).await.unwrap();

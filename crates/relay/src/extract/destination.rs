@@ -1,12 +1,12 @@
 //! The directory an archive is unpacked into: which one may be it, how it is made anew, and what is made below it.
 
-use crate::extract::{failed, lexical};
-use crate::go::quote;
+use crate::extract::failed;
+use crate::go::{clean, join, quote};
 use outpost_sys::Errno;
 use outpost_sys::beneath::{Dir, NotRemoved};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -16,12 +16,11 @@ const PATH_BYTES_MAX: usize = 4095;
 
 /// The path the client sent, cleaned; refused when it is no place to wipe.
 pub(super) fn check(dest_dir: &str, home: Option<&Path>) -> Result<PathBuf, String> {
-    let names = lexical::names(dest_dir.as_bytes());
-    if !dest_dir.starts_with('/') || names.is_empty() {
+    let path = path_of(clean(dest_dir.as_bytes()));
+    if !path.is_absolute() || path.parent().is_none() {
         return Err(format!("destDir must be an absolute, non-root path: {}", quote(dest_dir)));
     }
-    let path = absolute(&names);
-    if home.is_some_and(|home| holds(&path, &names, home)) {
+    if home.is_some_and(|home| holds(&path, home)) {
         return Err(format!("destDir must not be or contain the home directory: {}", quote(dest_dir)));
     }
     Ok(path)
@@ -29,20 +28,20 @@ pub(super) fn check(dest_dir: &str, home: Option<&Path>) -> Result<PathBuf, Stri
 
 /// Whether `path` is `home` or a directory around it, by its names or by where it leads: a link, a mount or another spelling
 /// of the same directory shows by its inode.
-fn holds(path: &Path, names: &[&[u8]], home: &Path) -> bool {
-    let home_names = lexical::names(home.as_os_str().as_bytes());
-    if home.is_absolute() && home_names.starts_with(names) {
+fn holds(path: &Path, home: &Path) -> bool {
+    let clean_home = path_of(clean(home.as_os_str().as_bytes()));
+    if clean_home.starts_with(path) {
         return true;
     }
     let identity = |path: &Path| path.metadata().ok().map(|found| (found.dev(), found.ino()));
     let Some(ours) = identity(path) else { return false };
     // A home that does not exist may do so tomorrow.
-    let home = home.canonicalize().unwrap_or_else(|_| absolute(&home_names));
+    let home = home.canonicalize().unwrap_or(clean_home);
     home.ancestors().any(|around| identity(around) == Some(ours))
 }
 
-fn absolute(names: &[&[u8]]) -> PathBuf {
-    [OsStr::new("/")].into_iter().chain(names.iter().map(|name| OsStr::from_bytes(name))).collect()
+fn path_of(bytes: Vec<u8>) -> PathBuf {
+    OsString::from_vec(bytes).into()
 }
 
 pub(super) struct Destination {
@@ -79,65 +78,65 @@ impl Destination {
         Ok(Destination { path, dir, dirs_made: 0 })
     }
 
-    /// What an entry's name means here: the names below, none for the directory itself; `None` when it leads out.
-    pub(super) fn resolve<'a>(&self, name: &'a [u8]) -> Option<Vec<&'a [u8]>> {
-        lexical::below(self.path.as_os_str().as_bytes(), name)
+    /// What an entry's name means here: the clean path below, empty for the directory itself; `None` when it leads out. A
+    /// name that leaves and comes back is inside: "a ../ that resolves back inside destDir is allowed".
+    pub(super) fn resolve(&self, name: &[u8]) -> Option<PathBuf> {
+        let target = path_of(join(self.path.as_os_str().as_bytes(), name));
+        target.strip_prefix(&self.path).ok().map(Path::to_owned)
     }
 
     /// A directory and those above it, unless they are there.
-    pub(super) fn make_dirs(&mut self, names: &[&[u8]]) -> Result<(), String> {
-        self.open_or_make(names).map(drop)
+    pub(super) fn make_dirs(&mut self, below: &Path) -> Result<(), String> {
+        self.open_or_make(below).map(drop)
     }
 
     /// A file, in directories that are made if they are missing, in place of one that is there.
-    pub(super) fn create_file(&mut self, names: &[&[u8]]) -> Result<OwnedFd, String> {
-        let created = match names.split_last() {
-            None => Err(Errno::ISDIR),
-            Some((name, above)) => {
+    pub(super) fn create_file(&mut self, below: &Path) -> Result<OwnedFd, String> {
+        let created = match (below.file_name(), below.parent()) {
+            (Some(name), Some(above)) => {
                 let dir = self.open_or_make(above)?;
-                if self.length(names) > PATH_BYTES_MAX {
+                if self.is_too_long(below) {
                     Err(Errno::NAMETOOLONG)
                 } else {
-                    dir.as_ref().unwrap_or(&self.dir).create_file(OsStr::from_bytes(name))
+                    dir.as_ref().unwrap_or(&self.dir).create_file(name)
                 }
             }
+            _ => Err(Errno::ISDIR),
         };
-        created.map_err(|errno| failed("open", &self.target(names), errno))
+        created.map_err(|errno| failed("open", &self.target(below), errno))
     }
 
     /// The absolute path of an entry, for messages.
-    pub(super) fn target(&self, names: &[&[u8]]) -> String {
+    pub(super) fn target(&self, below: &Path) -> String {
         let mut path = self.path.clone();
-        path.extend(names.iter().map(|name| OsStr::from_bytes(name)));
+        path.extend(below);
         text(&path)
     }
 
     /// `None` is the destination itself.
-    fn open_or_make(&mut self, names: &[&[u8]]) -> Result<Option<Dir>, String> {
-        if names.is_empty() {
-            return Ok(None);
-        }
-        if self.length(names) <= PATH_BYTES_MAX
-            && let Ok(dir) = self.dir.open_dir(Path::new(OsStr::from_bytes(&names.join(&b'/'))))
+    fn open_or_make(&mut self, below: &Path) -> Result<Option<Dir>, String> {
+        if !self.is_too_long(below)
+            && !below.as_os_str().is_empty()
+            && let Ok(dir) = self.dir.open_dir(below)
         {
             return Ok(Some(dir));
         }
-        let mut dir: Option<Dir> = None;
-        for (count, name) in (1..).zip(names) {
-            let made = names.get(..count).unwrap_or(names);
+        let (mut dir, mut made) = (None::<Dir>, PathBuf::new());
+        for name in below {
+            made.push(name);
             let above = dir.as_ref().unwrap_or(&self.dir);
-            let next = if self.length(made) > PATH_BYTES_MAX {
+            let next = if self.is_too_long(&made) {
                 Err(Errno::NAMETOOLONG)
             } else {
-                existing_or_new(above, OsStr::from_bytes(name), || self.dirs_made += 1)
+                existing_or_new(above, name, || self.dirs_made += 1)
             };
-            dir = Some(next.map_err(|errno| failed("mkdir", &self.target(made), errno))?);
+            dir = Some(next.map_err(|errno| failed("mkdir", &self.target(&made), errno))?);
         }
         Ok(dir)
     }
 
-    fn length(&self, names: &[&[u8]]) -> usize {
-        self.path.as_os_str().len() + names.iter().map(|name| name.len() + 1).sum::<usize>()
+    fn is_too_long(&self, below: &Path) -> bool {
+        self.path.as_os_str().len() + 1 + below.as_os_str().len() > PATH_BYTES_MAX
     }
 }
 
@@ -173,5 +172,5 @@ fn existing_or_new(above: &Dir, name: &OsStr, made: impl FnOnce()) -> Result<Dir
 }
 
 fn text(path: &Path) -> String {
-    lexical::text(path.as_os_str().as_bytes())
+    super::text(path.as_os_str().as_bytes())
 }

@@ -1,202 +1,174 @@
-//! The entries of a tar, one after the other: headers put together as the original's reader does it, and their content.
+//! The entries of a tar, one after the other, each with the name that headers before it gave it.
 //!
-//! Not the tar crate's own iteration: that keeps extended headers of any size in memory, and has other ideas of what is valid.
+//! The tar crate reads the archive. Its raw iteration hands out the headers about other headers too: its own gathering of
+//! them keeps any size in memory.
 
-use crate::extract::header::{self, Header, c_string, is_header_only};
-use crate::extract::pax::Records;
-use crate::extract::sparse::{self, Form, Piece};
 use crate::extract::stream::{Stream, UNEXPECTED_EOF};
 use crate::extract::{LIMIT_EXCEEDED, SPECIAL_BYTES_MAX};
+use std::io::{self, ErrorKind, Read};
+use tar::PaxExtensions;
 
 const BLOCK_BYTES: u64 = 512;
 const INVALID_HEADER: &str = "archive/tar: invalid tar header";
 
-pub(super) struct Entry {
+pub(super) type Content<'a, 's> = tar::Entry<'a, Stream<'s>>;
+
+pub(super) struct Entry<'a, 's> {
     /// As in the archive.
     pub(super) name: Vec<u8>,
     /// The type's letter, with the two of a regular file made one and the old way of directories undone.
     pub(super) kind: u8,
-    pub(super) size: u64,
-    pub(super) pieces: Vec<Piece>,
-    pub(super) is_sparse: bool,
+    pub(super) content: Content<'a, 's>,
 }
 
-pub(super) struct Entries<'a> {
-    stream: Stream<'a>,
-    /// Bytes of the current entry's content that have not been read, and of the padding after them.
-    content_left: u64,
-    padding: u64,
+pub(super) struct Entries<'a, 's> {
+    raw: tar::Entries<'a, Stream<'s>>,
     /// Headers and padding are limited too: a few packed bytes can hold any number of them.
-    overhead_left: u64,
+    pub(super) overhead_left: u64,
 }
 
-/// What headers before an entry said about it.
-#[derive(Default)]
-struct Announced {
-    records: Records,
-    name: Vec<u8>,
-}
-
-impl<'a> Entries<'a> {
-    pub(super) fn new(stream: Stream<'a>, overhead_bytes_max: u64) -> Entries<'a> {
-        Entries { stream, content_left: 0, padding: 0, overhead_left: overhead_bytes_max }
+impl<'a, 's> Entries<'a, 's> {
+    pub(super) fn new(
+        archive: &'a mut tar::Archive<Stream<'s>>,
+        overhead_bytes_max: u64,
+    ) -> Result<Entries<'a, 's>, String> {
+        Ok(Entries { raw: archive.entries().map_err(text)?.raw(true), overhead_left: overhead_bytes_max })
     }
 
     /// The next entry, once the content of the last one has been read; `None` at the end.
-    pub(super) fn next(&mut self) -> Result<Option<Entry>, String> {
-        let mut announced = Announced::default();
-        loop {
-            let Some(header) = self.read_header()? else { return Ok(None) };
-            self.set_content(header.kind, header.size)?;
-            match header.kind {
-                b'x' => announced.records = self.read_records()?,
-                b'g' => {
-                    let records = self.read_records()?;
-                    let name = records.get("path").map_or(header.name, <[u8]>::to_vec);
-                    return Ok(Some(Entry {
-                        name,
-                        kind: b'g',
-                        size: 0,
-                        pieces: Vec::new(),
-                        is_sparse: false,
-                    }));
+    pub(super) fn next(&mut self) -> Result<Option<Entry<'a, 's>>, String> {
+        let (mut records, mut long_name) = (Records::default(), Vec::new());
+        while let Some(next) = self.raw.next() {
+            let mut content = next.map_err(text)?;
+            self.charge(BLOCK_BYTES + content.size().wrapping_neg() % BLOCK_BYTES)?;
+            let [kind] = content.header().as_old().linkflag;
+            match kind {
+                b'x' => records = Records::parse(&self.read_special(&mut content)?)?,
+                b'L' => {
+                    long_name = self.read_special(&mut content)?;
+                    long_name.truncate(long_name.iter().position(|&byte| byte == 0).unwrap_or(usize::MAX));
                 }
-                b'L' => announced.name = c_string(&self.read_special()?).to_vec(),
                 // The target of a link, which is refused anyway.
-                b'K' => drop(self.read_special()?),
-                _ => return self.entry(header, announced).map(Some),
+                b'K' => drop(self.read_special(&mut content)?),
+                _ => return entry(kind, content, records, long_name).map(Some),
             }
         }
-    }
-
-    /// Reads a part of the current content, all of `buffer` unless there is less: none at its end.
-    pub(super) fn read_content(&mut self, buffer: &mut [u8]) -> Result<usize, String> {
-        let wanted = usize::try_from(self.content_left).unwrap_or(usize::MAX).min(buffer.len());
-        let buffer = buffer.get_mut(..wanted).unwrap_or_default();
-        if self.stream.read_full(buffer)? < wanted {
-            return Err(UNEXPECTED_EOF.to_owned());
-        }
-        self.content_left -= wanted as u64;
-        Ok(wanted)
-    }
-
-    /// Whether some of the current content has not been read.
-    pub(super) fn has_content(&self) -> bool {
-        self.content_left > 0
-    }
-
-    /// After the last entry: reads to the end of the stream, so that its checksum is compared.
-    pub(super) fn finish(&mut self) -> Result<(), String> {
-        self.stream.finish(self.overhead_left)
-    }
-
-    /// The header with all that was announced before it.
-    fn entry(&mut self, header: Header, announced: Announced) -> Result<Entry, String> {
-        let Announced { records, name: long_name } = announced;
-        let Header { mut name, mut kind, size } = header;
-        if let Some(path) = records.get("path") {
-            name = path.to_vec();
-        }
-        if !long_name.is_empty() {
-            name = long_name;
-        }
-        if kind == 0 {
-            // Before there was a type for directories, their names ended so.
-            kind = if name.ends_with(b"/") { b'5' } else { b'0' };
-        }
-        let size = records.size().unwrap_or(size);
-        let stored = self.set_content(kind, size)?;
-        let whole = || vec![Piece { offset: 0, bytes: stored }];
-        // The old sparse files of GNU have a type of their own, which is refused.
-        let Some(form) = sparse::form(&records).filter(|_| kind != b'S') else {
-            return Ok(Entry { name, kind, size: stored, pieces: whole(), is_sparse: false });
-        };
-        if let Some(path) = records.get("GNU.sparse.name") {
-            name = path.to_vec();
-        }
-        let pieces = match sparse::size(&records, size).filter(|_| !is_header_only(kind)) {
-            None => None,
-            Some(size) if form == Form::Records => {
-                sparse::map_in_records(&records, size).map(|pieces| (size, pieces))
-            }
-            Some(size) => self.read_map(size)?.map(|pieces| (size, pieces)),
-        };
-        let (size, pieces) = pieces.ok_or(INVALID_HEADER)?;
-        Ok(Entry { name, kind, size, pieces, is_sparse: true })
-    }
-
-    fn read_map(&mut self, size: u64) -> Result<Option<Vec<Piece>>, String> {
-        sparse::map_in_content(size, || {
-            let mut block = [0; BLOCK_BYTES as usize];
-            self.charge(BLOCK_BYTES)?;
-            if self.read_content(&mut block)? < block.len() {
-                return Err(UNEXPECTED_EOF.to_owned());
-            }
-            Ok(block)
-        })
-    }
-
-    /// How much content follows a header, and the padding behind it.
-    fn set_content(&mut self, kind: u8, size: i64) -> Result<u64, String> {
-        let size = if is_header_only(kind) { 0 } else { size };
-        self.content_left = u64::try_from(size).map_err(|_| INVALID_HEADER)?;
-        self.padding = self.content_left.wrapping_neg() % BLOCK_BYTES;
-        Ok(self.content_left)
-    }
-
-    /// Skips the padding and reads the next header; `None` at the end mark, or where the stream ends between two entries.
-    fn read_header(&mut self) -> Result<Option<Header>, String> {
-        let mut padding = [0; BLOCK_BYTES as usize];
-        let padding = padding.get_mut(..usize::try_from(self.padding).unwrap_or(0)).unwrap_or_default();
-        self.charge(padding.len() as u64)?;
-        if self.stream.read_full(padding)? < padding.len() {
-            return Ok(None);
-        }
-        self.padding = 0;
-        let Some(block) = self.read_block()? else { return Ok(None) };
-        if block.as_bytes().iter().any(|&byte| byte != 0) {
-            return header::parse(&block).map(Some).ok_or_else(|| INVALID_HEADER.to_owned());
-        }
-        match self.read_block()? {
-            Some(block) if block.as_bytes().iter().any(|&byte| byte != 0) => Err(INVALID_HEADER.to_owned()),
-            _ => Ok(None),
-        }
-    }
-
-    fn read_block(&mut self) -> Result<Option<tar::Header>, String> {
-        self.charge(BLOCK_BYTES)?;
-        let mut block = tar::Header::new_old();
-        let bytes = block.as_mut_bytes();
-        match self.stream.read_full(bytes)? {
-            0 => Ok(None),
-            read if read < bytes.len() => Err(UNEXPECTED_EOF.to_owned()),
-            _ => Ok(Some(block)),
-        }
-    }
-
-    fn read_records(&mut self) -> Result<Records, String> {
-        Records::parse(&self.read_special()?).ok_or_else(|| INVALID_HEADER.to_owned())
+        Ok(None)
     }
 
     /// The content of a header that is about another. Memory follows what is there, not what is claimed.
-    fn read_special(&mut self) -> Result<Vec<u8>, String> {
-        let mut bytes = Vec::new();
-        let mut piece = [0; 4096];
-        loop {
-            let read = self.read_content(&mut piece)?;
-            self.charge(read as u64)?;
-            bytes.extend(piece.get(..read).unwrap_or_default());
-            if bytes.len() > SPECIAL_BYTES_MAX {
-                return Err("archive/tar: header field too long".to_owned());
-            }
-            if read == 0 {
-                return Ok(bytes);
-            }
+    fn read_special(&mut self, content: &mut Content<'a, 's>) -> Result<Vec<u8>, String> {
+        let (mut bytes, size) = (Vec::new(), content.size());
+        let read = content.take(SPECIAL_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(text)? as u64;
+        self.charge(read)?;
+        if read > SPECIAL_BYTES_MAX {
+            return Err("archive/tar: header field too long".to_owned());
         }
+        if read < size { Err(UNEXPECTED_EOF.to_owned()) } else { Ok(bytes) }
     }
 
     fn charge(&mut self, bytes: u64) -> Result<(), String> {
         self.overhead_left = self.overhead_left.checked_sub(bytes).ok_or(LIMIT_EXCEEDED)?;
         Ok(())
+    }
+}
+
+/// A header with all that was announced before it.
+fn entry<'a, 's>(
+    mut kind: u8,
+    content: Content<'a, 's>,
+    records: Records,
+    long_name: Vec<u8>,
+) -> Result<Entry<'a, 's>, String> {
+    let mut names = [long_name, records.path].into_iter().filter(|name| !name.is_empty());
+    let name = names.next().unwrap_or_else(|| content.header().path_bytes().into_owned());
+    if kind == 0 {
+        // Before there was a type for directories, their names ended so.
+        kind = if name.ends_with(b"/") { b'5' } else { b'0' };
+    }
+    // Readers disagree on what such an entry holds, and so on where the next one begins.
+    let is_ambiguous =
+        records.size.is_some_and(|size| size != content.size()) || kind == b'5' && content.size() > 0;
+    if is_ambiguous { Err(INVALID_HEADER.to_owned()) } else { Ok(Entry { name, kind, content }) }
+}
+
+/// The records of an extended (PAX) header that bear on us.
+#[derive(Default)]
+struct Records {
+    /// Empty without one: an empty record takes back an earlier one.
+    path: Vec<u8>,
+    size: Option<u64>,
+}
+
+impl Records {
+    fn parse(bytes: &[u8]) -> Result<Records, String> {
+        let mut records = Records::default();
+        for record in PaxExtensions::new(bytes) {
+            let record = record.map_err(text)?;
+            let value = record.value_bytes();
+            match record.key_bytes() {
+                b"path" if !value.contains(&0) => records.path = value.to_vec(),
+                b"size" if value.is_empty() => records.size = None,
+                b"size" => {
+                    let size = str::from_utf8(value).ok().and_then(|size| size.parse().ok());
+                    records.size = Some(size.ok_or(INVALID_HEADER)?);
+                }
+                // What is stored of a sparse file is not its content.
+                key if key == b"path" || key.starts_with(b"GNU.sparse.") => {
+                    return Err(INVALID_HEADER.to_owned());
+                }
+                _ => {}
+            }
+        }
+        Ok(records)
+    }
+}
+
+/// An error while reading, in the words of the original. The stream's own have them already; the crate tells what it found
+/// by text alone, and the tests hold it to that.
+pub(super) fn text(error: io::Error) -> String {
+    match error.to_string() {
+        said if error.kind() == ErrorKind::InvalidData => said,
+        said if said == "failed to read entire block" || said == "unexpected EOF during skip" => {
+            UNEXPECTED_EOF.to_owned()
+        }
+        _ => INVALID_HEADER.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_record_of_a_name_counts_and_an_empty_one_takes_it_back() {
+        let records = Records::parse(b"9 path=a\n9 path=b\n15 comment=x=y\n").unwrap();
+        assert_eq!((&records.path[..], records.size), (&b"b"[..], None));
+        let records = Records::parse(b"9 path=a\n8 path=\n11 size=12\n").unwrap();
+        assert_eq!((&records.path[..], records.size), (&b""[..], Some(12)));
+        assert_eq!(Records::parse(b"11 size=12\n8 size=\n").unwrap().size, None);
+    }
+
+    #[test]
+    fn what_is_not_a_record_is_refused() {
+        let cases: [&[u8]; 13] = [
+            b"x",
+            b"11 path=a\n",
+            b"8 path=a\n",
+            b"-1 path=a\n",
+            b" path=a\n",
+            b"99999999999999999999 path=a\n",
+            b"9223372036854775807 path=a\n",
+            b"6 path\n",
+            b"10 path=\0b\n",
+            b"11 path=a\nb\n",
+            b"11 size=x1\n",
+            b"11 size=-1\n",
+            b"22 GNU.sparse.major=1\n",
+        ];
+        for case in cases {
+            let error = Records::parse(case).err();
+            assert_eq!(error.as_deref(), Some(INVALID_HEADER), "{}", case.escape_ascii());
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::extract::archive::{Archive, Reader};
 use flate2::bufread::MultiGzDecoder;
-use std::io::{BufReader, ErrorKind, Read};
+use std::io::{self, BufReader, ErrorKind, Read};
 
 /// What is read and unpacked at once.
 pub(super) const PIECE_BYTES: usize = 64 << 10;
@@ -27,21 +27,9 @@ impl<'a> Stream<'a> {
         }
         match stream.read(&mut [0]) {
             Err(_) if stream.unpacked.get_ref().get_ref().get_ref().offset == 0 => Err("EOF".to_owned()),
-            Err(text) => Err(text),
+            Err(error) => Err(error.to_string()),
             Ok(_) => Err(INVALID_HEADER.to_owned()),
         }
-    }
-
-    /// Fills `buffer`; fewer bytes only at the end of the stream.
-    pub(super) fn read_full(&mut self, buffer: &mut [u8]) -> Result<usize, String> {
-        let mut done = 0;
-        while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            match self.read(rest)? {
-                0 => break,
-                read => done += read,
-            }
-        }
-        Ok(done)
     }
 
     /// Reads on to the end of the stream, `bytes_max` at most, so that the checksum is compared: the original stops at the
@@ -53,35 +41,32 @@ impl<'a> Stream<'a> {
                 Ok(0) => return Ok(()),
                 Ok(read) => bytes_max = bytes_max.checked_sub(read as u64).ok_or(super::LIMIT_EXCEEDED)?,
                 Err(_) if self.in_header() => return Ok(()),
-                Err(text) => return Err(text),
+                Err(error) => return Err(error.to_string()),
             }
         }
     }
 
-    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, String> {
-        match self.unpacked.read(buffer) {
-            Ok(read) => Ok(read),
-            Err(error) if error.raw_os_error().is_some() => {
-                Err(crate::go::path_error("read", self.path, &error))
+    fn text(&self, error: &io::Error) -> String {
+        if error.raw_os_error().is_some() {
+            return crate::go::path_error("read", self.path, error);
+        }
+        if error.kind() == ErrorKind::UnexpectedEof {
+            return UNEXPECTED_EOF.to_owned();
+        }
+        // The decoder tells what it found by text alone; the tests hold it to that.
+        match error.to_string().as_str() {
+            "invalid gzip header" => INVALID_HEADER.to_owned(),
+            "corrupt gzip stream does not have a matching checksum" if self.in_header() => {
+                INVALID_HEADER.to_owned()
             }
-            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Err(UNEXPECTED_EOF.to_owned()),
-            // The decoder tells what it found by text alone; the tests hold it to that.
-            Err(error) => Err(match error.to_string().as_str() {
-                "invalid gzip header" => INVALID_HEADER.to_owned(),
-                "corrupt gzip stream does not have a matching checksum" if self.in_header() => {
-                    INVALID_HEADER.to_owned()
-                }
-                "corrupt gzip stream does not have a matching checksum" => {
-                    "gzip: invalid checksum".to_owned()
-                }
-                "corrupt deflate stream" => {
-                    // The original counts from the end of the member's header and up to the byte it failed at. Ours counts
-                    // from the first header, and the decoder may have taken some bytes more.
-                    let offset = self.consumed().saturating_sub(self.header_bytes);
-                    format!("flate: corrupt input before offset {offset}")
-                }
-                other => other.to_owned(),
-            }),
+            "corrupt gzip stream does not have a matching checksum" => "gzip: invalid checksum".to_owned(),
+            "corrupt deflate stream" => {
+                // The original counts from the end of the member's header and up to the byte it failed at. Ours counts
+                // from the first header, and the decoder may have taken some bytes more.
+                let offset = self.consumed().saturating_sub(self.header_bytes);
+                format!("flate: corrupt input before offset {offset}")
+            }
+            other => other.to_owned(),
         }
     }
 
@@ -94,6 +79,14 @@ impl<'a> Stream<'a> {
     fn consumed(&self) -> u64 {
         let packed = self.unpacked.get_ref().get_ref();
         packed.get_ref().offset - packed.buffer().len() as u64
+    }
+}
+
+/// Its errors are all `InvalidData`, with the original's words as their text.
+impl Read for Stream<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.unpacked.read(buffer);
+        read.map_err(|error| io::Error::new(ErrorKind::InvalidData, self.text(&error)))
     }
 }
 

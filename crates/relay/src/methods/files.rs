@@ -152,7 +152,8 @@ fn read(path: &str, max_bytes: i64) -> Outcome {
     // Whatever has taken its place meanwhile: opening and reading it does not wait for a peer.
     let file = file::open(path, Open::Foreign)
         .map_err(|errno| Failure::internal(go::path_error("open", path, &errno.into())))?;
-    let most = allowed.min(READ_BYTES_MAX);
+    // As in the original the limit is for the size that a file states; what it has may be more, but not without end.
+    let most = READ_BYTES_MAX;
     let mut bytes = Vec::with_capacity(usize::try_from(found.len()).unwrap_or(0));
     match File::from(file).take(most.saturating_add(1)).read_to_end(&mut bytes) {
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => {

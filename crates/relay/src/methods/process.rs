@@ -62,6 +62,8 @@ fn begin_spawn(params: SpawnParams<'_>, pending: Pending) -> Result<(), Failure>
     spawn.directory = Some(params.cwd.as_ref()).filter(|cwd| !cwd.is_empty()).map(PathBuf::from);
     spawn.stdio = Stdio::Pipes { stdin: true };
     spawn.on_taken = OnTaken::Replace;
+    // What children see in their environment is part of the contract.
+    spawn.marked = false;
     spawn.started_by = "relay".into();
     let own: Vec<(OsString, OsString)> =
         params.env.iter().map(|(name, value)| (name.as_ref().into(), value.as_ref().into())).collect();

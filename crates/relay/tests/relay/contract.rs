@@ -3,8 +3,6 @@
 //! Where the document is silent, a row follows what the original was seen to do. Where the original is known to be wrong
 //! (scrambled input, a branch left behind, options smuggled in by a name), a row says what is right, and that it does.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 mod child;
 mod envelope;
 mod extract;

@@ -1,5 +1,4 @@
 //! The daemon's modes and its life: how it starts, what it leaves, what outlives it.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod bridge;
 mod contest;
@@ -74,6 +73,14 @@ pub(crate) fn assert_silent(output: &Output) {
 
 pub(crate) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
+}
+
+/// A shell in the environment of `command`; `$0` is the program.
+pub(crate) fn in_shell(relay: &Relay, script: &str, command: &Command) -> Command {
+    let mut sh = Command::new("/bin/sh");
+    sh.args(["-c", script]).arg(relay.binary()).current_dir(relay.dir());
+    sh.envs(command.get_envs().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned()))));
+    sh
 }
 
 /// What `call` returned, without `"result":`.

@@ -1,5 +1,4 @@
 //! Many clients, many processes, and clients that misbehave: nobody waits for them, and memory stays bounded.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use crate::lifecycle::{Gate, base64, spawn_sh};
 use outpost_sys::procfs;

@@ -1,7 +1,6 @@
 //! A client behind a real ssh: sshd runs the bridge, and the connection breaks.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use crate::lifecycle::{Follower, Gate, PATIENCE, ends, feed, spawn_sh, until};
+use crate::lifecycle::{Follower, Gate, ends, feed, spawn_sh, until};
 use outpost_sys::pidfd;
 use outpost_testkit::{Relay, RelayClient};
 use std::fs;
@@ -219,5 +218,4 @@ fn a_daemon_started_over_ssh_does_not_hold_the_session() {
     assert_eq!(String::from_utf8(output.stdout).unwrap(), banner);
     let (_ssh, mut client) = sshd.client(&relay);
     assert_eq!(client.call("server.ping", ""), r#""result":{"pong":true}"#);
-    assert!(PATIENCE.as_secs() > 0);
 }
