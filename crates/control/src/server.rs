@@ -60,7 +60,7 @@ async fn serve_connection<P: Program>(stream: UnixStream, context: Arc<Context<P
         Ok(uid) if uid == outpost_sys::limits::effective_uid() || uid == 0 => {}
         other => return tracing::warn!(?other, "a stranger on the control socket was turned away"),
     }
-    let (reader, writer) = stream.into_split();
+    let Ok((reader, writer)) = outpost_wire::split(stream) else { return };
     let (outbox, writing) = Outbox::new(writer);
     let writing = tokio::spawn(writing);
     let mut lines = Lines::new(reader, LINE_BYTES_MAX);

@@ -80,7 +80,7 @@ pub(crate) async fn serve(stream: UnixStream, relay: Arc<Relay>) {
     }
     relay.metrics.connected();
     tracing::debug!("[Server] New connection from: @");
-    let (reader, writer) = stream.into_split();
+    let Ok((reader, writer)) = outpost_wire::split(stream) else { return };
     let (outbox, writing) = Outbox::new(writer);
     let writing = tokio::spawn(writing);
     let connection = Arc::new(Connection {
@@ -106,7 +106,7 @@ pub(crate) async fn serve(stream: UnixStream, relay: Arc<Relay>) {
 }
 
 impl Connection {
-    async fn read(self: &Arc<Connection>, lines: &mut Lines<tokio::net::unix::OwnedReadHalf>) {
+    async fn read(self: &Arc<Connection>, lines: &mut Lines) {
         let mut replies = Vec::new();
         let mut in_a_row = 0;
         loop {
@@ -187,9 +187,9 @@ impl Connection {
 
     /// The peer says nothing more. It may still listen: what it asked for is answered, and processes it follows are
     /// streamed to their ends.
-    async fn linger(&self, lines: &Lines<tokio::net::unix::OwnedReadHalf>) {
+    async fn linger(&self, lines: &Lines) {
         let gone = async {
-            while !outpost_sys::message::peer_is_gone(lines.reader().as_ref()) {
+            while !lines.reader().peer_is_gone() {
                 tokio::time::sleep(PEER_LOOK).await;
             }
         };

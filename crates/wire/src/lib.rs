@@ -5,6 +5,8 @@
 pub mod base64;
 mod lines;
 mod outbox;
+mod socket;
 
 pub use lines::{Line, Lines};
 pub use outbox::{Closed, Outbox};
+pub use socket::{ReadHalf, WriteHalf, split};

@@ -1,7 +1,7 @@
 //! Lines of bytes with a limit.
 
+use crate::socket::ReadHalf;
 use memchr::memchr;
-use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// Read at a time.
 const CHUNK_BYTES: usize = 16 * 1024;
@@ -22,8 +22,8 @@ pub enum Line<'a> {
 }
 
 /// Splits what a peer sends into lines of less than `limit` bytes.
-pub struct Lines<R> {
-    reader: R,
+pub struct Lines {
+    reader: ReadHalf,
     buffer: Vec<u8>,
     /// Bytes of the buffer that belong to lines already returned.
     taken: usize,
@@ -32,12 +32,12 @@ pub struct Lines<R> {
     limit: usize,
 }
 
-impl<R: AsyncRead + Unpin> Lines<R> {
-    pub fn new(reader: R, limit: usize) -> Lines<R> {
+impl Lines {
+    pub fn new(reader: ReadHalf, limit: usize) -> Lines {
         Lines { reader, buffer: Vec::new(), taken: 0, searched: 0, limit }
     }
 
-    pub fn reader(&self) -> &R {
+    pub fn reader(&self) -> &ReadHalf {
         &self.reader
     }
 
@@ -77,22 +77,28 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         self.buffer.reserve(self.buffer.len().clamp(CHUNK_BYTES, CHUNK_BYTES_MAX));
         tokio::select! {
             biased;
-            read = self.reader.read_buf(&mut self.buffer) => return read,
+            read = self.reader.read(&mut self.buffer) => return read,
             () = std::future::ready(()) => {}
         }
         if self.buffer.is_empty() && self.buffer.capacity() > KEPT_BYTES {
             self.buffer = Vec::with_capacity(CHUNK_BYTES);
         }
-        self.reader.read_buf(&mut self.buffer).await
+        self.reader.read(&mut self.buffer).await
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::UnixStream;
 
     async fn all(input: &[u8], limit: usize) -> Vec<String> {
-        let mut lines = Lines::new(input, limit);
+        let (mut peer, ours) = UnixStream::pair().unwrap();
+        let input = input.to_vec();
+        // The peer may be closed before it has read or written everything.
+        tokio::spawn(async move { peer.write_all(&input).await });
+        let mut lines = Lines::new(crate::split(ours).unwrap().0, limit);
         let mut seen = Vec::new();
         loop {
             let line = lines.next().await.unwrap();

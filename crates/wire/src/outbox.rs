@@ -1,8 +1,8 @@
 //! The bounded way out of a connection: whole messages, in order, through one buffer that everybody appends to.
 
+use crate::socket::WriteHalf;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::Notify;
 
 /// Who has something to say waits while more than this waits for the peer. One message may go beyond.
@@ -28,7 +28,7 @@ struct State {
 }
 
 struct Shared {
-    socket: OwnedWriteHalf,
+    socket: WriteHalf,
     state: Mutex<State>,
     /// There is something for the writing task.
     more: Notify,
@@ -46,7 +46,7 @@ pub struct Outbox {
 impl Outbox {
     /// An outbox, and the task that writes what the socket had no room for. The task ends when the peer is gone or
     /// somebody closes the outbox.
-    pub fn new(socket: OwnedWriteHalf) -> (Outbox, impl Future<Output = ()> + Send) {
+    pub fn new(socket: WriteHalf) -> (Outbox, impl Future<Output = ()> + Send) {
         let shared = Arc::new(Shared {
             socket,
             state: Mutex::default(),
@@ -136,8 +136,8 @@ impl Shared {
         let mut done = 0;
         while let Some(rest) = state.waiting.get(done..).filter(|rest| !rest.is_empty()) {
             match self.socket.try_write(rest) {
-                Ok(written) => done += written,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Ok(Some(written)) => done += written,
+                Ok(None) => {
                     state.waiting.drain(..done);
                     state.writing = true;
                     self.more.notify_one();
@@ -156,6 +156,7 @@ impl Shared {
     fn close(&self, state: &mut State) {
         state.closed = true;
         state.waiting = Vec::new();
+        self.socket.close();
         self.more.notify_one();
         self.room.notify_waiters();
         self.closed.notify_waiters();
@@ -206,15 +207,15 @@ async fn write_out(shared: Arc<Shared>) {
 }
 
 async fn write_all(shared: &Shared, mut bytes: &[u8]) -> io::Result<()> {
+    let room = shared.socket.watch()?;
     while !bytes.is_empty() {
         tokio::select! {
-            ready = shared.socket.writable() => ready?,
+            ready = room.wait() => ready?,
             () = shared.closed.notified() => return Err(io::ErrorKind::BrokenPipe.into()),
         }
-        match shared.socket.try_write(bytes) {
-            Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
+        match shared.socket.try_write(bytes)? {
+            Some(written) => bytes = bytes.get(written..).unwrap_or_default(),
+            None => room.used_up().await?,
         }
     }
     Ok(())
@@ -234,7 +235,7 @@ mod tests {
     #[tokio::test]
     async fn everything_arrives_in_order_though_the_peer_is_slow() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let (_reader, writer) = ours.into_split();
+        let (_reader, writer) = crate::split(ours).unwrap();
         let (outbox, writing) = Outbox::new(writer);
         tokio::spawn(writing);
         let sender = outbox.clone();
@@ -256,7 +257,7 @@ mod tests {
     #[tokio::test]
     async fn a_peer_that_takes_nothing_costs_one_bounded_buffer() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let (_reader, writer) = ours.into_split();
+        let (_reader, writer) = crate::split(ours).unwrap();
         let (outbox, writing) = Outbox::new(writer);
         let writing = tokio::spawn(writing);
         let message = vec![b'x'; 64 * 1024];
@@ -278,7 +279,7 @@ mod tests {
     #[tokio::test]
     async fn closing_wakes_those_who_wait_for_room() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
-        let (_reader, writer) = ours.into_split();
+        let (_reader, writer) = crate::split(ours).unwrap();
         let (outbox, writing) = Outbox::new(writer);
         let writing = tokio::spawn(writing);
         let sender = outbox.clone();

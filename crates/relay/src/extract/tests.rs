@@ -180,9 +180,7 @@ fn a_file_twice_is_the_second_one_and_counts_twice() {
 fn an_archive_without_entries_or_without_an_end_mark_is_complete() {
     let scene = Scene::new();
     let one = file("f", "1");
-    for (bytes, count) in
-        [(vec![], 0), (tar(&[]), 0), (vec![0; 512], 0), (one.clone(), 1), (one[..513].to_vec(), 1)]
-    {
+    for (bytes, count) in [(vec![], 0), (tar(&[]), 0), (vec![0; 512], 0), (one, 1)] {
         assert_eq!(scene.extract(&gzip(&bytes)), success(count), "{} bytes", bytes.len());
     }
 }

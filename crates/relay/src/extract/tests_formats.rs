@@ -1,4 +1,4 @@
-//! The formats: long names in every dialect, old tars, sparse files, gzip members; and everything cut short or damaged.
+//! The formats: long names in every dialect, old tars, gzip members; and everything cut short or damaged.
 
 use super::*;
 
@@ -57,10 +57,6 @@ fn a_long_name_is_checked_like_a_short_one() {
     assert_eq!(scene.extract(&archive(&gnu)), failure(0, format!("unsafe path in archive: {out}")));
     let by_pax = [pax(&[("path", &out)]), file("fine", "1")];
     assert_eq!(scene.extract(&archive(&by_pax)), failure(0, format!("unsafe path in archive: {out}")));
-    let sparse = [("GNU.sparse.name", "../x"), ("GNU.sparse.major", "0"), ("GNU.sparse.minor", "1")];
-    let map = [("GNU.sparse.numblocks", "0"), ("GNU.sparse.realsize", "0")];
-    let by_map = [pax(&[sparse.as_slice(), &map].concat()), file("fine", "")];
-    assert_eq!(scene.extract(&archive(&by_map)), failure(0, "unsafe path in archive: ../x"));
     let both = [pax(&[("path", "../x")]), entry(b'L', b"l", b"fine\0"), file("../y", "1")];
     assert_eq!(scene.extract(&archive(&both)), success(1), "the name that counts is what is checked");
 }
@@ -73,89 +69,49 @@ fn a_global_header_is_an_entry_of_its_own_as_in_the_original() {
 }
 
 #[test]
-fn a_size_in_records_counts() {
+fn an_entry_whose_size_readers_disagree_on_is_refused() {
     let scene = Scene::new();
-    let mut header = tar::Header::new_ustar();
-    header.set_path("f").unwrap();
-    header.set_size(0);
-    let bytes = archive(&[pax(&[("size", "3")]), sealed(header, b"abc"), file("g", "2")]);
-    assert_eq!(scene.extract(&bytes), success(2));
+    let cases = [
+        [pax(&[("size", "3")]), file("f", "")],
+        [pax(&[("size", "0")]), file("f", "abc")],
+        [pax(&[]), entry(b'5', b"d", b"abc")],
+        [pax(&[]), entry(0, b"d/", b"abc")],
+    ];
+    for entries in cases {
+        let bytes = archive(&[file("first", "1"), entries.concat(), file("after", "2")]);
+        assert_eq!(scene.extract(&bytes), failure(1, "gzip: archive/tar: invalid tar header"));
+    }
+    let same = archive(&[pax(&[("size", "3"), ("mtime", "1.5")]), file("f", "abc"), file("g", "2")]);
+    assert_eq!(scene.extract(&same), success(2));
     assert_eq!(scene.found(), [".synced 600", "f 600 abc", "g 600 2"]);
 }
 
 #[test]
-fn old_tars_and_signed_checksums_are_read() {
-    let old = |name: &[u8], content: &[u8], signed: bool| {
+fn old_tars_are_read() {
+    let old = |name: &[u8], content: &[u8]| {
         let mut header = tar::Header::new_old();
         header.as_old_mut().name[..name.len()].copy_from_slice(name);
         header.set_size(content.len() as u64);
-        let mut bytes = sealed(header, content);
-        if signed {
-            let sum = |byte: u8| i64::from(byte.cast_signed());
-            let head = bytes[..148].iter().chain(b"        ").chain(&bytes[156..512]).map(|&byte| sum(byte));
-            let sum = format!("{:06o}\0 ", head.sum::<i64>());
-            bytes[148..156].copy_from_slice(sum.as_bytes());
-        }
-        bytes
+        sealed(header, content)
     };
     let scene = Scene::new();
-    let bytes = [old(b"d/", b"", false), old(b"d/f", b"1", false), old("d/é".as_bytes(), b"2", true)];
+    let bytes = [old(b"d/", b""), old(b"d/f", b"1"), old("d/é".as_bytes(), b"2")];
     assert_eq!(scene.extract(&archive(&bytes)), success(2));
     assert_eq!(scene.found(), [".synced 600", "d/ 700", "d/f 600 1", "d/é 600 2"]);
 }
 
 #[test]
-fn sparse_files_of_all_three_forms_unpack_with_their_holes() {
-    let content = format!("\0\0\0ab{}cd\0", "\0".repeat(5));
-    let sizes = [("GNU.sparse.name", "holes"), ("GNU.sparse.size", "13")];
-    let first = pax(&[
-        sizes.as_slice(),
-        &[("GNU.sparse.numblocks", "2"), ("GNU.sparse.offset", "3"), ("GNU.sparse.numbytes", "2")],
-        &[("GNU.sparse.offset", "10"), ("GNU.sparse.numbytes", "2")],
-    ]
-    .concat());
-    let second =
-        pax(&[sizes.as_slice(), &[("GNU.sparse.numblocks", "2"), ("GNU.sparse.map", "3,2,10,2")]].concat());
-    let third = pax(&[
-        ("GNU.sparse.major", "1"),
-        ("GNU.sparse.minor", "0"),
-        ("GNU.sparse.name", "holes"),
-        ("GNU.sparse.realsize", "13"),
-    ]);
-    let mapped = [format!("{:\0<512}", "2\n3\n2\n10\n2\n"), "abcd".to_owned()].concat();
-    for (header, stored) in [(first, "abcd"), (second, "abcd"), (third, mapped.as_str())] {
-        let scene = Scene::new();
-        let bytes = archive(&[header, file("GNUSparseFile.1/holes", stored), file("after", "1")]);
-        assert_eq!(scene.extract(&bytes), success(2));
-        assert_eq!(
-            scene.found(),
-            [".synced 600".to_owned(), "after 600 1".to_owned(), format!("holes 600 {content}")]
-        );
-    }
-}
-
-#[test]
-fn a_hole_counts_as_what_it_reads_as_and_a_map_must_fit_its_content() {
-    let sparse = |size: &str, map: &str, stored: &str| {
-        let count = map.split(',').count() / 2;
-        let header = [
-            ("GNU.sparse.size", size),
-            ("GNU.sparse.numblocks", &count.to_string()),
-            ("GNU.sparse.map", map),
-        ];
-        archive(&[pax(&header), file("f", stored)])
-    };
-    let scene = Scene::new();
-    let cases = [
-        (sparse("9223372036854775807", "9223372036854775806,1", "x"), "extraction size limit exceeded"),
-        (sparse("9223372036854775807", "0,1", "x"), "extraction size limit exceeded"),
-        (sparse("10", "0,1,5,5", "x"), "archive/tar: sparse file references non-existent data"),
-        (sparse("10", "0,1", "xy"), "archive/tar: sparse file contains unreferenced data"),
-        (sparse("10", "0,11", "x"), "gzip: archive/tar: invalid tar header"),
-        (sparse("-1", "0,1", "x"), "gzip: archive/tar: invalid tar header"),
+fn a_sparse_file_is_refused_and_not_unpacked_without_its_holes() {
+    let forms: [&[(&str, &str)]; 3] = [
+        &[("GNU.sparse.size", "13"), ("GNU.sparse.offset", "3"), ("GNU.sparse.numbytes", "2")],
+        &[("GNU.sparse.numblocks", "1"), ("GNU.sparse.map", "3,2")],
+        &[("GNU.sparse.major", "1"), ("GNU.sparse.minor", "0"), ("GNU.sparse.name", "../holes")],
     ];
-    for (bytes, text) in cases {
-        assert_eq!(scene.extract(&bytes), failure(0, text));
+    for records in forms {
+        let scene = Scene::new();
+        let bytes = archive(&[file("first", "1"), pax(records), file("GNUSparseFile.1/holes", "ab")]);
+        assert_eq!(scene.extract(&bytes), failure(1, "gzip: archive/tar: invalid tar header"));
+        assert_eq!(scene.found(), ["first 600 1"]);
     }
 }
 
@@ -220,6 +176,7 @@ fn a_stream_that_is_cut_or_damaged_says_where() {
     assert!(found.starts_with("gzip: flate: corrupt input before offset "), "{found}");
     assert_eq!(scene.extract(&gzip(&file("a", "12345")[..514])), failure(0, "unexpected EOF"));
     assert_eq!(scene.extract(&gzip(&file("a", "1")[..300])), failure(0, "gzip: unexpected EOF"));
+    assert_eq!(scene.extract(&gzip(&file("a", "1")[..513])), failure(1, "gzip: unexpected EOF"));
 }
 
 #[test]
@@ -234,17 +191,12 @@ fn headers_that_are_not_valid_are_refused() {
         let bytes = if seal { sealed(header, b"1") } else { [header.as_bytes(), &[0; 512][..]].concat() };
         archive(&[bytes])
     };
-    let mut after_zeros = vec![0; 512];
-    after_zeros.extend(file("f", "1"));
     let records = |bytes: &[u8]| archive(&[entry(b'x', b"x", bytes), file("f", "1")]);
     let cases = [
         gzip(&[1; 512]),
         changed(0, b'g', false),
-        changed(100, b'x', true),
-        changed(124, 0xff, true),
         changed(124, b'9', true),
-        changed(329, b'-', true),
-        gzip(&after_zeros),
+        changed(124, 0, true),
         records(b"x"),
         records(b"99 path=f\n"),
         records(&record("path", "\0f")),
@@ -255,7 +207,7 @@ fn headers_that_are_not_valid_are_refused() {
         assert_eq!(scene.extract(bytes), failure(0, "gzip: archive/tar: invalid tar header"), "case {at}");
     }
     assert_eq!(
-        scene.extract(&changed(329, b'7', true)),
+        scene.extract(&changed(124, b' ', true)),
         success(1),
         "the changes themselves are not what is wrong"
     );
