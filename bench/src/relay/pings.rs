@@ -8,6 +8,7 @@ use outpost_sys::epoll::{Epoll, Interest};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 const PIPELINED: usize = 200_000;
 const ROUNDS: usize = 5;
@@ -15,6 +16,8 @@ const ROUNDS_QUICK: usize = 3;
 const SERIAL: usize = 20_000;
 /// Ours and the echo's take turns, so that both see the same machine.
 const SERIAL_TURN: usize = 500;
+const CLIENT_CPU: u32 = 0;
+const OTHER_CPU: u32 = 1;
 
 pub(crate) fn measure(table: &mut Table, binary: &Path, quick: bool) -> Result<()> {
     let relay = Relay::start(binary)?;
@@ -23,13 +26,25 @@ pub(crate) fn measure(table: &mut Table, binary: &Path, quick: bool) -> Result<(
         let ((), time) = timed(|| pipelined(&relay))?;
         rate.push(PIPELINED as f64 / time.as_secs_f64());
     }
-    let (ours, echo) = serial(&relay, if quick { SERIAL / 4 } else { SERIAL })?;
     table.at_least("relay: pings, pipelined", rate.median(), "/s", RELAY_PINGS_MIN);
-    table.info("relay: bare echo, one after the other, median", echo.median(), "us");
-    table.info("relay: ping, one after the other, median", ours.median(), "us");
-    let ratio = ours.median() / echo.median();
-    table.at_most("relay: ping / bare echo", ratio, "x", RELAY_PING_RATIO_MAX);
-    Ok(())
+    // Where the scheduler puts the two ends decides more than what they do, so both are put somewhere.
+    for (server, place) in [(CLIENT_CPU, "one CPU"), (OTHER_CPU, "two CPUs")] {
+        let (ours, echo) = serial(&relay, server, if quick { SERIAL / 4 } else { SERIAL })?;
+        table.info(&format!("relay: bare echo, {place}, median"), echo.median(), "us");
+        table.info(&format!("relay: ping, {place}, median"), ours.median(), "us");
+        let ratio = ours.median() / echo.median();
+        table.at_most(&format!("relay: ping / bare echo, {place}"), ratio, "x", RELAY_PING_RATIO_MAX);
+    }
+    pin(std::process::id(), &format!("{CLIENT_CPU},{OTHER_CPU}"))
+}
+
+/// Ties all threads of a process to CPUs.
+fn pin(pid: u32, cpus: &str) -> Result<()> {
+    let pinned = Command::new("taskset")
+        .args(["-a", "-c", "-p", cpus, &pid.to_string()])
+        .stdout(Stdio::null())
+        .status()?;
+    if pinned.success() { Ok(()) } else { Err("taskset failed".into()) }
 }
 
 fn pipelined(relay: &Relay) -> Result<()> {
@@ -51,10 +66,14 @@ fn pipelined(relay: &Relay) -> Result<()> {
     Ok(())
 }
 
-fn serial(relay: &Relay, rounds: usize) -> Result<(Samples, Samples)> {
+fn serial(relay: &Relay, server_cpu: u32, rounds: usize) -> Result<(Samples, Samples)> {
     let mut client = relay.connect()?;
     let request = client.request("server.ping", "{}");
-    let mut echo = start_echo(relay)?;
+    let (mut echo, echo_pid) = start_echo(relay)?;
+    pin(std::process::id(), &CLIENT_CPU.to_string())?;
+    for pid in [echo_pid, relay.status()?.worker_pid] {
+        pin(pid, &server_cpu.to_string())?;
+    }
     let (mut ours, mut theirs) = (Samples::default(), Samples::default());
     let mut buffer = vec![0; 4096];
     for _ in 0..rounds / SERIAL_TURN {
@@ -75,14 +94,15 @@ fn serial(relay: &Relay, rounds: usize) -> Result<(Samples, Samples)> {
 }
 
 /// The floor: a process of its own that waits with epoll, reads, and writes as many bytes as a pong has.
-fn start_echo(relay: &Relay) -> Result<UnixStream> {
+fn start_echo(relay: &Relay) -> Result<(UnixStream, u32)> {
     let socket = relay.dir.path().join("echo.sock");
+    let _none_before = std::fs::remove_file(&socket);
     let listener = UnixListener::bind(&socket)?;
-    std::process::Command::new(std::env::current_exe()?)
+    let echo = Command::new(std::env::current_exe()?)
         .arg("echo")
         .stdin(std::os::fd::OwnedFd::from(listener))
         .spawn()?;
-    Ok(UnixStream::connect(&socket)?)
+    Ok((UnixStream::connect(&socket)?, echo.id()))
 }
 
 /// The other end: ends with its client.

@@ -360,10 +360,14 @@ impl Engine {
 
     async fn spawn_whole(&self, spawn: Spawn) -> Result<Process> {
         let shared = self.shared.clone();
-        let prepared = tokio::task::spawn_blocking(move || starting::prepare(&shared, &spawn));
-        let (child, answer) = prepared.await.map_err(|_| Error::Stopped)??;
-        let process = child.process.clone();
-        self.shared.command(Command::Start { child: Box::new(child) }).await?;
+        // Asked for from the thread that prepared it: each thread in between costs a wake-up.
+        let ask = move || {
+            let (child, answer) = starting::prepare(&shared, &spawn)?;
+            let process = child.process.clone();
+            shared.command_blocking(Command::Start { child: Box::new(child) });
+            Ok::<_, Error>((process, answer))
+        };
+        let (process, answer) = tokio::task::spawn_blocking(ask).await.map_err(|_| Error::Stopped)??;
         answer.await.map_err(|_| Error::Stopped)??;
         Ok(process)
     }

@@ -15,9 +15,9 @@ use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// What the requests under way on one connection may weigh together; who sends more waits.
-const WEIGHT_MAX: u32 = 16 * 1024 * 1024;
+const WEIGHT_MAX: u32 = 8 * 1024 * 1024;
 /// A request weighs its bytes, and never less than this: so there are at most 1,024 of them.
-const WEIGHT_MIN: u32 = 16 * 1024;
+const WEIGHT_MIN: u32 = 8 * 1024;
 /// Files that are read and sent at once to one client; a large one counts as all of them.
 pub(crate) const READS_MAX: u32 = 4;
 /// Replies that are ready together are sent together, up to about this much.
@@ -92,12 +92,17 @@ pub(crate) async fn serve(stream: UnixStream, relay: Arc<Relay>) {
         weight: Arc::new(Semaphore::new(WEIGHT_MAX as usize)),
         strangers: AtomicU32::new(0),
     });
-    let mut lines = Lines::new(reader, LINE_BYTES);
+    // A task of its own, so that a request wakes nothing but what reads it.
+    let mut reading = {
+        let connection = connection.clone();
+        tokio::spawn(async move { connection.read(Lines::new(reader, LINE_BYTES)).await })
+    };
     tokio::select! {
-        () = connection.read(&mut lines) => {}
+        _ended = &mut reading => {}
         () = outbox.closed() => {}
         () = relay.closing() => {}
     }
+    reading.abort();
     outbox.close();
     connection.followers.end_all();
     let _ended = writing.await;
@@ -106,7 +111,7 @@ pub(crate) async fn serve(stream: UnixStream, relay: Arc<Relay>) {
 }
 
 impl Connection {
-    async fn read(self: &Arc<Connection>, lines: &mut Lines) {
+    async fn read(self: &Arc<Connection>, mut lines: Lines) {
         let mut replies = Vec::new();
         let mut in_a_row = 0;
         loop {
@@ -115,7 +120,7 @@ impl Connection {
                 // The original serves a last line without its newline, too.
                 Ok(Line::Cut(line)) => (line, true),
                 Ok(Line::TooLong) => break,
-                Ok(Line::End) => return self.linger(lines).await,
+                Ok(Line::End) => return self.linger(&lines).await,
                 Err(_) => return,
             };
             // Lines end as the original's reader has it: with or without a carriage return.
@@ -134,7 +139,7 @@ impl Connection {
                 return;
             }
             if last {
-                return self.linger(lines).await;
+                return self.linger(&lines).await;
             }
             in_a_row += 1;
             if in_a_row >= IN_A_ROW_MAX {

@@ -81,14 +81,6 @@ pub fn peer_is_gone(socket: impl AsFd) -> bool {
     looked.is_ok() && entries.iter().any(|entry| entry.revents().intersects(PollFlags::HUP | PollFlags::ERR))
 }
 
-/// Reads from a stream socket what there is, as far as `buffer` has room. `EAGAIN` when that is nothing.
-pub fn read_into(socket: impl AsFd, buffer: &mut Vec<u8>) -> Result<usize> {
-    retry(|| {
-        fault::gate()?;
-        rustix::io::read(&socket, rustix::buffer::spare_capacity(buffer))
-    })
-}
-
 /// Writes to a stream socket what it takes, without waiting. `EAGAIN` when that is nothing.
 pub fn write_some(socket: impl AsFd, bytes: &[u8]) -> Result<usize> {
     retry(|| {

@@ -75,12 +75,12 @@ impl Lines {
     async fn read_more(&mut self) -> std::io::Result<usize> {
         // A long line is read in ever larger pieces.
         self.buffer.reserve(self.buffer.len().clamp(CHUNK_BYTES, CHUNK_BYTES_MAX));
-        tokio::select! {
-            biased;
-            read = self.reader.read(&mut self.buffer) => return read,
-            () = std::future::ready(()) => {}
-        }
         if self.buffer.is_empty() && self.buffer.capacity() > KEPT_BYTES {
+            tokio::select! {
+                biased;
+                read = self.reader.read(&mut self.buffer) => return read,
+                () = std::future::ready(()) => {}
+            }
             self.buffer = Vec::with_capacity(CHUNK_BYTES);
         }
         self.reader.read(&mut self.buffer).await

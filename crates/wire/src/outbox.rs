@@ -59,26 +59,38 @@ impl Outbox {
 
     /// Lets `write` append messages as soon as there is room for more. They are sent at once if the socket takes them.
     pub async fn send(&self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), Closed> {
+        // Nearly always there is room, and nobody has to wait.
+        let mut write = match self.try_send(write) {
+            Ok(sent) => return sent,
+            Err(write) => write,
+        };
         loop {
             let room = self.shared.room.notified();
             tokio::pin!(room);
             // Registered before we look, so that no notice can be missed between looking and waiting.
             room.as_mut().enable();
-            {
-                let mut state = self.shared.state();
-                if state.closed {
-                    return Err(Closed);
-                }
-                if state.waiting.len() < WAITING_BYTES {
-                    if state.waiting.capacity() == 0 {
-                        state.waiting = from_pool();
-                    }
-                    write(&mut state.waiting);
-                    return self.shared.flush(&mut state);
-                }
-            }
+            write = match self.try_send(write) {
+                Ok(sent) => return sent,
+                Err(write) => write,
+            };
             room.await;
         }
+    }
+
+    /// Gives `write` back when there is no room.
+    fn try_send<W: FnOnce(&mut Vec<u8>)>(&self, write: W) -> Result<Result<(), Closed>, W> {
+        let mut state = self.shared.state();
+        if state.closed {
+            return Ok(Err(Closed));
+        }
+        if state.waiting.len() >= WAITING_BYTES {
+            return Err(write);
+        }
+        if state.waiting.capacity() == 0 {
+            state.waiting = from_pool();
+        }
+        write(&mut state.waiting);
+        Ok(self.shared.flush(&mut state))
     }
 
     /// Whether everything that was sent has been taken by the socket.
@@ -207,16 +219,13 @@ async fn write_out(shared: Arc<Shared>) {
 }
 
 async fn write_all(shared: &Shared, mut bytes: &[u8]) -> io::Result<()> {
-    let room = shared.socket.watch()?;
+    let mut room = shared.socket.watch()?;
     while !bytes.is_empty() {
-        tokio::select! {
-            ready = room.wait() => ready?,
+        let written = tokio::select! {
+            written = room.write(bytes) => written?,
             () = shared.closed.notified() => return Err(io::ErrorKind::BrokenPipe.into()),
-        }
-        match shared.socket.try_write(bytes)? {
-            Some(written) => bytes = bytes.get(written..).unwrap_or_default(),
-            None => room.used_up().await?,
-        }
+        };
+        bytes = bytes.get(written..).unwrap_or_default();
     }
     Ok(())
 }

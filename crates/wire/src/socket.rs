@@ -6,51 +6,37 @@ use std::io;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as StdStream;
-use std::sync::Arc;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+use tokio::net::unix::pipe::{Receiver, Sender};
 
-/// What the peer says.
+/// What the peer says. The runtime's end of a pipe is what it has for descriptors that are only read.
 pub struct ReadHalf {
-    watched: AsyncFd<Arc<StdStream>>,
+    watched: Receiver,
 }
 
 /// What we say.
 pub struct WriteHalf {
-    stream: Arc<StdStream>,
+    stream: StdStream,
 }
 
 /// Takes a connection apart.
 pub fn split(stream: UnixStream) -> io::Result<(ReadHalf, WriteHalf)> {
-    let stream = Arc::new(stream.into_std()?);
-    let watched = AsyncFd::register_with_interest(stream.clone(), Interest::READABLE)?;
+    let stream = stream.into_std()?;
+    // One descriptor can be watched once only, and this one is written.
+    let watched = Receiver::from_owned_fd_unchecked(stream.as_fd().try_clone_to_owned()?)?;
     Ok((ReadHalf { watched }, WriteHalf { stream }))
 }
 
 impl ReadHalf {
     /// Appends what there is, as far as the buffer has room; 0 at the end. Safe to cancel.
     pub async fn read(&mut self, buffer: &mut Vec<u8>) -> io::Result<usize> {
-        loop {
-            let mut ready = self.watched.readable().await?;
-            let room = buffer.capacity() - buffer.len();
-            match ready.try_io(|stream| Ok(message::read_into(stream.get_ref(), buffer)?)) {
-                Ok(Ok(read)) => {
-                    if read < room {
-                        // All there was; asking again would only tell us so.
-                        ready.clear_ready();
-                    }
-                    return Ok(read);
-                }
-                Ok(Err(error)) => return Err(error),
-                Err(_would_block) => {}
-            }
-        }
+        self.watched.read_buf(buffer).await
     }
 
     /// Whether nobody is at the other end any more, neither to write nor to read.
     pub fn peer_is_gone(&self) -> bool {
-        message::peer_is_gone(self.watched.get_ref())
+        message::peer_is_gone(&self.watched)
     }
 }
 
@@ -66,9 +52,7 @@ impl WriteHalf {
 
     /// Watches the socket for room, as long as what is returned lives.
     pub(crate) fn watch(&self) -> io::Result<Room> {
-        // One descriptor can be watched once only.
-        let copy = self.stream.as_fd().try_clone_to_owned()?;
-        Ok(Room { watched: AsyncFd::register_with_interest(copy, Interest::WRITABLE)? })
+        Ok(Room { watched: Sender::from_owned_fd_unchecked(self.stream.as_fd().try_clone_to_owned()?)? })
     }
 
     pub(crate) fn close(&self) {
@@ -77,18 +61,12 @@ impl WriteHalf {
 }
 
 pub(crate) struct Room {
-    watched: AsyncFd<std::os::fd::OwnedFd>,
+    watched: Sender,
 }
 
 impl Room {
-    /// Waits until the socket may take more than it did.
-    pub(crate) async fn wait(&self) -> io::Result<()> {
-        self.watched.writable().await.map(|_| ())
-    }
-
-    /// The socket was full.
-    pub(crate) async fn used_up(&self) -> io::Result<()> {
-        self.watched.writable().await?.clear_ready();
-        Ok(())
+    /// Waits until the socket takes some of it, and says how much.
+    pub(crate) async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.watched.write(bytes).await
     }
 }
