@@ -55,6 +55,20 @@ impl Pending {
         let _peer_gone = self.connection.outbox.send(|out| self.append_reply(out, &outcome)).await;
     }
 
+    /// Answers with what `method` says, which runs on a thread that may wait when it is its turn.
+    pub(crate) fn run_in_turn(
+        self,
+        turns: Arc<Semaphore>,
+        method: impl FnOnce() -> Outcome + Send + 'static,
+    ) {
+        tokio::spawn(async move {
+            let turn = turns.acquire_owned().await;
+            let outcome = tokio::task::spawn_blocking(method).await;
+            drop(turn);
+            self.reply(outcome.unwrap_or_else(|error| Err(Failure::internal(error.to_string())))).await;
+        });
+    }
+
     pub(crate) fn append_reply(&self, out: &mut Vec<u8>, outcome: &Outcome) {
         append_reply(out, &self.id, outcome);
         self.connection.relay.metrics.answered(self.namespace, self.since.elapsed());

@@ -32,12 +32,16 @@ pub fn path_error(operation: &str, path: &str, error: &io::Error) -> String {
 
 /// The name of this machine's architecture.
 pub(crate) fn architecture() -> &'static str {
+    let little = cfg!(target_endian = "little");
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
-        "aarch64" => "arm64",
         "x86" => "386",
+        "aarch64" => "arm64",
+        "loongarch64" => "loong64",
+        "powerpc64" if little => "ppc64le",
         "powerpc64" => "ppc64",
-        other => other,
+        // arm, riscv64, s390x, …
+        same => same,
     }
 }
 
@@ -200,6 +204,8 @@ mod tests {
             ("/", "n", "/n"),
             ("a/../..", "n", "../n"),
             ("/..", "n", "/n"),
+            ("/d/", "1.0", "/d/1.0"),
+            ("/d", "../x", "/x"),
         ];
         for (dir, name, expected) in cases {
             assert_eq!(join(dir.as_bytes(), name.as_bytes()), expected.as_bytes(), "{dir} {name}");

@@ -77,11 +77,11 @@ fn run_within(limits: &Limits, options: &Options, server_version: &str, out: &mu
     let mut facts = Facts { server_version, libc: platform::libc(), ..Facts::default() };
     // "cliPath (join(cli-dir, cli-version), "" if either flag is missing)"
     if !options.cli_dir.is_empty() && !options.cli_version.is_empty() {
-        facts.cli_path = names::join(&options.cli_dir, &options.cli_version);
+        facts.cli_path = text(go::join(options.cli_dir.as_bytes(), options.cli_version.as_bytes()));
         let installation = Installation {
             limits,
             options,
-            dir: PathBuf::from(names::clean(&options.cli_dir)),
+            dir: PathBuf::from(text(go::clean(options.cli_dir.as_bytes()))),
             path: PathBuf::from(&facts.cli_path),
         };
         if let Err(text) = installation.ensure(&mut facts, out) {
@@ -198,4 +198,9 @@ fn open_blob(path: &str) -> Result<File, (String, io::ErrorKind)> {
         return Err((format!("open {path}: not a regular file"), io::ErrorKind::InvalidInput));
     }
     Ok(blob)
+}
+
+/// A path made of texts is text.
+fn text(path: Vec<u8>) -> String {
+    String::from_utf8_lossy(&path).into_owned()
 }

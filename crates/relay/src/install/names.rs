@@ -1,4 +1,4 @@
-//! Names and paths: what a version may be called, which names are ours, and how the original joins a path.
+//! Names: what a version may be called, and which names are ours.
 
 /// A download on its way.
 pub(super) const BLOB: &str = ".blob-";
@@ -27,60 +27,9 @@ pub(super) fn check_version(version: &str) -> Result<(), String> {
     Err(format!("invalid --cli-version {}: {refused}", crate::go::quote(version)))
 }
 
-/// Two elements as one path, cleaned. Neither is empty.
-pub(super) fn join(dir: &str, name: &str) -> String {
-    clean(&format!("{dir}/{name}"))
-}
-
-/// The shortest path that means the same if no part of it is a symbolic link: the original works on the text alone.
-pub(super) fn clean(path: &str) -> String {
-    let rooted = path.starts_with('/');
-    let mut parts: Vec<&str> = Vec::new();
-    for part in path.split('/') {
-        match part {
-            "" | "." => {}
-            ".." => match parts.last() {
-                Some(&last) if last != ".." => {
-                    parts.pop();
-                }
-                // Nothing is above the root.
-                _ if rooted => {}
-                _ => parts.push(".."),
-            },
-            _ => parts.push(part),
-        }
-    }
-    match (rooted, parts.join("/")) {
-        (true, parts) => format!("/{parts}"),
-        (false, parts) if parts.is_empty() => ".".to_owned(),
-        (false, parts) => parts,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_are_cleaned_as_text() {
-        let cases = [
-            ("", "."),
-            ("/", "/"),
-            ("//a//b/", "/a/b"),
-            ("/a/./b/../c", "/a/c"),
-            ("/../a", "/a"),
-            ("a/..", "."),
-            ("a/../..", ".."),
-            ("../../a", "../../a"),
-            ("./a", "a"),
-        ];
-        for (path, cleaned) in cases {
-            assert_eq!(clean(path), cleaned, "{path}");
-        }
-        assert_eq!(join("/d/", "1.0"), "/d/1.0");
-        assert_eq!(join(".", "1.0"), "1.0");
-        assert_eq!(join("/d", "../x"), "/x");
-    }
 
     #[test]
     fn a_version_cannot_leave_its_directory_or_take_a_name_of_ours() {

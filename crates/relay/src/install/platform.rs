@@ -8,23 +8,6 @@ pub(super) const OS: &str = "linux";
 
 const LDD_LIMIT: Duration = Duration::from_secs(5);
 
-/// The architecture this program was built for.
-pub(super) fn arch() -> &'static str {
-    let little = cfg!(target_endian = "little");
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "x86" => "386",
-        "aarch64" => "arm64",
-        "loongarch64" => "loong64",
-        "powerpc64" if little => "ppc64le",
-        "powerpc64" => "ppc64",
-        "mips" if little => "mipsle",
-        "mips64" if little => "mips64le",
-        // arm, riscv64, s390x, …
-        same => same,
-    }
-}
-
 /// The host's C library, whatever ours is.
 pub(super) fn libc() -> &'static str {
     let ldd = std::env::var_os("PATH").and_then(|path| find("ldd", std::env::split_paths(&path)));
@@ -102,16 +85,5 @@ mod tests {
         let dirs = || [PathBuf::new(), PathBuf::from("."), dir.path().to_owned()].into_iter();
         assert_eq!(find("plain", dirs()), None);
         assert_eq!(find("program", dirs()), Some(program));
-    }
-
-    #[test]
-    fn the_architecture_has_the_originals_name() {
-        let expected = match std::process::Command::new("uname").arg("-m").output().unwrap().stdout.as_slice()
-        {
-            b"x86_64\n" => "amd64",
-            b"aarch64\n" => "arm64",
-            _ => return println!("not checked: no expectation for this machine"),
-        };
-        assert_eq!(arch(), expected);
     }
 }

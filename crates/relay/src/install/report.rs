@@ -24,7 +24,7 @@ pub(super) fn result(out: &mut dyn Write, facts: &Facts<'_>) {
     object
         .string("serverVersion", facts.server_version)
         .string("os", platform::OS)
-        .string("arch", platform::arch())
+        .string("arch", crate::go::architecture())
         .string("libc", facts.libc)
         .string("cliPath", &facts.cli_path)
         .bool("cliWasPresent", facts.cli_was_present)
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn the_facts_line_is_the_contracts_to_the_byte() {
-        let arch = platform::arch();
+        let arch = crate::go::architecture();
         let mut facts = Facts { server_version: "1.2<3>", libc: "glibc", ..Facts::default() };
         assert_eq!(
             text(&facts),

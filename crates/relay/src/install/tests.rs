@@ -15,7 +15,7 @@ fn ran(options: &Options) -> Ran {
 
 /// The whole line, so that nothing can be in it that is not expected.
 fn facts(rest: &str) -> String {
-    let (arch, libc) = (platform::arch(), platform::libc());
+    let (arch, libc) = (crate::go::architecture(), platform::libc());
     format!(
         "__INSTALL_RESULT__{{\"serverVersion\":\"9.9\",\"os\":\"linux\",\"arch\":\"{arch}\",\"libc\":\"{libc}\",{rest}}}"
     )

@@ -48,15 +48,10 @@ pub(crate) fn begin(name: &str, request: &Request<'_>, pending: Pending) -> Resu
     Ok(())
 }
 
-/// Runs a method on a thread that may wait, when it is its turn.
+/// One of the few that run at once.
 fn run(pending: Pending, method: impl FnOnce() -> Outcome + Send + 'static) {
-    tokio::spawn(async move {
-        let turns = pending.connection.relay.git_turns.clone();
-        let turn = turns.acquire_owned().await;
-        let outcome = tokio::task::spawn_blocking(method).await;
-        drop(turn);
-        pending.reply(outcome.unwrap_or_else(|error| Err(Failure::internal(error.to_string())))).await;
-    });
+    let turns = pending.connection.relay.git_turns.clone();
+    pending.run_in_turn(turns, method);
 }
 
 fn info(git: &Git) -> Vec<u8> {
