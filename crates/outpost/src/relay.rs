@@ -35,8 +35,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     };
     let outcome = match mode(&flags) {
         Some(Mode::Version) => {
-            let built = option_env!("OUTPOST_BUILD_TIME").unwrap_or("unknown");
-            println!("claustrum {VERSION} (built {built})");
+            println!("claustrum {VERSION} (built {})", env!("OUTPOST_BUILD_TIME"));
             Ok(())
         }
         Some(Mode::Install) => {

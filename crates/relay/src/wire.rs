@@ -269,3 +269,52 @@ pub(crate) fn exercise(line: &[u8]) -> Option<Vec<u8>> {
     append_reply(&mut reply, &request.id(), &outcome);
     Some(reply)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The fuzz target looks further; this much is looked at every time.
+    #[test]
+    fn no_line_brings_the_reader_down() {
+        let seeds: [&[u8]; 4] = [
+            br#"{"jsonrpc":"2.0","id":[1,{"a":"\u2028<>"}],"method":"process.spawn","params":{"id":"p","args":["a",null],"env":{"A":"b"}},"auth":"t"}"#,
+            br#"{"id":1e3,"params":{"id":"x","data":"YQ==","offset":-9223372036854775808,"timeoutMs":1,"escalate":null}}"#,
+            b"{\"jsonrpc\":\"\xff\\ud800\\udc00\",\"ID\":-0,\"Params\":[[[[]]]]}",
+            br#"{"params":{"path":"\/","maxBytes":99999999999999999999,"fromSeq":1.5}}"#,
+        ];
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            usize::try_from(state % below as u64).unwrap()
+        };
+        let mut read = 0;
+        for round in 0..20_000 {
+            let mut line = seeds[round % seeds.len()].to_vec();
+            for _ in 0..next(4) {
+                if line.len() < 2 {
+                    break;
+                }
+                let at = next(line.len());
+                match next(4) {
+                    0 => line[at] = next(256) as u8,
+                    1 => drop(line.remove(at)),
+                    2 => line.insert(at, b"{}[]\",:\\u0e-."[next(13)]),
+                    _ => line.truncate(at.max(1)),
+                }
+            }
+            if let Some(reply) = exercise(&line) {
+                read += 1;
+                assert_eq!(
+                    reply.iter().filter(|byte| **byte == b'\n').count(),
+                    1,
+                    "{}",
+                    String::from_utf8_lossy(&line)
+                );
+            }
+        }
+        assert!((2_000..20_000).contains(&read), "{read} lines were read: the changes are too many, or none");
+    }
+}

@@ -53,3 +53,46 @@ fn three_clients_whose_worker_is_killed_end_with_identical_bytes() {
         assert!(bytes == expected.as_bytes(), "{} bytes instead of {}", bytes.len(), expected.len());
     }
 }
+
+#[test]
+fn where_a_cap_is_reached_first_seq_tells() {
+    const BYTES: u64 = 64 * 1024 * 1024;
+    let relay = Relay::prepare();
+    relay.serve(&["-journal-bytes", "16777216"]);
+    let mut client = relay.connect();
+    // Nobody follows while it writes: who keeps up would be waited for.
+    let params = format!(r#"{{"id":"p","command":"/bin/sh","args":["-c","head -c {BYTES} /dev/zero"]}}"#);
+    client.call("process.spawn", &params);
+    drop(client);
+    let ended = |relay: &Relay| relay.status().is_some_and(|status| status.running == 0);
+    let begun = std::time::Instant::now();
+    while !ended(&relay) {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "it does not end");
+    }
+    let mut client = relay.connect();
+    let (reply, frames) = client.call_with_frames("process.reattach", r#"{"id":"p","fromSeq":0}"#);
+    let reply: serde_json::Value = serde_json::from_str(&format!("{{{reply}}}")).unwrap();
+    let first_seq = reply["result"]["firstSeq"].as_u64().unwrap();
+    let last_seq = reply["result"]["lastSeq"].as_u64().unwrap();
+    assert!(first_seq > 1, "nothing was dropped: {reply}");
+    let seqs = frames.iter().map(|frame| {
+        let frame: serde_json::Value = serde_json::from_str(frame).unwrap();
+        frame["seq"].as_u64().unwrap()
+    });
+    assert!(seqs.eq(first_seq..=last_seq), "what is left is not what was promised");
+    let journal = std::fs::read_dir(relay.path("state/relay")).unwrap().flatten().next().unwrap().path();
+    let kept: u64 = walk(&journal);
+    assert!(kept < BYTES / 2, "{kept} bytes are on disk");
+}
+
+/// Bytes of all files below a directory.
+fn walk(dir: &std::path::Path) -> u64 {
+    let entries = std::fs::read_dir(dir).unwrap().flatten();
+    entries
+        .map(|entry| match entry.metadata() {
+            Ok(found) if found.is_dir() => walk(&entry.path()),
+            Ok(found) => found.len(),
+            Err(_) => 0,
+        })
+        .sum()
+}
