@@ -43,7 +43,8 @@ pub struct Client {
 
 impl Client {
     pub fn connect(socket: &Path) -> io::Result<Client> {
-        let writer = UnixStream::connect(socket)?;
+        let (address, _open) = outpost_sys::message::address(socket)?;
+        let writer = UnixStream::connect(address)?;
         Ok(Client { reader: BufReader::with_capacity(64 * 1024, writer.try_clone()?), writer, next_id: 1 })
     }
 

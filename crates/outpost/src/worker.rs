@@ -199,8 +199,9 @@ async fn wait(
 /// We hold the lock, so a socket that is there is nobody's.
 fn bind(socket: &Path) -> Result<StdListener, String> {
     let _not_there = std::fs::remove_file(socket);
+    let (address, _open) = outpost_sys::message::address(socket).map_err(|errno| errno.to_string())?;
     let before = outpost_sys::limits::set_umask(0o177);
-    let bound = StdListener::bind(socket);
+    let bound = StdListener::bind(address);
     outpost_sys::limits::set_umask(before);
     bound.map_err(|error| format!("cannot listen on {}: {error}", socket.display()))
 }

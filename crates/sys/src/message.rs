@@ -2,13 +2,14 @@
 
 use crate::{Errno, Result, fault, retry};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::path::{Path, PathBuf};
 
 /// The most descriptors one message may carry.
 pub const FDS_MAX: usize = 32;
@@ -67,6 +68,20 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> 
         return Err(Errno::MSGSIZE);
     }
     Ok((received.bytes > 0).then_some(received.bytes))
+}
+
+/// The longest path that the address of a Unix socket has room for.
+const ADDRESS_BYTES_MAX: usize = 107;
+
+/// A path under which a socket can be bound and reached, however long its real one is. It is good as long as the
+/// descriptor that comes with it is open.
+pub fn address(path: &Path) -> Result<(PathBuf, Option<OwnedFd>)> {
+    if path.as_os_str().len() <= ADDRESS_BYTES_MAX {
+        return Ok((path.to_owned(), None));
+    }
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::INVAL) };
+    let dir = crate::file::open(dir, crate::file::Open::Directory)?;
+    Ok((Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name), Some(dir)))
 }
 
 /// The user who opened the other end of a Unix socket.

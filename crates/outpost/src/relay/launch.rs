@@ -45,9 +45,7 @@ pub(super) fn serve(flags: &Flags, socket: &Path) -> Result<(), String> {
     }
     let token = read_token(flags)?;
     let place = Place::new(socket)?;
-    let root = Dirs::from_environment().resolve()?.state;
-    let state = place.state(&root);
-    let paths = Paths { runtime: state.clone(), state };
+    let paths = make_state(&place)?;
     let deadline = Instant::now() + PATIENCE;
     let lock = loop {
         if let Some(lock) = place.try_lock()? {
@@ -67,6 +65,24 @@ pub(super) fn serve(flags: &Flags, socket: &Path) -> Result<(), String> {
     };
     start(flags, &place, &paths, lock, token)?;
     announce(socket)
+}
+
+/// Where the processes of this socket are recorded. Where the user's state directory cannot be had, that is beside the
+/// socket: a daemon that is told where its socket is must not depend on a home.
+fn make_state(place: &Place) -> Result<Paths, String> {
+    let make = |root: &Path| {
+        let state = place.state(root);
+        let paths = Paths { runtime: state.clone(), state };
+        paths.create().map(|()| paths)
+    };
+    let dirs = Dirs::from_environment();
+    match dirs.resolve().and_then(|found| make(&found.state)) {
+        Err(reason) if dirs.state_dir.is_none() => {
+            eprintln!("claustrum: journals are kept beside the socket: {reason}");
+            make(&place.directory().join(".outpost"))
+        }
+        made => made,
+    }
 }
 
 fn announce(socket: &Path) -> Result<(), String> {
@@ -103,7 +119,6 @@ fn read_token(flags: &Flags) -> Result<String, String> {
 }
 
 fn start(flags: &Flags, place: &Place, paths: &Paths, lock: OwnedFd, token: String) -> Result<(), String> {
-    paths.create()?;
     let (listener, bound) = place.bind()?;
     if let Err(error) = place.write_token(token.as_bytes()) {
         eprintln!("claustrum: [daemon] failed to persist token: {}", words::io(&error));

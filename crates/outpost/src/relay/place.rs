@@ -49,6 +49,10 @@ impl Place {
         Ok(Place { socket: socket.to_owned(), directory })
     }
 
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     fn name(&self) -> &std::ffi::OsStr {
         self.socket.file_name().unwrap_or_default()
     }

@@ -198,3 +198,37 @@ fn a_daemon_whose_socket_was_removed_can_be_ended_and_followed_by_another() {
     parts.iter().for_each(|part| ends(part, "the daemon"));
     relay.serve(&[]);
 }
+
+#[test]
+fn a_home_with_a_long_path_is_no_obstacle() {
+    let relay = Relay::prepare();
+    let home = relay.path(&format!("{}/{}", "x".repeat(80), "y".repeat(80)));
+    fs::create_dir_all(&home).unwrap();
+    let serve = |flags: &[&str]| {
+        let mut command = relay.serve_command(TOKEN, flags);
+        command.env_remove("OUTPOST_STATE_DIR").env_remove("XDG_STATE_HOME").env("HOME", &home);
+        command.output().unwrap()
+    };
+    assert!(serve(&["-keep-children"]).status.success(), "{}", relay.log());
+    let child = spawn_sh(&mut relay.connect(), "p", "exec sleep 1000");
+    stop(&relay);
+    // The next one finds the first by the socket whose path is too long.
+    let output = serve(&[]);
+    assert!(output.status.success(), "{output:?}");
+    let known = relay.connect().call("process.reattach", r#"{"id":"p"}"#);
+    assert!(known.contains(r#""running":true"#) && is_alive(child), "{known}");
+    stop(&relay);
+}
+
+#[test]
+fn without_a_home_journals_are_beside_the_socket() {
+    let relay = Relay::prepare();
+    let mut command = relay.serve_command(TOKEN, &[]);
+    command.env_remove("OUTPOST_STATE_DIR").env_remove("XDG_STATE_HOME").env("HOME", "/proc/no/home");
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(text(&output.stderr).contains("beside the socket"), "{output:?}");
+    assert_eq!(relay.connect().call("server.ping", ""), PONG);
+    assert_eq!(fs::read_dir(relay.path(".outpost/relay")).unwrap().count(), 1);
+    stop(&relay);
+}
