@@ -153,6 +153,11 @@ fn an_orphan_tells_its_code_to_a_stranger() {
 #[test]
 fn an_unreaped_stranger_tells_its_code() {
     let it = stranger("exec sleep 1000");
+    // While its parent is still a shell, that may reap it.
+    let begun = std::time::Instant::now();
+    while std::fs::read(format!("/proc/{}/comm", it.parent.pid)).unwrap() != b"sleep\n" {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(30), "the parent does not become sleep");
+    }
     drop(it.gate);
     assert!(readable(&it.pidfd));
     assert_eq!(procfs::stat(it.pid).unwrap().state, b'Z', "its parent does not reap");
