@@ -24,7 +24,9 @@ pub(crate) fn prepare(shared: &Arc<Shared>, spawn: &Spawn) -> Result<(Child, one
     {
         let table = shared.table();
         let alive = |process: &&Process| process.status().exit().is_none();
-        if table.all().filter(alive).count() >= shared.config.processes_max {
+        // Counted only when there could be too many: most of a long table has ended.
+        let processes_max = shared.config.processes_max;
+        if table.len() >= processes_max && table.all().filter(alive).count() >= processes_max {
             return Err(Error::Busy);
         }
         if spawn.on_taken == OnTaken::Refuse

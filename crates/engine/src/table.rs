@@ -53,6 +53,10 @@ impl Table {
         self.by_slot.get(self.by_key.get(key)?).cloned()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.by_slot.len()
+    }
+
     /// All, oldest first.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Process> {
         self.by_slot.values()
