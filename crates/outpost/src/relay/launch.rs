@@ -45,14 +45,16 @@ pub(super) fn serve(flags: &Flags, socket: &Path) -> Result<(), String> {
     }
     let token = read_token(flags)?;
     let place = Place::new(socket)?;
-    let paths = make_state(&place)?;
+    let places = state_places(&place)?;
     let deadline = Instant::now() + PATIENCE;
     let lock = loop {
         if let Some(lock) = place.try_lock()? {
             break lock;
         }
-        if wake(&paths, flags, &token)? {
-            return announce(socket);
+        for paths in &places {
+            if wake(paths, flags, &token)? {
+                return announce(socket);
+            }
         }
         if place.is_live() || Instant::now() > deadline {
             return Err(format!(
@@ -63,26 +65,44 @@ pub(super) fn serve(flags: &Flags, socket: &Path) -> Result<(), String> {
         // The one who has it is on its way out, or on its way in.
         std::thread::sleep(LOOK);
     };
+    // Only now: whoever had the lock before us may have been clearing them away.
+    let paths = make_state(&places)?;
     start(flags, &place, &paths, lock, token)?;
     announce(socket)
 }
 
-/// Where the processes of this socket are recorded. Where the user's state directory cannot be had, that is beside the
-/// socket: a daemon that is told where its socket is must not depend on a home.
-fn make_state(place: &Place) -> Result<Paths, String> {
-    let make = |root: &Path| {
+/// Where the processes of this socket may be recorded, the first choice first. Where the user's state directory cannot be
+/// had, that is beside the socket: a daemon that is told where its socket is must not depend on a home.
+fn state_places(place: &Place) -> Result<Vec<Paths>, String> {
+    let below = |root: &Path| {
         let state = place.state(root);
-        let paths = Paths { runtime: state.clone(), state };
-        paths.create().map(|()| paths)
+        Paths { runtime: state.clone(), state }
     };
     let dirs = Dirs::from_environment();
-    match dirs.resolve().and_then(|found| make(&found.state)) {
-        Err(reason) if dirs.state_dir.is_none() => {
-            eprintln!("claustrum: journals are kept beside the socket: {reason}");
-            make(&place.directory().join(".outpost"))
-        }
-        made => made,
+    let beside = below(&place.directory().join(".outpost"));
+    match dirs.resolve() {
+        Ok(found) if dirs.state_dir.is_some() => Ok(vec![below(&found.state)]),
+        Ok(found) => Ok(vec![below(&found.state), beside]),
+        Err(reason) if dirs.state_dir.is_some() => Err(reason),
+        Err(_no_home) => Ok(vec![beside]),
     }
+}
+
+/// Makes the first of them that can be made, and says so if it is not the first choice.
+fn make_state(places: &[Paths]) -> Result<Paths, String> {
+    let mut refused = None;
+    for paths in places {
+        match paths.create() {
+            Ok(()) => {
+                if let Some(reason) = refused {
+                    eprintln!("claustrum: journals are kept beside the socket: {reason}");
+                }
+                return Ok(paths.clone());
+            }
+            Err(reason) => refused = Some(reason),
+        }
+    }
+    Err(refused.unwrap_or_default())
 }
 
 fn announce(socket: &Path) -> Result<(), String> {
