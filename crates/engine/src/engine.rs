@@ -1,5 +1,6 @@
-//! The engine itself: its configuration, its start, and the way faces reach processes.
+//! The engine itself: its start, and the way faces reach processes.
 
+use crate::config::{Config, Counts};
 use crate::handover::{self, handle};
 use crate::kill;
 use crate::link::Link;
@@ -13,12 +14,10 @@ use crate::{Error, Result};
 use outpost_journal::Writer;
 use outpost_keeper::{OWN_SLOT, SLOT_MIN, What};
 use outpost_sys::epoll::Waker;
-use outpost_sys::spawn::ResourceLimit;
 use outpost_sys::{Errno, cgroup, file};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,47 +28,6 @@ const COMMANDS_MAX: usize = 1024;
 
 /// How long the processes in a stale cgroup may take to die.
 const DESTROY_PATIENCE: Duration = Duration::from_secs(2);
-
-/// Limits and places, each with a default.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Where journals are.
-    pub state_dir: PathBuf,
-    /// The most a process's journal takes on disk before its head is dropped.
-    pub process_bytes_max: u64,
-    /// The most all journals take.
-    pub host_bytes_max: u64,
-    /// The most input that may wait for one child.
-    pub stdin_waiting_max: u64,
-    /// How long ended processes can still be read.
-    pub exited_kept: Duration,
-    /// How many of them at most.
-    pub exited_max: usize,
-    /// The most processes that may live at once.
-    pub processes_max: usize,
-    /// What children get unless they are given others: the limits this daemon had before it raised its own.
-    pub limits: Vec<ResourceLimit>,
-    pub oom_score: Option<i32>,
-    /// Use a cgroup per process where the host allows it.
-    pub cgroups: bool,
-}
-
-impl Config {
-    pub fn new(state_dir: impl Into<PathBuf>) -> Config {
-        Config {
-            state_dir: state_dir.into(),
-            process_bytes_max: 256 * 1024 * 1024,
-            host_bytes_max: 8 * 1024 * 1024 * 1024,
-            stdin_waiting_max: 8 * 1024 * 1024,
-            exited_kept: Duration::from_secs(24 * 3600),
-            exited_max: 4096,
-            processes_max: 8192,
-            limits: Vec::new(),
-            oom_score: None,
-            cgroups: true,
-        }
-    }
-}
 
 /// Whether this process can be restarted by, and can restart, its keeper.
 pub enum Lifecycle {
@@ -88,20 +46,6 @@ pub enum Notice {
     Shutdown,
     /// Read the configuration again.
     Reload,
-}
-
-/// The engine in numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    pub running: usize,
-    pub ended: usize,
-    pub readers: usize,
-    /// On disk, of all processes.
-    pub journal_bytes: u64,
-    /// Written by processes since this worker began.
-    pub output_bytes_total: u64,
-    /// Processes that have ended since.
-    pub exits_total: u64,
 }
 
 /// The outcome of a replacement.

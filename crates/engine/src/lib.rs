@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod child;
+mod config;
 mod ending;
 mod engine;
 mod error;
@@ -35,7 +36,8 @@ mod store;
 mod subscription;
 mod table;
 
-pub use engine::{Config, Counts, Engine, Lifecycle, Notice, Replacement};
+pub use config::{Config, Counts};
+pub use engine::{Engine, Lifecycle, Notice, Replacement};
 pub use error::Error;
 pub use kill::{KillReport, Ladder, Reach};
 pub use outpost_journal::{Accepted, Batch, Ended, FRAME_BYTES, Frame, Stream};

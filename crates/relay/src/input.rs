@@ -20,7 +20,7 @@ pub(crate) struct Inputs {
 }
 
 impl Inputs {
-    /// Runs `job` when those before it for the same process are done. Gives it back if too many wait, which cannot be.
+    /// Runs `job` when those before it for the same process are done.
     pub(crate) fn enqueue(&self, id: &str, job: Job) {
         let mut queues = self.lock();
         let job = match queues.get(id) {

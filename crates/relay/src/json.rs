@@ -1,4 +1,5 @@
-//! JSON as the original's library reads and writes it, which is part of the contract: see [`read`] and [`write`].
+//! JSON as the original's library reads and writes it, which is part of the contract: see [`read`], [`fill`] and [`write`].
 
+pub(crate) mod fill;
 pub(crate) mod read;
 pub(crate) mod write;

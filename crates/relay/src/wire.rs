@@ -1,6 +1,7 @@
 //! The contract's messages: requests with their parameters, error codes and texts, and the frames of replies.
 
-use crate::json::read::{self, Mistyped, Value, fill};
+use crate::json::fill::{Place, fill};
+use crate::json::read::{self, Mistyped, Value};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -61,7 +62,7 @@ impl<'a> Request<'a> {
     /// None when the line is no JSON, or a member that we know has a type that it cannot have.
     pub(crate) fn parse(line: &'a [u8]) -> Option<Request<'a>> {
         let mut request = Request::default();
-        let places: &mut [(&'static str, &mut dyn read::Place<'a>)] = &mut [
+        let places: &mut [(&'static str, &mut dyn Place<'a>)] = &mut [
             ("jsonrpc", &mut request.jsonrpc),
             ("id", &mut request.id),
             ("method", &mut request.method),
@@ -190,7 +191,7 @@ pub(crate) struct ReattachParams<'a> {
 #[derive(Default)]
 pub(crate) struct Data<'a>(pub(crate) Cow<'a, [u8]>);
 
-impl<'a> read::Place<'a> for Data<'a> {
+impl<'a> Place<'a> for Data<'a> {
     fn put(&mut self, value: Value<'a>) -> Result<(), Mistyped> {
         if value.is_null() {
             return Ok(());
