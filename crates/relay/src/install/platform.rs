@@ -1,12 +1,14 @@
 //! What kind of host this is, in the original's names: the client chooses the build of the CLI by them.
 
-use super::program;
+use crate::helper::{self, Limits};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 pub(super) const OS: &str = "linux";
 
 const LDD_LIMIT: Duration = Duration::from_secs(5);
+const LDD_OUTPUT_BYTES: usize = 64 * 1024;
 
 /// The host's C library, whatever ours is.
 pub(super) fn libc() -> &'static str {
@@ -24,13 +26,12 @@ fn find(name: &str, dirs: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
 
 fn libc_of(ldd: Option<&Path>, lib: &Path, limit: Duration) -> &'static str {
     // musl's ldd says what it is on standard error, and exits with 1.
-    let said = ldd.map(|ldd| program::output(ldd, &[c"--version"], limit)).unwrap_or_default();
-    let is_musl = if said.text.to_ascii_lowercase().windows(4).any(|word| word == b"musl") {
-        true
-    } else if said.text.is_empty() || !said.ended {
-        has_musl_loader(lib)
-    } else {
-        false
+    let limits = Limits { patience: limit, output_bytes: LDD_OUTPUT_BYTES, together: true };
+    let run = |ldd: &Path| helper::run(Command::new(ldd).arg("--version"), &limits, |_| false).ok();
+    let is_musl = match ldd.and_then(run) {
+        Some(said) if said.stdout.to_ascii_lowercase().windows(4).any(|word| word == b"musl") => true,
+        Some(said) if !said.stdout.is_empty() && !said.stopped => false,
+        _ => has_musl_loader(lib),
     };
     if is_musl { "musl" } else { "glibc" }
 }

@@ -1,18 +1,14 @@
-//! Runs a program that may hang: in a session of its own, without input, for a limited time.
+//! Whether a program that was just written, and may hang, answers: executed directly, never by a shell, for a limited time.
 
 use outpost_sys::pidfd::{self, How};
 use outpost_sys::spawn::{self, Child, Failure, Program, Progress, Standing};
 use outpost_sys::{Errno, epoll, signal::Signal};
 use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
-
-/// The most of a program's output that is looked at.
-const OUTPUT_BYTES_MAX: u64 = 64 << 10;
 
 /// How long a file is waited for that somebody still holds open for writing.
 const BUSY: Duration = Duration::from_secs(2);
@@ -38,36 +34,6 @@ fn unless_busy<T>(mut attempt: impl FnMut() -> Result<T, Errno>) -> Result<T, Er
             outcome => return outcome,
         }
     }
-}
-
-/// What a program wrote.
-#[derive(Default)]
-pub(super) struct Output {
-    pub(super) text: Vec<u8>,
-    /// It ended by itself within the limit.
-    pub(super) ended: bool,
-}
-
-/// The output of a program, both streams in one; empty when it could not be run.
-pub(super) fn output(path: &Path, arguments: &[&CStr], limit: Duration) -> Output {
-    let mut output = Output::default();
-    let deadline = Deadline::after(limit);
-    let (Ok((mut reader, writer)), Ok(nowhere)) = (std::io::pipe(), File::open("/dev/null")) else {
-        return output;
-    };
-    let Ok(running) = Running::begin(path, arguments, nowhere.as_fd(), writer.as_fd()) else { return output };
-    drop(writer);
-    let mut buffer = [0; 4096];
-    while (output.text.len() as u64) < OUTPUT_BYTES_MAX
-        && epoll::wait_readable(&reader, deadline.left()) == Ok(true)
-        && let Ok(len @ 1..) = reader.read(&mut buffer)
-    {
-        output.text.extend_from_slice(buffer.get(..len).unwrap_or_default());
-    }
-    // Who still writes shall not wait for us.
-    drop(reader);
-    output.ended = matches!(running.end(&deadline), Ok(Some(_)));
-    output
 }
 
 struct Deadline(Instant, Duration);
@@ -137,6 +103,7 @@ impl Running {
 mod tests {
     use super::super::testkit::script;
     use super::*;
+    use std::io::Read;
     use std::os::unix::fs::PermissionsExt;
 
     const PATIENT: Duration = Duration::from_secs(60);
@@ -204,14 +171,5 @@ mod tests {
         });
         assert_eq!(outcomes.first(), Some(&Err(Errno::TXTBSY)));
         assert_eq!(last, Ok(Some(How::Code(0))));
-    }
-
-    #[test]
-    fn endless_output_is_cut() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = script(dir.path(), "endless", "exec yes");
-        let output = output(&path, &[], PATIENT);
-        assert!(output.ended, "it must not wait for a reader who has gone");
-        assert!((OUTPUT_BYTES_MAX as usize..OUTPUT_BYTES_MAX as usize + 4096).contains(&output.text.len()));
     }
 }
