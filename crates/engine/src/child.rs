@@ -125,8 +125,6 @@ pub(crate) struct Child {
     pub(crate) input_watch: Watch,
     pub(crate) input_blocked: bool,
     pub(crate) starting: Option<Starting>,
-    /// Until the child has executed its program, the way to let it.
-    pub(crate) gate: Option<OwnedFd>,
     pub(crate) exit: Option<Exit>,
     pub(crate) exit_seen: Instant,
     pub(crate) last_byte: Instant,
@@ -182,16 +180,6 @@ impl Child {
         }
     }
 
-    /// Lets a child execute its program. One that has done so does not need it.
-    pub(crate) fn open_gate(&self) {
-        if let Some(gate) = &self.gate
-            && let Err(errno) = pipe::write_byte(gate)
-            && errno != Errno::PIPE
-        {
-            tracing::error!(process = %self.process.slot(), %errno, "a child cannot be let through");
-        }
-    }
-
     /// Whether moving more of this stream would drop what a reader that keeps up has not read.
     pub(crate) fn would_rob_reader(&self, stream: Stream) -> bool {
         self.outputs[stream_index(stream)].is_some()
@@ -241,30 +229,20 @@ impl Child {
             }
         }
         held.extend(self.master.as_ref().map(|master| (role::MASTER, master.as_fd())));
-        held.extend(self.gate.as_ref().map(|gate| (role::GATE, gate.as_fd())));
         held
     }
 
-    /// What it takes to ask the keeper for this child. Each time with a new gate: a child that waits at an old one, of a
-    /// keeper that died, finds it closed and is gone without having done anything.
-    pub(crate) fn request(&mut self) -> outpost_sys::Result<Option<(Request, Vec<OwnedFd>)>> {
-        if self.starting.is_none() {
-            return Ok(None);
-        }
-        let gate = pipe::pipe()?;
-        self.gate = Some(gate.write);
+    /// What it takes to ask the keeper for this child; `None` when it has been started.
+    pub(crate) fn request(&self) -> outpost_sys::Result<Option<(Request, Vec<BorrowedFd<'_>>)>> {
         let Some(starting) = &self.starting else { return Ok(None) };
         let held = self.held();
         let roles = Roles::new(held.iter().map(|(role, _)| *role)).ok_or(Errno::MFILE)?;
         let targets = Targets::new(starting.theirs.iter().map(|(_, target)| *target)).ok_or(Errno::MFILE)?;
         let request =
             Request::Spawn { slot: self.slot(), cgroup: starting.cgroup.is_some(), held: roles, targets };
-        let first = [starting.spec.as_fd(), gate.read.as_fd()]
-            .into_iter()
-            .chain(starting.cgroup.as_ref().map(AsFd::as_fd));
+        let first = [starting.spec.as_fd()].into_iter().chain(starting.cgroup.as_ref().map(AsFd::as_fd));
         let rest = held.iter().map(|(_, fd)| *fd).chain(starting.theirs.iter().map(|(fd, _)| fd.as_fd()));
-        let fds = first.chain(rest).map(file::duplicate).collect::<outpost_sys::Result<Vec<_>>>()?;
-        Ok(Some((request, fds)))
+        Ok(Some((request, first.chain(rest).collect())))
     }
 
     /// How a keeper that takes the child over is to enter it.
@@ -317,7 +295,8 @@ impl Child {
         match &output.source {
             Source::Pipe(pipe) => {
                 output.watch.set(epoll, pipe, 0, None);
-                vec![stream_role(stream)]
+                // The keeper's copy of a pipe that nobody writes to any more is worth no message: it goes with the rest.
+                Vec::new()
             }
             Source::Terminal(_) => {
                 self.input.target = Target::Closed;

@@ -23,10 +23,13 @@ impl Reactor {
         let roles = child.end_input(&self.epoll);
         child.publish();
         child.rewatch(&self.epoll);
-        for role in roles {
-            self.link.send(Request::Release { slot, role }, Vec::new());
-        }
         self.drain(slot);
+        // Most are forgotten by now, with all that was held for them.
+        if self.children.contains_key(&slot) {
+            for role in roles {
+                self.link.send(Request::Release { slot, role }, Vec::new());
+            }
+        }
     }
 
     /// Records the exit once all output is in, or when what still holds the pipes has been silent long enough.

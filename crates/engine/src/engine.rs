@@ -1,5 +1,6 @@
 //! The engine itself: its start, and the way faces reach processes.
 
+use crate::child::Child;
 use crate::config::{Config, Counts};
 use crate::handover::{self, handle};
 use crate::kill;
@@ -14,7 +15,7 @@ use crate::{Error, Result};
 use outpost_journal::Writer;
 use outpost_keeper::{OWN_SLOT, SLOT_MIN, What};
 use outpost_sys::epoll::Waker;
-use outpost_sys::{Errno, cgroup, file};
+use outpost_sys::{Errno, cgroup, file, message};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -58,6 +59,9 @@ pub(crate) struct Shared {
     pub(crate) waker: Waker,
     pub(crate) cgroups: Option<cgroup::Parent>,
     commands: mpsc::Sender<Command>,
+    /// To ask the keeper past the reactor; none while there is no keeper. Who holds it has both asked and said so in a
+    /// command before it lets go.
+    pub(crate) keeper: Mutex<Option<Arc<OwnedFd>>>,
     table: Mutex<Table>,
     last_slot: AtomicU64,
     notices: watch::Sender<Option<Notice>>,
@@ -85,6 +89,34 @@ impl Shared {
     pub(crate) fn command_blocking(&self, command: Command) {
         let _stopped = self.commands.blocking_send(command);
         self.waker.wake();
+    }
+
+    pub(crate) fn keeper(&self) -> MutexGuard<'_, Option<Arc<OwnedFd>>> {
+        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the keeper for a child, from a thread that may wait. The reactor would have to be woken to do so, and a
+    /// moment later the keeper's answer wakes it anyway.
+    fn start(&self, child: Box<Child>) {
+        let child = match self.start_directly(child) {
+            Ok(()) => return,
+            Err(child) => child,
+        };
+        self.command_blocking(Command::Start { child });
+    }
+
+    fn start_directly(&self, child: Box<Child>) -> std::result::Result<(), Box<Child>> {
+        let keeper = self.keeper();
+        let (Some(socket), Ok(room)) = (&*keeper, self.commands.try_reserve()) else { return Err(child) };
+        let asked = match child.request() {
+            Ok(Some((request, fds))) => message::send(&**socket, &request.encode(), &fds).is_ok(),
+            Ok(None) | Err(_) => false,
+        };
+        if !asked {
+            return Err(child);
+        }
+        room.send(Command::Asked { child });
+        Ok(())
     }
 
     pub(crate) fn notify(&self, notice: Notice) {
@@ -207,6 +239,7 @@ impl Engine {
             waker,
             cgroups,
             commands,
+            keeper: Mutex::new(Some(link.socket())),
             table: Mutex::default(),
             last_slot: AtomicU64::new(last_slot),
             notices: watch::Sender::new(None),
@@ -304,11 +337,10 @@ impl Engine {
 
     async fn spawn_whole(&self, spawn: Spawn) -> Result<Process> {
         let shared = self.shared.clone();
-        // Asked for from the thread that prepared it: each thread in between costs a wake-up.
         let ask = move || {
             let (child, answer) = starting::prepare(&shared, &spawn)?;
             let process = child.process.clone();
-            shared.command_blocking(Command::Start { child: Box::new(child) });
+            shared.start(Box::new(child));
             Ok::<_, Error>((process, answer))
         };
         let (process, answer) = tokio::task::spawn_blocking(ask).await.map_err(|_| Error::Stopped)??;

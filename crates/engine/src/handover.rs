@@ -197,7 +197,6 @@ impl Reactor {
             input_watch: Watch::default(),
             input_blocked: false,
             starting: None,
-            gate: entry.held.remove(&role::GATE),
             exit: None,
             exit_seen: now,
             last_byte: now,
@@ -205,8 +204,6 @@ impl Reactor {
             stalled: false,
         };
         child.publish();
-        // The worker before us may have died before it could.
-        child.open_gate();
         self.children.insert(entry.slot, child);
         let loser = self.shared.table().insert(process);
         if let Some(loser) = loser {
@@ -251,6 +248,11 @@ impl Reactor {
     /// The keeper is gone: starts another, which takes over all that this worker holds.
     pub(crate) fn keeper_died(&mut self) {
         self.link_watch.set(&self.epoll, &self.link, LINK, None);
+        // From here on nobody asks it for anything, and who has done so has told us.
+        *self.shared.keeper() = None;
+        while let Ok(command) = self.commands.try_recv() {
+            self.obey(command);
+        }
         let Lifecycle::Daemon { binary, arguments } = &self.lifecycle else {
             tracing::error!("the embedded keeper has ended");
             self.keeper_gone = true;
@@ -282,6 +284,7 @@ impl Reactor {
         self.keeper = Some(keeper);
         let unsent = self.link.take_unsent();
         self.link = Link::new(link);
+        *self.shared.keeper() = Some(self.link.socket());
         self.give_own();
         let slots: Vec<u64> = self.children.keys().copied().collect();
         for slot in slots {
@@ -305,17 +308,18 @@ impl Reactor {
         }
     }
 
-    /// Hands one child to the new keeper. One that has not been let through is asked for anew: it did nothing yet, and the
-    /// one that waits at the old gate, if there is one, ends when that closes.
+    /// Hands one child to the new keeper. One that we never heard of is asked for anew: it did nothing, and went with the
+    /// keeper that was to let it through.
     fn give(&mut self, slot: u64) {
-        let Some(child) = self.children.get_mut(&slot) else { return };
-        if child.process.inner.os.get().is_none() {
-            match child.request() {
-                Ok(Some((request, fds))) => self.link.send(request, fds),
-                Ok(None) => {}
-                Err(errno) => tracing::error!(process = %Slot(slot), %errno, "cannot ask for a child again"),
+        if let Some(child) = self.children.remove(&slot) {
+            let unborn = child.process.inner.os.get().is_none();
+            if unborn && let Err(error) = self.ask(&child) {
+                tracing::error!(process = %Slot(slot), %error, "cannot ask for a child again");
             }
-            return;
+            self.children.insert(slot, child);
+            if unborn {
+                return;
+            }
         }
         // Whether it got to its program was to be told to the keeper that is gone: its exit will tell.
         self.started(slot);

@@ -4,6 +4,7 @@ use outpost_keeper::{Event, Keeper, MESSAGE_BYTES, Request};
 use outpost_sys::{Errno, message};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// What a held descriptor is for.
 pub(crate) mod role {
@@ -19,8 +20,6 @@ pub(crate) mod role {
     pub(crate) const TO_MASTER_WRITE: u8 = 8;
     /// The reading description of the stdin log, whose position is what was delivered.
     pub(crate) const STDIN_LOG: u8 = 9;
-    /// Where a byte lets a child that is ready execute its program.
-    pub(crate) const GATE: u8 = 10;
 }
 
 /// Messages that may wait for the keeper before new processes are refused.
@@ -35,13 +34,18 @@ pub(crate) enum Received {
 }
 
 pub(crate) struct Link {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     outbox: VecDeque<(Request, Vec<OwnedFd>)>,
 }
 
 impl Link {
     pub(crate) fn new(socket: OwnedFd) -> Link {
-        Link { socket, outbox: VecDeque::new() }
+        Link { socket: Arc::new(socket), outbox: VecDeque::new() }
+    }
+
+    /// The socket, for those who ask the keeper past the reactor.
+    pub(crate) fn socket(&self) -> Arc<OwnedFd> {
+        self.socket.clone()
     }
 
     /// A link to a keeper that runs in a thread of this process until the link is dropped.
@@ -63,7 +67,7 @@ impl Link {
     pub(crate) fn flush(&mut self) {
         while let Some((request, fds)) = self.outbox.front() {
             let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-            match message::send(&self.socket, &request.encode(), &borrowed) {
+            match message::send(&*self.socket, &request.encode(), &borrowed) {
                 Ok(()) => {
                     self.outbox.pop_front();
                 }
@@ -89,7 +93,7 @@ impl Link {
     pub(crate) fn receive(&self) -> Received {
         let mut bytes = [0; MESSAGE_BYTES];
         let mut fds = Vec::new();
-        match message::receive(&self.socket, &mut bytes, &mut fds) {
+        match message::receive(&*self.socket, &mut bytes, &mut fds) {
             Ok(Some(len)) => match bytes.get(..len).and_then(Event::decode) {
                 Some(event) => Received::Event(event, fds),
                 None => Received::Nothing,

@@ -11,7 +11,7 @@ use outpost_journal::{Accepted, Stream};
 use outpost_keeper::{Event, OWN_SLOT, Request, Standing, What};
 use outpost_sys::epoll::{Epoll, Interest, Ready, Timer};
 use outpost_sys::signal::Signal;
-use outpost_sys::{Errno, procfs};
+use outpost_sys::{Errno, file, procfs};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -33,17 +33,52 @@ const COMMANDS_AT_ONCE: usize = 256;
 
 /// What the rest of the program asks of the reactor.
 pub(crate) enum Command {
-    Start { child: Box<Child> },
-    Stdin { slot: Slot, offset: Option<u64>, data: Arc<Vec<u8>>, reply: oneshot::Sender<Result<Accepted>> },
-    StdinRoom { slot: Slot, reply: oneshot::Sender<()> },
-    CloseStdin { slot: Slot, reply: oneshot::Sender<Result<()>> },
-    SignalGroup { slot: Slot, signal: Signal },
-    Forget { slot: Slot },
-    HoldOwn { role: u8, fd: OwnedFd, reply: oneshot::Sender<()> },
-    ReleaseOwn { role: u8, reply: oneshot::Sender<()> },
+    Start {
+        child: Box<Child>,
+    },
+    /// The keeper has been asked for this child.
+    Asked {
+        child: Box<Child>,
+    },
+    Stdin {
+        slot: Slot,
+        offset: Option<u64>,
+        data: Arc<Vec<u8>>,
+        reply: oneshot::Sender<Result<Accepted>>,
+    },
+    StdinRoom {
+        slot: Slot,
+        reply: oneshot::Sender<()>,
+    },
+    CloseStdin {
+        slot: Slot,
+        reply: oneshot::Sender<Result<()>>,
+    },
+    SignalGroup {
+        slot: Slot,
+        signal: Signal,
+    },
+    Forget {
+        slot: Slot,
+    },
+    HoldOwn {
+        role: u8,
+        fd: OwnedFd,
+        reply: oneshot::Sender<()>,
+    },
+    ReleaseOwn {
+        role: u8,
+        reply: oneshot::Sender<()>,
+    },
     Serving,
-    Replace { what: What, binary: OwnedFd, reply: oneshot::Sender<std::result::Result<(), Errno>> },
-    Stop { done: oneshot::Sender<()> },
+    Replace {
+        what: What,
+        binary: OwnedFd,
+        reply: oneshot::Sender<std::result::Result<(), Errno>>,
+    },
+    Stop {
+        done: oneshot::Sender<()>,
+    },
 }
 
 /// What the clock brings us back for.
@@ -60,7 +95,7 @@ pub(crate) enum Due {
 pub(crate) struct Reactor {
     pub(crate) epoll: Epoll,
     timer: Timer,
-    commands: mpsc::Receiver<Command>,
+    pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) link: Link,
     pub(crate) link_watch: Watch,
     /// There is none, and none could be started.
@@ -237,9 +272,12 @@ impl Reactor {
         self.shared.waker.wake();
     }
 
-    fn obey(&mut self, command: Command) {
+    pub(crate) fn obey(&mut self, command: Command) {
         match command {
             Command::Start { child } => self.start(*child),
+            Command::Asked { child } => {
+                self.children.insert(child.slot(), *child);
+            }
             Command::Stdin { slot, offset, data, reply } => {
                 let _gone = reply.send(self.accept(slot.0, offset, &data));
             }
@@ -262,7 +300,7 @@ impl Reactor {
             }
             Command::Forget { slot } => self.forget(slot),
             Command::HoldOwn { role, fd, reply } => {
-                if let Ok(copy) = outpost_sys::file::duplicate(&fd) {
+                if let Ok(copy) = file::duplicate(&fd) {
                     self.link.send(Request::Hold { slot: OWN_SLOT, role }, vec![copy]);
                 }
                 self.own.insert(role, fd);
@@ -287,20 +325,28 @@ impl Reactor {
 
     fn start(&mut self, mut child: Child) {
         let (slot, process) = (child.slot(), child.process.clone());
-        let refused = match child.request() {
-            Ok(_) if self.link.is_crowded() => Error::Busy,
-            Ok(Some((request, fds))) => {
-                self.link.send(request, fds);
+        let asked = if self.link.is_crowded() { Err(Error::Busy) } else { self.ask(&child) };
+        let refused = match asked {
+            Ok(()) => {
                 self.children.insert(slot, child);
                 return;
             }
-            Ok(None) => return,
-            Err(errno) => Error::io("duplicate", "descriptors for a child", errno),
+            Err(refused) => refused,
         };
         self.abandon(&process);
         if let Some(starting) = child.starting.take() {
             let _gone = starting.reply.send(Err(refused));
         }
+    }
+
+    /// Has a request for this child sent, unless it has been started.
+    pub(crate) fn ask(&mut self, child: &Child) -> Result<()> {
+        let io = |errno| Error::io("duplicate", "descriptors for a child", errno);
+        let Some((request, fds)) = child.request().map_err(io)? else { return Ok(()) };
+        let fds =
+            fds.into_iter().map(file::duplicate).collect::<outpost_sys::Result<Vec<_>>>().map_err(io)?;
+        self.link.send(request, fds);
+        Ok(())
     }
 
     // The keeper.
@@ -325,13 +371,29 @@ impl Reactor {
         self.link_watch.set(&self.epoll, &self.link, LINK, Some(wanted));
     }
 
+    /// Sees to it that a child is known that the keeper was asked for past us.
+    fn settle(&mut self, slot: u64) {
+        if !self.children.contains_key(&slot) {
+            // Whoever asked says so before it lets go of this.
+            drop(self.shared.keeper());
+            while !self.children.contains_key(&slot)
+                && let Ok(command) = self.commands.try_recv()
+            {
+                self.obey(command);
+            }
+        }
+    }
+
     fn hear(&mut self, event: Event, fds: Vec<OwnedFd>) {
+        if let Event::Entry { slot, .. } = event {
+            self.settle(slot);
+        }
         match event {
             Event::Entry { slot, pid, standing, pidfd, held } if !self.children.contains_key(&slot) => {
                 self.adopt_all(vec![Entry::new(slot, pid, standing, pidfd, &held, fds)]);
             }
             Event::Entry { slot, pid, standing, .. } => match standing {
-                Standing::Starting => self.let_through(slot, pid, fds.into_iter().next()),
+                Standing::Starting => self.begun(slot, pid, fds.into_iter().next()),
                 Standing::Running => self.started(slot),
                 Standing::Ended(exit) => {
                     self.started(slot);
@@ -365,9 +427,8 @@ impl Reactor {
         }
     }
 
-    /// There is a child, and we know its pidfd and have recorded it: whatever happens from here on, its end will be known.
-    /// Only now may it execute its program.
-    fn let_through(&mut self, slot: u64, pid: i32, pidfd: Option<OwnedFd>) {
+    /// There is a child, and by its pidfd its end will be known whatever happens from here on.
+    fn begun(&mut self, slot: u64, pid: i32, pidfd: Option<OwnedFd>) {
         let Some(child) = self.children.get_mut(&slot) else { return };
         let start_ticks = procfs::stat(pid).map_or(0, |stat| stat.start_ticks);
         if let Some(pidfd) = pidfd {
@@ -377,15 +438,11 @@ impl Reactor {
         if let Err(error) = child.writer.started(pid, start_ticks) {
             tracing::warn!(process = %Slot(slot), %error, "a start cannot be recorded");
         }
-        child.open_gate();
     }
 
     /// The child has executed its program.
     pub(crate) fn started(&mut self, slot: u64) {
         let Some(child) = self.children.get_mut(&slot) else { return };
-        if child.gate.take().is_some() {
-            self.link.send(Request::Release { slot, role: role::GATE }, Vec::new());
-        }
         let starting = child.starting.take();
         child.publish();
         child.rewatch(&self.epoll);

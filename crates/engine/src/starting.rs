@@ -100,7 +100,6 @@ fn make_child(
         input_watch: Watch::default(),
         input_blocked: false,
         starting: None,
-        gate: None,
         exit: None,
         exit_seen: now,
         last_byte: now,
@@ -186,4 +185,4 @@ fn private_pipe() -> outpost_sys::Result<Pipe> {
 }
 
 /// A role and a slot share one number in the event loop.
-const _: () = assert!(role::GATE < 16);
+const _: () = assert!(role::STDIN_LOG < 16);

@@ -8,7 +8,7 @@ use crate::{Roles, Targets};
 use outpost_sys::pidfd::{self, Exit};
 use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{self, Child, Failure, Program, Step};
-use outpost_sys::{Errno, Result, file};
+use outpost_sys::{Errno, Result, file, pipe};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Room in the table for those that were refused, until the worker has heard of it and forgets them.
@@ -102,18 +102,18 @@ impl Keeper {
         if self.table.len() >= SLOTS_MAX {
             return Err(prepare(Errno::AGAIN));
         }
-        if fds.len() != 2 + usize::from(cgroup) + held.len() + targets.len() {
+        if fds.len() != 1 + usize::from(cgroup) + held.len() + targets.len() {
             return Err(prepare(Errno::MFILE));
         }
         let mut fds = fds.into_iter();
         let spec = fds.next().ok_or(prepare(Errno::MFILE))?;
-        let gate = fds.next().ok_or(prepare(Errno::MFILE))?;
         let cgroup = if cgroup { fds.next() } else { None };
         let held: Vec<(u8, OwnedFd)> = held.iter().zip(fds.by_ref()).collect();
         let theirs: Vec<OwnedFd> = fds.collect();
         let descriptors: Vec<_> = theirs.iter().map(AsFd::as_fd).zip(targets.iter().map(i32::from)).collect();
         let spec = file::read_whole(&spec, SPEC_BYTES_MAX).map_err(prepare)?;
         let spec = Spec::decode(&spec).ok_or(prepare(Errno::INVAL))?;
+        let gate = pipe::pipe().map_err(prepare)?;
         let begun = spawn::begin(&Child {
             program: Program::Path(spec.program),
             arguments: &spec.arguments,
@@ -125,10 +125,10 @@ impl Keeper {
             umask: spec.umask,
             oom_score: spec.oom_score,
             cgroup: cgroup.as_ref().map(AsFd::as_fd),
-            gate: Some(gate.as_fd()),
+            gate: Some(gate.read.as_fd()),
         })?;
         let entry = Entry::new(begun.pid, Standing::Starting, Some(begun.pidfd), held);
-        Ok(Entry { report: Some(begun.report), untold: Untold::Start, ..entry })
+        Ok(Entry { report: Some(begun.report), gate: Some(gate.write), untold: Untold::Start, ..entry })
     }
 
     pub(crate) fn hold(&mut self, slot: u64, role: u8, fd: Option<OwnedFd>) {

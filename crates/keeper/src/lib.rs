@@ -43,4 +43,4 @@ pub use table::{HELD_MAX, OWN_SLOT, SLOT_MIN};
 pub const LINK_FD: i32 = 3;
 
 /// Version of the messages. A worker of another version is not given the table.
-pub const LINK_VERSION: u32 = 1;
+pub const LINK_VERSION: u32 = 2;

@@ -141,7 +141,7 @@ impl Keeper {
         for (slot, entry) in self.table.iter_mut().filter(|(_, entry)| entry.untold != Untold::Nothing) {
             let (event, fds) = entry.news(*slot);
             message::send(link, &event.encode(), &fds)?;
-            entry.untold = Untold::Nothing;
+            entry.told_all();
         }
         if self.table_end {
             message::send(link, &Event::TableEnd.encode(), &[])?;

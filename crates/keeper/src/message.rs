@@ -73,8 +73,8 @@ pub enum Request {
     },
     /// The worker has done its work for at least one client, or long enough without failing.
     Serving,
-    /// Start a child. Descriptors: specification, gate, cgroup directory if any, those to hold, the child's. The child
-    /// is told of as `Starting` at once and executes when a byte comes through the gate; if that closes, it never does.
+    /// Start a child. Descriptors: specification, cgroup directory if any, those to hold, the child's. It is told of as
+    /// `Starting` at once, and executes its program when that has been told: a keeper that dies first takes it along.
     Spawn {
         slot: u64,
         cgroup: bool,

@@ -1,10 +1,11 @@
 //! The keeper's table: who runs, and which descriptors are held for whom.
 
+use crate::keeper::log;
 use crate::message::{Event, Roles, Standing};
 use crate::state::StoredEntry;
 use outpost_sys::epoll::{Epoll, Interest, is_readable};
 use outpost_sys::spawn::{Failure, Progress, Report};
-use outpost_sys::{Errno, Result, file, pidfd};
+use outpost_sys::{Errno, Result, file, pidfd, pipe};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -31,6 +32,8 @@ pub(crate) struct Entry {
     pub(crate) held: Held,
     /// While it is starting.
     pub(crate) report: Option<Report>,
+    /// Until the worker has been told of it, what keeps it from executing its program.
+    pub(crate) gate: Option<OwnedFd>,
     pub(crate) untold: Untold,
 }
 
@@ -48,7 +51,7 @@ pub(crate) enum Untold {
 
 impl Entry {
     pub(crate) fn new(pid: i32, standing: Standing, pidfd: Option<OwnedFd>, held: Held) -> Entry {
-        Entry { pid, standing, pidfd, held, report: None, untold: Untold::Nothing }
+        Entry { pid, standing, pidfd, held, report: None, gate: None, untold: Untold::Nothing }
     }
 
     pub(crate) fn own() -> Entry {
@@ -97,6 +100,18 @@ impl Entry {
         let (pid, standing) = (self.pid, self.told());
         let event = Event::Entry { slot, pid, standing, pidfd: pidfd.is_some(), held: roles };
         (event, pidfd.into_iter().chain(held.map(|(_, fd)| fd)).map(AsFd::as_fd).collect())
+    }
+
+    /// The worker knows all there is to know; a child may do what it was started for. Whatever happens to us from here
+    /// on, its end will be known.
+    pub(crate) fn told_all(&mut self) {
+        self.untold = Untold::Nothing;
+        if let Some(gate) = self.gate.take()
+            && let Err(errno) = pipe::write_byte(&gate)
+            && errno != Errno::PIPE
+        {
+            log(format_args!("child {} cannot be let through to its program ({errno}); it ends", self.pid));
+        }
     }
 
     pub(crate) fn hold(&mut self, role: u8, fd: OwnedFd) -> Result<()> {

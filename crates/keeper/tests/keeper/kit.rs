@@ -203,7 +203,7 @@ impl Client {
         table
     }
 
-    /// Asks for a child with these to hold and these as its own; its gate is open.
+    /// Asks for a child with these to hold and these as its own.
     pub(crate) fn spawn(
         &mut self,
         slot: u64,
@@ -211,7 +211,7 @@ impl Client {
         held: &[(u8, BorrowedFd<'_>)],
         given: &[(BorrowedFd<'_>, u8)],
     ) {
-        self.spawn_with(slot, spec, held, given, &open_gate(), None);
+        self.spawn_with(slot, spec, held, given, None);
     }
 
     pub(crate) fn spawn_with(
@@ -220,11 +220,10 @@ impl Client {
         spec: &Spec,
         held: &[(u8, BorrowedFd<'_>)],
         given: &[(BorrowedFd<'_>, u8)],
-        gate: &OwnedFd,
         cgroup: Option<&OwnedFd>,
     ) {
         let bytes = file::sealed_memory("spec", &spec.encode()).unwrap();
-        let mut fds = vec![bytes.as_fd(), gate.as_fd()];
+        let mut fds = vec![bytes.as_fd()];
         fds.extend(cgroup.map(AsFd::as_fd));
         fds.extend(held.iter().map(|(_, fd)| *fd));
         fds.extend(given.iter().map(|(fd, _)| *fd));
@@ -265,13 +264,6 @@ impl Drop for Client {
             }
         }
     }
-}
-
-/// One that a child may pass.
-pub(crate) fn open_gate() -> OwnedFd {
-    let gate = pipe().unwrap();
-    write(&gate.write, "1");
-    gate.read
 }
 
 pub(crate) fn command(program: &str, arguments: &[&str]) -> Spec {

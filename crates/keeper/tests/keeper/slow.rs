@@ -78,7 +78,7 @@ fn one_that_does_not_get_to_its_program_holds_up_no_other() {
     let (mut client, _keeper, thread) = watched();
     let (output, null) = (pipe().unwrap(), null());
     let given = [(null.as_fd(), 0), (output.write.as_fd(), 1), (null.as_fd(), 2)];
-    client.spawn_with(20, &shell("echo thawed; exit 8"), &[], &given, &kit::open_gate(), Some(&ice.dir));
+    client.spawn_with(20, &shell("echo thawed; exit 8"), &[], &given, Some(&ice.dir));
     client.spawn_quiet(21, &shell("exit 3"));
     assert_eq!(client.ended(21), How::Code(3));
     let table = client.hello();
@@ -101,7 +101,7 @@ fn one_that_is_killed_before_its_program_has_ended_and_not_failed() {
         let (mut client, _keeper, thread) = watched();
         let null = null();
         let given = [(null.as_fd(), 0), (null.as_fd(), 1), (null.as_fd(), 2)];
-        client.spawn_with(20, &command("/missing", &[]), &[], &given, &kit::open_gate(), Some(&ice.dir));
+        client.spawn_with(20, &command("/missing", &[]), &[], &given, Some(&ice.dir));
         client.signal(20, Signal::KILL, group);
         assert_eq!(client.ended(20), How::Signal(9));
         assert!(sleeps(&thread));
@@ -115,7 +115,7 @@ fn one_that_fails_when_the_worker_knows_it_already_leaves_no_busy_loop() {
     let (mut client, _keeper, thread) = watched();
     let null = null();
     let given = [(null.as_fd(), 0), (null.as_fd(), 1), (null.as_fd(), 2)];
-    client.spawn_with(20, &command("/missing", &[]), &[], &given, &kit::open_gate(), Some(&ice.dir));
+    client.spawn_with(20, &command("/missing", &[]), &[], &given, Some(&ice.dir));
     let starting = client.hello().remove(1);
     assert_eq!(starting.standing, Standing::Starting);
     let _kept = starting.pidfd.unwrap();
