@@ -113,6 +113,7 @@ pub(crate) fn starts(rounds: usize) -> Result<()> {
         oom_score: None,
         cgroup: None,
         gate: None,
+        confinement: None,
     };
     let epoll = Epoll::new()?;
     let mut lines = String::new();

@@ -3,6 +3,7 @@
 use crate::input::{Input, Target};
 use crate::link::role;
 use crate::process::{Process, Status};
+use crate::spec::{AtCap, Drain, Rest};
 use outpost_journal::{Stream, Writer};
 use outpost_keeper::{Request, Roles, Standing, Targets};
 use outpost_sys::epoll::{Epoll, Interest};
@@ -125,6 +126,9 @@ pub(crate) struct Child {
     pub(crate) input_watch: Watch,
     pub(crate) input_blocked: bool,
     pub(crate) starting: Option<Starting>,
+    pub(crate) at_cap: AtCap,
+    pub(crate) drain: Drain,
+    pub(crate) rest: Rest,
     pub(crate) exit: Option<Exit>,
     pub(crate) exit_seen: Instant,
     pub(crate) last_byte: Instant,
@@ -180,13 +184,13 @@ impl Child {
         }
     }
 
-    /// Whether moving more of this stream would drop what a reader that keeps up has not read.
+    /// Whether moving more of this stream would drop what a reader that is waited for has not read.
     pub(crate) fn would_rob_reader(&self, stream: Stream) -> bool {
         self.outputs[stream_index(stream)].is_some()
             && self
                 .writer
                 .would_drop(stream)
-                .is_some_and(|last_seq| self.process.inner.readers.need(last_seq))
+                .is_some_and(|last_seq| self.process.inner.readers.need(last_seq, self.at_cap))
     }
 
     /// Whether all output has ended.

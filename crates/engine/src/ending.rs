@@ -3,17 +3,15 @@
 use crate::kill;
 use crate::process::Process;
 use crate::reactor::{Due, RETRY, Reactor, outpost_now_ms};
-use crate::spec::Slot;
+use crate::spec::{Drain, Rest, Slot};
 use outpost_journal::Stream;
 use outpost_keeper::Request;
 use outpost_sys::pidfd::Exit;
 use outpost_sys::pipe::Moved;
 use std::time::{Duration, Instant};
 
-/// After an exit, output that stays silent for this long is taken to have ended, though a descendant holds the pipe.
-const DRAIN_QUIET: Duration = Duration::from_millis(100);
-/// And however much it writes, the exit is not kept back longer than this.
-const DRAIN_MAX: Duration = Duration::from_secs(2);
+/// How often at most a process whose output has not ended is looked at.
+const DRAIN_LOOK: Duration = Duration::from_millis(10);
 
 impl Reactor {
     pub(crate) fn exited(&mut self, slot: u64, exit: Exit) {
@@ -43,12 +41,14 @@ impl Reactor {
         let exit_seen = child.exit_seen;
         let waiting_for_disk = child.stalled;
         let quiet_since = child.last_byte.max(child.exit_seen);
-        let quiet = now.saturating_duration_since(quiet_since) >= DRAIN_QUIET;
-        let enough = quiet || now.saturating_duration_since(child.exit_seen) >= DRAIN_MAX;
+        let quiet = now.saturating_duration_since(quiet_since) >= child.drain.quiet;
+        let enough = quiet || now.saturating_duration_since(child.exit_seen) >= child.drain.longest;
         let waiting =
             waiting_for_disk || Stream::ALL.into_iter().any(|stream| child.would_rob_reader(stream));
         if !child.is_drained() && (!enough || waiting) {
-            return self.schedule(DRAIN_QUIET, Due::Drain(slot));
+            let Drain { quiet, longest } = child.drain;
+            let left = longest.saturating_sub(now.saturating_duration_since(exit_seen));
+            return self.schedule(quiet.min(left).max(DRAIN_LOOK), Due::Drain(slot));
         }
         // Silence by the clock may be our own: whatever waits now is taken before the end is written.
         if !child.is_drained() && self.take_rest(slot, now.saturating_duration_since(exit_seen)) {
@@ -64,6 +64,13 @@ impl Reactor {
         child.stalled = false;
         child.publish();
         self.shared.exits.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if child.rest == Rest::Ends {
+            let process = child.process.clone();
+            if kill::has_rest(&process) {
+                // Sweeping /proc may take a while, and nothing here may.
+                std::thread::spawn(move || kill::kill_tree_now(&process));
+            }
+        }
         self.let_go(slot);
     }
 
@@ -86,7 +93,7 @@ impl Reactor {
             child.last_byte = Instant::now();
             child.publish();
         }
-        moved && since_exit < DRAIN_MAX
+        moved && since_exit < child.drain.longest
     }
 
     /// Forgets the descriptors of a finished process. While a descendant holds its pipes, they are read to nowhere, so

@@ -2,7 +2,7 @@
 
 use crate::child::Child;
 use crate::config::{Config, Counts};
-use crate::handover::{self, handle};
+use crate::handover::{self, OwnKeeper, handle};
 use crate::kill;
 use crate::link::Link;
 use crate::process::{Os, Process, Status, WhileAlive};
@@ -32,7 +32,8 @@ const DESTROY_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Whether this process can be restarted by, and can restart, its keeper.
 pub enum Lifecycle {
-    /// A worker below a keeper process. With these a new keeper is started when that one dies.
+    /// A worker with a keeper process. With these a new keeper is started when that one dies, which with these arguments
+    /// starts a new worker when this one dies; without any it ends everything then.
     Daemon { binary: OwnedFd, arguments: Vec<CString> },
     /// The keeper is a thread.
     Embedded,
@@ -200,7 +201,14 @@ impl Engine {
         lifecycle: Lifecycle,
         adjust: impl FnOnce(&mut Config, &HashMap<u8, OwnedFd>),
     ) -> Result<(Engine, HashMap<u8, OwnedFd>)> {
-        Engine::begin(config, Link::new(link), lifecycle, adjust)
+        Engine::begin(config, Link::new(link), None, lifecycle, adjust)
+    }
+
+    /// Begins with a keeper process of our own, from this binary, which ends with us and takes every process along.
+    pub fn alone(config: Config, binary: OwnedFd) -> Result<Engine> {
+        let (link, keeper) = handover::start_keeper(&binary, &[])?;
+        let lifecycle = Lifecycle::Daemon { binary, arguments: Vec::new() };
+        Engine::begin(config, Link::new(link), Some(keeper), lifecycle, |_, _| ()).map(|(engine, _)| engine)
     }
 
     /// Begins with a keeper in a thread of this process: children end up as strangers when it ends.
@@ -208,12 +216,13 @@ impl Engine {
         let link = Link::to_embedded_keeper().map_err(|error| {
             Error::io("start", "the embedded keeper", Errno::from_io_error(&error).unwrap_or(Errno::IO))
         })?;
-        Engine::begin(config, link, Lifecycle::Embedded, |_, _| ()).map(|(engine, _)| engine)
+        Engine::begin(config, link, None, Lifecycle::Embedded, |_, _| ()).map(|(engine, _)| engine)
     }
 
     fn begin(
         mut config: Config,
         mut link: Link,
+        keeper: Option<OwnKeeper>,
         lifecycle: Lifecycle,
         adjust: impl FnOnce(&mut Config, &HashMap<u8, OwnedFd>),
     ) -> Result<(Engine, HashMap<u8, OwnedFd>)> {
@@ -227,9 +236,10 @@ impl Engine {
         let slots = store.slots();
         let last_slot =
             slots.iter().map(|slot| slot.0).chain(entries.iter().map(|entry| entry.slot)).max().unwrap_or(0);
-        let keeper_pid = match lifecycle {
-            Lifecycle::Daemon { .. } => std::os::unix::process::parent_id(),
-            Lifecycle::Embedded => std::process::id(),
+        let keeper_pid = match (&keeper, &lifecycle) {
+            (Some(keeper), _) => keeper.pid(),
+            (None, Lifecycle::Daemon { .. }) => std::os::unix::process::parent_id(),
+            (None, Lifecycle::Embedded) => std::process::id(),
         };
         let waker = Waker::new().map_err(|errno| Error::io("set up", "the event loop", errno))?;
         let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
@@ -250,6 +260,7 @@ impl Engine {
             exits: AtomicU64::new(0),
         });
         let mut reactor = Reactor::new(shared.clone(), receiver, link, lifecycle)?;
+        reactor.keeper = keeper;
         reactor.adopt_all(entries);
         let own =
             reactor.own.iter().filter_map(|(role, fd)| Some((*role, file::duplicate(fd).ok()?))).collect();

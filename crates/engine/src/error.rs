@@ -61,10 +61,10 @@ impl From<outpost_journal::Error> for Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Start { program, failure: Failure { step: Step::Exec, errno } } => {
+            Error::Start { program, failure: Failure { step: Step::Exec, errno, .. } } => {
                 write!(f, "start {program}: {errno}")
             }
-            Error::Start { program, failure: Failure { step: Step::Directory, errno } } => {
+            Error::Start { program, failure: Failure { step: Step::Directory, errno, .. } } => {
                 write!(f, "start {program}: its working directory: {errno}")
             }
             Error::Start { program, failure } => {

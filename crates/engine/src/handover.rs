@@ -7,7 +7,7 @@ use crate::link::{Link, Received, role};
 use crate::process::{Inner, Os, Process, Progress, Status, WhileAlive};
 use crate::reactor::{Due, LINK, Reactor};
 use crate::readers::Readers;
-use crate::spec::Slot;
+use crate::spec::{AtCap, Drain, Rest, Slot};
 use crate::store::Description;
 use crate::{Error, Result};
 use outpost_journal::{Journal, Stream, Writer};
@@ -32,6 +32,10 @@ pub(crate) struct OwnKeeper {
 }
 
 impl OwnKeeper {
+    pub(crate) fn pid(&self) -> u32 {
+        self.started.pid.cast_unsigned()
+    }
+
     /// One without a link to us is of no use, whatever it still does.
     fn bury(&self) {
         let _gone_already = pidfd::signal(&self.started.pidfd, crate::Signal::KILL);
@@ -197,6 +201,9 @@ impl Reactor {
             input_watch: Watch::default(),
             input_blocked: false,
             starting: None,
+            at_cap: AtCap::DropHead,
+            drain: Drain::default(),
+            rest: Rest::Lives,
             exit: None,
             exit_seen: now,
             last_byte: now,
@@ -280,7 +287,7 @@ impl Reactor {
                 return self.schedule(KEEPER_RETRY, Due::Keeper);
             }
         };
-        let keeper_pid = keeper.started.pid.cast_unsigned();
+        let keeper_pid = keeper.pid();
         self.keeper = Some(keeper);
         let unsent = self.link.take_unsent();
         self.link = Link::new(link);
@@ -364,7 +371,7 @@ impl Entry {
 }
 
 /// Starts a keeper that knows this worker and nothing else yet. Returns the link to it.
-fn start_keeper(binary: &OwnedFd, arguments: &[CString]) -> Result<(OwnedFd, OwnKeeper)> {
+pub(crate) fn start_keeper(binary: &OwnedFd, arguments: &[CString]) -> Result<(OwnedFd, OwnKeeper)> {
     const STATE_FD: i32 = 4;
     const BINARY_FD: i32 = 5;
     const LINK_FD: i32 = 6;

@@ -7,7 +7,6 @@ use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd;
 use outpost_sys::procfs::{self, Stat};
 use outpost_sys::signal::Signal;
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 /// Whom a signal is for.
@@ -112,7 +111,15 @@ pub(crate) async fn kill_tree(process: &Process) -> Result<usize> {
     tokio::task::spawn_blocking(move || kill_tree_now(&process)).await.map_err(|_| Error::Stopped)
 }
 
-/// The same, for threads that may wait.
+/// Whether somebody of the tree may live on after its first process; without a cgroup only looking for them would tell.
+pub(crate) fn has_rest(process: &Process) -> bool {
+    match &process.inner.shared.cgroups {
+        Some(cgroups) => !cgroups.group(&process.slot().to_string()).members().is_empty(),
+        None => true,
+    }
+}
+
+/// Kills every descendant, on a thread that may wait.
 pub(crate) fn kill_tree_now(process: &Process) -> usize {
     let shared = &process.inner.shared;
     if let Some(cgroups) = &shared.cgroups {
@@ -180,15 +187,9 @@ pub(crate) fn tree(slot: Slot, leader: Leader) -> Vec<Stat> {
     let is_root = |stat: &Stat| {
         is_leader(stat) || in_group(stat) || procfs::has_environment(stat.pid, marker.as_bytes())
     };
-    let mut members: HashSet<i32> = all.iter().filter(|stat| is_root(stat)).map(|stat| stat.pid).collect();
-    loop {
-        let before = members.len();
-        let children = all.iter().filter(|stat| members.contains(&stat.parent)).map(|stat| stat.pid);
-        let children: Vec<i32> = children.collect();
-        members.extend(children);
-        if members.len() == before {
-            break;
-        }
-    }
-    all.into_iter().filter(|stat| members.contains(&stat.pid) && !matches!(stat.state, b'Z' | b'X')).collect()
+    let roots: Vec<i32> = all.iter().filter(|stat| is_root(stat)).map(|stat| stat.pid).collect();
+    let mut members = procfs::descendants(&all, &roots);
+    let alive = |stat: &&Stat| !matches!(stat.state, b'Z' | b'X');
+    members.extend(all.iter().filter(|stat| roots.contains(&stat.pid)).filter(alive));
+    members
 }

@@ -1,9 +1,10 @@
 //! Who reads a process, how far, and whether it pays to wait for somebody before the head of the journal is dropped.
 //!
-//! A reader never slows a child, with one exception: at the cap, when dropping the head would take output from a reader
+//! Unless its process was started to wait for all of them, a reader never slows a child, with one exception: at the cap, when dropping the head would take output from a reader
 //! that is keeping up. Such a one reads at least [`KEEPS_UP_BYTES`] in each [`WINDOW`]; one that is slower, or stuck, is told
 //! what it has lost, as everybody was promised.
 
+use crate::spec::AtCap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,6 +19,8 @@ const STUCK_AFTER_WINDOWS: u32 = 4;
 pub(crate) struct Readers {
     begun: Instant,
     positions: Mutex<Vec<Arc<Position>>>,
+    /// There has been one.
+    joined: AtomicBool,
 }
 
 /// How far one reader is.
@@ -30,7 +33,7 @@ pub(crate) struct Position {
 
 impl Readers {
     pub(crate) fn new() -> Readers {
-        Readers { begun: Instant::now(), positions: Mutex::default() }
+        Readers { begun: Instant::now(), positions: Mutex::default(), joined: AtomicBool::new(false) }
     }
 
     /// A new reader, which has one window to show its pace.
@@ -42,6 +45,7 @@ impl Readers {
             keeps_up: AtomicBool::new(true),
         });
         self.lock().push(position.clone());
+        self.joined.store(true, Ordering::Relaxed);
         position
     }
 
@@ -67,8 +71,18 @@ impl Readers {
         }
     }
 
-    /// Whether somebody who keeps up still needs the frames up to `last_seq`.
-    pub(crate) fn need(&self, last_seq: u64) -> bool {
+    /// Whether somebody who is to be waited for still needs the frames up to `last_seq`.
+    pub(crate) fn need(&self, last_seq: u64, at_cap: AtCap) -> bool {
+        match at_cap {
+            AtCap::DropHead => self.need_of_those_who_keep_up(last_seq),
+            AtCap::WaitForReaders => {
+                let behind = |position: &Arc<Position>| position.next_seq.load(Ordering::Relaxed) <= last_seq;
+                !self.joined.load(Ordering::Relaxed) || self.lock().iter().any(behind)
+            }
+        }
+    }
+
+    fn need_of_those_who_keep_up(&self, last_seq: u64) -> bool {
         let stuck_ms = u64::from(STUCK_AFTER_WINDOWS) * WINDOW.as_millis() as u64;
         let now_ms = self.now_ms();
         self.lock().iter().any(|position| {
@@ -99,21 +113,32 @@ mod tests {
     #[test]
     fn a_reader_that_keeps_up_is_waited_for_and_a_slow_or_stuck_one_is_not() {
         let mut readers = Readers::new();
-        assert!(!readers.need(10), "nobody reads");
+        assert!(!readers.need(10, AtCap::DropHead), "nobody reads");
         let position = readers.join(5);
-        assert!(readers.need(10) && !readers.need(4));
+        assert!(readers.need(10, AtCap::DropHead) && !readers.need(4, AtCap::DropHead));
         later(&mut readers, WINDOW);
         readers.moved(&position, 7, KEEPS_UP_BYTES);
-        assert!(readers.need(10), "fast");
+        assert!(readers.need(10, AtCap::DropHead), "fast");
         later(&mut readers, WINDOW);
         readers.moved(&position, 8, KEEPS_UP_BYTES - 1);
-        assert!(!readers.need(10), "slow");
+        assert!(!readers.need(10, AtCap::DropHead), "slow");
         later(&mut readers, WINDOW);
         readers.moved(&position, 9, KEEPS_UP_BYTES);
-        assert!(readers.need(10), "fast again");
+        assert!(readers.need(10, AtCap::DropHead), "fast again");
         later(&mut readers, STUCK_AFTER_WINDOWS * WINDOW);
-        assert!(!readers.need(10), "stuck");
+        assert!(!readers.need(10, AtCap::DropHead), "stuck");
         readers.leave(&position);
         assert_eq!(readers.count(), 0);
+    }
+
+    #[test]
+    fn a_process_that_waits_for_its_readers_waits_for_the_first_the_slow_and_the_stuck() {
+        let mut readers = Readers::new();
+        assert!(readers.need(10, AtCap::WaitForReaders), "nobody has come yet");
+        let position = readers.join(5);
+        later(&mut readers, 100 * WINDOW);
+        assert!(readers.need(5, AtCap::WaitForReaders) && !readers.need(4, AtCap::WaitForReaders));
+        readers.leave(&position);
+        assert!(!readers.need(10, AtCap::WaitForReaders), "all have left");
     }
 }

@@ -1,6 +1,7 @@
 //! What a caller says about a process to be: its name, its program, its stdio.
 
 use crate::{Error, Result};
+use outpost_sys::confine;
 use outpost_sys::pty::Size;
 use outpost_sys::spawn::{ResourceLimit, Standing};
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Names a process: which face, which scope within it (a connection, a session, or empty), and the caller's own id. An
 /// empty id stands for the slot number.
@@ -70,6 +72,38 @@ pub enum OnTaken {
     Replace,
 }
 
+/// What happens when a journal is full and somebody has not read its oldest output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtCap {
+    /// It is dropped, and readers are told; one that keeps up is waited for.
+    DropHead,
+    /// The process waits for its readers, however slow, and for its first one.
+    WaitForReaders,
+}
+
+/// How long output is waited for after the exit, while a descendant holds the pipes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drain {
+    /// Silence of this length is the end.
+    pub quiet: Duration,
+    /// However much comes, the exit is not kept back longer than this.
+    pub longest: Duration,
+}
+
+impl Default for Drain {
+    fn default() -> Drain {
+        Drain { quiet: Duration::from_millis(100), longest: Duration::from_secs(2) }
+    }
+}
+
+/// What becomes of what a process has started when it has ended itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    Lives,
+    /// It is killed, once the exit has been recorded.
+    Ends,
+}
+
 /// A process to be.
 #[derive(Clone, Debug)]
 pub struct Spawn {
@@ -82,14 +116,21 @@ pub struct Spawn {
     pub environment: Vec<(OsString, OsString)>,
     pub directory: Option<PathBuf>,
     pub stdio: Stdio,
-    /// Descriptors besides the first three, under the numbers the child is to have them. A stage that confines the child
-    /// before it executes the real program gets its plan this way.
+    /// Descriptors besides the first three, under the numbers the child is to have them.
     pub descriptors: Vec<(Arc<OwnedFd>, u8)>,
+    /// What the child does to itself before it executes the program, which it looks up inside then. It gets the
+    /// descriptors above, the program does not.
+    pub confinement: Option<Arc<confine::Program>>,
     /// A session of its own; a terminal implies it.
     pub new_session: bool,
     pub limits: Vec<ResourceLimit>,
     pub umask: Option<u32>,
     pub on_taken: OnTaken,
+    pub at_cap: AtCap,
+    /// The most its journal takes on disk, if that is not what the others may.
+    pub journal_bytes_max: Option<u64>,
+    pub drain: Drain,
+    pub rest: Rest,
     /// Where there is no cgroup: whether the child may carry a mark in its environment, by which descendants are found that
     /// left their group, their session and their parents. Without it those are out of reach.
     pub marked: bool,
@@ -109,10 +150,15 @@ impl Spawn {
             directory: None,
             stdio: Stdio::Pipes { stdin: true },
             descriptors: Vec::new(),
+            confinement: None,
             new_session: false,
             limits: Vec::new(),
             umask: None,
             on_taken: OnTaken::Refuse,
+            at_cap: AtCap::DropHead,
+            journal_bytes_max: None,
+            drain: Drain::default(),
+            rest: Rest::Lives,
             marked: true,
             started_by: String::new(),
         }
@@ -154,6 +200,7 @@ impl Spawn {
             limits: limits.iter().filter(given).chain(&self.limits).copied().collect(),
             umask: self.umask,
             oom_score,
+            confinement: self.confinement.as_deref().cloned(),
         })
     }
 }

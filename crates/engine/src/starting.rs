@@ -69,7 +69,7 @@ fn make_child(
     dir: &std::path::Path,
 ) -> Result<(Child, oneshot::Receiver<Result<()>>)> {
     let io = |errno| Error::io("make", "descriptors for a child", errno);
-    let writer = Writer::create(dir, shared.config.process_bytes_max)?;
+    let writer = Writer::create(dir, spawn.journal_bytes_max.unwrap_or(shared.config.process_bytes_max))?;
     let plumbing = Plumbing::make(spawn.stdio).map_err(io)?;
     let cgroup = match &shared.cgroups {
         Some(cgroups) => Some(
@@ -100,6 +100,9 @@ fn make_child(
         input_watch: Watch::default(),
         input_blocked: false,
         starting: None,
+        at_cap: spawn.at_cap,
+        drain: spawn.drain,
+        rest: spawn.rest,
         exit: None,
         exit_seen: now,
         last_byte: now,

@@ -41,6 +41,12 @@ impl Writer {
         self.bytes.extend_from_slice(value.to_bytes_with_nul());
     }
 
+    /// Bytes behind their count.
+    pub(crate) fn block(&mut self, bytes: &[u8]) {
+        self.count(bytes.len());
+        self.bytes.extend_from_slice(bytes);
+    }
+
     pub(crate) fn strings(&mut self, values: &[impl AsRef<CStr>]) {
         self.count(values.len());
         values.iter().for_each(|value| self.string(value.as_ref()));
@@ -63,6 +69,13 @@ impl<'a> Reader<'a> {
         let string = CStr::from_bytes_until_nul(self.0).ok()?;
         self.0 = self.0.get(string.count_bytes() + 1..)?;
         Some(string)
+    }
+
+    pub(crate) fn block(&mut self) -> Option<&'a [u8]> {
+        let len = usize::try_from(self.u32()?).ok()?;
+        let (block, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(block)
     }
 
     /// Every string takes at least a byte, so no count makes this grow beyond the bytes there are.

@@ -98,7 +98,7 @@ impl Keeper {
         targets: Targets,
         fds: Vec<OwnedFd>,
     ) -> std::result::Result<Entry, Failure> {
-        let prepare = |errno| Failure { step: Step::Prepare, errno };
+        let prepare = |errno| Failure::at(Step::Prepare, errno);
         if self.table.len() >= SLOTS_MAX {
             return Err(prepare(Errno::AGAIN));
         }
@@ -126,6 +126,7 @@ impl Keeper {
             oom_score: spec.oom_score,
             cgroup: cgroup.as_ref().map(AsFd::as_fd),
             gate: Some(gate.read.as_fd()),
+            confinement: spec.confinement.as_ref(),
         })?;
         let entry = Entry::new(begun.pid, Standing::Starting, Some(begun.pidfd), held);
         Ok(Entry { report: Some(begun.report), gate: Some(gate.write), untold: Untold::Start, ..entry })

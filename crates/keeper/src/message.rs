@@ -146,7 +146,12 @@ pub(crate) fn put_entry(out: &mut Writer, slot: u64, pid: i32, standing: &Standi
     out.u8(kind);
     out.u8(step);
     out.i32(number);
-    let exit = if let Standing::Ended(exit) = standing { *exit } else { Exit::UNKNOWN };
+    let exit = match standing {
+        Standing::Ended(exit) => *exit,
+        // It has used nothing; which operation of a confinement failed stands there instead.
+        Standing::Failed(failure) => Exit { user_ms: failure.operation.into(), ..Exit::UNKNOWN },
+        _ => Exit::UNKNOWN,
+    };
     [exit.user_ms, exit.system_ms, exit.rss_max_kb].into_iter().for_each(|used| out.u32(used));
 }
 
@@ -161,7 +166,8 @@ pub(crate) fn get_standing(from: &mut Reader<'_>) -> Option<Standing> {
         3 => ended(How::Unknown),
         4 => {
             let (step, errno) = (Step::from_number(step)?, Errno::from_raw_os_error(number));
-            Standing::Failed(Failure { step, errno })
+            let operation = u16::try_from(user_ms).unwrap_or(0);
+            Standing::Failed(Failure { step, errno, operation })
         }
         5 => Standing::Starting,
         _ => return None,
@@ -300,7 +306,7 @@ mod tests {
     #[test]
     fn every_message_reads_back_as_written() {
         let exit = Exit { how: How::Signal(9), user_ms: 1, system_ms: u32::MAX, rss_max_kb: 3 };
-        let failure = Failure { step: Step::Directory, errno: Errno::NOENT };
+        let failure = Failure::at(Step::Directory, Errno::NOENT);
         let roles = Roles::new(0..16).unwrap();
         let standings = [
             Standing::Starting,

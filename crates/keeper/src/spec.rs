@@ -1,6 +1,7 @@
 //! The specification of a child, as bytes in a sealed memory file: it may be larger than any message.
 
 use crate::bytes::{Reader, Writer};
+use outpost_sys::confine;
 use outpost_sys::spawn::{ResourceLimit, Standing};
 use std::ffi::{CStr, CString};
 
@@ -23,6 +24,8 @@ pub struct Spec<S = CString> {
     pub limits: Vec<ResourceLimit>,
     pub umask: Option<u32>,
     pub oom_score: Option<i32>,
+    /// What the child does to itself before it executes the program.
+    pub confinement: Option<confine::Program>,
 }
 
 impl Spec {
@@ -48,6 +51,10 @@ impl Spec {
         out.string(self.directory.as_deref().unwrap_or_default());
         out.strings(&self.arguments);
         out.strings(&self.environment);
+        out.flag(self.confinement.is_some());
+        if let Some(confinement) = &self.confinement {
+            out.block(confinement.as_bytes());
+        }
         out.bytes
     }
 }
@@ -72,7 +79,21 @@ impl<'a> Spec<&'a CStr> {
         let program = from.string()?;
         let directory = Some(from.string()?).filter(|_| has_directory);
         let (arguments, environment) = (from.strings()?, from.strings()?);
-        Some(Spec { program, arguments, environment, directory, standing, limits, umask, oom_score })
+        let confinement = match from.flag()? {
+            true => Some(confine::Program::from_bytes(from.block()?)?),
+            false => None,
+        };
+        Some(Spec {
+            program,
+            arguments,
+            environment,
+            directory,
+            standing,
+            limits,
+            umask,
+            oom_score,
+            confinement,
+        })
     }
 }
 
@@ -91,6 +112,7 @@ mod tests {
             limits: vec![ResourceLimit { resource: 7, soft: 1, hard: 2 }],
             umask: Some(0o77),
             oom_score: Some(-5),
+            confinement: None,
         }
     }
 

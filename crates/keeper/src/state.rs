@@ -42,7 +42,8 @@ pub struct StoredEntry {
 pub struct State {
     /// The binary that workers are started from.
     pub binary: i32,
-    /// The worker's command line.
+    /// The worker's command line. Without one there is no worker to start: the keeper ends with the one it has, and takes
+    /// every process along.
     pub arguments: Vec<CString>,
     pub worker: Option<Running>,
     /// Put in place of another keeper, whose worker waits to hear of it.

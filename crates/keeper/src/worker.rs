@@ -5,17 +5,23 @@ use crate::link::COMPLAINTS_MAX;
 use crate::replace::RETIRE_PATIENCE;
 use crate::table::{OWN_SLOT, watched};
 use crate::{LINK_FD, state};
-use outpost_sys::epoll::{Epoll, Interest};
+use outpost_sys::epoll::{self, Epoll, Interest};
 use outpost_sys::pidfd::{self, Exit, How};
 use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{self, Failure, Standing, Step};
-use outpost_sys::{Errno, file, message};
+use outpost_sys::{Errno, file, message, procfs};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// How long a worker that could not be started is left alone before that is tried again.
 const START_AGAIN_AFTER: Duration = Duration::from_millis(200);
+
+/// Looks for processes to end. Each must find somebody to need another.
+const PASSES_MAX: usize = 64;
+
+/// How long a killed process may take before we go on with the next.
+const KILL_PATIENCE: Duration = Duration::from_millis(20);
 
 pub(crate) struct Worker {
     pub(crate) pid: i32,
@@ -42,7 +48,7 @@ impl Worker {
 
     /// Starts a worker from an open binary.
     pub(crate) fn start(binary: &OwnedFd, arguments: &[CString]) -> Result<Worker, Failure> {
-        let prepare = |errno| Failure { step: Step::Prepare, errno };
+        let prepare = |errno| Failure::at(Step::Prepare, errno);
         let (link, its_end) = message::pair().map_err(prepare)?;
         let arguments: Vec<&CStr> = arguments.iter().map(CString::as_c_str).collect();
         // Away from the terminal's signals: they are for the keeper to pass on.
@@ -96,7 +102,7 @@ impl Keeper {
         let Some(binary) = &self.binary else { return };
         match Worker::start(binary, &self.arguments) {
             Ok(worker) => self.seat(worker),
-            Err(Failure { step, errno }) => {
+            Err(Failure { step, errno, .. }) => {
                 log(format_args!(
                     "cannot start a worker ({step:?}: {errno}); children live on; trying again"
                 ));
@@ -139,6 +145,10 @@ impl Keeper {
         if self.end.is_some() {
             return;
         }
+        if self.arguments.is_empty() {
+            self.end_everyone();
+            return;
+        }
         if let Some(candidate) = self.candidate.take() {
             return self.promote(candidate);
         }
@@ -151,6 +161,27 @@ impl Keeper {
             self.restarts.forget();
         }
         self.start_next(&worker, exit);
+    }
+
+    /// Ends all that was ever started here and ends. Whatever left its parent, its group and its session came to us.
+    fn end_everyone(&mut self) {
+        for _ in 0..PASSES_MAX {
+            let below = procfs::descendants(&procfs::all(), &[std::process::id().cast_signed()]);
+            for stat in &below {
+                // Ours, or those of processes of ours: nobody else reaps them, so the number is still theirs.
+                if let Ok(pidfd) = pidfd::open(stat.pid) {
+                    let _gone_already = pidfd::signal(&pidfd, Signal::KILL);
+                    let _slow = epoll::wait_readable(&pidfd, KILL_PATIENCE);
+                }
+            }
+            while let Ok(Some(pid)) = pidfd::ended_child() {
+                let _reaped = pidfd::reap_pid(pid);
+            }
+            if below.is_empty() {
+                break;
+            }
+        }
+        self.end = Some(0);
     }
 
     /// Without a worker a keeper is worth its children, living or with output that nobody has recorded yet.

@@ -5,7 +5,7 @@ mod list;
 mod manage;
 
 use crate::paths::{Dirs, Paths};
-use crate::{serve, worker};
+use crate::{app_server, serve, worker};
 use clap::{Parser, Subcommand};
 use outpost_control::client::{CallError, Client};
 use std::io::IsTerminal;
@@ -31,6 +31,8 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         flags: Vec<std::ffi::OsString>,
     },
+    /// The exec face on standard input and output: sandboxed commands, as `codex app-server` runs them
+    AppServer(app_server::AppServer),
     /// Started by the keeper
     #[command(hide = true)]
     Worker(worker::Given),
@@ -83,6 +85,7 @@ fn dispatch(command: Command, paths: &Paths) -> Outcome {
     match command {
         Command::Serve => Err(serve::serve(paths)),
         Command::Relay { flags } => Ok(crate::relay::run(flags.into_iter())),
+        Command::AppServer(options) => app_server::run(paths, &options),
         Command::Worker(given) => Ok(worker::run(paths, &given)),
         Command::Run(run) => attach::run(paths, run),
         Command::Logs(logs) => attach::logs(paths, &logs),

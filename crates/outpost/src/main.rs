@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod app_server;
 mod cli;
 mod paths;
 mod relay;

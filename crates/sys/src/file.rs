@@ -2,7 +2,10 @@
 
 use crate::{Errno, Result, fault, retry};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{self, FallocateFlags, FlockOperation, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom};
+use rustix::fs::{
+    self, FallocateFlags, FileType, FlockOperation, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom,
+};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
 /// How a file of ours is opened. All are close-on-exec and never follow a symbolic link at the last step.
@@ -52,6 +55,13 @@ pub fn open(path: impl AsRef<Path>, how: Open) -> Result<OwnedFd> {
     open_at(fs::CWD, path, how)
 }
 
+/// Whether this process could make something in a directory.
+pub fn can_write(directory: &Path) -> bool {
+    use rustix::fs::{Access, AtFlags};
+    let wanted = Access::WRITE_OK | Access::EXEC_OK;
+    fault::gate().is_ok() && fs::accessat(fs::CWD, directory, wanted, AtFlags::EACCESS).is_ok()
+}
+
 /// Names of the entries of a directory, without `.` and `..`; names that are not UTF-8 are none of ours and left out.
 pub fn names(dir: impl AsFd) -> Result<Vec<String>> {
     fault::gate()?;
@@ -65,6 +75,29 @@ pub fn names(dir: impl AsFd) -> Result<Vec<String>> {
         }
     }
     Ok(names)
+}
+
+pub fn is_socket(fd: impl AsFd) -> Result<bool> {
+    Ok(FileType::from_raw_mode(fs::fstat(fd)?.st_mode) == FileType::Socket)
+}
+
+pub fn is_pipe(fd: impl AsFd) -> Result<bool> {
+    Ok(FileType::from_raw_mode(fs::fstat(fd)?.st_mode) == FileType::Fifo)
+}
+
+/// Opens the same once more, in the same direction, so that only this descriptor does not wait.
+pub fn reopen_nonblocking(fd: impl AsFd) -> Result<OwnedFd> {
+    let direction = fs::fcntl_getfl(&fd)? & OFlags::RWMODE;
+    let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    fs::open(path, direction | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty())
+}
+
+/// Writes what a descriptor that does not wait takes. `EAGAIN` when that is nothing.
+pub fn write_some(fd: impl AsFd, bytes: &[u8]) -> Result<usize> {
+    retry(|| {
+        fault::gate()?;
+        rustix::io::write(&fd, bytes)
+    })
 }
 
 /// Bytes that this user may still write to the file system of a path.

@@ -6,11 +6,13 @@
 
 pub mod beneath;
 pub mod cgroup;
+pub mod confine;
 pub mod epoll;
 pub mod fault;
 pub mod file;
 pub mod limits;
 pub mod message;
+pub mod namespace;
 pub mod pidfd;
 pub mod pipe;
 pub mod procfs;

@@ -96,6 +96,11 @@ pub fn peer_is_gone(socket: impl AsFd) -> bool {
     looked.is_ok() && entries.iter().any(|entry| entry.revents().intersects(PollFlags::HUP | PollFlags::ERR))
 }
 
+/// Ends both directions of a socket; what is none is left alone.
+pub fn shut_down(socket: impl AsFd) {
+    let _closed_already = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+}
+
 /// Writes to a stream socket what it takes, without waiting. `EAGAIN` when that is nothing.
 pub fn write_some(socket: impl AsFd, bytes: &[u8]) -> Result<usize> {
     retry(|| {

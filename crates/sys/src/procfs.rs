@@ -1,5 +1,6 @@
 //! What /proc says about processes: parents, start times, memory, and the marker our children carry.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::Read;
 
@@ -53,6 +54,26 @@ fn parse_stat(pid: i32, text: &[u8]) -> Option<Stat> {
 pub fn all() -> Vec<Stat> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(stat).collect()
+}
+
+/// The living among `all` that descend from one of `roots`, which are not among them.
+pub fn descendants(all: &[Stat], roots: &[i32]) -> Vec<Stat> {
+    let mut family: HashSet<i32> = roots.iter().copied().collect();
+    loop {
+        let before = family.len();
+        let children: Vec<i32> =
+            all.iter().filter(|stat| family.contains(&stat.parent)).map(|stat| stat.pid).collect();
+        family.extend(children);
+        if family.len() == before {
+            break;
+        }
+    }
+    let alive = |stat: &&Stat| !matches!(stat.state, b'Z' | b'X');
+    all.iter()
+        .filter(|stat| family.contains(&stat.pid) && !roots.contains(&stat.pid))
+        .filter(alive)
+        .copied()
+        .collect()
 }
 
 /// Whether the environment a process was started with holds exactly this `NAME=value`.

@@ -165,6 +165,19 @@ pub fn ignore_sigpipe() {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }
 
+/// Default dispositions for all signals, whatever they were. For a child that must make system calls only.
+pub(crate) fn default_dispositions() {
+    // The kernel's own struct and call: the C library's takes a lock for SIGABRT (since glibc 2.41), which the parent
+    // shares, and refuses the two signals it keeps for itself. All zeroes is the default disposition with no flags.
+    let action = [0u64; 4];
+    let before: *mut u64 = std::ptr::null_mut();
+    for signal in 1..=64 {
+        // SAFETY: the action is as long as the kernel's struct or longer and outlives the call; a null pointer asks for
+        // no copy of the one before. Numbers that cannot be changed are refused, which is what we want.
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), before, size_of::<u64>()) };
+    }
+}
+
 pub(crate) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

@@ -10,7 +10,7 @@
 mod steps;
 
 use crate::signal::{Set, last_errno};
-use crate::{Errno, Result, fault, pidfd};
+use crate::{Errno, Result, confine, fault, pidfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::pipe::PipeFlags;
 use std::ffi::{CStr, CString, OsString, c_char, c_int};
@@ -65,6 +65,9 @@ pub struct Child<'a> {
     /// A pipe from which the child reads a byte directly before exec. If that closes without one, it never executes: so
     /// whoever holds the other end can know of the child before it can do anything.
     pub gate: Option<BorrowedFd<'a>>,
+    /// What the child does to itself before it executes. The path of the program and the directory are then looked up
+    /// inside, and the program gets no descriptors but 0, 1 and 2.
+    pub confinement: Option<&'a confine::Program>,
 }
 
 /// A child that is on its way.
@@ -105,12 +108,13 @@ pub enum Step {
     Directory = 7,
     Exec = 8,
     Gate = 9,
+    Confine = 10,
 }
 
 impl Step {
     pub fn from_number(number: u8) -> Option<Step> {
         use Step::*;
-        [Prepare, Clone, Cgroup, Standing, Descriptors, Limits, Directory, Exec, Gate]
+        [Prepare, Clone, Cgroup, Standing, Descriptors, Limits, Directory, Exec, Gate, Confine]
             .into_iter()
             .find(|step| *step as u8 == number)
     }
@@ -121,6 +125,14 @@ impl Step {
 pub struct Failure {
     pub step: Step,
     pub errno: Errno,
+    /// For [`Step::Confine`]: which operation, for [`confine::Program::describe`].
+    pub operation: u16,
+}
+
+impl Failure {
+    pub fn at(step: Step, errno: Errno) -> Failure {
+        Failure { step, errno, operation: 0 }
+    }
 }
 
 /// The most descriptors a child may be given.
@@ -157,7 +169,7 @@ pub fn spawn(child: &Child<'_>) -> std::result::Result<Started, Failure> {
 
 /// Starts a child without waiting for it to get anywhere.
 pub fn begin(child: &Child<'_>) -> std::result::Result<Begun, Failure> {
-    let prepare = |errno| Failure { step: Step::Prepare, errno };
+    let prepare = |errno| Failure::at(Step::Prepare, errno);
     fault::gate().map_err(prepare)?;
     if child.descriptors.len() > DESCRIPTORS_MAX {
         return Err(prepare(Errno::INVAL));
@@ -185,7 +197,7 @@ pub fn begin(child: &Child<'_>) -> std::result::Result<Begun, Failure> {
     let mask = Set::full().install();
     let started = clone(&mut plan);
     mask.install();
-    let Started { pid, pidfd } = started.map_err(|errno| Failure { step: Step::Clone, errno })?;
+    let Started { pid, pidfd } = started.map_err(|errno| Failure::at(Step::Clone, errno))?;
     Ok(Begun { pid, pidfd, report: Report(report) })
 }
 
@@ -197,9 +209,11 @@ impl Report {
         let mut bytes = [0; Report::BYTES];
         match crate::retry(|| rustix::io::read(&self.0, &mut bytes)) {
             Ok(Report::BYTES) => {
-                let [step, _, _, _, errno @ ..] = bytes;
+                let [step, _, operation @ .., _, _, _, _] = bytes;
+                let [.., a, b, c, d] = bytes;
+                let errno = Errno::from_raw_os_error(i32::from_ne_bytes([a, b, c, d]));
                 let step = Step::from_number(step).unwrap_or(Step::Exec);
-                Progress::Failed(Failure { step, errno: Errno::from_raw_os_error(i32::from_ne_bytes(errno)) })
+                Progress::Failed(Failure { step, errno, operation: u16::from_ne_bytes(operation) })
             }
             Err(Errno::AGAIN) => Progress::Pending,
             Ok(_) | Err(_) => Progress::Executed,
@@ -269,6 +283,7 @@ pub fn start_part(
         oom_score: None,
         cgroup: None,
         gate: None,
+        confinement: None,
     })
 }
 

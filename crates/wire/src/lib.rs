@@ -9,4 +9,4 @@ mod socket;
 
 pub use lines::{Line, Lines};
 pub use outbox::{Closed, Outbox};
-pub use socket::{ReadHalf, WriteHalf, split};
+pub use socket::{ReadHalf, WriteHalf, split, standard};

@@ -1,10 +1,10 @@
 //! The two directions of a connection. Only reading is watched all the time: a socket that can be written, which is nearly
 //! always so, shall wake nobody.
 
-use outpost_sys::{Errno, message};
+use outpost_sys::{Errno, file, message};
+use std::fs::File;
 use std::io;
-use std::net::Shutdown;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdStream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -17,15 +17,59 @@ pub struct ReadHalf {
 
 /// What we say.
 pub struct WriteHalf {
-    stream: StdStream,
+    to: OwnedFd,
+    is_socket: bool,
 }
 
 /// Takes a connection apart.
 pub fn split(stream: UnixStream) -> io::Result<(ReadHalf, WriteHalf)> {
-    let stream = stream.into_std()?;
+    let to = OwnedFd::from(stream.into_std()?);
     // One descriptor can be watched once only, and this one is written.
-    let watched = Receiver::from_owned_fd_unchecked(stream.as_fd().try_clone_to_owned()?)?;
-    Ok((ReadHalf { watched }, WriteHalf { stream }))
+    let watched = Receiver::from_owned_fd_unchecked(to.try_clone()?)?;
+    Ok((ReadHalf { watched }, WriteHalf { to, is_socket: true }))
+}
+
+/// Our standard input and output as a connection, whatever they are. Others may have them too, a shell for example: what
+/// they see of them does not change if that can be helped.
+pub fn standard() -> io::Result<(ReadHalf, WriteHalf)> {
+    let (stdin, stdout) = (io::stdin(), io::stdout());
+    let watched = match unshared(stdin.as_fd()).and_then(Receiver::from_owned_fd_unchecked) {
+        Ok(watched) => watched,
+        // A file cannot be watched.
+        Err(_) => Receiver::from_owned_fd_unchecked(read_by_thread(stdin.as_fd())?)?,
+    };
+    let to = unshared(stdout.as_fd())?;
+    let is_socket = file::is_socket(&to)?;
+    Ok((ReadHalf { watched }, WriteHalf { to, is_socket }))
+}
+
+/// A descriptor for the same that does not wait.
+fn unshared(standard: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let own = match file::is_socket(standard)? {
+        true => None,
+        // Not of another user's pipe.
+        false => file::reopen_nonblocking(standard).ok(),
+    };
+    match own {
+        Some(own) => Ok(own),
+        None => {
+            let copy = standard.try_clone_to_owned()?;
+            file::set_nonblocking(&copy)?;
+            Ok(copy)
+        }
+    }
+}
+
+/// What a thread reads that may wait.
+fn read_by_thread(from: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let (ours, mut its) = StdStream::pair()?;
+    ours.set_nonblocking(true)?;
+    let mut from = File::from(from.try_clone_to_owned()?);
+    let copy = move || {
+        let _either_is_gone = io::copy(&mut from, &mut its);
+    };
+    std::thread::Builder::new().name("outpost-stdin".into()).spawn(copy)?;
+    Ok(ours.into())
 }
 
 impl ReadHalf {
@@ -43,7 +87,11 @@ impl ReadHalf {
 impl WriteHalf {
     /// Writes as much as the socket takes; none when it is full.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
-        match message::write_some(&self.stream, bytes) {
+        let written = match self.is_socket {
+            true => message::write_some(&self.to, bytes),
+            false => file::write_some(&self.to, bytes),
+        };
+        match written {
             Ok(written) => Ok(Some(written)),
             Err(Errno::AGAIN) => Ok(None),
             Err(errno) => Err(errno.into()),
@@ -52,11 +100,11 @@ impl WriteHalf {
 
     /// Watches the socket for room, as long as what is returned lives.
     pub(crate) fn watch(&self) -> io::Result<Room> {
-        Ok(Room { watched: Sender::from_owned_fd_unchecked(self.stream.as_fd().try_clone_to_owned()?)? })
+        Ok(Room { watched: Sender::from_owned_fd_unchecked(self.to.try_clone()?)? })
     }
 
     pub(crate) fn close(&self) {
-        let _closed_already = self.stream.shutdown(Shutdown::Both);
+        message::shut_down(&self.to);
     }
 }
 

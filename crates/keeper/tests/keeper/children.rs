@@ -46,7 +46,7 @@ fn a_specification_that_is_none_starts_nothing() {
     let null = null();
     let targets = Targets::new([0, 1, 2]).unwrap();
     client.send(Request::Spawn { slot: 21, cgroup: false, held: Roles::EMPTY, targets }, &[null.as_fd(); 4]);
-    let failure = Failure { step: Step::Prepare, errno: Errno::INVAL };
+    let failure = Failure::at(Step::Prepare, Errno::INVAL);
     assert_eq!(client.told(21).standing, Standing::Failed(failure));
 }
 
@@ -65,8 +65,8 @@ fn failure(spec: &Spec) -> Failure {
 
 #[test]
 fn a_program_that_is_missing_is_a_failure_and_no_exit_code() {
-    assert_eq!(failure(&command("/missing", &[])), Failure { step: Step::Exec, errno: Errno::NOENT });
-    assert_eq!(failure(&command("/etc/passwd", &[])), Failure { step: Step::Exec, errno: Errno::ACCESS });
+    assert_eq!(failure(&command("/missing", &[])), Failure::at(Step::Exec, Errno::NOENT));
+    assert_eq!(failure(&command("/etc/passwd", &[])), Failure::at(Step::Exec, Errno::ACCESS));
     // While 127 is an exit code like any other.
     let (mut client, _keeper) = greeted();
     client.spawn_quiet(20, &shell("exit 127"));
@@ -77,7 +77,7 @@ fn a_program_that_is_missing_is_a_failure_and_no_exit_code() {
 fn a_directory_that_is_missing_is_told_as_such() {
     let mut spec = command("/bin/true", &[]);
     spec.directory = Some(c"/missing".into());
-    assert_eq!(failure(&spec), Failure { step: Step::Directory, errno: Errno::NOENT });
+    assert_eq!(failure(&spec), Failure::at(Step::Directory, Errno::NOENT));
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_wrong_number_of_descriptors_starts_nothing() {
     for (slot, count) in (20..).zip([0, 1, 2, 3, 5]) {
         let fds: Vec<_> = [spec.as_fd()].into_iter().chain([null.as_fd(); 5]).take(count).collect();
         client.send(Request::Spawn { slot, cgroup: false, held: Roles::EMPTY, targets }, &fds);
-        let failure = Failure { step: Step::Prepare, errno: Errno::MFILE };
+        let failure = Failure::at(Step::Prepare, Errno::MFILE);
         assert_eq!(client.told(slot).standing, Standing::Failed(failure), "{count}");
     }
 }
@@ -143,6 +143,7 @@ fn a_child_taken_over_is_told_when_it_ends() {
         oom_score: None,
         cgroup: None,
         gate: None,
+        confinement: None,
     })
     .unwrap();
     let roles = Roles::new([7]).unwrap();

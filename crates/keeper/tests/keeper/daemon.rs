@@ -68,6 +68,7 @@ fn sleeper(output: BorrowedFd<'_>) -> Started {
         oom_score: None,
         cgroup: None,
         gate: None,
+        confinement: None,
     })
     .unwrap()
 }

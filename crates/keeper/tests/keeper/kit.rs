@@ -277,6 +277,7 @@ pub(crate) fn command(program: &str, arguments: &[&str]) -> Spec {
         limits: Vec::new(),
         umask: None,
         oom_score: None,
+        confinement: None,
     }
 }
 

@@ -121,7 +121,7 @@ fn one_that_fails_when_the_worker_knows_it_already_leaves_no_busy_loop() {
     let _kept = starting.pidfd.unwrap();
     ice.freeze(false);
     let failed = client.told(20);
-    assert_eq!(failed.standing, Standing::Failed(Failure { step: Step::Exec, errno: Errno::NOENT }));
+    assert_eq!(failed.standing, Standing::Failed(Failure::at(Step::Exec, Errno::NOENT)));
     assert!(sleeps(&thread));
     client.send(Request::Forget { slot: 20 }, &[]);
     assert_eq!(client.hello().len(), 1);

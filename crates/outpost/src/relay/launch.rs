@@ -219,6 +219,7 @@ fn start_keeper(
         oom_score: None,
         cgroup: None,
         gate: None,
+        confinement: None,
     });
     started.map_err(|failure| format!("daemonize: {}", words::errno(failure.errno)))
 }

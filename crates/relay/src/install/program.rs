@@ -77,6 +77,7 @@ impl Running {
             oom_score: None,
             cgroup: None,
             gate: None,
+            confinement: None,
         };
         spawn::begin(&child).map(Running).map_err(|failure| failure.errno)
     }

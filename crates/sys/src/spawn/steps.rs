@@ -1,17 +1,18 @@
 //! The child's side of a start: everything between clone and exec, with nothing but system calls.
 
-use super::{DESCRIPTORS_MAX, Plan, Program, Standing, Step};
-use crate::signal::Set;
+use super::{Child, DESCRIPTORS_MAX, Plan, Program, ResourceLimit, Standing, Step};
+use crate::confine;
+use crate::signal::{Set, default_dispositions};
 use std::ffi::{CStr, c_int, c_uint};
 use std::os::fd::{AsRawFd, RawFd};
-use std::ptr;
 
 /// Becomes the program, or reports why not and ends.
 pub(super) fn run(plan: &Plan<'_>) -> ! {
     let mut report = plan.report;
-    let Err((step, errno)) = become_program(plan, &mut report);
+    let Err((step, errno, operation)) = become_program(plan, &mut report);
     let mut bytes = [0; super::Report::BYTES];
     bytes[0] = step as u8;
+    bytes[2..4].copy_from_slice(&operation.to_ne_bytes());
     bytes[4..].copy_from_slice(&errno.to_ne_bytes());
     // SAFETY: the buffer is valid for its length. Nobody but the parent, who may be gone, wants to know.
     unsafe { libc::write(report, bytes.as_ptr().cast(), bytes.len()) };
@@ -19,10 +20,11 @@ pub(super) fn run(plan: &Plan<'_>) -> ! {
     unsafe { libc::_exit(127) }
 }
 
-type Stop = (Step, c_int);
+/// The step, the error, and for a confinement the number of its operation.
+type Stop = (Step, c_int, u16);
 
 fn check(step: Step, result: c_int) -> std::result::Result<c_int, Stop> {
-    if result < 0 { Err((step, errno())) } else { Ok(result) }
+    if result < 0 { Err((step, errno(), 0)) } else { Ok(result) }
 }
 
 fn errno() -> c_int {
@@ -42,13 +44,7 @@ fn become_program(
     {
         write_once(Step::Cgroup, cgroup.as_raw_fd(), c"cgroup.procs", b"0")?;
     }
-    let standing = match child.standing {
-        // SAFETY: a plain call on this process; no memory is touched.
-        Standing::Group => unsafe { libc::setpgid(0, 0) },
-        // SAFETY: as above.
-        Standing::Session | Standing::Terminal => unsafe { libc::setsid() },
-    };
-    check(Step::Standing, standing)?;
+    stand(child.standing)?;
     if let Some(score) = child.oom_score {
         let mut text = [0u8; 12];
         // Raising is always allowed and lowering to what it was is too, but never fail a start over it.
@@ -56,15 +52,14 @@ fn become_program(
             write_once(Step::Limits, libc::AT_FDCWD, c"/proc/self/oom_score_adj", decimal(score, &mut text));
     }
     let places = place_descriptors(plan, report)?;
-    if child.standing == Standing::Terminal {
-        // SAFETY: descriptor 0 is the terminal by now; the argument is a number.
-        check(Step::Standing, unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) })?;
-    }
-    for limit in child.limits {
-        let value = libc::rlimit { rlim_cur: limit.soft, rlim_max: limit.hard };
-        // SAFETY: the value lives across the call.
-        check(Step::Limits, unsafe { libc::setrlimit(limit.resource, &value) })?;
-    }
+    let confined = match child.confinement {
+        Some(program) => Some(confine(program, child)?),
+        None => {
+            take_terminal(child.standing)?;
+            set_limits(child.limits)?;
+            None
+        }
+    };
     if let Some(umask) = child.umask {
         // SAFETY: a plain call.
         unsafe { libc::umask(umask) };
@@ -77,20 +72,87 @@ fn become_program(
         wait_at_gate(places.gate)?;
     }
     reset_signals();
-    match child.program {
-        Program::Path(path) => {
-            // SAFETY: null-ended arrays of valid C strings, prepared by the parent and unchanged since.
-            unsafe { libc::execve(path.as_ptr(), plan.arguments, plan.environment) };
-        }
-        Program::Open(_) => {
-            let (arguments, environment) = (plan.arguments.cast(), plan.environment.cast());
-            // SAFETY: as above.
-            unsafe {
-                libc::execveat(places.program, c"".as_ptr(), arguments, environment, libc::AT_EMPTY_PATH)
-            };
+    execute(plan, &places, confined.as_ref())
+}
+
+/// Leads a group or a session of its own, without a terminal so far.
+fn stand(standing: Standing) -> std::result::Result<(), Stop> {
+    let stands = match standing {
+        // SAFETY: a plain call on this process; no memory is touched.
+        Standing::Group => unsafe { libc::setpgid(0, 0) },
+        // SAFETY: as above.
+        Standing::Session | Standing::Terminal => unsafe { libc::setsid() },
+    };
+    check(Step::Standing, stands).map(|_| ())
+}
+
+fn take_terminal(standing: Standing) -> std::result::Result<(), Stop> {
+    if standing == Standing::Terminal {
+        // SAFETY: descriptor 0 is the terminal by now; the argument is a number.
+        check(Step::Standing, unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) })?;
+    }
+    Ok(())
+}
+
+fn set_limits(limits: &[ResourceLimit]) -> std::result::Result<(), Stop> {
+    for limit in limits {
+        let value = libc::rlimit { rlim_cur: limit.soft, rlim_max: limit.hard };
+        // SAFETY: the value lives across the call.
+        check(Step::Limits, unsafe { libc::setrlimit(limit.resource, &value) })?;
+    }
+    Ok(())
+}
+
+/// Returns confined, as another process than the one it was called in: that one waits for us. We are the one that
+/// becomes the program, so we take the standing, and the terminal.
+fn confine<'a>(
+    program: &'a confine::Program,
+    child: &'a Child<'_>,
+) -> std::result::Result<confine::Run<'a>, Stop> {
+    let stop = |(operation, errno)| (Step::Confine, errno, u16::try_from(operation).unwrap_or(u16::MAX));
+    let run = confine::run(program, child.limits).map_err(stop)?;
+    // A second time in the same process fails, where the confinement starts none.
+    // SAFETY: a plain call.
+    let session = unsafe { libc::getsid(0) };
+    if child.standing == Standing::Group || session != rustix::process::getpid().as_raw_pid() {
+        stand(child.standing)?;
+    }
+    take_terminal(child.standing)?;
+    if child.directory.is_none() {
+        // SAFETY: a valid C string.
+        check(Step::Directory, unsafe { libc::chdir(c"/".as_ptr()) })?;
+    }
+    Ok(run)
+}
+
+/// Only returns when nothing could be executed.
+fn execute(
+    plan: &Plan<'_>,
+    places: &Places,
+    confined: Option<&confine::Run<'_>>,
+) -> std::result::Result<std::convert::Infallible, Stop> {
+    let mut refused = false;
+    let candidates = confined.into_iter().flat_map(|run| run.candidates());
+    let own = match plan.child.program {
+        Program::Path(path) if candidates.clone().next().is_none() => Some(path),
+        _ => None,
+    };
+    for path in candidates.clone().chain(own) {
+        // SAFETY: null-ended arrays of valid C strings, prepared by the parent and unchanged since.
+        unsafe { libc::execve(path.as_ptr(), plan.arguments, plan.environment) };
+        match errno() {
+            libc::ENOENT | libc::ENOTDIR => {}
+            // As execvp(3): goes on, but says so at the end.
+            libc::EACCES => refused = true,
+            other => return Err((Step::Exec, other, 0)),
         }
     }
-    Err((Step::Exec, errno()))
+    if let Program::Open(_) = plan.child.program {
+        let (arguments, environment) = (plan.arguments.cast(), plan.environment.cast());
+        // SAFETY: as above.
+        unsafe { libc::execveat(places.program, c"".as_ptr(), arguments, environment, libc::AT_EMPTY_PATH) };
+    }
+    Err((Step::Exec, if refused { libc::EACCES } else { errno() }, 0))
 }
 
 /// Waits until whoever started us knows of us.
@@ -101,9 +163,9 @@ fn wait_at_gate(gate: RawFd) -> std::result::Result<(), Stop> {
         let read = unsafe { libc::read(gate, (&raw mut byte).cast(), 1) };
         match read {
             1 => return Ok(()),
-            0 => return Err((Step::Gate, libc::ECANCELED)),
+            0 => return Err((Step::Gate, libc::ECANCELED, 0)),
             _ if errno() == libc::EINTR => {}
-            _ => return Err((Step::Gate, errno())),
+            _ => return Err((Step::Gate, errno(), 0)),
         }
     }
 }
@@ -176,15 +238,7 @@ fn close_from(first: RawFd) -> std::result::Result<(), Stop> {
 
 /// Default dispositions and an empty mask, whatever ours are.
 fn reset_signals() {
-    // The kernel's own struct and call: the C library's takes a lock for SIGABRT (since glibc 2.41), which the parent
-    // shares, and refuses the two signals it keeps for itself. All zeroes is the default disposition with no flags.
-    let action = [0u64; 4];
-    let before: *mut u64 = ptr::null_mut();
-    for signal in 1..=64 {
-        // SAFETY: the action is as long as the kernel's struct or longer and outlives the call; a null pointer asks for
-        // no copy of the one before. Numbers that cannot be changed are refused, which is what we want.
-        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), before, size_of::<u64>()) };
-    }
+    default_dispositions();
     Set::of(&[]).install();
 }
 

@@ -128,7 +128,7 @@ fn a_table_without_standard_streams_is_refused() {
         let given: Vec<_> =
             (0..4).filter(|number| *number != missing).map(|number| (null.as_fd(), number)).collect();
         let failure = command("/bin/true", &[]).start(&given).err().unwrap();
-        assert_eq!(failure, Failure { step: Step::Prepare, errno: Errno::BADF });
+        assert_eq!(failure, Failure::at(Step::Prepare, Errno::BADF));
     }
 }
 
@@ -139,7 +139,7 @@ fn too_many_descriptors_are_refused_and_the_most_allowed_arrive() {
         |count: usize| -> Vec<_> { (2..2 + count).map(|number| (null.as_fd(), number as RawFd)).collect() };
     cat(&others(DESCRIPTORS_MAX - 2), None).check();
     let failure = command("/bin/true", &[]).start(&others(DESCRIPTORS_MAX + 1)).err().unwrap();
-    assert_eq!(failure, Failure { step: Step::Prepare, errno: Errno::INVAL });
+    assert_eq!(failure, Failure::at(Step::Prepare, Errno::INVAL));
 }
 
 #[test]

@@ -171,6 +171,7 @@ impl Spec {
             oom_score: self.oom_score,
             cgroup: self.cgroup.as_ref().map(AsFd::as_fd),
             gate: None,
+            confinement: None,
         })?;
         Ok(Kid { pid: started.pid, pidfd: started.pidfd, reaped: false })
     }

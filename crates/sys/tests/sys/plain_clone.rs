@@ -50,7 +50,7 @@ fn any_other_error_of_clone3_is_final() {
     forbid(Errno::AGAIN);
     let failure = command("/bin/true", &[]).start_on(&null, &null).err().unwrap();
     was_forbidden();
-    assert_eq!(failure, Failure { step: Step::Clone, errno: Errno::AGAIN });
+    assert_eq!(failure, Failure::at(Step::Clone, Errno::AGAIN));
 }
 
 #[test]
@@ -86,5 +86,5 @@ fn the_child_joins_its_group_before_it_is_executed() {
     forbid(Errno::NOSYS);
     let failure = spec.start_on(&null, &null).err().unwrap();
     was_forbidden();
-    assert_eq!(failure, Failure { step: Step::Cgroup, errno: Errno::NOENT });
+    assert_eq!(failure, Failure::at(Step::Cgroup, Errno::NOENT));
 }

@@ -53,11 +53,11 @@ fn the_child_starts_in_its_directory_and_we_stay_in_ours() {
 fn a_missing_directory_is_told_apart_from_a_missing_program() {
     let mut child = command("/bin/true", &[]);
     child.directory = Some(cstring("/no/such/directory"));
-    assert_eq!(child.failure(), Failure { step: Step::Directory, errno: Errno::NOENT });
+    assert_eq!(child.failure(), Failure::at(Step::Directory, Errno::NOENT));
     child.directory = Some(cstring("/bin/true"));
-    assert_eq!(child.failure(), Failure { step: Step::Directory, errno: Errno::NOTDIR });
+    assert_eq!(child.failure(), Failure::at(Step::Directory, Errno::NOTDIR));
     let missing = command("/no/such/program", &[]);
-    assert_eq!(missing.failure(), Failure { step: Step::Exec, errno: Errno::NOENT });
+    assert_eq!(missing.failure(), Failure::at(Step::Exec, Errno::NOENT));
 }
 
 fn write_file(path: &Path, contents: &str, mode: u32) {
@@ -148,7 +148,7 @@ pub(crate) fn terminal_of(pid: i32) -> i32 {
 fn a_terminal_that_is_none_fails_the_start() {
     let mut spec = command("/bin/true", &[]);
     spec.standing = Standing::Terminal;
-    assert_eq!(spec.failure(), Failure { step: Step::Standing, errno: Errno::NOTTY });
+    assert_eq!(spec.failure(), Failure::at(Step::Standing, Errno::NOTTY));
     let taken = pty::open(pty::Size { rows: 1, cols: 1 }).unwrap();
     let mut owner = command("/bin/sleep", &["1000"]);
     owner.standing = Standing::Terminal;
@@ -211,7 +211,7 @@ fn a_hard_limit_above_ours_is_told_or_granted() {
     spec.limits = vec![ResourceLimit { resource: DESCRIPTOR_LIMIT, soft: 10, hard: hard + 1 }];
     match spec.start_quiet() {
         Ok(_) => assert!(kit::root()),
-        Err(failure) => assert_eq!(failure, Failure { step: Step::Limits, errno: Errno::PERM }),
+        Err(failure) => assert_eq!(failure, Failure::at(Step::Limits, Errno::PERM)),
     }
 }
 
@@ -228,7 +228,7 @@ fn an_open_program_runs_after_its_name_is_gone() {
         assert_eq!(spec.text(), "still here\n");
         fs::write(&path, "text").unwrap();
         spec.open = Some(file::open(&path, Open::Read).unwrap());
-        assert_eq!(spec.failure(), Failure { step: Step::Exec, errno: Errno::ACCESS });
+        assert_eq!(spec.failure(), Failure::at(Step::Exec, Errno::ACCESS));
     });
 }
 
@@ -269,7 +269,7 @@ fn the_largest_argument_list_is_the_kernels_limit_and_not_ours() {
     assert_eq!(kid.end().how, How::Code(0));
     let too_long = "x".repeat(200_000);
     let failure = command("/bin/true", &[&too_long]).failure();
-    assert_eq!(failure, Failure { step: Step::Exec, errno: Errno::TOOBIG });
+    assert_eq!(failure, Failure::at(Step::Exec, Errno::TOOBIG));
 }
 
 #[test]

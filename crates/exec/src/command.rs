@@ -1,0 +1,326 @@
+//! One command, from its start to its answer: it is streamed, limited, ended, and answered for by one task.
+
+mod output;
+mod stdin;
+
+pub(crate) use output::Output;
+pub(crate) use stdin::{Input, Stdin};
+
+use crate::connection::Connection;
+use crate::lookup;
+use crate::policy::Confined;
+use crate::wire::{Failure, TerminalSize};
+use outpost_engine::{
+    AtCap, Drain, Engine, Error, Exit, How, Key, Process, Reach, Rest, Signal, Size, Spawn, Stdio, Step,
+};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, mpsc, watch};
+
+/// What a journal takes on disk before the command waits for its client.
+const JOURNAL_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// "waits for EOF on both streams at most 2 s", however silent they are.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// "timeout (pipe, PTY, sandbox)".
+const TIMED_OUT: i32 = 124;
+
+/// A command that passed all checks.
+pub(crate) struct Asked {
+    pub(crate) arguments: Vec<String>,
+    pub(crate) environment: Vec<(OsString, OsString)>,
+    pub(crate) directory: PathBuf,
+    pub(crate) stdio: Stdio,
+    pub(crate) output: Output,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) confinement: Confined,
+}
+
+/// What the other methods reach a command by.
+pub(crate) struct Command {
+    pub(crate) terminal: bool,
+    pub(crate) stdin: Option<Stdin>,
+    /// The process, once there is one.
+    process: watch::Sender<Option<Process>>,
+    /// There is no process, or none any more.
+    over: watch::Sender<bool>,
+    terminating: AtomicBool,
+    terminated: Notify,
+}
+
+/// The answer. "exitCode, stdout, stderr", and what clients of the original do not look at.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Completed {
+    exit_code: i32,
+    stdout: String,
+    stderr: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<String>,
+    #[serde(skip_serializing_if = "is_false")]
+    timed_out: bool,
+    #[serde(skip_serializing_if = "is_false")]
+    stdout_truncated: bool,
+    #[serde(skip_serializing_if = "is_false")]
+    stderr_truncated: bool,
+    stdout_bytes: u64,
+    stderr_bytes: u64,
+    duration_ms: u64,
+    sandbox: crate::policy::Layers,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+/// Why we ended a command ourselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    Timeout,
+    Terminate,
+    /// The client is gone.
+    Disconnect,
+}
+
+impl Command {
+    pub(crate) fn new(terminal: bool, takes_input: bool) -> (Command, Option<mpsc::Receiver<Input>>) {
+        let (stdin, input) = match takes_input {
+            true => {
+                let (stdin, input) = Stdin::new();
+                (Some(stdin), Some(input))
+            }
+            false => (None, None),
+        };
+        let command = Command {
+            terminal,
+            stdin,
+            process: watch::Sender::new(None),
+            over: watch::Sender::new(false),
+            terminating: AtomicBool::new(false),
+            terminated: Notify::new(),
+        };
+        (command, input)
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        let exited = |process: &Option<Process>| {
+            process.as_ref().is_some_and(|process| process.status().exit().is_some())
+        };
+        *self.over.borrow() || exited(&self.process.borrow())
+    }
+
+    /// The process as soon as it has been started; none when it never will be.
+    pub(crate) async fn started(&self) -> Option<Process> {
+        let (mut process, mut over) = (self.process.subscribe(), self.over.subscribe());
+        tokio::select! {
+            biased;
+            started = process.wait_for(Option::is_some) => started.ok().and_then(|process| process.clone()),
+            _never = over.wait_for(|over| *over) => None,
+        }
+    }
+
+    /// False for all but the first.
+    pub(crate) fn begin_termination(&self) -> bool {
+        !self.terminating.swap(true, Ordering::Relaxed)
+    }
+
+    pub(crate) fn terminate(&self) {
+        self.terminated.notify_one();
+    }
+
+    /// Runs the command to its end.
+    pub(crate) async fn run(
+        &self,
+        connection: &Connection,
+        asked: Asked,
+        name: Option<&str>,
+        input: Option<mpsc::Receiver<Input>>,
+    ) -> Result<Completed, Failure> {
+        let running = self.run_to_end(connection, asked, name);
+        let outcome = match input {
+            None => running.await,
+            Some(input) => {
+                tokio::select! {
+                    outcome = running => outcome,
+                    () = stdin::feed(self, connection, input) => std::future::pending().await,
+                }
+            }
+        };
+        self.over.send_replace(true);
+        outcome
+    }
+
+    async fn run_to_end(
+        &self,
+        connection: &Connection,
+        asked: Asked,
+        name: Option<&str>,
+    ) -> Result<Completed, Failure> {
+        let Asked { arguments, environment, directory, stdio, mut output, timeout, confinement } = asked;
+        let cancelled = || Failure::internal("the client closed the connection before the command started");
+        let turn = tokio::select! {
+            turn = connection.server.turns.acquire() => turn,
+            () = connection.closing() => return Err(cancelled()),
+        };
+        let _turn = turn.map_err(|_| cancelled())?;
+        let engine = connection.server.engine().await;
+        let engine =
+            engine.ok_or_else(|| Failure::internal("the engine could not be started; see the log"))?;
+        let mut ready = confinement.build(&connection.server).await?;
+        let name_of_program = arguments.first().map(String::as_str).unwrap_or_default();
+        let candidates = lookup::candidates(name_of_program, &directory, &environment, self.terminal)?;
+        let program = match ready.is_confined() {
+            // What is there to be executed inside, the kernel finds out.
+            true => candidates.first().cloned().unwrap_or_default(),
+            false => lookup::present(name_of_program, &candidates, &directory, &environment, self.terminal)?,
+        };
+        let key = Key::new("exec", &connection.number.to_string(), name.unwrap_or_default());
+        let drain = match self.terminal {
+            true => Drain::default(),
+            false => Drain { quiet: DRAIN, longest: DRAIN },
+        };
+        let mut spawn = Spawn {
+            program,
+            environment,
+            directory: Some(directory),
+            stdio,
+            new_session: true,
+            at_cap: AtCap::WaitForReaders,
+            journal_bytes_max: Some(JOURNAL_BYTES_MAX),
+            drain,
+            rest: Rest::Ends,
+            started_by: format!("exec connection {}", connection.number),
+            ..Spawn::new(key, arguments)
+        };
+        ready.confine(&mut spawn, &candidates)?;
+        let began = Instant::now();
+        let process = start(&engine, spawn, self.terminal).await?;
+        self.process.send_replace(Some(process.clone()));
+        let (exit, cause) = self.watch(connection, &process, &mut output, timeout, name).await?;
+        let [stdout, stderr] = output.taken();
+        let _stopping = process.forget().await;
+        Ok(Completed {
+            exit_code: exit_code(exit, cause, self.terminal, ready.is_confined()),
+            stdout: stdout.text,
+            stderr: stderr.text,
+            signal: signal_name(exit),
+            timed_out: cause == Some(Cause::Timeout),
+            stdout_truncated: stdout.truncated,
+            stderr_truncated: stderr.truncated,
+            stdout_bytes: stdout.bytes,
+            stderr_bytes: stderr.bytes,
+            duration_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+            sandbox: ready.layers,
+        })
+    }
+
+    /// Passes output on until the process has ended, and ends it when its time is up or nobody wants it any more.
+    async fn watch(
+        &self,
+        connection: &Connection,
+        process: &Process,
+        output: &mut Output,
+        timeout: Option<Duration>,
+        name: Option<&str>,
+    ) -> Result<(Exit, Option<Cause>), Failure> {
+        let streaming = output.stream(process, &connection.outbox, name);
+        tokio::pin!(streaming);
+        let mut cause = None;
+        let time_is_up = async {
+            match timeout {
+                // Beyond what a clock can hold means never.
+                Some(timeout) if Instant::now().checked_add(timeout).is_some() => {
+                    tokio::time::sleep(timeout).await
+                }
+                _ => std::future::pending().await,
+            }
+        };
+        tokio::pin!(time_is_up);
+        loop {
+            let now = tokio::select! {
+                ended = &mut streaming => match ended {
+                    Ok(exit) => return Ok((exit, cause)),
+                    Err(error) if cause.is_none() => {
+                        tracing::debug!(%error, "the output of a command cannot be passed on");
+                        Cause::Disconnect
+                    }
+                    Err(error) => return Err(Failure::internal(error.to_string())),
+                },
+                () = &mut time_is_up, if cause.is_none() => Cause::Timeout,
+                () = self.terminated.notified(), if cause.is_none() => Cause::Terminate,
+                () = connection.closing(), if cause != Some(Cause::Disconnect) => Cause::Disconnect,
+            };
+            end(process).await;
+            if now == Cause::Disconnect {
+                let _gone = process.finished().await;
+                let _stopping = process.forget().await;
+                return Err(Failure::internal("the client closed the connection"));
+            }
+            cause = cause.or(Some(now));
+        }
+    }
+}
+
+/// "SIGKILL at once, no grace", to the whole tree.
+async fn end(process: &Process) {
+    match process.signal(Signal::KILL, Reach::Tree).await {
+        Ok(()) | Err(Error::NotRunning) => {}
+        Err(error) => tracing::warn!(process = %process.slot(), %error, "a command cannot be ended"),
+    }
+}
+
+async fn start(engine: &Engine, spawn: Spawn, terminal: bool) -> Result<Process, Failure> {
+    let fail = |text: String| Failure::internal(format!("failed to spawn command: {text}"));
+    match engine.spawn(spawn).await {
+        Ok(process) => Ok(process),
+        Err(Error::Start { failure, .. }) => {
+            let os = std::io::Error::from_raw_os_error(failure.errno.raw_os_error());
+            Err(match failure.step {
+                // "program or cwd"
+                Step::Exec | Step::Directory => fail(os.to_string()),
+                step => Failure::internal(format!("exec failed: {step:?}: {os}")),
+            })
+        }
+        Err(Error::Invalid { .. }) => Err(fail("nul byte found in provided data".into())),
+        Err(Error::Busy) => Err(Failure::new(crate::wire::OVERLOADED, "Server overloaded; retry later.")),
+        Err(error) => {
+            let what = if terminal { "with a terminal" } else { "with pipes" };
+            Err(Failure::internal(format!("exec failed: the command could not be started {what}: {error}")))
+        }
+    }
+}
+
+/// "killed by signal / terminate, pipe: -1", "PTY: 1", "signal inside the sandbox: 128+n".
+fn exit_code(exit: Exit, cause: Option<Cause>, terminal: bool, sandboxed: bool) -> i32 {
+    match (exit.how, cause) {
+        (_, Some(Cause::Timeout)) => TIMED_OUT,
+        (How::Code(code), _) => code,
+        (How::Signal(signal), None) if sandboxed => 128 + signal,
+        (How::Signal(_) | How::Unknown, _) => {
+            if terminal {
+                1
+            } else {
+                -1
+            }
+        }
+    }
+}
+
+fn signal_name(exit: Exit) -> Option<String> {
+    let How::Signal(number) = exit.how else { return None };
+    let name = Signal::from_number(number).and_then(Signal::name);
+    Some(name.map_or_else(|| number.to_string(), |name| format!("SIG{}", name.trim_start_matches("SIG"))))
+}
+
+pub(crate) fn size(asked: TerminalSize) -> Result<Size, Failure> {
+    match asked {
+        TerminalSize { rows: 0, .. } | TerminalSize { cols: 0, .. } => {
+            Err(Failure::invalid_params("command/exec size rows and cols must be greater than 0"))
+        }
+        TerminalSize { rows, cols } => Ok(Size { rows, cols }),
+    }
+}

@@ -1,0 +1,94 @@
+//! A command's standard input: queued in the order it was sent, delivered at the command's own pace.
+
+use super::Command;
+use crate::connection::Connection;
+use crate::wire::{Failure, OVERLOADED};
+use outpost_engine::{Accepted, Error, Process};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::mpsc;
+
+/// Writes that may wait for one command; what their bytes may take together is the connection's business.
+const WRITES_MAX: usize = 16 * 1024;
+
+/// What ends the input of a terminal: the end of a line, and the character that stands for the end of input.
+const TERMINAL_END: &[u8] = b"\n\x04";
+
+pub(crate) struct Input {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) close: bool,
+}
+
+pub(crate) struct Stdin {
+    queue: mpsc::Sender<Input>,
+    closed: AtomicBool,
+}
+
+impl Stdin {
+    pub(super) fn new() -> (Stdin, mpsc::Receiver<Input>) {
+        let (queue, queued) = mpsc::channel(WRITES_MAX);
+        (Stdin { queue, closed: AtomicBool::new(false) }, queued)
+    }
+
+    /// Nothing more can follow what has been queued.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn queue(&self, input: Input) -> Result<(), Failure> {
+        let close = input.close;
+        match self.queue.try_send(input) {
+            Ok(()) => {
+                self.closed.fetch_or(close, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(_full) => Err(Failure::new(OVERLOADED, "Server overloaded; retry later.")),
+        }
+    }
+}
+
+/// Delivers what is queued, in order. A command that does not read keeps nobody waiting but this.
+pub(super) async fn feed(command: &Command, connection: &Connection, mut queued: mpsc::Receiver<Input>) {
+    let Some(process) = command.started().await else { return };
+    while let Some(Input { bytes, close }) = queued.recv().await {
+        let len = bytes.len();
+        deliver(&process, bytes).await;
+        connection.give_stdin_room(len);
+        if close {
+            close_input(command, &process).await;
+        }
+    }
+}
+
+/// "writing to a process that closed its stdin gives `{}` and the bytes vanish".
+async fn deliver(process: &Process, bytes: Vec<u8>) {
+    if bytes.is_empty() {
+        return;
+    }
+    let bytes = Arc::new(bytes);
+    loop {
+        match process.write_stdin(None, bytes.clone()).await {
+            Ok(Accepted::Full { .. }) => {
+                if process.stdin_room().await.is_err() {
+                    return;
+                }
+            }
+            Ok(_) | Err(Error::NotRunning | Error::NoStdin) => return,
+            Err(error) => {
+                return tracing::warn!(process = %process.slot(), %error, "input of a command is lost");
+            }
+        }
+    }
+}
+
+async fn close_input(command: &Command, process: &Process) {
+    if command.terminal {
+        return deliver(process, TERMINAL_END.to_vec()).await;
+    }
+    match process.close_stdin().await {
+        Ok(()) | Err(Error::NotRunning) => {}
+        Err(error) => {
+            tracing::warn!(process = %process.slot(), %error, "the input of a command cannot be closed")
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! One file per method. Here each finds its parameters: "params are parsed before" anything else is looked at.
+
+mod exec;
+mod initialize;
+mod resize;
+mod terminate;
+mod write;
+
+use crate::command::Command;
+use crate::connection::Connection;
+use crate::wire::{Failure, Id};
+use outpost_wire::Closed;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// Methods of this family. Others of the original are for conversations with a model, which are not held here.
+const METHODS: [&str; 5] =
+    ["initialize", "command/exec", "command/exec/write", "command/exec/resize", "command/exec/terminate"];
+
+pub(crate) async fn call(
+    connection: &Arc<Connection>,
+    id: Id,
+    method: &str,
+    params: Option<Value>,
+) -> Result<(), Closed> {
+    match method {
+        "initialize" => {
+            let outcome = parse(params).and_then(|params| initialize::initialize(connection, &params));
+            connection.reply(&id, &outcome).await
+        }
+        "command/exec" => {
+            match begin(connection, params).and_then(|params| exec::exec(connection, &id, params)) {
+                Ok(()) => Ok(()),
+                Err(failure) => connection.reply::<()>(&id, &Err(failure)).await,
+            }
+        }
+        "command/exec/write" => {
+            let outcome = begin(connection, params).and_then(|params| write::write(connection, params));
+            connection.reply(&id, &outcome).await
+        }
+        "command/exec/resize" => match begin(connection, params) {
+            Ok(params) => resize::resize(connection, id, &params).await,
+            Err(failure) => connection.reply::<()>(&id, &Err(failure)).await,
+        },
+        "command/exec/terminate" => match begin(connection, params) {
+            Ok(params) => terminate::terminate(connection, &id, &params).await,
+            Err(failure) => connection.reply::<()>(&id, &Err(failure)).await,
+        },
+        _ => {
+            let known = METHODS.map(|known| format!("`{known}`")).join(", ");
+            let text = format!("Invalid request: unknown variant `{method}`, expected one of {known}");
+            connection.reply::<()>(&id, &Err(Failure::invalid_request(text))).await
+        }
+    }
+}
+
+fn parse<T: DeserializeOwned>(params: Option<Value>) -> Result<T, Failure> {
+    let invalid = |text: String| Failure::invalid_request(format!("Invalid request: {text}"));
+    let params = params.ok_or_else(|| invalid("missing field `params`".into()))?;
+    serde_json::from_value(params).map_err(|error| invalid(error.to_string()))
+}
+
+/// Parameters of what is only for those who have shaken hands.
+fn begin<T: DeserializeOwned>(connection: &Connection, params: Option<Value>) -> Result<T, Failure> {
+    let params = parse(params)?;
+    match connection.state().initialized {
+        true => Ok(params),
+        false => Err(Failure::invalid_request("Not initialized")),
+    }
+}
+
+/// "Only client-supplied ids of the same connection resolve."
+fn command(connection: &Connection, process_id: &str) -> Result<Arc<Command>, Failure> {
+    let found = connection.state().commands.get(process_id).cloned();
+    found.ok_or_else(|| {
+        Failure::invalid_request(format!("no active command/exec for process id {}", quoted(process_id)))
+    })
+}
+
+fn ended(process_id: &str) -> Failure {
+    Failure::invalid_request(format!("command/exec {} is no longer running", quoted(process_id)))
+}
+
+/// As JSON writes it.
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}

@@ -1,0 +1,41 @@
+//! `command/exec/write`: bytes for a command's standard input, and its end.
+
+use super::{command, ended};
+use crate::command::Input;
+use crate::connection::Connection;
+use crate::wire::{Empty, Failure, OVERLOADED, Write};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+/// "write's `{}` means queued, not delivered".
+pub(super) fn write(connection: &Connection, params: Write) -> Result<Empty, Failure> {
+    if params.delta_base64.is_none() && !params.close_stdin {
+        return Err(Failure::invalid_params("command/exec/write requires deltaBase64 or closeStdin"));
+    }
+    let decoded = STANDARD.decode(params.delta_base64.unwrap_or_default());
+    let bytes = decoded.map_err(|error| Failure::invalid_params(format!("invalid deltaBase64: {error}")))?;
+    let command = command(connection, &params.process_id)?;
+    if command.has_ended() {
+        return Err(ended(&params.process_id));
+    }
+    let Some(stdin) = &command.stdin else {
+        return Err(Failure::invalid_request("stdin streaming is not enabled for this command/exec"));
+    };
+    if stdin.is_closed() {
+        return match bytes.is_empty() {
+            true => Ok(Empty {}),
+            false => Err(Failure::invalid_request("stdin is already closed")),
+        };
+    }
+    let len = bytes.len();
+    if !connection.take_stdin_room(len) {
+        return Err(Failure::new(OVERLOADED, "Server overloaded; retry later."));
+    }
+    match stdin.queue(Input { bytes, close: params.close_stdin }) {
+        Ok(()) => Ok(Empty {}),
+        Err(refused) => {
+            connection.give_stdin_room(len);
+            Err(refused)
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! From a request's `sandboxPolicy` or `permissionProfile` to a confinement, and what the answer says of it.
+
+use crate::server::Server;
+use crate::wire::{
+    AbsolutePath, AccessMode, Exec, Failure, FileSystem, FileSystemPath, NetworkAccess, PermissionProfile,
+    ReadOnlyAccess, SandboxPolicy, SpecialPath,
+};
+use outpost_engine::Spawn;
+use outpost_sandbox::{Access, Confinement, Context, Entry, EntryPath, Files, Policy, Reads, Special};
+use serde::Serialize;
+use std::ffi::{CStr, CString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const WRITES_OUTSIDE: &str = "invalid permission profile: permissions profile requests filesystem writes outside the workspace root, which is not supported until the runtime enforces FileSystemSandboxPolicy directly";
+
+/// What was asked for.
+pub(crate) struct Confined {
+    policy: Policy,
+    context: Context,
+    /// Commands are told so.
+    pub(crate) network_is_restricted: bool,
+}
+
+/// Which layers hold a command, for the answer. None of them for one that runs as it is.
+#[derive(Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Layers {
+    namespaces: Vec<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    landlock_abi: Option<u32>,
+    seccomp: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    processes_max: Option<u32>,
+    /// Deny patterns that hold for what was there at the start, but not for what appears in a writable directory later.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    late_matches_not_denied: Vec<String>,
+}
+
+/// A confinement for one command, and what has to be kept while it runs.
+#[derive(Default)]
+pub(crate) struct Ready {
+    pub(crate) layers: Layers,
+    pub(crate) confinement: Option<Confinement>,
+}
+
+impl Ready {
+    /// Gives a process to be its confinement. Its program is looked up inside then, among `candidates`.
+    pub(crate) fn confine(&mut self, spawn: &mut Spawn, candidates: &[PathBuf]) -> Result<(), Failure> {
+        let Some(confinement) = self.confinement.take() else { return Ok(()) };
+        let fail = |error: &dyn std::fmt::Display| Failure::internal(format!("exec failed: {error}"));
+        let names: Result<Vec<CString>, _> =
+            candidates.iter().map(|path| CString::new(path.as_os_str().as_bytes())).collect();
+        let names = names
+            .map_err(|_| Failure::internal("failed to spawn command: nul byte found in provided data"))?;
+        let names: Vec<&CStr> = names.iter().map(CString::as_c_str).collect();
+        let confinement = confinement.executing(&names).map_err(|error| fail(&error))?;
+        for (fd, number) in confinement.descriptors() {
+            let number = u8::try_from(number).map_err(|error| fail(&error))?;
+            let copy = outpost_sys::file::duplicate(fd).map_err(|errno| fail(&errno))?;
+            spawn.descriptors.push((Arc::new(copy), number));
+        }
+        spawn.confinement = Some(Arc::new(confinement.program.clone()));
+        self.confinement = Some(confinement);
+        Ok(())
+    }
+
+    pub(crate) fn is_confined(&self) -> bool {
+        self.confinement.is_some()
+    }
+}
+
+/// Which policy rules a request: its own, or the server's, which is to read everything and write nothing.
+pub(crate) fn asked(server: &Server, params: &Exec, directory: &Path) -> Result<Confined, Failure> {
+    let default = SandboxPolicy::ReadOnly { access: ReadOnlyAccess::FullAccess, network_access: false };
+    let (policy, network_is_restricted, policy_directory) = match &params.permission_profile {
+        // "policy cwd = the command's cwd"
+        Some(profile) => {
+            let policy = from_profile(profile, directory)?;
+            let restricted = !policy.network;
+            (policy, restricted, directory)
+        }
+        // "policy cwd = the server's cwd, not the request's"
+        None => {
+            let named = params.sandbox_policy.as_ref().unwrap_or(&default);
+            let (policy, restricted) = from_named(named);
+            (policy, restricted, server.directory.as_path())
+        }
+    };
+    let tmpdir = server.variable("TMPDIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    let context = Context { cwd: policy_directory.to_owned(), tmpdir };
+    Ok(Confined { policy, context, network_is_restricted })
+}
+
+/// A named policy, and whether the network is off, as far as the command is told.
+fn from_named(named: &SandboxPolicy) -> (Policy, bool) {
+    let policy = match named {
+        SandboxPolicy::DangerFullAccess => Policy::full_access(),
+        SandboxPolicy::ReadOnly { access, network_access } => {
+            Policy::read_only(&reads(access), *network_access)
+        }
+        SandboxPolicy::ExternalSandbox { network_access } => {
+            return (Policy::external(), *network_access == NetworkAccess::Restricted);
+        }
+        SandboxPolicy::WorkspaceWrite {
+            writable_roots,
+            read_only_access,
+            network_access,
+            exclude_tmpdir_env_var,
+            exclude_slash_tmp,
+        } => Policy::workspace_write(
+            &paths(writable_roots),
+            &reads(read_only_access),
+            *network_access,
+            *exclude_slash_tmp,
+            *exclude_tmpdir_env_var,
+        ),
+    };
+    let restricted = !policy.network;
+    (policy, restricted)
+}
+
+fn reads(access: &ReadOnlyAccess) -> Reads {
+    match access {
+        ReadOnlyAccess::FullAccess => Reads::Everything,
+        ReadOnlyAccess::Restricted { include_platform_defaults, readable_roots } => Reads::Restricted {
+            include_platform_defaults: *include_platform_defaults,
+            roots: paths(readable_roots),
+        },
+    }
+}
+
+fn paths(paths: &[AbsolutePath]) -> Vec<PathBuf> {
+    paths.iter().map(|AbsolutePath(path)| path.clone()).collect()
+}
+
+fn from_profile(profile: &PermissionProfile, directory: &Path) -> Result<Policy, Failure> {
+    let network = profile.network.as_ref().and_then(|network| network.enabled).unwrap_or(false);
+    let file_system = profile.file_system.as_ref();
+    let entries: Vec<Entry> = file_system.into_iter().flat_map(entries).collect();
+    refuse_writes_outside(&entries, directory)?;
+    let depth = file_system.and_then(|file_system| file_system.glob_scan_max_depth);
+    let files = Files::Restricted {
+        entries,
+        glob_scan_max_depth: depth.map(usize::from),
+        refuse_late_matches: false,
+    };
+    Ok(Policy { files, network })
+}
+
+fn entries(file_system: &FileSystem) -> impl Iterator<Item = Entry> {
+    file_system.entries.iter().map(|entry| {
+        let path = match &entry.path {
+            FileSystemPath::Path { path: AbsolutePath(path) } => EntryPath::Path(path.clone()),
+            FileSystemPath::GlobPattern { pattern } => EntryPath::Glob(pattern.clone()),
+            FileSystemPath::Special { value } => EntryPath::Special(match value {
+                SpecialPath::Root => Special::Root,
+                SpecialPath::Minimal => Special::Minimal,
+                SpecialPath::CurrentWorkingDirectory => Special::CurrentWorkingDirectory,
+                SpecialPath::ProjectRoots { subpath } => {
+                    Special::ProjectRoots { subpath: subpath.as_ref().map(|path| path.display().to_string()) }
+                }
+                SpecialPath::Tmpdir => Special::Tmpdir,
+                SpecialPath::SlashTmp => Special::SlashTmp,
+                SpecialPath::Unknown { .. } => Special::Unknown,
+            }),
+        };
+        let access = match entry.access {
+            AccessMode::Read => Access::Read,
+            AccessMode::Write => Access::Write,
+            AccessMode::None => Access::None,
+        };
+        Entry { path, access }
+    })
+}
+
+/// "writable paths without a writable cwd (or `/`-write narrowed by anything)": the original cannot do it, and clients
+/// that met this answer have learned to ask for something else.
+fn refuse_writes_outside(entries: &[Entry], directory: &Path) -> Result<(), Failure> {
+    let names = |entry: &Entry, path: &Path| match &entry.path {
+        EntryPath::Path(named) => named == path,
+        EntryPath::Special(Special::Root) => path == Path::new("/"),
+        EntryPath::Special(Special::CurrentWorkingDirectory | Special::ProjectRoots { subpath: None }) => {
+            path == directory
+        }
+        EntryPath::Special(_) | EntryPath::Glob(_) => false,
+    };
+    let writes = |entry: &&Entry| entry.access == Access::Write && !matches!(entry.path, EntryPath::Glob(_));
+    let root_is_writable = entries.iter().filter(writes).any(|entry| names(entry, Path::new("/")));
+    let narrowed = entries.iter().any(|entry| entry.access != Access::Write);
+    let directory_is_writable = entries.iter().filter(writes).any(|entry| names(entry, directory));
+    let refused = entries.iter().any(|entry| writes(&entry))
+        && !directory_is_writable
+        && (!root_is_writable || narrowed);
+    match refused {
+        true => Err(Failure::invalid_request(WRITES_OUTSIDE)),
+        false => Ok(()),
+    }
+}
+
+impl Confined {
+    /// Finds out how this host can hold the command so, on a thread that may wait.
+    pub(crate) async fn build(mut self, server: &Arc<Server>) -> Result<Ready, Failure> {
+        if self.policy.is_unconfined() {
+            return Ok(Ready::default());
+        }
+        if let Files::Restricted { entries, .. } = &mut self.policy.files {
+            // What we keep there, we read again: no command shall write it, nor see what others wrote.
+            entries.extend(server.private.iter().map(|dir| Entry::path(dir, Access::None)));
+        }
+        let server = server.clone();
+        let build = move || {
+            let plan = outpost_sandbox::plan(&self.policy, &self.context)?;
+            Ok((Confinement::build(&plan, server.host())?, plan.late))
+        };
+        let fail = |error: &dyn std::fmt::Display| Failure::internal(format!("exec failed: {error}"));
+        let built = tokio::task::spawn_blocking(build).await.map_err(|error| fail(&error))?;
+        let (confinement, late) = built.map_err(|error: outpost_sandbox::Error| fail(&error))?;
+        let layers = Layers {
+            namespaces: confinement.layers.namespaces.clone(),
+            landlock_abi: confinement.layers.landlock,
+            seccomp: confinement.layers.seccomp,
+            processes_max: confinement.layers.processes_max,
+            late_matches_not_denied: late.into_iter().map(|(pattern, _)| pattern).collect(),
+        };
+        Ok(Ready { layers, confinement: Some(confinement) })
+    }
+}

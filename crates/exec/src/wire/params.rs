@@ -1,0 +1,83 @@
+//! The parameters of each method. What serde says of a wrong one is the original's text, since it says it by the same means.
+
+use super::{PermissionProfile, SandboxPolicy};
+use serde::Deserialize;
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Initialize {
+    pub(crate) client_info: ClientInfo,
+    pub(crate) capabilities: Option<Capabilities>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ClientInfo {
+    pub(crate) name: String,
+    #[serde(rename = "title")]
+    _title: Option<String>,
+    pub(crate) version: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Capabilities {
+    /// Nothing of ours is behind it.
+    #[serde(default, rename = "experimentalApi")]
+    _experimental_api: bool,
+    pub(crate) opt_out_notification_methods: Option<Vec<String>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Exec {
+    pub(crate) command: Vec<String>,
+    pub(crate) process_id: Option<String>,
+    #[serde(default)]
+    pub(crate) tty: bool,
+    #[serde(default)]
+    pub(crate) stream_stdin: bool,
+    #[serde(default)]
+    pub(crate) stream_stdout_stderr: bool,
+    pub(crate) output_bytes_cap: Option<usize>,
+    #[serde(default)]
+    pub(crate) disable_output_cap: bool,
+    #[serde(default)]
+    pub(crate) disable_timeout: bool,
+    pub(crate) timeout_ms: Option<i64>,
+    pub(crate) cwd: Option<PathBuf>,
+    pub(crate) env: Option<HashMap<String, Option<String>>>,
+    pub(crate) size: Option<TerminalSize>,
+    pub(crate) sandbox_policy: Option<SandboxPolicy>,
+    pub(crate) permission_profile: Option<PermissionProfile>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(crate) struct TerminalSize {
+    pub(crate) rows: u16,
+    pub(crate) cols: u16,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Write {
+    pub(crate) process_id: String,
+    pub(crate) delta_base64: Option<String>,
+    #[serde(default)]
+    pub(crate) close_stdin: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Resize {
+    pub(crate) process_id: String,
+    pub(crate) size: TerminalSize,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Terminate {
+    pub(crate) process_id: String,
+}

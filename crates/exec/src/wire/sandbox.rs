@@ -1,0 +1,148 @@
+//! `sandboxPolicy` and `permissionProfile` as the schema has them.
+
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+use std::num::NonZeroUsize;
+use std::path::{Component, Path, PathBuf};
+
+/// "A path that is guaranteed to be absolute and normalized."
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AbsolutePath(pub(crate) PathBuf);
+
+impl<'de> Deserialize<'de> for AbsolutePath {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<AbsolutePath, D::Error> {
+        let path = PathBuf::deserialize(from)?;
+        match path.is_absolute() {
+            true => Ok(AbsolutePath(normalized(&path))),
+            false => Err(D::Error::custom("AbsolutePathBuf deserialized without a base path")),
+        }
+    }
+}
+
+/// Without `.` and `..`, as far as letters go: links are not followed.
+pub(crate) fn normalized(path: &Path) -> PathBuf {
+    let mut clean = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                clean.pop();
+            }
+            other => clean.push(other),
+        }
+    }
+    clean
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub(crate) enum SandboxPolicy {
+    DangerFullAccess,
+    ReadOnly {
+        #[serde(default)]
+        access: ReadOnlyAccess,
+        #[serde(default)]
+        network_access: bool,
+    },
+    ExternalSandbox {
+        #[serde(default)]
+        network_access: NetworkAccess,
+    },
+    WorkspaceWrite {
+        #[serde(default)]
+        writable_roots: Vec<AbsolutePath>,
+        #[serde(default)]
+        read_only_access: ReadOnlyAccess,
+        #[serde(default)]
+        network_access: bool,
+        #[serde(default)]
+        exclude_tmpdir_env_var: bool,
+        #[serde(default)]
+        exclude_slash_tmp: bool,
+    },
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub(crate) enum ReadOnlyAccess {
+    Restricted {
+        #[serde(default = "yes")]
+        include_platform_defaults: bool,
+        #[serde(default)]
+        readable_roots: Vec<AbsolutePath>,
+    },
+    #[default]
+    FullAccess,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum NetworkAccess {
+    #[default]
+    Restricted,
+    Enabled,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PermissionProfile {
+    pub(crate) network: Option<Network>,
+    pub(crate) file_system: Option<FileSystem>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Network {
+    pub(crate) enabled: Option<bool>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct FileSystem {
+    pub(crate) entries: Vec<FileSystemEntry>,
+    pub(crate) glob_scan_max_depth: Option<NonZeroUsize>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct FileSystemEntry {
+    pub(crate) path: FileSystemPath,
+    pub(crate) access: AccessMode,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum AccessMode {
+    Read,
+    Write,
+    None,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(crate) enum FileSystemPath {
+    Path { path: AbsolutePath },
+    GlobPattern { pattern: String },
+    Special { value: SpecialPath },
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub(crate) enum SpecialPath {
+    Root,
+    Minimal,
+    CurrentWorkingDirectory,
+    ProjectRoots {
+        subpath: Option<PathBuf>,
+    },
+    Tmpdir,
+    SlashTmp,
+    Unknown {
+        #[serde(rename = "path")]
+        _path: String,
+        #[serde(rename = "subpath")]
+        _subpath: Option<PathBuf>,
+    },
+}

@@ -1,0 +1,57 @@
+//! Where a server on standard input keeps what its processes write: a directory of its own, gone when it is.
+
+use outpost_sys::file::{self, Open};
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// Held by the owner of a directory as long as it lives.
+const LOCK: &str = "lock";
+
+pub(super) struct Place {
+    dir: PathBuf,
+    _lock: OwnedFd,
+}
+
+impl Place {
+    /// Makes a directory below `parent`, and removes those whose owners were killed.
+    pub(super) fn make(parent: &Path) -> Result<Place, String> {
+        let make = |dir: &Path| fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+        make(parent).map_err(|error| {
+            format!("{}: {error}; choose another place with --state-dir", parent.display())
+        })?;
+        remove_abandoned(parent);
+        let dir = parent.join(std::process::id().to_string());
+        let fail = |error: &dyn std::fmt::Display| format!("{}: {error}", dir.display());
+        // What is there is of an earlier process with our number, which is not there any more.
+        let _nothing_there = fs::remove_dir_all(&dir);
+        make(&dir).map_err(|error| fail(&error))?;
+        let lock = file::open(dir.join(LOCK), Open::Create).map_err(|errno| fail(&errno))?;
+        match file::try_lock(&lock).map_err(|errno| fail(&errno))? {
+            true => Ok(Place { dir, _lock: lock }),
+            false => Err(fail(&"is in use")),
+        }
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(super) fn erase(self) {
+        if let Err(error) = fs::remove_dir_all(&self.dir) {
+            tracing::warn!(dir = %self.dir.display(), %error, "cannot be removed");
+        }
+    }
+}
+
+/// One without a lock is being made or unmade by its owner.
+fn remove_abandoned(parent: &Path) {
+    let Ok(entries) = fs::read_dir(parent) else { return };
+    for dir in entries.flatten().map(|entry| entry.path()) {
+        let Ok(lock) = file::open(dir.join(LOCK), Open::ReadWrite) else { continue };
+        if file::try_lock(&lock).unwrap_or(false) {
+            let _somebody_else_did = fs::remove_dir_all(&dir);
+        }
+    }
+}

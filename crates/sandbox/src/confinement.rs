@@ -1,0 +1,233 @@
+//! A plan compiled for the child: the program of its confinement, and what has to be kept while it runs.
+
+mod devices;
+mod view;
+
+use crate::host::{Host, Namespaces};
+use crate::landlock::{Rights, VERSION_ALONE_MIN, VERSION_MIN};
+use crate::lease::Leases;
+use crate::plan::{Plan, Root, What};
+use crate::{Error, Result};
+use outpost_sys::confine::{Builder, LEASES_MAX, Program, Register};
+use outpost_sys::namespace::Network;
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The first number that a confinement's own descriptors have in the child. The command does not get them.
+pub const DESCRIPTOR_FIRST: RawFd = 3;
+
+/// What holds the command, for people and for answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Layers {
+    pub namespaces: Vec<&'static str>,
+    /// The version of Landlock.
+    pub landlock: Option<u32>,
+    pub seccomp: bool,
+    /// How many processes it can have, where that can be enforced.
+    pub processes_max: Option<u32>,
+}
+
+/// A confinement that is ready. To be kept until the command has ended: names that it holds on the host are let go with
+/// it.
+#[derive(Debug)]
+pub struct Confinement {
+    pub program: Program,
+    pub layers: Layers,
+    /// The one that the command joins.
+    network: Option<Arc<Network>>,
+    leases: Leases,
+}
+
+impl Confinement {
+    pub fn build(plan: &Plan, host: &Host) -> Result<Confinement> {
+        let held = plan.held().count();
+        if held > LEASES_MAX {
+            return Err(Error::TooMany { what: "missing names to hold", limit: LEASES_MAX });
+        }
+        let mut layers = Layers { seccomp: true, ..Layers::default() };
+        if host.namespaces == Namespaces::None {
+            let program = without_namespaces(plan, host, &mut layers)?;
+            return Ok(Confinement { program, network: None, layers, leases: Leases::default() });
+        }
+        let leases = Leases::acquire(&host.state, plan.held().map(|mount| mount.path.as_path()))?;
+        let network = host.network.as_ref().filter(|_| !plan.network).cloned();
+        let program = with_namespaces(plan, host, network.as_deref(), &mut layers)?;
+        Ok(Confinement { program, network, layers, leases })
+    }
+
+    /// To be handed over with the spawn, each under its number.
+    pub fn descriptors(&self) -> Vec<(BorrowedFd<'_>, RawFd)> {
+        let Some(network) = &self.network else { return Vec::new() };
+        let user = network.user.iter().map(|user| (user.as_fd(), DESCRIPTOR_FIRST));
+        user.chain([(network.network.as_fd(), DESCRIPTOR_FIRST + 1)]).collect()
+    }
+
+    /// The same with the paths to execute, in order, as execvp(3) tries them: looked up inside.
+    pub fn executing(mut self, candidates: &[&CStr]) -> Result<Confinement> {
+        self.program = self.program.with_candidates(candidates).ok_or(TOO_LONG)?;
+        Ok(self)
+    }
+
+    /// How many names are held on the host.
+    pub fn held(&self) -> usize {
+        self.leases.len()
+    }
+}
+
+const TOO_LONG: Error =
+    Error::TooMany { what: "bytes of paths", limit: outpost_sys::confine::PROGRAM_BYTES_MAX };
+
+/// Everything: what is seen is built anew, and then rights are given up.
+fn with_namespaces(
+    plan: &Plan,
+    host: &Host,
+    network: Option<&Network>,
+    layers: &mut Layers,
+) -> Result<Program> {
+    let mut builder = Builder::default();
+    for mount in plan.held() {
+        if let (Some(parent), Some(name)) = (mount.path.parent(), mount.path.file_name()) {
+            builder.lease(&text(parent)?, &text(Path::new(name))?);
+        }
+    }
+    let user = host.namespaces == Namespaces::User;
+    if let Some(network) = network {
+        if network.user.is_some() {
+            builder.join_user(DESCRIPTOR_FIRST);
+        }
+        builder.join_network(DESCRIPTOR_FIRST + 1);
+    }
+    builder.enter(user, !plan.network && network.is_none());
+    layers.namespaces = ["user", "mount", "pid", "ipc", "net"].into();
+    layers.namespaces.retain(|kind| (user || *kind != "user") && (!plan.network || *kind != "net"));
+    if user {
+        let ids = outpost_sys::namespace::id_maps();
+        builder.write(c"/proc/self/setgroups", b"deny");
+        builder.write(c"/proc/self/uid_map", ids.user.as_bytes());
+        builder.write(c"/proc/self/gid_map", ids.group.as_bytes());
+    }
+    view::build(&mut builder, plan, host)?;
+    builder.command();
+    builder.keyring();
+    layers.processes_max = limit_processes(&mut builder, plan, host);
+    if let Some(version) = host.landlock.filter(|version| *version >= VERSION_MIN) {
+        rules(&mut builder, plan, Rights::of(version, plan.network))?;
+        layers.landlock = Some(version);
+    }
+    give_up(&mut builder, plan, host);
+    builder.finish().ok_or(TOO_LONG)
+}
+
+/// The namespace's own limit binds everybody; the user's binds those that are not root, in a user namespace of their own.
+fn limit_processes(builder: &mut Builder, plan: &Plan, host: &Host) -> Option<u32> {
+    let by_user = host.namespaces == Namespaces::User && outpost_sys::limits::effective_uid() != 0;
+    if by_user {
+        builder.limit_processes(plan.processes_max.into());
+    }
+    (by_user || host.pid_limit).then_some(plan.processes_max)
+}
+
+/// What is common to all: limits, no privileges, filter.
+fn give_up(builder: &mut Builder, plan: &Plan, host: &Host) {
+    builder.child_limits();
+    builder.no_new_privileges();
+    builder.drop_capabilities();
+    builder.filter(host.filter(plan.network));
+}
+
+/// Landlock says once more, by itself, what may be read and written. It cannot deny below what it allows: masks are the
+/// mounts' business alone.
+fn rules(builder: &mut Builder, plan: &Plan, rights: Rights) -> Result<()> {
+    let ruleset = register(builder)?;
+    builder.ruleset(rights.files, rights.network, rights.scopes, ruleset);
+    match plan.root {
+        Root::ReadOnly => builder.allow(ruleset, c"/", rights.read(true)),
+        Root::Writable => builder.allow(ruleset, c"/", rights.write(true)),
+        Root::Empty => builder.allow(ruleset, c"/proc", rights.read(true)),
+    }
+    if plan.root != Root::Writable {
+        builder.allow(ruleset, c"/dev", rights.devices(true));
+        builder.allow(ruleset, c"/dev/shm", rights.write(true));
+    }
+    for mount in &plan.mounts {
+        match mount.what {
+            What::Write => builder.allow(ruleset, &text(&mount.path)?, rights.write(mount.directory)),
+            What::Read if mount.in_the_void => {
+                builder.allow(ruleset, &text(&mount.path)?, rights.read(mount.directory));
+            }
+            _ => {}
+        }
+    }
+    builder.allow_terminal(ruleset, rights.devices(false));
+    builder.no_new_privileges();
+    builder.enforce(ruleset);
+    Ok(())
+}
+
+/// Where namespaces are forbidden: Landlock and seccomp alone, if they can say all of it.
+fn without_namespaces(plan: &Plan, host: &Host, layers: &mut Layers) -> Result<Program> {
+    let missing = || host.why_none.clone().unwrap_or_else(|| "no namespaces".into());
+    let version = host.landlock.filter(|version| *version >= VERSION_ALONE_MIN);
+    let Some(version) = version else {
+        let missing = format!("{}, and Landlock is older than version {VERSION_ALONE_MIN}", missing());
+        return Err(Error::Host { needs: "confine a command".into(), missing });
+    };
+    let cannot = plan.mounts.iter().find(|mount| match mount.what {
+        What::Write => false,
+        What::Read => !mount.in_the_void,
+        _ => true,
+    });
+    if let Some(mount) = cannot {
+        let needs = format!("protect {} inside of what is open", mount.path.display());
+        return Err(Error::Host { needs, missing: missing() });
+    }
+    if plan.root == Root::Writable {
+        let needs = "keep /sys and /proc read-only where everything else can be written to".into();
+        return Err(Error::Host { needs, missing: missing() });
+    }
+    let mut builder = Builder::default();
+    builder.keyring();
+    bare_rules(&mut builder, plan, Rights::of(version, plan.network))?;
+    layers.landlock = Some(version);
+    give_up(&mut builder, plan, host);
+    builder.finish().ok_or(TOO_LONG)
+}
+
+/// The rules where the host's own /dev and /proc are seen.
+fn bare_rules(builder: &mut Builder, plan: &Plan, rights: Rights) -> Result<()> {
+    let ruleset = register(builder)?;
+    builder.ruleset(rights.files, rights.network, rights.scopes, ruleset);
+    if plan.root == Root::ReadOnly {
+        builder.allow(ruleset, c"/", rights.read(true));
+    }
+    for device in devices::NODES.iter().chain(&[c"/dev/ptmx"]) {
+        if Path::new(std::ffi::OsStr::from_bytes(device.to_bytes())).exists() {
+            builder.allow(ruleset, device, rights.devices(false));
+        }
+    }
+    for mount in &plan.mounts {
+        let allowed = if mount.what == What::Write {
+            rights.write(mount.directory)
+        } else {
+            rights.read(mount.directory)
+        };
+        builder.allow(ruleset, &text(&mount.path)?, allowed);
+    }
+    builder.allow_terminal(ruleset, rights.devices(false));
+    builder.no_new_privileges();
+    builder.enforce(ruleset);
+    Ok(())
+}
+
+fn register(builder: &mut Builder) -> Result<Register> {
+    let limit = outpost_sys::confine::REGISTERS;
+    builder.register().ok_or(Error::TooMany { what: "paths that are opened", limit })
+}
+
+/// A path as the kernel takes it.
+fn text(path: &Path) -> Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| Error::Relative { path: path.into() })
+}

@@ -1,0 +1,264 @@
+//! The seccomp filter: which system calls a confined command may not make, as instructions for the kernel.
+//!
+//! Calls are found by halving, not one after the other: installing costs the kernel one walk for each call it knows. What
+//! is not listed is allowed; what the newest kernel known to us does not have is not there. Other instruction sets (32
+//! bits, x32) are not there at all, since their numbers mean other calls.
+
+use libc::c_long;
+
+const ALLOW: u32 = 0x7fff_0000;
+const ERRNO: u32 = 0x0005_0000;
+const EPERM: u32 = ERRNO | libc::EPERM as u32;
+const ENOSYS: u32 = ERRNO | libc::ENOSYS as u32;
+
+/// The first number that Linux 6.18 has no call for.
+const UNKNOWN_FIRST: u32 = 471;
+
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xc000_00b7;
+
+/// One instruction: what, where to on true and on false, and its number.
+type Instruction = (u16, u8, u8, u32);
+
+const LOAD: u16 = 0x20;
+const AND: u16 = 0x54;
+const JUMP: u16 = 0x05;
+const IF_EQUAL: u16 = 0x15;
+const IF_AT_LEAST: u16 = 0x35;
+const IF_ANY_BIT: u16 = 0x45;
+const RETURN: u16 = 0x06;
+
+const NUMBER_AT: u32 = 0;
+const ARCHITECTURE_AT: u32 = 4;
+
+/// Where the low half of an argument is: what the kernel reads of arguments that are numbers of 32 bits.
+const fn argument_at(index: u32) -> u32 {
+    16 + 8 * index
+}
+
+/// What becomes of a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Verdict {
+    Refuse,
+    /// As on a kernel that does not have it, so that callers use an older one that can be looked into.
+    Absent,
+    /// Depends on its arguments.
+    Look(Vec<Instruction>),
+}
+
+/// The filter's bytes for a command with or without a network.
+pub(crate) fn build(network: bool) -> Vec<u8> {
+    let mut rules: Vec<(u32, Verdict)> = Vec::new();
+    let mut add = |calls: &[c_long], verdict: &Verdict| {
+        let known = calls.iter().filter_map(|call| u32::try_from(*call).ok());
+        rules.extend(known.map(|call| (call, verdict.clone())));
+    };
+    add(REFUSED, &Verdict::Refuse);
+    add(OLD_REFUSED, &Verdict::Refuse);
+    // Their arguments lie in memory, where a filter cannot look.
+    add(&[435, libc::SYS_openat2], &Verdict::Absent);
+    add(&[libc::SYS_clone], &Verdict::Look(unless_bits(argument_at(0), NAMESPACES)));
+    add(&[libc::SYS_ioctl], &Verdict::Look(unless_one_of(argument_at(1), TERMINAL_TRICKS)));
+    for (calls, argument) in [(MODES_1, 1), (MODES_2, 2)] {
+        add(calls, &Verdict::Look(unless_bits(argument_at(argument), SET_ID)));
+    }
+    for (calls, flags) in [(OPEN_1, 1), (&[libc::SYS_openat], 2)] {
+        add(calls, &Verdict::Look(unless_made_with_set_id(flags)));
+    }
+    if network {
+        add(&[libc::SYS_socket], &Verdict::Look(only_one_of(argument_at(0), FAMILIES)));
+    } else {
+        add(NETWORK_REFUSED, &Verdict::Refuse);
+        add(&[libc::SYS_socket, libc::SYS_socketpair], &Verdict::Look(only_streams_between_us()));
+    }
+    rules.sort_by_key(|(call, _)| *call);
+    rules.dedup_by_key(|(call, _)| *call);
+    assemble(&rules)
+}
+
+fn assemble(rules: &[(u32, Verdict)]) -> Vec<u8> {
+    let mut program = vec![
+        (LOAD, 0, 0, ARCHITECTURE_AT),
+        (IF_EQUAL, 1, 0, ARCHITECTURE),
+        (RETURN, 0, 0, ENOSYS),
+        (LOAD, 0, 0, NUMBER_AT),
+        // The numbers of x32 are among these.
+        (IF_AT_LEAST, 0, 1, UNKNOWN_FIRST),
+        (RETURN, 0, 0, ENOSYS),
+    ];
+    program.extend(halve(rules));
+    program
+        .into_iter()
+        .flat_map(|(code, yes, no, number)| {
+            let [a, b] = code.to_ne_bytes();
+            let [c, d, e, f] = number.to_ne_bytes();
+            [a, b, yes, no, c, d, e, f]
+        })
+        .collect()
+}
+
+/// Finds a call among the rules; every way through ends with a verdict.
+fn halve(rules: &[(u32, Verdict)]) -> Vec<Instruction> {
+    let (left, right) = rules.split_at(rules.len() / 2);
+    if let (3.., Some((pivot, _))) = (rules.len(), right.first()) {
+        let (left, right) = (halve(left), halve(right));
+        let over = u32::try_from(left.len()).unwrap_or(u32::MAX);
+        let head = [(IF_AT_LEAST, 0, 1, *pivot), (JUMP, 0, 0, over)];
+        return head.into_iter().chain(left).chain(right).collect();
+    }
+    let mut program = Vec::new();
+    for (call, verdict) in rules {
+        let body = match verdict {
+            Verdict::Refuse => vec![(RETURN, 0, 0, EPERM)],
+            Verdict::Absent => vec![(RETURN, 0, 0, ENOSYS)],
+            Verdict::Look(body) => body.clone(),
+        };
+        program.push((IF_EQUAL, 0, u8::try_from(body.len()).unwrap_or(u8::MAX), *call));
+        program.extend(body);
+    }
+    program.push((RETURN, 0, 0, ALLOW));
+    program
+}
+
+fn unless_bits(argument: u32, bits: u32) -> Vec<Instruction> {
+    vec![(LOAD, 0, 0, argument), (IF_ANY_BIT, 0, 1, bits), (RETURN, 0, 0, EPERM), (RETURN, 0, 0, ALLOW)]
+}
+
+fn unless_one_of(argument: u32, values: &[u32]) -> Vec<Instruction> {
+    one_of(argument, values, EPERM, ALLOW)
+}
+
+fn only_one_of(argument: u32, values: &[u32]) -> Vec<Instruction> {
+    one_of(argument, values, ALLOW, EPERM)
+}
+
+fn one_of(argument: u32, values: &[u32], then: u32, otherwise: u32) -> Vec<Instruction> {
+    let mut body = vec![(LOAD, 0, 0, argument)];
+    for value in values {
+        body.extend([(IF_EQUAL, 0, 1, *value), (RETURN, 0, 0, then)]);
+    }
+    body.push((RETURN, 0, 0, otherwise));
+    body
+}
+
+/// The mode says something only where a file is made.
+fn unless_made_with_set_id(flags: u32) -> Vec<Instruction> {
+    let makes = (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)).cast_unsigned();
+    let mut body = vec![(LOAD, 0, 0, argument_at(flags)), (IF_ANY_BIT, 1, 0, makes), (RETURN, 0, 0, ALLOW)];
+    body.extend(unless_bits(argument_at(flags + 1), SET_ID));
+    body
+}
+
+/// A datagram socket, even one of a pair, can send to any socket that has a path.
+fn only_streams_between_us() -> Vec<Instruction> {
+    let mut body = vec![
+        (LOAD, 0, 0, argument_at(0)),
+        (IF_EQUAL, 1, 0, libc::AF_UNIX.cast_unsigned()),
+        (RETURN, 0, 0, EPERM),
+        (LOAD, 0, 0, argument_at(1)),
+        (AND, 0, 0, 0xf),
+    ];
+    for kind in [libc::SOCK_STREAM, libc::SOCK_SEQPACKET] {
+        body.extend([(IF_EQUAL, 0, 1, kind.cast_unsigned()), (RETURN, 0, 0, ALLOW)]);
+    }
+    body.push((RETURN, 0, 0, EPERM));
+    body
+}
+
+/// All kinds of namespaces.
+const NAMESPACES: u32 = 0x7e02_0000;
+
+/// A file that lends its owner's rights to whoever executes it, outside.
+const SET_ID: u32 = 0o6000;
+
+/// Input made up for the terminal (TIOCSTI), the console's pasting and redirection, and line disciplines.
+const TERMINAL_TRICKS: &[u32] = &[0x5412, 0x541c, 0x541d, 0x5423];
+
+/// What the network is used through; the others need privilege or are not the network.
+const FAMILIES: &[u32] =
+    &[libc::AF_UNIX as u32, libc::AF_INET as u32, libc::AF_INET6 as u32, libc::AF_NETLINK as u32];
+
+const NETWORK_REFUSED: &[c_long] = &[
+    libc::SYS_connect,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+];
+
+/// Calls with the same number everywhere are named by it where the library has no name on all hosts.
+const REFUSED: &[c_long] = &[
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    428, // open_tree
+    429, // move_mount
+    430, // fsopen
+    431, // fsconfig
+    432, // fsmount
+    433, // fspick
+    442, // mount_setattr
+    467, // open_tree_attr
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_quotactl,
+    443, // quotactl_fd
+    libc::SYS_acct,
+    libc::SYS_reboot,
+    libc::SYS_syslog,
+    libc::SYS_kexec_load,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_vhangup,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_keyctl,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_fanotify_init,
+    libc::SYS_open_by_handle_at,
+    425, // io_uring_setup
+    426, // io_uring_enter
+    427, // io_uring_register
+    438, // pidfd_getfd
+];
+
+#[cfg(target_arch = "x86_64")]
+const OLD_REFUSED: &[c_long] = &[
+    libc::SYS_kexec_file_load,
+    libc::SYS_iopl,
+    libc::SYS_ioperm,
+    libc::SYS_uselib,
+    libc::SYS_ustat,
+    libc::SYS_sysfs,
+    libc::SYS_modify_ldt,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OLD_REFUSED: &[c_long] = &[];
+
+#[cfg(target_arch = "x86_64")]
+const MODES_1: &[c_long] = &[libc::SYS_chmod, libc::SYS_fchmod, libc::SYS_creat, libc::SYS_mknod];
+#[cfg(not(target_arch = "x86_64"))]
+const MODES_1: &[c_long] = &[libc::SYS_fchmod];
+
+/// The last is fchmodat2.
+const MODES_2: &[c_long] = &[libc::SYS_fchmodat, libc::SYS_mknodat, 452];
+
+#[cfg(target_arch = "x86_64")]
+const OPEN_1: &[c_long] = &[libc::SYS_open];
+#[cfg(not(target_arch = "x86_64"))]
+const OPEN_1: &[c_long] = &[];

@@ -1,0 +1,212 @@
+//! What a deny pattern means, and which paths it matches now.
+//!
+//! One meaning, that of the `globset` crate with `literal_separator`: `*` and `?` stay within a component, `**` crosses
+//! them, `[a-z]`, `[!a]` and `{a,b}` are as usual, `\` escapes. A relative pattern begins at the policy's directory.
+//! Files, links and directories match; a directory that matches is denied with all below it. Hidden names match like
+//! others, and ignore files mean nothing. A link that matches denies what it leads to.
+//!
+//! What matches when the command starts is masked. A pattern without special characters is the path it spells, and is
+//! denied also while it is missing. Other names that appear later cannot be masked: where such a pattern reaches a
+//! writable directory, the plan says so or refuses it, as the policy wants.
+
+use crate::look::{Kind, Look};
+use crate::{Error, Result};
+use globset::{GlobBuilder, GlobMatcher};
+use std::path::{Path, PathBuf};
+
+/// More matches are refused.
+pub(crate) const MATCHES_MAX: usize = 8192;
+
+/// More entries to look at are refused: a command would wait for seconds.
+pub(crate) const VISITED_MAX: usize = 250_000;
+
+/// A pattern, read.
+#[derive(Debug)]
+pub(crate) struct Pattern {
+    text: String,
+    matcher: GlobMatcher,
+    /// The directories before the first special character.
+    pub(crate) base: PathBuf,
+    /// Without special characters: it is a plain path.
+    pub(crate) literal: bool,
+    /// Whether one level below the base is all it can reach.
+    flat: bool,
+}
+
+impl Pattern {
+    pub(crate) fn read(text: &str, cwd: &Path) -> Result<Pattern> {
+        let absolute = if text.starts_with('/') {
+            text.to_owned()
+        } else {
+            let cwd = globset::escape(&cwd.to_string_lossy());
+            format!("{}/{}", cwd.trim_end_matches('/'), text.trim_start_matches("./"))
+        };
+        let absolute = Some(absolute.trim_end_matches('/')).filter(|rest| !rest.is_empty()).unwrap_or("/");
+        let syntax = |error: globset::Error| Error::GlobSyntax {
+            pattern: text.to_owned(),
+            reason: error.kind().to_string(),
+        };
+        let glob = GlobBuilder::new(absolute)
+            .literal_separator(true)
+            .backslash_escape(true)
+            .empty_alternates(true)
+            .build()
+            .map_err(syntax)?;
+        let (base, rest) = fixed_part(absolute);
+        Ok(Pattern {
+            text: text.to_owned(),
+            matcher: glob.compile_matcher(),
+            base,
+            literal: rest.is_empty(),
+            flat: !rest.contains('/') && !rest.contains("**"),
+        })
+    }
+
+    /// All that matches now, nothing below a match, with links as they stand.
+    pub(crate) fn matches(&self, look: &dyn Look, depth_max: Option<usize>) -> Result<Vec<(PathBuf, Kind)>> {
+        let depth_max = if self.flat { 1 } else { depth_max.unwrap_or(usize::MAX) };
+        let (mut found, mut visited) = (Vec::new(), 0);
+        let mut ahead = vec![(self.base.clone(), 1)];
+        while let Some((directory, depth)) = ahead.pop() {
+            let reason = |reason| Error::Look { path: directory.clone(), reason };
+            let names = match look.kind(&directory) {
+                Ok(Kind::Directory) => look.names(&directory).map_err(reason)?,
+                _ => continue,
+            };
+            for (name, kind) in names {
+                visited += 1;
+                if visited > VISITED_MAX {
+                    return Err(self.too_wide(VISITED_MAX, "names to look at"));
+                }
+                let path = directory.join(name);
+                if self.matcher.is_match(&path) {
+                    found.push((path, kind));
+                    if found.len() > MATCHES_MAX {
+                        return Err(self.too_wide(MATCHES_MAX, "matches"));
+                    }
+                } else if kind == Kind::Directory && depth < depth_max && !is_kernels(&path) {
+                    ahead.push((path, depth + 1));
+                }
+            }
+        }
+        found.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Ok(found)
+    }
+
+    fn too_wide(&self, limit: usize, of: &'static str) -> Error {
+        Error::GlobTooWide { pattern: self.text.clone(), limit, of }
+    }
+
+    /// Whether a name that matches could appear in the directory or below it.
+    pub(crate) fn reaches(&self, directory: &Path) -> bool {
+        directory.starts_with(&self.base) && !(self.flat && directory != self.base)
+            || self.base.starts_with(directory)
+    }
+}
+
+/// File systems that are not the host's files; a command has its own of the first two.
+fn is_kernels(path: &Path) -> bool {
+    ["/proc", "/dev", "/sys"].iter().any(|kernels| path == Path::new(kernels))
+}
+
+/// The directories up to the first special character, and what follows them; for a plain path all of it.
+fn fixed_part(pattern: &str) -> (PathBuf, String) {
+    let mut fixed = PathBuf::from("/");
+    let mut components = pattern.split('/').filter(|component| !component.is_empty());
+    while let Some(component) = components.next() {
+        match unescaped(component) {
+            Some(plain) => fixed.push(plain),
+            None => {
+                let rest: Vec<_> = std::iter::once(component).chain(components).collect();
+                return (fixed, rest.join("/"));
+            }
+        }
+    }
+    (fixed, String::new())
+}
+
+/// A component that can only mean one name: with escapes and one-letter classes, which is how names are escaped, undone.
+fn unescaped(component: &str) -> Option<String> {
+    let mut plain = String::new();
+    let mut rest = component.chars();
+    while let Some(letter) = rest.next() {
+        match letter {
+            '\\' => plain.push(rest.next()?),
+            '[' => {
+                let (inside, close) = (rest.next()?, rest.next()?);
+                if close != ']' || inside == '!' || inside == '^' {
+                    return None;
+                }
+                plain.push(inside);
+            }
+            '*' | '?' | '{' | '}' | ']' => return None,
+            other => plain.push(other),
+        }
+    }
+    Some(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::look::Told;
+
+    fn matched(pattern: &str, files: &[&str], depth: Option<usize>) -> Vec<String> {
+        let pattern = Pattern::read(pattern, Path::new("/w")).unwrap();
+        let found = pattern.matches(&Told::of(files), depth).unwrap();
+        found.into_iter().map(|(path, _)| path.to_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn a_star_stays_in_its_component() {
+        assert_eq!(matched("g/*.txt", &["/w/g/a.txt", "/w/g/d/b.txt", "/w/a.txt"], None), ["/w/g/a.txt"]);
+    }
+
+    #[test]
+    fn two_stars_cross_and_match_hidden_names_too() {
+        let files = ["/w/.env", "/w/a/.b/.env", "/w/a/env", "/v/.env"];
+        assert_eq!(matched("**/.env", &files, None), ["/w/.env", "/w/a/.b/.env"]);
+    }
+
+    #[test]
+    fn directories_and_alternatives_match() {
+        let files = ["/w/deny1/x", "/w/deny2/", "/w/keep/deny1"];
+        assert_eq!(matched("deny*", &files, None), ["/w/deny1", "/w/deny2"]);
+        assert_eq!(matched("{deny1,keep/deny1}", &files, None), ["/w/deny1", "/w/keep/deny1"]);
+    }
+
+    #[test]
+    fn the_depth_counts_from_the_fixed_part() {
+        let files = ["/w/g/a.k", "/w/g/1/b.k", "/w/g/1/2/c.k"];
+        assert_eq!(matched("g/**/*.k", &files, Some(1)), ["/w/g/a.k"]);
+        assert_eq!(matched("g/**/*.k", &files, Some(2)), ["/w/g/1/b.k", "/w/g/a.k"]);
+    }
+
+    #[test]
+    fn a_pattern_without_specials_is_a_path() {
+        let pattern = Pattern::read("a/b\\*c", Path::new("/w")).unwrap();
+        assert!(pattern.literal);
+        assert_eq!(pattern.base, Path::new("/w/a/b*c"));
+    }
+
+    #[test]
+    fn a_directory_with_special_characters_is_no_pattern() {
+        let pattern = Pattern::read("*.k", Path::new("/w/[x]{y}")).unwrap();
+        assert_eq!(pattern.base, Path::new("/w/[x]{y}"));
+        assert!(!pattern.literal);
+    }
+
+    #[test]
+    fn an_unclosed_class_is_refused_by_name() {
+        let error = Pattern::read("a[b", Path::new("/w")).unwrap_err();
+        assert!(error.to_string().contains("a[b"), "{error}");
+    }
+
+    #[test]
+    fn too_many_matches_are_refused() {
+        let names: Vec<String> = (0..=MATCHES_MAX).map(|number| format!("/w/{number}.k")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let pattern = Pattern::read("*.k", Path::new("/w")).unwrap();
+        assert!(matches!(pattern.matches(&Told::of(&names), None), Err(Error::GlobTooWide { .. })));
+    }
+}

@@ -1,0 +1,200 @@
+//! What this host can enforce, found out by doing it.
+
+use crate::confinement::Confinement;
+use crate::error::explain;
+use crate::plan::{Plan, Root};
+use crate::{filter, landlock};
+use outpost_sys::namespace::{self, Network};
+use outpost_sys::spawn::{self, Child, Program, Standing, Step};
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How namespaces can be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Namespaces {
+    /// With the privilege that we have.
+    Direct,
+    /// With a user namespace for each command.
+    User,
+    None,
+}
+
+/// A host, with what all confined commands share.
+#[derive(Debug)]
+pub struct Host {
+    pub namespaces: Namespaces,
+    /// Why there are none.
+    pub why_none: Option<String>,
+    /// The version of Landlock.
+    pub landlock: Option<u32>,
+    pub seccomp: bool,
+    /// Whether a pid namespace has a limit of its own (Linux 6.14).
+    pub pid_limit: bool,
+    /// An empty network that commands join. Making one for each would cost more than all the rest, and more unevenly;
+    /// since no command can make a socket in it that reaches another, it can be shared.
+    pub(crate) network: Option<Arc<Network>>,
+    pub(crate) state: PathBuf,
+    filters: [Vec<u8>; 2],
+}
+
+/// Never there: a confinement that gets as far as not finding it works.
+const NOWHERE: &std::ffi::CStr = c"/proc/self/outpost-probe";
+
+impl Host {
+    /// Tries everything once. `state` is a directory of ours, in which names that are held on the host are written down.
+    pub fn probe(state: &Path) -> Host {
+        let mut host = Host::bare(state);
+        let mut reasons = Vec::new();
+        for namespaces in [Namespaces::Direct, Namespaces::User] {
+            host.namespaces = namespaces;
+            if namespaces == Namespaces::Direct && outpost_sys::limits::effective_uid() != 0 {
+                continue;
+            }
+            match host.attempt() {
+                Ok(()) => return host,
+                Err(reason) => reasons.push(reason),
+            }
+        }
+        host.without_namespaces(reasons.join("; "))
+    }
+
+    /// The same host if it had no namespaces.
+    pub fn without_namespaces(self, reason: String) -> Host {
+        let why_none = Some(format!("namespaces cannot be used ({reason}){}", hint()));
+        Host { namespaces: Namespaces::None, network: None, why_none, ..self }
+    }
+
+    fn bare(state: &Path) -> Host {
+        Host {
+            namespaces: Namespaces::None,
+            why_none: None,
+            landlock: namespace::landlock_version(),
+            seccomp: namespace::has_filters(),
+            pid_limit: has_pid_limit(
+                &std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default(),
+            ),
+            network: None,
+            state: state.into(),
+            filters: [filter::build(false), filter::build(true)],
+        }
+    }
+
+    pub(crate) fn filter(&self, network: bool) -> &[u8] {
+        let [without, with] = &self.filters;
+        if network { with } else { without }
+    }
+
+    /// Confines a child that then finds nothing to execute.
+    fn attempt(&mut self) -> Result<(), String> {
+        if !self.seccomp {
+            return Err("the kernel has no seccomp filters".into());
+        }
+        let user = self.namespaces == Namespaces::User;
+        let network = namespace::empty_network(user);
+        let network = network.map_err(|error| format!("a network namespace cannot be made: {error}"))?;
+        self.network = Some(Arc::new(network));
+        let plan = Plan {
+            root: Root::ReadOnly,
+            mounts: Vec::new(),
+            links: Vec::new(),
+            network: false,
+            late: Vec::new(),
+            processes_max: 512,
+        };
+        let confinement = Confinement::build(&plan, self).map_err(|error| error.to_string())?;
+        let null =
+            File::options().read(true).write(true).open("/dev/null").map_err(|error| error.to_string())?;
+        let mut descriptors = vec![(null.as_fd(), 0), (null.as_fd(), 1), (null.as_fd(), 2)];
+        descriptors.extend(confinement.descriptors());
+        let started = spawn::spawn(&Child {
+            program: Program::Path(NOWHERE),
+            arguments: &[NOWHERE],
+            environment: &[],
+            directory: None,
+            standing: Standing::Session,
+            descriptors: &descriptors,
+            limits: &[],
+            umask: None,
+            oom_score: None,
+            cgroup: None,
+            gate: None,
+            confinement: Some(&confinement.program),
+        });
+        match started {
+            Err(failure) if failure.step == Step::Exec => Ok(()),
+            Err(failure) => {
+                let operation = Some(failure.operation).filter(|_| failure.step == Step::Confine);
+                Err(explain(failure, operation.and_then(|at| confinement.program.describe(at.into()))))
+            }
+            Ok(_) => Err("a file that is never there was executed".into()),
+        }
+    }
+}
+
+/// Per-namespace limits came with Linux 6.14. Before, the file is the whole host's, and must not be written.
+fn has_pid_limit(release: &str) -> bool {
+    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= (6, 14),
+        _ => false,
+    }
+}
+
+/// The settings that commonly forbid user namespaces.
+fn hint() -> String {
+    const SETTINGS: &[(&str, &str)] = &[
+        ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"),
+        ("/proc/sys/kernel/unprivileged_userns_clone", "0"),
+        ("/proc/sys/user/max_user_namespaces", "0"),
+    ];
+    let forbids =
+        |(path, value): &&(&str, &str)| std::fs::read_to_string(path).is_ok_and(|text| text.trim() == *value);
+    let found = SETTINGS.iter().filter(forbids).map(|(path, value)| format!("; {path} is {value}"));
+    found.collect()
+}
+
+impl std::fmt::Display for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.namespaces {
+            Namespaces::Direct => writeln!(f, "namespaces  mount, pid, ipc, net")?,
+            Namespaces::User => writeln!(f, "namespaces  user, mount, pid, ipc, net")?,
+            Namespaces::None => {
+                writeln!(f, "namespaces  none: {}", self.why_none.as_deref().unwrap_or("not tried"))?
+            }
+        }
+        match self.landlock {
+            Some(version) if version >= landlock::VERSION_MIN => {
+                writeln!(f, "landlock    version {version}")?
+            }
+            Some(version) => writeln!(f, "landlock    version {version}, too old to be used")?,
+            None => writeln!(f, "landlock    none")?,
+        }
+        writeln!(f, "seccomp     {}", if self.seccomp { "yes" } else { "no" })?;
+        let limit = match (self.pid_limit, self.namespaces) {
+            (true, Namespaces::Direct | Namespaces::User) => "per command",
+            (false, Namespaces::User) => "per command, unless it is root's",
+            _ => "none",
+        };
+        writeln!(f, "processes   limit {limit}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_whose_pid_limit_is_the_hosts_is_left_alone() {
+        for (release, has) in [
+            ("6.18.44-fc", true),
+            ("6.14.0", true),
+            ("6.13.9", false),
+            ("5.15.0-100-generic", false),
+            ("", false),
+        ] {
+            assert_eq!(has_pid_limit(release), has, "{release}");
+        }
+    }
+}

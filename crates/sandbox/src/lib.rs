@@ -1,0 +1,29 @@
+//! What a command may see and do: a policy becomes a plan, the plan a confinement that the child puts on itself.
+//!
+//! [`Policy`] says it in the words of the request, [`plan`] finds out what that means on this host and says so as a plain
+//! value, and [`Confinement::build`] compiles it for the child. Whatever cannot be enforced is an [`Error`] that names
+//! it; nothing is left out in silence.
+
+#![forbid(unsafe_code)]
+
+mod confinement;
+mod error;
+mod filter;
+mod globs;
+mod host;
+mod landlock;
+mod lease;
+mod look;
+mod plan;
+mod policy;
+mod resolve;
+
+pub use confinement::{Confinement, DESCRIPTOR_FIRST, Layers};
+pub use error::Error;
+pub use host::{Host, Namespaces};
+pub use lease::sweep;
+pub use plan::{Context, Mount, Plan, Root, What, plan};
+pub use policy::{Access, Entry, EntryPath, Files, Policy, Reads, Special};
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,146 @@
+//! Looking at the host's files: behind a trait, so that a plan can be made without any.
+
+#[cfg(test)]
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::ErrorKind::PermissionDenied;
+use std::path::{Path, PathBuf};
+
+/// What is at a path, without following it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Missing,
+    Directory,
+    File,
+    Link(PathBuf),
+}
+
+pub(crate) trait Look {
+    /// The error is why it cannot be seen.
+    fn kind(&self, path: &Path) -> Result<Kind, String>;
+    /// The first bytes of a file.
+    fn head(&self, path: &Path) -> Option<String>;
+    fn names(&self, directory: &Path) -> Result<Vec<(OsString, Kind)>, String>;
+    /// Whether something could be made in a directory by us, or by a command that acts as the same user.
+    fn can_make_in(&self, directory: &Path) -> bool;
+    /// Whether it is a directory that only stands there because commands run that must not make it.
+    fn is_lease(&self, path: &Path) -> bool;
+}
+
+/// The host as it is.
+pub(crate) struct Real;
+
+const HEAD_BYTES: u64 = 4096;
+
+impl Real {
+    fn of(path: &Path, kind: std::fs::FileType) -> Kind {
+        match kind {
+            kind if kind.is_symlink() => {
+                // Gone meanwhile: as good as dangling.
+                std::fs::read_link(path).map_or(Kind::Missing, Kind::Link)
+            }
+            kind if kind.is_dir() => Kind::Directory,
+            _ => Kind::File,
+        }
+    }
+}
+
+impl Look for Real {
+    fn kind(&self, path: &Path) -> Result<Kind, String> {
+        use std::io::ErrorKind::{NotADirectory, NotFound};
+        match std::fs::symlink_metadata(path) {
+            Ok(found) => Ok(Real::of(path, found.file_type())),
+            Err(error) if matches!(error.kind(), NotFound | NotADirectory) => Ok(Kind::Missing),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn head(&self, path: &Path) -> Option<String> {
+        use outpost_sys::file::{self, Open};
+        use std::io::Read;
+        let mut text = String::new();
+        // It may be a pipe without a writer.
+        let file = std::fs::File::from(file::open(path, Open::Foreign).ok()?);
+        file.take(HEAD_BYTES).read_to_string(&mut text).ok()?;
+        Some(text)
+    }
+
+    fn names(&self, directory: &Path) -> Result<Vec<(OsString, Kind)>, String> {
+        let entries = match std::fs::read_dir(directory) {
+            // Nothing in it for the command either, which is the same user, and cannot open it up unless that owns it.
+            Err(error) if error.kind() == PermissionDenied && !is_ours(directory) => return Ok(Vec::new()),
+            entries => entries.map_err(|error| error.to_string())?,
+        };
+        let kind = |entry: std::fs::DirEntry| {
+            let kind = entry.file_type().map_err(|error| error.to_string())?;
+            Ok((entry.file_name(), Real::of(&entry.path(), kind)))
+        };
+        entries.map(|entry| entry.map_err(|error| error.to_string()).and_then(kind)).collect()
+    }
+
+    fn can_make_in(&self, directory: &Path) -> bool {
+        // An owner may give itself the right.
+        outpost_sys::file::can_write(directory) || is_ours(directory)
+    }
+
+    fn is_lease(&self, path: &Path) -> bool {
+        crate::lease::is_lease(path)
+    }
+}
+
+fn is_ours(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let owner = std::fs::symlink_metadata(path).map(|metadata| metadata.uid());
+    owner.is_ok_and(|owner| owner == outpost_sys::limits::effective_uid())
+}
+
+/// Files that are only told of.
+#[cfg(test)]
+#[derive(Default)]
+pub(crate) struct Told(pub(crate) BTreeMap<PathBuf, (Kind, String)>);
+
+#[cfg(test)]
+impl Told {
+    /// Directories end in a slash, `link -> target`, `file: text`; parents are made.
+    pub(crate) fn of(lines: &[&str]) -> Told {
+        let mut told = Told::default();
+        for line in lines {
+            let (path, what) = match (line.split_once(" -> "), line.split_once(": "), line.strip_suffix('/'))
+            {
+                (Some((path, target)), ..) => (path, (Kind::Link(target.into()), String::new())),
+                (_, Some((path, text)), _) => (path, (Kind::File, text.to_owned())),
+                (.., Some(path)) => (path, (Kind::Directory, String::new())),
+                _ => (*line, (Kind::File, String::new())),
+            };
+            for parent in Path::new(path).ancestors().skip(1) {
+                told.0.entry(parent.into()).or_insert((Kind::Directory, String::new()));
+            }
+            told.0.insert(path.into(), what);
+        }
+        told
+    }
+}
+
+#[cfg(test)]
+impl Look for Told {
+    fn kind(&self, path: &Path) -> Result<Kind, String> {
+        Ok(self.0.get(path).map_or(Kind::Missing, |(kind, _)| kind.clone()))
+    }
+
+    fn head(&self, path: &Path) -> Option<String> {
+        self.0.get(path).map(|(_, text)| text.clone())
+    }
+
+    fn names(&self, directory: &Path) -> Result<Vec<(OsString, Kind)>, String> {
+        let inside = self.0.iter().filter(|(path, _)| path.parent() == Some(directory));
+        Ok(inside.filter_map(|(path, (kind, _))| Some((path.file_name()?.into(), kind.clone()))).collect())
+    }
+
+    fn can_make_in(&self, directory: &Path) -> bool {
+        self.0.contains_key(directory)
+    }
+
+    fn is_lease(&self, _: &Path) -> bool {
+        false
+    }
+}

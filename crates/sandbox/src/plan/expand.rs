@@ -1,0 +1,86 @@
+//! Entries of a policy as plain paths and patterns.
+
+use super::Context;
+use crate::globs::Pattern;
+use crate::resolve::normal;
+use crate::{Access, Entry, EntryPath, Error, Result, Special};
+use std::path::{Path, PathBuf};
+
+/// "Minimal/platform defaults".
+const MINIMAL: &[&str] =
+    &["/bin", "/sbin", "/usr", "/etc", "/lib", "/lib64", "/nix/store", "/run/current-system/sw"];
+
+/// What a policy asks for.
+pub(super) struct Wanted {
+    pub(super) paths: Vec<(PathBuf, Access)>,
+    pub(super) patterns: Vec<Named>,
+}
+
+/// A pattern and how it was written.
+pub(super) struct Named {
+    pub(super) text: String,
+    pub(super) pattern: Pattern,
+}
+
+pub(super) fn expand(entries: &[Entry], context: &Context) -> Result<Wanted> {
+    let cwd = normal(&context.cwd)?;
+    let mut wanted = Wanted { paths: Vec::new(), patterns: Vec::new() };
+    for Entry { path, access } in entries {
+        match path {
+            EntryPath::Path(path) => wanted.paths.push((normal(path)?, *access)),
+            EntryPath::Glob(text) if *access == Access::None => {
+                let pattern = Pattern::read(text, &cwd)?;
+                if pattern.literal {
+                    wanted.paths.push((pattern.base, Access::None));
+                } else {
+                    wanted.patterns.push(Named { text: text.clone(), pattern });
+                }
+            }
+            EntryPath::Glob(pattern) => return Err(Error::GlobAccess { pattern: pattern.clone() }),
+            EntryPath::Special(special) => {
+                // "read only; no path of its own"
+                let minimal = *special == Special::Minimal && *access == Access::Write;
+                let access = if minimal { Access::Read } else { *access };
+                let paths = special_paths(special, &cwd, context)?;
+                wanted.paths.extend(paths.into_iter().map(|path| (path, access)));
+            }
+        }
+    }
+    for (path, access) in &wanted.paths {
+        check_reserved(path, *access)?;
+    }
+    // Their own /proc and /dev are there anyway.
+    wanted.paths.retain(|(path, _)| !path.starts_with("/proc") && path != Path::new("/dev"));
+    Ok(wanted)
+}
+
+fn special_paths(special: &Special, cwd: &Path, context: &Context) -> Result<Vec<PathBuf>> {
+    Ok(match special {
+        Special::Root => vec!["/".into()],
+        Special::Minimal => MINIMAL.iter().map(PathBuf::from).collect(),
+        Special::CurrentWorkingDirectory | Special::ProjectRoots { subpath: None } => vec![cwd.into()],
+        Special::ProjectRoots { subpath: Some(subpath) } => {
+            let path = normal(&cwd.join(subpath))?;
+            if !path.starts_with(cwd) {
+                return Err(Error::Outside { path: subpath.into() });
+            }
+            vec![path]
+        }
+        Special::Tmpdir => {
+            let set = context.tmpdir.iter().filter(|tmpdir| !tmpdir.as_os_str().is_empty());
+            set.map(|tmpdir| normal(tmpdir)).collect::<Result<_>>()?
+        }
+        Special::SlashTmp => vec!["/tmp".into()],
+        Special::Unknown => Vec::new(),
+    })
+}
+
+/// "/proc/sys and /sys read-only for root too", and what is mounted for each command cannot be asked for or away.
+fn check_reserved(path: &Path, access: Access) -> Result<()> {
+    let refused = match access {
+        Access::Read => false,
+        Access::Write => path.starts_with("/proc") || path.starts_with("/sys") || path == Path::new("/dev"),
+        Access::None => path.starts_with("/proc") || path == Path::new("/dev"),
+    };
+    if refused { Err(Error::Reserved { path: path.into() }) } else { Ok(()) }
+}

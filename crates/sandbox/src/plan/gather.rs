@@ -1,0 +1,257 @@
+//! From wanted accesses to mounts: what is granted, what is restricted below that, and in which order.
+
+use super::expand::{Named, Wanted};
+use super::{Mount, Plan, Root, What};
+use crate::look::{Kind, Look};
+use crate::resolve::{Resolved, resolve};
+use crate::{Access, Error, Result};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// "Protected by default under writable roots".
+const PROTECTED: &[&str] = &[".git", ".codex", ".agents"];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Rule {
+    access: Access,
+    directory: bool,
+    /// Its ancestors must stay where they are.
+    pinned: bool,
+}
+
+/// Rules by real path, the deepest of which decides.
+#[derive(Default)]
+pub(super) struct Gathered {
+    rules: BTreeMap<PathBuf, Rule>,
+    held: BTreeSet<PathBuf>,
+    links: Vec<(PathBuf, PathBuf)>,
+}
+
+impl Gathered {
+    /// Everything can be written to, but what belongs to the kernel.
+    pub(super) fn unrestricted(look: &dyn Look) -> Result<Gathered> {
+        let mut gathered = Gathered::default();
+        gathered.rules.insert("/".into(), Rule { access: Access::Write, directory: true, pinned: false });
+        gathered.protect_kernel(look)?;
+        Ok(gathered)
+    }
+
+    fn protect_kernel(&mut self, look: &dyn Look) -> Result<()> {
+        if self.access(Path::new("/")) == Some(Access::Write) {
+            self.restrict_path(look, Path::new("/sys"), Access::Read, true)?;
+        }
+        Ok(())
+    }
+
+    /// Reads and writes of what exists: "Missing writable roots are skipped".
+    pub(super) fn grants(look: &dyn Look, wanted: &Wanted) -> Result<Gathered> {
+        let mut gathered = Gathered::default();
+        for (path, access) in wanted.paths.iter().filter(|(_, access)| *access != Access::None) {
+            let found = resolve(look, path)?;
+            if found.kind == Kind::Missing {
+                continue;
+            }
+            gathered.insert(found.path, *access, found.kind == Kind::Directory, true);
+            gathered.links.extend(found.links);
+        }
+        Ok(gathered)
+    }
+
+    /// Denials, reads of what is missing in writable directories, and what is protected by default.
+    pub(super) fn restrict(&mut self, look: &dyn Look, wanted: &Wanted) -> Result<()> {
+        for (path, access) in wanted.paths.iter().filter(|(_, access)| *access != Access::Write) {
+            self.restrict_path(look, path, *access, true)?;
+        }
+        let roots = |gathered: &Gathered| -> Vec<PathBuf> {
+            let writable = |rule: &Rule| rule.access == Access::Write && rule.directory;
+            let rules = gathered.rules.iter().filter(|(_, rule)| writable(rule));
+            rules.map(|(path, _)| path.clone()).collect()
+        };
+        let explicit: BTreeSet<PathBuf> = wanted.paths.iter().map(|(path, _)| path.clone()).collect();
+        for root in roots(self) {
+            for name in PROTECTED {
+                let path = root.join(name);
+                // "An explicit entry for exactly that path replaces the default."
+                if explicit.contains(&path) || self.rules.contains_key(&path) {
+                    continue;
+                }
+                self.restrict_path(look, &path, Access::Read, true)?;
+                if *name == ".git" {
+                    self.protect_git_target(look, &root, &path)?;
+                }
+            }
+        }
+        self.protect_kernel(look)
+    }
+
+    /// What a `.git` file leads to, and the directory that this shares with others.
+    fn protect_git_target(&mut self, look: &dyn Look, root: &Path, file: &Path) -> Result<()> {
+        if look.kind(file) != Ok(Kind::File) {
+            return Ok(());
+        }
+        let line =
+            |path: &Path| look.head(path).map(|text| text.lines().next().unwrap_or("").trim().to_owned());
+        let said = line(file).unwrap_or_default();
+        let Some(target) = said.strip_prefix("gitdir:").map(str::trim).filter(|target| !target.is_empty())
+        else {
+            return Ok(());
+        };
+        let target = root.join(target);
+        self.restrict_path(look, &target, Access::Read, true)?;
+        if let Some(common) = line(&target.join("commondir")).filter(|common| !common.is_empty()) {
+            self.restrict_path(look, &target.join(common), Access::Read, true)?;
+        }
+        Ok(())
+    }
+
+    /// All that the pattern matches now is denied, whatever is said of what lies below a match.
+    pub(super) fn deny_pattern(
+        &mut self,
+        look: &dyn Look,
+        named: &Named,
+        depth_max: Option<usize>,
+    ) -> Result<()> {
+        for (path, _) in named.pattern.matches(look, depth_max)? {
+            let found = resolve(look, &path)?;
+            // A dangling link shows nothing. What a writable one leads to is masked where it is.
+            if found.kind == Kind::Missing || found.path == Path::new("/") {
+                continue;
+            }
+            self.rules.retain(|rule, _| !rule.starts_with(&found.path));
+            self.held.retain(|held| !held.starts_with(&found.path));
+            self.insert(found.path, Access::None, found.kind == Kind::Directory, false);
+        }
+        Ok(())
+    }
+
+    /// Writable places where the pattern could match later.
+    pub(super) fn late(&self, named: &Named, refuse: bool) -> Result<Vec<(String, PathBuf)>> {
+        let writable = self.rules.iter().filter(|(_, rule)| rule.access == Access::Write && rule.directory);
+        let reached = writable.map(|(path, _)| path).filter(|path| named.pattern.reaches(path));
+        let late: Vec<_> = reached.map(|path| (named.text.clone(), path.clone())).collect();
+        match late.first() {
+            Some((pattern, writable)) if refuse => {
+                Err(Error::GlobLate { pattern: pattern.clone(), writable: writable.clone() })
+            }
+            _ => Ok(late),
+        }
+    }
+
+    fn insert(&mut self, path: PathBuf, access: Access, directory: bool, pinned: bool) {
+        let rule = self.rules.entry(path).or_insert(Rule { access, directory, pinned });
+        rule.access = rule.access.max(access);
+    }
+
+    /// The access that the deepest rule at or above a path gives.
+    fn access(&self, path: &Path) -> Option<Access> {
+        path.ancestors().find_map(|path| self.rules.get(path)).map(|rule| rule.access)
+    }
+
+    fn access_above(&self, path: &Path) -> Option<Access> {
+        path.parent().and_then(|parent| self.access(parent))
+    }
+
+    /// Takes access away from a path, which may be missing.
+    fn restrict_path(&mut self, look: &dyn Look, path: &Path, access: Access, pinned: bool) -> Result<()> {
+        let found = resolve(look, path)?;
+        if access == Access::Read && self.access(&found.path) != Some(Access::Write) {
+            return Ok(());
+        }
+        if let Some((link, _)) =
+            found.links.iter().find(|(link, _)| self.access_above(link) == Some(Access::Write))
+        {
+            return Err(Error::WritableLink { path: path.into(), link: link.clone() });
+        }
+        let Resolved { path: real, kind, missing, unseen, .. } = found;
+        if let Some(reason) = unseen {
+            return Err(Error::Look { path: path.into(), reason });
+        }
+        match missing.or_else(|| look.is_lease(&real).then(|| real.clone())) {
+            None => self.insert(real, access, kind == Kind::Directory, pinned),
+            Some(first) => {
+                let parent = first.parent().unwrap_or(Path::new("/"));
+                if self.access(parent) == Some(Access::Write) && look.can_make_in(parent) {
+                    self.held.insert(first);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The mounts, from shallow to deep.
+    pub(super) fn into_mounts(self, plan: &mut Plan) {
+        plan.root = match self.access(Path::new("/")) {
+            Some(Access::Read) => Root::ReadOnly,
+            Some(Access::Write) => Root::Writable,
+            Some(Access::None) | None => Root::Empty,
+        };
+        let mut mounts: BTreeMap<PathBuf, (What, bool)> = BTreeMap::new();
+        for (path, rule) in &self.rules {
+            let above = self.access_above(path).unwrap_or(Access::None);
+            if path.parent().is_none() || rule.access == above {
+                continue;
+            }
+            let what = match (rule.access, rule.directory) {
+                (Access::Write, _) => What::Write,
+                (Access::Read, _) => What::Read,
+                (Access::None, true) => What::DeniedDirectory { inside: Vec::new() },
+                (Access::None, false) => What::DeniedFile,
+            };
+            mounts.insert(path.clone(), (what, rule.directory));
+        }
+        for held in &self.held {
+            mounts.entry(held.clone()).or_insert((What::Held, true));
+        }
+        self.pin(&mut mounts);
+        plan.links = self.needed_links(plan.root);
+        plan.mounts = mounts
+            .into_iter()
+            .map(|(path, (what, directory))| Mount { path, directory, what, in_the_void: false })
+            .collect();
+        plan.mounts.sort_by_key(|mount| mount.path.components().count());
+        place_in_the_void(plan);
+    }
+
+    fn pin(&self, mounts: &mut BTreeMap<PathBuf, (What, bool)>) {
+        let protects = |(path, (what, _)): &(&PathBuf, &(What, bool))| {
+            *what != What::Write && self.rules.get(*path).is_none_or(|rule| rule.pinned)
+        };
+        let protected: Vec<PathBuf> = mounts.iter().filter(protects).map(|(path, _)| path.clone()).collect();
+        for path in protected {
+            for above in path.ancestors().skip(1).filter(|above| above.parent().is_some()) {
+                // Also one that is a root of its own in a writable directory.
+                if self.access(above) == Some(Access::Write) {
+                    mounts.entry(above.into()).or_insert((What::Pin, true));
+                }
+            }
+        }
+    }
+
+    /// Only where nothing of the host is seen do links have to be made.
+    fn needed_links(&self, root: Root) -> Vec<(PathBuf, PathBuf)> {
+        let seen = |at: &Path| !matches!(self.access_above(at), Some(Access::None) | None);
+        let links: BTreeSet<_> = self.links.iter().filter(|(at, _)| !seen(at)).cloned().collect();
+        if root == Root::Empty { links.into_iter().collect() } else { Vec::new() }
+    }
+}
+
+/// Marks what lies in a denied directory or an empty root, and tells the directory.
+fn place_in_the_void(plan: &mut Plan) {
+    let indices: BTreeMap<PathBuf, usize> =
+        plan.mounts.iter().enumerate().map(|(index, mount)| (mount.path.clone(), index)).collect();
+    for (path, index) in &indices {
+        let around = path.ancestors().skip(1).find_map(|above| indices.get(above));
+        let directory = plan.mounts.get(*index).is_some_and(|mount| mount.directory);
+        let in_the_void = match around.and_then(|around| plan.mounts.get_mut(*around)) {
+            Some(Mount { what: What::DeniedDirectory { inside }, .. }) => {
+                inside.push((path.clone(), directory));
+                true
+            }
+            Some(_) => false,
+            None => plan.root == Root::Empty,
+        };
+        if let Some(mount) = plan.mounts.get_mut(*index) {
+            mount.in_the_void = in_the_void;
+        }
+    }
+}

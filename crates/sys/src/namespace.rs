@@ -1,0 +1,104 @@
+//! Namespaces that are made once and joined by many children, and what the kernel offers for confining them.
+
+use crate::signal::last_errno;
+use crate::{Errno, Result, fault};
+use rustix::fd::OwnedFd;
+use rustix::pipe::PipeFlags;
+use rustix::process::{Pid, WaitOptions};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::ptr;
+
+/// An empty network, and the user namespace that owns it where we have no privilege of our own.
+#[derive(Debug)]
+pub struct Network {
+    pub user: Option<OwnedFd>,
+    pub network: OwnedFd,
+}
+
+/// Makes a network namespace with nothing in it but a loopback device that is down.
+pub fn empty_network(with_user: bool) -> io::Result<Network> {
+    fault::gate()?;
+    let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let namespaces = libc::CLONE_NEWNET | if with_user { libc::CLONE_NEWUSER } else { 0 };
+    let holder = hold(namespaces, read.as_raw_fd(), write.as_raw_fd())?;
+    let opened = open(holder, with_user);
+    drop(write);
+    let _reaped = crate::retry(|| rustix::process::waitpid(Pid::from_raw(holder), WaitOptions::empty()));
+    opened
+}
+
+/// A child in new namespaces that lives until the pipe closes.
+fn hold(namespaces: i32, read: RawFd, write: RawFd) -> Result<i32> {
+    let flags = (namespaces | libc::SIGCHLD) as libc::c_ulong;
+    let none: *mut i32 = ptr::null_mut();
+    // SAFETY: without CLONE_VM this is a fork; the child makes system calls only, below.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, none, none, none, none) };
+    match i32::try_from(pid) {
+        Ok(0) => {
+            let mut byte = 0u8;
+            // SAFETY: a plain number; ours would keep the pipe open.
+            unsafe { libc::close(write) };
+            // SAFETY: a buffer of one byte.
+            unsafe { libc::read(read, (&raw mut byte).cast(), 1) };
+            // SAFETY: ends this child only.
+            unsafe { libc::_exit(0) }
+        }
+        Ok(pid) if pid > 0 => Ok(pid),
+        _ => Err(last_errno()),
+    }
+}
+
+fn open(holder: i32, with_user: bool) -> io::Result<Network> {
+    let of = |name: &str| File::open(format!("/proc/{holder}/ns/{name}")).map(OwnedFd::from);
+    if with_user {
+        let ids = id_maps();
+        std::fs::write(format!("/proc/{holder}/setgroups"), "deny")?;
+        std::fs::write(format!("/proc/{holder}/uid_map"), ids.user)?;
+        std::fs::write(format!("/proc/{holder}/gid_map"), ids.group)?;
+    }
+    Ok(Network { user: if with_user { Some(of("user")?) } else { None }, network: of("net")? })
+}
+
+/// What a process of ours writes into the maps of its new user namespace: itself under its own numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdMaps {
+    pub user: String,
+    pub group: String,
+}
+
+pub fn id_maps() -> IdMaps {
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    IdMaps { user: format!("{user} {user} 1"), group: format!("{group} {group} 1") }
+}
+
+/// The version of Landlock that the kernel enforces; `None` without it.
+pub fn landlock_version() -> Option<u32> {
+    const CREATE_RULESET_VERSION: u32 = 1;
+    let none: *const u8 = ptr::null();
+    // SAFETY: with this flag the kernel wants a null pointer and no size.
+    let version =
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0usize, CREATE_RULESET_VERSION) };
+    u32::try_from(version).ok().filter(|version| *version > 0)
+}
+
+/// Whether system calls can be filtered.
+pub fn has_filters() -> bool {
+    const GET_ACTION_AVAIL: u32 = 2;
+    let action: u32 = 0x0005_0000;
+    // SAFETY: a pointer to a number that outlives the call.
+    unsafe { libc::syscall(libc::SYS_seccomp, GET_ACTION_AVAIL, 0, &raw const action) == 0 }
+}
+
+/// Takes a shared lock on an opened directory, or tries to make it an exclusive one.
+pub fn lock(fd: &OwnedFd, exclusive: bool) -> Result<()> {
+    use rustix::fs::FlockOperation::{LockShared, NonBlockingLockExclusive};
+    fault::gate()?;
+    match crate::retry(|| {
+        rustix::fs::flock(fd, if exclusive { NonBlockingLockExclusive } else { LockShared })
+    }) {
+        Err(Errno::WOULDBLOCK) => Err(Errno::AGAIN),
+        outcome => outcome,
+    }
+}
