@@ -270,7 +270,8 @@ impl AppServer {
         let begun = Instant::now();
         let mut searched = 0;
         let end = loop {
-            if let Some(end) = self.buffer.iter().skip(searched).position(|&byte| byte == b'\n') {
+            let rest = self.buffer.get(searched..).unwrap_or_default();
+            if let Some(end) = memchr::memchr(b'\n', rest) {
                 break searched + end;
             }
             searched = self.buffer.len();
