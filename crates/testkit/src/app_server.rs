@@ -133,6 +133,7 @@ impl AppServer {
             .arg("app-server")
             .args(&options.arguments)
             .current_dir(options.cwd.clone().unwrap_or_else(|| dir.path().join("cwd")))
+            .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
             .env("HOME", &home)
             .env("CODEX_HOME", &home)
             .env("OUTPOST_STATE_DIR", dir.path().join("state"))

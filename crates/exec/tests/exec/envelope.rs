@@ -24,9 +24,12 @@ fn an_unknown_method_is_named_in_the_answer() {
             let reply: Value = serde_json::from_str(&server.reply(id)).unwrap();
             assert_eq!(reply["error"]["code"], -32600, "{method}: {reply}");
             let text = reply["error"]["message"].as_str().unwrap();
-            let begin = format!("Invalid request: unknown variant `{method}`, expected one of `initialize`, ");
+            let begin =
+                format!("Invalid request: unknown variant `{method}`, expected one of `initialize`, ");
             assert!(text.starts_with(&begin), "{text:.400}");
-            for known in ["command/exec", "command/exec/write", "command/exec/terminate", "command/exec/resize"] {
+            for known in
+                ["command/exec", "command/exec/write", "command/exec/terminate", "command/exec/resize"]
+            {
                 assert!(text.contains(&format!("`{known}`")), "{known} is not in {text}");
             }
         }
@@ -83,11 +86,21 @@ fn a_request_whose_id_is_none_is_refused() {
     if ours_only() {
         return;
     }
-    let lines: Vec<String> =
-        ["null", "1.5", "1.0", "1e3", "true", "false", "[]", "{}", "9223372036854775808", "-9223372036854775809"]
-            .iter()
-            .map(|id| format!("{{\"id\":{id},{PROBE}}}"))
-            .collect();
+    let lines: Vec<String> = [
+        "null",
+        "1.5",
+        "1.0",
+        "1e3",
+        "true",
+        "false",
+        "[]",
+        "{}",
+        "9223372036854775808",
+        "-9223372036854775809",
+    ]
+    .iter()
+    .map(|id| format!("{{\"id\":{id},{PROBE}}}"))
+    .collect();
     answered(&lines.iter().map(String::as_str).collect::<Vec<_>>(), -32600);
 }
 

@@ -32,7 +32,8 @@ fn of_many_commands_in_one_write_none_is_lost() {
     let mut server = server();
     let mut lines = String::new();
     for id in 0..400 {
-        let request = json!({"id": id, "method": "command/exec", "params": danger(&["/bin/echo", &id.to_string()])});
+        let request =
+            json!({"id": id, "method": "command/exec", "params": danger(&["/bin/echo", &id.to_string()])});
         writeln!(lines, "{request}").unwrap();
     }
     server.send(lines);

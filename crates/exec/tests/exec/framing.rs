@@ -24,7 +24,8 @@ fn what_stands_around_a_request_is_ignored() {
         format!(r#"{{"id":1,{PROBE},"trace":null}}"#),
         format!(r#"{{"id":1,{PROBE},"trace":{{"traceparent":"00-1-2-3","tracestate":null}}}}"#),
         // A member that the params do not have, one in another case, one that comes twice.
-        r#"{"id":1,"method":"command/exec/terminate","params":{"x":1,"PROCESSID":5,"processId":"none"}}"#.into(),
+        r#"{"id":1,"method":"command/exec/terminate","params":{"x":1,"PROCESSID":5,"processId":"none"}}"#
+            .into(),
         r#"{"id":1,"method":"command/exec/terminate","params":{"processId":5,"processId":"none"}}"#.into(),
         r#"{"id":1,"method":"command\/exec/term\u0069nate","params":{"process\u0049d":"n\u006fne"}}"#.into(),
     ]
@@ -115,10 +116,7 @@ fn nothing_is_done_before_the_handshake() {
         (r#"{"id":1,"method":"command/exec/write","params":{"processId":"x"}}"#.into(), refused.clone()),
         // Semantic checks come later.
         (r#"{"id":1,"method":"command/exec","params":{"command":[]}}"#.into(), refused.clone()),
-        (
-            r#"{"id":1,"method":"command/exec","params":{}}"#.into(),
-            malformed("missing field `command`"),
-        ),
+        (r#"{"id":1,"method":"command/exec","params":{}}"#.into(), malformed("missing field `command`")),
         (r#"{"id":1,"method":"initialize"}"#.into(), malformed("missing field `params`")),
         (r#"{"id":1,"method":"initialize","params":null}"#.into(), malformed("missing field `params`")),
         (r#"{"id":1,"method":"initialize","params":{}}"#.into(), malformed("missing field `clientInfo`")),
@@ -135,7 +133,8 @@ fn nothing_is_done_before_the_handshake() {
             name("a\nb"),
         ),
         (
-            r#"{"id":1,"method":"initialize","params":{"clientInfo":{"name":"a\u007fb","version":"1"}}}"#.into(),
+            r#"{"id":1,"method":"initialize","params":{"clientInfo":{"name":"a\u007fb","version":"1"}}}"#
+                .into(),
             name("a\u{7f}b"),
         ),
         // A failed handshake is none.
@@ -167,7 +166,8 @@ fn the_handshake_tells_who_answers_and_where_its_home_is() {
     let tell = |server: &mut AppServer, params: &Value| server.call("initialize", params);
     let mut server = AppServer::launch(&Options::default());
     let client = json!({"name": "a client é", "title": "T", "version": "7 (x)", "unknown": [1]});
-    let params = json!({"clientInfo": client, "capabilities": {"experimentalApi": true, "unknown": 1}, "more": null});
+    let params =
+        json!({"clientInfo": client, "capabilities": {"experimentalApi": true, "unknown": 1}, "more": null});
     let reply = tell(&mut server, &params);
     let home = server.home();
     assert!(reply.starts_with(r#"{"id":1,"result":{"userAgent":"a client é/0.124.0 ("#), "{reply}");

@@ -79,16 +79,8 @@ fn params_as_a_whole() {
         ("command/exec/terminate", r#"{"processId":null}"#, "invalid type: null, expected a string"),
         ("command/exec/terminate", r#"{"processId":5}"#, "invalid type: integer `5`, expected a string"),
         // The first in the order they were sent; a member that is missing comes last.
-        (
-            "command/exec",
-            r#"{"tty":5,"command":5}"#,
-            "invalid type: integer `5`, expected a boolean",
-        ),
-        (
-            "command/exec",
-            r#"{"command":5,"tty":5}"#,
-            "invalid type: integer `5`, expected a sequence",
-        ),
+        ("command/exec", r#"{"tty":5,"command":5}"#, "invalid type: integer `5`, expected a boolean"),
+        ("command/exec", r#"{"command":5,"tty":5}"#, "invalid type: integer `5`, expected a sequence"),
         (
             "command/exec",
             r#"{"zzz":1,"env":5,"tty":5,"command":["true"]}"#,
@@ -96,7 +88,11 @@ fn params_as_a_whole() {
         ),
         ("command/exec", r#"{"tty":5}"#, "invalid type: integer `5`, expected a boolean"),
         // The last of two.
-        ("command/exec", r#"{"command":["true"],"command":5}"#, "invalid type: integer `5`, expected a sequence"),
+        (
+            "command/exec",
+            r#"{"command":["true"],"command":5}"#,
+            "invalid type: integer `5`, expected a sequence",
+        ),
     ]
     .map(|(method, params, text)| (method, params.to_owned(), text))
     .into();
@@ -170,7 +166,10 @@ fn policies() {
         ),
         (read(json!({"type": "restricted", "readableRoots": ["rel"]})), no_base),
         (read(json!({"type": "restricted", "readableRoots": ["~/x"]})), no_base),
-        (read(json!({"type": "restricted", "readableRoots": null})), "invalid type: null, expected a sequence"),
+        (
+            read(json!({"type": "restricted", "readableRoots": null})),
+            "invalid type: null, expected a sequence",
+        ),
         (
             read(json!({"type": "restricted", "includePlatformDefaults": null})),
             "invalid type: null, expected a boolean",
@@ -217,7 +216,10 @@ fn profiles() {
             "invalid value: integer `-1`, expected a nonzero usize",
         ),
         (json!({"network": {"enabled": 1}}), "invalid type: integer `1`, expected a boolean"),
-        (json!({"network": 5}), "invalid type: integer `5`, expected struct PermissionProfileNetworkPermissions"),
+        (
+            json!({"network": 5}),
+            "invalid type: integer `5`, expected struct PermissionProfileNetworkPermissions",
+        ),
         (entry(json!({})), "missing field `path`"),
         (entry(json!({"path": {"type": "path", "path": "/"}})), "missing field `access`"),
         (
@@ -229,15 +231,9 @@ fn profiles() {
             "unknown variant `nope`, expected one of `path`, `glob_pattern`, `special`",
         ),
         (path(json!({"type": "path"})), "missing field `path`"),
-        (
-            path(json!({"type": "path", "path": "rel"})),
-            "AbsolutePathBuf deserialized without a base path",
-        ),
+        (path(json!({"type": "path", "path": "rel"})), "AbsolutePathBuf deserialized without a base path"),
         (path(json!({"type": "glob_pattern"})), "missing field `pattern`"),
-        (
-            path(json!({"type": "glob_pattern", "pattern": 5})),
-            "invalid type: integer `5`, expected a string",
-        ),
+        (path(json!({"type": "glob_pattern", "pattern": 5})), "invalid type: integer `5`, expected a string"),
         (
             special(json!({"kind": "nope"})),
             "unknown variant `nope`, expected one of `root`, `minimal`, `current_working_directory`, \

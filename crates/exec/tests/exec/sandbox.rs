@@ -68,12 +68,14 @@ impl Host {
 
     /// Which of these directories the command can write into, and says so for all that differ.
     pub(crate) fn check_writes(&mut self, what: &str, limits: &Value, rows: &[(&Path, bool)]) {
+        // Others try the same in the same directories.
+        let name = self.server.dir().file_name().unwrap().to_str().unwrap().to_owned();
         let script = r#"
             for dir; do
-                if { echo x > "$dir/written"; } 2>/dev/null; then rm "$dir/written"; echo true; else echo false; fi
+                if { echo x > "$dir/NAME"; } 2>/dev/null; then rm "$dir/NAME"; echo true; else echo false; fi
             done"#;
         let paths: Vec<&Path> = rows.iter().map(|(path, _)| *path).collect();
-        let told = self.script(limits, script, &paths);
+        let told = self.script(limits, &script.replace("NAME", &name), &paths);
         let expected: String = rows.iter().map(|(_, writes)| format!("{writes}\n")).collect();
         assert_eq!(told, expected, "{what}: {limits}: {paths:?}, user {:?}", self.uid);
     }

@@ -50,7 +50,8 @@ const STRICTER: [Exception; 5] = [
     }),
     ("a root that is not absolute", |document| {
         any(document, &|(name, value)| {
-            ["writableRoots", "readableRoots"].contains(&name) && value.as_str().is_some_and(|path| !path.starts_with('/'))
+            ["writableRoots", "readableRoots"].contains(&name)
+                && value.as_str().is_some_and(|path| !path.starts_with('/'))
         })
     }),
     ("an entry whose path is not absolute", |document| {
@@ -63,7 +64,8 @@ const STRICTER: [Exception; 5] = [
 /// Where it is laxer: taken, or refused for another reason, although it is invalid. We may do either.
 const LAXER: [Exception; 2] = [
     ("an array in place of an object is read by position", |document| {
-        let objects = ["", "size", "sandboxPolicy", "access", "readOnlyAccess", "permissionProfile", "fileSystem"];
+        let objects =
+            ["", "size", "sandboxPolicy", "access", "readOnlyAccess", "permissionProfile", "fileSystem"];
         let more = ["network", "path", "value", "entries"];
         document.is_array()
             || any(document, &|(name, value)| {
@@ -110,7 +112,9 @@ fn the_schema_can_be_used() {
     let schema: Value = serde_json::from_str(SCHEMA).unwrap();
     assert!(jsonschema::meta::is_valid(&schema));
     let validator = jsonschema::draft7::new(&schema).unwrap();
-    assert!(validator.is_valid(&json!({"command": ["true"]})) && !validator.is_valid(&json!({"command": "true"})));
+    assert!(
+        validator.is_valid(&json!({"command": ["true"]})) && !validator.is_valid(&json!({"command": "true"}))
+    );
 }
 
 #[test]

@@ -91,8 +91,10 @@ fn a_descendant_in_a_session_of_its_own_ends_with_the_connection() {
     for kill in [false, true] {
         let mut server = server();
         let file = server.dir().join("pid");
-        let script =
-            format!("setsid sh -c 'echo $$ > {}; exec sleep 1000' </dev/null >/dev/null 2>&1 & wait", file.display());
+        let script = format!(
+            "setsid sh -c 'echo $$ > {}; exec sleep 1000' </dev/null >/dev/null 2>&1 & wait",
+            file.display()
+        );
         server.request("command/exec", &with(fed("p", &script), json!({"disableTimeout": true})));
         let descendant = Watched::told_in(&file);
         if kill {
@@ -110,7 +112,8 @@ fn a_descendant_in_a_session_of_its_own_ends_with_the_connection() {
 fn a_command_that_ignores_signals_ends_with_the_connection() {
     let mut server = server();
     let file = server.dir().join("pid");
-    let script = format!("trap '' HUP INT TERM PIPE; echo $$ > {}; while :; do sleep 1000; done", file.display());
+    let script =
+        format!("trap '' HUP INT TERM PIPE; echo $$ > {}; while :; do sleep 1000; done", file.display());
     server.request("command/exec", &with(streamed("p", &script), json!({"disableTimeout": true})));
     let command = Watched::told_in(&file);
     server.close();
@@ -129,9 +132,11 @@ fn a_server_that_has_ended_leaves_nothing() {
     server.close();
     assert_eq!(server.wait().code(), Some(0));
     crate::process::until("every process of the server is gone", || {
-        let mut left = outpost_sys::procfs::all().into_iter().filter(|stat| !matches!(stat.state, b'Z' | b'X'));
+        let mut left =
+            outpost_sys::procfs::all().into_iter().filter(|stat| !matches!(stat.state, b'Z' | b'X'));
         !left.any(|stat| outpost_sys::procfs::has_environment(stat.pid, marker.as_bytes()))
     });
-    let left: Vec<_> = std::fs::read_dir(server.cwd()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    let left: Vec<_> =
+        std::fs::read_dir(server.cwd()).unwrap().flatten().map(|entry| entry.file_name()).collect();
     assert!(left.is_empty(), "{left:?}");
 }

@@ -44,7 +44,8 @@ pub(crate) fn result(id: &str, exit_code: i32, stdout: &str, stderr: &str) -> St
 
 /// Whether a line is the result that begins so: nothing else may stand before, and only members behind.
 pub(crate) fn is_result(line: &str, begin: &str) -> bool {
-    line.strip_prefix(begin).is_some_and(|rest| rest == "}}" || (rest.starts_with(",\"") && rest.ends_with("}}")))
+    line.strip_prefix(begin)
+        .is_some_and(|rest| rest == "}}" || (rest.starts_with(",\"") && rest.ends_with("}}")))
 }
 
 /// What a row expects: `-32602 text` for an error, `{}` as it stands, `exit N out|err` for a result.

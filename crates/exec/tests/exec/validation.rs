@@ -10,7 +10,8 @@ const OUTSIDE: &str = "-32600 invalid permission profile: permissions profile re
 /// Each fault by itself in the order in which they are looked for, and the answer to it. Faults that exclude each other
 /// name the same member.
 fn faults() -> Vec<(Value, &'static str)> {
-    let writes = json!({"fileSystem": {"entries": [{"access": "write", "path": {"type": "path", "path": "/opt"}}]}});
+    let writes =
+        json!({"fileSystem": {"entries": [{"access": "write", "path": {"type": "path", "path": "/opt"}}]}});
     vec![
         (json!({"timeoutMs": "x"}), "-32600 Invalid request: invalid type: string \"x\", expected i64"),
         (json!({"command": []}), "-32600 command must not be empty"),
@@ -18,7 +19,10 @@ fn faults() -> Vec<(Value, &'static str)> {
             json!({"permissionProfile": {}, "sandboxPolicy": {"type": "dangerFullAccess"}}),
             "-32600 `permissionProfile` cannot be combined with `sandboxPolicy`",
         ),
-        (json!({"size": {"rows": 1, "cols": 1}, "tty": false}), "-32602 command/exec size requires tty: true"),
+        (
+            json!({"size": {"rows": 1, "cols": 1}, "tty": false}),
+            "-32602 command/exec size requires tty: true",
+        ),
         (
             json!({"outputBytesCap": 1, "disableOutputCap": true}),
             "-32602 command/exec cannot set both outputBytesCap and disableOutputCap",
@@ -149,7 +153,10 @@ fn a_command_that_cannot_start_is_an_error_and_no_exit_code() {
             (danger(&["/etc"]), denied),
             (danger(&[plain]), denied),
             (danger(&[garbage]), "-32603 failed to spawn command: Exec format error (os error 8)"),
-            (danger(&["/bin/true", &long]), "-32603 failed to spawn command: Argument list too long (os error 7)"),
+            (
+                danger(&["/bin/true", &long]),
+                "-32603 failed to spawn command: Argument list too long (os error 7)",
+            ),
             (danger(&["a\0b"]), nul),
             (danger(&["/bin/true", "a\0b"]), nul),
             (with(danger(&["/bin/true"]), json!({"env": {"A": "a\0b"}})), nul),

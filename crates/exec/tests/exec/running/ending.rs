@@ -52,7 +52,10 @@ fn what_the_code_cannot_say_is_told_beside_it() {
     let not_late = run(&sh("exit 124"));
     assert!(not_late.get("timedOut").is_none(), "{not_late}");
     let cut = run(&with(sh("printf abcdef; printf abc >&2"), json!({"outputBytesCap": 3})));
-    assert_eq!((&cut["stdout"], &cut["stdoutTruncated"], &cut["stdoutBytes"]), (&json!("abc"), &json!(true), &json!(6)));
+    assert_eq!(
+        (&cut["stdout"], &cut["stdoutTruncated"], &cut["stdoutBytes"]),
+        (&json!("abc"), &json!(true), &json!(6))
+    );
     assert!(cut.get("stderrTruncated").is_none() && cut["stderrBytes"] == 3, "{cut}");
 }
 
@@ -63,10 +66,16 @@ fn a_command_ends_with_its_time() {
     check_exec(
         &mut server,
         vec![
-            (with(sh("printf out; printf err >&2; exec sleep 1000"), json!({"timeoutMs": 300})), "exit 124 out|err"),
+            (
+                with(sh("printf out; printf err >&2; exec sleep 1000"), json!({"timeoutMs": 300})),
+                "exit 124 out|err",
+            ),
             (with(sh("exec sleep 1000"), json!({"timeoutMs": 0})), "exit 124"),
             // It is not asked, it is killed.
-            (with(sh("trap '' TERM INT HUP; while :; do sleep 1000; done"), json!({"timeoutMs": 100})), "exit 124"),
+            (
+                with(sh("trap '' TERM INT HUP; while :; do sleep 1000; done"), json!({"timeoutMs": 100})),
+                "exit 124",
+            ),
             (with(danger(&["/bin/true"]), json!({"timeoutMs": i64::MAX})), "exit 0"),
             (with(danger(&["/bin/true"]), json!({"timeoutMs": 60_000})), "exit 0"),
             (with(danger(&["/bin/true"]), json!({"disableTimeout": true})), "exit 0"),
@@ -95,7 +104,11 @@ fn a_command_without_a_limit_has_ten_seconds() {
     let id = server.request("command/exec", &sh("exec sleep 1000"));
     let line = server.reply(id);
     assert!(fits(&line, &id.to_string(), "exit 124"), "{line}");
-    assert!(begun.elapsed() >= Duration::from_secs(10) && begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() >= Duration::from_secs(10) && begun.elapsed() < PATIENCE,
+        "{:?}",
+        begun.elapsed()
+    );
 }
 
 /// "waits for EOF on both streams at most **2 s** …, then answers, then SIGKILLs the remaining process group".

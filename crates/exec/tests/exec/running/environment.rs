@@ -11,7 +11,10 @@ fn arguments_arrive_as_they_were_sent() {
     check_exec(
         &mut server(),
         vec![
-            (danger(&["/bin/sh", "-c", script, "", "a b", "$x", "é\n<&>", "*", "--"]), "exit 0 [][a b][$x][é\n<&>][*][--]|"),
+            (
+                danger(&["/bin/sh", "-c", script, "", "a b", "$x", "é\n<&>", "*", "--"]),
+                "exit 0 [][a b][$x][é\n<&>][*][--]|",
+            ),
             (danger(&["sh", "-c", "printf %s $#", "sh"]), "exit 0 0|"),
             // The name stays the one that was sent.
             (danger(&["sh", "-c", "tr '\\0' ' ' < /proc/$$/cmdline | cut -c1-6"]), "exit 0 sh -c \n|"),
@@ -30,7 +33,8 @@ fn variables_are_the_servers_with_the_requests_over_them() {
     let told: Vec<&str> = told.split_terminator('\0').collect();
     let home = format!("HOME={}", server.home().display());
     let codex_home = format!("CODEX_HOME={}", server.home().display());
-    for line in ["KEPT=kept <&>", "CHANGED=after", "NEW=é = \n", "EMPTY=", "A=B=c", "=d", &home, &codex_home] {
+    for line in ["KEPT=kept <&>", "CHANGED=after", "NEW=é = \n", "EMPTY=", "A=B=c", "=d", &home, &codex_home]
+    {
         assert_eq!(told.iter().filter(|told| **told == line).count(), 1, "{line} in {told:?}");
     }
     for name in ["DROPPED=", "NEVER=", "CODEX_SANDBOX"] {
@@ -124,13 +128,7 @@ fn a_command_begins_with_a_clean_slate() {
             case $name in SigBlk:|SigIgn:) echo $name$((0x$value & 0x7fffffff));; esac
         done < /proc/$$/status
     "#;
-    check_exec(
-        &mut server,
-        vec![(
-            sh(script),
-            "exit 0 /dev/null\nown session\nSigBlk:0\nSigIgn:0\n|",
-        )],
-    );
+    check_exec(&mut server, vec![(sh(script), "exit 0 /dev/null\nown session\nSigBlk:0\nSigIgn:0\n|")]);
     // No descriptor of the server's own but the three.
     let result = server.exec(&danger(&["/bin/ls", "/proc/self/fd"]));
     assert_eq!(result["stdout"], "0\n1\n2\n3\n", "ls itself opens the last");
@@ -139,5 +137,8 @@ fn a_command_begins_with_a_clean_slate() {
 /// Standard input is at its end from the beginning, unless it is asked for.
 #[test]
 fn a_command_that_reads_does_not_wait_for_ever() {
-    check_exec(&mut server(), vec![(danger(&["/bin/cat"]), "exit 0"), (sh("read x || echo end"), "exit 0 end\n|")]);
+    check_exec(
+        &mut server(),
+        vec![(danger(&["/bin/cat"]), "exit 0"), (sh("read x || echo end"), "exit 0 end\n|")],
+    );
 }

@@ -18,7 +18,10 @@ fn each_stream_is_cut_at_the_cap_of_its_own() {
             (capped(5), "exit 0 abcde|uvw"),
             (capped(6), "exit 0 abcdef|uvw"),
             (capped(u64::MAX), "exit 0 abcdef|uvw"),
-            (with(sh("printf abcdef; printf uvw >&2"), json!({"disableOutputCap": true})), "exit 0 abcdef|uvw"),
+            (
+                with(sh("printf abcdef; printf uvw >&2"), json!({"disableOutputCap": true})),
+                "exit 0 abcdef|uvw",
+            ),
         ],
     );
 }
@@ -36,7 +39,11 @@ fn without_a_cap_of_its_own_a_stream_has_one_mebibyte() {
         let result = server.exec(&with(sh(script), more));
         for (stream, letter) in [("stdout", 'x'), ("stderr", 'y')] {
             let text = result[stream].as_str().unwrap();
-            assert!(text.len() == bytes && text.chars().all(|have| have == letter), "{stream}: {}", text.len());
+            assert!(
+                text.len() == bytes && text.chars().all(|have| have == letter),
+                "{stream}: {}",
+                text.len()
+            );
         }
     }
 }

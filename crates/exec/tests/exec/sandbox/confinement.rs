@@ -21,7 +21,8 @@ fn a_command_has_processes_and_devices_of_its_own() {
             kill -0 "$1" 2>/dev/null && echo sees the server
             true"#;
         let server = host.server.pid().to_string();
-        let told = host.script(&policy(json!({"type": "readOnly"})), script, &[std::path::Path::new(&server)]);
+        let told =
+            host.script(&policy(json!({"type": "readOnly"})), script, &[std::path::Path::new(&server)]);
         let begin = "NoNewPrivs:1\nnull\nzero\nfull\nrandom\nurandom\ntty\n";
         let count = told.strip_prefix(begin).unwrap_or_else(|| panic!("{told}")).trim();
         assert!(count.parse::<u32>().is_ok_and(|count| count < 10), "{told}");
@@ -64,7 +65,11 @@ fn a_program_that_is_missing_in_a_sandbox_is_an_error() {
     let run = |program: &str| read_only(json!({"command": [program]}));
     check_exec(
         &mut server(),
-        vec![(run("/no/such/program"), missing), (run("no-such-program"), missing), (run("/etc/passwd"), denied)],
+        vec![
+            (run("/no/such/program"), missing),
+            (run("no-such-program"), missing),
+            (run("/etc/passwd"), denied),
+        ],
     );
 }
 
@@ -126,12 +131,17 @@ fn a_sandbox_leaves_nothing_on_the_host() {
             profile(&entries),
         ] {
             assert_eq!(host.script(&limits, "ls -A", &[]).trim(), "", "{limits}");
-            let left: Vec<_> = std::fs::read_dir(&cwd).unwrap().flatten().map(|entry| entry.file_name()).collect();
+            let left: Vec<_> =
+                std::fs::read_dir(&cwd).unwrap().flatten().map(|entry| entry.file_name()).collect();
             assert!(left.is_empty(), "{limits} leaves {left:?}");
         }
         // And what is missing can still not be made by the command.
         let limits = policy(json!({"type": "workspaceWrite"}));
-        let told = host.script(&limits, "mkdir .codex 2>/dev/null; touch .codex/x 2>/dev/null && echo made; true", &[]);
+        let told = host.script(
+            &limits,
+            "mkdir .codex 2>/dev/null; touch .codex/x 2>/dev/null && echo made; true",
+            &[],
+        );
         assert_eq!(told, "");
         assert!(!cwd.join(".codex/x").exists());
     });

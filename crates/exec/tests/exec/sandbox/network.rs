@@ -55,7 +55,9 @@ fn the_network_is_off_unless_it_is_asked_for() {
 #[test]
 fn the_variable_cannot_be_overruled() {
     let mut host = Host::start(&outpost_testkit::Options::default());
-    for env in [json!({"CODEX_SANDBOX_NETWORK_DISABLED": "0"}), json!({"CODEX_SANDBOX_NETWORK_DISABLED": null})] {
+    for env in
+        [json!({"CODEX_SANDBOX_NETWORK_DISABLED": "0"}), json!({"CODEX_SANDBOX_NETWORK_DISABLED": null})]
+    {
         let limits = with(policy(json!({"type": "readOnly"})), json!({"env": env}));
         assert_eq!(host.script(&limits, VARIABLE, &[]), "[1]\n", "{env}");
     }
@@ -70,20 +72,16 @@ fn sockets_of_the_host_are_out_of_reach() {
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).unwrap();
-        let script = r"
-import errno, socket, sys
-def attempt(name, what):
-    try:
-        what(); print(name, 'ok')
-    except OSError as error:
-        print(name, errno.errorcode[error.errno])
-attempt('inet', lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-attempt('inet6', lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM))
-attempt('netlink', lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW))
-attempt('unix', lambda: socket.socket(socket.AF_UNIX, socket.SOCK_STREAM).connect(sys.argv[1]))
-attempt('pair', lambda: socket.socketpair())
-";
-        let run = |limits: Value| with(json!({"command": ["python3", "-c", script, path]}), limits);
+        let script = r#"
+            use Socket;
+            sub attempt { print "$_[0] ", ($_[1]->() ? "ok" : $!{EPERM} ? "EPERM" : $!), "\n" }
+            attempt("inet", sub { socket(my $s, AF_INET, SOCK_STREAM, 0) });
+            attempt("inet6", sub { socket(my $s, AF_INET6, SOCK_DGRAM, 0) });
+            attempt("netlink", sub { socket(my $s, 16, SOCK_RAW, 0) });
+            attempt("unix", sub { my $s; socket($s, AF_UNIX, SOCK_STREAM, 0) && connect($s, sockaddr_un($ARGV[0])) });
+            attempt("pair", sub { socketpair(my $a, my $b, AF_UNIX, SOCK_STREAM, 0) });
+        "#;
+        let run = |limits: Value| with(json!({"command": ["/usr/bin/perl", "-e", script, path]}), limits);
         let result = host.server.exec(&run(policy(json!({"type": "readOnly"}))));
         let told = "inet EPERM\ninet6 EPERM\nnetlink EPERM\nunix EPERM\npair ok\n";
         assert_eq!(result["stdout"], told, "{result}");

@@ -16,10 +16,17 @@ fn nothing_can_be_written_under_read_only() {
         host.check_writes(
             "readOnly",
             &limits,
-            &[(&cwd, false), (&home, false), (&other, false), (Path::new("/tmp"), false), (Path::new("/var/tmp"), false)],
+            &[
+                (&cwd, false),
+                (&home, false),
+                (&other, false),
+                (Path::new("/tmp"), false),
+                (Path::new("/var/tmp"), false),
+            ],
         );
         host.check_reads("readOnly", &limits, &[(&file, "content")]);
-        let told = host.script(&limits, "echo x > /dev/null && head -c 2 /dev/zero | od -An -tx1; id -u", &[]);
+        let told =
+            host.script(&limits, "echo x > /dev/null && head -c 2 /dev/zero | od -An -tx1; id -u", &[]);
         let uid = options.uid.unwrap_or(outpost_sys::limits::effective_uid());
         assert_eq!(told, format!(" 00 00\n{uid}\n"));
         // Nor changed in another way.
@@ -40,7 +47,9 @@ fn a_workspace_is_the_servers_directory_and_what_is_named() {
         let (cwd, below) = (host.server.cwd(), host.dir("cwd/below"));
         let (root, other) = (host.dir("root"), host.dir("other"));
         let (tmp, tmpdir) = (Path::new("/tmp"), tmpdir.path());
-        let rows = |writes: [bool; 6]| [&cwd, &below, tmp, tmpdir, &root, &other].into_iter().zip(writes).collect::<Vec<_>>();
+        let rows = |writes: [bool; 6]| {
+            [&cwd, &below, tmp, tmpdir, &root, &other].into_iter().zip(writes).collect::<Vec<_>>()
+        };
         let write = |more: serde_json::Value| policy(with(json!({"type": "workspaceWrite"}), more));
         host.check_writes("plain", &write(json!({})), &rows([true, true, true, true, false, false]));
         let limits = write(json!({"writableRoots": [root, "/no/such/root"]}));
@@ -51,9 +60,15 @@ fn a_workspace_is_the_servers_directory_and_what_is_named() {
         host.check_writes("without $TMPDIR", &limits, &rows([true, true, true, false, false, false]));
         let limits = write(json!({"excludeTmpdirEnvVar": true, "excludeSlashTmp": true}));
         host.check_writes("without both", &limits, &rows([true, true, false, false, false, false]));
-        // The request's own directory is no workspace, and its $TMPDIR is not the one that counts.
-        let limits = with(write(json!({})), json!({"cwd": other, "env": {"TMPDIR": root}}));
+        // The request's own directory is no workspace.
+        let limits = with(write(json!({})), json!({"cwd": other}));
         host.check_writes("elsewhere", &limits, &rows([true, true, true, true, false, false]));
+        // The $TMPDIR that counts is the one that the command has; one that is not absolute is none.
+        let limits = |tmpdir: serde_json::Value| with(write(json!({})), json!({"env": {"TMPDIR": tmpdir}}));
+        host.check_writes("its own", &limits(json!(root)), &rows([true, true, true, false, true, false]));
+        for none in [json!(null), json!(""), json!("relative")] {
+            host.check_writes("none", &limits(none), &rows([true, true, true, false, false, false]));
+        }
     });
 }
 
@@ -77,7 +92,8 @@ fn what_steers_agents_is_protected_in_a_workspace() {
         rows.extend(free.iter().map(|path| (path.as_path(), true)));
         host.check_writes("protected names", &limits, &rows);
         // They cannot be put aside either.
-        let script = "mv .codex aside 2>/dev/null && echo moved; rmdir .agents 2>/dev/null && echo removed; true";
+        let script =
+            "mv .codex aside 2>/dev/null && echo moved; rmdir .agents 2>/dev/null && echo removed; true";
         assert_eq!(host.script(&limits, script, &[]), "");
         assert!(guarded.iter().all(|path| path.is_dir()));
     });
@@ -136,7 +152,11 @@ fn a_command_without_a_policy_is_confined() {
         let mut host = Host::start(&options);
         let (cwd, other) = (host.server.cwd(), host.dir("other"));
         for limits in [json!({}), json!({"sandboxPolicy": null, "permissionProfile": null})] {
-            host.check_writes("default", &limits, &[(&cwd, false), (&other, false), (Path::new("/tmp"), false)]);
+            host.check_writes(
+                "default",
+                &limits,
+                &[(&cwd, false), (&other, false), (Path::new("/tmp"), false)],
+            );
         }
     });
 }
@@ -149,8 +169,11 @@ fn reads_can_be_restricted() {
     }
     for_each_user(|options: Options| {
         let mut host = Host::start(&options);
-        let (inside, root, outside) =
-            (host.file("cwd/file", "inside"), host.file("root/file", "root"), host.file("other/file", "outside"));
+        let (inside, root, outside) = (
+            host.file("cwd/file", "inside"),
+            host.file("root/file", "root"),
+            host.file("other/file", "outside"),
+        );
         let access = json!({"type": "restricted", "readableRoots": [host.path("root")]});
         let limits = policy(json!({"type": "readOnly", "access": access}));
         host.check_reads("restricted", &limits, &[(&inside, "inside"), (&root, "root"), (&outside, "-")]);

@@ -43,11 +43,19 @@ fn the_most_specific_entry_counts_and_the_strictest_of_equals() {
         let [pa, pb, pc, pd] = [&a, &b, &c, &d].map(|path| path.to_str().unwrap().to_owned());
         // Closed, read-only and reopened, one in the other.
         let nested = limits(&[("read", &pa), ("none", &pb), ("write", &pc), ("none", &pd)]);
-        host.check_writes("nested", &nested, &[(&cwd, true), (&a, false), (&b, false), (&c, true), (&d, false)]);
+        host.check_writes(
+            "nested",
+            &nested,
+            &[(&cwd, true), (&a, false), (&b, false), (&c, true), (&d, false)],
+        );
         host.check_reads("nested", &nested, &[(&fa, "a"), (&fb, "-"), (&fc, "a/b/c"), (&fd, "-")]);
         // The order in which they come does not count.
         let turned = limits(&[("write", &pc), ("none", &pd), ("none", &pb), ("read", &pa)]);
-        host.check_writes("turned", &turned, &[(&cwd, true), (&a, false), (&b, false), (&c, true), (&d, false)]);
+        host.check_writes(
+            "turned",
+            &turned,
+            &[(&cwd, true), (&a, false), (&b, false), (&c, true), (&d, false)],
+        );
         let equals = limits(&[("write", &pa), ("none", &pa), ("read", &pd), ("write", &pd)]);
         host.check_writes("equals", &equals, &[(&a, false), (&d, true)]);
         host.check_reads("equals", &equals, &[(&fa, "-"), (&fd, "d")]);
@@ -73,7 +81,7 @@ fn an_entry_for_a_protected_name_replaces_the_default() {
 }
 
 #[test]
-fn special_paths_are_where_the_server_has_them() {
+fn special_paths_are_where_they_say() {
     for_each_user(|options| {
         let tmpdir = tempfile::Builder::new().prefix("outpost-exec-").tempdir_in("/var/tmp").unwrap();
         std::os::unix::fs::chown(tmpdir.path(), options.uid, options.uid).unwrap();
@@ -82,9 +90,17 @@ fn special_paths_are_where_the_server_has_them() {
         let tmp = Path::new("/tmp");
         let base = [("read", ":root"), ("write", ":current_working_directory")];
         let limits = |more: &[(&str, &str)]| profile(&[&base[..], more].concat());
-        let rows = |writes: [bool; 4]| [&cwd, tmp, tmpdir.path(), &other].into_iter().zip(writes).collect::<Vec<_>>();
+        let rows = |writes: [bool; 4]| {
+            [&cwd, tmp, tmpdir.path(), &other].into_iter().zip(writes).collect::<Vec<_>>()
+        };
         host.check_writes("tmpdir", &limits(&[("write", ":tmpdir")]), &rows([true, false, true, false]));
-        host.check_writes("slash_tmp", &limits(&[("write", ":slash_tmp")]), &rows([true, true, false, false]));
+        let own = with(limits(&[("write", ":tmpdir")]), json!({"env": {"TMPDIR": other}}));
+        host.check_writes("the tmpdir of the command", &own, &rows([true, false, false, true]));
+        host.check_writes(
+            "slash_tmp",
+            &limits(&[("write", ":slash_tmp")]),
+            &rows([true, true, false, false]),
+        );
         let further = limits(&[("write", other.to_str().unwrap())]);
         host.check_writes("another path", &further, &rows([true, false, false, true]));
         // Ignored, whatever it says.
@@ -114,7 +130,14 @@ fn writes_outside_of_the_workspace_alone_are_refused() {
             (run(profile(&[("read", ":root"), ("write", "/opt")])), OUTSIDE),
             (run(profile(&[("read", ":root"), ("write", ":slash_tmp")])), OUTSIDE),
             (run(profile(&[("write", ":root"), ("none", "/opt")])), OUTSIDE),
-            (run(profile(&[("read", ":root"), ("write", ":current_working_directory"), ("write", "/opt")])), "exit 0"),
+            (
+                run(profile(&[
+                    ("read", ":root"),
+                    ("write", ":current_working_directory"),
+                    ("write", "/opt"),
+                ])),
+                "exit 0",
+            ),
             (run(profile(&[("read", ":root")])), "exit 0"),
         ],
     );
@@ -146,7 +169,8 @@ fn files_that_match_a_pattern_are_closed() {
 fn a_profile_without_entries_lets_nothing_run() {
     let mut server = server();
     for profile in [json!({}), json!({"fileSystem": null}), json!({"fileSystem": {"entries": []}})] {
-        let reply = server.call("command/exec", &json!({"command": ["/bin/true"], "permissionProfile": profile}));
+        let reply =
+            server.call("command/exec", &json!({"command": ["/bin/true"], "permissionProfile": profile}));
         let reply: Value = serde_json::from_str(&reply).unwrap();
         assert_ne!(reply["result"]["exitCode"], 0, "{profile}: {reply}");
         if !ours_only() {

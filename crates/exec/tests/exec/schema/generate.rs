@@ -82,9 +82,14 @@ fn others() -> Vec<Value> {
 fn places(document: &Value, at: &str, found: &mut Vec<String>) {
     found.push(at.to_owned());
     match document {
-        Value::Object(members) => members.iter().for_each(|(name, value)| places(value, &format!("{at}/{name}"), found)),
+        Value::Object(members) => {
+            members.iter().for_each(|(name, value)| places(value, &format!("{at}/{name}"), found))
+        }
         Value::Array(items) => {
-            items.iter().enumerate().for_each(|(index, value)| places(value, &format!("{at}/{index}"), found));
+            items
+                .iter()
+                .enumerate()
+                .for_each(|(index, value)| places(value, &format!("{at}/{index}"), found));
         }
         _ => {}
     }
@@ -132,7 +137,8 @@ impl<'a> Generator<'a> {
 
     /// A number below `end`.
     fn below(&mut self, end: usize) -> usize {
-        self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.state =
+            self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.state >> 33) as usize) % end.max(1)
     }
 
@@ -185,7 +191,9 @@ impl<'a> Generator<'a> {
             "null" => Value::Null,
             "boolean" => json!(self.below(2) == 1),
             "integer" => self.integer(schema),
-            "string" => json!(self.pick(&["", "p", "a b", "é\u{1f600}", "\0", "*.{a,b}", "/x", "~", "..", "\"\\\n"])),
+            "string" => {
+                json!(self.pick(&["", "p", "a b", "é\u{1f600}", "\0", "*.{a,b}", "/x", "~", "..", "\"\\\n"]))
+            }
             "array" => (0..self.below(4)).map(|_| self.draw(&schema["items"])).collect(),
             _ => self.object(schema),
         }
@@ -201,7 +209,8 @@ impl<'a> Generator<'a> {
 
     fn object(&mut self, schema: &Value) -> Value {
         let mut members = Map::new();
-        let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let required: Vec<&str> =
+            schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         for (name, property) in schema["properties"].as_object().into_iter().flatten() {
             if required.contains(&name.as_str()) || self.below(3) == 0 {
                 members.insert(name.clone(), self.draw(property));

@@ -59,7 +59,8 @@ fn terminate_kills_the_whole_group_at_once() {
         ("tty", on_terminal("tty", "trap '' TERM; sleep 1000 & echo $! > $PID; echo up; wait"), 1),
     ] {
         let file = server.dir().join(process);
-        let id = server.request("command/exec", &with(params, json!({"env": {"PID": file}, "disableTimeout": true})));
+        let id = server
+            .request("command/exec", &with(params, json!({"env": {"PID": file}, "disableTimeout": true})));
         server.wait_output(process, "up");
         let child = Watched::told_in(&file);
         let reply = server.call(TERMINATE, &json!({"processId": process}));

@@ -15,7 +15,8 @@ fn what_is_written_arrives_in_order_and_ends() {
     // Directly behind the request that starts it: it must find the command.
     let first = server.request(WRITE, &input("p", "one "));
     let second = server.request(WRITE, &input("p", ""));
-    let third = server.request(WRITE, &json!({"processId": "p", "deltaBase64": base64("two\n"), "closeStdin": true}));
+    let third =
+        server.request(WRITE, &json!({"processId": "p", "deltaBase64": base64("two\n"), "closeStdin": true}));
     for write in [first, second, third] {
         assert_eq!(server.reply(write), format!(r#"{{"id":{write},"result":{{}}}}"#));
     }
@@ -59,8 +60,14 @@ fn a_write_is_checked_before_its_process_is_looked_up() {
         &mut server(),
         &[
             rows(json!({}), "-32602 command/exec/write requires deltaBase64 or closeStdin"),
-            rows(json!({"deltaBase64": null}), "-32602 command/exec/write requires deltaBase64 or closeStdin"),
-            rows(json!({"closeStdin": false}), "-32602 command/exec/write requires deltaBase64 or closeStdin"),
+            rows(
+                json!({"deltaBase64": null}),
+                "-32602 command/exec/write requires deltaBase64 or closeStdin",
+            ),
+            rows(
+                json!({"closeStdin": false}),
+                "-32602 command/exec/write requires deltaBase64 or closeStdin",
+            ),
             rows(json!({"deltaBase64": "!"}), "-32602 invalid deltaBase64: Invalid symbol 33, offset 0."),
             rows(json!({"deltaBase64": "YW!j"}), "-32602 invalid deltaBase64: Invalid symbol 33, offset 2."),
             rows(json!({"deltaBase64": "YW\nj"}), "-32602 invalid deltaBase64: Invalid symbol 10, offset 2."),
@@ -70,11 +77,20 @@ fn a_write_is_checked_before_its_process_is_looked_up() {
             rows(json!({"deltaBase64": "YQ"}), "-32602 invalid deltaBase64: Invalid padding"),
             rows(json!({"deltaBase64": "YQ="}), "-32602 invalid deltaBase64: Invalid padding"),
             rows(json!({"deltaBase64": "YWJ"}), "-32602 invalid deltaBase64: Invalid padding"),
-            rows(json!({"deltaBase64": "YR=="}), "-32602 invalid deltaBase64: Invalid last symbol 82, offset 1."),
-            rows(json!({"deltaBase64": "YWK="}), "-32602 invalid deltaBase64: Invalid last symbol 75, offset 2."),
+            rows(
+                json!({"deltaBase64": "YR=="}),
+                "-32602 invalid deltaBase64: Invalid last symbol 82, offset 1.",
+            ),
+            rows(
+                json!({"deltaBase64": "YWK="}),
+                "-32602 invalid deltaBase64: Invalid last symbol 75, offset 2.",
+            ),
             rows(json!({"deltaBase64": "Y"}), "-32602 invalid deltaBase64: Invalid input length: 1"),
             rows(json!({"deltaBase64": "===="}), "-32602 invalid deltaBase64: Invalid symbol 61, offset 0."),
-            rows(json!({"deltaBase64": "YQ==YQ=="}), "-32602 invalid deltaBase64: Invalid symbol 61, offset 2."),
+            rows(
+                json!({"deltaBase64": "YQ==YQ=="}),
+                "-32602 invalid deltaBase64: Invalid symbol 61, offset 2.",
+            ),
             rows(json!({"deltaBase64": "YQ==="}), "-32602 invalid deltaBase64: Invalid symbol 61, offset 2."),
             // Right in itself: now the process counts.
             rows(json!({"deltaBase64": ""}), r#"-32600 no active command/exec for process id "ghost""#),

@@ -102,7 +102,8 @@ fn requests_are_answered_while_the_output_of_an_ended_command_is_awaited() {
         r#"-32600 no active command/exec for process id "p""#,
         "{}",
     ];
-    for (method, params) in [(WRITE, input("p", "x")), ("command/exec/terminate", json!({"processId": "p"}))] {
+    for (method, params) in [(WRITE, input("p", "x")), ("command/exec/terminate", json!({"processId": "p"}))]
+    {
         let request = server.request(method, &params);
         let line = server.reply(request);
         assert!(gone.iter().any(|text| fits(&line, &request.to_string(), text)), "{line}");
