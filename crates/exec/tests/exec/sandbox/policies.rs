@@ -43,7 +43,7 @@ fn a_workspace_is_the_servers_directory_and_what_is_named() {
     for_each_user(|options| {
         let tmpdir = tempfile::Builder::new().prefix("outpost-exec-").tempdir_in("/var/tmp").unwrap();
         std::os::unix::fs::chown(tmpdir.path(), options.uid, options.uid).unwrap();
-        let mut host = Host::start(&options.clone().env("TMPDIR", tmpdir.path().to_str().unwrap()));
+        let mut host = Host::start(&options.env("TMPDIR", tmpdir.path().to_str().unwrap()));
         let (cwd, below) = (host.server.cwd(), host.dir("cwd/below"));
         let (root, other) = (host.dir("root"), host.dir("other"));
         let (tmp, tmpdir) = (Path::new("/tmp"), tmpdir.path());
