@@ -67,7 +67,7 @@ fn a_command_ends_with_its_time() {
         &mut server,
         vec![
             (
-                with(sh("printf out; printf err >&2; exec sleep 1000"), json!({"timeoutMs": 300})),
+                with(sh("printf out; printf err >&2; exec sleep 1000"), json!({"timeoutMs": 1000})),
                 "exit 124 out|err",
             ),
             (with(sh("exec sleep 1000"), json!({"timeoutMs": 0})), "exit 124"),

@@ -130,7 +130,7 @@ fn a_sandbox_leaves_nothing_on_the_host() {
             policy(json!({"type": "readOnly"})),
             profile(&entries),
         ] {
-            assert_eq!(host.script(&limits, "ls -A", &[]).trim(), "", "{limits}");
+            assert_eq!(host.script(&limits, "echo runs", &[]), "runs\n", "{limits}");
             let left: Vec<_> =
                 std::fs::read_dir(&cwd).unwrap().flatten().map(|entry| entry.file_name()).collect();
             assert!(left.is_empty(), "{limits} leaves {left:?}");
@@ -164,10 +164,10 @@ fn root_does_not_get_out() {
             mknod /dev/shm/disk b 8 0 2>/dev/null && echo mknod
             chroot / true 2>/dev/null && echo chroot
             { echo x > "$1/written"; } 2>/dev/null && echo written
-            grep -E '^Cap(Prm|Eff|Bnd):' /proc/self/status | tr -d '\t'"#;
+            grep -E '^Cap(Prm|Eff):' /proc/self/status | tr -d '\t'"#;
         let told = host.script(&policy(json!({"type": "readOnly"})), script, &[&target]);
         let none = "0000000000000000";
-        assert_eq!(told, format!("CapPrm:{none}\nCapEff:{none}\nCapBnd:{none}\n"));
+        assert_eq!(told, format!("CapPrm:{none}\nCapEff:{none}\n"));
         assert!(!target.join("written").exists());
     });
 }

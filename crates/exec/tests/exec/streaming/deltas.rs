@@ -1,6 +1,6 @@
 //! `command/exec/outputDelta`: what comes, in which order, and where the cap cuts.
 
-use super::streamed;
+use super::{fed, streamed};
 use crate::process::until;
 use crate::table::{check_exec, danger, is_result, result, server, with};
 use outpost_testkit::{AppServer, Delta};
@@ -30,7 +30,7 @@ fn both_streams_come_in_deltas_and_the_reply_is_last_and_empty() {
     // Killed or late, what was there comes first.
     run(&mut server, &streamed("killed", "printf out; kill -9 $$"), -1);
     assert_eq!(server.text("killed", "stdout"), "out");
-    run(&mut server, &with(streamed("late", "printf out; exec sleep 1000"), json!({"timeoutMs": 500})), 124);
+    run(&mut server, &with(streamed("late", "printf out; exec sleep 1000"), json!({"timeoutMs": 1000})), 124);
     assert_eq!(server.text("late", "stdout"), "out");
 }
 
@@ -57,16 +57,25 @@ fn the_cap_is_told_once_for_each_stream_that_reaches_it() {
         (2, "printf abc", vec![("ab", true)]),
         (0, "printf abc", vec![("", true)]),
         (0, "true", vec![]),
-        (3, "printf abc; sleep 0.3; printf def", vec![("abc", true)]),
-        (5, "printf abc; sleep 0.3; printf def", vec![("abc", false), ("de", true)]),
-        (0, "printf abc; sleep 0.3; printf def", vec![("", true)]),
+        (3, "printf abc; read x; printf def", vec![("abc", true)]),
+        (5, "printf abc; read x; printf def", vec![("abc", false), ("de", true)]),
+        (0, "printf abc; read x; printf def", vec![("", true)]),
     ];
     let mut server = server();
     for (row, (cap, script, expected)) in rows.into_iter().enumerate() {
         for stream in ["stdout", "stderr"] {
             let process = format!("{row}-{stream}");
             let script = if stream == "stderr" { format!("exec >&2; {script}") } else { script.to_owned() };
-            run(&mut server, &with(streamed(&process, &script), json!({"outputBytesCap": cap})), 0);
+            let params = with(fed(&process, &script), json!({"outputBytesCap": cap}));
+            let id = server.request("command/exec", &params);
+            // What comes later comes in a delta of its own, if it comes.
+            while script.contains("read") && server.deltas(&process).is_empty() {
+                server.line();
+            }
+            // It may have ended before.
+            server.call("command/exec/write", &json!({"processId": process, "closeStdin": true}));
+            let line = server.reply(id);
+            assert!(is_result(&line, &result(&id.to_string(), 0, "", "")), "{script}: {line}");
             let expected: Vec<Delta> = expected.iter().map(|(text, cap)| delta(stream, text, *cap)).collect();
             assert_eq!(server.deltas(&process), expected, "cap {cap}, {script}");
         }

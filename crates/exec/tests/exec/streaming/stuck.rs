@@ -1,7 +1,7 @@
 //! Commands that do not do their part: what they hold up, and what not.
 
 use super::{fed, input, on_terminal};
-use crate::process::Watched;
+use crate::process::{is_alive, until};
 use crate::table::{check, fits, ours_only, server, sh, with};
 use outpost_testkit::AppServer;
 use serde_json::{Value, json};
@@ -77,10 +77,12 @@ fn what_waited_for_a_command_arrives_when_it_reads() {
     assert_eq!(server.exec(&sh("echo other"))["stdout"], "other\n");
     std::fs::write(&gate, "").unwrap();
     server.reply(id);
-    for write in writes.into_iter().chain([close]) {
-        assert!(server.reply(write).ends_with(r#""result":{}}"#));
-    }
-    assert_eq!(server.text("p", "stdout"), format!("up\n{}\n", WRITES * PIECE_BYTES));
+    let taken = |server: &mut AppServer, write: u64| fits(&server.reply(write), &write.to_string(), "{}");
+    assert!(taken(&mut server, close));
+    // A server may refuse what is too much, but what it took it has to deliver.
+    let pieces = writes.into_iter().filter(|write| taken(&mut server, *write)).count();
+    assert!(pieces >= 100, "only {pieces} of {WRITES} were taken");
+    assert_eq!(server.text("p", "stdout"), format!("up\n{}\n", pieces * PIECE_BYTES));
 }
 
 /// While a background child holds the output, the original answers nobody for two seconds.
@@ -94,9 +96,8 @@ fn requests_are_answered_while_the_output_of_an_ended_command_is_awaited() {
     let script = format!("sleep 1000 & echo $$ > {}; echo up", file.display());
     let id = server.request("command/exec", &fed("p", &script));
     server.wait_output("p", "up");
-    let begun = Instant::now();
-    let command = Watched::told_in(&file);
-    command.ends("the command");
+    let pid: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+    until("the command has ended", || !is_alive(pid));
     let gone = [
         r#"-32600 command/exec "p" is no longer running"#,
         r#"-32600 no active command/exec for process id "p""#,
@@ -109,7 +110,7 @@ fn requests_are_answered_while_the_output_of_an_ended_command_is_awaited() {
         assert!(gone.iter().any(|text| fits(&line, &request.to_string(), text)), "{line}");
     }
     assert_eq!(server.exec(&sh("echo other"))["stdout"], "other\n");
-    assert!(begun.elapsed() < Duration::from_millis(1500), "they waited {:?}", begun.elapsed());
+    assert!(!server.has_reply(id), "they waited until the two seconds were over");
     let line = server.reply(id);
     assert!(fits(&line, &id.to_string(), "exit 0"), "{line}");
 }

@@ -127,7 +127,7 @@ fn ends_on_a_terminal() {
     ends(&mut server, id, 42);
     let id = start(&mut server, "killed", "kill -9 $$", json!({}));
     ends(&mut server, id, 1);
-    let id = start(&mut server, "late", "echo out; exec sleep 1000", json!({"timeoutMs": 500}));
+    let id = start(&mut server, "late", "echo out; exec sleep 1000", json!({"timeoutMs": 1000}));
     ends(&mut server, id, 124);
     assert_eq!(server.text("late", "stdout"), "out\r\n");
     let id = start(&mut server, "interrupted", "echo up; exec sleep 1000", json!({}));
