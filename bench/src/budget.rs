@@ -30,6 +30,17 @@ pub(crate) const RELAY_PING_RATIO_MAX: f64 = 1.3;
 pub(crate) const RELAY_SPAWN_RATIO_MAX: f64 = 1.4;
 pub(crate) const RELAY_START_MS_MAX: f64 = 10.0;
 
+/// The exec face against its original, each as a multiple of the original's figure: `/bin/true` read-only and without a
+/// sandbox from request to reply, one stream, start to handshake, memory of an idle server, eight commands in flight.
+pub(crate) const EXEC_READ_ONLY_RATIO_MAX: f64 = 0.1;
+pub(crate) const EXEC_OPEN_RATIO_MAX: f64 = 0.5;
+pub(crate) const EXEC_STREAM_RATIO_MIN: f64 = 4.0;
+pub(crate) const EXEC_START_RATIO_MAX: f64 = 0.1;
+pub(crate) const EXEC_IDLE_RATIO_MAX: f64 = 0.2;
+pub(crate) const EXEC_IN_FLIGHT_RATIO_MIN: f64 = 5.0;
+/// What the sandbox may cost, as a multiple of our own time without one.
+pub(crate) const EXEC_SANDBOX_RATIO_MAX: f64 = 3.0;
+
 /// What a figure is held to.
 #[derive(Clone, Copy)]
 enum Budget {

@@ -7,6 +7,7 @@
 
 mod budget;
 mod daemon;
+mod exec;
 mod idle;
 mod latency;
 mod relay;
@@ -16,6 +17,7 @@ mod throughput;
 
 use budget::Table;
 use clap::{Parser, Subcommand};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Whatever went wrong: there is nobody who could do anything but read it.
@@ -31,6 +33,9 @@ struct Cli {
     /// Only these parts
     #[arg(long, value_enum)]
     part: Vec<Part>,
+    /// The original of the exec face (`codex`, 0.124.0), to be measured in the same run; scripts/fetch-exec-peer installs it
+    #[arg(long, value_name = "PATH", env = "OUTPOST_EXEC_PEER")]
+    peer_exec: Option<PathBuf>,
     #[command(subcommand)]
     role: Option<Role>,
 }
@@ -42,6 +47,7 @@ enum Part {
     Spawn,
     Restart,
     Relay,
+    Exec,
 }
 
 /// What this program also is when it measures itself.
@@ -106,6 +112,9 @@ fn measure(cli: &Cli) -> Result<bool> {
     }
     if wanted(Part::Relay) {
         relay::measure(&mut table, &binary, cli.quick)?;
+    }
+    if wanted(Part::Exec) {
+        exec::measure(&mut table, &binary, cli.peer_exec.as_deref(), cli.quick)?;
     }
     print!("{table}");
     Ok(table.is_kept())

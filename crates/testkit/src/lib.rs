@@ -6,11 +6,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod actor;
+mod app_server;
 mod daemon;
 mod nemesis;
 mod noise;
 mod relay;
 
+pub use app_server::{AppServer, Delta, Options};
 pub use daemon::{Daemon, Which, binary_beside, kill_all_daemons};
 pub use nemesis::{Plan, Report, run};
 pub use noise::Noise;

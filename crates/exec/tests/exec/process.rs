@@ -1,0 +1,57 @@
+//! Processes that a test watches: by pidfds, and by what /proc says.
+
+use outpost_sys::epoll::wait_readable;
+use outpost_sys::{pidfd, procfs};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test gives up.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Looks again and again, for what cannot be waited for otherwise.
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < PATIENCE, "never happened: {what}");
+        std::thread::yield_now();
+    }
+}
+
+pub(crate) fn is_alive(pid: i32) -> bool {
+    procfs::stat(pid).is_some_and(|stat| !matches!(stat.state, b'Z' | b'X'))
+}
+
+/// A process that a command has told the number of, and that runs.
+pub(crate) struct Watched {
+    pid: i32,
+    process: OwnedFd,
+}
+
+impl Watched {
+    /// Waits until somebody has written a whole line with a number into a file.
+    pub(crate) fn told_in(file: &Path) -> Watched {
+        let mut told = String::new();
+        until(&format!("a number in {}", file.display()), || {
+            told = std::fs::read_to_string(file).unwrap_or_default();
+            told.ends_with('\n')
+        });
+        Watched::new(told.trim().parse().unwrap())
+    }
+
+    pub(crate) fn new(pid: i32) -> Watched {
+        let process = pidfd::open(pid).unwrap_or_else(|error| panic!("process {pid}: {error}"));
+        Watched { pid, process }
+    }
+
+    /// It must end.
+    pub(crate) fn ends(&self, what: &str) {
+        // Nobody may have reaped it; that is as good as gone.
+        let gone = wait_readable(&self.process, PATIENCE).unwrap();
+        assert!(gone, "{what} ({}) still runs", self.pid);
+    }
+
+    pub(crate) fn runs(&self) -> bool {
+        !wait_readable(&self.process, Duration::ZERO).unwrap() && is_alive(self.pid)
+    }
+}

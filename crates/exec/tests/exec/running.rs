@@ -1,0 +1,5 @@
+//! Commands whose output is buffered: what they are given, and what is told of their end.
+
+mod ending;
+mod environment;
+mod output;

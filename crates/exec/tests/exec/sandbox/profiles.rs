@@ -1,0 +1,198 @@
+//! `permissionProfile`: which entry counts for a path, what the special ones mean, and which profiles are refused.
+
+use super::{Host, for_each_user, profile};
+use crate::table::{check_exec, ours_only, server, with};
+use serde_json::{Value, json};
+use std::path::Path;
+
+const OUTSIDE: &str = "-32600 invalid permission profile: permissions profile requests filesystem writes outside the \
+     workspace root, which is not supported until the runtime enforces FileSystemSandboxPolicy directly";
+
+/// "policy cwd = the **command's** cwd".
+#[test]
+fn the_workspace_of_a_profile_is_the_commands_directory() {
+    for_each_user(|options| {
+        let mut host = Host::start(&options);
+        let (cwd, work, sub) = (host.server.cwd(), host.dir("work"), host.dir("work/sub"));
+        let file = host.file("work/file", "content");
+        let limits = profile(&[("read", ":root"), ("write", ":current_working_directory")]);
+        host.check_writes("server", &limits, &[(&cwd, true), (&work, false)]);
+        let there = with(limits, json!({"cwd": work}));
+        host.check_writes("command", &there, &[(&cwd, false), (&work, true), (&sub, true)]);
+        host.check_reads("command", &there, &[(&file, "content")]);
+        let roots = with(profile(&[("read", ":root"), ("write", ":project_roots")]), json!({"cwd": work}));
+        host.check_writes("project", &roots, &[(&cwd, false), (&work, true)]);
+        let read = profile(&[("read", ":root")]);
+        host.check_writes("read", &read, &[(&cwd, false), (&work, false), (Path::new("/tmp"), false)]);
+    });
+}
+
+/// "the entry with the most path components that is a prefix of it; equal paths: **none > write > read**".
+#[test]
+fn the_most_specific_entry_counts_and_the_strictest_of_equals() {
+    for_each_user(|options| {
+        let mut host = Host::start(&options);
+        let cwd = host.server.cwd();
+        let [a, b, c, d] = ["a", "a/b", "a/b/c", "d"].map(|name| host.dir(&format!("cwd/{name}")));
+        for name in ["a", "a/b", "a/b/c", "d"] {
+            host.file(&format!("cwd/{name}/file"), name);
+        }
+        let [fa, fb, fc, fd] = [&a, &b, &c, &d].map(|dir| dir.join("file"));
+        let base = [("read", ":root"), ("write", ":current_working_directory")];
+        let limits = |more: &[(&str, &str)]| profile(&[&base[..], more].concat());
+        let [pa, pb, pc, pd] = [&a, &b, &c, &d].map(|path| path.to_str().unwrap().to_owned());
+        // Closed, read-only and reopened, one in the other.
+        let nested = limits(&[("read", &pa), ("none", &pb), ("write", &pc), ("none", &pd)]);
+        host.check_writes(
+            "nested",
+            &nested,
+            &[(&cwd, true), (&a, false), (&b, false), (&c, true), (&d, false)],
+        );
+        host.check_reads("nested", &nested, &[(&fa, "a"), (&fb, "-"), (&fc, "a/b/c"), (&fd, "-")]);
+        // The order in which they come does not count.
+        let turned = limits(&[("write", &pc), ("none", &pd), ("none", &pb), ("read", &pa)]);
+        host.check_writes(
+            "turned",
+            &turned,
+            &[(&cwd, true), (&a, false), (&b, false), (&c, true), (&d, false)],
+        );
+        let equals = limits(&[("write", &pa), ("none", &pa), ("read", &pd), ("write", &pd)]);
+        host.check_writes("equals", &equals, &[(&a, false), (&d, true)]);
+        host.check_reads("equals", &equals, &[(&fa, "-"), (&fd, "d")]);
+        // A denied file.
+        let file = limits(&[("none", fd.to_str().unwrap())]);
+        host.check_reads("file", &file, &[(&fd, "-"), (&fa, "a")]);
+        host.check_writes("file", &file, &[(&d, true)]);
+        assert_eq!(std::fs::read_to_string(&fd).unwrap(), "d");
+    });
+}
+
+/// What an entry opens is open also for names that are protected by default.
+#[test]
+fn an_entry_for_a_protected_name_replaces_the_default() {
+    for_each_user(|options| {
+        let mut host = Host::start(&options);
+        let (git, codex) = (host.dir("cwd/.git"), host.dir("cwd/.codex"));
+        let base = [("read", ":root"), ("write", ":current_working_directory")];
+        host.check_writes("default", &profile(&base), &[(&git, false), (&codex, false)]);
+        let open = profile(&[&base[..], &[("write", git.to_str().unwrap())]].concat());
+        host.check_writes("opened", &open, &[(&git, true), (&codex, false)]);
+    });
+}
+
+#[test]
+fn special_paths_are_where_they_say() {
+    for_each_user(|options| {
+        let tmpdir = tempfile::Builder::new().prefix("outpost-exec-").tempdir_in("/var/tmp").unwrap();
+        std::os::unix::fs::chown(tmpdir.path(), options.uid, options.uid).unwrap();
+        let mut host = Host::start(&options.env("TMPDIR", tmpdir.path().to_str().unwrap()));
+        let (cwd, sub, other) = (host.server.cwd(), host.dir("cwd/sub"), host.dir("other"));
+        let tmp = Path::new("/tmp");
+        let base = [("read", ":root"), ("write", ":current_working_directory")];
+        let limits = |more: &[(&str, &str)]| profile(&[&base[..], more].concat());
+        let rows = |writes: [bool; 4]| {
+            [&cwd, tmp, tmpdir.path(), &other].into_iter().zip(writes).collect::<Vec<_>>()
+        };
+        host.check_writes("tmpdir", &limits(&[("write", ":tmpdir")]), &rows([true, false, true, false]));
+        let own = with(limits(&[("write", ":tmpdir")]), json!({"env": {"TMPDIR": other}}));
+        host.check_writes("the tmpdir of the command", &own, &rows([true, false, false, true]));
+        host.check_writes(
+            "slash_tmp",
+            &limits(&[("write", ":slash_tmp")]),
+            &rows([true, true, false, false]),
+        );
+        let further = limits(&[("write", other.to_str().unwrap())]);
+        host.check_writes("another path", &further, &rows([true, false, false, true]));
+        // Ignored, whatever it says.
+        let mut unknown = limits(&[]);
+        let entries = unknown["permissionProfile"]["fileSystem"]["entries"].as_array_mut().unwrap();
+        let value = json!({"kind": "unknown", "path": other});
+        entries.push(json!({"access": "write", "path": {"type": "special", "value": value}}));
+        host.check_writes("unknown", &unknown, &rows([true, false, false, false]));
+        // Below the workspace, closed.
+        let mut closed = limits(&[]);
+        let entries = closed["permissionProfile"]["fileSystem"]["entries"].as_array_mut().unwrap();
+        let value = json!({"kind": "project_roots", "subpath": "sub"});
+        entries.push(json!({"access": "read", "path": {"type": "special", "value": value}}));
+        host.check_writes("subpath", &closed, &[(&cwd, true), (&sub, false)]);
+    });
+}
+
+/// "writable paths without a writable cwd (or `/`-write narrowed by anything)".
+#[test]
+fn writes_outside_of_the_workspace_alone_are_refused() {
+    let mut server = server();
+    let run = |profile: Value| with(json!({"command": ["/bin/true"]}), profile);
+    check_exec(
+        &mut server,
+        vec![
+            (run(profile(&[("write", "/opt")])), OUTSIDE),
+            (run(profile(&[("read", ":root"), ("write", "/opt")])), OUTSIDE),
+            (run(profile(&[("read", ":root"), ("write", ":slash_tmp")])), OUTSIDE),
+            (run(profile(&[("write", ":root"), ("none", "/opt")])), OUTSIDE),
+            (
+                run(profile(&[
+                    ("read", ":root"),
+                    ("write", ":current_working_directory"),
+                    ("write", "/opt"),
+                ])),
+                "exit 0",
+            ),
+            (run(profile(&[("read", ":root")])), "exit 0"),
+        ],
+    );
+}
+
+/// "Globs deny on top of everything"; "glob_pattern only works with `none`".
+#[test]
+fn files_that_match_a_pattern_are_closed() {
+    for_each_user(|options| {
+        let mut host = Host::start(&options);
+        let key = host.file("cwd/deep/one.key", "key");
+        let top = host.file("cwd/two.key", "top");
+        let text = host.file("cwd/deep/one.txt", "text");
+        let base = [("read", ":root"), ("write", ":current_working_directory")];
+        let limits = |more: &[(&str, &str)]| profile(&[&base[..], more].concat());
+        let pattern = format!("*{}/**/*.key", host.server.cwd().display());
+        let closed = limits(&[("none", &pattern)]);
+        host.check_reads("a pattern", &closed, &[(&key, "-"), (&top, "-"), (&text, "text")]);
+        let relative = limits(&[("none", "***/*.key")]);
+        host.check_reads("a relative pattern", &relative, &[(&key, "-"), (&top, "-"), (&text, "text")]);
+        let ignored = limits(&[("read", &pattern)]);
+        host.check_reads("a pattern to read", &ignored, &[(&key, "key"), (&top, "top"), (&text, "text")]);
+        assert_eq!(std::fs::read_to_string(&key).unwrap(), "key");
+    });
+}
+
+/// "`fileSystem` null/absent = no entries = nothing readable". The original fails with words of its helper's.
+#[test]
+fn a_profile_without_entries_lets_nothing_run() {
+    let mut server = server();
+    for profile in [json!({}), json!({"fileSystem": null}), json!({"fileSystem": {"entries": []}})] {
+        let reply =
+            server.call("command/exec", &json!({"command": ["/bin/true"], "permissionProfile": profile}));
+        let reply: Value = serde_json::from_str(&reply).unwrap();
+        assert_ne!(reply["result"]["exitCode"], 0, "{profile}: {reply}");
+        if !ours_only() {
+            let text = "failed to spawn command: No such file or directory (os error 2)";
+            assert_eq!((&reply["error"]["code"], &reply["error"]["message"]), (&json!(-32603), &json!(text)));
+        }
+    }
+}
+
+/// Only what is named can be read. In the original such a command never starts, unless its helper is among it.
+#[test]
+fn what_no_entry_names_cannot_be_read() {
+    if ours_only() {
+        return;
+    }
+    for_each_user(|options| {
+        let mut host = Host::start(&options);
+        let (inside, outside) = (host.file("cwd/file", "inside"), host.file("other/file", "outside"));
+        let limits = profile(&[("read", ":minimal"), ("write", ":current_working_directory")]);
+        host.check_reads("minimal", &limits, &[(&inside, "inside"), (&outside, "-")]);
+        let told = host.script(&limits, "ls /home /root /var 2>/dev/null; ls -d /usr /bin /etc", &[]);
+        assert!(told.ends_with("/usr\n") || told.contains("/bin\n/etc\n/usr\n"), "{told}");
+        assert!(!told.contains("tmp"), "{told}");
+    });
+}

@@ -1,0 +1,142 @@
+//! How far a command lives: no longer than its connection, and no longer than the server.
+
+use crate::process::Watched;
+use crate::streaming::{fed, on_terminal, streamed};
+use crate::table::{ours_only, server, sh, with};
+use outpost_testkit::AppServer;
+use serde_json::{Value, json};
+
+/// Tells its number and that of a child in the background, and stays.
+const SCRIPT: &str = "sleep 1000 & echo $! > $DIR/child; echo $$ > $DIR/shell; wait";
+
+/// Starts one of each kind; returns all of their processes.
+fn start_all(server: &mut AppServer) -> Vec<(String, Watched)> {
+    let limits = json!({"disableTimeout": true});
+    let confined = json!({"sandboxPolicy": {"type": "workspaceWrite", "writableRoots": [server.dir()]}});
+    let kinds: [(&str, Value); 5] = [
+        ("buffered", with(sh(SCRIPT), json!({"processId": "buffered"}))),
+        ("nameless", sh(SCRIPT)),
+        ("streamed", fed("streamed", SCRIPT)),
+        ("terminal", on_terminal("terminal", SCRIPT)),
+        ("sandboxed", with(streamed("sandboxed", "echo up; exec sleep 1000"), confined)),
+    ];
+    let mut watched = Vec::new();
+    for (name, params) in kinds {
+        let dir = server.dir().join(name);
+        std::fs::create_dir(&dir).unwrap();
+        server.request("command/exec", &with(with(params, limits.clone()), json!({"env": {"DIR": dir}})));
+        if name == "sandboxed" {
+            // It has numbers of its own, so it is looked for by its environment.
+            server.wait_output(name, "up");
+            let marker = format!("DIR={}", dir.display());
+            let inside = outpost_sys::procfs::all()
+                .into_iter()
+                .filter(|stat| outpost_sys::procfs::has_environment(stat.pid, marker.as_bytes()));
+            let inside: Vec<i32> = inside.map(|stat| stat.pid).collect();
+            assert!(!inside.is_empty());
+            watched.extend(inside.into_iter().map(|pid| (format!("{name} {pid}"), Watched::new(pid))));
+        } else {
+            for who in ["shell", "child"] {
+                watched.push((format!("{name} {who}"), Watched::told_in(&dir.join(who))));
+            }
+        }
+    }
+    assert!(watched.iter().all(|(_, process)| process.runs()));
+    watched
+}
+
+/// "stdio EOF additionally ends the server (exit 0, …)".
+#[test]
+fn the_end_of_the_connection_ends_its_commands_and_the_server() {
+    let mut server = server();
+    let watched = start_all(&mut server);
+    server.close();
+    assert_eq!(server.wait().code(), Some(0), "log: {}", server.log());
+    for (name, process) in watched {
+        process.ends(&name);
+    }
+}
+
+#[test]
+fn a_server_without_commands_ends_with_its_connection() {
+    let mut idle = server();
+    idle.close();
+    assert_eq!(idle.wait().code(), Some(0), "log: {}", idle.log());
+    let mut silent = AppServer::launch(&outpost_testkit::Options::default());
+    silent.close();
+    assert_eq!(silent.wait().code(), Some(0), "log: {}", silent.log());
+}
+
+/// "Server SIGKILLed: pipe children get SIGTERM (parent-death signal), PTY children SIGHUP, sandboxed ones die".
+#[test]
+fn a_killed_server_takes_its_commands_with_it() {
+    let mut server = server();
+    let watched = start_all(&mut server);
+    server.kill();
+    server.wait();
+    for (name, process) in watched {
+        // A child of a command in pipes is nobody's concern in the original.
+        if !ours_only() || !name.ends_with("child") {
+            process.ends(&name);
+        }
+    }
+}
+
+/// A descendant that has left group and session; unsandboxed it survives everything in the original.
+#[test]
+fn a_descendant_in_a_session_of_its_own_ends_with_the_connection() {
+    if ours_only() {
+        return;
+    }
+    for kill in [false, true] {
+        let mut server = server();
+        let file = server.dir().join("pid");
+        let script = format!(
+            "setsid sh -c 'echo $$ > {}; exec sleep 1000' </dev/null >/dev/null 2>&1 & wait",
+            file.display()
+        );
+        server.request("command/exec", &with(fed("p", &script), json!({"disableTimeout": true})));
+        let descendant = Watched::told_in(&file);
+        if kill {
+            server.kill();
+        } else {
+            server.close();
+        }
+        server.wait();
+        descendant.ends("the descendant");
+    }
+}
+
+/// A descendant that ignores everything that can be ignored, too.
+#[test]
+fn a_command_that_ignores_signals_ends_with_the_connection() {
+    let mut server = server();
+    let file = server.dir().join("pid");
+    let script =
+        format!("trap '' HUP INT TERM PIPE; echo $$ > {}; while :; do sleep 1000; done", file.display());
+    server.request("command/exec", &with(streamed("p", &script), json!({"disableTimeout": true})));
+    let command = Watched::told_in(&file);
+    server.close();
+    assert_eq!(server.wait().code(), Some(0));
+    command.ends("the command");
+}
+
+/// Nothing that was there before is left: neither processes nor files.
+#[test]
+fn a_server_that_has_ended_leaves_nothing() {
+    let mut server = server();
+    for _ in 0..3 {
+        server.exec(&sh("echo x > \"$HOME/made\"; rm \"$HOME/made\""));
+    }
+    let marker = format!("OUTPOST_TEST_DAEMON={}", server.dir().display());
+    server.close();
+    assert_eq!(server.wait().code(), Some(0));
+    crate::process::until("every process of the server is gone", || {
+        let mut left =
+            outpost_sys::procfs::all().into_iter().filter(|stat| !matches!(stat.state, b'Z' | b'X'));
+        !left.any(|stat| outpost_sys::procfs::has_environment(stat.pid, marker.as_bytes()))
+    });
+    let left: Vec<_> =
+        std::fs::read_dir(server.cwd()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}

@@ -1,0 +1,6 @@
+//! Real commands, really confined: as root, and the same again as an ordinary user.
+
+#![allow(clippy::indexing_slicing)]
+
+mod basics;
+mod kit;
