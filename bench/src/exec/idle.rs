@@ -1,6 +1,6 @@
 //! From nothing to the handshake, and the memory of a server that has done something and waits.
 
-use super::{Contender, Pair, start_all};
+use super::{Contender, Pair};
 use crate::Result;
 use crate::budget::{EXEC_IDLE_RATIO_MAX, EXEC_START_RATIO_MAX, Table};
 use crate::samples::Samples;
@@ -27,7 +27,9 @@ pub(super) fn measure(table: &mut Table, contenders: &[Contender], quick: bool) 
     Pair { name, unit: "ms" }.at_most(table, &medians, EXEC_START_RATIO_MAX);
 
     let mut memory = Vec::new();
-    for mut server in start_all(contenders)? {
+    // One at a time: pages that two servers share would count half.
+    for contender in contenders {
+        let mut server = contender.start()?;
         for policy in ["dangerFullAccess", "readOnly"] {
             server.send(
                 "command/exec",

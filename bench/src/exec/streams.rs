@@ -37,7 +37,7 @@ pub(super) fn measure(table: &mut Table, contenders: &[Contender], quick: bool) 
         &medians(&rates),
         EXEC_STREAM_RATIO_MIN,
     );
-    Pair { name: "256 MiB in deltas, CPU, the command's too", unit: "s" }.info(table, &medians(&cpu));
+    Pair { name: "256 MiB in deltas, all CPU time", unit: "s" }.info(table, &medians(&cpu));
     let memory: Result<Vec<(f64, f64)>> = servers.iter().map(|server| server.memory_mb()).collect();
     let resident: Vec<f64> = memory?.into_iter().map(|(resident, _)| resident).collect();
     Pair { name: "resident afterwards, all processes", unit: "MB" }.info(table, &resident);

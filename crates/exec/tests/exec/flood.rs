@@ -1,7 +1,11 @@
-//! More at once than any queue holds.
+//! More at once than any queue holds, and more in all than any table holds that is not cleared.
 
-use crate::table::{PROBE, PROBE_TEXT, danger, error, ours_only, server};
-use serde_json::json;
+use crate::process::until;
+use crate::streaming::{fed, on_terminal, streamed};
+use crate::table::{PROBE, PROBE_TEXT, danger, error, is_result, ours_only, result, server, sh, with};
+use outpost_sys::procfs;
+use outpost_testkit::AppServer;
+use serde_json::{Value, json};
 use std::fmt::Write;
 
 const REQUESTS: usize = 3000;
@@ -24,24 +28,32 @@ fn of_three_thousand_requests_in_one_write_none_is_lost() {
     }
 }
 
+/// Sends them in one write; each must say its own number.
+fn all_at_once(server: &mut AppServer, commands: u32, params: impl Fn(&str) -> Value) {
+    let mut lines = String::new();
+    for id in 0..commands {
+        let request = json!({"id": id, "method": "command/exec", "params": params(&id.to_string())});
+        writeln!(lines, "{request}").unwrap();
+    }
+    server.send(lines);
+    for id in 0..commands {
+        let reply = server.reply_to(&id.to_string());
+        assert!(is_result(&reply, &result(&id.to_string(), 0, &format!("{id}\n"), "")), "{reply}");
+    }
+}
+
 #[test]
 fn of_many_commands_in_one_write_none_is_lost() {
     if ours_only() {
         return;
     }
-    let mut server = server();
-    let mut lines = String::new();
-    for id in 0..400 {
-        let request =
-            json!({"id": id, "method": "command/exec", "params": danger(&["/bin/echo", &id.to_string()])});
-        writeln!(lines, "{request}").unwrap();
-    }
-    server.send(lines);
-    for id in 0..400 {
-        let reply = server.reply_to(&id.to_string());
-        let begin = crate::table::result(&id.to_string(), 0, &format!("{id}\n"), "");
-        assert!(crate::table::is_result(&reply, &begin), "{reply}");
-    }
+    all_at_once(&mut server(), 400, |word| danger(&["/bin/echo", word]));
+}
+
+#[test]
+fn commands_in_sandboxes_do_not_get_in_each_others_way() {
+    let limits = json!({"sandboxPolicy": {"type": "readOnly"}, "timeoutMs": 60000});
+    all_at_once(&mut server(), 50, |word| with(json!({"command": ["/bin/echo", word]}), limits.clone()));
 }
 
 /// Both run, both are answered.
@@ -57,4 +69,53 @@ fn two_requests_under_one_id_are_two_requests() {
     let [a, b] = said.map(|line| line.split(r#","stderr":"#).next().unwrap().to_owned());
     assert_eq!(a, r#"{"id":7,"result":{"exitCode":0,"stdout":"a\n""#);
     assert_eq!(b, r#"{"id":7,"result":{"exitCode":0,"stdout":"b\n""#);
+}
+
+/// One command of each kind, and one that does not start.
+fn one_of_each(server: &mut AppServer) {
+    server.exec(&sh("echo x; exit 1"));
+    server.exec(&with(sh("true"), json!({"sandboxPolicy": {"type": "readOnly"}})));
+    server.exec(&streamed("s", "echo x; kill -9 $$"));
+    server.exec(&on_terminal("t", "echo x"));
+    server.call("command/exec", &danger(&["/no/such/program"]));
+    server.call("command/exec", &with(danger(&["/no/such/program"]), json!({"processId": "t", "tty": true})));
+    let id = server.request("command/exec", &fed("f", "cat"));
+    server.call("command/exec/write", &json!({"processId": "f", "closeStdin": true}));
+    server.reply(id);
+}
+
+/// The descriptors of everything that belongs to a server, and the processes below it, the dead among them.
+fn holdings(server: &AppServer) -> (usize, usize) {
+    let marker = format!("OUTPOST_TEST_DAEMON={}", server.dir().display());
+    let all = procfs::all();
+    let own: Vec<i32> = all
+        .iter()
+        .map(|stat| stat.pid)
+        .filter(|pid| procfs::has_environment(*pid, marker.as_bytes()))
+        .collect();
+    let descriptors = own.iter().filter_map(|pid| std::fs::read_dir(format!("/proc/{pid}/fd")).ok());
+    let below = all.iter().filter(|stat| own.contains(&stat.parent)).count();
+    (descriptors.map(Iterator::count).sum(), below)
+}
+
+#[test]
+fn ended_commands_leave_neither_descriptors_nor_processes() {
+    let mut server = server();
+    for _ in 0..3 {
+        one_of_each(&mut server);
+    }
+    let (mut descriptors, mut below) = (usize::MAX, usize::MAX);
+    // What a server has at rest; the last command may still be on its way out.
+    for _ in 0..50 {
+        let now = holdings(&server);
+        (descriptors, below) = (descriptors.min(now.0), below.min(now.1));
+    }
+    for _ in 0..12 {
+        one_of_each(&mut server);
+    }
+    // Some room for what is kept for the next one; far less than one for each command.
+    until("descriptors and processes of ended commands are gone", || {
+        let now = holdings(&server);
+        now.0 <= descriptors + 8 && now.1 <= below + 1
+    });
 }

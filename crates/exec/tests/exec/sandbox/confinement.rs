@@ -29,6 +29,23 @@ fn a_command_has_processes_and_devices_of_its_own() {
     });
 }
 
+/// Shared memory is a file system, too; io_uring would go around every filter of system calls.
+#[test]
+fn ways_around_the_sandbox_are_closed() {
+    for_each_user(|options| {
+        let mut host = Host::start(&options);
+        let name = host.server.dir().file_name().unwrap().to_owned();
+        let limits = policy(json!({"type": "readOnly"}));
+        host.script(&limits, "echo x > \"/dev/shm/$1\"; true", &[name.as_ref()]);
+        assert!(!std::path::Path::new("/dev/shm").join(&name).exists());
+        // The number of io_uring_setup is the same everywhere.
+        let script =
+            r#"my $params = "\0" x 120; syscall(425, 1, $params); print $!{EPERM} ? "EPERM" : "open $!""#;
+        let params = with(json!({"command": ["/usr/bin/perl", "-e", script]}), limits);
+        assert_eq!(host.server.exec(&params)["stdout"], "EPERM");
+    });
+}
+
 /// "signal inside the sandbox: 128+n", "timeout: 124", "terminate of a sandboxed command: -1".
 #[test]
 fn ends_in_a_sandbox() {

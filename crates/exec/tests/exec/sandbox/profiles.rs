@@ -164,6 +164,56 @@ fn files_that_match_a_pattern_are_closed() {
     });
 }
 
+/// "globScanMaxDepth counts from the scan root, 1 = direct children".
+#[test]
+fn a_pattern_reaches_as_deep_as_it_may() {
+    let mut host = Host::start(&outpost_testkit::Options::default());
+    let files = ["g/x.key", "g/a/x.key", "g/a/b/x.key"].map(|name| host.file(&format!("cwd/{name}"), name));
+    let base = [("read", ":root"), ("write", ":current_working_directory")];
+    for (pattern, depth, closed) in [
+        ("*g/**/*.key", json!(null), 3),
+        ("*g/**/*.key", json!(1), 1),
+        ("*g/**/*.key", json!(2), 2),
+        ("*g/**/*.key", json!(9), 3),
+        ("*g/*.key", json!(null), 1),
+        ("*g/*.key", json!(9), 1),
+    ] {
+        let mut limits = profile(&[&base[..], &[("none", pattern)]].concat());
+        limits["permissionProfile"]["fileSystem"]["globScanMaxDepth"] = depth;
+        let rows: Vec<(&Path, &str)> = ["g/x.key", "g/a/x.key", "g/a/b/x.key"]
+            .into_iter()
+            .enumerate()
+            .map(|(level, content)| (files[level].as_path(), if level < closed { "-" } else { content }))
+            .collect();
+        host.check_reads(pattern, &limits, &rows);
+    }
+}
+
+/// "Full disk write + no network: no bubblewrap, no namespaces, only NO_NEW_PRIVS + seccomp".
+#[test]
+fn a_profile_may_open_everything_but_the_network() {
+    for_each_user(|options| {
+        let mut host = Host::start(&options);
+        let (cwd, other) = (host.server.cwd(), host.dir("other"));
+        let closed = profile(&[("write", ":root")]);
+        let mut open = closed.clone();
+        open["permissionProfile"]["network"] = json!({"enabled": true});
+        for (limits, status) in [(&closed, "1:2:1"), (&open, "0:0:unset")] {
+            host.check_writes(
+                "everything",
+                limits,
+                &[(&cwd, true), (&other, true), (Path::new("/tmp"), true)],
+            );
+            let script = r#"
+                while read -r name value; do
+                    case $name in NoNewPrivs:|Seccomp:) printf '%s:' "$value";; esac
+                done < /proc/self/status
+                echo "${CODEX_SANDBOX_NETWORK_DISABLED-unset}""#;
+            assert_eq!(host.script(limits, script, &[]), format!("{status}\n"), "{limits}");
+        }
+    });
+}
+
 /// "`fileSystem` null/absent = no entries = nothing readable". The original fails with words of its helper's.
 #[test]
 fn a_profile_without_entries_lets_nothing_run() {
