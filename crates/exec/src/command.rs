@@ -9,12 +9,13 @@ pub(crate) use stdin::{Input, Stdin};
 use crate::connection::Connection;
 use crate::lookup;
 use crate::policy::Confined;
-use crate::wire::{Failure, TerminalSize};
+use crate::wire::{CommandExecTerminalSize, Failure};
 use outpost_engine::{
     AtCap, Drain, Engine, Error, Exit, How, Key, Process, Reach, Rest, Signal, Size, Spawn, Stdio, Step,
 };
 use serde::Serialize;
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -171,6 +172,11 @@ impl Command {
         let engine =
             engine.ok_or_else(|| Failure::internal("the engine could not be started; see the log"))?;
         let mut ready = confinement.build(&connection.server).await?;
+        let bytes = arguments.iter().map(String::as_bytes).chain([directory.as_os_str().as_bytes()]);
+        let variables = environment.iter().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]);
+        if bytes.chain(variables).any(|bytes| bytes.contains(&0)) {
+            return Err(Failure::internal("failed to spawn command: nul byte found in provided data"));
+        }
         let name_of_program = arguments.first().map(String::as_str).unwrap_or_default();
         let candidates = lookup::candidates(name_of_program, &directory, &environment, self.terminal)?;
         let program = match ready.is_confined() {
@@ -274,6 +280,7 @@ async fn end(process: &Process) {
 }
 
 async fn start(engine: &Engine, spawn: Spawn, terminal: bool) -> Result<Process, Failure> {
+    let confinement = spawn.confinement.clone();
     let fail = |text: String| Failure::internal(format!("failed to spawn command: {text}"));
     match engine.spawn(spawn).await {
         Ok(process) => Ok(process),
@@ -282,10 +289,16 @@ async fn start(engine: &Engine, spawn: Spawn, terminal: bool) -> Result<Process,
             Err(match failure.step {
                 // "program or cwd"
                 Step::Exec | Step::Directory => fail(os.to_string()),
+                Step::Confine => {
+                    let what = confinement.and_then(|program| program.describe(failure.operation.into()));
+                    Failure::internal(format!(
+                        "exec failed: cannot confine the command: {}: {os}",
+                        what.unwrap_or_default()
+                    ))
+                }
                 step => Failure::internal(format!("exec failed: {step:?}: {os}")),
             })
         }
-        Err(Error::Invalid { .. }) => Err(fail("nul byte found in provided data".into())),
         Err(Error::Busy) => Err(Failure::new(crate::wire::OVERLOADED, "Server overloaded; retry later.")),
         Err(error) => {
             let what = if terminal { "with a terminal" } else { "with pipes" };
@@ -316,11 +329,11 @@ fn signal_name(exit: Exit) -> Option<String> {
     Some(name.map_or_else(|| number.to_string(), |name| format!("SIG{}", name.trim_start_matches("SIG"))))
 }
 
-pub(crate) fn size(asked: TerminalSize) -> Result<Size, Failure> {
+pub(crate) fn size(asked: CommandExecTerminalSize) -> Result<Size, Failure> {
     match asked {
-        TerminalSize { rows: 0, .. } | TerminalSize { cols: 0, .. } => {
+        CommandExecTerminalSize { rows: 0, .. } | CommandExecTerminalSize { cols: 0, .. } => {
             Err(Failure::invalid_params("command/exec size rows and cols must be greater than 0"))
         }
-        TerminalSize { rows, cols } => Ok(Size { rows, cols }),
+        CommandExecTerminalSize { rows, cols } => Ok(Size { rows, cols }),
     }
 }

@@ -57,7 +57,8 @@ pub(crate) async fn call(
 
 fn parse<T: DeserializeOwned>(params: Option<Value>) -> Result<T, Failure> {
     let invalid = |text: String| Failure::invalid_request(format!("Invalid request: {text}"));
-    let params = params.ok_or_else(|| invalid("missing field `params`".into()))?;
+    let params =
+        params.filter(|params| !params.is_null()).ok_or_else(|| invalid("missing field `params`".into()))?;
     serde_json::from_value(params).map_err(|error| invalid(error.to_string()))
 }
 

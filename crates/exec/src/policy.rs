@@ -2,8 +2,8 @@
 
 use crate::server::Server;
 use crate::wire::{
-    AbsolutePath, AccessMode, Exec, Failure, FileSystem, FileSystemPath, NetworkAccess, PermissionProfile,
-    ReadOnlyAccess, SandboxPolicy, SpecialPath,
+    AbsolutePath, CommandExecParams, Failure, FileSystemAccessMode, FileSystemPath, FileSystemSpecialPath,
+    NetworkAccess, PermissionProfile, PermissionProfileFileSystemPermissions, ReadOnlyAccess, SandboxPolicy,
 };
 use outpost_engine::Spawn;
 use outpost_sandbox::{Access, Confinement, Context, Entry, EntryPath, Files, Policy, Reads, Special};
@@ -19,6 +19,8 @@ const WRITES_OUTSIDE: &str = "invalid permission profile: permissions profile re
 pub(crate) struct Confined {
     policy: Policy,
     context: Context,
+    /// Entries that say nothing: "read/write globs are silently ignored". Not in silence here.
+    ignored: Vec<String>,
     /// Commands are told so.
     pub(crate) network_is_restricted: bool,
 }
@@ -36,6 +38,9 @@ pub(crate) struct Layers {
     /// Deny patterns that hold for what was there at the start, but not for what appears in a writable directory later.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     late_matches_not_denied: Vec<String>,
+    /// Patterns that would allow something, which patterns cannot.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ignored_patterns: Vec<String>,
 }
 
 /// A confinement for one command, and what has to be kept while it runs.
@@ -52,8 +57,7 @@ impl Ready {
         let fail = |error: &dyn std::fmt::Display| Failure::internal(format!("exec failed: {error}"));
         let names: Result<Vec<CString>, _> =
             candidates.iter().map(|path| CString::new(path.as_os_str().as_bytes())).collect();
-        let names = names
-            .map_err(|_| Failure::internal("failed to spawn command: nul byte found in provided data"))?;
+        let names = names.map_err(|error| fail(&error))?;
         let names: Vec<&CStr> = names.iter().map(CString::as_c_str).collect();
         let confinement = confinement.executing(&names).map_err(|error| fail(&error))?;
         for (fd, number) in confinement.descriptors() {
@@ -72,12 +76,17 @@ impl Ready {
 }
 
 /// Which policy rules a request: its own, or the server's, which is to read everything and write nothing.
-pub(crate) fn asked(server: &Server, params: &Exec, directory: &Path) -> Result<Confined, Failure> {
+pub(crate) fn asked(
+    server: &Server,
+    params: &CommandExecParams,
+    directory: &Path,
+) -> Result<Confined, Failure> {
     let default = SandboxPolicy::ReadOnly { access: ReadOnlyAccess::FullAccess, network_access: false };
+    let mut ignored = Vec::new();
     let (policy, network_is_restricted, policy_directory) = match &params.permission_profile {
         // "policy cwd = the command's cwd"
         Some(profile) => {
-            let policy = from_profile(profile, directory)?;
+            let policy = from_profile(profile, directory, &mut ignored)?;
             let restricted = !policy.network;
             (policy, restricted, directory)
         }
@@ -90,7 +99,7 @@ pub(crate) fn asked(server: &Server, params: &Exec, directory: &Path) -> Result<
     };
     let tmpdir = server.variable("TMPDIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
     let context = Context { cwd: policy_directory.to_owned(), tmpdir };
-    Ok(Confined { policy, context, network_is_restricted })
+    Ok(Confined { policy, context, ignored, network_is_restricted })
 }
 
 /// A named policy, and whether the network is off, as far as the command is told.
@@ -135,41 +144,63 @@ fn paths(paths: &[AbsolutePath]) -> Vec<PathBuf> {
     paths.iter().map(|AbsolutePath(path)| path.clone()).collect()
 }
 
-fn from_profile(profile: &PermissionProfile, directory: &Path) -> Result<Policy, Failure> {
+fn from_profile(
+    profile: &PermissionProfile,
+    directory: &Path,
+    ignored: &mut Vec<String>,
+) -> Result<Policy, Failure> {
     let network = profile.network.as_ref().and_then(|network| network.enabled).unwrap_or(false);
     let file_system = profile.file_system.as_ref();
-    let entries: Vec<Entry> = file_system.into_iter().flat_map(entries).collect();
+    let mut entries: Vec<Entry> = file_system.into_iter().flat_map(entries).collect();
+    entries.retain(|entry| match (&entry.path, entry.access) {
+        (EntryPath::Glob(pattern), Access::Read | Access::Write) => {
+            ignored.push(pattern.clone());
+            false
+        }
+        _ => true,
+    });
     refuse_writes_outside(&entries, directory)?;
     let depth = file_system.and_then(|file_system| file_system.glob_scan_max_depth);
-    let files = Files::Restricted {
-        entries,
-        glob_scan_max_depth: depth.map(usize::from),
-        refuse_late_matches: false,
+    let opens_everything = |entry: &Entry| {
+        let is_root = match &entry.path {
+            EntryPath::Path(path) => path == Path::new("/"),
+            path => *path == EntryPath::Special(Special::Root),
+        };
+        is_root && entry.access == Access::Write
+    };
+    let narrowed = entries.iter().any(|entry| entry.access != Access::Write);
+    let files = match entries.iter().any(opens_everything) && !narrowed {
+        true => Files::Unrestricted,
+        false => Files::Restricted {
+            entries,
+            glob_scan_max_depth: depth.map(usize::from),
+            refuse_late_matches: false,
+        },
     };
     Ok(Policy { files, network })
 }
 
-fn entries(file_system: &FileSystem) -> impl Iterator<Item = Entry> {
+fn entries(file_system: &PermissionProfileFileSystemPermissions) -> impl Iterator<Item = Entry> {
     file_system.entries.iter().map(|entry| {
         let path = match &entry.path {
             FileSystemPath::Path { path: AbsolutePath(path) } => EntryPath::Path(path.clone()),
             FileSystemPath::GlobPattern { pattern } => EntryPath::Glob(pattern.clone()),
             FileSystemPath::Special { value } => EntryPath::Special(match value {
-                SpecialPath::Root => Special::Root,
-                SpecialPath::Minimal => Special::Minimal,
-                SpecialPath::CurrentWorkingDirectory => Special::CurrentWorkingDirectory,
-                SpecialPath::ProjectRoots { subpath } => {
+                FileSystemSpecialPath::Root => Special::Root,
+                FileSystemSpecialPath::Minimal => Special::Minimal,
+                FileSystemSpecialPath::CurrentWorkingDirectory => Special::CurrentWorkingDirectory,
+                FileSystemSpecialPath::ProjectRoots { subpath } => {
                     Special::ProjectRoots { subpath: subpath.as_ref().map(|path| path.display().to_string()) }
                 }
-                SpecialPath::Tmpdir => Special::Tmpdir,
-                SpecialPath::SlashTmp => Special::SlashTmp,
-                SpecialPath::Unknown { .. } => Special::Unknown,
+                FileSystemSpecialPath::Tmpdir => Special::Tmpdir,
+                FileSystemSpecialPath::SlashTmp => Special::SlashTmp,
+                FileSystemSpecialPath::Unknown { .. } => Special::Unknown,
             }),
         };
         let access = match entry.access {
-            AccessMode::Read => Access::Read,
-            AccessMode::Write => Access::Write,
-            AccessMode::None => Access::None,
+            FileSystemAccessMode::Read => Access::Read,
+            FileSystemAccessMode::Write => Access::Write,
+            FileSystemAccessMode::None => Access::None,
         };
         Entry { path, access }
     })
@@ -209,7 +240,7 @@ impl Confined {
             // What we keep there, we read again: no command shall write it, nor see what others wrote.
             entries.extend(server.private.iter().map(|dir| Entry::path(dir, Access::None)));
         }
-        let server = server.clone();
+        let (server, ignored) = (server.clone(), std::mem::take(&mut self.ignored));
         let build = move || {
             let plan = outpost_sandbox::plan(&self.policy, &self.context)?;
             Ok((Confinement::build(&plan, server.host())?, plan.late))
@@ -223,6 +254,7 @@ impl Confined {
             seccomp: confinement.layers.seccomp,
             processes_max: confinement.layers.processes_max,
             late_matches_not_denied: late.into_iter().map(|(pattern, _)| pattern).collect(),
+            ignored_patterns: ignored,
         };
         Ok(Ready { layers, confinement: Some(confinement) })
     }

@@ -3,10 +3,13 @@
 mod params;
 mod sandbox;
 
-pub(crate) use params::{Exec, Initialize, Resize, TerminalSize, Terminate, Write};
+pub(crate) use params::{
+    CommandExecParams, CommandExecResizeParams, CommandExecTerminalSize, CommandExecTerminateParams,
+    CommandExecWriteParams, InitializeParams,
+};
 pub(crate) use sandbox::{
-    AbsolutePath, AccessMode, FileSystem, FileSystemPath, NetworkAccess, PermissionProfile, ReadOnlyAccess,
-    SandboxPolicy, SpecialPath, normalized,
+    AbsolutePath, FileSystemAccessMode, FileSystemPath, FileSystemSpecialPath, NetworkAccess,
+    PermissionProfile, PermissionProfileFileSystemPermissions, ReadOnlyAccess, SandboxPolicy, normalized,
 };
 
 use serde::Serialize;

@@ -5,7 +5,7 @@ use crate::command::{Asked, Command, Output, size};
 use crate::connection::Connection;
 use crate::lookup;
 use crate::policy;
-use crate::wire::{Exec, Failure, Id, OVERLOADED};
+use crate::wire::{CommandExecParams, Failure, Id, OVERLOADED};
 use outpost_engine::{Size, Stdio};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,7 +19,7 @@ const SIZE: Size = Size { rows: 24, cols: 80 };
 /// A variable that tells commands why they reach nobody.
 const NETWORK_DISABLED: &str = "CODEX_SANDBOX_NETWORK_DISABLED";
 
-pub(super) fn exec(connection: &Arc<Connection>, id: &Id, params: Exec) -> Result<(), Failure> {
+pub(super) fn exec(connection: &Arc<Connection>, id: &Id, params: CommandExecParams) -> Result<(), Failure> {
     let asked = check(connection, &params)?;
     let named = params.process_id;
     if named.is_none() && (params.tty || params.stream_stdin || params.stream_stdout_stderr) {
@@ -53,7 +53,7 @@ pub(super) fn exec(connection: &Arc<Connection>, id: &Id, params: Exec) -> Resul
 }
 
 /// "Validation, in this order (first hit wins)".
-fn check(connection: &Connection, params: &Exec) -> Result<Asked, Failure> {
+fn check(connection: &Connection, params: &CommandExecParams) -> Result<Asked, Failure> {
     let server = &connection.server;
     let invalid = |text: &str| Err(Failure::invalid_params(text));
     if params.command.is_empty() {
@@ -102,7 +102,11 @@ fn check(connection: &Connection, params: &Exec) -> Result<Asked, Failure> {
 }
 
 /// "merged over the server environment; null unsets; names are not validated".
-fn environment(connection: &Connection, params: &Exec, no_network: bool) -> Vec<(OsString, OsString)> {
+fn environment(
+    connection: &Connection,
+    params: &CommandExecParams,
+    no_network: bool,
+) -> Vec<(OsString, OsString)> {
     let mut merged: BTreeMap<OsString, OsString> = connection.server.environment.iter().cloned().collect();
     for (name, value) in params.env.iter().flatten() {
         match value {

@@ -2,7 +2,7 @@
 
 use crate::connection::Connection;
 use crate::server::Server;
-use crate::wire::{Failure, Initialize};
+use crate::wire::{Failure, InitializeParams};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -18,13 +18,13 @@ pub(super) struct Initialized {
     platform_os: &'static str,
 }
 
-pub(super) fn initialize(connection: &Connection, params: &Initialize) -> Result<Initialized, Failure> {
+pub(super) fn initialize(connection: &Connection, params: &InitializeParams) -> Result<Initialized, Failure> {
     let mut state = connection.state();
     if state.initialized {
         return Err(Failure::invalid_request("Already initialized"));
     }
     let name = &params.client_info.name;
-    if !name.bytes().all(|byte| byte == b'\t' || (b' '..=b'~').contains(&byte)) {
+    if !name.bytes().all(|byte| byte == b'\t' || (byte >= b' ' && byte != 0x7f)) {
         let text = format!("Invalid clientInfo.name: '{name}'. Must be a valid HTTP header value.");
         return Err(Failure::invalid_request(text));
     }
@@ -42,13 +42,8 @@ pub(super) fn initialize(connection: &Connection, params: &Initialize) -> Result
 }
 
 fn user_agent(server: &Server, name: &str, version: &str) -> String {
-    let text = format!(
-        "{name}/{VERSION} ({}; {}) {} ({name}; {version})",
-        operating_system(),
-        std::env::consts::ARCH,
-        terminal(server)
-    );
-    text.chars().map(|character| if (' '..='~').contains(&character) { character } else { '_' }).collect()
+    let (system, architecture) = (operating_system(), std::env::consts::ARCH);
+    format!("{name}/{VERSION} ({system}; {architecture}) {} ({name}; {version})", terminal(server))
 }
 
 /// The name and version of the distribution, as in `Debian 12.0.0`.

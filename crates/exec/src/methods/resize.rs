@@ -3,12 +3,16 @@
 use super::{command, ended};
 use crate::command::{Command, size};
 use crate::connection::Connection;
-use crate::wire::{Empty, Failure, Id, Resize};
+use crate::wire::{CommandExecResizeParams, Empty, Failure, Id};
 use outpost_engine::Size;
 use outpost_wire::Closed;
 use std::sync::Arc;
 
-pub(super) async fn resize(connection: &Arc<Connection>, id: Id, params: &Resize) -> Result<(), Closed> {
+pub(super) async fn resize(
+    connection: &Arc<Connection>,
+    id: Id,
+    params: &CommandExecResizeParams,
+) -> Result<(), Closed> {
     let checked = size(params.size).and_then(|size| Ok((command(connection, &params.process_id)?, size)));
     let (command, size) = match checked {
         Ok(checked) => checked,

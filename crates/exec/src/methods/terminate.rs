@@ -2,11 +2,15 @@
 
 use super::{command, ended};
 use crate::connection::Connection;
-use crate::wire::{Empty, Id, Terminate};
+use crate::wire::{CommandExecTerminateParams, Empty, Id};
 use outpost_wire::Closed;
 
 /// "`{}` as soon as SIGKILL was sent, normally before the command's own response".
-pub(super) async fn terminate(connection: &Connection, id: &Id, params: &Terminate) -> Result<(), Closed> {
+pub(super) async fn terminate(
+    connection: &Connection,
+    id: &Id,
+    params: &CommandExecTerminateParams,
+) -> Result<(), Closed> {
     let command = match command(connection, &params.process_id) {
         Ok(command) if command.has_ended() || !command.begin_termination() => Err(ended(&params.process_id)),
         found => found,

@@ -3,17 +3,18 @@
 use super::{command, ended};
 use crate::command::Input;
 use crate::connection::Connection;
-use crate::wire::{Empty, Failure, OVERLOADED, Write};
-use base64::Engine as _;
+use crate::wire::{CommandExecWriteParams, Empty, Failure, OVERLOADED};
 use base64::engine::general_purpose::STANDARD;
+use base64::{DecodeError, Engine as _};
 
 /// "write's `{}` means queued, not delivered".
-pub(super) fn write(connection: &Connection, params: Write) -> Result<Empty, Failure> {
+pub(super) fn write(connection: &Connection, params: CommandExecWriteParams) -> Result<Empty, Failure> {
     if params.delta_base64.is_none() && !params.close_stdin {
         return Err(Failure::invalid_params("command/exec/write requires deltaBase64 or closeStdin"));
     }
     let decoded = STANDARD.decode(params.delta_base64.unwrap_or_default());
-    let bytes = decoded.map_err(|error| Failure::invalid_params(format!("invalid deltaBase64: {error}")))?;
+    let bytes = decoded
+        .map_err(|error| Failure::invalid_params(format!("invalid deltaBase64: {}", what_is_wrong(error))))?;
     let command = command(connection, &params.process_id)?;
     if command.has_ended() {
         return Err(ended(&params.process_id));
@@ -37,5 +38,17 @@ pub(super) fn write(connection: &Connection, params: Write) -> Result<Empty, Fai
             connection.give_stdin_room(len);
             Err(refused)
         }
+    }
+}
+
+/// In the original's words: those of the library have changed since.
+fn what_is_wrong(error: DecodeError) -> String {
+    match error {
+        DecodeError::InvalidByte(at, byte) => format!("Invalid symbol {byte}, offset {at}."),
+        DecodeError::InvalidLength(len) => format!("Invalid input length: {len}"),
+        DecodeError::InvalidLastSymbol { offset, symbol, .. } => {
+            format!("Invalid last symbol {symbol}, offset {offset}.")
+        }
+        DecodeError::InvalidPadding => "Invalid padding".into(),
     }
 }

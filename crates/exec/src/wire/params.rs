@@ -1,4 +1,5 @@
-//! The parameters of each method. What serde says of a wrong one is the original's text, since it says it by the same means.
+//! The parameters of each method. What serde says of a wrong one is the original's text, since it says it by the same means and of types
+//! with the same names.
 
 use super::{PermissionProfile, SandboxPolicy};
 use serde::Deserialize;
@@ -7,9 +8,9 @@ use std::path::PathBuf;
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Initialize {
+pub(crate) struct InitializeParams {
     pub(crate) client_info: ClientInfo,
-    pub(crate) capabilities: Option<Capabilities>,
+    pub(crate) capabilities: Option<InitializeCapabilities>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -23,7 +24,7 @@ pub(crate) struct ClientInfo {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Capabilities {
+pub(crate) struct InitializeCapabilities {
     /// Nothing of ours is behind it.
     #[serde(default, rename = "experimentalApi")]
     _experimental_api: bool,
@@ -32,7 +33,7 @@ pub(crate) struct Capabilities {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Exec {
+pub(crate) struct CommandExecParams {
     pub(crate) command: Vec<String>,
     pub(crate) process_id: Option<String>,
     #[serde(default)]
@@ -49,20 +50,20 @@ pub(crate) struct Exec {
     pub(crate) timeout_ms: Option<i64>,
     pub(crate) cwd: Option<PathBuf>,
     pub(crate) env: Option<HashMap<String, Option<String>>>,
-    pub(crate) size: Option<TerminalSize>,
+    pub(crate) size: Option<CommandExecTerminalSize>,
     pub(crate) sandbox_policy: Option<SandboxPolicy>,
     pub(crate) permission_profile: Option<PermissionProfile>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
-pub(crate) struct TerminalSize {
+pub(crate) struct CommandExecTerminalSize {
     pub(crate) rows: u16,
     pub(crate) cols: u16,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Write {
+pub(crate) struct CommandExecWriteParams {
     pub(crate) process_id: String,
     pub(crate) delta_base64: Option<String>,
     #[serde(default)]
@@ -71,13 +72,13 @@ pub(crate) struct Write {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Resize {
+pub(crate) struct CommandExecResizeParams {
     pub(crate) process_id: String,
-    pub(crate) size: TerminalSize,
+    pub(crate) size: CommandExecTerminalSize,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Terminate {
+pub(crate) struct CommandExecTerminateParams {
     pub(crate) process_id: String,
 }

@@ -90,31 +90,31 @@ pub(crate) enum NetworkAccess {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct PermissionProfile {
-    pub(crate) network: Option<Network>,
-    pub(crate) file_system: Option<FileSystem>,
+    pub(crate) network: Option<PermissionProfileNetworkPermissions>,
+    pub(crate) file_system: Option<PermissionProfileFileSystemPermissions>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Network {
+pub(crate) struct PermissionProfileNetworkPermissions {
     pub(crate) enabled: Option<bool>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct FileSystem {
-    pub(crate) entries: Vec<FileSystemEntry>,
+pub(crate) struct PermissionProfileFileSystemPermissions {
+    pub(crate) entries: Vec<FileSystemSandboxEntry>,
     pub(crate) glob_scan_max_depth: Option<NonZeroUsize>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct FileSystemEntry {
+pub(crate) struct FileSystemSandboxEntry {
     pub(crate) path: FileSystemPath,
-    pub(crate) access: AccessMode,
+    pub(crate) access: FileSystemAccessMode,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum AccessMode {
+pub(crate) enum FileSystemAccessMode {
     Read,
     Write,
     None,
@@ -125,12 +125,12 @@ pub(crate) enum AccessMode {
 pub(crate) enum FileSystemPath {
     Path { path: AbsolutePath },
     GlobPattern { pattern: String },
-    Special { value: SpecialPath },
+    Special { value: FileSystemSpecialPath },
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub(crate) enum SpecialPath {
+pub(crate) enum FileSystemSpecialPath {
     Root,
     Minimal,
     CurrentWorkingDirectory,

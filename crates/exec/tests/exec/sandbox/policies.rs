@@ -63,11 +63,13 @@ fn a_workspace_is_the_servers_directory_and_what_is_named() {
         // The request's own directory is no workspace.
         let limits = with(write(json!({})), json!({"cwd": other}));
         host.check_writes("elsewhere", &limits, &rows([true, true, true, true, false, false]));
-        // The $TMPDIR that counts is the one that the command has; one that is not absolute is none.
-        let limits = |tmpdir: serde_json::Value| with(write(json!({})), json!({"env": {"TMPDIR": tmpdir}}));
-        host.check_writes("its own", &limits(json!(root)), &rows([true, true, true, false, true, false]));
-        for none in [json!(null), json!(""), json!("relative")] {
-            host.check_writes("none", &limits(none), &rows([true, true, true, false, false, false]));
+        // The $TMPDIR that counts is the server's: with the original, a request opens any directory that way.
+        if crate::table::ours_only() {
+            return;
+        }
+        for own in [json!(root), json!(null), json!(""), json!("relative")] {
+            let limits = with(write(json!({})), json!({"env": {"TMPDIR": own}}));
+            host.check_writes("its own", &limits, &rows([true, true, true, true, false, false]));
         }
     });
 }
