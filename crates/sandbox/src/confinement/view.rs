@@ -35,6 +35,12 @@ pub(super) fn build(builder: &mut Builder, plan: &Plan, host: &Host) -> Result<(
         builder.restrict(tree, attr::NO_SUID | devices | read_only);
         taken.insert(mount.path.as_path(), tree);
     }
+    // In a user namespace /proc can only be mounted while the host's is seen.
+    let early = if plan.root == Root::Empty { Some(register(builder)?) } else { None };
+    if let Some(tree) = early {
+        processes(builder, plan, host);
+        builder.take(c"/proc", tree);
+    }
     match plan.root {
         Root::ReadOnly => builder.restrict_path(c"/", PLAIN | attr::READ_ONLY, true),
         Root::Writable => builder.restrict_path(c"/", PLAIN, true),
@@ -51,16 +57,24 @@ pub(super) fn build(builder: &mut Builder, plan: &Plan, host: &Host) -> Result<(
     for (index, mount) in plan.mounts.iter().enumerate() {
         place(builder, mount, index, taken.get(mount.path.as_path()).copied(), scratch)?;
     }
+    match early {
+        None => processes(builder, plan, host),
+        Some(tree) => {
+            builder.place(tree, c"/proc");
+            builder.restrict_path(c"/", PLAIN | attr::READ_ONLY, false);
+        }
+    }
+    Ok(())
+}
+
+/// A `/proc` of the command's own processes, all of it read-only: root could otherwise write to the kernel's settings.
+fn processes(builder: &mut Builder, plan: &Plan, host: &Host) {
     let kernels = PLAIN | attr::NO_EXEC;
     builder.new_mount(c"proc", c"/proc", kernels, c"");
     if host.pid_limit {
         builder.write(c"/proc/sys/kernel/pid_max", plan.processes_max.to_string().as_bytes());
     }
     builder.restrict_path(c"/proc", kernels | attr::READ_ONLY, false);
-    if plan.root == Root::Empty {
-        builder.restrict_path(c"/", PLAIN | attr::READ_ONLY, false);
-    }
-    Ok(())
 }
 
 /// What is read-only or denied later on, or not seen then.

@@ -154,13 +154,13 @@ impl Gathered {
     /// Takes access away from a path, which may be missing.
     fn restrict_path(&mut self, look: &dyn Look, path: &Path, access: Access, pinned: bool) -> Result<()> {
         let found = resolve(look, path)?;
-        if access == Access::Read && self.access(&found.path) != Some(Access::Write) {
-            return Ok(());
-        }
         if let Some((link, _)) =
             found.links.iter().find(|(link, _)| self.access_above(link) == Some(Access::Write))
         {
             return Err(Error::WritableLink { path: path.into(), link: link.clone() });
+        }
+        if access == Access::Read && self.access(&found.path) != Some(Access::Write) {
+            return Ok(());
         }
         let Resolved { path: real, kind, missing, unseen, .. } = found;
         if let Some(reason) = unseen {

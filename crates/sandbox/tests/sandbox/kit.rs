@@ -1,6 +1,6 @@
 //! Running real commands confined, and looking at what came of it.
 
-use outpost_sandbox::{Access, Confinement, Context, Entry, Host, Policy, Reads, Special, plan};
+use outpost_sandbox::{Access, Confinement, Context, Entry, Host, Plan, Policy, Reads, Special, plan};
 use outpost_sys::pidfd::{self, How};
 use outpost_sys::spawn::{self, Child, Failure, Program, Standing};
 use std::ffi::{CStr, CString};
@@ -118,16 +118,17 @@ pub(crate) fn start_on(
     context: &Context,
     line: &[&str],
 ) -> Result<Done, Failure> {
-    let plan = plan(policy, context).unwrap();
-    let confinement = Confinement::build(&plan, host).unwrap();
+    run_plan(host, &plan(policy, context).unwrap(), &context.cwd, line)
+}
+
+pub(crate) fn run_plan(host: &Host, plan: &Plan, cwd: &Path, line: &[&str]) -> Result<Done, Failure> {
+    let confinement = Confinement::build(plan, host).unwrap();
     let (read, write) = pipe();
-    let started = launch(&confinement, &context.cwd, line, Standing::Session, [&write, &write, &write])?;
+    let started = launch(&confinement, cwd, line, Standing::Session, [&write, &write, &write])?;
     drop(write);
-    let mut out = String::new();
     let mut bytes = Vec::new();
     File::from(read).read_to_end(&mut bytes).unwrap();
-    out.push_str(&String::from_utf8_lossy(&bytes));
-    Ok(Done { how: end(&started), out })
+    Ok(Done { how: end(&started), out: String::from_utf8_lossy(&bytes).into_owned() })
 }
 
 pub(crate) fn pipe() -> (OwnedFd, OwnedFd) {
@@ -139,6 +140,26 @@ pub(crate) fn end(started: &spawn::Started) -> How {
     use rustix::event::{PollFd, PollFlags, poll};
     poll(&mut [PollFd::new(&started.pidfd, PollFlags::IN)], None).unwrap();
     pidfd::reap(&started.pidfd).unwrap().unwrap().how
+}
+
+/// The same without a confinement, to compare.
+pub(crate) fn launch_plain(null: &OwnedFd) -> spawn::Started {
+    let descriptors = [(null.as_fd(), 0), (null.as_fd(), 1), (null.as_fd(), 2)];
+    let started = spawn::spawn(&Child {
+        program: Program::Path(c"/bin/true"),
+        arguments: &[c"true"],
+        environment: &[],
+        directory: None,
+        standing: Standing::Session,
+        descriptors: &descriptors,
+        limits: &[],
+        umask: None,
+        oom_score: None,
+        cgroup: None,
+        gate: None,
+        confinement: None,
+    });
+    started.unwrap()
 }
 
 pub(crate) fn launch(

@@ -3,4 +3,8 @@
 #![allow(clippy::indexing_slicing)]
 
 mod basics;
+mod files;
 mod kit;
+mod latency;
+mod user;
+mod walls;

@@ -39,7 +39,7 @@ fn failures_are_told_without_clone3() {
     spec.directory = Some(cstring("/missing"));
     for (spec, step) in [(&spec, Step::Directory), (&command("/missing", &[]), Step::Exec)] {
         forbid(Errno::NOSYS);
-        assert_eq!(spec.start_on(&null, &null).err(), Some(Failure { step, errno: Errno::NOENT }));
+        assert_eq!(spec.start_on(&null, &null).err(), Some(Failure::at(step, Errno::NOENT)));
         was_forbidden();
     }
 }

@@ -71,7 +71,7 @@ fn what_cannot_be_executed_says_why() {
     alone("spawn::what_cannot_be_executed_says_why", &[], || {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("program");
-        let exec = |errno| Failure { step: Step::Exec, errno };
+        let exec = |errno| Failure::at(Step::Exec, errno);
         let child = command(path.to_str().unwrap(), &[]);
         write_file(&path, "#!/bin/sh\n", 0o600);
         assert_eq!(child.failure(), exec(Errno::ACCESS));
