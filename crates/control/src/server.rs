@@ -1,4 +1,4 @@
-//! Accepts connections on the control socket, checks who is there, and hands requests to their methods.
+//! Serves connections on the control socket: hands requests to their methods.
 
 use crate::wire::{Failure, LINE_BYTES_MAX, RelayState, Request, WakeRelay};
 use crate::{methods, stream};
@@ -36,30 +36,11 @@ pub(crate) struct Context<P> {
 /// Serves the control socket for ever.
 pub async fn serve<P: Program>(listener: UnixListener, engine: Engine, program: P) {
     let context = Arc::new(Context { engine, program });
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                let context = context.clone();
-                tokio::spawn(async move {
-                    serve_connection(stream, context).await;
-                    drop(place);
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection on the control socket");
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-            }
-        }
-    }
+    let serve = |stream| serve_connection(stream, context.clone());
+    outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
 }
 
 async fn serve_connection<P: Program>(stream: UnixStream, context: Arc<Context<P>>) {
-    match outpost_sys::message::peer_uid(&stream) {
-        Ok(uid) if uid == outpost_sys::limits::effective_uid() || uid == 0 => {}
-        other => return tracing::warn!(?other, "a stranger on the control socket was turned away"),
-    }
     let Ok((reader, writer)) = outpost_wire::split(stream) else { return };
     let (outbox, writing) = Outbox::new(writer);
     let writing = tokio::spawn(writing);

@@ -4,7 +4,7 @@ use crate::process::Process;
 use crate::spec::Slot;
 use crate::{Error, Result};
 use outpost_sys::epoll::wait_readable;
-use outpost_sys::pidfd;
+use outpost_sys::{Errno, pidfd};
 use outpost_sys::procfs::{self, Stat};
 use outpost_sys::signal::Signal;
 use std::time::{Duration, Instant};
@@ -124,8 +124,10 @@ pub(crate) fn kill_tree_now(process: &Process) -> usize {
     let shared = &process.inner.shared;
     if let Some(cgroups) = &shared.cgroups {
         let group = cgroups.group(&process.slot().to_string());
-        if group.kill().is_ok() {
-            return 0;
+        match group.kill() {
+            // One that is gone was empty.
+            Ok(()) | Err(Errno::NOENT) => return 0,
+            Err(_) => {}
         }
     }
     sweep(process.slot(), process.leader(), Signal::KILL)

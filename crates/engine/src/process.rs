@@ -221,6 +221,11 @@ impl Process {
         }
     }
 
+    /// Kills the process and everything it started, also when it has ended itself. Says how many live on.
+    pub async fn kill_tree(&self) -> Result<usize> {
+        kill::kill_tree(self).await
+    }
+
     /// Ends the process as the ladder says and reports how that went.
     pub async fn kill_and_wait(&self, ladder: Ladder) -> Result<KillReport> {
         kill::climb(self, ladder).await

@@ -11,7 +11,7 @@ use crate::lookup;
 use crate::policy::Confined;
 use crate::wire::{CommandExecTerminalSize, Failure};
 use outpost_engine::{
-    AtCap, Drain, Engine, Error, Exit, How, Key, Process, Reach, Rest, Signal, Size, Spawn, Stdio, Step,
+    AtCap, Drain, Engine, Error, Exit, How, Key, Process, Rest, Signal, Size, Spawn, Stdio, Step,
 };
 use serde::Serialize;
 use std::ffi::OsString;
@@ -271,10 +271,11 @@ impl Command {
     }
 }
 
-/// "SIGKILL at once, no grace", to the whole tree.
+/// "SIGKILL at once, no grace", to the whole tree, also what an ended command has left.
 async fn end(process: &Process) {
-    match process.signal(Signal::KILL, Reach::Tree).await {
-        Ok(()) | Err(Error::NotRunning) => {}
+    match process.kill_tree().await {
+        Ok(0) => {}
+        Ok(left) => tracing::warn!(process = %process.slot(), left, "some that a command started live on"),
         Err(error) => tracing::warn!(process = %process.slot(), %error, "a command cannot be ended"),
     }
 }

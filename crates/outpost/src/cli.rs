@@ -1,6 +1,7 @@
 //! The command line.
 
 mod attach;
+mod doctor;
 mod list;
 mod manage;
 
@@ -24,7 +25,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run the daemon in the foreground
-    Serve,
+    Serve(serve::Options),
     /// The relay face: -serve, -bridge, -stop, -version, -install, with the flags of the daemon it replaces
     #[command(disable_help_flag = true)]
     Relay {
@@ -33,6 +34,8 @@ enum Command {
     },
     /// The exec face on standard input and output: sandboxed commands, as `codex app-server` runs them
     AppServer(app_server::AppServer),
+    /// Say what this host can enforce, and what is missing
+    Doctor,
     /// Started by the keeper
     #[command(hide = true)]
     Worker(worker::Given),
@@ -83,9 +86,10 @@ fn log_level() -> &'static str {
 
 fn dispatch(command: Command, paths: &Paths) -> Outcome {
     match command {
-        Command::Serve => Err(serve::serve(paths)),
+        Command::Serve(options) => Err(serve::serve(paths, &options)),
         Command::Relay { flags } => Ok(crate::relay::run(flags.into_iter())),
         Command::AppServer(options) => app_server::run(paths, &options),
+        Command::Doctor => Ok(doctor::run(paths)),
         Command::Worker(given) => Ok(worker::run(paths, &given)),
         Command::Run(run) => attach::run(paths, run),
         Command::Logs(logs) => attach::logs(paths, &logs),

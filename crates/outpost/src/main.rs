@@ -4,6 +4,7 @@
 
 mod app_server;
 mod cli;
+mod exec_face;
 mod paths;
 mod relay;
 mod relay_face;

@@ -73,6 +73,14 @@ impl Paths {
         self.runtime.join("control.sock")
     }
 
+    pub(crate) fn exec_socket(&self) -> PathBuf {
+        self.runtime.join("exec.sock")
+    }
+
+    pub(crate) fn exec_token(&self) -> PathBuf {
+        self.runtime.join("exec.token")
+    }
+
     pub(crate) fn lock(&self) -> PathBuf {
         self.runtime.join("outpost.lock")
     }

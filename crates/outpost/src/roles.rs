@@ -8,3 +8,6 @@ pub(crate) const CONTROL: u8 = 1;
 pub(crate) const RELAY_SETTINGS: u8 = 2;
 /// The relay's socket.
 pub(crate) const RELAY_SOCKET: u8 = 3;
+/// The exec face's socket, and its port.
+pub(crate) const EXEC_SOCKET: u8 = 4;
+pub(crate) const EXEC_WEBSOCKET: u8 = 5;

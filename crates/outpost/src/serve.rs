@@ -2,11 +2,13 @@
 
 use crate::paths::Paths;
 use crate::roles;
+use clap::Args;
 use outpost_keeper::state::{State, StoredEntry};
 use outpost_keeper::{OWN_SLOT, Standing};
 use outpost_sys::file::{self, Open};
 use outpost_sys::{limits, spawn};
 use std::ffi::CString;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -14,20 +16,29 @@ use std::path::Path;
 /// The daemon is the last to go when memory runs out: everything else can be started again by it.
 const OOM_SCORE: i32 = -900;
 
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// Offer the exec face as a websocket on this loopback address too, for those who have its token
+    #[arg(long, value_name = "IP:PORT")]
+    exec_websocket: Option<SocketAddr>,
+}
+
 /// Only returns when the daemon could not be started, with the reason.
-pub(crate) fn serve(paths: &Paths) -> String {
-    match prepare(paths) {
+pub(crate) fn serve(paths: &Paths, options: &Options) -> String {
+    match prepare(paths, options) {
         Ok((state, binary)) => become_keeper(&state, &binary),
         Err(reason) => reason,
     }
 }
 
-fn prepare(paths: &Paths) -> Result<(OwnedFd, OwnedFd), String> {
+fn prepare(paths: &Paths, options: &Options) -> Result<(OwnedFd, OwnedFd), String> {
     paths.create()?;
     let lock = take_lock(&paths.lock())?;
     let binary = file::open("/proc/self/exe", Open::Program)
         .map_err(|errno| format!("cannot open this program: {errno}"))?;
-    let arguments = worker_arguments(paths)?;
+    let mut arguments = worker_arguments(paths)?;
+    arguments
+        .extend(options.exec_websocket.and_then(|at| CString::new(format!("--exec-websocket={at}")).ok()));
     let own = StoredEntry {
         slot: OWN_SLOT,
         pid: 0,

@@ -1,5 +1,6 @@
 //! The worker: the daemon proper. Started by the keeper only, as often as it takes.
 
+use crate::exec_face::ExecFace;
 use crate::paths::Paths;
 use crate::relay::{Place, Settings};
 use crate::relay_face::{self, RelayFace};
@@ -12,6 +13,7 @@ use outpost_sys::spawn::DESCRIPTOR_LIMIT;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::io::Write;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixListener as StdListener;
@@ -38,6 +40,9 @@ pub(crate) struct Given {
     descriptors: Option<String>,
     #[arg(long, allow_hyphen_values = true)]
     oom_score: Option<i32>,
+    /// Where the exec face listens for websockets
+    #[arg(long)]
+    exec_websocket: Option<SocketAddr>,
 }
 
 impl Given {
@@ -82,14 +87,19 @@ fn work(paths: &Paths, given: &Given) -> Result<(), String> {
         }
     };
     let (engine, own) = Engine::start(config, link, lifecycle, limit).map_err(|error| error.to_string())?;
-    runtime.block_on(serve(paths, engine, own))
+    runtime.block_on(serve(paths, given, engine, own))
 }
 
 fn relay_settings(own: &HashMap<u8, OwnedFd>) -> Option<Settings> {
     Settings::from_memory(own.get(&roles::RELAY_SETTINGS)?)
 }
 
-async fn serve(paths: &Paths, engine: Engine, mut own: HashMap<u8, OwnedFd>) -> Result<(), String> {
+async fn serve(
+    paths: &Paths,
+    given: &Given,
+    engine: Engine,
+    mut own: HashMap<u8, OwnedFd>,
+) -> Result<(), String> {
     let mut notices = engine.notices();
     let settings = relay_settings(&own);
     if own.remove(&roles::LOCK).is_none() {
@@ -101,6 +111,7 @@ async fn serve(paths: &Paths, engine: Engine, mut own: HashMap<u8, OwnedFd>) -> 
         let lock = crate::serve::take_lock(&path)?;
         engine.hold(roles::LOCK, lock).await.map_err(|error| error.to_string())?;
     }
+    let mut announced = Vec::new();
     let listener = match own.remove(&roles::CONTROL) {
         Some(socket) => StdListener::from(socket),
         None => {
@@ -108,12 +119,15 @@ async fn serve(paths: &Paths, engine: Engine, mut own: HashMap<u8, OwnedFd>) -> 
             let listener = bind(&socket)?;
             let copy = listener.try_clone().map_err(|error| error.to_string())?;
             engine.hold(roles::CONTROL, copy.into()).await.map_err(|error| error.to_string())?;
-            if settings.is_none() {
-                announce(&socket);
-            }
+            announced.push(format!("control  {}  try: outpost run -- uname -a", socket.display()));
             listener
         }
     };
+    if settings.is_none() {
+        let exec = ExecFace { engine: &engine, paths, websocket: given.exec_websocket };
+        announced.extend(exec.begin(&mut own).await?);
+        announce(&announced);
+    }
     listener.set_nonblocking(true).map_err(|error| error.to_string())?;
     let listener = UnixListener::from_std(listener).map_err(|error| error.to_string())?;
     let mut relay = settings
@@ -151,7 +165,9 @@ async fn serve(paths: &Paths, engine: Engine, mut own: HashMap<u8, OwnedFd>) -> 
     if let Some(relay) = &mut relay {
         relay.withdraw();
     }
-    let _gone_already = std::fs::remove_file(paths.control_socket());
+    for socket in [paths.control_socket(), paths.exec_socket()] {
+        let _gone_already = std::fs::remove_file(socket);
+    }
     engine.end_processes(SHUTDOWN_PATIENCE).await.map_err(|error| error.to_string())?;
     if let Some(relay) = &relay {
         // While we have the lock: what is there later is another daemon's.
@@ -197,7 +213,7 @@ async fn wait(
 }
 
 /// We hold the lock, so a socket that is there is nobody's.
-fn bind(socket: &Path) -> Result<StdListener, String> {
+pub(crate) fn bind(socket: &Path) -> Result<StdListener, String> {
     let _not_there = std::fs::remove_file(socket);
     let (address, _open) = outpost_sys::message::address(socket).map_err(|errno| errno.to_string())?;
     let before = outpost_sys::limits::set_umask(0o177);
@@ -206,15 +222,13 @@ fn bind(socket: &Path) -> Result<StdListener, String> {
     bound.map_err(|error| format!("cannot listen on {}: {error}", socket.display()))
 }
 
-/// Where each face listens, on standard output, once.
-fn announce(socket: &Path) {
-    let mut out = std::io::stdout();
-    let _nobody_reads = writeln!(
-        out,
-        "outpost {} is running\n  control  {}  try: outpost run -- uname -a",
-        env!("CARGO_PKG_VERSION"),
-        socket.display()
-    );
+/// Where each face listens, on standard output, when it begins to.
+fn announce(lines: &[String]) {
+    if lines.is_empty() {
+        return;
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    let _nobody_reads = writeln!(std::io::stdout(), "outpost {version} is running\n  {}", lines.join("\n  "));
 }
 
 struct Program {

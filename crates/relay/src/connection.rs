@@ -88,10 +88,6 @@ enum Verdict {
 }
 
 pub(crate) async fn serve(stream: UnixStream, relay: Arc<Relay>) {
-    match outpost_sys::message::peer_uid(&stream) {
-        Ok(uid) if uid == outpost_sys::limits::effective_uid() || uid == 0 => {}
-        other => return tracing::warn!(?other, "[Server] a connection of another user was turned away"),
-    }
     relay.metrics.connected();
     tracing::debug!("[Server] New connection from: @");
     let Ok((reader, writer)) = outpost_wire::split(stream) else { return };

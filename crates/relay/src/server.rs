@@ -6,7 +6,6 @@ use crate::metrics::Metrics;
 use outpost_engine::Engine;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 use subtle::ConstantTimeEq;
 use tokio::net::UnixListener;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -17,10 +16,6 @@ const CONNECTIONS_MAX: usize = 4096;
 const FILE_REQUESTS_MAX: usize = 32;
 /// Requests that run git at once.
 const GIT_REQUESTS_MAX: usize = 8;
-
-/// How long to wait after a connection could not be accepted, at first and at most.
-const ACCEPT_PAUSE_MIN: Duration = Duration::from_millis(5);
-const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// What a relay is started with.
 pub struct Config {
@@ -100,30 +95,7 @@ impl Relay {
 /// Accepts connections until the relay closes.
 pub async fn serve(listener: UnixListener, relay: Arc<Relay>) {
     tokio::select! {
-        () = accept_all(listener, &relay) => {}
+        () = outpost_wire::accept_all(listener, CONNECTIONS_MAX, |stream| connection::serve(stream, relay.clone())) => {}
         () = relay.closing() => {}
-    }
-}
-
-async fn accept_all(listener: UnixListener, relay: &Arc<Relay>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let mut pause = ACCEPT_PAUSE_MIN;
-    loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                pause = ACCEPT_PAUSE_MIN;
-                let relay = relay.clone();
-                tokio::spawn(async move {
-                    connection::serve(stream, relay).await;
-                    drop(place);
-                });
-            }
-            Err(error) => {
-                tracing::warn!("[Server] accept error (retrying in {pause:?}): {error}");
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(ACCEPT_PAUSE_MAX);
-            }
-        }
     }
 }

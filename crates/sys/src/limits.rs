@@ -52,3 +52,14 @@ pub fn set_umask(mask: u32) -> u32 {
 pub fn effective_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
+
+/// Bytes that nobody can guess.
+pub fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let mut filled = 0;
+    while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        filled +=
+            crate::retry(|| rustix::rand::getrandom(&mut *rest, rustix::rand::GetRandomFlags::empty()))?;
+    }
+    Ok(bytes)
+}

@@ -96,6 +96,13 @@ pub fn peer_is_gone(socket: impl AsFd) -> bool {
     looked.is_ok() && entries.iter().any(|entry| entry.revents().intersects(PollFlags::HUP | PollFlags::ERR))
 }
 
+/// The first byte that waits on a stream socket, which stays there; none at the end. `EAGAIN` when nothing has come yet.
+pub fn peek(socket: impl AsFd) -> Result<Option<u8>> {
+    let mut byte = [0; 1];
+    let (_, len) = retry(|| rustix::net::recv(&socket, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT))?;
+    Ok((len > 0).then_some(byte[0]))
+}
+
 /// Ends both directions of a socket; what is none is left alone.
 pub fn shut_down(socket: impl AsFd) {
     let _closed_already = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);

@@ -2,11 +2,13 @@
 
 #![forbid(unsafe_code)]
 
+mod accept;
 pub mod base64;
 mod lines;
 mod outbox;
 mod socket;
 
+pub use accept::{Listener, accept_all};
 pub use lines::{Line, Lines};
 pub use outbox::{Closed, Outbox};
 pub use socket::{ReadHalf, WriteHalf, split, standard};

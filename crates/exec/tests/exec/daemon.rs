@@ -1,0 +1,205 @@
+//! The face inside the daemon: on its socket as lines and as a websocket, on a port for those who have the token.
+
+use outpost_testkit::Daemon;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::http::StatusCode;
+use tokio_tungstenite::tungstenite::{self, Message, WebSocket};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const HELLO: &str = r#"{"id":0,"method":"initialize","params":{"clientInfo":{"name":"t","version":"1"}}}"#;
+
+/// What speaks messages, however they are framed.
+trait Talk {
+    fn say(&mut self, message: &str);
+    fn hear(&mut self) -> Value;
+
+    fn greet(&mut self) {
+        self.say(HELLO);
+        assert!(self.hear()["result"]["userAgent"].is_string());
+    }
+
+    fn exec(&mut self, id: u64, params: &Value) {
+        self.say(&json!({"id": id, "method": "command/exec", "params": params}).to_string());
+    }
+}
+
+struct Lines {
+    socket: UnixStream,
+    reader: BufReader<UnixStream>,
+}
+
+impl Lines {
+    fn connect(daemon: &Daemon) -> Lines {
+        let socket = UnixStream::connect(daemon.dir().join("run/exec.sock")).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let reader = BufReader::new(socket.try_clone().unwrap());
+        Lines { socket, reader }
+    }
+}
+
+impl Talk for Lines {
+    fn say(&mut self, message: &str) {
+        writeln!(self.socket, "{message}").unwrap();
+    }
+
+    fn hear(&mut self) -> Value {
+        let mut line = String::new();
+        self.reader.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))
+    }
+}
+
+impl<S: Read + Write> Talk for WebSocket<S> {
+    fn say(&mut self, message: &str) {
+        self.send(Message::text(message)).unwrap();
+    }
+
+    fn hear(&mut self) -> Value {
+        loop {
+            if let Message::Text(text) = self.read().unwrap() {
+                return serde_json::from_str(text.as_str()).unwrap();
+            }
+        }
+    }
+}
+
+fn port_of(daemon: &Daemon) -> u16 {
+    let said = daemon.announced();
+    let (_, rest) = said.split_once("ws://127.0.0.1:").unwrap_or_else(|| panic!("{said}"));
+    rest.split(' ').next().unwrap().parse().unwrap()
+}
+
+fn open(port: u16, headers: &[(&'static str, String)]) -> Result<WebSocket<TcpStream>, StatusCode> {
+    let mut request = format!("ws://127.0.0.1:{port}/").into_client_request().unwrap();
+    for (name, value) in headers {
+        request.headers_mut().insert(*name, value.parse().unwrap());
+    }
+    let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    match tungstenite::client(request, stream) {
+        Ok((socket, _)) => Ok(socket),
+        Err(tungstenite::HandshakeError::Failure(tungstenite::Error::Http(response))) => Err(response.status()),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Commands that print, and their answers, whatever carries them.
+fn converse(talk: &mut impl Talk) {
+    talk.greet();
+    talk.exec(1, &json!({"command": ["/bin/sh", "-c", "echo out; echo err >&2; exit 3"]}));
+    let answer = talk.hear();
+    let result = &answer["result"];
+    assert_eq!((&answer["id"], &result["exitCode"]), (&json!(1), &json!(3)), "{answer}");
+    assert_eq!((&result["stdout"], &result["stderr"]), (&json!("out\n"), &json!("err\n")));
+    talk.exec(2, &json!({"command": ["/bin/echo", "x"], "processId": "p", "streamStdoutStderr": true}));
+    assert_eq!(talk.hear()["params"]["deltaBase64"], "eAo=");
+    assert_eq!(talk.hear()["id"], 2);
+}
+
+fn is_alive(pid: i32) -> bool {
+    Path::new(&format!("/proc/{pid}/exe")).read_link().is_ok()
+}
+
+fn until(what: &str, mut reached: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !reached() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// A command that says its number and stays, in a session of its own.
+fn stay(talk: &mut impl Talk) -> i32 {
+    let script = "setsid sh -c 'echo $$; exec sleep 1000' & wait";
+    let params = json!({"command": ["/bin/sh", "-c", script], "processId": "p", "streamStdoutStderr": true,
+        "disableTimeout": true, "sandboxPolicy": {"type": "dangerFullAccess"}});
+    talk.exec(7, &params);
+    let delta = talk.hear();
+    let text = base64::Engine::decode(
+        &base64::engine::general_purpose::STANDARD,
+        delta["params"]["deltaBase64"].as_str().unwrap(),
+    );
+    String::from_utf8(text.unwrap()).unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn the_socket_speaks_lines_and_websocket() {
+    let daemon = Daemon::start();
+    converse(&mut Lines::connect(&daemon));
+    let stream = UnixStream::connect(daemon.dir().join("run/exec.sock")).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (mut socket, _) = tungstenite::client("ws://localhost/", stream).unwrap();
+    converse(&mut socket);
+    // A message may be spread over several lines, which to JSON are blanks.
+    socket.say("{\n\"id\": 9,\n\"method\": \"command/exec\", \"params\": {\"command\": [\"/bin/echo\", \"a\\nb\"]}\n}");
+    assert_eq!(socket.hear()["result"]["stdout"], "a\nb\n");
+}
+
+#[test]
+fn a_port_opens_to_the_token_and_never_to_a_web_page() {
+    let daemon = Daemon::start_with(&["--exec-websocket", "127.0.0.1:0"]);
+    let port = port_of(&daemon);
+    let token = std::fs::read_to_string(daemon.dir().join("run/exec.token")).unwrap();
+    let bearer = |token: &str| ("authorization", format!("Bearer {token}"));
+    assert_eq!(open(port, &[]).unwrap_err(), StatusCode::UNAUTHORIZED);
+    assert_eq!(open(port, &[bearer("wrong")]).unwrap_err(), StatusCode::UNAUTHORIZED);
+    assert_eq!(open(port, &[bearer("")]).unwrap_err(), StatusCode::UNAUTHORIZED);
+    let page = ("origin", "http://localhost".to_owned());
+    assert_eq!(open(port, &[bearer(&token), page]).unwrap_err(), StatusCode::FORBIDDEN);
+    converse(&mut open(port, &[bearer(&token)]).unwrap());
+    for (path, status) in [("/readyz", "200 OK"), ("/healthz", "200 OK"), ("/", "401 Unauthorized")] {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{path}: {answer}");
+    }
+}
+
+#[test]
+fn a_port_that_others_could_reach_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let serve = Command::new(outpost_testkit::binary())
+        .args(["--state-dir", "s", "--runtime-dir", "r", "serve", "--exec-websocket", "0.0.0.0:0"])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&serve.stderr);
+    assert!(!serve.status.success() && said.contains("not a loopback address"), "{said}");
+}
+
+#[test]
+fn who_hangs_up_takes_its_commands_along_and_nobody_elses() {
+    let daemon = Daemon::start();
+    let (mut one, mut other) = (Lines::connect(&daemon), Lines::connect(&daemon));
+    one.greet();
+    other.greet();
+    let (ones, others) = (stay(&mut one), stay(&mut other));
+    other.say(r#"{"id":8,"method":"command/exec/terminate","params":{"processId":"q"}}"#);
+    assert_eq!(other.hear()["error"]["message"], "no active command/exec for process id \"q\"");
+    drop(one);
+    until("it has ended", || !is_alive(ones));
+    assert!(is_alive(others));
+    other.say(r#"{"id":9,"method":"command/exec/terminate","params":{"processId":"p"}}"#);
+    until("it has ended, too", || !is_alive(others));
+}
+
+#[test]
+fn a_killed_worker_leaves_no_command_behind_and_the_next_one_serves() {
+    let daemon = Daemon::start();
+    let mut client = Lines::connect(&daemon);
+    client.greet();
+    let pid = stay(&mut client);
+    daemon.kill_worker();
+    until("it has ended", || !is_alive(pid));
+    converse(&mut Lines::connect(&daemon));
+    assert!(daemon.list().is_empty(), "{:?}", daemon.list());
+}

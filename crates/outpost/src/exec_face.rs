@@ -1,0 +1,142 @@
+//! The exec face in the worker: a socket that speaks lines or websocket, and a port on loopback if one is asked for.
+
+use crate::paths::Paths;
+use crate::roles;
+use outpost_engine::{Engine, Process};
+use outpost_exec::{Door, Server, Settings};
+use outpost_sys::file::{self, Open};
+use std::collections::HashMap;
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener as StdTcpListener};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener as StdListener;
+use std::sync::Arc;
+use tokio::io::Interest;
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::sync::watch;
+
+/// Connections served at once; more wait in the backlog.
+const CONNECTIONS_MAX: usize = 1024;
+
+/// Bytes of a token that is made here.
+const TOKEN_BYTES: usize = 32;
+
+pub(crate) struct ExecFace<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) paths: &'a Paths,
+    /// Where to listen for websockets.
+    pub(crate) websocket: Option<SocketAddr>,
+}
+
+impl ExecFace<'_> {
+    /// Begins with the sockets that the keeper holds, or makes them. Returns what is to be announced of those.
+    pub(crate) async fn begin(&self, own: &mut HashMap<u8, OwnedFd>) -> Result<Vec<String>, String> {
+        let mut announced = Vec::new();
+        let text = |error: std::io::Error| error.to_string();
+        let (begun, engine) = watch::channel(Some(self.engine.clone()));
+        let private = vec![self.paths.state.clone(), self.paths.runtime.clone()];
+        let settings = Settings::own(self.paths.state.clone(), private).map_err(text)?;
+        let server = Server::new(engine, settings);
+        let listener = match own.remove(&roles::EXEC_SOCKET) {
+            Some(socket) => StdListener::from(socket),
+            None => {
+                let path = self.paths.exec_socket();
+                let listener = crate::worker::bind(&path)?;
+                self.hold(roles::EXEC_SOCKET, listener.try_clone().map_err(text)?.into()).await?;
+                announced.push(format!("exec     {}  try: outpost doctor", path.display()));
+                listener
+            }
+        };
+        listener.set_nonblocking(true).map_err(text)?;
+        let listener = UnixListener::from_std(listener).map_err(text)?;
+        tokio::spawn(end_abandoned(self.engine.clone()));
+        let on_socket = server.clone();
+        tokio::spawn(async move {
+            let serve = |stream| serve_local(on_socket.clone(), stream);
+            outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
+            // The engine is there as long as somebody is served.
+            drop(begun);
+        });
+        if let Some(address) = self.websocket {
+            announced.extend(self.begin_websocket(server, address, own).await?);
+        }
+        Ok(announced)
+    }
+
+    async fn begin_websocket(
+        &self,
+        server: Arc<Server>,
+        address: SocketAddr,
+        own: &mut HashMap<u8, OwnedFd>,
+    ) -> Result<Option<String>, String> {
+        let fail = |error: std::io::Error| format!("cannot listen on {address}: {error}");
+        if !address.ip().is_loopback() {
+            return Err(format!(
+                "cannot listen on {address}: not a loopback address; reach it from elsewhere over ssh"
+            ));
+        }
+        let token = self.token()?;
+        let (listener, is_new) = match own.remove(&roles::EXEC_WEBSOCKET) {
+            Some(socket) => (StdTcpListener::from(socket), false),
+            None => {
+                let listener = StdTcpListener::bind(address).map_err(fail)?;
+                self.hold(roles::EXEC_WEBSOCKET, listener.try_clone().map_err(fail)?.into()).await?;
+                (listener, true)
+            }
+        };
+        let bound = listener.local_addr().map_err(fail)?;
+        listener.set_nonblocking(true).map_err(fail)?;
+        let listener = TcpListener::from_std(listener).map_err(fail)?;
+        let door = Door::Bearer(token.into());
+        tokio::spawn(async move {
+            let serve = |stream| outpost_exec::serve_http(server.clone(), stream, door.clone());
+            outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
+        });
+        let token = self.paths.exec_token();
+        Ok(is_new.then(|| format!("exec     ws://{bound}  with the bearer token in {}", token.display())))
+    }
+
+    async fn hold(&self, role: u8, fd: OwnedFd) -> Result<(), String> {
+        self.engine.hold(role, fd).await.map_err(|error| error.to_string())
+    }
+
+    /// The token of this host, made once.
+    fn token(&self) -> Result<Vec<u8>, String> {
+        let path = self.paths.exec_token();
+        let fail = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+        if let Ok(token) = std::fs::read(&path) {
+            let token = token.trim_ascii().to_vec();
+            if token.len() >= TOKEN_BYTES {
+                return Ok(token);
+            }
+        }
+        let random = outpost_sys::limits::random::<TOKEN_BYTES>().map_err(|errno| fail(&errno))?;
+        let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        let made = file::open(&path, Open::Replace).map_err(|errno| fail(&errno))?;
+        std::fs::File::from(made).write_all(token.as_bytes()).map_err(|error| fail(&error))?;
+        Ok(token.into_bytes())
+    }
+}
+
+/// "a websocket spoken over the unix socket": newer clients begin with HTTP, others with their first line.
+async fn serve_local(server: Arc<Server>, stream: UnixStream) {
+    let first = stream.async_io(Interest::READABLE, || Ok(outpost_sys::message::peek(&stream)?)).await;
+    match first {
+        Ok(Some(b'G')) => outpost_exec::serve_http(server, stream, Door::Open).await,
+        Ok(_) => match outpost_wire::split(stream) {
+            Ok(connection) => outpost_exec::serve(server, connection).await,
+            Err(error) => tracing::warn!(%error, "a connection of the exec face cannot be served"),
+        },
+        Err(error) => tracing::debug!(%error, "a connection of the exec face ended at once"),
+    }
+}
+
+/// Commands live as long as their connections, and those ended with the worker that served them.
+async fn end_abandoned(engine: Engine) {
+    let is_abandoned = |process: &Process| process.key().face == "exec";
+    for process in engine.list().await.into_iter().filter(is_abandoned) {
+        let _stopping = process.kill_tree().await;
+        let _gone = process.finished().await;
+        let _stopping = process.forget().await;
+    }
+}

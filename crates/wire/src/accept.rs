@@ -1,0 +1,83 @@
+//! Accepting connections: each served by a task of its own, so many at a time.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+
+/// How long to wait after a connection could not be accepted, at first and at most.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Where connections come from.
+pub trait Listener: Send {
+    type Stream: Send + 'static;
+
+    fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+
+    /// Whether who is there may come in.
+    fn admits(stream: &Self::Stream) -> bool;
+}
+
+impl Listener for UnixListener {
+    type Stream = UnixStream;
+
+    async fn accept(&self) -> io::Result<UnixStream> {
+        UnixListener::accept(self).await.map(|(stream, _)| stream)
+    }
+
+    /// This user and root.
+    fn admits(stream: &UnixStream) -> bool {
+        let uid = outpost_sys::message::peer_uid(stream);
+        uid.is_ok_and(|uid| uid == outpost_sys::limits::effective_uid() || uid == 0)
+    }
+}
+
+impl Listener for TcpListener {
+    type Stream = TcpStream;
+
+    async fn accept(&self) -> io::Result<TcpStream> {
+        let (stream, _) = TcpListener::accept(self).await?;
+        // Small answers shall not wait for larger ones.
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    /// Nothing tells who it is: that is for what is spoken over it.
+    fn admits(_: &TcpStream) -> bool {
+        true
+    }
+}
+
+/// Accepts for ever, at most `max` at a time; more wait in the backlog.
+pub async fn accept_all<L, F, S>(listener: L, max: usize, serve: S)
+where
+    L: Listener,
+    F: Future<Output = ()> + Send + 'static,
+    S: Fn(L::Stream) -> F,
+{
+    let places = Arc::new(Semaphore::new(max));
+    let mut pause = PAUSE_MIN;
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok(stream) if !L::admits(&stream) => {
+                tracing::warn!("[Server] a connection of another user was turned away");
+            }
+            Ok(stream) => {
+                pause = PAUSE_MIN;
+                let served = serve(stream);
+                tokio::spawn(async move {
+                    served.await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!("[Server] accept error (retrying in {pause:?}): {error}");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        }
+    }
+}
