@@ -4,9 +4,9 @@ use crate::process::Process;
 use crate::spec::Slot;
 use crate::{Error, Result};
 use outpost_sys::epoll::wait_readable;
-use outpost_sys::{Errno, pidfd};
 use outpost_sys::procfs::{self, Stat};
 use outpost_sys::signal::Signal;
+use outpost_sys::{Errno, pidfd};
 use std::time::{Duration, Instant};
 
 /// Whom a signal is for.

@@ -36,7 +36,6 @@ pub struct Layers {
 pub struct Confinement {
     pub program: Program,
     pub layers: Layers,
-    /// The one that the command joins.
     network: Option<Arc<Network>>,
     leases: Leases,
 }
@@ -50,19 +49,19 @@ impl Confinement {
         let mut layers = Layers { seccomp: true, ..Layers::default() };
         if host.namespaces == Namespaces::None {
             let program = without_namespaces(plan, host, &mut layers)?;
-            return Ok(Confinement { program, network: None, layers, leases: Leases::default() });
+            return Ok(Confinement { program, layers, network: None, leases: Leases::default() });
         }
         let leases = Leases::acquire(&host.state, plan.held().map(|mount| mount.path.as_path()))?;
-        let network = host.network.as_ref().filter(|_| !plan.network).cloned();
+        let network = host.network.clone().filter(|_| !plan.network);
         let program = with_namespaces(plan, host, network.as_deref(), &mut layers)?;
-        Ok(Confinement { program, network, layers, leases })
+        Ok(Confinement { program, layers, network, leases })
     }
 
     /// To be handed over with the spawn, each under its number.
     pub fn descriptors(&self) -> Vec<(BorrowedFd<'_>, RawFd)> {
         let Some(network) = &self.network else { return Vec::new() };
-        let user = network.user.iter().map(|user| (user.as_fd(), DESCRIPTOR_FIRST));
-        user.chain([(network.network.as_fd(), DESCRIPTOR_FIRST + 1)]).collect()
+        let user = network.user.as_ref().map(|user| (user.as_fd(), DESCRIPTOR_FIRST));
+        user.into_iter().chain([(network.network.as_fd(), DESCRIPTOR_FIRST + 1)]).collect()
     }
 
     /// The same with the paths to execute, in order, as execvp(3) tries them: looked up inside.

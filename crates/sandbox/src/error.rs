@@ -62,10 +62,6 @@ pub enum Error {
         needs: String,
         missing: String,
     },
-    /// The network namespace that commands share cannot be made.
-    Network {
-        reason: String,
-    },
 }
 
 impl std::fmt::Display for Error {
@@ -112,7 +108,6 @@ impl std::fmt::Display for Error {
             ),
             TooMany { what, limit } => write!(f, "cannot confine with more than {limit} {what}"),
             Host { needs, missing } => write!(f, "this host cannot {needs}: {missing}"),
-            Network { reason } => write!(f, "cannot make an empty network namespace: {reason}"),
         }
     }
 }

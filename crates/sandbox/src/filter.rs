@@ -78,17 +78,41 @@ pub(crate) fn build(network: bool) -> Vec<u8> {
     assemble(&rules)
 }
 
+/// Each verdict once, at the end; before it a search for the stretch of numbers that a call lies in.
 fn assemble(rules: &[(u32, Verdict)]) -> Vec<u8> {
     let mut program = vec![
         (LOAD, 0, 0, ARCHITECTURE_AT),
         (IF_EQUAL, 1, 0, ARCHITECTURE),
         (RETURN, 0, 0, ENOSYS),
         (LOAD, 0, 0, NUMBER_AT),
-        // The numbers of x32 are among these.
-        (IF_AT_LEAST, 0, 1, UNKNOWN_FIRST),
-        (RETURN, 0, 0, ENOSYS),
     ];
-    program.extend(halve(rules));
+    let mut bodies: Vec<Vec<Instruction>> = Vec::new();
+    let mut body = |verdict: Option<&Verdict>| {
+        let wanted = match verdict {
+            None => vec![(RETURN, 0, 0, ALLOW)],
+            Some(Verdict::Refuse) => vec![(RETURN, 0, 0, EPERM)],
+            Some(Verdict::Absent) => vec![(RETURN, 0, 0, ENOSYS)],
+            Some(Verdict::Look(body)) => body.clone(),
+        };
+        let known = bodies.iter().position(|body| *body == wanted);
+        known.unwrap_or_else(|| {
+            bodies.push(wanted);
+            bodies.len() - 1
+        })
+    };
+    let mut stretches: Vec<(u32, usize)> = vec![(0, body(None))];
+    let last = (UNKNOWN_FIRST, Verdict::Absent);
+    for (call, verdict) in rules.iter().chain([&last]) {
+        stretches.extend([(*call, body(Some(verdict))), (*call + 1, body(None))]);
+    }
+    // The numbers of x32 come last, and nothing above is there.
+    stretches.pop();
+    // Of two that begin at one number the later one says what is there.
+    stretches.reverse();
+    stretches.sort_by_key(|(first, _)| *first);
+    stretches.dedup_by_key(|(first, _)| *first);
+    stretches.dedup_by_key(|(_, body)| *body);
+    search(&mut program, &stretches, &bodies);
     program
         .into_iter()
         .flat_map(|(code, yes, no, number)| {
@@ -99,27 +123,46 @@ fn assemble(rules: &[(u32, Verdict)]) -> Vec<u8> {
         .collect()
 }
 
-/// Finds a call among the rules; every way through ends with a verdict.
-fn halve(rules: &[(u32, Verdict)]) -> Vec<Instruction> {
-    let (left, right) = rules.split_at(rules.len() / 2);
-    if let (3.., Some((pivot, _))) = (rules.len(), right.first()) {
-        let (left, right) = (halve(left), halve(right));
-        let over = u32::try_from(left.len()).unwrap_or(u32::MAX);
-        let head = [(IF_AT_LEAST, 0, 1, *pivot), (JUMP, 0, 0, over)];
-        return head.into_iter().chain(left).chain(right).collect();
+/// The search, with jumps to the bodies behind it.
+fn search(program: &mut Vec<Instruction>, stretches: &[(u32, usize)], bodies: &[Vec<Instruction>]) {
+    let steps = halve(stretches);
+    for (index, step) in steps.iter().enumerate() {
+        program.push(match step {
+            Step::If(instruction) => *instruction,
+            Step::To(body) => {
+                let before: usize = bodies.iter().take(*body).map(Vec::len).sum();
+                let over = steps.len() - index - 1 + before;
+                (JUMP, 0, 0, u32::try_from(over).unwrap_or(u32::MAX))
+            }
+        });
     }
-    let mut program = Vec::new();
-    for (call, verdict) in rules {
-        let body = match verdict {
-            Verdict::Refuse => vec![(RETURN, 0, 0, EPERM)],
-            Verdict::Absent => vec![(RETURN, 0, 0, ENOSYS)],
-            Verdict::Look(body) => body.clone(),
-        };
-        program.push((IF_EQUAL, 0, u8::try_from(body.len()).unwrap_or(u8::MAX), *call));
-        program.extend(body);
+    program.extend(bodies.iter().flatten());
+}
+
+/// One step of the search.
+enum Step {
+    If(Instruction),
+    /// A body has been found, by its number.
+    To(usize),
+}
+
+fn halve(stretches: &[(u32, usize)]) -> Vec<Step> {
+    let (left, right) = stretches.split_at(stretches.len() / 2);
+    let (Some((_, body)), Some((pivot, other))) = (left.first(), right.first()) else {
+        return stretches.first().map(|(_, body)| Step::To(*body)).into_iter().collect();
+    };
+    if left.len() == 1 && right.len() == 1 {
+        return vec![Step::If((IF_AT_LEAST, 1, 0, *pivot)), Step::To(*body), Step::To(*other)];
     }
-    program.push((RETURN, 0, 0, ALLOW));
-    program
+    let (pivot, left, right) = (*pivot, halve(left), halve(right));
+    let head = match u8::try_from(left.len()) {
+        Ok(over) => vec![Step::If((IF_AT_LEAST, over, 0, pivot))],
+        Err(_) => {
+            let over = u32::try_from(left.len()).unwrap_or(u32::MAX);
+            vec![Step::If((IF_AT_LEAST, 0, 1, pivot)), Step::If((JUMP, 0, 0, over))]
+        }
+    };
+    head.into_iter().chain(left).chain(right).collect()
 }
 
 fn unless_bits(argument: u32, bits: u32) -> Vec<Instruction> {
@@ -262,3 +305,6 @@ const MODES_2: &[c_long] = &[libc::SYS_fchmodat, libc::SYS_mknodat, 452];
 const OPEN_1: &[c_long] = &[libc::SYS_open];
 #[cfg(not(target_arch = "x86_64"))]
 const OPEN_1: &[c_long] = &[];
+
+#[cfg(test)]
+mod tests;

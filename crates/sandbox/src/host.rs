@@ -32,8 +32,8 @@ pub struct Host {
     pub seccomp: bool,
     /// Whether a pid namespace has a limit of its own (Linux 6.14).
     pub pid_limit: bool,
-    /// An empty network that commands join. Making one for each would cost more than all the rest, and more unevenly;
-    /// since no command can make a socket in it that reaches another, it can be shared.
+    /// An empty network that commands join. One for each made a median start last 3.5 ms instead of 2.3 (a rough loop on
+    /// two loaded cores); since no command can make a socket in it that reaches another, it can be shared.
     pub(crate) network: Option<Arc<Network>>,
     pub(crate) state: PathBuf,
     filters: [Vec<u8>; 2],

@@ -289,3 +289,7 @@ fn is_sound(operation: &Operation<'_>) -> bool {
         && is_register(operation.other)
         && operation.texts.iter().take(strings).all(is_string)
 }
+
+#[cfg(test)]
+#[allow(clippy::indexing_slicing)]
+mod tests;

@@ -43,7 +43,15 @@ impl Daemon {
 
     /// In a directory where one was before.
     pub fn start_in(binary: &Path, dir: &Path) -> Daemon {
-        Daemon::launch(Command::new(binary), dir)
+        Daemon::launch(Command::new(binary), dir, &[])
+    }
+
+    /// With these flags of `outpost serve`.
+    pub fn start_with(binary: &Path, flags: &[&str]) -> Daemon {
+        let dir = tempfile::tempdir().unwrap();
+        let mut daemon = Daemon::launch(Command::new(binary), dir.path(), flags);
+        daemon._owned = Some(dir);
+        daemon
     }
 
     /// As another user; only root can.
@@ -52,14 +60,14 @@ impl Daemon {
         std::os::unix::fs::chown(dir.path(), Some(uid), Some(uid)).unwrap();
         let mut serve = Command::new("setpriv");
         serve.args([format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".into()]).arg(binary);
-        let mut daemon = Daemon::launch(serve, dir.path());
+        let mut daemon = Daemon::launch(serve, dir.path(), &[]);
         daemon._owned = Some(dir);
         daemon
     }
 
-    fn launch(mut serve: Command, dir: &Path) -> Daemon {
+    fn launch(mut serve: Command, dir: &Path, flags: &[&str]) -> Daemon {
         let log = File::create(dir.join("log")).unwrap();
-        serve.args(["--state-dir", "state", "--runtime-dir", "run", "serve"]).current_dir(dir);
+        serve.args(["--state-dir", "state", "--runtime-dir", "run", "serve"]).args(flags).current_dir(dir);
         serve.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let marker = format!("OUTPOST_TEST_DAEMON={}", dir.display());
         let (owner_name, owner_value) = owner();

@@ -1,11 +1,11 @@
 //! The face inside the daemon: on its socket as lines and as a websocket, on a port for those who have the token.
 
-use outpost_testkit::Daemon;
+use outpost_testkit::{Daemon, Which, binary_beside};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -71,10 +71,13 @@ impl<S: Read + Write> Talk for WebSocket<S> {
     }
 }
 
-fn port_of(daemon: &Daemon) -> u16 {
-    let said = daemon.announced();
-    let (_, rest) = said.split_once("ws://127.0.0.1:").unwrap_or_else(|| panic!("{said}"));
-    rest.split(' ').next().unwrap().parse().unwrap()
+fn start(flags: &[&str]) -> Daemon {
+    Daemon::start_with(&binary(), flags)
+}
+
+fn binary() -> PathBuf {
+    let ours = std::env::current_exe().unwrap();
+    binary_beside(ours.parent().unwrap(), "outpost")
 }
 
 fn open(port: u16, headers: &[(&'static str, String)]) -> Result<WebSocket<TcpStream>, StatusCode> {
@@ -86,7 +89,9 @@ fn open(port: u16, headers: &[(&'static str, String)]) -> Result<WebSocket<TcpSt
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     match tungstenite::client(request, stream) {
         Ok((socket, _)) => Ok(socket),
-        Err(tungstenite::HandshakeError::Failure(tungstenite::Error::Http(response))) => Err(response.status()),
+        Err(tungstenite::HandshakeError::Failure(tungstenite::Error::Http(response))) => {
+            Err(response.status())
+        }
         Err(error) => panic!("{error}"),
     }
 }
@@ -132,7 +137,7 @@ fn stay(talk: &mut impl Talk) -> i32 {
 
 #[test]
 fn the_socket_speaks_lines_and_websocket() {
-    let daemon = Daemon::start();
+    let daemon = start(&[]);
     converse(&mut Lines::connect(&daemon));
     let stream = UnixStream::connect(daemon.dir().join("run/exec.sock")).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -145,8 +150,9 @@ fn the_socket_speaks_lines_and_websocket() {
 
 #[test]
 fn a_port_opens_to_the_token_and_never_to_a_web_page() {
-    let daemon = Daemon::start_with(&["--exec-websocket", "127.0.0.1:0"]);
-    let port = port_of(&daemon);
+    // One that nobody has: bound for a moment, and free again.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let daemon = start(&["--exec-websocket", &format!("127.0.0.1:{port}")]);
     let token = std::fs::read_to_string(daemon.dir().join("run/exec.token")).unwrap();
     let bearer = |token: &str| ("authorization", format!("Bearer {token}"));
     assert_eq!(open(port, &[]).unwrap_err(), StatusCode::UNAUTHORIZED);
@@ -167,7 +173,7 @@ fn a_port_opens_to_the_token_and_never_to_a_web_page() {
 #[test]
 fn a_port_that_others_could_reach_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let serve = Command::new(outpost_testkit::binary())
+    let serve = Command::new(binary())
         .args(["--state-dir", "s", "--runtime-dir", "r", "serve", "--exec-websocket", "0.0.0.0:0"])
         .current_dir(dir.path())
         .output()
@@ -178,7 +184,7 @@ fn a_port_that_others_could_reach_is_refused() {
 
 #[test]
 fn who_hangs_up_takes_its_commands_along_and_nobody_elses() {
-    let daemon = Daemon::start();
+    let daemon = start(&[]);
     let (mut one, mut other) = (Lines::connect(&daemon), Lines::connect(&daemon));
     one.greet();
     other.greet();
@@ -194,12 +200,12 @@ fn who_hangs_up_takes_its_commands_along_and_nobody_elses() {
 
 #[test]
 fn a_killed_worker_leaves_no_command_behind_and_the_next_one_serves() {
-    let daemon = Daemon::start();
+    let daemon = start(&[]);
     let mut client = Lines::connect(&daemon);
     client.greet();
     let pid = stay(&mut client);
-    daemon.kill_worker();
+    daemon.kill(Which::Worker);
     until("it has ended", || !is_alive(pid));
     converse(&mut Lines::connect(&daemon));
-    assert!(daemon.list().is_empty(), "{:?}", daemon.list());
+    until("nothing is left of it", || daemon.list().is_empty());
 }

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod daemon;
 mod envelope;
 mod flood;
 mod framing;

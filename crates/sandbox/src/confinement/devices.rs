@@ -24,7 +24,6 @@ pub(super) fn take(builder: &mut Builder) -> Result<Vec<(Register, &'static CStr
     for node in NODES {
         let tree = register(builder)?;
         builder.take(node, tree);
-        builder.restrict(tree, attr::NO_SUID | attr::NO_EXEC);
         taken.push((tree, *node));
     }
     Ok(taken)

@@ -33,7 +33,10 @@ fn figures() {
         end(&started.unwrap());
     };
     for _ in 0..2 {
-        println!("plain           {} us", median_us(|| drop(end(&launch_plain(&null)))));
+        let plain = || {
+            end(&launch_plain(&null));
+        };
+        println!("plain           {} us", median_us(plain));
         println!("readOnly        {} us", median_us(|| confined(&place.read_only())));
         println!("workspaceWrite  {} us", median_us(|| confined(&place.workspace_write())));
     }

@@ -1,10 +1,11 @@
 //! Real commands, really confined: as root, and the same again as an ordinary user.
 
-#![allow(clippy::indexing_slicing)]
+#![allow(clippy::indexing_slicing, clippy::unwrap_used)]
 
 mod basics;
 mod files;
 mod kit;
 mod latency;
+mod process;
 mod user;
 mod walls;

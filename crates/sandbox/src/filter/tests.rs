@@ -1,0 +1,108 @@
+//! The filter, carried out as the kernel would.
+
+use super::*;
+
+/// What the filter says to a call with these arguments.
+fn verdict(network: bool, architecture: u32, call: u32, arguments: [u64; 6]) -> u32 {
+    let mut data = Vec::new();
+    data.extend(call.to_ne_bytes());
+    data.extend(architecture.to_ne_bytes());
+    data.extend([0; 8]);
+    arguments.iter().for_each(|argument| data.extend(argument.to_ne_bytes()));
+    let program = build(network);
+    let (mut at, mut value) = (0usize, 0u32);
+    loop {
+        let [a, b, yes, no, c, d, e, f] = *program[at * 8..].first_chunk::<8>().unwrap();
+        let (code, number) = (u16::from_ne_bytes([a, b]), u32::from_ne_bytes([c, d, e, f]));
+        at += 1;
+        let mut jump = |taken: bool| at += usize::from(if taken { yes } else { no });
+        match code {
+            LOAD => value = u32::from_ne_bytes(*data[number as usize..].first_chunk().unwrap()),
+            AND => value &= number,
+            JUMP => at += number as usize,
+            IF_EQUAL => jump(value == number),
+            IF_AT_LEAST => jump(value >= number),
+            IF_ANY_BIT => jump(value & number != 0),
+            RETURN => return number,
+            other => panic!("{other:#x}"),
+        }
+    }
+}
+
+fn says(network: bool, call: c_long, arguments: [u64; 6]) -> u32 {
+    verdict(network, ARCHITECTURE, call as u32, arguments)
+}
+
+const NONE: [u64; 6] = [0; 6];
+
+#[test]
+fn every_number_gets_the_verdict_of_its_rule() {
+    let refused: Vec<c_long> = REFUSED.iter().chain(OLD_REFUSED).copied().collect();
+    for call in &refused {
+        assert_eq!(says(false, *call, NONE), EPERM, "{call}");
+        assert_eq!(says(true, *call, NONE), EPERM, "{call}");
+    }
+    for call in [libc::SYS_read, libc::SYS_execve, libc::SYS_prctl, libc::SYS_setsid, 434, 449, 470] {
+        assert_eq!(says(false, call, NONE), ALLOW, "{call}");
+    }
+    for call in [435, libc::SYS_openat2, 471, 500, 0x4000_0000, 0x4000_0000 | libc::SYS_mount, 0xffff_ffff] {
+        assert_eq!(says(false, call, NONE), ENOSYS, "{call}");
+    }
+    let with_rules = |call: &c_long| refused.contains(call) || [435, libc::SYS_openat2].contains(call);
+    let allowed = (0..471).filter(|call| !with_rules(call)).filter(|call| says(true, *call, NONE) == ALLOW);
+    assert_eq!(allowed.count(), 471 - refused.len() - 2 - 1, "all but socket of no family");
+}
+
+#[test]
+fn another_instruction_set_has_no_calls() {
+    assert_eq!(verdict(true, 0x4000_0003, 4, NONE), ENOSYS);
+}
+
+#[test]
+fn only_the_low_half_of_an_ioctl_counts() {
+    for request in [0x5412, 0x1_0000_5412, 0xffff_ffff_0000_5412, 0x541c] {
+        assert_eq!(says(true, libc::SYS_ioctl, [0, request, 0, 0, 0, 0]), EPERM);
+    }
+    assert_eq!(says(true, libc::SYS_ioctl, [0, 0x5401, 0, 0, 0, 0]), ALLOW);
+}
+
+#[test]
+fn sockets_are_streams_between_ourselves_without_a_network() {
+    for (family, kind, expected) in [
+        (1, 1, ALLOW),
+        (1, 5 | 0o2_000_000, ALLOW),
+        (1, 2, EPERM),
+        (1, 3, EPERM),
+        (2, 1, EPERM),
+        (16, 3, EPERM),
+    ] {
+        for call in [libc::SYS_socket, libc::SYS_socketpair] {
+            assert_eq!(says(false, call, [family, kind, 0, 0, 0, 0]), expected, "{family} {kind}");
+        }
+    }
+    assert_eq!(says(true, libc::SYS_socket, [2, 1, 0, 0, 0, 0]), ALLOW);
+    assert_eq!(says(true, libc::SYS_socket, [40, 1, 0, 0, 0, 0]), EPERM);
+    assert_eq!(says(false, libc::SYS_connect, NONE), EPERM);
+    assert_eq!(says(true, libc::SYS_connect, NONE), ALLOW);
+}
+
+#[test]
+fn no_file_gets_the_rights_of_its_owner() {
+    assert_eq!(says(true, libc::SYS_fchmod, [0, 0o4755, 0, 0, 0, 0]), EPERM);
+    assert_eq!(says(true, libc::SYS_fchmod, [0, 0o755, 0, 0, 0, 0]), ALLOW);
+    let create = libc::O_CREAT as u64;
+    assert_eq!(says(true, libc::SYS_openat, [0, 0, create, 0o4755, 0, 0]), EPERM);
+    assert_eq!(says(true, libc::SYS_openat, [0, 0, 0, 0o4755, 0, 0]), ALLOW, "the mode means nothing there");
+    assert_eq!(says(true, libc::SYS_openat, [0, 0, libc::O_TMPFILE as u64, 0o2755, 0, 0]), EPERM);
+}
+
+#[test]
+fn a_clone_makes_no_namespaces() {
+    assert_eq!(says(true, libc::SYS_clone, [0x1000_0011, 0, 0, 0, 0, 0]), EPERM);
+    assert_eq!(says(true, libc::SYS_clone, [0x0101_0f11, 0, 0, 0, 0, 0]), ALLOW);
+}
+
+#[test]
+fn the_filter_stays_short() {
+    assert!(build(false).len() / 8 <= 280, "{} instructions", build(false).len() / 8);
+}
