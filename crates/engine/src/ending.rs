@@ -6,6 +6,7 @@ use crate::reactor::{Due, RETRY, Reactor, outpost_now_ms};
 use crate::spec::{Drain, Rest, Slot};
 use outpost_journal::Stream;
 use outpost_keeper::Request;
+use outpost_sys::Errno;
 use outpost_sys::pidfd::Exit;
 use outpost_sys::pipe::Moved;
 use std::time::{Duration, Instant};
@@ -13,17 +14,25 @@ use std::time::{Duration, Instant};
 /// How often at most a process whose output has not ended is looked at.
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
 
+/// How often, and how many times, a killed tree is looked at until nobody is left of it.
+const REST_LOOK: Duration = Duration::from_millis(20);
+const REST_LOOKS_MAX: u32 = 250;
+
 impl Reactor {
     pub(crate) fn exited(&mut self, slot: u64, exit: Exit) {
         let Some(child) = self.children.get_mut(&slot).filter(|child| child.exit.is_none()) else { return };
         child.exit = Some(exit);
         child.exit_seen = Instant::now();
         let roles = child.end_input(&self.epoll);
-        child.publish();
-        child.rewatch(&self.epoll);
+        // Mostly all it wrote is there, and the end of it too.
+        for stream in Stream::ALL {
+            self.pump(slot, stream);
+        }
         self.drain(slot);
         // Most are forgotten by now, with all that was held for them.
-        if self.children.contains_key(&slot) {
+        if let Some(child) = self.children.get_mut(&slot) {
+            child.publish();
+            child.rewatch(&self.epoll);
             for role in roles {
                 self.link.send(Request::Release { slot, role }, Vec::new());
             }
@@ -64,14 +73,31 @@ impl Reactor {
         child.stalled = false;
         child.publish();
         self.shared.exits.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let process = child.process.clone();
         if child.rest == Rest::Ends {
-            let process = child.process.clone();
-            if kill::has_rest(&process) {
+            match self.shared.cgroups {
+                Some(_) => self.end_rest(process.slot(), 0),
                 // Sweeping /proc may take a while, and nothing here may.
-                std::thread::spawn(move || kill::kill_tree_now(&process));
+                None => drop(std::thread::spawn(move || kill::kill_tree_now(&process))),
             }
         }
         self.let_go(slot);
+    }
+
+    /// Kills what a process has left in its cgroup. Those that die take a moment to leave it.
+    pub(crate) fn end_rest(&mut self, slot: Slot, times: u32) {
+        let Some(cgroups) = &self.shared.cgroups else { return };
+        let group = cgroups.group(&slot.to_string());
+        match group.remove() {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) if times >= REST_LOOKS_MAX => {
+                tracing::warn!(process = %slot, %errno, "some that a process started cannot be ended");
+            }
+            Err(_) => {
+                let _gone_meanwhile = group.kill();
+                self.schedule(REST_LOOK, Due::Rest(slot.0, times + 1));
+            }
+        }
     }
 
     /// Moves once more what waits on each stream; true when there was something and there is time for another look, or when

@@ -342,21 +342,30 @@ impl Engine {
 
     /// Starts a process. A caller that loses interest midway does not stop it: it is started or it is not.
     pub async fn spawn(&self, spawn: Spawn) -> Result<Process> {
-        let engine = self.clone();
-        tokio::spawn(async move { engine.spawn_whole(spawn).await }).await.map_err(|_| Error::Stopped)?
+        self.spawn_made(move || Ok(spawn)).await
     }
 
-    async fn spawn_whole(&self, spawn: Spawn) -> Result<Process> {
+    /// Starts a process that `make` describes on a thread that may wait, where it is then prepared.
+    pub async fn spawn_made<E>(
+        &self,
+        make: impl FnOnce() -> std::result::Result<Spawn, E> + Send + 'static,
+    ) -> std::result::Result<Process, E>
+    where
+        E: From<Error> + Send + 'static,
+    {
         let shared = self.shared.clone();
         let ask = move || {
-            let (child, answer) = starting::prepare(&shared, &spawn)?;
+            let (child, answer) = starting::prepare(&shared, &make()?)?;
             let process = child.process.clone();
             shared.start(Box::new(child));
-            Ok::<_, Error>((process, answer))
+            Ok::<_, E>((process, answer))
         };
-        let (process, answer) = tokio::task::spawn_blocking(ask).await.map_err(|_| Error::Stopped)??;
-        answer.await.map_err(|_| Error::Stopped)??;
-        Ok(process)
+        let starting = async move {
+            let (process, answer) = tokio::task::spawn_blocking(ask).await.map_err(|_| Error::Stopped)??;
+            answer.await.map_err(|_| Error::Stopped)??;
+            Ok(process)
+        };
+        tokio::spawn(starting).await.map_err(|_| Error::Stopped)?
     }
 
     /// The process of this key, living or ended.

@@ -111,14 +111,6 @@ pub(crate) async fn kill_tree(process: &Process) -> Result<usize> {
     tokio::task::spawn_blocking(move || kill_tree_now(&process)).await.map_err(|_| Error::Stopped)
 }
 
-/// Whether somebody of the tree may live on after its first process; without a cgroup only looking for them would tell.
-pub(crate) fn has_rest(process: &Process) -> bool {
-    match &process.inner.shared.cgroups {
-        Some(cgroups) => !cgroups.group(&process.slot().to_string()).members().is_empty(),
-        None => true,
-    }
-}
-
 /// Kills every descendant, on a thread that may wait.
 pub(crate) fn kill_tree_now(process: &Process) -> usize {
     let shared = &process.inner.shared;

@@ -1,6 +1,6 @@
 //! The engine's thread: the only place where bytes move and processes change.
 
-use crate::child::{Child, Watch, open_nowhere, stream_index};
+use crate::child::{Child, Starting, Watch, open_nowhere, stream_index};
 use crate::engine::{Lifecycle, Notice, Shared};
 use crate::handover::{Entry, OwnKeeper};
 use crate::link::{Link, Received, role};
@@ -87,6 +87,8 @@ pub(crate) enum Due {
     Pump(u64, Stream),
     Deliver(u64),
     Drain(u64),
+    /// What is left of a tree that is to end, for the n-th time.
+    Rest(u64, u32),
     Cool,
     Keeper,
     Retention,
@@ -245,6 +247,7 @@ impl Reactor {
                 }
                 Due::Deliver(slot) => self.deliver(slot),
                 Due::Drain(slot) => self.drain(slot),
+                Due::Rest(slot, times) => self.end_rest(Slot(slot), times),
                 Due::Cool => self.cool(now),
                 Due::Keeper => self.keeper_died(),
                 Due::Retention => {
@@ -396,8 +399,10 @@ impl Reactor {
                 Standing::Starting => self.begun(slot, pid, fds.into_iter().next()),
                 Standing::Running => self.started(slot),
                 Standing::Ended(exit) => {
-                    self.started(slot);
+                    // Often the end is told with the start. Who waits for that is woken once, and finds everything.
+                    let starting = self.children.get_mut(&slot).and_then(|child| child.starting.take());
                     self.exited(slot, exit);
+                    self.confirm(slot, starting);
                 }
                 Standing::Failed(failure) => {
                     self.link.send(Request::Forget { slot }, Vec::new());
@@ -446,6 +451,11 @@ impl Reactor {
         let starting = child.starting.take();
         child.publish();
         child.rewatch(&self.epoll);
+        self.confirm(slot, starting);
+    }
+
+    /// Tells who asked for a process that it has been started.
+    fn confirm(&mut self, slot: u64, starting: Option<Starting>) {
         if let Some(starting) = starting {
             let loser = self.shared.table().claim(Slot(slot));
             if let Some(loser) = loser {

@@ -1,44 +1,30 @@
 //! One command, from its start to its answer: it is streamed, limited, ended, and answered for by one task.
 
 mod output;
+mod start;
 mod stdin;
 
 pub(crate) use output::Output;
+pub(crate) use start::Start;
 pub(crate) use stdin::{Input, Stdin};
 
 use crate::connection::Connection;
-use crate::lookup;
-use crate::policy::Confined;
 use crate::wire::{CommandExecTerminalSize, Failure};
-use outpost_engine::{
-    AtCap, Drain, Engine, Error, Exit, How, Key, Process, Rest, Signal, Size, Spawn, Stdio, Step,
-};
+use outpost_engine::{Exit, How, Key, Process, Signal, Size};
 use serde::Serialize;
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, watch};
-
-/// What a journal takes on disk before the command waits for its client.
-const JOURNAL_BYTES_MAX: u64 = 64 * 1024 * 1024;
-
-/// "waits for EOF on both streams at most 2 s", however silent they are.
-const DRAIN: Duration = Duration::from_secs(2);
 
 /// "timeout (pipe, PTY, sandbox)".
 const TIMED_OUT: i32 = 124;
 
 /// A command that passed all checks.
 pub(crate) struct Asked {
-    pub(crate) arguments: Vec<String>,
-    pub(crate) environment: Vec<(OsString, OsString)>,
-    pub(crate) directory: PathBuf,
-    pub(crate) stdio: Stdio,
+    pub(crate) start: Start,
     pub(crate) output: Output,
     pub(crate) timeout: Option<Duration>,
-    pub(crate) confinement: Confined,
 }
 
 /// What the other methods reach a command by.
@@ -161,7 +147,6 @@ impl Command {
         asked: Asked,
         name: Option<&str>,
     ) -> Result<Completed, Failure> {
-        let Asked { arguments, environment, directory, stdio, mut output, timeout, confinement } = asked;
         let cancelled = || Failure::internal("the client closed the connection before the command started");
         let turn = tokio::select! {
             turn = connection.server.turns.acquire() => turn,
@@ -171,46 +156,21 @@ impl Command {
         let engine = connection.server.engine().await;
         let engine =
             engine.ok_or_else(|| Failure::internal("the engine could not be started; see the log"))?;
-        let mut ready = confinement.build(&connection.server).await?;
-        let bytes = arguments.iter().map(String::as_bytes).chain([directory.as_os_str().as_bytes()]);
-        let variables = environment.iter().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]);
-        if bytes.chain(variables).any(|bytes| bytes.contains(&0)) {
-            return Err(Failure::internal("failed to spawn command: nul byte found in provided data"));
-        }
-        let name_of_program = arguments.first().map(String::as_str).unwrap_or_default();
-        let candidates = lookup::candidates(name_of_program, &directory, &environment, self.terminal)?;
-        let program = match ready.is_confined() {
-            // What is there to be executed inside, the kernel finds out.
-            true => candidates.first().cloned().unwrap_or_default(),
-            false => lookup::present(name_of_program, &candidates, &directory, &environment, self.terminal)?,
+        let Asked { start, mut output, timeout } = asked;
+        let (confined, began) = (start.confinement.is_confined(), Instant::now());
+        let ready = Arc::new(OnceLock::new());
+        let started = {
+            let (server, ready) = (connection.server.clone(), ready.clone());
+            let key = Key::new("exec", &connection.number.to_string(), name.unwrap_or_default());
+            engine.spawn_made(move || start.prepare(&server, key, &ready)).await
         };
-        let key = Key::new("exec", &connection.number.to_string(), name.unwrap_or_default());
-        let drain = match self.terminal {
-            true => Drain::default(),
-            false => Drain { quiet: DRAIN, longest: DRAIN },
-        };
-        let mut spawn = Spawn {
-            program,
-            environment,
-            directory: Some(directory),
-            stdio,
-            new_session: true,
-            at_cap: AtCap::WaitForReaders,
-            journal_bytes_max: Some(JOURNAL_BYTES_MAX),
-            drain,
-            rest: Rest::Ends,
-            started_by: format!("exec connection {}", connection.number),
-            ..Spawn::new(key, arguments)
-        };
-        ready.confine(&mut spawn, &candidates)?;
-        let began = Instant::now();
-        let process = start(&engine, spawn, self.terminal).await?;
+        let process = started.map_err(|error| error.into_failure(ready.get()))?;
         self.process.send_replace(Some(process.clone()));
         let (exit, cause) = self.watch(connection, &process, &mut output, timeout, name).await?;
         let [stdout, stderr] = output.taken();
         let _stopping = process.forget().await;
         Ok(Completed {
-            exit_code: exit_code(exit, cause, self.terminal, ready.is_confined()),
+            exit_code: exit_code(exit, cause, self.terminal, confined),
             stdout: stdout.text,
             stderr: stderr.text,
             signal: signal_name(exit),
@@ -220,7 +180,8 @@ impl Command {
             stdout_bytes: stdout.bytes,
             stderr_bytes: stderr.bytes,
             duration_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
-            sandbox: ready.layers,
+            // Kept until now: with it go the names that are held on the host.
+            sandbox: ready.get().map(|ready| ready.layers.clone()).unwrap_or_default(),
         })
     }
 
@@ -277,34 +238,6 @@ async fn end(process: &Process) {
         Ok(0) => {}
         Ok(left) => tracing::warn!(process = %process.slot(), left, "some that a command started live on"),
         Err(error) => tracing::warn!(process = %process.slot(), %error, "a command cannot be ended"),
-    }
-}
-
-async fn start(engine: &Engine, spawn: Spawn, terminal: bool) -> Result<Process, Failure> {
-    let confinement = spawn.confinement.clone();
-    let fail = |text: String| Failure::internal(format!("failed to spawn command: {text}"));
-    match engine.spawn(spawn).await {
-        Ok(process) => Ok(process),
-        Err(Error::Start { failure, .. }) => {
-            let os = std::io::Error::from_raw_os_error(failure.errno.raw_os_error());
-            Err(match failure.step {
-                // "program or cwd"
-                Step::Exec | Step::Directory => fail(os.to_string()),
-                Step::Confine => {
-                    let what = confinement.and_then(|program| program.describe(failure.operation.into()));
-                    Failure::internal(format!(
-                        "exec failed: cannot confine the command: {}: {os}",
-                        what.unwrap_or_default()
-                    ))
-                }
-                step => Failure::internal(format!("exec failed: {step:?}: {os}")),
-            })
-        }
-        Err(Error::Busy) => Err(Failure::new(crate::wire::OVERLOADED, "Server overloaded; retry later.")),
-        Err(error) => {
-            let what = if terminal { "with a terminal" } else { "with pipes" };
-            Err(Failure::internal(format!("exec failed: the command could not be started {what}: {error}")))
-        }
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Confined {
 }
 
 /// Which layers hold a command, for the answer. None of them for one that runs as it is.
-#[derive(Default, Serialize)]
+#[derive(Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Layers {
     namespaces: Vec<&'static str>,
@@ -72,6 +72,11 @@ impl Ready {
 
     pub(crate) fn is_confined(&self) -> bool {
         self.confinement.is_some()
+    }
+
+    /// What one of its operations does, for people.
+    pub(crate) fn describe(&self, operation: u16) -> Option<String> {
+        self.confinement.as_ref()?.program.describe(operation.into())
     }
 }
 
@@ -231,30 +236,31 @@ fn refuse_writes_outside(entries: &[Entry], directory: &Path) -> Result<(), Fail
 }
 
 impl Confined {
-    /// Finds out how this host can hold the command so, on a thread that may wait.
-    pub(crate) async fn build(mut self, server: &Arc<Server>) -> Result<Ready, Failure> {
-        if self.policy.is_unconfined() {
+    /// Whether anything is to be confined at all.
+    pub(crate) fn is_confined(&self) -> bool {
+        !self.policy.is_unconfined()
+    }
+
+    /// Finds out how this host can hold the command so. Looks at the disk.
+    pub(crate) fn build(mut self, server: &Server) -> Result<Ready, Failure> {
+        if !self.is_confined() {
             return Ok(Ready::default());
         }
         if let Files::Restricted { entries, .. } = &mut self.policy.files {
             // What we keep there, we read again: no command shall write it, nor see what others wrote.
             entries.extend(server.private.iter().map(|dir| Entry::path(dir, Access::None)));
         }
-        let (server, ignored) = (server.clone(), std::mem::take(&mut self.ignored));
-        let build = move || {
-            let plan = outpost_sandbox::plan(&self.policy, &self.context)?;
-            Ok((Confinement::build(&plan, server.host())?, plan.late))
-        };
-        let fail = |error: &dyn std::fmt::Display| Failure::internal(format!("exec failed: {error}"));
-        let built = tokio::task::spawn_blocking(build).await.map_err(|error| fail(&error))?;
-        let (confinement, late) = built.map_err(|error: outpost_sandbox::Error| fail(&error))?;
+        let built = outpost_sandbox::plan(&self.policy, &self.context)
+            .and_then(|plan| Ok((Confinement::build(&plan, server.host())?, plan.late)));
+        let (confinement, late) =
+            built.map_err(|error| Failure::internal(format!("exec failed: {error}")))?;
         let layers = Layers {
             namespaces: confinement.layers.namespaces.clone(),
             landlock_abi: confinement.layers.landlock,
             seccomp: confinement.layers.seccomp,
             processes_max: confinement.layers.processes_max,
             late_matches_not_denied: late.into_iter().map(|(pattern, _)| pattern).collect(),
-            ignored_patterns: ignored,
+            ignored_patterns: self.ignored,
         };
         Ok(Ready { layers, confinement: Some(confinement) })
     }

@@ -110,6 +110,10 @@ fn rmdir(path: &Path) -> Result<()> {
 
 /// Descendants may have made groups of their own, which must go first.
 fn remove_tree(path: &Path) -> Result<()> {
+    match rmdir(path) {
+        Err(Errno::BUSY | Errno::NOTEMPTY) => {}
+        removed => return removed,
+    }
     if let Ok(entries) = fs::read_dir(path) {
         for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
             remove_tree(&entry.path())?;

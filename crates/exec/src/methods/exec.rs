@@ -1,7 +1,7 @@
 //! `command/exec`: what is asked for is checked in the order of the contract, then it runs in a task of its own.
 
 use super::quoted;
-use crate::command::{Asked, Command, Output, size};
+use crate::command::{Asked, Command, Output, Start, size};
 use crate::connection::Connection;
 use crate::lookup;
 use crate::policy;
@@ -90,15 +90,14 @@ fn check(connection: &Connection, params: &CommandExecParams) -> Result<Asked, F
     let cap = (!params.disable_output_cap).then(|| params.output_bytes_cap.unwrap_or(OUTPUT_BYTES_CAP));
     let streams = params.tty || params.stream_stdout_stderr;
     let wanted = streams.then(|| !connection.state().wants_no_deltas);
-    Ok(Asked {
+    let start = Start {
         arguments: params.command.clone(),
         environment: environment(connection, params, confinement.network_is_restricted),
         directory,
         stdio,
-        output: Output::new(wanted, cap),
-        timeout,
         confinement,
-    })
+    };
+    Ok(Asked { start, output: Output::new(wanted, cap), timeout })
 }
 
 /// "merged over the server environment; null unsets; names are not validated".

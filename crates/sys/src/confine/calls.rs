@@ -245,6 +245,17 @@ pub(super) fn filter(instructions: &[u8]) -> Outcome {
     done(unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, 0, &raw const filter) })
 }
 
+/// Has the kernel send SIGIO when there is something to read, which does not wait from now on. Without it the end of who
+/// writes has to do.
+pub(super) fn signal_when_readable(fd: RawFd) {
+    let flags = libc::O_ASYNC | libc::O_NONBLOCK;
+    let ourselves = rustix::process::getpid().as_raw_pid();
+    // SAFETY: plain numbers.
+    unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_SETOWN, ourselves) };
+    // SAFETY: plain numbers.
+    unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_SETFL, flags) };
+}
+
 pub(super) fn lock(fd: RawFd, operation: c_int) -> Outcome {
     // SAFETY: plain numbers.
     done(unsafe { libc::syscall(libc::SYS_flock, fd, operation) })

@@ -19,10 +19,16 @@ pub(super) fn outer(init: c_int, status: RawFd, leases: &[Option<Lease<'_>>]) ->
     // Removing a lease in somebody else's directory needs what making it needed.
     let needed = if leases.iter().any(Option::is_some) { CAP_DAC_OVERRIDE } else { 0 };
     withdraw(needed);
-    while wait_for_signal().is_none_or(|signal| !has_ended(init, signal)) {}
-    let mut bytes = [0; 4];
-    // SAFETY: the buffer is valid for its length.
-    let read = unsafe { libc::read(status, bytes.as_mut_ptr().cast(), bytes.len()) };
+    // Init takes its namespaces down when it ends, which takes longer than many a command. Nobody has to wait for that.
+    calls::signal_when_readable(status);
+    let how = loop {
+        if let Some(how) = told(status) {
+            break Some(how);
+        }
+        if wait_for_signal().is_some_and(|signal| has_ended(init, signal)) {
+            break told(status);
+        }
+    };
     for lease in leases.iter().flatten() {
         // The daemon's own lock is the rule: it then removes the directory itself.
         if calls::lock(lease.directory, libc::LOCK_EX | libc::LOCK_NB).is_ok() {
@@ -30,7 +36,15 @@ pub(super) fn outer(init: c_int, status: RawFd, leases: &[Option<Lease<'_>>]) ->
         }
     }
     // Without a word from init it was killed, and with it the command.
-    end_as(if read == 4 { c_int::from_ne_bytes(bytes) } else { libc::SIGKILL })
+    end_as(how.unwrap_or(libc::SIGKILL))
+}
+
+/// How the command ended, if init has said so.
+fn told(status: RawFd) -> Option<c_int> {
+    let mut bytes = [0; 4];
+    // SAFETY: the buffer is valid for its length.
+    let read = unsafe { libc::read(status, bytes.as_mut_ptr().cast(), bytes.len()) };
+    (read == 4).then_some(c_int::from_ne_bytes(bytes))
 }
 
 /// Reaps everything and ends with the command.
@@ -112,6 +126,9 @@ fn wait_for_signal() -> Option<Came> {
 
 /// Outer: whether init has ended; other signals are meant for the command.
 fn has_ended(init: c_int, came: Came) -> bool {
+    if came.number == libc::SIGIO && came.code > 0 {
+        return false;
+    }
     if came.number != libc::SIGCHLD {
         // SAFETY: plain numbers; init is our child and not reaped.
         unsafe { libc::kill(init, came.number) };

@@ -1,0 +1,125 @@
+//! The start of a command, prepared on a thread that may wait: its confinement, its program, what the engine is asked for.
+
+use crate::lookup;
+use crate::policy::{Confined, Ready};
+use crate::server::Server;
+use crate::wire::{Failure, OVERLOADED};
+use outpost_engine::{AtCap, Drain, Error, Key, Rest, Spawn, Stdio, Step};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// What a journal takes on disk before the command waits for its client.
+const JOURNAL_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// "waits for EOF on both streams at most 2 s", however silent they are.
+const DRAIN: Duration = Duration::from_secs(2);
+
+pub(crate) struct Start {
+    pub(crate) arguments: Vec<String>,
+    pub(crate) environment: Vec<(OsString, OsString)>,
+    pub(crate) directory: PathBuf,
+    pub(crate) stdio: Stdio,
+    pub(crate) confinement: Confined,
+}
+
+/// Why a command was not started.
+pub(super) enum NotStarted {
+    Refused(Failure),
+    Engine(Error),
+}
+
+impl From<Failure> for NotStarted {
+    fn from(failure: Failure) -> NotStarted {
+        NotStarted::Refused(failure)
+    }
+}
+
+impl From<Error> for NotStarted {
+    fn from(error: Error) -> NotStarted {
+        NotStarted::Engine(error)
+    }
+}
+
+impl NotStarted {
+    /// In the words of the contract. `ready` tells what a confinement was about to do.
+    pub(super) fn into_failure(self, ready: Option<&Ready>) -> Failure {
+        let error = match self {
+            NotStarted::Refused(failure) => return failure,
+            NotStarted::Engine(error) => error,
+        };
+        match &error {
+            Error::Start { failure, .. } => {
+                let os = std::io::Error::from_raw_os_error(failure.errno.raw_os_error());
+                match failure.step {
+                    // "program or cwd"
+                    Step::Exec | Step::Directory => {
+                        Failure::internal(format!("failed to spawn command: {os}"))
+                    }
+                    Step::Confine => {
+                        let what = ready.and_then(|ready| ready.describe(failure.operation));
+                        let what = what.unwrap_or_default();
+                        Failure::internal(format!("exec failed: cannot confine the command: {what}: {os}"))
+                    }
+                    step => Failure::internal(format!("exec failed: {step:?}: {os}")),
+                }
+            }
+            Error::Busy => Failure::new(OVERLOADED, "Server overloaded; retry later."),
+            _ => Failure::internal(format!("exec failed: {error}")),
+        }
+    }
+}
+
+impl Start {
+    /// What the engine is to start. What has to be kept until the command has ended is put into `kept`.
+    pub(super) fn prepare(
+        self,
+        server: &Server,
+        key: Key,
+        kept: &OnceLock<Ready>,
+    ) -> Result<Spawn, NotStarted> {
+        self.refuse_zero_bytes()?;
+        let Start { arguments, environment, directory, stdio, confinement } = self;
+        let terminal = matches!(stdio, Stdio::Terminal(_));
+        let mut ready = confinement.build(server)?;
+        let name = arguments.first().map(String::as_str).unwrap_or_default();
+        let candidates = lookup::candidates(name, &directory, &environment, terminal)?;
+        let program = match ready.is_confined() {
+            // What is there to be executed inside, the kernel finds out.
+            true => candidates.first().cloned().unwrap_or_default(),
+            false => lookup::present(name, &candidates, &directory, &environment, terminal)?,
+        };
+        let drain = match terminal {
+            true => Drain::default(),
+            false => Drain { quiet: DRAIN, longest: DRAIN },
+        };
+        let mut spawn = Spawn {
+            program,
+            environment,
+            directory: Some(directory),
+            stdio,
+            new_session: true,
+            at_cap: AtCap::WaitForReaders,
+            journal_bytes_max: Some(JOURNAL_BYTES_MAX),
+            drain,
+            rest: Rest::Ends,
+            started_by: format!("exec connection {}", key.scope),
+            ..Spawn::new(key, arguments)
+        };
+        ready.confine(&mut spawn, &candidates)?;
+        let _set_once = kept.set(ready);
+        Ok(spawn)
+    }
+
+    fn refuse_zero_bytes(&self) -> Result<(), Failure> {
+        let words =
+            self.arguments.iter().map(String::as_bytes).chain([self.directory.as_os_str().as_bytes()]);
+        let variables = self.environment.iter().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]);
+        match words.chain(variables).any(|bytes| bytes.contains(&0)) {
+            true => Err(Failure::internal("failed to spawn command: nul byte found in provided data")),
+            false => Ok(()),
+        }
+    }
+}
