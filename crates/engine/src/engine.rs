@@ -13,7 +13,7 @@ use crate::store::Store;
 use crate::table::Table;
 use crate::{Error, Result};
 use outpost_journal::Writer;
-use outpost_keeper::{OWN_SLOT, SLOT_MIN, What};
+use outpost_keeper::{CGROUPS_ROLE, OWN_SLOT, SLOT_MIN, What};
 use outpost_sys::epoll::Waker;
 use outpost_sys::{Errno, cgroup, file, message};
 use std::collections::HashMap;
@@ -260,6 +260,14 @@ impl Engine {
             exits: AtomicU64::new(0),
         });
         let mut reactor = Reactor::new(shared.clone(), receiver, link, lifecycle)?;
+        if keeper.is_some()
+            && let Some(groups) = &reactor.shared.cgroups
+        {
+            // It ends with us, however we end, and clears up behind us.
+            let groups =
+                groups.open().map_err(|errno| Error::io("open", "the directory of cgroups", errno))?;
+            reactor.hold_own(CGROUPS_ROLE, groups);
+        }
         reactor.keeper = keeper;
         reactor.adopt_all(entries);
         let own =

@@ -303,10 +303,7 @@ impl Reactor {
             }
             Command::Forget { slot } => self.forget(slot),
             Command::HoldOwn { role, fd, reply } => {
-                if let Ok(copy) = file::duplicate(&fd) {
-                    self.link.send(Request::Hold { slot: OWN_SLOT, role }, vec![copy]);
-                }
-                self.own.insert(role, fd);
+                self.hold_own(role, fd);
                 let _gone = reply.send(());
             }
             Command::ReleaseOwn { role, reply } => {
@@ -324,6 +321,14 @@ impl Reactor {
                 self.stop_told = Some(done);
             }
         }
+    }
+
+    /// Gives the keeper one of the daemon's own descriptors.
+    pub(crate) fn hold_own(&mut self, role: u8, fd: OwnedFd) {
+        if let Ok(copy) = file::duplicate(&fd) {
+            self.link.send(Request::Hold { slot: OWN_SLOT, role }, vec![copy]);
+        }
+        self.own.insert(role, fd);
     }
 
     fn start(&mut self, mut child: Child) {

@@ -129,7 +129,9 @@ impl Keeper {
             confinement: spec.confinement.as_ref(),
         })?;
         let entry = Entry::new(begun.pid, Standing::Starting, Some(begun.pidfd), held);
-        Ok(Entry { report: Some(begun.report), gate: Some(gate.write), untold: Untold::Start, ..entry })
+        let confined = spec.confinement.is_some();
+        let (report, gate) = (Some(begun.report), Some(gate.write));
+        Ok(Entry { report, gate, confined, untold: Untold::Start, ..entry })
     }
 
     pub(crate) fn hold(&mut self, slot: u64, role: u8, fd: Option<OwnedFd>) {

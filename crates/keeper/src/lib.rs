@@ -37,7 +37,7 @@ mod worker;
 pub use keeper::{Keeper, check};
 pub use message::{Event, MESSAGE_BYTES, Request, Roles, Standing, Targets, What};
 pub use spec::Spec;
-pub use table::{HELD_MAX, OWN_SLOT, SLOT_MIN};
+pub use table::{CGROUPS_ROLE, HELD_MAX, OWN_SLOT, SLOT_MIN};
 
 /// The number under which a worker finds its end of the socket pair.
 pub const LINK_FD: i32 = 3;

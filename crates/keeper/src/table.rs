@@ -12,6 +12,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 /// The slot of the daemon's own descriptors: listening sockets and the lock.
 pub const OWN_SLOT: u64 = 0;
 
+/// Under this role of its own slot a keeper that ends with its worker has the directory of the cgroups that go then.
+pub const CGROUPS_ROLE: u8 = 254;
+
 /// Slots below this are not for children.
 pub const SLOT_MIN: u64 = 16;
 
@@ -34,6 +37,8 @@ pub(crate) struct Entry {
     pub(crate) report: Option<Report>,
     /// Until the worker has been told of it, what keeps it from executing its program.
     pub(crate) gate: Option<OwnedFd>,
+    /// It was started with a confinement.
+    pub(crate) confined: bool,
     pub(crate) untold: Untold,
 }
 
@@ -51,7 +56,16 @@ pub(crate) enum Untold {
 
 impl Entry {
     pub(crate) fn new(pid: i32, standing: Standing, pidfd: Option<OwnedFd>, held: Held) -> Entry {
-        Entry { pid, standing, pidfd, held, report: None, gate: None, untold: Untold::Nothing }
+        Entry {
+            pid,
+            standing,
+            pidfd,
+            held,
+            report: None,
+            gate: None,
+            confined: false,
+            untold: Untold::Nothing,
+        }
     }
 
     pub(crate) fn own() -> Entry {

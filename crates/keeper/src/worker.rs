@@ -3,13 +3,13 @@
 use crate::keeper::{AGAIN_AFTER, Keeper, LINK, WORKER, log};
 use crate::link::COMPLAINTS_MAX;
 use crate::replace::RETIRE_PATIENCE;
-use crate::table::{OWN_SLOT, watched};
+use crate::table::{CGROUPS_ROLE, OWN_SLOT, watched};
 use crate::{LINK_FD, state};
 use outpost_sys::epoll::{self, Epoll, Interest};
 use outpost_sys::pidfd::{self, Exit, How};
 use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{self, Failure, Standing, Step};
-use outpost_sys::{Errno, file, message, procfs};
+use outpost_sys::{Errno, cgroup, file, message, procfs};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -19,6 +19,9 @@ const START_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 /// Looks for processes to end. Each must find somebody to need another.
 const PASSES_MAX: usize = 64;
+
+/// How long what a confined command held on the host may take to be cleared up.
+const CLEAR_PATIENCE: Duration = Duration::from_millis(500);
 
 /// How long a killed process may take before we go on with the next.
 const KILL_PATIENCE: Duration = Duration::from_millis(20);
@@ -165,21 +168,30 @@ impl Keeper {
 
     /// Ends all that was ever started here and ends. Whatever left its parent, its group and its session came to us.
     fn end_everyone(&mut self) {
+        // A confined command's first process clears up behind it, so it is let to see the others end.
+        for (pid, pidfd) in self
+            .table
+            .values()
+            .filter(|entry| entry.confined && entry.lives())
+            .filter_map(|entry| Some((entry.pid, entry.pidfd.as_ref()?)))
+        {
+            kill_all(&procfs::descendants(&procfs::all(), &[pid]));
+            let _slow = epoll::wait_readable(pidfd, CLEAR_PATIENCE);
+        }
         for _ in 0..PASSES_MAX {
             let below = procfs::descendants(&procfs::all(), &[std::process::id().cast_signed()]);
-            for stat in &below {
-                // Ours, or those of processes of ours: nobody else reaps them, so the number is still theirs.
-                if let Ok(pidfd) = pidfd::open(stat.pid) {
-                    let _gone_already = pidfd::signal(&pidfd, Signal::KILL);
-                    let _slow = epoll::wait_readable(&pidfd, KILL_PATIENCE);
-                }
-            }
+            kill_all(&below);
             while let Ok(Some(pid)) = pidfd::ended_child() {
                 let _reaped = pidfd::reap_pid(pid);
             }
             if below.is_empty() {
                 break;
             }
+        }
+        let own = self.table.get(&OWN_SLOT);
+        if let Some((_, groups)) = own.and_then(|own| own.held.iter().find(|(role, _)| *role == CGROUPS_ROLE))
+        {
+            cgroup::remove_all(groups);
         }
         self.end = Some(0);
     }
@@ -206,6 +218,16 @@ impl Keeper {
             Some(Duration::ZERO) => self.start_worker(),
             None if self.keeps_nobody() => self.end = Some(1),
             pause => self.start_by = pause.map(|pause| Instant::now() + pause),
+        }
+    }
+}
+
+/// Those that we reap, or whose parents we do, so that their numbers are still theirs.
+fn kill_all(processes: &[procfs::Stat]) {
+    for stat in processes {
+        if let Ok(pidfd) = pidfd::open(stat.pid) {
+            let _gone_already = pidfd::signal(&pidfd, Signal::KILL);
+            let _slow = epoll::wait_readable(&pidfd, KILL_PATIENCE);
         }
     }
 }

@@ -10,6 +10,7 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener as StdListener;
+use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::io::Interest;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
@@ -49,7 +50,7 @@ impl ExecFace<'_> {
         };
         listener.set_nonblocking(true).map_err(text)?;
         let listener = UnixListener::from_std(listener).map_err(text)?;
-        tokio::spawn(end_abandoned(self.engine.clone()));
+        tokio::spawn(end_abandoned(self.engine.clone(), self.paths.state.clone()));
         let on_socket = server.clone();
         tokio::spawn(async move {
             let serve = |stream| serve_local(on_socket.clone(), stream);
@@ -132,11 +133,12 @@ async fn serve_local(server: Arc<Server>, stream: UnixStream) {
 }
 
 /// Commands live as long as their connections, and those ended with the worker that served them.
-async fn end_abandoned(engine: Engine) {
+async fn end_abandoned(engine: Engine, state: PathBuf) {
     let is_abandoned = |process: &Process| process.key().face == "exec";
     for process in engine.list().await.into_iter().filter(is_abandoned) {
         let _stopping = process.kill_tree().await;
         let _gone = process.finished().await;
         let _stopping = process.forget().await;
     }
+    let _swept = tokio::task::spawn_blocking(move || outpost_sandbox::sweep(&state)).await;
 }

@@ -2,7 +2,7 @@
 
 use crate::file::{self, Open};
 use crate::{Errno, Result};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -38,6 +38,11 @@ impl Parent {
     /// The group of this name, whether it exists or not.
     pub fn group(&self, name: &str) -> Group {
         Group { path: self.path.join(name) }
+    }
+
+    /// Its directory, for somebody else to clear it up.
+    pub fn open(&self) -> Result<OwnedFd> {
+        file::open(&self.path, Open::Directory)
     }
 
     /// Names of the groups there are.
@@ -101,6 +106,14 @@ impl Group {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+}
+
+/// Removes a directory of groups that nobody is in any more.
+pub fn remove_all(directory: impl AsFd) {
+    let link = format!("/proc/self/fd/{}", directory.as_fd().as_raw_fd());
+    if let Ok(path) = fs::read_link(link) {
+        let _in_use = remove_tree(&path);
     }
 }
 
