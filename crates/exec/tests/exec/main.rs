@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod envelope;
+mod escapes;
 mod flood;
 mod framing;
 mod parse_texts;
