@@ -24,7 +24,8 @@ pub(super) fn take(builder: &mut Builder) -> Result<Vec<(Register, &'static CStr
     for node in NODES {
         let tree = register(builder)?;
         builder.take(node, tree);
-        builder.restrict(tree, attr::NO_SUID | attr::NO_EXEC);
+        // Devices can be written to all the same, but root, who owns them, does not get to change their modes for everyone.
+        builder.restrict(tree, attr::NO_SUID | attr::NO_EXEC | attr::READ_ONLY);
         taken.push((tree, *node));
     }
     Ok(taken)
