@@ -107,8 +107,7 @@ fn a_writable_root_that_a_command_made_a_link_opens_nothing() {
             let read = json!({"type": "restricted", "includePlatformDefaults": true, "readableRoots": [root]});
             let read = policy(json!({"type": "workspaceWrite", "readOnlyAccess": read}));
             for limits in [write, read] {
-                let planted = with(scene.params(plant, &[]), limits.clone());
-                assert_eq!(scene.told(&planted), "done", "{name}: {limits}");
+                assert_eq!(scene.run(Workspace, plant), "done", "{name}: {limits}");
                 let attempt = r#"told(put("$out/victim"))"#;
                 let told = scene.told(&with(scene.params(attempt, &[]), limits.clone()));
                 assert!(told.starts_with("error: "), "{name}: {told:?} {limits}, user {:?}", options.uid);

@@ -154,7 +154,8 @@ impl Scene {
         let reply: Value = serde_json::from_str(&self.host.server.reply(id)).unwrap();
         match reply.get("result") {
             Some(result) => {
-                format!("{}{}", result["stdout"].as_str().unwrap(), result["stderr"].as_str().unwrap())
+                let said = ["stdout", "stderr"].map(|stream| result[stream].as_str().unwrap()).concat();
+                if said.is_empty() { format!("nothing: {result}") } else { said }
             }
             None => format!("error: {}", reply["error"]["message"].as_str().unwrap_or_default()),
         }
