@@ -235,6 +235,14 @@ fn refuse_writes_outside(entries: &[Entry], directory: &Path) -> Result<(), Fail
     }
 }
 
+/// No restriction, but in the form that one can be added to: names that are protected by default are named not to be.
+fn everything() -> Files {
+    let open = ["/.git", "/.codex", "/.agents"].map(|path| Entry::path(path, Access::Write));
+    let root = Entry::special(Special::Root, Access::Write);
+    let entries = std::iter::once(root).chain(open).collect();
+    Files::Restricted { entries, glob_scan_max_depth: None, refuse_late_matches: false }
+}
+
 impl Confined {
     /// Whether anything is to be confined at all.
     pub(crate) fn is_confined(&self) -> bool {
@@ -245,6 +253,9 @@ impl Confined {
     pub(crate) fn build(mut self, server: &Server) -> Result<Ready, Failure> {
         if !self.is_confined() {
             return Ok(Ready::default());
+        }
+        if self.policy.files == Files::Unrestricted {
+            self.policy.files = everything();
         }
         if let Files::Restricted { entries, .. } = &mut self.policy.files {
             // What we keep there, we read again: no command shall write it, nor see what others wrote.

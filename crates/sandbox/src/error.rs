@@ -37,6 +37,11 @@ pub enum Error {
         path: PathBuf,
         link: PathBuf,
     },
+    /// A link that a command could have made or replaced leads to what is to be opened.
+    PlantedLink {
+        path: PathBuf,
+        link: PathBuf,
+    },
     LinkLoop {
         path: PathBuf,
     },
@@ -89,6 +94,12 @@ impl std::fmt::Display for Error {
             WritableLink { path, link } => write!(
                 f,
                 "cannot protect {}: the command could replace the symbolic link {} on the way to it; name the real path, or make the link's directory read-only",
+                path.display(),
+                link.display()
+            ),
+            PlantedLink { path, link } => write!(
+                f,
+                "cannot open {}: a command could replace the symbolic link {} on the way to it, and have anything opened; name the real path, or make the link's directory read-only",
                 path.display(),
                 link.display()
             ),

@@ -20,11 +20,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 const DIRECTORY: &str = "mountpoints";
 
-/// As often as somebody else may remove it just before we lock it.
+/// As often as somebody else may remove it just before we lock it, or have it locked to do so.
 const TRIES_MAX: usize = 100;
+
+/// Until whoever removes it has done so. A command that can read it may lock it for longer: then it cannot be held.
+const PAUSE: Duration = Duration::from_millis(1);
 
 static RECORDS: AtomicU64 = AtomicU64::new(0);
 
@@ -46,13 +50,12 @@ pub(crate) struct Leases {
     record: Option<PathBuf>,
 }
 
-/// Whether it is a directory that only stands there because of a command.
+/// Whether it is a directory that only stands there because of a command, of any user: in `/tmp` they meet, and who does
+/// not lock another's would lose what is mounted upon it when that one removes it.
 pub(crate) fn is_lease(path: &Path) -> bool {
-    let ours = outpost_sys::limits::effective_uid();
     let found = std::fs::symlink_metadata(path);
-    found.is_ok_and(|found| {
-        found.is_dir() && confine::is_lease_mode(found.mode()) && (found.uid() == ours || ours == 0)
-    }) && std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
+    found.is_ok_and(|found| found.is_dir() && confine::is_lease_mode(found.mode()))
+        && std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
 
 impl Leases {
@@ -138,7 +141,13 @@ fn hold(path: &Path) -> outpost_sys::Result<Lease> {
             Err(Errno::NOENT) => continue,
             lease => lease?,
         };
-        namespace::lock(&lease.directory, false)?;
+        match namespace::lock(&lease.directory, false) {
+            Err(Errno::AGAIN) => {
+                std::thread::sleep(PAUSE);
+                continue;
+            }
+            locked => locked?,
+        }
         let opened = std::fs::File::from(lease.directory.try_clone().map_err(|_| Errno::MFILE)?);
         if let (Ok(opened), Ok(there)) = (opened.metadata(), std::fs::symlink_metadata(path))
             && (opened.dev(), opened.ino()) == (there.dev(), there.ino())

@@ -91,13 +91,12 @@ pub fn has_filters() -> bool {
     unsafe { libc::syscall(libc::SYS_seccomp, GET_ACTION_AVAIL, 0, &raw const action) == 0 }
 }
 
-/// Takes a shared lock on an opened directory, or tries to make it an exclusive one.
+/// Tries to take a lock on an opened directory, shared or exclusive. Never waits: anybody who can read it can lock it.
 pub fn lock(fd: &OwnedFd, exclusive: bool) -> Result<()> {
-    use rustix::fs::FlockOperation::{LockShared, NonBlockingLockExclusive};
+    use rustix::fs::FlockOperation::{NonBlockingLockExclusive, NonBlockingLockShared};
     fault::gate()?;
-    match crate::retry(|| {
-        rustix::fs::flock(fd, if exclusive { NonBlockingLockExclusive } else { LockShared })
-    }) {
+    let how = if exclusive { NonBlockingLockExclusive } else { NonBlockingLockShared };
+    match crate::retry(|| rustix::fs::flock(fd, how)) {
         Err(Errno::WOULDBLOCK) => Err(Errno::AGAIN),
         outcome => outcome,
     }

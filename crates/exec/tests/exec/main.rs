@@ -7,6 +7,7 @@
 
 mod daemon;
 mod envelope;
+mod escapes;
 mod flood;
 mod framing;
 mod parse_texts;

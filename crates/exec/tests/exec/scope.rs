@@ -82,6 +82,29 @@ fn a_killed_server_takes_its_commands_with_it() {
     }
 }
 
+/// Names that are held for a confined command stand on the host while it runs, and cgroups are nobody else's to remove.
+#[test]
+fn a_killed_server_leaves_nothing_on_the_host() {
+    if ours_only() {
+        return;
+    }
+    let mut server = server();
+    let names = |server: &AppServer| {
+        let mut names: Vec<_> =
+            std::fs::read_dir(server.cwd()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+        names.sort();
+        names
+    };
+    let params = json!({"command": ["/bin/sh", "-c", "echo up; exec sleep 1000"], "disableTimeout": true,
+        "processId": "p", "streamStdoutStderr": true, "sandboxPolicy": {"type": "workspaceWrite"}});
+    server.request("command/exec", &params);
+    server.wait_output("p", "up");
+    assert_eq!(names(&server), [".agents", ".codex", ".git"]);
+    server.kill();
+    server.wait();
+    crate::process::until("nothing is held any more", || names(&server).is_empty());
+}
+
 /// A descendant that has left group and session; unsandboxed it survives everything in the original.
 #[test]
 fn a_descendant_in_a_session_of_its_own_ends_with_the_connection() {

@@ -45,12 +45,13 @@ pub(super) fn build(
         builder.make_link(at, target);
     }
     builder.make_directory(c"/dev/pts", 0o755);
-    builder.new_mount(c"devpts", c"/dev/pts", plain, c"newinstance,ptmxmode=0666,mode=620,max=256");
     builder.make_directory(c"/dev/shm", 0o1777);
+    places(builder)?;
+    // Devices can be written to all the same, but root, who owns them, does not get to change their modes for everyone.
+    builder.restrict_path(c"/dev", plain | attr::READ_ONLY, true);
+    builder.new_mount(c"devpts", c"/dev/pts", plain, c"newinstance,ptmxmode=0666,mode=620,max=256");
     let shared = attr::NO_SUID | attr::NO_DEVICES;
     builder.new_mount(c"tmpfs", c"/dev/shm", shared, c"mode=1777,size=256m,nr_inodes=16384");
-    places(builder)?;
-    builder.restrict_path(c"/dev", attr::READ_ONLY, false);
     Ok(())
 }
 

@@ -46,15 +46,37 @@ impl Gathered {
     /// Reads and writes of what exists: "Missing writable roots are skipped".
     pub(super) fn grants(look: &dyn Look, wanted: &Wanted) -> Result<Gathered> {
         let mut gathered = Gathered::default();
+        let mut linked = Vec::new();
         for (path, access) in wanted.paths.iter().filter(|(_, access)| *access != Access::None) {
             let found = resolve(look, path)?;
-            if found.kind == Kind::Missing {
-                continue;
+            match found.kind {
+                Kind::Missing => continue,
+                _ if found.links.is_empty() => {
+                    gathered.insert(found.path, *access, found.kind == Kind::Directory, true);
+                }
+                _ => linked.push((path, *access, found)),
             }
-            gathered.insert(found.path, *access, found.kind == Kind::Directory, true);
-            gathered.links.extend(found.links);
+        }
+        // What is opened without any link needs none to be opened.
+        let opened = |(_, access, found): &(_, Access, Resolved)| gathered.access(&found.path) >= Some(*access);
+        let (certain, doubtful): (Vec<_>, Vec<_>) = linked.into_iter().partition(opened);
+        for (_, access, found) in certain.iter().chain(&doubtful) {
+            gathered.insert(found.path.clone(), *access, found.kind == Kind::Directory, true);
+            gathered.links.extend(found.links.clone());
+        }
+        for (path, _, found) in doubtful {
+            gathered.refuse_planted(path, &found)?;
         }
         Ok(gathered)
+    }
+
+    /// A command writes where a link lies: one before it may have made the link, and chosen what is opened now.
+    fn refuse_planted(&self, path: &Path, found: &Resolved) -> Result<()> {
+        let planted = |link: &&PathBuf| self.access_above(link) == Some(Access::Write);
+        match found.links.iter().map(|(link, _)| link).find(planted) {
+            Some(link) => Err(Error::PlantedLink { path: path.into(), link: link.clone() }),
+            None => Ok(()),
+        }
     }
 
     /// Denials, reads of what is missing in writable directories, and what is protected by default.

@@ -58,6 +58,30 @@ pub(super) fn close(fd: RawFd) {
     unsafe { libc::syscall(libc::SYS_close, fd) };
 }
 
+/// How the null device was opened, if it is that.
+pub(super) fn null_device(fd: RawFd) -> Option<c_int> {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: room for the struct.
+    let got = unsafe { libc::fstat(fd, stat.as_mut_ptr()) };
+    // SAFETY: plain data, zeroed before.
+    let stat = unsafe { stat.assume_init() };
+    let is_device = stat.st_mode & libc::S_IFMT == libc::S_IFCHR;
+    if got != 0 || !is_device || stat.st_rdev != libc::makedev(1, 3) {
+        return None;
+    }
+    // SAFETY: plain numbers.
+    let flags = number(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFL) }).ok()?;
+    Some(flags & libc::O_ACCMODE)
+}
+
+/// Moves a descriptor to a number that exec keeps open.
+pub(super) fn move_to(fd: RawFd, number: RawFd) -> Outcome {
+    // SAFETY: plain numbers.
+    let moved = done(unsafe { libc::syscall(libc::SYS_dup3, fd, number, 0) });
+    close(fd);
+    moved
+}
+
 /// Closes all numbers from `first` to `last`.
 pub(super) fn close_range(first: RawFd, last: c_uint) -> Outcome {
     // SAFETY: plain numbers.

@@ -203,8 +203,23 @@ impl<'a> State<'a> {
             watch::init(command, status);
         }
         calls::close(status);
-        Ok(())
+        own_null_devices()
     }
+}
+
+/// Where the host's null device is input or output, the view's own takes its place: what can be done to a file through
+/// its descriptor depends on the mount that it was opened by, and the host's lets its owner change its mode.
+fn own_null_devices() -> Outcome {
+    for fd in 0..3 {
+        let Some(how) = calls::null_device(fd) else { continue };
+        match calls::open_path(c"/dev/null", how) {
+            Ok(own) => calls::move_to(own, fd)?,
+            // A policy may deny it; whoever owns it is not refused.
+            Err(libc::EACCES | libc::ENOENT | libc::EROFS) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
 }
 
 fn write(path: &CStr, bytes: &[u8]) -> Outcome {

@@ -1,0 +1,211 @@
+//! The daemon itself: what it keeps, what it listens on, and what it reads that a command has written.
+
+use super::Limits;
+use super::Limits::{Networked, ReadOnly, Workspace};
+use super::scene::Scene;
+use crate::sandbox::{for_each_user, policy, profile};
+use crate::table::{ours_only, with};
+use serde_json::{Value, json};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+/// A policy under which the directory that has everything of the server can be written to.
+fn home_is_writable(scene: &Scene, network: bool) -> Value {
+    let roots = [scene.host.server.dir()];
+    policy(json!({"type": "workspaceWrite", "writableRoots": roots, "networkAccess": network}))
+}
+
+#[test]
+fn what_the_daemon_keeps_is_neither_seen_nor_moved() {
+    if ours_only() {
+        return;
+    }
+    for_each_user(|options| {
+        let mut scene = Scene::start(&options);
+        let rows = [
+            ("listed", r#"told(opendir my $dir, $state)"#, "EACCES"),
+            ("entered", r#"told(chdir "$state/app-server")"#, "EACCES"),
+            ("written", r#"told(put("$state/new"))"#, "EACCES"),
+            ("a record is forged", r#"told(put("$state/mountpoints/1-1", "$out/inner"))"#, "EACCES"),
+        ];
+        for (name, script, expected) in rows {
+            let writable = home_is_writable(&scene, true);
+            for limits in [ReadOnly.params(&scene), Workspace.params(&scene), Limits::Everything.params(&scene), writable] {
+                let params = with(scene.params(script, &[]), limits);
+                assert_eq!(scene.told(&params), expected, "{name}: {params}, user {:?}", options.uid);
+            }
+        }
+        for (name, script) in [
+            ("moved", r#"told(rename $state, "$state-moved")"#),
+            ("replaced", r#"mkdir "$state-new"; told(rename "$state-new", $state)"#),
+            ("exchanged", r#"mkdir "$state-new"; told(sys(316, -100, "$state-new", -100, $state, 2))"#),
+        ] {
+            let params = with(scene.params(script, &[]), home_is_writable(&scene, false));
+            assert_eq!(scene.told(&params), "EBUSY", "{name}, user {:?}", options.uid);
+        }
+        // Without a sandbox all of it is there.
+        assert_eq!(scene.run(Limits::None, r#"told(opendir my $dir, "$state/app-server")"#), "done");
+        assert_eq!(scene.run(Limits::None, r#"told(put("$state/new"))"#), "done");
+    });
+}
+
+/// Who may use the network may talk to sockets, but whoever talks to the daemon's is not confined any more.
+#[test]
+fn the_daemons_socket_is_not_reached_with_a_network_either() {
+    if ours_only() {
+        return;
+    }
+    for_each_user(|options| {
+        let run = tempfile::Builder::new().prefix("outpost-exec-run-").tempdir_in("/var/tmp").unwrap();
+        if let Some(uid) = options.uid {
+            std::os::unix::fs::chown(run.path(), Some(uid), Some(uid)).unwrap();
+        }
+        let socket = run.path().join("control.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        if let Some(uid) = options.uid {
+            std::os::unix::fs::chown(&socket, Some(uid), Some(uid)).unwrap();
+        }
+        listener.set_nonblocking(true).unwrap();
+        let options = options.env("OUTPOST_RUNTIME_DIR", run.path().to_str().unwrap());
+        let mut scene = Scene::start(&options);
+        let script = format!(
+            "use Socket; socket(my $s, AF_UNIX, SOCK_STREAM, 0) or die; told(connect $s, sockaddr_un(\"{}\"))",
+            socket.display()
+        );
+        let everything = with(Limits::Everything.params(&scene), json!({}));
+        for (limits, expected) in [
+            (Networked.params(&scene), "EACCES"),
+            (home_is_writable(&scene, true), "EACCES"),
+            (ReadOnly.params(&scene), "EPERM"),
+            (everything, "EPERM"),
+        ] {
+            let params = with(scene.params(&script, &[]), limits);
+            assert_eq!(scene.told(&params), expected, "{params}, user {:?}", options.uid);
+            assert!(listener.accept().is_err());
+        }
+        assert_eq!(scene.run(Limits::None, &script), "done");
+        assert!(listener.accept().is_ok());
+    });
+}
+
+/// A root that is missing, or lies where commands write, can become a link to anywhere between two requests.
+#[test]
+fn a_writable_root_that_a_command_made_a_link_opens_nothing() {
+    if ours_only() {
+        return;
+    }
+    for_each_user(|options| {
+        let mut scene = Scene::start(&options);
+        let cases = [
+            ("missing", r#"told(symlink $out, "$ws/root")"#),
+            ("deeper", r#"mkdir "$ws/a" or die; told(symlink $out, "$ws/a/root")"#),
+            ("above", r#"told(symlink "$out/..", "$ws/up")"#),
+        ];
+        let roots = ["root", "a/root", "up/outside"].map(|root| scene.workspace().join(root));
+        for ((name, plant), root) in cases.iter().zip(&roots) {
+            let write = policy(json!({"type": "workspaceWrite", "writableRoots": [root]}));
+            let read = json!({"type": "restricted", "includePlatformDefaults": true, "readableRoots": [root]});
+            let read = policy(json!({"type": "workspaceWrite", "readOnlyAccess": read}));
+            for limits in [write, read] {
+                assert_eq!(scene.run(Workspace, plant), "done", "{name}: {limits}");
+                let attempt = r#"told(put("$out/victim"))"#;
+                let told = scene.told(&with(scene.params(attempt, &[]), limits.clone()));
+                assert!(told.starts_with("error: "), "{name}: {told:?} {limits}, user {:?}", options.uid);
+                assert!(told.contains("could replace the symbolic link"), "{told}");
+                assert_eq!(scene.harm(), Vec::<String>::new(), "{name}");
+                scene.clean();
+            }
+        }
+        // One that leads to where it may write anyway is as good as any.
+        std::fs::create_dir(scene.workspace().join("real")).unwrap();
+        std::os::unix::fs::symlink("real", &roots[0]).unwrap();
+        let limits = policy(json!({"type": "workspaceWrite", "writableRoots": [roots[0]]}));
+        let params = with(scene.params("print 'ran'", &[]), limits);
+        assert_eq!(scene.told(&params), "ran");
+    });
+}
+
+/// What a command leaves where the daemon looks must not make the daemon wait, or look elsewhere.
+#[test]
+fn files_that_a_command_drops_do_not_stop_the_daemon() {
+    if ours_only() {
+        return;
+    }
+    let drops = [
+        ("a pipe", r#"told(sys(133, "$ws/sub/.git", 0010644, 0))"#),
+        ("a file without an end", r#"told(truncate_to("$ws/sub/.git")); sub truncate_to { put($_[0], "gitdir: " . "x" x 8000); truncate $_[0], 1 << 40 }"#),
+        ("a way to everything", r#"told(put("$ws/sub/.git", "gitdir: /\n"))"#),
+        ("a way up", r#"told(put("$ws/sub/.git", "gitdir: ../../../../../..\n"))"#),
+        ("a way to the kernel", r#"told(put("$ws/sub/.git", "gitdir: /proc/self/fd/0\n"))"#),
+        ("a way with a zero", r#"told(put("$ws/sub/.git", "gitdir: a\0b\n"))"#),
+        ("no text", r#"told(put("$ws/sub/.git", "gitdir: \xff\xfe\n"))"#),
+    ];
+    for_each_user(|options| {
+        let mut scene = Scene::start(&options);
+        for (name, drop) in drops {
+            scene.host.dir("cwd/sub");
+            assert_eq!(scene.run(Workspace, drop), "done", "{name}");
+            let limits = profile(&[("read", ":root"), ("write", ":current_working_directory")]);
+            let params = with(scene.params(r#"told(put("$ws/sub/made") && !put("$out/victim"))"#, &[]), limits);
+            let told = scene.told(&with(params, json!({"cwd": scene.workspace().join("sub")})));
+            assert!(told == "done" || told.starts_with("error: exec failed: "), "{name}: {told}");
+            assert_eq!(scene.harm(), Vec::<String>::new(), "{name}");
+            scene.clean();
+        }
+    });
+}
+
+/// A link in place of a protected name is refused by name: it could be replaced while it is relied upon.
+#[test]
+fn a_protected_name_that_is_a_link_is_refused() {
+    if ours_only() {
+        return;
+    }
+    for_each_user(|options| {
+        let mut scene = Scene::start(&options);
+        scene.host.dir("cwd/sub");
+        assert_eq!(scene.run(Workspace, r#"told(symlink $out, "$ws/sub/.git")"#), "done");
+        let limits = profile(&[("read", ":root"), ("write", ":current_working_directory")]);
+        let params = with(scene.params("print 'ran'", &[]), limits);
+        let told = scene.told(&with(params, json!({"cwd": scene.workspace().join("sub")})));
+        assert!(told.contains("could replace the symbolic link"), "{told}");
+    });
+}
+
+/// A lock on the directory that stands for a missing name, by somebody who can only read it.
+#[test]
+fn a_reader_that_locks_a_held_name_keeps_nobody_waiting() {
+    if ours_only() {
+        return;
+    }
+    for_each_user(|options| {
+        let mut scene = Scene::start(&options);
+        let limits = Workspace.params(&scene);
+        let waits = with(scene.params("print 'up'; <STDIN>", &[]), limits.clone());
+        let streamed = |params, id: &str| {
+            with(params, json!({"processId": id, "streamStdin": true, "streamStdoutStderr": true, "disableTimeout": true}))
+        };
+        let writer = scene.host.server.request("command/exec", &streamed(waits, "writer"));
+        scene.host.server.wait_output("writer", "up");
+        // Shared at first, as the daemon has it; alone once the writer has ended.
+        let script = r#"
+            my $dir = opened("$ws/.codex", 0) or die "open: $!"; flock($dir, 1) or die; print "shared\n";
+            <STDIN>; flock($dir, 2) or die; print "alone\n"; <STDIN>"#;
+        let locks = with(scene.params(script, &[]), ReadOnly.params(&scene));
+        let reader = scene.host.server.request("command/exec", &streamed(locks, "reader"));
+        scene.host.server.wait_output("reader", "shared");
+        scene.host.server.call("command/exec/write", &json!({"processId": "writer", "closeStdin": true}));
+        scene.told_of(writer);
+        let line = json!({"processId": "reader", "deltaBase64": "Cg=="});
+        scene.host.server.call("command/exec/write", &line);
+        scene.host.server.wait_output("reader", "alone");
+        let told = scene.told(&with(scene.params("print 'ran'", &[]), limits.clone()));
+        assert!(told == "ran" || told.starts_with("error: exec failed: cannot keep "), "{told}");
+        scene.host.server.call("command/exec/write", &json!({"processId": "reader", "closeStdin": true}));
+        scene.told_of(reader);
+        // Nothing of it stays when the reader has ended.
+        assert_eq!(scene.told(&with(scene.params("print 'ran'", &[]), limits)), "ran");
+        let held = scene.workspace().join(".codex");
+        crate::process::until("the held name goes", || !Path::new(&held).exists());
+    });
+}

@@ -1,0 +1,141 @@
+//! Other processes: those of the host, the first one of the sandbox, what they share, and how many there can be.
+
+use super::Control::{Harmful, Root, Says};
+use super::Limits::{Networked, ReadOnly, Workspace};
+use super::scene::Scene;
+use super::{ANY, Attempt, Limits, attempt, check};
+use crate::sandbox::for_each_user;
+use crate::table::ours_only;
+
+const OFF: &[Limits] = &[ReadOnly, Workspace];
+
+const OUTSIDE: &[Attempt] = &[
+    attempt("a process outside is killed", ANY, "ESRCH", Says("done"), r#"told(kill 9, $pid)"#),
+    attempt("a process outside is asked after", ANY, "ESRCH", Says("done"), r#"told(kill 0, $pid)"#),
+    attempt("a thread outside is killed", ANY, "ESRCH", Says("done"), r#"told(sys(234, $pid, $pid, 9))"#),
+    attempt("a process outside is sent a signal with words", ANY, "ESRCH", Says("done"), r#"
+        my $info = pack("l3 x4 l2", 10, 0, -1, 0, 0) . "\0" x 128; told(sys(129, $pid, 10, $info))"#),
+    attempt("a process outside is held", ANY, "ESRCH", Says("done"), r#"told(sys(434, $pid, 0))"#),
+    attempt("a process outside is traced", OFF, "EPERM", Root("done"), r#"told(sys(101, 0x4206, $pid, 0, 0))"#),
+    attempt("a process outside is traced, with a network", &[Networked], "ESRCH", Root("done"), r#"
+        told(sys(101, 0x4206, $pid, 0, 0))"#),
+    attempt("memory outside is read", OFF, "EPERM", Root("EFAULT"), r#"
+        my $iov = pack("Q2", 8, 8); told(sys(310, $pid, $iov, 1, $iov, 1, 0))"#),
+    attempt("memory outside is read, with a network", &[Networked], "ESRCH", Root("EFAULT"), r#"
+        my $iov = pack("Q2", 8, 8); told(sys(310, $pid, $iov, 1, $iov, 1, 0))"#),
+    attempt("memory outside is written", OFF, "EPERM", Root("EFAULT"), r#"
+        my $iov = pack("Q2", 8, 8); told(sys(311, $pid, $iov, 1, $iov, 1, 0))"#),
+    attempt("the environment of a process outside is read", ANY, "ENOENT", Says("done"), r#"
+        told(opened("/proc/$pid/environ", 0))"#),
+    attempt("the root of a process outside is entered", ANY, "ENOENT", Says("done"), r#"told(chdir "/proc/$pid/root")"#),
+    attempt("memory outside is opened", ANY, "ENOENT", Says("done"), r#"told(opened("/proc/$pid/mem", 2))"#),
+    attempt("a process outside is slowed down", ANY, "ESRCH", Says("done"), r#"told(sys(141, 0, $pid, 5))"#),
+    attempt("a process outside is limited", ANY, "ESRCH", Says("done"), r#"
+        my $limit = pack("QQ", 1, 1); told(sys(302, $pid, 0, $limit, 0))"#),
+    attempt("a process outside is kept off the processors", ANY, "ESRCH", Says("done"), r#"
+        my $mask = pack("Q", 1); told(sys(203, $pid, 8, $mask))"#),
+    attempt("the group of a process outside is asked after", ANY, "ESRCH", Says("done"), r#"told(sys(121, $pid))"#),
+    attempt("all of the user's processes are slowed down", ANY, "done",
+        Harmful("it would slow down everything of that user on the host"), r#"inside(); told(sys(141, 2, 0, 7))"#),
+    attempt("everything is killed", ANY, "killed its own",
+        Harmful("it would end everything of that user on the host"), r#"
+        inside(); my $child = fork // die; if (!$child) { sleep 1000 } kill 9, -1; waitpid $child, 0;
+        print $? == 9 ? "killed its own" : "nothing""#),
+];
+
+#[test]
+fn processes_outside_are_out_of_reach() {
+    check(OUTSIDE);
+}
+
+/// The first process of the sandbox is of the same user and comes from the daemon.
+const FIRST: &[Attempt] = &[
+    attempt("it is traced", &[Networked], "EPERM", Root("done"), r#"
+        my $child = fork // die; if (!$child) { sleep 1000 } my $works = sys(101, 0x4206, $child, 0, 0); kill 9, $child;
+        $works or die "tracing does not work: $!"; told(sys(101, 0x4206, first(), 0, 0))"#),
+    attempt("its memory is read", &[Networked], "EPERM", Root("EFAULT"), r#"
+        my $iov = pack("Q2", 8, 8); told(sys(310, first(), $iov, 1, $iov, 1, 0))"#),
+    attempt("a descriptor is taken from it", ANY, "EPERM", Root("done"), r#"
+        my $held = sys(434, first(), 0) or die "hold: $!"; told(sys(438, $held, 0, 0))"#),
+    attempt("it is compared", ANY, "EPERM", Root("done"), r#"told(sys(312, $$, first(), 1, 0, 0))"#),
+    attempt("it is killed", ANY, "lives on", Harmful("it would be the host's"), r#"
+        inside(); kill 9, 1; kill 15, 1; print -d "/proc/1" ? "lives on" : "dead""#),
+];
+
+#[test]
+fn the_first_process_of_a_sandbox_cannot_be_driven() {
+    check(FIRST);
+}
+
+/// Ways of talking that have names of their own: made without a sandbox, looked for in one.
+#[test]
+fn shared_memory_semaphores_and_queues_of_the_host_are_not_found() {
+    if ours_only() || !cfg!(target_arch = "x86_64") {
+        return;
+    }
+    for_each_user(|options| {
+        let mut scene = Scene::start(&options);
+        let key = 0x0e5c_0000 + (scene.host.server.pid() & 0xffff);
+        let make = format!(
+            r#"sys(29, {key}, 4096, 01600) or die "memory: $!"; sys(64, {key}, 1, 01600) or die "semaphore: $!";
+               sys(68, {key}, 01600) or die "queue: $!"; my $a = pack("q8", 0, 1, 16, (0) x 5);
+               told(sys(240, "outpost-{key}", 0102, 0600, $a))"#
+        );
+        assert_eq!(scene.run(Limits::None, &make), "done");
+        let rows = [
+            ("shared memory", format!("told(sys(29, {key}, 0, 0))")),
+            ("a semaphore", format!("told(sys(64, {key}, 0, 0))")),
+            ("a queue", format!("told(sys(68, {key}, 0))")),
+            ("a named queue", format!(r#"told(sys(240, "outpost-{key}", 0, 0, 0))"#)),
+        ];
+        for (name, script) in &rows {
+            assert_eq!(scene.run(Limits::None, script), "done", "{name} without a sandbox");
+            for limits in [ReadOnly, Workspace, Networked] {
+                assert_eq!(scene.run(limits, script), "ENOENT", "{name} under {limits:?}, {:?}", options.uid);
+            }
+        }
+        let unmake = format!(
+            r#"sys(31, sys(29, {key}, 0, 0), 0, 0) or die; sys(66, sys(64, {key}, 0, 0), 0, 0, 0) or die;
+               sys(71, sys(68, {key}, 0), 0, 0) or die; told(sys(241, "outpost-{key}"))"#
+        );
+        assert_eq!(scene.run(Limits::None, &unmake), "done");
+    });
+}
+
+/// The kernel says so, and everything of it is gone with the command.
+#[test]
+fn a_fork_bomb_meets_its_limit() {
+    if ours_only() {
+        return;
+    }
+    for_each_user(|options| {
+        let mut scene = Scene::start(&options);
+        let script = r#"
+            inside(); my $n = 0; for (1 .. 6000) { my $child = fork; last if !defined $child; sleep 1000 if !$child; $n++ }
+            print name(), $n > 3000 ? " after thousands" : " after $n"; kill 9, -1"#;
+        assert_eq!(scene.run(ReadOnly, script), "EAGAIN after thousands", "{:?}", options.uid);
+        assert_eq!(scene.harm(), Vec::<String>::new());
+    });
+}
+
+/// Whoever executes them is somebody else, but not in here.
+#[test]
+fn programs_that_lend_rights_lend_none() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    if ours_only() || outpost_sys::limits::effective_uid() != 0 {
+        return;
+    }
+    for_each_user(|options| {
+        let mut scene = Scene::start(&options);
+        let (own, other) = (options.uid.unwrap_or(0), if options.uid.is_some() { 0 } else { 65534 });
+        let program = scene.host.dir("lent").join("id");
+        std::fs::copy("/usr/bin/id", &program).unwrap();
+        chown(&program, Some(other), Some(other)).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o6755)).unwrap();
+        let script = r#"print `"$ws/../lent/id" -u` + 0, " ", `"$ws/../lent/id" -g` + 0"#;
+        assert_eq!(scene.run(Limits::None, script), format!("{other} {other}"), "without a sandbox");
+        for limits in [ReadOnly, Workspace, Networked] {
+            assert_eq!(scene.run(limits, script), format!("{own} {own}"), "{limits:?}");
+        }
+    });
+}
