@@ -58,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) store: Store,
     pub(crate) waker: Waker,
+    /// No other daemon has it, while slots of two of them can be the same.
+    pub(crate) name: String,
     pub(crate) cgroups: Option<cgroup::Parent>,
     commands: mpsc::Sender<Command>,
     /// To ask the keeper past the reactor; none while there is no keeper. Who holds it has both asked and said so in a
@@ -158,7 +160,7 @@ impl Shared {
                 let _in_use = cgroups.group(&slot.to_string()).destroy(DESTROY_PATIENCE);
             }
             None => {
-                kill::sweep(slot, None, crate::Signal::KILL);
+                kill::sweep(&kill::marker(&self.name, slot), None, crate::Signal::KILL);
             }
         }
     }
@@ -228,7 +230,8 @@ impl Engine {
     ) -> Result<(Engine, HashMap<u8, OwnedFd>)> {
         outpost_sys::signal::ignore_sigpipe();
         let store = Store::open(&config.state_dir)?;
-        let cgroups = if config.cgroups { cgroup::Parent::detect(&cgroup_name(&config)) } else { None };
+        let name = name_of(&config);
+        let cgroups = if config.cgroups { cgroup::Parent::detect(&format!("outpost-{name}")) } else { None };
         let entries = handover::receive_table(&mut link)?;
         if let Some(own) = entries.iter().find(|entry| entry.slot == OWN_SLOT) {
             adjust(&mut config, &own.held);
@@ -247,6 +250,7 @@ impl Engine {
             config,
             store,
             waker,
+            name,
             cgroups,
             commands,
             keeper: Mutex::new(Some(link.socket())),
@@ -510,10 +514,10 @@ impl Engine {
     }
 }
 
-/// One state directory, one group: two daemons never touch each other's children.
-fn cgroup_name(config: &Config) -> String {
+/// One state directory, one name: two daemons never touch each other's children.
+fn name_of(config: &Config) -> String {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
     config.state_dir.hash(&mut hasher);
-    format!("outpost-{:016x}", hasher.finish())
+    format!("{:016x}", hasher.finish())
 }

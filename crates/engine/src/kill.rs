@@ -97,7 +97,7 @@ fn members(process: &Process) -> Vec<i32> {
             let members = cgroups.group(&process.slot().to_string()).members();
             members.into_iter().filter(|pid| procfs::stat(*pid).is_some_and(|stat| alive(&stat))).collect()
         }
-        None => tree(process.slot(), process.leader()).iter().map(|stat| stat.pid).collect(),
+        None => tree(&marker_of(process), process.leader()).iter().map(|stat| stat.pid).collect(),
     }
 }
 
@@ -122,7 +122,7 @@ pub(crate) fn kill_tree_now(process: &Process) -> usize {
             Err(_) => {}
         }
     }
-    sweep(process.slot(), process.leader(), Signal::KILL)
+    sweep(&marker_of(process), process.leader(), Signal::KILL)
 }
 
 pub(crate) async fn signal_tree(process: &Process, signal: Signal) -> Result<()> {
@@ -144,15 +144,19 @@ pub(crate) async fn signal_tree(process: &Process, signal: Signal) -> Result<()>
 pub(crate) type Leader = Option<(i32, u64)>;
 
 /// What children carry in their environment where there is no cgroup to tell whose they are.
-pub(crate) fn marker(slot: Slot) -> String {
-    format!("OUTPOST_PROCESS={slot}")
+pub(crate) fn marker(daemon: &str, slot: Slot) -> String {
+    format!("OUTPOST_PROCESS={slot}.{daemon}")
+}
+
+fn marker_of(process: &Process) -> String {
+    marker(&process.inner.shared.name, process.slot())
 }
 
 /// Signals a tree until nobody is left in it; says how many are.
-pub(crate) fn sweep(slot: Slot, leader: Leader, signal: Signal) -> usize {
+pub(crate) fn sweep(marker: &str, leader: Leader, signal: Signal) -> usize {
     let mut left = 0;
     for _ in 0..PASSES_MAX {
-        let members = tree(slot, leader);
+        let members = tree(marker, leader);
         left = members.len();
         if left == 0 {
             break;
@@ -170,8 +174,7 @@ pub(crate) fn sweep(slot: Slot, leader: Leader, signal: Signal) -> usize {
 }
 
 /// The living processes of a tree: the leader with its group, who carries its marker, and the descendants of all of them.
-pub(crate) fn tree(slot: Slot, leader: Leader) -> Vec<Stat> {
-    let marker = marker(slot);
+pub(crate) fn tree(marker: &str, leader: Leader) -> Vec<Stat> {
     let all = procfs::all();
     let is_leader = |stat: &Stat| leader == Some((stat.pid, stat.start_ticks));
     // While its leader is there, the group's number is nobody else's.
@@ -186,4 +189,16 @@ pub(crate) fn tree(slot: Slot, leader: Leader) -> Vec<Stat> {
     let alive = |stat: &&Stat| !matches!(stat.state, b'Z' | b'X');
     members.extend(all.iter().filter(|stat| roots.contains(&stat.pid)).filter(alive));
     members
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Slots count milliseconds: two daemons that start something at the same moment give it the same number.
+    #[test]
+    fn processes_of_two_daemons_with_one_number_are_told_apart() {
+        assert_ne!(marker("one", Slot(7)), marker("other", Slot(7)));
+        assert_ne!(marker("one", Slot(7)), marker("one", Slot(8)));
+    }
 }
