@@ -158,7 +158,7 @@ impl Shared {
                 let _in_use = cgroups.group(&slot.to_string()).destroy(DESTROY_PATIENCE);
             }
             None => {
-                kill::sweep(slot, None, crate::Signal::KILL);
+                kill::sweep(&self.config.state_dir, slot, None, crate::Signal::KILL);
             }
         }
     }

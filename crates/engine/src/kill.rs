@@ -7,6 +7,7 @@ use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd;
 use outpost_sys::procfs::{self, Stat};
 use outpost_sys::signal::Signal;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Whom a signal is for.
@@ -97,7 +98,10 @@ fn members(process: &Process) -> Vec<i32> {
             let members = cgroups.group(&process.slot().to_string()).members();
             members.into_iter().filter(|pid| procfs::stat(*pid).is_some_and(|stat| alive(&stat))).collect()
         }
-        None => tree(process.slot(), process.leader()).iter().map(|stat| stat.pid).collect(),
+        None => {
+            let state_dir = &process.inner.shared.config.state_dir;
+            tree(state_dir, process.slot(), process.leader()).iter().map(|stat| stat.pid).collect()
+        }
     }
 }
 
@@ -128,7 +132,7 @@ pub(crate) fn kill_tree_now(process: &Process) -> usize {
             return 0;
         }
     }
-    sweep(process.slot(), process.leader(), Signal::KILL)
+    sweep(&shared.config.state_dir, process.slot(), process.leader(), Signal::KILL)
 }
 
 pub(crate) async fn signal_tree(process: &Process, signal: Signal) -> Result<()> {
@@ -149,16 +153,17 @@ pub(crate) async fn signal_tree(process: &Process, signal: Signal) -> Result<()>
 /// The pid and the start time of a tree's first process, which together no other process has; none when not known.
 pub(crate) type Leader = Option<(i32, u64)>;
 
-/// What children carry in their environment where there is no cgroup to tell whose they are.
-pub(crate) fn marker(slot: Slot) -> String {
-    format!("OUTPOST_PROCESS={slot}")
+/// What children carry in their environment where there is no cgroup to tell whose they are. Other engines of the same user
+/// count their processes as we do: without the directory, which is ours alone, their children would be taken for ours.
+pub(crate) fn marker(state_dir: &Path, slot: Slot) -> String {
+    format!("OUTPOST_PROCESS={slot}@{}", state_dir.display())
 }
 
 /// Signals a tree until nobody is left in it; says how many are.
-pub(crate) fn sweep(slot: Slot, leader: Leader, signal: Signal) -> usize {
+pub(crate) fn sweep(state_dir: &Path, slot: Slot, leader: Leader, signal: Signal) -> usize {
     let mut left = 0;
     for _ in 0..PASSES_MAX {
-        let members = tree(slot, leader);
+        let members = tree(state_dir, slot, leader);
         left = members.len();
         if left == 0 {
             break;
@@ -176,8 +181,8 @@ pub(crate) fn sweep(slot: Slot, leader: Leader, signal: Signal) -> usize {
 }
 
 /// The living processes of a tree: the leader with its group, who carries its marker, and the descendants of all of them.
-pub(crate) fn tree(slot: Slot, leader: Leader) -> Vec<Stat> {
-    let marker = marker(slot);
+pub(crate) fn tree(state_dir: &Path, slot: Slot, leader: Leader) -> Vec<Stat> {
+    let marker = marker(state_dir, slot);
     let all = procfs::all();
     let is_leader = |stat: &Stat| leader == Some((stat.pid, stat.start_ticks));
     // While its leader is there, the group's number is nobody else's.

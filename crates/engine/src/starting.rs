@@ -40,7 +40,8 @@ pub(crate) fn prepare(shared: &Arc<Shared>, spawn: &Spawn) -> Result<(Child, one
     if key.id.is_empty() {
         key.id = slot.to_string();
     }
-    let marker = (spawn.marked && shared.cgroups.is_none()).then(|| kill::marker(slot));
+    let marker =
+        (spawn.marked && shared.cgroups.is_none()).then(|| kill::marker(&shared.config.state_dir, slot));
     let spec = spawn.keeper_spec(marker.as_deref(), &shared.config.limits, shared.config.oom_score)?;
     let description = Description {
         key,

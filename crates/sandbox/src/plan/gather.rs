@@ -58,7 +58,8 @@ impl Gathered {
             }
         }
         // What is opened without any link needs none to be opened.
-        let opened = |(_, access, found): &(_, Access, Resolved)| gathered.access(&found.path) >= Some(*access);
+        let opened =
+            |(_, access, found): &(_, Access, Resolved)| gathered.access(&found.path) >= Some(*access);
         let (certain, doubtful): (Vec<_>, Vec<_>) = linked.into_iter().partition(opened);
         for (_, access, found) in certain.iter().chain(&doubtful) {
             gathered.insert(found.path.clone(), *access, found.kind == Kind::Directory, true);

@@ -30,7 +30,12 @@ fn what_the_daemon_keeps_is_neither_seen_nor_moved() {
         ];
         for (name, script, expected) in rows {
             let writable = home_is_writable(&scene, true);
-            for limits in [ReadOnly.params(&scene), Workspace.params(&scene), Limits::Everything.params(&scene), writable] {
+            for limits in [
+                ReadOnly.params(&scene),
+                Workspace.params(&scene),
+                Limits::Everything.params(&scene),
+                writable,
+            ] {
                 let params = with(scene.params(script, &[]), limits);
                 assert_eq!(scene.told(&params), expected, "{name}: {params}, user {:?}", options.uid);
             }
@@ -104,7 +109,8 @@ fn a_writable_root_that_a_command_made_a_link_opens_nothing() {
         let roots = ["root", "a/root", "up/outside"].map(|root| scene.workspace().join(root));
         for ((name, plant), root) in cases.iter().zip(&roots) {
             let write = policy(json!({"type": "workspaceWrite", "writableRoots": [root]}));
-            let read = json!({"type": "restricted", "includePlatformDefaults": true, "readableRoots": [root]});
+            let read =
+                json!({"type": "restricted", "includePlatformDefaults": true, "readableRoots": [root]});
             let read = policy(json!({"type": "workspaceWrite", "readOnlyAccess": read}));
             for limits in [write, read] {
                 assert_eq!(scene.run(Workspace, plant), "done", "{name}: {limits}");
@@ -133,7 +139,10 @@ fn files_that_a_command_drops_do_not_stop_the_daemon() {
     }
     let drops = [
         ("a pipe", r#"told(sys(133, "$ws/sub/.git", 0010644, 0))"#),
-        ("a file without an end", r#"told(truncate_to("$ws/sub/.git")); sub truncate_to { put($_[0], "gitdir: " . "x" x 8000); truncate $_[0], 1 << 40 }"#),
+        (
+            "a file without an end",
+            r#"told(truncate_to("$ws/sub/.git")); sub truncate_to { put($_[0], "gitdir: " . "x" x 8000); truncate $_[0], 1 << 40 }"#,
+        ),
         ("a way to everything", r#"told(put("$ws/sub/.git", "gitdir: /\n"))"#),
         ("a way up", r#"told(put("$ws/sub/.git", "gitdir: ../../../../../..\n"))"#),
         ("a way to the kernel", r#"told(put("$ws/sub/.git", "gitdir: /proc/self/fd/0\n"))"#),
@@ -146,7 +155,8 @@ fn files_that_a_command_drops_do_not_stop_the_daemon() {
             scene.host.dir("cwd/sub");
             assert_eq!(scene.run(Workspace, drop), "done", "{name}");
             let limits = profile(&[("read", ":root"), ("write", ":current_working_directory")]);
-            let params = with(scene.params(r#"told(put("$ws/sub/made") && !put("$out/victim"))"#, &[]), limits);
+            let params =
+                with(scene.params(r#"told(put("$ws/sub/made") && !put("$out/victim"))"#, &[]), limits);
             let told = scene.told(&with(params, json!({"cwd": scene.workspace().join("sub")})));
             assert!(told == "done" || told.starts_with("error: exec failed: "), "{name}: {told}");
             assert_eq!(scene.harm(), Vec::<String>::new(), "{name}");
@@ -183,7 +193,10 @@ fn a_reader_that_locks_a_held_name_keeps_nobody_waiting() {
         let limits = Workspace.params(&scene);
         let waits = with(scene.params("print 'up'; <STDIN>", &[]), limits.clone());
         let streamed = |params, id: &str| {
-            with(params, json!({"processId": id, "streamStdin": true, "streamStdoutStderr": true, "disableTimeout": true}))
+            with(
+                params,
+                json!({"processId": id, "streamStdin": true, "streamStdoutStderr": true, "disableTimeout": true}),
+            )
         };
         let writer = scene.host.server.request("command/exec", &streamed(waits, "writer"));
         scene.host.server.wait_output("writer", "up");

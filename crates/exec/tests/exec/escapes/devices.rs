@@ -12,30 +12,96 @@ const ALL: &[Limits] = &[ReadOnly, Workspace, Networked, Minimal, Everything];
 
 const DEVICES: &[Attempt] = &[
     attempt("the kernel's log", ALL, "ENOENT", Root("done"), r#"told(opened("/dev/kmsg", 1))"#),
-    attempt("a disk", ALL, "ENOENT", Root("done"), r#"
+    attempt(
+        "a disk",
+        ALL,
+        "ENOENT",
+        Root("done"),
+        r#"
         open my $parts, "<", "/proc/partitions"; my ($disk) = map { /(\S+)$/ ? "/dev/$1" : () } grep { /^\s+\d/ } <$parts>;
-        told(opened($disk // "/dev/kmsg", 010000000))"#),
-    attempt("a terminal of the host", ALL, "ENOENT", Root("done"), r#"
-        told(-e "/dev/console")"#),
-    attempt("a device is made among the devices", ALL, "EROFS", Root("done"), r#"
+        told(opened($disk // "/dev/kmsg", 010000000))"#,
+    ),
+    attempt(
+        "a terminal of the host",
+        ALL,
+        "ENOENT",
+        Root("done"),
+        r#"
+        told(-e "/dev/console")"#,
+    ),
+    attempt(
+        "a device is made among the devices",
+        ALL,
+        "EROFS",
+        Root("done"),
+        r#"
         my $made = sys(133, "/dev/outpost-escape-$$", 020666, 0x103); my $error = $! + 0;
-        unlink "/dev/outpost-escape-$$"; told($made, $error)"#),
-    attempt("a device is made in shared memory", ALL, "EACCES or EPERM", Root("done"), r#"
+        unlink "/dev/outpost-escape-$$"; told($made, $error)"#,
+    ),
+    attempt(
+        "a device is made in shared memory",
+        ALL,
+        "EACCES or EPERM",
+        Root("done"),
+        r#"
         my $made = sys(133, "/dev/shm/outpost-escape-$$", 020666, 0x103); my $error = $! + 0;
-        unlink "/dev/shm/outpost-escape-$$"; told($made, $error)"#),
-    attempt("a file is made among the devices", ALL, "EROFS", Root("done"), r#"
-        my $made = put("/dev/outpost-escape-$$"); my $error = $! + 0; unlink "/dev/outpost-escape-$$"; told($made, $error)"#),
+        unlink "/dev/shm/outpost-escape-$$"; told($made, $error)"#,
+    ),
+    attempt(
+        "a file is made among the devices",
+        ALL,
+        "EROFS",
+        Root("done"),
+        r#"
+        my $made = put("/dev/outpost-escape-$$"); my $error = $! + 0; unlink "/dev/outpost-escape-$$"; told($made, $error)"#,
+    ),
     // What is changed here is changed for everybody: to the mode that it has.
-    attempt("a shared device gets another mode", ALL, "EROFS", Root("done"), r#"told(chmod 0666, "/dev/null")"#),
-    attempt("a shared device gets another owner", ALL, "EROFS", Root("done"), r#"told(chown 0, 0, "/dev/zero")"#),
-    attempt("a shared device gets another time", ALL, "EROFS", Root("done"), r#"told(utime 1, 1, "/dev/full")"#),
-    attempt("the shared device that is its input gets another mode", ALL, "EROFS", Root("done"), r#"
-        told(chmod 0666, *STDIN)"#),
-    attempt("a shared device is removed", ALL, "EROFS", Harmful("the host would be without it"), r#"
-        inside(); told(unlink "/dev/null")"#),
-    attempt("shared devices work", ALL, "done", Says("done"), r#"
+    attempt(
+        "a shared device gets another mode",
+        ALL,
+        "EROFS",
+        Root("done"),
+        r#"told(chmod 0666, "/dev/null")"#,
+    ),
+    attempt(
+        "a shared device gets another owner",
+        ALL,
+        "EROFS",
+        Root("done"),
+        r#"told(chown 0, 0, "/dev/zero")"#,
+    ),
+    attempt(
+        "a shared device gets another time",
+        ALL,
+        "EROFS",
+        Root("done"),
+        r#"told(utime 1, 1, "/dev/full")"#,
+    ),
+    attempt(
+        "the shared device that is its input gets another mode",
+        ALL,
+        "EROFS",
+        Root("done"),
+        r#"
+        told(chmod 0666, *STDIN)"#,
+    ),
+    attempt(
+        "a shared device is removed",
+        ALL,
+        "EROFS",
+        Harmful("the host would be without it"),
+        r#"
+        inside(); told(unlink "/dev/null")"#,
+    ),
+    attempt(
+        "shared devices work",
+        ALL,
+        "done",
+        Says("done"),
+        r#"
         my $null = opened("/dev/null", 01102) or die "null: $!"; syswrite($null, "x") or die;
-        my $zero = opened("/dev/zero", 0) or die; told(sysread($zero, my $bytes, 4) == 4)"#),
+        my $zero = opened("/dev/zero", 0) or die; told(sysread($zero, my $bytes, 4) == 4)"#,
+    ),
 ];
 
 #[test]
@@ -45,17 +111,41 @@ fn devices_of_the_host_are_out_of_reach() {
 
 /// Their own bounds are the proof: below them everything works.
 const BOUNDS: &[Attempt] = &[
-    attempt("shared memory is filled", ANY, "ENOSPC after 200 MiB", Harmful("the host's memory would be filled"), r#"
+    attempt(
+        "shared memory is filled",
+        ANY,
+        "ENOSPC after 200 MiB",
+        Harmful("the host's memory would be filled"),
+        r#"
         my $file = opened("/dev/shm/big", 0102) or die; sys(285, fileno($file), 0, 0, 200 << 20) or told(0);
-        sys(285, fileno($file), 0, 200 << 20, 100 << 20) ? print "done" : print name() . " after 200 MiB""#),
-    attempt("shared memory is filled with names", ANY, "ENOSPC below 20000", Harmful("as above"), r#"
+        sys(285, fileno($file), 0, 200 << 20, 100 << 20) ? print "done" : print name() . " after 200 MiB""#,
+    ),
+    attempt(
+        "shared memory is filled with names",
+        ANY,
+        "ENOSPC below 20000",
+        Harmful("as above"),
+        r#"
         my $n = 0; $n++ while $n < 20000 && mknod_file($n); print name() . " below $n" =~ s/\d+/20000/r if $n > 10000;
-        sub mknod_file { sys(133, "/dev/shm/$_[0]", 0100600, 0) }"#),
-    attempt("terminals are used up", ANY, "ENOSPC", Harmful("the host's would be used up"), r#"
-        my @all; while (@all < 300) { push @all, opened("/dev/ptmx", 02) || told(0) } told(1)"#),
-    attempt("a terminal is the first of its own", ANY, "0", Harmful("the host's first is somebody's"), r#"
+        sub mknod_file { sys(133, "/dev/shm/$_[0]", 0100600, 0) }"#,
+    ),
+    attempt(
+        "terminals are used up",
+        ANY,
+        "ENOSPC",
+        Harmful("the host's would be used up"),
+        r#"
+        my @all; while (@all < 300) { push @all, opened("/dev/ptmx", 02) || told(0) } told(1)"#,
+    ),
+    attempt(
+        "a terminal is the first of its own",
+        ANY,
+        "0",
+        Harmful("the host's first is somebody's"),
+        r#"
         my $file = opened("/dev/ptmx", 0402) or told(0); my $number = pack("L", 99);
-        ioctl($file, 0x80045430, $number) or told(0); print unpack("L", $number)"#),
+        ioctl($file, 0x80045430, $number) or told(0); print unpack("L", $number)"#,
+    ),
 ];
 
 #[test]

@@ -34,7 +34,12 @@ fn what_the_loader_is_told_reaches_nobody_before_the_sandbox() {
             let left = std::fs::read_dir(&inner).unwrap().count();
             // The loader complains of what it cannot write or find, and goes on.
             assert!(told.contains("ran"), "{limits:?}: {told}");
-            assert_eq!(left > 0, limits == Limits::None, "{limits:?} left {left} files, user {:?}", options.uid);
+            assert_eq!(
+                left > 0,
+                limits == Limits::None,
+                "{limits:?} left {left} files, user {:?}",
+                options.uid
+            );
         }
     });
 }
@@ -130,7 +135,15 @@ fn hostile_names_are_denied_like_others() {
     }
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
-        let names = ["new\nline.key", "esc\u{1b}[31m.key", "*.key", "-rf .key", "quo'te\".key", " .key", "\u{202e}x.key"];
+        let names = [
+            "new\nline.key",
+            "esc\u{1b}[31m.key",
+            "*.key",
+            "-rf .key",
+            "quo'te\".key",
+            " .key",
+            "\u{202e}x.key",
+        ];
         for name in names {
             scene.host.file(&format!("cwd/deep/{name}"), "secret\n");
         }

@@ -8,34 +8,118 @@ const ALL: &[Limits] = &[ReadOnly, Workspace, Networked, Everything];
 
 /// Opened only, never written: opening is where it is decided, and a control must not change the host.
 const SETTINGS: &[Attempt] = &[
-    attempt("where cores go", ALL, "EROFS|EACCES", Root("done"), r#"told(opened("/proc/sys/kernel/core_pattern", 1))"#),
-    attempt("the host's name", ALL, "EROFS|EACCES", Root("done"), r#"told(opened("/proc/sys/kernel/hostname", 1))"#),
-    attempt("the loader of modules", ALL, "EROFS|EACCES", Root("done"), r#"
-        my ($file) = grep { -e } map { "/proc/sys/kernel/$_" } "modprobe", "poweroff_cmd", "panic"; told(opened($file, 1))"#),
-    attempt("how many processes there may be", ALL, "EROFS|EACCES", Root("done"), r#"
-        told(opened("/proc/sys/kernel/pid_max", 1))"#),
-    attempt("caches are dropped", ALL, "EROFS|EACCES", Root("done"), r#"told(opened("/proc/sys/vm/drop_caches", 1))"#),
-    attempt("formats of programs", ALL, "EROFS|EACCES", Root("done"), r#"
-        my ($file) = grep { -e } "/proc/sys/fs/binfmt_misc/register", "/proc/sys/fs/file-max"; told(opened($file, 1))"#),
-    attempt("the magic key", ALL, "EROFS|EACCES", Root("done"), r#"
-        my ($file) = grep { -e } "/proc/sysrq-trigger", "/proc/sys/kernel/panic"; told(opened($file, 1))"#),
-    attempt("the settings, by way of /proc/self/root", ALL, "EROFS|EACCES", Root("done"), r#"
-        told(opened("/proc/self/root/proc/sys/kernel/core_pattern", 1))"#),
-    attempt("who handles events of devices", ALL, "EROFS|EACCES", Root("done"), r#"
+    attempt(
+        "where cores go",
+        ALL,
+        "EROFS|EACCES",
+        Root("done"),
+        r#"told(opened("/proc/sys/kernel/core_pattern", 1))"#,
+    ),
+    attempt(
+        "the host's name",
+        ALL,
+        "EROFS|EACCES",
+        Root("done"),
+        r#"told(opened("/proc/sys/kernel/hostname", 1))"#,
+    ),
+    attempt(
+        "the loader of modules",
+        ALL,
+        "EROFS|EACCES",
+        Root("done"),
+        r#"
+        my ($file) = grep { -e } map { "/proc/sys/kernel/$_" } "modprobe", "poweroff_cmd", "panic"; told(opened($file, 1))"#,
+    ),
+    attempt(
+        "how many processes there may be",
+        ALL,
+        "EROFS|EACCES",
+        Root("done"),
+        r#"
+        told(opened("/proc/sys/kernel/pid_max", 1))"#,
+    ),
+    attempt(
+        "caches are dropped",
+        ALL,
+        "EROFS|EACCES",
+        Root("done"),
+        r#"told(opened("/proc/sys/vm/drop_caches", 1))"#,
+    ),
+    attempt(
+        "formats of programs",
+        ALL,
+        "EROFS|EACCES",
+        Root("done"),
+        r#"
+        my ($file) = grep { -e } "/proc/sys/fs/binfmt_misc/register", "/proc/sys/fs/file-max"; told(opened($file, 1))"#,
+    ),
+    attempt(
+        "the magic key",
+        ALL,
+        "EROFS|EACCES",
+        Root("done"),
+        r#"
+        my ($file) = grep { -e } "/proc/sysrq-trigger", "/proc/sys/kernel/panic"; told(opened($file, 1))"#,
+    ),
+    attempt(
+        "the settings, by way of /proc/self/root",
+        ALL,
+        "EROFS|EACCES",
+        Root("done"),
+        r#"
+        told(opened("/proc/self/root/proc/sys/kernel/core_pattern", 1))"#,
+    ),
+    attempt(
+        "who handles events of devices",
+        ALL,
+        "EROFS|EACCES",
+        Root("done"),
+        r#"
         my ($file) = grep { -e } "/sys/kernel/uevent_helper", "/sys/kernel/mm/transparent_hugepage/enabled",
-            "/sys/kernel/profiling"; told(opened($file, 1))"#),
-    attempt("a device's own file", ALL, "EROFS|EACCES", Root("done"), r#"
-        my ($file) = glob("/sys/devices/system/cpu/uevent"); told(opened($file, 1))"#),
-    attempt("a process leaves its group", ALL, "EROFS|EACCES", Root("done"), r#"
+            "/sys/kernel/profiling"; told(opened($file, 1))"#,
+    ),
+    attempt(
+        "a device's own file",
+        ALL,
+        "EROFS|EACCES",
+        Root("done"),
+        r#"
+        my ($file) = glob("/sys/devices/system/cpu/uevent"); told(opened($file, 1))"#,
+    ),
+    attempt(
+        "a process leaves its group",
+        ALL,
+        "EROFS|EACCES",
+        Root("done"),
+        r#"
         my ($file) = grep { -e } "/sys/fs/cgroup/cgroup.procs", glob("/sys/fs/cgroup/*/cgroup.procs");
-        $file ? told(opened($file, 1)) : told(opened("/sys/kernel/profiling", 1))"#),
-    attempt("a group is made", ALL, "EROFS", Root("done"), r#"
+        $file ? told(opened($file, 1)) : told(opened("/sys/kernel/profiling", 1))"#,
+    ),
+    attempt(
+        "a group is made",
+        ALL,
+        "EROFS",
+        Root("done"),
+        r#"
         my ($dir) = map { s,/cgroup.procs,,r } grep { -e } "/sys/fs/cgroup/cgroup.procs", glob("/sys/fs/cgroup/*/cgroup.procs");
-        my $made = mkdir("$dir/outpost-escape-$$"); my $error = $! + 0; rmdir "$dir/outpost-escape-$$"; told($made, $error)"#),
-    attempt("what runs when a group is empty", ALL, "EROFS|EACCES", Root("done"), r#"
+        my $made = mkdir("$dir/outpost-escape-$$"); my $error = $! + 0; rmdir "$dir/outpost-escape-$$"; told($made, $error)"#,
+    ),
+    attempt(
+        "what runs when a group is empty",
+        ALL,
+        "EROFS|EACCES",
+        Root("done"),
+        r#"
         my ($file) = grep { -e } glob("/sys/fs/cgroup/*/release_agent"), "/sys/fs/cgroup/cgroup.subtree_control";
-        told(opened($file, 1))"#),
-    attempt("its own score of memory", ALL, "EROFS", Says("done"), r#"told(opened("/proc/self/oom_score_adj", 1))"#),
+        told(opened($file, 1))"#,
+    ),
+    attempt(
+        "its own score of memory",
+        ALL,
+        "EROFS",
+        Says("done"),
+        r#"told(opened("/proc/self/oom_score_adj", 1))"#,
+    ),
 ];
 
 #[test]
@@ -44,27 +128,99 @@ fn settings_of_the_kernel_are_read_only_for_root_too() {
 }
 
 const MEMORY: &[Attempt] = &[
-    attempt("the kernel's memory", ALL, "EPERM|EACCES", Root("done"), r#"
-        my ($file) = grep { -e } "/proc/kcore", "/proc/kmsg"; told(opened($file, 0))"#),
-    attempt("the kernel's messages", ALL, "EPERM|EACCES", Root("done"), r#"told(opened("/proc/kmsg", 04000))"#),
-    attempt("memory of its first process", ALL, "EACCES", Root("done"), r#"told(opened("/proc/" . first() . "/mem", 0))"#),
-    attempt("memory of its parent, written", ALL, "EROFS|EACCES", Says("done"), r#"
-        told(opened("/proc/" . getppid . "/mem", 2))"#),
-    attempt("the environment of its parent", ALL, "EACCES", Says("done"), r#"
-        my $file = opened("/proc/" . getppid . "/environ", 0) or told(0); told(sysread($file, my $text, 16))"#),
-    attempt("what its first process sees", ALL, "EACCES", Says("done"), r#"
-        told(opendir my $dir, "/proc/" . first() . "/root/")"#),
-    attempt("where its first process is", ALL, "EACCES", Says("done"), r#"told(readlink "/proc/" . first() . "/cwd")"#),
-    attempt("what its first process has opened", ALL, "EACCES", Says("done"), r#"
+    attempt(
+        "the kernel's memory",
+        ALL,
+        "EPERM|EACCES",
+        Root("done"),
+        r#"
+        my ($file) = grep { -e } "/proc/kcore", "/proc/kmsg"; told(opened($file, 0))"#,
+    ),
+    attempt(
+        "the kernel's messages",
+        ALL,
+        "EPERM|EACCES",
+        Root("done"),
+        r#"told(opened("/proc/kmsg", 04000))"#,
+    ),
+    attempt(
+        "memory of its first process",
+        ALL,
+        "EACCES",
+        Root("done"),
+        r#"told(opened("/proc/" . first() . "/mem", 0))"#,
+    ),
+    attempt(
+        "memory of its parent, written",
+        ALL,
+        "EROFS|EACCES",
+        Says("done"),
+        r#"
+        told(opened("/proc/" . getppid . "/mem", 2))"#,
+    ),
+    attempt(
+        "the environment of its parent",
+        ALL,
+        "EACCES",
+        Says("done"),
+        r#"
+        my $file = opened("/proc/" . getppid . "/environ", 0) or told(0); told(sysread($file, my $text, 16))"#,
+    ),
+    attempt(
+        "what its first process sees",
+        ALL,
+        "EACCES",
+        Says("done"),
+        r#"
+        told(opendir my $dir, "/proc/" . first() . "/root/")"#,
+    ),
+    attempt(
+        "where its first process is",
+        ALL,
+        "EACCES",
+        Says("done"),
+        r#"told(readlink "/proc/" . first() . "/cwd")"#,
+    ),
+    attempt(
+        "what its first process has opened",
+        ALL,
+        "EACCES",
+        Says("done"),
+        r#"
         my $at = "/proc/" . first() . "/fd"; opendir(my $dir, $at) or told(0);
-        my ($one) = grep { /\d/ } readdir $dir or die "none"; told(readlink "$at/$one")"#),
-    attempt("the program of its first process", ALL, "EACCES", Says("done"), r#"told(opened("/proc/" . first() . "/exe", 0))"#),
-    attempt("the program of its first process, written", ALL, "EACCES", Root("ETXTBSY"), r#"told(opened("/proc/" . first() . "/exe", 1))"#),
-    attempt("the maps of its first process", ALL, "EACCES", Says("done"), r#"told(opened("/proc/" . first() . "/maps", 0))"#),
-    attempt("its own program is overwritten", ALL, "ETXTBSY", Says("ETXTBSY"), r#"
+        my ($one) = grep { /\d/ } readdir $dir or die "none"; told(readlink "$at/$one")"#,
+    ),
+    attempt(
+        "the program of its first process",
+        ALL,
+        "EACCES",
+        Says("done"),
+        r#"told(opened("/proc/" . first() . "/exe", 0))"#,
+    ),
+    attempt(
+        "the program of its first process, written",
+        ALL,
+        "EACCES",
+        Root("ETXTBSY"),
+        r#"told(opened("/proc/" . first() . "/exe", 1))"#,
+    ),
+    attempt(
+        "the maps of its first process",
+        ALL,
+        "EACCES",
+        Says("done"),
+        r#"told(opened("/proc/" . first() . "/maps", 0))"#,
+    ),
+    attempt(
+        "its own program is overwritten",
+        ALL,
+        "ETXTBSY",
+        Says("ETXTBSY"),
+        r#"
         my $copy = "/dev/shm/outpost-escape-$$"; system("/bin/cp", "/bin/cat", $copy) == 0 or die;
         my $child = open(my $in, "|-", $copy) or die; my $opened = opened("/proc/$child/exe", 1); my $error = $! + 0;
-        close $in; unlink $copy; told($opened, $error)"#),
+        close $in; unlink $copy; told($opened, $error)"#,
+    ),
 ];
 
 #[test]

@@ -5,7 +5,8 @@ use super::Limits::{Networked, ReadOnly, Workspace};
 use super::scene::Scene;
 use super::{ANY, Attempt, Limits, attempt, check};
 use crate::sandbox::for_each_user;
-use crate::table::ours_only;
+use crate::table::{ours_only, with};
+use serde_json::json;
 
 const OFF: &[Limits] = &[ReadOnly, Workspace];
 
@@ -13,34 +14,110 @@ const OUTSIDE: &[Attempt] = &[
     attempt("a process outside is killed", ANY, "ESRCH", Says("done"), r#"told(kill 9, $pid)"#),
     attempt("a process outside is asked after", ANY, "ESRCH", Says("done"), r#"told(kill 0, $pid)"#),
     attempt("a thread outside is killed", ANY, "ESRCH", Says("done"), r#"told(sys(234, $pid, $pid, 9))"#),
-    attempt("a process outside is sent a signal with words", ANY, "ESRCH", Says("done"), r#"
-        my $info = pack("l3 x4 l2", 10, 0, -1, 0, 0) . "\0" x 128; told(sys(129, $pid, 10, $info))"#),
+    attempt(
+        "a process outside is sent a signal with words",
+        ANY,
+        "ESRCH",
+        Says("done"),
+        r#"
+        my $info = pack("l3 x4 l2", 10, 0, -1, 0, 0) . "\0" x 128; told(sys(129, $pid, 10, $info))"#,
+    ),
     attempt("a process outside is held", ANY, "ESRCH", Says("done"), r#"told(sys(434, $pid, 0))"#),
-    attempt("a process outside is traced", OFF, "EPERM", Root("done"), r#"told(sys(101, 0x4206, $pid, 0, 0))"#),
-    attempt("a process outside is traced, with a network", &[Networked], "ESRCH", Root("done"), r#"
-        told(sys(101, 0x4206, $pid, 0, 0))"#),
-    attempt("memory outside is read", OFF, "EPERM", Root("EFAULT"), r#"
-        my $iov = pack("Q2", 8, 8); told(sys(310, $pid, $iov, 1, $iov, 1, 0))"#),
-    attempt("memory outside is read, with a network", &[Networked], "ESRCH", Root("EFAULT"), r#"
-        my $iov = pack("Q2", 8, 8); told(sys(310, $pid, $iov, 1, $iov, 1, 0))"#),
-    attempt("memory outside is written", OFF, "EPERM", Root("EFAULT"), r#"
-        my $iov = pack("Q2", 8, 8); told(sys(311, $pid, $iov, 1, $iov, 1, 0))"#),
-    attempt("the environment of a process outside is read", ANY, "ENOENT", Says("done"), r#"
-        told(opened("/proc/$pid/environ", 0))"#),
-    attempt("the root of a process outside is entered", ANY, "ENOENT", Says("done"), r#"told(chdir "/proc/$pid/root")"#),
+    attempt(
+        "a process outside is traced",
+        OFF,
+        "EPERM",
+        Root("done"),
+        r#"told(sys(101, 0x4206, $pid, 0, 0))"#,
+    ),
+    attempt(
+        "a process outside is traced, with a network",
+        &[Networked],
+        "ESRCH",
+        Root("done"),
+        r#"
+        told(sys(101, 0x4206, $pid, 0, 0))"#,
+    ),
+    attempt(
+        "memory outside is read",
+        OFF,
+        "EPERM",
+        Root("EFAULT"),
+        r#"
+        my $iov = pack("Q2", 8, 8); told(sys(310, $pid, $iov, 1, $iov, 1, 0))"#,
+    ),
+    attempt(
+        "memory outside is read, with a network",
+        &[Networked],
+        "ESRCH",
+        Root("EFAULT"),
+        r#"
+        my $iov = pack("Q2", 8, 8); told(sys(310, $pid, $iov, 1, $iov, 1, 0))"#,
+    ),
+    attempt(
+        "memory outside is written",
+        OFF,
+        "EPERM",
+        Root("EFAULT"),
+        r#"
+        my $iov = pack("Q2", 8, 8); told(sys(311, $pid, $iov, 1, $iov, 1, 0))"#,
+    ),
+    attempt(
+        "the environment of a process outside is read",
+        ANY,
+        "ENOENT",
+        Says("done"),
+        r#"
+        told(opened("/proc/$pid/environ", 0))"#,
+    ),
+    attempt(
+        "the root of a process outside is entered",
+        ANY,
+        "ENOENT",
+        Says("done"),
+        r#"told(chdir "/proc/$pid/root")"#,
+    ),
     attempt("memory outside is opened", ANY, "ENOENT", Says("done"), r#"told(opened("/proc/$pid/mem", 2))"#),
     attempt("a process outside is slowed down", ANY, "ESRCH", Says("done"), r#"told(sys(141, 0, $pid, 5))"#),
-    attempt("a process outside is limited", ANY, "ESRCH", Says("done"), r#"
-        my $limit = pack("QQ", 1, 1); told(sys(302, $pid, 0, $limit, 0))"#),
-    attempt("a process outside is kept off the processors", ANY, "ESRCH", Says("done"), r#"
-        my $mask = pack("Q", 1); told(sys(203, $pid, 8, $mask))"#),
-    attempt("the group of a process outside is asked after", ANY, "ESRCH", Says("done"), r#"told(sys(121, $pid))"#),
-    attempt("all of the user's processes are slowed down", ANY, "done",
-        Harmful("it would slow down everything of that user on the host"), r#"inside(); told(sys(141, 2, 0, 7))"#),
-    attempt("everything is killed", ANY, "killed its own",
-        Harmful("it would end everything of that user on the host"), r#"
+    attempt(
+        "a process outside is limited",
+        ANY,
+        "ESRCH",
+        Says("done"),
+        r#"
+        my $limit = pack("QQ", 1, 1); told(sys(302, $pid, 0, $limit, 0))"#,
+    ),
+    attempt(
+        "a process outside is kept off the processors",
+        ANY,
+        "ESRCH",
+        Says("done"),
+        r#"
+        my $mask = pack("Q", 1); told(sys(203, $pid, 8, $mask))"#,
+    ),
+    attempt(
+        "the group of a process outside is asked after",
+        ANY,
+        "ESRCH",
+        Says("done"),
+        r#"told(sys(121, $pid))"#,
+    ),
+    attempt(
+        "all of the user's processes are slowed down",
+        ANY,
+        "done",
+        Harmful("it would slow down everything of that user on the host"),
+        r#"inside(); told(sys(141, 2, 0, 7))"#,
+    ),
+    attempt(
+        "everything is killed",
+        ANY,
+        "killed its own",
+        Harmful("it would end everything of that user on the host"),
+        r#"
         inside(); my $child = fork // die; if (!$child) { sleep 1000 } kill 9, -1; waitpid $child, 0;
-        print $? == 9 ? "killed its own" : "nothing""#),
+        print $? == 9 ? "killed its own" : "nothing""#,
+    ),
 ];
 
 #[test]
@@ -50,16 +127,40 @@ fn processes_outside_are_out_of_reach() {
 
 /// The first process of the sandbox is of the same user and comes from the daemon.
 const FIRST: &[Attempt] = &[
-    attempt("it is traced", &[Networked], "EPERM", Root("done"), r#"
+    attempt(
+        "it is traced",
+        &[Networked],
+        "EPERM",
+        Root("done"),
+        r#"
         my $child = fork // die; if (!$child) { sleep 1000 } my $works = sys(101, 0x4206, $child, 0, 0); kill 9, $child;
-        $works or die "tracing does not work: $!"; told(sys(101, 0x4206, first(), 0, 0))"#),
-    attempt("its memory is read", &[Networked], "EPERM", Root("EFAULT"), r#"
-        my $iov = pack("Q2", 8, 8); told(sys(310, first(), $iov, 1, $iov, 1, 0))"#),
-    attempt("a descriptor is taken from it", ANY, "EPERM", Root("done"), r#"
-        my $held = sys(434, first(), 0) or die "hold: $!"; told(sys(438, $held, 0, 0))"#),
+        $works or die "tracing does not work: $!"; told(sys(101, 0x4206, first(), 0, 0))"#,
+    ),
+    attempt(
+        "its memory is read",
+        &[Networked],
+        "EPERM",
+        Root("EFAULT"),
+        r#"
+        my $iov = pack("Q2", 8, 8); told(sys(310, first(), $iov, 1, $iov, 1, 0))"#,
+    ),
+    attempt(
+        "a descriptor is taken from it",
+        ANY,
+        "EPERM",
+        Root("done"),
+        r#"
+        my $held = sys(434, first(), 0) or die "hold: $!"; told(sys(438, $held, 0, 0))"#,
+    ),
     attempt("it is compared", ANY, "EPERM", Root("done"), r#"told(sys(312, $$, first(), 1, 0, 0))"#),
-    attempt("it is killed", ANY, "lives on", Harmful("it would be the host's"), r#"
-        inside(); kill 9, 1; kill 15, 1; print -d "/proc/1" ? "lives on" : "dead""#),
+    attempt(
+        "it is killed",
+        ANY,
+        "lives on",
+        Harmful("it would be the host's"),
+        r#"
+        inside(); kill 9, 1; kill 15, 1; print -d "/proc/1" ? "lives on" : "dead""#,
+    ),
 ];
 
 #[test]
@@ -136,6 +237,32 @@ fn programs_that_lend_rights_lend_none() {
         assert_eq!(scene.run(Limits::None, script), format!("{other} {other}"), "without a sandbox");
         for limits in [ReadOnly, Workspace, Networked] {
             assert_eq!(scene.run(limits, script), format!("{own} {own}"), "{limits:?}");
+        }
+    });
+}
+
+/// Servers of one user number their commands alike (by the clock), and what is left of a command is looked for among all
+/// processes. A number is the same only by chance, so there are many.
+#[test]
+fn the_end_of_a_command_ends_none_of_another_server() {
+    const COMMANDS: usize = 40;
+    for_each_user(|options| {
+        let mut servers = [Scene::start(&options), Scene::start(&options)];
+        let [lasting, passing] = &mut servers;
+        let passes = with(passing.params("print 'ran'", &[]), ReadOnly.params(passing));
+        let waits = with(lasting.params("<STDIN>; print 'over'", &[]), ReadOnly.params(lasting));
+        let mut lasts = Vec::new();
+        for number in 0..COMMANDS {
+            let name = format!("p{number}");
+            let streams = json!({"processId": name, "streamStdin": true, "disableTimeout": true});
+            let params = with(waits.clone(), streams);
+            let passes = passing.host.server.request("command/exec", &passes);
+            lasts.push((lasting.host.server.request("command/exec", &params), name));
+            assert_eq!(passing.told_of(passes), "ran");
+        }
+        for (id, name) in lasts {
+            lasting.host.server.call("command/exec/write", &json!({"processId": name, "closeStdin": true}));
+            assert_eq!(lasting.told_of(id), "over", "user {:?}", options.uid);
         }
     });
 }

@@ -18,7 +18,8 @@ fn race(scene: &mut Scene, limits: Limits, perl: &str) -> u64 {
            {perl}; print "raced $rounds\n""#
     );
     let params = with(scene.params(&script, &[]), limits.params(scene));
-    let streams = json!({"processId": "race", "streamStdin": true, "streamStdoutStderr": true, "disableTimeout": true});
+    let streams =
+        json!({"processId": "race", "streamStdin": true, "streamStdoutStderr": true, "disableTimeout": true});
     let id = scene.host.server.request("command/exec", &with(params, streams));
     scene.host.server.wait_output("race", "racing");
     id
@@ -27,7 +28,11 @@ fn race(scene: &mut Scene, limits: Limits, perl: &str) -> u64 {
 fn end_race(scene: &mut Scene, id: u64) {
     scene.host.server.call("command/exec/write", &json!({"processId": "race", "closeStdin": true}));
     scene.told_of(id);
-    assert!(scene.host.server.text("race", "stdout").contains("raced"), "{}", scene.host.server.text("race", "stderr"));
+    assert!(
+        scene.host.server.text("race", "stdout").contains("raced"),
+        "{}",
+        scene.host.server.text("race", "stderr")
+    );
 }
 
 /// A writable root is a directory at one moment and a link to somewhere else at the next.
@@ -44,11 +49,16 @@ fn a_root_that_is_swapped_for_a_link_never_opens_what_the_link_leads_to() {
             until (over()) { rename("$ws/sub", "$ws/real"); rename("$ws/link", "$ws/sub");
                 rename("$ws/sub", "$ws/link"); rename("$ws/real", "$ws/sub") }"#;
         let id = race(&mut scene, Workspace, swap);
-        let limits = policy(json!({"type": "workspaceWrite", "writableRoots": [scene.workspace().join("sub")]}));
+        let limits =
+            policy(json!({"type": "workspaceWrite", "writableRoots": [scene.workspace().join("sub")]}));
         let write = scene.params(r#"told(put("$out/victim") || put("$out/inner/new"))"#, &[]);
         for _ in 0..STARTS {
             let told = scene.told(&with(write.clone(), limits.clone()));
-            assert!(told == "EROFS" || told.starts_with("error: exec failed: "), "{told}, user {:?}", options.uid);
+            assert!(
+                told == "EROFS" || told.starts_with("error: exec failed: "),
+                "{told}, user {:?}",
+                options.uid
+            );
             assert_eq!(scene.harm(), Vec::<String>::new());
         }
         end_race(&mut scene, id);
@@ -87,7 +97,12 @@ fn a_repository_that_is_swapped_for_a_link_is_never_written() {
         let sub = scene.workspace().join("sub");
         let config = [sub.join(".git/config"), sub.join("link/config")];
         let config = config.iter().find_map(|path| std::fs::read_to_string(path).ok());
-        assert_eq!(config.as_deref(), Some("[core]\n"), "{ran} ran, {refused} refused, user {:?}", options.uid);
+        assert_eq!(
+            config.as_deref(),
+            Some("[core]\n"),
+            "{ran} ran, {refused} refused, user {:?}",
+            options.uid
+        );
     });
 }
 

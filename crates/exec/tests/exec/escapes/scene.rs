@@ -188,10 +188,7 @@ impl Scene {
         check(&format!("the process outside has niceness {nice:?}"), nice.as_deref() == Some("0"));
         check("the process outside has ended", self.victim.try_wait().unwrap().is_none());
         check("the host has another name", read("/proc/sys/kernel/hostname") == self.hostname);
-        check(
-            "cores of the host go elsewhere",
-            read("/proc/sys/kernel/core_pattern") == self.core_pattern,
-        );
+        check("cores of the host go elsewhere", read("/proc/sys/kernel/core_pattern") == self.core_pattern);
         let null = std::fs::metadata("/dev/null").unwrap().mode();
         check(&format!("/dev/null is {null:o}"), null == 0o20666);
         let came = self.came();
