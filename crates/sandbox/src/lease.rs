@@ -132,12 +132,12 @@ fn write_down(directory: &Path, paths: &[&Path]) -> std::io::Result<PathBuf> {
 
 fn hold(path: &Path) -> outpost_sys::Result<Lease> {
     for _ in 0..TRIES_MAX {
-        match DirBuilder::new().mode(LEASE_MODE).create(path) {
-            Ok(()) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+        let (parent, name) = place(path)?;
+        match namespace::make_directory(&parent, &name, LEASE_MODE) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
         }
-        let lease = match open(path) {
+        let lease = match open_in(parent, name) {
             Err(Errno::NOENT) => continue,
             lease => lease?,
         };
@@ -148,20 +148,26 @@ fn hold(path: &Path) -> outpost_sys::Result<Lease> {
             }
             locked => locked?,
         }
-        let opened = std::fs::File::from(lease.directory.try_clone().map_err(|_| Errno::MFILE)?);
-        if let (Ok(opened), Ok(there)) = (opened.metadata(), std::fs::symlink_metadata(path))
-            && (opened.dev(), opened.ino()) == (there.dev(), there.ino())
-        {
+        if namespace::is_at(&lease.parent, &lease.name, &lease.directory) == Ok(true) {
             return Ok(lease);
         }
     }
     Err(Errno::AGAIN)
 }
 
-fn open(path: &Path) -> outpost_sys::Result<Lease> {
+/// The directory that a name is in, by a way without links: what lies at their ends is not ours to change.
+fn place(path: &Path) -> outpost_sys::Result<(OwnedFd, CString)> {
     let (parent, name) = path.parent().zip(path.file_name()).ok_or(Errno::INVAL)?;
     let name = CString::new(name.as_bytes()).map_err(|_| Errno::INVAL)?;
-    let parent = file::open(parent, Open::Directory)?;
+    Ok((namespace::open_directory(parent)?, name))
+}
+
+fn open(path: &Path) -> outpost_sys::Result<Lease> {
+    let (parent, name) = place(path)?;
+    open_in(parent, name)
+}
+
+fn open_in(parent: OwnedFd, name: CString) -> outpost_sys::Result<Lease> {
     let directory = file::open_at(&parent, OsStr::from_bytes(name.as_bytes()), Open::Directory)?;
     Ok(Lease { parent, name, directory })
 }

@@ -3,11 +3,14 @@
 use crate::signal::last_errno;
 use crate::{Errno, Result, fault};
 use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, WaitOptions};
+use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
+use std::path::Path;
 use std::ptr;
 
 /// An empty network, and the user namespace that owns it where we have no privilege of our own.
@@ -89,6 +92,31 @@ pub fn has_filters() -> bool {
     let action: u32 = 0x0005_0000;
     // SAFETY: a pointer to a number that outlives the call.
     unsafe { libc::syscall(libc::SYS_seccomp, GET_ACTION_AVAIL, 0, &raw const action) == 0 }
+}
+
+/// Opens a directory, only to name things by it. No component of its path may be a symbolic link: a command may have put it
+/// there since the path was looked at.
+pub fn open_directory(path: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    crate::retry(|| {
+        fault::gate()?;
+        rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), resolve)
+    })
+}
+
+/// Makes a directory with this mode, as far as the creation mask leaves it.
+pub fn make_directory(parent: &OwnedFd, name: &CStr, mode: u32) -> Result<()> {
+    fault::gate()?;
+    rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(mode))
+}
+
+/// Whether the name in the directory still leads to what was opened.
+pub fn is_at(parent: &OwnedFd, name: &CStr, opened: &OwnedFd) -> Result<bool> {
+    fault::gate()?;
+    let opened = rustix::fs::fstat(opened)?;
+    let there = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok((opened.st_dev, opened.st_ino) == (there.st_dev, there.st_ino))
 }
 
 /// Tries to take a lock on an opened directory, shared or exclusive. Never waits: anybody who can read it can lock it.

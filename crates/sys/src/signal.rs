@@ -109,6 +109,13 @@ impl Set {
         Set(unsafe { set.assume_init() })
     }
 
+    /// All but one.
+    pub(crate) fn without(mut self, signal: i32) -> Set {
+        // SAFETY: the set is initialised; a number that is no signal is refused.
+        unsafe { libc::sigdelset(&mut self.0, signal) };
+        self
+    }
+
     /// Makes this the calling thread's mask; returns the one before.
     pub(crate) fn install(&self) -> Set {
         let mut before = Set::of(&[]);

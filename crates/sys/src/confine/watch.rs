@@ -150,7 +150,8 @@ fn forward(command: c_int, came: Came) {
 fn end_as(how: c_int) -> ! {
     if libc::WIFSIGNALED(how) {
         let signal = libc::WTERMSIG(how);
-        crate::signal::Set::of(&[]).install();
+        // No other: what else may have come meanwhile does not say how the command ended.
+        crate::signal::Set::full().without(signal).install();
         // SAFETY: a plain call on this process, which is not dumpable: no core is left.
         unsafe { libc::kill(rustix::process::getpid().as_raw_pid(), signal) };
         exit(128 + signal);

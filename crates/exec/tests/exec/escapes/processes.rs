@@ -5,7 +5,8 @@ use super::Limits::{Networked, ReadOnly, Workspace};
 use super::scene::Scene;
 use super::{ANY, Attempt, Limits, attempt, check};
 use crate::sandbox::for_each_user;
-use crate::table::ours_only;
+use crate::table::{ours_only, with};
+use serde_json::json;
 
 const OFF: &[Limits] = &[ReadOnly, Workspace];
 
@@ -236,6 +237,32 @@ fn programs_that_lend_rights_lend_none() {
         assert_eq!(scene.run(Limits::None, script), format!("{other} {other}"), "without a sandbox");
         for limits in [ReadOnly, Workspace, Networked] {
             assert_eq!(scene.run(limits, script), format!("{own} {own}"), "{limits:?}");
+        }
+    });
+}
+
+/// Servers of one user number their commands alike (by the clock), and what is left of a command is looked for among all
+/// processes. A number is the same only by chance, so there are many.
+#[test]
+fn the_end_of_a_command_ends_none_of_another_server() {
+    const COMMANDS: usize = 40;
+    for_each_user(|options| {
+        let mut servers = [Scene::start(&options), Scene::start(&options)];
+        let [lasting, passing] = &mut servers;
+        let passes = with(passing.params("print 'ran'", &[]), ReadOnly.params(passing));
+        let waits = with(lasting.params("<STDIN>; print 'over'", &[]), ReadOnly.params(lasting));
+        let mut lasts = Vec::new();
+        for number in 0..COMMANDS {
+            let name = format!("p{number}");
+            let streams = json!({"processId": name, "streamStdin": true, "disableTimeout": true});
+            let params = with(waits.clone(), streams);
+            let passes = passing.host.server.request("command/exec", &passes);
+            lasts.push((lasting.host.server.request("command/exec", &params), name));
+            assert_eq!(passing.told_of(passes), "ran");
+        }
+        for (id, name) in lasts {
+            lasting.host.server.call("command/exec/write", &json!({"processId": name, "closeStdin": true}));
+            assert_eq!(lasting.told_of(id), "over", "user {:?}", options.uid);
         }
     });
 }
