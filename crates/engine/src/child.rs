@@ -126,6 +126,8 @@ pub(crate) struct Child {
     pub(crate) input_watch: Watch,
     pub(crate) input_blocked: bool,
     pub(crate) starting: Option<Starting>,
+    /// Its description, until that is written, and the file for it.
+    pub(crate) undescribed: Option<(OwnedFd, Vec<u8>)>,
     pub(crate) at_cap: AtCap,
     pub(crate) drain: Drain,
     pub(crate) rest: Rest,

@@ -7,8 +7,9 @@ use crate::kill;
 use crate::link::Link;
 use crate::process::{Os, Process, Status, WhileAlive};
 use crate::reactor::{Command, Reactor, outpost_now_ms};
+use crate::spares::{self, Spares};
 use crate::spec::{Key, Slot, Spawn};
-use crate::starting;
+use crate::starting::{self, Prepared};
 use crate::store::Store;
 use crate::table::Table;
 use crate::{Error, Result};
@@ -61,6 +62,7 @@ pub(crate) struct Shared {
     /// No other daemon has it, while slots of two of them can be the same.
     pub(crate) name: String,
     pub(crate) cgroups: Option<cgroup::Parent>,
+    pub(crate) spares: Spares,
     commands: mpsc::Sender<Command>,
     /// To ask the keeper past the reactor; none while there is no keeper. Who holds it has both asked and said so in a
     /// command before it lets go.
@@ -98,16 +100,8 @@ impl Shared {
         self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the keeper for a child, from a thread that may wait. The reactor would have to be woken to do so, and a
+    /// Asks the keeper for a child; gives it back when that takes the reactor. That one would have to be woken, and a
     /// moment later the keeper's answer wakes it anyway.
-    fn start(&self, child: Box<Child>) {
-        let child = match self.start_directly(child) {
-            Ok(()) => return,
-            Err(child) => child,
-        };
-        self.command_blocking(Command::Start { child });
-    }
-
     fn start_directly(&self, child: Box<Child>) -> std::result::Result<(), Box<Child>> {
         let keeper = self.keeper();
         let (Some(socket), Ok(room)) = (&*keeper, self.commands.try_reserve()) else { return Err(child) };
@@ -145,6 +139,12 @@ impl Shared {
     pub(crate) fn erase(&self, slot: Slot) {
         self.remove_cgroup(slot);
         self.store.remove(slot);
+    }
+
+    /// The same on another thread, for who may not wait for the disk.
+    pub(crate) fn erase_elsewhere(self: &Arc<Shared>, slot: Slot) {
+        let shared = self.clone();
+        std::thread::spawn(move || shared.erase(slot));
     }
 
     pub(crate) fn remove_cgroup(&self, slot: Slot) {
@@ -246,12 +246,14 @@ impl Engine {
         };
         let waker = Waker::new().map_err(|errno| Error::io("set up", "the event loop", errno))?;
         let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
+        let (spares, wishes) = Spares::new();
         let shared = Arc::new(Shared {
             config,
             store,
             waker,
             name,
             cgroups,
+            spares,
             commands,
             keeper: Mutex::new(Some(link.socket())),
             table: Mutex::default(),
@@ -280,6 +282,11 @@ impl Engine {
         let spawned = thread("outpost-engine").spawn(move || reactor.run());
         spawned.map_err(|error| {
             Error::io("start", "the engine's thread", Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        })?;
+        let weak = Arc::downgrade(&shared);
+        let spawned = thread("outpost-spares").spawn(move || spares::keep(&weak, &wishes));
+        spawned.map_err(|error| {
+            Error::io("start", "the thread for spares", Errno::from_io_error(&error).unwrap_or(Errno::IO))
         })?;
         let engine = Engine { shared };
         let loader = engine.clone();
@@ -327,7 +334,7 @@ impl Engine {
     /// `None` when the process never ran.
     fn load_one(&self, slot: Slot) -> Result<Option<Process>> {
         let dir = self.shared.store.dir(slot);
-        if !dir.join("index").exists() {
+        if !dir.join("index").exists() || !self.shared.store.is_described(slot) {
             return Ok(None);
         }
         let description = self.shared.store.describe(slot)?;
@@ -354,7 +361,24 @@ impl Engine {
 
     /// Starts a process. A caller that loses interest midway does not stop it: it is started or it is not.
     pub async fn spawn(&self, spawn: Spawn) -> Result<Process> {
-        self.spawn_made(move || Ok(spawn)).await
+        let Some(spare) = self.shared.spares.take() else {
+            return self.spawn_made(move || Ok(spawn)).await;
+        };
+        let Prepared { child, answer, loser } = starting::prepare(&self.shared, &spawn, spare)?;
+        let process = child.process.clone();
+        let waits = self.shared.start_directly(child).err().map(|child| Command::Start { child });
+        let forget = loser.map(|loser| Command::Forget { slot: loser.slot() });
+        if waits.is_some() || forget.is_some() {
+            let shared = self.shared.clone();
+            // Whoever asked may lose interest while this waits for its turn.
+            tokio::spawn(async move {
+                for command in waits.into_iter().chain(forget) {
+                    let _stopped = shared.command(command).await;
+                }
+            });
+        }
+        answer.await.map_err(|_| Error::Stopped)??;
+        Ok(process)
     }
 
     /// Starts a process that `make` describes on a thread that may wait, where it is then prepared.
@@ -367,9 +391,23 @@ impl Engine {
     {
         let shared = self.shared.clone();
         let ask = move || {
-            let (child, answer) = starting::prepare(&shared, &make()?)?;
+            let spawn = make()?;
+            let spare = match shared.spares.take() {
+                Some(spare) => spare,
+                None => {
+                    let spare = spares::make(&shared)?;
+                    shared.spares.passed(spare.slot);
+                    spare
+                }
+            };
+            let Prepared { child, answer, loser } = starting::prepare(&shared, &spawn, spare)?;
             let process = child.process.clone();
-            shared.start(Box::new(child));
+            if let Err(child) = shared.start_directly(child) {
+                shared.command_blocking(Command::Start { child });
+            }
+            if let Some(loser) = loser {
+                shared.command_blocking(Command::Forget { slot: loser.slot() });
+            }
             Ok::<_, E>((process, answer))
         };
         let starting = async move {
@@ -495,6 +533,7 @@ impl Engine {
         let _late = tokio::time::timeout(patience, finished).await;
         let shared = self.shared.clone();
         let clear = move || {
+            spares::clear(&shared);
             if let Some(cgroups) = &shared.cgroups {
                 for name in cgroups.names() {
                     let _in_use = cgroups.group(&name).destroy(DESTROY_PATIENCE);

@@ -201,6 +201,7 @@ impl Reactor {
             input_watch: Watch::default(),
             input_blocked: false,
             starting: None,
+            undescribed: None,
             at_cap: AtCap::DropHead,
             drain: Drain::default(),
             rest: Rest::Lives,

@@ -30,6 +30,7 @@ mod process;
 mod pumping;
 mod reactor;
 mod readers;
+mod spares;
 mod spec;
 mod starting;
 mod store;

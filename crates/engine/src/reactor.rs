@@ -400,33 +400,40 @@ impl Reactor {
             Event::Entry { slot, pid, standing, pidfd, held } if !self.children.contains_key(&slot) => {
                 self.adopt_all(vec![Entry::new(slot, pid, standing, pidfd, &held, fds)]);
             }
-            Event::Entry { slot, pid, standing, .. } => match standing {
-                Standing::Starting => self.begun(slot, pid, fds.into_iter().next()),
-                Standing::Running => self.started(slot),
-                Standing::Ended(exit) => {
-                    // Often the end is told with the start. Who waits for that is woken once, and finds everything.
-                    let starting = self.children.get_mut(&slot).and_then(|child| child.starting.take());
-                    self.exited(slot, exit);
-                    self.confirm(slot, starting);
-                }
-                Standing::Failed(failure) => {
-                    self.link.send(Request::Forget { slot }, Vec::new());
-                    if let Some(mut child) = self.children.remove(&slot) {
-                        // Before it is told, so that the key is free again for who hears of it.
-                        self.abandon(&child.process);
-                        let program = child.process.inner.description.program.clone();
-                        if let Some(starting) = child.starting.take() {
-                            let _gone = starting.reply.send(Err(Error::Start { program, failure }));
-                        }
-                    }
-                }
-            },
+            Event::Entry { slot, pid, standing, .. } => self.hear_of_child(slot, pid, standing, fds),
             Event::TableEnd => {}
             Event::Retire => self.shared.notify(Notice::Retire),
             Event::Shutdown => self.shared.notify(Notice::Shutdown),
             Event::Reload => self.shared.notify(Notice::Reload),
             Event::Replaced(what) => self.replaced(what, Ok(())),
             Event::NotReplaced(what, errno) => self.replaced(what, Err(errno)),
+        }
+    }
+
+    fn hear_of_child(&mut self, slot: u64, pid: i32, standing: Standing, fds: Vec<OwnedFd>) {
+        if let Some(pidfd) = fds.into_iter().next() {
+            self.begun(slot, pid, pidfd);
+        }
+        match standing {
+            Standing::Starting => {}
+            Standing::Running => self.started(slot),
+            Standing::Ended(exit) => {
+                // Often the end is told with the start. Who waits for that is woken once, and finds everything.
+                let starting = self.children.get_mut(&slot).and_then(|child| child.starting.take());
+                self.exited(slot, exit);
+                self.confirm(slot, starting);
+            }
+            Standing::Failed(failure) => {
+                self.link.send(Request::Forget { slot }, Vec::new());
+                if let Some(mut child) = self.children.remove(&slot) {
+                    // Before it is told, so that the key is free again for who hears of it.
+                    self.abandon(&child.process);
+                    let program = child.process.inner.description.program.clone();
+                    if let Some(starting) = child.starting.take() {
+                        let _gone = starting.reply.send(Err(Error::Start { program, failure }));
+                    }
+                }
+            }
         }
     }
 
@@ -438,12 +445,18 @@ impl Reactor {
     }
 
     /// There is a child, and by its pidfd its end will be known whatever happens from here on.
-    fn begun(&mut self, slot: u64, pid: i32, pidfd: Option<OwnedFd>) {
-        let Some(child) = self.children.get_mut(&slot) else { return };
+    fn begun(&mut self, slot: u64, pid: i32, pidfd: OwnedFd) {
+        let Some(child) = self.children.get_mut(&slot).filter(|child| child.process.inner.os.get().is_none())
+        else {
+            return;
+        };
         let start_ticks = procfs::stat(pid).map_or(0, |stat| stat.start_ticks);
-        if let Some(pidfd) = pidfd {
-            let _set_once =
-                child.process.inner.os.set(Os { pid, pidfd: WhileAlive::new(Some(pidfd)), start_ticks });
+        let _set_once =
+            child.process.inner.os.set(Os { pid, pidfd: WhileAlive::new(Some(pidfd)), start_ticks });
+        if let Some((file, description)) = child.undescribed.take()
+            && let Err(errno) = file::write_all_at(&file, &description, 0)
+        {
+            tracing::warn!(process = %Slot(slot), %errno, "a description cannot be written");
         }
         if let Err(error) = child.writer.started(pid, start_ticks) {
             tracing::warn!(process = %Slot(slot), %error, "a start cannot be recorded");

@@ -1,4 +1,4 @@
-//! Starting a process, up to the point where the keeper is asked: its directory, its journal, its descriptors.
+//! Starting a process, up to the point where the keeper is asked: its place, its journal, its descriptors.
 
 use crate::child::{Child, Output, Source, Starting, Watch};
 use crate::engine::Shared;
@@ -7,11 +7,11 @@ use crate::input::{Input, Target};
 use crate::kill;
 use crate::link::role;
 use crate::process::{Process, Status};
-use crate::reactor::{Command, outpost_now_ms};
+use crate::reactor::outpost_now_ms;
+use crate::spares::Spare;
 use crate::spec::{OnTaken, Slot, Spawn, Stdio};
 use crate::store::Description;
 use crate::{Error, Result};
-use outpost_journal::Writer;
 use outpost_sys::pipe::Pipe;
 use outpost_sys::{file, pipe, pty};
 use std::os::fd::OwnedFd;
@@ -19,67 +19,52 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::oneshot;
 
-/// Everything about a child that can be made before the keeper is asked: its directory, journal, descriptors.
-pub(crate) fn prepare(shared: &Arc<Shared>, spawn: &Spawn) -> Result<(Child, oneshot::Receiver<Result<()>>)> {
-    {
-        let table = shared.table();
-        let alive = |process: &&Process| process.status().exit().is_none();
-        // Counted only when there could be too many: most of a long table has ended.
-        let processes_max = shared.config.processes_max;
-        if table.len() >= processes_max && table.all().filter(alive).count() >= processes_max {
-            return Err(Error::Busy);
-        }
-        if spawn.on_taken == OnTaken::Refuse
-            && table.by_key(&spawn.key).is_some_and(|process| alive(&&process))
-        {
-            return Err(Error::Taken { id: spawn.key.id.clone() });
-        }
-    }
-    let slot = shared.next_slot();
-    let mut key = spawn.key.clone();
-    if key.id.is_empty() {
-        key.id = slot.to_string();
-    }
-    let marker = (spawn.marked && shared.cgroups.is_none()).then(|| kill::marker(&shared.name, slot));
-    let spec = spawn.keeper_spec(marker.as_deref(), &shared.config.limits, shared.config.oom_score)?;
-    let description = Description {
-        key,
-        program: spawn.program.display().to_string(),
-        arguments: spawn.arguments.iter().map(|argument| argument.to_string_lossy().into_owned()).collect(),
-        directory: spawn.directory.as_ref().map(|path| path.display().to_string()),
-        terminal: matches!(spawn.stdio, Stdio::Terminal(_)),
-        started_ms: outpost_now_ms(),
-        started_by: spawn.started_by.clone(),
-    };
-    let dir = shared.store.create(slot, &description)?;
-    let made = make_child(shared, slot, spawn, &spec, description, &dir);
-    if made.is_err() {
-        shared.remove_cgroup(slot);
-        shared.store.remove(slot);
-    }
-    made
+/// A child that is ready to be asked for.
+pub(crate) struct Prepared {
+    pub(crate) child: Box<Child>,
+    /// Comes when it has been started, or could not be.
+    pub(crate) answer: oneshot::Receiver<Result<()>>,
+    /// Who had its key and has ended: its record goes.
+    pub(crate) loser: Option<Process>,
 }
 
-fn make_child(
-    shared: &Arc<Shared>,
-    slot: Slot,
-    spawn: &Spawn,
-    spec: &outpost_keeper::Spec,
-    description: Description,
-    dir: &std::path::Path,
-) -> Result<(Child, oneshot::Receiver<Result<()>>)> {
+/// Everything about a child that can be made before the keeper is asked: its journal, its descriptors. Touches no disk.
+pub(crate) fn prepare(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepared> {
+    let slot = spare.slot;
+    let prepared = check(shared, spawn).and_then(|()| make_child(shared, spawn, spare));
+    if prepared.is_err() {
+        shared.erase_elsewhere(slot);
+    }
+    prepared
+}
+
+fn check(shared: &Shared, spawn: &Spawn) -> Result<()> {
+    let table = shared.table();
+    let alive = |process: &&Process| process.status().exit().is_none();
+    // Counted only when there could be too many: most of a long table has ended.
+    let processes_max = shared.config.processes_max;
+    if table.len() >= processes_max && table.all().filter(alive).count() >= processes_max {
+        return Err(Error::Busy);
+    }
+    match spawn.on_taken == OnTaken::Refuse
+        && table.by_key(&spawn.key).is_some_and(|process| alive(&&process))
+    {
+        true => Err(Error::Taken { id: spawn.key.id.clone() }),
+        false => Ok(()),
+    }
+}
+
+fn make_child(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepared> {
+    let Spare { slot, dir, mut writer, description: file_for_description, cgroup } = spare;
     let io = |errno| Error::io("make", "descriptors for a child", errno);
-    let writer = Writer::create(dir, spawn.journal_bytes_max.unwrap_or(shared.config.process_bytes_max))?;
+    let marker = (spawn.marked && shared.cgroups.is_none()).then(|| kill::marker(&shared.name, slot));
+    let spec = spawn.keeper_spec(marker.as_deref(), &shared.config.limits, shared.config.oom_score)?;
+    let description = describe(spawn, slot);
+    let encoded = description.encode()?;
+    if let Some(bytes_max) = spawn.journal_bytes_max {
+        writer.set_bytes_max(bytes_max);
+    }
     let plumbing = Plumbing::make(spawn.stdio).map_err(io)?;
-    let cgroup = match &shared.cgroups {
-        Some(cgroups) => Some(
-            cgroups
-                .group(&slot.to_string())
-                .create()
-                .map_err(|errno| Error::io("create", "a cgroup", errno))?,
-        ),
-        None => None,
-    };
     let spec = file::sealed_memory("outpost-spec", &spec.encode()).map_err(io)?;
     let process = handle(
         shared,
@@ -89,8 +74,12 @@ fn make_child(
         plumbing.master.as_ref(),
         Status::Starting,
     )?;
+    let (reply, answer) = oneshot::channel();
+    let extra = spawn.descriptors.iter().map(|(fd, target)| Ok((file::duplicate(fd)?, *target)));
+    let extra = extra.collect::<outpost_sys::Result<Vec<_>>>().map_err(io)?;
+    let theirs = plumbing.theirs.into_iter().zip(0..).chain(extra).collect();
     let now = Instant::now();
-    let mut child = Child {
+    let child = Child {
         process: process.clone(),
         writer,
         outputs: plumbing.outputs.map(|source| source.map(Output::new)),
@@ -99,7 +88,8 @@ fn make_child(
         input: Input::new(plumbing.input, dir.join("stdin")),
         input_watch: Watch::default(),
         input_blocked: false,
-        starting: None,
+        starting: Some(Starting { reply, spec, cgroup, theirs }),
+        undescribed: Some((file_for_description, encoded)),
         at_cap: spawn.at_cap,
         drain: spawn.drain,
         rest: spawn.rest,
@@ -109,22 +99,31 @@ fn make_child(
         forgotten: false,
         stalled: false,
     };
-    let (reply, answer) = oneshot::channel();
-    let extra = spawn.descriptors.iter().map(|(fd, target)| Ok((file::duplicate(fd)?, *target)));
-    let extra = extra.collect::<outpost_sys::Result<Vec<_>>>().map_err(io)?;
-    let theirs = plumbing.theirs.into_iter().zip(0..).chain(extra).collect();
-    child.starting = Some(Starting { reply, spec, cgroup, theirs });
-    match spawn.on_taken {
+    let loser = match spawn.on_taken {
         // Who lives under the key loses it when there is somebody to take it: a program that cannot be executed takes nothing.
-        OnTaken::Replace => shared.table().add(process),
-        OnTaken::Refuse => {
-            let loser = shared.table().insert(process);
-            if let Some(loser) = loser {
-                shared.command_blocking(Command::Forget { slot: loser.slot() });
-            }
+        OnTaken::Replace => {
+            shared.table().add(process);
+            None
         }
+        OnTaken::Refuse => shared.table().insert(process),
+    };
+    Ok(Prepared { child: Box::new(child), answer, loser })
+}
+
+fn describe(spawn: &Spawn, slot: Slot) -> Description {
+    let mut key = spawn.key.clone();
+    if key.id.is_empty() {
+        key.id = slot.to_string();
     }
-    Ok((child, answer))
+    Description {
+        key,
+        program: spawn.program.display().to_string(),
+        arguments: spawn.arguments.iter().map(|argument| argument.to_string_lossy().into_owned()).collect(),
+        directory: spawn.directory.as_ref().map(|path| path.display().to_string()),
+        terminal: matches!(spawn.stdio, Stdio::Terminal(_)),
+        started_ms: outpost_now_ms(),
+        started_by: spawn.started_by.clone(),
+    }
 }
 
 /// The descriptors between us and a child.

@@ -6,13 +6,16 @@ use outpost_sys::Errno;
 use outpost_sys::file::{self, Open};
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 
 /// The largest description that is read: arguments may be long.
 const DESCRIPTION_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// The name of the file in which that is.
+const DESCRIPTION: &str = "process.json";
 
 /// What is known of a process besides its journal. Neither its environment nor its input: they may be secret.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -35,6 +38,13 @@ pub(crate) struct Store {
     processes: PathBuf,
     /// Freeing a large journal takes a while, and nobody shall wait for it.
     eraser: mpsc::SyncSender<PathBuf>,
+}
+
+impl Description {
+    /// As it is kept.
+    pub(crate) fn encode(&self) -> Result<Vec<u8>> {
+        serde_json::to_vec(self).map_err(|_| Error::Invalid { what: "the description" })
+    }
 }
 
 impl Store {
@@ -74,25 +84,26 @@ impl Store {
         self.processes.join(slot.to_string())
     }
 
-    /// Makes the directory of a new process and writes its description.
-    pub(crate) fn create(&self, slot: Slot, description: &Description) -> Result<PathBuf> {
+    /// Makes the directory of a new process, and in it the empty file for its description.
+    pub(crate) fn create(&self, slot: Slot) -> Result<(PathBuf, OwnedFd)> {
         let dir = self.dir(slot);
         fs::DirBuilder::new()
             .mode(0o700)
             .create(&dir)
             .map_err(|error| Error::path("create", &dir, &error))?;
-        let path = dir.join("process.json");
-        let write = || -> std::io::Result<()> {
-            let text = serde_json::to_vec(description)?;
-            let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-            file.write_all(&text)
-        };
-        write().map_err(|error| Error::path("write", &path, &error))?;
-        Ok(dir)
+        let path = dir.join(DESCRIPTION);
+        let description = file::open(&path, Open::Replace)
+            .map_err(|errno| Error::io("create", path.display().to_string(), errno))?;
+        Ok((dir, description))
+    }
+
+    /// Whether there ever was a process: before, its description is empty.
+    pub(crate) fn is_described(&self, slot: Slot) -> bool {
+        fs::metadata(self.dir(slot).join(DESCRIPTION)).is_ok_and(|found| found.len() > 0)
     }
 
     pub(crate) fn describe(&self, slot: Slot) -> Result<Description> {
-        let path = self.dir(slot).join("process.json");
+        let path = self.dir(slot).join(DESCRIPTION);
         let read = || -> std::io::Result<Description> {
             if fs::metadata(&path)?.len() > DESCRIPTION_BYTES_MAX {
                 return Err(std::io::ErrorKind::FileTooLarge.into());

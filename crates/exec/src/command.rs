@@ -5,6 +5,7 @@ mod start;
 mod stdin;
 
 pub(crate) use output::Output;
+use start::NotStarted;
 pub(crate) use start::Start;
 pub(crate) use stdin::{Input, Stdin};
 
@@ -162,7 +163,13 @@ impl Command {
         let started = {
             let (server, ready) = (connection.server.clone(), ready.clone());
             let key = Key::new("exec", &connection.number.to_string(), name.unwrap_or_default());
-            engine.spawn_made(move || start.prepare(&server, key, &ready)).await
+            match start.is_at_hand(&server) {
+                true => match start.prepare(&server, key, &ready) {
+                    Ok(spawn) => engine.spawn(spawn).await.map_err(NotStarted::Engine),
+                    Err(error) => Err(error),
+                },
+                false => engine.spawn_made(move || start.prepare(&server, key, &ready)).await,
+            }
         };
         let process = started.map_err(|error| error.into_failure(ready.get()))?;
         self.process.send_replace(Some(process.clone()));

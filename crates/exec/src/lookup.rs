@@ -45,6 +45,9 @@ pub(crate) fn present(
     environment: &[(OsString, OsString)],
     terminal: bool,
 ) -> Result<PathBuf, Failure> {
+    if name.contains('/') && !terminal {
+        return Ok(PathBuf::from(name));
+    }
     let mut found = None;
     for candidate in candidates {
         let Ok(metadata) = directory.join(candidate).metadata() else { continue };

@@ -1,6 +1,6 @@
 //! From a request's `sandboxPolicy` or `permissionProfile` to a confinement, and what the answer says of it.
 
-use crate::server::Server;
+use crate::server::{Plain, Server};
 use crate::wire::{
     AbsolutePath, CommandExecParams, Failure, FileSystemAccessMode, FileSystemPath, FileSystemSpecialPath,
     NetworkAccess, PermissionProfile, PermissionProfileFileSystemPermissions, ReadOnlyAccess, SandboxPolicy,
@@ -44,29 +44,29 @@ pub(crate) struct Layers {
 }
 
 /// A confinement for one command, and what has to be kept while it runs.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Ready {
     pub(crate) layers: Layers,
-    pub(crate) confinement: Option<Confinement>,
+    pub(crate) confinement: Option<Arc<Confinement>>,
 }
 
 impl Ready {
     /// Gives a process to be its confinement. Its program is looked up inside then, among `candidates`.
-    pub(crate) fn confine(&mut self, spawn: &mut Spawn, candidates: &[PathBuf]) -> Result<(), Failure> {
-        let Some(confinement) = self.confinement.take() else { return Ok(()) };
+    pub(crate) fn confine(&self, spawn: &mut Spawn, candidates: &[PathBuf]) -> Result<(), Failure> {
+        let Some(confinement) = &self.confinement else { return Ok(()) };
         let fail = |error: &dyn std::fmt::Display| Failure::internal(format!("exec failed: {error}"));
         let names: Result<Vec<CString>, _> =
             candidates.iter().map(|path| CString::new(path.as_os_str().as_bytes())).collect();
         let names = names.map_err(|error| fail(&error))?;
         let names: Vec<&CStr> = names.iter().map(CString::as_c_str).collect();
-        let confinement = confinement.executing(&names).map_err(|error| fail(&error))?;
+        let program = confinement.program.clone().with_candidates(&names);
+        let program = program.ok_or_else(|| fail(&"the paths of the program are too long"))?;
         for (fd, number) in confinement.descriptors() {
             let number = u8::try_from(number).map_err(|error| fail(&error))?;
             let copy = outpost_sys::file::duplicate(fd).map_err(|errno| fail(&errno))?;
             spawn.descriptors.push((Arc::new(copy), number));
         }
-        spawn.confinement = Some(Arc::new(confinement.program.clone()));
-        self.confinement = Some(confinement);
+        spawn.confinement = Some(Arc::new(program));
         Ok(())
     }
 
@@ -254,6 +254,10 @@ impl Confined {
         if !self.is_confined() {
             return Ok(Ready::default());
         }
+        let plain = self.is_plain().then(|| server.plain(self.policy.network));
+        if let Some(known) = plain.as_ref().and_then(Plain::get) {
+            return Ok(known);
+        }
         if self.policy.files == Files::Unrestricted {
             self.policy.files = everything();
         }
@@ -273,6 +277,21 @@ impl Confined {
             late_matches_not_denied: late.into_iter().map(|(pattern, _)| pattern).collect(),
             ignored_patterns: self.ignored,
         };
-        Ok(Ready { layers, confinement: Some(confinement) })
+        let ready = Ready { layers, confinement: Some(Arc::new(confinement)) };
+        if let Some(plain) = plain {
+            plain.keep(&ready);
+        }
+        Ok(ready)
+    }
+
+    /// Everything can be read and nothing written, the same for each command.
+    fn is_plain(&self) -> bool {
+        let Files::Restricted { entries, .. } = &self.policy.files else { return false };
+        *entries == [Entry::special(Special::Root, Access::Read)] && self.ignored.is_empty()
+    }
+
+    /// Whether building it takes nothing that one might have to wait for.
+    pub(crate) fn is_at_hand(&self, server: &Server) -> bool {
+        !self.is_confined() || (self.is_plain() && server.plain(self.policy.network).get().is_some())
     }
 }

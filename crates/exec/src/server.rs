@@ -1,11 +1,12 @@
 //! What all connections share: the engine, the environment commands start from, and what this host can enforce.
 
+use crate::policy::Ready;
 use outpost_engine::Engine;
 use outpost_sandbox::Host;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::sync::{Semaphore, watch};
 
 /// Commands that run at once. Others wait for their turn.
@@ -38,6 +39,8 @@ pub struct Server {
     pub(crate) private: Vec<PathBuf>,
     state: PathBuf,
     host: OnceLock<Host>,
+    /// Confinements for commands that read everything and write nothing, without and with a network.
+    plain: [Mutex<Option<Known>>; 2],
     connections: AtomicU64,
 }
 
@@ -51,6 +54,7 @@ impl Server {
             private: settings.private,
             state: settings.state,
             host: OnceLock::new(),
+            plain: [Mutex::new(None), Mutex::new(None)],
             connections: AtomicU64::new(0),
         })
     }
@@ -74,6 +78,15 @@ impl Server {
         })
     }
 
+    /// The confinement that most commands have.
+    pub(crate) fn plain(&self, network: bool) -> Plain<'_> {
+        let [without, with] = &self.plain;
+        let kept = if network { with } else { without };
+        // What is there to be hidden is part of it.
+        let present = self.private.iter().map(|dir| dir.symlink_metadata().is_ok()).collect();
+        Plain { kept, present }
+    }
+
     pub(crate) fn variable(&self, name: &str) -> Option<&OsString> {
         self.environment.iter().find(|(variable, _)| variable == name).map(|(_, value)| value)
     }
@@ -85,5 +98,26 @@ impl Server {
     /// Names the scope of one connection's processes.
     pub(crate) fn next_connection(&self) -> u64 {
         self.connections.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// A confinement, and which of our own directories there were when it was made.
+type Known = (Vec<bool>, Ready);
+
+/// A place for the confinement that most commands have, as long as what it hides does not change.
+pub(crate) struct Plain<'a> {
+    kept: &'a Mutex<Option<Known>>,
+    present: Vec<bool>,
+}
+
+impl Plain<'_> {
+    pub(crate) fn get(&self) -> Option<Ready> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.as_ref().filter(|(present, _)| *present == self.present).map(|(_, ready)| ready.clone())
+    }
+
+    pub(crate) fn keep(self, ready: &Ready) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        *kept = Some((self.present, ready.clone()));
     }
 }

@@ -141,6 +141,11 @@ impl Writer {
         writer
     }
 
+    /// Changes the cap, before there is anything to drop.
+    pub fn set_bytes_max(&mut self, bytes_max: u64) {
+        self.bytes_max = bytes_max;
+    }
+
     /// The side that readers use.
     pub fn journal(&self) -> &Arc<Journal> {
         &self.journal

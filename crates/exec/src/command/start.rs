@@ -73,6 +73,12 @@ impl NotStarted {
 }
 
 impl Start {
+    /// Whether preparing it takes nothing that one might have to wait for: a name with a slash is for the kernel to find.
+    pub(super) fn is_at_hand(&self, server: &Server) -> bool {
+        let named = self.arguments.first().is_some_and(|name| name.contains('/'));
+        named && !matches!(self.stdio, Stdio::Terminal(_)) && self.confinement.is_at_hand(server)
+    }
+
     /// What the engine is to start. What has to be kept until the command has ended is put into `kept`.
     pub(super) fn prepare(
         self,
@@ -83,7 +89,7 @@ impl Start {
         self.refuse_zero_bytes()?;
         let Start { arguments, environment, directory, stdio, confinement } = self;
         let terminal = matches!(stdio, Stdio::Terminal(_));
-        let mut ready = confinement.build(server)?;
+        let ready = confinement.build(server)?;
         let name = arguments.first().map(String::as_str).unwrap_or_default();
         let candidates = lookup::candidates(name, &directory, &environment, terminal)?;
         let program = match ready.is_confined() {

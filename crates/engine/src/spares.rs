@@ -1,0 +1,122 @@
+//! Places for processes to come, made before anybody asks: who then asks waits for no disk and for no other thread.
+//!
+//! A spare is a directory with an empty description and an empty index, and a cgroup. Only the engine's thread writes
+//! into it, once there is a process. One that is found after a restart has an empty description and is removed.
+
+use crate::Result;
+use crate::engine::Shared;
+use crate::spec::Slot;
+use outpost_journal::Writer;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// With so few left more are made, up to so many.
+const FEW: usize = 3;
+const PLENTY: usize = 8;
+
+/// A place for one process.
+pub(crate) struct Spare {
+    pub(crate) slot: Slot,
+    pub(crate) dir: PathBuf,
+    pub(crate) writer: Writer,
+    /// The file for its description.
+    pub(crate) description: OwnedFd,
+    pub(crate) cgroup: Option<OwnedFd>,
+}
+
+pub(crate) struct Spares {
+    /// In the order of their slots.
+    ready: Mutex<VecDeque<Spare>>,
+    /// No process has a greater slot. Of two with one key the greater slot is the younger, so none is used below this.
+    used: AtomicU64,
+    wanted: SyncSender<()>,
+}
+
+impl Spares {
+    /// None yet, and what has to be given to [`keep`].
+    pub(crate) fn new() -> (Spares, Receiver<()>) {
+        let (wanted, wishes) = sync_channel(1);
+        (Spares { ready: Mutex::default(), used: AtomicU64::new(0), wanted }, wishes)
+    }
+
+    fn ready(&self) -> MutexGuard<'_, VecDeque<Spare>> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One that is ready, if there is one.
+    pub(crate) fn take(&self) -> Option<Spare> {
+        let mut ready = self.ready();
+        let used = self.used.load(Ordering::Acquire);
+        let passed_over = ready.iter().take_while(|spare| spare.slot.0 <= used).count();
+        let spare = ready.remove(passed_over);
+        if let Some(spare) = &spare {
+            self.used.fetch_max(spare.slot.0, Ordering::AcqRel);
+        }
+        if ready.len() <= FEW {
+            let _wanted_already = self.wanted.try_send(());
+        }
+        spare
+    }
+
+    /// Notes that a process has a slot that was none's spare.
+    pub(crate) fn passed(&self, slot: Slot) {
+        self.used.fetch_max(slot.0, Ordering::AcqRel);
+    }
+}
+
+/// Makes spares as they are wanted, until the engine is gone. Takes those back that others have passed over.
+pub(crate) fn keep(engine: &Weak<Shared>, wishes: &Receiver<()>) {
+    while wishes.recv().is_ok() {
+        let Some(shared) = engine.upgrade() else { return };
+        let used = shared.spares.used.load(Ordering::Acquire);
+        let passed_over: Vec<Spare> = {
+            let mut ready = shared.spares.ready();
+            let count = ready.iter().take_while(|spare| spare.slot.0 <= used).count();
+            ready.drain(..count).collect()
+        };
+        passed_over.iter().for_each(|spare| shared.erase(spare.slot));
+        while shared.spares.ready().len() < PLENTY {
+            match make(&shared) {
+                Ok(spare) => shared.spares.ready().push_back(spare),
+                // Who starts a process next will see for himself, and say so.
+                Err(error) => {
+                    tracing::debug!(%error, "no place could be made for processes to come");
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Removes those that are left, when the engine ends in order.
+pub(crate) fn clear(shared: &Shared) {
+    let left: Vec<Spare> = shared.spares.ready().drain(..).collect();
+    left.iter().for_each(|spare| shared.erase(spare.slot));
+}
+
+/// Makes the place for one process.
+pub(crate) fn make(shared: &Arc<Shared>) -> Result<Spare> {
+    let slot = shared.next_slot();
+    let made = make_in(shared, slot);
+    if made.is_err() {
+        shared.erase(slot);
+    }
+    made
+}
+
+fn make_in(shared: &Arc<Shared>, slot: Slot) -> Result<Spare> {
+    let (dir, description) = shared.store.create(slot)?;
+    let writer = Writer::create(&dir, shared.config.process_bytes_max)?;
+    let cgroup = match &shared.cgroups {
+        Some(cgroups) => {
+            let made = cgroups.group(&slot.to_string()).create();
+            Some(made.map_err(|errno| crate::Error::io("create", "a cgroup", errno))?)
+        }
+        None => None,
+    };
+    Ok(Spare { slot, dir, writer, description, cgroup })
+}
