@@ -234,7 +234,7 @@ impl Scene {
             let _missing = std::fs::remove_dir_all(&path);
         }
         for entry in std::fs::read_dir(self.outside()).unwrap().flatten() {
-            if !entry.path().extension().is_some_and(|extension| extension == "sock") {
+            if entry.path().extension().is_none_or(|extension| extension != "sock") {
                 let _left = std::fs::remove_file(entry.path());
             }
         }
