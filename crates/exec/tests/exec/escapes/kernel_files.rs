@@ -135,6 +135,18 @@ fn settings_of_the_kernel_are_read_only_for_root_too() {
 
 const MEMORY: &[Attempt] = &[
     attempt(
+        "figures of the host that are root's alone",
+        ALL,
+        "0 of them",
+        Root("some of them"),
+        r#"
+        my $read = 0;
+        for (grep { -e } map { "/proc/$_" } qw(timer_list slabinfo vmallocinfo kpagecount kpageflags kpagecgroup)) {
+            my $file = opened($_, 0) or next; $read++ if sysread($file, my $bytes, 64)
+        }
+        print $read ? "some of them" : "0 of them""#,
+    ),
+    attempt(
         "the kernel's memory",
         ALL,
         "EPERM|EACCES",
