@@ -91,7 +91,8 @@ impl Look for Real {
     }
 
     fn is_lease(&self, path: &Path) -> bool {
-        crate::lease::is_lease(path)
+        // One that was there when it was looked at and is gone now was one.
+        crate::lease::is_lease(path) || self.kind(path) == Ok(Kind::Missing)
     }
 }
 
