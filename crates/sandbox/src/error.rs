@@ -106,7 +106,7 @@ impl std::fmt::Display for Error {
             LinkLoop { path } => write!(f, "cannot resolve {}: too many symbolic links", path.display()),
             Reserved { path } => write!(
                 f,
-                "cannot change the access to {}: a confined command always has its own /proc and /dev, and never writes to /proc or /sys",
+                "cannot change the access to {}: a confined command always has its own /proc and /dev, and never writes to proc, sysfs and the like, wherever they are mounted",
                 path.display()
             ),
             Look { path, reason } => {

@@ -23,6 +23,8 @@ pub(crate) trait Look {
     fn names(&self, directory: &Path) -> Result<Vec<(OsString, Kind)>, String>;
     /// Whether something could be made in a directory by us, or by a command that acts as the same user.
     fn can_make_in(&self, directory: &Path) -> bool;
+    /// Where file systems are mounted whose files are the kernel's settings, wherever that is.
+    fn kernel_mounts(&self) -> Result<Vec<PathBuf>, String>;
     /// Whether it is a directory that only stands there because commands run that must not make it.
     fn is_lease(&self, path: &Path) -> bool;
 }
@@ -83,9 +85,68 @@ impl Look for Real {
         outpost_sys::file::can_write(directory) || is_ours(directory)
     }
 
-    fn is_lease(&self, path: &Path) -> bool {
-        crate::lease::is_lease(path)
+    fn kernel_mounts(&self) -> Result<Vec<PathBuf>, String> {
+        let table = std::fs::read(MOUNTS).map_err(|error| error.to_string())?;
+        Ok(table.split(|byte| *byte == b'\n').filter_map(kernel_mount).collect())
     }
+
+    fn is_lease(&self, path: &Path) -> bool {
+        // One that was there when it was looked at and is gone now was one.
+        crate::lease::is_lease(path) || self.kind(path) == Ok(Kind::Missing)
+    }
+}
+
+/// What is mounted where, as we see it.
+pub(crate) const MOUNTS: &str = "/proc/self/mountinfo";
+
+/// Root need not have any right to write to their files: being root is enough.
+const KERNEL_TYPES: &[&[u8]] = &[
+    b"proc",
+    b"sysfs",
+    b"cgroup",
+    b"cgroup2",
+    b"debugfs",
+    b"tracefs",
+    b"securityfs",
+    b"configfs",
+    b"bpf",
+    b"efivarfs",
+    b"pstore",
+    b"binfmt_misc",
+    b"selinuxfs",
+    b"smackfs",
+    b"fusectl",
+    b"nfsd",
+];
+
+/// Where a line of the table says that one is. Its fields: `… root place options … - type source …`.
+fn kernel_mount(line: &[u8]) -> Option<PathBuf> {
+    use std::os::unix::ffi::OsStringExt;
+    let mut fields = line.split(|byte| *byte == b' ');
+    let place = fields.nth(4)?;
+    let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
+    KERNEL_TYPES.contains(&kind).then(|| OsString::from_vec(unescaped(place)).into())
+}
+
+/// Spaces and the like stand in the table as a backslash and three octal digits.
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, after)) = rest.split_first() {
+        let digits =
+            after.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                plain.push(byte);
+                rest = after.get(3..).unwrap_or_default();
+            }
+            None => {
+                plain.push(*first);
+                rest = after;
+            }
+        }
+    }
+    plain
 }
 
 fn is_ours(path: &Path) -> bool {
@@ -140,7 +201,26 @@ impl Look for Told {
         self.0.contains_key(directory)
     }
 
+    fn kernel_mounts(&self) -> Result<Vec<PathBuf>, String> {
+        Ok(Vec::new())
+    }
+
     fn is_lease(&self, _: &Path) -> bool {
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_file_systems_are_found_in_the_table() {
+        let line = |text: &str| kernel_mount(text.as_bytes());
+        let proc = "36 35 0:30 / /srv/a\\040b/proc rw,relatime shared:1 master:2 - proc none rw";
+        assert_eq!(line(proc), Some("/srv/a b/proc".into()));
+        assert_eq!(line("36 35 0:30 / /x rw - cgroup2 none rw"), Some("/x".into()));
+        assert_eq!(line("36 35 8:1 / /proc2 rw - ext4 /dev/sda proc"), None);
+        assert_eq!(line(""), None);
     }
 }

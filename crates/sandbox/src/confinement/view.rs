@@ -18,6 +18,17 @@ const MASK_FILE: &CStr = c"/proc/file";
 const MASK_DIRECTORY: &CStr = c"/proc/directory";
 const MASK_HELD: &CStr = c"/proc/held";
 
+/// Figures of the whole host that only root can read, and needs no capability for: nothing of a command's own is in them.
+const ROOTS_ALONE: &[&CStr] = &[
+    c"/proc/timer_list",
+    c"/proc/slabinfo",
+    c"/proc/vmallocinfo",
+    c"/proc/pagetypeinfo",
+    c"/proc/kpagecount",
+    c"/proc/kpageflags",
+    c"/proc/kpagecgroup",
+];
+
 /// One inode for each place in a mask.
 const MASK_INODES_MAX: usize = 4096;
 
@@ -38,7 +49,7 @@ pub(super) fn build(builder: &mut Builder, plan: &Plan, host: &Host) -> Result<(
     // In a user namespace /proc can only be mounted while the host's is seen.
     let early = if plan.root == Root::Empty { Some(register(builder)?) } else { None };
     if let Some(tree) = early {
-        processes(builder, plan, host);
+        processes(builder, plan, host)?;
         builder.take(c"/proc", tree);
     }
     match plan.root {
@@ -58,7 +69,7 @@ pub(super) fn build(builder: &mut Builder, plan: &Plan, host: &Host) -> Result<(
         place(builder, mount, index, taken.get(mount.path.as_path()).copied(), scratch)?;
     }
     match early {
-        None => processes(builder, plan, host),
+        None => processes(builder, plan, host)?,
         Some(tree) => {
             builder.place(tree, c"/proc");
             builder.restrict_path(c"/", PLAIN | attr::READ_ONLY, false);
@@ -68,13 +79,23 @@ pub(super) fn build(builder: &mut Builder, plan: &Plan, host: &Host) -> Result<(
 }
 
 /// A `/proc` of the command's own processes, all of it read-only: root could otherwise write to the kernel's settings.
-fn processes(builder: &mut Builder, plan: &Plan, host: &Host) {
+fn processes(builder: &mut Builder, plan: &Plan, host: &Host) -> Result<()> {
     let kernels = PLAIN | attr::NO_EXEC;
     builder.new_mount(c"proc", c"/proc", kernels, c"");
     if host.pid_limit {
         builder.write(c"/proc/sys/kernel/pid_max", plan.processes_max.to_string().as_bytes());
     }
     builder.restrict_path(c"/proc", kernels | attr::READ_ONLY, false);
+    if outpost_sys::limits::effective_uid() == 0 {
+        let scratch = register(builder)?;
+        for file in ROOTS_ALONE.iter().filter(|file| file.to_str().is_ok_and(|file| Path::new(file).exists()))
+        {
+            builder.take(c"/dev/null", scratch);
+            builder.restrict(scratch, kernels & !attr::NO_DEVICES | attr::READ_ONLY);
+            builder.place(scratch, file);
+        }
+    }
+    Ok(())
 }
 
 /// What is read-only or denied later on, or not seen then.

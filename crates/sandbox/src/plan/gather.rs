@@ -2,7 +2,7 @@
 
 use super::expand::{Named, Wanted};
 use super::{Mount, Plan, Root, What};
-use crate::look::{Kind, Look};
+use crate::look::{Kind, Look, MOUNTS};
 use crate::resolve::{Resolved, resolve};
 use crate::{Access, Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,6 +39,24 @@ impl Gathered {
     fn protect_kernel(&mut self, look: &dyn Look) -> Result<()> {
         if self.access(Path::new("/")) == Some(Access::Write) {
             self.restrict_path(look, Path::new("/sys"), Access::Read, true)?;
+        }
+        if !self.rules.values().any(|rule| rule.access == Access::Write && rule.directory) {
+            return Ok(());
+        }
+        // "/proc/sys and /sys read-only for root too", also where somebody has mounted them a second time.
+        let mounts = look.kernel_mounts().map_err(|reason| Error::Look { path: MOUNTS.into(), reason })?;
+        let own = |path: &PathBuf| path.starts_with("/proc") || path.starts_with("/dev");
+        for mount in mounts.into_iter().filter(|mount| !own(mount)) {
+            let asked =
+                |(path, rule): &(&PathBuf, &Rule)| rule.access == Access::Write && path.starts_with(&mount);
+            if let Some((path, _)) = self.rules.iter().find(asked) {
+                return Err(Error::Reserved { path: path.clone() });
+            }
+            // One that lies under another mount, or that we cannot get at, the command cannot either.
+            let found = resolve(look, &mount)?;
+            if found.path == mount && found.missing.is_none() && found.unseen.is_none() {
+                self.restrict_path(look, &mount, Access::Read, true)?;
+            }
         }
         Ok(())
     }

@@ -2,7 +2,13 @@
 
 use super::Control::{Root, Says};
 use super::Limits::{Everything, Networked, ReadOnly, Workspace};
+use super::scene::Scene;
 use super::{Attempt, Limits, attempt, check};
+use crate::sandbox::{for_each_user, policy};
+use crate::table::{ours_only, with};
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::Command;
 
 const ALL: &[Limits] = &[ReadOnly, Workspace, Networked, Everything];
 
@@ -129,6 +135,18 @@ fn settings_of_the_kernel_are_read_only_for_root_too() {
 
 const MEMORY: &[Attempt] = &[
     attempt(
+        "figures of the host that are root's alone",
+        ALL,
+        "0 of them",
+        Root("some of them"),
+        r#"
+        my $read = 0;
+        for (grep { -e } map { "/proc/$_" } qw(timer_list slabinfo vmallocinfo kpagecount kpageflags kpagecgroup)) {
+            my $file = opened($_, 0) or next; $read++ if sysread($file, my $bytes, 64)
+        }
+        print $read ? "some of them" : "0 of them""#,
+    ),
+    attempt(
         "the kernel's memory",
         ALL,
         "EPERM|EACCES",
@@ -226,4 +244,48 @@ const MEMORY: &[Attempt] = &[
 #[test]
 fn neither_the_kernels_memory_nor_the_first_process_is_seen() {
     check(MEMORY);
+}
+
+/// A mount of the host, taken away whatever becomes of the test.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    /// None where root may not mount anything.
+    fn new(kind: &str, at: PathBuf) -> Option<Mounted> {
+        let mounted = Command::new("mount").args(["-t", kind, "none"]).arg(&at).status();
+        mounted.is_ok_and(|status| status.success()).then_some(Mounted(at))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _gone = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// As in a workspace with a tree for chroot(8) in it.
+#[test]
+fn settings_that_are_mounted_in_a_workspace_are_read_only_too() {
+    if ours_only() || outpost_sys::limits::effective_uid() != 0 {
+        return;
+    }
+    for_each_user(|options| {
+        let mut scene = Scene::start(&options);
+        let rows = [("proc", "sys/kernel/core_pattern"), ("sysfs", "devices/system/cpu/uevent")];
+        for (kind, file) in rows {
+            let at = scene.host.dir(&format!("cwd/tree here/{kind}"));
+            let Some(_mounted) = Mounted::new(kind, at.clone()) else { return };
+            let script = format!(r#"told(opened("$ws/tree here/{kind}/{file}", 1))"#);
+            let refused = if scene.is_root() { "EROFS" } else { "EACCES" };
+            for limits in [Workspace, Networked, Limits::Minimal, Everything] {
+                assert_eq!(scene.run(limits, &script), refused, "{kind} under {limits:?}, {:?}", options.uid);
+            }
+            if scene.is_root() {
+                assert_eq!(scene.run(Limits::None, &script), "done");
+            }
+            let limits = policy(json!({"type": "workspaceWrite", "writableRoots": [at]}));
+            let told = scene.told(&with(scene.params("print 'ran'", &[]), limits));
+            assert!(told.contains("never writes to proc"), "{told}");
+        }
+    });
 }
