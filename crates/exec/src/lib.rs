@@ -19,3 +19,10 @@ mod wire;
 pub use connection::serve;
 pub use server::{Server, Settings};
 pub use websocket::{Door, serve_http};
+
+/// For the fuzz target: reads a line as a connection does, with the parameters of every method. Returns the answer to one that
+/// is no request, or whose parameters are wrong.
+#[doc(hidden)]
+pub fn read_line(line: &[u8]) -> Option<Vec<u8>> {
+    methods::read(line)
+}

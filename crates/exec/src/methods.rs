@@ -8,7 +8,10 @@ mod write;
 
 use crate::command::Command;
 use crate::connection::Connection;
-use crate::wire::{Failure, Id};
+use crate::wire::{
+    CommandExecParams, CommandExecResizeParams, CommandExecTerminateParams, CommandExecWriteParams, Failure,
+    Id, Incoming, InitializeParams, append_reply,
+};
 use outpost_wire::Closed;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -53,6 +56,27 @@ pub(crate) async fn call(
             connection.reply::<()>(&id, &Err(Failure::invalid_request(text))).await
         }
     }
+}
+
+/// Reads a line with the parameters of every method, and answers it if it is wrong for one.
+pub(crate) fn read(line: &[u8]) -> Option<Vec<u8>> {
+    let (id, failure) = match Incoming::parse(line) {
+        Incoming::Request { id, params, .. } => {
+            let failures = [
+                parse::<InitializeParams>(params.clone()).err(),
+                parse::<CommandExecParams>(params.clone()).err(),
+                parse::<CommandExecWriteParams>(params.clone()).err(),
+                parse::<CommandExecResizeParams>(params.clone()).err(),
+                parse::<CommandExecTerminateParams>(params).err(),
+            ];
+            (id, failures.into_iter().flatten().next()?)
+        }
+        Incoming::Notification | Incoming::Reply => return None,
+        Incoming::Bad(id, failure) => (id, failure),
+    };
+    let mut reply = Vec::new();
+    append_reply::<()>(&mut reply, &id, &Err(failure));
+    Some(reply)
 }
 
 fn parse<T: DeserializeOwned>(params: Option<Value>) -> Result<T, Failure> {
