@@ -7,6 +7,7 @@ use crate::Result;
 use crate::engine::Shared;
 use crate::spec::Slot;
 use outpost_journal::Writer;
+use outpost_sys::limits;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -70,6 +71,8 @@ impl Spares {
 
 /// Makes spares as they are wanted, until the engine is gone. Takes those back that others have passed over.
 pub(crate) fn keep(engine: &Weak<Shared>, wishes: &Receiver<()>) {
+    // Nobody waits for a spare: who finds none makes one. A start that is under way comes first.
+    limits::yield_to_all();
     while wishes.recv().is_ok() {
         let Some(shared) = engine.upgrade() else { return };
         let used = shared.spares.used.load(Ordering::Acquire);

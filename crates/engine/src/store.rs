@@ -4,6 +4,7 @@ use crate::spec::{Key, Slot};
 use crate::{Error, Result};
 use outpost_sys::Errno;
 use outpost_sys::file::{self, Open};
+use outpost_sys::limits;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -59,7 +60,10 @@ impl Store {
             .map_err(|error| Error::path("create", &processes, &error))?;
         let (eraser, removed) = mpsc::sync_channel(ERASED_LATER_MAX);
         let thread = std::thread::Builder::new().name("outpost-eraser".into());
-        let spawned = thread.spawn(move || removed.iter().for_each(|dir: PathBuf| erase(&dir)));
+        let spawned = thread.spawn(move || {
+            limits::yield_to_all();
+            removed.iter().for_each(|dir: PathBuf| erase(&dir));
+        });
         spawned.map_err(|error| Error::path("start the eraser for", &processes, &error))?;
         let store = Store { processes, eraser };
         store.erase_leftovers();

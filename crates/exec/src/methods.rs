@@ -2,6 +2,7 @@
 
 mod exec;
 mod initialize;
+mod names;
 mod resize;
 mod terminate;
 mod write;
@@ -16,10 +17,6 @@ use outpost_wire::Closed;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::sync::Arc;
-
-/// Methods of this family. Others of the original are for conversations with a model, which are not held here.
-const METHODS: [&str; 5] =
-    ["initialize", "command/exec", "command/exec/write", "command/exec/resize", "command/exec/terminate"];
 
 pub(crate) async fn call(
     connection: &Arc<Connection>,
@@ -51,9 +48,8 @@ pub(crate) async fn call(
             Err(failure) => connection.reply::<()>(&id, &Err(failure)).await,
         },
         _ => {
-            let known = METHODS.map(|known| format!("`{known}`")).join(", ");
-            let text = format!("Invalid request: unknown variant `{method}`, expected one of {known}");
-            connection.reply::<()>(&id, &Err(Failure::invalid_request(text))).await
+            let refused = Failure::invalid_request(names::refusal(method));
+            connection.reply::<()>(&id, &Err(refused)).await
         }
     }
 }

@@ -53,6 +53,13 @@ pub fn effective_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
+/// Has the calling thread run only when nothing else wants to. Not being allowed to is no harm.
+pub fn yield_to_all() {
+    let priority = libc::sched_param { sched_priority: 0 };
+    // SAFETY: 0 is the calling thread, and the struct outlives the call.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &priority) };
+}
+
 /// Bytes that nobody can guess.
 pub fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
