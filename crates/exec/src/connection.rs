@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, watch};
 
 /// The original has no limit. A line that is longer is no request.
-const LINE_BYTES: usize = 256 * 1024 * 1024;
+const LINE_BYTES: usize = 64 * 1024 * 1024;
 
 /// What one client may have waiting for the standard input of its commands, beyond what their logs hold.
 const STDIN_WAITING_BYTES: usize = 64 * 1024 * 1024;
