@@ -70,8 +70,6 @@ fn is_false(flag: &bool) -> bool {
 enum Cause {
     Timeout,
     Terminate,
-    /// The client is gone.
-    Disconnect,
 }
 
 impl Command {
@@ -173,7 +171,17 @@ impl Command {
         };
         let process = started.map_err(|error| error.into_failure(ready.get()))?;
         self.process.send_replace(Some(process.clone()));
-        let (exit, cause) = self.watch(connection, &process, &mut output, timeout, name).await?;
+        let watched = self.watch(connection, &process, &mut output, timeout, name).await;
+        // Only now that nobody reads it any more: a process waits for its readers, also with its end.
+        let (exit, cause) = match watched {
+            Ok(ended) => ended,
+            Err(failure) => {
+                end(&process).await;
+                let _gone = process.finished().await;
+                let _stopping = process.forget().await;
+                return Err(failure);
+            }
+        };
         let [stdout, stderr] = output.taken();
         let _stopping = process.forget().await;
         Ok(Completed {
@@ -192,7 +200,8 @@ impl Command {
         })
     }
 
-    /// Passes output on until the process has ended, and ends it when its time is up or nobody wants it any more.
+    /// Passes output on until the process has ended, and ends it when its time is up or it is not wanted any more. An error
+    /// leaves it to the caller.
     async fn watch(
         &self,
         connection: &Connection,
@@ -215,26 +224,16 @@ impl Command {
         };
         tokio::pin!(time_is_up);
         loop {
-            let now = tokio::select! {
-                ended = &mut streaming => match ended {
-                    Ok(exit) => return Ok((exit, cause)),
-                    Err(error) if cause.is_none() => {
-                        tracing::debug!(%error, "the output of a command cannot be passed on");
-                        Cause::Disconnect
-                    }
-                    Err(error) => return Err(Failure::internal(error.to_string())),
-                },
+            cause = Some(tokio::select! {
+                ended = &mut streaming => {
+                    let ended = ended.map_err(|error| Failure::internal(error.to_string()));
+                    return ended.map(|exit| (exit, cause));
+                }
                 () = &mut time_is_up, if cause.is_none() => Cause::Timeout,
                 () = self.terminated.notified(), if cause.is_none() => Cause::Terminate,
-                () = connection.closing(), if cause != Some(Cause::Disconnect) => Cause::Disconnect,
-            };
+                () = connection.closing() => return Err(Failure::internal("the client closed the connection")),
+            });
             end(process).await;
-            if now == Cause::Disconnect {
-                let _gone = process.finished().await;
-                let _stopping = process.forget().await;
-                return Err(Failure::internal("the client closed the connection"));
-            }
-            cause = cause.or(Some(now));
         }
     }
 }

@@ -84,15 +84,15 @@ mod tests {
     #[test]
     fn directories_are_what_the_request_means() {
         let at = |asked: &str| {
-            directory(Some(Path::new(asked)), Path::new("/srv/work"), Some(Path::new("/home/u")))
+            directory(Some(Path::new(asked)), Path::new("/srv/code"), Some(Path::new("/home/u")))
         };
         assert_eq!(at("/a/../b/./c"), Path::new("/b/c"));
-        assert_eq!(at("sub"), Path::new("/srv/work/sub"));
+        assert_eq!(at("sub"), Path::new("/srv/code/sub"));
         assert_eq!(at(".."), Path::new("/srv"));
-        assert_eq!(at(""), Path::new("/srv/work"));
+        assert_eq!(at(""), Path::new("/srv/code"));
         assert_eq!(at("~"), Path::new("/home/u"));
         assert_eq!(at("~/x"), Path::new("/home/u/x"));
-        assert_eq!(at("~x"), Path::new("/srv/work/~x"));
+        assert_eq!(at("~x"), Path::new("/srv/code/~x"));
         assert_eq!(directory(None, Path::new("/srv"), None), Path::new("/srv"));
     }
 

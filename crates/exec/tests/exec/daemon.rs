@@ -75,7 +75,7 @@ fn start(flags: &[&str]) -> Daemon {
     Daemon::start_with(&binary(), flags)
 }
 
-fn binary() -> PathBuf {
+pub(crate) fn binary() -> PathBuf {
     let ours = std::env::current_exe().unwrap();
     binary_beside(ours.parent().unwrap(), "outpost")
 }

@@ -5,6 +5,9 @@ use crate::streaming::{fed, on_terminal, streamed};
 use crate::table::{ours_only, server, sh, with};
 use outpost_testkit::AppServer;
 use serde_json::{Value, json};
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 /// Tells its number and that of a child in the background, and stays.
 const SCRIPT: &str = "sleep 1000 & echo $! > $DIR/child; echo $$ > $DIR/shell; wait";
@@ -103,6 +106,62 @@ fn a_killed_server_leaves_nothing_on_the_host() {
     server.kill();
     server.wait();
     crate::process::until("nothing is held any more", || names(&server).is_empty());
+}
+
+/// A command waits for a client that does not read, with its output and with its end: that must not outlive the client.
+#[test]
+fn a_client_that_never_read_takes_its_command_with_it() {
+    if ours_only() {
+        return;
+    }
+    let dir = tempfile::Builder::new().prefix("outpost-exec-").tempdir_in("/var/tmp").unwrap();
+    let server = Command::new(crate::daemon::binary())
+        .args(["--state-dir", "state", "app-server"])
+        .current_dir(dir.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let Ended(server) = &mut Ended(server);
+    let (mut input, output) = (server.stdin.take().unwrap(), server.stdout.take().unwrap());
+    let params = json!({"command": ["/bin/cat", "/dev/zero"], "processId": "p", "streamStdoutStderr": true,
+        "disableOutputCap": true, "disableTimeout": true, "sandboxPolicy": {"type": "dangerFullAccess"}});
+    writeln!(
+        input,
+        "{}",
+        json!({"id": 1, "method": "initialize", "params": {"clientInfo": {"name": "x", "version": "0"}}})
+    )
+    .unwrap();
+    writeln!(input, "{}", json!({"id": 2, "method": "command/exec", "params": params})).unwrap();
+    let (mut before, mut still) = (0, 0);
+    crate::process::until("the command waits", || {
+        let kept = bytes_below(&dir.path().join("state"));
+        still = if kept == before && kept > 32 << 20 { still + 1 } else { 0 };
+        before = kept;
+        still == 200
+    });
+    drop((input, output));
+    crate::process::until("the server has ended", || server.try_wait().unwrap().is_some());
+}
+
+/// Ended when the test is over, however it went.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ended_already = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+fn bytes_below(dir: &Path) -> u64 {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let size = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(found) if found.is_dir() => bytes_below(&entry.path()),
+        Ok(found) => found.len(),
+        Err(_) => 0,
+    };
+    entries.map(size).sum()
 }
 
 /// A descendant that has left group and session; unsandboxed it survives everything in the original.
