@@ -1,35 +1,31 @@
 //! The engine itself: its start, and the way faces reach processes.
 
-use crate::child::Child;
 use crate::config::{Config, Counts};
 use crate::handover::{self, OwnKeeper, handle};
 use crate::kill;
 use crate::link::Link;
 use crate::process::{Os, Process, Status, WhileAlive};
-use crate::reactor::{Command, Reactor, outpost_now_ms};
+use crate::reactor::{Command, Reactor};
+use crate::shared::{DESTROY_PATIENCE, Shared};
 use crate::spares::{self, Spares};
 use crate::spec::{Key, Slot, Spawn};
 use crate::starting::{self, Prepared};
 use crate::store::Store;
-use crate::table::Table;
 use crate::{Error, Result};
 use outpost_journal::Writer;
-use outpost_keeper::{CGROUPS_ROLE, OWN_SLOT, SLOT_MIN, What};
+use outpost_keeper::{CGROUPS_ROLE, OWN_SLOT, What};
 use outpost_sys::epoll::Waker;
-use outpost_sys::{Errno, cgroup, file, message};
+use outpost_sys::{Errno, cgroup, file};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// Commands that may wait for the reactor.
 const COMMANDS_MAX: usize = 1024;
-
-/// How long the processes in a stale cgroup may take to die.
-const DESTROY_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Whether this process can be restarted by, and can restart, its keeper.
 pub enum Lifecycle {
@@ -53,140 +49,6 @@ pub enum Notice {
 
 /// The outcome of a replacement.
 pub type Replacement = std::result::Result<(), Errno>;
-
-/// What all handles share.
-pub(crate) struct Shared {
-    pub(crate) config: Config,
-    pub(crate) store: Store,
-    pub(crate) waker: Waker,
-    /// No other daemon has it, while slots of two of them can be the same.
-    pub(crate) name: String,
-    pub(crate) cgroups: Option<cgroup::Parent>,
-    pub(crate) spares: Spares,
-    commands: mpsc::Sender<Command>,
-    /// To ask the keeper past the reactor; none while there is no keeper. Who holds it has both asked and said so in a
-    /// command before it lets go.
-    pub(crate) keeper: Mutex<Option<Arc<OwnedFd>>>,
-    table: Mutex<Table>,
-    last_slot: AtomicU64,
-    notices: watch::Sender<Option<Notice>>,
-    pub(crate) keeper_pid: AtomicU32,
-    serving: AtomicBool,
-    /// Whether ended processes of earlier lives have been entered.
-    loaded: watch::Sender<bool>,
-    pub(crate) output_bytes: AtomicU64,
-    pub(crate) exits: AtomicU64,
-}
-
-impl Shared {
-    /// Never held across an await: the guard is not `Send`, and the compiler would refuse.
-    pub(crate) fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) async fn command(&self, command: Command) -> Result<()> {
-        self.commands.send(command).await.map_err(|_| Error::Stopped)?;
-        self.waker.wake();
-        Ok(())
-    }
-
-    /// The same from a thread that may wait. An engine that has stopped obeys nobody.
-    pub(crate) fn command_blocking(&self, command: Command) {
-        let _stopped = self.commands.blocking_send(command);
-        self.waker.wake();
-    }
-
-    pub(crate) fn keeper(&self) -> MutexGuard<'_, Option<Arc<OwnedFd>>> {
-        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Asks the keeper for a child; gives it back when that takes the reactor. That one would have to be woken, and a
-    /// moment later the keeper's answer wakes it anyway.
-    fn start_directly(&self, child: Box<Child>) -> std::result::Result<(), Box<Child>> {
-        let keeper = self.keeper();
-        let (Some(socket), Ok(room)) = (&*keeper, self.commands.try_reserve()) else { return Err(child) };
-        let asked = match child.request() {
-            Ok(Some((request, fds))) => message::send(&**socket, &request.encode(), &fds).is_ok(),
-            Ok(None) | Err(_) => false,
-        };
-        if !asked {
-            return Err(child);
-        }
-        room.send(Command::Asked { child });
-        Ok(())
-    }
-
-    pub(crate) fn notify(&self, notice: Notice) {
-        self.notices.send_replace(Some(notice));
-    }
-
-    /// Larger than any slot before, also across restarts.
-    pub(crate) fn next_slot(&self) -> Slot {
-        let by_clock = (outpost_now_ms() << 12).max(SLOT_MIN);
-        let next = |last| Some(by_clock.max(last + 1));
-        let before =
-            self.last_slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or_default();
-        Slot(by_clock.max(before + 1))
-    }
-
-    /// Takes a process out of the table; its readers learn that there is nothing more.
-    pub(crate) fn unlist(&self, process: &Process) {
-        self.table().remove(process.slot());
-        process.inner.progress.send_modify(|progress| progress.gone = true);
-    }
-
-    /// Removes what a process has on disk. Nobody may write its journal any more.
-    pub(crate) fn erase(&self, slot: Slot) {
-        self.remove_cgroup(slot);
-        self.store.remove(slot);
-    }
-
-    /// The same on another thread, for who may not wait for the disk.
-    pub(crate) fn erase_elsewhere(self: &Arc<Shared>, slot: Slot) {
-        let shared = self.clone();
-        std::thread::spawn(move || shared.erase(slot));
-    }
-
-    pub(crate) fn remove_cgroup(&self, slot: Slot) {
-        if let Some(cgroups) = &self.cgroups {
-            let _still_used = cgroups.group(&slot.to_string()).remove();
-        }
-    }
-
-    /// Ends what runs under a slot that we have no record of.
-    pub(crate) fn destroy_unknown(&self, slot: Slot) {
-        match &self.cgroups {
-            Some(cgroups) => {
-                let _in_use = cgroups.group(&slot.to_string()).destroy(DESTROY_PATIENCE);
-            }
-            None => {
-                kill::sweep(&kill::marker(&self.name, slot), None, crate::Signal::KILL);
-            }
-        }
-    }
-
-    /// Ended processes, those that ended first before others.
-    pub(crate) fn ended_processes(&self) -> Vec<Process> {
-        let ended = |process: &&Process| matches!(process.status(), Status::Finished(_));
-        let mut processes: Vec<Process> = self.table().all().filter(ended).cloned().collect();
-        processes.sort_by_key(|process| self.ended_at_ms(process));
-        processes
-    }
-
-    /// When the last record was written.
-    pub(crate) fn ended_at_ms(&self, process: &Process) -> u64 {
-        let index = self.store.dir(process.slot()).join("index");
-        let modified = std::fs::metadata(index).and_then(|metadata| metadata.modified());
-        modified
-            .ok()
-            .and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok())
-            .map_or(0, |since| since.as_millis() as u64)
-    }
-
-    pub(crate) fn bytes_kept(&self) -> u64 {
-        self.table().all().map(|process| process.inner.journal.bytes_kept()).sum()
-    }
-}
 
 /// The table of supervised processes. Clones are the same engine.
 #[derive(Clone)]

@@ -1,12 +1,13 @@
 //! Taking processes over: from the keeper when this worker begins, and to a new keeper when the old one died.
 
 use crate::child::{Child, Output, Source, Watch, stream_index};
-use crate::engine::{Lifecycle, Shared};
+use crate::engine::Lifecycle;
 use crate::input::{Input, Target};
 use crate::link::{Link, Received, role};
 use crate::process::{Inner, Os, Process, Progress, Status, WhileAlive};
 use crate::reactor::{Due, LINK, Reactor};
 use crate::readers::Readers;
+use crate::shared::Shared;
 use crate::spec::{AtCap, Drain, Rest, Slot};
 use crate::store::Description;
 use crate::{Error, Result};

@@ -30,6 +30,7 @@ mod process;
 mod pumping;
 mod reactor;
 mod readers;
+mod shared;
 mod spares;
 mod spec;
 mod starting;

@@ -1,9 +1,9 @@
 //! The handle to a process, and what can be asked of it without its cooperation.
 
-use crate::engine::Shared;
 use crate::kill::{self, KillReport, Ladder, Reach};
 use crate::reactor::Command;
 use crate::readers::Readers;
+use crate::shared::Shared;
 use crate::spec::{Key, Slot};
 use crate::store::Description;
 use crate::{Error, Result, Subscription};

@@ -1,10 +1,11 @@
 //! The engine's thread: the only place where bytes move and processes change.
 
 use crate::child::{Child, Starting, Watch, open_nowhere, stream_index};
-use crate::engine::{Lifecycle, Notice, Shared};
+use crate::engine::{Lifecycle, Notice};
 use crate::handover::{Entry, OwnKeeper};
 use crate::link::{Link, Received, role};
 use crate::process::{Os, WhileAlive};
+use crate::shared::Shared;
 use crate::spec::Slot;
 use crate::{Error, Result};
 use outpost_journal::{Accepted, Stream};

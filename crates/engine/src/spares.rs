@@ -4,7 +4,7 @@
 //! into it, once there is a process. One that is found after a restart has an empty description and is removed.
 
 use crate::Result;
-use crate::engine::Shared;
+use crate::shared::Shared;
 use crate::spec::Slot;
 use outpost_journal::Writer;
 use outpost_sys::limits;

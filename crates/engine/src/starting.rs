@@ -1,13 +1,13 @@
 //! Starting a process, up to the point where the keeper is asked: its place, its journal, its descriptors.
 
 use crate::child::{Child, Output, Source, Starting, Watch};
-use crate::engine::Shared;
 use crate::handover::handle;
 use crate::input::{Input, Target};
 use crate::kill;
 use crate::link::role;
 use crate::process::{Process, Status};
 use crate::reactor::outpost_now_ms;
+use crate::shared::Shared;
 use crate::spares::Spare;
 use crate::spec::{OnTaken, Slot, Spawn, Stdio};
 use crate::store::Description;

@@ -55,75 +55,28 @@ const MAGIC: [u8; 4] = *b"OPC1";
 /// The bytes in front of an operation's texts.
 const HEAD_BYTES: usize = 28;
 
-/// What an operation does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-enum Code {
-    Lease = 1,
-    Join,
-    Enter,
-    Write,
-    Private,
-    Take,
-    Attributes,
-    Place,
-    New,
-    Open,
-    MakeDirectory,
-    MakeFile,
-    MakeLink,
-    Pivot,
-    Close,
-    Command,
-    Keyring,
-    Limit,
-    ChildLimits,
-    Ruleset,
-    Rule,
-    TerminalRule,
-    Enforce,
-    NoNewPrivileges,
-    DropCapabilities,
-    Filter,
-    Candidates,
+macro_rules! codes {
+    ($($code:ident)*) => {
+        /// What an operation does, numbered in this order.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        enum Code {
+            $($code,)*
+        }
+
+        impl Code {
+            const ALL: &[Code] = &[$(Code::$code),*];
+        }
+    };
 }
+codes!(
+    Lease Join Enter Write Private Take Attributes Place New Open MakeDirectory MakeFile MakeLink Pivot
+    Close Command Keyring Limit ChildLimits Ruleset Rule TerminalRule Enforce NoNewPrivileges DropCapabilities Filter Candidates
+);
 
 impl Code {
-    const ALL: [Code; 27] = {
-        use Code::*;
-        [
-            Lease,
-            Join,
-            Enter,
-            Write,
-            Private,
-            Take,
-            Attributes,
-            Place,
-            New,
-            Open,
-            MakeDirectory,
-            MakeFile,
-            MakeLink,
-            Pivot,
-            Close,
-            Command,
-            Keyring,
-            Limit,
-            ChildLimits,
-            Ruleset,
-            Rule,
-            TerminalRule,
-            Enforce,
-            NoNewPrivileges,
-            DropCapabilities,
-            Filter,
-            Candidates,
-        ]
-    };
-
     fn from_number(number: u8) -> Option<Code> {
-        Code::ALL.into_iter().find(|code| *code as u8 == number)
+        Code::ALL.iter().copied().find(|code| *code as u8 == number)
     }
 
     /// How many of its texts are C strings; the others are bytes.

@@ -142,26 +142,6 @@ pub(crate) fn end(started: &spawn::Started) -> How {
     pidfd::reap(&started.pidfd).unwrap().unwrap().how
 }
 
-/// The same without a confinement, to compare.
-pub(crate) fn launch_plain(null: &OwnedFd) -> spawn::Started {
-    let descriptors = [(null.as_fd(), 0), (null.as_fd(), 1), (null.as_fd(), 2)];
-    let started = spawn::spawn(&Child {
-        program: Program::Path(c"/bin/true"),
-        arguments: &[c"true"],
-        environment: &[],
-        directory: None,
-        standing: Standing::Session,
-        descriptors: &descriptors,
-        limits: &[],
-        umask: None,
-        oom_score: None,
-        cgroup: None,
-        gate: None,
-        confinement: None,
-    });
-    started.unwrap()
-}
-
 pub(crate) fn launch(
     confinement: &Confinement,
     cwd: &Path,

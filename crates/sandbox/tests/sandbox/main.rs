@@ -5,7 +5,6 @@
 mod basics;
 mod files;
 mod kit;
-mod latency;
 mod process;
 mod user;
 mod walls;
