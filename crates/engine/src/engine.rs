@@ -22,6 +22,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// Commands that may wait for the reactor.
@@ -228,13 +229,15 @@ impl Engine {
         };
         let Prepared { child, answer, loser } = starting::prepare(&self.shared, &spawn, spare)?;
         let process = child.process.clone();
-        let waits = self.shared.start_directly(child).err().map(|child| Command::Start { child });
+        // Before the start, so that who hears of that finds the loser gone. Full queues refuse both.
         let forget = loser.map(|loser| Command::Forget { slot: loser.slot() });
+        let forget = forget.and_then(|forget| self.shared.commands.try_send(forget).err());
+        let waits = self.shared.start_directly(child).err().map(|child| Command::Start { child });
         if waits.is_some() || forget.is_some() {
             let shared = self.shared.clone();
             // Whoever asked may lose interest while this waits for its turn.
             tokio::spawn(async move {
-                for command in waits.into_iter().chain(forget) {
+                for command in forget.map(TrySendError::into_inner).into_iter().chain(waits) {
                     let _stopped = shared.command(command).await;
                 }
             });
@@ -264,11 +267,11 @@ impl Engine {
             };
             let Prepared { child, answer, loser } = starting::prepare(&shared, &spawn, spare)?;
             let process = child.process.clone();
-            if let Err(child) = shared.start_directly(child) {
-                shared.command_blocking(Command::Start { child });
-            }
             if let Some(loser) = loser {
                 shared.command_blocking(Command::Forget { slot: loser.slot() });
+            }
+            if let Err(child) = shared.start_directly(child) {
+                shared.command_blocking(Command::Start { child });
             }
             Ok::<_, E>((process, answer))
         };
