@@ -1,0 +1,12 @@
+//! What waits for a human: questions and decisions, grants, the operator's rules, and the audit chain of it all.
+//!
+//! A face that wants something done that a human has to allow describes it as a [`Question`] and asks. The answer comes
+//! from an approver, over a socket that no requester can use, from an operator's rule, or from a grant that an approver
+//! left for exactly the same thing. Whatever happens is in the audit chain before it has consequences.
+
+#![forbid(unsafe_code)]
+
+mod question;
+pub mod wire;
+
+pub use question::{Decision, Line, Outcome, Question, Remember, Section};

@@ -1,0 +1,160 @@
+//! The contract's types: one request line, one answer line.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The version of the original whose protocol this is. Its clients show it and look at nothing else.
+pub const VERSION: &str = "1.2.0";
+
+/// "Maximum request size: 1 MB", its newline included.
+pub const REQUEST_BYTES_MAX: usize = 1_048_576;
+
+/// "capped the corresponding stream at MAX_OUTPUT_BYTES (16 MiB)"
+pub const OUTPUT_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    #[default]
+    Exec,
+    Stop,
+    Ping,
+}
+
+impl Action {
+    fn is_exec(&self) -> bool {
+        *self == Action::Exec
+    }
+}
+
+/// "every field except pipeline is optional on the wire"
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    #[serde(default = "fresh_id")]
+    pub id: String,
+    #[serde(default)]
+    pub host: String,
+    #[serde(default = "unknown")]
+    pub session: String,
+    #[serde(default)]
+    pub time: String,
+    #[serde(default)]
+    pub pipeline: Vec<Vec<String>>,
+    #[serde(default, skip_serializing_if = "Action::is_exec")]
+    pub action: Action,
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    #[serde(default)]
+    pub reason: String,
+    /// "defaults to true (the most-restrictive default ...)"
+    #[serde(default = "yes")]
+    pub privileged: bool,
+    #[serde(default)]
+    pub forward_agent: bool,
+    /// The sender's.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub version: String,
+    /// Ours: where to run, absolute. The original's is `/`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
+}
+
+fn fresh_id() -> String {
+    uuid::Uuid::new_v4().to_string()
+}
+
+fn unknown() -> String {
+    "unknown".to_owned()
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    Ok,
+    Denied,
+    /// Nobody answered. A command that ran too long is an error.
+    Timeout,
+    Error,
+}
+
+/// The answer. What the original does not have comes after what it has; "clients should ignore unknown fields".
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Response {
+    pub id: String,
+    pub status: Status,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<Stage>,
+    /// Base64, of the last stage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdout: Option<String>,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub stdout_truncated: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub version: String,
+    /// Why it ran: `human`, `rule:NAME`, `grant`, `session`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved_by: Option<String>,
+    /// Of what was decided.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub timed_out: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stage {
+    /// -1 for one that a signal ended.
+    pub exit_code: i32,
+    /// Base64.
+    pub stderr: String,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub stderr_truncated: bool,
+    /// The signal that ended it, by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    /// The file that was executed, and its SHA-256.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolved: Option<Resolved>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resolved {
+    pub path: String,
+    pub sha256: String,
+}
+
+impl Response {
+    pub fn new(id: &str, status: Status) -> Response {
+        Response {
+            id: id.to_owned(),
+            status,
+            stages: Vec::new(),
+            stdout: None,
+            stdout_truncated: false,
+            message: None,
+            version: VERSION.to_owned(),
+            decision: None,
+            approved_by: None,
+            digest: None,
+            timed_out: false,
+        }
+    }
+
+    pub fn error(id: &str, message: impl Into<String>) -> Response {
+        Response { message: Some(message.into()), ..Response::new(id, Status::Error) }
+    }
+}
+
+fn is_false(flag: &bool) -> bool {
+    !*flag
+}
