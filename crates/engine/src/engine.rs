@@ -13,14 +13,14 @@ use crate::starting::{self, Prepared};
 use crate::store::Store;
 use crate::{Error, Result};
 use outpost_journal::Writer;
-use outpost_keeper::{CGROUPS_ROLE, OWN_SLOT, What};
+use outpost_keeper::{CGROUPS_ROLE, KEPT, OWN_SLOT, What};
 use outpost_sys::epoll::Waker;
 use outpost_sys::{Errno, cgroup, file};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -100,8 +100,12 @@ impl Engine {
             adjust(&mut config, &own.held);
         }
         let slots = store.slots();
-        let last_slot =
-            slots.iter().map(|slot| slot.0).chain(entries.iter().map(|entry| entry.slot)).max().unwrap_or(0);
+        let last_slot = slots
+            .iter()
+            .map(|slot| slot.0)
+            .chain(entries.iter().map(|entry| entry.slot & !KEPT))
+            .max()
+            .unwrap_or(0);
         let keeper_pid = match (&keeper, &lifecycle) {
             (Some(keeper), _) => keeper.pid(),
             (None, Lifecycle::Daemon { .. }) => std::os::unix::process::parent_id(),
@@ -119,6 +123,7 @@ impl Engine {
             spares,
             commands,
             keeper: Mutex::new(Some(link.socket())),
+            inherited: Mutex::default(),
             table: Mutex::default(),
             last_slot: AtomicU64::new(last_slot),
             notices: watch::Sender::new(None),
@@ -139,6 +144,11 @@ impl Engine {
         }
         reactor.keeper = keeper;
         reactor.adopt_all(entries);
+        let copies = reactor
+            .kept
+            .iter()
+            .filter_map(|(number, (role, fd))| Some((*number, *role, file::duplicate(fd).ok()?)));
+        *shared.inherited.lock().unwrap_or_else(PoisonError::into_inner) = copies.collect();
         let own =
             reactor.own.iter().filter_map(|(role, fd)| Some((*role, file::duplicate(fd).ok()?))).collect();
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
@@ -350,6 +360,25 @@ impl Engine {
         let (reply, answer) = oneshot::channel();
         self.shared.command(Command::ReleaseOwn { role, reply }).await?;
         answer.await.map_err(|_| Error::Stopped)
+    }
+
+    /// Has the keeper hold a descriptor under a number of its own, for workers to come: somebody's connection, while an
+    /// answer is owed. `role` says whose business it is.
+    pub async fn keep(&self, role: u8, fd: OwnedFd) -> Result<u64> {
+        let number = self.shared.next_slot().0 | KEPT;
+        self.shared.command(Command::Keep { number, role, fd }).await?;
+        Ok(number)
+    }
+
+    /// Has the keeper close it.
+    pub async fn let_go(&self, number: u64) -> Result<()> {
+        self.shared.command(Command::LetGo { number }).await
+    }
+
+    /// What workers before this one have had kept under a role. Asked once.
+    pub fn take_kept(&self, role: u8) -> Vec<(u64, OwnedFd)> {
+        let mut inherited = self.shared.inherited.lock().unwrap_or_else(PoisonError::into_inner);
+        inherited.extract_if(.., |(_, its, _)| *its == role).map(|(number, _, fd)| (number, fd)).collect()
     }
 
     /// Tells the keeper that this worker has done something for somebody. Faces say so after every answer; once is sent.

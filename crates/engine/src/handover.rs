@@ -13,7 +13,7 @@ use crate::store::Description;
 use crate::{Error, Result};
 use outpost_journal::{Journal, Stream, Writer};
 use outpost_keeper::state::{Running, State};
-use outpost_keeper::{Event, LINK_VERSION, OWN_SLOT, Request, Roles, Standing};
+use outpost_keeper::{Event, KEPT, LINK_VERSION, OWN_SLOT, Request, Roles, Standing};
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd::Exit;
 use outpost_sys::pipe::Pipe;
@@ -134,6 +134,10 @@ impl Reactor {
             let slot = entry.slot;
             if slot == OWN_SLOT {
                 self.own = entry.held.into_iter().collect();
+                continue;
+            }
+            if slot & KEPT != 0 {
+                self.kept.extend(entry.held.into_iter().map(|descriptor| (slot, descriptor)));
                 continue;
             }
             match self.adopt(entry) {
@@ -310,6 +314,12 @@ impl Reactor {
     }
 
     fn give_own(&mut self) {
+        let kept: Vec<(u64, u8, OwnedFd)> = (self.kept.iter())
+            .filter_map(|(number, (role, fd))| Some((*number, *role, file::duplicate(fd).ok()?)))
+            .collect();
+        for (slot, role, fd) in kept {
+            self.link.send(Request::Hold { slot, role }, vec![fd]);
+        }
         let copies: Vec<(u8, OwnedFd)> =
             self.own.iter().filter_map(|(role, fd)| Some((*role, file::duplicate(fd).ok()?))).collect();
         for (role, fd) in copies {

@@ -49,7 +49,7 @@ pub use outpost_sys::pty::Size;
 pub use outpost_sys::signal::Signal;
 pub use outpost_sys::spawn::{Failure, ResourceLimit, Step};
 pub use process::{Info, Process, Status};
-pub use spec::{AtCap, Drain, Key, OnTaken, Rest, Slot, Spawn, Stdio};
+pub use spec::{AtCap, Drain, Given, Key, OnTaken, Rest, Slot, Spawn, Stdio};
 pub use subscription::Subscription;
 
 /// A result of this crate.

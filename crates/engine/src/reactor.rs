@@ -71,6 +71,14 @@ pub(crate) enum Command {
         role: u8,
         reply: oneshot::Sender<()>,
     },
+    Keep {
+        number: u64,
+        role: u8,
+        fd: OwnedFd,
+    },
+    LetGo {
+        number: u64,
+    },
     Serving,
     Replace {
         what: What,
@@ -110,6 +118,8 @@ pub(crate) struct Reactor {
     pub(crate) children: HashMap<u64, Child>,
     /// The daemon's own descriptors that the keeper holds.
     pub(crate) own: BTreeMap<u8, OwnedFd>,
+    /// Descriptors that are nobody's child's, by number, each with its role.
+    pub(crate) kept: BTreeMap<u64, (u8, OwnedFd)>,
     due: BTreeMap<(Instant, u64), Due>,
     due_count: u64,
     timer_set: Option<Instant>,
@@ -149,6 +159,7 @@ impl Reactor {
             lifecycle,
             children: HashMap::new(),
             own: BTreeMap::new(),
+            kept: BTreeMap::new(),
             due: BTreeMap::new(),
             due_count: 0,
             timer_set: None,
@@ -311,6 +322,17 @@ impl Reactor {
                 self.link.send(Request::Release { slot: OWN_SLOT, role }, Vec::new());
                 self.own.remove(&role);
                 let _gone = reply.send(());
+            }
+            Command::Keep { number, role, fd } => {
+                if let Ok(copy) = file::duplicate(&fd) {
+                    self.link.send(Request::Hold { slot: number, role }, vec![copy]);
+                }
+                self.kept.insert(number, (role, fd));
+            }
+            Command::LetGo { number } => {
+                if self.kept.remove(&number).is_some() {
+                    self.link.send(Request::Forget { slot: number }, Vec::new());
+                }
             }
             Command::Serving => self.link.send(Request::Serving, Vec::new()),
             Command::Replace { what, binary, reply } => {

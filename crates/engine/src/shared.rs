@@ -36,6 +36,8 @@ pub(crate) struct Shared {
     /// To ask the keeper past the reactor; none while there is no keeper. Who holds it has both asked and said so in a
     /// command before it lets go.
     pub(crate) keeper: Mutex<Option<Arc<OwnedFd>>>,
+    /// Descriptors that were kept for us and nobody has asked for yet: number, role.
+    pub(crate) inherited: Mutex<Vec<(u64, u8, OwnedFd)>>,
     pub(crate) table: Mutex<Table>,
     pub(crate) last_slot: AtomicU64,
     pub(crate) notices: watch::Sender<Option<Notice>>,

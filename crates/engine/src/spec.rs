@@ -104,6 +104,19 @@ pub enum Rest {
     Ends,
 }
 
+/// Open files that take the place of what would be made or looked up for a process.
+#[derive(Clone, Debug, Default)]
+pub struct Given {
+    /// Its standard input, such as the end of another process's pipe.
+    pub stdin: Option<Arc<OwnedFd>>,
+    /// Its standard output, which then is not in the journal.
+    pub stdout: Option<Arc<OwnedFd>>,
+    /// What is executed, whatever the program's name stands for by then.
+    pub program: Option<Arc<OwnedFd>>,
+    /// Where it begins.
+    pub directory: Option<Arc<OwnedFd>>,
+}
+
 /// A process to be.
 #[derive(Clone, Debug)]
 pub struct Spawn {
@@ -116,6 +129,8 @@ pub struct Spawn {
     pub environment: Vec<(OsString, OsString)>,
     pub directory: Option<PathBuf>,
     pub stdio: Stdio,
+    /// With [`Stdio::Pipes`].
+    pub given: Given,
     /// Descriptors besides the first three, under the numbers the child is to have them.
     pub descriptors: Vec<(Arc<OwnedFd>, u8)>,
     /// What the child does to itself before it executes the program, which it looks up inside then. It gets the
@@ -149,6 +164,7 @@ impl Spawn {
             environment: std::env::vars_os().collect(),
             directory: None,
             stdio: Stdio::Pipes { stdin: true },
+            given: Given::default(),
             descriptors: Vec::new(),
             confinement: None,
             new_session: false,

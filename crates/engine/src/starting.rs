@@ -9,9 +9,10 @@ use crate::process::{Process, Status};
 use crate::reactor::outpost_now_ms;
 use crate::shared::Shared;
 use crate::spares::Spare;
-use crate::spec::{OnTaken, Slot, Spawn, Stdio};
+use crate::spec::{Given, OnTaken, Slot, Spawn, Stdio};
 use crate::store::Description;
 use crate::{Error, Result};
+use outpost_keeper::{DIRECTORY_TARGET, PROGRAM_TARGET};
 use outpost_sys::pipe::Pipe;
 use outpost_sys::{file, pipe, pty};
 use std::os::fd::OwnedFd;
@@ -64,7 +65,7 @@ fn make_child(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepa
     if let Some(bytes_max) = spawn.journal_bytes_max {
         writer.set_bytes_max(bytes_max);
     }
-    let plumbing = Plumbing::make(spawn.stdio).map_err(io)?;
+    let plumbing = Plumbing::make(spawn.stdio, &spawn.given).map_err(io)?;
     let spec = file::sealed_memory("outpost-spec", &spec.encode()).map_err(io)?;
     let process = handle(
         shared,
@@ -75,7 +76,10 @@ fn make_child(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepa
         Status::Starting,
     )?;
     let (reply, answer) = oneshot::channel();
-    let extra = spawn.descriptors.iter().map(|(fd, target)| Ok((file::duplicate(fd)?, *target)));
+    let by_file = [(&spawn.given.program, PROGRAM_TARGET), (&spawn.given.directory, DIRECTORY_TARGET)];
+    let by_file = by_file.into_iter().filter_map(|(file, target)| Some((file.clone()?, target)));
+    let extra = spawn.descriptors.iter().cloned().chain(by_file);
+    let extra = extra.map(|(fd, target)| Ok((file::duplicate(&fd)?, target)));
     let extra = extra.collect::<outpost_sys::Result<Vec<_>>>().map_err(io)?;
     let theirs = plumbing.theirs.into_iter().zip(0..).chain(extra).collect();
     let now = Instant::now();
@@ -136,7 +140,7 @@ struct Plumbing {
 }
 
 impl Plumbing {
-    fn make(stdio: Stdio) -> outpost_sys::Result<Plumbing> {
+    fn make(stdio: Stdio, given: &Given) -> outpost_sys::Result<Plumbing> {
         let null = || file::open("/dev/null", file::Open::ReadWrite);
         match stdio {
             Stdio::Null => Ok(Plumbing {
@@ -146,21 +150,25 @@ impl Plumbing {
                 theirs: vec![null()?, null()?, null()?],
             }),
             Stdio::Pipes { stdin } => {
-                let (input, its_stdin) = if stdin {
-                    let Pipe { read, write } = pipe::pipe()?;
-                    file::set_nonblocking(&write)?;
-                    (Target::Pipe(write), read)
-                } else {
-                    (Target::Closed, null()?)
+                let (input, its_stdin) = match &given.stdin {
+                    Some(from) => (Target::Closed, file::duplicate(from)?),
+                    None if stdin => {
+                        let Pipe { read, write } = pipe::pipe()?;
+                        file::set_nonblocking(&write)?;
+                        (Target::Pipe(write), read)
+                    }
+                    None => (Target::Closed, null()?),
                 };
-                let (stdout, stderr) = (pipe::pipe()?, pipe::pipe()?);
-                file::set_nonblocking(&stdout.read)?;
-                file::set_nonblocking(&stderr.read)?;
+                let (stdout, its_stdout) = match &given.stdout {
+                    Some(to) => (None, file::duplicate(to)?),
+                    None => output()?,
+                };
+                let (stderr, its_stderr) = output()?;
                 Ok(Plumbing {
-                    outputs: [Some(Source::Pipe(stdout.read)), Some(Source::Pipe(stderr.read))],
+                    outputs: [stdout, stderr],
                     input,
                     master: None,
-                    theirs: vec![its_stdin, stdout.write, stderr.write],
+                    theirs: vec![its_stdin, its_stdout, its_stderr],
                 })
             }
             Stdio::Terminal(size) => {
@@ -177,6 +185,13 @@ impl Plumbing {
             }
         }
     }
+}
+
+/// A pipe for output: our end and the child's.
+fn output() -> outpost_sys::Result<(Option<Source>, OwnedFd)> {
+    let Pipe { read, write } = pipe::pipe()?;
+    file::set_nonblocking(&read)?;
+    Ok((Some(Source::Pipe(read)), write))
 }
 
 fn private_pipe() -> outpost_sys::Result<Pipe> {

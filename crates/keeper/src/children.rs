@@ -1,13 +1,13 @@
 //! Children: begun, taken over, watched, signalled, reaped.
 
 use crate::keeper::{AGAIN_AFTER, Keeper, REPORT, log};
-use crate::message::Standing;
+use crate::message::{DIRECTORY_TARGET, PROGRAM_TARGET, Standing};
 use crate::spec::{SPEC_BYTES_MAX, Spec};
-use crate::table::{Entry, OWN_SLOT, SLOT_MIN, SLOTS_MAX, Untold};
+use crate::table::{Entry, KEPT, OWN_SLOT, SLOT_MIN, SLOTS_MAX, Untold};
 use crate::{Roles, Targets};
 use outpost_sys::pidfd::{self, Exit};
 use outpost_sys::signal::Signal;
-use outpost_sys::spawn::{self, Child, Failure, Program, Step};
+use outpost_sys::spawn::{self, Child, Directory, Failure, Program, Step};
 use outpost_sys::{Errno, Result, file, pipe};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -79,7 +79,7 @@ impl Keeper {
     /// Whether a slot can be used. Those below the least and above the greatest would be taken for other things that
     /// are watched.
     pub(crate) fn is_free(&mut self, slot: u64) -> bool {
-        let why = if slot < SLOT_MIN || slot & REPORT != 0 || self.table.contains_key(&slot) {
+        let why = if slot < SLOT_MIN || slot & (REPORT | KEPT) != 0 || self.table.contains_key(&slot) {
             "it is taken"
         } else if self.table.len() >= SLOTS_MAX + REFUSED_MAX {
             "the table is full"
@@ -110,15 +110,23 @@ impl Keeper {
         let cgroup = if cgroup { fds.next() } else { None };
         let held: Vec<(u8, OwnedFd)> = held.iter().zip(fds.by_ref()).collect();
         let theirs: Vec<OwnedFd> = fds.collect();
-        let descriptors: Vec<_> = theirs.iter().map(AsFd::as_fd).zip(targets.iter().map(i32::from)).collect();
+        let given = |wanted| theirs.iter().zip(targets.iter()).find(|(_, target)| *target == wanted);
+        let given = |wanted| given(wanted).map(|(fd, _)| fd.as_fd());
+        let descriptors: Vec<_> = theirs
+            .iter()
+            .map(AsFd::as_fd)
+            .zip(targets.iter())
+            .filter(|(_, target)| ![PROGRAM_TARGET, DIRECTORY_TARGET].contains(target))
+            .map(|(fd, target)| (fd, i32::from(target)))
+            .collect();
         let spec = file::read_whole(&spec, SPEC_BYTES_MAX).map_err(prepare)?;
         let spec = Spec::decode(&spec).ok_or(prepare(Errno::INVAL))?;
         let gate = pipe::pipe().map_err(prepare)?;
         let begun = spawn::begin(&Child {
-            program: Program::Path(spec.program),
+            program: given(PROGRAM_TARGET).map_or(Program::Path(spec.program), Program::Open),
             arguments: &spec.arguments,
             environment: &spec.environment,
-            directory: spec.directory,
+            directory: given(DIRECTORY_TARGET).map(Directory::Open).or(spec.directory.map(Directory::Path)),
             standing: spec.standing,
             descriptors: &descriptors,
             limits: &spec.limits,
@@ -135,6 +143,10 @@ impl Keeper {
     }
 
     pub(crate) fn hold(&mut self, slot: u64, role: u8, fd: Option<OwnedFd>) {
+        let is_new = slot & KEPT != 0 && slot & REPORT == 0 && !self.table.contains_key(&slot);
+        if is_new && self.table.len() < SLOTS_MAX {
+            self.table.insert(slot, Entry::kept());
+        }
         let held = match (self.table.get_mut(&slot), fd) {
             (Some(entry), Some(fd)) => entry.hold(role, fd),
             (None, _) => Err(Errno::NOENT),

@@ -35,12 +35,14 @@ mod table;
 mod worker;
 
 pub use keeper::{Keeper, check};
-pub use message::{Event, MESSAGE_BYTES, Request, Roles, Standing, Targets, What};
+pub use message::{
+    DIRECTORY_TARGET, Event, MESSAGE_BYTES, PROGRAM_TARGET, Request, Roles, Standing, Targets, What,
+};
 pub use spec::Spec;
-pub use table::{CGROUPS_ROLE, HELD_MAX, OWN_SLOT, SLOT_MIN};
+pub use table::{CGROUPS_ROLE, HELD_MAX, KEPT, OWN_SLOT, SLOT_MIN};
 
 /// The number under which a worker finds its end of the socket pair.
 pub const LINK_FD: i32 = 3;
 
 /// Version of the messages. A worker of another version is not given the table.
-pub const LINK_VERSION: u32 = 2;
+pub const LINK_VERSION: u32 = 3;

@@ -18,6 +18,11 @@ pub type Roles = Numbers;
 /// Under which numbers a child gets its descriptors.
 pub type Targets = Numbers;
 
+/// Not numbers of the child's: the file to be executed, and the directory to begin in, instead of those the
+/// specification names.
+pub const PROGRAM_TARGET: u8 = 254;
+pub const DIRECTORY_TARGET: u8 = 253;
+
 const NONE: u8 = 255;
 
 impl Numbers {
@@ -88,7 +93,7 @@ pub enum Request {
         standing: Standing,
         held: Roles,
     },
-    /// Hold one more descriptor.
+    /// Hold one more descriptor. Slots with the bit [`crate::KEPT`] begin to be with their first one.
     Hold {
         slot: u64,
         role: u8,

@@ -4,6 +4,7 @@ use crate::keeper::log;
 use crate::message::{Event, Roles, Standing};
 use crate::state::StoredEntry;
 use outpost_sys::epoll::{Epoll, Interest, is_readable};
+use outpost_sys::pidfd::Exit;
 use outpost_sys::spawn::{Failure, Progress, Report};
 use outpost_sys::{Errno, Result, file, pidfd, pipe};
 use std::collections::BTreeMap;
@@ -17,6 +18,9 @@ pub const CGROUPS_ROLE: u8 = 254;
 
 /// Slots below this are not for children.
 pub const SLOT_MIN: u64 = 16;
+
+/// Slots with this bit have no child: they hold descriptors for the worker until it has them forgotten.
+pub const KEPT: u64 = 1 << 62;
 
 /// The most descriptors one slot may hold.
 pub const HELD_MAX: usize = 16;
@@ -70,6 +74,11 @@ impl Entry {
 
     pub(crate) fn own() -> Entry {
         Entry::new(0, Standing::Running, None, Vec::new())
+    }
+
+    /// Descriptors without a child.
+    pub(crate) fn kept() -> Entry {
+        Entry::new(0, Standing::Ended(Exit::UNKNOWN), None, Vec::new())
     }
 
     /// A child that could not even be begun.

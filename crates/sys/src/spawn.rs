@@ -37,6 +37,15 @@ pub enum Program<'a> {
     Open(BorrowedFd<'a>),
 }
 
+/// Where the child begins.
+#[derive(Clone, Copy)]
+pub enum Directory<'a> {
+    Path(&'a CStr),
+    /// An open directory, which is still that one when its name is another's. Not for a confined child, which looks its
+    /// directory up inside.
+    Open(BorrowedFd<'a>),
+}
+
 /// A resource limit for the child, by the kernel's number of the resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResourceLimit {
@@ -53,7 +62,7 @@ pub struct Child<'a> {
     pub program: Program<'a>,
     pub arguments: &'a [&'a CStr],
     pub environment: &'a [&'a CStr],
-    pub directory: Option<&'a CStr>,
+    pub directory: Option<Directory<'a>>,
     pub standing: Standing,
     /// Our descriptors and the numbers the child shall have them under: 0, 1 and 2 must be among them. It gets no others.
     pub descriptors: &'a [(BorrowedFd<'a>, RawFd)],
@@ -171,7 +180,8 @@ pub fn spawn(child: &Child<'_>) -> std::result::Result<Started, Failure> {
 pub fn begin(child: &Child<'_>) -> std::result::Result<Begun, Failure> {
     let prepare = |errno| Failure::at(Step::Prepare, errno);
     fault::gate().map_err(prepare)?;
-    if child.descriptors.len() > DESCRIPTORS_MAX {
+    let elsewhere = matches!(child.directory, Some(Directory::Open(_))) && child.confinement.is_some();
+    if child.descriptors.len() > DESCRIPTORS_MAX || elsewhere {
         return Err(prepare(Errno::INVAL));
     }
     if !(0..3).all(|number| child.descriptors.iter().any(|(_, target)| *target == number)) {

@@ -1,6 +1,6 @@
 //! The child's side of a start: everything between clone and exec, with nothing but system calls.
 
-use super::{Child, DESCRIPTORS_MAX, Plan, Program, ResourceLimit, Standing, Step};
+use super::{Child, DESCRIPTORS_MAX, Directory, Plan, Program, ResourceLimit, Standing, Step};
 use crate::confine;
 use crate::signal::{Set, default_dispositions};
 use std::ffi::{CStr, c_int, c_uint};
@@ -51,6 +51,11 @@ fn become_program(
         let _best_effort =
             write_once(Step::Limits, libc::AT_FDCWD, c"/proc/self/oom_score_adj", decimal(score, &mut text));
     }
+    if let Some(Directory::Open(directory)) = child.directory {
+        // While it is open.
+        // SAFETY: a plain number.
+        check(Step::Directory, unsafe { libc::fchdir(directory.as_raw_fd()) })?;
+    }
     let places = place_descriptors(plan, report)?;
     let confined = match child.confinement {
         Some(program) => Some(confine(program, child)?),
@@ -64,7 +69,7 @@ fn become_program(
         // SAFETY: a plain call.
         unsafe { libc::umask(umask) };
     }
-    if let Some(directory) = child.directory {
+    if let Some(Directory::Path(directory)) = child.directory {
         // SAFETY: a valid C string.
         check(Step::Directory, unsafe { libc::chdir(directory.as_ptr()) })?;
     }

@@ -4,7 +4,7 @@ use outpost_sys::file::{self, Open};
 use outpost_sys::pidfd::{self, Exit};
 use outpost_sys::pipe::{Pipe, pipe};
 use outpost_sys::signal::Signal;
-use outpost_sys::spawn::{Child, Failure, Program, ResourceLimit, Standing, spawn};
+use outpost_sys::spawn::{Child, Directory, Failure, Program, ResourceLimit, Standing, spawn};
 use outpost_sys::{Errno, limits};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::{CStr, CString};
@@ -163,7 +163,7 @@ impl Spec {
                 .map_or(Program::Path(&self.program), |file| Program::Open(file.as_fd())),
             arguments: &arguments,
             environment: &environment,
-            directory: self.directory.as_deref(),
+            directory: self.directory.as_deref().map(Directory::Path),
             standing: self.standing,
             descriptors,
             limits: &self.limits,
