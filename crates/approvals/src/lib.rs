@@ -6,7 +6,25 @@
 
 #![forbid(unsafe_code)]
 
+mod client;
+mod desk;
+mod error;
+pub mod grants;
+mod hook;
+mod ledger;
+mod moment;
 mod question;
+mod queue;
+mod secret;
+mod server;
 pub mod wire;
 
+pub use client::Client;
+pub use desk::{Approvals, Settings};
+pub use error::{Error, Result};
+pub use ledger::{Books, Ledger};
+pub use moment::{Moment, unix_ms};
 pub use question::{Decision, Line, Outcome, Question, Remember, Section};
+pub use queue::{Asked, Queue, Remembered, deadline};
+pub use secret::hex;
+pub use server::serve;

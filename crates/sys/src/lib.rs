@@ -6,6 +6,7 @@
 
 pub mod beneath;
 pub mod cgroup;
+pub mod clock;
 pub mod confine;
 pub mod epoll;
 pub mod fault;
@@ -19,6 +20,7 @@ pub mod procfs;
 pub mod pty;
 pub mod signal;
 pub mod spawn;
+pub mod user;
 
 pub use rustix::io::Errno;
 

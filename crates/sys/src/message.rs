@@ -86,7 +86,20 @@ pub fn address(path: &Path) -> Result<(PathBuf, Option<OwnedFd>)> {
 
 /// The user who opened the other end of a Unix socket.
 pub fn peer_uid(socket: impl AsFd) -> Result<u32> {
-    Ok(rustix::net::sockopt::socket_peercred(socket)?.uid.as_raw())
+    peer(socket).map(|peer| peer.uid)
+}
+
+/// Who opened the other end of a Unix socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    pub pid: i32,
+    pub uid: u32,
+}
+
+/// Who opened the other end of a Unix socket. That process may be gone, and its number another's.
+pub fn peer(socket: impl AsFd) -> Result<Peer> {
+    let peer = rustix::net::sockopt::socket_peercred(socket)?;
+    Ok(Peer { pid: peer.pid.as_raw_pid(), uid: peer.uid.as_raw() })
 }
 
 /// Whether the other end of a stream socket is closed in both directions, so that nobody reads what we would write.

@@ -57,12 +57,22 @@ where
     F: Future<Output = ()> + Send + 'static,
     S: Fn(L::Stream) -> F,
 {
+    accept_admitted(listener, max, L::admits, serve).await;
+}
+
+/// The same for whom `admits` lets in.
+pub async fn accept_admitted<L, F, S>(listener: L, max: usize, admits: impl Fn(&L::Stream) -> bool, serve: S)
+where
+    L: Listener,
+    F: Future<Output = ()> + Send + 'static,
+    S: Fn(L::Stream) -> F,
+{
     let places = Arc::new(Semaphore::new(max));
     let mut pause = PAUSE_MIN;
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
         match listener.accept().await {
-            Ok(stream) if !L::admits(&stream) => {
+            Ok(stream) if !admits(&stream) => {
                 tracing::warn!("[Server] a connection of another user was turned away");
             }
             Ok(stream) => {

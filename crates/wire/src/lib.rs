@@ -8,7 +8,7 @@ mod lines;
 mod outbox;
 mod socket;
 
-pub use accept::{Listener, accept_all};
+pub use accept::{Listener, accept_admitted, accept_all};
 pub use lines::{Line, Lines};
 pub use outbox::{Closed, Outbox};
 pub use socket::{ReadHalf, WriteHalf, split, standard};

@@ -1,0 +1,107 @@
+//! Everything about approvals in one handle: the queue, the books, the rules, and who may decide.
+
+use crate::hook::Hook;
+use crate::ledger::Ledger;
+use crate::queue::{self, Queue};
+use crate::rules::Rules;
+use crate::secret::Verifier;
+use crate::{Result, grants};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+/// What an operator decides about approvals.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Where the books are.
+    pub dir: PathBuf,
+    /// The operator's rules; a file that is not there has none.
+    pub rules: PathBuf,
+    /// Users besides root who may decide, by what the kernel says.
+    pub approvers: Vec<u32>,
+    /// A program that is told of each question. It cannot answer.
+    pub hook: Option<Vec<String>>,
+}
+
+/// The handle.
+#[derive(Clone)]
+pub struct Approvals {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    settings: Settings,
+    ledger: Ledger,
+    queue: Queue,
+    verifier: Verifier,
+    rules: Mutex<Loaded>,
+}
+
+/// Rules, and which state of their file they are.
+struct Loaded {
+    rules: Arc<Rules>,
+    file: Option<(SystemTime, u64, u64)>,
+}
+
+impl Approvals {
+    /// Opens the books. `schema` makes the tables of the faces that write into them.
+    pub fn open(settings: Settings, schema: &[&str]) -> Result<Approvals> {
+        let schema: Vec<&str> =
+            [queue::SCHEMA, grants::SCHEMA].into_iter().chain(schema.iter().copied()).collect();
+        let ledger = Ledger::open(&settings.dir, &schema)?;
+        let queue = Queue::new(ledger.clone());
+        if let Some(command) = &settings.hook {
+            tokio::spawn(Hook::new(command.clone()).run(queue.clone()));
+        }
+        let verifier = Verifier::new(&settings.dir);
+        let rules = Loaded { rules: Arc::new(Rules::load(&settings.rules)), file: stamp(&settings.rules) };
+        if let Some(problem) = rules.rules.problem() {
+            tracing::error!("{problem}");
+        }
+        let inner = Inner { settings, ledger, queue, verifier, rules: Mutex::new(rules) };
+        Ok(Approvals { inner: Arc::new(inner) })
+    }
+
+    pub fn queue(&self) -> &Queue {
+        &self.inner.queue
+    }
+
+    pub fn ledger(&self) -> &Ledger {
+        &self.inner.ledger
+    }
+
+    pub(crate) fn verifier(&self) -> &Verifier {
+        &self.inner.verifier
+    }
+
+    /// The rules as they stand in the file now.
+    pub fn rules(&self) -> Arc<Rules> {
+        let path = &self.inner.settings.rules;
+        let file = stamp(path);
+        let mut loaded = self.inner.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        if loaded.file != file {
+            *loaded = Loaded { rules: Arc::new(Rules::load(path)), file };
+            if let Some(problem) = loaded.rules.problem() {
+                tracing::error!("{problem}");
+            }
+        }
+        loaded.rules.clone()
+    }
+
+    /// Whether this user is the one the daemon runs as, and so may be who asks.
+    pub(crate) fn is_own(&self, uid: u32) -> bool {
+        uid == outpost_sys::limits::effective_uid()
+    }
+
+    /// Whether the kernel's word suffices for this user.
+    pub(crate) fn is_approver(&self, uid: u32) -> bool {
+        !self.is_own(uid) && (uid == 0 || self.inner.settings.approvers.contains(&uid))
+    }
+}
+
+/// Tells one state of a file from another; none when there is no file.
+fn stamp(path: &Path) -> Option<(SystemTime, u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    let file = std::fs::metadata(path).ok()?;
+    Some((file.modified().ok()?, file.ino(), file.len()))
+}

@@ -1,0 +1,43 @@
+//! What can go wrong here, told with the object it went wrong on.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug)]
+pub enum Error {
+    /// The database of what waits.
+    Database { what: &'static str, reason: String },
+    /// A file or a socket.
+    File { what: &'static str, path: PathBuf, reason: String },
+    /// The audit chain: what is not recorded is not done.
+    Audit(String),
+    /// What an approver or a face asked for cannot be done.
+    Refused(String),
+    /// The ledger's thread is gone.
+    Stopped,
+}
+
+impl Error {
+    pub(crate) fn file(what: &'static str, path: &Path, reason: impl fmt::Display) -> Error {
+        Error::File { what, path: path.to_owned(), reason: reason.to_string() }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Database { what, reason } => {
+                write!(f, "cannot {what} in the approvals database: {reason}")
+            }
+            Error::File { what, path, reason } => write!(f, "cannot {what} {}: {reason}", path.display()),
+            Error::Audit(reason) => write!(f, "the audit log cannot be written, so nothing is run: {reason}"),
+            Error::Refused(why) => f.write_str(why),
+            Error::Stopped => f.write_str("the daemon is ending"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;

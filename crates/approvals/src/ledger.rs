@@ -1,0 +1,168 @@
+//! The books: a database of what waits and an audit chain of what happened, kept by one thread.
+//!
+//! Whoever has something to write hands that thread a job. Jobs that arrive while the disk is busy are done together:
+//! one transaction, one sync of the chain, however many they are. A job hears of its success when both are done.
+
+use crate::audit;
+use crate::{Error, Result};
+use outpost_sys::file::{self, Open};
+use rusqlite::Connection;
+use std::path::{Path, PathBuf};
+use tokio::sync::{mpsc, oneshot};
+
+/// Jobs that may wait; who has more waits with them.
+const JOBS_MAX: usize = 1024;
+
+/// Jobs that are done in one go.
+const BATCH_MAX: usize = 256;
+
+/// Both books, for one job.
+pub struct Books<'a> {
+    db: &'a Connection,
+    audit: &'a mut audit::Writer,
+    durable: bool,
+}
+
+impl Books<'_> {
+    /// Writes a record into the chain.
+    pub fn record(&mut self, event: audit::Event, data: &impl serde::Serialize) -> Result<()> {
+        self.audit.append(event, data).map(|_| ()).map_err(|error| Error::Audit(error.to_string()))
+    }
+
+    /// The job has succeeded only when its records are on the disk.
+    pub fn must_last(&mut self) {
+        self.durable = true;
+    }
+
+    /// Runs one statement.
+    pub fn execute(&self, what: &'static str, sql: &str, values: impl rusqlite::Params) -> Result<usize> {
+        let done = self.db.prepare_cached(sql).and_then(|mut statement| statement.execute(values));
+        done.map_err(|error| Error::Database { what, reason: error.to_string() })
+    }
+
+    /// Every row of a query.
+    pub fn rows<T>(
+        &self,
+        what: &'static str,
+        sql: &str,
+        values: impl rusqlite::Params,
+        read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
+    ) -> Result<Vec<T>> {
+        let rows = self.db.prepare_cached(sql).and_then(|mut statement| {
+            let rows = statement.query_map(values, read)?;
+            rows.collect::<rusqlite::Result<Vec<T>>>()
+        });
+        rows.map_err(|error| Error::Database { what, reason: error.to_string() })
+    }
+}
+
+/// Says whether it did what it was to do, and whom to tell when that is in the books.
+type Job = Box<dyn FnOnce(&mut Books<'_>) -> (bool, Reply) + Send>;
+type Reply = Box<dyn FnOnce(Option<&str>) + Send>;
+
+/// The way to the thread that keeps the books.
+#[derive(Clone)]
+pub struct Ledger {
+    jobs: mpsc::Sender<Job>,
+    dir: PathBuf,
+}
+
+impl Ledger {
+    /// Opens the books below a directory, which is made if it is not there. `schema` makes every table that is not there.
+    pub fn open(dir: &Path, schema: &[&str]) -> Result<Ledger> {
+        std::fs::create_dir_all(dir).map_err(|error| Error::file("make", dir, error))?;
+        let set = std::fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o700));
+        set.map_err(|error| Error::file("close to others", dir, error))?;
+        // The lock of the chain is the lock of both.
+        let audit =
+            audit::Writer::open(&dir.join("audit")).map_err(|error| Error::Audit(error.to_string()))?;
+        let path = dir.join("approvals.db");
+        // SQLite would make it readable for others.
+        file::open(&path, Open::Create).map_err(|errno| Error::file("make", &path, errno))?;
+        let fail = |error: rusqlite::Error| Error::file("open", &path, error);
+        let db = Connection::open(&path).map_err(fail)?;
+        db.pragma_update(None, "journal_mode", "wal").map_err(fail)?;
+        db.pragma_update(None, "synchronous", "normal").map_err(fail)?;
+        db.pragma_update(None, "foreign_keys", "on").map_err(fail)?;
+        for table in schema {
+            db.execute_batch(table).map_err(fail)?;
+        }
+        let (jobs, receiver) = mpsc::channel(JOBS_MAX);
+        let thread = std::thread::Builder::new().name("outpost-ledger".into());
+        let spawned = thread.spawn(move || keep(db, audit, receiver));
+        spawned.map_err(|error| Error::file("start a thread for", dir, error))?;
+        Ok(Ledger { jobs, dir: dir.to_owned() })
+    }
+
+    /// Where the books are.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Does a job and waits until it is in both books, or in neither. A caller that loses interest does not stop it.
+    pub async fn write<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Books<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (reply, answer) = oneshot::channel();
+        let job: Job = Box::new(move |books| {
+            let outcome = job(books);
+            let done = outcome.is_ok();
+            let reply: Reply = Box::new(move |failed| {
+                let outcome = match (outcome, failed) {
+                    (Ok(_), Some(reason)) => Err(Error::Audit(reason.to_owned())),
+                    (outcome, _) => outcome,
+                };
+                let _lost_interest = reply.send(outcome);
+            });
+            (done, reply)
+        });
+        self.jobs.send(job).await.map_err(|_| Error::Stopped)?;
+        answer.await.map_err(|_| Error::Stopped)?
+    }
+}
+
+fn keep(mut db: Connection, mut audit: audit::Writer, mut jobs: mpsc::Receiver<Job>) {
+    let mut batch = Vec::with_capacity(BATCH_MAX);
+    while jobs.blocking_recv_many(&mut batch, BATCH_MAX) > 0 {
+        let mut replies = Vec::with_capacity(batch.len());
+        let failed = done_together(&mut db, &mut audit, batch.drain(..), &mut replies).err();
+        if let Some(reason) = &failed {
+            tracing::error!(
+                reason,
+                "what was to be written into the books is lost; nothing was done about it"
+            );
+        }
+        for reply in replies {
+            reply(failed.as_deref());
+        }
+    }
+}
+
+/// A job that fails is undone alone; what fails at the end fails for all.
+fn done_together(
+    db: &mut Connection,
+    audit: &mut audit::Writer,
+    jobs: impl Iterator<Item = Job>,
+    replies: &mut Vec<Reply>,
+) -> std::result::Result<(), String> {
+    let fail = |error: rusqlite::Error| format!("the approvals database: {error}");
+    let mut transaction = db.transaction().map_err(fail)?;
+    let mut durable = false;
+    for job in jobs {
+        let mut part = transaction.savepoint().map_err(fail)?;
+        let mut books = Books { db: &part, audit, durable: false };
+        let (done, reply) = job(&mut books);
+        durable |= books.durable;
+        replies.push(reply);
+        match done {
+            true => part.commit().map_err(fail)?,
+            false => part.rollback().and_then(|()| part.finish()).map_err(fail)?,
+        }
+    }
+    transaction.commit().map_err(fail)?;
+    match durable {
+        true => audit.sync().map_err(|error| error.to_string()),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,146 @@
+//! Whether a request is of now: its time against ours, judged when it arrives.
+
+use jiff::Timestamp;
+use jiff::fmt::temporal::DateTimeParser;
+use std::time::Duration;
+
+static PARSER: DateTimeParser = DateTimeParser::new();
+
+/// How far a request's time may be from ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    pub past: Duration,
+    pub future: Duration,
+}
+
+impl Default for Window {
+    fn default() -> Window {
+        Window { past: Duration::from_secs(60), future: Duration::from_secs(5) }
+    }
+}
+
+/// The time of a request that is fresh, or the message for its sender.
+pub(crate) fn check(time: &str, now: Timestamp, window: Window) -> Result<Timestamp, String> {
+    if time.is_empty() {
+        return Err("missing time field".to_owned());
+    }
+    let time = parse(time).ok_or("malformed time field")?;
+    let age = now.as_second() - time.as_second();
+    if age > seconds(window.past) {
+        return Err(format!("request too old: {age}s (max {}s)", window.past.as_secs()));
+    }
+    if -age > seconds(window.future) {
+        let ahead = -age;
+        return Err(format!(
+            "request from the future: {ahead}s ahead of this host's clock (max {}s); set one of the clocks",
+            window.future.as_secs()
+        ));
+    }
+    Ok(time)
+}
+
+fn seconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// RFC 3339, and as the original takes it without an offset, which is UTC then.
+fn parse(text: &str) -> Option<Timestamp> {
+    if !is_plain(text) {
+        return None;
+    }
+    if let Ok(timestamp) = PARSER.parse_timestamp(text) {
+        return Some(timestamp);
+    }
+    let civil = PARSER.parse_datetime(text).ok()?;
+    civil.to_zoned(jiff::tz::TimeZone::UTC).ok().map(|zoned| zoned.timestamp())
+}
+
+/// `YYYY-MM-DDTHH:MM:SS`, then a fraction, then `Z` or an offset or nothing; the parser would take more than that.
+fn is_plain(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let shape = b"dddd-dd-ddTdd:dd:dd";
+    let fits = |(byte, shape): (&u8, &u8)| match shape {
+        b'd' => byte.is_ascii_digit(),
+        b'T' => matches!(byte, b'T' | b't'),
+        other => byte == other,
+    };
+    let Some(rest) = bytes.get(shape.len()..) else { return false };
+    if !bytes.iter().zip(shape).all(fits) {
+        return false;
+    }
+    let fraction = match rest {
+        [b'.', rest @ ..] => {
+            let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+            if !(1..=9).contains(&digits) {
+                return false;
+            }
+            digits + 1
+        }
+        _ => 0,
+    };
+    match rest.get(fraction..).unwrap_or_default() {
+        [] | [b'Z' | b'z'] => true,
+        [b'+' | b'-', offset @ ..] => {
+            matches!(offset, [a, b, b':', c, d] if [a, b, c, d].iter().all(|byte| byte.is_ascii_digit()))
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Result<Timestamp, String> {
+        let now: Timestamp = "2026-02-13T14:30:00Z".parse().unwrap();
+        check(text, now, Window::default())
+    }
+
+    #[test]
+    fn every_form_of_rfc_3339_is_read_as_it_is_meant() {
+        for text in [
+            "2026-02-13T14:30:00Z",
+            "2026-02-13T14:30:00",
+            "2026-02-13T14:30:00.5Z",
+            "2026-02-13t14:30:00.123456789z",
+            "2026-02-13T16:30:00+02:00",
+            "2026-02-13T09:30:00-05:00",
+            "2026-02-13T14:29:00Z",
+            "2026-02-13T14:30:05Z",
+        ] {
+            assert!(at(text).is_ok(), "{text}: {:?}", at(text));
+        }
+    }
+
+    #[test]
+    fn what_is_not_of_now_is_refused() {
+        assert_eq!(at("2026-02-13T14:28:58Z"), Err("request too old: 62s (max 60s)".into()));
+        assert_eq!(at("2026-02-13T14:30:00+02:00"), Err("request too old: 7200s (max 60s)".into()));
+        assert!(at("2026-02-13T14:30:06Z").unwrap_err().starts_with("request from the future: 6s"));
+        assert!(at("2026-02-14T14:30:00Z").unwrap_err().starts_with("request from the future"));
+        assert!(at("2026-02-13T14:30:00-05:00").unwrap_err().starts_with("request from the future"));
+    }
+
+    #[test]
+    fn anything_else_is_malformed() {
+        assert_eq!(at(""), Err("missing time field".into()));
+        for text in [
+            "now",
+            "2026-02-13",
+            "2026-02-13 14:30:00Z",
+            " 2026-02-13T14:30:00Z",
+            "2026-02-13T14:30:00Z ",
+            "2026-02-13T14:30Z",
+            "2026-02-13T14:30:00ZZ",
+            "2026-02-13T14:30:00+02",
+            "2026-02-13T14:30:00[UTC]",
+            "2026-02-13T14:30:00.Z",
+            "2026-02-30T14:30:00Z",
+            "2026-02-13T25:30:00Z",
+            "+002026-02-13T14:30:00Z",
+            "20260213T143000Z",
+        ] {
+            assert_eq!(at(text), Err("malformed time field".into()), "{text}");
+        }
+    }
+}

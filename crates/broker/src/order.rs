@@ -1,0 +1,146 @@
+//! An order: a request that passed every gate, with everything it means looked up and fixed. What a human decides about
+//! is this, and what runs is this.
+
+use crate::environment;
+use crate::files::{self, Pinned, Unusable};
+use crate::wire::Request;
+use outpost_approvals::hex;
+use outpost_approvals::rules::is_interpreter;
+use outpost_sys::file::{self, Open};
+use outpost_sys::user::{self, User};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Everything that is decided.
+#[derive(Clone, Debug)]
+pub(crate) struct Order {
+    pub(crate) request: Request,
+    pub(crate) run_as: User,
+    pub(crate) environment: BTreeMap<String, String>,
+    pub(crate) cwd: PathBuf,
+    pub(crate) directory: Arc<OwnedFd>,
+    pub(crate) programs: Vec<Pinned>,
+    /// The file that an interpreter is given to execute, by stage. It is checked, but the interpreter opens it by name.
+    pub(crate) operands: Vec<Option<Pinned>>,
+    pub(crate) digest: String,
+}
+
+/// What of an order another worker can check itself against.
+#[derive(Serialize, Deserialize)]
+struct Canonical<'a> {
+    version: u32,
+    pipeline: &'a [Vec<String>],
+    environment: &'a BTreeMap<String, String>,
+    cwd: &'a Path,
+    directory: (u64, u64),
+    run_as: u32,
+    privileged: bool,
+    forward_agent: bool,
+    files: Vec<(&'a Path, u64, u64, &'a str)>,
+}
+
+/// Why a request is no order.
+pub(crate) enum NoOrder {
+    /// The program of a stage cannot be executed, for this reason of the kernel's.
+    Program(usize, i32),
+    Refused(String),
+}
+
+impl Order {
+    /// Looks everything up. Waits for the disk.
+    pub(crate) fn make(request: Request, agent: Option<String>) -> Result<Order, NoOrder> {
+        let fail = |reason: String| NoOrder::Refused(reason);
+        let uid = if request.privileged { 0 } else { outpost_sys::limits::effective_uid() };
+        let run_as = user::by_uid(uid).map_err(|errno| fail(format!("cannot look up user {uid}: {errno}")))?;
+        let unnamed = || User { uid, gid: uid, name: uid.to_string().into(), home: "/".into() };
+        let run_as = run_as.unwrap_or_else(unnamed);
+        environment::check(&request.env, request.privileged, &run_as).map_err(fail)?;
+        let (cwd, directory) = open_directory(request.cwd.as_deref().unwrap_or("/")).map_err(fail)?;
+        let mut programs = Vec::with_capacity(request.pipeline.len());
+        let mut operands = Vec::with_capacity(request.pipeline.len());
+        for (at, stage) in request.pipeline.iter().enumerate() {
+            let name = stage.first().map(String::as_str).unwrap_or_default();
+            let program = files::program(name, &cwd, request.privileged).map_err(|unusable| match unusable {
+                Unusable::Os(errno) => NoOrder::Program(at, errno),
+                Unusable::Refused(reason) => NoOrder::Refused(reason),
+            })?;
+            operands.push(operand(&program, stage, &cwd));
+            programs.push(program);
+        }
+        let agent = agent.filter(|_| request.forward_agent);
+        let environment = environment::of_command(&request.env, &run_as, agent);
+        let directory = Arc::new(directory);
+        let mut order =
+            Order { request, run_as, environment, cwd, directory, programs, operands, digest: String::new() };
+        order.digest = order.compute_digest().map_err(fail)?;
+        Ok(order)
+    }
+
+    fn compute_digest(&self) -> Result<String, String> {
+        use std::os::unix::fs::MetadataExt;
+        let link = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
+        let of = std::fs::metadata(link).map_err(|error| format!("{}: {error}", self.cwd.display()))?;
+        let all = self.programs.iter().chain(self.operands.iter().flatten());
+        let canonical = Canonical {
+            version: 1,
+            pipeline: &self.request.pipeline,
+            environment: &self.environment,
+            cwd: &self.cwd,
+            directory: (of.dev(), of.ino()),
+            run_as: self.run_as.uid,
+            privileged: self.request.privileged,
+            forward_agent: self.request.forward_agent,
+            files: all
+                .map(|file| (file.path.as_path(), file.identity.device, file.identity.inode, file.sha256.as_str()))
+                .collect(),
+        };
+        let text = serde_json::to_vec(&canonical).map_err(|error| error.to_string())?;
+        Ok(hex(&Sha256::digest(&text)))
+    }
+
+    /// Whether everything is still as it was decided about. `thoroughly` when time has passed since.
+    pub(crate) fn is_unchanged(&self, thoroughly: bool) -> Result<(), String> {
+        let all = self.programs.iter().chain(self.operands.iter().flatten());
+        for file in all {
+            if !file.is_unchanged(thoroughly) {
+                let path = outpost_approvals::display::quote(&file.found.to_string_lossy());
+                return Err(format!("{path} changed after it was looked at, so it was not run; ask again"));
+            }
+        }
+        match self.compute_digest()? == self.digest {
+            true => Ok(()),
+            false => Err("the working directory changed after it was looked at; ask again".into()),
+        }
+    }
+
+    /// Whether a decision may be remembered: never for what executes what it is given.
+    pub(crate) fn is_rememberable(&self) -> bool {
+        let stages = self.programs.iter().zip(&self.request.pipeline);
+        !stages.into_iter().any(|(program, stage)| {
+            let asked = stage.first().map(String::as_str).unwrap_or_default();
+            program.is_script || is_interpreter(&program.path.to_string_lossy()) || is_interpreter(asked)
+        })
+    }
+}
+
+/// The directory by its real name, and open.
+fn open_directory(path: &str) -> Result<(PathBuf, OwnedFd), String> {
+    let shown = outpost_approvals::display::quote(path);
+    let fail = |reason: &dyn std::fmt::Display| format!("cwd {shown}: {reason}");
+    let real = std::fs::canonicalize(path).map_err(|error| fail(&error))?;
+    let directory = file::open(&real, Open::Directory).map_err(|errno| fail(&errno))?;
+    Ok((real, directory))
+}
+
+/// The first argument that is a file, of a program that executes what it is given.
+fn operand(program: &Pinned, stage: &[String], cwd: &Path) -> Option<Pinned> {
+    if !is_interpreter(&program.path.to_string_lossy()) {
+        return None;
+    }
+    let files = stage.iter().skip(1).filter(|argument| !argument.starts_with('-'));
+    files.map(|argument| cwd.join(argument)).find(|path| path.is_file()).and_then(|path| files::pin(&path).ok())
+}

@@ -1,0 +1,11 @@
+//! A clock that nobody can set: time since the machine was started, sleep included. [`crate::procfs::boot_id`] says which
+//! start that was.
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Nanoseconds since the start of the machine.
+pub fn boot_ns() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    let number = |part: i64| u64::try_from(part).unwrap_or_default();
+    number(now.tv_sec).saturating_mul(1_000_000_000).saturating_add(number(now.tv_nsec))
+}
