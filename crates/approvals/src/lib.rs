@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod display;
 mod question;
 pub mod wire;
 

@@ -51,13 +51,23 @@ pub enum Request {
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Answer {
     /// Proven. `name` is how the audit calls this approver.
-    Welcome { name: String },
+    Welcome {
+        name: String,
+    },
     /// The only time that the secret is told.
-    Enrolled { secret: String },
-    Questions { questions: Vec<Question> },
-    Question { question: Box<Question> },
+    Enrolled {
+        secret: String,
+    },
+    Questions {
+        questions: Vec<Question>,
+    },
+    Question {
+        question: Box<Question>,
+    },
     /// An event: a new question.
-    Asked { question: Box<Question> },
+    Asked {
+        question: Box<Question>,
+    },
     /// An event: a question has ended.
     Settled {
         id: String,
@@ -65,11 +75,19 @@ pub enum Answer {
         outcome: Outcome,
     },
     /// The decision stands.
-    Decided { id: String },
-    Grants { grants: Vec<Grant> },
-    Revoked { id: String },
+    Decided {
+        id: String,
+    },
+    Grants {
+        grants: Vec<Grant>,
+    },
+    Revoked {
+        id: String,
+    },
     /// It was not done. `why` says what to do about it.
-    Failed { why: String },
+    Failed {
+        why: String,
+    },
 }
 
 /// A decision that holds for later questions of the same digest.
