@@ -13,6 +13,7 @@ pub mod grants;
 mod hook;
 mod ledger;
 mod moment;
+pub mod display;
 mod question;
 mod queue;
 mod secret;

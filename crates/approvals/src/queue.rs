@@ -1,6 +1,7 @@
 //! What waits for a human: questions in order, who watches them, and how each was settled.
 
 use crate::audit::Event;
+use crate::display::Newlines;
 use crate::grants;
 use crate::ledger::{Books, Ledger};
 use crate::moment::{Moment, unix_ms};
@@ -213,7 +214,7 @@ impl Queue {
                 "question {id} is about something else than what was decided; show it again"
             )));
         }
-        if decision.note.chars().count() > NOTE_CHARS_MAX || crate::display::forbidden_in_note(&decision.note)
+        if decision.note.chars().count() > NOTE_CHARS_MAX || crate::display::forbidden(&decision.note, Newlines::Refused).is_some()
         {
             return Err(Error::Refused(format!(
                 "a note has at most {NOTE_CHARS_MAX} characters, none of them invisible"

@@ -38,7 +38,7 @@ pub(crate) fn check(request: &Request, shape: &Shape) -> Result<(), String> {
     ];
     let cwd = request.cwd.iter().map(|cwd| ("cwd", cwd));
     for (field, value) in fields.into_iter().chain(cwd) {
-        if forbidden(value, Newlines::Refused) {
+        if forbidden(value, Newlines::Refused).is_some() {
             return Err(format!("{field} contains forbidden control/bidi characters"));
         }
     }
@@ -55,7 +55,7 @@ fn check_stage(at: usize, stage: &[String]) -> Result<(), String> {
     for (number, argument) in stage.iter().enumerate() {
         // Scripts have lines; names of programs do not.
         let newlines = if number == 0 { Newlines::Refused } else { Newlines::Allowed };
-        if forbidden(argument, newlines) {
+        if forbidden(argument, newlines).is_some() {
             return Err(format!("pipeline[{at}][{number}] contains forbidden control/bidi characters"));
         }
     }
@@ -64,12 +64,12 @@ fn check_stage(at: usize, stage: &[String]) -> Result<(), String> {
 
 fn check_environment(request: &Request) -> Result<(), String> {
     for name in request.env.keys() {
-        if forbidden(name, Newlines::Refused) {
+        if forbidden(name, Newlines::Refused).is_some() {
             let shown = outpost_approvals::display::claim(name, 100);
             return Err(format!("env key '{shown}' contains forbidden characters"));
         }
     }
-    match request.env.values().any(|value| forbidden(value, Newlines::Refused)) {
+    match request.env.values().any(|value| forbidden(value, Newlines::Refused).is_some()) {
         true => Err("env value contains forbidden characters".to_owned()),
         false => Ok(()),
     }
