@@ -47,6 +47,8 @@ struct Canonical<'a> {
 pub(crate) enum NoOrder {
     /// The program of a stage cannot be executed, for this reason of the kernel's.
     Program(usize, i32),
+    /// A variable that may not be set. Its request has not used up its id.
+    Variable(String),
     Refused(String),
 }
 
@@ -58,7 +60,7 @@ impl Order {
         let run_as = user::by_uid(uid).map_err(|errno| fail(format!("cannot look up user {uid}: {errno}")))?;
         let unnamed = || User { uid, gid: uid, name: uid.to_string().into(), home: "/".into() };
         let run_as = run_as.unwrap_or_else(unnamed);
-        environment::check(&request.env, request.privileged, &run_as).map_err(fail)?;
+        environment::check(&request.env, request.privileged, &run_as).map_err(NoOrder::Variable)?;
         let (cwd, directory) = open_directory(request.cwd.as_deref().unwrap_or("/")).map_err(fail)?;
         let mut programs = Vec::with_capacity(request.pipeline.len());
         let mut operands = Vec::with_capacity(request.pipeline.len());
