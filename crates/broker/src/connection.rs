@@ -305,6 +305,11 @@ impl UnderWay {
                 self.end(server, Event::Ended, json!({ "status": "timeout" })).await;
                 return Some(Response::new(&id, Status::Timeout));
             }
+            Outcome::Unanswerable { why } => {
+                let message = format!("prompt error: {why}");
+                self.end(server, Event::Ended, json!({ "status": "error", "message": message })).await;
+                return Some(Response::error(&id, message));
+            }
             Outcome::Withdrawn => {
                 self.end(server, Event::Withdrawn, json!({ "why": "the client left" })).await;
                 return None;

@@ -8,7 +8,7 @@ use outpost_approvals::hex;
 use outpost_approvals::rules::is_interpreter;
 use outpost_sys::file::{self, Open};
 use outpost_sys::user::{self, User};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -29,8 +29,8 @@ pub(crate) struct Order {
     pub(crate) digest: String,
 }
 
-/// What of an order another worker can check itself against.
-#[derive(Serialize, Deserialize)]
+/// Everything that the digest is of, in the order it is written.
+#[derive(Serialize)]
 struct Canonical<'a> {
     version: u32,
     pipeline: &'a [Vec<String>],
