@@ -6,16 +6,18 @@
 
 #![forbid(unsafe_code)]
 
+pub mod audit;
 mod client;
 mod desk;
+pub mod display;
 mod error;
 pub mod grants;
 mod hook;
 mod ledger;
 mod moment;
-pub mod display;
 mod question;
 mod queue;
+pub mod rules;
 mod secret;
 mod server;
 pub mod wire;

@@ -214,7 +214,8 @@ impl Queue {
                 "question {id} is about something else than what was decided; show it again"
             )));
         }
-        if decision.note.chars().count() > NOTE_CHARS_MAX || crate::display::forbidden(&decision.note, Newlines::Refused).is_some()
+        if decision.note.chars().count() > NOTE_CHARS_MAX
+            || crate::display::forbidden(&decision.note, Newlines::Refused).is_some()
         {
             return Err(Error::Refused(format!(
                 "a note has at most {NOTE_CHARS_MAX} characters, none of them invisible"

@@ -3,7 +3,8 @@
 use crate::{Errno, Result, fault, retry};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
-    self, FallocateFlags, FileType, FlockOperation, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom,
+    self, FallocateFlags, FileType, FlockOperation, MemfdFlags, Mode, OFlags, RenameFlags, SealFlags,
+    SeekFrom,
 };
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -98,8 +99,8 @@ pub fn reopen_nonblocking(fd: impl AsFd) -> Result<OwnedFd> {
 /// Writes what a descriptor that does not wait takes. `EAGAIN` when that is nothing.
 pub fn write_some(fd: impl AsFd, bytes: &[u8]) -> Result<usize> {
     retry(|| {
-        fault::gate()?;
-        rustix::io::write(&fd, bytes)
+        let wanted = fault::length(bytes.len())?;
+        rustix::io::write(&fd, bytes.get(..wanted).ok_or(Errno::INVAL)?)
     })
 }
 
@@ -161,6 +162,22 @@ pub fn set_size(file: impl AsFd, size: u64) -> Result<()> {
     })
 }
 
+/// Waits until the bytes of a file, and what is needed to read them again, are on the disk.
+pub fn sync_data(file: impl AsFd) -> Result<()> {
+    retry(|| {
+        fault::gate()?;
+        fs::fdatasync(&file)
+    })
+}
+
+/// Waits until the names in a directory are on the disk.
+pub fn sync_names(dir: impl AsFd) -> Result<()> {
+    retry(|| {
+        fault::gate()?;
+        fs::fsync(&dir)
+    })
+}
+
 /// The position of an open file description, which every process that shares it sees.
 pub fn position(file: impl AsFd) -> Result<u64> {
     fault::gate()?;
@@ -178,6 +195,14 @@ pub fn punch_hole(file: impl AsFd, offset: u64, len: u64) -> Result<()> {
     retry(|| {
         fault::gate()?;
         fs::fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)
+    })
+}
+
+/// Gives a name below a directory to a file that has another one there; `EEXIST` when it is taken.
+pub fn rename_at(dir: impl AsFd, from: &str, to: &str) -> Result<()> {
+    retry(|| {
+        fault::gate()?;
+        fs::renameat_with(&dir, from, &dir, to, RenameFlags::NOREPLACE)
     })
 }
 

@@ -1,0 +1,50 @@
+//! Tells the system's log what the newest record is, so that who cuts the end off has to change that log too.
+
+use super::Head;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+
+const SOCKET: &str = "/dev/log";
+/// Facility authpriv, severity info.
+const PRIORITY: u8 = 86;
+
+/// Sends one line, if a log listens and has room at once. The chain does not depend on it, so nothing is reported.
+pub fn tell(head: &Head) {
+    let _best_effort = send(Path::new(SOCKET), head);
+}
+
+fn send(socket: &Path, head: &Head) -> std::io::Result<()> {
+    let sender = UnixDatagram::unbound()?;
+    sender.set_nonblocking(true)?;
+    let line = format!("<{PRIORITY}>outpost[{}]: audit head {head}", std::process::id());
+    sender.send_to(line.as_bytes(), socket).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_syslog_keeps_can_be_checked_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let log = UnixDatagram::bind(&path).unwrap();
+        let head = Head { seq: 7, hash: [0xab; 32] };
+        send(&path, &head).unwrap();
+        let mut bytes = [0; 512];
+        let len = log.recv(&mut bytes).unwrap();
+        let line = std::str::from_utf8(&bytes[..len]).unwrap();
+        assert!(line.starts_with("<86>outpost["), "{line}");
+        let (_, told) = line.split_once("audit head ").unwrap();
+        assert_eq!(told.parse(), Ok(head));
+    }
+
+    #[test]
+    fn a_log_that_is_full_or_missing_holds_nobody_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        assert!(send(&path, &Head::NONE).is_err());
+        let _never_reads = UnixDatagram::bind(&path).unwrap();
+        while send(&path, &Head::NONE).is_ok() {}
+    }
+}
