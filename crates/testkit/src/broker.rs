@@ -202,6 +202,17 @@ impl Broker {
         self.send(request).answer()
     }
 
+    /// The same, and it is a failure at once if anyone is.
+    pub fn request_unasked(&self, request: &Value) -> String {
+        let mut client = self.send(request);
+        let begun = Instant::now();
+        while !client.has_answer(Duration::from_millis(2)) {
+            assert!(!self.has_prompt(), "{request:.300} is asked about: {}", self.unread());
+            assert!(begun.elapsed() < PATIENCE, "neither prompt nor answer: {}", self.screen());
+        }
+        client.answer()
+    }
+
     /// The whole answer to a request that is approved, should anyone be asked.
     pub fn run(&mut self, request: &Value) -> String {
         let mut client = self.send(request);

@@ -1,6 +1,6 @@
 //! "JSON lines over Unix socket. One request per connection": what is a line, what is none, and what each is answered.
 
-use crate::kit::{broker, check_lines, error, ok, ping, plain, pong, same};
+use crate::kit::{broker, check_lines, error, ok, ping, plain, pong, same, sh};
 use outpost_testkit::Broker;
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -155,6 +155,35 @@ fn a_client_that_cannot_finish_its_line_has_ten_seconds_whatever_its_pace() {
     assert!(waited >= Duration::from_millis(9_500), "after {waited:?} already");
     assert!(waited < Duration::from_secs(20), "only after {waited:?}");
     same(&broker.request(&ping("a")), &pong("a"));
+}
+
+#[test]
+fn who_has_sent_its_line_and_ended_its_side_still_wants_the_answer() {
+    let mut broker = broker();
+    let mut client = broker.send(&ping("a"));
+    client.end();
+    same(&client.answer(), &pong("a"));
+    let mut client = broker.send(&plain("b", json!([["printf", "x"]])));
+    client.end();
+    broker.approve();
+    same(&client.answer(), &ok("b", &[(0, "")], "x"));
+}
+
+#[test]
+fn a_command_that_runs_goes_on_when_its_client_leaves() {
+    let mut broker = broker();
+    let (fifo, file) = (broker.path("go"), broker.path("done"));
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let client = broker.send(&sh("a", &format!("cat {} >{}", fifo.display(), file.display())));
+    broker.approve();
+    // Only a reader lets this be opened: the command runs.
+    let mut writer = std::fs::File::options().write(true).open(&fifo).unwrap();
+    drop(client);
+    same(&broker.request(&ping("b")), &pong("b"));
+    std::io::Write::write_all(&mut writer, b"done").unwrap();
+    drop(writer);
+    broker.wait_childless();
+    assert_eq!(std::fs::read_to_string(file).unwrap(), "done");
 }
 
 #[test]

@@ -70,6 +70,11 @@ pub(crate) fn timeout(id: &str) -> String {
     json!({"id": id, "status": "timeout", "version": "1.2.0"}).to_string()
 }
 
+/// For whoever comes when there are too many already.
+pub(crate) fn busy() -> String {
+    error("", "server busy: too many in-flight requests")
+}
+
 pub(crate) fn pong(id: &str) -> String {
     json!({"id": id, "status": "ok", "stdout": "", "message": "pong", "version": "1.2.0"}).to_string()
 }
@@ -161,6 +166,27 @@ pub(crate) fn in_every_field(bad: &str) -> Vec<(Value, String)> {
         ),
         (ping(bad), error(bad, "id contains forbidden control/bidi characters")),
     ]
+}
+
+/// Sends a request that must be refused without anyone being asked; the message of that.
+#[track_caller]
+pub(crate) fn refused_unasked(broker: &Broker, request: &Value) -> String {
+    let answer = broker.request_unasked(request);
+    assert!(answer.contains(&format!(r#"{{"id":{},"status":"error","#, request["id"])), "{answer}");
+    message(&answer)
+}
+
+/// Whether a privileged command can run without a password. Where it cannot, a test that needs one says so and is skipped.
+pub(crate) fn can_be_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    // As root the original asks `sudo` all the same, and we do not.
+    let without = !Broker::is_original() && std::fs::metadata("/proc/self").unwrap().uid() == 0;
+    let sudo = || std::process::Command::new("sudo").args(["-n", "true"]).output();
+    let can = without || sudo().is_ok_and(|output| output.status.success());
+    if !can {
+        eprintln!("SKIPPED: nothing here may run as root without a password");
+    }
+    can
 }
 
 /// The `message` of an answer that must be an error.

@@ -1,6 +1,6 @@
 //! The bounds: output, time, and how many at once.
 
-use crate::kit::{broker, decoded, error, message, ok, ping, plain, pong, same, sh, with};
+use crate::kit::{broker, busy, can_be_root, decoded, error, message, ok, ping, plain, pong, same, sh, with};
 use outpost_testkit::{Broker, BrokerOptions};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -114,6 +114,9 @@ fn a_pipeline_that_runs_too_long_is_an_error_and_gone() {
 
 #[test]
 fn a_privileged_command_has_the_same_limit() {
+    if !can_be_root() {
+        return;
+    }
     let mut broker = one_second();
     let answer = broker.run(&with(sh("a", "sleep 600"), json!({"privileged": true})));
     assert_eq!(message(&answer), "command timed out after 1s");
@@ -131,15 +134,14 @@ fn the_sixty_fifth_request_in_flight_is_told_that_the_server_is_busy() {
     let mut broker = broker();
     let request = |number: usize| plain(&number.to_string(), json!([["true"]]));
     let mut waiting: Vec<_> = (0..IN_FLIGHT_MAX).map(|number| broker.send(&request(number))).collect();
-    let busy = error("", "server busy: too many in-flight requests");
     for id in ["a", "b"] {
-        same(&broker.request(&ping(id)), &busy);
+        same(&broker.request(&ping(id)), &busy());
     }
     // Nobody was dropped for it, and a place that becomes free is taken.
     broker.deny();
     let begun = Instant::now();
     let mut answer = broker.request(&ping("a"));
-    while answer == busy {
+    while answer == busy() {
         assert!(begun.elapsed() < Duration::from_secs(60));
         answer = broker.request(&ping("a"));
     }

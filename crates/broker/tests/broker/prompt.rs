@@ -3,7 +3,7 @@
 use crate::kit::{broker, denied, ok, plain, same, sh, with};
 use outpost_testkit::{Broker, BrokerOptions, stamp};
 use serde_json::json;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn who_decides_sees_what_and_for_whom() {
@@ -54,6 +54,32 @@ fn either_case_of_n_denies() {
         let mut client = broker.send(&sh(key, "echo x"));
         broker.answer_prompt(key.as_bytes(), "Denied");
         same(&client.answer(), &denied(key));
+    }
+}
+
+#[test]
+fn no_other_key_approves() {
+    let mut broker = broker();
+    for (number, key) in ["\r", "\n", " ", "x", "1", "\t", "\x7f", "j", "\x1b"].into_iter().enumerate() {
+        let id = number.to_string();
+        let file = broker.path(&id);
+        let mut client = broker.send(&plain(&id, json!([["touch", file]])));
+        broker.wait_prompt();
+        let begun = Instant::now();
+        // There it denies; ours may wait for a key that means something, once keys count at all.
+        while begun.elapsed() < Duration::from_millis(1_000) && !client.has_answer(Duration::from_millis(100))
+        {
+            broker.key(key.as_bytes());
+        }
+        if client.has_answer(Duration::ZERO) {
+            broker.wait_screen("Denied");
+            broker.skip_screen();
+        } else {
+            assert!(!Broker::is_original());
+            broker.deny();
+        }
+        same(&client.answer(), &denied(&id));
+        assert!(!file.exists(), "{key:?}");
     }
 }
 
