@@ -13,11 +13,18 @@ pub enum Error {
     Audit(String),
     /// What an approver or a face asked for cannot be done.
     Refused(String),
+    /// Another daemon has the books.
+    InUse,
     /// The ledger's thread is gone.
     Stopped,
 }
 
 impl Error {
+    /// Another daemon has the books.
+    pub fn is_in_use(&self) -> bool {
+        matches!(self, Error::InUse)
+    }
+
     pub(crate) fn file(what: &'static str, path: &Path, reason: impl fmt::Display) -> Error {
         Error::File { what, path: path.to_owned(), reason: reason.to_string() }
     }
@@ -32,6 +39,7 @@ impl fmt::Display for Error {
             Error::File { what, path, reason } => write!(f, "cannot {what} {}: {reason}", path.display()),
             Error::Audit(reason) => write!(f, "the audit log cannot be written, so nothing is run: {reason}"),
             Error::Refused(why) => f.write_str(why),
+            Error::InUse => f.write_str("another daemon writes into these books"),
             Error::Stopped => f.write_str("the daemon is ending"),
         }
     }

@@ -74,8 +74,10 @@ impl Ledger {
         let set = std::fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o700));
         set.map_err(|error| Error::file("close to others", dir, error))?;
         // The lock of the chain is the lock of both.
-        let audit =
-            audit::Writer::open(&dir.join("audit")).map_err(|error| Error::Audit(error.to_string()))?;
+        let audit = audit::Writer::open(&dir.join("audit")).map_err(|error| match error {
+            audit::Error::Locked { .. } => Error::InUse,
+            error => Error::Audit(error.to_string()),
+        })?;
         let path = dir.join("approvals.db");
         // SQLite would make it readable for others.
         file::open(&path, Open::Create).map_err(|errno| Error::file("make", &path, errno))?;

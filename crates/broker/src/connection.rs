@@ -42,7 +42,9 @@ pub(crate) async fn serve(server: Arc<Server>, stream: UnixStream) {
         Err(response) => return line::write(&stream, &response).await,
     };
     drop(line);
-    let Some(response) = (Handling { server: &server, stream: &stream, peer }).handle(request).await else { return };
+    let Some(response) = (Handling { server: &server, stream: &stream, peer }).handle(request).await else {
+        return;
+    };
     line::write(&stream, &response).await;
 }
 
@@ -116,7 +118,8 @@ impl Handling<'_> {
 
     async fn use_id(&self, id: &str, time: Timestamp) -> Result<(), String> {
         let (id, window) = (id.to_owned(), self.server.settings.window.past);
-        let used = self.server.approvals.ledger().write(move |books| records::use_id_once(books, &id, time, window));
+        let used =
+            self.server.approvals.ledger().write(move |books| records::use_id_once(books, &id, time, window));
         used.await.unwrap_or_else(|error| Err(error.to_string()))
     }
 
@@ -127,8 +130,10 @@ impl Handling<'_> {
     }
 
     async fn record_refusal(&self, id: &str, why: &str) {
-        let data = json!({ "id": display::claim(id, 200), "why": display::claim(why, 1000), "peer": self.peer });
-        let recorded = self.server.approvals.ledger().write(move |books| books.record(Event::Refused, &data)).await;
+        let data =
+            json!({ "id": display::claim(id, 200), "why": display::claim(why, 1000), "peer": self.peer });
+        let recorded =
+            self.server.approvals.ledger().write(move |books| books.record(Event::Refused, &data)).await;
         if let Err(error) = recorded {
             tracing::warn!(%error, "a refusal is not recorded");
         }
@@ -149,8 +154,12 @@ impl Handling<'_> {
     async fn decide(&self, order: Order, time: Timestamp) -> Option<Response> {
         let id = order.request.id.clone();
         let why = match self.judge(&order) {
-            Verdict::Deny { rule, reason } => return Some(self.deny_by_rule(&order, time, &rule, reason).await),
-            Verdict::Allow { rules } => Some(Why { decision: format!("rule:{}", rules.join(",")), by: "rules".into() }),
+            Verdict::Deny { rule, reason } => {
+                return Some(self.deny_by_rule(&order, time, &rule, reason).await);
+            }
+            Verdict::Allow { rules } => {
+                Some(Why { decision: format!("rule:{}", rules.join(",")), by: "rules".into() })
+            }
             Verdict::Ask { .. } if self.server.is_unattended() && !order.request.privileged => {
                 Some(Why { decision: "session".into(), by: "the terminal, for this session".into() })
             }
@@ -192,14 +201,21 @@ impl Handling<'_> {
         self.server.approvals.rules().judge(&subject, Timestamp::now())
     }
 
-    async fn deny_by_rule(&self, order: &Order, time: Timestamp, rule: &str, reason: Option<String>) -> Response {
+    async fn deny_by_rule(
+        &self,
+        order: &Order,
+        time: Timestamp,
+        rule: &str,
+        reason: Option<String>,
+    ) -> Response {
         let id = &order.request.id;
         if let Err(message) = self.use_id(id, time).await {
             return self.refuse(id, message).await;
         }
         let mut record = records::received("", order, &self.peer);
         record["denied_by"] = json!(rule);
-        let recorded = self.server.approvals.ledger().write(move |books| books.record(Event::Refused, &record)).await;
+        let recorded =
+            self.server.approvals.ledger().write(move |books| books.record(Event::Refused, &record)).await;
         if let Err(error) = recorded {
             tracing::warn!(%error, "a denial is not recorded");
         }
@@ -230,9 +246,11 @@ impl Handling<'_> {
         let patience = server.settings.ask_patience;
         let question = why.is_none().then(|| question::of(&order, &self.peer, time, patience));
         let (_, deadline) = outpost_approvals::deadline(patience);
-        let (asks, window) = (question.clone().map(|question| (question, deadline)), server.settings.window.past);
+        let (asks, window) =
+            (question.clone().map(|question| (question, deadline)), server.settings.window.past);
         let mut under_way = UnderWay { entry: entry.clone(), order };
-        let entered = server.approvals.ledger().write(move |books| records::enter(books, entry, record, asks, window));
+        let entered =
+            server.approvals.ledger().write(move |books| records::enter(books, entry, record, asks, window));
         let response = match (entered.await, question) {
             (Err(error), _) => Some(Response::error(&id, error.to_string())),
             (Ok(Entered::Duplicate), _) => Some(self.refuse(&id, records::duplicate(&id)).await),
@@ -294,11 +312,13 @@ impl UnderWay {
     }
 
     /// Draws the consequences of an answer.
-    pub(crate) async fn settled(&mut self, server: &Arc<Server>, stream: &UnixStream, outcome: Outcome) -> Option<Response> {
+    pub(crate) async fn settled(
+        &mut self,
+        server: &Arc<Server>,
+        stream: &UnixStream,
+        outcome: Outcome,
+    ) -> Option<Response> {
         let id = self.order.request.id.clone();
-        if let Some(question) = self.entry.question.clone() {
-            server.notify(Notice::Settled { question, outcome: outcome.clone() });
-        }
         let (decision, by) = match outcome {
             Outcome::Decided { decision, by } => (decision, by),
             Outcome::Expired => {
@@ -333,7 +353,12 @@ impl UnderWay {
 
     /// Runs what was decided about, if it still is that. `waited` when a human was asked: then the start is yet to be
     /// recorded.
-    pub(crate) async fn run(&mut self, server: &Arc<Server>, stream: &UnixStream, waited: bool) -> Option<Response> {
+    pub(crate) async fn run(
+        &mut self,
+        server: &Arc<Server>,
+        stream: &UnixStream,
+        waited: bool,
+    ) -> Option<Response> {
         let id = self.order.request.id.clone();
         let order = self.order.clone();
         let unchanged = tokio::task::spawn_blocking(move || order.is_unchanged(waited)).await;
@@ -348,7 +373,8 @@ impl UnderWay {
         }
         let password = server.settings.askpass.clone().filter(|_| self.order.request.privileged);
         let password = password.map(|ask| {
-            let what = format!("Password for sudo, to run {}:", display::command(&self.order.request.pipeline));
+            let what =
+                format!("Password for sudo, to run {}:", display::command(&self.order.request.pipeline));
             server.passwords.password(ask, what)
         });
         match run::start(&server.engine, &server.settings, &self.order, &self.entry.key, password).await {
@@ -368,7 +394,12 @@ impl UnderWay {
     }
 
     /// Waits for the end and says how it was.
-    pub(crate) async fn finish(&self, server: &Arc<Server>, stream: &UnixStream, running: run::Running) -> Response {
+    pub(crate) async fn finish(
+        &self,
+        server: &Arc<Server>,
+        stream: &UnixStream,
+        running: run::Running,
+    ) -> Response {
         let resolve = |file: &crate::files::Pinned| Resolved {
             path: file.path.display().to_string(),
             sha256: file.sha256.clone(),

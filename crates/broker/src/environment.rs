@@ -24,7 +24,9 @@ pub(crate) fn check(
             return Err(format!("environment variable not allowed: {shown}"));
         }
         if privileged && !is_harmless(name, value, target) {
-            return Err(format!("environment variable not allowed: {name} with this value for a privileged command"));
+            return Err(format!(
+                "environment variable not allowed: {name} with this value for a privileged command"
+            ));
         }
     }
     Ok(())
@@ -44,7 +46,8 @@ fn is_harmless(name: &str, value: &str, target: &User) -> bool {
     match name {
         "HOME" => Path::new(value) == target.home,
         "DEBIAN_FRONTEND" => {
-            ["noninteractive", "readline", "dialog", "teletype", "text", "gnome", "kde", "editor", ""].contains(&value)
+            ["noninteractive", "readline", "dialog", "teletype", "text", "gnome", "kde", "editor", ""]
+                .contains(&value)
         }
         "TERM" => all(&|byte| byte.is_ascii_alphanumeric() || b"+.-".contains(&byte)),
         "TZ" => is_zone(value),
@@ -97,7 +100,9 @@ mod tests {
         for name in ["LANG", "TZ", "HOME", "DEBIAN_FRONTEND", "TERM", "LC_ALL", "LC_x"] {
             assert_eq!(message(name, "C", false), None, "{name}");
         }
-        for name in ["LD_PRELOAD", "PATH", "BASH_ENV", "IFS", "lang", "", "LC_", "LC_A B", "LC_A=B", "LC_\u{e4}"] {
+        for name in
+            ["LD_PRELOAD", "PATH", "BASH_ENV", "IFS", "lang", "", "LC_", "LC_A B", "LC_A=B", "LC_\u{e4}"]
+        {
             let shown = outpost_approvals::display::claim(name, 100);
             assert_eq!(message(name, "C", false), Some(format!("environment variable not allowed: {shown}")));
         }

@@ -145,7 +145,10 @@ fn hashed(file: &File, identity: Identity) -> Result<(String, bool), Unusable> {
     }
     drop(known);
     if identity.size > HASHED_BYTES_MAX {
-        return Err(Unusable::Refused(format!("a file of {} bytes is too large to be pinned", identity.size)));
+        return Err(Unusable::Refused(format!(
+            "a file of {} bytes is too large to be pinned",
+            identity.size
+        )));
     }
     let found = hash(file).map_err(|error| Unusable::from_io(&error))?;
     if Identity::of(file).ok() != Some(identity) {

@@ -57,7 +57,8 @@ impl Order {
     pub(crate) fn make(request: Request, agent: Option<String>) -> Result<Order, NoOrder> {
         let fail = |reason: String| NoOrder::Refused(reason);
         let uid = if request.privileged { 0 } else { outpost_sys::limits::effective_uid() };
-        let run_as = user::by_uid(uid).map_err(|errno| fail(format!("cannot look up user {uid}: {errno}")))?;
+        let run_as =
+            user::by_uid(uid).map_err(|errno| fail(format!("cannot look up user {uid}: {errno}")))?;
         let unnamed = || User { uid, gid: uid, name: uid.to_string().into(), home: "/".into() };
         let run_as = run_as.unwrap_or_else(unnamed);
         environment::check(&request.env, request.privileged, &run_as).map_err(NoOrder::Variable)?;
@@ -66,10 +67,11 @@ impl Order {
         let mut operands = Vec::with_capacity(request.pipeline.len());
         for (at, stage) in request.pipeline.iter().enumerate() {
             let name = stage.first().map(String::as_str).unwrap_or_default();
-            let program = files::program(name, &cwd, request.privileged).map_err(|unusable| match unusable {
-                Unusable::Os(errno) => NoOrder::Program(at, errno),
-                Unusable::Refused(reason) => NoOrder::Refused(reason),
-            })?;
+            let program =
+                files::program(name, &cwd, request.privileged).map_err(|unusable| match unusable {
+                    Unusable::Os(errno) => NoOrder::Program(at, errno),
+                    Unusable::Refused(reason) => NoOrder::Refused(reason),
+                })?;
             operands.push(operand(&program, stage, &cwd));
             programs.push(program);
         }
@@ -97,7 +99,9 @@ impl Order {
             privileged: self.request.privileged,
             forward_agent: self.request.forward_agent,
             files: all
-                .map(|file| (file.path.as_path(), file.identity.device, file.identity.inode, file.sha256.as_str()))
+                .map(|file| {
+                    (file.path.as_path(), file.identity.device, file.identity.inode, file.sha256.as_str())
+                })
                 .collect(),
         };
         let text = serde_json::to_vec(&canonical).map_err(|error| error.to_string())?;
@@ -144,5 +148,8 @@ fn operand(program: &Pinned, stage: &[String], cwd: &Path) -> Option<Pinned> {
         return None;
     }
     let files = stage.iter().skip(1).filter(|argument| !argument.starts_with('-'));
-    files.map(|argument| cwd.join(argument)).find(|path| path.is_file()).and_then(|path| files::pin(&path).ok())
+    files
+        .map(|argument| cwd.join(argument))
+        .find(|path| path.is_file())
+        .and_then(|path| files::pin(&path).ok())
 }

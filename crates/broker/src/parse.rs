@@ -56,7 +56,9 @@ mod tests {
 
     #[test]
     fn duplicate_keys_arrays_and_what_follows_are_refused() {
-        assert!(refused(r#"{"id":"a","pipeline":[["true"]],"pipeline":[["id"]]}"#).1.contains("duplicate field"));
+        assert!(
+            refused(r#"{"id":"a","pipeline":[["true"]],"pipeline":[["id"]]}"#).1.contains("duplicate field")
+        );
         assert!(refused(r#"["a","h","s","t",[["true"]]]"#).1.starts_with("invalid JSON:"));
         assert!(refused(r#"{"id":"a"} {"id":"b"}"#).1.starts_with("invalid JSON:"));
     }

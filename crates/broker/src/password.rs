@@ -118,7 +118,10 @@ async fn answer(desk: Arc<Desk>, mut stream: UnixStream) {
     let Ok(peer) = message::peer(&stream) else { return };
     let parent = procfs::stat(peer.pid).map(|stat| stat.parent).unwrap_or_default();
     let Some(password) = desk.of_parent(parent).await else {
-        return tracing::warn!(pid = peer.pid, "a program that no sudo of ours has started asked for a password");
+        return tracing::warn!(
+            pid = peer.pid,
+            "a program that no sudo of ours has started asked for a password"
+        );
     };
     if let Some(typed) = password.for_sudo(parent).await {
         let _gone = stream.write_all(typed.as_bytes()).await;

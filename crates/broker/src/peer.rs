@@ -27,7 +27,8 @@ impl Peer {
     /// For people: the process and its parents, nearest first.
     pub(crate) fn lineage(&self) -> String {
         const GENERATIONS: usize = 4;
-        let mut line = vec![format!("pid {} ({})", self.pid, outpost_approvals::display::claim(&self.program, 200))];
+        let mut line =
+            vec![format!("pid {} ({})", self.pid, outpost_approvals::display::claim(&self.program, 200))];
         let mut at = self.pid;
         for _ in 0..GENERATIONS {
             let Some(stat) = procfs::stat(at).filter(|stat| stat.parent > 1) else { break };

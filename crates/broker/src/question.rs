@@ -35,14 +35,16 @@ fn line(name: impl Into<String>, value: impl Into<String>) -> Line {
 
 fn sections(order: &Order, peer: &Peer, time: Timestamp) -> Vec<Section> {
     let request = &order.request;
-    let mut sections = vec![Section { heading: "What it is".into(), lines: vec![size(order)], claimed: false }];
+    let mut sections =
+        vec![Section { heading: "What it is".into(), lines: vec![size(order)], claimed: false }];
     let stages = request.pipeline.len();
     for (at, stage) in request.pipeline.iter().enumerate() {
         let heading = match stages {
             1 => "Command".to_owned(),
             _ => format!("Stage {} of {stages}", at + 1),
         };
-        let arguments = stage.iter().enumerate().map(|(number, argument)| line(number.to_string(), quote(argument)));
+        let arguments =
+            stage.iter().enumerate().map(|(number, argument)| line(number.to_string(), quote(argument)));
         let mut lines: Vec<Line> = arguments.collect();
         if let Some(program) = order.programs.get(at) {
             lines.push(line("file", quote(&program.path.to_string_lossy())));
@@ -65,7 +67,11 @@ fn sections(order: &Order, peer: &Peer, time: Timestamp) -> Vec<Section> {
     }
     runs.push(line("digest", order.digest.clone()));
     sections.push(Section { heading: "Runs".into(), lines: runs, claimed: false });
-    let asker = vec![line("process", peer.lineage()), line("user", format!("uid {}", peer.uid)), line("time", time.to_string())];
+    let asker = vec![
+        line("process", peer.lineage()),
+        line("user", format!("uid {}", peer.uid)),
+        line("time", time.to_string()),
+    ];
     sections.push(Section { heading: "Asked by".into(), lines: asker, claimed: false });
     let claims = [
         ("session", claim(&request.session, NAME_CHARS_MAX)),
@@ -74,7 +80,8 @@ fn sections(order: &Order, peer: &Peer, time: Timestamp) -> Vec<Section> {
         ("request", claim(&request.id, NAME_CHARS_MAX)),
         ("reason", claim(&request.reason, REASON_CHARS_MAX)),
     ];
-    let lines = claims.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| line(name, value));
+    let lines =
+        claims.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| line(name, value));
     sections.push(Section { heading: "Claimed by the client".into(), lines: lines.collect(), claimed: true });
     sections
 }
@@ -88,7 +95,12 @@ fn size(order: &Order) -> Line {
     let plural = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     line(
         "size",
-        format!("{}, {}, {}, {rights}", plural(stages, "stage"), plural(arguments, "argument"), plural(bytes, "byte")),
+        format!(
+            "{}, {}, {}, {rights}",
+            plural(stages, "stage"),
+            plural(arguments, "argument"),
+            plural(bytes, "byte")
+        ),
     )
 }
 
@@ -98,7 +110,11 @@ fn suspicions(order: &Order) -> Vec<String> {
         for (number, argument) in stage.iter().enumerate() {
             found.extend(warnings(&format!("argument {number} of stage {}", at + 1), argument));
         }
-        let name = order.programs.get(at).map(|program| program.path.to_string_lossy().into_owned()).unwrap_or_default();
+        let name = order
+            .programs
+            .get(at)
+            .map(|program| program.path.to_string_lossy().into_owned())
+            .unwrap_or_default();
         let interprets = is_interpreter(&name);
         if at > 0 && interprets {
             found.push(format!(
@@ -112,7 +128,9 @@ fn suspicions(order: &Order) -> Vec<String> {
             && !operand.is_guarded
         {
             let path = quote(&operand.path.to_string_lossy());
-            found.push(format!("{path} is compared with its hash before it runs, but others can change it in between"));
+            found.push(format!(
+                "{path} is compared with its hash before it runs, but others can change it in between"
+            ));
         }
     }
     for (name, text) in [("the reason", &order.request.reason), ("the session", &order.request.session)] {

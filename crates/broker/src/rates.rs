@@ -102,7 +102,8 @@ impl Meter {
         let mut clients = self.clients();
         if clients.len() >= CLIENTS_MAX {
             clients.retain(|_, counts| {
-                counts.pending > 0 || counts.recent.back().is_some_and(|last| now.duration_since(*last) < MINUTE)
+                counts.pending > 0
+                    || counts.recent.back().is_some_and(|last| now.duration_since(*last) < MINUTE)
             });
         }
         if clients.len() >= CLIENTS_MAX {
@@ -216,7 +217,10 @@ mod tests {
         meter.decided(&peer(1), "a", "d", false, now);
         meter.decided(&peer(1), "a", "d", false, now);
         assert!(meter.admit(&peer(1), "a", now + Duration::from_millis(2900)).is_err());
-        assert!(meter.admit(&peer(1), "a", now + Duration::from_secs(3)).is_ok(), "never longer than the longest");
+        assert!(
+            meter.admit(&peer(1), "a", now + Duration::from_secs(3)).is_ok(),
+            "never longer than the longest"
+        );
         meter.decided(&peer(1), "a", "d", true, now);
         meter.decided(&peer(1), "a", "d", false, now + Duration::from_secs(4));
         assert!(meter.admit(&peer(1), "a", now + Duration::from_secs(4)).is_ok());

@@ -86,7 +86,8 @@ fn use_id(books: &mut Books<'_>, id: &str, time: Timestamp, window: Duration) ->
     let keep = window + Duration::from_millis(ahead) + Duration::from_secs(1);
     let until = now.after(keep);
     let until_ms = ms.saturating_add(u64::try_from(keep.as_millis()).unwrap_or(u64::MAX));
-    let sql = "insert or ignore into broker_ids (id, boot_id, until_boot_ns, until_unix_ms) values (?, ?, ?, ?)";
+    let sql =
+        "insert or ignore into broker_ids (id, boot_id, until_boot_ns, until_unix_ms) values (?, ?, ?, ?)";
     let values = (id, &until.boot_id, until.boot_ns.cast_signed(), until_ms.cast_signed());
     Ok(Some(books.execute("remember an id", sql, values)? == 1))
 }
@@ -156,10 +157,13 @@ fn started(books: &mut Books<'_>, key: &str, digest: &str) -> Result<()> {
 
 /// A human has allowed it.
 pub(crate) fn start(books: &mut Books<'_>, key: &str, digest: &str, why: &Why) -> Result<()> {
-    let sql = "update broker_requests set started = 1, decision = ?, approver = ? where key = ? and started = 0";
+    let sql =
+        "update broker_requests set started = 1, decision = ?, approver = ? where key = ? and started = 0";
     let changed = books.execute("start a request", sql, (&why.decision, &why.by, key))?;
     if changed != 1 {
-        return Err(outpost_approvals::Error::Refused("this request was started before; it is not run twice".into()));
+        return Err(outpost_approvals::Error::Refused(
+            "this request was started before; it is not run twice".into(),
+        ));
     }
     started(books, key, digest)
 }
@@ -207,7 +211,8 @@ pub(crate) fn left(books: &mut Books<'_>) -> Result<Vec<Entry>> {
             _ => None,
         };
         let (request, peer, time): (String, String, String) = (row.get(1)?, row.get(2)?, row.get(3)?);
-        let parsed = serde_json::from_str(&request).ok().zip(serde_json::from_str(&peer).ok()).zip(time.parse().ok());
+        let parsed =
+            serde_json::from_str(&request).ok().zip(serde_json::from_str(&peer).ok()).zip(time.parse().ok());
         let (key, digest, question) = (row.get(0)?, row.get(4)?, row.get(6)?);
         let (connection, started) = (row.get::<_, i64>(5)?.cast_unsigned(), row.get::<_, i64>(9)? != 0);
         Ok(parsed.map(|((request, peer), time)| Entry {
@@ -226,7 +231,13 @@ pub(crate) fn left(books: &mut Books<'_>) -> Result<Vec<Entry>> {
 }
 
 /// The request is over: `event` tells how, and nothing is under way any more.
-pub(crate) fn end(books: &mut Books<'_>, key: &str, question: Option<&str>, event: Event, data: &Value) -> Result<()> {
+pub(crate) fn end(
+    books: &mut Books<'_>,
+    key: &str,
+    question: Option<&str>,
+    event: Event,
+    data: &Value,
+) -> Result<()> {
     books.record(event, data)?;
     if let Some(question) = question {
         Queue::erase(books, question)?;

@@ -16,8 +16,12 @@ use std::sync::Arc;
 use tokio::net::UnixStream;
 
 pub(crate) async fn resume(server: &Arc<Server>) {
-    let mut connections: HashMap<u64, OwnedFd> = server.engine.take_kept(CONNECTION_ROLE).into_iter().collect();
-    let left = server.approvals.ledger().write(|books| Ok((records::left(books)?, Queue::remembered(books, "broker")?)));
+    let mut connections: HashMap<u64, OwnedFd> =
+        server.engine.take_kept(CONNECTION_ROLE).into_iter().collect();
+    let left = server
+        .approvals
+        .ledger()
+        .write(|books| Ok((records::left(books)?, Queue::remembered(books, "broker")?)));
     let (entries, questions) = match left.await {
         Ok(left) => left,
         Err(error) => return tracing::error!(%error, "what was under way before is lost"),
@@ -47,7 +51,12 @@ fn usable(connection: OwnedFd) -> Option<UnixStream> {
 }
 
 /// Answers a client that waits, and does what is left to do.
-async fn resume_one(server: &Arc<Server>, entry: Entry, stream: Option<UnixStream>, question: Option<Remembered>) {
+async fn resume_one(
+    server: &Arc<Server>,
+    entry: Entry,
+    stream: Option<UnixStream>,
+    question: Option<Remembered>,
+) {
     if entry.started {
         let response = resume_running(server, &entry, stream.as_ref()).await;
         if let Some(stream) = stream {
@@ -76,9 +85,10 @@ async fn resume_running(server: &Arc<Server>, entry: &Entry, stream: Option<&Uni
             for stage in some {
                 let _stopping = stage.forget().await;
             }
-            let message = "the daemon was restarted while this was being started; it was not run to its end, and is \
+            let message =
+                "the daemon was restarted while this was being started; it was not run to its end, and is \
                            not run again"
-                .to_owned();
+                    .to_owned();
             let data = json!({ "status": "error", "message": message });
             connection::end(server, entry, Event::Ended, data).await;
             Response::error(&entry.request.id, message)
@@ -93,13 +103,15 @@ async fn resume_asking(
     stream: &UnixStream,
     remembered: Remembered,
 ) -> Option<Response> {
-    let (id, request, agent) = (entry.request.id.clone(), entry.request.clone(), server.settings.agent.clone());
+    let (id, request, agent) =
+        (entry.request.id.clone(), entry.request.clone(), server.settings.agent.clone());
     let made = tokio::task::spawn_blocking(move || Order::make(request, agent)).await;
     let order = match made {
         Ok(Ok(order)) if order.digest == entry.digest => order,
         _ => {
             server.approvals.queue().withdraw(&remembered.question.id).await;
-            let message = "what this request is about changed while the daemon was restarted; ask again".to_owned();
+            let message =
+                "what this request is about changed while the daemon was restarted; ask again".to_owned();
             let data = json!({ "status": "error", "message": message });
             connection::end(server, &entry, Event::Ended, data).await;
             return Some(Response::error(&id, message));

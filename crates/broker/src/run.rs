@@ -87,7 +87,8 @@ pub(crate) async fn start(
             },
             false => (None, None),
         };
-        let given = Given { stdin: input.take().map(Arc::new), stdout: output.map(Arc::new), ..Given::default() };
+        let given =
+            Given { stdin: input.take().map(Arc::new), stdout: output.map(Arc::new), ..Given::default() };
         let spawn = match &sudo {
             Some(sudo) => through(sudo, order, at, key, given, password.is_some(), settings),
             None => direct(order, at, key, given, settings),
@@ -146,7 +147,14 @@ async fn abandon(stages: Vec<Process>, response: Response) -> Response {
     response
 }
 
-fn spawn(order: &Order, at: usize, key: &str, arguments: Vec<String>, given: Given, settings: &Settings) -> Spawn {
+fn spawn(
+    order: &Order,
+    at: usize,
+    key: &str,
+    arguments: Vec<String>,
+    given: Given,
+    settings: &Settings,
+) -> Spawn {
     let arguments: Vec<OsString> = arguments.into_iter().map(OsString::from).collect();
     let pair = |(name, value): (&String, &String)| (OsString::from(name), OsString::from(value));
     let core = ResourceLimit { resource: CORE_LIMIT, soft: 0, hard: 0 };
@@ -213,7 +221,12 @@ fn through(
 
 impl Running {
     /// The stages that an earlier worker has started, if all of them were.
-    pub(crate) async fn find(engine: &Engine, settings: &Settings, key: &str, count: usize) -> Result<Running, Vec<Process>> {
+    pub(crate) async fn find(
+        engine: &Engine,
+        settings: &Settings,
+        key: &str,
+        count: usize,
+    ) -> Result<Running, Vec<Process>> {
         let mut stages = Vec::with_capacity(count);
         for at in 0..count {
             if let Some(stage) = engine.find(&Key::new(FACE, key, &at.to_string())).await {
@@ -246,10 +259,12 @@ impl Running {
         let mut stuck = Vec::new();
         let mut collected = Vec::with_capacity(readers.len());
         for (stage, reader) in self.stages.iter().zip(&mut readers) {
-            if !timed_out && tokio::time::timeout_at(self.deadline, &mut *reader).await.is_ok_and(|done| {
-                collected.push(done.unwrap_or_default());
-                true
-            }) {
+            if !timed_out
+                && tokio::time::timeout_at(self.deadline, &mut *reader).await.is_ok_and(|done| {
+                    collected.push(done.unwrap_or_default());
+                    true
+                })
+            {
                 continue;
             }
             if !timed_out {

@@ -6,7 +6,7 @@ use crate::password::{AskPassword, Desk};
 use crate::rates::{Meter, Rates};
 use crate::validate::Shape;
 use crate::wire::Response;
-use outpost_approvals::{Approvals, Outcome};
+use outpost_approvals::Approvals;
 use outpost_engine::{Engine, ResourceLimit};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -72,8 +72,6 @@ impl Default for Settings {
 /// Something that happened.
 #[derive(Clone, Debug)]
 pub enum Notice {
-    /// A question ended otherwise than by who watches.
-    Settled { question: String, outcome: Outcome },
     /// A request was answered.
     Answered { session: String, title: String, response: Arc<Response> },
     /// A client wants the daemon to end, and may.

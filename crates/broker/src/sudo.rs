@@ -15,9 +15,11 @@ const SETUID: u32 = 0o4000;
 /// The system's sudo, owned by root and by nobody else, or what is wrong with it.
 pub(crate) fn find() -> Result<Pinned, String> {
     let Some(place) = PLACES.iter().find(|place| Path::new(place).exists()) else {
-        return Err("this command needs root's rights, and there is no sudo on this host; install sudo, or run the \
+        return Err(
+            "this command needs root's rights, and there is no sudo on this host; install sudo, or run the \
                     daemon as root"
-            .into());
+                .into(),
+        );
     };
     let sudo = files::program(place, Path::new("/"), true).map_err(|unusable| match unusable {
         // Some systems let nobody read it.
@@ -93,7 +95,10 @@ mod tests {
     #[test]
     fn only_sudos_own_refusals_are_taken_for_one() {
         assert!(refusal(1, b"sudo: a password is required\n", true, false).unwrap().contains("askpass"));
-        assert!(refusal(1, b"Sorry, user a is not allowed to execute '/bin/x' as root on h.\n", true, false).is_some());
+        assert!(
+            refusal(1, b"Sorry, user a is not allowed to execute '/bin/x' as root on h.\n", true, false)
+                .is_some()
+        );
         assert_eq!(refusal(0, b"sudo: a password is required\n", true, false), None);
         assert_eq!(refusal(1, b"sudo: a password is required\n", false, false), None);
         assert_eq!(refusal(1, b"x sudo: a password is required\n", true, false), None);

@@ -15,7 +15,12 @@ pub struct Shape {
 
 impl Default for Shape {
     fn default() -> Shape {
-        Shape { stages_max: 32, arguments_max: 4096, argument_bytes_max: 128 * 1024 - 1, reason_chars_max: 4096 }
+        Shape {
+            stages_max: 32,
+            arguments_max: 4096,
+            argument_bytes_max: 128 * 1024 - 1,
+            reason_chars_max: 4096,
+        }
     }
 }
 
@@ -174,6 +179,9 @@ mod tests {
         let arguments = vec![vec!["a".to_owned(); 4097]];
         assert!(message(&Request { pipeline: arguments, ..Request::default() }).contains("4097 arguments"));
         let long = vec![vec!["a".to_owned(), "x".repeat(128 * 1024)]];
-        assert!(message(&Request { pipeline: long, ..Request::default() }).starts_with("pipeline[0][1] is longer"));
+        assert!(
+            message(&Request { pipeline: long, ..Request::default() })
+                .starts_with("pipeline[0][1] is longer")
+        );
     }
 }

@@ -11,7 +11,7 @@ pub(crate) use stdin::{Input, Stdin};
 
 use crate::connection::Connection;
 use crate::wire::{CommandExecTerminalSize, Failure};
-use outpost_engine::{Exit, How, Key, Process, Signal, Size};
+use outpost_engine::{Exit, How, Key, Process, Size};
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -1,15 +1,13 @@
 //! `outpost app-server`: the exec face alone, on standard input and output, with processes that end with it.
 
-mod place;
-
 use crate::paths::Paths;
+use crate::place::Place;
 use clap::Args;
 use outpost_engine::{Config, Engine, ResourceLimit};
 use outpost_exec::{Server, Settings};
 use outpost_sys::file::{self, Open};
 use outpost_sys::limits;
 use outpost_sys::spawn::DESCRIPTOR_LIMIT;
-use place::Place;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};

@@ -60,18 +60,22 @@ type Outcome = Result<ExitCode, String>;
 
 pub(crate) fn run() -> ExitCode {
     let cli = Cli::parse();
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("OUTPOST_LOG").unwrap_or_else(|_| log_level().into()),
-        )
-        .init();
+    log_to_stderr(log_level());
     let outcome = cli.dirs.resolve().and_then(|paths| dispatch(cli.command, &paths));
     outcome.unwrap_or_else(|reason| {
         eprintln!("outpost: {reason}");
         ExitCode::FAILURE
     })
+}
+
+pub(crate) fn log_to_stderr(level: &str) {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("OUTPOST_LOG").unwrap_or_else(|_| level.into()),
+        )
+        .init();
 }
 
 /// As the daemon that the relay face replaces is told.

@@ -3,13 +3,18 @@
 #![forbid(unsafe_code)]
 
 mod app_server;
+mod askpass;
+mod broker_face;
 mod cli;
+mod config;
 mod exec_face;
 mod paths;
+mod place;
 mod relay;
 mod relay_face;
 mod roles;
 mod serve;
+mod sudo_proxy;
 mod worker;
 
 use std::path::Path;
@@ -23,8 +28,11 @@ fn main() -> ExitCode {
     }
     let mut arguments = std::env::args_os();
     let called = arguments.next().unwrap_or_default();
-    if Path::new(&called).file_name().is_some_and(|name| name == "claustrum") {
-        return relay::run(arguments);
+    match Path::new(&called).file_name().and_then(|name| name.to_str()) {
+        Some("claustrum") => return relay::run(arguments),
+        Some("sudo-proxy") => return sudo_proxy::run(arguments),
+        Some(outpost_broker::ASKPASS_NAME) => return askpass::run(&called),
+        _ => {}
     }
     if std::env::args_os().nth(1).is_some_and(|first| first == "relay") {
         return relay::run(arguments.skip(1));

@@ -73,6 +73,19 @@ impl Paths {
         self.runtime.join("control.sock")
     }
 
+    pub(crate) fn broker_socket(&self) -> PathBuf {
+        self.runtime.join("broker.sock")
+    }
+
+    pub(crate) fn approvals_socket(&self) -> PathBuf {
+        self.runtime.join("approvals.sock")
+    }
+
+    /// The books of what waits for a human, and of what came of it.
+    pub(crate) fn approvals(&self) -> PathBuf {
+        self.state.join("approvals")
+    }
+
     pub(crate) fn exec_socket(&self) -> PathBuf {
         self.runtime.join("exec.sock")
     }

@@ -1,7 +1,7 @@
 //! `outpost serve`: takes the lock, writes the keeper's first state, and becomes the keeper.
 
 use crate::paths::Paths;
-use crate::roles;
+use crate::{broker_face, roles};
 use clap::Args;
 use outpost_keeper::state::{State, StoredEntry};
 use outpost_keeper::{OWN_SLOT, Standing};
@@ -21,6 +21,8 @@ pub(crate) struct Options {
     /// Offer the exec face as a websocket on this loopback address too, for those who have its token
     #[arg(long, value_name = "IP:PORT")]
     exec_websocket: Option<SocketAddr>,
+    #[command(flatten)]
+    broker: broker_face::Flags,
 }
 
 /// Only returns when the daemon could not be started, with the reason.
@@ -39,6 +41,10 @@ fn prepare(paths: &Paths, options: &Options) -> Result<(OwnedFd, OwnedFd), Strin
     let mut arguments = worker_arguments(paths)?;
     arguments
         .extend(options.exec_websocket.and_then(|at| CString::new(format!("--exec-websocket={at}")).ok()));
+    let broker = options.broker.clone().absolute();
+    // Here, where somebody reads what is wrong.
+    broker.load()?;
+    arguments.extend(broker.arguments());
     let own = StoredEntry {
         slot: OWN_SLOT,
         pid: 0,

@@ -1,5 +1,6 @@
 //! The worker: the daemon proper. Started by the keeper only, as often as it takes.
 
+use crate::broker_face::{self, BrokerFace};
 use crate::exec_face::ExecFace;
 use crate::paths::Paths;
 use crate::relay::{Place, Settings};
@@ -43,6 +44,8 @@ pub(crate) struct Given {
     /// Where the exec face listens for websockets
     #[arg(long)]
     exec_websocket: Option<SocketAddr>,
+    #[command(flatten)]
+    broker: broker_face::Flags,
 }
 
 impl Given {
@@ -126,6 +129,8 @@ async fn serve(
     if settings.is_none() {
         let exec = ExecFace { engine: &engine, paths, websocket: given.exec_websocket };
         announced.extend(exec.begin(&mut own).await?);
+        let broker = BrokerFace { engine: &engine, paths, flags: &given.broker };
+        announced.extend(broker.begin(&mut own).await?);
         announce(&announced);
     }
     listener.set_nonblocking(true).map_err(|error| error.to_string())?;
@@ -165,7 +170,9 @@ async fn serve(
     if let Some(relay) = &mut relay {
         relay.withdraw();
     }
-    for socket in [paths.control_socket(), paths.exec_socket()] {
+    let sockets =
+        [paths.control_socket(), paths.exec_socket(), paths.broker_socket(), paths.approvals_socket()];
+    for socket in sockets {
         let _gone_already = std::fs::remove_file(socket);
     }
     engine.end_processes(SHUTDOWN_PATIENCE).await.map_err(|error| error.to_string())?;

@@ -57,8 +57,11 @@ pub struct ResourceLimit {
 /// The kernel's number of the limit on open descriptors.
 pub const DESCRIPTOR_LIMIT: u32 = libc::RLIMIT_NOFILE;
 
-/// The kernel's number of the limit on core files.
+/// The kernel's numbers of other limits: core files, processor time, address space, size of files.
 pub const CORE_LIMIT: u32 = libc::RLIMIT_CORE;
+pub const CPU_LIMIT: u32 = libc::RLIMIT_CPU;
+pub const MEMORY_LIMIT: u32 = libc::RLIMIT_AS;
+pub const FILE_SIZE_LIMIT: u32 = libc::RLIMIT_FSIZE;
 
 /// Everything about a child to be.
 pub struct Child<'a> {

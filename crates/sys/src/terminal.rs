@@ -1,9 +1,12 @@
 //! The terminal that this process was started on: keys as they are pressed, and everything as it was afterwards.
 
 use crate::pty::Size;
-use crate::{Result, file, retry};
+use crate::{Errno, Result, file, retry};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::termios::{self, LocalModes, OptionalActions, QueueSelector, SpecialCodeIndex, Termios};
+use rustix::termios::{self, LocalModes, OptionalActions, SpecialCodeIndex, Termios};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// The controlling terminal. Reading never waits.
 pub struct Terminal {
@@ -17,19 +20,14 @@ impl Terminal {
     }
 
     /// Keys come one by one, unseen, until this is dropped. What was typed before is thrown away.
-    pub fn keys(&self) -> Result<Keys<'_>> {
+    pub fn keys(self: &Arc<Terminal>) -> Result<Keys> {
         let before = termios::tcgetattr(&self.tty)?;
         let mut now = before.clone();
         now.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
         now.special_codes[SpecialCodeIndex::VMIN] = 1;
         now.special_codes[SpecialCodeIndex::VTIME] = 0;
         termios::tcsetattr(&self.tty, OptionalActions::Flush, &now)?;
-        Ok(Keys { terminal: self, before })
-    }
-
-    /// Throws away what was typed and not read.
-    pub fn forget_typed(&self) {
-        let _not_a_terminal_any_more = termios::tcflush(&self.tty, QueueSelector::IFlush);
+        Ok(Keys { terminal: self.clone(), before })
     }
 
     pub fn size(&self) -> Option<Size> {
@@ -42,9 +40,23 @@ impl Terminal {
         retry(|| rustix::io::read(&self.tty, &mut *buffer))
     }
 
-    /// Writes as much as the terminal takes; `EAGAIN` when it takes nothing.
-    pub fn write(&self, bytes: &[u8]) -> Result<usize> {
-        retry(|| rustix::io::write(&self.tty, bytes))
+    /// Writes everything, or fails when the terminal takes nothing for as long as `patience`.
+    pub fn write_all(&self, mut bytes: &[u8], patience: Duration) -> Result<()> {
+        let seconds = i64::try_from(patience.as_secs()).unwrap_or(i64::MAX);
+        let patience = Timespec { tv_sec: seconds, tv_nsec: i64::from(patience.subsec_nanos()) };
+        while !bytes.is_empty() {
+            match retry(|| rustix::io::write(&self.tty, bytes)) {
+                Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
+                Err(Errno::AGAIN) => {
+                    let mut entries = [PollFd::new(&self.tty, PollFlags::OUT)];
+                    if retry(|| poll(&mut entries, Some(&patience)))? == 0 {
+                        return Err(Errno::TIMEDOUT);
+                    }
+                }
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -54,19 +66,13 @@ impl AsFd for Terminal {
     }
 }
 
-impl std::os::fd::AsRawFd for Terminal {
-    fn as_raw_fd(&self) -> std::os::fd::RawFd {
-        self.tty.as_raw_fd()
-    }
-}
-
 /// A terminal that gives keys.
-pub struct Keys<'a> {
-    terminal: &'a Terminal,
+pub struct Keys {
+    terminal: Arc<Terminal>,
     before: Termios,
 }
 
-impl Drop for Keys<'_> {
+impl Drop for Keys {
     /// What was typed into our question must not be taken for a command by whoever reads next.
     fn drop(&mut self) {
         let _gone = termios::tcsetattr(&self.terminal.tty, OptionalActions::Flush, &self.before);

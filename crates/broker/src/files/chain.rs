@@ -15,8 +15,8 @@ pub(super) fn is_guarded(path: &Path) -> bool {
 /// What is to be told of a file that is not guarded.
 pub(super) fn complaint(path: &Path) -> String {
     let at = weak_spot(path).unwrap_or_else(|| path.to_owned());
-    let [path, at] = [path, at.as_path()]
-        .map(|path| outpost_approvals::display::quote(&path.to_string_lossy()));
+    let [path, at] =
+        [path, at.as_path()].map(|path| outpost_approvals::display::quote(&path.to_string_lossy()));
     format!("{path} is not run with root's rights: others than root can change {at}")
 }
 
@@ -96,7 +96,8 @@ mod tests {
         let dir = std::fs::canonicalize(dir.path()).unwrap();
         let file = dir.join("tool");
         std::fs::write(&file, "x").unwrap();
-        let mode = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+        let mode =
+            |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
         mode(&file, 0o755);
         let by_root = outpost_sys::limits::effective_uid() == 0;
         assert_eq!(is_guarded(&file), by_root, "in a sticky directory, what root owns is safe");

@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 /// Held by the owner of a directory as long as it lives.
 const LOCK: &str = "lock";
 
-pub(super) struct Place {
+pub(crate) struct Place {
     dir: PathBuf,
     _lock: OwnedFd,
 }
 
 impl Place {
     /// Makes a directory below `parent`, and removes those whose owners were killed.
-    pub(super) fn make(parent: &Path) -> Result<Place, String> {
+    pub(crate) fn make(parent: &Path) -> Result<Place, String> {
         let make = |dir: &Path| fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
         make(parent).map_err(|error| {
             format!("{}: {error}; choose another place with --state-dir", parent.display())
@@ -34,11 +34,11 @@ impl Place {
         }
     }
 
-    pub(super) fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    pub(super) fn erase(self) {
+    pub(crate) fn erase(self) {
         if let Err(error) = fs::remove_dir_all(&self.dir) {
             tracing::warn!(dir = %self.dir.display(), %error, "cannot be removed");
         }

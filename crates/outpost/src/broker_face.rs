@@ -1,0 +1,202 @@
+//! The broker face in the worker: its socket, the approver socket, and what the operator has settled about both.
+
+use crate::config::{self, Config};
+use crate::paths::Paths;
+use crate::roles;
+use clap::Args;
+use outpost_approvals::{Approvals, Settings as Desk};
+use outpost_broker::{ASKPASS_NAME, ASKPASS_SOCKET, AskPassword, Rates, Server, Settings, Shape, Window};
+use outpost_engine::{Engine, ResourceLimit};
+use outpost_sys::spawn::{CPU_LIMIT, FILE_SIZE_LIMIT, MEMORY_LIMIT};
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener as StdListener;
+use std::path::{Path, PathBuf};
+use tokio::net::UnixListener;
+
+/// Flags of `serve` about the broker, which the worker gets again.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Flags {
+    /// The configuration file [default: $XDG_CONFIG_HOME/outpost/outpost.toml]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// How long a question waits for a human, in seconds [default: 60]
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) ask_timeout: Option<u64>,
+    /// How long an approved command may run, in seconds [default: 300]
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) run_timeout: Option<u64>,
+    /// The operator's rules [default: /etc/outpost/rules.toml, or rules.toml beside the configuration]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) rules: Option<PathBuf>,
+}
+
+impl Flags {
+    /// As the worker is told them.
+    pub(crate) fn arguments(&self) -> Vec<CString> {
+        let path = |path: &PathBuf| path.display().to_string();
+        let number = |number: u64| number.to_string();
+        let flags = [
+            ("--config", self.config.as_ref().map(path)),
+            ("--ask-timeout", self.ask_timeout.map(number)),
+            ("--run-timeout", self.run_timeout.map(number)),
+            ("--rules", self.rules.as_ref().map(path)),
+        ];
+        let given = flags.into_iter().filter_map(|(flag, value)| Some(format!("{flag}={}", value?)));
+        given.filter_map(|flag| CString::new(flag).ok()).collect()
+    }
+
+    /// With paths that mean the same to a process that begins elsewhere.
+    pub(crate) fn absolute(mut self) -> Flags {
+        for path in [&mut self.config, &mut self.rules].into_iter().flatten() {
+            if let Ok(absolute) = std::path::absolute(&*path) {
+                *path = absolute;
+            }
+        }
+        self
+    }
+
+    pub(crate) fn load(&self) -> Result<Config, String> {
+        Config::load(&self.config.clone().unwrap_or_else(config::default_file))
+    }
+}
+
+pub(crate) struct BrokerFace<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) paths: &'a Paths,
+    pub(crate) flags: &'a Flags,
+}
+
+impl BrokerFace<'_> {
+    /// Begins with the sockets that the keeper holds, or makes them. Returns what is to be announced of those.
+    pub(crate) async fn begin(&self, own: &mut HashMap<u8, OwnedFd>) -> Result<Vec<String>, String> {
+        let config = self.flags.load()?;
+        let desk = Desk {
+            dir: self.paths.approvals(),
+            rules: self
+                .flags
+                .rules
+                .clone()
+                .or(config.approvals.rules.clone())
+                .unwrap_or_else(config::default_rules),
+            approvers: approvers(&config.approvals.approvers)?,
+            hook: config.approvals.notify.clone(),
+        };
+        let open_to_others = !desk.approvers.is_empty();
+        let approvals =
+            Approvals::open(desk, &[outpost_broker::SCHEMA]).map_err(|error| error.to_string())?;
+        let mut settings = settings(self.flags, &config);
+        let askpass = match settings.askpass {
+            Some(_) => Some(askpass_listener(&self.paths.runtime)?),
+            None => None,
+        };
+        settings.askpass_link = Some(self.paths.runtime.join(ASKPASS_NAME));
+        let server = Server::new(self.engine.clone(), approvals.clone(), settings);
+        if let Some(listener) = askpass {
+            tokio::spawn(server.serve_askpass(listening(listener)?));
+        }
+        let mut announced = Vec::new();
+        let (path, try_it) = (self.paths.broker_socket(), "try: outpost mcp");
+        let broker =
+            self.listener(own, roles::BROKER_SOCKET, "broker", &path, try_it, &mut announced).await?;
+        let (path, try_it) = (self.paths.approvals_socket(), "try: outpost approve");
+        let approver =
+            self.listener(own, roles::APPROVALS_SOCKET, "approve", &path, try_it, &mut announced).await?;
+        if open_to_others {
+            // Who may decide is what the kernel says about the other end.
+            let set = std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666));
+            set.map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        tokio::spawn(server.serve(broker));
+        tokio::spawn(outpost_approvals::serve(approver, approvals));
+        Ok(announced)
+    }
+
+    async fn listener(
+        &self,
+        own: &mut HashMap<u8, OwnedFd>,
+        role: u8,
+        name: &str,
+        path: &Path,
+        try_it: &str,
+        announced: &mut Vec<String>,
+    ) -> Result<UnixListener, String> {
+        if let Some(socket) = own.remove(&role) {
+            return listening(StdListener::from(socket));
+        }
+        let listener = crate::worker::bind(path)?;
+        let copy = listener.try_clone().map_err(|error| error.to_string())?;
+        self.engine.hold(role, copy.into()).await.map_err(|error| error.to_string())?;
+        announced.push(format!("{name:<8} {}  {try_it}", path.display()));
+        listening(listener)
+    }
+}
+
+fn listening(listener: StdListener) -> Result<UnixListener, String> {
+    let made = listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener));
+    made.map_err(|error| error.to_string())
+}
+
+/// Users by name, looked up once: numbers in another form of writing are no names.
+fn approvers(names: &[String]) -> Result<Vec<u32>, String> {
+    let find = |name: &String| match outpost_sys::user::by_name(name) {
+        Ok(Some(user)) => Ok(user.uid),
+        Ok(None) => Err(format!("approvers: this host has no user {name:?}")),
+        Err(errno) => Err(format!("approvers: {name:?}: {errno}")),
+    };
+    names.iter().map(find).collect()
+}
+
+fn settings(flags: &Flags, config: &Config) -> Settings {
+    let (broker, default) = (&config.broker, Settings::default());
+    let rates = Rates::default();
+    let count = |given: Option<usize>, default: Option<usize>| {
+        given.map_or(default, |given| Some(given).filter(|given| *given > 0))
+    };
+    let limit =
+        |resource, most: Option<u64>| most.map(|most| ResourceLimit { resource, soft: most, hard: most });
+    let limits = [
+        limit(CPU_LIMIT, broker.cpu_seconds_max),
+        limit(MEMORY_LIMIT, broker.memory_bytes_max),
+        limit(FILE_SIZE_LIMIT, broker.file_bytes_max),
+    ];
+    let own_askpass = || std::env::var_os("SUDO_ASKPASS").map(PathBuf::from);
+    Settings {
+        ask_patience: config::seconds(flags.ask_timeout, broker.ask_timeout_s, default.ask_patience),
+        run_patience: config::seconds(flags.run_timeout, broker.run_timeout_s, default.run_patience),
+        window: Window {
+            past: config::seconds(broker.clock_behind_s, None, default.window.past),
+            future: config::seconds(broker.clock_ahead_s, None, default.window.future),
+        },
+        shape: Shape { stages_max: broker.stages_max.unwrap_or(default.shape.stages_max), ..default.shape },
+        rates: Rates {
+            per_minute: count(broker.requests_per_minute, rates.per_minute),
+            pending: count(broker.pending_max, rates.pending),
+            ..rates
+        },
+        limits: limits.into_iter().flatten().collect(),
+        agent: own_agent(),
+        askpass: broker.askpass.clone().or_else(own_askpass).map(AskPassword::Program),
+        ends_with_client: broker.end_with_client.unwrap_or(false),
+        ..default
+    }
+}
+
+/// The SSH agent of this process, if it is a socket of this user's.
+pub(crate) fn own_agent() -> Option<String> {
+    let path = std::env::var("SSH_AUTH_SOCK").ok()?;
+    let of = std::fs::metadata(&path).ok()?;
+    (of.file_type().is_socket() && of.uid() == outpost_sys::limits::effective_uid()).then_some(path)
+}
+
+/// What sudo runs to ask for a password, and the socket that this asks on, both in one directory.
+pub(crate) fn askpass_listener(dir: &Path) -> Result<StdListener, String> {
+    let link = dir.join(ASKPASS_NAME);
+    let fail = |error: std::io::Error| format!("{}: {error}", link.display());
+    let binary = std::env::current_exe().map_err(fail)?;
+    let _not_there = std::fs::remove_file(&link);
+    std::os::unix::fs::symlink(binary, &link).map_err(fail)?;
+    crate::worker::bind(&dir.join(ASKPASS_SOCKET))
+}

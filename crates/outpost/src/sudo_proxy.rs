@@ -1,0 +1,269 @@
+//! The broker face alone, in the foreground, called as the daemon it replaces: asks on its own terminal.
+
+mod keys;
+mod prompt;
+mod screen;
+
+use crate::paths::Dirs;
+use crate::place::Place;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, FromArgMatches, Parser};
+use outpost_approvals::{Approvals, Settings as Desk, hex};
+use outpost_broker::{ASKPASS_NAME, AskPassword, Rates, Server, Settings};
+use outpost_engine::{Config, Engine, ResourceLimit};
+use outpost_sys::file::{self, Open};
+use outpost_sys::limits;
+use outpost_sys::spawn::DESCRIPTOR_LIMIT;
+use sha2::{Digest, Sha256};
+use std::ffi::OsString;
+use std::io::ErrorKind as IoKind;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+/// How long processes may take to end when the daemon does.
+const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Runs commands for agents, with root's rights or without, once a human on this terminal has allowed each of them.
+#[derive(Parser, Clone, Debug)]
+#[command(name = "sudo-proxy", version = outpost_broker::wire::VERSION, disable_help_subcommand = true)]
+struct Flags {
+    /// Where to listen [default: $XDG_RUNTIME_DIR/sudo-proxy.sock]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Say on standard error what is going on
+    #[arg(long, short)]
+    verbose: bool,
+    /// Offer `a` at the prompt: everything without root's rights runs unasked from then on, until this process ends
+    #[arg(long, overrides_with = "no_unattended_eligible")]
+    unattended_eligible: bool,
+    /// Do not offer it
+    #[arg(long)]
+    no_unattended_eligible: bool,
+    /// How long a question waits for an answer, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    ask_timeout: u64,
+    /// How long a command may run, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, env = "SUDO_PROXY_EXEC_TIMEOUT_SECS", value_parser = lenient_seconds)]
+    run_timeout: u64,
+    /// The operator's rules [default: $XDG_CONFIG_HOME/outpost/rules.toml]
+    #[arg(long, value_name = "FILE")]
+    rules: Option<PathBuf>,
+    /// Requests that one client may make in a minute; without it there is no such limit
+    #[arg(long, value_name = "COUNT")]
+    requests_per_minute: Option<usize>,
+    /// Take it that a denial is meant: pause who is denied three times in a row, do not ask the same again at once
+    #[arg(long)]
+    firm: bool,
+    /// Accepted from the original's command line, but not offered
+    #[arg(long, hide = true)]
+    host: Option<String>,
+    #[arg(long, hide = true)]
+    login: Option<String>,
+    #[arg(long, hide = true)]
+    pkexec: bool,
+    #[arg(long, hide = true)]
+    forward_agent: bool,
+}
+
+/// "falling back to the default when the variable is unset or invalid"
+fn lenient_seconds(text: &str) -> Result<u64, std::convert::Infallible> {
+    Ok(text.parse().unwrap_or(300))
+}
+
+pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let command = [OsString::from("sudo-proxy")].into_iter().chain(arguments);
+    let parsed =
+        Flags::command().try_get_matches_from(command).and_then(|found| Flags::from_arg_matches(&found));
+    let flags = match parsed {
+        Ok(flags) => flags,
+        Err(error) => return explain(&error),
+    };
+    crate::cli::log_to_stderr(if flags.verbose { "info" } else { "warn" });
+    match serve(&flags) {
+        Ok(code) => code,
+        Err(reason) => {
+            eprintln!("error: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// In the original's words where it has some.
+fn explain(error: &clap::Error) -> ExitCode {
+    match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(argument))) => {
+            eprintln!("unknown option: {argument}");
+            ExitCode::FAILURE
+        }
+        _ => {
+            let _nobody_reads = error.print();
+            if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+        }
+    }
+}
+
+fn serve(flags: &Flags) -> Result<ExitCode, String> {
+    for (given, flag) in [
+        (flags.host.is_some(), "--host"),
+        (flags.pkexec, "--pkexec"),
+        (flags.forward_agent, "--forward-agent"),
+    ] {
+        if given {
+            return Err(format!(
+                "{flag} is not offered: this daemon serves the host it runs on, with sudo; start it there over ssh"
+            ));
+        }
+    }
+    let socket = match &flags.socket {
+        Some(socket) => {
+            std::path::absolute(socket).map_err(|error| format!("{}: {error}", socket.display()))?
+        }
+        None => default_socket(),
+    };
+    let state = state_dir(&socket)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
+    let ended = runtime.block_on(work(flags, &socket, &state));
+    // A terminal that takes nothing must not hold us.
+    runtime.shutdown_background();
+    ended
+}
+
+fn default_socket() -> PathBuf {
+    let own = || format!("/run/user/{}", limits::effective_uid()).into();
+    let dir = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(own, PathBuf::from);
+    dir.join("sudo-proxy.sock")
+}
+
+/// What has to be remembered, for each socket apart. Without a home, beside the socket.
+fn state_dir(socket: &Path) -> Result<PathBuf, String> {
+    let name: String = hex(&Sha256::digest(socket.as_os_str().as_bytes())).chars().take(16).collect();
+    match Dirs::from_environment().resolve() {
+        Ok(paths) => Ok(paths.state.join("sudo-proxy").join(name)),
+        Err(_) => {
+            let dir =
+                socket.parent().ok_or_else(|| format!("{}: not a path for a socket", socket.display()))?;
+            Ok(dir.join(format!(".sudo-proxy-{name}")))
+        }
+    }
+}
+
+async fn work(flags: &Flags, socket: &Path, state: &Path) -> Result<ExitCode, String> {
+    let rules = flags.rules.clone().unwrap_or_else(crate::config::default_rules);
+    let desk = Desk { dir: state.to_owned(), rules, ..Desk::default() };
+    // Whoever has the books has the socket.
+    let approvals =
+        Approvals::open(desk, &[outpost_broker::SCHEMA]).map_err(|error| match error.is_in_use() {
+            true => format!("sudo-proxy is already running on {}", socket.display()),
+            false => error.to_string(),
+        })?;
+    let listener = bind(socket)?;
+    let place = Place::make(&state.join("processes"))?;
+    let engine = begin(&place)?;
+    let (asks, passwords) = mpsc::channel(1);
+    let mut settings = settings(flags);
+    settings.askpass = Some(AskPassword::Terminal(asks));
+    let askpass = begin_askpass(state, &mut settings);
+    let server = Server::new(engine.clone(), approvals, settings);
+    if let Some(listener) = askpass {
+        tokio::spawn(server.serve_askpass(listener));
+    }
+    if flags.verbose {
+        eprintln!("sudo-proxy listening on {}", socket.display());
+    }
+    tokio::spawn(server.clone().serve(listener));
+    let eligible = flags.unattended_eligible && !flags.no_unattended_eligible;
+    tokio::spawn(prompt::ask_all(
+        server.clone(),
+        passwords,
+        Duration::from_secs(flags.ask_timeout),
+        eligible,
+    ));
+    let ended_by = tokio::select! {
+        () = server.stopped() => None,
+        signal = asked_to_end() => signal,
+    };
+    let _gone_already = std::fs::remove_file(socket);
+    let _late = engine.shut_down(SHUTDOWN_PATIENCE).await;
+    place.erase();
+    Ok(ended_by.map_or(ExitCode::SUCCESS, |signal| ExitCode::from(128 + signal)))
+}
+
+fn settings(flags: &Flags) -> Settings {
+    let rates = match flags.firm {
+        true => Rates::default(),
+        false => Rates::NONE,
+    };
+    Settings {
+        ask_patience: Duration::from_secs(flags.ask_timeout),
+        run_patience: Duration::from_secs(flags.run_timeout),
+        rates: Rates { per_minute: flags.requests_per_minute, pending: None, ..rates },
+        agent: crate::broker_face::own_agent(),
+        stoppable: true,
+        ..Settings::default()
+    }
+}
+
+/// Beside the books: what sudo runs to ask for a password, and where that asks.
+fn begin_askpass(state: &Path, settings: &mut Settings) -> Option<UnixListener> {
+    let listener = crate::broker_face::askpass_listener(state).ok()?;
+    settings.askpass_link = Some(state.join(ASKPASS_NAME));
+    listener.set_nonblocking(true).ok()?;
+    UnixListener::from_std(listener).ok()
+}
+
+/// A socket that somebody answers on is left alone; one that nobody does is replaced.
+fn bind(socket: &Path) -> Result<UnixListener, String> {
+    let fail = |error: std::io::Error| format!("{}: {error}", socket.display());
+    let (address, _open) = outpost_sys::message::address(socket).map_err(|errno| errno.to_string())?;
+    let bind = || {
+        let before = limits::set_umask(0o177);
+        let bound = StdListener::bind(&address);
+        limits::set_umask(before);
+        bound
+    };
+    let bound = match bind() {
+        Err(error) if error.kind() == IoKind::AddrInUse => {
+            if StdStream::connect(&address).is_ok() {
+                return Err(format!("sudo-proxy is already running on {}", socket.display()));
+            }
+            std::fs::remove_file(socket).map_err(fail)?;
+            bind()
+        }
+        bound => bound,
+    };
+    let listener = bound.map_err(fail)?;
+    listener.set_nonblocking(true).map_err(fail)?;
+    UnixListener::from_std(listener).map_err(fail)
+}
+
+fn begin(place: &Place) -> Result<Engine, String> {
+    let binary = file::open("/proc/self/exe", Open::Program)
+        .map_err(|errno| format!("cannot open this program: {errno}"))?;
+    let mut config = Config::new(place.dir());
+    if let Ok(before) = limits::raise_descriptors() {
+        let number = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
+        let (soft, hard) = (number(before.soft), number(before.hard));
+        config.limits = vec![ResourceLimit { resource: DESCRIPTOR_LIMIT, soft, hard }];
+    }
+    Engine::alone(config, binary).map_err(|error| error.to_string())
+}
+
+/// Which signal, by number.
+async fn asked_to_end() -> Option<u8> {
+    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+    let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = kinds.map(signal) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _asked = interrupt.recv() => Some(2),
+        _asked = terminate.recv() => Some(15),
+        _asked = hangup.recv() => Some(1),
+    }
+}

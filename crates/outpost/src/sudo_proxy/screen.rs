@@ -1,0 +1,117 @@
+//! What is written on the terminal: a question, and how what it was about ended. All of it is printable ASCII but for
+//! our own signs.
+
+use outpost_approvals::display::{output_lines, wrap};
+use outpost_approvals::{Question, Section};
+use outpost_broker::wire::{Response, Status};
+
+/// Of a command's output as much as tells whether it went well.
+const OUTPUT_LINES: usize = 3;
+const OUTPUT_COLUMNS: usize = 200;
+
+/// When the terminal does not say how wide it is.
+const COLUMNS: usize = 80;
+
+/// Emphasis, unless the user wants none.
+#[derive(Clone, Copy)]
+pub(super) struct Style {
+    bold: &'static str,
+    dim: &'static str,
+    plain: &'static str,
+}
+
+impl Style {
+    pub(super) fn of_environment() -> Style {
+        match std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
+            true => Style { bold: "", dim: "", plain: "" },
+            false => Style { bold: "\x1b[1m", dim: "\x1b[2m", plain: "\x1b[0m" },
+        }
+    }
+
+    pub(super) fn dimmed(self, text: &str) -> String {
+        format!("{}{text}{}\r\n", self.dim, self.plain)
+    }
+}
+
+/// Everything of a question but the question itself, which stands last so that it is in sight.
+pub(super) fn question(question: &Question, columns: Option<u16>, style: Style) -> String {
+    let columns = columns.map_or(COLUMNS, usize::from).max(20);
+    let Style { bold, dim, plain } = style;
+    let mut text = format!("\r\n{bold}=== Privilege request {} ==={plain}\r\n", short(&question.digest));
+    for section in &question.sections {
+        let claimed = if section.claimed { " (not checked by anybody)" } else { "" };
+        text.push_str(&format!("{dim}{}{claimed}{plain}\r\n", section.heading));
+        push_section(&mut text, section, columns);
+    }
+    text.push_str(&format!("{bold}Command:{plain}\r\n"));
+    for line in wrap(&question.title, columns.saturating_sub(4)) {
+        text.push_str(&format!("  {bold}{line}{plain}\r\n"));
+    }
+    for warning in &question.warnings {
+        for line in wrap(&format!("Warning: {warning}"), columns.saturating_sub(2)) {
+            text.push_str(&format!("{bold}{line}{plain}\r\n"));
+        }
+    }
+    text
+}
+
+fn push_section(text: &mut String, section: &Section, columns: usize) {
+    for line in &section.lines {
+        let drawn = match line.name.is_empty() {
+            true => line.value.clone(),
+            false => format!("{}: {}", line.name, line.value),
+        };
+        for part in wrap(&drawn, columns.saturating_sub(4)) {
+            text.push_str(&format!("  {part}\r\n"));
+        }
+    }
+}
+
+/// The question itself.
+pub(super) fn ask(question: &Question, patience_s: u64, offer_always: bool, style: Style) -> String {
+    let always = match offer_always {
+        true => style
+            .dimmed("a = approve, and run everything without root's rights unasked until this process ends"),
+        false => String::new(),
+    };
+    let what = if question.privileged { "Execute as root?" } else { "Execute?" };
+    let choices = if offer_always { "[y/N/a]" } else { "[y/N]" };
+    format!("{always}{what} {choices} ({patience_s}s timeout, default=N) ")
+}
+
+fn short(digest: &str) -> &str {
+    digest.get(..8).unwrap_or(digest)
+}
+
+/// How a command ended and the beginning of what it wrote, which reaches the terminal only escaped.
+pub(super) fn result(response: &Response, style: Style) -> String {
+    let Style { bold, dim, plain } = style;
+    let status = match response.status {
+        Status::Ok => {
+            let codes: Vec<String> =
+                response.stages.iter().map(|stage| stage.exit_code.to_string()).collect();
+            let all_well = response.stages.iter().all(|stage| stage.exit_code == 0);
+            let codes = if codes.len() == 1 { codes.concat() } else { format!("[{}]", codes.join(", ")) };
+            format!("{}exit {codes}{plain}", if all_well { dim } else { bold })
+        }
+        Status::Denied => format!("{dim}denied{plain}"),
+        Status::Timeout => format!("{dim}timeout{plain}"),
+        Status::Error => {
+            let message = response.message.as_deref().unwrap_or("unknown error");
+            format!("{bold}error: {}{plain}", outpost_approvals::display::claim(message, 500))
+        }
+    };
+    let mut text = format!("{status}\r\n");
+    let stderr = response.stages.iter().map(|stage| ("stderr", Some(&stage.stderr)));
+    for (name, output) in [("stdout", response.stdout.as_ref())].into_iter().chain(stderr) {
+        let Some(bytes) = output.and_then(|output| outpost_wire::base64::decode(output.as_bytes())) else {
+            continue;
+        };
+        let lines = output_lines(&bytes, OUTPUT_LINES, OUTPUT_COLUMNS);
+        if !lines.is_empty() {
+            text.push_str(&format!("{dim}{name}, {} bytes{plain}\r\n", bytes.len()));
+            lines.iter().for_each(|line| text.push_str(&format!("  {line}\r\n")));
+        }
+    }
+    text
+}
