@@ -79,6 +79,8 @@ pub enum Outcome {
     Expired,
     /// Whoever asked has left.
     Withdrawn,
+    /// There is no way to ask anybody.
+    Unanswerable { why: String },
 }
 
 fn is_false(flag: &bool) -> bool {

@@ -248,6 +248,11 @@ impl Queue {
         self.end(id, Outcome::Withdrawn).await
     }
 
+    /// Ends a question that nobody can be asked.
+    pub async fn give_up(&self, id: &str, why: &str) -> Outcome {
+        self.end(id, Outcome::Unanswerable { why: why.to_owned() }).await
+    }
+
     async fn end(&self, id: &str, outcome: Outcome) -> Outcome {
         let found = match self.waiting().get_mut(id) {
             Some(waiting) if waiting.settling => Err(waiting.outcome.subscribe()),

@@ -1,5 +1,38 @@
 //! The broker face: pipelines that run, with root's rights or ours, once a human has allowed exactly them.
+//!
+//! # Theory of operation
+//!
+//! A connection carries one request line. Gates refuse what cannot be honest ([`validate`], [`freshness`],
+//! [`environment`]); what passes is made an [`order::Order`]: every program looked up, opened and hashed, the directory
+//! opened, the environment complete, all of it under one digest. Rules, grants or a human decide about that digest.
+//! What runs are the files that were opened, after they were compared with what they were.
+//!
+//! Each step is in the books before it has consequences, and the keeper has the client's connection, so a worker that is
+//! killed leaves nothing behind that the next one does not know: [`resume`] asks on, waits on, and answers.
 
 #![forbid(unsafe_code)]
 
+mod connection;
+mod environment;
+mod files;
+mod freshness;
+mod order;
+mod parse;
+mod password;
+mod peer;
+mod question;
+mod rates;
+mod records;
+mod resume;
+mod run;
+mod server;
+mod sudo;
+mod validate;
 pub mod wire;
+
+pub use freshness::Window;
+pub use password::{ASKPASS_NAME, ASKPASS_SOCKET, AskPassword, Typed};
+pub use rates::Rates;
+pub use records::SCHEMA;
+pub use server::{Notice, Server, Settings};
+pub use validate::Shape;

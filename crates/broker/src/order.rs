@@ -8,7 +8,7 @@ use outpost_approvals::hex;
 use outpost_approvals::rules::is_interpreter;
 use outpost_sys::file::{self, Open};
 use outpost_sys::user::{self, User};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -29,8 +29,8 @@ pub(crate) struct Order {
     pub(crate) digest: String,
 }
 
-/// What of an order another worker can check itself against.
-#[derive(Serialize, Deserialize)]
+/// Everything that the digest is of, in the order it is written.
+#[derive(Serialize)]
 struct Canonical<'a> {
     version: u32,
     pipeline: &'a [Vec<String>],
@@ -47,6 +47,8 @@ struct Canonical<'a> {
 pub(crate) enum NoOrder {
     /// The program of a stage cannot be executed, for this reason of the kernel's.
     Program(usize, i32),
+    /// A variable that may not be set. Its request has not used up its id.
+    Variable(String),
     Refused(String),
 }
 
@@ -58,7 +60,7 @@ impl Order {
         let run_as = user::by_uid(uid).map_err(|errno| fail(format!("cannot look up user {uid}: {errno}")))?;
         let unnamed = || User { uid, gid: uid, name: uid.to_string().into(), home: "/".into() };
         let run_as = run_as.unwrap_or_else(unnamed);
-        environment::check(&request.env, request.privileged, &run_as).map_err(fail)?;
+        environment::check(&request.env, request.privileged, &run_as).map_err(NoOrder::Variable)?;
         let (cwd, directory) = open_directory(request.cwd.as_deref().unwrap_or("/")).map_err(fail)?;
         let mut programs = Vec::with_capacity(request.pipeline.len());
         let mut operands = Vec::with_capacity(request.pipeline.len());

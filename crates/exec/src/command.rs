@@ -188,7 +188,7 @@ impl Command {
             exit_code: exit_code(exit, cause, self.terminal, confined),
             stdout: stdout.text,
             stderr: stderr.text,
-            signal: signal_name(exit),
+            signal: exit.how.signal_name(),
             timed_out: cause == Some(Cause::Timeout),
             stdout_truncated: stdout.truncated,
             stderr_truncated: stderr.truncated,
@@ -261,12 +261,6 @@ fn exit_code(exit: Exit, cause: Option<Cause>, terminal: bool, sandboxed: bool) 
             }
         }
     }
-}
-
-fn signal_name(exit: Exit) -> Option<String> {
-    let How::Signal(number) = exit.how else { return None };
-    let name = Signal::from_number(number).and_then(Signal::name);
-    Some(name.map_or_else(|| number.to_string(), |name| format!("SIG{}", name.trim_start_matches("SIG"))))
 }
 
 pub(crate) fn size(asked: CommandExecTerminalSize) -> Result<Size, Failure> {

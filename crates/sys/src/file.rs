@@ -28,17 +28,20 @@ pub enum Open {
     Program,
     /// Something a client named, for reading: links are followed, and neither opening nor reading waits for a peer.
     Foreign,
+    /// A terminal, for both; neither reading nor writing waits, and it does not become ours.
+    Terminal,
 }
 
 /// Opens `name` below the directory `dir`.
 pub fn open_at(dir: impl AsFd, name: impl AsRef<Path>, how: Open) -> Result<OwnedFd> {
     let common = match how {
-        Open::Program | Open::Foreign => OFlags::CLOEXEC,
+        Open::Program | Open::Foreign | Open::Terminal => OFlags::CLOEXEC,
         _ => OFlags::CLOEXEC | OFlags::NOFOLLOW,
     };
     let flags = match how {
         Open::Read | Open::Program => OFlags::RDONLY,
         Open::Foreign => OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY,
+        Open::Terminal => OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY,
         Open::ReadWrite => OFlags::RDWR,
         Open::Create => OFlags::RDWR | OFlags::CREATE,
         Open::Append => OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND,

@@ -20,6 +20,7 @@ pub mod procfs;
 pub mod pty;
 pub mod signal;
 pub mod spawn;
+pub mod terminal;
 pub mod user;
 
 pub use rustix::io::Errno;

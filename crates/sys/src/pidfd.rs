@@ -15,6 +15,15 @@ pub enum How {
     Unknown,
 }
 
+impl How {
+    /// The signal that ended it, as `SIGTERM`, or its number where it has no name.
+    pub fn signal_name(self) -> Option<String> {
+        let How::Signal(number) = self else { return None };
+        let name = Signal::from_number(number).and_then(Signal::name);
+        Some(name.map_or_else(|| number.to_string(), |name| format!("SIG{}", name.trim_start_matches("SIG"))))
+    }
+}
+
 /// How a process ended and what it used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit {

@@ -57,6 +57,9 @@ pub struct ResourceLimit {
 /// The kernel's number of the limit on open descriptors.
 pub const DESCRIPTOR_LIMIT: u32 = libc::RLIMIT_NOFILE;
 
+/// The kernel's number of the limit on core files.
+pub const CORE_LIMIT: u32 = libc::RLIMIT_CORE;
+
 /// Everything about a child to be.
 pub struct Child<'a> {
     pub program: Program<'a>,

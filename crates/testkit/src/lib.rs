@@ -7,13 +7,19 @@
 
 mod actor;
 mod app_server;
+mod broker;
+mod broker_client;
 mod daemon;
 mod nemesis;
 mod noise;
 mod relay;
+mod terminal;
 
 pub use app_server::{AppServer, Delta, Options};
+pub use broker::{Broker, BrokerOptions, stamp};
+pub use broker_client::BrokerClient;
 pub use daemon::{Daemon, Which, binary_beside, kill_all_daemons};
 pub use nemesis::{Plan, Report, run};
 pub use noise::Noise;
 pub use relay::{Relay, RelayClient, TOKEN};
+pub use terminal::Terminal;

@@ -1,0 +1,441 @@
+//! One connection: one line in, through every gate in the contract's order, one line out.
+
+mod line;
+mod peer_watch;
+
+use crate::order::{NoOrder, Order};
+use crate::peer::Peer;
+use crate::records::{self, Entered, Entry, Why};
+use crate::server::{CONNECTION_ROLE, Notice, Server};
+use crate::wire::{Action, Request, Resolved, Response, Status};
+use crate::{freshness, parse, question, run, validate};
+use jiff::Timestamp;
+use line::Got;
+use outpost_approvals::audit::Event;
+use outpost_approvals::rules::{Subject, Verdict};
+use outpost_approvals::{Outcome, display};
+use serde_json::json;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+use tokio::net::UnixStream;
+
+pub(crate) async fn serve(server: Arc<Server>, stream: UnixStream) {
+    let peer = match Peer::of(&stream) {
+        Ok(peer) => peer,
+        Err(errno) => return tracing::warn!(%errno, "nobody knows who a client is; it was turned away"),
+    };
+    let line = match line::read(&stream).await {
+        Got::Line(line) => line,
+        Got::Silence => return,
+        Got::Unusable(message) => {
+            line::write(&stream, &Response::error("", message)).await;
+            return line::discard(&stream).await;
+        }
+    };
+    let Some(_place) = InFlight::take(&server) else {
+        let busy = Response::error("", "server busy: too many in-flight requests");
+        return line::write(&stream, &busy).await;
+    };
+    let request = match parse::request(&line) {
+        Ok(request) => request,
+        Err(response) => return line::write(&stream, &response).await,
+    };
+    drop(line);
+    let Some(response) = (Handling { server: &server, stream: &stream, peer }).handle(request).await else { return };
+    line::write(&stream, &response).await;
+}
+
+/// One of the requests under way.
+struct InFlight<'a>(&'a Server);
+
+impl InFlight<'_> {
+    fn take(server: &Server) -> Option<InFlight<'_>> {
+        let max = server.settings.in_flight_max;
+        let more = |count| (count < max).then_some(count + 1);
+        server.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(InFlight(server))
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+struct Handling<'a> {
+    server: &'a Arc<Server>,
+    stream: &'a UnixStream,
+    peer: Peer,
+}
+
+impl Handling<'_> {
+    /// The answer; none for a client that has left.
+    async fn handle(&self, request: Request) -> Option<Response> {
+        let id = request.id.clone();
+        let settings = &self.server.settings;
+        let fresh = validate::check(&request, &settings.shape)
+            .and_then(|()| freshness::check(&request.time, Timestamp::now(), settings.window));
+        let time = match fresh {
+            Ok(time) => time,
+            Err(message) => return Some(self.refuse(&id, message).await),
+        };
+        if request.action == Action::Exec
+            && let Err(message) = self.server.meter.admit(&self.peer, &request.session, Instant::now())
+        {
+            return Some(Response::error(&id, message));
+        }
+        let (action, session) = (request.action, request.session.clone());
+        let count = request.pipeline.len();
+        let agent = settings.agent.clone();
+        let made = tokio::task::spawn_blocking(move || Order::make(request, agent)).await;
+        let no_order = match (made, action) {
+            (Err(_), _) => return Some(Response::error(&id, "the daemon is ending")),
+            (Ok(Err(NoOrder::Variable(message))), _) => return Some(self.refuse(&id, message).await),
+            (Ok(Ok(order)), Action::Exec) => return self.decide(order, time).await,
+            (Ok(Ok(_)), _) => None,
+            (Ok(Err(no_order)), _) => Some(no_order),
+        };
+        if let Err(message) = self.use_id(&id, time).await {
+            return Some(self.refuse(&id, message).await);
+        }
+        Some(match (action, no_order) {
+            (Action::Ping, _) => pong(&id),
+            (Action::Stop, _) => self.stop(&id, session).await,
+            (Action::Exec, Some(NoOrder::Program(at, errno))) => {
+                self.record_refusal(&id, "no such program").await;
+                run::not_executable(&id, count, at, errno)
+            }
+            (Action::Exec, Some(NoOrder::Refused(message) | NoOrder::Variable(message))) => {
+                self.refuse(&id, message).await
+            }
+            (Action::Exec, None) => Response::error(&id, "the daemon is ending"),
+        })
+    }
+
+    async fn use_id(&self, id: &str, time: Timestamp) -> Result<(), String> {
+        let (id, window) = (id.to_owned(), self.server.settings.window.past);
+        let used = self.server.approvals.ledger().write(move |books| records::use_id_once(books, &id, time, window));
+        used.await.unwrap_or_else(|error| Err(error.to_string()))
+    }
+
+    /// An error that is recorded.
+    async fn refuse(&self, id: &str, message: String) -> Response {
+        self.record_refusal(id, &message).await;
+        Response::error(id, message)
+    }
+
+    async fn record_refusal(&self, id: &str, why: &str) {
+        let data = json!({ "id": display::claim(id, 200), "why": display::claim(why, 1000), "peer": self.peer });
+        let recorded = self.server.approvals.ledger().write(move |books| books.record(Event::Refused, &data)).await;
+        if let Err(error) = recorded {
+            tracing::warn!(%error, "a refusal is not recorded");
+        }
+    }
+
+    async fn stop(&self, id: &str, session: String) -> Response {
+        if !self.server.settings.stoppable {
+            let message = "this daemon is not ended by its clients; use `outpost stop`".to_owned();
+            return self.refuse(id, message).await;
+        }
+        // The answer first: who asked waits for it.
+        line::write(self.stream, &pong_without_message(id)).await;
+        self.server.notify(Notice::Stopped { session });
+        std::future::pending().await
+    }
+
+    /// By a rule, by what a human allowed before, or by asking one.
+    async fn decide(&self, order: Order, time: Timestamp) -> Option<Response> {
+        let id = order.request.id.clone();
+        let why = match self.judge(&order) {
+            Verdict::Deny { rule, reason } => return Some(self.deny_by_rule(&order, time, &rule, reason).await),
+            Verdict::Allow { rules } => Some(Why { decision: format!("rule:{}", rules.join(",")), by: "rules".into() }),
+            Verdict::Ask { .. } if self.server.is_unattended() && !order.request.privileged => {
+                Some(Why { decision: "session".into(), by: "the terminal, for this session".into() })
+            }
+            Verdict::Ask { .. } => None,
+        };
+        let place = match why {
+            Some(_) => None,
+            None => {
+                let denied = self.server.meter.was_denied(&order.digest, Instant::now());
+                match denied.and_then(|()| self.server.meter.place(&self.peer, &order.request.session)) {
+                    Ok(place) => Some(place),
+                    Err(message) => return Some(Response::error(&id, message)),
+                }
+            }
+        };
+        let answer = self.enter(order, time, why).await;
+        drop(place);
+        answer
+    }
+
+    fn judge(&self, order: &Order) -> Verdict {
+        let request = &order.request;
+        let paths: Vec<String> =
+            order.programs.iter().map(|program| program.path.to_string_lossy().into_owned()).collect();
+        let stages = paths.iter().zip(&request.pipeline);
+        let stages: Vec<(&str, &[String])> =
+            stages.map(|(path, stage)| (path.as_str(), stage.get(1..).unwrap_or_default())).collect();
+        let run_as = order.run_as.name.to_string_lossy();
+        let cwd = order.cwd.to_string_lossy();
+        let subject = Subject {
+            stages: &stages,
+            privileged: request.privileged,
+            run_as: &run_as,
+            session: &request.session,
+            env: &request.env,
+            cwd: &cwd,
+            has_reason: !request.reason.is_empty(),
+        };
+        self.server.approvals.rules().judge(&subject, Timestamp::now())
+    }
+
+    async fn deny_by_rule(&self, order: &Order, time: Timestamp, rule: &str, reason: Option<String>) -> Response {
+        let id = &order.request.id;
+        if let Err(message) = self.use_id(id, time).await {
+            return self.refuse(id, message).await;
+        }
+        let mut record = records::received("", order, &self.peer);
+        record["denied_by"] = json!(rule);
+        let recorded = self.server.approvals.ledger().write(move |books| books.record(Event::Refused, &record)).await;
+        if let Err(error) = recorded {
+            tracing::warn!(%error, "a denial is not recorded");
+        }
+        let message = reason.unwrap_or_else(|| format!("denied by rule {rule}"));
+        Response { message: Some(message), ..Response::new(id, Status::Denied) }
+    }
+
+    /// Writes the request down and goes on as that says.
+    async fn enter(&self, order: Order, time: Timestamp, why: Option<Why>) -> Option<Response> {
+        let id = order.request.id.clone();
+        let server = self.server;
+        let connection = match self.keep().await {
+            Ok(connection) => connection,
+            Err(message) => return Some(Response::error(&id, message)),
+        };
+        let entry = Entry {
+            key: uuid::Uuid::new_v4().to_string(),
+            request: order.request.clone(),
+            peer: self.peer.clone(),
+            time,
+            digest: order.digest.clone(),
+            connection,
+            question: None,
+            why: why.clone(),
+            started: false,
+        };
+        let record = records::received(&entry.key, &order, &self.peer);
+        let patience = server.settings.ask_patience;
+        let question = why.is_none().then(|| question::of(&order, &self.peer, time, patience));
+        let (_, deadline) = outpost_approvals::deadline(patience);
+        let (asks, window) = (question.clone().map(|question| (question, deadline)), server.settings.window.past);
+        let mut under_way = UnderWay { entry: entry.clone(), order };
+        let entered = server.approvals.ledger().write(move |books| records::enter(books, entry, record, asks, window));
+        let response = match (entered.await, question) {
+            (Err(error), _) => Some(Response::error(&id, error.to_string())),
+            (Ok(Entered::Duplicate), _) => Some(self.refuse(&id, records::duplicate(&id)).await),
+            (Ok(Entered::Full), _) => Some(self.refuse(&id, records::full()).await),
+            (Ok(Entered::MayRun(why)), _) => {
+                under_way.entry.why = Some(why);
+                under_way.entry.started = true;
+                under_way.run(server, self.stream, false).await
+            }
+            (Ok(Entered::Asks), Some(question)) => {
+                under_way.entry.question = Some(question.id.clone());
+                let asked = server.approvals.queue().ask(question, patience);
+                under_way.wait(server, self.stream, asked).await
+            }
+            (Ok(Entered::Asks), None) => Some(Response::error(&id, "there was nothing to ask")),
+        };
+        let _stopping = server.engine.let_go(connection).await;
+        response
+    }
+
+    /// For a worker to come, which then answers in our place.
+    async fn keep(&self) -> Result<u64, String> {
+        let copy = outpost_sys::file::duplicate(self.stream).map_err(|errno| errno.to_string())?;
+        self.server.engine.keep(CONNECTION_ROLE, copy).await.map_err(|error| error.to_string())
+    }
+}
+
+fn pong_without_message(id: &str) -> Response {
+    Response { stdout: Some(String::new()), ..Response::new(id, Status::Ok) }
+}
+
+fn pong(id: &str) -> Response {
+    Response { message: Some("pong".into()), ..pong_without_message(id) }
+}
+
+/// A request that is in the books.
+pub(crate) struct UnderWay {
+    pub(crate) entry: Entry,
+    pub(crate) order: Order,
+}
+
+impl UnderWay {
+    /// Waits for a human, for the time to run out, or for the client to leave. None when it has.
+    pub(crate) async fn wait(
+        mut self,
+        server: &Arc<Server>,
+        stream: &UnixStream,
+        mut asked: outpost_approvals::Asked,
+    ) -> Option<Response> {
+        let queue = server.approvals.queue();
+        let outcome = tokio::select! {
+            outcome = asked.outcome() => match outcome {
+                Some(outcome) => outcome,
+                None => queue.expire(asked.id()).await,
+            },
+            () = peer_watch::gone(stream) => queue.withdraw(asked.id()).await,
+        };
+        self.settled(server, stream, outcome).await
+    }
+
+    /// Draws the consequences of an answer.
+    pub(crate) async fn settled(&mut self, server: &Arc<Server>, stream: &UnixStream, outcome: Outcome) -> Option<Response> {
+        let id = self.order.request.id.clone();
+        if let Some(question) = self.entry.question.clone() {
+            server.notify(Notice::Settled { question, outcome: outcome.clone() });
+        }
+        let (decision, by) = match outcome {
+            Outcome::Decided { decision, by } => (decision, by),
+            Outcome::Expired => {
+                self.end(server, Event::Ended, json!({ "status": "timeout" })).await;
+                return Some(Response::new(&id, Status::Timeout));
+            }
+            Outcome::Unanswerable { why } => {
+                let message = format!("prompt error: {why}");
+                self.end(server, Event::Ended, json!({ "status": "error", "message": message })).await;
+                return Some(Response::error(&id, message));
+            }
+            Outcome::Withdrawn => {
+                self.end(server, Event::Withdrawn, json!({ "why": "the client left" })).await;
+                return None;
+            }
+        };
+        let session = &self.order.request.session;
+        server.meter.decided(&self.entry.peer, session, &self.order.digest, decision.allow, Instant::now());
+        if !decision.allow {
+            self.end(server, Event::Ended, json!({ "status": "denied" })).await;
+            let message = Some(decision.note).filter(|note| !note.is_empty());
+            return Some(Response { message, ..Response::new(&id, Status::Denied) });
+        }
+        // It left while somebody decided: what nobody waits for is not begun.
+        if outpost_sys::message::peer_is_gone(stream) {
+            self.end(server, Event::Withdrawn, json!({ "why": "the client left" })).await;
+            return None;
+        }
+        self.entry.why = Some(Why { decision: "human".into(), by });
+        self.run(server, stream, true).await
+    }
+
+    /// Runs what was decided about, if it still is that. `waited` when a human was asked: then the start is yet to be
+    /// recorded.
+    pub(crate) async fn run(&mut self, server: &Arc<Server>, stream: &UnixStream, waited: bool) -> Option<Response> {
+        let id = self.order.request.id.clone();
+        let order = self.order.clone();
+        let unchanged = tokio::task::spawn_blocking(move || order.is_unchanged(waited)).await;
+        if let Err(message) = unchanged.unwrap_or_else(|_| Err("the daemon is ending".into())) {
+            self.end(server, Event::Ended, json!({ "status": "error", "message": message })).await;
+            return Some(Response::error(&id, message));
+        }
+        if waited && let Err(error) = self.record_start(server).await {
+            let message = error.to_string();
+            self.end(server, Event::Ended, json!({ "status": "error", "message": message })).await;
+            return Some(Response::error(&id, message));
+        }
+        let password = server.settings.askpass.clone().filter(|_| self.order.request.privileged);
+        let password = password.map(|ask| {
+            let what = format!("Password for sudo, to run {}:", display::command(&self.order.request.pipeline));
+            server.passwords.password(ask, what)
+        });
+        match run::start(&server.engine, &server.settings, &self.order, &self.entry.key, password).await {
+            Ok(running) => Some(self.finish(server, stream, running).await),
+            Err(response) => {
+                let data = json!({ "status": "error", "message": response.message });
+                self.end(server, Event::Ended, data).await;
+                Some(response)
+            }
+        }
+    }
+
+    async fn record_start(&self, server: &Server) -> outpost_approvals::Result<()> {
+        let (key, digest) = (self.entry.key.clone(), self.order.digest.clone());
+        let why = self.entry.why.clone().unwrap_or(Why { decision: String::new(), by: String::new() });
+        server.approvals.ledger().write(move |books| records::start(books, &key, &digest, &why)).await
+    }
+
+    /// Waits for the end and says how it was.
+    pub(crate) async fn finish(&self, server: &Arc<Server>, stream: &UnixStream, running: run::Running) -> Response {
+        let resolve = |file: &crate::files::Pinned| Resolved {
+            path: file.path.display().to_string(),
+            sha256: file.sha256.clone(),
+        };
+        let resolved: Vec<Resolved> = self.order.programs.iter().map(resolve).collect();
+        finish(server, Some(stream), &self.entry, &resolved, running).await
+    }
+
+    async fn end(&self, server: &Server, event: Event, data: serde_json::Value) {
+        end(server, &self.entry, event, data).await;
+    }
+}
+
+pub(crate) async fn answer(stream: &UnixStream, response: &Response) {
+    line::write(stream, response).await;
+}
+
+/// Waits for the end of what runs, records it, and makes the answer.
+pub(crate) async fn finish(
+    server: &Arc<Server>,
+    stream: Option<&UnixStream>,
+    entry: &Entry,
+    resolved: &[Resolved],
+    running: run::Running,
+) -> Response {
+    let stages = running.stages();
+    let finishing = running.finish(&entry.request.id, resolved, &server.settings);
+    tokio::pin!(finishing);
+    let mut finished = match stream.filter(|_| server.settings.ends_with_client) {
+        None => finishing.await,
+        Some(stream) => tokio::select! {
+            finished = &mut finishing => finished,
+            () = peer_watch::gone(stream) => {
+                run::kill(&stages).await;
+                finishing.await
+            }
+        },
+    };
+    let why = entry.why.clone();
+    finished.response.decision = why.as_ref().map(|why| why.decision.clone());
+    finished.response.approved_by = why.map(|why| why.by);
+    finished.response.digest = Some(entry.digest.clone());
+    let response = finished.response.clone();
+    let notice = Notice::Answered {
+        session: entry.request.session.clone(),
+        title: display::command(&entry.request.pipeline),
+        response: Arc::new(response.clone()),
+    };
+    server.notify(notice);
+    // Not waited for: should we be killed before it is written, the next worker finds the ended processes and does it.
+    let (server, entry) = (server.clone(), entry.clone());
+    tokio::spawn(async move {
+        end(&server, &entry, Event::Ended, finished.summary.clone()).await;
+        finished.forget().await;
+    });
+    response
+}
+
+/// The request is over.
+pub(crate) async fn end(server: &Server, entry: &Entry, event: Event, mut data: serde_json::Value) {
+    data["request"] = json!(entry.key);
+    data["digest"] = json!(entry.digest);
+    let (key, question) = (entry.key.clone(), entry.question.clone());
+    let write = move |books: &mut outpost_approvals::Books<'_>| {
+        records::end(books, &key, question.as_deref(), event, &data)
+    };
+    if let Err(error) = server.approvals.ledger().write(write).await {
+        tracing::error!(%error, "the end of a request is not recorded");
+    }
+}

@@ -1,0 +1,255 @@
+//! What the broker writes into the books: which ids were used, which requests are under way, and the audit of each.
+
+use crate::order::Order;
+use crate::peer::Peer;
+use crate::wire::Request;
+use jiff::Timestamp;
+use outpost_approvals::audit::Event;
+use outpost_approvals::{Books, Moment, Question, Queue, Result, grants, unix_ms};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// The tables of this face.
+pub const SCHEMA: &str = "
+    create table if not exists broker_ids (
+        id text primary key,
+        boot_id text not null,
+        until_boot_ns integer not null,
+        until_unix_ms integer not null
+    ) strict, without rowid;
+    create index if not exists broker_ids_by_end on broker_ids (until_unix_ms);
+    create table if not exists broker_requests (
+        key text primary key,
+        request text not null,
+        peer text not null,
+        time text not null,
+        digest text not null,
+        connection integer not null,
+        question text,
+        decision text,
+        approver text,
+        started integer not null default 0
+    ) strict, without rowid;
+";
+
+/// Ids that are remembered. When there are more, nothing is forgotten: new requests are refused.
+const IDS_MAX: i64 = 100_000;
+
+/// A request that is under way.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    /// Ours, whatever the client's id is.
+    pub(crate) key: String,
+    pub(crate) request: Request,
+    pub(crate) peer: Peer,
+    pub(crate) time: Timestamp,
+    pub(crate) digest: String,
+    /// Under which number the keeper has its connection.
+    pub(crate) connection: u64,
+    pub(crate) question: Option<String>,
+    pub(crate) why: Option<Why>,
+    pub(crate) started: bool,
+}
+
+/// Why a request may run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Why {
+    /// `human`, `rule:NAME`, `grant`, `session`.
+    pub(crate) decision: String,
+    pub(crate) by: String,
+}
+
+/// What became of a request when it was written down.
+pub(crate) enum Entered {
+    /// Its id was used before.
+    Duplicate,
+    /// No more ids can be remembered now.
+    Full,
+    /// It may run: it is recorded as started.
+    MayRun(Why),
+    /// A human is to be asked, by the question that was given.
+    Asks,
+}
+
+/// Remembers an id. False if it was used before.
+fn use_id(books: &mut Books<'_>, id: &str, time: Timestamp, window: Duration) -> Result<Option<bool>> {
+    let now = Moment::now();
+    let ms = unix_ms();
+    let sweep = "delete from broker_ids where until_unix_ms < ? and (boot_id <> ? or until_boot_ns < ?)";
+    books.execute("sweep ids", sweep, (ms.cast_signed(), &now.boot_id, now.boot_ns.cast_signed()))?;
+    let count = books.rows("count ids", "select count(*) from broker_ids", (), |row| row.get::<_, i64>(0))?;
+    if count.first().is_some_and(|count| *count >= IDS_MAX) {
+        return Ok(None);
+    }
+    // As long as the request could be fresh, by its clock and by ours.
+    let ahead = u64::try_from(time.as_millisecond()).unwrap_or_default().saturating_sub(ms);
+    let keep = window + Duration::from_millis(ahead) + Duration::from_secs(1);
+    let until = now.after(keep);
+    let until_ms = ms.saturating_add(u64::try_from(keep.as_millis()).unwrap_or(u64::MAX));
+    let sql = "insert or ignore into broker_ids (id, boot_id, until_boot_ns, until_unix_ms) values (?, ?, ?, ?)";
+    let values = (id, &until.boot_id, until.boot_ns.cast_signed(), until_ms.cast_signed());
+    Ok(Some(books.execute("remember an id", sql, values)? == 1))
+}
+
+/// Only remembers an id, for what is answered at once. The message for one that was used before.
+pub(crate) fn use_id_once(
+    books: &mut Books<'_>,
+    id: &str,
+    time: Timestamp,
+    window: Duration,
+) -> Result<std::result::Result<(), String>> {
+    Ok(match use_id(books, id, time, window)? {
+        Some(true) => Ok(()),
+        Some(false) => Err(duplicate(id)),
+        None => Err(full()),
+    })
+}
+
+pub(crate) fn duplicate(id: &str) -> String {
+    format!("duplicate request id: {id}")
+}
+
+pub(crate) fn full() -> String {
+    "too many request ids to remember; retry in a minute".to_owned()
+}
+
+/// Writes a new request down, and decides how it goes on: by `why`, by a grant, or by the question.
+pub(crate) fn enter(
+    books: &mut Books<'_>,
+    mut entry: Entry,
+    record: Value,
+    question: Option<(Question, Moment)>,
+    window: Duration,
+) -> Result<Entered> {
+    match use_id(books, &entry.request.id, entry.time, window)? {
+        None => return Ok(Entered::Full),
+        Some(false) => return Ok(Entered::Duplicate),
+        Some(true) => {}
+    }
+    books.record(Event::Received, &record)?;
+    if entry.why.is_none()
+        && let Some((grant, by)) = grants::take(books, &entry.digest)?
+    {
+        entry.why = Some(Why { decision: "grant".into(), by: format!("{by}, grant {grant}") });
+    }
+    if let Some(why) = entry.why.clone() {
+        let data = json!({ "request": entry.key, "digest": entry.digest, "allow": true, "decision": why.decision, "by": why.by });
+        books.record(Event::Decided, &data)?;
+        entry.started = true;
+        insert(books, &entry)?;
+        started(books, &entry.key, &entry.digest)?;
+        return Ok(Entered::MayRun(why));
+    }
+    let Some((question, deadline)) = question else { return Ok(Entered::Full) };
+    entry.question = Some(question.id.clone());
+    Queue::enter(books, &question, &deadline)?;
+    insert(books, &entry)?;
+    Ok(Entered::Asks)
+}
+
+/// The last record before a command runs. It lasts, or the command does not run.
+fn started(books: &mut Books<'_>, key: &str, digest: &str) -> Result<()> {
+    books.record(Event::Started, &json!({ "request": key, "digest": digest }))?;
+    books.must_last();
+    Ok(())
+}
+
+/// A human has allowed it.
+pub(crate) fn start(books: &mut Books<'_>, key: &str, digest: &str, why: &Why) -> Result<()> {
+    let sql = "update broker_requests set started = 1, decision = ?, approver = ? where key = ? and started = 0";
+    let changed = books.execute("start a request", sql, (&why.decision, &why.by, key))?;
+    if changed != 1 {
+        return Err(outpost_approvals::Error::Refused("this request was started before; it is not run twice".into()));
+    }
+    started(books, key, digest)
+}
+
+fn insert(books: &mut Books<'_>, entry: &Entry) -> Result<()> {
+    let text = |value: &dyn erased::Json| value.text();
+    let sql = "insert into broker_requests
+        (key, request, peer, time, digest, connection, question, decision, approver, started)
+        values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+    let values = (
+        &entry.key,
+        text(&entry.request),
+        text(&entry.peer),
+        entry.time.to_string(),
+        &entry.digest,
+        entry.connection.cast_signed(),
+        &entry.question,
+        entry.why.as_ref().map(|why| &why.decision),
+        entry.why.as_ref().map(|why| &why.by),
+        i64::from(entry.started),
+    );
+    books.execute("enter a request", sql, values).map(|_| ())
+}
+
+/// Values that are stored as JSON.
+mod erased {
+    pub(super) trait Json {
+        fn text(&self) -> String;
+    }
+
+    impl<T: serde::Serialize> Json for T {
+        fn text(&self) -> String {
+            serde_json::to_string(self).unwrap_or_default()
+        }
+    }
+}
+
+/// Everything that an earlier worker has left under way.
+pub(crate) fn left(books: &mut Books<'_>) -> Result<Vec<Entry>> {
+    let sql = "select key, request, peer, time, digest, connection, question, decision, approver, started
+        from broker_requests";
+    let rows = books.rows("read requests", sql, (), |row| {
+        let why = match (row.get(7)?, row.get(8)?) {
+            (Some(decision), Some(by)) => Some(Why { decision, by }),
+            _ => None,
+        };
+        let (request, peer, time): (String, String, String) = (row.get(1)?, row.get(2)?, row.get(3)?);
+        let parsed = serde_json::from_str(&request).ok().zip(serde_json::from_str(&peer).ok()).zip(time.parse().ok());
+        let (key, digest, question) = (row.get(0)?, row.get(4)?, row.get(6)?);
+        let (connection, started) = (row.get::<_, i64>(5)?.cast_unsigned(), row.get::<_, i64>(9)? != 0);
+        Ok(parsed.map(|((request, peer), time)| Entry {
+            key,
+            request,
+            peer,
+            time,
+            digest,
+            connection,
+            question,
+            why,
+            started,
+        }))
+    })?;
+    Ok(rows.into_iter().flatten().collect())
+}
+
+/// The request is over: `event` tells how, and nothing is under way any more.
+pub(crate) fn end(books: &mut Books<'_>, key: &str, question: Option<&str>, event: Event, data: &Value) -> Result<()> {
+    books.record(event, data)?;
+    if let Some(question) = question {
+        Queue::erase(books, question)?;
+    }
+    books.execute("end a request", "delete from broker_requests where key = ?", (key,)).map(|_| ())
+}
+
+/// What the chain says of a request when it comes in. Everything but the environment that we add.
+pub(crate) fn received(key: &str, order: &Order, peer: &Peer) -> Value {
+    let files = order.programs.iter().chain(order.operands.iter().flatten());
+    let files: Vec<Value> = files
+        .map(|file| {
+            json!({
+                "path": file.path, "sha256": file.sha256, "device": file.identity.device,
+                "inode": file.identity.inode, "size": file.identity.size,
+            })
+        })
+        .collect();
+    let request = &order.request;
+    json!({
+        "request": key, "id": request.id, "digest": order.digest, "peer": peer,
+        "pipeline": request.pipeline, "env": request.env, "cwd": order.cwd, "run_as": order.run_as.uid,
+        "privileged": request.privileged, "forward_agent": request.forward_agent, "files": files,
+        "claims": { "session": request.session, "host": request.host, "reason": request.reason },
+    })
+}

@@ -1,0 +1,117 @@
+//! What an earlier worker has left under way: its clients are still connected, and are answered as if nothing had been.
+
+use crate::connection::{self, UnderWay};
+use crate::order::Order;
+use crate::records::{self, Entry};
+use crate::run::{self, Running};
+use crate::server::{CONNECTION_ROLE, Server};
+use crate::wire::Response;
+use outpost_approvals::audit::Event;
+use outpost_approvals::{Moment, Queue, Remembered};
+use serde_json::json;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdStream;
+use std::sync::Arc;
+use tokio::net::UnixStream;
+
+pub(crate) async fn resume(server: &Arc<Server>) {
+    let mut connections: HashMap<u64, OwnedFd> = server.engine.take_kept(CONNECTION_ROLE).into_iter().collect();
+    let left = server.approvals.ledger().write(|books| Ok((records::left(books)?, Queue::remembered(books, "broker")?)));
+    let (entries, questions) = match left.await {
+        Ok(left) => left,
+        Err(error) => return tracing::error!(%error, "what was under way before is lost"),
+    };
+    let mut questions: HashMap<String, Remembered> =
+        questions.into_iter().map(|remembered| (remembered.question.id.clone(), remembered)).collect();
+    for entry in entries {
+        let stream = connections.remove(&entry.connection).and_then(usable);
+        let question = entry.question.as_ref().and_then(|id| questions.remove(id));
+        let server = server.clone();
+        tokio::spawn(async move {
+            let number = entry.connection;
+            resume_one(&server, entry, stream, question).await;
+            let _stopping = server.engine.let_go(number).await;
+        });
+    }
+    // Of requests that were never written down.
+    for number in connections.into_keys() {
+        let _stopping = server.engine.let_go(number).await;
+    }
+}
+
+fn usable(connection: OwnedFd) -> Option<UnixStream> {
+    let stream = StdStream::from(connection);
+    stream.set_nonblocking(true).ok()?;
+    UnixStream::from_std(stream).ok()
+}
+
+/// Answers a client that waits, and does what is left to do.
+async fn resume_one(server: &Arc<Server>, entry: Entry, stream: Option<UnixStream>, question: Option<Remembered>) {
+    if entry.started {
+        let response = resume_running(server, &entry, stream.as_ref()).await;
+        if let Some(stream) = stream {
+            connection::answer(&stream, &response).await;
+        }
+        return;
+    }
+    let (Some(stream), Some(remembered)) = (stream, question) else {
+        if let Some(question) = &entry.question {
+            server.approvals.queue().withdraw(question).await;
+        }
+        return connection::end(server, &entry, Event::Withdrawn, json!({ "why": "the client left" })).await;
+    };
+    if let Some(response) = resume_asking(server, entry, &stream, remembered).await {
+        connection::answer(&stream, &response).await;
+    }
+}
+
+/// It was recorded as started: it runs, has ended, or was cut off before it began, and is not begun now.
+async fn resume_running(server: &Arc<Server>, entry: &Entry, stream: Option<&UnixStream>) -> Response {
+    let count = entry.request.pipeline.len();
+    match Running::find(&server.engine, &server.settings, &entry.key, count).await {
+        Ok(running) => connection::finish(server, stream, entry, &[], running).await,
+        Err(some) => {
+            run::kill(&some).await;
+            for stage in some {
+                let _stopping = stage.forget().await;
+            }
+            let message = "the daemon was restarted while this was being started; it was not run to its end, and is \
+                           not run again"
+                .to_owned();
+            let data = json!({ "status": "error", "message": message });
+            connection::end(server, entry, Event::Ended, data).await;
+            Response::error(&entry.request.id, message)
+        }
+    }
+}
+
+/// The same question, with what is left of its time, about what must still be the same.
+async fn resume_asking(
+    server: &Arc<Server>,
+    entry: Entry,
+    stream: &UnixStream,
+    remembered: Remembered,
+) -> Option<Response> {
+    let (id, request, agent) = (entry.request.id.clone(), entry.request.clone(), server.settings.agent.clone());
+    let made = tokio::task::spawn_blocking(move || Order::make(request, agent)).await;
+    let order = match made {
+        Ok(Ok(order)) if order.digest == entry.digest => order,
+        _ => {
+            server.approvals.queue().withdraw(&remembered.question.id).await;
+            let message = "what this request is about changed while the daemon was restarted; ask again".to_owned();
+            let data = json!({ "status": "error", "message": message });
+            connection::end(server, &entry, Event::Ended, data).await;
+            return Some(Response::error(&id, message));
+        }
+    };
+    let mut under_way = UnderWay { entry, order };
+    match remembered.outcome {
+        Some(outcome) => under_way.settled(server, stream, outcome).await,
+        None => {
+            let left = remembered.deadline.left(&Moment::now());
+            let asked = server.approvals.queue().ask(remembered.question, left);
+            under_way.wait(server, stream, asked).await
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The server: what all connections share, and how it begins, goes on after a restart, and ends.
+
+use crate::connection;
+use crate::freshness::Window;
+use crate::password::{AskPassword, Desk};
+use crate::rates::{Meter, Rates};
+use crate::validate::Shape;
+use crate::wire::Response;
+use outpost_approvals::{Approvals, Outcome};
+use outpost_engine::{Engine, ResourceLimit};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::net::UnixListener;
+use tokio::sync::{Notify, broadcast};
+
+/// Connections that are served at once, most of them silent; more wait in the backlog.
+const CONNECTIONS_MAX: usize = 512;
+
+/// What happened that a terminal may want to show.
+const NOTICES_MAX: usize = 64;
+
+/// The role of clients' connections among the descriptors that are kept for workers to come.
+pub(crate) const CONNECTION_ROLE: u8 = 1;
+
+/// What an operator decides about the broker.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How long a human may take to answer.
+    pub ask_patience: Duration,
+    /// How long a command may run.
+    pub run_patience: Duration,
+    pub window: Window,
+    pub shape: Shape,
+    pub rates: Rates,
+    /// Requests under way at once.
+    pub in_flight_max: usize,
+    /// Resource limits of commands.
+    pub limits: Vec<ResourceLimit>,
+    /// The daemon's own SSH agent, which may be forwarded.
+    pub agent: Option<String>,
+    /// Who is asked for the password that sudo may want.
+    pub askpass: Option<AskPassword>,
+    /// What sudo runs to ask.
+    pub askpass_link: Option<PathBuf>,
+    /// Whether a client may end the daemon, as the original lets it.
+    pub stoppable: bool,
+    /// Whether a command ends when its client leaves. Questions always do.
+    pub ends_with_client: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            ask_patience: Duration::from_secs(60),
+            run_patience: Duration::from_secs(300),
+            window: Window::default(),
+            shape: Shape::default(),
+            rates: Rates::default(),
+            in_flight_max: 64,
+            limits: Vec::new(),
+            agent: None,
+            askpass: None,
+            askpass_link: None,
+            stoppable: false,
+            ends_with_client: false,
+        }
+    }
+}
+
+/// Something that happened.
+#[derive(Clone, Debug)]
+pub enum Notice {
+    /// A question ended otherwise than by who watches.
+    Settled { question: String, outcome: Outcome },
+    /// A request was answered.
+    Answered { session: String, title: String, response: Arc<Response> },
+    /// A client wants the daemon to end, and may.
+    Stopped { session: String },
+}
+
+/// The server.
+pub struct Server {
+    pub(crate) engine: Engine,
+    pub(crate) approvals: Approvals,
+    pub(crate) settings: Settings,
+    pub(crate) meter: Meter,
+    pub(crate) passwords: Arc<Desk>,
+    pub(crate) in_flight: AtomicUsize,
+    /// A human has allowed everything without root's rights, for as long as we live.
+    unattended: AtomicBool,
+    pub(crate) notices: broadcast::Sender<Notice>,
+    stopped: Notify,
+}
+
+impl Server {
+    pub fn new(engine: Engine, approvals: Approvals, settings: Settings) -> Arc<Server> {
+        Arc::new(Server {
+            engine,
+            approvals,
+            meter: Meter::new(settings.rates),
+            settings,
+            passwords: Arc::default(),
+            in_flight: AtomicUsize::new(0),
+            unattended: AtomicBool::new(false),
+            notices: broadcast::Sender::new(NOTICES_MAX),
+            stopped: Notify::new(),
+        })
+    }
+
+    /// Goes on with what an earlier worker has left, then serves for ever.
+    pub async fn serve(self: Arc<Server>, listener: UnixListener) {
+        crate::resume::resume(&self).await;
+        let serve = |stream| connection::serve(self.clone(), stream);
+        outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
+    }
+
+    /// Answers the sudos of ours that want a password.
+    pub fn serve_askpass(&self, listener: UnixListener) -> impl Future<Output = ()> + Send + 'static {
+        self.passwords.clone().serve(listener)
+    }
+
+    pub fn approvals(&self) -> &Approvals {
+        &self.approvals
+    }
+
+    pub fn notices(&self) -> broadcast::Receiver<Notice> {
+        self.notices.subscribe()
+    }
+
+    /// Everything without root's rights may run unasked from now on, until this process ends.
+    pub fn allow_unattended(&self) {
+        self.unattended.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_unattended(&self) -> bool {
+        self.unattended.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn notify(&self, notice: Notice) {
+        if let Notice::Stopped { .. } = notice {
+            self.stopped.notify_one();
+        }
+        let _nobody_listens = self.notices.send(notice);
+    }
+
+    /// Comes when a client wants us to end, and may.
+    pub async fn stopped(&self) {
+        self.stopped.notified().await;
+    }
+}

@@ -1,0 +1,222 @@
+//! "JSON lines over Unix socket. One request per connection": what is a line, what is none, and what each is answered.
+
+use crate::kit::{broker, check_lines, error, ok, ping, plain, pong, same, sh};
+use outpost_testkit::Broker;
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+/// "Maximum request size: 1 MB", its newline included.
+const LINE_BYTES_MAX: usize = 1_048_576;
+
+/// A ping whose line, newline included, has exactly so many bytes.
+fn ping_of(id: &str, bytes: usize) -> String {
+    let line = ping(id).to_string();
+    let spaces = " ".repeat(bytes - line.len() - 1);
+    format!("{line}{spaces}\n")
+}
+
+fn without_newline() -> String {
+    error("", "read error: request missing trailing newline")
+}
+
+fn too_long() -> String {
+    error("", "read error: request exceeds maximum size")
+}
+
+#[test]
+fn one_line_is_answered_by_one_line_and_the_end() {
+    let broker = broker();
+    let bytes = broker.send(&ping("a")).rest();
+    assert_eq!(String::from_utf8(bytes).unwrap(), pong("a") + "\n");
+}
+
+#[test]
+fn a_line_may_come_byte_by_byte() {
+    let broker = broker();
+    let mut client = broker.connect();
+    for byte in ping("a").to_string().bytes() {
+        client.send([byte]);
+    }
+    client.send("\n");
+    same(&client.answer(), &pong("a"));
+}
+
+#[test]
+fn json_whitespace_around_a_request_is_nothing() {
+    let broker = broker();
+    for (id, ending) in [("crlf", "\r\n"), ("spaces", "  \t \n")] {
+        let line = format!(" \t{}{ending}", ping(id));
+        same(&broker.send_raw(line).answer(), &pong(id));
+    }
+}
+
+#[test]
+fn what_follows_the_first_newline_is_ignored() {
+    let broker = broker();
+    let two = format!("{}\n{}\n", ping("first"), ping("second"));
+    same(&broker.send_raw(two).answer(), &pong("first"));
+    let and_rubbish = format!("{}\n\u{0}rubbish", ping("third"));
+    same(&broker.send_raw(and_rubbish).answer(), &pong("third"));
+    // The second was not looked at: its id is still free.
+    same(&broker.request(&ping("second")), &pong("second"));
+}
+
+#[test]
+fn a_second_request_on_the_same_connection_is_not_answered() {
+    let broker = broker();
+    let mut client = broker.send(&ping("first"));
+    assert!(client.has_answer(Duration::from_secs(60)));
+    client.send(format!("{}\n", ping("second")));
+    same(&client.answer(), &pong("first"));
+}
+
+#[test]
+fn a_partial_line_is_told_that_its_newline_is_missing() {
+    let broker = broker();
+    for bytes in [ping("a").to_string(), "{".to_owned(), "not json".to_owned(), " ".to_owned()] {
+        let mut client = broker.send_raw(&bytes);
+        client.end();
+        same(&client.answer(), &without_newline());
+    }
+    // The id of a whole request without its newline was not used up.
+    same(&broker.request(&ping("a")), &pong("a"));
+}
+
+#[test]
+fn who_says_nothing_is_told_nothing() {
+    let broker = broker();
+    let mut silent = broker.connect();
+    silent.end();
+    assert_eq!(silent.rest(), b"");
+    assert_eq!(broker.send_raw("\n").rest(), b"", "a blank line");
+    assert_eq!(broker.send_raw(format!("\n{}\n", ping("a"))).rest(), b"", "a blank line before a request");
+    // Who connects only to look must not disturb anyone.
+    drop(broker.connect());
+    same(&broker.request(&ping("b")), &pong("b"));
+    assert!(!broker.has_prompt());
+}
+
+#[test]
+fn what_is_no_json_is_told_where_it_stops_being_json() {
+    let broker = broker();
+    let rows = [
+        ("not json", "invalid JSON: expected ident at line 1 column 2"),
+        ("rubbish", "invalid JSON: expected value at line 1 column 1"),
+        (" ", "invalid JSON: EOF while parsing a value at line 1 column 1"),
+        ("\r", "invalid JSON: EOF while parsing a value at line 1 column 1"),
+        ("{", "invalid JSON: EOF while parsing an object at line 1 column 1"),
+        ("{\"id\":\"x\",}", "invalid JSON: trailing comma at line 1 column 11"),
+        ("{} {}", "invalid JSON: trailing characters at line 1 column 4"),
+        ("{'id':1}", "invalid JSON: key must be a string at line 1 column 2"),
+    ];
+    let rows = rows.map(|(line, message)| (line.to_owned(), error("", message)));
+    check_lines(&broker, &rows);
+    let not_utf8 = broker.send_raw(b"{\"id\":\"\xff\"}\n").answer();
+    same(&not_utf8, &error("", "invalid JSON: invalid unicode code point at line 1 column 9"));
+}
+
+#[test]
+fn a_line_of_the_greatest_size_is_read_and_one_of_one_byte_more_is_not() {
+    let broker = broker();
+    same(&broker.send_raw(ping_of("a", LINE_BYTES_MAX)).answer(), &pong("a"));
+    same(&broker.send_raw(ping_of("b", LINE_BYTES_MAX + 1)).answer(), &too_long());
+    same(&broker.send_raw(ping_of("b", LINE_BYTES_MAX)).answer(), &pong("b"));
+}
+
+#[test]
+fn a_line_that_never_ends_is_refused_while_it_is_still_being_sent() {
+    let broker = broker();
+    let mut client = broker.connect();
+    let piece = vec![b' '; 256 * 1024];
+    let mut sent = 0;
+    while sent < 64 * piece.len() && client.send(&piece) {
+        sent += piece.len();
+        if client.has_answer(Duration::ZERO) {
+            break;
+        }
+    }
+    same(&client.answer(), &too_long());
+}
+
+#[test]
+fn a_client_that_cannot_finish_its_line_has_ten_seconds_whatever_its_pace() {
+    let broker = broker();
+    let mut client = broker.connect();
+    let begun = Instant::now();
+    // A byte every second: no single wait is long.
+    for byte in ping("a").to_string().bytes() {
+        client.send([byte]);
+        if client.has_answer(Duration::from_secs(1)) {
+            break;
+        }
+    }
+    same(&client.answer(), &error("", "handshake deadline exceeded"));
+    let waited = begun.elapsed();
+    assert!(waited >= Duration::from_millis(9_500), "after {waited:?} already");
+    assert!(waited < Duration::from_secs(20), "only after {waited:?}");
+    same(&broker.request(&ping("a")), &pong("a"));
+}
+
+#[test]
+fn who_has_sent_its_line_and_ended_its_side_still_wants_the_answer() {
+    let mut broker = broker();
+    let mut client = broker.send(&ping("a"));
+    client.end();
+    same(&client.answer(), &pong("a"));
+    let mut client = broker.send(&plain("b", json!([["printf", "x"]])));
+    client.end();
+    broker.approve();
+    same(&client.answer(), &ok("b", &[(0, "")], "x"));
+}
+
+#[test]
+fn a_command_that_runs_goes_on_when_its_client_leaves() {
+    let mut broker = broker();
+    let (fifo, file) = (broker.path("go"), broker.path("done"));
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let client = broker.send(&sh("a", &format!("cat {} >{}", fifo.display(), file.display())));
+    broker.approve();
+    // Only a reader lets this be opened: the command runs.
+    let mut writer = std::fs::File::options().write(true).open(&fifo).unwrap();
+    drop(client);
+    same(&broker.request(&ping("b")), &pong("b"));
+    std::io::Write::write_all(&mut writer, b"done").unwrap();
+    drop(writer);
+    broker.wait_childless();
+    assert_eq!(std::fs::read_to_string(file).unwrap(), "done");
+}
+
+#[test]
+fn many_connections_are_served_at_once() {
+    let mut broker = broker();
+    let mut slow = broker.send(&plain("slow", json!([["sleep", "600"]])));
+    broker.approve();
+    // One runs, one waits for its answer, one has not finished its line; none of them is in anybody's way.
+    let asked = broker.send(&plain("asked", json!([["true"]])));
+    broker.wait_prompt();
+    let partial = broker.send_raw("{");
+    same(&broker.request(&ping("a")), &pong("a"));
+    assert!(!slow.has_answer(Duration::ZERO));
+    drop(partial);
+    broker.approve();
+    let mut asked = asked;
+    same(&asked.answer(), &ok("asked", &[(0, "")], ""));
+    drop(broker);
+    // The daemon has ended and the command with it; nobody answers any more.
+    let _nothing = slow.rest();
+}
+
+#[test]
+fn a_request_of_the_greatest_size_runs_as_it_was_sent() {
+    let mut broker = broker();
+    // Two arguments, since the kernel takes none that is longer than 128 KiB; and a line of 900 kB around them.
+    let argument = "x".repeat(100_000);
+    let request = plain("a", json!([["printf", "%s%s", argument, argument]]));
+    let line = request.to_string();
+    let line = line + &" ".repeat(700_000) + "\n";
+    let mut client = broker.send_raw(line);
+    broker.approve();
+    let answer = client.answer();
+    same(&answer, &ok("a", &[(0, "")], &argument.repeat(2)));
+    assert!(Broker::is_original() || !broker.screen().contains("hidden"));
+}

@@ -1,0 +1,50 @@
+//! What was asked is remembered beyond the daemon's life: a request does not become new by a restart.
+
+use crate::kit::{broker, denied, error, ok, ours_only, ping, plain, pong, same, sh};
+use serde_json::json;
+
+fn duplicate(id: &str) -> String {
+    error(id, &format!("duplicate request id: {id}"))
+}
+
+#[test]
+fn a_request_that_ran_is_not_run_again_by_the_next_daemon() {
+    if ours_only() {
+        return;
+    }
+    let mut broker = broker();
+    let file = broker.path("runs");
+    let request = sh("a", &format!("echo run >>{}", file.display()));
+    same(&broker.run(&request), &ok("a", &[(0, "")], ""));
+    broker.restart();
+    same(&broker.request_unasked(&request), &duplicate("a"));
+    assert_eq!(std::fs::read_to_string(file).unwrap(), "run\n");
+}
+
+#[test]
+fn neither_are_a_ping_and_a_denied_one() {
+    if ours_only() {
+        return;
+    }
+    let mut broker = broker();
+    same(&broker.request(&ping("a")), &pong("a"));
+    let mut client = broker.send(&plain("b", json!([["true"]])));
+    broker.deny();
+    same(&client.answer(), &denied("b"));
+    broker.restart();
+    same(&broker.request(&ping("a")), &duplicate("a"));
+    same(&broker.request_unasked(&plain("b", json!([["true"]]))), &duplicate("b"));
+}
+
+#[test]
+fn a_request_that_was_pending_when_the_daemon_died_is_not_asked_again() {
+    if ours_only() {
+        return;
+    }
+    let mut broker = broker();
+    let request = plain("a", json!([["true"]]));
+    let _client = broker.send(&request);
+    broker.wait_prompt();
+    broker.restart();
+    same(&broker.request_unasked(&request), &duplicate("a"));
+}

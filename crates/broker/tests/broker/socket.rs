@@ -1,0 +1,127 @@
+//! The socket: where it is, who may use it, and what becomes of it when a daemon ends, or a second one is started.
+
+use crate::kit::{broker, ok, ping, plain, pong, same};
+use outpost_sys::pidfd::How;
+use outpost_sys::signal::Signal;
+use outpost_testkit::{Broker, BrokerClient, BrokerOptions};
+use serde_json::json;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+
+/// Nobody in particular.
+const OTHER_UID: u32 = 65_534;
+
+fn is_root() -> bool {
+    std::fs::metadata("/proc/self").unwrap().uid() == 0
+}
+
+#[test]
+fn only_its_owner_may_use_the_socket() {
+    let broker = broker();
+    let mode = std::fs::metadata(broker.socket()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "{mode:o}");
+}
+
+#[test]
+fn the_socket_has_a_place_of_its_own_in_the_runtime_directory() {
+    let mut broker = Broker::start(&BrokerOptions::default().default_socket());
+    same(&broker.run(&plain("a", json!([["true"]]))), &ok("a", &[(0, "")], ""));
+}
+
+#[test]
+fn the_socket_may_be_named_in_one_word() {
+    let first = broker();
+    let path = first.dir().join("run/other.sock");
+    let second = first.second_with(&[format!("--socket={}", path.display())]);
+    let mut client = BrokerClient::wait_connect(&path, || second.runs());
+    client.send(format!("{}\n", ping("a")));
+    same(&client.answer(), &pong("a"));
+    same(&first.request(&ping("a")), &pong("a"));
+}
+
+#[test]
+fn a_second_daemon_refuses_and_leaves_the_first_its_socket() {
+    let broker = broker();
+    let mut second = broker.second();
+    assert_eq!(second.wait().how, How::Code(1));
+    let told = format!("sudo-proxy is already running on {}", broker.socket().display());
+    let found = second.find(&told, 0, std::time::Duration::from_secs(60));
+    assert!(found.is_some(), "{}", second.screen());
+    same(&broker.request(&ping("a")), &pong("a"));
+}
+
+#[test]
+fn a_socket_that_a_killed_daemon_left_is_taken_over() {
+    let mut broker = broker();
+    // The kill leaves the file; the start has to replace it.
+    broker.restart();
+    same(&broker.request(&ping("a")), &pong("a"));
+    let mode = std::fs::metadata(broker.socket()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "{mode:o}");
+}
+
+#[test]
+fn a_signal_ends_the_daemon_with_its_socket_and_tells_of_itself() {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let mut broker = broker();
+        broker.terminal().signal(signal);
+        assert_eq!(broker.wait().how, How::Signal(signal.number()), "{signal:?}");
+        assert!(!broker.socket().exists(), "{signal:?}");
+    }
+}
+
+#[test]
+fn a_peer_of_another_user_is_told_nothing() {
+    if !is_root() {
+        eprintln!("SKIPPED: only root can be two users");
+        return;
+    }
+    // We are root, and may open what is not ours; the daemon is not.
+    let mut broker = Broker::start(&BrokerOptions::default().uid(OTHER_UID));
+    assert_eq!(broker.send(&ping("a")).rest(), b"");
+    assert_eq!(broker.send(&plain("b", json!([["true"]]))).rest(), b"");
+    assert!(!broker.has_prompt());
+    assert!(broker.terminal().runs());
+}
+
+#[test]
+fn a_peer_that_only_the_file_lets_in_is_told_nothing() {
+    if !is_root() {
+        eprintln!("SKIPPED: only root can be two users");
+        return;
+    }
+    let broker = broker();
+    for (path, mode) in
+        [(broker.dir().to_owned(), 0o755), (broker.dir().join("run"), 0o755), (broker.socket(), 0o666)]
+    {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let script = "use IO::Socket::UNIX; my $s = IO::Socket::UNIX->new(Peer => $ARGV[0]) or die \"no way in: $!\"; \
+                  $SIG{PIPE} = 'IGNORE'; print $s $ARGV[1], \"\\n\"; $s->flush; print 'got:', <$s>;";
+    let output = std::process::Command::new("setpriv")
+        .args([
+            &format!("--reuid={OTHER_UID}"),
+            &format!("--regid={OTHER_UID}"),
+            "--clear-groups",
+            "perl",
+            "-e",
+            script,
+        ])
+        .arg(broker.socket())
+        .arg(ping("a").to_string())
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "got:", "{output:?}");
+    // Nor has it used up an id.
+    same(&broker.request(&ping("a")), &pong("a"));
+}
+
+#[test]
+fn something_that_is_no_daemon_but_listens_is_not_pushed_aside() {
+    let first = broker();
+    let path = first.dir().join("run/taken.sock");
+    let _listener = UnixListener::bind(&path).unwrap();
+    let mut second = first.second_with(&["--socket".to_owned(), path.display().to_string()]);
+    assert_eq!(second.wait().how, How::Code(1));
+    assert!(path.exists());
+}

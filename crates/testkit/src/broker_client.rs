@@ -1,0 +1,94 @@
+//! One connection to a broker: bytes there, one line back.
+
+use crate::daemon::PATIENCE;
+use outpost_sys::epoll::wait_readable;
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+pub struct BrokerClient {
+    stream: UnixStream,
+}
+
+impl BrokerClient {
+    pub fn connect(socket: &Path) -> BrokerClient {
+        let stream =
+            UnixStream::connect(socket).unwrap_or_else(|error| panic!("{}: {error}", socket.display()));
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        BrokerClient { stream }
+    }
+
+    /// The same for a socket that is not there yet, as long as its daemon runs.
+    pub fn wait_connect(socket: &Path, runs: impl Fn() -> bool) -> BrokerClient {
+        let begun = Instant::now();
+        while UnixStream::connect(socket).is_err() {
+            assert!(begun.elapsed() < PATIENCE && runs(), "nobody listens on {}", socket.display());
+            std::thread::yield_now();
+        }
+        BrokerClient::connect(socket)
+    }
+
+    /// Sends bytes as they are; says whether the daemon took them all. One that refuses closes while we still write.
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
+        match self.stream.write_all(bytes.as_ref()) {
+            Ok(()) => true,
+            Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => false,
+            Err(error) => panic!("cannot write: {error}"),
+        }
+    }
+
+    /// No more bytes will come from us.
+    pub fn end(&mut self) {
+        // Who has closed already knows.
+        let _closed = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// Whether something comes, or the end, within this time.
+    pub fn has_answer(&self, patience: Duration) -> bool {
+        wait_readable(&self.stream, patience).unwrap()
+    }
+
+    /// Everything until the daemon closes, which it must do within reason.
+    pub fn rest(&mut self) -> Vec<u8> {
+        self.rest_within(PATIENCE)
+    }
+
+    /// The same for a test that knows how long that may take.
+    pub fn rest_within(&mut self, patience: Duration) -> Vec<u8> {
+        let begun = Instant::now();
+        let mut bytes = Vec::new();
+        let mut piece = vec![0; 256 * 1024];
+        loop {
+            let left = patience.saturating_sub(begun.elapsed());
+            assert!(self.has_answer(left), "it neither answers nor closes; so far {:.300?}", text(&bytes));
+            match self.stream.read(&mut piece) {
+                Ok(0) => return bytes,
+                Ok(read) => bytes.extend_from_slice(piece.get(..read).unwrap()),
+                // It has closed without having read everything we sent.
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return bytes,
+                Err(error) => panic!("cannot read: {error}"),
+            }
+        }
+    }
+
+    /// The one line that comes before the daemon closes, without its newline.
+    pub fn answer(&mut self) -> String {
+        one_line(self.rest())
+    }
+
+    pub fn answer_within(&mut self, patience: Duration) -> String {
+        one_line(self.rest_within(patience))
+    }
+}
+
+fn one_line(bytes: Vec<u8>) -> String {
+    let line = bytes.strip_suffix(b"\n").unwrap_or_else(|| panic!("no line: {:.300?}", text(&bytes)));
+    assert!(!line.contains(&b'\n'), "more than one line: {:.600?}", text(&bytes));
+    String::from_utf8(line.to_vec()).unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
