@@ -1,19 +1,130 @@
-//! The operator's rules. For now a place holder under which everything asks; the next commit of this branch has them.
+//! The operator's rules: a file that says what is allowed, denied or asked about without, or in spite of, a human's answer.
+//!
+//! `docs/rules.example.toml` shows every key. In short:
+//!
+//! - `command` is the whole argument vector. Its first token is the absolute path of the program, links resolved, in
+//!   text that is compared byte by byte. A token is a string, a list of strings of which one must be there, or
+//!   `{ any = true }` for exactly one argument; in a rule that allows, not for one that begins with `-`, since that may be
+//!   an option. `{ rest = true }` at the end stands for any further arguments. Without it the arguments must end there.
+//! - `decision` is `allow`, `ask` or `deny`. Where several rules match, the strictest counts. Of a pipeline every stage is
+//!   judged: one that is denied denies all, and only if all are allowed, all are.
+//! - What a rule that denies or asks does not mention, it matches. What one that allows does not mention must not be
+//!   there: no `env`, no working directory but `/`; and `privileged` it must say.
+//! - `session` is what the client claims to be. It is no protection in a rule that allows.
+//! - Shells, interpreters and whatever else runs what it is given cannot be allowed; see [`is_interpreter`].
+//! - `matches` and `differs` are examples, checked when the file is read.
+//!
+//! A file that is not there has no rules, and everything is asked about. One that cannot be trusted or understood denies
+//! everything: nobody knows what it would have denied. A rule that denies is no wall: whoever may copy a program has it
+//! under another path.
 
-/// No rules.
-pub struct Rules;
+mod file;
+mod interpreters;
+mod nearest;
+mod parse;
+mod rule;
+
+pub use interpreters::is_interpreter;
+
+use jiff::Timestamp;
+use rule::Rule;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What a rule, or all of them together, say; the stricter the greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ruling {
+    Allow,
+    Ask,
+    Deny,
+}
+
+/// What is judged. All of it is what would be run, not what was asked for, where the two can differ.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    /// Of each stage the program's absolute path, links resolved, and the arguments after the program's name.
+    pub stages: &'a [(&'a str, &'a [String])],
+    pub privileged: bool,
+    /// The name of the user it would run as.
+    pub run_as: &'a str,
+    /// As the client claims.
+    pub session: &'a str,
+    /// What the client wants in the environment.
+    pub env: &'a BTreeMap<String, String>,
+    pub cwd: &'a str,
+    /// Whether the client gave a reason.
+    pub has_reason: bool,
+}
+
+/// What the rules say about a subject, and the names of those that say so. No rule has to be behind [`Ruling::Ask`], and
+/// none is behind [`Ruling::Deny`] where [`Rules::problem`] is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    pub ruling: Ruling,
+    pub rules: Vec<String>,
+}
+
+/// The rules of a file, as it was when it was read.
+#[derive(Debug, Default)]
+pub struct Rules {
+    rules: Vec<Rule>,
+    problem: Option<String>,
+}
 
 impl Rules {
-    pub fn load(_path: &std::path::Path) -> Rules {
-        Rules
+    /// Reads a file. Whatever is wrong with it becomes the [`problem`](Rules::problem) of the rules.
+    pub fn load(path: &Path) -> Rules {
+        let parsed = match file::read(path) {
+            Ok(Some(text)) => parse::rules(&text).map_err(|mistake| {
+                let (line, column) = mistake.place(&text);
+                format!(", line {line}, column {column}: {}", mistake.why)
+            }),
+            Ok(None) => Ok(Vec::new()),
+            Err(why) => Err(format!(": {why}")),
+        };
+        match parsed {
+            Ok(rules) => Rules { rules, problem: None },
+            Err(why) => {
+                let file = crate::display::quote(&path.to_string_lossy());
+                let problem = format!("rules file {file}{why}; every request is denied until it is mended");
+                Rules { rules: Vec::new(), problem: Some(problem) }
+            }
+        }
     }
 
+    /// Why every request is denied, if it is.
     pub fn problem(&self) -> Option<&str> {
-        None
+        self.problem.as_deref()
+    }
+
+    /// What the rules say about a subject at a time.
+    pub fn judge(&self, subject: &Subject<'_>, now: Timestamp) -> Verdict {
+        if self.problem.is_some() {
+            return Verdict { ruling: Ruling::Deny, rules: Vec::new() };
+        }
+        let candidates: Vec<&Rule> = self.rules.iter().filter(|rule| rule.applies(subject, now)).collect();
+        let judged: Vec<(Ruling, Vec<&Rule>)> =
+            subject.stages.iter().map(|(program, rest)| judge_stage(&candidates, program, rest)).collect();
+        // No stages at all are nothing that anybody allowed.
+        let ruling = judged.iter().map(|(ruling, _)| *ruling).max().unwrap_or(Ruling::Ask);
+        let mut rules: Vec<String> = Vec::new();
+        for rule in judged.iter().filter(|(of_stage, _)| *of_stage == ruling).flat_map(|(_, rules)| rules) {
+            if !rules.contains(&rule.name) {
+                rules.push(rule.name.clone());
+            }
+        }
+        Verdict { ruling, rules }
     }
 }
 
-/// Whether a program runs what it is given.
-pub fn is_interpreter(_path_or_name: &str) -> bool {
-    true
+/// What the strictest of the rules that match a stage say, and which they are.
+fn judge_stage<'r>(candidates: &[&'r Rule], program: &str, rest: &[String]) -> (Ruling, Vec<&'r Rule>) {
+    let mut matching = candidates.to_vec();
+    matching.retain(|rule| rule.command.matches(program, rest));
+    let ruling = matching.iter().map(|rule| rule.ruling).max().unwrap_or(Ruling::Ask);
+    matching.retain(|rule| rule.ruling == ruling);
+    (ruling, matching)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,320 @@
+//! From the text of a rules file to rules, or to the first mistake in it and its place.
+
+use super::nearest::nearest;
+use super::rule::{Command, Rule, Token};
+use super::{Ruling, is_interpreter};
+use crate::display::{claim, quote};
+use jiff::Timestamp;
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+const NAME_CHARS_MAX: usize = 64;
+/// Of the parser's own words.
+const MESSAGE_CHARS_MAX: usize = 300;
+const KEYS: [&str; 12] = [
+    "name",
+    "decision",
+    "command",
+    "privileged",
+    "run_as",
+    "session",
+    "env",
+    "cwd",
+    "expires",
+    "reason_required",
+    "matches",
+    "differs",
+];
+
+/// What is wrong, and at which byte.
+#[derive(Debug)]
+pub(super) struct Mistake {
+    at: usize,
+    pub(super) why: String,
+}
+
+impl Mistake {
+    fn new(at: usize, why: impl Into<String>) -> Mistake {
+        Mistake { at, why: why.into() }
+    }
+
+    /// Line and column, from 1.
+    pub(super) fn place(&self, text: &str) -> (usize, usize) {
+        let before = text.get(..self.at).unwrap_or(text);
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        let column = before.get(line_start..).unwrap_or_default().chars().count() + 1;
+        (before.matches('\n').count() + 1, column)
+    }
+}
+
+type Parsed<T> = Result<T, Mistake>;
+type Value<'t> = Spanned<DeValue<'t>>;
+
+pub(super) fn rules(text: &str) -> Parsed<Vec<Rule>> {
+    let (document, errors) = DeTable::parse_recoverable(text);
+    let mistakes = errors.iter().map(|error| {
+        let at = error.span().map_or(text.len(), |span| span.start);
+        Mistake::new(at, claim(error.message(), MESSAGE_CHARS_MAX))
+    });
+    // The first one is likely the cause of the others.
+    if let Some(first) = mistakes.min_by_key(|mistake| mistake.at) {
+        return Err(first);
+    }
+    let document = document.get_ref();
+    check_keys(document, &["rule"])?;
+    let Some(listed) = value(document, "rule") else { return Ok(Vec::new()) };
+    let tables = array(listed, "rule")
+        .map_err(|_| Mistake::new(listed.span().start, "begin each rule with [[rule]]"))?;
+    let mut names = HashSet::new();
+    let mut rules = Vec::new();
+    for listed in tables {
+        let table = listed.get_ref().as_table();
+        let table =
+            table.ok_or_else(|| Mistake::new(listed.span().start, "begin each rule with [[rule]]"))?;
+        let rule = rule(table, listed.span().start)?;
+        if !names.insert(rule.name.clone()) {
+            let at = value(table, "name").map_or(0, |name| name.span().start);
+            return Err(Mistake::new(at, format!("a second rule has the name {}", quote(&rule.name))));
+        }
+        rules.push(rule);
+    }
+    Ok(rules)
+}
+
+fn rule(table: &DeTable<'_>, at: usize) -> Parsed<Rule> {
+    check_keys(table, &KEYS)?;
+    let needed = |key| value(table, key).ok_or_else(|| Mistake::new(at, format!("the rule has no {key}")));
+    let ruling = ruling(needed("decision")?)?;
+    let rule = Rule {
+        name: name(needed("name")?)?,
+        ruling,
+        command: command(needed("command")?, ruling)?,
+        privileged: optional(table, "privileged", boolean)?,
+        run_as: optional(table, "run_as", string)?,
+        session: optional(table, "session", string)?,
+        env: optional(table, "env", env)?,
+        cwd: optional(table, "cwd", absolute)?,
+        expires: optional(table, "expires", timestamp)?,
+        reason_required: optional(table, "reason_required", boolean)?.unwrap_or(false),
+    };
+    if ruling == Ruling::Allow && rule.privileged.is_none() {
+        return Err(Mistake::new(
+            at,
+            "the rule allows, so it must say privileged = true or privileged = false",
+        ));
+    }
+    if let Some(required) = value(table, "reason_required").filter(|_| ruling != Ruling::Allow) {
+        return Err(Mistake::new(required.span().start, "reason_required is only for rules that allow"));
+    }
+    check_examples(table, &rule.command)?;
+    Ok(rule)
+}
+
+fn check_keys(table: &DeTable<'_>, known: &[&str]) -> Parsed<()> {
+    let unknown = table.keys().filter(|key| !known.contains(&key.get_ref().as_ref()));
+    let Some(first) = unknown.min_by_key(|key| key.span().start) else { return Ok(()) };
+    let hint = match nearest(first.get_ref(), known) {
+        Some(near) => format!("; do you mean {near}?"),
+        None => String::new(),
+    };
+    Err(Mistake::new(first.span().start, format!("unknown key {}{hint}", quote(first.get_ref()))))
+}
+
+fn ruling(value: &Value<'_>) -> Parsed<Ruling> {
+    match value.get_ref().as_str() {
+        Some("allow") => Ok(Ruling::Allow),
+        Some("ask") => Ok(Ruling::Ask),
+        Some("deny") => Ok(Ruling::Deny),
+        _ => Err(Mistake::new(value.span().start, "a decision is \"allow\", \"ask\" or \"deny\"")),
+    }
+}
+
+/// It stands in answers and in the audit, so it has only letters that mean nothing there.
+fn name(value: &Value<'_>) -> Parsed<String> {
+    let name = string(value, "name")?;
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    match (1..=NAME_CHARS_MAX).contains(&name.len()) && name.bytes().all(is_plain) {
+        true => Ok(name),
+        false => {
+            let why =
+                format!("a name has 1 to {NAME_CHARS_MAX} letters, digits, dots, hyphens and underscores");
+            Err(Mistake::new(value.span().start, why))
+        }
+    }
+}
+
+fn command(value: &Value<'_>, ruling: Ruling) -> Parsed<Command> {
+    let values = array(value, "command")?;
+    let Some((first, rest)) = values.split_first() else {
+        return Err(Mistake::new(value.span().start, "the command has no program"));
+    };
+    let (rest, has_rest) = match rest.split_last() {
+        Some((last, before)) if marker(last, "rest")? => (before, true),
+        _ => (rest, false),
+    };
+    let program = program(first, ruling)?;
+    let arguments: Parsed<Vec<Token>> = rest.iter().map(|value| token(value, ruling)).collect();
+    Ok(Command { program, arguments: arguments?, has_rest })
+}
+
+fn token(value: &Value<'_>, ruling: Ruling) -> Parsed<Token> {
+    if marker(value, "any")? {
+        return Ok(if ruling == Ruling::Allow { Token::Operand } else { Token::Anything });
+    }
+    let wrong =
+        "a token is a string, a list of strings or { any = true }; { rest = true } can only be the last";
+    let wrong = || Mistake::new(value.span().start, wrong);
+    match value.get_ref() {
+        DeValue::String(text) => Ok(Token::OneOf(vec![text.clone().into_owned()])),
+        DeValue::Array(_) => match strings(value, "token").map_err(|_| wrong())? {
+            none if none.is_empty() => {
+                Err(Mistake::new(value.span().start, "a list of no alternatives matches nothing"))
+            }
+            texts => Ok(Token::OneOf(texts)),
+        },
+        _ => Err(wrong()),
+    }
+}
+
+/// The first token: which program. One that a link leads to is denied or asked about by either name.
+fn program(value: &Value<'_>, ruling: Ruling) -> Parsed<Token> {
+    let at = value.span().start;
+    let mut paths = match token(value, ruling)? {
+        Token::OneOf(paths) => paths,
+        _ if ruling == Ruling::Allow => {
+            return Err(Mistake::new(at, "a rule that allows must name the program"));
+        }
+        anything => return Ok(anything),
+    };
+    let mut real = Vec::new();
+    for path in &paths {
+        check_absolute(path, at)?;
+        let leads_to = Path::new(path).canonicalize().ok().and_then(|path| Some(path.to_str()?.to_owned()));
+        let runs_others = is_interpreter(path) || leads_to.as_deref().is_some_and(is_interpreter);
+        if ruling == Ruling::Allow && runs_others {
+            let path = quote(path);
+            let why = format!(
+                "{path} runs what it is given, so no rule can allow it; have it asked about or denied"
+            );
+            return Err(Mistake::new(at, why));
+        }
+        real.extend(leads_to);
+    }
+    if ruling != Ruling::Allow {
+        paths.extend(real);
+    }
+    Ok(Token::OneOf(paths))
+}
+
+/// Whether it is `{ NAME = true }`, where another table with that name is a mistake.
+fn marker(value: &Value<'_>, name: &str) -> Parsed<bool> {
+    let Some(table) = value.get_ref().as_table() else { return Ok(false) };
+    check_keys(table, &["any", "rest"])?;
+    let Some(marked) = self::value(table, name) else { return Ok(false) };
+    match table.len() == 1 && marked.get_ref().as_bool() == Some(true) {
+        true => Ok(true),
+        false => Err(Mistake::new(value.span().start, format!("this is written {{ {name} = true }}"))),
+    }
+}
+
+fn check_examples(table: &DeTable<'_>, command: &Command) -> Parsed<()> {
+    for (key, expected) in [("matches", true), ("differs", false)] {
+        let Some(examples) = value(table, key) else { continue };
+        for example in array(examples, key)? {
+            let words = strings(example, key)?;
+            let Some((program, arguments)) = words.split_first() else {
+                return Err(Mistake::new(example.span().start, "an example has a program at least"));
+            };
+            if command.matches(program, arguments) != expected {
+                let why = if expected {
+                    "the rule does not match this example"
+                } else {
+                    "the rule matches this example"
+                };
+                return Err(Mistake::new(example.span().start, why));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn env(value: &Value<'_>, key: &str) -> Parsed<BTreeMap<String, String>> {
+    let table = value.get_ref().as_table();
+    let table = table
+        .ok_or_else(|| Mistake::new(value.span().start, format!("{key} is a table of names and texts")))?;
+    let mut variables = BTreeMap::new();
+    for (name, text) in table {
+        let is_letter = |(at, byte): (usize, u8)| {
+            byte == b'_' || byte.is_ascii_alphabetic() || at > 0 && byte.is_ascii_digit()
+        };
+        let name_text: &str = name.get_ref();
+        if name_text.is_empty() || !name_text.bytes().enumerate().all(is_letter) {
+            return Err(Mistake::new(
+                name.span().start,
+                format!("{} cannot name a variable", quote(name_text)),
+            ));
+        }
+        variables.insert(name_text.to_owned(), string(text, name_text)?);
+    }
+    Ok(variables)
+}
+
+fn absolute(value: &Value<'_>, key: &str) -> Parsed<String> {
+    let path = string(value, key)?;
+    check_absolute(&path, value.span().start)?;
+    Ok(path)
+}
+
+/// A path that is compared as text must be written in the one way that such paths have.
+fn check_absolute(path: &str, at: usize) -> Parsed<()> {
+    let is_plain = |name: &str| !matches!(name, "" | "." | "..");
+    match path.strip_prefix('/') {
+        Some("") => Ok(()),
+        Some(names) if names.split('/').all(is_plain) => Ok(()),
+        _ => {
+            let why = format!("{} is not an absolute path without empty parts, . and ..", quote(path));
+            Err(Mistake::new(at, why))
+        }
+    }
+}
+
+fn timestamp(value: &Value<'_>, key: &str) -> Parsed<Timestamp> {
+    let written = value.get_ref().as_datetime().and_then(|time| time.to_string().parse().ok());
+    let why = || format!("{key} is a time with its offset, such as 2027-01-31T00:00:00Z");
+    written.ok_or_else(|| Mistake::new(value.span().start, why()))
+}
+
+fn boolean(value: &Value<'_>, key: &str) -> Parsed<bool> {
+    value
+        .get_ref()
+        .as_bool()
+        .ok_or_else(|| Mistake::new(value.span().start, format!("{key} is true or false")))
+}
+
+fn string(value: &Value<'_>, key: &str) -> Parsed<String> {
+    let text = value.get_ref().as_str().map(str::to_owned);
+    text.ok_or_else(|| Mistake::new(value.span().start, format!("{key} is a text in quotes")))
+}
+
+fn strings(value: &Value<'_>, key: &str) -> Parsed<Vec<String>> {
+    array(value, key)?.iter().map(|value| string(value, key)).collect()
+}
+
+fn array<'v, 't>(value: &'v Value<'t>, key: &str) -> Parsed<&'v [Value<'t>]> {
+    let list = value.get_ref().as_array().map(|list| list.as_ref());
+    list.ok_or_else(|| Mistake::new(value.span().start, format!("{key} is a list")))
+}
+
+fn optional<T>(
+    table: &DeTable<'_>,
+    key: &str,
+    read: impl Fn(&Value<'_>, &str) -> Parsed<T>,
+) -> Parsed<Option<T>> {
+    value(table, key).map(|value| read(value, key)).transpose()
+}
+
+fn value<'v, 't>(table: &'v DeTable<'t>, key: &str) -> Option<&'v Value<'t>> {
+    table.iter().find(|(name, _)| name.get_ref() == key).map(|(_, value)| value)
+}
