@@ -12,7 +12,7 @@ use crate::{freshness, parse, question, run, validate};
 use jiff::Timestamp;
 use line::Got;
 use outpost_approvals::audit::Event;
-use outpost_approvals::rules::{Subject, Verdict};
+use outpost_approvals::rules::{Ruling, Subject, Verdict};
 use outpost_approvals::{Outcome, display};
 use serde_json::json;
 use std::sync::Arc;
@@ -153,17 +153,19 @@ impl Handling<'_> {
     /// By a rule, by what a human allowed before, or by asking one.
     async fn decide(&self, order: Order, time: Timestamp) -> Option<Response> {
         let id = order.request.id.clone();
-        let why = match self.judge(&order) {
-            Verdict::Deny { rule, reason } => {
-                return Some(self.deny_by_rule(&order, time, &rule, reason).await);
+        let verdict = self.judge(&order);
+        let why = match verdict.ruling {
+            Ruling::Deny => return Some(self.deny_by_rule(&order, time, &verdict.rules).await),
+            Ruling::Allow => {
+                Some(Why { decision: format!("rule:{}", verdict.rules.join(",")), by: "rules".into() })
             }
-            Verdict::Allow { rules } => {
-                Some(Why { decision: format!("rule:{}", rules.join(",")), by: "rules".into() })
+            // What a rule says is to be asked about is asked about.
+            Ruling::Ask
+                if verdict.rules.is_empty() && self.server.is_unattended() && !order.request.privileged =>
+            {
+                Some(Why { decision: "session".into(), by: "the terminal, until the daemon ends".into() })
             }
-            Verdict::Ask { .. } if self.server.is_unattended() && !order.request.privileged => {
-                Some(Why { decision: "session".into(), by: "the terminal, for this session".into() })
-            }
-            Verdict::Ask { .. } => None,
+            Ruling::Ask => None,
         };
         let place = match why {
             Some(_) => None,
@@ -201,25 +203,23 @@ impl Handling<'_> {
         self.server.approvals.rules().judge(&subject, Timestamp::now())
     }
 
-    async fn deny_by_rule(
-        &self,
-        order: &Order,
-        time: Timestamp,
-        rule: &str,
-        reason: Option<String>,
-    ) -> Response {
+    async fn deny_by_rule(&self, order: &Order, time: Timestamp, rules: &[String]) -> Response {
         let id = &order.request.id;
         if let Err(message) = self.use_id(id, time).await {
             return self.refuse(id, message).await;
         }
+        let loaded = self.server.approvals.rules();
+        let message = match loaded.problem() {
+            Some(problem) => problem.to_owned(),
+            None => format!("denied by rule {}", rules.join(", ")),
+        };
         let mut record = records::received("", order, &self.peer);
-        record["denied_by"] = json!(rule);
+        record["denied"] = json!(message);
         let recorded =
             self.server.approvals.ledger().write(move |books| books.record(Event::Refused, &record)).await;
         if let Err(error) = recorded {
             tracing::warn!(%error, "a denial is not recorded");
         }
-        let message = reason.unwrap_or_else(|| format!("denied by rule {rule}"));
         Response { message: Some(message), ..Response::new(id, Status::Denied) }
     }
 

@@ -5,7 +5,7 @@ use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd::{self, Exit};
 use outpost_sys::pty::{self, Size};
 use outpost_sys::signal::Signal;
-use outpost_sys::spawn::{self, Child, Program, Standing};
+use outpost_sys::spawn::{self, Child, Directory, Program, Standing};
 use outpost_sys::{file, procfs};
 use rustix::termios::LocalModes;
 use std::ffi::{CStr, CString};
@@ -48,7 +48,7 @@ impl Terminal {
             program: Program::Path(arguments.first().unwrap()),
             arguments: &arguments,
             environment: &environment,
-            directory: Some(&text(directory)),
+            directory: Some(Directory::Path(&text(directory))),
             standing: Standing::Terminal,
             descriptors: &[(slave, 0), (slave, 1), (slave, 2)],
             limits: &[],
