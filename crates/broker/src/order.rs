@@ -3,7 +3,7 @@
 
 use crate::environment;
 use crate::files::{self, Pinned, Unusable};
-use crate::wire::Request;
+use crate::wire::{Action, Request};
 use outpost_approvals::hex;
 use outpost_approvals::rules::is_interpreter;
 use outpost_sys::file::{self, Open};
@@ -61,7 +61,8 @@ impl Order {
             user::by_uid(uid).map_err(|errno| fail(format!("cannot look up user {uid}: {errno}")))?;
         let unnamed = || User { uid, gid: uid, name: uid.to_string().into(), home: "/".into() };
         let run_as = run_as.unwrap_or_else(unnamed);
-        environment::check(&request.env, request.privileged, &run_as).map_err(NoOrder::Variable)?;
+        let strictly = request.privileged && request.action == Action::Exec;
+        environment::check(&request.env, strictly, &run_as).map_err(NoOrder::Variable)?;
         let (cwd, directory) = open_directory(request.cwd.as_deref().unwrap_or("/")).map_err(fail)?;
         let mut programs = Vec::with_capacity(request.pipeline.len());
         let mut operands = Vec::with_capacity(request.pipeline.len());

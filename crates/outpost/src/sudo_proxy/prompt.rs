@@ -63,7 +63,12 @@ pub(crate) async fn ask_all(
 
 async fn show_notice(notice: Result<Notice, RecvError>, style: Style) {
     let text = match notice {
-        Ok(Notice::Answered { response, .. }) => screen::result(&response, style),
+        Ok(Notice::Answered { response, title, .. }) => {
+            // Who was asked knows what it was.
+            let unasked = response.decision.as_deref().is_some_and(|decision| decision != "human");
+            let title = if unasked { style.dimmed(&format!("unasked: {title}")) } else { String::new() };
+            title + &screen::result(&response, style)
+        }
         Ok(Notice::Stopped { session }) => {
             style.dimmed(&format!("stopped by {}", outpost_approvals::display::claim(&session, 100)))
         }
@@ -171,7 +176,7 @@ impl Asking<'_> {
             Said::Ended(Some(Outcome::Withdrawn)) => "Withdrawn: the client left",
             Said::Ended(_) => "Answered elsewhere",
         };
-        show(&terminal, format!("\r\n-> {label}\r\n")).await?;
+        show(&terminal, format!("\n-> {label}\n")).await?;
         drop((keys, mode));
         Ok(said)
     }
@@ -182,7 +187,7 @@ async fn ask_password(what: &str) -> io::Result<Option<Typed>> {
     let terminal = Arc::new(Terminal::open()?);
     let mode = terminal.keys()?;
     let mut keys = Reader::new(terminal.clone())?;
-    show(&terminal, format!("\r\n{what} ")).await?;
+    show(&terminal, format!("\n{what} ")).await?;
     let mut typed = Zeroizing::new(Vec::with_capacity(PASSWORD_BYTES_MAX));
     let done = loop {
         match keys.next().await? {
@@ -196,7 +201,7 @@ async fn ask_password(what: &str) -> io::Result<Option<Typed>> {
             Key::Byte(_) | Key::Escape => {}
         }
     };
-    show(&terminal, "\r\n".into()).await?;
+    show(&terminal, "\n".into()).await?;
     drop((keys, mode));
     let text = std::str::from_utf8(&typed).ok().filter(|_| done);
     Ok(text.map(|text| Zeroizing::new(text.to_owned())))
