@@ -8,6 +8,7 @@ use crate::{Error, Result};
 use outpost_sys::file::{self, Open};
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
 /// Jobs that may wait; who has more waits with them.
@@ -19,14 +20,14 @@ const BATCH_MAX: usize = 256;
 /// Both books, for one job.
 pub struct Books<'a> {
     db: &'a Connection,
-    audit: &'a mut audit::Writer,
+    audit: &'a mut Chain,
     durable: bool,
 }
 
 impl Books<'_> {
     /// Writes a record into the chain.
     pub fn record(&mut self, event: audit::Event, data: &impl serde::Serialize) -> Result<()> {
-        self.audit.append(event, data).map(|_| ()).map_err(|error| Error::Audit(error.to_string()))
+        self.audit.append(event, data).map_err(|error| Error::Audit(error.to_string()))
     }
 
     /// The job has succeeded only when its records are on the disk.
@@ -91,7 +92,8 @@ impl Ledger {
         }
         let (jobs, receiver) = mpsc::channel(JOBS_MAX);
         let thread = std::thread::Builder::new().name("outpost-ledger".into());
-        let spawned = thread.spawn(move || keep(db, audit, receiver));
+        let audit_dir = dir.join("audit");
+        let spawned = thread.spawn(move || keep(db, Chain::new(audit, audit_dir), receiver));
         spawned.map_err(|error| Error::file("start a thread for", dir, error))?;
         Ok(Ledger { jobs, dir: dir.to_owned() })
     }
@@ -124,7 +126,53 @@ impl Ledger {
     }
 }
 
-fn keep(mut db: Connection, mut audit: audit::Writer, mut jobs: mpsc::Receiver<Job>) {
+/// The audit chain. Once a record could not be written, nothing is until the chain has been opened anew, which finds
+/// out what is in it.
+struct Chain {
+    dir: PathBuf,
+    writer: Option<audit::Writer>,
+    told: Option<Instant>,
+}
+
+/// The head goes to the system's log at most this often: it vouches for everything before it.
+const TOLD_EVERY: Duration = Duration::from_secs(1);
+
+impl Chain {
+    fn new(writer: audit::Writer, dir: PathBuf) -> Chain {
+        Chain { dir, writer: Some(writer), told: None }
+    }
+
+    fn writer(&mut self) -> audit::Result<&mut audit::Writer> {
+        let writer = match self.writer.take() {
+            Some(writer) => writer,
+            None => audit::Writer::open(&self.dir)?,
+        };
+        Ok(self.writer.insert(writer))
+    }
+
+    fn append(&mut self, event: audit::Event, data: &impl serde::Serialize) -> audit::Result<()> {
+        let done = self.writer()?.append(event, data).map(|_| ());
+        if let Err(audit::Error::Io { .. } | audit::Error::Failed { .. }) = done {
+            self.writer = None;
+        }
+        done
+    }
+
+    fn sync(&mut self) -> audit::Result<()> {
+        let done = self.writer()?.sync();
+        match (&done, &self.writer) {
+            (Ok(()), Some(writer)) if self.told.is_none_or(|told| told.elapsed() >= TOLD_EVERY) => {
+                audit::syslog::tell(&writer.head());
+                self.told = Some(Instant::now());
+            }
+            (Ok(()), _) => {}
+            (Err(_), _) => self.writer = None,
+        }
+        done
+    }
+}
+
+fn keep(mut db: Connection, mut audit: Chain, mut jobs: mpsc::Receiver<Job>) {
     let mut batch = Vec::with_capacity(BATCH_MAX);
     while jobs.blocking_recv_many(&mut batch, BATCH_MAX) > 0 {
         let mut replies = Vec::with_capacity(batch.len());
@@ -144,7 +192,7 @@ fn keep(mut db: Connection, mut audit: audit::Writer, mut jobs: mpsc::Receiver<J
 /// A job that fails is undone alone; what fails at the end fails for all.
 fn done_together(
     db: &mut Connection,
-    audit: &mut audit::Writer,
+    audit: &mut Chain,
     jobs: impl Iterator<Item = Job>,
     replies: &mut Vec<Reply>,
 ) -> std::result::Result<(), String> {
