@@ -10,6 +10,7 @@
 mod actions;
 mod agent;
 mod answers;
+mod chaos;
 mod client;
 mod env;
 mod fields;
