@@ -22,4 +22,5 @@ mod ours;
 mod pipelines;
 mod prompt;
 mod replay;
+mod serve;
 mod socket;
