@@ -37,8 +37,11 @@ impl Client {
         self.outbox.send(write).await.map_err(|_| Error::Stopped)?;
         loop {
             match self.receive().await? {
-                event @ (Answer::Asked { .. } | Answer::Settled { .. }) => self.events.push_back(event),
+                event @ (Answer::Asked { .. } | Answer::Settled { .. } | Answer::Anew { .. }) => {
+                    self.events.push_back(event);
+                }
                 Answer::Failed { why } => return Err(Error::Refused(why)),
+                Answer::SecretWanted { why } => return Err(Error::SecretWanted(why)),
                 answer => return Ok(answer),
             }
         }

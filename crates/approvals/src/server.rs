@@ -98,14 +98,10 @@ impl Connection {
             Request::Enroll => self.enroll().await,
             request => match self.name.clone() {
                 Some(name) => self.serve(request, &name).await,
-                None => Err(Error::Refused(
-                    "this user may also be the one who asks, so a decision needs the approver's secret; \
-                     `outpost approvals enroll` makes one"
-                        .into(),
-                )),
+                None => Err(self.unproven()),
             },
         };
-        done.unwrap_or_else(|error| failed(&error.to_string()))
+        done.unwrap_or_else(refused)
     }
 
     async fn serve(&mut self, request: Request, name: &str) -> crate::Result<Answer> {
@@ -173,16 +169,27 @@ impl Connection {
             }
             return failed("this is not the approver's secret");
         }
+        refused(self.unproven())
+    }
+
+    /// What stands between this connection and a decision.
+    fn unproven(&self) -> Error {
         match self.approvals.verifier().is_set() {
-            true => failed("the approver's secret is needed: this user may also be the one who asks"),
-            false => failed("there is no approver's secret yet; make one with `outpost approvals enroll`"),
+            true => Error::SecretWanted(
+                "the approver's secret is needed: this user may also be the one who asks".into(),
+            ),
+            false => Error::Refused(
+                "there is no approver's secret yet, and this user may also be the one who asks; \
+                 make one with `outpost approvals enroll`"
+                    .into(),
+            ),
         }
     }
 
     /// The first one is made for whoever asks first, and recorded; a new one for who knows the old.
     async fn enroll(&mut self) -> crate::Result<Answer> {
         if self.name.is_none() && self.approvals.verifier().is_set() {
-            return Err(Error::Refused(
+            return Err(Error::SecretWanted(
                 "there is an approver's secret already; prove that you know it to get a new one".into(),
             ));
         }
@@ -203,6 +210,13 @@ impl Connection {
 impl AsRef<Question> for Question {
     fn as_ref(&self) -> &Question {
         self
+    }
+}
+
+fn refused(error: Error) -> Answer {
+    match error {
+        Error::SecretWanted(why) => Answer::SecretWanted { why },
+        error => failed(&error.to_string()),
     }
 }
 
@@ -227,7 +241,7 @@ async fn watch(approvals: Approvals, mut events: broadcast::Receiver<Answer>, ou
             Err(RecvError::Lagged(_)) => {
                 let (questions, newer) = approvals.queue().watch();
                 events = newer;
-                Answer::Questions { questions }
+                Answer::Anew { questions }
             }
             Err(RecvError::Closed) => return,
         };

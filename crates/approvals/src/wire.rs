@@ -28,7 +28,7 @@ pub enum Request {
     Show {
         id: String,
     },
-    /// Every question there is, and from then on events.
+    /// Every question there is, and from then on events: `asked`, `settled` and `anew`.
     Watch,
     /// `digest` is the one that was shown.
     Decide {
@@ -84,8 +84,16 @@ pub enum Answer {
     Revoked {
         id: String,
     },
+    /// An event for one that fell too far behind: everything that waits now, in place of what it missed.
+    Anew {
+        questions: Vec<Question>,
+    },
     /// It was not done. `why` says what to do about it.
     Failed {
+        why: String,
+    },
+    /// It was not done, but will be for who proves to know the approver's secret.
+    SecretWanted {
         why: String,
     },
 }

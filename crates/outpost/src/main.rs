@@ -15,6 +15,7 @@ mod relay_face;
 mod roles;
 mod serve;
 mod sudo_proxy;
+mod tty;
 mod worker;
 
 use std::path::Path;

@@ -1,6 +1,5 @@
 //! The broker face alone, in the foreground, called as the daemon it replaces: asks on its own terminal.
 
-mod keys;
 mod prompt;
 mod screen;
 

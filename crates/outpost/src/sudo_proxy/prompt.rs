@@ -1,7 +1,8 @@
 //! One question at a time on the terminal, answered with one key: `y` approves, every other denies.
 
-use super::keys::{Key, Reader};
 use super::screen::{self, Style};
+use crate::tty::keys::{Key, Reader};
+use crate::tty::{ask_secret, show};
 use outpost_approvals::wire::Answer;
 use outpost_approvals::{Decision, Outcome, Question};
 use outpost_broker::{Notice, Server, Typed};
@@ -13,16 +14,9 @@ use std::time::Duration;
 use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
-use zeroize::Zeroizing;
 
 /// What is typed before anybody can have read the question is no answer.
 const KEYS_IGNORED: Duration = Duration::from_millis(700);
-
-/// A terminal that takes nothing for this long is no place to ask.
-const TERMINAL_PATIENCE: Duration = Duration::from_secs(10);
-
-/// The longest password that is typed here.
-const PASSWORD_BYTES_MAX: usize = 1024;
 
 type PasswordAsked = (String, oneshot::Sender<Option<Typed>>);
 
@@ -54,7 +48,7 @@ pub(crate) async fn ask_all(
             },
             notice = notices.recv() => show_notice(notice, style).await,
             Some((what, reply)) = passwords.recv() => {
-                let typed = ask_password(&what).await.ok().flatten();
+                let typed = ask_secret(&what).await.ok().flatten();
                 let _gone = reply.send(typed);
             }
         }
@@ -77,13 +71,6 @@ async fn show_notice(notice: Result<Notice, RecvError>, style: Style) {
     if let Ok(terminal) = Terminal::open() {
         let _nobody_looks = show(&Arc::new(terminal), text).await;
     }
-}
-
-/// All of it, before anything else is done: what was not shown cannot be approved.
-async fn show(terminal: &Arc<Terminal>, text: String) -> io::Result<()> {
-    let terminal = terminal.clone();
-    let written = tokio::task::spawn_blocking(move || terminal.write_all(text.as_bytes(), TERMINAL_PATIENCE));
-    Ok(written.await.map_err(io::Error::other)??)
 }
 
 struct Asking<'a> {
@@ -132,6 +119,15 @@ impl Asking<'_> {
         self.eligible && !self.question.privileged
     }
 
+    fn taken_for(&self, key: u8) -> Said {
+        match key {
+            b'y' | b'Y' => Said::Approve,
+            b'a' | b'A' if self.offers_always() => Said::Always,
+            b'a' | b'A' if !self.question.privileged => Said::Approve,
+            _ => Said::Deny,
+        }
+    }
+
     /// Shows the question, waits for a key, and says what it was taken for.
     async fn put(
         &self,
@@ -150,11 +146,8 @@ impl Asking<'_> {
             tokio::select! {
                 key = keys.next() => match key? {
                     _ if Instant::now() < deaf_until => {}
-                    Key::Escape => {}
-                    Key::Byte(b'y' | b'Y') => break Said::Approve,
-                    Key::Byte(b'a' | b'A') if self.offers_always() => break Said::Always,
-                    Key::Byte(b'a' | b'A') if !self.question.privileged => break Said::Approve,
-                    Key::Byte(_) => break Said::Deny,
+                    Key::Move(_) | Key::Escape | Key::Sequence => {}
+                    Key::Byte(byte) | Key::Pasted(byte) => break self.taken_for(byte),
                 },
                 event = events.recv() => match event {
                     Ok(Answer::Settled { id, outcome }) if id == self.question.id => break Said::Ended(Some(outcome)),
@@ -180,29 +173,4 @@ impl Asking<'_> {
         drop((keys, mode));
         Ok(said)
     }
-}
-
-/// Reads a line that is not shown.
-async fn ask_password(what: &str) -> io::Result<Option<Typed>> {
-    let terminal = Arc::new(Terminal::open()?);
-    let mode = terminal.keys()?;
-    let mut keys = Reader::new(terminal.clone())?;
-    show(&terminal, format!("\n{what} ")).await?;
-    let mut typed = Zeroizing::new(Vec::with_capacity(PASSWORD_BYTES_MAX));
-    let done = loop {
-        match keys.next().await? {
-            Key::Byte(b'\r' | b'\n') => break true,
-            Key::Byte(0x03 | 0x04) => break false,
-            Key::Byte(0x7f | 0x08) => {
-                typed.pop();
-            }
-            Key::Byte(0x15) => typed.clear(),
-            Key::Byte(byte) if typed.len() < PASSWORD_BYTES_MAX => typed.push(byte),
-            Key::Byte(_) | Key::Escape => {}
-        }
-    };
-    show(&terminal, "\n".into()).await?;
-    drop((keys, mode));
-    let text = std::str::from_utf8(&typed).ok().filter(|_| done);
-    Ok(text.map(|text| Zeroizing::new(text.to_owned())))
 }
