@@ -27,7 +27,8 @@ fn received(data: &Value) -> String {
 fn asked(data: &Value) -> String {
     let stages = data.get("pipeline").cloned().unwrap_or_default();
     let stages: Vec<Vec<String>> = serde_json::from_value(stages).unwrap_or_default();
-    let rights = if data.get("privileged") == Some(&Value::Bool(true)) { "as ROOT" } else { "with own rights" };
+    let rights =
+        if data.get("privileged") == Some(&Value::Bool(true)) { "as ROOT" } else { "with own rights" };
     if stages.is_empty() { String::new() } else { format!("{rights} {}", command(&stages)) }
 }
 
