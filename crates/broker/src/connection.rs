@@ -156,6 +156,8 @@ impl Handling<'_> {
         let verdict = self.judge(&order);
         let why = match verdict.ruling {
             Ruling::Deny => return Some(self.deny_by_rule(&order, time, &verdict.rules).await),
+            // Rules do not know of agents: keys are not given away without a human.
+            Ruling::Allow if order.request.forward_agent => None,
             Ruling::Allow => {
                 Some(Why { decision: format!("rule:{}", verdict.rules.join(",")), by: "rules".into() })
             }
@@ -242,9 +244,12 @@ impl Handling<'_> {
             why: why.clone(),
             started: false,
         };
-        let record = records::received(&entry.key, &order, &self.peer);
+        let mut record = records::received(&entry.key, &order, &self.peer);
         let patience = server.settings.ask_patience;
         let question = why.is_none().then(|| question::of(&order, &self.peer, time, patience));
+        if let Some(question) = &question {
+            record["question"] = json!(question.id);
+        }
         let (_, deadline) = outpost_approvals::deadline(patience);
         let (asks, window) =
             (question.clone().map(|question| (question, deadline)), server.settings.window.past);
@@ -331,7 +336,7 @@ impl UnderWay {
                 return Some(Response::error(&id, message));
             }
             Outcome::Withdrawn => {
-                self.end(server, Event::Withdrawn, json!({ "why": "the client left" })).await;
+                self.end(server, Event::Ended, json!({ "status": "withdrawn" })).await;
                 return None;
             }
         };
@@ -344,7 +349,7 @@ impl UnderWay {
         }
         // It left while somebody decided: what nobody waits for is not begun.
         if outpost_sys::message::peer_is_gone(stream) {
-            self.end(server, Event::Withdrawn, json!({ "why": "the client left" })).await;
+            self.end(server, Event::Ended, json!({ "status": "withdrawn" })).await;
             return None;
         }
         self.entry.why = Some(Why { decision: "human".into(), by });

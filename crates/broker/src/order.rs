@@ -3,7 +3,7 @@
 
 use crate::environment;
 use crate::files::{self, Pinned, Unusable};
-use crate::wire::Request;
+use crate::wire::{Action, Request};
 use outpost_approvals::hex;
 use outpost_approvals::rules::is_interpreter;
 use outpost_sys::file::{self, Open};
@@ -61,7 +61,8 @@ impl Order {
             user::by_uid(uid).map_err(|errno| fail(format!("cannot look up user {uid}: {errno}")))?;
         let unnamed = || User { uid, gid: uid, name: uid.to_string().into(), home: "/".into() };
         let run_as = run_as.unwrap_or_else(unnamed);
-        environment::check(&request.env, request.privileged, &run_as).map_err(NoOrder::Variable)?;
+        let strictly = request.privileged && request.action == Action::Exec;
+        environment::check(&request.env, strictly, &run_as).map_err(NoOrder::Variable)?;
         let (cwd, directory) = open_directory(request.cwd.as_deref().unwrap_or("/")).map_err(fail)?;
         let mut programs = Vec::with_capacity(request.pipeline.len());
         let mut operands = Vec::with_capacity(request.pipeline.len());
@@ -142,14 +143,20 @@ fn open_directory(path: &str) -> Result<(PathBuf, OwnedFd), String> {
     Ok((real, directory))
 }
 
-/// The first argument that is a file, of a program that executes what it is given.
+/// The script that an interpreter is given as a file: its first argument that is no option, unless an option before it
+/// says that the text itself is an argument.
 fn operand(program: &Pinned, stage: &[String], cwd: &Path) -> Option<Pinned> {
     if !is_interpreter(&program.path.to_string_lossy()) {
         return None;
     }
-    let files = stage.iter().skip(1).filter(|argument| !argument.starts_with('-'));
-    files
-        .map(|argument| cwd.join(argument))
-        .find(|path| path.is_file())
-        .and_then(|path| files::pin(&path).ok())
+    let is_text = |option: &&String| {
+        ["--command", "--eval", "--print"].contains(&option.as_str())
+            || (!option.starts_with("--") && option.ends_with(['c', 'e', 'E', 'p', 'r']))
+    };
+    let options = stage.iter().skip(1).take_while(|argument| argument.starts_with('-'));
+    if options.clone().any(|option| is_text(&option)) {
+        return None;
+    }
+    let path = cwd.join(stage.get(1 + options.count())?);
+    if path.is_file() { files::pin(&path).ok() } else { None }
 }

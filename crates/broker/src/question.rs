@@ -91,7 +91,7 @@ fn size(order: &Order) -> Line {
     let pipeline = &order.request.pipeline;
     let (stages, arguments) = (pipeline.len(), pipeline.iter().map(Vec::len).sum::<usize>());
     let bytes: usize = pipeline.iter().flatten().map(String::len).sum();
-    let rights = if order.request.privileged { "with root's rights" } else { "without root's rights" };
+    let rights = if order.request.privileged { "as root" } else { "unprivileged" };
     let plural = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     line(
         "size",

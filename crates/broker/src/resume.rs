@@ -7,9 +7,9 @@ use crate::run::{self, Running};
 use crate::server::{CONNECTION_ROLE, Server};
 use crate::wire::Response;
 use outpost_approvals::audit::Event;
-use outpost_approvals::{Moment, Queue, Remembered};
+use outpost_approvals::{Moment, Queue, Remembered, unix_ms};
 use serde_json::json;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::sync::Arc;
@@ -28,6 +28,8 @@ pub(crate) async fn resume(server: &Arc<Server>) {
     };
     let mut questions: HashMap<String, Remembered> =
         questions.into_iter().map(|remembered| (remembered.question.id.clone(), remembered)).collect();
+    let under_way: HashSet<String> = entries.iter().map(|entry| entry.key.clone()).collect();
+    tokio::spawn(forget_others(server.clone(), under_way));
     for entry in entries {
         let stream = connections.remove(&entry.connection).and_then(usable);
         let question = entry.question.as_ref().and_then(|id| questions.remove(id));
@@ -41,6 +43,19 @@ pub(crate) async fn resume(server: &Arc<Server>) {
     // Of requests that were never written down.
     for number in connections.into_keys() {
         let _stopping = server.engine.let_go(number).await;
+    }
+}
+
+/// Processes whose request was over before a worker could forget them.
+async fn forget_others(server: Arc<Server>, under_way: HashSet<String>) {
+    // Those of requests that come in meanwhile are not from before.
+    let began = unix_ms();
+    for process in server.engine.list().await {
+        let key = process.key();
+        if key.face == run::FACE && !under_way.contains(&key.scope) && process.started_ms() < began {
+            run::kill(std::slice::from_ref(&process)).await;
+            let _stopping = process.forget().await;
+        }
     }
 }
 
@@ -68,7 +83,7 @@ async fn resume_one(
         if let Some(question) = &entry.question {
             server.approvals.queue().withdraw(question).await;
         }
-        return connection::end(server, &entry, Event::Withdrawn, json!({ "why": "the client left" })).await;
+        return connection::end(server, &entry, Event::Ended, json!({ "status": "withdrawn" })).await;
     };
     if let Some(response) = resume_asking(server, entry, &stream, remembered).await {
         connection::answer(&stream, &response).await;

@@ -27,7 +27,7 @@ pub(crate) async fn ask_secret(what: &str) -> io::Result<Option<Zeroizing<String
     let terminal = Arc::new(Terminal::open()?);
     let mode = terminal.keys()?;
     let mut keys = Reader::new(terminal.clone())?;
-    show(&terminal, format!("\r\n{what} ")).await?;
+    show(&terminal, format!("\n{what} ")).await?;
     let mut typed = Zeroizing::new(Vec::with_capacity(SECRET_BYTES_MAX));
     let done = loop {
         match keys.next().await? {
@@ -45,7 +45,7 @@ pub(crate) async fn ask_secret(what: &str) -> io::Result<Option<Zeroizing<String
             Key::Move(_) | Key::Escape | Key::Sequence => {}
         }
     };
-    show(&terminal, "\r\n".into()).await?;
+    show(&terminal, "\n".into()).await?;
     drop((keys, mode));
     let text = std::str::from_utf8(&typed).ok().filter(|_| done);
     Ok(text.map(|text| Zeroizing::new(text.to_owned())))

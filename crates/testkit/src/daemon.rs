@@ -72,6 +72,8 @@ impl Daemon {
         let marker = format!("OUTPOST_TEST_DAEMON={}", dir.display());
         let (owner_name, owner_value) = owner();
         serve.env("OUTPOST_TEST_DAEMON", dir).env(owner_name, owner_value);
+        // Not what whoever runs the tests has settled.
+        serve.env("XDG_CONFIG_HOME", dir.join("config"));
         // Away from the terminal's signals: ending it is our business.
         let mut serve = serve.process_group(0).spawn().unwrap();
         let mut line = String::new();

@@ -182,6 +182,12 @@ impl Terminal {
             procfs::descendants(&all, &[self.pid]).into_iter().map(|stat| stat.pid).collect();
         let orphans = all.iter().filter(|stat| stat.session == self.pid && stat.pid != self.pid);
         family.extend(orphans.filter(|stat| !matches!(stat.state, b'Z' | b'X')).map(|stat| stat.pid));
+        // Ours has its keeper, which is part of it.
+        let is_keeper = |pid: &i32| {
+            let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            arguments.split(|byte| *byte == 0).nth(1) == Some(b"keeper")
+        };
+        family.retain(|pid| !is_keeper(pid));
         family.sort_unstable();
         family.dedup();
         family

@@ -18,6 +18,12 @@ pub(crate) fn ours_only() -> bool {
     Broker::is_original() && std::env::var_os("OUTPOST_BROKER_ALL").is_none()
 }
 
+/// Our own binary.
+pub(crate) fn binary() -> std::path::PathBuf {
+    let test = std::env::current_exe().unwrap();
+    outpost_testkit::binary_beside(test.parent().unwrap(), "outpost")
+}
+
 /// A request of now for a pipeline without privileges.
 pub(crate) fn plain(id: &str, pipeline: Value) -> Value {
     json!({"id": id, "time": stamp(0), "pipeline": pipeline, "privileged": false})

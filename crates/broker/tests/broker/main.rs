@@ -10,6 +10,7 @@
 mod actions;
 mod agent;
 mod answers;
+mod chaos;
 mod client;
 mod env;
 mod fields;
@@ -21,4 +22,5 @@ mod ours;
 mod pipelines;
 mod prompt;
 mod replay;
+mod serve;
 mod socket;

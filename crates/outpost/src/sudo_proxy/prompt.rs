@@ -57,7 +57,12 @@ pub(crate) async fn ask_all(
 
 async fn show_notice(notice: Result<Notice, RecvError>, style: Style) {
     let text = match notice {
-        Ok(Notice::Answered { response, .. }) => screen::result(&response, style),
+        Ok(Notice::Answered { response, title, .. }) => {
+            // Who was asked knows what it was.
+            let unasked = response.decision.as_deref().is_some_and(|decision| decision != "human");
+            let title = if unasked { style.dimmed(&format!("unasked: {title}")) } else { String::new() };
+            title + &screen::result(&response, style)
+        }
         Ok(Notice::Stopped { session }) => {
             style.dimmed(&format!("stopped by {}", outpost_approvals::display::claim(&session, 100)))
         }
@@ -164,7 +169,7 @@ impl Asking<'_> {
             Said::Ended(Some(Outcome::Withdrawn)) => "Withdrawn: the client left",
             Said::Ended(_) => "Answered elsewhere",
         };
-        show(&terminal, format!("\r\n-> {label}\r\n")).await?;
+        show(&terminal, format!("\n-> {label}\n")).await?;
         drop((keys, mode));
         Ok(said)
     }
