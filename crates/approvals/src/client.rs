@@ -41,8 +41,8 @@ impl Client {
                 event @ (Answer::Asked { .. } | Answer::Settled { .. } | Answer::Anew { .. }) => {
                     self.events.push_back(event);
                 }
-                Answer::Failed { why } => return Err(Error::Refused(why)),
-                Answer::SecretWanted { why } => return Err(Error::SecretWanted(why)),
+                Answer::Failed { why, secret_wanted: true } => return Err(Error::SecretWanted(why)),
+                Answer::Failed { why, secret_wanted: false } => return Err(Error::Refused(why)),
                 Answer::Questions { mut questions, more } => {
                     so_far.append(&mut questions);
                     if !more {

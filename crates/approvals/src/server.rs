@@ -215,13 +215,13 @@ impl AsRef<Question> for Question {
 
 fn refused(error: Error) -> Answer {
     match error {
-        Error::SecretWanted(why) => Answer::SecretWanted { why },
+        Error::SecretWanted(why) => Answer::Failed { why, secret_wanted: true },
         error => failed(&error.to_string()),
     }
 }
 
 fn failed(why: &str) -> Answer {
-    Answer::Failed { why: why.to_owned() }
+    Answer::Failed { why: why.to_owned(), secret_wanted: false }
 }
 
 /// Sends what may be too much for one line as several.

@@ -98,10 +98,9 @@ pub enum Answer {
     /// It was not done. `why` says what to do about it.
     Failed {
         why: String,
-    },
-    /// It was not done, but will be for who proves to know the approver's secret.
-    SecretWanted {
-        why: String,
+        /// It will be done for who proves to know the approver's secret.
+        #[serde(default, skip_serializing_if = "is_false")]
+        secret_wanted: bool,
     },
 }
 

@@ -114,7 +114,10 @@ fn a_question_outlives_the_worker_with_its_id_and_its_deadline_and_the_client_is
     }
     assert_eq!(decide(&mut site.prove(&secret), &before, true)["is"], "decided");
     let answer = client.receive();
-    assert_eq!((answer["status"].as_str(), decoded(&answer["stdout"])), (Some("ok"), b"still here\n".to_vec()));
+    assert_eq!(
+        (answer["status"].as_str(), decoded(&answer["stdout"])),
+        (Some("ok"), b"still here\n".to_vec())
+    );
     assert_eq!(answer["decision"], "human");
     // Its id was used, and is known to be after another kill.
     site.daemon.kill(Which::Worker);
