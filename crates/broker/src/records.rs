@@ -118,7 +118,7 @@ pub(crate) fn full() -> String {
 pub(crate) fn enter(
     books: &mut Books<'_>,
     mut entry: Entry,
-    mut record: Value,
+    record: Value,
     question: Option<(Question, Moment)>,
     window: Duration,
 ) -> Result<Entered> {
@@ -127,16 +127,12 @@ pub(crate) fn enter(
         Some(false) => return Ok(Entered::Duplicate),
         Some(true) => {}
     }
+    books.record(Event::Received, &record)?;
     if entry.why.is_none()
         && let Some((grant, by)) = grants::take(books, &entry.digest)?
     {
         entry.why = Some(Why { decision: "grant".into(), by: format!("{by}, grant {grant}") });
     }
-    // What approvers do is recorded by the question: this says whose it is.
-    if let (None, Some((question, _))) = (&entry.why, &question) {
-        record["question"] = json!(question.id);
-    }
-    books.record(Event::Received, &record)?;
     if let Some(why) = entry.why.clone() {
         let data = json!({ "request": entry.key, "digest": entry.digest, "allow": true, "decision": why.decision, "by": why.by });
         books.record(Event::Decided, &data)?;

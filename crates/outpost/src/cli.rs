@@ -1,6 +1,7 @@
 //! The command line.
 
 mod approvals;
+mod approve;
 mod approver;
 mod attach;
 mod audit;
@@ -50,6 +51,8 @@ enum Command {
     Ps(list::Ps),
     /// End a process and everything it started
     Kill(manage::Kill),
+    /// Decide about what waits for a human, on a full screen
+    Approve(approve::Approve),
     /// Decide about what waits for a human, from scripts
     Approvals(approvals::Approvals),
     /// Check and read the records of what was asked, decided and run
@@ -106,6 +109,7 @@ fn dispatch(command: Command, paths: &Paths) -> Outcome {
         Command::Logs(logs) => attach::logs(paths, &logs),
         Command::Ps(ps) => list::ps(paths, &ps),
         Command::Kill(kill) => manage::kill(paths, &kill),
+        Command::Approve(options) => approve::run(paths, &options),
         Command::Approvals(options) => approvals::run(paths, options),
         Command::Audit(options) => audit::run(paths, options),
         Command::Status => manage::status(paths),

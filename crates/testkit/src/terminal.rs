@@ -133,6 +133,12 @@ impl Terminal {
         }
     }
 
+    /// Waits for something to be drawn, for a while.
+    pub fn wait_drawn(&self, patience: Duration) {
+        let bytes = self.screen.bytes.lock().unwrap();
+        let _either = self.screen.more.wait_timeout(bytes, patience).unwrap();
+    }
+
     /// Waits until this text is seen.
     pub fn wait_seen(&self, wanted: &str) -> String {
         self.wait_picture(wanted, |seen| seen.contains(wanted))

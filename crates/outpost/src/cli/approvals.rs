@@ -183,7 +183,7 @@ async fn decide(
 
 async fn list(client: &mut Client) -> Result<Vec<Question>, String> {
     match ask(client, &Request::List).await? {
-        Answer::Questions { questions } => Ok(questions),
+        Answer::Questions { questions, .. } => Ok(questions),
         other => Err(unexpected(&other)),
     }
 }

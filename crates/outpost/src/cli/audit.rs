@@ -53,7 +53,7 @@ struct Since {
 struct Show {
     #[command(flatten)]
     since: Since,
-    /// Only this event: received, refused, shown, decided, started, ended, withdrawn, opened, rotated
+    /// Only this event: received, refused, shown, decided, started, ended, withdrawn, voided, opened, rotated
     #[arg(long)]
     event: Option<String>,
     /// Only what became of one request: its key, its question's id, or the client's own id of it

@@ -47,6 +47,11 @@ impl Desk {
         std::fs::set_permissions(self.path(name), PermissionsExt::from_mode(0o600)).unwrap();
     }
 
+    /// What an approver needs who is of the daemon's user.
+    fn secret(&self) -> &'static [&'static str] {
+        if self.uid == effective_uid() { &["--secret-file", "secret"] } else { &[] }
+    }
+
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(outpost());
         command.args(["--state-dir", "state", "--runtime-dir", "run"]).args(arguments);
@@ -66,8 +71,7 @@ impl Desk {
 
     /// `outpost approvals` of an approver: must succeed.
     pub(crate) fn decide(&self, arguments: &[&str]) -> String {
-        let secret: &[&str] = if self.uid == effective_uid() { &["--secret-file", "secret"] } else { &[] };
-        let done = self.run(&[&["approvals"], secret, arguments].concat());
+        let done = self.run(&[&["approvals"], self.secret(), arguments].concat());
         assert!(done.status.success(), "{arguments:?}: {done:?}");
         String::from_utf8(done.stdout).unwrap()
     }
@@ -90,8 +94,7 @@ impl Desk {
 
     /// Events from now on, of one that watches.
     pub(crate) fn watch(&self) -> Watcher {
-        let secret: &[&str] = if self.uid == effective_uid() { &["--secret-file", "secret"] } else { &[] };
-        let mut command = self.command(&[&["approvals", "watch", "--json"], secret].concat());
+        let mut command = self.command(&[&["approvals", "watch", "--json"], self.secret()].concat());
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
         let mut watcher = Watcher { child, lines };
@@ -101,12 +104,18 @@ impl Desk {
 
     /// `outpost approve` on a terminal.
     pub(crate) fn approve(&self, rows: u16, columns: u16) -> Terminal {
+        self.full_screen(self.secret(), rows, columns)
+    }
+
+    pub(crate) fn approve_without_secret(&self, rows: u16, columns: u16) -> Terminal {
+        self.full_screen(&[], rows, columns)
+    }
+
+    fn full_screen(&self, secret: &[&str], rows: u16, columns: u16) -> Terminal {
         let text = |text: &str| text.to_owned();
         let mut arguments = vec![outpost().display().to_string()];
         arguments.extend(["--state-dir", "state", "--runtime-dir", "run", "approve"].map(text));
-        if self.uid == effective_uid() {
-            arguments.extend(["--secret-file", "secret"].map(text));
-        }
+        arguments.extend(secret.iter().map(|argument| text(argument)));
         let environment = [("TERM", "xterm-256color"), ("NO_COLOR", "1")];
         let environment = environment.map(|(name, value)| (text(name), text(value)));
         Terminal::start_sized(

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod approvals;
+mod approve;
 mod audit;
 mod deaths;
 mod desk;

@@ -85,7 +85,7 @@ pub(in crate::cli) fn left(grant: &Grant) -> String {
 
 pub(super) fn event(event: &Answer) -> String {
     match event {
-        Answer::Questions { questions } | Answer::Anew { questions } => {
+        Answer::Questions { questions, .. } | Answer::Anew { questions } => {
             let mut text = String::new();
             questions.iter().for_each(|question| push(&mut text, format_args!("waits    {}", row(question))));
             text
