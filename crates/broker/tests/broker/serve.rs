@@ -1,6 +1,6 @@
 //! The broker in the daemon: questions that outlive the worker, rules, notices, limits, and who may decide.
 
-use crate::kit::{binary, decoded, message, ours_only};
+use crate::kit::{binary, decoded, ours_only};
 use outpost_testkit::{Daemon, Which, stamp};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
@@ -202,7 +202,7 @@ fn rules_allow_and_deny_without_a_human_and_a_broken_file_denies_all() {
     std::fs::write(site.path("rules.toml"), format!("{RULES}\n[[rule]]\nnmae = \"x\"\n")).unwrap();
     let answer = site.run("d", json!([["echo", "hello"]]));
     assert_eq!(answer["status"], "denied");
-    let told = message(&answer.to_string());
+    let told = answer["message"].as_str().unwrap();
     assert!(told.contains("line 14, column 1") && told.contains("every request is denied"), "{told}");
     std::fs::write(site.path("rules.toml"), RULES).unwrap();
     assert_eq!(site.run("e", json!([["echo", "hello"]]))["status"], "ok");
