@@ -81,7 +81,7 @@ async fn resume_running(server: &Arc<Server>, entry: &Entry, stream: Option<&Uni
     match Running::find(&server.engine, &server.settings, &entry.key, count).await {
         Ok(running) => connection::finish(server, stream, entry, &[], running).await,
         Err(some) => {
-            run::kill(&some).await;
+            let _told_in_the_log = run::kill(&some).await;
             for stage in some {
                 let _stopping = stage.forget().await;
             }
