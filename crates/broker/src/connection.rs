@@ -1,7 +1,7 @@
 //! One connection: one line in, through every gate in the contract's order, one line out.
 
 mod line;
-mod peer_watch;
+pub(crate) mod peer_watch;
 
 use crate::order::{NoOrder, Order};
 use crate::peer::Peer;

@@ -53,8 +53,15 @@ pub(crate) async fn ask_all(
                 Err(RecvError::Closed) => return,
             },
             notice = notices.recv() => show_notice(notice, style).await,
-            Some((what, reply)) = passwords.recv() => {
-                let typed = ask_password(&what).await.ok().flatten();
+            Some((what, mut reply)) = passwords.recv() => {
+                // What was typed so far goes with the question: it is not there for whoever reads next.
+                let typed = tokio::select! {
+                    typed = ask_password(&what) => typed.ok().flatten(),
+                    () = reply.closed() => {
+                        let _nobody_looks = say("nobody waits for this password any more", style).await;
+                        None
+                    }
+                };
                 let _gone = reply.send(typed);
             }
         }
@@ -77,6 +84,10 @@ async fn show_notice(notice: Result<Notice, RecvError>, style: Style) {
     if let Ok(terminal) = Terminal::open() {
         let _nobody_looks = show(&Arc::new(terminal), text).await;
     }
+}
+
+async fn say(text: &str, style: Style) -> io::Result<()> {
+    show(&Arc::new(Terminal::open()?), format!("\n{}", style.dimmed(text))).await
 }
 
 /// All of it, before anything else is done: what was not shown cannot be approved.
