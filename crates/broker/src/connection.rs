@@ -8,7 +8,7 @@ use crate::peer::Peer;
 use crate::records::{self, Entered, Entry, Why};
 use crate::server::{CONNECTION_ROLE, Notice, Server};
 use crate::wire::{Action, Request, Resolved, Response, Status};
-use crate::{freshness, parse, question, run, validate};
+use crate::{freshness, parse, question, run, unseen, validate};
 use jiff::Timestamp;
 use line::Got;
 use outpost_approvals::audit::Event;
@@ -91,16 +91,24 @@ impl Handling<'_> {
         let (action, session) = (request.action, request.session.clone());
         let count = request.pipeline.len();
         let agent = settings.agent.clone();
-        let made = tokio::task::spawn_blocking(move || Order::make(request, agent)).await;
-        let no_order = match (made, action) {
+        let rules = self.server.approvals.rules();
+        let made = tokio::task::spawn_blocking(move || {
+            let unseen = request.clone();
+            Order::make(request, agent).map_err(|no_order| (no_order, unseen::denial(&unseen, &rules)))
+        });
+        let (no_order, denial) = match (made.await, action) {
             (Err(_), _) => return Some(Response::error(&id, "the daemon is ending")),
-            (Ok(Err(NoOrder::Variable(message))), _) => return Some(self.refuse(&id, message).await),
+            (Ok(Err((NoOrder::Variable(message), _))), _) => return Some(self.refuse(&id, message).await),
             (Ok(Ok(order)), Action::Exec) => return self.decide(order, time).await,
-            (Ok(Ok(_)), _) => None,
-            (Ok(Err(no_order)), _) => Some(no_order),
+            (Ok(Ok(_)), _) => (None, None),
+            (Ok(Err((no_order, denial))), _) => (Some(no_order), denial),
         };
         if let Err(message) = self.use_id(&id, time).await {
             return Some(self.refuse(&id, message).await);
+        }
+        if let Some(message) = denial.filter(|_| action == Action::Exec) {
+            self.record_refusal(&id, &message).await;
+            return Some(Response { message: Some(message), ..Response::new(&id, Status::Denied) });
         }
         Some(match (action, no_order) {
             (Action::Ping, _) => pong(&id),
@@ -210,11 +218,7 @@ impl Handling<'_> {
         if let Err(message) = self.use_id(id, time).await {
             return self.refuse(id, message).await;
         }
-        let loaded = self.server.approvals.rules();
-        let message = match loaded.problem() {
-            Some(problem) => problem.to_owned(),
-            None => format!("denied by rule {}", rules.join(", ")),
-        };
+        let message = unseen::message(&self.server.approvals.rules(), rules);
         let mut record = records::received("", order, &self.peer);
         record["denied"] = json!(message);
         let recorded =

@@ -27,6 +27,7 @@ mod resume;
 mod run;
 mod server;
 mod sudo;
+mod unseen;
 mod validate;
 pub mod wire;
 
