@@ -164,8 +164,9 @@ impl Handling<'_> {
         let verdict = self.judge(&order);
         let why = match verdict.ruling {
             Ruling::Deny => return Some(self.deny_by_rule(&order, time, &verdict.rules).await),
-            // Rules do not know of agents: keys are not given away without a human.
-            Ruling::Allow if order.request.forward_agent => None,
+            // Rules do not know of agents: keys are not given away without a human. Nor of names: what a link makes of
+            // a program with several is another command than the one that was allowed.
+            Ruling::Allow if order.request.forward_agent || order.is_renamed() => None,
             Ruling::Allow => {
                 Some(Why { decision: format!("rule:{}", verdict.rules.join(",")), by: "rules".into() })
             }

@@ -139,6 +139,11 @@ impl Order {
         }
     }
 
+    /// Whether a link gives a program a name that is not its own. `reboot` may be `systemctl`, by that name.
+    pub(crate) fn is_renamed(&self) -> bool {
+        self.programs.iter().any(|program| program.found.file_name() != program.path.file_name())
+    }
+
     /// Whether a decision may be remembered: never for what executes what it is given.
     pub(crate) fn is_rememberable(&self) -> bool {
         let stages = self.programs.iter().zip(&self.request.pipeline);
