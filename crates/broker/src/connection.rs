@@ -7,7 +7,7 @@ use crate::records::{self, Entered, Entry, Why};
 use crate::server::{CONNECTION_ROLE, Notice, Server};
 use crate::under_way::UnderWay;
 use crate::wire::{Action, Request, Response, Status};
-use crate::{freshness, parse, question, run, validate};
+use crate::{freshness, parse, question, run, unseen, validate};
 use jiff::Timestamp;
 use outpost_approvals::audit::Event;
 use outpost_approvals::display;
@@ -89,16 +89,24 @@ impl Handling<'_> {
         let (action, session) = (request.action, request.session.clone());
         let count = request.pipeline.len();
         let agent = settings.agent.clone();
-        let made = tokio::task::spawn_blocking(move || Order::make(request, agent)).await;
-        let no_order = match (made, action) {
+        let rules = self.server.approvals.rules();
+        let made = tokio::task::spawn_blocking(move || {
+            let unseen = request.clone();
+            Order::make(request, agent).map_err(|no_order| (no_order, unseen::denial(&unseen, &rules)))
+        });
+        let (no_order, denial) = match (made.await, action) {
             (Err(_), _) => return Some(Response::error(&id, "the daemon is ending")),
-            (Ok(Err(NoOrder::Variable(message))), _) => return Some(self.refuse(&id, message).await),
+            (Ok(Err((NoOrder::Variable(message), _))), _) => return Some(self.refuse(&id, message).await),
             (Ok(Ok(order)), Action::Exec) => return self.decide(order, time).await,
-            (Ok(Ok(_)), _) => None,
-            (Ok(Err(no_order)), _) => Some(no_order),
+            (Ok(Ok(_)), _) => (None, None),
+            (Ok(Err((no_order, denial))), _) => (Some(no_order), denial),
         };
         if let Err(message) = self.use_id(&id, time).await {
             return Some(self.refuse(&id, message).await);
+        }
+        if let Some(message) = denial.filter(|_| action == Action::Exec) {
+            self.record_refusal(&id, &message).await;
+            return Some(Response { message: Some(message), ..Response::new(&id, Status::Denied) });
         }
         Some(match (action, no_order) {
             (Action::Ping, _) => pong(&id),
@@ -154,8 +162,9 @@ impl Handling<'_> {
         let verdict = self.judge(&order);
         let why = match verdict.ruling {
             Ruling::Deny => return Some(self.deny_by_rule(&order, time, &verdict.rules).await),
-            // Rules do not know of agents: keys are not given away without a human.
-            Ruling::Allow if order.request.forward_agent => None,
+            // Rules do not know of agents: keys are not given away without a human. Nor of names: what a link makes of
+            // a program with several is another command than the one that was allowed.
+            Ruling::Allow if order.request.forward_agent || order.is_renamed() => None,
             Ruling::Allow => {
                 Some(Why { decision: format!("rule:{}", verdict.rules.join(",")), by: "rules".into() })
             }
@@ -208,11 +217,7 @@ impl Handling<'_> {
         if let Err(message) = self.use_id(id, time).await {
             return self.refuse(id, message).await;
         }
-        let loaded = self.server.approvals.rules();
-        let message = match loaded.problem() {
-            Some(problem) => problem.to_owned(),
-            None => format!("denied by rule {}", rules.join(", ")),
-        };
+        let message = unseen::message(&self.server.approvals.rules(), rules);
         let mut record = records::received("", order, &self.peer);
         record["denied"] = json!(message);
         let recorded =

@@ -30,6 +30,7 @@ mod run;
 mod server;
 mod sudo;
 mod under_way;
+mod unseen;
 mod validate;
 pub mod wire;
 

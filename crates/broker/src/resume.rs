@@ -54,7 +54,7 @@ async fn forget_others(server: Arc<Server>, under_way: HashSet<String>) {
     for process in server.engine.list().await {
         let key = process.key();
         if key.face == run::FACE && !under_way.contains(&key.scope) && process.started_ms() < began {
-            run::kill(std::slice::from_ref(&process)).await;
+            let _told_in_the_log = run::kill(std::slice::from_ref(&process)).await;
             let _stopping = process.forget().await;
         }
     }
@@ -97,7 +97,7 @@ async fn resume_running(server: &Arc<Server>, entry: &Entry, stream: Option<&Uni
     match Running::find(&server.engine, &server.settings, &entry.key, count).await {
         Ok(running) => under_way::finish(server, stream, entry, &[], running).await,
         Err(some) => {
-            run::kill(&some).await;
+            let _told_in_the_log = run::kill(&some).await;
             for stage in some {
                 let _stopping = stage.forget().await;
             }

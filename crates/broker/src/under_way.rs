@@ -156,7 +156,7 @@ pub(crate) async fn finish(
         Some(stream) => tokio::select! {
             finished = &mut finishing => finished,
             () = peer_watch::gone(stream) => {
-                run::kill(&stages).await;
+                let _told_in_the_log = run::kill(&stages).await;
                 finishing.await
             }
         },

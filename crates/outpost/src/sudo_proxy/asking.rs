@@ -59,8 +59,8 @@ pub(super) async fn ask_all(
     let mut asker = Asker::new(Own { server, events }, waiting, eligible);
     loop {
         // Before the next question: what was approved waits for it.
-        while let Ok((what, reply)) = passwords.try_recv() {
-            let _gone = reply.send(ask_secret(&what).await.ok().flatten());
+        while let Ok(asked) = passwords.try_recv() {
+            ask_password(asked).await;
         }
         asker.ask().await;
         tokio::select! {
@@ -71,11 +71,24 @@ pub(super) async fn ask_all(
                 None => return,
             },
             notice = notices.recv() => show_notice(notice).await,
-            Some((what, reply)) = passwords.recv() => {
-                let _gone = reply.send(ask_secret(&what).await.ok().flatten());
-            }
+            Some(asked) = passwords.recv() => ask_password(asked).await,
         }
     }
+}
+
+/// What was typed when nobody waits any more goes with the question: it is not there for whoever reads next.
+async fn ask_password((what, mut reply): PasswordAsked) {
+    let typed = tokio::select! {
+        typed = ask_secret(&what) => typed.ok().flatten(),
+        () = reply.closed() => {
+            let text = Style::of_environment().dimmed("nobody waits for this password any more");
+            if let Ok(terminal) = Terminal::open() {
+                let _nobody_looks = show(&Arc::new(terminal), format!("\n{text}")).await;
+            }
+            None
+        }
+    };
+    let _gone = reply.send(typed);
 }
 
 async fn show_notice(notice: Result<Notice, RecvError>) {
