@@ -247,9 +247,12 @@ impl Handling<'_> {
             why: why.clone(),
             started: false,
         };
-        let record = records::received(&entry.key, &order, &self.peer);
+        let mut record = records::received(&entry.key, &order, &self.peer);
         let patience = server.settings.ask_patience;
         let question = why.is_none().then(|| question::of(&order, &self.peer, time, patience));
+        if let Some(question) = &question {
+            record["question"] = json!(question.id);
+        }
         let (_, deadline) = outpost_approvals::deadline(patience);
         let (asks, window) =
             (question.clone().map(|question| (question, deadline)), server.settings.window.past);
