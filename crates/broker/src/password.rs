@@ -22,6 +22,9 @@ const ATTEMPTS_MAX: usize = 3;
 /// The longest password.
 const PASSWORD_BYTES_MAX: u64 = 1024;
 
+/// Of a command, for a program that asks for its password.
+const SHOWN_CHARS_MAX: usize = 4096;
+
 /// How long a human may take to type it.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -151,7 +154,10 @@ async fn ask(how: &AskPassword, what: &str) -> Option<Typed> {
 
 async fn by_program(program: &PathBuf, what: &str) -> Option<Typed> {
     let mut command = Command::new(program);
-    command.arg(what).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+    // The kernel takes no argument of more than 128 KiB. All of it was shown when it was approved.
+    let shown: String = what.chars().take(SHOWN_CHARS_MAX).collect();
+    let rest = if shown.len() < what.len() { " ... (the rest was shown before):" } else { "" };
+    command.arg(shown + rest).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {

@@ -1,9 +1,10 @@
 //! Rows about pkexec and polkit: empty vectors, and callers that are gone.
 
-use crate::gate::{Gate, Sent};
+use crate::gate::{Gate, GateOptions, Sent, send_as};
 use crate::kit::{decoded, plain, with};
 use outpost_testkit::stamp;
 use serde_json::json;
+use std::os::unix::fs::PermissionsExt;
 
 /// There is no command without a name, and neither vector is ever read beyond its end.
 #[test]
@@ -70,4 +71,32 @@ fn polkit_cve_2021_3560_caller_gone_is_taken_for_root() {
     }
     assert!(!file.exists());
     assert!(!text.contains("\"event\":\"started\""), "{text}");
+}
+
+/// Who is not the daemon's user is nobody on the agent's socket, root included; who may not decide, on the approver's.
+#[test]
+fn polkit_cve_2021_3560_another_user_is_nobody() {
+    if outpost_sys::limits::effective_uid() != 0 {
+        return eprintln!("SKIPPED: only root can be two users");
+    }
+    const OWN: u32 = 65_534;
+    const OTHER: u32 = 65_533;
+    let mut gate = Gate::with(GateOptions { uid: Some(OWN), ..GateOptions::default() });
+    // With everything that the file system could say against it taken away.
+    let run = gate.daemon().dir().join("run");
+    let [broker, approvals] = ["broker.sock", "approvals.sock"].map(|name| run.join(name));
+    for (path, mode) in [(gate.daemon().dir(), 0o755), (&run, 0o755), (&broker, 0o666), (&approvals, 0o666)] {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    }
+    let line = plain("a", json!([["true"]])).to_string();
+    let got = |sent: std::process::Child| String::from_utf8(sent.wait_with_output().unwrap().stdout).unwrap();
+    for uid in [0, OTHER] {
+        assert_eq!(got(send_as(uid, &broker, &line)), "", "uid {uid}");
+    }
+    for request in [json!({"do": "enroll"}), json!({"do": "list"}), json!({"do": "prove", "secret": ""})] {
+        assert_eq!(got(send_as(OTHER, &approvals, &request.to_string())), "");
+    }
+    // Nobody was asked, and no id was used up.
+    let answer = gate.run(&plain("a", json!([["id", "-u"]])));
+    assert_eq!(decoded(&answer["stdout"]), format!("{OWN}\n").as_bytes(), "{answer}");
 }

@@ -281,7 +281,7 @@ fn sudo_rs_cve_2025_46717_and_46718_existence_of_files() {
             answers.push((argv.clone(), gate.unasked(&with(request, json!({"cwd": "/tmp"})))));
         }
     }
-    for cwd in [gate.path(""), missing.clone(), secret.clone()] {
+    for cwd in [gate.path(""), missing.clone(), secret] {
         let request = with(plain(&cwd.display().to_string(), json!([["true"]])), json!({"cwd": cwd}));
         answers.push((json!(cwd), gate.unasked(&request)));
     }

@@ -131,6 +131,10 @@ fn a_password_is_asked_for_once_and_leaves_no_credentials() {
     let stage = json!(["sh", "-c", "cat; id -u"]);
     assert_eq!(stdout(&gate.run(&root("three", json!([stage, stage, stage])))), "0\n0\n0\n");
     assert_eq!(askpass.asked().len(), 2, "{:?}", askpass.asked());
+    // A command that is longer than an argument may be is asked about, too.
+    let long = json!([["sh", "-c", "id -u", "x".repeat(100_000), "y".repeat(100_000)]]);
+    assert_eq!(stdout(&gate.run(&root("long", long))), "0\n");
+    assert_eq!(askpass.asked().len(), 3, "{:.900?}", askpass.asked());
     // Nobody else has got anything by it: not the agent, not a command of the agent's that needed no rights.
     let own = user.run(&["sudo", "-n", "id", "-u"]);
     assert!(!own.status.success() && own.stdout.is_empty(), "{own:?}");
@@ -142,7 +146,7 @@ fn a_password_is_asked_for_once_and_leaves_no_credentials() {
     let run = gate.daemon().dir().join("run");
     let helper = user.run(&[run.join("outpost-askpass").to_str().unwrap(), "Password:"]);
     assert!(!helper.status.success() && helper.stdout.is_empty(), "{helper:?}");
-    assert_eq!(askpass.asked().len(), 2, "{:?}", askpass.asked());
+    assert_eq!(askpass.asked().len(), 3, "{:.900?}", askpass.asked());
     let (log, audit) = (gate.daemon().log(), String::from_utf8(gate.audit()).unwrap());
     assert!(!log.contains(PASSWORD) && !audit.contains(PASSWORD), "the password was written down");
 }
