@@ -294,3 +294,34 @@ async fn watch(approvals: Approvals, mut events: broadcast::Receiver<Answer>, ou
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn question(id: usize, bytes: usize) -> Question {
+        Question {
+            id: id.to_string(),
+            face: String::new(),
+            digest: String::new(),
+            title: "x".repeat(bytes),
+            sections: Vec::new(),
+            warnings: Vec::new(),
+            privileged: false,
+            rememberable: false,
+            asked_ms: 0,
+            deadline_ms: 0,
+        }
+    }
+
+    #[test]
+    fn questions_that_do_not_fit_into_a_line_are_told_in_several() {
+        assert_eq!(in_parts(Vec::new()), [Vec::new()]);
+        let sizes = [1, 1, QUESTIONS_BYTES_MAX * 2, 1, QUESTIONS_BYTES_MAX / 2, QUESTIONS_BYTES_MAX / 2, 1];
+        let all: Vec<Question> = sizes.iter().enumerate().map(|(id, bytes)| question(id, *bytes)).collect();
+        let parts = in_parts(all.clone());
+        let counts: Vec<usize> = parts.iter().map(Vec::len).collect();
+        assert_eq!(counts, [2, 1, 2, 2]);
+        assert_eq!(parts.concat(), all);
+    }
+}

@@ -197,7 +197,8 @@ impl Terminal {
 fn picture(bytes: &[u8], size: Size) -> String {
     let mut terminal = vt100::Parser::new(size.rows.try_into().unwrap(), size.cols.try_into().unwrap(), 0);
     terminal.process(bytes);
-    terminal.screen().contents()
+    let contents = terminal.screen().contents();
+    contents.lines().map(|row| row.trim_end().to_owned() + "\n").collect()
 }
 
 impl Screen {

@@ -293,3 +293,17 @@ fn the_secret_is_asked_for_on_the_terminal_and_not_shown() {
     terminal.wait_seen("nothing waits");
     assert!(!terminal.screen().contains(secret.trim()));
 }
+
+#[test]
+fn text_that_would_move_the_cursor_never_reaches_the_screen() {
+    let desk = Desk::enrolled();
+    let mut terminal = desk.approve(50, 100);
+    let mut hostile = desk.ask_with("one", &["true"], json!({"reason": "\u{1b}[2J\u{1b}[1;1Happroved"}));
+    assert_eq!(answer(&mut hostile)["status"], "error");
+    let _client = desk.ask_with("two", &["echo", "\u{43e}k\n"], json!({"reason": "\u{43e}k"}));
+    terminal.wait_seen("1 question waits");
+    read(&mut terminal);
+    let seen = terminal.picture();
+    assert!(seen.contains("1: '\\u{43e}k\\n'") && seen.contains("reason: \\u{43e}k"), "{seen}");
+    assert!(seen.contains("WARNING: ") && seen.is_ascii(), "{seen}");
+}
