@@ -11,6 +11,7 @@ mod error;
 mod execute;
 mod output;
 mod report;
+mod schema;
 mod server;
 mod stdio;
 

@@ -13,8 +13,11 @@ use std::time::Duration;
 /// it may become six: still far below what clients take for one line.
 const STREAM_BYTES_MAX: usize = 64 * 1024;
 
-/// Of what the broker says in words.
+/// Of what the broker says in words, and of a path.
 const WORDS_BYTES_MAX: usize = 4 * 1024;
+
+/// Of a signal's name, or a digest.
+const NAME_BYTES_MAX: usize = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -93,14 +96,14 @@ impl Report {
         let stages: Vec<Stage> =
             answer.stages.into_iter().take(stages_max).map(|stage| Stage::of(stage, bytes_max)).collect();
         let stdout = show(answer.stdout.as_deref().unwrap_or_default(), STREAM_BYTES_MAX);
-        let words = answer.message.map(short).filter(|words| !words.is_empty());
+        let said = answer.message.map(words).filter(|said| !said.is_empty());
         let status = Status::of(answer.status);
         Report {
             status,
-            message: told(status, words.as_deref(), timed_out, &stages, waited),
-            decision: answer.decision.map(short),
-            approved_by: answer.approved_by.map(short),
-            digest: answer.digest.map(short),
+            message: told(status, said.as_deref(), timed_out, &stages, waited),
+            decision: answer.decision.map(words),
+            approved_by: answer.approved_by.map(words),
+            digest: answer.digest.map(name),
             timed_out,
             stages,
             stdout_truncated: answer.stdout_truncated || stdout.left_out_bytes > 0,
@@ -171,10 +174,10 @@ impl Status {
 impl Stage {
     fn of(stage: wire::Stage, bytes_max: usize) -> Stage {
         let stderr = show(&stage.stderr, bytes_max);
-        let file = |file: Resolved| File { path: short(file.path), sha256: short(file.sha256) };
+        let file = |file: Resolved| File { path: words(file.path), sha256: name(file.sha256) };
         Stage {
             exit_code: stage.exit_code,
-            signal: stage.signal.map(short),
+            signal: stage.signal.map(name),
             stderr_truncated: stage.stderr_truncated || stderr.left_out_bytes > 0,
             stderr: stderr.text,
             stderr_form: stderr.form,
@@ -242,8 +245,8 @@ impl Stream<'_> {
 }
 
 /// One sentence or two about what happened, and whether it may have had effects.
-fn told(status: Status, words: Option<&str>, timed_out: bool, stages: &[Stage], waited: Duration) -> String {
-    let broker_says = words.map_or_else(String::new, |words| format!(" The broker says: {words}"));
+fn told(status: Status, said: Option<&str>, timed_out: bool, stages: &[Stage], waited: Duration) -> String {
+    let broker_says = said.map_or_else(String::new, |said| format!(" The broker says: {said}"));
     match status {
         Status::Ok => match stages {
             [] => format!("The command ran.{broker_says}"),
@@ -279,10 +282,18 @@ fn show(encoded: &str, bytes_max: usize) -> Shown {
     }
 }
 
-fn short(words: String) -> String {
-    match words.len() > WORDS_BYTES_MAX {
-        true => format!("{}...", words.get(..words.floor_char_boundary(WORDS_BYTES_MAX)).unwrap_or_default()),
-        false => words,
+fn words(text: String) -> String {
+    cut(text, WORDS_BYTES_MAX)
+}
+
+fn name(text: String) -> String {
+    cut(text, NAME_BYTES_MAX)
+}
+
+fn cut(text: String, bytes_max: usize) -> String {
+    match text.len() > bytes_max {
+        true => format!("{}...", text.get(..text.floor_char_boundary(bytes_max)).unwrap_or_default()),
+        false => text,
     }
 }
 

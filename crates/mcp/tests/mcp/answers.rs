@@ -102,7 +102,7 @@ async fn long_output_keeps_its_ends_and_says_what_is_missing() {
     assert!(stdout.starts_with("1\n2\n") && stdout.ends_with("199999\n200000\n"));
     let bytes = told.fields["stdout_bytes"].as_u64().unwrap();
     let left_out = told.fields["stdout_left_out_bytes"].as_u64().unwrap();
-    assert_eq!((bytes, bytes - left_out), (1_288_894, 64 * 1024));
+    assert_eq!((bytes, bytes - left_out), (1_288_895, 64 * 1024));
     assert_eq!(told.fields["stdout_truncated"], true);
     assert!(
         told.text.contains(&format!("{bytes} bytes, {left_out} of them left out here")),
