@@ -144,7 +144,11 @@ pub(crate) struct Lines {
 
 impl Lines {
     pub(crate) fn start(socket: &Path) -> Lines {
-        let mut child = mcp(socket).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        Lines::launch(mcp(socket))
+    }
+
+    pub(crate) fn launch(mut command: Command) -> Lines {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {

@@ -1,10 +1,11 @@
 //! What the tools say about themselves, and `status`.
 
-use crate::kit::{Client, Told, broker, with};
-use outpost_testkit::Broker;
+use crate::kit::{Client, Lines, Told, broker, outpost, sh, with};
+use outpost_testkit::{Broker, BrokerOptions, Daemon};
 use rmcp::model::Tool;
 use serde_json::{Value, json};
 use std::path::Path;
+use std::process::Command;
 
 async fn tools(client: &Client) -> Vec<Tool> {
     client.service.list_all_tools().await.unwrap()
@@ -65,10 +66,10 @@ async fn every_result_keeps_to_its_schema() {
         jsonschema::validator_for(&Value::Object(schema)).unwrap()
     };
     let (execute, status) = (schema("execute"), schema("status"));
-    let asked = client.execute(crate::kit::sh("echo out; echo err >&2; exit 3"));
+    let asked = client.execute(sh("echo out; echo err >&2; exit 3"));
     broker.approve();
     let ran = asked.result().await.fields;
-    let asked = client.execute(crate::kit::sh("true"));
+    let asked = client.execute(sh("true"));
     broker.deny();
     let denied = asked.result().await.fields;
     let failed = client.execute(json!({"reason": "why"})).result().await.fields;
@@ -97,7 +98,7 @@ async fn without_a_broker_both_tools_say_what_to_start() {
     let told = Told::of(client.status().await);
     assert!(!told.is_error, "it was asked for and is no failure");
     assert_eq!(told.fields["running"], false);
-    let ran = client.execute(crate::kit::sh("true")).result().await;
+    let ran = client.execute(sh("true")).result().await;
     assert!(ran.is_error);
     assert_eq!(ran.fields["status"], "error");
     for text in [told.text, ran.text] {
@@ -107,13 +108,27 @@ async fn without_a_broker_both_tools_say_what_to_start() {
     }
 }
 
+#[test]
+fn the_broker_that_is_asked_is_the_daemons_unless_another_is_named() {
+    let daemon = Daemon::start(&outpost());
+    let mut command = Command::new(outpost());
+    command.args(["--state-dir", "state", "--runtime-dir", "run", "mcp"]).current_dir(daemon.dir());
+    let mut client = Lines::launch(command);
+    client.initialize("2025-06-18");
+    client.call(1, "status", &json!({}));
+    let fields = client.next()["result"]["structuredContent"].clone();
+    assert_eq!(fields["socket"], daemon.dir().join("run/broker.sock").display().to_string());
+    assert_eq!(fields["running"], true, "{fields}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_somebody_else_listens_on_is_told_nothing() {
-    let broker = Broker::start(&outpost_testkit::BrokerOptions::default().uid(65534));
+    if outpost_sys::limits::effective_uid() != 0 {
+        return;
+    }
+    let broker = Broker::start(&BrokerOptions::default().uid(65534));
     let client = Client::start(&broker.socket()).await;
-    for text in
-        [Told::of(client.status().await).text, client.execute(crate::kit::sh("true")).result().await.text]
-    {
+    for text in [Told::of(client.status().await).text, client.execute(sh("true")).result().await.text] {
         assert!(text.contains("belongs to user 65534"), "{text}");
     }
     assert!(!broker.has_prompt());
