@@ -3,6 +3,7 @@
 //! Sudo runs a program to ask. That program is this binary under another name; it connects to a socket of ours, and the
 //! kernel tells whether its parent is a sudo that we have started. Nothing secret is in arguments, environment or files.
 
+use crate::peer_watch;
 use outpost_sys::{message, procfs};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -20,6 +21,9 @@ const ATTEMPTS_MAX: usize = 3;
 
 /// The longest password.
 const PASSWORD_BYTES_MAX: u64 = 1024;
+
+/// Of a command, for a program that asks for its password.
+const SHOWN_CHARS_MAX: usize = 4096;
 
 /// How long a human may take to type it.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -123,7 +127,12 @@ async fn answer(desk: Arc<Desk>, mut stream: UnixStream) {
             "a program that no sudo of ours has started asked for a password"
         );
     };
-    if let Some(typed) = password.for_sudo(parent).await {
+    // Nobody goes on typing for a sudo that is gone.
+    let typed = tokio::select! {
+        typed = password.for_sudo(parent) => typed,
+        () = peer_watch::gone(&stream) => None,
+    };
+    if let Some(typed) = typed {
         let _gone = stream.write_all(typed.as_bytes()).await;
         let _gone = stream.shutdown().await;
     }
@@ -145,7 +154,10 @@ async fn ask(how: &AskPassword, what: &str) -> Option<Typed> {
 
 async fn by_program(program: &PathBuf, what: &str) -> Option<Typed> {
     let mut command = Command::new(program);
-    command.arg(what).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
+    // The kernel takes no argument of more than 128 KiB. All of it was shown when it was approved.
+    let shown: String = what.chars().take(SHOWN_CHARS_MAX).collect();
+    let rest = if shown.len() < what.len() { " ... (the rest was shown before):" } else { "" };
+    command.arg(shown + rest).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {

@@ -10,6 +10,7 @@ mod config;
 mod exec_face;
 mod paths;
 mod place;
+mod prompt;
 mod relay;
 mod relay_face;
 mod roles;

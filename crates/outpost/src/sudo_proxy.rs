@@ -1,7 +1,6 @@
 //! The broker face alone, in the foreground, called as the daemon it replaces: asks on its own terminal.
 
-mod prompt;
-mod screen;
+mod asking;
 
 use crate::paths::Dirs;
 use crate::place::Place;
@@ -191,12 +190,7 @@ async fn work(flags: &Flags, socket: &Path, state: &Path) -> Result<ExitCode, St
     }
     tokio::spawn(server.clone().serve(listener));
     let eligible = flags.unattended_eligible && !flags.no_unattended_eligible;
-    tokio::spawn(prompt::ask_all(
-        server.clone(),
-        passwords,
-        Duration::from_secs(flags.ask_timeout),
-        eligible,
-    ));
+    tokio::spawn(asking::ask_all(server.clone(), passwords, eligible));
     let ended_by = tokio::select! {
         () = server.stopped() => None,
         signal = asked_to_end => Some(signal),

@@ -65,6 +65,13 @@ impl Daemon {
         daemon
     }
 
+    /// By a command that ends in the daemon's program: in another environment, or as somebody else.
+    pub fn start_by(command: Command, dir: TempDir, flags: &[&str]) -> Daemon {
+        let mut daemon = Daemon::launch(command, dir.path(), flags);
+        daemon._owned = Some(dir);
+        daemon
+    }
+
     fn launch(mut serve: Command, dir: &Path, flags: &[&str]) -> Daemon {
         let log = File::create(dir.join("log")).unwrap();
         serve.args(["--state-dir", "state", "--runtime-dir", "run", "serve"]).args(flags).current_dir(dir);

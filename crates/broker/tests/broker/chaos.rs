@@ -61,8 +61,9 @@ fn client(site: &Site, seed: u64) {
             return;
         }
         let id = format!("request-{number}");
-        let script = "echo \"$1\" >> \"$2\"; echo ran \"$1\"";
-        let runs = site.runs.to_str().unwrap();
+        // Not the file itself: what a shell is given is compared before it runs.
+        let script = "echo \"$1\" >> \"$2/runs\"; echo ran \"$1\"";
+        let runs = site.runs.parent().unwrap().to_str().unwrap();
         let request = json!({
             "id": id, "time": stamp(0), "session": format!("client-{}", seed % 7), "reason": "chaos",
             "privileged": number % 2 == 0, "pipeline": [["sh", "-c", script, "x", id, runs]],

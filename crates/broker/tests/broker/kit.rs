@@ -192,6 +192,13 @@ pub(crate) fn refused_unasked(broker: &Broker, request: &Value) -> String {
     message(&answer)
 }
 
+/// An executable script.
+pub(crate) fn script(path: &std::path::Path, text: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+}
+
 /// Whether a privileged command can run without a password. Where it cannot, a test that needs one says so and is skipped.
 pub(crate) fn can_be_root() -> bool {
     use std::os::unix::fs::MetadataExt;

@@ -5,6 +5,7 @@ mod draw;
 mod input;
 mod link;
 mod page;
+mod prompt;
 mod screen;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,9 @@ const TICK: Duration = Duration::from_secs(1);
 pub(super) struct Approve {
     #[command(flatten)]
     approver: approver::Options,
+    /// One question at a time instead of a full screen; one key, `y` approves
+    #[arg(long)]
+    prompt: bool,
 }
 
 pub(super) fn run(paths: &Paths, options: &Approve) -> Outcome {
@@ -39,7 +43,10 @@ pub(super) fn run(paths: &Paths, options: &Approve) -> Outcome {
         return Err("this needs a terminal; scripts use `outpost approvals`".into());
     }
     let approver = options.approver.approver(paths, "outpost approve")?;
-    super::block_on(work(approver))
+    match options.prompt {
+        true => super::block_on(prompt::work(approver)),
+        false => super::block_on(work(approver)),
+    }
 }
 
 async fn work(mut approver: Approver) -> Outcome {

@@ -14,27 +14,27 @@ const COLUMNS: usize = 80;
 
 /// Emphasis, unless the user wants none.
 #[derive(Clone, Copy)]
-pub(super) struct Style {
+pub(crate) struct Style {
     bold: &'static str,
     dim: &'static str,
     plain: &'static str,
 }
 
 impl Style {
-    pub(super) fn of_environment() -> Style {
+    pub(crate) fn of_environment() -> Style {
         match std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
             true => Style { bold: "", dim: "", plain: "" },
             false => Style { bold: "\x1b[1m", dim: "\x1b[2m", plain: "\x1b[0m" },
         }
     }
 
-    pub(super) fn dimmed(self, text: &str) -> String {
+    pub(crate) fn dimmed(self, text: &str) -> String {
         format!("{}{text}{}\n", self.dim, self.plain)
     }
 }
 
 /// Everything of a question but the question itself, which stands last so that it is in sight.
-pub(super) fn question(question: &Question, columns: Option<u16>, style: Style) -> String {
+pub(crate) fn question(question: &Question, columns: Option<u16>, style: Style) -> String {
     let columns = columns.map_or(COLUMNS, usize::from).max(20);
     let Style { bold, dim, plain } = style;
     let mut text = format!("\n{bold}=== Privilege request {} ==={plain}\n", short(&question.digest));
@@ -68,7 +68,7 @@ fn push_section(text: &mut String, section: &Section, columns: usize) {
 }
 
 /// The question itself.
-pub(super) fn ask(question: &Question, patience_s: u64, offer_always: bool, style: Style) -> String {
+pub(crate) fn ask(question: &Question, patience_s: u64, offer_always: bool, style: Style) -> String {
     let always = match offer_always {
         true => style
             .dimmed("a = approve, and run everything without root's rights unasked until this process ends"),
@@ -84,7 +84,7 @@ fn short(digest: &str) -> &str {
 }
 
 /// How a command ended and the beginning of what it wrote, which reaches the terminal only escaped.
-pub(super) fn result(response: &Response, style: Style) -> String {
+pub(crate) fn result(response: &Response, style: Style) -> String {
     let Style { bold, dim, plain } = style;
     let status = match response.status {
         Status::Ok => {
