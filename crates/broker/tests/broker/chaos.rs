@@ -66,7 +66,7 @@ fn client(site: &Site, seed: u64) {
         let runs = site.runs.parent().unwrap().to_str().unwrap();
         let request = json!({
             "id": id, "time": stamp(0), "session": format!("client-{}", seed % 7), "reason": "chaos",
-            "privileged": number % 2 == 0, "pipeline": [["sh", "-c", script, "x", id, runs]],
+            "privileged": number.is_multiple_of(2), "pipeline": [["sh", "-c", script, "x", id, runs]],
         });
         let leaves = noise.below(4) == 0;
         let told = ask(site, &request, leaves.then(|| Duration::from_millis(noise.below(60))));
@@ -116,7 +116,7 @@ fn approver(site: &Site, secret: &str, seed: u64) {
     let mut noise = Noise::new(seed);
     while !site.over.load(Ordering::Relaxed) {
         let Ok(stream) = UnixStream::connect(&site.approvals) else { continue };
-        let mut say = |request: Value| -> Option<Value> {
+        let say = |request: Value| -> Option<Value> {
             (&stream).write_all(format!("{request}\n").as_bytes()).ok()?;
             serde_json::from_str(&line(&stream)?).ok()
         };

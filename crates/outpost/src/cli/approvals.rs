@@ -100,7 +100,7 @@ async fn dispatch(mut approver: Approver, command: Command) -> Result<(), String
         Command::Enroll => Ok(()),
         Command::List(form) => {
             let questions = list(&mut client).await?;
-            write(&form.render(&questions, print::questions)?)
+            write(&form.render(questions.as_slice(), print::questions)?)
         }
         Command::Show { id, form } => {
             let question = find(&mut client, &id).await?;
@@ -114,7 +114,7 @@ async fn dispatch(mut approver: Approver, command: Command) -> Result<(), String
         }
         Command::Grants(form) => {
             let grants = grants(&mut client).await?;
-            write(&form.render(&grants, |grants| print::grants(grants))?)
+            write(&form.render(grants.as_slice(), print::grants)?)
         }
         Command::Revoke { id } => {
             let grants = grants(&mut client).await?;

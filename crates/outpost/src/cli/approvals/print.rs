@@ -6,7 +6,7 @@ use outpost_approvals::wire::{Answer, Grant};
 use outpost_approvals::{Line, Outcome, Question, display, unix_ms};
 use std::fmt::Write;
 
-pub(super) fn questions(questions: &Vec<Question>) -> String {
+pub(super) fn questions(questions: &[Question]) -> String {
     let mut text =
         format!("{:<36} {:>5} {:>5} {:<6} {:<8}  COMMAND\n", "ID", "AGE", "LEFT", "RIGHTS", "DIGEST");
     questions.iter().for_each(|question| text.push_str(&row(question)));
