@@ -30,6 +30,9 @@ pub(crate) const RELAY_PING_RATIO_MAX: f64 = 1.3;
 pub(crate) const RELAY_SPAWN_RATIO_MAX: f64 = 1.4;
 pub(crate) const RELAY_START_MS_MAX: f64 = 10.0;
 
+/// The broker: `true` that a rule allows, against the original's under its grant.
+pub(crate) const BROKER_RATIO_MAX: f64 = 0.7;
+
 /// The exec face against its original, each as a multiple of the original's figure: `/bin/true` read-only and without a
 /// sandbox from request to reply, one stream, start to handshake, memory of an idle server, eight commands in flight.
 pub(crate) const EXEC_READ_ONLY_RATIO_MAX: f64 = 0.1;

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod broker;
 mod budget;
 mod daemon;
 mod exec;
@@ -36,6 +37,9 @@ struct Cli {
     /// The original of the exec face (`codex`, 0.124.0), to be measured in the same run; scripts/fetch-exec-peer installs it
     #[arg(long, value_name = "PATH", env = "OUTPOST_EXEC_PEER")]
     peer_exec: Option<PathBuf>,
+    /// The original of the broker face (`sudo-proxy`, 1.2.0); scripts/fetch-broker-peer installs it
+    #[arg(long, value_name = "PATH", env = "OUTPOST_BROKER_PEER")]
+    peer_broker: Option<PathBuf>,
     #[command(subcommand)]
     role: Option<Role>,
 }
@@ -48,6 +52,7 @@ enum Part {
     Restart,
     Relay,
     Exec,
+    Broker,
 }
 
 /// What this program also is when it measures itself.
@@ -115,6 +120,9 @@ fn measure(cli: &Cli) -> Result<bool> {
     }
     if wanted(Part::Exec) {
         exec::measure(&mut table, &binary, cli.peer_exec.as_deref(), cli.quick)?;
+    }
+    if wanted(Part::Broker) {
+        broker::measure(&mut table, &binary, cli.peer_broker.as_deref(), cli.quick)?;
     }
     print!("{table}");
     Ok(table.is_kept())

@@ -45,6 +45,8 @@ pub enum Event {
     Started,
     Ended,
     Withdrawn,
+    /// Records before this one did not take effect: whoever wrote them ended, or failed, before both books agreed.
+    Voided,
 }
 
 impl Event {
@@ -57,6 +59,7 @@ impl Event {
             Event::Started => "started",
             Event::Ended => "ended",
             Event::Withdrawn => "withdrawn",
+            Event::Voided => "voided",
         }
     }
 }

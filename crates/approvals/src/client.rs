@@ -35,10 +35,20 @@ impl Client {
             out.push(b'\n');
         };
         self.outbox.send(write).await.map_err(|_| Error::Stopped)?;
+        let mut so_far = Vec::new();
         loop {
             match self.receive().await? {
-                event @ (Answer::Asked { .. } | Answer::Settled { .. }) => self.events.push_back(event),
-                Answer::Failed { why } => return Err(Error::Refused(why)),
+                event @ (Answer::Asked { .. } | Answer::Settled { .. } | Answer::Anew { .. }) => {
+                    self.events.push_back(event);
+                }
+                Answer::Failed { why, secret_wanted: true } => return Err(Error::SecretWanted(why)),
+                Answer::Failed { why, secret_wanted: false } => return Err(Error::Refused(why)),
+                Answer::Questions { mut questions, more } => {
+                    so_far.append(&mut questions);
+                    if !more {
+                        return Ok(Answer::Questions { questions: so_far, more });
+                    }
+                }
                 answer => return Ok(answer),
             }
         }
@@ -57,6 +67,7 @@ impl Client {
             Ok(Line::Whole(line)) => serde_json::from_slice(line).map_err(|error| {
                 Error::Refused(format!("the daemon said what we do not understand: {error}"))
             }),
+            Ok(Line::TooLong) => Err(Error::Refused("the daemon said more than fits into a line".into())),
             _ => Err(Error::Stopped),
         }
     }

@@ -8,7 +8,6 @@ use crate::secret::Verifier;
 use crate::{Result, grants};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
 
 /// What an operator decides about approvals.
 #[derive(Clone, Debug, Default)]
@@ -40,7 +39,7 @@ struct Inner {
 /// Rules, and which state of their file they are.
 struct Loaded {
     rules: Arc<Rules>,
-    file: Option<(SystemTime, u64, u64)>,
+    file: Option<Stamp>,
 }
 
 impl Approvals {
@@ -99,9 +98,17 @@ impl Approvals {
     }
 }
 
-/// Tells one state of a file from another; none when there is no file.
-fn stamp(path: &Path) -> Option<(SystemTime, u64, u64)> {
+/// Tells one state of a file from another, rights included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    inode: u64,
+    bytes: u64,
+    changed: (i64, i64),
+}
+
+/// None when there is no file.
+fn stamp(path: &Path) -> Option<Stamp> {
     use std::os::unix::fs::MetadataExt;
     let file = std::fs::metadata(path).ok()?;
-    Some((file.modified().ok()?, file.ino(), file.len()))
+    Some(Stamp { inode: file.ino(), bytes: file.len(), changed: (file.ctime(), file.ctime_nsec()) })
 }

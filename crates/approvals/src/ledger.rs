@@ -6,8 +6,10 @@
 use crate::audit;
 use crate::{Error, Result};
 use outpost_sys::file::{self, Open};
-use rusqlite::Connection;
+use outpost_sys::procfs;
+use rusqlite::{Connection, OptionalExtension};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
 /// Jobs that may wait; who has more waits with them.
@@ -16,17 +18,26 @@ const JOBS_MAX: usize = 1024;
 /// Jobs that are done in one go.
 const BATCH_MAX: usize = 256;
 
+/// How much of the chain the database agrees with.
+const SCHEMA: &str = "
+    create table if not exists chain (
+        one integer primary key check (one = 1),
+        seq integer not null,
+        boot_id text not null
+    ) strict;
+";
+
 /// Both books, for one job.
 pub struct Books<'a> {
     db: &'a Connection,
-    audit: &'a mut audit::Writer,
+    audit: &'a mut Chain,
     durable: bool,
 }
 
 impl Books<'_> {
     /// Writes a record into the chain.
     pub fn record(&mut self, event: audit::Event, data: &impl serde::Serialize) -> Result<()> {
-        self.audit.append(event, data).map(|_| ()).map_err(|error| Error::Audit(error.to_string()))
+        self.audit.append(event, data).map_err(|error| Error::Audit(error.to_string()))
     }
 
     /// The job has succeeded only when its records are on the disk.
@@ -86,12 +97,14 @@ impl Ledger {
         db.pragma_update(None, "journal_mode", "wal").map_err(fail)?;
         db.pragma_update(None, "synchronous", "normal").map_err(fail)?;
         db.pragma_update(None, "foreign_keys", "on").map_err(fail)?;
-        for table in schema {
+        for table in [SCHEMA].iter().chain(schema) {
             db.execute_batch(table).map_err(fail)?;
         }
+        let mut chain = Chain::new(audit, dir.join("audit"));
+        agree(&db, &mut chain)?;
         let (jobs, receiver) = mpsc::channel(JOBS_MAX);
         let thread = std::thread::Builder::new().name("outpost-ledger".into());
-        let spawned = thread.spawn(move || keep(db, audit, receiver));
+        let spawned = thread.spawn(move || keep(db, chain, receiver));
         spawned.map_err(|error| Error::file("start a thread for", dir, error))?;
         Ok(Ledger { jobs, dir: dir.to_owned() })
     }
@@ -124,7 +137,99 @@ impl Ledger {
     }
 }
 
-fn keep(mut db: Connection, mut audit: audit::Writer, mut jobs: mpsc::Receiver<Job>) {
+/// The audit chain. Once a record could not be written, nothing is until the chain has been opened anew, which finds
+/// out what is in it.
+struct Chain {
+    dir: PathBuf,
+    writer: Option<audit::Writer>,
+    told: Option<Instant>,
+}
+
+/// The head goes to the system's log at most this often: it vouches for everything before it.
+const TOLD_EVERY: Duration = Duration::from_secs(1);
+
+impl Chain {
+    fn new(writer: audit::Writer, dir: PathBuf) -> Chain {
+        Chain { dir, writer: Some(writer), told: None }
+    }
+
+    fn writer(&mut self) -> audit::Result<&mut audit::Writer> {
+        let writer = match self.writer.take() {
+            Some(writer) => writer,
+            None => audit::Writer::open(&self.dir)?,
+        };
+        Ok(self.writer.insert(writer))
+    }
+
+    /// The number of the newest record; 0 when that cannot be known.
+    fn seq(&self) -> u64 {
+        self.writer.as_ref().map_or(0, |writer| writer.head().seq)
+    }
+
+    /// Notes that records after `seq` did not take effect.
+    fn void(&mut self, seq: u64, why: &str) {
+        let last = self.seq();
+        if seq == 0 || last <= seq {
+            return;
+        }
+        let data = serde_json::json!({ "from": seq + 1, "to": last, "why": why });
+        if let Err(error) = self.append(audit::Event::Voided, &data) {
+            tracing::error!(%error, "records that did not take effect stand in the audit chain");
+        }
+    }
+
+    fn append(&mut self, event: audit::Event, data: &impl serde::Serialize) -> audit::Result<()> {
+        let done = self.writer()?.append(event, data).map(|_| ());
+        if let Err(audit::Error::Io { .. } | audit::Error::Failed { .. }) = done {
+            self.writer = None;
+        }
+        done
+    }
+
+    fn sync(&mut self) -> audit::Result<()> {
+        let done = self.writer()?.sync();
+        match (&done, &self.writer) {
+            (Ok(()), Some(writer)) if self.told.is_none_or(|told| told.elapsed() >= TOLD_EVERY) => {
+                audit::syslog::tell(&writer.head());
+                self.told = Some(Instant::now());
+            }
+            (Ok(()), _) => {}
+            (Err(_), _) => self.writer = None,
+        }
+        done
+    }
+}
+
+fn store_seq(db: &Connection, audit: &Chain) -> rusqlite::Result<()> {
+    let sql = "insert or replace into chain (one, seq, boot_id) values (1, ?, ?)";
+    let values = (audit.seq().cast_signed(), procfs::boot_id());
+    db.prepare_cached(sql)?.execute(values).map(|_| ())
+}
+
+/// Notes which records of an earlier life did not take effect: those that the database has not heard of. After a reboot it
+/// may have forgotten, so then nobody knows.
+fn agree(db: &Connection, audit: &mut Chain) -> Result<()> {
+    let fail = |error: rusqlite::Error| Error::Database {
+        what: "compare with the chain",
+        reason: error.to_string(),
+    };
+    let read =
+        |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?.cast_unsigned(), row.get::<_, String>(1)?));
+    let known = db.query_row("select seq, boot_id from chain", (), read).optional().map_err(fail)?;
+    // The newest one tells that the chain was opened.
+    let opened = audit.seq();
+    if let Some((seq, boot_id)) = known.filter(|(seq, _)| seq + 1 < opened) {
+        let why = match boot_id == procfs::boot_id() {
+            true => "the daemon ended before the books agreed",
+            false => "the machine ended before the books agreed: whether these took effect is not known",
+        };
+        let data = serde_json::json!({ "from": seq + 1, "to": opened - 1, "why": why });
+        audit.append(audit::Event::Voided, &data).map_err(|error| Error::Audit(error.to_string()))?;
+    }
+    store_seq(db, audit).map_err(fail)
+}
+
+fn keep(mut db: Connection, mut audit: Chain, mut jobs: mpsc::Receiver<Job>) {
     let mut batch = Vec::with_capacity(BATCH_MAX);
     while jobs.blocking_recv_many(&mut batch, BATCH_MAX) > 0 {
         let mut replies = Vec::with_capacity(batch.len());
@@ -144,25 +249,34 @@ fn keep(mut db: Connection, mut audit: audit::Writer, mut jobs: mpsc::Receiver<J
 /// A job that fails is undone alone; what fails at the end fails for all.
 fn done_together(
     db: &mut Connection,
-    audit: &mut audit::Writer,
+    audit: &mut Chain,
     jobs: impl Iterator<Item = Job>,
     replies: &mut Vec<Reply>,
 ) -> std::result::Result<(), String> {
     let fail = |error: rusqlite::Error| format!("the approvals database: {error}");
     let mut transaction = db.transaction().map_err(fail)?;
     let mut durable = false;
+    let before = audit.seq();
     for job in jobs {
         let mut part = transaction.savepoint().map_err(fail)?;
+        let begun = audit.seq();
         let mut books = Books { db: &part, audit, durable: false };
         let (done, reply) = job(&mut books);
         durable |= books.durable;
         replies.push(reply);
         match done {
             true => part.commit().map_err(fail)?,
-            false => part.rollback().and_then(|()| part.finish()).map_err(fail)?,
+            false => {
+                part.rollback().and_then(|()| part.finish()).map_err(fail)?;
+                audit.void(begun, "it could not be done");
+            }
         }
     }
-    transaction.commit().map_err(fail)?;
+    let committed = store_seq(&transaction, audit).and_then(|()| transaction.commit());
+    if let Err(error) = committed {
+        audit.void(before, "the database failed");
+        return Err(fail(error));
+    }
     match durable {
         true => audit.sync().map_err(|error| error.to_string()),
         false => Ok(()),

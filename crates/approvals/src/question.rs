@@ -83,6 +83,6 @@ pub enum Outcome {
     Unanswerable { why: String },
 }
 
-fn is_false(flag: &bool) -> bool {
+pub(crate) fn is_false(flag: &bool) -> bool {
     !*flag
 }

@@ -10,6 +10,8 @@
 //!   judged: one that is denied denies all, and only if all are allowed, all are.
 //! - What a rule that denies or asks does not mention, it matches. What one that allows does not mention must not be
 //!   there: no `env`, no working directory but `/`; and `privileged` it must say.
+//! - A link that gives a program another name makes it another command, which a rule for that program does not allow:
+//!   `reboot` may be `systemctl`. Rules that deny or ask count for it all the same.
 //! - `session` is what the client claims to be. It is no protection in a rule that allows.
 //! - Shells, interpreters and whatever else runs what it is given cannot be allowed; see [`is_interpreter`].
 //! - `matches` and `differs` are examples, checked when the file is read.

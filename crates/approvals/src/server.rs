@@ -3,7 +3,7 @@
 use crate::audit::Event;
 use crate::desk::Approvals;
 use crate::question::{Decision, Question};
-use crate::wire::{Answer, Request};
+use crate::wire::{Answer, QUESTIONS_BYTES_MAX, Request};
 use crate::{Error, grants};
 use outpost_sys::message::{self, Peer};
 use outpost_wire::{Closed, Line, Lines, Outbox};
@@ -84,7 +84,7 @@ impl Connection {
                 }
                 Ok(Line::Cut(_) | Line::End) | Err(_) => return Ok(()),
             };
-            send(&self.outbox, &answer).await?;
+            send_whole(&self.outbox, answer).await?;
             self.begin_to_watch();
             if self.proofs >= PROOFS_MAX {
                 return Ok(());
@@ -98,14 +98,10 @@ impl Connection {
             Request::Enroll => self.enroll().await,
             request => match self.name.clone() {
                 Some(name) => self.serve(request, &name).await,
-                None => Err(Error::Refused(
-                    "this user may also be the one who asks, so a decision needs the approver's secret; \
-                     `outpost approvals enroll` makes one"
-                        .into(),
-                )),
+                None => Err(self.unproven()),
             },
         };
-        done.unwrap_or_else(|error| failed(&error.to_string()))
+        done.unwrap_or_else(refused)
     }
 
     async fn serve(&mut self, request: Request, name: &str) -> crate::Result<Answer> {
@@ -115,7 +111,7 @@ impl Connection {
             Request::List => {
                 let questions = queue.list();
                 self.seen(&questions, name).await;
-                Answer::Questions { questions }
+                Answer::Questions { questions, more: false }
             }
             Request::Show { id } => {
                 let question = Box::new(queue.show(&id)?);
@@ -126,7 +122,7 @@ impl Connection {
                 let (questions, events) = queue.watch();
                 self.seen(&questions, name).await;
                 self.to_watch = Some(events);
-                Answer::Questions { questions }
+                Answer::Questions { questions, more: false }
             }
             Request::Decide { id, digest, allow, note, remember } => {
                 let decision = Decision { allow, note, remember };
@@ -173,16 +169,27 @@ impl Connection {
             }
             return failed("this is not the approver's secret");
         }
+        refused(self.unproven())
+    }
+
+    /// What stands between this connection and a decision.
+    fn unproven(&self) -> Error {
         match self.approvals.verifier().is_set() {
-            true => failed("the approver's secret is needed: this user may also be the one who asks"),
-            false => failed("there is no approver's secret yet; make one with `outpost approvals enroll`"),
+            true => Error::SecretWanted(
+                "the approver's secret is needed: this user may also be the one who asks".into(),
+            ),
+            false => Error::Refused(
+                "there is no approver's secret yet, and this user may also be the one who asks; \
+                 make one with `outpost approvals enroll`"
+                    .into(),
+            ),
         }
     }
 
     /// The first one is made for whoever asks first, and recorded; a new one for who knows the old.
     async fn enroll(&mut self) -> crate::Result<Answer> {
         if self.name.is_none() && self.approvals.verifier().is_set() {
-            return Err(Error::Refused(
+            return Err(Error::SecretWanted(
                 "there is an approver's secret already; prove that you know it to get a new one".into(),
             ));
         }
@@ -206,8 +213,56 @@ impl AsRef<Question> for Question {
     }
 }
 
+fn refused(error: Error) -> Answer {
+    match error {
+        Error::SecretWanted(why) => Answer::Failed { why, secret_wanted: true },
+        error => failed(&error.to_string()),
+    }
+}
+
 fn failed(why: &str) -> Answer {
-    Answer::Failed { why: why.to_owned() }
+    Answer::Failed { why: why.to_owned(), secret_wanted: false }
+}
+
+/// Sends what may be too much for one line as several.
+async fn send_whole(outbox: &Outbox, answer: Answer) -> Result<(), Closed> {
+    match answer {
+        Answer::Questions { questions, .. } => {
+            let mut parts = in_parts(questions).into_iter().peekable();
+            while let Some(questions) = parts.next() {
+                let more = parts.peek().is_some();
+                send(outbox, &Answer::Questions { questions, more }).await?;
+            }
+            Ok(())
+        }
+        Answer::Anew { questions } => {
+            let mut parts = in_parts(questions).into_iter();
+            let questions = parts.next().unwrap_or_default();
+            send(outbox, &Answer::Anew { questions }).await?;
+            for question in parts.flatten() {
+                send(outbox, &Answer::Asked { question: Box::new(question) }).await?;
+            }
+            Ok(())
+        }
+        answer => send(outbox, &answer).await,
+    }
+}
+
+/// In order, at least one part, and none much larger than a line should be unless one question alone is.
+fn in_parts(questions: Vec<Question>) -> Vec<Vec<Question>> {
+    let (mut parts, mut bytes) = (vec![Vec::new()], 0);
+    for question in questions {
+        let size = serde_json::to_vec(&question).map_or(0, |text| text.len());
+        if bytes > 0 && bytes + size > QUESTIONS_BYTES_MAX {
+            parts.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += size;
+        if let Some(part) = parts.last_mut() {
+            part.push(question);
+        }
+    }
+    parts
 }
 
 async fn send(outbox: &Outbox, answer: &Answer) -> Result<(), Closed> {
@@ -227,14 +282,14 @@ async fn watch(approvals: Approvals, mut events: broadcast::Receiver<Answer>, ou
             Err(RecvError::Lagged(_)) => {
                 let (questions, newer) = approvals.queue().watch();
                 events = newer;
-                Answer::Questions { questions }
+                Answer::Anew { questions }
             }
             Err(RecvError::Closed) => return,
         };
         if let Answer::Asked { question } = &event {
             approvals.queue().shown(&question.id, &name).await;
         }
-        if send(&outbox, &event).await.is_err() {
+        if send_whole(&outbox, event).await.is_err() {
             return;
         }
     }

@@ -4,11 +4,14 @@
 //! settings name that user (root always is). One of the daemon's own user has to prove that it knows the approver's
 //! secret first: whoever runs as that user may be the very agent that asks.
 
-use crate::question::{Outcome, Question, Remember};
+use crate::question::{Outcome, Question, Remember, is_false};
 use serde::{Deserialize, Serialize};
 
 /// The longest line either side sends.
 pub const LINE_BYTES_MAX: usize = 32 * 1024 * 1024;
+
+/// Questions of about this many bytes go in one line. Each may have several megabytes: all of them might not fit.
+pub(crate) const QUESTIONS_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// What an approver's client asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,7 +31,7 @@ pub enum Request {
     Show {
         id: String,
     },
-    /// Every question there is, and from then on events.
+    /// Every question there is, and from then on events: `asked`, `settled` and `anew`.
     Watch,
     /// `digest` is the one that was shown.
     Decide {
@@ -60,6 +63,9 @@ pub enum Answer {
     },
     Questions {
         questions: Vec<Question>,
+        /// It is not all of the answer: another line goes on with it.
+        #[serde(default, skip_serializing_if = "is_false")]
+        more: bool,
     },
     Question {
         question: Box<Question>,
@@ -84,9 +90,17 @@ pub enum Answer {
     Revoked {
         id: String,
     },
+    /// An event for one that fell too far behind: what waits now, in place of what it missed. What does not fit follows as
+    /// `asked`.
+    Anew {
+        questions: Vec<Question>,
+    },
     /// It was not done. `why` says what to do about it.
     Failed {
         why: String,
+        /// It will be done for who proves to know the approver's secret.
+        #[serde(default, skip_serializing_if = "is_false")]
+        secret_wanted: bool,
     },
 }
 

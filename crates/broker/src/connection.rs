@@ -1,19 +1,17 @@
 //! One connection: one line in, through every gate in the contract's order, one line out.
 
-mod line;
-mod peer_watch;
-
+use crate::line::{self, Got};
 use crate::order::{NoOrder, Order};
 use crate::peer::Peer;
 use crate::records::{self, Entered, Entry, Why};
 use crate::server::{CONNECTION_ROLE, Notice, Server};
-use crate::wire::{Action, Request, Resolved, Response, Status};
-use crate::{freshness, parse, question, run, validate};
+use crate::under_way::UnderWay;
+use crate::wire::{Action, Request, Response, Status};
+use crate::{freshness, parse, question, run, unseen, validate};
 use jiff::Timestamp;
-use line::Got;
 use outpost_approvals::audit::Event;
+use outpost_approvals::display;
 use outpost_approvals::rules::{Ruling, Subject, Verdict};
-use outpost_approvals::{Outcome, display};
 use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -91,16 +89,24 @@ impl Handling<'_> {
         let (action, session) = (request.action, request.session.clone());
         let count = request.pipeline.len();
         let agent = settings.agent.clone();
-        let made = tokio::task::spawn_blocking(move || Order::make(request, agent)).await;
-        let no_order = match (made, action) {
+        let rules = self.server.approvals.rules();
+        let made = tokio::task::spawn_blocking(move || {
+            let unseen = request.clone();
+            Order::make(request, agent).map_err(|no_order| (no_order, unseen::denial(&unseen, &rules)))
+        });
+        let (no_order, denial) = match (made.await, action) {
             (Err(_), _) => return Some(Response::error(&id, "the daemon is ending")),
-            (Ok(Err(NoOrder::Variable(message))), _) => return Some(self.refuse(&id, message).await),
+            (Ok(Err((NoOrder::Variable(message), _))), _) => return Some(self.refuse(&id, message).await),
             (Ok(Ok(order)), Action::Exec) => return self.decide(order, time).await,
-            (Ok(Ok(_)), _) => None,
-            (Ok(Err(no_order)), _) => Some(no_order),
+            (Ok(Ok(_)), _) => (None, None),
+            (Ok(Err((no_order, denial))), _) => (Some(no_order), denial),
         };
         if let Err(message) = self.use_id(&id, time).await {
             return Some(self.refuse(&id, message).await);
+        }
+        if let Some(message) = denial.filter(|_| action == Action::Exec) {
+            self.record_refusal(&id, &message).await;
+            return Some(Response { message: Some(message), ..Response::new(&id, Status::Denied) });
         }
         Some(match (action, no_order) {
             (Action::Ping, _) => pong(&id),
@@ -156,6 +162,9 @@ impl Handling<'_> {
         let verdict = self.judge(&order);
         let why = match verdict.ruling {
             Ruling::Deny => return Some(self.deny_by_rule(&order, time, &verdict.rules).await),
+            // Rules do not know of agents: keys are not given away without a human. Nor of names: what a link makes of
+            // a program with several is another command than the one that was allowed.
+            Ruling::Allow if order.request.forward_agent || order.is_renamed() => None,
             Ruling::Allow => {
                 Some(Why { decision: format!("rule:{}", verdict.rules.join(",")), by: "rules".into() })
             }
@@ -208,11 +217,7 @@ impl Handling<'_> {
         if let Err(message) = self.use_id(id, time).await {
             return self.refuse(id, message).await;
         }
-        let loaded = self.server.approvals.rules();
-        let message = match loaded.problem() {
-            Some(problem) => problem.to_owned(),
-            None => format!("denied by rule {}", rules.join(", ")),
-        };
+        let message = unseen::message(&self.server.approvals.rules(), rules);
         let mut record = records::received("", order, &self.peer);
         record["denied"] = json!(message);
         let recorded =
@@ -284,189 +289,4 @@ fn pong_without_message(id: &str) -> Response {
 
 fn pong(id: &str) -> Response {
     Response { message: Some("pong".into()), ..pong_without_message(id) }
-}
-
-/// A request that is in the books.
-pub(crate) struct UnderWay {
-    pub(crate) entry: Entry,
-    pub(crate) order: Order,
-}
-
-impl UnderWay {
-    /// Waits for a human, for the time to run out, or for the client to leave. None when it has.
-    pub(crate) async fn wait(
-        mut self,
-        server: &Arc<Server>,
-        stream: &UnixStream,
-        mut asked: outpost_approvals::Asked,
-    ) -> Option<Response> {
-        let queue = server.approvals.queue();
-        let outcome = tokio::select! {
-            outcome = asked.outcome() => match outcome {
-                Some(outcome) => outcome,
-                None => queue.expire(asked.id()).await,
-            },
-            () = peer_watch::gone(stream) => queue.withdraw(asked.id()).await,
-        };
-        self.settled(server, stream, outcome).await
-    }
-
-    /// Draws the consequences of an answer.
-    pub(crate) async fn settled(
-        &mut self,
-        server: &Arc<Server>,
-        stream: &UnixStream,
-        outcome: Outcome,
-    ) -> Option<Response> {
-        let id = self.order.request.id.clone();
-        let (decision, by) = match outcome {
-            Outcome::Decided { decision, by } => (decision, by),
-            Outcome::Expired => {
-                self.end(server, Event::Ended, json!({ "status": "timeout" })).await;
-                return Some(Response::new(&id, Status::Timeout));
-            }
-            Outcome::Unanswerable { why } => {
-                let message = format!("prompt error: {why}");
-                self.end(server, Event::Ended, json!({ "status": "error", "message": message })).await;
-                return Some(Response::error(&id, message));
-            }
-            Outcome::Withdrawn => {
-                self.end(server, Event::Withdrawn, json!({ "why": "the client left" })).await;
-                return None;
-            }
-        };
-        let session = &self.order.request.session;
-        server.meter.decided(&self.entry.peer, session, &self.order.digest, decision.allow, Instant::now());
-        if !decision.allow {
-            self.end(server, Event::Ended, json!({ "status": "denied" })).await;
-            let message = Some(decision.note).filter(|note| !note.is_empty());
-            return Some(Response { message, ..Response::new(&id, Status::Denied) });
-        }
-        // It left while somebody decided: what nobody waits for is not begun.
-        if outpost_sys::message::peer_is_gone(stream) {
-            self.end(server, Event::Withdrawn, json!({ "why": "the client left" })).await;
-            return None;
-        }
-        self.entry.why = Some(Why { decision: "human".into(), by });
-        self.run(server, stream, true).await
-    }
-
-    /// Runs what was decided about, if it still is that. `waited` when a human was asked: then the start is yet to be
-    /// recorded.
-    pub(crate) async fn run(
-        &mut self,
-        server: &Arc<Server>,
-        stream: &UnixStream,
-        waited: bool,
-    ) -> Option<Response> {
-        let id = self.order.request.id.clone();
-        let order = self.order.clone();
-        let unchanged = tokio::task::spawn_blocking(move || order.is_unchanged(waited)).await;
-        if let Err(message) = unchanged.unwrap_or_else(|_| Err("the daemon is ending".into())) {
-            self.end(server, Event::Ended, json!({ "status": "error", "message": message })).await;
-            return Some(Response::error(&id, message));
-        }
-        if waited && let Err(error) = self.record_start(server).await {
-            let message = error.to_string();
-            self.end(server, Event::Ended, json!({ "status": "error", "message": message })).await;
-            return Some(Response::error(&id, message));
-        }
-        let password = server.settings.askpass.clone().filter(|_| self.order.request.privileged);
-        let password = password.map(|ask| {
-            let what =
-                format!("Password for sudo, to run {}:", display::command(&self.order.request.pipeline));
-            server.passwords.password(ask, what)
-        });
-        match run::start(&server.engine, &server.settings, &self.order, &self.entry.key, password).await {
-            Ok(running) => Some(self.finish(server, stream, running).await),
-            Err(response) => {
-                let data = json!({ "status": "error", "message": response.message });
-                self.end(server, Event::Ended, data).await;
-                Some(response)
-            }
-        }
-    }
-
-    async fn record_start(&self, server: &Server) -> outpost_approvals::Result<()> {
-        let (key, digest) = (self.entry.key.clone(), self.order.digest.clone());
-        let why = self.entry.why.clone().unwrap_or(Why { decision: String::new(), by: String::new() });
-        server.approvals.ledger().write(move |books| records::start(books, &key, &digest, &why)).await
-    }
-
-    /// Waits for the end and says how it was.
-    pub(crate) async fn finish(
-        &self,
-        server: &Arc<Server>,
-        stream: &UnixStream,
-        running: run::Running,
-    ) -> Response {
-        let resolve = |file: &crate::files::Pinned| Resolved {
-            path: file.path.display().to_string(),
-            sha256: file.sha256.clone(),
-        };
-        let resolved: Vec<Resolved> = self.order.programs.iter().map(resolve).collect();
-        finish(server, Some(stream), &self.entry, &resolved, running).await
-    }
-
-    async fn end(&self, server: &Server, event: Event, data: serde_json::Value) {
-        end(server, &self.entry, event, data).await;
-    }
-}
-
-pub(crate) async fn answer(stream: &UnixStream, response: &Response) {
-    line::write(stream, response).await;
-}
-
-/// Waits for the end of what runs, records it, and makes the answer.
-pub(crate) async fn finish(
-    server: &Arc<Server>,
-    stream: Option<&UnixStream>,
-    entry: &Entry,
-    resolved: &[Resolved],
-    running: run::Running,
-) -> Response {
-    let stages = running.stages();
-    let finishing = running.finish(&entry.request.id, resolved, &server.settings);
-    tokio::pin!(finishing);
-    let mut finished = match stream.filter(|_| server.settings.ends_with_client) {
-        None => finishing.await,
-        Some(stream) => tokio::select! {
-            finished = &mut finishing => finished,
-            () = peer_watch::gone(stream) => {
-                run::kill(&stages).await;
-                finishing.await
-            }
-        },
-    };
-    let why = entry.why.clone();
-    finished.response.decision = why.as_ref().map(|why| why.decision.clone());
-    finished.response.approved_by = why.map(|why| why.by);
-    finished.response.digest = Some(entry.digest.clone());
-    let response = finished.response.clone();
-    let notice = Notice::Answered {
-        session: entry.request.session.clone(),
-        title: display::command(&entry.request.pipeline),
-        response: Arc::new(response.clone()),
-    };
-    server.notify(notice);
-    // Not waited for: should we be killed before it is written, the next worker finds the ended processes and does it.
-    let (server, entry) = (server.clone(), entry.clone());
-    tokio::spawn(async move {
-        end(&server, &entry, Event::Ended, finished.summary.clone()).await;
-        finished.forget().await;
-    });
-    response
-}
-
-/// The request is over.
-pub(crate) async fn end(server: &Server, entry: &Entry, event: Event, mut data: serde_json::Value) {
-    data["request"] = json!(entry.key);
-    data["digest"] = json!(entry.digest);
-    let (key, question) = (entry.key.clone(), entry.question.clone());
-    let write = move |books: &mut outpost_approvals::Books<'_>| {
-        records::end(books, &key, question.as_deref(), event, &data)
-    };
-    if let Err(error) = server.approvals.ledger().write(write).await {
-        tracing::error!(%error, "the end of a request is not recorded");
-    }
 }

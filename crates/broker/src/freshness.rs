@@ -24,7 +24,7 @@ pub(crate) fn check(time: &str, now: Timestamp, window: Window) -> Result<Timest
     if time.is_empty() {
         return Err("missing time field".to_owned());
     }
-    let time = parse(time).ok_or("malformed time field")?;
+    let time = parse(time).filter(|time| time.as_second() >= 0).ok_or("malformed time field")?;
     let age = now.as_second() - time.as_second();
     if age > seconds(window.past) {
         return Err(format!("request too old: {age}s (max {}s)", window.past.as_secs()));
@@ -139,6 +139,7 @@ mod tests {
             "2026-02-13T25:30:00Z",
             "+002026-02-13T14:30:00Z",
             "20260213T143000Z",
+            "1969-12-31T23:59:59Z",
         ] {
             assert_eq!(at(text), Err("malformed time field".into()), "{text}");
         }

@@ -3,14 +3,14 @@
 
 use crate::environment;
 use crate::files::{self, Pinned, Unusable};
-use crate::wire::Request;
+use crate::wire::{Action, Request};
 use outpost_approvals::hex;
 use outpost_approvals::rules::is_interpreter;
 use outpost_sys::file::{self, Open};
 use outpost_sys::user::{self, User};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,10 +24,21 @@ pub(crate) struct Order {
     pub(crate) cwd: PathBuf,
     pub(crate) directory: Arc<OwnedFd>,
     pub(crate) programs: Vec<Pinned>,
-    /// The file that an interpreter is given to execute, by stage. It is checked, but the interpreter opens it by name.
-    pub(crate) operands: Vec<Option<Pinned>>,
+    /// The files that an interpreter is given, by stage. They are checked, but the interpreter opens them by name.
+    pub(crate) operands: Vec<Operands>,
     pub(crate) digest: String,
 }
+
+/// The files that a stage is given, if it executes what it is given: which of them it executes, only it knows.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Operands {
+    pub(crate) pinned: Vec<Pinned>,
+    /// Files that cannot be compared, since they cannot be read or are too many.
+    pub(crate) loose: usize,
+}
+
+/// Files of a stage that are hashed.
+const OPERANDS_MAX: usize = 8;
 
 /// Everything that the digest is of, in the order it is written.
 #[derive(Serialize)]
@@ -61,7 +72,8 @@ impl Order {
             user::by_uid(uid).map_err(|errno| fail(format!("cannot look up user {uid}: {errno}")))?;
         let unnamed = || User { uid, gid: uid, name: uid.to_string().into(), home: "/".into() };
         let run_as = run_as.unwrap_or_else(unnamed);
-        environment::check(&request.env, request.privileged, &run_as).map_err(NoOrder::Variable)?;
+        let strictly = request.privileged && request.action == Action::Exec;
+        environment::check(&request.env, strictly, &run_as).map_err(NoOrder::Variable)?;
         let (cwd, directory) = open_directory(request.cwd.as_deref().unwrap_or("/")).map_err(fail)?;
         let mut programs = Vec::with_capacity(request.pipeline.len());
         let mut operands = Vec::with_capacity(request.pipeline.len());
@@ -72,7 +84,7 @@ impl Order {
                     Unusable::Os(errno) => NoOrder::Program(at, errno),
                     Unusable::Refused(reason) => NoOrder::Refused(reason),
                 })?;
-            operands.push(operand(&program, stage, &cwd));
+            operands.push(operands_of(&program, stage, &cwd));
             programs.push(program);
         }
         let agent = agent.filter(|_| request.forward_agent);
@@ -84,11 +96,16 @@ impl Order {
         Ok(order)
     }
 
+    /// Every file that is looked at.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Pinned> {
+        self.programs.iter().chain(self.operands.iter().flat_map(|of_stage| &of_stage.pinned))
+    }
+
     fn compute_digest(&self) -> Result<String, String> {
         use std::os::unix::fs::MetadataExt;
         let link = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
         let of = std::fs::metadata(link).map_err(|error| format!("{}: {error}", self.cwd.display()))?;
-        let all = self.programs.iter().chain(self.operands.iter().flatten());
+        let all = self.files();
         let canonical = Canonical {
             version: 1,
             pipeline: &self.request.pipeline,
@@ -110,8 +127,7 @@ impl Order {
 
     /// Whether everything is still as it was decided about. `thoroughly` when time has passed since.
     pub(crate) fn is_unchanged(&self, thoroughly: bool) -> Result<(), String> {
-        let all = self.programs.iter().chain(self.operands.iter().flatten());
-        for file in all {
+        for file in self.files() {
             if !file.is_unchanged(thoroughly) {
                 let path = outpost_approvals::display::quote(&file.found.to_string_lossy());
                 return Err(format!("{path} changed after it was looked at, so it was not run; ask again"));
@@ -121,6 +137,11 @@ impl Order {
             true => Ok(()),
             false => Err("the working directory changed after it was looked at; ask again".into()),
         }
+    }
+
+    /// Whether a link gives a program a name that is not its own. `reboot` may be `systemctl`, by that name.
+    pub(crate) fn is_renamed(&self) -> bool {
+        self.programs.iter().any(|program| program.found.file_name() != program.path.file_name())
     }
 
     /// Whether a decision may be remembered: never for what executes what it is given.
@@ -142,14 +163,29 @@ fn open_directory(path: &str) -> Result<(PathBuf, OwnedFd), String> {
     Ok((real, directory))
 }
 
-/// The first argument that is a file, of a program that executes what it is given.
-fn operand(program: &Pinned, stage: &[String], cwd: &Path) -> Option<Pinned> {
-    if !is_interpreter(&program.path.to_string_lossy()) {
-        return None;
+/// Every argument that is a file, or is an option's value that is one, of a program that executes what it is given.
+fn operands_of(program: &Pinned, stage: &[String], cwd: &Path) -> Operands {
+    let mut operands = Operands::default();
+    let asked = stage.first().map(String::as_str).unwrap_or_default();
+    if !is_interpreter(&program.path.to_string_lossy()) && !is_interpreter(asked) {
+        return operands;
     }
-    let files = stage.iter().skip(1).filter(|argument| !argument.starts_with('-'));
-    files
-        .map(|argument| cwd.join(argument))
-        .find(|path| path.is_file())
-        .and_then(|path| files::pin(&path).ok())
+    let named = |argument: &String| match argument.split_once('=') {
+        Some((_, value)) if argument.starts_with('-') => Some(value.to_owned()),
+        // As in `-f/some/file`.
+        None if argument.starts_with('-') => argument.get(2..).map(str::to_owned),
+        _ => Some(argument.clone()),
+    };
+    let mut seen = HashSet::new();
+    for path in stage.iter().skip(1).filter_map(named).map(|name| cwd.join(name)) {
+        if !path.is_file() || !seen.insert(path.clone()) {
+            continue;
+        }
+        let room = operands.pinned.len() < OPERANDS_MAX;
+        match room.then(|| files::pin(&path).ok()).flatten() {
+            Some(pinned) => operands.pinned.push(pinned),
+            None => operands.loose += 1,
+        }
+    }
+    operands
 }

@@ -3,6 +3,7 @@
 //! Sudo runs a program to ask. That program is this binary under another name; it connects to a socket of ours, and the
 //! kernel tells whether its parent is a sudo that we have started. Nothing secret is in arguments, environment or files.
 
+use crate::peer_watch;
 use outpost_sys::{message, procfs};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -123,7 +124,12 @@ async fn answer(desk: Arc<Desk>, mut stream: UnixStream) {
             "a program that no sudo of ours has started asked for a password"
         );
     };
-    if let Some(typed) = password.for_sudo(parent).await {
+    // Nobody goes on typing for a sudo that is gone.
+    let typed = tokio::select! {
+        typed = password.for_sudo(parent) => typed,
+        () = peer_watch::gone(&stream) => None,
+    };
+    if let Some(typed) = typed {
         let _gone = stream.write_all(typed.as_bytes()).await;
         let _gone = stream.shutdown().await;
     }

@@ -50,9 +50,12 @@ fn sections(order: &Order, peer: &Peer, time: Timestamp) -> Vec<Section> {
             lines.push(line("file", quote(&program.path.to_string_lossy())));
             lines.push(line("sha256", program.sha256.clone()));
         }
-        if let Some(Some(operand)) = order.operands.get(at) {
+        let operands = order.operands.get(at).map(|of_stage| of_stage.pinned.as_slice()).unwrap_or_default();
+        // Of several, only the program knows which it executes.
+        let name = if operands.len() == 1 { "executes" } else { "may execute" };
+        for operand in operands {
             let path = quote(&operand.path.to_string_lossy());
-            lines.push(line("executes", format!("{path}, sha256 {}", operand.sha256)));
+            lines.push(line(name, format!("{path}, sha256 {}", operand.sha256)));
         }
         sections.push(Section { heading, lines, claimed: false });
     }
@@ -91,7 +94,7 @@ fn size(order: &Order) -> Line {
     let pipeline = &order.request.pipeline;
     let (stages, arguments) = (pipeline.len(), pipeline.iter().map(Vec::len).sum::<usize>());
     let bytes: usize = pipeline.iter().flatten().map(String::len).sum();
-    let rights = if order.request.privileged { "with root's rights" } else { "without root's rights" };
+    let rights = if order.request.privileged { "as root" } else { "unprivileged" };
     let plural = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     line(
         "size",
@@ -116,17 +119,23 @@ fn suspicions(order: &Order) -> Vec<String> {
             .map(|program| program.path.to_string_lossy().into_owned())
             .unwrap_or_default();
         let interprets = is_interpreter(&name);
+        let Some(operands) = order.operands.get(at) else { continue };
         if at > 0 && interprets {
             found.push(format!(
                 "stage {} executes what it is given, and what the stage before it writes cannot be seen here",
                 at + 1
             ));
-        } else if interprets && order.operands.get(at).is_some_and(Option::is_none) {
+        } else if interprets && operands.pinned.is_empty() {
             found.push(format!("stage {} executes what its arguments say", at + 1));
         }
-        if let Some(Some(operand)) = order.operands.get(at)
-            && !operand.is_guarded
-        {
+        if operands.loose > 0 {
+            found.push(format!(
+                "{} of the files that stage {} is given cannot be compared before it runs",
+                operands.loose,
+                at + 1
+            ));
+        }
+        for operand in operands.pinned.iter().filter(|operand| !operand.is_guarded) {
             let path = quote(&operand.path.to_string_lossy());
             found.push(format!(
                 "{path} is compared with its hash before it runs, but others can change it in between"

@@ -247,8 +247,8 @@ pub(crate) fn end(
 
 /// What the chain says of a request when it comes in. Everything but the environment that we add.
 pub(crate) fn received(key: &str, order: &Order, peer: &Peer) -> Value {
-    let files = order.programs.iter().chain(order.operands.iter().flatten());
-    let files: Vec<Value> = files
+    let files: Vec<Value> = order
+        .files()
         .map(|file| {
             json!({
                 "path": file.path, "sha256": file.sha256, "device": file.identity.device,

@@ -1,15 +1,16 @@
 //! What an earlier worker has left under way: its clients are still connected, and are answered as if nothing had been.
 
-use crate::connection::{self, UnderWay};
+use crate::line;
 use crate::order::Order;
 use crate::records::{self, Entry};
 use crate::run::{self, Running};
 use crate::server::{CONNECTION_ROLE, Server};
+use crate::under_way::{self, UnderWay};
 use crate::wire::Response;
 use outpost_approvals::audit::Event;
-use outpost_approvals::{Moment, Queue, Remembered};
+use outpost_approvals::{Moment, Queue, Remembered, unix_ms};
 use serde_json::json;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::sync::Arc;
@@ -28,6 +29,8 @@ pub(crate) async fn resume(server: &Arc<Server>) {
     };
     let mut questions: HashMap<String, Remembered> =
         questions.into_iter().map(|remembered| (remembered.question.id.clone(), remembered)).collect();
+    let under_way: HashSet<String> = entries.iter().map(|entry| entry.key.clone()).collect();
+    tokio::spawn(forget_others(server.clone(), under_way));
     for entry in entries {
         let stream = connections.remove(&entry.connection).and_then(usable);
         let question = entry.question.as_ref().and_then(|id| questions.remove(id));
@@ -41,6 +44,19 @@ pub(crate) async fn resume(server: &Arc<Server>) {
     // Of requests that were never written down.
     for number in connections.into_keys() {
         let _stopping = server.engine.let_go(number).await;
+    }
+}
+
+/// Processes whose request was over before a worker could forget them.
+async fn forget_others(server: Arc<Server>, under_way: HashSet<String>) {
+    // Those of requests that come in meanwhile are not from before.
+    let began = unix_ms();
+    for process in server.engine.list().await {
+        let key = process.key();
+        if key.face == run::FACE && !under_way.contains(&key.scope) && process.started_ms() < began {
+            let _told_in_the_log = run::kill(std::slice::from_ref(&process)).await;
+            let _stopping = process.forget().await;
+        }
     }
 }
 
@@ -60,7 +76,7 @@ async fn resume_one(
     if entry.started {
         let response = resume_running(server, &entry, stream.as_ref()).await;
         if let Some(stream) = stream {
-            connection::answer(&stream, &response).await;
+            line::write(&stream, &response).await;
         }
         return;
     }
@@ -68,10 +84,10 @@ async fn resume_one(
         if let Some(question) = &entry.question {
             server.approvals.queue().withdraw(question).await;
         }
-        return connection::end(server, &entry, Event::Withdrawn, json!({ "why": "the client left" })).await;
+        return under_way::end(server, &entry, Event::Ended, json!({ "status": "withdrawn" })).await;
     };
     if let Some(response) = resume_asking(server, entry, &stream, remembered).await {
-        connection::answer(&stream, &response).await;
+        line::write(&stream, &response).await;
     }
 }
 
@@ -79,9 +95,9 @@ async fn resume_one(
 async fn resume_running(server: &Arc<Server>, entry: &Entry, stream: Option<&UnixStream>) -> Response {
     let count = entry.request.pipeline.len();
     match Running::find(&server.engine, &server.settings, &entry.key, count).await {
-        Ok(running) => connection::finish(server, stream, entry, &[], running).await,
+        Ok(running) => under_way::finish(server, stream, entry, &[], running).await,
         Err(some) => {
-            run::kill(&some).await;
+            let _told_in_the_log = run::kill(&some).await;
             for stage in some {
                 let _stopping = stage.forget().await;
             }
@@ -90,7 +106,7 @@ async fn resume_running(server: &Arc<Server>, entry: &Entry, stream: Option<&Uni
                            not run again"
                     .to_owned();
             let data = json!({ "status": "error", "message": message });
-            connection::end(server, entry, Event::Ended, data).await;
+            under_way::end(server, entry, Event::Ended, data).await;
             Response::error(&entry.request.id, message)
         }
     }
@@ -113,7 +129,7 @@ async fn resume_asking(
             let message =
                 "what this request is about changed while the daemon was restarted; ask again".to_owned();
             let data = json!({ "status": "error", "message": message });
-            connection::end(server, &entry, Event::Ended, data).await;
+            under_way::end(server, &entry, Event::Ended, data).await;
             return Some(Response::error(&id, message));
         }
     };

@@ -1,6 +1,7 @@
 //! Running an order: one process for each stage, joined by pipes, without a shell.
 
 mod collect;
+mod ending;
 
 use crate::order::Order;
 use crate::password::Password;
@@ -8,6 +9,7 @@ use crate::server::Settings;
 use crate::sudo;
 use crate::wire::{Resolved, Response, Stage, Status};
 use collect::Collected;
+pub(crate) use ending::kill;
 use outpost_engine::{AtCap, Drain, Engine, Error, Given, How, Key, Process, ResourceLimit, Spawn, Stdio};
 use outpost_sys::spawn::CORE_LIMIT;
 use std::ffi::OsString;
@@ -130,16 +132,9 @@ fn reason(error: &Error) -> String {
     }
 }
 
-/// Ends every stage and everything it has started.
-pub(crate) async fn kill(stages: &[Process]) {
-    for stage in stages {
-        let _gone_already = stage.kill_tree().await;
-    }
-}
-
 /// Ends what was started before the stage that could not be.
 async fn abandon(stages: Vec<Process>, response: Response) -> Response {
-    kill(&stages).await;
+    let _told_in_the_log = kill(&stages).await;
     for stage in stages {
         let _late = tokio::time::timeout(KILL_PATIENCE, stage.finished()).await;
         let _stopping = stage.forget().await;
@@ -269,13 +264,15 @@ impl Running {
             }
             if !timed_out {
                 timed_out = true;
-                kill(&self.stages).await;
+                stuck = kill(&self.stages).await;
             }
             match tokio::time::timeout(KILL_PATIENCE, &mut *reader).await {
                 Ok(done) => collected.push(done.unwrap_or_default()),
                 Err(_) => {
                     reader.abort();
-                    stuck.push(stage.pid());
+                    if !stuck.contains(&stage.pid()) {
+                        stuck.push(stage.pid());
+                    }
                     collected.push(collect::so_far(stage, &budget).await);
                 }
             }

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, broadcast};
 
 /// Connections that are served at once, most of them silent; more wait in the backlog.
@@ -111,7 +111,12 @@ impl Server {
     pub async fn serve(self: Arc<Server>, listener: UnixListener) {
         crate::resume::resume(&self).await;
         let serve = |stream| connection::serve(self.clone(), stream);
-        outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
+        // Nobody else, root included: who asks is who the daemon runs for.
+        let admits = |stream: &UnixStream| {
+            outpost_sys::message::peer_uid(stream)
+                .is_ok_and(|uid| uid == outpost_sys::limits::effective_uid())
+        };
+        outpost_wire::accept_admitted(listener, CONNECTIONS_MAX, admits, serve).await;
     }
 
     /// Answers the sudos of ours that want a password.

@@ -14,6 +14,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tokio::net::UnixListener;
 
 /// Flags of `serve` about the broker, which the worker gets again.
@@ -155,6 +156,9 @@ fn settings(flags: &Flags, config: &Config) -> Settings {
     let count = |given: Option<usize>, default: Option<usize>| {
         given.map_or(default, |given| Some(given).filter(|given| *given > 0))
     };
+    let wait = |given: Option<u64>, default: Option<Duration>| {
+        given.map_or(default, |given| Some(Duration::from_secs(given)).filter(|given| !given.is_zero()))
+    };
     let limit =
         |resource, most: Option<u64>| most.map(|most| ResourceLimit { resource, soft: most, hard: most });
     let limits = [
@@ -174,7 +178,8 @@ fn settings(flags: &Flags, config: &Config) -> Settings {
         rates: Rates {
             per_minute: count(broker.requests_per_minute, rates.per_minute),
             pending: count(broker.pending_max, rates.pending),
-            ..rates
+            pause_max: wait(broker.pause_max_s, rates.pause_max),
+            denied_for: wait(broker.denied_for_s, rates.denied_for),
         },
         limits: limits.into_iter().flatten().collect(),
         agent: own_agent(),

@@ -1,6 +1,10 @@
 //! The command line.
 
+mod approvals;
+mod approve;
+mod approver;
 mod attach;
+mod audit;
 mod doctor;
 mod list;
 mod manage;
@@ -50,6 +54,12 @@ enum Command {
     Ps(list::Ps),
     /// End a process and everything it started
     Kill(manage::Kill),
+    /// Decide about what waits for a human, on a full screen
+    Approve(approve::Approve),
+    /// Decide about what waits for a human, from scripts
+    Approvals(approvals::Approvals),
+    /// Check and read the records of what was asked, decided and run
+    Audit(audit::Audit),
     /// Say whether the daemon runs, and as what
     Status,
     /// Continue with another binary, without losing a process
@@ -107,6 +117,9 @@ fn dispatch(command: Command, paths: &Paths) -> Outcome {
         Command::Logs(logs) => attach::logs(paths, &logs),
         Command::Ps(ps) => list::ps(paths, &ps),
         Command::Kill(kill) => manage::kill(paths, &kill),
+        Command::Approve(options) => approve::run(paths, &options),
+        Command::Approvals(options) => approvals::run(paths, options),
+        Command::Audit(options) => audit::run(paths, options),
         Command::Status => manage::status(paths),
         Command::Upgrade(upgrade) => manage::upgrade(paths, &upgrade),
         Command::Stop => manage::stop(paths),
@@ -123,4 +136,11 @@ fn connect(paths: &Paths) -> Result<Client, String> {
 
 fn explain(error: CallError) -> String {
     error.to_string()
+}
+
+/// Runs what waits for the daemon, on this thread.
+fn block_on<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
+    runtime.block_on(work)
 }

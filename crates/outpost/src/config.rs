@@ -26,6 +26,9 @@ pub(crate) struct Broker {
     pub(crate) requests_per_minute: Option<usize>,
     /// Questions of one client that may wait; 0 is no limit.
     pub(crate) pending_max: Option<usize>,
+    /// The longest pause after three denials in a row, and how long what was denied is not asked about again; 0 is none.
+    pub(crate) pause_max_s: Option<u64>,
+    pub(crate) denied_for_s: Option<u64>,
     pub(crate) stages_max: Option<usize>,
     /// How far a request's clock may be behind and ahead of ours.
     pub(crate) clock_behind_s: Option<u64>,

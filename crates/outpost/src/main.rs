@@ -10,11 +10,13 @@ mod config;
 mod exec_face;
 mod paths;
 mod place;
+mod prompt;
 mod relay;
 mod relay_face;
 mod roles;
 mod serve;
 mod sudo_proxy;
+mod tty;
 mod worker;
 
 use std::path::Path;

@@ -1,8 +1,6 @@
 //! The broker face alone, in the foreground, called as the daemon it replaces: asks on its own terminal.
 
-mod keys;
-mod prompt;
-mod screen;
+mod asking;
 
 use crate::paths::Dirs;
 use crate::place::Place;
@@ -13,6 +11,7 @@ use outpost_broker::{ASKPASS_NAME, AskPassword, Rates, Server, Settings};
 use outpost_engine::{Config, Engine, ResourceLimit};
 use outpost_sys::file::{self, Open};
 use outpost_sys::limits;
+use outpost_sys::signal::Signal;
 use outpost_sys::spawn::DESCRIPTOR_LIMIT;
 use sha2::{Digest, Sha256};
 use std::ffi::OsString;
@@ -28,6 +27,10 @@ use tokio::sync::mpsc;
 
 /// How long processes may take to end when the daemon does.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
+
+/// As the original has them.
+const ASK_SECONDS: u64 = 60;
+const RUN_SECONDS: u64 = 300;
 
 /// Runs commands for agents, with root's rights or without, once a human on this terminal has allowed each of them.
 #[derive(Parser, Clone, Debug)]
@@ -46,10 +49,16 @@ struct Flags {
     #[arg(long)]
     no_unattended_eligible: bool,
     /// How long a question waits for an answer, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = ASK_SECONDS,
+        env = "SUDO_PROXY_PROMPT_TIMEOUT_SECS",
+        value_parser = |text: &str| lenient_seconds(text, ASK_SECONDS)
+    )]
     ask_timeout: u64,
     /// How long a command may run, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 300, env = "SUDO_PROXY_EXEC_TIMEOUT_SECS", value_parser = lenient_seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = RUN_SECONDS, env = "SUDO_PROXY_EXEC_TIMEOUT_SECS", value_parser = |text: &str| lenient_seconds(text, RUN_SECONDS))]
     run_timeout: u64,
     /// The operator's rules [default: $XDG_CONFIG_HOME/outpost/rules.toml]
     #[arg(long, value_name = "FILE")]
@@ -72,8 +81,8 @@ struct Flags {
 }
 
 /// "falling back to the default when the variable is unset or invalid"
-fn lenient_seconds(text: &str) -> Result<u64, std::convert::Infallible> {
-    Ok(text.parse().unwrap_or(300))
+fn lenient_seconds(text: &str, default: u64) -> Result<u64, std::convert::Infallible> {
+    Ok(text.parse().unwrap_or(default))
 }
 
 pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
@@ -163,6 +172,8 @@ async fn work(flags: &Flags, socket: &Path, state: &Path) -> Result<ExitCode, St
             true => format!("sudo-proxy is already running on {}", socket.display()),
             false => error.to_string(),
         })?;
+    // Before there is a socket to be left behind.
+    let asked_to_end = asked_to_end()?;
     let listener = bind(socket)?;
     let place = Place::make(&state.join("processes"))?;
     let engine = begin(&place)?;
@@ -179,20 +190,19 @@ async fn work(flags: &Flags, socket: &Path, state: &Path) -> Result<ExitCode, St
     }
     tokio::spawn(server.clone().serve(listener));
     let eligible = flags.unattended_eligible && !flags.no_unattended_eligible;
-    tokio::spawn(prompt::ask_all(
-        server.clone(),
-        passwords,
-        Duration::from_secs(flags.ask_timeout),
-        eligible,
-    ));
+    tokio::spawn(asking::ask_all(server.clone(), passwords, eligible));
     let ended_by = tokio::select! {
         () = server.stopped() => None,
-        signal = asked_to_end() => signal,
+        signal = asked_to_end => Some(signal),
     };
     let _gone_already = std::fs::remove_file(socket);
     let _late = engine.shut_down(SHUTDOWN_PATIENCE).await;
     place.erase();
-    Ok(ended_by.map_or(ExitCode::SUCCESS, |signal| ExitCode::from(128 + signal)))
+    if let Some(signal) = ended_by {
+        // So that whoever waits for us learns why.
+        outpost_sys::signal::end_by(signal);
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn settings(flags: &Flags) -> Settings {
@@ -255,15 +265,16 @@ fn begin(place: &Place) -> Result<Engine, String> {
     Engine::alone(config, binary).map_err(|error| error.to_string())
 }
 
-/// Which signal, by number.
-async fn asked_to_end() -> Option<u8> {
-    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
-    let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = kinds.map(signal) else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _asked = interrupt.recv() => Some(2),
-        _asked = terminate.recv() => Some(15),
-        _asked = hangup.recv() => Some(1),
-    }
+fn asked_to_end() -> Result<impl Future<Output = Signal>, String> {
+    let fail = |error: std::io::Error| format!("cannot wait for signals: {error}");
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(fail)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(fail)?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(fail)?;
+    Ok(async move {
+        tokio::select! {
+            _asked = interrupt.recv() => Signal::INT,
+            _asked = terminate.recv() => Signal::TERM,
+            _asked = hangup.recv() => Signal::HUP,
+        }
+    })
 }

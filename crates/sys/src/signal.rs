@@ -172,6 +172,16 @@ pub fn ignore_sigpipe() {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }
 
+/// Ends this process by a signal, so that whoever waits for it sees that.
+pub fn end_by(signal: Signal) -> ! {
+    default_dispositions();
+    Set::of(&[]).install();
+    // SAFETY: a plain number, which was checked when the value was made.
+    unsafe { libc::raise(signal.0) };
+    // It was one that does not end a process.
+    std::process::exit(128 + signal.0)
+}
+
 /// Default dispositions for all signals, whatever they were. For a child that must make system calls only.
 pub(crate) fn default_dispositions() {
     // The kernel's own struct and call: the C library's takes a lock for SIGABRT (since glibc 2.41), which the parent

@@ -4,7 +4,7 @@ use crate::pty::Size;
 use crate::{Errno, Result, file, retry};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::termios::{self, LocalModes, OptionalActions, SpecialCodeIndex, Termios};
+use rustix::termios::{self, InputModes, LocalModes, OptionalActions, SpecialCodeIndex, Termios};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +28,16 @@ impl Terminal {
         now.special_codes[SpecialCodeIndex::VTIME] = 0;
         termios::tcsetattr(&self.tty, OptionalActions::Flush, &now)?;
         Ok(Keys { terminal: self.clone(), before })
+    }
+
+    /// The same for a whole screen: no key does anything by itself, not even those that end or stop a program.
+    pub fn raw(self: &Arc<Terminal>) -> Result<Keys> {
+        let keys = self.keys()?;
+        let mut now = termios::tcgetattr(&self.tty)?;
+        now.local_modes.remove(LocalModes::ISIG | LocalModes::IEXTEN);
+        now.input_modes.remove(InputModes::IXON | InputModes::ICRNL);
+        termios::tcsetattr(&self.tty, OptionalActions::Now, &now)?;
+        Ok(keys)
     }
 
     pub fn size(&self) -> Option<Size> {

@@ -20,6 +20,20 @@ impl BrokerClient {
         BrokerClient { stream }
     }
 
+    /// As another user; only root can.
+    pub fn connect_as(socket: &Path, uid: u32) -> BrokerClient {
+        if uid == outpost_sys::limits::effective_uid() {
+            return BrokerClient::connect(socket);
+        }
+        // A thread may be another user than its process, and is gone with what it was.
+        let connect = || {
+            let user = rustix::process::Uid::from_raw(uid);
+            rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+            BrokerClient::connect(socket)
+        };
+        std::thread::scope(|scope| scope.spawn(connect).join().unwrap())
+    }
+
     /// The same for a socket that is not there yet, as long as its daemon runs.
     pub fn wait_connect(socket: &Path, runs: impl Fn() -> bool) -> BrokerClient {
         let begun = Instant::now();

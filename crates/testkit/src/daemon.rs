@@ -65,6 +65,13 @@ impl Daemon {
         daemon
     }
 
+    /// By a command that ends in the daemon's program: in another environment, or as somebody else.
+    pub fn start_by(command: Command, dir: TempDir, flags: &[&str]) -> Daemon {
+        let mut daemon = Daemon::launch(command, dir.path(), flags);
+        daemon._owned = Some(dir);
+        daemon
+    }
+
     fn launch(mut serve: Command, dir: &Path, flags: &[&str]) -> Daemon {
         let log = File::create(dir.join("log")).unwrap();
         serve.args(["--state-dir", "state", "--runtime-dir", "run", "serve"]).args(flags).current_dir(dir);
@@ -72,6 +79,8 @@ impl Daemon {
         let marker = format!("OUTPOST_TEST_DAEMON={}", dir.display());
         let (owner_name, owner_value) = owner();
         serve.env("OUTPOST_TEST_DAEMON", dir).env(owner_name, owner_value);
+        // Not what whoever runs the tests has settled.
+        serve.env("XDG_CONFIG_HOME", dir.join("config"));
         // Away from the terminal's signals: ending it is our business.
         let mut serve = serve.process_group(0).spawn().unwrap();
         let mut line = String::new();

@@ -23,6 +23,7 @@ pub struct Terminal {
     pidfd: OwnedFd,
     master: File,
     screen: Arc<Screen>,
+    size: Size,
     exit: Option<Exit>,
 }
 
@@ -36,7 +37,19 @@ struct Screen {
 impl Terminal {
     /// Starts a program, by its absolute path, as leader of a session whose terminal this is.
     pub fn start(arguments: &[String], environment: &[(String, String)], directory: &str) -> Terminal {
-        let pty = pty::open(SIZE).unwrap();
+        Terminal::start_sized(arguments, environment, directory, SIZE.rows, SIZE.cols)
+    }
+
+    /// The same on a terminal of another size.
+    pub fn start_sized(
+        arguments: &[String],
+        environment: &[(String, String)],
+        directory: &str,
+        rows: u16,
+        cols: u16,
+    ) -> Terminal {
+        let size = Size { rows, cols };
+        let pty = pty::open(size).unwrap();
         let text = |text: &str| CString::new(text).unwrap();
         let arguments: Vec<CString> = arguments.iter().map(|argument| text(argument)).collect();
         let environment: Vec<CString> =
@@ -64,7 +77,7 @@ impl Terminal {
         let (drawn, reader) = (Arc::clone(&screen), File::from(file::duplicate(&pty.master).unwrap()));
         std::thread::spawn(move || drawn.follow(reader));
         let (pid, pidfd) = (started.pid, started.pidfd);
-        Terminal { pid, pidfd, master: File::from(pty.master), screen, exit: None }
+        Terminal { pid, pidfd, master: File::from(pty.master), screen, size, exit: None }
     }
 
     pub fn pid(&self) -> i32 {
@@ -99,6 +112,36 @@ impl Terminal {
             let left = patience.checked_sub(begun.elapsed())?;
             bytes = self.screen.more.wait_timeout(bytes, left).unwrap().0;
         }
+    }
+
+    /// What a human sees on it now, if it was this size from the start: rows without the blanks at their ends.
+    pub fn picture(&self) -> String {
+        picture(&self.screen.bytes.lock().unwrap(), self.size)
+    }
+
+    /// Waits until what is seen is as wanted, and returns it.
+    pub fn wait_picture(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
+        let begun = Instant::now();
+        let mut bytes = self.screen.bytes.lock().unwrap();
+        loop {
+            let seen = picture(&bytes, self.size);
+            if wanted(&seen) {
+                return seen;
+            }
+            let left = PATIENCE.checked_sub(begun.elapsed()).unwrap_or_else(|| panic!("no {what}:\n{seen}"));
+            bytes = self.screen.more.wait_timeout(bytes, left).unwrap().0;
+        }
+    }
+
+    /// Waits for something to be drawn, for a while.
+    pub fn wait_drawn(&self, patience: Duration) {
+        let bytes = self.screen.bytes.lock().unwrap();
+        let _either = self.screen.more.wait_timeout(bytes, patience).unwrap();
+    }
+
+    /// Waits until this text is seen.
+    pub fn wait_seen(&self, wanted: &str) -> String {
+        self.wait_picture(wanted, |seen| seen.contains(wanted))
     }
 
     /// As typed.
@@ -139,10 +182,22 @@ impl Terminal {
             procfs::descendants(&all, &[self.pid]).into_iter().map(|stat| stat.pid).collect();
         let orphans = all.iter().filter(|stat| stat.session == self.pid && stat.pid != self.pid);
         family.extend(orphans.filter(|stat| !matches!(stat.state, b'Z' | b'X')).map(|stat| stat.pid));
+        // Ours has its keeper, which is part of it.
+        let is_keeper = |pid: &i32| {
+            let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            arguments.split(|byte| *byte == 0).nth(1) == Some(b"keeper")
+        };
+        family.retain(|pid| !is_keeper(pid));
         family.sort_unstable();
         family.dedup();
         family
     }
+}
+
+fn picture(bytes: &[u8], size: Size) -> String {
+    let mut terminal = vt100::Parser::new(size.rows.try_into().unwrap(), size.cols.try_into().unwrap(), 0);
+    terminal.process(bytes);
+    terminal.screen().contents()
 }
 
 impl Screen {

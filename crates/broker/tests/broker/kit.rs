@@ -18,6 +18,12 @@ pub(crate) fn ours_only() -> bool {
     Broker::is_original() && std::env::var_os("OUTPOST_BROKER_ALL").is_none()
 }
 
+/// Our own binary.
+pub(crate) fn binary() -> std::path::PathBuf {
+    let test = std::env::current_exe().unwrap();
+    outpost_testkit::binary_beside(test.parent().unwrap(), "outpost")
+}
+
 /// A request of now for a pipeline without privileges.
 pub(crate) fn plain(id: &str, pipeline: Value) -> Value {
     json!({"id": id, "time": stamp(0), "pipeline": pipeline, "privileged": false})
@@ -184,6 +190,13 @@ pub(crate) fn refused_unasked(broker: &Broker, request: &Value) -> String {
     let answer = broker.request_unasked(request);
     assert!(answer.contains(&format!(r#"{{"id":{},"status":"error","#, request["id"])), "{answer}");
     message(&answer)
+}
+
+/// An executable script.
+pub(crate) fn script(path: &std::path::Path, text: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
 }
 
 /// Whether a privileged command can run without a password. Where it cannot, a test that needs one says so and is skipped.

@@ -31,7 +31,7 @@ fn a_privileged_request_asks_for_root_and_another_does_not() {
     for (id, privileged) in [("a", true), ("b", false)] {
         let mut client = broker.send(&with(plain(id, json!([["true"]])), json!({"privileged": privileged})));
         broker.wait_prompt();
-        assert_eq!(broker.unread().contains("root"), privileged, "{}", broker.unread());
+        assert_eq!(broker.unread().contains("as root?"), privileged, "{}", broker.unread());
         broker.deny();
         same(&client.answer(), &denied(id));
     }

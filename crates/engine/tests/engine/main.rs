@@ -5,6 +5,7 @@ mod support;
 
 mod disk;
 mod ending;
+mod given;
 mod input;
 mod keeper_loss;
 mod output;

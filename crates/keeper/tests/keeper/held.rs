@@ -1,10 +1,11 @@
 //! Descriptors that the keeper holds, and entries that it forgets.
 
 use crate::kit::{command, greeted, read, read_to_end, shell, start, write};
-use outpost_keeper::{HELD_MAX, OWN_SLOT, Request, Standing};
+use outpost_keeper::{HELD_MAX, KEPT, OWN_SLOT, Request, Standing};
 use outpost_sys::epoll::is_readable;
 use outpost_sys::pidfd::How;
 use outpost_sys::pipe::pipe;
+use outpost_sys::signal::Signal;
 use std::os::fd::AsFd;
 
 #[test]
@@ -110,4 +111,23 @@ fn the_end_of_the_keeper_closes_what_it_held() {
     drop(client);
     assert_eq!(keeper.join(), 0);
     assert_eq!(read_to_end(&pipe.read), "");
+}
+
+#[test]
+fn what_is_nobodys_child_is_kept_for_the_next_worker_until_it_is_forgotten() {
+    let (mut client, _keeper) = greeted();
+    let (kept, gone) = (pipe().unwrap(), pipe().unwrap());
+    client.send(Request::Hold { slot: KEPT | 20, role: 7 }, &[kept.write.as_fd()]);
+    client.send(Request::Hold { slot: KEPT | 21, role: 7 }, &[gone.write.as_fd()]);
+    client.send(Request::Forget { slot: KEPT | 21 }, &[]);
+    drop((kept.write, gone.write));
+    assert_eq!(read_to_end(&gone.read), "");
+    let mut entry = client.hello().remove(1);
+    assert_eq!((entry.slot, entry.roles(), entry.pidfd.is_some()), (KEPT | 20, vec![7], false));
+    write(&entry.take(7), "for the next");
+    assert_eq!(read(&kept.read), "for the next");
+    // Nothing can be started or signalled there.
+    client.spawn_quiet(KEPT | 22, &shell("exit 0"));
+    client.signal(KEPT | 20, Signal::KILL, true);
+    assert_eq!(client.hello().len(), 2);
 }

@@ -53,7 +53,8 @@ fn state(process: &ProcessInfo) -> String {
     }
 }
 
-fn age(seconds: u64) -> String {
+/// A time at a glance: its largest unit.
+pub(super) fn age(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),
         60..3600 => format!("{}m", seconds / 60),

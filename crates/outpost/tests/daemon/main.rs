@@ -1,7 +1,11 @@
-//! The real binary: keeper and worker as processes, killed, replaced and locked out.
+//! The real binary: keeper and worker as processes, killed, replaced and locked out, and asked for what needs a human.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod approvals;
+mod approve;
+mod audit;
 mod deaths;
+mod desk;
 mod replacement;
 mod start;
 mod support;

@@ -87,14 +87,3 @@ fn a_script_may_have_lines_and_tabs() {
     let request = plain("a", json!([["sh", "-c", script, "x\ty\nz"]]));
     same(&broker.run(&request), &ok("a", &[(0, "")], "x\ty\nz"));
 }
-
-#[test]
-fn a_tab_is_for_arguments_only() {
-    if ours_only() {
-        return;
-    }
-    let broker = broker();
-    let rows = in_every_field("a\tb").into_iter();
-    let outside = rows.filter(|(_, told)| !told.contains("[0][1]") && !told.contains("[1][2]"));
-    check_at_once(&broker, &outside.collect::<Vec<_>>());
-}

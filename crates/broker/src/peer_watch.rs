@@ -8,7 +8,7 @@ use tokio::net::UnixStream;
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// Comes when the client has closed its end.
-pub(super) async fn gone(stream: &UnixStream) {
+pub(crate) async fn gone(stream: &UnixStream) {
     let mut chunk = [0; 4096];
     loop {
         if stream.readable().await.is_err() {

@@ -20,7 +20,7 @@ const DISCARD_BYTES_MAX: usize = 16 * 1024 * 1024;
 const CHUNK_BYTES: usize = 16 * 1024;
 
 /// What a client has sent.
-pub(super) enum Got {
+pub(crate) enum Got {
     /// Without its newline. What follows it is ignored.
     Line(Vec<u8>),
     /// Nothing, or an empty line: closed without a word.
@@ -28,7 +28,7 @@ pub(super) enum Got {
     Unusable(&'static str),
 }
 
-pub(super) async fn read(stream: &UnixStream) -> Got {
+pub(crate) async fn read(stream: &UnixStream) -> Got {
     let mut line = Vec::new();
     let deadline = Instant::now() + LINE_PATIENCE;
     loop {
@@ -82,7 +82,7 @@ pub(crate) async fn write(stream: &UnixStream, response: &Response) {
 }
 
 /// Lets a client finish writing, so that it can read why it was refused.
-pub(super) async fn discard(stream: &UnixStream) {
+pub(crate) async fn discard(stream: &UnixStream) {
     let mut discarded = 0;
     let all = async {
         let mut chunk = Vec::new();

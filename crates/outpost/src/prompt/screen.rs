@@ -14,42 +14,42 @@ const COLUMNS: usize = 80;
 
 /// Emphasis, unless the user wants none.
 #[derive(Clone, Copy)]
-pub(super) struct Style {
+pub(crate) struct Style {
     bold: &'static str,
     dim: &'static str,
     plain: &'static str,
 }
 
 impl Style {
-    pub(super) fn of_environment() -> Style {
+    pub(crate) fn of_environment() -> Style {
         match std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
             true => Style { bold: "", dim: "", plain: "" },
             false => Style { bold: "\x1b[1m", dim: "\x1b[2m", plain: "\x1b[0m" },
         }
     }
 
-    pub(super) fn dimmed(self, text: &str) -> String {
-        format!("{}{text}{}\r\n", self.dim, self.plain)
+    pub(crate) fn dimmed(self, text: &str) -> String {
+        format!("{}{text}{}\n", self.dim, self.plain)
     }
 }
 
 /// Everything of a question but the question itself, which stands last so that it is in sight.
-pub(super) fn question(question: &Question, columns: Option<u16>, style: Style) -> String {
+pub(crate) fn question(question: &Question, columns: Option<u16>, style: Style) -> String {
     let columns = columns.map_or(COLUMNS, usize::from).max(20);
     let Style { bold, dim, plain } = style;
-    let mut text = format!("\r\n{bold}=== Privilege request {} ==={plain}\r\n", short(&question.digest));
+    let mut text = format!("\n{bold}=== Privilege request {} ==={plain}\n", short(&question.digest));
     for section in &question.sections {
         let claimed = if section.claimed { " (not checked by anybody)" } else { "" };
-        text.push_str(&format!("{dim}{}{claimed}{plain}\r\n", section.heading));
+        text.push_str(&format!("{dim}{}{claimed}{plain}\n", section.heading));
         push_section(&mut text, section, columns);
     }
-    text.push_str(&format!("{bold}Command:{plain}\r\n"));
+    text.push_str(&format!("{bold}Command:{plain}\n"));
     for line in wrap(&question.title, columns.saturating_sub(4)) {
-        text.push_str(&format!("  {bold}{line}{plain}\r\n"));
+        text.push_str(&format!("  {bold}{line}{plain}\n"));
     }
     for warning in &question.warnings {
         for line in wrap(&format!("Warning: {warning}"), columns.saturating_sub(2)) {
-            text.push_str(&format!("{bold}{line}{plain}\r\n"));
+            text.push_str(&format!("{bold}{line}{plain}\n"));
         }
     }
     text
@@ -62,13 +62,13 @@ fn push_section(text: &mut String, section: &Section, columns: usize) {
             false => format!("{}: {}", line.name, line.value),
         };
         for part in wrap(&drawn, columns.saturating_sub(4)) {
-            text.push_str(&format!("  {part}\r\n"));
+            text.push_str(&format!("  {part}\n"));
         }
     }
 }
 
 /// The question itself.
-pub(super) fn ask(question: &Question, patience_s: u64, offer_always: bool, style: Style) -> String {
+pub(crate) fn ask(question: &Question, patience_s: u64, offer_always: bool, style: Style) -> String {
     let always = match offer_always {
         true => style
             .dimmed("a = approve, and run everything without root's rights unasked until this process ends"),
@@ -84,7 +84,7 @@ fn short(digest: &str) -> &str {
 }
 
 /// How a command ended and the beginning of what it wrote, which reaches the terminal only escaped.
-pub(super) fn result(response: &Response, style: Style) -> String {
+pub(crate) fn result(response: &Response, style: Style) -> String {
     let Style { bold, dim, plain } = style;
     let status = match response.status {
         Status::Ok => {
@@ -101,7 +101,7 @@ pub(super) fn result(response: &Response, style: Style) -> String {
             format!("{bold}error: {}{plain}", outpost_approvals::display::claim(message, 500))
         }
     };
-    let mut text = format!("{status}\r\n");
+    let mut text = format!("{status}\n");
     let stderr = response.stages.iter().map(|stage| ("stderr", Some(&stage.stderr)));
     for (name, output) in [("stdout", response.stdout.as_ref())].into_iter().chain(stderr) {
         let Some(bytes) = output.and_then(|output| outpost_wire::base64::decode(output.as_bytes())) else {
@@ -109,8 +109,8 @@ pub(super) fn result(response: &Response, style: Style) -> String {
         };
         let lines = output_lines(&bytes, OUTPUT_LINES, OUTPUT_COLUMNS);
         if !lines.is_empty() {
-            text.push_str(&format!("{dim}{name}, {} bytes{plain}\r\n", bytes.len()));
-            lines.iter().for_each(|line| text.push_str(&format!("  {line}\r\n")));
+            text.push_str(&format!("{dim}{name}, {} bytes{plain}\n", bytes.len()));
+            lines.iter().for_each(|line| text.push_str(&format!("  {line}\n")));
         }
     }
     text

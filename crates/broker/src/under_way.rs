@@ -1,0 +1,195 @@
+//! A request that is in the books: waits for its answer, runs, ends, and whoever asked is told.
+
+use crate::order::Order;
+use crate::peer_watch;
+use crate::records::{self, Entry, Why};
+use crate::run;
+use crate::server::{Notice, Server};
+use crate::wire::{Resolved, Response, Status};
+use outpost_approvals::audit::Event;
+use outpost_approvals::{Outcome, display};
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::net::UnixStream;
+
+/// A request that is in the books.
+pub(crate) struct UnderWay {
+    pub(crate) entry: Entry,
+    pub(crate) order: Order,
+}
+
+impl UnderWay {
+    /// Waits for a human, for the time to run out, or for the client to leave. None when it has.
+    pub(crate) async fn wait(
+        mut self,
+        server: &Arc<Server>,
+        stream: &UnixStream,
+        mut asked: outpost_approvals::Asked,
+    ) -> Option<Response> {
+        let queue = server.approvals.queue();
+        let outcome = tokio::select! {
+            outcome = asked.outcome() => match outcome {
+                Some(outcome) => outcome,
+                None => queue.expire(asked.id()).await,
+            },
+            () = peer_watch::gone(stream) => queue.withdraw(asked.id()).await,
+        };
+        self.settled(server, stream, outcome).await
+    }
+
+    /// Draws the consequences of an answer.
+    pub(crate) async fn settled(
+        &mut self,
+        server: &Arc<Server>,
+        stream: &UnixStream,
+        outcome: Outcome,
+    ) -> Option<Response> {
+        let id = self.order.request.id.clone();
+        let (decision, by) = match outcome {
+            Outcome::Decided { decision, by } => (decision, by),
+            Outcome::Expired => {
+                self.end(server, Event::Ended, json!({ "status": "timeout" })).await;
+                return Some(Response::new(&id, Status::Timeout));
+            }
+            Outcome::Unanswerable { why } => {
+                let message = format!("prompt error: {why}");
+                self.end(server, Event::Ended, json!({ "status": "error", "message": message })).await;
+                return Some(Response::error(&id, message));
+            }
+            Outcome::Withdrawn => {
+                self.end(server, Event::Ended, json!({ "status": "withdrawn" })).await;
+                return None;
+            }
+        };
+        let session = &self.order.request.session;
+        server.meter.decided(&self.entry.peer, session, &self.order.digest, decision.allow, Instant::now());
+        if !decision.allow {
+            self.end(server, Event::Ended, json!({ "status": "denied" })).await;
+            let message = Some(decision.note).filter(|note| !note.is_empty());
+            return Some(Response { message, ..Response::new(&id, Status::Denied) });
+        }
+        // It left while somebody decided: what nobody waits for is not begun.
+        if outpost_sys::message::peer_is_gone(stream) {
+            self.end(server, Event::Ended, json!({ "status": "withdrawn" })).await;
+            return None;
+        }
+        self.entry.why = Some(Why { decision: "human".into(), by });
+        self.run(server, stream, true).await
+    }
+
+    /// Runs what was decided about, if it still is that. `waited` when a human was asked: then the start is yet to be
+    /// recorded.
+    pub(crate) async fn run(
+        &mut self,
+        server: &Arc<Server>,
+        stream: &UnixStream,
+        waited: bool,
+    ) -> Option<Response> {
+        let id = self.order.request.id.clone();
+        let order = self.order.clone();
+        let unchanged = tokio::task::spawn_blocking(move || order.is_unchanged(waited)).await;
+        if let Err(message) = unchanged.unwrap_or_else(|_| Err("the daemon is ending".into())) {
+            self.end(server, Event::Ended, json!({ "status": "error", "message": message })).await;
+            return Some(Response::error(&id, message));
+        }
+        if waited && let Err(error) = self.record_start(server).await {
+            let message = error.to_string();
+            self.end(server, Event::Ended, json!({ "status": "error", "message": message })).await;
+            return Some(Response::error(&id, message));
+        }
+        let password = server.settings.askpass.clone().filter(|_| self.order.request.privileged);
+        let password = password.map(|ask| {
+            let what =
+                format!("Password for sudo, to run {}:", display::command(&self.order.request.pipeline));
+            server.passwords.password(ask, what)
+        });
+        match run::start(&server.engine, &server.settings, &self.order, &self.entry.key, password).await {
+            Ok(running) => Some(self.finish(server, stream, running).await),
+            Err(response) => {
+                let data = json!({ "status": "error", "message": response.message });
+                self.end(server, Event::Ended, data).await;
+                Some(response)
+            }
+        }
+    }
+
+    async fn record_start(&self, server: &Server) -> outpost_approvals::Result<()> {
+        let (key, digest) = (self.entry.key.clone(), self.order.digest.clone());
+        let why = self.entry.why.clone().unwrap_or(Why { decision: String::new(), by: String::new() });
+        server.approvals.ledger().write(move |books| records::start(books, &key, &digest, &why)).await
+    }
+
+    /// Waits for the end and says how it was.
+    pub(crate) async fn finish(
+        &self,
+        server: &Arc<Server>,
+        stream: &UnixStream,
+        running: run::Running,
+    ) -> Response {
+        let resolve = |file: &crate::files::Pinned| Resolved {
+            path: file.path.display().to_string(),
+            sha256: file.sha256.clone(),
+        };
+        let resolved: Vec<Resolved> = self.order.programs.iter().map(resolve).collect();
+        finish(server, Some(stream), &self.entry, &resolved, running).await
+    }
+
+    async fn end(&self, server: &Server, event: Event, data: serde_json::Value) {
+        end(server, &self.entry, event, data).await;
+    }
+}
+
+/// Waits for the end of what runs, records it, and makes the answer.
+pub(crate) async fn finish(
+    server: &Arc<Server>,
+    stream: Option<&UnixStream>,
+    entry: &Entry,
+    resolved: &[Resolved],
+    running: run::Running,
+) -> Response {
+    let stages = running.stages();
+    let finishing = running.finish(&entry.request.id, resolved, &server.settings);
+    tokio::pin!(finishing);
+    let mut finished = match stream.filter(|_| server.settings.ends_with_client) {
+        None => finishing.await,
+        Some(stream) => tokio::select! {
+            finished = &mut finishing => finished,
+            () = peer_watch::gone(stream) => {
+                let _told_in_the_log = run::kill(&stages).await;
+                finishing.await
+            }
+        },
+    };
+    let why = entry.why.clone();
+    finished.response.decision = why.as_ref().map(|why| why.decision.clone());
+    finished.response.approved_by = why.map(|why| why.by);
+    finished.response.digest = Some(entry.digest.clone());
+    let response = finished.response.clone();
+    let notice = Notice::Answered {
+        session: entry.request.session.clone(),
+        title: display::command(&entry.request.pipeline),
+        response: Arc::new(response.clone()),
+    };
+    server.notify(notice);
+    // Not waited for: should we be killed before it is written, the next worker finds the ended processes and does it.
+    let (server, entry) = (server.clone(), entry.clone());
+    tokio::spawn(async move {
+        end(&server, &entry, Event::Ended, finished.summary.clone()).await;
+        finished.forget().await;
+    });
+    response
+}
+
+/// The request is over.
+pub(crate) async fn end(server: &Server, entry: &Entry, event: Event, mut data: serde_json::Value) {
+    data["request"] = json!(entry.key);
+    data["digest"] = json!(entry.digest);
+    let (key, question) = (entry.key.clone(), entry.question.clone());
+    let write = move |books: &mut outpost_approvals::Books<'_>| {
+        records::end(books, &key, question.as_deref(), event, &data)
+    };
+    if let Err(error) = server.approvals.ledger().write(write).await {
+        tracing::error!(%error, "the end of a request is not recorded");
+    }
+}

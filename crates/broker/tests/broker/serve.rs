@@ -1,0 +1,303 @@
+//! The broker in the daemon: questions that outlive the worker, rules, notices, limits, and who may decide.
+
+use crate::kit::{binary, decoded, ours_only};
+use outpost_testkit::{Daemon, Which, stamp};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Site {
+    daemon: Daemon,
+    dir: tempfile::TempDir,
+}
+
+/// A connection of JSON lines.
+struct Lines {
+    reader: BufReader<UnixStream>,
+}
+
+impl Lines {
+    fn connect(socket: &Path) -> Lines {
+        let stream = UnixStream::connect(socket).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Lines { reader: BufReader::new(stream) }
+    }
+
+    fn send(&mut self, request: &Value) {
+        self.reader.get_mut().write_all(format!("{request}\n").as_bytes()).unwrap();
+    }
+
+    fn receive(&mut self) -> Value {
+        let mut line = String::new();
+        self.reader.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))
+    }
+
+    fn ask(&mut self, request: Value) -> Value {
+        self.send(&request);
+        self.receive()
+    }
+}
+
+impl Site {
+    fn new(config: &str, rules: &str) -> Site {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        std::fs::write(path("outpost.toml"), config).unwrap();
+        if !rules.is_empty() {
+            std::fs::write(path("rules.toml"), rules).unwrap();
+        }
+        let flags = ["--config", &path("outpost.toml"), "--rules", &path("rules.toml")];
+        Site { daemon: Daemon::start_with(&binary(), &flags), dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn approver(&self) -> (Lines, String) {
+        let mut lines = Lines::connect(&self.daemon.dir().join("run/approvals.sock"));
+        let enrolled = lines.ask(json!({"do": "enroll"}));
+        (lines, enrolled["secret"].as_str().unwrap().to_owned())
+    }
+
+    fn prove(&self, secret: &str) -> Lines {
+        let mut lines = Lines::connect(&self.daemon.dir().join("run/approvals.sock"));
+        assert_eq!(lines.ask(json!({"do": "prove", "secret": secret}))["is"], "welcome");
+        lines
+    }
+
+    fn send(&self, id: &str, pipeline: Value) -> Lines {
+        let mut lines = Lines::connect(&self.daemon.dir().join("run/broker.sock"));
+        lines.send(&json!({"id": id, "time": stamp(0), "pipeline": pipeline, "privileged": false}));
+        lines
+    }
+
+    fn run(&self, id: &str, pipeline: Value) -> Value {
+        self.send(id, pipeline).receive()
+    }
+}
+
+/// The only question that waits, as soon as there is one.
+fn question(approver: &mut Lines) -> Value {
+    let begun = Instant::now();
+    loop {
+        let answer = approver.ask(json!({"do": "list"}));
+        if let Some(question) = answer["questions"].as_array().unwrap().first() {
+            return question.clone();
+        }
+        assert!(begun.elapsed() < PATIENCE, "nothing is asked");
+    }
+}
+
+fn decide(approver: &mut Lines, question: &Value, allow: bool) -> Value {
+    approver.ask(json!({"do": "decide", "id": question["id"], "digest": question["digest"], "allow": allow}))
+}
+
+#[test]
+fn a_question_outlives_the_worker_with_its_id_and_its_deadline_and_the_client_is_answered() {
+    if ours_only() {
+        return;
+    }
+    let site = Site::new("", "");
+    let (mut approver, secret) = site.approver();
+    let mut client = site.send("a", json!([["echo", "still here"]]));
+    let before = question(&mut approver);
+    for _ in 0..3 {
+        site.daemon.kill(Which::Worker);
+        let after = question(&mut site.prove(&secret));
+        assert_eq!(after, before);
+    }
+    assert_eq!(decide(&mut site.prove(&secret), &before, true)["is"], "decided");
+    let answer = client.receive();
+    assert_eq!(
+        (answer["status"].as_str(), decoded(&answer["stdout"])),
+        (Some("ok"), b"still here\n".to_vec())
+    );
+    assert_eq!(answer["decision"], "human");
+    // Its id was used, and is known to be after another kill.
+    site.daemon.kill(Which::Worker);
+    assert_eq!(site.run("a", json!([["true"]]))["message"], "duplicate request id: a");
+}
+
+#[test]
+fn a_command_outlives_the_worker_and_its_client_is_answered() {
+    if ours_only() {
+        return;
+    }
+    let site = Site::new("", "");
+    let (mut approver, _) = site.approver();
+    let fifo = site.path("gate");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let script = "echo before; read line < \"$0\"; echo after $line; exit 7";
+    let mut client = site.send("a", json!([["sh", "-c", script, fifo], ["cat"]]));
+    let asked = question(&mut approver);
+    decide(&mut approver, &asked, true);
+    // Opened when the command runs.
+    let mut gate = std::fs::OpenOptions::new().write(true).open(&fifo).unwrap();
+    site.daemon.kill(Which::Worker);
+    gate.write_all(b"the kill\n").unwrap();
+    drop(gate);
+    let answer = client.receive();
+    assert_eq!(decoded(&answer["stdout"]), b"before\nafter the kill\n");
+    assert_eq!((answer["stages"][0]["exit_code"].as_i64(), answer["status"].as_str()), (Some(7), Some("ok")));
+}
+
+#[test]
+fn a_client_that_leaves_while_the_worker_is_dead_has_withdrawn() {
+    if ours_only() {
+        return;
+    }
+    let site = Site::new("", "");
+    let (mut approver, secret) = site.approver();
+    let file = site.path("ran");
+    let client = site.send("a", json!([["touch", file]]));
+    let asked = question(&mut approver);
+    site.daemon.kill(Which::Worker);
+    drop(client);
+    let mut approver = site.prove(&secret);
+    let begun = Instant::now();
+    while decide(&mut approver, &asked, true)["is"] != "failed" {
+        assert!(begun.elapsed() < PATIENCE);
+    }
+    assert!(!file.exists());
+}
+
+const RULES: &str = r#"
+[[rule]]
+name = "greet"
+decision = "allow"
+command = ["/usr/bin/echo", "hello"]
+privileged = false
+
+[[rule]]
+name = "never"
+decision = "deny"
+command = ["/usr/bin/touch", { rest = true }]
+"#;
+
+#[test]
+fn rules_allow_and_deny_without_a_human_and_a_broken_file_denies_all() {
+    if ours_only() {
+        return;
+    }
+    let site = Site::new("", RULES);
+    let answer = site.run("a", json!([["echo", "hello"]]));
+    assert_eq!((answer["status"].as_str(), answer["decision"].as_str()), (Some("ok"), Some("rule:greet")));
+    let file = site.path("ran");
+    let answer = site.run("b", json!([["echo", "hello"], ["touch", file]]));
+    assert_eq!(answer["status"], "denied");
+    assert_eq!(answer["message"], "denied by rule never");
+    assert!(!file.exists());
+    // One more argument is another command: it is asked about.
+    let (mut approver, _) = site.approver();
+    let mut client = site.send("c", json!([["echo", "hello", "world"]]));
+    let asked = question(&mut approver);
+    decide(&mut approver, &asked, false);
+    assert_eq!(client.receive()["status"], "denied");
+    std::fs::write(site.path("rules.toml"), format!("{RULES}\n[[rule]]\nnmae = \"x\"\n")).unwrap();
+    let answer = site.run("d", json!([["echo", "hello"]]));
+    assert_eq!(answer["status"], "denied");
+    let told = answer["message"].as_str().unwrap();
+    assert!(told.contains("line 14, column 1") && told.contains("every request is denied"), "{told}");
+    std::fs::write(site.path("rules.toml"), RULES).unwrap();
+    assert_eq!(site.run("e", json!([["echo", "hello"]]))["status"], "ok");
+}
+
+#[test]
+fn a_notice_program_is_told_and_cannot_decide() {
+    if ours_only() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let told = dir.path().join("told");
+    let notify = format!(
+        "[approvals]\nnotify = [\"/bin/sh\", \"-c\", 'printf \"%s|%s|%s\" \"$1\" \"$2\" \"$3\" > {0}.new; mv {0}.new {0}; exit 0', \"x\", \"{{id}}\", \"{{title}}\", \"{{count}}\"]\n",
+        told.display()
+    );
+    let site = Site::new(&notify, "");
+    let (mut approver, _) = site.approver();
+    let mut client = site.send("a", json!([["echo", "$(id)"]]));
+    let asked = question(&mut approver);
+    let begun = Instant::now();
+    while !told.exists() {
+        assert!(begun.elapsed() < PATIENCE, "nobody was told: {}", site.daemon.log());
+        std::thread::yield_now();
+    }
+    let text = std::fs::read_to_string(&told).unwrap();
+    assert_eq!(text, format!("{}|echo '$(id)'|1", asked["id"].as_str().unwrap()));
+    assert_eq!(question(&mut approver)["id"], asked["id"], "it still waits");
+    decide(&mut approver, &asked, false);
+    assert_eq!(client.receive()["status"], "denied");
+}
+
+#[test]
+fn a_client_that_floods_or_was_denied_waits() {
+    if ours_only() {
+        return;
+    }
+    let limits = "[broker]\npending_max = 2\nrequests_per_minute = 6\npause_max_s = 60\ndenied_for_s = 60\n";
+    let site = Site::new(limits, "");
+    let (mut approver, _) = site.approver();
+    let mut waiting = [site.send("a", json!([["true"]])), site.send("b", json!([["false"]]))];
+    while approver.ask(json!({"do": "list"}))["questions"].as_array().unwrap().len() < 2 {}
+    let told = site.run("c", json!([["id"]]));
+    assert!(told["message"].as_str().unwrap().starts_with("rate limited: 2 requests"), "{told}");
+    for client in &mut waiting {
+        let asked = question(&mut approver);
+        decide(&mut approver, &asked, false);
+        let _either = client;
+    }
+    waiting.iter_mut().for_each(|client| assert_eq!(client.receive()["status"], "denied"));
+    let told = site.run("d", json!([["true"]]));
+    assert!(told["message"].as_str().unwrap().contains("exactly this was denied"), "{told}");
+    let mut client = site.send("e", json!([["id", "-u"]]));
+    let asked = question(&mut approver);
+    decide(&mut approver, &asked, false);
+    assert_eq!(client.receive()["status"], "denied");
+    let told = site.run("f", json!([["id", "-g"]]));
+    assert!(told["message"].as_str().unwrap().starts_with("rate limited, retry after"), "{told}");
+}
+
+#[test]
+fn who_may_be_the_one_who_asks_decides_nothing_without_the_secret() {
+    if ours_only() {
+        return;
+    }
+    let site = Site::new("", "");
+    let (mut approver, secret) = site.approver();
+    let mut client = site.send("a", json!([["true"]]));
+    let asked = question(&mut approver);
+    let socket = site.daemon.dir().join("run/approvals.sock");
+    let mut stranger = Lines::connect(&socket);
+    for request in [
+        json!({"do": "list"}),
+        json!({"do": "show", "id": asked["id"]}),
+        json!({"do": "watch"}),
+        json!({"do": "decide", "id": asked["id"], "digest": asked["digest"], "allow": true}),
+        json!({"do": "grants"}),
+        json!({"do": "revoke", "id": "x"}),
+        json!({"do": "enroll"}),
+        json!({"do": "prove"}),
+        json!({"do": "prove", "secret": ""}),
+        json!({"do": "prove", "secret": "0".repeat(32)}),
+    ] {
+        let answer = stranger.ask(request.clone());
+        assert_eq!(answer["is"], "failed", "{request}: {answer}");
+    }
+    let other = decide(&mut approver, &json!({"id": asked["id"], "digest": "0".repeat(64)}), true);
+    assert_eq!(other["is"], "failed", "what was shown is what is decided");
+    assert_eq!(decide(&mut site.prove(&secret), &asked, true)["is"], "decided");
+    assert_eq!(decide(&mut approver, &asked, false)["is"], "failed", "the first answer stands");
+    assert_eq!(client.receive()["status"], "ok");
+    let files = std::fs::read_dir(site.daemon.dir().join("state/approvals")).unwrap();
+    for file in files.map(Result::unwrap).filter(|file| file.path().is_file()) {
+        let bytes = std::fs::read(file.path()).unwrap();
+        let has = bytes.windows(secret.len()).any(|window| window == secret.as_bytes());
+        assert!(!has, "the secret is in {}", file.path().display());
+    }
+}

@@ -1,0 +1,163 @@
+//! Root's rights by the real sudo, for a daemon that runs as a user of this test's own.
+
+mod serial;
+
+use crate::gate::{Gate, GateOptions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How users of tests are called: then the test's process, then a number.
+const PREFIX: &str = "outpost-t-";
+const SUDOERS: &str = "/etc/sudoers.d";
+pub(crate) const PASSWORD: &str = "corr3ct-h0rse";
+
+/// A user with a password, and what sudo allows that user. Both are gone when this is.
+pub(crate) struct User {
+    name: String,
+    pub(crate) uid: u32,
+    home: TempDir,
+}
+
+/// Whether the tests here can run; says so where they cannot.
+pub(crate) fn can_use_sudo() -> bool {
+    let is_root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
+    let can = is_root && Path::new("/usr/bin/sudo").exists() && !outpost_testkit::Broker::is_original();
+    if !can {
+        eprintln!("SKIPPED: only root can make users, and sudo must be there for them");
+    }
+    can
+}
+
+impl User {
+    /// `rule` is what follows the user's name in sudoers, if anything.
+    pub(crate) fn new(rule: &str) -> User {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        sweep();
+        let name = format!("{PREFIX}{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let home = tempfile::Builder::new().prefix("outpost-home-").tempdir().unwrap();
+        locked(&["useradd", "-M", "-d", home.path().to_str().unwrap(), "-s", "/bin/sh", &name]);
+        // From here on it is removed, whatever happens.
+        let mut user = User { name, uid: 0, home };
+        let id = Command::new("id").args(["-u", &user.name]).output().unwrap();
+        user.uid = String::from_utf8(id.stdout).unwrap().trim().parse().unwrap();
+        assert!(user.uid >= 1000, "{}", user.uid);
+        std::os::unix::fs::chown(user.home.path(), Some(user.uid), Some(user.uid)).unwrap();
+        let mut chpasswd = Command::new("chpasswd").stdin(Stdio::piped()).spawn().unwrap();
+        let line = format!("{}:{PASSWORD}\n", user.name);
+        chpasswd.stdin.take().unwrap().write_all(line.as_bytes()).unwrap();
+        assert!(chpasswd.wait().unwrap().success());
+        if !rule.is_empty() {
+            user.allow(rule);
+        }
+        user
+    }
+
+    fn allow(&self, rule: &str) {
+        // Names with a dot are not read: nobody sees half a file.
+        let new = self.sudoers().with_extension("new");
+        std::fs::write(&new, format!("{} {rule}\n", self.name)).unwrap();
+        std::fs::set_permissions(&new, PermissionsExt::from_mode(0o440)).unwrap();
+        let checked = Command::new("visudo").args(["-c", "-f"]).arg(&new).output().unwrap();
+        if !checked.status.success() {
+            let _gone = std::fs::remove_file(&new);
+            panic!("{rule}: {checked:?}");
+        }
+        std::fs::rename(new, self.sudoers()).unwrap();
+    }
+
+    fn sudoers(&self) -> PathBuf {
+        Path::new(SUDOERS).join(&self.name)
+    }
+
+    pub(crate) fn home(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// Runs a program as this user.
+    pub(crate) fn run(&self, argv: &[&str]) -> Output {
+        let ids = [format!("--reuid={}", self.uid), format!("--regid={}", self.uid), "--clear-groups".into()];
+        let mut command = Command::new("setpriv");
+        command.args(ids).args(argv).env_clear().env("PATH", "/usr/bin:/bin").env("HOME", self.home.path());
+        command.stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// A daemon of this user's, with these settings of `[broker]`.
+    pub(crate) fn gate(&self, config: &str) -> Gate {
+        self.gate_with(config, GateOptions::default())
+    }
+
+    pub(crate) fn gate_with(&self, config: &str, options: GateOptions) -> Gate {
+        let config = format!("[broker]\n{config}\n");
+        Gate::with(GateOptions { config: Some(config), uid: Some(self.uid), ..options })
+    }
+
+    /// A program of the operator's that says a password, and notes that it was asked.
+    pub(crate) fn askpass(&self, says: &str) -> Askpass {
+        let [program, asked] = ["askpass", "asked"].map(|name| self.home().join(name));
+        crate::kit::script(&program, &format!("echo \"$1\" >>{}\n{says}", asked.display()));
+        Askpass { program, asked }
+    }
+}
+
+pub(crate) struct Askpass {
+    program: PathBuf,
+    asked: PathBuf,
+}
+
+impl Askpass {
+    pub(crate) fn config(&self) -> String {
+        format!("askpass = \"{}\"", self.program.display())
+    }
+
+    /// What it was asked for, each time.
+    pub(crate) fn asked(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(&self.asked).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        remove(&self.name);
+    }
+}
+
+fn remove(name: &str) {
+    let _not_there = std::fs::remove_file(Path::new(SUDOERS).join(name));
+    // Whatever it still runs is nothing that should keep it.
+    locked(&["userdel", "-f", name]);
+}
+
+/// What a test that was killed has left.
+fn sweep() {
+    let users = std::fs::read_to_string("/etc/passwd").unwrap();
+    let names =
+        users.lines().filter_map(|line| line.split(':').next()).filter(|name| name.starts_with(PREFIX));
+    for name in names {
+        let pid = name.trim_start_matches(PREFIX).split('-').next().unwrap_or_default();
+        if !Path::new("/proc").join(pid).exists() {
+            remove(name);
+        }
+    }
+}
+
+/// Runs a program that changes the list of users, which one at a time can.
+fn locked(argv: &[&str]) {
+    let begun = Instant::now();
+    loop {
+        let (program, arguments) = argv.split_first().unwrap();
+        let output = Command::new(program).args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() || said.contains("does not exist") {
+            return;
+        }
+        let is_taken = said.contains("cannot lock") || said.contains("try again");
+        assert!(is_taken && begun.elapsed() < Duration::from_secs(30), "{argv:?}: {said}");
+        std::thread::yield_now();
+    }
+}

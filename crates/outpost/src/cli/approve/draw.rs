@@ -1,0 +1,238 @@
+//! The full screen as it is drawn: a head, the list or the question, what happened last, and the keys.
+
+use super::app::{App, COLUMNS_MIN, Details, Dialog, ROWS_MIN, Unit, View, short};
+use super::page::Kind;
+use crate::cli::approvals::print::left;
+use crate::cli::approver::printable;
+use crate::cli::list::age;
+use outpost_approvals::{Question, display};
+use ratatui::Frame;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+
+/// With fewer columns the words are shorter.
+const COLUMNS_ROOMY: u16 = 76;
+
+/// Colours say nothing that words do not.
+#[derive(Clone, Copy)]
+pub(super) struct Looks {
+    pub(super) coloured: bool,
+}
+
+impl Looks {
+    pub(super) fn of_environment() -> Looks {
+        Looks { coloured: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) }
+    }
+
+    fn coloured(self, style: Style, color: Color) -> Style {
+        if self.coloured { style.fg(color) } else { style }
+    }
+
+    fn of(self, kind: Kind) -> Style {
+        let bold = Style::new().add_modifier(Modifier::BOLD);
+        match kind {
+            Kind::Warning => self.coloured(bold.add_modifier(Modifier::REVERSED), Color::Red),
+            Kind::Heading => bold,
+            Kind::Claimed => self.coloured(Style::new(), Color::Yellow),
+            Kind::Text => Style::new(),
+        }
+    }
+}
+
+const BAR: Style = Style::new().add_modifier(Modifier::REVERSED);
+
+pub(super) fn draw(frame: &mut Frame<'_>, app: &App, now_ms: u64, looks: Looks) {
+    let area = frame.area();
+    let mut canvas = Canvas { buffer: frame.buffer_mut(), area, looks };
+    if app.is_too_small() {
+        let text = format!("The screen is too small: {COLUMNS_MIN} columns and {ROWS_MIN} rows are needed.");
+        for (at, line) in (0..area.height).zip(display::wrap(&text, usize::from(area.width))) {
+            canvas.line(at, &line, Style::new());
+        }
+        return;
+    }
+    match &app.view {
+        View::List => canvas.list(app, now_ms),
+        View::Details(details) => canvas.details(app, details, now_ms),
+        View::Grants => canvas.grants(app),
+    }
+    canvas.status(app);
+    canvas.line(area.height - 1, keys(app), BAR);
+}
+
+struct Canvas<'a> {
+    buffer: &'a mut Buffer,
+    area: Rect,
+    looks: Looks,
+}
+
+impl Canvas<'_> {
+    /// One line from edge to edge.
+    fn line(&mut self, at: u16, text: &str, style: Style) {
+        let (x, y, width) = (self.area.x, self.area.y + at, self.area.width);
+        self.buffer.set_style(Rect::new(x, y, width, 1), style);
+        self.buffer.set_stringn(x, y, text, usize::from(width), style);
+    }
+
+    /// The same, where more than fits is marked as being more.
+    fn cut(&mut self, at: u16, text: &str, style: Style) {
+        let width = usize::from(self.area.width);
+        match text.chars().count() > width {
+            false => self.line(at, text, style),
+            true => {
+                let head: String = text.chars().take(width.saturating_sub(3)).collect();
+                self.line(at, &format!("{head}..."), style);
+            }
+        }
+    }
+
+    fn list(&mut self, app: &App, now_ms: u64) {
+        let head = match (app.connected, app.questions.len()) {
+            (false, _) => "outpost approve: NO CONNECTION".to_owned(),
+            (true, 0) => "outpost approve: nothing waits".to_owned(),
+            (true, 1) => "outpost approve: 1 question waits".to_owned(),
+            (true, more) => format!("outpost approve: {more} questions wait"),
+        };
+        self.line(0, &head, BAR);
+        let heading = Style::new().add_modifier(Modifier::BOLD);
+        self.line(1, "   AGE LEFT AS   DIGEST   COMMAND", heading);
+        let rows = app.body_rows().saturating_sub(1);
+        let selected = app.selected_at();
+        let visible = app.questions.iter().enumerate().skip(first_row(selected, rows)).take(rows);
+        for (at, (number, question)) in (2..).zip(visible) {
+            self.cut(
+                at,
+                &row(question, selected == Some(number), now_ms),
+                style_of(selected == Some(number)),
+            );
+        }
+    }
+
+    fn details(&mut self, app: &App, details: &Details, now_ms: u64) {
+        let (question, body) = (&details.question, app.body_rows());
+        let last = details.rows.len().min(details.top + body);
+        let (digest, age, left) = (short(&question.digest), since(question, now_ms), until(question, now_ms));
+        let (first, all) = (details.top + 1, details.rows.len());
+        let head = match self.area.width >= COLUMNS_ROOMY {
+            true => format!(
+                "Question {digest}  {}  asked {age} ago, {left} left  lines {first}-{last} of {all}",
+                rights(question)
+            ),
+            false => format!("{digest} {} {age} ago {left} left {first}-{last}/{all}", rights(question)),
+        };
+        let head = if app.connected { head } else { format!("NO CONNECTION  {head}") };
+        self.line(0, &head, BAR);
+        for (at, row) in (1..).zip(details.rows.iter().skip(details.top).take(body)) {
+            self.line(at, &row.text, self.looks.of(row.kind));
+        }
+    }
+
+    fn grants(&mut self, app: &App) {
+        let head = match app.grants.len() {
+            0 => "Nothing is remembered".to_owned(),
+            1 => "1 answer is remembered".to_owned(),
+            more => format!("{more} answers are remembered"),
+        };
+        self.line(0, &head, BAR);
+        let rows = app.body_rows();
+        let selected = app.grants.iter().position(|grant| Some(&grant.id) == app.selected_grant.as_ref());
+        let visible = app.grants.iter().enumerate().skip(first_row(selected, rows)).take(rows);
+        for (at, (number, grant)) in (1..).zip(visible) {
+            let mark = if selected == Some(number) { ">" } else { " " };
+            let (left, digest) = (left(grant), short(&grant.digest));
+            let text = format!(
+                "{mark} {left:>10} {digest} {}  by {}",
+                printable(&grant.title),
+                printable(&grant.by)
+            );
+            self.cut(at, &text, style_of(selected == Some(number)));
+        }
+    }
+
+    /// What is being typed, or what happened last.
+    fn status(&mut self, app: &App) {
+        let dialog = match &app.view {
+            View::Details(details) => &details.dialog,
+            View::List | View::Grants => &Dialog::None,
+        };
+        let (first, width) = (self.area.height - 3, usize::from(self.area.width));
+        match dialog {
+            Dialog::None => self.folded(first, &printable(&app.status), Style::new()),
+            Dialog::Note(typed) => {
+                let typed = display::claim(&String::from_utf8_lossy(typed), usize::MAX);
+                let shown = typed.chars().count().saturating_sub(width.saturating_sub(1));
+                let end: String = typed.chars().skip(shown).collect();
+                self.line(first, "Why not? This is told to whoever asked:", Style::new());
+                self.line(first + 1, &format!("{end}_"), Style::new());
+            }
+            Dialog::Remember { unit, digits } => {
+                let unit = match unit {
+                    Unit::Times => "more times",
+                    Unit::Minutes => "minutes",
+                };
+                self.line(first, &format!("Approve this, and the same for {digits}_ {unit}"), Style::new());
+                self.cut(first + 1, &printable(&app.status), Style::new());
+            }
+        }
+    }
+
+    /// On two lines.
+    fn folded(&mut self, at: u16, text: &str, style: Style) {
+        let split = text.char_indices().nth(usize::from(self.area.width)).map_or(text.len(), |(at, _)| at);
+        let (one, two) = text.split_at(split);
+        self.line(at, one, style);
+        self.cut(at + 1, two, style);
+    }
+}
+
+/// So that what is selected is in sight.
+fn first_row(selected: Option<usize>, rows: usize) -> usize {
+    (selected.unwrap_or_default() + 1).saturating_sub(rows)
+}
+
+fn style_of(selected: bool) -> Style {
+    if selected { Style::new().add_modifier(Modifier::BOLD) } else { Style::new() }
+}
+
+fn row(question: &Question, selected: bool, now_ms: u64) -> String {
+    format!(
+        "{} {:>4} {:>4} {} {} {}",
+        if selected { ">" } else { " " },
+        since(question, now_ms),
+        until(question, now_ms),
+        rights(question),
+        short(&question.digest),
+        printable(&question.title),
+    )
+}
+
+fn rights(question: &Question) -> &'static str {
+    if question.privileged { "ROOT" } else { "own " }
+}
+
+fn since(question: &Question, now_ms: u64) -> String {
+    age(now_ms.saturating_sub(question.asked_ms) / 1000)
+}
+
+fn until(question: &Question, now_ms: u64) -> String {
+    age(question.deadline_ms.saturating_sub(now_ms) / 1000)
+}
+
+fn keys(app: &App) -> &'static str {
+    let roomy = app.size.columns >= COLUMNS_ROOMY;
+    match (&app.view, roomy) {
+        (View::List, _) => "Enter details  g grants  q quit",
+        (View::Grants, _) => "x revoke  g again  Esc back  q quit",
+        (View::Details(details), _) => match (&details.dialog, details.question.rememberable) {
+            (Dialog::None, true) if roomy => {
+                "y approve  n deny  d deny with a note  r remember  Esc back  q quit"
+            }
+            (Dialog::None, false) if roomy => "y approve  n deny  d deny with a note  Esc back  q quit",
+            (Dialog::None, true) => "y yes n no d note r remember Esc q",
+            (Dialog::None, false) => "y yes n no d note Esc back q quit",
+            (Dialog::Note(_), _) => "Enter denies  Esc cancels",
+            (Dialog::Remember { .. }, _) => "t times m minutes y approve Esc cancels",
+        },
+    }
+}

@@ -1,0 +1,56 @@
+//! `outpost approve --prompt`: one question at a time, as the drop-in asks, about what waits in the daemon.
+
+use super::Approver;
+use crate::cli::Outcome;
+use crate::prompt::{Asker, Desk};
+use outpost_approvals::wire::{Answer, Request};
+use outpost_approvals::{Client, Question};
+use std::process::ExitCode;
+
+/// The daemon's queue.
+struct Remote {
+    client: Client,
+}
+
+impl Desk for Remote {
+    async fn event(&mut self) -> Option<Answer> {
+        self.client.event().await.ok()
+    }
+
+    /// `always` is not offered here.
+    async fn decide(&mut self, question: &Question, allow: bool, _always: bool) {
+        let (id, digest) = (question.id.clone(), question.digest.clone());
+        let decided = self
+            .client
+            .ask(&Request::Decide { id, digest, allow, note: String::new(), remember: None })
+            .await;
+        if let Err(error) = decided {
+            eprintln!("outpost: {error}");
+        }
+    }
+
+    /// Somebody else may be able to.
+    async fn give_up(&mut self, _question: &Question, why: &str) {
+        eprintln!("outpost: cannot ask on this terminal: {why}");
+    }
+}
+
+pub(super) async fn work(mut approver: Approver) -> Outcome {
+    let mut client = approver.prove().await?.client;
+    let questions = match client.ask(&Request::Watch).await {
+        Ok(Answer::Questions { questions, .. }) => questions,
+        Ok(other) => return Err(format!("the daemon answered {other:?}")),
+        Err(error) => return Err(error.to_string()),
+    };
+    let mut asker = Asker::new(Remote { client }, questions, false);
+    loop {
+        asker.ask().await;
+        match asker.desk.event().await {
+            Some(event) => asker.note(event, ""),
+            None => {
+                eprintln!("outpost: the daemon has ended; start this again when it runs");
+                return Ok(ExitCode::FAILURE);
+            }
+        };
+    }
+}

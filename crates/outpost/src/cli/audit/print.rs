@@ -1,0 +1,117 @@
+//! One record as one line for people: when, what happened, to what, by whom. All of it is printable ASCII.
+
+use outpost_approvals::audit::Record;
+use outpost_approvals::display::{claim, command};
+use serde_json::Value;
+
+pub(super) fn line(record: &Record) -> String {
+    let what = match record.event.as_str() {
+        "received" => received(&record.data),
+        "refused" => refused(&record.data),
+        "shown" => Words::of(&record.data).named("question").named("digest").then("to", "to").text(),
+        "decided" => decided(&record.data),
+        "started" => Words::of(&record.data).named("request").named("digest").text(),
+        "ended" => ended(&record.data),
+        "withdrawn" => withdrawn(&record.data),
+        _ => claim(&record.data.to_string(), usize::MAX),
+    };
+    format!("{:.3} {:>6} {:<9} {what}", record.time, record.seq, claim(&record.event, 40))
+}
+
+fn received(data: &Value) -> String {
+    let words = Words::of(data).named("request").named("question").named("digest");
+    words.word(&asked(data)).word(&peer(data)).text()
+}
+
+/// What was to run, with which rights.
+fn asked(data: &Value) -> String {
+    let stages = data.get("pipeline").cloned().unwrap_or_default();
+    let stages: Vec<Vec<String>> = serde_json::from_value(stages).unwrap_or_default();
+    let rights =
+        if data.get("privileged") == Some(&Value::Bool(true)) { "as ROOT" } else { "with own rights" };
+    if stages.is_empty() { String::new() } else { format!("{rights} {}", command(&stages)) }
+}
+
+fn refused(data: &Value) -> String {
+    let words = Words::of(data).named("id").word(&asked(data)).then("approver", "approver");
+    words.then("why", "because").then("denied", "because").word(&peer(data)).text()
+}
+
+fn decided(data: &Value) -> String {
+    let is = |field: &str| data.get(field).and_then(Value::as_bool);
+    let what = match (is("allow"), is("revoked")) {
+        (Some(true), _) => "approved",
+        (Some(false), _) => "denied",
+        (None, Some(true)) => "revoked",
+        (None, _) => "",
+    };
+    let words = Words::of(data).word(what).named("grant").named("question").named("request").named("digest");
+    let words = words.then("enrolled", "a new approver's secret for").then("decision", "by");
+    words.then("by", "by").then("note", "note").then("remember", "remember").text()
+}
+
+fn ended(data: &Value) -> String {
+    let codes = data.get("stages").and_then(Value::as_array).map(|stages| {
+        let code = |stage: &Value| match stage.get("signal").and_then(Value::as_str) {
+            Some(signal) => claim(signal, 40),
+            None => stage.get("exit_code").map(Value::to_string).unwrap_or_default(),
+        };
+        stages.iter().map(code).collect::<Vec<_>>().join(",")
+    });
+    let codes = codes.filter(|codes| !codes.is_empty()).map(|codes| format!("exit {codes}"));
+    let words = Words::of(data).named("request").named("digest").then("status", "status");
+    words.word(&codes.unwrap_or_default()).then("message", "message").text()
+}
+
+fn withdrawn(data: &Value) -> String {
+    let outcome = data.get("outcome").and_then(|outcome| outcome.get("outcome")).and_then(Value::as_str);
+    let words = Words::of(data).named("request").named("question").named("digest");
+    words.then("why", "because").word(&claim(outcome.unwrap_or_default(), 40)).text()
+}
+
+fn peer(data: &Value) -> String {
+    let Some(peer) = data.get("peer") else { return String::new() };
+    let number = |field: &str| peer.get(field).map(Value::to_string).unwrap_or_default();
+    let program = peer.get("program").and_then(Value::as_str).unwrap_or_default();
+    let (uid, pid) = (claim(&number("uid"), 40), claim(&number("pid"), 40));
+    format!("from uid {uid} pid {pid} ({})", claim(program, usize::MAX))
+}
+
+/// Words of a line, those that are there.
+struct Words<'a> {
+    data: &'a Value,
+    words: Vec<String>,
+}
+
+impl<'a> Words<'a> {
+    fn of(data: &'a Value) -> Words<'a> {
+        Words { data, words: Vec::new() }
+    }
+
+    fn word(mut self, word: &str) -> Words<'a> {
+        self.words.extend(Some(word).filter(|word| !word.is_empty()).map(str::to_owned));
+        self
+    }
+
+    /// A field under its own name.
+    fn named(self, field: &str) -> Words<'a> {
+        self.then(field, field)
+    }
+
+    /// A field with a word before it.
+    fn then(self, field: &str, before: &str) -> Words<'a> {
+        let value = match self.data.get(field) {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => claim(text, usize::MAX),
+            Some(other) => claim(&other.to_string(), usize::MAX),
+        };
+        match value.is_empty() {
+            true => self,
+            false => self.word(&format!("{before} {value}")),
+        }
+    }
+
+    fn text(self) -> String {
+        self.words.join(" ")
+    }
+}

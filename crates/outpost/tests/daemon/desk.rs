@@ -1,0 +1,172 @@
+//! A daemon, those who ask it to run things, and those who decide.
+
+use crate::support::outpost;
+use outpost_sys::limits::effective_uid;
+use outpost_testkit::{BrokerClient, Daemon, Terminal, stamp};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+/// Who is not root.
+pub(crate) const NOBODY: u32 = 65534;
+
+pub(crate) struct Desk {
+    pub(crate) daemon: Daemon,
+    /// Of who asks: the daemon's user.
+    uid: u32,
+}
+
+impl Desk {
+    /// The daemon's user is the one who decides, too.
+    pub(crate) fn own() -> Desk {
+        Desk { daemon: Daemon::start(outpost()), uid: effective_uid() }
+    }
+
+    /// The same, and the secret is in a file.
+    pub(crate) fn enrolled() -> Desk {
+        let desk = Desk::own();
+        let enrolled = desk.approvals(&["enroll"]);
+        assert!(enrolled.status.success(), "{enrolled:?}");
+        desk.write_secret("secret", &enrolled.stdout);
+        desk
+    }
+
+    /// The daemon is another user's, and root decides. None where we are not root.
+    pub(crate) fn of_nobody() -> Option<Desk> {
+        (effective_uid() == 0).then(|| Desk { daemon: Daemon::start_as(outpost(), NOBODY), uid: NOBODY })
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.daemon.dir().join(name)
+    }
+
+    pub(crate) fn write_secret(&self, name: &str, secret: impl AsRef<[u8]>) {
+        std::fs::write(self.path(name), secret).unwrap();
+        std::fs::set_permissions(self.path(name), PermissionsExt::from_mode(0o600)).unwrap();
+    }
+
+    /// What an approver needs who is of the daemon's user.
+    fn secret(&self) -> &'static [&'static str] {
+        if self.uid == effective_uid() { &["--secret-file", "secret"] } else { &[] }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(outpost());
+        command.args(["--state-dir", "state", "--runtime-dir", "run"]).args(arguments);
+        command.current_dir(self.daemon.dir()).stdin(Stdio::null());
+        command
+    }
+
+    /// The program with these arguments, beside the daemon.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// `outpost approvals` without a secret.
+    pub(crate) fn approvals(&self, arguments: &[&str]) -> Output {
+        self.run(&[&["approvals"], arguments].concat())
+    }
+
+    /// `outpost approvals` of an approver: must succeed.
+    pub(crate) fn decide(&self, arguments: &[&str]) -> String {
+        let done = self.run(&[&["approvals"], self.secret(), arguments].concat());
+        assert!(done.status.success(), "{arguments:?}: {done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    }
+
+    /// A request of now without privileges. The answer comes on the connection.
+    pub(crate) fn ask(&self, id: &str, command: &[&str]) -> BrokerClient {
+        self.ask_with(id, command, json!({}))
+    }
+
+    /// With other fields over it.
+    pub(crate) fn ask_with(&self, id: &str, command: &[&str], more: Value) -> BrokerClient {
+        let mut request = json!({ "id": id, "time": stamp(0), "pipeline": [command], "privileged": false, "session": "test" });
+        for (name, value) in more.as_object().unwrap() {
+            request[name] = value.clone();
+        }
+        let mut client = BrokerClient::connect_as(&self.path("run/broker.sock"), self.uid);
+        assert!(client.send(format!("{request}\n")));
+        client
+    }
+
+    /// Events from now on, of one that watches.
+    pub(crate) fn watch(&self) -> Watcher {
+        let mut command = self.command(&[&["approvals", "watch", "--json"], self.secret()].concat());
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        let mut watcher = Watcher { child, lines };
+        assert_eq!(watcher.next()["is"], "questions");
+        watcher
+    }
+
+    /// `outpost approve` on a terminal.
+    pub(crate) fn approve(&self, rows: u16, columns: u16) -> Terminal {
+        self.full_screen(self.secret(), rows, columns)
+    }
+
+    pub(crate) fn approve_without_secret(&self, rows: u16, columns: u16) -> Terminal {
+        self.full_screen(&[], rows, columns)
+    }
+
+    fn full_screen(&self, secret: &[&str], rows: u16, columns: u16) -> Terminal {
+        let text = |text: &str| text.to_owned();
+        let mut arguments = vec![outpost().display().to_string()];
+        arguments.extend(["--state-dir", "state", "--runtime-dir", "run", "approve"].map(text));
+        arguments.extend(secret.iter().map(|argument| text(argument)));
+        let environment = [("TERM", "xterm-256color"), ("NO_COLOR", "1")];
+        let environment = environment.map(|(name, value)| (text(name), text(value)));
+        Terminal::start_sized(
+            &arguments,
+            &environment,
+            &self.daemon.dir().display().to_string(),
+            rows,
+            columns,
+        )
+    }
+}
+
+/// Who sees what is asked and how it ends.
+pub(crate) struct Watcher {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Watcher {
+    pub(crate) fn next(&mut self) -> Value {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))
+    }
+
+    /// The question that comes next.
+    pub(crate) fn asked(&mut self) -> Value {
+        let event = self.next();
+        assert_eq!(event["is"], "asked", "{event}");
+        event["question"].clone()
+    }
+
+    pub(crate) fn settled(&mut self) -> Value {
+        let event = self.next();
+        assert_eq!(event["is"], "settled", "{event}");
+        event
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+/// The answer that comes on a connection.
+pub(crate) fn answer(client: &mut BrokerClient) -> Value {
+    serde_json::from_str(&client.answer()).unwrap()
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
