@@ -2,13 +2,13 @@
 //!
 //! # Theory of operation
 //!
-//! A connection carries one request line. Gates refuse what cannot be honest ([`validate`], [`freshness`],
-//! [`environment`]); what passes is made an [`order::Order`]: every program looked up, opened and hashed, the directory
+//! A connection carries one request line. Gates refuse what cannot be honest (`validate`, `freshness`,
+//! `environment`); what passes is made an `order::Order`: every program looked up, opened and hashed, the directory
 //! opened, the environment complete, all of it under one digest. Rules, grants or a human decide about that digest.
 //! What runs are the files that were opened, after they were compared with what they were.
 //!
 //! Each step is in the books before it has consequences, and the keeper has the client's connection, so a worker that is
-//! killed leaves nothing behind that the next one does not know: [`resume`] asks on, waits on, and answers.
+//! killed leaves nothing behind that the next one does not know: `resume` asks on, waits on, and answers.
 
 #![forbid(unsafe_code)]
 
