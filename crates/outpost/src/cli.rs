@@ -8,6 +8,7 @@ mod audit;
 mod doctor;
 mod list;
 mod manage;
+mod mcp;
 
 use crate::paths::{Dirs, Paths};
 use crate::{app_server, serve, worker};
@@ -38,6 +39,8 @@ enum Command {
     },
     /// The exec face on standard input and output: sandboxed commands, as `codex app-server` runs them
     AppServer(app_server::AppServer),
+    /// An MCP server on standard input and output: commands that run once a human has approved them
+    Mcp(mcp::Mcp),
     /// Say what this host can enforce, and what is missing
     Doctor,
     /// Started by the keeper
@@ -70,7 +73,11 @@ type Outcome = Result<ExitCode, String>;
 
 pub(crate) fn run() -> ExitCode {
     let cli = Cli::parse();
-    log_to_stderr(log_level());
+    log_to_stderr(match cli.command {
+        // Its client shows what it says as if it were a failure.
+        Command::Mcp(_) => "warn",
+        _ => log_level(),
+    });
     let outcome = cli.dirs.resolve().and_then(|paths| dispatch(cli.command, &paths));
     outcome.unwrap_or_else(|reason| {
         eprintln!("outpost: {reason}");
@@ -103,6 +110,7 @@ fn dispatch(command: Command, paths: &Paths) -> Outcome {
         Command::Serve(options) => Err(serve::serve(paths, &options)),
         Command::Relay { flags } => Ok(crate::relay::run(flags.into_iter())),
         Command::AppServer(options) => app_server::run(paths, &options),
+        Command::Mcp(options) => mcp::run(paths, options),
         Command::Doctor => Ok(doctor::run(paths)),
         Command::Worker(given) => Ok(worker::run(paths, &given)),
         Command::Run(run) => attach::run(paths, run),

@@ -60,6 +60,8 @@ impl Daemon {
         std::os::unix::fs::chown(dir.path(), Some(uid), Some(uid)).unwrap();
         let mut serve = Command::new("setpriv");
         serve.args([format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".into()]).arg(binary);
+        // Whose home is ours has no right to look into it.
+        serve.env("HOME", dir.path()).env_remove("XDG_CONFIG_HOME");
         let mut daemon = Daemon::launch(serve, dir.path(), &[]);
         daemon._owned = Some(dir);
         daemon

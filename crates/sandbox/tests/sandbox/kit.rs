@@ -2,7 +2,7 @@
 
 use outpost_sandbox::{Access, Confinement, Context, Entry, Host, Plan, Policy, Reads, Special, plan};
 use outpost_sys::pidfd::{self, How};
-use outpost_sys::spawn::{self, Child, Failure, Program, Standing};
+use outpost_sys::spawn::{self, Child, Directory, Failure, Program, Standing};
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io::Read;
@@ -158,7 +158,7 @@ pub(crate) fn launch(
         program: Program::Path(&line[0]),
         arguments: &arguments,
         environment: &[c"PATH=/usr/local/bin:/usr/bin:/bin", c"HOME=/root"],
-        directory: Some(&cwd),
+        directory: Some(Directory::Path(&cwd)),
         standing,
         descriptors: &descriptors,
         limits: &[],

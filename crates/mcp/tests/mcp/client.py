@@ -1,0 +1,49 @@
+"""Calls `outpost mcp` with the `mcp` package and prints one JSON line for each step; the test at the broker's terminal answers.
+
+Usage: client.py MODE OUTPOST SOCKET, where MODE is `legacy` (the handshake of 2025) or a version without one.
+"""
+
+import asyncio
+import json
+import sys
+
+from mcp import Client, StdioServerParameters
+
+
+def told(step, **fields):
+    print(json.dumps({"step": step, **fields}), flush=True)
+
+
+def result(step, outcome):
+    told(step, error=outcome.is_error, text=outcome.content[0].text, fields=outcome.structured_content)
+
+
+def script(text):
+    return {"argv": ["sh", "-c", text], "reason": "a test", "privileged": False}
+
+
+async def main(mode, outpost, socket):
+    server = StdioServerParameters(command=outpost, args=["mcp", "--socket", socket])
+    async with Client(server, mode=mode) as client:
+        tools = (await client.list_tools()).tools
+        told("tools", names=sorted(tool.name for tool in tools), version=client.protocol_version)
+        result("status", await client.call_tool("status"))
+
+        progress = []
+
+        async def on_progress(done, total, message):
+            progress.append(message)
+            if len(progress) == 1:
+                told("progress", message=message)
+
+        result("approved", await client.call_tool("execute", script("echo out"), progress_callback=on_progress))
+        result("denied", await client.call_tool("execute", script("echo out")))
+        result("unknown", await client.call_tool("execute", {**script("true"), "shell": True}))
+        try:
+            await client.call_tool("execute", script("echo late"), read_timeout_seconds=2)
+        except Exception as error:
+            told("abandoned", why=str(error))
+        result("after", await client.call_tool("status"))
+
+
+asyncio.run(main(*sys.argv[1:]))

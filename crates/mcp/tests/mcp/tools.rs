@@ -1,0 +1,135 @@
+//! What the tools say about themselves, and `status`.
+
+use crate::kit::{Client, Lines, Told, broker, outpost, sh, with};
+use outpost_testkit::{Broker, BrokerOptions, Daemon};
+use rmcp::model::Tool;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::Command;
+
+async fn tools(client: &Client) -> Vec<Tool> {
+    client.service.list_all_tools().await.unwrap()
+}
+
+fn tool<'a>(tools: &'a [Tool], name: &str) -> &'a Tool {
+    tools.iter().find(|tool| tool.name == name).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_learns_what_each_tool_may_do() {
+    let client = Client::start(Path::new("/nowhere")).await;
+    let tools = tools(&client).await;
+    assert_eq!(tools.len(), 2);
+    let execute = tool(&tools, "execute");
+    assert!(execute.description.as_ref().unwrap().contains("Runs as root unless `privileged` is false"));
+    assert!(execute.title.is_some());
+    let hints = serde_json::to_value(execute.annotations.as_ref().unwrap()).unwrap();
+    let expected = json!({"readOnlyHint": false, "destructiveHint": true, "idempotentHint": false, "openWorldHint": true});
+    assert_eq!(with(hints.clone(), expected), hints);
+    let status = tool(&tools, "status");
+    assert_eq!(status.annotations.as_ref().unwrap().read_only_hint, Some(true));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_schema_admits_what_is_meant_and_nothing_else() {
+    let client = Client::start(Path::new("/nowhere")).await;
+    let tools = tools(&client).await;
+    let schema = Value::Object(tool(&tools, "execute").input_schema.as_ref().clone());
+    assert_eq!((&schema["type"], &schema["required"]), (&json!("object"), &json!(["reason"])));
+    let text = schema.to_string();
+    // Some clients take neither.
+    assert!(!text.contains("oneOf") && !text.contains("null"), "{schema:#}");
+    let valid = jsonschema::validator_for(&schema).unwrap();
+    let full = json!({
+        "argv": ["id"], "pipeline": [["a"], ["b"]], "reason": "why", "env": {"LANG": "C"}, "cwd": "/tmp",
+        "privileged": false, "forward_agent": true, "session": "web",
+    });
+    assert!(valid.is_valid(&full), "{schema:#}");
+    for wrong in [
+        json!({"argv": ["id"]}),
+        json!({"argv": "id", "reason": "why"}),
+        json!({"argv": [], "reason": "why"}),
+        json!({"argv": ["id"], "reason": ""}),
+        json!({"argv": ["id"], "reason": "why", "command": "id"}),
+    ] {
+        assert!(!valid.is_valid(&wrong), "{wrong}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_result_keeps_to_its_schema() {
+    let mut broker = broker();
+    let client = Client::start(&broker.socket()).await;
+    let tools = tools(&client).await;
+    let schema = |name: &str| {
+        let schema = tool(&tools, name).output_schema.as_ref().unwrap().as_ref().clone();
+        jsonschema::validator_for(&Value::Object(schema)).unwrap()
+    };
+    let (execute, status) = (schema("execute"), schema("status"));
+    let asked = client.execute(sh("echo out; echo err >&2; exit 3"));
+    broker.approve();
+    let ran = asked.result().await.fields;
+    let asked = client.execute(sh("true"));
+    broker.deny();
+    let denied = asked.result().await.fields;
+    let failed = client.execute(json!({"reason": "why"})).result().await.fields;
+    for fields in [ran, denied, failed] {
+        let errors: Vec<String> = execute.iter_errors(&fields).map(|error| error.to_string()).collect();
+        assert!(errors.is_empty(), "{fields:#}: {errors:?}");
+    }
+    assert!(status.is_valid(&Told::of(client.status().await).fields));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_finds_a_broker_and_asks_nobody() {
+    let broker = broker();
+    let client = Client::start(&broker.socket()).await;
+    let told = Told::of(client.status().await);
+    assert!(!told.is_error);
+    assert_eq!(told.fields["running"], true);
+    assert_eq!(told.fields["socket"], broker.socket().display().to_string());
+    assert_eq!(told.fields["version"], "1.2.0");
+    assert!(!broker.has_prompt());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_broker_both_tools_say_what_to_start() {
+    let client = Client::start(Path::new("/nowhere/broker.sock")).await;
+    let told = Told::of(client.status().await);
+    assert!(!told.is_error, "it was asked for and is no failure");
+    assert_eq!(told.fields["running"], false);
+    let ran = client.execute(sh("true")).result().await;
+    assert!(ran.is_error);
+    assert_eq!(ran.fields["status"], "error");
+    for text in [told.text, ran.text] {
+        for word in ["/nowhere/broker.sock", "`outpost serve`", "`outpost approve`", "Nothing was run"] {
+            assert!(text.contains(word), "{text}");
+        }
+    }
+}
+
+#[test]
+fn the_broker_that_is_asked_is_the_daemons_unless_another_is_named() {
+    let daemon = Daemon::start(&outpost());
+    let mut command = Command::new(outpost());
+    command.args(["--state-dir", "state", "--runtime-dir", "run", "mcp"]).current_dir(daemon.dir());
+    let mut client = Lines::launch(command);
+    client.initialize("2025-06-18");
+    client.call(1, "status", &json!({}));
+    let fields = client.next()["result"]["structuredContent"].clone();
+    assert_eq!(fields["socket"], daemon.dir().join("run/broker.sock").display().to_string());
+    assert_eq!(fields["running"], true, "{fields}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_somebody_else_listens_on_is_told_nothing() {
+    if outpost_sys::limits::effective_uid() != 0 {
+        return;
+    }
+    let broker = Broker::start(&BrokerOptions::default().uid(65534));
+    let client = Client::start(&broker.socket()).await;
+    for text in [Told::of(client.status().await).text, client.execute(sh("true")).result().await.text] {
+        assert!(text.contains("belongs to user 65534"), "{text}");
+    }
+    assert!(!broker.has_prompt());
+}

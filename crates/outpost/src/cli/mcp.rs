@@ -1,0 +1,25 @@
+//! `outpost mcp`.
+
+use super::Outcome;
+use crate::paths::Paths;
+use clap::Args;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Args)]
+pub(super) struct Mcp {
+    /// The broker to ask [default: that of `outpost serve`]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+pub(super) fn run(paths: &Paths, options: Mcp) -> Outcome {
+    let socket = options.socket.unwrap_or_else(|| paths.broker_socket());
+    let socket = std::path::absolute(&socket).map_err(|error| format!("{}: {error}", socket.display()))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
+    let served = runtime.block_on(outpost_mcp::serve(socket));
+    // A read of standard input that never ends must not hold us.
+    runtime.shutdown_background();
+    served.map(|()| ExitCode::SUCCESS).map_err(|error| error.to_string())
+}
