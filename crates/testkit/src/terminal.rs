@@ -194,7 +194,11 @@ impl Terminal {
     }
 }
 
+/// A program that says where a picture begins and ends is not looked at in between.
 fn picture(bytes: &[u8], size: Size) -> String {
+    let last = |mark: &[u8]| memchr::memmem::rfind(bytes, mark);
+    let unfinished = last(b"\x1b[?2026h").filter(|begin| last(b"\x1b[?2026l").is_none_or(|end| end < *begin));
+    let bytes = bytes.get(..unfinished.unwrap_or(bytes.len())).unwrap_or_default();
     let mut terminal = vt100::Parser::new(size.rows.try_into().unwrap(), size.cols.try_into().unwrap(), 0);
     terminal.process(bytes);
     let contents = terminal.screen().contents();

@@ -7,7 +7,9 @@ use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::{Hide, Show};
 use ratatui::crossterm::event::{DisableBracketedPaste, EnableBracketedPaste};
 use ratatui::crossterm::queue;
-use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen};
+use ratatui::crossterm::terminal::{
+    BeginSynchronizedUpdate, EndSynchronizedUpdate, EnterAlternateScreen, LeaveAlternateScreen,
+};
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -70,7 +72,7 @@ fn give_back_on_panic(taken: Arc<Taken>) {
     }));
 }
 
-/// Text for the terminal, written in one go.
+/// Text for the terminal, written in one go and shown in one, where the terminal knows how.
 pub(super) struct Output {
     tty: Arc<Tty>,
     text: Vec<u8>,
@@ -83,7 +85,10 @@ impl Write for Output {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let text = std::mem::take(&mut self.text);
+        let mut text = Vec::with_capacity(self.text.len());
+        queue!(text, BeginSynchronizedUpdate)?;
+        text.append(&mut self.text);
+        queue!(text, EndSynchronizedUpdate)?;
         Ok(self.tty.write_all(&text, TERMINAL_PATIENCE)?)
     }
 }
