@@ -8,7 +8,7 @@ use crate::server::{CONNECTION_ROLE, Server};
 use crate::under_way::{self, UnderWay};
 use crate::wire::Response;
 use outpost_approvals::audit::Event;
-use outpost_approvals::{Moment, Queue, Remembered, unix_ms};
+use outpost_approvals::{Asked, Moment, Outcome, Queue, Remembered, unix_ms};
 use serde_json::json;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -34,16 +34,36 @@ pub(crate) async fn resume(server: &Arc<Server>) {
     for entry in entries {
         let stream = connections.remove(&entry.connection).and_then(usable);
         let question = entry.question.as_ref().and_then(|id| questions.remove(id));
+        let answer = question
+            .filter(|_| stream.is_some() && !entry.started)
+            .map(|question| ask_again(server, question));
         let server = server.clone();
         tokio::spawn(async move {
             let number = entry.connection;
-            resume_one(&server, entry, stream, question).await;
+            resume_one(&server, entry, stream, answer).await;
             let _stopping = server.engine.let_go(number).await;
         });
     }
     // Of requests that were never written down.
     for number in connections.into_keys() {
         let _stopping = server.engine.let_go(number).await;
+    }
+}
+
+/// What a human said about a question, or is to say.
+enum Answer {
+    Given(Outcome),
+    Awaited(Asked),
+}
+
+/// The same question, with what is left of its time.
+fn ask_again(server: &Server, remembered: Remembered) -> Answer {
+    match remembered.outcome {
+        Some(outcome) => Answer::Given(outcome),
+        None => {
+            let left = remembered.deadline.left(&Moment::now());
+            Answer::Awaited(server.approvals.queue().ask(remembered.question, left))
+        }
     }
 }
 
@@ -67,12 +87,7 @@ fn usable(connection: OwnedFd) -> Option<UnixStream> {
 }
 
 /// Answers a client that waits, and does what is left to do.
-async fn resume_one(
-    server: &Arc<Server>,
-    entry: Entry,
-    stream: Option<UnixStream>,
-    question: Option<Remembered>,
-) {
+async fn resume_one(server: &Arc<Server>, entry: Entry, stream: Option<UnixStream>, answer: Option<Answer>) {
     if entry.started {
         let response = resume_running(server, &entry, stream.as_ref()).await;
         if let Some(stream) = stream {
@@ -80,13 +95,13 @@ async fn resume_one(
         }
         return;
     }
-    let (Some(stream), Some(remembered)) = (stream, question) else {
+    let (Some(stream), Some(answer)) = (stream, answer) else {
         if let Some(question) = &entry.question {
             server.approvals.queue().withdraw(question).await;
         }
         return under_way::end(server, &entry, Event::Ended, json!({ "status": "withdrawn" })).await;
     };
-    if let Some(response) = resume_asking(server, entry, &stream, remembered).await {
+    if let Some(response) = resume_asking(server, entry, &stream, answer).await {
         line::write(&stream, &response).await;
     }
 }
@@ -112,12 +127,12 @@ async fn resume_running(server: &Arc<Server>, entry: &Entry, stream: Option<&Uni
     }
 }
 
-/// The same question, with what is left of its time, about what must still be the same.
+/// What the question is about must still be the same.
 async fn resume_asking(
     server: &Arc<Server>,
     entry: Entry,
     stream: &UnixStream,
-    remembered: Remembered,
+    answer: Answer,
 ) -> Option<Response> {
     let (id, request, agent) =
         (entry.request.id.clone(), entry.request.clone(), server.settings.agent.clone());
@@ -125,7 +140,9 @@ async fn resume_asking(
     let order = match made {
         Ok(Ok(order)) if order.digest == entry.digest => order,
         _ => {
-            server.approvals.queue().withdraw(&remembered.question.id).await;
+            if let Answer::Awaited(asked) = &answer {
+                server.approvals.queue().withdraw(asked.id()).await;
+            }
             let message =
                 "what this request is about changed while the daemon was restarted; ask again".to_owned();
             let data = json!({ "status": "error", "message": message });
@@ -134,12 +151,8 @@ async fn resume_asking(
         }
     };
     let mut under_way = UnderWay { entry, order };
-    match remembered.outcome {
-        Some(outcome) => under_way.settled(server, stream, outcome).await,
-        None => {
-            let left = remembered.deadline.left(&Moment::now());
-            let asked = server.approvals.queue().ask(remembered.question, left);
-            under_way.wait(server, stream, asked).await
-        }
+    match answer {
+        Answer::Given(outcome) => under_way.settled(server, stream, outcome).await,
+        Answer::Awaited(asked) => under_way.wait(server, stream, asked).await,
     }
 }

@@ -107,9 +107,13 @@ impl Server {
         })
     }
 
-    /// Goes on with what an earlier worker has left, then serves for ever.
+    /// Goes on with what an earlier worker has left: its questions wait again when this returns.
+    pub async fn resume(self: &Arc<Server>) {
+        crate::resume::resume(self).await;
+    }
+
+    /// Serves for ever.
     pub async fn serve(self: Arc<Server>, listener: UnixListener) {
-        crate::resume::resume(&self).await;
         let serve = |stream| connection::serve(self.clone(), stream);
         // Nobody else, root included: who asks is who the daemon runs for.
         let admits = |stream: &UnixStream| {

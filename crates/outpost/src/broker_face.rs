@@ -110,6 +110,8 @@ impl BrokerFace<'_> {
             let set = std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666));
             set.map_err(|error| format!("{}: {error}", path.display()))?;
         }
+        // First of all: approvers shall not see a question vanish and come back.
+        server.resume().await;
         tokio::spawn(server.serve(broker));
         tokio::spawn(outpost_approvals::serve(approver, approvals));
         Ok(announced)

@@ -188,6 +188,7 @@ async fn work(flags: &Flags, socket: &Path, state: &Path) -> Result<ExitCode, St
     if flags.verbose {
         eprintln!("sudo-proxy listening on {}", socket.display());
     }
+    server.resume().await;
     tokio::spawn(server.clone().serve(listener));
     let eligible = flags.unattended_eligible && !flags.no_unattended_eligible;
     tokio::spawn(asking::ask_all(server.clone(), passwords, eligible));

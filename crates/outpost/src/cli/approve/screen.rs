@@ -28,16 +28,24 @@ impl Screen {
         let mode = Mutex::new(Some(tty.raw()?));
         let taken = Arc::new(Taken { tty: tty.clone(), mode });
         give_back_on_panic(taken.clone());
-        let mut output = Output { tty, text: Vec::new() };
-        queue!(output, EnterAlternateScreen, EnableBracketedPaste, Hide)?;
-        output.flush()?;
-        let terminal = Terminal::new(CrosstermBackend::new(output))?;
-        Ok(Screen { terminal, taken })
+        match begin(Output { tty, text: Vec::new() }) {
+            Ok(terminal) => Ok(Screen { terminal, taken }),
+            Err(error) => {
+                taken.give_back();
+                Err(error)
+            }
+        }
     }
 
     pub(super) fn tty(&self) -> Arc<Tty> {
         self.taken.tty.clone()
     }
+}
+
+fn begin(mut output: Output) -> io::Result<Terminal<CrosstermBackend<Output>>> {
+    queue!(output, EnterAlternateScreen, EnableBracketedPaste, Hide)?;
+    output.flush()?;
+    Terminal::new(CrosstermBackend::new(output))
 }
 
 impl Drop for Screen {
