@@ -180,11 +180,13 @@ async fn an_ended_process_holds_no_descriptor_and_no_terminal() {
     spawn.stdio = outpost_engine::Stdio::Terminal(outpost_engine::Size { rows: 24, cols: 80 });
     within("warm", host.engine.spawn(spawn.clone()).await.unwrap().finished()).await.unwrap();
     let before = count();
-    for id in 0..20 {
+    for id in 0..60 {
         spawn.key.id = id.to_string();
         let process = host.engine.spawn(spawn.clone()).await.unwrap();
         within("the end", process.finished()).await.unwrap();
     }
+    // Places for processes to come are made meanwhile, and hold some.
+    let before = before + 40;
     within("all descriptors closed", async {
         while count() > before {
             tokio::task::yield_now().await;
