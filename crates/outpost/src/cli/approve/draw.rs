@@ -89,6 +89,7 @@ impl Canvas<'_> {
 
     fn list(&mut self, app: &App, now_ms: u64) {
         let head = match (app.connected, app.questions.len()) {
+            (false, _) if app.status.is_empty() => "outpost approve: connecting".to_owned(),
             (false, _) => "outpost approve: NO CONNECTION".to_owned(),
             (true, 0) => "outpost approve: nothing waits".to_owned(),
             (true, 1) => "outpost approve: 1 question waits".to_owned(),
