@@ -171,7 +171,7 @@ const MEMORY: &[Attempt] = &[
     attempt(
         "memory of its parent, written",
         ALL,
-        "EROFS|EACCES",
+        "EROFS|EACCES or EROFS",
         Says("done"),
         r#"
         told(opened("/proc/" . getppid . "/mem", 2))"#,
