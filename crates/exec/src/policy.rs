@@ -8,8 +8,6 @@ use crate::wire::{
 use outpost_engine::Spawn;
 use outpost_sandbox::{Access, Confinement, Context, Entry, EntryPath, Files, Policy, Reads, Special};
 use serde::Serialize;
-use std::ffi::{CStr, CString};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -54,19 +52,11 @@ impl Ready {
     /// Gives a process to be its confinement. Its program is looked up inside then, among `candidates`.
     pub(crate) fn confine(&self, spawn: &mut Spawn, candidates: &[PathBuf]) -> Result<(), Failure> {
         let Some(confinement) = &self.confinement else { return Ok(()) };
-        let fail = |error: &dyn std::fmt::Display| Failure::internal(format!("exec failed: {error}"));
-        let names: Result<Vec<CString>, _> =
-            candidates.iter().map(|path| CString::new(path.as_os_str().as_bytes())).collect();
-        let names = names.map_err(|error| fail(&error))?;
-        let names: Vec<&CStr> = names.iter().map(CString::as_c_str).collect();
-        let program = confinement.program.clone().with_candidates(&names);
-        let program = program.ok_or_else(|| fail(&"the paths of the program are too long"))?;
-        for (fd, number) in confinement.descriptors() {
-            let number = u8::try_from(number).map_err(|error| fail(&error))?;
-            let copy = outpost_sys::file::duplicate(fd).map_err(|errno| fail(&errno))?;
-            spawn.descriptors.push((Arc::new(copy), number));
-        }
-        spawn.confinement = Some(Arc::new(program));
+        let handed_over = confinement.for_spawn(candidates);
+        let (program, descriptors) =
+            handed_over.map_err(|error| Failure::internal(format!("exec failed: {error}")))?;
+        spawn.confinement = Some(program);
+        spawn.descriptors.extend(descriptors);
         Ok(())
     }
 

@@ -71,8 +71,12 @@ pub(crate) struct BrokerFace<'a> {
 }
 
 impl BrokerFace<'_> {
-    /// Begins with the sockets that the keeper holds, or makes them. Returns what is to be announced of those.
-    pub(crate) async fn begin(&self, own: &mut HashMap<u8, OwnedFd>) -> Result<Vec<String>, String> {
+    /// Begins with the sockets that the keeper holds, or makes them. Returns what is to be announced of those, and the books
+    /// and the queue, which other faces share.
+    pub(crate) async fn begin(
+        &self,
+        own: &mut HashMap<u8, OwnedFd>,
+    ) -> Result<(Vec<String>, Approvals), String> {
         let config = self.flags.load()?;
         let desk = Desk {
             dir: self.paths.approvals(),
@@ -86,8 +90,8 @@ impl BrokerFace<'_> {
             hook: config.approvals.notify.clone(),
         };
         let open_to_others = !desk.approvers.is_empty();
-        let approvals =
-            Approvals::open(desk, &[outpost_broker::SCHEMA]).map_err(|error| error.to_string())?;
+        let approvals = Approvals::open(desk, &[outpost_broker::SCHEMA, outpost_sessions::SCHEMA]);
+        let approvals = approvals.map_err(|error| error.to_string())?;
         let mut settings = settings(self.flags, &config);
         let askpass = match settings.askpass {
             Some(_) => Some(askpass_listener(&self.paths.runtime)?),
@@ -113,8 +117,8 @@ impl BrokerFace<'_> {
         // First of all: approvers shall not see a question vanish and come back.
         server.resume().await;
         tokio::spawn(server.serve(broker));
-        tokio::spawn(outpost_approvals::serve(approver, approvals));
-        Ok(announced)
+        tokio::spawn(outpost_approvals::serve(approver, approvals.clone()));
+        Ok((announced, approvals))
     }
 
     async fn listener(

@@ -9,6 +9,8 @@ mod doctor;
 mod list;
 mod manage;
 mod mcp;
+mod sessions;
+mod token;
 
 use crate::paths::{Dirs, Paths};
 use crate::{app_server, serve, worker};
@@ -60,6 +62,10 @@ enum Command {
     Approvals(approvals::Approvals),
     /// Check and read the records of what was asked, decided and run
     Audit(audit::Audit),
+    /// Talk with agents: list, create, send, watch, interrupt, destroy
+    Sessions(sessions::Sessions),
+    /// Make, list and revoke the tokens that the sessions face wants from elsewhere
+    Token(token::Token),
     /// Say whether the daemon runs, and as what
     Status,
     /// Continue with another binary, without losing a process
@@ -120,6 +126,8 @@ fn dispatch(command: Command, paths: &Paths) -> Outcome {
         Command::Approve(options) => approve::run(paths, &options),
         Command::Approvals(options) => approvals::run(paths, options),
         Command::Audit(options) => audit::run(paths, options),
+        Command::Sessions(options) => sessions::run(paths, options),
+        Command::Token(options) => token::run(paths, options),
         Command::Status => manage::status(paths),
         Command::Upgrade(upgrade) => manage::upgrade(paths, &upgrade),
         Command::Stop => manage::stop(paths),
@@ -136,6 +144,18 @@ fn connect(paths: &Paths) -> Result<Client, String> {
 
 fn explain(error: CallError) -> String {
     error.to_string()
+}
+
+/// Columns as wide as they have to be; the first row has their names.
+fn print_table<const N: usize>(rows: &[[String; N]]) {
+    use std::io::Write;
+    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<usize> = (0..N).map(|column| width(column).unwrap_or_default()).collect();
+    for row in rows {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{:<width$}", cell.escape_debug()));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        let _nobody_reads = writeln!(std::io::stdout(), "{}", line.trim_end());
+    }
 }
 
 /// Runs what waits for the daemon, on this thread.

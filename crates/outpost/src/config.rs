@@ -1,6 +1,8 @@
 //! `outpost.toml`: what an operator settles for good. Everything has a default, and flags of `serve` go before it.
 
 use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,6 +14,8 @@ pub(crate) struct Config {
     pub(crate) broker: Broker,
     #[serde(default)]
     pub(crate) approvals: Approvals,
+    #[serde(default)]
+    pub(crate) sessions: Sessions,
 }
 
 /// `[broker]`
@@ -52,6 +56,38 @@ pub(crate) struct Approvals {
     pub(crate) approvers: Vec<String>,
     /// A program that is told of each question.
     pub(crate) notify: Option<Vec<String>>,
+}
+
+/// `[sessions]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Sessions {
+    /// Where it listens.
+    pub(crate) listen: Option<SocketAddr>,
+    /// How long a turn may take, and how long its agent may be silent; 0 is no limit.
+    pub(crate) turn_timeout_s: Option<u64>,
+    pub(crate) silence_timeout_s: Option<u64>,
+    /// How long an agent's question waits for an answer.
+    pub(crate) ask_timeout_s: Option<u64>,
+    pub(crate) sessions_max: Option<usize>,
+    /// What new sessions' projects get, where they have none of their own.
+    pub(crate) skills: Option<PathBuf>,
+    pub(crate) claude: AgentTable,
+    pub(crate) codex: AgentTable,
+    pub(crate) gemini: AgentTable,
+    pub(crate) opencode: AgentTable,
+}
+
+/// `[sessions.claude]` and the like
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct AgentTable {
+    pub(crate) program: Option<PathBuf>,
+    /// Variables it gets, and such of the daemon's that it does not.
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) drop_env: Vec<String>,
+    /// One process for all turns of a session.
+    pub(crate) keep: bool,
 }
 
 impl Config {

@@ -81,6 +81,16 @@ impl Paths {
         self.runtime.join("approvals.sock")
     }
 
+    /// Which port the sessions face has.
+    pub(crate) fn sessions_port(&self) -> PathBuf {
+        self.runtime.join("sessions.port")
+    }
+
+    /// Digests of the tokens that let somebody in from elsewhere.
+    pub(crate) fn tokens(&self) -> PathBuf {
+        self.state.join("tokens.json")
+    }
+
     /// The books of what waits for a human, and of what came of it.
     pub(crate) fn approvals(&self) -> PathBuf {
         self.state.join("approvals")

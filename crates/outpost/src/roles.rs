@@ -14,3 +14,5 @@ pub(crate) const EXEC_WEBSOCKET: u8 = 5;
 /// The broker's socket, and the one for who decides.
 pub(crate) const BROKER_SOCKET: u8 = 6;
 pub(crate) const APPROVALS_SOCKET: u8 = 7;
+/// The port of the sessions face.
+pub(crate) const SESSIONS_PORT: u8 = 8;

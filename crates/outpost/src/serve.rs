@@ -21,6 +21,9 @@ pub(crate) struct Options {
     /// Offer the exec face as a websocket on this loopback address too, for those who have its token
     #[arg(long, value_name = "IP:PORT")]
     exec_websocket: Option<SocketAddr>,
+    /// Where the sessions face listens [default: 127.0.0.1:9100, or the first free port after it]
+    #[arg(long, value_name = "IP:PORT")]
+    sessions_listen: Option<SocketAddr>,
     #[command(flatten)]
     broker: broker_face::Flags,
 }
@@ -41,6 +44,8 @@ fn prepare(paths: &Paths, options: &Options) -> Result<(OwnedFd, OwnedFd), Strin
     let mut arguments = worker_arguments(paths)?;
     arguments
         .extend(options.exec_websocket.and_then(|at| CString::new(format!("--exec-websocket={at}")).ok()));
+    arguments
+        .extend(options.sessions_listen.and_then(|at| CString::new(format!("--sessions-listen={at}")).ok()));
     let broker = options.broker.clone().absolute();
     // Here, where somebody reads what is wrong.
     broker.load()?;

@@ -6,6 +6,7 @@ use crate::paths::Paths;
 use crate::relay::{Place, Settings};
 use crate::relay_face::{self, RelayFace};
 use crate::roles;
+use crate::sessions_face::SessionsFace;
 use clap::Args;
 use outpost_control::wire::{RelayState, WakeRelay};
 use outpost_engine::{Config, Engine, Lifecycle, Notice, ResourceLimit, What};
@@ -44,6 +45,9 @@ pub(crate) struct Given {
     /// Where the exec face listens for websockets
     #[arg(long)]
     exec_websocket: Option<SocketAddr>,
+    /// Where the sessions face listens
+    #[arg(long)]
+    sessions_listen: Option<SocketAddr>,
     #[command(flatten)]
     broker: broker_face::Flags,
 }
@@ -130,7 +134,12 @@ async fn serve(
         let exec = ExecFace { engine: &engine, paths, websocket: given.exec_websocket };
         announced.extend(exec.begin(&mut own).await?);
         let broker = BrokerFace { engine: &engine, paths, flags: &given.broker };
-        announced.extend(broker.begin(&mut own).await?);
+        let (broker, approvals) = broker.begin(&mut own).await?;
+        announced.extend(broker);
+        let config = given.broker.load()?;
+        let listen = given.sessions_listen;
+        let sessions = SessionsFace { engine: &engine, paths, approvals, config: &config, listen };
+        announced.extend(sessions.begin(&mut own).await?);
         announce(&announced);
     }
     listener.set_nonblocking(true).map_err(|error| error.to_string())?;
@@ -170,8 +179,13 @@ async fn serve(
     if let Some(relay) = &mut relay {
         relay.withdraw();
     }
-    let sockets =
-        [paths.control_socket(), paths.exec_socket(), paths.broker_socket(), paths.approvals_socket()];
+    let sockets = [
+        paths.control_socket(),
+        paths.exec_socket(),
+        paths.broker_socket(),
+        paths.approvals_socket(),
+        paths.sessions_port(),
+    ];
     for socket in sockets {
         let _gone_already = std::fs::remove_file(socket);
     }

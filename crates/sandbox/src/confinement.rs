@@ -11,9 +11,9 @@ use crate::{Error, Result};
 use outpost_sys::confine::{Builder, LEASES_MAX, Program, Register};
 use outpost_sys::namespace::Network;
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// The first number that a confinement's own descriptors have in the child. The command does not get them.
@@ -68,6 +68,22 @@ impl Confinement {
     pub fn executing(mut self, candidates: &[&CStr]) -> Result<Confinement> {
         self.program = self.program.with_candidates(candidates).ok_or(TOO_LONG)?;
         Ok(self)
+    }
+
+    /// What the one who spawns has to hand over: the program with the paths to execute, looked up inside, and descriptors,
+    /// each under its number.
+    pub fn for_spawn(&self, candidates: &[PathBuf]) -> Result<(Arc<Program>, Vec<(Arc<OwnedFd>, u8)>)> {
+        let names: Result<Vec<CString>> = candidates.iter().map(|path| text(path)).collect();
+        let names = names?;
+        let names: Vec<&CStr> = names.iter().map(CString::as_c_str).collect();
+        let program = self.program.clone().with_candidates(&names).ok_or(TOO_LONG)?;
+        let mut descriptors = Vec::new();
+        for (fd, number) in self.descriptors() {
+            let copy = outpost_sys::file::duplicate(fd)
+                .map_err(|errno| Error::Look { path: "a namespace".into(), reason: errno.to_string() })?;
+            descriptors.push((Arc::new(copy), u8::try_from(number).unwrap_or(u8::MAX)));
+        }
+        Ok((Arc::new(program), descriptors))
     }
 
     /// How many names are held on the host.

@@ -1,0 +1,323 @@
+//! `outpost sessions`: conversations with agents, from the command line.
+
+use super::Outcome;
+use crate::paths::Paths;
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
+use std::process::ExitCode;
+
+/// The most of an answer that is read at once.
+const ANSWER_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
+#[derive(Args)]
+pub(super) struct Sessions {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Agent {
+    Claude,
+    Codex,
+    Gemini,
+    Opencode,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Mode {
+    Auto,
+    Code,
+    Plan,
+    Ask,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List the sessions
+    List {
+        #[arg(long)]
+        json: bool,
+    },
+    /// Begin a session in a directory and print its id
+    Create {
+        /// The project's directory; a bare name is one below ~/Projects
+        path: String,
+        #[arg(long, default_value = "claude")]
+        agent: Agent,
+        #[arg(long, default_value = "auto")]
+        mode: Mode,
+        #[arg(long)]
+        model: Option<String>,
+    },
+    /// Send a message and print the answer as it comes
+    Send {
+        /// The session, or the beginning of its id
+        session: String,
+        /// The message; from standard input without one
+        message: Option<String>,
+        /// Print events as they are
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print what a session has said and says, whoever asked
+    Watch {
+        session: String,
+        /// Only what comes after this event
+        #[arg(long, value_name = "SEQ", default_value_t = 0)]
+        after: u64,
+        #[arg(long)]
+        json: bool,
+    },
+    /// End what a session does now, and forget what waits
+    Interrupt { session: String },
+    /// End a session with everything it runs
+    Destroy { session: String },
+}
+
+pub(super) fn run(paths: &Paths, options: Sessions) -> Outcome {
+    let daemon = Daemon::find(paths)?;
+    match options.command {
+        Command::List { json } => list(&daemon, json),
+        Command::Create { path, agent, mode, model } => {
+            // A path that means something here means the same there.
+            let path = match path.starts_with("./") || path.starts_with("../") || path == "." {
+                true => std::path::absolute(&path).map_or(path, |path| path.display().to_string()),
+                false => path,
+            };
+            let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
+            let params = json!({
+                "path": path, "cli_type": name(agent.to_possible_value()), "mode": name(mode.to_possible_value()),
+                "model": model,
+            });
+            let made = daemon.call("session.create", &params)?;
+            say(made.get("sessionId").and_then(Value::as_str).unwrap_or_default());
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Send { session, message, json } => {
+            let message = match message {
+                Some(message) => message,
+                None => std::io::read_to_string(std::io::stdin()).map_err(|error| error.to_string())?,
+            };
+            let session = daemon.session(&session)?;
+            follow(&daemon, "session.send", &json!({ "sessionId": session, "message": message }), json)
+        }
+        Command::Watch { session, after, json } => {
+            let session = daemon.session(&session)?;
+            follow(&daemon, "session.reconnect", &json!({ "sessionId": session, "cursor": after }), json)
+        }
+        Command::Interrupt { session } => {
+            let session = daemon.session(&session)?;
+            let done = daemon.call("session.interrupt", &json!({ "sessionId": session }))?;
+            let found = done.get("interrupted") == Some(&Value::Bool(true));
+            say(if found { "interrupted" } else { "it was doing nothing" });
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Destroy { session } => {
+            let session = daemon.session(&session)?;
+            daemon.call("session.destroy", &json!({ "sessionId": session }))?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn say(text: &str) {
+    let _nobody_reads = writeln!(std::io::stdout(), "{text}");
+}
+
+/// The daemon's port.
+struct Daemon {
+    url: String,
+}
+
+impl Daemon {
+    fn find(paths: &Paths) -> Result<Daemon, String> {
+        let file = paths.sessions_port();
+        let port = std::fs::read_to_string(&file).ok().and_then(|text| text.trim().parse::<u16>().ok());
+        let port = port.ok_or_else(|| {
+            format!("no daemon has left its port in {}; start one with `outpost serve`", file.display())
+        })?;
+        Ok(Daemon { url: format!("http://127.0.0.1:{port}/rpc") })
+    }
+
+    fn post(&self, method: &str, params: &Value) -> Result<ureq::Body, String> {
+        let body = json!({ "method": method, "params": params }).to_string();
+        let agent: ureq::Agent = ureq::Agent::config_builder().proxy(None).build().into();
+        let sent = agent.post(&self.url).content_type("application/json").send(body);
+        let answer = sent.map_err(|error| format!("{}: {error}", self.url))?;
+        Ok(answer.into_body())
+    }
+
+    fn call(&self, method: &str, params: &Value) -> Result<Value, String> {
+        let mut text = String::new();
+        let mut body = self.post(method, params)?;
+        let read = body.as_reader().take(ANSWER_BYTES_MAX).read_to_string(&mut text);
+        read.map_err(|error| format!("{}: {error}", self.url))?;
+        result(&text)
+    }
+
+    /// The session whose id begins so.
+    fn session(&self, prefix: &str) -> Result<String, String> {
+        let listed = self.call("session.list", &json!({}))?;
+        let sessions = listed.get("sessions").and_then(Value::as_array);
+        let ids = sessions.into_iter().flatten().filter_map(|session| session.get("sessionId")?.as_str());
+        let found: Vec<&str> = ids.filter(|id| id.starts_with(prefix)).collect();
+        match found.as_slice() {
+            [one] => Ok((*one).to_owned()),
+            [] => Err(format!("there is no session {prefix}; `outpost sessions list` shows them")),
+            _ => Err(format!("{} sessions begin with {prefix}; give more of the id", found.len())),
+        }
+    }
+}
+
+fn result(text: &str) -> Result<Value, String> {
+    let answer: Value = serde_json::from_str(text).map_err(|_| format!("the daemon answers {text:?}"))?;
+    match answer.get("error") {
+        Some(error) => Err(error.get("message").and_then(Value::as_str).unwrap_or("it failed").to_owned()),
+        None => Ok(answer.get("result").cloned().unwrap_or_default()),
+    }
+}
+
+fn list(daemon: &Daemon, as_json: bool) -> Outcome {
+    let listed = daemon.call("monitor.sessions", &json!({}))?;
+    let sessions = listed.get("sessions").cloned().unwrap_or_default();
+    if as_json {
+        say(&sessions.to_string());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = vec![["ID", "AGENT", "MODE", "STATUS", "WAITING", "UNREAD", "PATH"].map(str::to_owned)];
+    for session in sessions.as_array().into_iter().flatten() {
+        let text = |at: &str| match session.pointer(at) {
+            Some(Value::String(text)) => text.clone(),
+            Some(value) => value.to_string(),
+            None => String::new(),
+        };
+        let id: String = text("/sessionId").chars().take(8).collect();
+        table.push([
+            id,
+            text("/cliType"),
+            text("/mode"),
+            text("/status"),
+            text("/queue/userPending"),
+            text("/queue/responsePending"),
+            text("/path"),
+        ]);
+    }
+    super::print_table(&table);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a stream. Fails if the last turn of it did.
+fn follow(daemon: &Daemon, method: &str, params: &Value, as_json: bool) -> Outcome {
+    let mut body = daemon.post(method, params)?;
+    let mut reader = BufReader::new(body.as_reader());
+    let mut printer = Printer { as_json, is_open: false, has_failed: false };
+    let mut line = String::new();
+    let mut is_first = true;
+    loop {
+        line.clear();
+        let read = reader.read_line(&mut line).map_err(|error| format!("the stream broke off: {error}"))?;
+        if read == 0 {
+            return match is_first {
+                true => Err("the daemon said nothing".into()),
+                false => Err("the daemon went away; `outpost sessions watch` shows what came of it".into()),
+            };
+        }
+        let text = line.trim_end();
+        if is_first && text.starts_with('{') {
+            result(text)?;
+        }
+        is_first = false;
+        match text.strip_prefix("data: ") {
+            Some("[DONE]") => break,
+            Some(event) => printer.print(event),
+            None => {}
+        }
+    }
+    printer.end();
+    Ok(if printer.has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+struct Printer {
+    as_json: bool,
+    /// A line has been begun.
+    is_open: bool,
+    has_failed: bool,
+}
+
+impl Printer {
+    fn print(&mut self, text: &str) {
+        let Ok(event) = serde_json::from_str::<Value>(text) else { return };
+        let member = |name: &str| event.get(name).and_then(Value::as_str).unwrap_or_default();
+        let kind = member("type");
+        self.has_failed = match kind {
+            "error" | "interrupted" => true,
+            "result" => false,
+            _ => self.has_failed,
+        };
+        if self.as_json {
+            if kind != "ping" {
+                say(text);
+            }
+            return;
+        }
+        match kind {
+            "partial" => {
+                self.write(member("content"));
+                self.is_open = true;
+            }
+            // The same once more, as a whole; after deltas it is only the end of a line.
+            "text" if self.is_open => self.end(),
+            "text" => say(&shown(member("content"))),
+            "tool_use" => self.tool(&event),
+            "approval" => {
+                let (state, tool, id) = (member("state"), member("tool"), member("approval"));
+                self.note(&format!("{state}: use of {tool} (outpost approvals show {id})"));
+            }
+            "queued" => self.note("the session is busy; the message waits (outpost sessions watch)"),
+            "error" => self.note(&format!("error: {}", member("message"))),
+            "interrupted" => self.note("interrupted"),
+            "result" => self.end(),
+            _ => {}
+        }
+    }
+
+    fn tool(&mut self, event: &Value) {
+        let tool = event.get("tool").and_then(Value::as_str).unwrap_or_default();
+        if let Some(input) = event.get("input") {
+            let command = input.get("command").and_then(Value::as_str).map(str::to_owned);
+            self.note(&format!("[{tool}] {}", command.unwrap_or_else(|| input.to_string())));
+        } else if let Some(message) = event.get("message").and_then(Value::as_str) {
+            for line in message.lines().take(20) {
+                self.note(&format!("  {line}"));
+            }
+        }
+    }
+
+    fn note(&mut self, text: &str) {
+        self.end();
+        say(&shown(text));
+    }
+
+    fn write(&self, text: &str) {
+        let mut out = std::io::stdout();
+        let _nobody_reads = out.write_all(shown(text).as_bytes()).and_then(|()| out.flush());
+    }
+
+    fn end(&mut self) {
+        if std::mem::take(&mut self.is_open) {
+            say("");
+        }
+    }
+}
+
+/// What a model writes is not for the terminal to act upon.
+fn shown(text: &str) -> String {
+    match std::io::stdout().is_terminal() {
+        false => text.to_owned(),
+        true => {
+            let plain = |c: &char| !c.is_control() || matches!(c, '\n' | '\t');
+            text.chars().filter(plain).collect()
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! codex: `app-server`, which tells its text as it comes and asks before it does something.
+
+use super::codex::{Codex, words};
+use super::{Agent, Answer, Call, Mode, Task};
+use crate::event::Event;
+use crate::output::{Ask, Output};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::borrow::Cow;
+use std::collections::VecDeque;
+
+/// Ids of our requests, one each.
+const INITIALIZE: u64 = 1;
+const THREAD: u64 = 2;
+const TURN: u64 = 3;
+
+/// Changes of files are remembered for questions about them, so many.
+const CHANGES_MAX: usize = 16;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct AppServer {
+    thread: String,
+    changes: VecDeque<(String, Value)>,
+    complaint: Option<String>,
+    /// For lines of the other interface, which a stand-in may print whatever it is asked.
+    plain: Codex,
+}
+
+pub(super) fn call() -> Call {
+    Call {
+        arguments: vec!["app-server".into()],
+        environment: Vec::new(),
+        speaks: true,
+        agent: Agent::AppServer(AppServer::default()),
+    }
+}
+
+#[derive(Deserialize)]
+struct Message {
+    #[serde(default)]
+    id: Option<Value>,
+    #[serde(default)]
+    method: Option<String>,
+    #[serde(default)]
+    params: Value,
+    #[serde(default)]
+    result: Option<Value>,
+    #[serde(default)]
+    error: Option<Value>,
+}
+
+impl AppServer {
+    pub(super) fn begin(&self, out: &mut Output) {
+        let client = json!({ "name": "outpost", "title": "Outpost", "version": env!("CARGO_PKG_VERSION") });
+        out.say(&json!({ "id": INITIALIZE, "method": "initialize", "params": { "clientInfo": client } }));
+    }
+
+    pub(super) fn hear(&mut self, text: &str, task: &Task, out: &mut Output) {
+        let Ok(message) = serde_json::from_str::<Message>(text) else { return out.unknown(text) };
+        match (message.id, message.method) {
+            (None, None) => self.plain.hear(text, out),
+            (Some(id), None) => self.replied(&id, message.result, message.error, task, out),
+            (Some(id), Some(method)) => self.asked(id, &method, &message.params, out),
+            (None, Some(method)) => self.notified(&method, &message.params, out),
+        }
+    }
+
+    fn replied(&mut self, id: &Value, result: Option<Value>, error: Option<Value>, task: &Task, out: &mut Output) {
+        if let Some(error) = error {
+            out.fail(words(&error));
+            out.hushed = true;
+            return;
+        }
+        match id.as_u64() {
+            Some(INITIALIZE) => {
+                out.say(&json!({ "method": "initialized" }));
+                out.say(&thread(task));
+            }
+            Some(THREAD) => {
+                let result = result.unwrap_or_default();
+                let id = result.pointer("/thread/id").and_then(Value::as_str).unwrap_or_default();
+                self.thread = id.to_owned();
+                out.converses(id);
+                let model = result.get("model").and_then(Value::as_str).map(str::to_owned);
+                out.tell(&Event::init(id.to_owned(), model));
+                let input = json!([{ "type": "text", "text": task.message }]);
+                let params = json!({ "threadId": id, "input": input });
+                out.say(&json!({ "id": TURN, "method": "turn/start", "params": params }));
+            }
+            _ => {}
+        }
+    }
+
+    /// It wants an answer. To what we do not know it gets one too, or it would wait for ever.
+    fn asked(&mut self, id: Value, method: &str, params: &Value, out: &mut Output) {
+        let id = id.to_string();
+        match method {
+            "item/commandExecution/requestApproval" => {
+                let command = params.pointer("/commandActions/0/command").or_else(|| params.get("command"));
+                let mut input = json!({ "command": command, "cwd": params.get("cwd") });
+                if let Some(reason) = params.get("reason").filter(|reason| reason.is_string()) {
+                    input["reason"] = reason.clone();
+                }
+                out.asks.push(Ask { id, tool: "bash".into(), input });
+            }
+            "item/fileChange/requestApproval" => {
+                let item = params.get("itemId").and_then(Value::as_str).unwrap_or_default();
+                let known = self.changes.iter().rev().find(|(known, _)| known == item);
+                // What cannot be shown is not asked about.
+                match known {
+                    Some((_, changes)) => {
+                        out.asks.push(Ask { id, tool: "edit".into(), input: json!({ "changes": changes }) });
+                    }
+                    None => decide(&id, "decline", out),
+                }
+            }
+            _ => {
+                let error = json!({ "code": -32601, "message": "not supported here" });
+                out.say(&json!({ "id": number(&id), "error": error }));
+            }
+        }
+    }
+
+    fn notified(&mut self, method: &str, params: &Value, out: &mut Output) {
+        let item = params.get("item").unwrap_or(&Value::Null);
+        match method {
+            "item/agentMessage/delta" => {
+                if let Some(delta) = params.get("delta").and_then(Value::as_str) {
+                    out.tell(&Event::partial(delta));
+                }
+            }
+            "item/started" => self.started(item, out),
+            "item/completed" => completed(item, out),
+            "warning" | "configWarning" => out.tell(&Event::notice("warning", words(params))),
+            "error" => {
+                let said = params.get("error").map(words).unwrap_or_default();
+                out.tell(&Event::notice("warning", said.clone()));
+                self.complaint = Some(said);
+            }
+            "turn/completed" => {
+                let turn = params.get("turn").unwrap_or(&Value::Null);
+                match turn.get("status").and_then(Value::as_str) {
+                    Some("completed") => out.succeed(serde_json::value::to_raw_value(params).ok().as_deref()),
+                    Some("interrupted") => out.fail("the turn was interrupted"),
+                    _ => {
+                        let reason = turn.get("error").filter(|error| !error.is_null()).map(words);
+                        out.fail(reason.or_else(|| self.complaint.take()).unwrap_or_else(|| "Turn failed".into()));
+                    }
+                }
+                out.hushed = true;
+            }
+            // Many more come, and newer versions have others: they change nothing here.
+            _ => {}
+        }
+    }
+
+    fn started(&mut self, item: &Value, out: &mut Output) {
+        match item.get("type").and_then(Value::as_str) {
+            Some("commandExecution") => {
+                let command = item.pointer("/commandActions/0/command").or_else(|| item.get("command"));
+                let input = json!({ "command": command });
+                out.tell(&Event { input: raw(&input), ..Event::tool("bash") });
+            }
+            Some("fileChange") => {
+                let changes = item.get("changes").cloned().unwrap_or_default();
+                out.tell(&Event { input: raw(&changes), ..Event::tool("edit") });
+                let id = item.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
+                self.changes.push_back((id, changes));
+                self.changes.drain(..self.changes.len().saturating_sub(CHANGES_MAX));
+            }
+            Some("mcpToolCall") => {
+                let input = item.get("arguments").and_then(raw);
+                out.tell(&Event { input, ..Event::tool(tool_name(item)) });
+            }
+            Some("webSearch") => {
+                let input = item.get("query").and_then(raw);
+                out.tell(&Event { input, ..Event::tool("web_search") });
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn complaint(&self) -> Option<&str> {
+        self.complaint.as_deref().or_else(|| self.plain.complaint())
+    }
+}
+
+fn completed(item: &Value, out: &mut Output) {
+    let text = |name: &str| item.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    match item.get("type").and_then(Value::as_str) {
+        Some("agentMessage") => out.tell(&Event::text(text("text"))),
+        Some("commandExecution") => {
+            let message = if text("status") == "declined" { "declined".into() } else { text("aggregatedOutput") };
+            out.tell(&Event { message: Some(message.into()), ..Event::tool("bash") });
+        }
+        Some("fileChange") => {
+            let changes = item.get("changes").and_then(Value::as_array);
+            let path = |change: &Value| change.get("path").and_then(Value::as_str).map(str::to_owned);
+            let paths: Vec<String> = changes.into_iter().flatten().filter_map(path).collect();
+            let message = format!("{}: {}", text("status"), paths.join(", "));
+            out.tell(&Event { message: Some(message.into()), ..Event::tool("edit") });
+        }
+        Some("mcpToolCall") => {
+            let said = item.get("error").filter(|error| !error.is_null()).or_else(|| item.get("result"));
+            let message = said.map(words).unwrap_or_default();
+            out.tell(&Event { message: Some(message.into()), ..Event::tool(tool_name(item)) });
+        }
+        _ => {}
+    }
+}
+
+fn tool_name(item: &Value) -> String {
+    let text = |name: &str| item.get(name).and_then(Value::as_str).unwrap_or_default();
+    format!("{}.{}", text("server"), text("tool"))
+}
+
+fn raw(value: &Value) -> Option<Cow<'static, serde_json::value::RawValue>> {
+    serde_json::value::to_raw_value(value).ok().map(Cow::Owned)
+}
+
+/// The thread that the task goes on with, or a new one.
+fn thread(task: &Task) -> Value {
+    let (policy, sandbox) = match task.mode {
+        Mode::Auto => ("never", "danger-full-access"),
+        Mode::Code => ("never", "workspace-write"),
+        Mode::Plan => ("never", "read-only"),
+        Mode::Ask => ("untrusted", "workspace-write"),
+    };
+    let mut params = json!({ "cwd": task.path, "approvalPolicy": policy, "sandbox": sandbox });
+    if let Some(model) = &task.model {
+        params["model"] = json!(model);
+    }
+    let method = match &task.sdk_id {
+        None => "thread/start",
+        Some(id) => {
+            params["threadId"] = json!(id);
+            params["excludeTurns"] = json!(true);
+            "thread/resume"
+        }
+    };
+    json!({ "id": THREAD, "method": method, "params": params })
+}
+
+/// The id as the agent wrote it.
+fn number(id: &str) -> Value {
+    serde_json::from_str(id).unwrap_or_default()
+}
+
+fn decide(id: &str, decision: &str, out: &mut Output) {
+    out.say(&json!({ "id": number(id), "result": { "decision": decision } }));
+}
+
+pub(super) fn answer(ask: &Ask, answer: &Answer, out: &mut Output) {
+    decide(&ask.id, if answer.allow { "accept" } else { "decline" }, out);
+}

@@ -1,0 +1,160 @@
+//! gemini: `-p` with stream-json output.
+
+use super::{Agent, Call, Mode, Task};
+use crate::event::Event;
+use crate::output::Output;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::collections::VecDeque;
+
+const CALLS_MAX: usize = 64;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Gemini {
+    /// Calls of tools, by their ids, to say which one a result is of.
+    calls: VecDeque<(String, String)>,
+    complaint: Option<String>,
+}
+
+pub(crate) fn call(task: &Task) -> Call {
+    let by_argument = task.fits_argument();
+    let mut arguments: Vec<std::ffi::OsString> = match by_argument {
+        true => vec!["-p".into(), task.message.clone().into()],
+        // What is read goes before what is given here, which is nothing.
+        false => vec!["--prompt=".into()],
+    };
+    arguments.extend(["--output-format", "stream-json"].map(Into::into));
+    arguments.extend(mode(task.mode).iter().map(Into::into));
+    if let Some(model) = &task.model {
+        arguments.extend(["--model".into(), model.into()]);
+    }
+    if let Some(id) = &task.sdk_id {
+        arguments.extend(["--resume".into(), id.into()]);
+    }
+    Call {
+        arguments,
+        environment: environment(),
+        speaks: !by_argument,
+        agent: Agent::Gemini(Gemini::default()),
+    }
+}
+
+/// It would start a second copy of itself that does not hear our signals, and refuses directories that nobody has
+/// confirmed in its own dialog.
+pub(super) fn environment() -> Vec<(&'static str, String)> {
+    vec![("GEMINI_CLI_NO_RELAUNCH", "true".into()), ("GEMINI_CLI_TRUST_WORKSPACE", "true".into())]
+}
+
+fn mode(mode: Mode) -> &'static [&'static str] {
+    match mode {
+        Mode::Auto => &["--approval-mode", "yolo"],
+        Mode::Code => &["--approval-mode", "auto_edit"],
+        Mode::Plan => &["--approval-mode", "plan"],
+        // Without a way to ask it does nothing that would have to be asked about.
+        Mode::Ask => &["--approval-mode", "default"],
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
+struct Line<'a> {
+    #[serde(rename = "type", default)]
+    kind: Option<String>,
+    #[serde(default)]
+    session_id: Option<String>,
+    #[serde(default)]
+    model: Option<String>,
+    #[serde(default)]
+    role: Option<String>,
+    #[serde(default)]
+    content: Option<String>,
+    #[serde(default)]
+    delta: Option<bool>,
+    #[serde(default)]
+    tool_name: Option<String>,
+    #[serde(default)]
+    tool_id: Option<String>,
+    #[serde(borrow, default)]
+    parameters: Option<&'a RawValue>,
+    #[serde(default)]
+    status: Option<String>,
+    #[serde(default)]
+    output: Option<Value>,
+    #[serde(default)]
+    error: Option<Value>,
+    #[serde(default)]
+    message: Option<String>,
+}
+
+impl Gemini {
+    pub(crate) fn hear(&mut self, text: &str, out: &mut Output) {
+        let Ok(line) = serde_json::from_str::<Line<'_>>(text) else { return out.unknown(text) };
+        match line.kind.as_deref() {
+            Some("init") => {
+                let id = line.session_id.unwrap_or_default();
+                out.converses(&id);
+                out.tell(&Event::init(id, line.model));
+            }
+            Some("message") if line.role.as_deref() == Some("assistant") => {
+                let content = line.content.unwrap_or_default();
+                match line.delta {
+                    Some(true) => out.tell(&Event::partial(content)),
+                    _ => out.tell(&Event::text(content)),
+                }
+            }
+            Some("message") => {}
+            Some("tool_use") => {
+                let tool = tool(line.tool_name.as_deref().unwrap_or_default());
+                if let Some(id) = line.tool_id {
+                    self.calls.push_back((id, tool.to_owned()));
+                    self.calls.drain(..self.calls.len().saturating_sub(CALLS_MAX));
+                }
+                let input = line.parameters.map(Cow::Borrowed);
+                out.tell(&Event { input, ..Event::tool(tool) });
+            }
+            Some("tool_result") => {
+                let id = line.tool_id.unwrap_or_default();
+                let known = self.calls.iter().rev().find(|(call, _)| *call == id);
+                let name = known.map_or_else(|| named_by(&id).to_owned(), |(_, name)| name.clone());
+                // A tool that failed ends nothing: the model is told.
+                let said = line.output.as_ref().or(line.error.as_ref()).map(super::codex::words);
+                out.tell(&Event { message: said.map(Cow::Owned), ..Event::tool(name) });
+            }
+            // "non-fatal by its docs": a result follows.
+            Some("error") => {
+                let said = line.message.or_else(|| line.error.as_ref().map(super::codex::words));
+                let said = said.unwrap_or_default();
+                out.tell(&Event::notice("warning", said.clone()));
+                self.complaint = Some(said);
+            }
+            Some("result") if line.status.as_deref() == Some("error") => {
+                let reason = line.error.as_ref().map(super::codex::words).or_else(|| self.complaint.take());
+                out.fail(reason.unwrap_or_else(|| "it ended with an error".into()));
+            }
+            Some("result") => out.succeed(serde_json::from_str::<&RawValue>(text).ok()),
+            _ => out.unknown(text),
+        }
+    }
+
+    pub(crate) fn complaint(&self) -> Option<&str> {
+        self.complaint.as_deref()
+    }
+}
+
+/// Ids of calls begin with the name of the tool: `run_shell_command__run_shell_command_1794768969654_0`.
+fn named_by(id: &str) -> &str {
+    let name = id.split("__").next().unwrap_or(id);
+    tool(name.split('-').next().unwrap_or(name))
+}
+
+/// One name for what all agents have.
+fn tool(name: &str) -> &str {
+    match name {
+        "run_shell_command" => "bash",
+        "write_file" | "replace" => "edit",
+        "read_file" => "read",
+        other => other,
+    }
+}

@@ -1,0 +1,95 @@
+//! What a person can do about a failure of a CLI, by what the CLI said.
+
+use super::Cli;
+
+/// What kind of failure it is, where we know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hint {
+    NotFound,
+    NotLoggedIn,
+    RootGuard,
+    /// The conversation is not there: the next message begins a new one.
+    UnknownConversation,
+}
+
+impl Hint {
+    pub(crate) fn text(self, cli: Cli) -> &'static str {
+        match (self, cli) {
+            (Hint::NotFound, Cli::Claude) => {
+                "install it (npm install -g @anthropic-ai/claude-code), put it on the daemon's PATH or in ~/.local/bin, or name it in outpost.toml ([sessions.claude] program)"
+            }
+            (Hint::NotFound, Cli::Codex) => {
+                "install it (npm install -g @openai/codex), put it on the daemon's PATH or in ~/.local/bin, or name it in outpost.toml ([sessions.codex] program)"
+            }
+            (Hint::NotFound, Cli::Gemini) => {
+                "install it (npm install -g @google/gemini-cli), put it on the daemon's PATH or in ~/.local/bin, or name it in outpost.toml ([sessions.gemini] program)"
+            }
+            (Hint::NotFound, Cli::Opencode) => {
+                "install it (npm install -g opencode-ai), put it on the daemon's PATH or in ~/.local/bin, or name it in outpost.toml ([sessions.opencode] program)"
+            }
+            (Hint::NotLoggedIn, Cli::Claude) => {
+                "log in on this host as the daemon's user: run `claude` and /login, or set ANTHROPIC_API_KEY for it in outpost.toml ([sessions.claude.env])"
+            }
+            (Hint::NotLoggedIn, Cli::Codex) => {
+                "log in on this host as the daemon's user: run `codex login`, or set its key in outpost.toml ([sessions.codex.env])"
+            }
+            (Hint::NotLoggedIn, Cli::Gemini) => {
+                "log in on this host as the daemon's user: run `gemini` once, or set GEMINI_API_KEY for it in outpost.toml ([sessions.gemini.env])"
+            }
+            (Hint::NotLoggedIn, Cli::Opencode) => {
+                "log in on this host as the daemon's user: run `opencode auth login`"
+            }
+            (Hint::RootGuard, _) => {
+                "claude refuses mode auto as root: run the daemon as another user, use mode code or ask, or, if this host is a sandbox, set IS_SANDBOX=1 for it in outpost.toml ([sessions.claude.env])"
+            }
+            (Hint::UnknownConversation, _) => {
+                "the conversation to resume is not on this host any more: the next message begins a new one"
+            }
+        }
+    }
+}
+
+/// Words of the CLIs, in lower case, and what they mean. The first that fits counts.
+const WORDS: [(&str, Hint); 16] = [
+    ("no conversation found", Hint::UnknownConversation),
+    ("no rollout found", Hint::UnknownConversation),
+    ("no saved session found", Hint::UnknownConversation),
+    ("thread not found", Hint::UnknownConversation),
+    ("session not found", Hint::UnknownConversation),
+    ("invalid session identifier", Hint::UnknownConversation),
+    ("no previous sessions found", Hint::UnknownConversation),
+    ("cannot be used with root/sudo privileges", Hint::RootGuard),
+    ("not logged in", Hint::NotLoggedIn),
+    ("please run /login", Hint::NotLoggedIn),
+    ("401 unauthorized", Hint::NotLoggedIn),
+    ("failed to authenticate", Hint::NotLoggedIn),
+    ("invalid api key", Hint::NotLoggedIn),
+    ("authentication_error", Hint::NotLoggedIn),
+    ("please set an auth method", Hint::NotLoggedIn),
+    ("invalid auth method", Hint::NotLoggedIn),
+];
+
+/// What the CLI's words, on any of its streams, point to.
+pub(crate) fn hint(said: &str) -> Option<Hint> {
+    let said = said.to_lowercase();
+    WORDS.into_iter().find(|(words, _)| said.contains(words)).map(|(_, hint)| hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_the_real_clis_are_known() {
+        let said = [
+            ("No conversation found with session ID: 1111", Hint::UnknownConversation),
+            ("--dangerously-skip-permissions cannot be used with root/sudo privileges for security", Hint::RootGuard),
+            ("Not logged in · Please run /login", Hint::NotLoggedIn),
+            ("unexpected status 401 Unauthorized: invalid api key", Hint::NotLoggedIn),
+        ];
+        for (text, expected) in said {
+            assert_eq!(hint(text), Some(expected), "{text}");
+        }
+        assert_eq!(hint("a tool printed something"), None);
+    }
+}

@@ -1,0 +1,89 @@
+//! The sandbox of a session, as its creator asked for it: what the agent and its tools may write and reach.
+
+use crate::agents::Cli;
+use crate::face::Face;
+use crate::session::Session;
+use outpost_engine::Spawn;
+use outpost_sandbox::{Access, Confinement, Context, Entry, Files, Policy, Reads};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// In the words of the exec face's policies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+pub(crate) enum Sandbox {
+    /// Nothing but the agent's own files is written.
+    ReadOnly {
+        #[serde(default = "yes")]
+        network_access: bool,
+    },
+    /// The project too, `/tmp`, and what else is named.
+    WorkspaceWrite {
+        #[serde(default)]
+        writable_roots: Vec<PathBuf>,
+        /// An agent that cannot reach its model is of little use, so this is on unless it is said to be off.
+        #[serde(default = "yes")]
+        network_access: bool,
+    },
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Sandbox {
+    pub(crate) fn from_json(value: serde_json::Value) -> Result<Sandbox, String> {
+        let sandbox: Sandbox = serde_json::from_value(value).map_err(|error| error.to_string())?;
+        if let Sandbox::WorkspaceWrite { writable_roots, .. } = &sandbox
+            && let Some(relative) = writable_roots.iter().find(|root| !root.is_absolute())
+        {
+            return Err(format!("{} is not an absolute path", relative.display()));
+        }
+        Ok(sandbox)
+    }
+
+    /// Gives the process to be its confinement, which is to be kept while it runs. Looks at the disk.
+    pub(crate) fn confine(
+        &self,
+        face: &Face,
+        session: &Session,
+        program: &Path,
+        spawn: &mut Spawn,
+    ) -> Result<Confinement, String> {
+        let mut policy = match self {
+            Sandbox::ReadOnly { network_access } => Policy::read_only(&Reads::Everything, *network_access),
+            Sandbox::WorkspaceWrite { writable_roots, network_access } => {
+                Policy::workspace_write(writable_roots, &Reads::Everything, *network_access, false, false)
+            }
+        };
+        if let Files::Restricted { entries, .. } = &mut policy.files {
+            entries.extend(own_files(session.cli).into_iter().map(|path| Entry::path(path, Access::Write)));
+            entries.extend(face.settings.private.iter().map(|path| Entry::path(path, Access::None)));
+        }
+        let tmpdir = std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+        let context = Context { cwd: session.path.clone(), tmpdir };
+        let say = |error: outpost_sandbox::Error| format!("its sandbox is not possible here: {error}");
+        let plan = outpost_sandbox::plan(&policy, &context).map_err(say)?;
+        let confinement = Confinement::build(&plan, face.host()).map_err(say)?;
+        let (held, descriptors) = confinement.for_spawn(&[program.to_owned()]).map_err(say)?;
+        spawn.confinement = Some(held);
+        spawn.descriptors = descriptors;
+        Ok(confinement)
+    }
+}
+
+/// Where an agent keeps its conversations and its login: without them it cannot go on. Those that are there.
+fn own_files(cli: Cli) -> Vec<PathBuf> {
+    let Some(home) = std::env::home_dir() else { return Vec::new() };
+    let (variable, below): (&str, &[&str]) = match cli {
+        Cli::Claude => ("CLAUDE_CONFIG_DIR", &[".claude", ".claude.json", ".cache/claude"]),
+        Cli::Codex => ("CODEX_HOME", &[".codex"]),
+        Cli::Gemini => ("GEMINI_CLI_HOME", &[".gemini"]),
+        Cli::Opencode => (
+            "OPENCODE_CONFIG_DIR",
+            &[".local/share/opencode", ".local/state/opencode", ".cache/opencode", ".config/opencode"],
+        ),
+    };
+    let own = std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    own.into_iter().chain(below.iter().map(|path| home.join(path))).filter(|path| path.exists()).collect()
+}

@@ -1,0 +1,225 @@
+//! What all requests share: the sessions, the engine, the books, and what the host has.
+
+use crate::agents::{Cli, Mode};
+use crate::clis::Clis;
+use crate::confine::Sandbox;
+use crate::memory::Memory;
+use crate::records::{self, NewSession};
+use crate::session::{Accepted, Session, State, Stop};
+use crate::settings::Settings;
+use crate::{Error, Result, starting, turn};
+use jiff::Timestamp;
+use outpost_approvals::{Approvals, Ledger};
+use outpost_engine::{Engine, Ladder, Reach, Signal};
+use outpost_sandbox::Host;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+
+const DESTROY_GRACE: Duration = Duration::from_secs(5);
+
+/// The face.
+pub struct Face {
+    pub(crate) engine: Engine,
+    pub(crate) approvals: Approvals,
+    pub(crate) settings: Settings,
+    pub(crate) clis: Arc<Clis>,
+    pub(crate) began: Instant,
+    pub(crate) memory: Memory,
+    sessions: Mutex<HashMap<String, Arc<Session>>>,
+    /// Those of them that somebody runs turns of.
+    driven: Mutex<HashMap<String, Arc<Session>>>,
+    /// Turns run on a thread of their own: taking apart what agents write keeps no request waiting.
+    turns: Handle,
+    host: OnceLock<Host>,
+}
+
+impl Face {
+    /// Goes on with everything that an earlier worker knew.
+    pub async fn begin(engine: Engine, approvals: Approvals, settings: Settings) -> Result<Arc<Face>> {
+        let turns = turns_thread()?;
+        let clis = Arc::new(Clis::new(&settings));
+        let face = Arc::new(Face {
+            engine,
+            approvals,
+            clis,
+            began: Instant::now(),
+            memory: Memory::default(),
+            sessions: Mutex::default(),
+            driven: Mutex::default(),
+            turns,
+            host: OnceLock::new(),
+            settings,
+        });
+        let dir = face.settings.dir.clone();
+        let known = face.books().write(move |books| records::load(books, &dir)).await?;
+        for session in known {
+            let session = Arc::new(session);
+            face.sessions().insert(session.id.clone(), session.clone());
+            face.drive(&session);
+        }
+        Ok(face)
+    }
+
+    pub(crate) fn books(&self) -> &Ledger {
+        self.approvals.ledger()
+    }
+
+    /// What this host can enforce. Found out once, which takes a moment.
+    pub(crate) fn host(&self) -> &Host {
+        self.host.get_or_init(|| Host::probe(&self.settings.state))
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn session(&self, id: &str) -> Option<Arc<Session>> {
+        self.sessions().get(id).cloned()
+    }
+
+    /// All of them, oldest first.
+    pub(crate) fn all(&self) -> Vec<Arc<Session>> {
+        let mut all: Vec<Arc<Session>> = self.sessions().values().cloned().collect();
+        all.sort_by(|one, other| (one.created, &one.id).cmp(&(other.created, &other.id)));
+        all
+    }
+
+    fn driven(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
+        self.driven.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many sessions there are, and how many of them are answering. Looks only at those that may be.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let busy = self.driven().values().filter(|session| session.state().is_busy()).count();
+        (self.sessions().len(), busy)
+    }
+
+    pub(crate) async fn create(
+        &self,
+        path: PathBuf,
+        cli: Cli,
+        mode: Mode,
+        model: Option<String>,
+        sandbox: Option<Sandbox>,
+    ) -> Result<String> {
+        let id = uuid::Uuid::new_v4().to_string();
+        let created = Timestamp::now();
+        let new = NewSession {
+            id: id.clone(),
+            path: path.display().to_string(),
+            cli,
+            mode,
+            model: model.clone(),
+            sandbox: sandbox.clone(),
+            created,
+        };
+        self.books().write(move |books| records::insert(books, &new)).await?;
+        let state = State {
+            mode,
+            model,
+            sdk_id: None,
+            active: created,
+            turns: Default::default(),
+            next_turn: 1,
+            next_seq: 1,
+            is_deserted: false,
+            streams: Vec::new(),
+            is_driven: false,
+            is_destroyed: false,
+        };
+        let dir = self.settings.dir.join(&id);
+        let session = Session::new(id.clone(), path, cli, created, dir, sandbox, state);
+        self.sessions().insert(id.clone(), Arc::new(session));
+        Ok(id)
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.sessions().len() >= self.settings.sessions_max
+    }
+
+    /// Takes a message in and sees to it that it is answered, whoever is there to hear it.
+    pub(crate) async fn send(self: &Arc<Face>, session: &Arc<Session>, message: &str) -> Result<Accepted> {
+        let accepted = session.accept(message);
+        let (Accepted::Live { turn } | Accepted::Queued { turn, .. }) = accepted else { return Ok(accepted) };
+        let (id, text) = (session.id.clone(), message.to_owned());
+        let written = self.books().write(move |books| records::insert_turn(books, &id, turn, &text)).await;
+        session.entered(turn, written.is_ok());
+        written?;
+        self.drive(session);
+        Ok(accepted)
+    }
+
+    /// Runs the turns of a session if nobody does.
+    fn drive(self: &Arc<Face>, session: &Arc<Session>) {
+        if let Some(first) = session.drive() {
+            self.driven().insert(session.id.clone(), session.clone());
+            let (face, session) = (self.clone(), session.clone());
+            self.turns.spawn(turn::drive(face, session, first));
+        }
+    }
+
+    /// Nobody runs its turns any more.
+    pub(crate) fn rests(&self, session: &Session) {
+        let mut driven = self.driven();
+        // Somebody may have begun again meanwhile.
+        if !session.state().is_driven {
+            driven.remove(&session.id);
+        }
+    }
+
+    /// Ends what a session does now and what waits. Whether there was anything.
+    pub(crate) async fn interrupt(&self, session: &Session) -> Result<bool> {
+        let found = session.interrupt(Stop::Interrupted);
+        if found {
+            let id = session.id.clone();
+            self.books().write(move |books| records::cancel_turns(books, &id)).await?;
+        }
+        Ok(found)
+    }
+
+    /// Ends a session with everything it runs, and forgets it. Returns when nothing of it runs any more.
+    pub(crate) async fn destroy(&self, id: &str) -> Result<bool> {
+        let Some(session) = self.sessions().remove(id) else { return Ok(false) };
+        session.interrupt(Stop::Destroyed);
+        let deleted = id.to_owned();
+        self.books().write(move |books| records::delete(books, &deleted)).await?;
+        let open: Vec<u64> = session.state().turns.iter().rev().take(2).map(|turn| turn.number).collect();
+        for turn in open {
+            if let Some(process) = self.engine.find(&starting::key(&session, turn)).await {
+                let ladder =
+                    Ladder { signal: Signal::TERM, reach: Reach::Tree, grace: DESTROY_GRACE, escalate: true };
+                let _gone = process.kill_and_wait(ladder).await;
+            }
+        }
+        let mut changes = session.changes();
+        let _ended = changes.wait_for(|_| !session.state().is_driven).await;
+        let dir = session.dir.clone();
+        let _erased = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(dir)).await;
+        Ok(true)
+    }
+
+    /// Writes down how a session stands after it was changed.
+    pub(crate) async fn save(&self, session: &Session) -> Result<()> {
+        let (mode, model, sdk_id) = {
+            let state = session.state();
+            (state.mode, state.model.clone(), state.sdk_id.clone())
+        };
+        let id = session.id.clone();
+        let save = self.books().write(move |books| {
+            records::update(books, &id, mode, model.as_deref(), sdk_id.as_deref())
+        });
+        save.await.map_err(Error::from)
+    }
+}
+
+fn turns_thread() -> Result<Handle> {
+    let fail = |error: std::io::Error| Error::file("start", std::path::Path::new("the thread of turns"), error);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(fail)?;
+    let handle = runtime.handle().clone();
+    let thread = std::thread::Builder::new().name("outpost-turns".into());
+    thread.spawn(move || runtime.block_on(std::future::pending::<()>())).map_err(fail)?;
+    Ok(handle)
+}

@@ -1,0 +1,46 @@
+//! The sessions face: conversations with agent CLIs over HTTP and server-sent events, as codecast-daemon serves them.
+//!
+//! A message is a *turn*: a process of the engine whose output becomes events in a record on disk ([`turn_log`]), numbered
+//! within the session. A client is a cursor over these records, so a hang-up changes nothing about the turn, and what
+//! was missed can be read later, by whoever comes, also from another worker.
+
+#![forbid(unsafe_code)]
+
+mod agents;
+mod asking;
+mod clis;
+mod confine;
+mod delivery;
+mod ending;
+mod error;
+mod event;
+mod face;
+mod http;
+mod lines;
+mod memory;
+mod methods;
+mod openapi;
+mod output;
+mod paths;
+mod records;
+mod resuming;
+mod rpc;
+mod session;
+mod settings;
+mod skills;
+mod starting;
+mod stream;
+mod tokens;
+mod turn;
+mod turn_log;
+
+pub use agents::{Cli, Mode};
+pub use error::Error;
+pub use face::Face;
+pub use http::{Door, serve};
+pub use records::SCHEMA;
+pub use settings::{AgentSettings, Settings};
+pub use tokens::{Token, Tokens};
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;

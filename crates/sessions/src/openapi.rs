@@ -1,0 +1,17 @@
+//! What the face says about itself to programs: its interface and the events of its streams.
+
+/// `GET /openapi.json`
+pub(crate) const DOCUMENT: &str = include_str!("openapi.json");
+
+/// `GET /events.schema.json`
+pub(crate) const EVENTS: &str = include_str!("events.schema.json");
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn both_documents_are_json() {
+        for text in [super::DOCUMENT, super::EVENTS] {
+            serde_json::from_str::<serde_json::Value>(text).unwrap();
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! What the sessions face writes into the daemon's books: sessions, their messages, and where their answers stand.
+
+use crate::agents::{Cli, Mode};
+use crate::confine::Sandbox;
+use crate::session::{Session, Stage, State, Turn};
+use crate::output::End;
+use crate::turn::Mark;
+use crate::turn_log;
+use jiff::Timestamp;
+use outpost_approvals::{Books, Result};
+use std::collections::{HashMap, VecDeque};
+use std::path::Path;
+
+/// The tables of this face.
+pub const SCHEMA: &str = "
+    create table if not exists sessions (
+        id text primary key,
+        path text not null,
+        cli text not null,
+        mode text not null,
+        model text,
+        sdk_id text,
+        sandbox text,
+        created_ms integer not null,
+        active_ms integer not null,
+        next_turn integer not null default 1
+    ) strict, without rowid;
+    create table if not exists session_turns (
+        session text not null references sessions (id) on delete cascade,
+        number integer not null,
+        message text,
+        is_over integer not null default 0,
+        is_cancelled integer not null default 0,
+        first_seq integer not null default 0,
+        events integer not null default 0,
+        bytes integer not null default 0,
+        primary key (session, number)
+    ) strict, without rowid;
+";
+
+pub(crate) fn insert(books: &mut Books<'_>, session: &NewSession) -> Result<()> {
+    let sql = "insert into sessions (id, path, cli, mode, model, sandbox, created_ms, active_ms)
+        values (?, ?, ?, ?, ?, ?, ?, ?)";
+    let sandbox = session.sandbox.as_ref().and_then(|sandbox| serde_json::to_string(sandbox).ok());
+    let created = session.created.as_millisecond();
+    let values = (
+        &session.id,
+        &session.path,
+        session.cli.name(),
+        session.mode.name(),
+        &session.model,
+        sandbox,
+        created,
+        created,
+    );
+    books.execute("enter a session", sql, values).map(|_| ())
+}
+
+/// A session as it is made.
+pub(crate) struct NewSession {
+    pub(crate) id: String,
+    pub(crate) path: String,
+    pub(crate) cli: Cli,
+    pub(crate) mode: Mode,
+    pub(crate) model: Option<String>,
+    pub(crate) sandbox: Option<Sandbox>,
+    pub(crate) created: Timestamp,
+}
+
+pub(crate) fn delete(books: &mut Books<'_>, id: &str) -> Result<()> {
+    books.execute("delete a session", "delete from sessions where id = ?", (id,)).map(|_| ())
+}
+
+/// Mode, model and conversation, as they stand now.
+pub(crate) fn update(
+    books: &mut Books<'_>,
+    id: &str,
+    mode: Mode,
+    model: Option<&str>,
+    sdk_id: Option<&str>,
+) -> Result<()> {
+    let sql = "update sessions set mode = ?, model = ?, sdk_id = ? where id = ?";
+    books.execute("change a session", sql, (mode.name(), model, sdk_id, id)).map(|_| ())
+}
+
+pub(crate) fn insert_turn(books: &mut Books<'_>, session: &str, number: u64, message: &str) -> Result<()> {
+    let number = number.cast_signed();
+    let sql = "insert into session_turns (session, number, message) values (?, ?, ?)";
+    books.execute("enter a message", sql, (session, number, message))?;
+    let sql = "update sessions set next_turn = max(next_turn, ?), active_ms = ? where id = ?";
+    let now = Timestamp::now().as_millisecond();
+    books.execute("note activity", sql, (number + 1, now, session)).map(|_| ())
+}
+
+/// Nobody wants these answers any more, also after a restart.
+pub(crate) fn cancel_turns(books: &mut Books<'_>, session: &str) -> Result<()> {
+    let sql = "update session_turns set is_cancelled = 1 where session = ? and is_over = 0";
+    books.execute("cancel messages", sql, (session,)).map(|_| ())
+}
+
+/// The turn is over; its message is not needed any more.
+pub(crate) fn end_turn(
+    books: &mut Books<'_>,
+    session: &str,
+    turn: &Turn,
+    sdk_id: Option<&str>,
+) -> Result<()> {
+    let sql = "update session_turns set is_over = 1, message = null, first_seq = ?, events = ?, bytes = ?
+        where session = ? and number = ?";
+    let [first, events, bytes, number] =
+        [turn.first_seq, turn.events, turn.bytes, turn.number].map(u64::cast_signed);
+    books.execute("end a turn", sql, (first, events, bytes, session, number))?;
+    let sql = "update sessions set sdk_id = ?, active_ms = ? where id = ?";
+    let now = Timestamp::now().as_millisecond();
+    books.execute("note a conversation", sql, (sdk_id, now, session)).map(|_| ())
+}
+
+pub(crate) fn delete_turns_before(books: &mut Books<'_>, session: &str, number: u64) -> Result<()> {
+    let sql = "delete from session_turns where session = ? and number < ? and is_over = 1";
+    books.execute("forget turns", sql, (session, number.cast_signed())).map(|_| ())
+}
+
+/// Everything that an earlier worker knew. `dir` has the records of turns, a directory per session.
+pub(crate) fn load(books: &mut Books<'_>, dir: &Path) -> Result<Vec<Session>> {
+    let mut turns: HashMap<String, VecDeque<Turn>> = HashMap::new();
+    let sql = "select session, number, message, is_over, is_cancelled, first_seq, events, bytes
+        from session_turns order by session, number";
+    let rows = books.rows("read turns", sql, (), |row| {
+        let number = |at: usize| row.get::<_, i64>(at).map(i64::cast_unsigned);
+        let is_over = row.get::<_, i64>(3)? != 0;
+        let turn = Turn {
+            number: number(1)?,
+            stage: if is_over { Stage::Over } else { Stage::Waiting },
+            message: row.get::<_, Option<String>>(2)?.unwrap_or_default(),
+            is_cancelled: row.get::<_, i64>(4)? != 0,
+            first_seq: number(5)?,
+            events: number(6)?,
+            bytes: number(7)?,
+            delivered: None,
+            failure: None,
+        };
+        Ok((row.get::<_, String>(0)?, turn))
+    })?;
+    for (session, turn) in rows {
+        turns.entry(session).or_default().push_back(turn);
+    }
+    let sql = "select id, path, cli, mode, model, sdk_id, sandbox, created_ms, active_ms, next_turn from sessions";
+    let sessions = books.rows("read sessions", sql, (), |row| {
+        let id: String = row.get(0)?;
+        let (cli, mode): (String, String) = (row.get(2)?, row.get(3)?);
+        let time = |at: usize| row.get::<_, i64>(at).map(|ms| Timestamp::from_millisecond(ms).unwrap_or_default());
+        let sandbox: Option<String> = row.get(6)?;
+        let state = State {
+            mode: Mode::from_name(&mode).unwrap_or(Mode::Plan),
+            model: row.get(4)?,
+            sdk_id: row.get(5)?,
+            active: time(8)?,
+            turns: turns.remove(&id).unwrap_or_default(),
+            next_turn: row.get::<_, i64>(9)?.cast_unsigned(),
+            next_seq: 1,
+            is_deserted: false,
+            streams: Vec::new(),
+            is_driven: false,
+            is_destroyed: false,
+        };
+        let sandbox = sandbox.and_then(|text| serde_json::from_str(&text).ok());
+        let cli = Cli::from_name(&cli).unwrap_or(Cli::Claude);
+        let (path, created): (String, Timestamp) = (row.get(1)?, time(7)?);
+        let place = dir.join(&id);
+        Ok(Session::new(id, path.into(), cli, created, place, sandbox, state))
+    })?;
+    for session in &sessions {
+        let mut state = session.state();
+        // What runs has a record, and what that vouches for was perhaps seen.
+        if let Some(open) = state.turns.iter_mut().find(|turn| turn.stage != Stage::Over)
+            && let Some(mark) = turn_log::last_mark::<Mark>(&session.dir, open.number)
+        {
+            open.stage = Stage::Running;
+            open.first_seq = mark.first_seq;
+            (open.events, open.bytes) = (mark.next_seq - mark.first_seq, mark.bytes);
+            open.is_cancelled |= mark.end == End::Told;
+        }
+        let ends = state.turns.iter().map(|turn| turn.first_seq + turn.events);
+        state.next_seq = ends.max().unwrap_or_default().max(1);
+    }
+    Ok(sessions)
+}

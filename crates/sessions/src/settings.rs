@@ -1,0 +1,62 @@
+//! What an operator decides about the sessions face.
+
+use crate::agents::Cli;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// About one agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AgentSettings {
+    /// Where its program is, if not where programs are looked for.
+    pub program: Option<PathBuf>,
+    /// Variables it gets, and such that it does not.
+    pub set: Vec<(String, String)>,
+    pub drop: Vec<String>,
+    /// One process for all turns of a session, where the agent can.
+    pub is_kept: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where records of turns are: a directory per session.
+    pub dir: PathBuf,
+    /// Skills that new sessions get.
+    pub skills: PathBuf,
+    /// Directories of ours that no agent in a sandbox shall see.
+    pub private: Vec<PathBuf>,
+    /// Where names are written down that a sandbox holds on the host.
+    pub state: PathBuf,
+    pub agents: HashMap<Cli, AgentSettings>,
+    /// How long a turn may take, and how long its agent may be silent.
+    pub turn_patience: Option<Duration>,
+    pub silence_patience: Option<Duration>,
+    /// How long a human may take to answer an agent's question.
+    pub ask_patience: Duration,
+    /// Sessions at once.
+    pub sessions_max: usize,
+}
+
+impl Settings {
+    pub fn new(state: impl Into<PathBuf>) -> Settings {
+        let state = state.into();
+        let home = std::env::home_dir().unwrap_or_default();
+        Settings {
+            dir: state.join("sessions"),
+            skills: home.join(".codecast/skills"),
+            private: Vec::new(),
+            state,
+            agents: HashMap::new(),
+            turn_patience: None,
+            silence_patience: None,
+            ask_patience: Duration::from_secs(600),
+            sessions_max: 100_000,
+        }
+    }
+
+    pub(crate) fn agent(&self, cli: Cli) -> &AgentSettings {
+        static DEFAULT: AgentSettings =
+            AgentSettings { program: None, set: Vec::new(), drop: Vec::new(), is_kept: false };
+        self.agents.get(&cli).unwrap_or(&DEFAULT)
+    }
+}

@@ -1,0 +1,129 @@
+//! Skills and instructions that a new session's project gets, where it has none of its own.
+
+use crate::agents::Cli;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// A directory of skills is copied up to this depth, and so many files of it.
+const DEPTH_MAX: usize = 16;
+const FILES_MAX: usize = 10_000;
+
+/// What was done, for the log.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Synced {
+    pub(crate) copied: usize,
+    pub(crate) kept: usize,
+    pub(crate) failed: Vec<String>,
+}
+
+/// Copies what is missing into a project that exists. Nothing there is ever overwritten, and no failure matters to the
+/// session.
+pub(crate) fn sync(source: &Path, project: &Path, cli: Cli) -> Synced {
+    let mut synced = Synced::default();
+    let instructions = match cli {
+        Cli::Claude => "CLAUDE.md",
+        Cli::Codex | Cli::Opencode => "AGENTS.md",
+        Cli::Gemini => "GEMINI.md",
+    };
+    copy(&source.join(instructions), &project.join(instructions), &mut synced);
+    if cli == Cli::Claude {
+        let skills = source.join(".claude/skills");
+        if skills.is_dir() {
+            copy_tree(&skills, &project.join(".claude/skills"), DEPTH_MAX, &mut synced);
+        }
+    }
+    synced
+}
+
+fn copy(from: &Path, to: &Path, synced: &mut Synced) {
+    if !from.is_file() {
+        return;
+    }
+    match copy_new(from, to) {
+        Ok(()) => synced.copied += 1,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => synced.kept += 1,
+        Err(error) => synced.failed.push(format!("{}: {error}", to.display())),
+    }
+}
+
+/// Never onto something that is there, be it a link that leads nowhere.
+fn copy_new(from: &Path, to: &Path) -> io::Result<()> {
+    let mut source = fs::File::open(from)?;
+    let mut target = fs::OpenOptions::new().write(true).create_new(true).open(to)?;
+    let copied = io::copy(&mut source, &mut target).and_then(|_| {
+        let permissions = source.metadata()?.permissions();
+        target.set_permissions(permissions)
+    });
+    if copied.is_err() {
+        let _half = fs::remove_file(to);
+    }
+    copied
+}
+
+fn copy_tree(from: &Path, to: &Path, depth: usize, synced: &mut Synced) {
+    // A link in the project could lead the copies anywhere.
+    let is_link = fs::symlink_metadata(to).is_ok_and(|metadata| metadata.is_symlink());
+    if is_link || depth == 0 || synced.copied + synced.kept > FILES_MAX {
+        synced.failed.push(format!("{}: a link, too deep or too much", to.display()));
+        return;
+    }
+    if let Err(error) = fs::create_dir_all(to) {
+        synced.failed.push(format!("{}: {error}", to.display()));
+        return;
+    }
+    let Ok(entries) = fs::read_dir(from) else { return };
+    for entry in entries.flatten() {
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        match source.metadata() {
+            Ok(metadata) if metadata.is_dir() => copy_tree(&source, &target, depth - 1, synced),
+            Ok(_) => copy(&source, &target, synced),
+            Err(error) => synced.failed.push(format!("{}: {error}", source.display())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn what_is_missing_is_copied_and_nothing_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, project) = (dir.path().join("skills"), dir.path().join("project"));
+        fs::create_dir_all(source.join(".claude/skills/a")).unwrap();
+        fs::create_dir_all(&project).unwrap();
+        fs::write(source.join("CLAUDE.md"), "theirs").unwrap();
+        fs::write(source.join("AGENTS.md"), "agents").unwrap();
+        let script = source.join(".claude/skills/a/run.sh");
+        fs::write(&script, "run").unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o750)).unwrap();
+        fs::write(project.join("CLAUDE.md"), "mine").unwrap();
+        let synced = sync(&source, &project, Cli::Claude);
+        assert_eq!((synced.copied, synced.kept, synced.failed.len()), (1, 1, 0));
+        assert_eq!(fs::read_to_string(project.join("CLAUDE.md")).unwrap(), "mine");
+        let copied = project.join(".claude/skills/a/run.sh");
+        assert_eq!(fs::metadata(copied).unwrap().permissions().mode() & 0o777, 0o750);
+        assert!(!project.join("AGENTS.md").exists());
+        let again = sync(&source, &project, Cli::Claude);
+        assert_eq!((again.copied, again.kept), (0, 2));
+    }
+
+    #[test]
+    fn a_link_in_the_project_leads_nothing_out_of_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, project, outside) =
+            (dir.path().join("skills"), dir.path().join("project"), dir.path().join("outside"));
+        fs::create_dir_all(source.join(".claude/skills/a")).unwrap();
+        fs::write(source.join(".claude/skills/a/x"), "x").unwrap();
+        fs::write(source.join("CLAUDE.md"), "theirs").unwrap();
+        fs::create_dir_all(project.join(".claude")).unwrap();
+        fs::create_dir_all(&outside).unwrap();
+        std::os::unix::fs::symlink(&outside, project.join(".claude/skills")).unwrap();
+        std::os::unix::fs::symlink(outside.join("made"), project.join("CLAUDE.md")).unwrap();
+        let synced = sync(&source, &project, Cli::Claude);
+        assert_eq!((synced.copied, synced.kept, synced.failed.len()), (0, 1, 1));
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+    }
+}

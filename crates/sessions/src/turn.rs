@@ -1,0 +1,565 @@
+//! One turn: a message goes to a CLI, and what the CLI writes becomes events until it has ended, however it ends.
+
+use crate::agents::{Agent, Answer, Task};
+use crate::asking::{self, Pending};
+use crate::ending;
+use crate::event::{Event, Kind};
+use crate::face::Face;
+use crate::lines::{Lines, Position};
+use crate::output::{Ask, End, Output};
+use crate::session::{Session, Stage, State, Stop, Turn};
+use crate::starting::{self, NotStarted};
+use crate::turn_log::Writer;
+use crate::{Error, Result, delivery, records, turn_log};
+use outpost_engine::{Batch, Ended, Ladder, Process, Reach, Signal, Stream};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// "SIGKILL after 5 seconds if not exited".
+const KILL_GRACE: Duration = Duration::from_secs(5);
+
+/// How long a CLI may live on after it has said how the turn ended.
+const EXIT_GRACE: Duration = Duration::from_secs(3);
+
+/// How long the word of a CLI that it is done is kept back for its exit to confirm it.
+const HELD_MAX: Duration = Duration::from_secs(5);
+
+/// A line this long is taken apart on a thread where nobody waits.
+const LONG_LINE_BYTES: usize = 256 * 1024;
+
+/// Events of one turn take no more than this on disk. A CLI that writes more is stopped.
+const EVENTS_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+
+/// Answers that were read are kept for clients that come with a cursor, so many turns and bytes of a session.
+const KEPT_TURNS_MAX: usize = 64;
+const KEPT_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// Where a turn stands, on disk, for the worker after this one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Mark {
+    pub(crate) first_seq: u64,
+    pub(crate) next_seq: u64,
+    /// Of events.
+    pub(crate) bytes: u64,
+    pub(crate) end: End,
+    from: Position,
+    /// The agent has said what it says at the beginning.
+    is_begun: bool,
+    /// Bytes for the CLI's standard input so far, and whether it was closed.
+    said: u64,
+    hushed: bool,
+    /// Whether its standard input is anything but empty.
+    speaks: bool,
+    sdk_id: Option<String>,
+    unknown_lines: u64,
+    stderr_tail: String,
+    questions: Vec<Pending>,
+    agent: Agent,
+}
+
+/// A turn that runs.
+struct Running<'a> {
+    face: &'a Arc<Face>,
+    session: &'a Arc<Session>,
+    turn: Turn,
+    writer: Writer,
+    out: Output,
+    agent: Agent,
+    task: Task,
+    lines: Lines,
+    is_begun: bool,
+    said: u64,
+    hushed: bool,
+    speaks: bool,
+    questions: Vec<Pending>,
+    outcomes: JoinSet<(Ask, String, outpost_approvals::Outcome)>,
+}
+
+/// Runs the turns of a session, one after the other, until there is none.
+pub(crate) async fn drive(face: Arc<Face>, session: Arc<Session>, first: Turn) {
+    let mut next = Some(first);
+    while let Some(turn) = next {
+        let number = turn.number;
+        if let Err(error) = run(&face, &session, turn).await {
+            tracing::error!(session = session.id, turn = number, %error, "a turn could not be recorded");
+            give_up(&session, number, &error);
+        }
+        close(&face, &session, number).await;
+        next = session.drive_on();
+    }
+    face.rests(&session);
+    session.changed();
+}
+
+/// Its record cannot be written, so its clients cannot be told more than that it is over.
+fn give_up(session: &Session, number: u64, error: &Error) {
+    if let Some(turn) = session.state().turn_mut(number) {
+        turn.stage = Stage::Over;
+        turn.message = String::new();
+        turn.failure = Some(error.to_string());
+    }
+    session.changed();
+}
+
+/// Writes the end of a turn into the books, and forgets old ones.
+async fn close(face: &Arc<Face>, session: &Arc<Session>, number: u64) {
+    let (turn, sdk_id, dropped) = {
+        let mut state = session.state();
+        let Some(turn) = state.turn_mut(number) else { return };
+        turn.stage = Stage::Over;
+        turn.message = String::new();
+        let turn = turn.clone();
+        let sdk_id = state.sdk_id.clone();
+        let dropped = drop_old(&mut state, session);
+        (turn, sdk_id, dropped)
+    };
+    for number in &dropped {
+        turn_log::remove(&session.dir, *number);
+        delivery::remove(&session.dir, *number);
+    }
+    let id = session.id.clone();
+    let kept_from = dropped.last().map_or(0, |last| last + 1);
+    let written = face.books().write(move |books| {
+        records::end_turn(books, &id, &turn, sdk_id.as_deref())?;
+        records::delete_turns_before(books, &id, kept_from)
+    });
+    if let Err(error) = written.await {
+        tracing::error!(session = session.id, turn = number, %error, "the end of a turn is not in the books");
+    }
+}
+
+/// The oldest answers go, those that were read, while there are too many or too large ones.
+fn drop_old(state: &mut State, session: &Session) -> Vec<u64> {
+    let live = state.streams.iter().min().copied().unwrap_or(u64::MAX);
+    let mut bytes: u64 = state.turns.iter().map(|turn| turn.bytes).sum();
+    let mut dropped = Vec::new();
+    while state.turns.len() > KEPT_TURNS_MAX || (bytes > KEPT_BYTES_MAX && state.turns.len() > 1) {
+        let Some(oldest) = state.turns.front_mut() else { break };
+        if oldest.stage != Stage::Over || oldest.number >= live || oldest.unread(&session.dir) > 0 {
+            break;
+        }
+        bytes -= oldest.bytes;
+        dropped.push(oldest.number);
+        state.turns.pop_front();
+    }
+    dropped
+}
+
+async fn run(face: &Arc<Face>, session: &Arc<Session>, turn: Turn) -> Result<()> {
+    {
+        let state = session.state();
+        let is_cancelled = state.turn(turn.number).is_none_or(|turn| turn.is_cancelled);
+        // What is there was for a turn before this one, or for this one and an earlier worker.
+        session.stop.send_if_modified(|why| match (*why, is_cancelled) {
+            (Some(Stop::Interrupted), false) => why.take().is_some(),
+            (None, true) => why.replace(Stop::Interrupted).is_none(),
+            _ => false,
+        });
+    }
+    let mut stop = session.stop.subscribe();
+    let (mut running, known) = open(face, session, turn).await?;
+    let process = match known {
+        Some(process) => process,
+        None if running.out.is_told() => return Ok(()),
+        None if running.is_cancelled() => return running.interrupted().await,
+        None => match starting::start(face, session, running.turn.number, running.task.clone()).await {
+            Ok(process) => process,
+            Err(failure) => return running.not_started(&failure).await,
+        },
+    };
+    if running.out.is_told() {
+        return ending::end(&process, EXIT_GRACE, KILL_GRACE).await;
+    }
+    running.begin(&process).await?;
+    running.ask_again().await;
+    let ended = running.follow(&process, &mut stop).await?;
+    running.finish(ended).await?;
+    // What it left behind must not go on with a turn that is over.
+    let _none_left = process.kill_tree().await;
+    Ok(())
+}
+
+/// Opens the record of the turn, and finds its process if it has one.
+async fn open<'a>(
+    face: &'a Arc<Face>,
+    session: &'a Arc<Session>,
+    turn: Turn,
+) -> Result<(Running<'a>, Option<Process>)> {
+    let known = face.engine.find(&starting::key(session, turn.number)).await;
+    // Finding out which version a CLI is takes a look at the disk, and perhaps a run of it.
+    let (asking_face, asking) = (face.clone(), session.clone());
+    let message = turn.message.clone();
+    let task = tokio::task::spawn_blocking(move || starting::task(&asking_face, &asking, &message));
+    let task = task.await.map_err(|_| Error::Stopped)?;
+    let (mut writer, mark) = Writer::open(&session.dir, turn.number, |mark: &Mark| mark.bytes)?;
+    let mark = match mark {
+        Some(mark) => mark,
+        None => {
+            let call = task.call();
+            let mark = Mark {
+                first_seq: turn.first_seq,
+                next_seq: turn.first_seq,
+                bytes: 0,
+                end: End::Open,
+                from: Position::default(),
+                is_begun: false,
+                said: 0,
+                hushed: false,
+                speaks: call.speaks,
+                sdk_id: session.state().sdk_id.clone(),
+                unknown_lines: 0,
+                stderr_tail: String::new(),
+                questions: Vec::new(),
+                agent: call.agent,
+            };
+            // Before its process: a process is always understood by the one who was chosen for it.
+            writer.mark(&mark)?;
+            mark
+        }
+    };
+    let mut out = Output::new(turn.number, mark.next_seq);
+    (out.end, out.sdk_id, out.unknown_lines) = (mark.end, mark.sdk_id, mark.unknown_lines);
+    let running = Running {
+        face,
+        session,
+        turn,
+        writer,
+        out,
+        agent: mark.agent,
+        task,
+        lines: Lines::new(mark.from, mark.stderr_tail),
+        is_begun: mark.is_begun,
+        said: mark.said,
+        hushed: mark.hushed,
+        speaks: mark.speaks,
+        questions: mark.questions,
+        outcomes: JoinSet::new(),
+    };
+    Ok((running, known))
+}
+
+impl Running<'_> {
+    fn is_cancelled(&self) -> bool {
+        let state = self.session.state();
+        state.turn(self.turn.number).is_none_or(|turn| turn.is_cancelled)
+    }
+
+    async fn interrupted(&mut self) -> Result<()> {
+        self.out.tell(&Event::new(Kind::Interrupted));
+        self.publish(None).await
+    }
+
+    async fn not_started(&mut self, failure: &NotStarted) -> Result<()> {
+        self.out.tell(&ending::not_started(self.session.cli, failure));
+        self.publish(None).await
+    }
+
+    async fn begin(&mut self, process: &Process) -> Result<()> {
+        if self.is_begun {
+            return Ok(());
+        }
+        self.is_begun = true;
+        if self.speaks {
+            self.agent.begin(&self.task, &mut self.out);
+        }
+        self.publish(Some(process)).await
+    }
+
+    /// Questions that an earlier worker has asked, with what has been answered meanwhile.
+    async fn ask_again(&mut self) {
+        for pending in &self.questions {
+            asking::resume(self.face, pending, &mut self.outcomes).await;
+        }
+    }
+
+    /// Everything between start and exit.
+    async fn follow(
+        &mut self,
+        process: &Process,
+        stop: &mut tokio::sync::watch::Receiver<Option<Stop>>,
+    ) -> Result<Ended> {
+        let mut subscription = process.subscribe(self.lines.position().after);
+        let mut batch = Batch::default();
+        let mut limits = Limits::new(self.face);
+        let mut is_stopping = false;
+        loop {
+            let event = tokio::select! {
+                biased;
+                _ = stop.wait_for(Option::is_some), if !is_stopping => Next::Stop,
+                outcome = self.outcomes.join_next(), if !self.outcomes.is_empty() => Next::Answer(outcome),
+                read = subscription.next(&mut batch) => Next::Read(read),
+                () = limits.wait(&self.out.end) => Next::Late,
+            };
+            match event {
+                Next::Stop => {
+                    is_stopping = true;
+                    self.out.tell(&Event::new(Kind::Interrupted));
+                    self.withdraw_questions().await;
+                    self.publish(None).await?;
+                    end_beside(process.clone());
+                }
+                Next::Answer(Some(Ok((ask, question, outcome)))) => {
+                    self.answered(&ask, &question, &outcome);
+                    self.publish(Some(process)).await?;
+                }
+                Next::Answer(_) => {}
+                Next::Read(read) => {
+                    limits.heard();
+                    let gone = || Error::file("read", &self.session.dir, "its process is gone from the table");
+                    read.map_err(|_| gone())?;
+                    self.hear(&batch).await;
+                    self.ask_new().await?;
+                    self.publish(Some(process)).await?;
+                    if let Some(ended) = batch.ended {
+                        return Ok(ended);
+                    }
+                    if self.writer.bytes() > EVENTS_BYTES_MAX && !self.out.is_told() {
+                        self.out.tell(&ending::too_much(self.session.cli));
+                        self.publish(None).await?;
+                        end_beside(process.clone());
+                    }
+                }
+                Next::Late => match limits.expired(&self.out.end) {
+                    Expired::Held => {
+                        let event = ending::held(self.session.cli, &mut self.out, self.lines.stderr_tail());
+                        self.out.tell(&event);
+                        self.publish(None).await?;
+                    }
+                    Expired::Exit => {
+                        limits.gave_up = true;
+                        end_beside(process.clone());
+                    }
+                    Expired::Limit(what) => {
+                        self.out.tell(&ending::too_late(self.session.cli, what));
+                        self.withdraw_questions().await;
+                        self.publish(None).await?;
+                        end_beside(process.clone());
+                    }
+                },
+            }
+        }
+    }
+
+    /// Output becomes events. A long line is taken apart elsewhere, so that others are not kept waiting.
+    async fn hear(&mut self, batch: &Batch) {
+        if let Some(first_kept) = batch.first_kept {
+            tracing::warn!(session = self.session.id, first_kept, "output of a CLI was dropped before it was read");
+        }
+        for (frame, bytes) in batch.frames() {
+            match frame.stream {
+                Stream::Stderr => self.lines.stderr(frame.seq, bytes),
+                Stream::Stdout => {
+                    let mut rest = self.lines.begin(bytes);
+                    while let Some((line, left)) = self.lines.next(rest) {
+                        rest = left;
+                        match line {
+                            None => self.out.unknown_lines += 1,
+                            Some(line) if line.len() < LONG_LINE_BYTES => {
+                                self.agent.hear(&line, &self.task, &mut self.out);
+                            }
+                            Some(line) => self.hear_elsewhere(line.into_owned()).await,
+                        }
+                    }
+                    self.lines.end(frame.seq, rest);
+                }
+            }
+        }
+        if batch.ended.is_some()
+            && let Some(line) = self.lines.last()
+        {
+            self.agent.hear(&line, &self.task, &mut self.out);
+        }
+    }
+
+    async fn hear_elsewhere(&mut self, line: Vec<u8>) {
+        let (mut agent, task) = (self.agent.clone(), self.task.clone());
+        let mut out = std::mem::replace(&mut self.out, Output::new(self.turn.number, 0));
+        let heard = tokio::task::spawn_blocking(move || {
+            agent.hear(&line, &task, &mut out);
+            (agent, out)
+        });
+        if let Ok((agent, out)) = heard.await {
+            (self.agent, self.out) = (agent, out);
+        }
+    }
+
+    /// What the agent has just asked becomes questions, and what it has taken back is withdrawn.
+    async fn ask_new(&mut self) -> Result<()> {
+        for ask in std::mem::take(&mut self.out.asks) {
+            let pending = asking::ask(self.face, self.session, &ask, &mut self.outcomes).await?;
+            self.out.tell(&asking::asked(&ask, &pending.question));
+            self.questions.push(pending);
+        }
+        for id in std::mem::take(&mut self.out.taken_back) {
+            if let Some(pending) = self.questions.iter().find(|pending| pending.ask.id == id) {
+                self.face.approvals.queue().withdraw(&pending.question).await;
+            }
+        }
+        Ok(())
+    }
+
+    fn answered(&mut self, ask: &Ask, question: &str, outcome: &outpost_approvals::Outcome) {
+        self.questions.retain(|pending| pending.question != question);
+        let (state, answer) = asking::answer(outcome);
+        let note = (!answer.note.is_empty()).then(|| answer.note.clone().into());
+        let told = Event { state: Some(state), message: note, ..asking::asked(ask, question) };
+        self.out.tell(&Event { input: None, ..told });
+        self.agent.answer(ask, &Answer { allow: answer.allow, note: answer.note }, &mut self.out);
+        asking::forget(self.face, question);
+    }
+
+    async fn withdraw_questions(&mut self) {
+        for pending in std::mem::take(&mut self.questions) {
+            self.face.approvals.queue().withdraw(&pending.question).await;
+            asking::forget(self.face, &pending.question);
+        }
+        self.outcomes.abort_all();
+    }
+
+    /// The process has ended: whatever it did, the turn has its terminal event afterwards.
+    async fn finish(&mut self, ended: Ended) -> Result<()> {
+        self.withdraw_questions().await;
+        if !self.out.is_told() {
+            let stderr = self.lines.stderr_tail().to_owned();
+            let event = ending::ended(self.session.cli, &self.agent, &mut self.out, &stderr, ended.exit);
+            self.out.tell(&event);
+        }
+        self.publish(None).await
+    }
+
+    /// What is new goes to the CLI and onto the disk, and then to whoever waits for it. In this order: what a killed worker
+    /// said is said again at the same place, which the engine knows; what it told nobody has seen.
+    async fn publish(&mut self, process: Option<&Process>) -> Result<()> {
+        let said = std::mem::take(&mut self.out.said);
+        if let Some(process) = process {
+            self.say(process, said).await;
+        }
+        if !self.out.events.is_empty() {
+            self.writer.append(&self.out.events)?;
+            self.out.events.clear();
+            self.out.events.shrink_to(EVENTS_BUFFER_BYTES);
+        }
+        let mark = Mark {
+            first_seq: self.turn.first_seq,
+            next_seq: self.out.next_seq,
+            bytes: self.writer.bytes(),
+            end: self.out.end.clone(),
+            from: self.lines.position(),
+            is_begun: self.is_begun,
+            said: self.said,
+            hushed: self.hushed,
+            speaks: self.speaks,
+            sdk_id: self.out.sdk_id.clone(),
+            unknown_lines: self.out.unknown_lines,
+            stderr_tail: self.lines.stderr_tail().to_owned(),
+            questions: self.questions.clone(),
+            agent: self.agent.clone(),
+        };
+        self.writer.mark(&mark)?;
+        let mut state = self.session.state();
+        state.next_seq = mark.next_seq;
+        match (self.out.is_lost, mark.sdk_id) {
+            (true, _) => state.sdk_id = None,
+            (false, Some(id)) => state.sdk_id = Some(id),
+            (false, None) => {}
+        }
+        if let Some(turn) = state.turn_mut(self.turn.number) {
+            (turn.events, turn.bytes) = (mark.next_seq - turn.first_seq, mark.bytes);
+            if mark.end == End::Told {
+                turn.stage = Stage::Over;
+            }
+        }
+        drop(state);
+        self.session.changed();
+        Ok(())
+    }
+
+    /// A CLI that does not read, or is gone, changes nothing about its turn: its exit will.
+    async fn say(&mut self, process: &Process, said: Vec<u8>) {
+        let bytes = said.len() as u64;
+        if bytes > 0 && !self.hushed && process.write_stdin(Some(self.said), said).await.is_err() {
+            tracing::debug!(session = self.session.id, "a CLI took no more input");
+        }
+        self.said += bytes;
+        if self.out.hushed && !self.hushed {
+            self.hushed = true;
+            let _closed_already = process.close_stdin().await;
+        }
+    }
+}
+
+/// Kept for the next batch of events.
+const EVENTS_BUFFER_BYTES: usize = 64 * 1024;
+
+enum Next {
+    Stop,
+    Answer(Option<std::result::Result<(Ask, String, outpost_approvals::Outcome), tokio::task::JoinError>>),
+    Read(outpost_engine::Result<()>),
+    Late,
+}
+
+/// Ends a process while its last words are still being read.
+fn end_beside(process: Process) {
+    tokio::spawn(async move {
+        let ladder = Ladder { signal: Signal::TERM, reach: Reach::Tree, grace: KILL_GRACE, escalate: true };
+        if let Err(error) = process.kill_and_wait(ladder).await {
+            tracing::warn!(%error, "a CLI could not be ended");
+        }
+    });
+}
+
+/// What a turn may take.
+struct Limits {
+    turn: Option<Instant>,
+    silence: Option<Duration>,
+    heard: Instant,
+    /// Its process was asked to end after the turn had.
+    gave_up: bool,
+}
+
+enum Expired {
+    /// Its word that it is done is taken for it.
+    Held,
+    /// It is done and lives on.
+    Exit,
+    Limit(&'static str),
+}
+
+impl Limits {
+    fn new(face: &Face) -> Limits {
+        let now = Instant::now();
+        let turn = face.settings.turn_patience.map(|patience| now + patience);
+        Limits { turn, silence: face.settings.silence_patience, heard: now, gave_up: false }
+    }
+
+    fn heard(&mut self) {
+        self.heard = Instant::now();
+    }
+
+    fn next(&self, end: &End) -> Option<Instant> {
+        match end {
+            End::Told => (!self.gave_up).then(|| self.heard + EXIT_GRACE),
+            End::Held(_) => Some(self.heard + HELD_MAX),
+            End::Open => self.turn.into_iter().chain(self.silence.map(|silence| self.heard + silence)).min(),
+        }
+    }
+
+    async fn wait(&self, end: &End) {
+        match self.next(end) {
+            Some(at) => tokio::time::sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn expired(&self, end: &End) -> Expired {
+        match end {
+            End::Told => Expired::Exit,
+            End::Held(_) => Expired::Held,
+            End::Open if self.turn.is_some_and(|at| at <= Instant::now()) => Expired::Limit("time"),
+            End::Open => Expired::Limit("silence"),
+        }
+    }
+}
