@@ -266,6 +266,9 @@ impl Reactor {
         while let Ok(command) = self.commands.try_recv() {
             self.obey(command);
         }
+        if self.stop_if_asked() {
+            return;
+        }
         let Lifecycle::Daemon { binary, arguments } = &self.lifecycle else {
             tracing::error!("the embedded keeper has ended");
             self.keeper_gone = true;

@@ -166,17 +166,26 @@ impl Reactor {
             }
             for event in &ready {
                 self.handle(event);
+                if self.stopping {
+                    return;
+                }
             }
             self.set_timer();
             self.watch_link();
             self.answer_own();
-            if self.link.is_flushed()
-                && let Some(told) = self.stop_told.take()
-            {
-                self.stopping = true;
-                let _gone = told.send(());
+            if self.link.is_flushed() {
+                self.stop_if_asked();
             }
         }
+    }
+
+    /// To be called when the keeper knows, or is gone. It is not missed from here on.
+    pub(crate) fn stop_if_asked(&mut self) -> bool {
+        if let Some(told) = self.stop_told.take() {
+            self.stopping = true;
+            let _gone = told.send(());
+        }
+        self.stopping
     }
 
     fn handle(&mut self, ready: &Ready) {
@@ -305,6 +314,10 @@ impl Reactor {
             Command::Stop { done } => {
                 self.link.send(Request::Stop, Vec::new());
                 self.stop_told = Some(done);
+                // At once: its end may be in what is to be handled next.
+                if self.link.is_flushed() {
+                    self.stop_if_asked();
+                }
             }
         }
     }
