@@ -4,6 +4,7 @@ use crate::config::{Config, Counts};
 use crate::handover::{self, OwnKeeper, handle};
 use crate::kill;
 use crate::link::Link;
+use crate::own::Order;
 use crate::process::{Os, Process, Status, WhileAlive};
 use crate::reactor::{Command, Reactor};
 use crate::shared::{DESTROY_PATIENCE, Shared};
@@ -15,7 +16,7 @@ use crate::{Error, Result};
 use outpost_journal::Writer;
 use outpost_keeper::{CGROUPS_ROLE, KEPT, OWN_SLOT, What};
 use outpost_sys::epoll::Waker;
-use outpost_sys::{Errno, cgroup, file};
+use outpost_sys::{Errno, cgroup};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -140,17 +141,13 @@ impl Engine {
             // It ends with us, however we end, and clears up behind us.
             let groups =
                 groups.open().map_err(|errno| Error::io("open", "the directory of cgroups", errno))?;
-            reactor.hold_own(CGROUPS_ROLE, groups);
+            reactor.hold_own(CGROUPS_ROLE, groups)?;
         }
         reactor.keeper = keeper;
         reactor.adopt_all(entries);
-        let copies = reactor
-            .kept
-            .iter()
-            .filter_map(|(number, (role, fd))| Some((*number, *role, file::duplicate(fd).ok()?)));
-        *shared.inherited.lock().unwrap_or_else(PoisonError::into_inner) = copies.collect();
-        let own =
-            reactor.own.iter().filter_map(|(role, fd)| Some((*role, file::duplicate(fd).ok()?))).collect();
+        *shared.inherited.lock().unwrap_or_else(PoisonError::into_inner) =
+            reactor.own.copies_of_kept().collect();
+        let own = reactor.own.copies().collect();
         let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
         let spawned = thread("outpost-engine").spawn(move || reactor.run());
         spawned.map_err(|error| {
@@ -351,28 +348,30 @@ impl Engine {
     /// Gives the keeper one of the daemon's own descriptors to hold under a role, for workers to come.
     pub async fn hold(&self, role: u8, fd: OwnedFd) -> Result<()> {
         let (reply, answer) = oneshot::channel();
-        self.shared.command(Command::HoldOwn { role, fd, reply }).await?;
-        answer.await.map_err(|_| Error::Stopped)
+        self.shared.command(Command::Own(Order::Hold { role, fd, reply })).await?;
+        answer.await.map_err(|_| Error::Stopped)?
     }
 
     /// Has the keeper close one of them.
     pub async fn release(&self, role: u8) -> Result<()> {
         let (reply, answer) = oneshot::channel();
-        self.shared.command(Command::ReleaseOwn { role, reply }).await?;
-        answer.await.map_err(|_| Error::Stopped)
+        self.shared.command(Command::Own(Order::Release { role, reply })).await?;
+        answer.await.map_err(|_| Error::Stopped)?
     }
 
     /// Has the keeper hold a descriptor under a number of its own, for workers to come: somebody's connection, while an
-    /// answer is owed. `role` says whose business it is.
+    /// answer is owed. `role` says whose business it is. It outlives this worker when this has returned.
     pub async fn keep(&self, role: u8, fd: OwnedFd) -> Result<u64> {
         let number = self.shared.next_slot().0 | KEPT;
-        self.shared.command(Command::Keep { number, role, fd }).await?;
+        let (reply, answer) = oneshot::channel();
+        self.shared.command(Command::Own(Order::Keep { number, role, fd, reply })).await?;
+        answer.await.map_err(|_| Error::Stopped)??;
         Ok(number)
     }
 
     /// Has the keeper close it.
     pub async fn let_go(&self, number: u64) -> Result<()> {
-        self.shared.command(Command::LetGo { number }).await
+        self.shared.command(Command::Own(Order::LetGo { number })).await
     }
 
     /// What workers before this one have had kept under a role. Asked once.

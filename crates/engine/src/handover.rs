@@ -133,11 +133,11 @@ impl Reactor {
         for entry in entries {
             let slot = entry.slot;
             if slot == OWN_SLOT {
-                self.own = entry.held.into_iter().collect();
+                self.own.adopt(entry.held);
                 continue;
             }
             if slot & KEPT != 0 {
-                self.kept.extend(entry.held.into_iter().map(|descriptor| (slot, descriptor)));
+                self.own.adopt_kept(slot, entry.held);
                 continue;
             }
             match self.adopt(entry) {
@@ -266,6 +266,9 @@ impl Reactor {
         while let Ok(command) = self.commands.try_recv() {
             self.obey(command);
         }
+        if self.stop_if_asked() {
+            return;
+        }
         let Lifecycle::Daemon { binary, arguments } = &self.lifecycle else {
             tracing::error!("the embedded keeper has ended");
             self.keeper_gone = true;
@@ -311,20 +314,6 @@ impl Reactor {
         self.link.send(Request::Serving, Vec::new());
         // Only now could we be killed without losing anything, which is what others read from this.
         self.shared.keeper_pid.store(keeper_pid, Ordering::Release);
-    }
-
-    fn give_own(&mut self) {
-        let kept: Vec<(u64, u8, OwnedFd)> = (self.kept.iter())
-            .filter_map(|(number, (role, fd))| Some((*number, *role, file::duplicate(fd).ok()?)))
-            .collect();
-        for (slot, role, fd) in kept {
-            self.link.send(Request::Hold { slot, role }, vec![fd]);
-        }
-        let copies: Vec<(u8, OwnedFd)> =
-            self.own.iter().filter_map(|(role, fd)| Some((*role, file::duplicate(fd).ok()?))).collect();
-        for (role, fd) in copies {
-            self.link.send(Request::Hold { slot: OWN_SLOT, role }, vec![fd]);
-        }
     }
 
     /// Hands one child to the new keeper. One that we never heard of is asked for anew: it did nothing, and went with the

@@ -26,6 +26,7 @@ mod handover;
 mod input;
 mod kill;
 mod link;
+mod own;
 mod process;
 mod pumping;
 mod reactor;

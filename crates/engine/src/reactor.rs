@@ -4,12 +4,13 @@ use crate::child::{Child, Starting, Watch, open_nowhere, stream_index};
 use crate::engine::{Lifecycle, Notice};
 use crate::handover::{Entry, OwnKeeper};
 use crate::link::{Link, Received, role};
+use crate::own::{self, Own};
 use crate::process::{Os, WhileAlive};
 use crate::shared::Shared;
 use crate::spec::Slot;
 use crate::{Error, Result};
 use outpost_journal::{Accepted, Stream};
-use outpost_keeper::{Event, OWN_SLOT, Request, Standing, What};
+use outpost_keeper::{Event, Request, Standing, What};
 use outpost_sys::epoll::{Epoll, Interest, Ready, Timer};
 use outpost_sys::signal::Signal;
 use outpost_sys::{Errno, file, procfs};
@@ -62,23 +63,7 @@ pub(crate) enum Command {
     Forget {
         slot: Slot,
     },
-    HoldOwn {
-        role: u8,
-        fd: OwnedFd,
-        reply: oneshot::Sender<()>,
-    },
-    ReleaseOwn {
-        role: u8,
-        reply: oneshot::Sender<()>,
-    },
-    Keep {
-        number: u64,
-        role: u8,
-        fd: OwnedFd,
-    },
-    LetGo {
-        number: u64,
-    },
+    Own(own::Order),
     Serving,
     Replace {
         what: What,
@@ -116,10 +101,7 @@ pub(crate) struct Reactor {
     pub(crate) keeper_failures: u32,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) children: HashMap<u64, Child>,
-    /// The daemon's own descriptors that the keeper holds.
-    pub(crate) own: BTreeMap<u8, OwnedFd>,
-    /// Descriptors that are nobody's child's, by number, each with its role.
-    pub(crate) kept: BTreeMap<u64, (u8, OwnedFd)>,
+    pub(crate) own: Own,
     due: BTreeMap<(Instant, u64), Due>,
     due_count: u64,
     timer_set: Option<Instant>,
@@ -158,8 +140,7 @@ impl Reactor {
             keeper_failures: 0,
             lifecycle,
             children: HashMap::new(),
-            own: BTreeMap::new(),
-            kept: BTreeMap::new(),
+            own: Own::default(),
             due: BTreeMap::new(),
             due_count: 0,
             timer_set: None,
@@ -185,16 +166,26 @@ impl Reactor {
             }
             for event in &ready {
                 self.handle(event);
+                if self.stopping {
+                    return;
+                }
             }
             self.set_timer();
             self.watch_link();
-            if self.link.is_flushed()
-                && let Some(told) = self.stop_told.take()
-            {
-                self.stopping = true;
-                let _gone = told.send(());
+            self.answer_own();
+            if self.link.is_flushed() {
+                self.stop_if_asked();
             }
         }
+    }
+
+    /// To be called when the keeper knows, or is gone. It is not missed from here on.
+    pub(crate) fn stop_if_asked(&mut self) -> bool {
+        if let Some(told) = self.stop_told.take() {
+            self.stopping = true;
+            let _gone = told.send(());
+        }
+        self.stopping
     }
 
     fn handle(&mut self, ready: &Ready) {
@@ -314,26 +305,7 @@ impl Reactor {
                 self.link.send(Request::Signal { slot: slot.0, signal, group: true }, Vec::new());
             }
             Command::Forget { slot } => self.forget(slot),
-            Command::HoldOwn { role, fd, reply } => {
-                self.hold_own(role, fd);
-                let _gone = reply.send(());
-            }
-            Command::ReleaseOwn { role, reply } => {
-                self.link.send(Request::Release { slot: OWN_SLOT, role }, Vec::new());
-                self.own.remove(&role);
-                let _gone = reply.send(());
-            }
-            Command::Keep { number, role, fd } => {
-                if let Ok(copy) = file::duplicate(&fd) {
-                    self.link.send(Request::Hold { slot: number, role }, vec![copy]);
-                }
-                self.kept.insert(number, (role, fd));
-            }
-            Command::LetGo { number } => {
-                if self.kept.remove(&number).is_some() {
-                    self.link.send(Request::Forget { slot: number }, Vec::new());
-                }
-            }
+            Command::Own(order) => self.order_own(order),
             Command::Serving => self.link.send(Request::Serving, Vec::new()),
             Command::Replace { what, binary, reply } => {
                 self.replacing = Some(reply);
@@ -342,16 +314,12 @@ impl Reactor {
             Command::Stop { done } => {
                 self.link.send(Request::Stop, Vec::new());
                 self.stop_told = Some(done);
+                // At once: its end may be in what is to be handled next.
+                if self.link.is_flushed() {
+                    self.stop_if_asked();
+                }
             }
         }
-    }
-
-    /// Gives the keeper one of the daemon's own descriptors.
-    pub(crate) fn hold_own(&mut self, role: u8, fd: OwnedFd) {
-        if let Ok(copy) = file::duplicate(&fd) {
-            self.link.send(Request::Hold { slot: OWN_SLOT, role }, vec![copy]);
-        }
-        self.own.insert(role, fd);
     }
 
     fn start(&mut self, mut child: Child) {

@@ -15,9 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// With so few left more are made, up to so many.
+/// With so few left more are made.
 const FEW: usize = 3;
-const PLENTY: usize = 8;
 
 /// A place for one process.
 pub(crate) struct Spare {
@@ -35,17 +34,26 @@ pub(crate) struct Spares {
     /// No process has a greater slot. Of two with one key the greater slot is the younger, so none is used below this.
     used: AtomicU64,
     wanted: SyncSender<()>,
+    /// No more are made. Held while one is, so that who closes knows that nobody is at it.
+    closed: Mutex<bool>,
 }
 
 impl Spares {
     /// None yet, and what has to be given to [`keep`].
     pub(crate) fn new() -> (Spares, Receiver<()>) {
         let (wanted, wishes) = sync_channel(1);
-        (Spares { ready: Mutex::default(), used: AtomicU64::new(0), wanted }, wishes)
+        (
+            Spares { ready: Mutex::default(), used: AtomicU64::new(0), wanted, closed: Mutex::default() },
+            wishes,
+        )
     }
 
     fn ready(&self) -> MutexGuard<'_, VecDeque<Spare>> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn closed(&self) -> MutexGuard<'_, bool> {
+        self.closed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// One that is ready, if there is one.
@@ -69,34 +77,46 @@ impl Spares {
     }
 }
 
-/// Makes spares as they are wanted, until the engine is gone. Takes those back that others have passed over.
+/// Makes spares as they are wanted, until the engine ends. Takes those back that others have passed over.
 pub(crate) fn keep(engine: &Weak<Shared>, wishes: &Receiver<()>) {
     // Nobody waits for a spare: who finds none makes one. A start that is under way comes first.
     limits::yield_to_all();
     while wishes.recv().is_ok() {
         let Some(shared) = engine.upgrade() else { return };
-        let used = shared.spares.used.load(Ordering::Acquire);
-        let passed_over: Vec<Spare> = {
-            let mut ready = shared.spares.ready();
-            let count = ready.iter().take_while(|spare| spare.slot.0 <= used).count();
-            ready.drain(..count).collect()
-        };
-        passed_over.iter().for_each(|spare| shared.erase(spare.slot));
-        while shared.spares.ready().len() < PLENTY {
-            match make(&shared) {
-                Ok(spare) => shared.spares.ready().push_back(spare),
-                // Who starts a process next will see for himself, and say so.
-                Err(error) => {
-                    tracing::debug!(%error, "no place could be made for processes to come");
-                    break;
-                }
-            }
-        }
+        while restock(&shared) {}
     }
 }
 
-/// Removes those that are left, when the engine ends in order.
+/// Makes at most one, so that who closes waits for no more than that. False when there is nothing more to do.
+fn restock(shared: &Arc<Shared>) -> bool {
+    let closed = shared.spares.closed();
+    if *closed {
+        return false;
+    }
+    let used = shared.spares.used.load(Ordering::Acquire);
+    let passed_over: Vec<Spare> = {
+        let mut ready = shared.spares.ready();
+        let count = ready.iter().take_while(|spare| spare.slot.0 <= used).count();
+        ready.drain(..count).collect()
+    };
+    passed_over.iter().for_each(|spare| shared.erase(spare.slot));
+    if shared.spares.ready().len() >= shared.config.spares_max {
+        return false;
+    }
+    match make(shared) {
+        Ok(spare) => shared.spares.ready().push_back(spare),
+        // Who starts a process next will see for himself, and say so.
+        Err(error) => {
+            tracing::debug!(%error, "no place could be made for processes to come");
+            return false;
+        }
+    }
+    true
+}
+
+/// Removes those that are left, when the engine ends in order. Nothing is made or removed here after that.
 pub(crate) fn clear(shared: &Shared) {
+    *shared.spares.closed() = true;
     let left: Vec<Spare> = shared.spares.ready().drain(..).collect();
     left.iter().for_each(|spare| shared.erase(spare.slot));
 }

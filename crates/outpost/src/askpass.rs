@@ -1,6 +1,7 @@
 //! What sudo runs to ask for a password: fetches it from the daemon that started that sudo, and writes it for it.
 
 use outpost_broker::ASKPASS_SOCKET;
+use outpost_sys::limits;
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -13,6 +14,10 @@ const PASSWORD_BYTES_MAX: u64 = 1024;
 
 /// The daemon's socket is beside the name we were called by.
 pub(crate) fn run(called: &OsStr) -> ExitCode {
+    if let Err(errno) = limits::hide_memory() {
+        eprintln!("outpost: cannot hide the memory of what is to have a password: {errno}");
+        return ExitCode::FAILURE;
+    }
     let socket = Path::new(called).with_file_name(ASKPASS_SOCKET);
     let mut typed = Zeroizing::new(String::new());
     let fetched = UnixStream::connect(&socket)

@@ -136,6 +136,8 @@ fn serve(flags: &Flags) -> Result<ExitCode, String> {
         None => default_socket(),
     };
     let state = state_dir(&socket)?;
+    // Passwords are typed here.
+    limits::hide_memory().map_err(|errno| format!("cannot hide this process's memory: {errno}"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
     let ended = runtime.block_on(work(flags, &socket, &state));

@@ -1,4 +1,4 @@
-//! What a process sets for itself: descriptor limit, subreaper, OOM score, mask, session.
+//! What a process sets for itself: descriptor limit, subreaper, OOM score, mask, session, who may read its memory.
 
 use crate::{Result, fault};
 use rustix::process::{Resource, Rlimit};
@@ -51,6 +51,14 @@ pub fn set_umask(mask: u32) -> u32 {
 /// The user this process acts as.
 pub fn effective_uid() -> u32 {
     rustix::process::geteuid().as_raw()
+}
+
+/// Keeps other processes of this user from reading our memory, tracing us and taking our descriptors; no core is left.
+/// Executing a program ends it. A child that is forked has it too, and without privilege can make no user namespace of use
+/// then: nobody but root may write its maps.
+pub fn hide_memory() -> Result<()> {
+    fault::gate()?;
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
 }
 
 /// Has the calling thread run only when nothing else wants to. Not being allowed to is no harm.

@@ -84,6 +84,28 @@ fn a_peer_of_another_user_is_told_nothing() {
     assert!(broker.terminal().runs());
 }
 
+/// Passwords are typed into it.
+#[test]
+fn other_processes_of_its_user_cannot_read_its_memory() {
+    if !is_root() || Broker::is_original() {
+        eprintln!("SKIPPED: only root can be two users, and only ours hides");
+        return;
+    }
+    let mut broker = Broker::start(&BrokerOptions::default().uid(OTHER_UID));
+    let script = r#"
+        my $own = fork || do { sleep 1000; exit };
+        for ($own, $ARGV[0]) { print open(my $file, "<", "/proc/$_/mem") ? "read " : "$! " }
+        kill "KILL", $own"#;
+    let ids = [format!("--reuid={OTHER_UID}"), format!("--regid={OTHER_UID}")];
+    let mut reader = std::process::Command::new("setpriv");
+    reader.args(ids).args(["--clear-groups", "perl", "-e", script]).arg(broker.pid().to_string());
+    let output = reader.output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "read Permission denied ", "{output:?}");
+    // Not because of whose child it is: its files are root's.
+    assert_eq!(std::fs::metadata(format!("/proc/{}/mem", broker.pid())).unwrap().uid(), 0);
+    assert!(broker.terminal().runs());
+}
+
 #[test]
 fn a_peer_that_only_the_file_lets_in_is_told_nothing() {
     if !is_root() {

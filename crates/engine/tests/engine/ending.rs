@@ -1,6 +1,6 @@
 //! Ends: the ladder, whole trees with and without cgroups, grandchildren that hold pipes, replaced keys.
 
-use crate::support::{Host, Seen, read_all, read_until, shell, within};
+use crate::support::{Host, PATIENCE, Seen, read_all, read_until, shell, within};
 use outpost_engine::{Error, How, KillReport, Ladder, OnTaken, Process, Reach, Signal, Status};
 use outpost_sys::{pidfd, procfs};
 use std::time::Duration;
@@ -174,19 +174,18 @@ async fn a_tree_has_ended_when_its_last_member_has_not_its_first() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_ended_process_holds_no_descriptor_and_no_terminal() {
-    let host = Host::new();
+    // A place that is made ahead holds some too.
+    let host = Host::with(|config| config.spares_max = 0);
     let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let mut spawn = shell("warm", "exit 0");
     spawn.stdio = outpost_engine::Stdio::Terminal(outpost_engine::Size { rows: 24, cols: 80 });
     within("warm", host.engine.spawn(spawn.clone()).await.unwrap().finished()).await.unwrap();
     let before = count();
-    for id in 0..60 {
+    for id in 0..20 {
         spawn.key.id = id.to_string();
         let process = host.engine.spawn(spawn.clone()).await.unwrap();
         within("the end", process.finished()).await.unwrap();
     }
-    // Places for processes to come are made meanwhile, and hold some.
-    let before = before + 40;
     within("all descriptors closed", async {
         while count() > before {
             tokio::task::yield_now().await;
@@ -194,4 +193,18 @@ async fn an_ended_process_holds_no_descriptor_and_no_terminal() {
     })
     .await;
     host.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_made_for_processes_to_come_when_all_have_been_ended() {
+    for _ in 0..50 {
+        let host = Host::new();
+        // There is no place yet, so from now on some are being made.
+        let process = host.sh("p", "exit 0").await;
+        within("the end", host.engine.end_processes(PATIENCE)).await.unwrap();
+        drop(process);
+        std::fs::remove_dir_all(host.dir()).unwrap();
+        within("the keeper's end", host.engine.end_keeper()).await.unwrap();
+        assert!(!host.dir().exists());
+    }
 }

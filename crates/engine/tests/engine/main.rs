@@ -8,4 +8,5 @@ mod ending;
 mod given;
 mod input;
 mod keeper_loss;
+mod kept;
 mod output;

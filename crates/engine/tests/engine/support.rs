@@ -1,12 +1,13 @@
 //! An engine in a directory of its own that ends its processes when the test ends.
 
 use outpost_engine::{Batch, Config, Ended, Engine, Key, Process, Spawn, Stream, Subscription};
+use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;
 
 pub(crate) struct Host {
     pub(crate) engine: Engine,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 /// How long anything may take before a test gives up.
@@ -21,7 +22,12 @@ impl Host {
         let dir = tempfile::tempdir().unwrap();
         let mut config = Config::new(dir.path());
         change(&mut config);
-        Host { engine: Engine::embedded(config).unwrap(), _dir: dir }
+        Host { engine: Engine::embedded(config).unwrap(), dir }
+    }
+
+    /// Where its journals are.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
     }
 
     pub(crate) async fn sh(&self, id: &str, script: &str) -> Process {

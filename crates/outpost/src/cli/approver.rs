@@ -5,6 +5,7 @@ use crate::tty;
 use clap::Args;
 use outpost_approvals::wire::{Answer, Request};
 use outpost_approvals::{Client, Error, display};
+use outpost_sys::limits;
 use std::io::{IsTerminal, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -41,6 +42,8 @@ pub(super) struct Proven {
 
 impl Options {
     pub(super) fn approver(&self, paths: &Paths, program: &'static str) -> Result<Approver, String> {
+        // Who has the secret, or can type in our place, can approve.
+        limits::hide_memory().map_err(|errno| format!("cannot hide this process's memory: {errno}"))?;
         let secret = self.secret_file.as_deref().map(read_secret).transpose()?;
         let socket = self.socket.clone().unwrap_or_else(|| paths.approvals_socket());
         Ok(Approver { socket, secret, program })

@@ -5,6 +5,7 @@ use outpost_sys::pidfd::How;
 use outpost_sys::signal::Signal;
 use outpost_testkit::{Terminal, Which};
 use serde_json::json;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 /// Longer than any test takes to see what it waits for.
@@ -306,4 +307,18 @@ fn text_that_would_move_the_cursor_never_reaches_the_screen() {
     let seen = terminal.picture();
     assert!(seen.contains("1: '\\u{43e}k\\n'") && seen.contains("reason: \\u{43e}k"), "{seen}");
     assert!(seen.contains("WARNING: ") && seen.is_ascii(), "{seen}");
+}
+
+/// The secret is typed into it, and it decides.
+#[test]
+fn other_processes_of_the_approver_cannot_read_its_memory() {
+    let Some(desk) = Desk::of_nobody() else {
+        eprintln!("SKIPPED: only root can be two users");
+        return;
+    };
+    desk.decide(&["enroll"]);
+    let terminal = desk.approve_as_nobody();
+    terminal.wait_seen("Approver's secret:");
+    let owner = |name: &str| std::fs::metadata(format!("/proc/{}/{name}", terminal.pid())).unwrap().uid();
+    assert_eq!((owner("status"), owner("mem")), (0, 0), "files of what may be read are its user's");
 }

@@ -104,16 +104,23 @@ impl Desk {
 
     /// `outpost approve` on a terminal.
     pub(crate) fn approve(&self, rows: u16, columns: u16) -> Terminal {
-        self.full_screen(self.secret(), rows, columns)
+        self.full_screen(&[], self.secret(), rows, columns)
     }
 
     pub(crate) fn approve_without_secret(&self, rows: u16, columns: u16) -> Terminal {
-        self.full_screen(&[], rows, columns)
+        self.full_screen(&[], &[], rows, columns)
     }
 
-    fn full_screen(&self, secret: &[&str], rows: u16, columns: u16) -> Terminal {
+    /// The same by nobody.
+    pub(crate) fn approve_as_nobody(&self) -> Terminal {
+        let (uid, gid) = (format!("--reuid={NOBODY}"), format!("--regid={NOBODY}"));
+        self.full_screen(&["/usr/bin/env", "setpriv", "--clear-groups", &uid, &gid], &[], 24, 80)
+    }
+
+    fn full_screen(&self, by: &[&str], secret: &[&str], rows: u16, columns: u16) -> Terminal {
         let text = |text: &str| text.to_owned();
-        let mut arguments = vec![outpost().display().to_string()];
+        let mut arguments: Vec<String> = by.iter().map(|argument| text(argument)).collect();
+        arguments.push(outpost().display().to_string());
         arguments.extend(["--state-dir", "state", "--runtime-dir", "run", "approve"].map(text));
         arguments.extend(secret.iter().map(|argument| text(argument)));
         let environment = [("TERM", "xterm-256color"), ("NO_COLOR", "1")];

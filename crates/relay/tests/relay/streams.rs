@@ -34,8 +34,11 @@ fn three_clients_whose_worker_is_killed_end_with_identical_bytes() {
                 loop {
                     let mut client = RelayClient::connect(&socket);
                     let from = seqs.last().copied().unwrap_or(0);
-                    client.request("process.reattach", &format!(r#"{{"id":"p","fromSeq":{from}}}"#));
-                    if let Some(code) = read_to_exit(&mut client, &mut seqs, &mut bytes) {
+                    // Who has taken the connection may be killed before the request is written.
+                    let params = format!(r#"{{"id":"p","fromSeq":{from}}}"#);
+                    if client.try_request("process.reattach", &params).is_ok()
+                        && let Some(code) = read_to_exit(&mut client, &mut seqs, &mut bytes)
+                    {
                         return (code, seqs, bytes, reconnects);
                     }
                     reconnects += 1;

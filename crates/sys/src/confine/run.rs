@@ -198,6 +198,8 @@ impl<'a> State<'a> {
         let (_, status) = self.status;
         // Whatever directory we came with belongs to the view from before.
         calls::change_directory(c"/")?;
+        // Init is pid 1 of what the command can see, and a copy of whoever started us. Exec undoes it for the command.
+        calls::prctl(libc::PR_SET_DUMPABLE, 0, 0)?;
         let command = calls::fork(0)?;
         if command != 0 {
             watch::init(command, status);

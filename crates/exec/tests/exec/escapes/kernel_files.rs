@@ -171,7 +171,7 @@ const MEMORY: &[Attempt] = &[
     attempt(
         "memory of its parent, written",
         ALL,
-        "EROFS|EACCES or EROFS",
+        "EROFS|EACCES",
         Says("done"),
         r#"
         told(opened("/proc/" . getppid . "/mem", 2))"#,
