@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod actor;
+mod agents;
 mod app_server;
 mod broker;
 mod broker_client;
@@ -16,6 +17,7 @@ mod noise;
 mod relay;
 mod terminal;
 
+pub use agents::{AgentHome, Ran};
 pub use app_server::{AppServer, Delta, Options};
 pub use broker::{Broker, BrokerOptions, stamp};
 pub use broker_client::BrokerClient;
