@@ -220,3 +220,18 @@ fn opencode_config(model: &Model) -> Value {
         "share": "disabled",
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn what_a_cli_left_behind_ends_with_its_home() {
+        let home = AgentHome::new(&Model::start());
+        let mut command = Command::new("sleep");
+        let mut tool = command.arg("infinity").envs(home.env().iter().cloned()).spawn().unwrap();
+        drop(home);
+        assert_eq!(tool.wait().unwrap().signal(), Some(9));
+    }
+}

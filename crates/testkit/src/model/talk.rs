@@ -3,11 +3,9 @@
 use serde_json::Value;
 
 /// How a CLI begins what it puts among the user's prompts by itself.
-const NOT_OF_THE_USER: [&str; 8] = [
+const NOT_OF_THE_USER: [&str; 6] = [
     "<system-reminder>",
     "<environment_context>",
-    "<permissions instructions>",
-    "<recommended_plugins>",
     "<session_context>",
     "<turn_aborted>",
     "# AGENTS.md instructions",
