@@ -6,19 +6,23 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod actor;
+mod agents;
 mod app_server;
 mod broker;
 mod broker_client;
 mod daemon;
+mod model;
 mod nemesis;
 mod noise;
 mod relay;
 mod terminal;
 
+pub use agents::{AgentHome, Ran};
 pub use app_server::{AppServer, Delta, Options};
 pub use broker::{Broker, BrokerOptions, stamp};
 pub use broker_client::BrokerClient;
 pub use daemon::{Daemon, Which, binary_beside, kill_all_daemons};
+pub use model::{Model, Received};
 pub use nemesis::{Plan, Report, run};
 pub use noise::Noise;
 pub use relay::{Relay, RelayClient, TOKEN};
