@@ -5,7 +5,9 @@ use crate::paths::Paths;
 use crate::roles;
 use clap::Args;
 use outpost_approvals::{Approvals, Settings as Desk};
-use outpost_broker::{ASKPASS_NAME, ASKPASS_SOCKET, AskPassword, Rates, Server, Settings, Shape, Window};
+use outpost_broker::{
+    ASKPASS_NAME, ASKPASS_SOCKET, AskPassword, Askpass, Rates, Server, Settings, Shape, Window,
+};
 use outpost_engine::{Engine, ResourceLimit};
 use outpost_sys::spawn::{CPU_LIMIT, FILE_SIZE_LIMIT, MEMORY_LIMIT};
 use std::collections::HashMap;
@@ -89,14 +91,14 @@ impl BrokerFace<'_> {
         let approvals =
             Approvals::open(desk, &[outpost_broker::SCHEMA]).map_err(|error| error.to_string())?;
         let mut settings = settings(self.flags, &config);
-        let askpass = match settings.askpass {
-            Some(_) => Some(askpass_listener(&self.paths.runtime)?),
-            None => None,
-        };
-        settings.askpass_link = Some(self.paths.runtime.join(ASKPASS_NAME));
+        let mut passwords = None;
+        if let Some(program) = config.broker.askpass.clone().or_else(own_askpass) {
+            let (askpass, listener) = askpass(&self.paths.runtime, AskPassword::Program(program))?;
+            (settings.askpass, passwords) = (Some(askpass), Some(listener));
+        }
         let server = Server::new(self.engine.clone(), approvals.clone(), settings);
-        if let Some(listener) = askpass {
-            tokio::spawn(server.serve_askpass(listening(listener)?));
+        if let Some(listener) = passwords {
+            tokio::spawn(server.serve_askpass(listener));
         }
         let mut announced = Vec::new();
         let (path, try_it) = (self.paths.broker_socket(), "try: outpost mcp");
@@ -129,7 +131,7 @@ impl BrokerFace<'_> {
         if let Some(socket) = own.remove(&role) {
             return listening(StdListener::from(socket));
         }
-        let listener = crate::worker::bind(path)?;
+        let listener = crate::socket::bind(path)?;
         let copy = listener.try_clone().map_err(|error| error.to_string())?;
         self.engine.hold(role, copy.into()).await.map_err(|error| error.to_string())?;
         announced.push(format!("{name:<8} {}  {try_it}", path.display()));
@@ -168,7 +170,6 @@ fn settings(flags: &Flags, config: &Config) -> Settings {
         limit(MEMORY_LIMIT, broker.memory_bytes_max),
         limit(FILE_SIZE_LIMIT, broker.file_bytes_max),
     ];
-    let own_askpass = || std::env::var_os("SUDO_ASKPASS").map(PathBuf::from);
     Settings {
         ask_patience: config::seconds(flags.ask_timeout, broker.ask_timeout_s, default.ask_patience),
         run_patience: config::seconds(flags.run_timeout, broker.run_timeout_s, default.run_patience),
@@ -185,7 +186,6 @@ fn settings(flags: &Flags, config: &Config) -> Settings {
         },
         limits: limits.into_iter().flatten().collect(),
         agent: own_agent(),
-        askpass: broker.askpass.clone().or_else(own_askpass).map(AskPassword::Program),
         ends_with_client: broker.end_with_client.unwrap_or(false),
         ..default
     }
@@ -199,11 +199,17 @@ pub(crate) fn own_agent() -> Option<String> {
 }
 
 /// What sudo runs to ask for a password, and the socket that this asks on, both in one directory.
-pub(crate) fn askpass_listener(dir: &Path) -> Result<StdListener, String> {
+pub(crate) fn askpass(dir: &Path, who: AskPassword) -> Result<(Askpass, UnixListener), String> {
     let link = dir.join(ASKPASS_NAME);
     let fail = |error: std::io::Error| format!("{}: {error}", link.display());
     let binary = std::env::current_exe().map_err(fail)?;
     let _not_there = std::fs::remove_file(&link);
     std::os::unix::fs::symlink(binary, &link).map_err(fail)?;
-    crate::worker::bind(&dir.join(ASKPASS_SOCKET))
+    let listener = listening(crate::socket::bind(&dir.join(ASKPASS_SOCKET))?)?;
+    Ok((Askpass { who, link }, listener))
 }
+/// The one that sudo itself would run here.
+fn own_askpass() -> Option<PathBuf> {
+    std::env::var_os("SUDO_ASKPASS").map(PathBuf::from)
+}
+

@@ -15,6 +15,7 @@ mod relay;
 mod relay_face;
 mod roles;
 mod serve;
+mod socket;
 mod sudo_proxy;
 mod tty;
 mod worker;

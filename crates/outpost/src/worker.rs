@@ -18,7 +18,6 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixListener as StdListener;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::net::UnixListener;
@@ -119,7 +118,7 @@ async fn serve(
         Some(socket) => StdListener::from(socket),
         None => {
             let socket = paths.control_socket();
-            let listener = bind(&socket)?;
+            let listener = crate::socket::bind(&socket)?;
             let copy = listener.try_clone().map_err(|error| error.to_string())?;
             engine.hold(roles::CONTROL, copy.into()).await.map_err(|error| error.to_string())?;
             announced.push(format!("control  {}  try: outpost run -- uname -a", socket.display()));
@@ -217,16 +216,6 @@ async fn wait(
             () = asked_by_relay => return Ok(Asked::Stop),
         }
     }
-}
-
-/// We hold the lock, so a socket that is there is nobody's.
-pub(crate) fn bind(socket: &Path) -> Result<StdListener, String> {
-    let _not_there = std::fs::remove_file(socket);
-    let (address, _open) = outpost_sys::message::address(socket).map_err(|errno| errno.to_string())?;
-    let before = outpost_sys::limits::set_umask(0o177);
-    let bound = StdListener::bind(address);
-    outpost_sys::limits::set_umask(before);
-    bound.map_err(|error| format!("cannot listen on {}: {error}", socket.display()))
 }
 
 /// Where each face listens, on standard output, when it begins to.
