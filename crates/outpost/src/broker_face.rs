@@ -19,6 +19,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixListener;
 
+/// The longest path that a socket can be bound by as it is.
+const SOCKET_BYTES_MAX: usize = 107;
+
 /// Flags of `serve` about the broker, which the worker gets again.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Flags {
@@ -66,6 +69,14 @@ impl Flags {
     }
 }
 
+/// What the worker does about a broker that has begun.
+pub(crate) struct Begun {
+    /// Of sockets that were made.
+    pub(crate) announced: Vec<String>,
+    /// The socket outside our directories, to be removed at the end.
+    pub(crate) shared: Option<PathBuf>,
+}
+
 pub(crate) struct BrokerFace<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) paths: &'a Paths,
@@ -73,8 +84,8 @@ pub(crate) struct BrokerFace<'a> {
 }
 
 impl BrokerFace<'_> {
-    /// Begins with the sockets that the keeper holds, or makes them. Returns what is to be announced of those.
-    pub(crate) async fn begin(&self, own: &mut HashMap<u8, OwnedFd>) -> Result<Vec<String>, String> {
+    /// Begins with the sockets that the keeper holds, or makes them.
+    pub(crate) async fn begin(&self, own: &mut HashMap<u8, OwnedFd>) -> Result<Begun, String> {
         let config = self.flags.load()?;
         let desk = Desk {
             dir: self.paths.approvals(),
@@ -87,7 +98,13 @@ impl BrokerFace<'_> {
             approvers: approvers(&config.approvals.approvers)?,
             hook: config.approvals.notify.clone(),
         };
-        let open_to_others = !desk.approvers.is_empty();
+        if !desk.approvers.is_empty() && config.approvals.socket.is_none() {
+            return Err(
+                "[approvals] names approvers, and they cannot reach the socket in our private directory: \
+                        say with `socket` where they can"
+                    .into(),
+            );
+        }
         let approvals =
             Approvals::open(desk, &[outpost_broker::SCHEMA]).map_err(|error| error.to_string())?;
         let mut settings = settings(self.flags, &config);
@@ -107,16 +124,42 @@ impl BrokerFace<'_> {
         let (path, try_it) = (self.paths.approvals_socket(), "try: outpost approve");
         let approver =
             self.listener(own, roles::APPROVALS_SOCKET, "approve", &path, try_it, &mut announced).await?;
-        if open_to_others {
-            // Who may decide is what the kernel says about the other end.
-            let set = std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666));
-            set.map_err(|error| format!("{}: {error}", path.display()))?;
-        }
+        let shared = self.shared(own, config.approvals.socket.as_deref(), &mut announced).await?;
         // First of all: approvers shall not see a question vanish and come back.
         server.resume().await;
         tokio::spawn(server.serve(broker));
-        tokio::spawn(outpost_approvals::serve(approver, approvals));
-        Ok(announced)
+        tokio::spawn(outpost_approvals::serve(approver, approvals.clone()));
+        let path =
+            shared.as_ref().and_then(|listener| Some(listener.local_addr().ok()?.as_pathname()?.to_owned()));
+        if let Some(listener) = shared {
+            tokio::spawn(outpost_approvals::serve(listening(listener)?, approvals));
+        }
+        Ok(Begun { announced, shared: path })
+    }
+
+    /// The socket that approvers of other users reach.
+    async fn shared(
+        &self,
+        own: &mut HashMap<u8, OwnedFd>,
+        socket: Option<&Path>,
+        announced: &mut Vec<String>,
+    ) -> Result<Option<StdListener>, String> {
+        if let Some(held) = own.remove(&roles::SHARED_APPROVALS_SOCKET) {
+            return Ok(Some(held.into()));
+        }
+        let Some(socket) = socket else { return Ok(None) };
+        let listener =
+            bind_shared(socket).map_err(|why| format!("[approvals] socket {}: {why}", socket.display()))?;
+        let copy = listener.try_clone().map_err(|error| error.to_string())?;
+        self.engine
+            .hold(roles::SHARED_APPROVALS_SOCKET, copy.into())
+            .await
+            .map_err(|error| error.to_string())?;
+        announced.push(format!(
+            "approve  {0}  try as another user: outpost approve --socket {0}",
+            socket.display()
+        ));
+        Ok(Some(listener))
     }
 
     async fn listener(
@@ -137,6 +180,27 @@ impl BrokerFace<'_> {
         announced.push(format!("{name:<8} {}  {try_it}", path.display()));
         listening(listener)
     }
+}
+
+/// Everybody can connect; who may decide is what the kernel says about the other end.
+fn bind_shared(socket: &Path) -> Result<StdListener, String> {
+    const STICKY: u32 = 0o1000;
+    // One that is longer would be bound by another name, which says nothing when it is to be removed.
+    if !socket.is_absolute() || socket.as_os_str().len() > SOCKET_BYTES_MAX {
+        return Err(format!("not an absolute path of at most {SOCKET_BYTES_MAX} bytes"));
+    }
+    let dir = socket.parent().unwrap_or(socket);
+    let of = std::fs::metadata(dir).map_err(|error| format!("its directory: {error}"))?;
+    let owned = [0, outpost_sys::limits::effective_uid()].contains(&of.uid());
+    if !owned || (of.mode() & 0o022 != 0 && of.mode() & STICKY == 0) {
+        return Err("others could put a socket of theirs in its place; choose a directory that only this user or root \
+                    can change"
+            .into());
+    }
+    let listener = crate::socket::bind_if_free(socket).map_err(|error| error.to_string())?;
+    let set = std::fs::set_permissions(socket, PermissionsExt::from_mode(0o666));
+    set.map_err(|error| error.to_string())?;
+    Ok(listener)
 }
 
 fn listening(listener: StdListener) -> Result<UnixListener, String> {
@@ -198,6 +262,11 @@ pub(crate) fn own_agent() -> Option<String> {
     (of.file_type().is_socket() && of.uid() == outpost_sys::limits::effective_uid()).then_some(path)
 }
 
+/// The one that sudo itself would run here.
+fn own_askpass() -> Option<PathBuf> {
+    std::env::var_os("SUDO_ASKPASS").map(PathBuf::from)
+}
+
 /// What sudo runs to ask for a password, and the socket that this asks on, both in one directory.
 pub(crate) fn askpass(dir: &Path, who: AskPassword) -> Result<(Askpass, UnixListener), String> {
     let link = dir.join(ASKPASS_NAME);
@@ -208,8 +277,18 @@ pub(crate) fn askpass(dir: &Path, who: AskPassword) -> Result<(Askpass, UnixList
     let listener = listening(crate::socket::bind(&dir.join(ASKPASS_SOCKET))?)?;
     Ok((Askpass { who, link }, listener))
 }
-/// The one that sudo itself would run here.
-fn own_askpass() -> Option<PathBuf> {
-    std::env::var_os("SUDO_ASKPASS").map(PathBuf::from)
-}
 
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_in_the_example_are_the_defaults() {
+        let [example, default] = [config::tests::example(), Config::default()].map(|config| {
+            let Settings { ask_patience, run_patience, window, shape, rates, ends_with_client, .. } =
+                settings(&Flags::default(), &config);
+            (ask_patience, run_patience, window, shape, rates, ends_with_client)
+        });
+        assert_eq!(example, default);
+    }
+}

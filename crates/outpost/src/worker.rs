@@ -125,11 +125,14 @@ async fn serve(
             listener
         }
     };
+    let mut shared = None;
     if settings.is_none() {
         let exec = ExecFace { engine: &engine, paths, websocket: given.exec_websocket };
         announced.extend(exec.begin(&mut own).await?);
         let broker = BrokerFace { engine: &engine, paths, flags: &given.broker };
-        announced.extend(broker.begin(&mut own).await?);
+        let begun = broker.begin(&mut own).await?;
+        announced.extend(begun.announced);
+        shared = begun.shared;
         announce(&announced);
     }
     listener.set_nonblocking(true).map_err(|error| error.to_string())?;
@@ -171,7 +174,7 @@ async fn serve(
     }
     let sockets =
         [paths.control_socket(), paths.exec_socket(), paths.broker_socket(), paths.approvals_socket()];
-    for socket in sockets {
+    for socket in sockets.into_iter().chain(shared) {
         let _gone_already = std::fs::remove_file(socket);
     }
     engine.end_processes(SHUTDOWN_PATIENCE).await.map_err(|error| error.to_string())?;
