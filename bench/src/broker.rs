@@ -3,6 +3,7 @@
 
 use crate::Result;
 use crate::budget::{BROKER_RATIO_MAX, Table};
+use crate::family::{Family, Memory};
 use crate::samples::Samples;
 use outpost_testkit::{Terminal, stamp};
 use std::io::{BufRead, BufReader, Write};
@@ -18,6 +19,9 @@ const IN_FLIGHT: usize = 8;
 /// How long anything may take before there is nothing to measure.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// In the environment of a daemon and of what it starts for itself.
+const MARKER: &str = "OUTPOST_BENCH_BROKER";
+
 const RULES: &str =
     "[[rule]]\nname = \"true\"\ndecision = \"allow\"\ncommand = [\"/usr/bin/true\"]\nprivileged = false\n";
 
@@ -25,6 +29,7 @@ const RULES: &str =
 struct Contender {
     socket: PathBuf,
     terminal: Terminal,
+    family: Family,
     _dir: tempfile::TempDir,
 }
 
@@ -43,9 +48,11 @@ impl Contender {
         let environment = ["HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME"]
             .map(|name| (name.to_owned(), dir.path().display().to_string()));
         let secure = ("PATH".to_owned(), "/usr/sbin:/usr/bin:/sbin:/bin".to_owned());
-        let environment: Vec<_> = environment.into_iter().chain([secure]).collect();
+        let marker = (MARKER.to_owned(), dir.path().display().to_string());
+        let family = Family::new(MARKER, &marker.1);
+        let environment: Vec<_> = environment.into_iter().chain([secure, marker]).collect();
         let terminal = Terminal::start(&arguments, &environment, "/");
-        let contender = Contender { socket: dir.path().join("socket"), terminal, _dir: dir };
+        let contender = Contender { socket: dir.path().join("socket"), terminal, family, _dir: dir };
         let begun = Instant::now();
         while UnixStream::connect(&contender.socket).is_err() {
             if begun.elapsed() > PATIENCE {
@@ -122,18 +129,31 @@ pub(crate) fn measure(table: &mut Table, binary: &Path, peer: Option<&Path>, qui
         }
     }
     let both = |samples: &[Samples], of: fn(&Samples) -> f64| samples.iter().map(of).collect::<Vec<f64>>();
-    report(table, "true that a rule allows, median", &both(&times, Samples::median), Some(BROKER_RATIO_MAX));
-    report(table, "true that a rule allows, p99", &both(&times, Samples::p99), None);
-    report(table, "eight at once, until the last answer, median", &both(&together, Samples::median), None);
+    let medians = both(&times, Samples::median);
+    report(table, "true that a rule allows, median", "ms", &medians);
+    if let [ours, original] = medians.as_slice() {
+        let name = "broker: true that a rule allows, median / original";
+        table.at_most(name, ours / original, "x", BROKER_RATIO_MAX);
+    }
+    report(table, "true that a rule allows, p99", "ms", &both(&times, Samples::p99));
+    report(table, "eight at once, until the last answer, median", "ms", &both(&together, Samples::median));
+    report_costs(table, &contenders)
+}
+
+/// What the same requests have cost either side.
+fn report_costs(table: &mut Table, contenders: &[Contender]) -> Result<()> {
+    let cpu: Vec<f64> = contenders.iter().map(|contender| contender.family.cpu_s()).collect();
+    report(table, "CPU of all that, commands included", "s", &cpu);
+    let memory: Vec<Memory> =
+        contenders.iter().map(|contender| contender.family.memory()).collect::<Result<_>>()?;
+    let all = |of: fn(&Memory) -> f64| memory.iter().map(of).collect::<Vec<f64>>();
+    report(table, "peak resident, all processes", "MB", &all(|memory| memory.peak));
+    report(table, "proportional after it, all processes", "MB", &all(|memory| memory.proportional));
     Ok(())
 }
 
-/// Both figures, and their ratio when there are two.
-fn report(table: &mut Table, name: &str, figures: &[f64], max: Option<f64>) {
+fn report(table: &mut Table, name: &str, unit: &'static str, figures: &[f64]) {
     for (figure, who) in figures.iter().zip(["", ", the original"]) {
-        table.info(&format!("broker: {name}{who}"), *figure, "ms");
-    }
-    if let ([ours, original], Some(max)) = (figures, max) {
-        table.at_most(&format!("broker: {name} / original"), ours / original, "x", max);
+        table.info(&format!("broker: {name}{who}"), *figure, unit);
     }
 }

@@ -9,6 +9,7 @@ mod broker;
 mod budget;
 mod daemon;
 mod exec;
+mod family;
 mod idle;
 mod latency;
 mod relay;

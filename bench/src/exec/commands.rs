@@ -41,10 +41,10 @@ pub(super) fn measure(table: &mut Table, contenders: &[Contender], quick: bool) 
     let (mut in_flight, mut cpu) = (none(), none());
     for _ in 0..if quick { ROUNDS_QUICK } else { ROUNDS } {
         for (server, (rates, cpu)) in servers.iter_mut().zip(in_flight.iter_mut().zip(&mut cpu)) {
-            let (before, begun) = (server.cpu_s(), Instant::now());
+            let (before, begun) = (server.family.cpu_s(), Instant::now());
             burst(server)?;
             rates.push(BURST as f64 / begun.elapsed().as_secs_f64());
-            cpu.push((server.cpu_s() - before) / BURST as f64 * 1e3);
+            cpu.push((server.family.cpu_s() - before) / BURST as f64 * 1e3);
         }
     }
     let medians = |samples: &[Samples]| samples.iter().map(Samples::median).collect::<Vec<f64>>();

@@ -37,7 +37,8 @@ pub(super) fn measure(table: &mut Table, contenders: &[Contender], quick: bool) 
             )?;
             server.succeeded()?;
         }
-        memory.push(server.memory_mb()?);
+        let used = server.family.memory()?;
+        memory.push((used.resident, used.proportional));
     }
     let (rss, pss): (Vec<f64>, Vec<f64>) = memory.into_iter().unzip();
     Pair { name: "idle, resident, all processes", unit: "MB" }.at_most(table, &rss, EXEC_IDLE_RATIO_MAX);

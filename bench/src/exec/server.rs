@@ -1,8 +1,7 @@
 //! A server on pipes, ours or the original, and everything that it started: gone when we are done.
 
 use crate::Result;
-use crate::daemon::TICKS;
-use outpost_sys::procfs;
+use crate::family::Family;
 use outpost_sys::signal::Signal;
 use outpost_sys::{epoll::wait_readable, pidfd};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -52,10 +51,10 @@ impl Contender {
             .spawn()
             .map_err(|error| format!("{}: {error}", self.program.display()))?;
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-        let marker = format!("{MARKER}={}", self.home.path().display());
+        let family = Family::new(MARKER, &self.home.path().display().to_string());
         let stdin = stdin.ok_or("no input")?;
         let stdout = BufReader::with_capacity(256 * 1024, stdout.ok_or("no output")?);
-        let mut server = Server { name: self.name, child, stdin: Some(stdin), stdout, marker, last_id: 0 };
+        let mut server = Server { name: self.name, child, stdin: Some(stdin), stdout, family, last_id: 0 };
         server.call("initialize", r#"{"clientInfo":{"name":"bench","version":"1"}}"#)?;
         Ok(server)
     }
@@ -66,7 +65,7 @@ pub(super) struct Server {
     child: Child,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
-    marker: String,
+    pub(super) family: Family,
     last_id: u64,
 }
 
@@ -131,39 +130,6 @@ impl Server {
             }
         }
     }
-
-    /// Every process of this server, its own and those it started.
-    fn processes(&self) -> Vec<i32> {
-        let all = procfs::all().into_iter().filter(|stat| !matches!(stat.state, b'Z' | b'X'));
-        let marked = all.filter(|stat| procfs::has_environment(stat.pid, self.marker.as_bytes()));
-        marked.map(|stat| stat.pid).collect()
-    }
-
-    /// CPU time of all of them and of everyone they have reaped.
-    pub(super) fn cpu_s(&self) -> f64 {
-        let ticks = self.processes().into_iter().filter_map(|pid| {
-            let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-            // Behind the name: user and system time, then the same of children.
-            let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
-            fields.get(11..15)?.iter().map(|field| field.parse::<u64>().ok()).sum::<Option<u64>>()
-        });
-        ticks.sum::<u64>() as f64 / TICKS
-    }
-
-    /// Resident memory of all of them, and their share of it when what is shared is divided, in MB.
-    pub(super) fn memory_mb(&self) -> Result<(f64, f64)> {
-        let (mut rss_kb, mut pss_kb) = (0.0, 0.0);
-        for pid in self.processes() {
-            let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-            let figure = |name: &str| -> Result<f64> {
-                let line = text.lines().find_map(|line| line.strip_prefix(name)).ok_or("no such figure")?;
-                Ok(line.trim().trim_end_matches(" kB").parse()?)
-            };
-            rss_kb += figure("Rss:")?;
-            pss_kb += figure("Pss:")?;
-        }
-        Ok((rss_kb / 1024.0, pss_kb / 1024.0))
-    }
 }
 
 impl Drop for Server {
@@ -176,7 +142,7 @@ impl Drop for Server {
             let _gone = self.child.kill();
         }
         let _reaped = self.child.wait();
-        for process in self.processes().into_iter().filter_map(|pid| pidfd::open(pid).ok()) {
+        for process in self.family.processes().into_iter().filter_map(|pid| pidfd::open(pid).ok()) {
             let _gone = pidfd::signal(&process, Signal::KILL);
         }
     }

@@ -20,7 +20,7 @@ pub(super) fn measure(table: &mut Table, contenders: &[Contender], quick: bool) 
     let (mut rates, mut cpu) = (none(), none());
     for _ in 0..if quick { ROUNDS_QUICK } else { ROUNDS } {
         for (server, (rates, cpu)) in servers.iter_mut().zip(rates.iter_mut().zip(&mut cpu)) {
-            let (before, begun) = (server.cpu_s(), Instant::now());
+            let (before, begun) = (server.family.cpu_s(), Instant::now());
             server.send("command/exec", &params)?;
             let received = server.drain()? / 4 * 3;
             let time = begun.elapsed();
@@ -28,7 +28,7 @@ pub(super) fn measure(table: &mut Table, contenders: &[Contender], quick: bool) 
                 return Err(format!("of {BYTES} bytes only {received} came").into());
             }
             rates.push(BYTES as f64 / 1024.0 / 1024.0 / time.as_secs_f64());
-            cpu.push(server.cpu_s() - before);
+            cpu.push(server.family.cpu_s() - before);
         }
     }
     let medians = |samples: &[Samples]| samples.iter().map(Samples::median).collect::<Vec<f64>>();
@@ -38,8 +38,9 @@ pub(super) fn measure(table: &mut Table, contenders: &[Contender], quick: bool) 
         EXEC_STREAM_RATIO_MIN,
     );
     Pair { name: "256 MiB in deltas, all CPU time", unit: "s" }.info(table, &medians(&cpu));
-    let memory: Result<Vec<(f64, f64)>> = servers.iter().map(|server| server.memory_mb()).collect();
-    let resident: Vec<f64> = memory?.into_iter().map(|(resident, _)| resident).collect();
-    Pair { name: "resident afterwards, all processes", unit: "MB" }.info(table, &resident);
+    let memory: Result<Vec<f64>> =
+        servers.iter().map(|server| Ok(server.family.memory()?.resident)).collect();
+
+    Pair { name: "resident afterwards, all processes", unit: "MB" }.info(table, &memory?);
     Ok(())
 }

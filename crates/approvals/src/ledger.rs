@@ -10,6 +10,7 @@ use outpost_sys::procfs;
 use rusqlite::{Connection, OptionalExtension};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 
 /// Jobs that may wait; who has more waits with them.
@@ -75,12 +76,15 @@ type Reply = Box<dyn FnOnce(Option<&str>) + Send>;
 #[derive(Clone)]
 pub struct Ledger {
     jobs: mpsc::Sender<Job>,
-    dir: PathBuf,
 }
 
 impl Ledger {
     /// Opens the books below a directory, which is made if it is not there. `schema` makes every table that is not there.
     pub fn open(dir: &Path, schema: &[&str]) -> Result<Ledger> {
+        Ledger::open_telling(dir, schema, Path::new(audit::syslog::SOCKET))
+    }
+
+    fn open_telling(dir: &Path, schema: &[&str], log: &Path) -> Result<Ledger> {
         std::fs::create_dir_all(dir).map_err(|error| Error::file("make", dir, error))?;
         let set = std::fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o700));
         set.map_err(|error| Error::file("close to others", dir, error))?;
@@ -100,18 +104,15 @@ impl Ledger {
         for table in [SCHEMA].iter().chain(schema) {
             db.execute_batch(table).map_err(fail)?;
         }
-        let mut chain = Chain::new(audit, dir.join("audit"));
+        let mut chain = Chain::new(audit, dir.join("audit"), log.to_owned());
         agree(&db, &mut chain)?;
         let (jobs, receiver) = mpsc::channel(JOBS_MAX);
+        let waits = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let waits = waits.map_err(|error| Error::file("make a clock for", dir, error))?;
         let thread = std::thread::Builder::new().name("outpost-ledger".into());
-        let spawned = thread.spawn(move || keep(db, chain, receiver));
+        let spawned = thread.spawn(move || keep(db, chain, receiver, &waits));
         spawned.map_err(|error| Error::file("start a thread for", dir, error))?;
-        Ok(Ledger { jobs, dir: dir.to_owned() })
-    }
-
-    /// Where the books are.
-    pub fn dir(&self) -> &Path {
-        &self.dir
+        Ok(Ledger { jobs })
     }
 
     /// Does a job and waits until it is in both books, or in neither. A caller that loses interest does not stop it.
@@ -141,16 +142,25 @@ impl Ledger {
 /// out what is in it.
 struct Chain {
     dir: PathBuf,
+    /// The system's.
+    log: PathBuf,
     writer: Option<audit::Writer>,
-    told: Option<Instant>,
+    told: Option<Told>,
 }
 
-/// The head goes to the system's log at most this often: it vouches for everything before it.
+/// What the system's log knows.
+struct Told {
+    seq: u64,
+    at: Instant,
+}
+
+/// The head goes to the system's log at most this often, since it vouches for everything before it; and when nothing has
+/// happened for so long.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
 
 impl Chain {
-    fn new(writer: audit::Writer, dir: PathBuf) -> Chain {
-        Chain { dir, writer: Some(writer), told: None }
+    fn new(writer: audit::Writer, dir: PathBuf, log: PathBuf) -> Chain {
+        Chain { dir, log, writer: Some(writer), told: None }
     }
 
     fn writer(&mut self) -> audit::Result<&mut audit::Writer> {
@@ -164,6 +174,12 @@ impl Chain {
     /// The number of the newest record; 0 when that cannot be known.
     fn seq(&self) -> u64 {
         self.writer.as_ref().map_or(0, |writer| writer.head().seq)
+    }
+
+    /// Whether there are records whose loss nobody else would notice.
+    fn is_untold(&self) -> bool {
+        let known = self.told.as_ref().map_or(0, |told| told.seq);
+        self.seq() > known
     }
 
     /// Notes that records after `seq` did not take effect.
@@ -189,9 +205,12 @@ impl Chain {
     fn sync(&mut self) -> audit::Result<()> {
         let done = self.writer()?.sync();
         match (&done, &self.writer) {
-            (Ok(()), Some(writer)) if self.told.is_none_or(|told| told.elapsed() >= TOLD_EVERY) => {
-                audit::syslog::tell(&writer.head());
-                self.told = Some(Instant::now());
+            (Ok(()), Some(writer))
+                if self.told.as_ref().is_none_or(|told| told.at.elapsed() >= TOLD_EVERY) =>
+            {
+                let head = writer.head();
+                audit::syslog::tell(&self.log, &head);
+                self.told = Some(Told { seq: head.seq, at: Instant::now() });
             }
             (Ok(()), _) => {}
             (Err(_), _) => self.writer = None,
@@ -229,9 +248,26 @@ fn agree(db: &Connection, audit: &mut Chain) -> Result<()> {
     store_seq(db, audit).map_err(fail)
 }
 
-fn keep(mut db: Connection, mut audit: Chain, mut jobs: mpsc::Receiver<Job>) {
+fn keep(mut db: Connection, mut audit: Chain, mut jobs: mpsc::Receiver<Job>, waits: &Runtime) {
     let mut batch = Vec::with_capacity(BATCH_MAX);
-    while jobs.blocking_recv_many(&mut batch, BATCH_MAX) > 0 {
+    loop {
+        let some = async {
+            let some = jobs.recv_many(&mut batch, BATCH_MAX);
+            match audit.is_untold() {
+                true => tokio::time::timeout(TOLD_EVERY, some).await.ok(),
+                false => Some(some.await),
+            }
+        };
+        match waits.block_on(some) {
+            Some(0) => return,
+            Some(_) => {}
+            None => {
+                if let Err(error) = audit.sync() {
+                    tracing::error!(%error, "the end of the audit chain is not on the disk");
+                }
+                continue;
+            }
+        }
         let mut replies = Vec::with_capacity(batch.len());
         let failed = done_together(&mut db, &mut audit, batch.drain(..), &mut replies).err();
         if let Some(reason) = &failed {
@@ -280,5 +316,39 @@ fn done_together(
     match durable {
         true => audit.sync().map_err(|error| error.to_string()),
         false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixDatagram;
+
+    #[tokio::test]
+    async fn the_system_log_hears_of_the_last_record_even_if_nothing_follows_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = UnixDatagram::bind(dir.path().join("log")).unwrap();
+        log.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let ledger = Ledger::open_telling(&dir.path().join("books"), &[], &dir.path().join("log")).unwrap();
+        // The first is told at once, the second comes too soon after it, and nothing makes the third last.
+        for lasts in [true, true, false] {
+            let write = move |books: &mut Books<'_>| {
+                books.record(audit::Event::Ended, &serde_json::json!({}))?;
+                if lasts {
+                    books.must_last();
+                }
+                Ok(())
+            };
+            ledger.write(write).await.unwrap();
+        }
+        let newest = audit::verify(&dir.path().join("books/audit"), None).unwrap().head.unwrap();
+        let mut line = [0; 512];
+        loop {
+            let bytes = log.recv(&mut line).unwrap();
+            let (_, told) = std::str::from_utf8(&line[..bytes]).unwrap().split_once("audit head ").unwrap();
+            if told.parse() == Ok(newest) {
+                return;
+            }
+        }
     }
 }

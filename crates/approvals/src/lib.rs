@@ -28,6 +28,6 @@ pub use error::{Error, Result};
 pub use ledger::{Books, Ledger};
 pub use moment::{Moment, unix_ms};
 pub use question::{Decision, Line, Outcome, Question, Remember, Section};
-pub use queue::{Asked, Queue, Remembered, deadline};
+pub use queue::{Asked, Queue, Remembered};
 pub use secret::hex;
 pub use server::serve;

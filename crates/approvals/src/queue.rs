@@ -4,7 +4,7 @@ use crate::audit::Event;
 use crate::display::Newlines;
 use crate::grants;
 use crate::ledger::{Books, Ledger};
-use crate::moment::{Moment, unix_ms};
+use crate::moment::Moment;
 use crate::question::{Decision, Outcome, Question, Remember};
 use crate::wire::Answer;
 use crate::{Error, Result};
@@ -101,6 +101,16 @@ impl Queue {
         let values = (&question.id, &question.face, body, &deadline.boot_id, deadline.boot_ns.cast_signed());
         let sql = "insert into questions (id, face, body, boot_id, deadline_boot_ns) values (?, ?, ?, ?, ?)";
         books.execute("enter a question", sql, values).map(|_| ())
+    }
+
+    /// Writes down, once, that whoever asked has left.
+    pub fn asker_left(books: &mut Books<'_>, id: &str, digest: &str) -> Result<()> {
+        let text = outcome_text(&Outcome::Withdrawn)?;
+        let sql = "update questions set outcome = ?1 where id = ?2 and outcome is not ?1";
+        match books.execute("withdraw a question", sql, (text, id))? {
+            0 => Ok(()),
+            _ => books.record(Event::Withdrawn, &json!({ "question": id, "digest": digest })),
+        }
     }
 
     /// Takes a question out of the books, once whoever asked has drawn its consequences.
@@ -269,9 +279,17 @@ impl Queue {
             }
             Ok(None) => outcome,
             Ok(Some(question)) => {
-                let data = json!({ "question": question.id, "digest": question.digest, "outcome": &outcome });
-                let record = move |books: &mut Books<'_>, _: &Question| books.record(Event::Withdrawn, &data);
-                if let Err(error) = self.write_outcome(question, outcome.clone(), record).await {
+                let written = match &outcome {
+                    Outcome::Withdrawn => {
+                        let left = move |books: &mut Books<'_>| {
+                            Queue::asker_left(books, &question.id, &question.digest)
+                        };
+                        self.ledger.write(left).await
+                    }
+                    // What follows from it, whoever asked records.
+                    other => self.write_outcome(question, other.clone(), |_, _| Ok(())).await,
+                };
+                if let Err(error) = written {
                     tracing::warn!(%error, "the end of a question is not recorded");
                 }
                 self.settle(id, Some(outcome.clone()));
@@ -287,9 +305,8 @@ impl Queue {
         record: impl FnOnce(&mut Books<'_>, &Question) -> Result<()> + Send + 'static,
     ) -> Result<()> {
         let write = move |books: &mut Books<'_>| {
-            let text = serde_json::to_string(&outcome).map_err(|error| Error::Refused(error.to_string()))?;
             let sql = "update questions set outcome = ? where id = ?";
-            books.execute("settle a question", sql, (text, &question.id))?;
+            books.execute("settle a question", sql, (outcome_text(&outcome)?, &question.id))?;
             record(books, &question)
         };
         self.ledger.write(write).await
@@ -325,8 +342,7 @@ fn gone(id: &str) -> Error {
     Error::Refused(format!("no question {shown} waits: it was answered, withdrawn, or its time has run out"))
 }
 
-/// When a question that is asked now will have been answered by nobody, for people and for the books.
-pub fn deadline(patience: Duration) -> (u64, Moment) {
-    let ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-    (unix_ms().saturating_add(ms), Moment::now().after(patience))
+/// As it stands in the books.
+fn outcome_text(outcome: &Outcome) -> Result<String> {
+    serde_json::to_string(outcome).map_err(|error| Error::Refused(error.to_string()))
 }

@@ -7,14 +7,13 @@ use crate::records::{self, Entered, Entry, Why};
 use crate::server::{CONNECTION_ROLE, Notice, Server};
 use crate::under_way::UnderWay;
 use crate::wire::{Action, Request, Response, Status};
-use crate::{freshness, parse, question, run, unseen, validate};
+use crate::{freshness, judging, parse, question, run, validate};
 use jiff::Timestamp;
 use outpost_approvals::audit::Event;
-use outpost_approvals::display;
-use outpost_approvals::rules::{Ruling, Subject, Verdict};
+use outpost_approvals::rules::Ruling;
+use outpost_approvals::{Moment, display};
 use serde_json::json;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 use tokio::net::UnixStream;
 
@@ -31,7 +30,7 @@ pub(crate) async fn serve(server: Arc<Server>, stream: UnixStream) {
             return line::discard(&stream).await;
         }
     };
-    let Some(_place) = InFlight::take(&server) else {
+    let Some(_place) = server.in_flight() else {
         let busy = Response::error("", "server busy: too many in-flight requests");
         return line::write(&stream, &busy).await;
     };
@@ -44,24 +43,6 @@ pub(crate) async fn serve(server: Arc<Server>, stream: UnixStream) {
         return;
     };
     line::write(&stream, &response).await;
-}
-
-/// One of the requests under way.
-struct InFlight<'a>(&'a Server);
-
-impl InFlight<'_> {
-    fn take(server: &Server) -> Option<InFlight<'_>> {
-        let max = server.settings.in_flight_max;
-        let more = |count| (count < max).then_some(count + 1);
-        server.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(InFlight(server))
-    }
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 struct Handling<'a> {
@@ -92,7 +73,7 @@ impl Handling<'_> {
         let rules = self.server.approvals.rules();
         let made = tokio::task::spawn_blocking(move || {
             let unseen = request.clone();
-            Order::make(request, agent).map_err(|no_order| (no_order, unseen::denial(&unseen, &rules)))
+            Order::make(request, agent).map_err(|no_order| (no_order, judging::denial(&unseen, &rules)))
         });
         let (no_order, denial) = match (made.await, action) {
             (Err(_), _) => return Some(Response::error(&id, "the daemon is ending")),
@@ -159,9 +140,13 @@ impl Handling<'_> {
     /// By a rule, by what a human allowed before, or by asking one.
     async fn decide(&self, order: Order, time: Timestamp) -> Option<Response> {
         let id = order.request.id.clone();
-        let verdict = self.judge(&order);
+        let rules = self.server.approvals.rules();
+        let verdict = judging::verdict(&order, &rules);
         let why = match verdict.ruling {
-            Ruling::Deny => return Some(self.deny_by_rule(&order, time, &verdict.rules).await),
+            Ruling::Deny => {
+                let message = judging::message(&rules, &verdict.rules);
+                return Some(self.deny_by_rule(&order, time, message).await);
+            }
             // Rules do not know of agents: keys are not given away without a human. Nor of names: what a link makes of
             // a program with several is another command than the one that was allowed.
             Ruling::Allow if order.request.forward_agent || order.is_renamed() => None,
@@ -191,33 +176,11 @@ impl Handling<'_> {
         answer
     }
 
-    fn judge(&self, order: &Order) -> Verdict {
-        let request = &order.request;
-        let paths: Vec<String> =
-            order.programs.iter().map(|program| program.path.to_string_lossy().into_owned()).collect();
-        let stages = paths.iter().zip(&request.pipeline);
-        let stages: Vec<(&str, &[String])> =
-            stages.map(|(path, stage)| (path.as_str(), stage.get(1..).unwrap_or_default())).collect();
-        let run_as = order.run_as.name.to_string_lossy();
-        let cwd = order.cwd.to_string_lossy();
-        let subject = Subject {
-            stages: &stages,
-            privileged: request.privileged,
-            run_as: &run_as,
-            session: &request.session,
-            env: &request.env,
-            cwd: &cwd,
-            has_reason: !request.reason.is_empty(),
-        };
-        self.server.approvals.rules().judge(&subject, Timestamp::now())
-    }
-
-    async fn deny_by_rule(&self, order: &Order, time: Timestamp, rules: &[String]) -> Response {
+    async fn deny_by_rule(&self, order: &Order, time: Timestamp, message: String) -> Response {
         let id = &order.request.id;
         if let Err(message) = self.use_id(id, time).await {
             return self.refuse(id, message).await;
         }
-        let message = unseen::message(&self.server.approvals.rules(), rules);
         let mut record = records::received("", order, &self.peer);
         record["denied"] = json!(message);
         let recorded =
@@ -253,9 +216,8 @@ impl Handling<'_> {
         if let Some(question) = &question {
             record["question"] = json!(question.id);
         }
-        let (_, deadline) = outpost_approvals::deadline(patience);
-        let (asks, window) =
-            (question.clone().map(|question| (question, deadline)), server.settings.window.past);
+        let asks = question.clone().map(|question| (question, Moment::now().after(patience)));
+        let window = server.settings.window.past;
         let mut under_way = UnderWay { entry: entry.clone(), order };
         let entered =
             server.approvals.ledger().write(move |books| records::enter(books, entry, record, asks, window));

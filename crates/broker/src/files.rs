@@ -79,6 +79,14 @@ impl Unusable {
     }
 }
 
+/// Where a program of this name could be, the first place first.
+pub(crate) fn candidates(name: &str, directory: &Path) -> Vec<PathBuf> {
+    match name.contains('/') {
+        true => vec![directory.join(name)],
+        false => SECURE_PATH.split(':').map(|dir| Path::new(dir).join(name)).collect(),
+    }
+}
+
 /// Finds the program that a name stands for: on the secure path, or where it says. `guarded` wants one that only root
 /// can change.
 pub(crate) fn program(name: &str, directory: &Path, guarded: bool) -> Result<Pinned, Unusable> {
@@ -87,12 +95,8 @@ pub(crate) fn program(name: &str, directory: &Path, guarded: bool) -> Result<Pin
     if name.is_empty() {
         return Err(Unusable::Os(NOT_THERE));
     }
-    let candidates: Vec<PathBuf> = match name.contains('/') {
-        true => vec![directory.join(name)],
-        false => SECURE_PATH.split(':').map(|dir| Path::new(dir).join(name)).collect(),
-    };
     let mut refused = false;
-    for candidate in candidates {
+    for candidate in candidates(name, directory) {
         let Ok(of) = std::fs::metadata(&candidate) else { continue };
         if !of.is_file() || of.mode() & 0o111 == 0 {
             refused = true;

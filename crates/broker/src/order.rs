@@ -67,11 +67,7 @@ impl Order {
     /// Looks everything up. Waits for the disk.
     pub(crate) fn make(request: Request, agent: Option<String>) -> Result<Order, NoOrder> {
         let fail = |reason: String| NoOrder::Refused(reason);
-        let uid = if request.privileged { 0 } else { outpost_sys::limits::effective_uid() };
-        let run_as =
-            user::by_uid(uid).map_err(|errno| fail(format!("cannot look up user {uid}: {errno}")))?;
-        let unnamed = || User { uid, gid: uid, name: uid.to_string().into(), home: "/".into() };
-        let run_as = run_as.unwrap_or_else(unnamed);
+        let run_as = run_as(&request).map_err(fail)?;
         let strictly = request.privileged && request.action == Action::Exec;
         environment::check(&request.env, strictly, &run_as).map_err(NoOrder::Variable)?;
         let (cwd, directory) = open_directory(request.cwd.as_deref().unwrap_or("/")).map_err(fail)?;
@@ -152,6 +148,14 @@ impl Order {
             program.is_script || is_interpreter(&program.path.to_string_lossy()) || is_interpreter(asked)
         })
     }
+}
+
+/// The user that a request would run as.
+pub(crate) fn run_as(request: &Request) -> Result<User, String> {
+    let uid = if request.privileged { 0 } else { outpost_sys::limits::effective_uid() };
+    let found = user::by_uid(uid).map_err(|errno| format!("cannot look up user {uid}: {errno}"))?;
+    let unnamed = || User { uid, gid: uid, name: uid.to_string().into(), home: "/".into() };
+    Ok(found.unwrap_or_else(unnamed))
 }
 
 /// The directory by its real name, and open.

@@ -38,6 +38,14 @@ pub const ASKPASS_SOCKET: &str = "askpass.sock";
 
 pub type Typed = Zeroizing<String>;
 
+/// How a password is asked for.
+#[derive(Clone, Debug)]
+pub struct Askpass {
+    pub who: AskPassword,
+    /// What sudo runs to ask: this binary by the name of [`ASKPASS_NAME`], beside [`ASKPASS_SOCKET`].
+    pub link: PathBuf,
+}
+
 /// Who is asked for a password.
 #[derive(Clone, Debug)]
 pub enum AskPassword {

@@ -2,7 +2,7 @@
 
 use crate::peer::Peer;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What an operator allows. None is no limit.
@@ -64,12 +64,12 @@ pub(crate) struct Meter {
 }
 
 /// A question that is counted as waiting until this is dropped.
-pub(crate) struct Place<'a> {
-    meter: &'a Meter,
+pub(crate) struct Place {
+    meter: Arc<Meter>,
     clients: [Client; 2],
 }
 
-impl Drop for Place<'_> {
+impl Drop for Place {
     fn drop(&mut self) {
         let mut clients = self.meter.clients();
         for client in &self.clients {
@@ -129,7 +129,7 @@ impl Meter {
     }
 
     /// A place for a question that will wait.
-    pub(crate) fn place(&self, peer: &Peer, session: &str) -> Result<Place<'_>, String> {
+    pub(crate) fn place(self: &Arc<Meter>, peer: &Peer, session: &str) -> Result<Place, String> {
         let names = Meter::names(peer, session);
         let mut clients = self.clients();
         if let Some(max) = self.rates.pending
@@ -140,7 +140,7 @@ impl Meter {
         for name in &names {
             clients.entry(name.clone()).or_default().pending += 1;
         }
-        Ok(Place { meter: self, clients: names })
+        Ok(Place { meter: self.clone(), clients: names })
     }
 
     /// Notes what an approver said: approval fatigue is an attack, so denials make a client slower.
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_place_is_given_back() {
-        let meter = Meter::new(Rates { pending: Some(1), ..Rates::NONE });
+        let meter = Arc::new(Meter::new(Rates { pending: Some(1), ..Rates::NONE }));
         let place = meter.place(&peer(1), "a");
         assert!(place.is_ok());
         assert!(meter.place(&peer(1), "b").is_err() && meter.place(&peer(2), "a").is_err());

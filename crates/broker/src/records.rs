@@ -169,14 +169,13 @@ pub(crate) fn start(books: &mut Books<'_>, key: &str, digest: &str, why: &Why) -
 }
 
 fn insert(books: &mut Books<'_>, entry: &Entry) -> Result<()> {
-    let text = |value: &dyn erased::Json| value.text();
     let sql = "insert into broker_requests
         (key, request, peer, time, digest, connection, question, decision, approver, started)
         values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
     let values = (
         &entry.key,
-        text(&entry.request),
-        text(&entry.peer),
+        json_text(&entry.request),
+        json_text(&entry.peer),
         entry.time.to_string(),
         &entry.digest,
         entry.connection.cast_signed(),
@@ -188,17 +187,8 @@ fn insert(books: &mut Books<'_>, entry: &Entry) -> Result<()> {
     books.execute("enter a request", sql, values).map(|_| ())
 }
 
-/// Values that are stored as JSON.
-mod erased {
-    pub(super) trait Json {
-        fn text(&self) -> String;
-    }
-
-    impl<T: serde::Serialize> Json for T {
-        fn text(&self) -> String {
-            serde_json::to_string(self).unwrap_or_default()
-        }
-    }
+fn json_text(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
 }
 
 /// Everything that an earlier worker has left under way.
@@ -230,19 +220,23 @@ pub(crate) fn left(books: &mut Books<'_>) -> Result<Vec<Entry>> {
     Ok(rows.into_iter().flatten().collect())
 }
 
-/// The request is over: `event` tells how, and nothing is under way any more.
-pub(crate) fn end(
-    books: &mut Books<'_>,
-    key: &str,
-    question: Option<&str>,
-    event: Event,
-    data: &Value,
-) -> Result<()> {
-    books.record(event, data)?;
-    if let Some(question) = question {
+/// The request is over: `data` tells how, and nothing is under way any more.
+pub(crate) fn end(books: &mut Books<'_>, entry: &Entry, mut data: Value) -> Result<()> {
+    data["request"] = json!(entry.key);
+    data["digest"] = json!(entry.digest);
+    books.record(Event::Ended, &data)?;
+    if let Some(question) = &entry.question {
         Queue::erase(books, question)?;
     }
-    books.execute("end a request", "delete from broker_requests where key = ?", (key,)).map(|_| ())
+    books.execute("end a request", "delete from broker_requests where key = ?", (&entry.key,)).map(|_| ())
+}
+
+/// The request is over because whoever asked has left.
+pub(crate) fn withdraw(books: &mut Books<'_>, entry: &Entry) -> Result<()> {
+    if let Some(question) = &entry.question {
+        Queue::asker_left(books, question, &entry.digest)?;
+    }
+    end(books, entry, json!({ "status": "withdrawn" }))
 }
 
 /// What the chain says of a request when it comes in. Everything but the environment that we add.

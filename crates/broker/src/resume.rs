@@ -7,7 +7,6 @@ use crate::run::{self, Running};
 use crate::server::{CONNECTION_ROLE, Server};
 use crate::under_way::{self, UnderWay};
 use crate::wire::Response;
-use outpost_approvals::audit::Event;
 use outpost_approvals::{Asked, Moment, Outcome, Queue, Remembered, unix_ms};
 use serde_json::json;
 use std::collections::{HashMap, HashSet};
@@ -37,11 +36,15 @@ pub(crate) async fn resume(server: &Arc<Server>) {
         let answer = question
             .filter(|_| stream.is_some() && !entry.started)
             .map(|question| ask_again(server, question));
+        // They count as they did: a restart is no way around a limit.
+        let in_flight = server.still_in_flight();
+        let pending = answer.as_ref().map(|_| server.meter.place(&entry.peer, &entry.request.session));
         let server = server.clone();
         tokio::spawn(async move {
             let number = entry.connection;
             resume_one(&server, entry, stream, answer).await;
             let _stopping = server.engine.let_go(number).await;
+            drop((in_flight, pending));
         });
     }
     // Of requests that were never written down.
@@ -96,10 +99,7 @@ async fn resume_one(server: &Arc<Server>, entry: Entry, stream: Option<UnixStrea
         return;
     }
     let (Some(stream), Some(answer)) = (stream, answer) else {
-        if let Some(question) = &entry.question {
-            server.approvals.queue().withdraw(question).await;
-        }
-        return under_way::end(server, &entry, Event::Ended, json!({ "status": "withdrawn" })).await;
+        return under_way::withdraw(server, &entry).await;
     };
     if let Some(response) = resume_asking(server, entry, &stream, answer).await {
         line::write(&stream, &response).await;
@@ -121,7 +121,7 @@ async fn resume_running(server: &Arc<Server>, entry: &Entry, stream: Option<&Uni
                            not run again"
                     .to_owned();
             let data = json!({ "status": "error", "message": message });
-            under_way::end(server, entry, Event::Ended, data).await;
+            under_way::end(server, entry, data).await;
             Response::error(&entry.request.id, message)
         }
     }
@@ -140,13 +140,13 @@ async fn resume_asking(
     let order = match made {
         Ok(Ok(order)) if order.digest == entry.digest => order,
         _ => {
-            if let Answer::Awaited(asked) = &answer {
-                server.approvals.queue().withdraw(asked.id()).await;
-            }
             let message =
                 "what this request is about changed while the daemon was restarted; ask again".to_owned();
+            if let Answer::Awaited(asked) = &answer {
+                server.approvals.queue().give_up(asked.id(), &message).await;
+            }
             let data = json!({ "status": "error", "message": message });
-            under_way::end(server, &entry, Event::Ended, data).await;
+            under_way::end(server, &entry, data).await;
             return Some(Response::error(&id, message));
         }
     };

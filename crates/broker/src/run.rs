@@ -39,8 +39,8 @@ pub(crate) struct Running {
     stages: Vec<Process>,
     deadline: Instant,
     through_sudo: bool,
-    /// Asked for by sudo while it runs.
-    _password: Option<Arc<Password>>,
+    /// Sudo may ask for it while it runs.
+    password: Option<Arc<Password>>,
 }
 
 /// A pipeline that has ended, one way or the other.
@@ -92,7 +92,7 @@ pub(crate) async fn start(
         let given =
             Given { stdin: input.take().map(Arc::new), stdout: output.map(Arc::new), ..Given::default() };
         let spawn = match &sudo {
-            Some(sudo) => through(sudo, order, at, key, given, password.is_some(), settings),
+            Some(sudo) => through(sudo, order, at, key, given, settings),
             None => direct(order, at, key, given, settings),
         };
         match engine.spawn(spawn).await {
@@ -107,7 +107,7 @@ pub(crate) async fn start(
         input = next;
     }
     let deadline = Instant::now() + settings.run_patience;
-    Ok(Running { stages, deadline, through_sudo, _password: password })
+    Ok(Running { stages, deadline, through_sudo, password })
 }
 
 /// As the original words it, with the kernel's reason where there is one.
@@ -197,19 +197,19 @@ fn through(
     at: usize,
     key: &str,
     given: Given,
-    askpass: bool,
     settings: &Settings,
 ) -> Spawn {
     let stage = order.request.pipeline.get(at).map(Vec::as_slice).unwrap_or_default();
     let names: Vec<String> = order.request.env.keys().cloned().collect();
     let program = order.programs.get(at).map(|program| program.found.clone()).unwrap_or_default();
-    let arguments = sudo::arguments(&program, stage, &names, askpass);
+    let askpass = settings.askpass.as_ref();
+    let arguments = sudo::arguments(&program, stage, &names, askpass.is_some());
     let mut spawn = spawn(order, at, key, arguments, given, settings);
     spawn.program = sudo.path.clone();
     spawn.given.program = Some(sudo.file.clone());
     // Sudo makes the command's own HOME, USER and PATH; these are sudo's.
-    if let Some(askpass) = settings.askpass_link.as_ref().filter(|_| askpass) {
-        spawn.environment.push(("SUDO_ASKPASS".into(), askpass.into()));
+    if let Some(askpass) = askpass {
+        spawn.environment.push(("SUDO_ASKPASS".into(), askpass.link.clone().into()));
     }
     spawn
 }
@@ -235,7 +235,7 @@ impl Running {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let ran = now.saturating_sub(Duration::from_millis(began));
         let deadline = Instant::now() + settings.run_patience.saturating_sub(ran);
-        Ok(Running { stages, deadline, through_sudo: false, _password: None })
+        Ok(Running { stages, deadline, through_sudo: false, password: None })
     }
 
     pub(crate) fn stages(&self) -> Vec<Process> {
@@ -328,7 +328,7 @@ impl Running {
         let stages = response.stages.iter().zip(collected);
         stages.into_iter().find_map(|(stage, collected)| {
             let silent = collected.stdout.bytes.is_empty();
-            sudo::refusal(stage.exit_code, &collected.stderr.bytes, silent, self._password.is_some())
+            sudo::refusal(stage.exit_code, &collected.stderr.bytes, silent, self.password.is_some())
         })
     }
 }

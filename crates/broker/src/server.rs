@@ -2,13 +2,12 @@
 
 use crate::connection;
 use crate::freshness::Window;
-use crate::password::{AskPassword, Desk};
+use crate::password::{Askpass, Desk};
 use crate::rates::{Meter, Rates};
 use crate::validate::Shape;
 use crate::wire::Response;
 use outpost_approvals::Approvals;
 use outpost_engine::{Engine, ResourceLimit};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -40,10 +39,8 @@ pub struct Settings {
     pub limits: Vec<ResourceLimit>,
     /// The daemon's own SSH agent, which may be forwarded.
     pub agent: Option<String>,
-    /// Who is asked for the password that sudo may want.
-    pub askpass: Option<AskPassword>,
-    /// What sudo runs to ask.
-    pub askpass_link: Option<PathBuf>,
+    /// How the password that sudo may want is asked for.
+    pub askpass: Option<Askpass>,
     /// Whether a client may end the daemon, as the original lets it.
     pub stoppable: bool,
     /// Whether a command ends when its client leaves. Questions always do.
@@ -62,7 +59,6 @@ impl Default for Settings {
             limits: Vec::new(),
             agent: None,
             askpass: None,
-            askpass_link: None,
             stoppable: false,
             ends_with_client: false,
         }
@@ -73,9 +69,18 @@ impl Default for Settings {
 #[derive(Clone, Debug)]
 pub enum Notice {
     /// A request was answered.
-    Answered { session: String, title: String, response: Arc<Response> },
+    Answered { title: String, response: Arc<Response> },
     /// A client wants the daemon to end, and may.
     Stopped { session: String },
+}
+
+/// One of the requests under way.
+pub(crate) struct InFlight(Arc<Server>);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// The server.
@@ -83,9 +88,9 @@ pub struct Server {
     pub(crate) engine: Engine,
     pub(crate) approvals: Approvals,
     pub(crate) settings: Settings,
-    pub(crate) meter: Meter,
+    pub(crate) meter: Arc<Meter>,
     pub(crate) passwords: Arc<Desk>,
-    pub(crate) in_flight: AtomicUsize,
+    in_flight: AtomicUsize,
     /// A human has allowed everything without root's rights, for as long as we live.
     unattended: AtomicBool,
     pub(crate) notices: broadcast::Sender<Notice>,
@@ -97,7 +102,7 @@ impl Server {
         Arc::new(Server {
             engine,
             approvals,
-            meter: Meter::new(settings.rates),
+            meter: Arc::new(Meter::new(settings.rates)),
             settings,
             passwords: Arc::default(),
             in_flight: AtomicUsize::new(0),
@@ -105,6 +110,19 @@ impl Server {
             notices: broadcast::Sender::new(NOTICES_MAX),
             stopped: Notify::new(),
         })
+    }
+
+    /// A place among the requests under way, if there is one.
+    pub(crate) fn in_flight(self: &Arc<Server>) -> Option<InFlight> {
+        let more = |count| (count < self.settings.in_flight_max).then_some(count + 1);
+        self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(InFlight(self.clone()))
+    }
+
+    /// The same for one that was under way before us: there may be more of those by now than are let in.
+    pub(crate) fn still_in_flight(self: &Arc<Server>) -> InFlight {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        InFlight(self.clone())
     }
 
     /// Goes on with what an earlier worker has left: its questions wait again when this returns.

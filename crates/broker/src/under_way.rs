@@ -6,7 +6,6 @@ use crate::records::{self, Entry, Why};
 use crate::run;
 use crate::server::{Notice, Server};
 use crate::wire::{Resolved, Response, Status};
-use outpost_approvals::audit::Event;
 use outpost_approvals::{Outcome, display};
 use serde_json::json;
 use std::sync::Arc;
@@ -49,29 +48,29 @@ impl UnderWay {
         let (decision, by) = match outcome {
             Outcome::Decided { decision, by } => (decision, by),
             Outcome::Expired => {
-                self.end(server, Event::Ended, json!({ "status": "timeout" })).await;
+                end(server, &self.entry, json!({ "status": "timeout" })).await;
                 return Some(Response::new(&id, Status::Timeout));
             }
             Outcome::Unanswerable { why } => {
                 let message = format!("prompt error: {why}");
-                self.end(server, Event::Ended, json!({ "status": "error", "message": message })).await;
+                end(server, &self.entry, json!({ "status": "error", "message": message })).await;
                 return Some(Response::error(&id, message));
             }
             Outcome::Withdrawn => {
-                self.end(server, Event::Ended, json!({ "status": "withdrawn" })).await;
+                withdraw(server, &self.entry).await;
                 return None;
             }
         };
         let session = &self.order.request.session;
         server.meter.decided(&self.entry.peer, session, &self.order.digest, decision.allow, Instant::now());
         if !decision.allow {
-            self.end(server, Event::Ended, json!({ "status": "denied" })).await;
+            end(server, &self.entry, json!({ "status": "denied" })).await;
             let message = Some(decision.note).filter(|note| !note.is_empty());
             return Some(Response { message, ..Response::new(&id, Status::Denied) });
         }
         // It left while somebody decided: what nobody waits for is not begun.
         if outpost_sys::message::peer_is_gone(stream) {
-            self.end(server, Event::Ended, json!({ "status": "withdrawn" })).await;
+            withdraw(server, &self.entry).await;
             return None;
         }
         self.entry.why = Some(Why { decision: "human".into(), by });
@@ -90,25 +89,25 @@ impl UnderWay {
         let order = self.order.clone();
         let unchanged = tokio::task::spawn_blocking(move || order.is_unchanged(waited)).await;
         if let Err(message) = unchanged.unwrap_or_else(|_| Err("the daemon is ending".into())) {
-            self.end(server, Event::Ended, json!({ "status": "error", "message": message })).await;
+            end(server, &self.entry, json!({ "status": "error", "message": message })).await;
             return Some(Response::error(&id, message));
         }
         if waited && let Err(error) = self.record_start(server).await {
             let message = error.to_string();
-            self.end(server, Event::Ended, json!({ "status": "error", "message": message })).await;
+            end(server, &self.entry, json!({ "status": "error", "message": message })).await;
             return Some(Response::error(&id, message));
         }
         let password = server.settings.askpass.clone().filter(|_| self.order.request.privileged);
-        let password = password.map(|ask| {
+        let password = password.map(|askpass| {
             let what =
                 format!("Password for sudo, to run {}:", display::command(&self.order.request.pipeline));
-            server.passwords.password(ask, what)
+            server.passwords.password(askpass.who, what)
         });
         match run::start(&server.engine, &server.settings, &self.order, &self.entry.key, password).await {
             Ok(running) => Some(self.finish(server, stream, running).await),
             Err(response) => {
                 let data = json!({ "status": "error", "message": response.message });
-                self.end(server, Event::Ended, data).await;
+                end(server, &self.entry, data).await;
                 Some(response)
             }
         }
@@ -133,10 +132,6 @@ impl UnderWay {
         };
         let resolved: Vec<Resolved> = self.order.programs.iter().map(resolve).collect();
         finish(server, Some(stream), &self.entry, &resolved, running).await
-    }
-
-    async fn end(&self, server: &Server, event: Event, data: serde_json::Value) {
-        end(server, &self.entry, event, data).await;
     }
 }
 
@@ -167,7 +162,6 @@ pub(crate) async fn finish(
     finished.response.digest = Some(entry.digest.clone());
     let response = finished.response.clone();
     let notice = Notice::Answered {
-        session: entry.request.session.clone(),
         title: display::command(&entry.request.pipeline),
         response: Arc::new(response.clone()),
     };
@@ -175,21 +169,26 @@ pub(crate) async fn finish(
     // Not waited for: should we be killed before it is written, the next worker finds the ended processes and does it.
     let (server, entry) = (server.clone(), entry.clone());
     tokio::spawn(async move {
-        end(&server, &entry, Event::Ended, finished.summary.clone()).await;
+        end(&server, &entry, finished.summary.clone()).await;
         finished.forget().await;
     });
     response
 }
 
 /// The request is over.
-pub(crate) async fn end(server: &Server, entry: &Entry, event: Event, mut data: serde_json::Value) {
-    data["request"] = json!(entry.key);
-    data["digest"] = json!(entry.digest);
-    let (key, question) = (entry.key.clone(), entry.question.clone());
-    let write = move |books: &mut outpost_approvals::Books<'_>| {
-        records::end(books, &key, question.as_deref(), event, &data)
-    };
-    if let Err(error) = server.approvals.ledger().write(write).await {
+pub(crate) async fn end(server: &Server, entry: &Entry, data: serde_json::Value) {
+    let entry = entry.clone();
+    told(server.approvals.ledger().write(move |books| records::end(books, &entry, data)).await);
+}
+
+/// The request is over because whoever asked has left.
+pub(crate) async fn withdraw(server: &Server, entry: &Entry) {
+    let entry = entry.clone();
+    told(server.approvals.ledger().write(move |books| records::withdraw(books, &entry)).await);
+}
+
+fn told(recorded: outpost_approvals::Result<()>) {
+    if let Err(error) = recorded {
         tracing::error!(%error, "the end of a request is not recorded");
     }
 }

@@ -3,11 +3,8 @@
 use crate::paths::Paths;
 use crate::place::Place;
 use clap::Args;
-use outpost_engine::{Config, Engine, ResourceLimit};
+use outpost_engine::Engine;
 use outpost_exec::{Server, Settings};
-use outpost_sys::file::{self, Open};
-use outpost_sys::limits;
-use outpost_sys::spawn::DESCRIPTOR_LIMIT;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
@@ -78,16 +75,7 @@ async fn serve(paths: &Paths, settings: Settings) {
 
 fn begin(paths: &Paths) -> Result<(Place, Engine), String> {
     let place = Place::make(&paths.state.join("app-server"))?;
-    let binary = file::open("/proc/self/exe", Open::Program)
-        .map_err(|errno| format!("cannot open this program: {errno}"))?;
-    let mut config = Config::new(place.dir());
-    // Each command takes some; commands themselves get what we were given.
-    if let Ok(before) = limits::raise_descriptors() {
-        let number = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
-        let (soft, hard) = (number(before.soft), number(before.hard));
-        config.limits = vec![ResourceLimit { resource: DESCRIPTOR_LIMIT, soft, hard }];
-    }
-    let engine = Engine::alone(config, binary).map_err(|error| error.to_string())?;
+    let engine = place.engine()?;
     Ok((place, engine))
 }
 

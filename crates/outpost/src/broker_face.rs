@@ -5,7 +5,9 @@ use crate::paths::Paths;
 use crate::roles;
 use clap::Args;
 use outpost_approvals::{Approvals, Settings as Desk};
-use outpost_broker::{ASKPASS_NAME, ASKPASS_SOCKET, AskPassword, Rates, Server, Settings, Shape, Window};
+use outpost_broker::{
+    ASKPASS_NAME, ASKPASS_SOCKET, AskPassword, Askpass, Rates, Server, Settings, Shape, Window,
+};
 use outpost_engine::{Engine, ResourceLimit};
 use outpost_sys::spawn::{CPU_LIMIT, FILE_SIZE_LIMIT, MEMORY_LIMIT};
 use std::collections::HashMap;
@@ -16,6 +18,9 @@ use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixListener;
+
+/// The longest path that a socket can be bound by as it is.
+const SOCKET_BYTES_MAX: usize = 107;
 
 /// Flags of `serve` about the broker, which the worker gets again.
 #[derive(Args, Clone, Debug, Default)]
@@ -64,6 +69,16 @@ impl Flags {
     }
 }
 
+/// What the worker does about a broker that has begun.
+pub(crate) struct Begun {
+    /// Of sockets that were made.
+    pub(crate) announced: Vec<String>,
+    /// The socket outside our directories, to be removed at the end.
+    pub(crate) shared: Option<PathBuf>,
+    /// The queue and the books, which other faces share.
+    pub(crate) approvals: Approvals,
+}
+
 pub(crate) struct BrokerFace<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) paths: &'a Paths,
@@ -71,12 +86,8 @@ pub(crate) struct BrokerFace<'a> {
 }
 
 impl BrokerFace<'_> {
-    /// Begins with the sockets that the keeper holds, or makes them. Returns what is to be announced of those, and the books
-    /// and the queue, which other faces share.
-    pub(crate) async fn begin(
-        &self,
-        own: &mut HashMap<u8, OwnedFd>,
-    ) -> Result<(Vec<String>, Approvals), String> {
+    /// Begins with the sockets that the keeper holds, or makes them.
+    pub(crate) async fn begin(&self, own: &mut HashMap<u8, OwnedFd>) -> Result<Begun, String> {
         let config = self.flags.load()?;
         let desk = Desk {
             dir: self.paths.approvals(),
@@ -89,18 +100,24 @@ impl BrokerFace<'_> {
             approvers: approvers(&config.approvals.approvers)?,
             hook: config.approvals.notify.clone(),
         };
-        let open_to_others = !desk.approvers.is_empty();
+        if !desk.approvers.is_empty() && config.approvals.socket.is_none() {
+            return Err(
+                "[approvals] names approvers, and they cannot reach the socket in our private directory: \
+                        say with `socket` where they can"
+                    .into(),
+            );
+        }
         let approvals = Approvals::open(desk, &[outpost_broker::SCHEMA, outpost_sessions::SCHEMA]);
         let approvals = approvals.map_err(|error| error.to_string())?;
         let mut settings = settings(self.flags, &config);
-        let askpass = match settings.askpass {
-            Some(_) => Some(askpass_listener(&self.paths.runtime)?),
-            None => None,
-        };
-        settings.askpass_link = Some(self.paths.runtime.join(ASKPASS_NAME));
+        let mut passwords = None;
+        if let Some(program) = config.broker.askpass.clone().or_else(own_askpass) {
+            let (askpass, listener) = askpass(&self.paths.runtime, AskPassword::Program(program))?;
+            (settings.askpass, passwords) = (Some(askpass), Some(listener));
+        }
         let server = Server::new(self.engine.clone(), approvals.clone(), settings);
-        if let Some(listener) = askpass {
-            tokio::spawn(server.serve_askpass(listening(listener)?));
+        if let Some(listener) = passwords {
+            tokio::spawn(server.serve_askpass(listener));
         }
         let mut announced = Vec::new();
         let (path, try_it) = (self.paths.broker_socket(), "try: outpost mcp");
@@ -109,16 +126,42 @@ impl BrokerFace<'_> {
         let (path, try_it) = (self.paths.approvals_socket(), "try: outpost approve");
         let approver =
             self.listener(own, roles::APPROVALS_SOCKET, "approve", &path, try_it, &mut announced).await?;
-        if open_to_others {
-            // Who may decide is what the kernel says about the other end.
-            let set = std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666));
-            set.map_err(|error| format!("{}: {error}", path.display()))?;
-        }
+        let shared = self.shared(own, config.approvals.socket.as_deref(), &mut announced).await?;
         // First of all: approvers shall not see a question vanish and come back.
         server.resume().await;
         tokio::spawn(server.serve(broker));
         tokio::spawn(outpost_approvals::serve(approver, approvals.clone()));
-        Ok((announced, approvals))
+        let path =
+            shared.as_ref().and_then(|listener| Some(listener.local_addr().ok()?.as_pathname()?.to_owned()));
+        if let Some(listener) = shared {
+            tokio::spawn(outpost_approvals::serve(listening(listener)?, approvals.clone()));
+        }
+        Ok(Begun { announced, shared: path, approvals })
+    }
+
+    /// The socket that approvers of other users reach.
+    async fn shared(
+        &self,
+        own: &mut HashMap<u8, OwnedFd>,
+        socket: Option<&Path>,
+        announced: &mut Vec<String>,
+    ) -> Result<Option<StdListener>, String> {
+        if let Some(held) = own.remove(&roles::SHARED_APPROVALS_SOCKET) {
+            return Ok(Some(held.into()));
+        }
+        let Some(socket) = socket else { return Ok(None) };
+        let listener =
+            bind_shared(socket).map_err(|why| format!("[approvals] socket {}: {why}", socket.display()))?;
+        let copy = listener.try_clone().map_err(|error| error.to_string())?;
+        self.engine
+            .hold(roles::SHARED_APPROVALS_SOCKET, copy.into())
+            .await
+            .map_err(|error| error.to_string())?;
+        announced.push(format!(
+            "approve  {0}  try as another user: outpost approve --socket {0}",
+            socket.display()
+        ));
+        Ok(Some(listener))
     }
 
     async fn listener(
@@ -133,12 +176,33 @@ impl BrokerFace<'_> {
         if let Some(socket) = own.remove(&role) {
             return listening(StdListener::from(socket));
         }
-        let listener = crate::worker::bind(path)?;
+        let listener = crate::socket::bind(path)?;
         let copy = listener.try_clone().map_err(|error| error.to_string())?;
         self.engine.hold(role, copy.into()).await.map_err(|error| error.to_string())?;
         announced.push(format!("{name:<8} {}  {try_it}", path.display()));
         listening(listener)
     }
+}
+
+/// Everybody can connect; who may decide is what the kernel says about the other end.
+fn bind_shared(socket: &Path) -> Result<StdListener, String> {
+    const STICKY: u32 = 0o1000;
+    // One that is longer would be bound by another name, which says nothing when it is to be removed.
+    if !socket.is_absolute() || socket.as_os_str().len() > SOCKET_BYTES_MAX {
+        return Err(format!("not an absolute path of at most {SOCKET_BYTES_MAX} bytes"));
+    }
+    let dir = socket.parent().unwrap_or(socket);
+    let of = std::fs::metadata(dir).map_err(|error| format!("its directory: {error}"))?;
+    let owned = [0, outpost_sys::limits::effective_uid()].contains(&of.uid());
+    if !owned || (of.mode() & 0o022 != 0 && of.mode() & STICKY == 0) {
+        return Err("others could put a socket of theirs in its place; choose a directory that only this user or root \
+                    can change"
+            .into());
+    }
+    let listener = crate::socket::bind_if_free(socket).map_err(|error| error.to_string())?;
+    let set = std::fs::set_permissions(socket, PermissionsExt::from_mode(0o666));
+    set.map_err(|error| error.to_string())?;
+    Ok(listener)
 }
 
 fn listening(listener: StdListener) -> Result<UnixListener, String> {
@@ -172,7 +236,6 @@ fn settings(flags: &Flags, config: &Config) -> Settings {
         limit(MEMORY_LIMIT, broker.memory_bytes_max),
         limit(FILE_SIZE_LIMIT, broker.file_bytes_max),
     ];
-    let own_askpass = || std::env::var_os("SUDO_ASKPASS").map(PathBuf::from);
     Settings {
         ask_patience: config::seconds(flags.ask_timeout, broker.ask_timeout_s, default.ask_patience),
         run_patience: config::seconds(flags.run_timeout, broker.run_timeout_s, default.run_patience),
@@ -189,7 +252,6 @@ fn settings(flags: &Flags, config: &Config) -> Settings {
         },
         limits: limits.into_iter().flatten().collect(),
         agent: own_agent(),
-        askpass: broker.askpass.clone().or_else(own_askpass).map(AskPassword::Program),
         ends_with_client: broker.end_with_client.unwrap_or(false),
         ..default
     }
@@ -202,12 +264,33 @@ pub(crate) fn own_agent() -> Option<String> {
     (of.file_type().is_socket() && of.uid() == outpost_sys::limits::effective_uid()).then_some(path)
 }
 
+/// The one that sudo itself would run here.
+fn own_askpass() -> Option<PathBuf> {
+    std::env::var_os("SUDO_ASKPASS").map(PathBuf::from)
+}
+
 /// What sudo runs to ask for a password, and the socket that this asks on, both in one directory.
-pub(crate) fn askpass_listener(dir: &Path) -> Result<StdListener, String> {
+pub(crate) fn askpass(dir: &Path, who: AskPassword) -> Result<(Askpass, UnixListener), String> {
     let link = dir.join(ASKPASS_NAME);
     let fail = |error: std::io::Error| format!("{}: {error}", link.display());
     let binary = std::env::current_exe().map_err(fail)?;
     let _not_there = std::fs::remove_file(&link);
     std::os::unix::fs::symlink(binary, &link).map_err(fail)?;
-    crate::worker::bind(&dir.join(ASKPASS_SOCKET))
+    let listener = listening(crate::socket::bind(&dir.join(ASKPASS_SOCKET))?)?;
+    Ok((Askpass { who, link }, listener))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_in_the_example_are_the_defaults() {
+        let [example, default] = [config::tests::example(), Config::default()].map(|config| {
+            let Settings { ask_patience, run_patience, window, shape, rates, ends_with_client, .. } =
+                settings(&Flags::default(), &config);
+            (ask_patience, run_patience, window, shape, rates, ends_with_client)
+        });
+        assert_eq!(example, default);
+    }
 }

@@ -54,6 +54,8 @@ pub(crate) struct Approvals {
     /// Users besides root who may decide.
     #[serde(default)]
     pub(crate) approvers: Vec<String>,
+    /// Where those reach us.
+    pub(crate) socket: Option<PathBuf>,
     /// A program that is told of each question.
     pub(crate) notify: Option<Vec<String>>,
 }
@@ -127,8 +129,26 @@ pub(crate) fn seconds(first: Option<u64>, second: Option<u64>, default: Duration
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// The example with every key in force.
+    pub(crate) fn example() -> Config {
+        let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+        let in_force = |line: &'static str| {
+            let key = line.strip_prefix("# ");
+            key.filter(|key| key.split_once(" = ").is_some_and(|(name, _)| is_name(name))).unwrap_or(line)
+        };
+        let text: Vec<&str> =
+            include_str!("../../../docs/outpost.example.toml").lines().map(in_force).collect();
+        toml::from_str(&text.join("\n")).unwrap()
+    }
+
+    #[test]
+    fn the_example_has_every_key_and_is_understood() {
+        let config = format!("{:?}", example());
+        assert!(!config.contains("None") && !config.contains("[]"), "{config}");
+    }
 
     #[test]
     fn a_mistake_is_told_with_its_place() {

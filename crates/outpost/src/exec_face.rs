@@ -42,7 +42,7 @@ impl ExecFace<'_> {
             Some(socket) => StdListener::from(socket),
             None => {
                 let path = self.paths.exec_socket();
-                let listener = crate::worker::bind(&path)?;
+                let listener = crate::socket::bind(&path)?;
                 self.hold(roles::EXEC_SOCKET, listener.try_clone().map_err(text)?.into()).await?;
                 announced.push(format!("exec     {}  try: outpost doctor", path.display()));
                 listener

@@ -16,6 +16,7 @@ mod relay_face;
 mod roles;
 mod serve;
 mod sessions_face;
+mod socket;
 mod sudo_proxy;
 mod tty;
 mod worker;

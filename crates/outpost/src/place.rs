@@ -1,6 +1,10 @@
-//! Where a server on standard input keeps what its processes write: a directory of its own, gone when it is.
+//! What a server alone has for its processes, `app-server` and `sudo-proxy` alike: a directory of its own, gone when it is,
+//! and the engine in it.
 
+use outpost_engine::{Config, Engine, ResourceLimit};
 use outpost_sys::file::{self, Open};
+use outpost_sys::limits;
+use outpost_sys::spawn::DESCRIPTOR_LIMIT;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
@@ -34,8 +38,18 @@ impl Place {
         }
     }
 
-    pub(crate) fn dir(&self) -> &Path {
-        &self.dir
+    /// An engine whose processes end with this one.
+    pub(crate) fn engine(&self) -> Result<Engine, String> {
+        let binary = file::open("/proc/self/exe", Open::Program)
+            .map_err(|errno| format!("cannot open this program: {errno}"))?;
+        let mut config = Config::new(&self.dir);
+        // Each command takes some; commands themselves get what we were given.
+        if let Ok(before) = limits::raise_descriptors() {
+            let number = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
+            let (soft, hard) = (number(before.soft), number(before.hard));
+            config.limits = vec![ResourceLimit { resource: DESCRIPTOR_LIMIT, soft, hard }];
+        }
+        Engine::alone(config, binary).map_err(|error| error.to_string())
     }
 
     pub(crate) fn erase(self) {

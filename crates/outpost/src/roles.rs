@@ -11,8 +11,9 @@ pub(crate) const RELAY_SOCKET: u8 = 3;
 /// The exec face's socket, and its port.
 pub(crate) const EXEC_SOCKET: u8 = 4;
 pub(crate) const EXEC_WEBSOCKET: u8 = 5;
-/// The broker's socket, and the one for who decides.
+/// The broker's socket, the one for who decides, and the one for who decides and is another user.
 pub(crate) const BROKER_SOCKET: u8 = 6;
 pub(crate) const APPROVALS_SOCKET: u8 = 7;
+pub(crate) const SHARED_APPROVALS_SOCKET: u8 = 8;
 /// The port of the sessions face.
-pub(crate) const SESSIONS_PORT: u8 = 8;
+pub(crate) const SESSIONS_PORT: u8 = 9;

@@ -9,6 +9,7 @@ use outpost_sessions::{AgentSettings, Cli, Door, Face, Settings};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener as StdTcpListener};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 
@@ -30,7 +31,10 @@ pub(crate) struct SessionsFace<'a> {
 
 impl SessionsFace<'_> {
     /// Begins with the port that the keeper holds, or takes one. Returns what is to be announced of it.
-    pub(crate) async fn begin(&self, own: &mut HashMap<u8, OwnedFd>) -> Result<Vec<String>, String> {
+    pub(crate) async fn begin(
+        &self,
+        own: &mut HashMap<u8, OwnedFd>,
+    ) -> Result<(Option<String>, Arc<Face>), String> {
         let face = Face::begin(self.engine.clone(), self.approvals.clone(), self.settings());
         let face = face.await.map_err(|error| error.to_string())?;
         let address = self.listen.or(self.config.sessions.listen).unwrap_or(DEFAULT_ADDRESS);
@@ -53,12 +57,13 @@ impl SessionsFace<'_> {
         if !bound.ip().is_loopback() {
             return Err(format!("cannot listen on {bound}: not a loopback address; reach it from elsewhere over ssh"));
         }
+        let serving = face.clone();
         tokio::spawn(async move {
-            let serve = |stream| outpost_sessions::serve(face.clone(), stream, Door::Loopback);
+            let serve = |stream| outpost_sessions::serve(serving.clone(), stream, Door::Loopback);
             outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
         });
         let line = format!("sessions http://{bound}/rpc  try: outpost sessions list");
-        Ok(is_new.then_some(line).into_iter().collect())
+        Ok((is_new.then_some(line), face))
     }
 
     fn settings(&self) -> Settings {

@@ -7,17 +7,13 @@ use crate::place::Place;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use outpost_approvals::{Approvals, Settings as Desk, hex};
-use outpost_broker::{ASKPASS_NAME, AskPassword, Rates, Server, Settings};
-use outpost_engine::{Config, Engine, ResourceLimit};
-use outpost_sys::file::{self, Open};
+use outpost_broker::{AskPassword, Rates, Server, Settings};
 use outpost_sys::limits;
 use outpost_sys::signal::Signal;
-use outpost_sys::spawn::DESCRIPTOR_LIMIT;
 use sha2::{Digest, Sha256};
 use std::ffi::OsString;
 use std::io::ErrorKind as IoKind;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -178,15 +174,13 @@ async fn work(flags: &Flags, socket: &Path, state: &Path) -> Result<ExitCode, St
     let asked_to_end = asked_to_end()?;
     let listener = bind(socket)?;
     let place = Place::make(&state.join("processes"))?;
-    let engine = begin(&place)?;
+    let engine = place.engine()?;
     let (asks, passwords) = mpsc::channel(1);
     let mut settings = settings(flags);
-    settings.askpass = Some(AskPassword::Terminal(asks));
-    let askpass = begin_askpass(state, &mut settings);
+    let (askpass, sudos) = crate::broker_face::askpass(state, AskPassword::Terminal(asks))?;
+    settings.askpass = Some(askpass);
     let server = Server::new(engine.clone(), approvals, settings);
-    if let Some(listener) = askpass {
-        tokio::spawn(server.serve_askpass(listener));
-    }
+    tokio::spawn(server.serve_askpass(sudos));
     if flags.verbose {
         eprintln!("sudo-proxy listening on {}", socket.display());
     }
@@ -223,49 +217,15 @@ fn settings(flags: &Flags) -> Settings {
     }
 }
 
-/// Beside the books: what sudo runs to ask for a password, and where that asks.
-fn begin_askpass(state: &Path, settings: &mut Settings) -> Option<UnixListener> {
-    let listener = crate::broker_face::askpass_listener(state).ok()?;
-    settings.askpass_link = Some(state.join(ASKPASS_NAME));
-    listener.set_nonblocking(true).ok()?;
-    UnixListener::from_std(listener).ok()
-}
-
 /// A socket that somebody answers on is left alone; one that nobody does is replaced.
 fn bind(socket: &Path) -> Result<UnixListener, String> {
-    let fail = |error: std::io::Error| format!("{}: {error}", socket.display());
-    let (address, _open) = outpost_sys::message::address(socket).map_err(|errno| errno.to_string())?;
-    let bind = || {
-        let before = limits::set_umask(0o177);
-        let bound = StdListener::bind(&address);
-        limits::set_umask(before);
-        bound
+    let fail = |error: std::io::Error| match error.kind() {
+        IoKind::AddrInUse => format!("sudo-proxy is already running on {}", socket.display()),
+        _ => format!("{}: {error}", socket.display()),
     };
-    let bound = match bind() {
-        Err(error) if error.kind() == IoKind::AddrInUse => {
-            if StdStream::connect(&address).is_ok() {
-                return Err(format!("sudo-proxy is already running on {}", socket.display()));
-            }
-            std::fs::remove_file(socket).map_err(fail)?;
-            bind()
-        }
-        bound => bound,
-    };
-    let listener = bound.map_err(fail)?;
+    let listener = crate::socket::bind_if_free(socket).map_err(fail)?;
     listener.set_nonblocking(true).map_err(fail)?;
     UnixListener::from_std(listener).map_err(fail)
-}
-
-fn begin(place: &Place) -> Result<Engine, String> {
-    let binary = file::open("/proc/self/exe", Open::Program)
-        .map_err(|errno| format!("cannot open this program: {errno}"))?;
-    let mut config = Config::new(place.dir());
-    if let Ok(before) = limits::raise_descriptors() {
-        let number = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
-        let (soft, hard) = (number(before.soft), number(before.hard));
-        config.limits = vec![ResourceLimit { resource: DESCRIPTOR_LIMIT, soft, hard }];
-    }
-    Engine::alone(config, binary).map_err(|error| error.to_string())
 }
 
 fn asked_to_end() -> Result<impl Future<Output = Signal>, String> {

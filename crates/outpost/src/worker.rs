@@ -19,7 +19,6 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixListener as StdListener;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::net::UnixListener;
@@ -123,23 +122,28 @@ async fn serve(
         Some(socket) => StdListener::from(socket),
         None => {
             let socket = paths.control_socket();
-            let listener = bind(&socket)?;
+            let listener = crate::socket::bind(&socket)?;
             let copy = listener.try_clone().map_err(|error| error.to_string())?;
             engine.hold(roles::CONTROL, copy.into()).await.map_err(|error| error.to_string())?;
             announced.push(format!("control  {}  try: outpost run -- uname -a", socket.display()));
             listener
         }
     };
+    let mut shared = None;
+    let mut sessions = None;
     if settings.is_none() {
         let exec = ExecFace { engine: &engine, paths, websocket: given.exec_websocket };
         announced.extend(exec.begin(&mut own).await?);
         let broker = BrokerFace { engine: &engine, paths, flags: &given.broker };
-        let (broker, approvals) = broker.begin(&mut own).await?;
-        announced.extend(broker);
+        let begun = broker.begin(&mut own).await?;
+        announced.extend(begun.announced);
+        shared = begun.shared;
         let config = given.broker.load()?;
-        let listen = given.sessions_listen;
-        let sessions = SessionsFace { engine: &engine, paths, approvals, config: &config, listen };
-        announced.extend(sessions.begin(&mut own).await?);
+        let face =
+            SessionsFace { engine: &engine, paths, approvals: begun.approvals, config: &config, listen: given.sessions_listen };
+        let (lines, face) = face.begin(&mut own).await?;
+        announced.extend(lines);
+        sessions = Some(face);
         announce(&announced);
     }
     listener.set_nonblocking(true).map_err(|error| error.to_string())?;
@@ -179,6 +183,9 @@ async fn serve(
     if let Some(relay) = &mut relay {
         relay.withdraw();
     }
+    if let Some(sessions) = &sessions {
+        sessions.end();
+    }
     let sockets = [
         paths.control_socket(),
         paths.exec_socket(),
@@ -186,7 +193,7 @@ async fn serve(
         paths.approvals_socket(),
         paths.sessions_port(),
     ];
-    for socket in sockets {
+    for socket in sockets.into_iter().chain(shared) {
         let _gone_already = std::fs::remove_file(socket);
     }
     engine.end_processes(SHUTDOWN_PATIENCE).await.map_err(|error| error.to_string())?;
@@ -231,16 +238,6 @@ async fn wait(
             () = asked_by_relay => return Ok(Asked::Stop),
         }
     }
-}
-
-/// We hold the lock, so a socket that is there is nobody's.
-pub(crate) fn bind(socket: &Path) -> Result<StdListener, String> {
-    let _not_there = std::fs::remove_file(socket);
-    let (address, _open) = outpost_sys::message::address(socket).map_err(|errno| errno.to_string())?;
-    let before = outpost_sys::limits::set_umask(0o177);
-    let bound = StdListener::bind(address);
-    outpost_sys::limits::set_umask(before);
-    bound.map_err(|error| format!("cannot listen on {}: {error}", socket.display()))
 }
 
 /// Where each face listens, on standard output, when it begins to.

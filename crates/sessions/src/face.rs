@@ -14,6 +14,7 @@ use outpost_engine::{Engine, Ladder, Reach, Signal};
 use outpost_sandbox::Host;
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -34,6 +35,7 @@ pub struct Face {
     /// Turns run on a thread of their own: taking apart what agents write keeps no request waiting.
     turns: Handle,
     host: OnceLock<Host>,
+    is_ending: AtomicBool,
 }
 
 impl Face {
@@ -51,6 +53,7 @@ impl Face {
             driven: Mutex::default(),
             turns,
             host: OnceLock::new(),
+            is_ending: AtomicBool::new(false),
             settings,
         });
         let dir = face.settings.dir.clone();
@@ -154,11 +157,22 @@ impl Face {
 
     /// Runs the turns of a session if nobody does.
     fn drive(self: &Arc<Face>, session: &Arc<Session>) {
-        if let Some(first) = session.drive() {
+        if !self.is_ending()
+            && let Some(first) = session.drive()
+        {
             self.driven().insert(session.id.clone(), session.clone());
             let (face, session) = (self.clone(), session.clone());
             self.turns.spawn(turn::drive(face, session, first));
         }
+    }
+
+    /// The daemon ends: what waits stays for the next one.
+    pub fn end(&self) {
+        self.is_ending.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Acquire)
     }
 
     /// Nobody runs its turns any more.

@@ -88,7 +88,7 @@ pub(crate) async fn drive(face: Arc<Face>, session: Arc<Session>, first: Turn) {
             give_up(&session, number, &error);
         }
         close(&face, &session, number).await;
-        next = session.drive_on();
+        next = if face.is_ending() { None } else { session.drive_on() };
     }
     face.rests(&session);
     session.changed();

@@ -4,13 +4,14 @@ use super::Head;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
-const SOCKET: &str = "/dev/log";
+/// Where the system's log listens.
+pub const SOCKET: &str = "/dev/log";
 /// Facility authpriv, severity info.
 const PRIORITY: u8 = 86;
 
 /// Sends one line, if a log listens and has room at once. The chain does not depend on it, so nothing is reported.
-pub fn tell(head: &Head) {
-    let _best_effort = send(Path::new(SOCKET), head);
+pub fn tell(socket: &Path, head: &Head) {
+    let _best_effort = send(socket, head);
 }
 
 fn send(socket: &Path, head: &Head) -> std::io::Result<()> {

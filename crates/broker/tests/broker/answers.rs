@@ -1,7 +1,8 @@
 //! The answers: their fields in their order, and what of a command stands in which.
 
 use crate::kit::{
-    base64, broker, can_be_root, denied, error, message, ok, original_part, plain, same, sh, timeout,
+    base64, broker, can_be_root, deny, error, message, ok, original_part, plain, press_too_late,
+    same, sh, timeout,
 };
 use outpost_testkit::{Broker, BrokerOptions, stamp};
 use serde_json::{Value, json};
@@ -66,12 +67,8 @@ fn an_id_comes_back_as_it_was_sent() {
 fn denied_is_an_id_and_a_status() {
     let mut broker = broker();
     let file = broker.path("ran");
-    let mut client = broker.send(&plain("a", json!([["touch", file]])));
-    broker.deny();
-    same(&client.answer(), &denied("a"));
-    let mut client = broker.send(&json!({"id": "b", "time": stamp(0), "pipeline": [["touch", file]]}));
-    broker.deny();
-    same(&client.answer(), &denied("b"));
+    deny(&mut broker, &plain("a", json!([["touch", file]])));
+    deny(&mut broker, &json!({"id": "b", "time": stamp(0), "pipeline": [["touch", file]]}));
     assert!(!file.exists());
 }
 
@@ -84,12 +81,7 @@ fn timeout_says_that_nobody_answered() {
     broker.wait_prompt();
     same(&client.answer_within(Duration::from_secs(90)), &timeout("a"));
     broker.wait_screen("Timeout");
-    broker.skip_screen();
-    // A key that comes too late is for nobody.
-    broker.key(b"y");
-    let mut next = broker.send(&plain("b", json!([["true"]])));
-    broker.deny();
-    same(&next.answer(), &denied("b"));
+    press_too_late(&mut broker);
     assert!(!file.exists());
 }
 

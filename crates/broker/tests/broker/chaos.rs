@@ -268,11 +268,15 @@ fn check_chain(chain: &Path, ran: &BTreeSet<&str>) {
             requests.entry(key).or_default().push(&record.event);
         }
     }
+    let left =
+        records.iter().filter(|record| record.event == "ended" && record.data["status"] == "withdrawn");
+    let left: BTreeSet<&str> = left.map(|record| record.data["request"].as_str().unwrap()).collect();
     for (key, events) in &requests {
         let of = |wanted: &str| events.iter().filter(|event| **event == wanted).count();
         assert_eq!((of("received"), of("ended")), (1, 1), "{key}: {events:?}");
         assert!(of("decided") <= 1 && of("started") <= 1, "{key}: {events:?}");
         assert_eq!((events.first(), events.last()), (Some(&"received"), Some(&"ended")), "{key}: {events:?}");
+        assert_eq!(of("withdrawn"), usize::from(left.contains(key.as_str())), "{key}: {events:?}");
         let place = |wanted: &str| events.iter().position(|event| *event == wanted);
         if let Some(started) = place("started") {
             assert!(place("decided").is_some_and(|decided| decided < started), "{key}: {events:?}");

@@ -115,6 +115,22 @@ pub(crate) fn same(answer: &str, expected: &str) {
     assert!(got == expected, "\n  expected {expected:.900}\n  got      {answer:.900}");
 }
 
+/// Denies a request, and expects its client to be told so.
+#[track_caller]
+pub(crate) fn deny(broker: &mut Broker, request: &Value) {
+    let mut client = broker.send(request);
+    broker.deny();
+    same(&client.answer(), &denied(request["id"].as_str().unwrap()));
+}
+
+/// Presses `y` after a prompt that is over: that is for nobody, not for the next one either.
+#[track_caller]
+pub(crate) fn press_too_late(broker: &mut Broker) {
+    broker.skip_screen();
+    broker.key(b"y");
+    deny(broker, &plain("next", json!([["true"]])));
+}
+
 /// Sends every request, none of which may lead to a prompt, and compares every answer; tells all that differ.
 #[track_caller]
 pub(crate) fn check(broker: &Broker, rows: &[(Value, String)]) {

@@ -1,6 +1,6 @@
 //! The prompt: one at a time, one key, and everything that is decided stands on the screen.
 
-use crate::kit::{broker, denied, ok, plain, same, sh, with};
+use crate::kit::{broker, denied, deny, ok, plain, same, sh, with};
 use outpost_testkit::{Broker, BrokerOptions, stamp};
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -88,9 +88,7 @@ fn what_was_typed_before_the_prompt_approves_nothing() {
     let mut broker = broker();
     broker.key(b"yyyy");
     let file = broker.path("ran");
-    let mut client = broker.send(&plain("a", json!([["touch", file]])));
-    broker.deny();
-    same(&client.answer(), &denied("a"));
+    deny(&mut broker, &plain("a", json!([["touch", file]])));
     assert!(!file.exists());
 }
 
@@ -148,9 +146,7 @@ fn without_eligibility_nothing_is_granted_ahead() {
         broker.approve();
     }
     same(&client.answer(), &ok("a", &[(0, "")], "x\n"));
-    let mut client = broker.send(&sh("b", "echo x"));
-    broker.deny();
-    same(&client.answer(), &denied("b"));
+    deny(&mut broker, &sh("b", "echo x"));
 }
 
 #[test]
@@ -164,9 +160,7 @@ fn a_grant_is_for_commands_without_privileges_only() {
     assert!(!broker.has_prompt());
     // What ran unasked is at least told.
     broker.wait_screen("echo b");
-    let mut client = broker.send(&with(sh("c", "echo c"), json!({"privileged": true})));
-    broker.deny();
-    same(&client.answer(), &denied("c"));
+    deny(&mut broker, &with(sh("c", "echo c"), json!({"privileged": true})));
 }
 
 #[test]
@@ -176,9 +170,7 @@ fn a_grant_is_not_remembered_beyond_the_daemon() {
     broker.answer_prompt(b"a", "Approved");
     same(&client.answer(), &ok("a", &[(0, "")], "a\n"));
     broker.restart();
-    let mut client = broker.send(&sh("b", "echo b"));
-    broker.deny();
-    same(&client.answer(), &denied("b"));
+    deny(&mut broker, &sh("b", "echo b"));
 }
 
 #[test]

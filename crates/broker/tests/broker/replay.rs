@@ -1,6 +1,6 @@
 //! An id is good for one request: what uses it up, what does not, and who wins when two come at once.
 
-use crate::kit::{broker, check, denied, error, ok, ping, plain, pong, same, sh, with};
+use crate::kit::{broker, check, deny, error, ok, ping, plain, pong, same, sh, with};
 use outpost_testkit::stamp;
 use serde_json::json;
 
@@ -27,9 +27,7 @@ fn an_id_is_used_up_by_a_ping_and_by_a_denial() {
     let mut broker = broker();
     check(&broker, &[(ping("a"), pong("a")), (ping("a"), duplicate("a")), (ping("b"), pong("b"))]);
     check(&broker, &[(ping(""), pong("")), (ping(""), duplicate(""))]);
-    let mut client = broker.send(&plain("c", json!([["true"]])));
-    broker.deny();
-    same(&client.answer(), &denied("c"));
+    deny(&mut broker, &plain("c", json!([["true"]])));
     same(&broker.request(&plain("c", json!([["true"]]))), &duplicate("c"));
 }
 

@@ -264,6 +264,47 @@ fn a_client_that_floods_or_was_denied_waits() {
 }
 
 #[test]
+fn commands_have_the_limits_that_the_operator_set_and_write_no_core() {
+    if ours_only() {
+        return;
+    }
+    let limits = "cpu_seconds_max = 77\nmemory_bytes_max = 4294967296\nfile_bytes_max = 1048576\n";
+    let site = Site::new(&format!("[broker]\n{limits}"), "");
+    let (mut approver, _) = site.approver();
+    let print = "ulimit -c; ulimit -t; ulimit -v; ulimit -f; ulimit -H -t";
+    let mut client = site.send("a", json!([["sh", "-c", print]]));
+    let asked = question(&mut approver);
+    decide(&mut approver, &asked, true);
+    // The shell counts memory in KiB and files in blocks of 512 bytes.
+    assert_eq!(decoded(&client.receive()["stdout"]), b"0\n77\n4194304\n2048\n77\n");
+}
+
+/// So many requests wait for an answer; one more is told this, before and after a kill.
+fn check_full(config: &str, count: usize, told: &str) {
+    let site = Site::new(config, "");
+    let (mut approver, secret) = site.approver();
+    let _clients: Vec<Lines> =
+        (0..count).map(|number| site.send(&number.to_string(), json!([["true"]]))).collect();
+    while approver.ask(json!({"do": "list"}))["questions"].as_array().unwrap().len() < count {}
+    assert_eq!(site.run("before", json!([["true"]]))["message"], told);
+    site.daemon.kill(Which::Worker);
+    let questions = site.prove(&secret).ask(json!({"do": "list"}));
+    assert_eq!(questions["questions"].as_array().unwrap().len(), count);
+    assert_eq!(site.run("after", json!([["true"]]))["message"], told);
+}
+
+#[test]
+fn what_a_killed_worker_had_under_way_still_counts() {
+    if ours_only() {
+        return;
+    }
+    let unlimited = "[broker]\npending_max = 0\nrequests_per_minute = 0\n";
+    check_full(unlimited, 64, "server busy: too many in-flight requests");
+    let told = "rate limited: 2 requests of this client wait for an answer already";
+    check_full("[broker]\npending_max = 2\n", 2, told);
+}
+
+#[test]
 fn who_may_be_the_one_who_asks_decides_nothing_without_the_secret() {
     if ours_only() {
         return;

@@ -94,7 +94,7 @@ async fn ask_password((what, mut reply): PasswordAsked) {
 async fn show_notice(notice: Result<Notice, RecvError>) {
     let style = Style::of_environment();
     let text = match notice {
-        Ok(Notice::Answered { response, title, .. }) => {
+        Ok(Notice::Answered { response, title }) => {
             // Who was asked knows what it was.
             let unasked = response.decision.as_deref().is_some_and(|decision| decision != "human");
             let title = if unasked { style.dimmed(&format!("unasked: {title}")) } else { String::new() };

@@ -3,7 +3,7 @@
 use crate::desk::{Desk, answer};
 use outpost_sys::pidfd::How;
 use outpost_sys::signal::Signal;
-use outpost_testkit::{Terminal, Which};
+use outpost_testkit::{BrokerClient, Terminal, Which};
 use serde_json::json;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
@@ -43,6 +43,15 @@ fn read(terminal: &mut Terminal) {
     terminal.key(END);
     terminal.wait_seen("End of the question");
     wait_seconds(terminal, 2);
+}
+
+/// Asks for something, and reads it on a screen to its end.
+fn read_first(desk: &Desk) -> (Terminal, BrokerClient) {
+    let mut terminal = desk.approve(50, 100);
+    let client = desk.ask("one", &["true"]);
+    terminal.wait_seen("1 question waits");
+    read(&mut terminal);
+    (terminal, client)
 }
 
 /// Waits until the time that is left has changed so often.
@@ -135,10 +144,7 @@ fn a_screen_is_what_it_should_be_to_the_last_row() {
 #[test]
 fn a_note_that_is_typed_reaches_whoever_asked() {
     let desk = Desk::enrolled();
-    let mut terminal = desk.approve(50, 100);
-    let mut client = desk.ask("one", &["true"]);
-    terminal.wait_seen("1 question waits");
-    read(&mut terminal);
+    let (mut terminal, mut client) = read_first(&desk);
     terminal.key(b"d");
     terminal.wait_seen("Why not?");
     terminal.key(b"use the other host");
@@ -152,10 +158,7 @@ fn a_note_that_is_typed_reaches_whoever_asked() {
 #[test]
 fn what_is_remembered_runs_unasked_until_the_grant_is_revoked() {
     let desk = Desk::enrolled();
-    let mut terminal = desk.approve(50, 100);
-    let mut client = desk.ask("one", &["true"]);
-    terminal.wait_seen("1 question waits");
-    read(&mut terminal);
+    let (mut terminal, mut client) = read_first(&desk);
     terminal.key(b"r");
     terminal.wait_seen("Approve this, and the same for _ more times");
     terminal.key(b"m");
@@ -241,10 +244,7 @@ fn what_is_privileged_is_approved_with_two_presses() {
 #[test]
 fn questions_outlive_the_worker_and_the_connection_comes_back() {
     let desk = Desk::enrolled();
-    let mut terminal = desk.approve(50, 100);
-    let mut client = desk.ask("one", &["true"]);
-    terminal.wait_seen("1 question waits");
-    read(&mut terminal);
+    let (mut terminal, mut client) = read_first(&desk);
     desk.daemon.kill(Which::Worker);
     terminal.wait_seen("connected again as");
     terminal.key(b"y");
@@ -269,10 +269,7 @@ fn a_terminal_is_given_back_whatever_ends_us() {
 #[test]
 fn root_needs_no_secret_for_another_users_daemon_and_pastes_decide_nothing() {
     let Some(desk) = Desk::of_nobody() else { return };
-    let mut terminal = desk.approve(50, 100);
-    let mut client = desk.ask("one", &["true"]);
-    terminal.wait_seen("1 question waits");
-    read(&mut terminal);
+    let (mut terminal, mut client) = read_first(&desk);
     let typed = [&b"\x1b[200~yyyy\ny\x1b[201~"[..], b"\x1by", b"yy", b"\x1b]0;y\x07", b"\x1bOy"];
     for keys in typed {
         terminal.key(keys);

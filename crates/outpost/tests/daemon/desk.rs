@@ -21,7 +21,12 @@ pub(crate) struct Desk {
 impl Desk {
     /// The daemon's user is the one who decides, too.
     pub(crate) fn own() -> Desk {
-        Desk { daemon: Daemon::start(outpost()), uid: effective_uid() }
+        Desk::of(Daemon::start(outpost()))
+    }
+
+    /// Before a daemon of this user's.
+    pub(crate) fn of(daemon: Daemon) -> Desk {
+        Desk { daemon, uid: effective_uid() }
     }
 
     /// The same, and the secret is in a file.

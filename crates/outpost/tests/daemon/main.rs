@@ -7,5 +7,6 @@ mod audit;
 mod deaths;
 mod desk;
 mod replacement;
+mod shared;
 mod start;
 mod support;

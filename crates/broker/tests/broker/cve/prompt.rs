@@ -2,7 +2,7 @@
 
 use super::sudo::stdout;
 use crate::gate::{Gate, GateOptions, line, lines, warnings};
-use crate::kit::{broker, denied, plain, same, script, sh, with};
+use crate::kit::{broker, denied, deny, plain, same, script, sh, with};
 use outpost_testkit::{Broker, stamp};
 use serde_json::{Value, json};
 
@@ -87,9 +87,7 @@ fn terminal_escapes_in_prompts_and_output() {
     let answer: Value = serde_json::from_str(&client.answer()).unwrap();
     assert_eq!(answer["status"], "ok", "{answer}");
     // Once the next prompt stands there, everything about the first does.
-    let mut next = broker.send(&sh("next", "true"));
-    broker.deny();
-    same(&next.answer(), &denied("next"));
+    deny(&mut broker, &sh("next", "true"));
     let screen = broker.screen();
     // The terminal itself puts a return before each newline.
     let plain = screen.replace("\r\n", "\n");

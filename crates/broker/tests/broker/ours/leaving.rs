@@ -1,6 +1,6 @@
 //! A request is withdrawn by its client's leaving: nobody is left who could want it.
 
-use crate::kit::{broker, busy, denied, error, ok, ours_only, ping, plain, pong, same};
+use crate::kit::{broker, busy, error, ok, ours_only, ping, plain, pong, press_too_late, same};
 use outpost_testkit::Broker;
 use serde_json::json;
 use std::time::Duration;
@@ -25,11 +25,7 @@ fn a_prompt_whose_client_has_left_can_no_longer_be_approved() {
     broker.wait_prompt();
     drop(client);
     wait_withdrawn(&mut broker);
-    broker.skip_screen();
-    broker.key(b"y");
-    let mut next = broker.send(&plain("b", json!([["true"]])));
-    broker.deny();
-    same(&next.answer(), &denied("b"));
+    press_too_late(&mut broker);
     assert!(!file.exists());
 }
 

@@ -1,6 +1,6 @@
 //! What was asked is remembered beyond the daemon's life: a request does not become new by a restart.
 
-use crate::kit::{broker, denied, error, ok, ours_only, ping, plain, pong, same, sh};
+use crate::kit::{broker, deny, error, ok, ours_only, ping, plain, pong, same, sh};
 use serde_json::json;
 
 fn duplicate(id: &str) -> String {
@@ -28,9 +28,7 @@ fn neither_are_a_ping_and_a_denied_one() {
     }
     let mut broker = broker();
     same(&broker.request(&ping("a")), &pong("a"));
-    let mut client = broker.send(&plain("b", json!([["true"]])));
-    broker.deny();
-    same(&client.answer(), &denied("b"));
+    deny(&mut broker, &plain("b", json!([["true"]])));
     broker.restart();
     same(&broker.request(&ping("a")), &duplicate("a"));
     same(&broker.request_unasked(&plain("b", json!([["true"]]))), &duplicate("b"));

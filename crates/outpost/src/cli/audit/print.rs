@@ -12,7 +12,7 @@ pub(super) fn line(record: &Record) -> String {
         "decided" => decided(&record.data),
         "started" => Words::of(&record.data).named("request").named("digest").text(),
         "ended" => ended(&record.data),
-        "withdrawn" => withdrawn(&record.data),
+        "withdrawn" => Words::of(&record.data).named("question").named("digest").text(),
         _ => claim(&record.data.to_string(), usize::MAX),
     };
     format!("{:.3} {:>6} {:<9} {what}", record.time, record.seq, claim(&record.event, 40))
@@ -61,12 +61,6 @@ fn ended(data: &Value) -> String {
     let codes = codes.filter(|codes| !codes.is_empty()).map(|codes| format!("exit {codes}"));
     let words = Words::of(data).named("request").named("digest").then("status", "status");
     words.word(&codes.unwrap_or_default()).then("message", "message").text()
-}
-
-fn withdrawn(data: &Value) -> String {
-    let outcome = data.get("outcome").and_then(|outcome| outcome.get("outcome")).and_then(Value::as_str);
-    let words = Words::of(data).named("request").named("question").named("digest");
-    words.then("why", "because").word(&claim(outcome.unwrap_or_default(), 40)).text()
 }
 
 fn peer(data: &Value) -> String {

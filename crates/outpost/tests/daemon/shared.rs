@@ -1,0 +1,140 @@
+//! The approver socket of other users: who reaches it, who decides there, and when it is gone.
+
+use crate::desk::{Desk, NOBODY, answer, text};
+use crate::support::outpost;
+use outpost_sys::limits::effective_uid;
+use outpost_testkit::{Daemon, Which};
+use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// Neither who asks nor who decides.
+const STRANGER: u32 = 65533;
+
+/// A daemon whose approver socket is in another directory than its own, for this user.
+struct Shared {
+    desk: Desk,
+    socket: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Shared {
+    /// None where we are not root.
+    fn new() -> Option<Shared> {
+        if effective_uid() != 0 {
+            eprintln!("SKIPPED: only root can be several users");
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        let socket = dir.path().join("approvals.sock");
+        let config = config(dir.path(), &format!("approvers = [\"nobody\"]\nsocket = {socket:?}\n"));
+        let daemon = Daemon::start_with(outpost(), &["--config", config.to_str().unwrap()]);
+        Some(Shared { desk: Desk::of(daemon), socket, _dir: dir })
+    }
+
+    /// `outpost approvals` of a user who has nothing but the socket.
+    fn approvals(&self, uid: u32, arguments: &[&str]) -> Output {
+        let mut command = Command::new("setpriv");
+        command.args([format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".into()]);
+        command.arg(outpost()).args(["--state-dir", "/nowhere", "--runtime-dir", "/nowhere", "approvals"]);
+        command.arg("--socket").arg(&self.socket).args(arguments);
+        command.current_dir("/").stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// The id of the question that waits, as this user sees it.
+    fn asked(&self) -> String {
+        loop {
+            let listed = self.approvals(NOBODY, &["list", "--json"]);
+            assert!(listed.status.success(), "{listed:?}");
+            let questions: Value = serde_json::from_slice(&listed.stdout).unwrap();
+            if let Some(id) = questions[0]["id"].as_str() {
+                return id.to_owned();
+            }
+        }
+    }
+}
+
+fn config(dir: &Path, approvals: &str) -> PathBuf {
+    let file = dir.join("outpost.toml");
+    std::fs::write(&file, format!("[approvals]\n{approvals}")).unwrap();
+    file
+}
+
+#[test]
+fn another_user_decides_over_the_shared_socket_by_the_kernels_word() {
+    let Some(shared) = Shared::new() else { return };
+    let mut client = shared.desk.ask("one", &["id", "-u"]);
+    let id = shared.asked();
+    let allowed = shared.approvals(NOBODY, &["allow", &id]);
+    assert!(allowed.status.success(), "{allowed:?}");
+    let done = answer(&mut client);
+    assert_eq!((&done["status"], &done["decision"]), (&"ok".into(), &"human".into()), "{done}");
+    assert!(done["approved_by"].as_str().unwrap().starts_with("uid 65534 pid "), "{done}");
+    // It is the same socket for the next worker, and the same approver.
+    let mut client = shared.desk.ask("two", &["false"]);
+    let id = shared.asked();
+    shared.desk.daemon.kill(Which::Worker);
+    let denied = shared.approvals(NOBODY, &["deny", &id]);
+    assert!(denied.status.success(), "{denied:?}");
+    assert_eq!(answer(&mut client)["status"], "denied");
+}
+
+#[test]
+fn on_the_shared_socket_the_daemons_own_user_and_strangers_decide_nothing() {
+    let Some(shared) = Shared::new() else { return };
+    let mut client = shared.desk.ask("one", &["true"]);
+    let id = shared.asked();
+    for (uid, why) in [(0, "there is no approver's secret yet"), (STRANGER, "")] {
+        let refused = shared.approvals(uid, &["allow", &id]);
+        assert!(!refused.status.success() && text(&refused.stderr).contains(why), "uid {uid}: {refused:?}");
+    }
+    let own = std::fs::metadata(shared.desk.path("run/approvals.sock")).unwrap();
+    assert_eq!(own.permissions().mode() & 0o777, 0o600, "the daemon's own is as private as ever");
+    assert!(shared.approvals(NOBODY, &["deny", &id]).status.success());
+    assert_eq!(answer(&mut client)["status"], "denied");
+}
+
+#[test]
+fn the_shared_socket_goes_with_the_daemon_and_is_taken_from_nobody() {
+    let Some(shared) = Shared::new() else { return };
+    let config = shared.socket.with_file_name("outpost.toml");
+    let second = failed_start(&config);
+    assert!(second.contains("[approvals] socket") && second.contains("in use"), "{second}");
+    assert!(shared.approvals(NOBODY, &["list"]).status.success(), "the first one still has it");
+    let stopped = shared.desk.run(&["stop"]);
+    assert!(stopped.status.success(), "{stopped:?}");
+    assert!(!shared.socket.exists());
+}
+
+#[test]
+fn approvers_whom_nobody_could_hear_or_believe_are_told_at_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = dir.path().join("open");
+    std::fs::create_dir(&open).unwrap();
+    std::fs::set_permissions(&open, PermissionsExt::from_mode(0o777)).unwrap();
+    let approvers = "approvers = [\"nobody\"]\n";
+    let rows = [
+        (approvers.to_owned(), "say with `socket` where they can"),
+        (format!("{approvers}socket = \"approvals.sock\"\n"), "not an absolute path"),
+        (format!("{approvers}socket = \"/{}\"\n", "x".repeat(107)), "at most 107 bytes"),
+        (format!("{approvers}socket = {:?}\n", open.join("s")), "a socket of theirs in its place"),
+        (format!("{approvers}socket = {:?}\n", dir.path().join("none/s")), "its directory"),
+        ("approvers = [\"no-such-user\"]\n".to_owned(), "no user \"no-such-user\""),
+    ];
+    for (approvals, why) in rows {
+        let told = failed_start(&config(dir.path(), &approvals));
+        assert!(told.contains(why), "{approvals}: {told}");
+    }
+}
+
+/// What a daemon says that cannot begin.
+fn failed_start(config: &Path) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let mut serve = Command::new(outpost());
+    serve.args(["--state-dir", "state", "--runtime-dir", "run", "serve", "--config"]).arg(config);
+    let done = serve.current_dir(dir.path()).stdin(Stdio::null()).output().unwrap();
+    assert!(!done.status.success(), "{done:?}");
+    text(&done.stderr)
+}
