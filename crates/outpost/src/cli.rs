@@ -149,10 +149,14 @@ fn explain(error: CallError) -> String {
 /// Columns as wide as they have to be; the first row has their names.
 fn print_table<const N: usize>(rows: &[[String; N]]) {
     use std::io::Write;
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let width =
+        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
     let widths: Vec<usize> = (0..N).map(|column| width(column).unwrap_or_default()).collect();
     for row in rows {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{:<width$}", cell.escape_debug()));
+        let cells = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{:<width$}", cell.escape_debug().to_string()));
         let line = cells.collect::<Vec<_>>().join("  ");
         let _nobody_reads = writeln!(std::io::stdout(), "{}", line.trim_end());
     }

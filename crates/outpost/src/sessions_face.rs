@@ -43,7 +43,10 @@ impl SessionsFace<'_> {
             None => {
                 let listener = bind(address)?;
                 let copy = listener.try_clone().map_err(|error| error.to_string())?;
-                self.engine.hold(roles::SESSIONS_PORT, copy.into()).await.map_err(|error| error.to_string())?;
+                self.engine
+                    .hold(roles::SESSIONS_PORT, copy.into())
+                    .await
+                    .map_err(|error| error.to_string())?;
                 (listener, true)
             }
         };
@@ -55,7 +58,9 @@ impl SessionsFace<'_> {
         std::fs::write(&port_file, bound.port().to_string())
             .map_err(|error| format!("{}: {error}", port_file.display()))?;
         if !bound.ip().is_loopback() {
-            return Err(format!("cannot listen on {bound}: not a loopback address; reach it from elsewhere over ssh"));
+            return Err(format!(
+                "cannot listen on {bound}: not a loopback address; reach it from elsewhere over ssh"
+            ));
         }
         let serving = face.clone();
         tokio::spawn(async move {

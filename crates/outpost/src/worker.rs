@@ -139,8 +139,13 @@ async fn serve(
         announced.extend(begun.announced);
         shared = begun.shared;
         let config = given.broker.load()?;
-        let face =
-            SessionsFace { engine: &engine, paths, approvals: begun.approvals, config: &config, listen: given.sessions_listen };
+        let face = SessionsFace {
+            engine: &engine,
+            paths,
+            approvals: begun.approvals,
+            config: &config,
+            listen: given.sessions_listen,
+        };
         let (lines, face) = face.begin(&mut own).await?;
         announced.extend(lines);
         sessions = Some(face);

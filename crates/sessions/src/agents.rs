@@ -116,7 +116,9 @@ const ARGUMENT_BYTES_MAX: usize = 100 * 1024;
 impl Task {
     /// Whether the message can stand among the arguments without being taken for an option or being too long.
     fn fits_argument(&self) -> bool {
-        self.message.len() <= ARGUMENT_BYTES_MAX && !self.message.starts_with('-') && !self.message.contains('\0')
+        self.message.len() <= ARGUMENT_BYTES_MAX
+            && !self.message.starts_with('-')
+            && !self.message.contains('\0')
     }
 
     /// The interface that tells and asks what this task needs, where the CLI is known to have it.

@@ -39,7 +39,12 @@ pub(crate) struct Said {
 type Outcomes = JoinSet<(Ask, String, Outcome)>;
 
 /// Writes a question down and asks it.
-pub(crate) async fn ask(face: &Arc<Face>, session: &Session, ask: &Ask, outcomes: &mut Outcomes) -> Result<Pending> {
+pub(crate) async fn ask(
+    face: &Arc<Face>,
+    session: &Session,
+    ask: &Ask,
+    outcomes: &mut Outcomes,
+) -> Result<Pending> {
     let question = question(face, session, ask);
     let deadline = Moment::now().after(face.settings.ask_patience);
     let (entered, id) = (question.clone(), question.id.clone());
@@ -118,8 +123,12 @@ pub(crate) fn asked(ask: &Ask, question: &str) -> Event<'static> {
 pub(crate) fn answer(outcome: &Outcome) -> (&'static str, Said) {
     let denied = |note: &str| Said { allow: false, note: note.to_owned() };
     match outcome {
-        Outcome::Decided { decision, .. } if decision.allow => ("allowed", Said { allow: true, note: String::new() }),
-        Outcome::Decided { decision, .. } if decision.note.is_empty() => ("denied", denied("A human has denied this.")),
+        Outcome::Decided { decision, .. } if decision.allow => {
+            ("allowed", Said { allow: true, note: String::new() })
+        }
+        Outcome::Decided { decision, .. } if decision.note.is_empty() => {
+            ("denied", denied("A human has denied this."))
+        }
         Outcome::Decided { decision, .. } => ("denied", denied(&decision.note)),
         Outcome::Expired => ("expired", denied("Nobody answered in time, so it is denied.")),
         Outcome::Withdrawn => ("withdrawn", denied("The question was withdrawn.")),

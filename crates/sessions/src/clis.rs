@@ -82,7 +82,8 @@ impl Clis {
 
     /// Looks for all of them. Takes as long as a program takes to say its version.
     pub(crate) fn look(&self) {
-        let found: HashMap<Cli, Option<Found>> = Cli::ALL.into_iter().map(|cli| (cli, self.find(cli))).collect();
+        let found: HashMap<Cli, Option<Found>> =
+            Cli::ALL.into_iter().map(|cli| (cli, self.find(cli))).collect();
         let mut known = self.known();
         known.found = found;
         known.looked = Some(Instant::now());
@@ -104,7 +105,9 @@ impl Clis {
             Cli::Gemini => GEMINI_RICH,
         };
         let Some(program) = self.program(cli) else { return false };
-        self.version(cli, &program).and_then(|version| numbers(&version)).is_some_and(|version| version >= since)
+        self.version(cli, &program)
+            .and_then(|version| numbers(&version))
+            .is_some_and(|version| version >= since)
     }
 
     /// Whether it is the agent itself, as far as its package or its own word tell.
@@ -119,7 +122,8 @@ impl Clis {
         if let Some(version) = self.known().versions.get(&identity) {
             return version.clone();
         }
-        let version = packaged_version(cli, &real).or_else(|| version_in_name(&real)).or_else(|| asked_version(&real));
+        let version =
+            packaged_version(cli, &real).or_else(|| version_in_name(&real)).or_else(|| asked_version(&real));
         self.known().versions.insert(identity, version.clone());
         version
     }

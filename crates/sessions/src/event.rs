@@ -196,6 +196,9 @@ mod tests {
         let mut out = Vec::new();
         append(&mut out, &Event { cause: Some(cause), ..Event::error("it broke") }, None);
         let text = String::from_utf8(out).unwrap();
-        assert_eq!(text, "data: {\"type\":\"error\",\"message\":\"it broke\",\"cli\":\"claude\",\"exitCode\":1}\n\n");
+        assert_eq!(
+            text,
+            "data: {\"type\":\"error\",\"message\":\"it broke\",\"cli\":\"claude\",\"exitCode\":1}\n\n"
+        );
     }
 }

@@ -58,6 +58,8 @@ impl Face {
         });
         let dir = face.settings.dir.clone();
         let known = face.books().write(move |books| records::load(books, &dir)).await?;
+        // So that somebody knows when asked.
+        face.clis.all();
         for session in known {
             let session = Arc::new(session);
             face.sessions().insert(session.id.clone(), session.clone());
@@ -209,7 +211,7 @@ impl Face {
             }
         }
         let mut changes = session.changes();
-        let _ended = changes.wait_for(|_| !session.state().is_driven).await;
+        drop(changes.wait_for(|_| !session.state().is_driven).await);
         let dir = session.dir.clone();
         let _erased = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(dir)).await;
         Ok(true)
@@ -222,15 +224,16 @@ impl Face {
             (state.mode, state.model.clone(), state.sdk_id.clone())
         };
         let id = session.id.clone();
-        let save = self.books().write(move |books| {
-            records::update(books, &id, mode, model.as_deref(), sdk_id.as_deref())
-        });
+        let save = self
+            .books()
+            .write(move |books| records::update(books, &id, mode, model.as_deref(), sdk_id.as_deref()));
         save.await.map_err(Error::from)
     }
 }
 
 fn turns_thread() -> Result<Handle> {
-    let fail = |error: std::io::Error| Error::file("start", std::path::Path::new("the thread of turns"), error);
+    let fail =
+        |error: std::io::Error| Error::file("start", std::path::Path::new("the thread of turns"), error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(fail)?;
     let handle = runtime.handle().clone();
     let thread = std::thread::Builder::new().name("outpost-turns".into());

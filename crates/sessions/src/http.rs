@@ -94,7 +94,10 @@ async fn rpc(face: &Arc<Face>, request: hyper::Request<Incoming>, flushed: &Flus
     let body = match tokio::time::timeout(BODY_PATIENCE, reading).await {
         Ok(Ok(body)) => body.to_bytes(),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            return plain(StatusCode::PAYLOAD_TOO_LARGE, "Failed to buffer the request body: length limit exceeded");
+            return plain(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "Failed to buffer the request body: length limit exceeded",
+            );
         }
         Ok(Err(_)) => return plain(StatusCode::BAD_REQUEST, "Failed to buffer the request body"),
         Err(_) => return plain(StatusCode::REQUEST_TIMEOUT, "The request body did not come in time"),
@@ -160,7 +163,8 @@ fn is_loopback(host: &HeaderValue) -> bool {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
         None => host.rsplit_once(':').map_or(host, |(name, _)| name),
     };
-    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 fn respond(status: StatusCode, kind: &'static str, body: AnswerBody) -> Response<AnswerBody> {
@@ -204,7 +208,11 @@ impl<S: AsyncRead + Unpin> Read for Watched<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Write for Watched<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.inner).poll_write(context, bytes)
     }
 

@@ -140,7 +140,9 @@ mod tests {
             let mut rest = lines.begin(bytes);
             while let Some((line, left)) = lines.next(rest) {
                 rest = left;
-                heard.push(line.map_or("(too long)".into(), |line| String::from_utf8(line.into_owned()).unwrap()));
+                heard.push(
+                    line.map_or("(too long)".into(), |line| String::from_utf8(line.into_owned()).unwrap()),
+                );
             }
             lines.end(*seq, rest);
         }

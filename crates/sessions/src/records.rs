@@ -2,8 +2,8 @@
 
 use crate::agents::{Cli, Mode};
 use crate::confine::Sandbox;
-use crate::session::{Session, Stage, State, Turn};
 use crate::output::End;
+use crate::session::{Session, Stage, State, Turn};
 use crate::turn::Mark;
 use crate::turn_log;
 use jiff::Timestamp;
@@ -144,11 +144,13 @@ pub(crate) fn load(books: &mut Books<'_>, dir: &Path) -> Result<Vec<Session>> {
     for (session, turn) in rows {
         turns.entry(session).or_default().push_back(turn);
     }
-    let sql = "select id, path, cli, mode, model, sdk_id, sandbox, created_ms, active_ms, next_turn from sessions";
+    let sql =
+        "select id, path, cli, mode, model, sdk_id, sandbox, created_ms, active_ms, next_turn from sessions";
     let sessions = books.rows("read sessions", sql, (), |row| {
         let id: String = row.get(0)?;
         let (cli, mode): (String, String) = (row.get(2)?, row.get(3)?);
-        let time = |at: usize| row.get::<_, i64>(at).map(|ms| Timestamp::from_millisecond(ms).unwrap_or_default());
+        let time =
+            |at: usize| row.get::<_, i64>(at).map(|ms| Timestamp::from_millisecond(ms).unwrap_or_default());
         let sandbox: Option<String> = row.get(6)?;
         let state = State {
             mode: Mode::from_name(&mode).unwrap_or(Mode::Plan),

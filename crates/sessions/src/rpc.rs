@@ -86,11 +86,17 @@ pub(crate) fn missing(names: &[&str]) -> Failure {
 }
 
 /// The text of an answer.
-pub(crate) fn answer(outcome: Result<Value, Failure>, id: Option<&RawValue>, extra: &[(&str, Value)]) -> Vec<u8> {
+pub(crate) fn answer(
+    outcome: Result<Value, Failure>,
+    id: Option<&RawValue>,
+    extra: &[(&str, Value)],
+) -> Vec<u8> {
     let mut answer = Map::new();
     match outcome {
         Ok(result) => answer.insert("result".into(), result),
-        Err(failure) => answer.insert("error".into(), json!({ "code": failure.code, "message": failure.message })),
+        Err(failure) => {
+            answer.insert("error".into(), json!({ "code": failure.code, "message": failure.message }))
+        }
     };
     answer.extend(extra.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
     let mut text = Value::Object(answer).to_string().into_bytes();
@@ -109,5 +115,6 @@ pub(crate) fn append_id(text: &mut Vec<u8>, id: Option<&RawValue>) {
 
 /// Whether an id is one that JSON-RPC knows: a string, a number, or null.
 pub(crate) fn is_id(id: &RawValue) -> bool {
-    id.get().starts_with(|first: char| first == '"' || first == '-' || first.is_ascii_digit()) || id.get() == "null"
+    id.get().starts_with(|first: char| first == '"' || first == '-' || first.is_ascii_digit())
+        || id.get() == "null"
 }

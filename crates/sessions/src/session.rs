@@ -87,9 +87,14 @@ pub(crate) struct Session {
 /// What becomes of a message.
 pub(crate) enum Accepted {
     /// It is next: its answer is streamed to whoever sent it.
-    Live { turn: u64 },
+    Live {
+        turn: u64,
+    },
     /// Others are before it.
-    Queued { turn: u64, position: usize },
+    Queued {
+        turn: u64,
+        position: usize,
+    },
     Full,
     Gone,
 }

@@ -50,7 +50,8 @@ pub(crate) async fn start(
     let key = key(session, turn);
     let (preparing_face, preparing) = (face.clone(), session.clone());
     let prepared = tokio::task::spawn_blocking(move || prepare(&preparing_face, &preparing, key, &task));
-    let (spawn, held) = prepared.await.map_err(|error| NotStarted { reason: error.to_string(), is_missing: false })??;
+    let (spawn, held) =
+        prepared.await.map_err(|error| NotStarted { reason: error.to_string(), is_missing: false })??;
     let process = face.engine.spawn(spawn).await.map_err(|error| not_started(&error))?;
     if let Some(held) = held {
         // Names that a sandbox holds on the host are let go when the process has ended.
@@ -117,10 +118,12 @@ fn prepare(
 fn environment(face: &Face, task: &Task, own: Vec<(&'static str, String)>) -> Vec<(OsString, OsString)> {
     let rules = face.settings.agent(task.cli);
     let set = |name: &OsString| {
-        rules.set.iter().any(|(set, _)| OsString::from(set) == *name) || own.iter().any(|(set, _)| *set == name)
+        rules.set.iter().any(|(set, _)| OsString::from(set) == *name)
+            || own.iter().any(|(set, _)| *set == name)
     };
     let is_dropped = |name: &OsString| {
-        name.to_str().is_some_and(|name| DROPPED.contains(&name) || rules.drop.iter().any(|drop| drop == name))
+        name.to_str()
+            .is_some_and(|name| DROPPED.contains(&name) || rules.drop.iter().any(|drop| drop == name))
     };
     let inherited = std::env::vars_os().filter(|(name, _)| name != "TERM" && !set(name) && !is_dropped(name));
     let mut environment: Vec<(OsString, OsString)> = inherited.collect();

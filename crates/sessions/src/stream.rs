@@ -150,9 +150,13 @@ struct Cursor {
 
 /// What there is to do next.
 enum Step {
-    Read { until: u64 },
+    Read {
+        until: u64,
+    },
     /// The turn is over and read.
-    Next { failure: Option<String> },
+    Next {
+        failure: Option<String>,
+    },
     Wait,
     Done,
 }
@@ -185,7 +189,8 @@ impl Feed {
                 }
                 Step::Next { failure } => {
                     if let Some(failure) = failure {
-                        self.say(&Event::error(failure), Some(Place { turn: cursor.turn, seq: None })).await?;
+                        self.say(&Event::error(failure), Some(Place { turn: cursor.turn, seq: None }))
+                            .await?;
                     }
                     cursor = Cursor { turn: cursor.turn + 1, at: 0, events: 0, ends: 0, reader: None };
                     is_placed = true;
@@ -303,7 +308,9 @@ pub(crate) fn start_after(session: &Session, seq: u64) -> (Start, Option<u64>) {
     let gap = first_kept.filter(|first| *first > seq + 1);
     let next = begun.clone().find(|turn| seq + 1 < turn.first_seq + turn.events || turn.stage != Stage::Over);
     let start = match next {
-        Some(turn) => Start { turn: turn.number, skip: (seq + 1).saturating_sub(turn.first_seq).min(turn.events) },
+        Some(turn) => {
+            Start { turn: turn.number, skip: (seq + 1).saturating_sub(turn.first_seq).min(turn.events) }
+        }
         // Everything is known, or nothing has begun.
         None => Start { turn: begun.last().map_or(1, |turn| turn.number + 1), skip: 0 },
     };

@@ -109,11 +109,12 @@ impl Tokens {
         let new = self.path.with_extension("new");
         let text = serde_json::to_vec_pretty(tokens).unwrap_or_default();
         let mut options = std::fs::OpenOptions::new();
-        let written = options.write(true).create(true).truncate(true).mode(0o600).open(&new).and_then(|mut file| {
-            file.write_all(&text)?;
-            file.sync_all()?;
-            std::fs::rename(&new, &self.path)
-        });
+        let written =
+            options.write(true).create(true).truncate(true).mode(0o600).open(&new).and_then(|mut file| {
+                file.write_all(&text)?;
+                file.sync_all()?;
+                std::fs::rename(&new, &self.path)
+            });
         written.map_err(fail)
     }
 }

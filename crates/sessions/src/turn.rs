@@ -308,7 +308,8 @@ impl Running<'_> {
                 Next::Answer(_) => {}
                 Next::Read(read) => {
                     limits.heard();
-                    let gone = || Error::file("read", &self.session.dir, "its process is gone from the table");
+                    let gone =
+                        || Error::file("read", &self.session.dir, "its process is gone from the table");
                     read.map_err(|_| gone())?;
                     self.hear(&batch).await;
                     self.ask_new().await?;
@@ -346,7 +347,11 @@ impl Running<'_> {
     /// Output becomes events. A long line is taken apart elsewhere, so that others are not kept waiting.
     async fn hear(&mut self, batch: &Batch) {
         if let Some(first_kept) = batch.first_kept {
-            tracing::warn!(session = self.session.id, first_kept, "output of a CLI was dropped before it was read");
+            tracing::warn!(
+                session = self.session.id,
+                first_kept,
+                "output of a CLI was dropped before it was read"
+            );
         }
         for (frame, bytes) in batch.frames() {
             match frame.stream {

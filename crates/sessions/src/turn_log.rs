@@ -255,7 +255,11 @@ mod tests {
         let reader = Reader::open(dir.path(), 1).unwrap();
         for count in [0, 1, 2, 4999, 5000] {
             let expected: usize = lines.iter().take(count).map(String::len).sum();
-            assert_eq!(reader.bytes_of(count as u64, writer.bytes()).await.unwrap(), expected as u64, "{count}");
+            assert_eq!(
+                reader.bytes_of(count as u64, writer.bytes()).await.unwrap(),
+                expected as u64,
+                "{count}"
+            );
         }
     }
 }

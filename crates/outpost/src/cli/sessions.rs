@@ -85,7 +85,8 @@ pub(super) fn run(paths: &Paths, options: Sessions) -> Outcome {
                 true => std::path::absolute(&path).map_or(path, |path| path.display().to_string()),
                 false => path,
             };
-            let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
+            let name =
+                |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
             let params = json!({
                 "path": path, "cli_type": name(agent.to_possible_value()), "mode": name(mode.to_possible_value()),
                 "model": model,

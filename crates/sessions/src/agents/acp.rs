@@ -110,7 +110,14 @@ impl Acp {
         }
     }
 
-    fn replied(&mut self, id: &Value, result: Option<Value>, error: Option<Value>, task: &Task, out: &mut Output) {
+    fn replied(
+        &mut self,
+        id: &Value,
+        result: Option<Value>,
+        error: Option<Value>,
+        task: &Task,
+        out: &mut Output,
+    ) {
         if let Some(error) = error {
             self.flush(out);
             out.fail(reason(&error));
@@ -126,7 +133,8 @@ impl Acp {
                     Some(known) => {
                         let params = json!({ "sessionId": known, "cwd": task.path, "mcpServers": [] });
                         // One replays what was said, the other does not.
-                        let method = if self.cli == Cli::Opencode { "session/resume" } else { "session/load" };
+                        let method =
+                            if self.cli == Cli::Opencode { "session/resume" } else { "session/load" };
                         request(SESSION, method, params)
                     }
                 });
@@ -135,7 +143,8 @@ impl Acp {
                 let id = result.get("sessionId").and_then(Value::as_str).map(str::to_owned);
                 self.session = id.or_else(|| task.sdk_id.clone()).unwrap_or_default();
                 out.converses(&self.session);
-                let model = result.pointer("/models/currentModelId").and_then(Value::as_str).map(str::to_owned);
+                let model =
+                    result.pointer("/models/currentModelId").and_then(Value::as_str).map(str::to_owned);
                 out.tell(&Event::init(self.session.clone(), task.model.clone().or(model)));
                 match (self.cli, task.mode) {
                     (Cli::Opencode, Mode::Plan) => out.say(&self.option(MODE, "mode", "plan")),
@@ -190,7 +199,11 @@ impl Acp {
         let options = params.get("options").and_then(Value::as_array);
         let option = |kind: &str| {
             let found = options.into_iter().flatten().find(|option| option.get("kind") == Some(&json!(kind)));
-            found.and_then(|option| option.get("optionId")).and_then(Value::as_str).unwrap_or_default().to_owned()
+            found
+                .and_then(|option| option.get("optionId"))
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
         };
         self.options.push((id.to_string(), option("allow_once"), option("reject_once")));
         let call = params.get("toolCall").unwrap_or(&Value::Null);

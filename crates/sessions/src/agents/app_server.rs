@@ -65,7 +65,14 @@ impl AppServer {
         }
     }
 
-    fn replied(&mut self, id: &Value, result: Option<Value>, error: Option<Value>, task: &Task, out: &mut Output) {
+    fn replied(
+        &mut self,
+        id: &Value,
+        result: Option<Value>,
+        error: Option<Value>,
+        task: &Task,
+        out: &mut Output,
+    ) {
         if let Some(error) = error {
             out.fail(words(&error));
             out.hushed = true;
@@ -144,7 +151,9 @@ impl AppServer {
                     Some("interrupted") => out.fail("the turn was interrupted"),
                     _ => {
                         let reason = turn.get("error").filter(|error| !error.is_null()).map(words);
-                        out.fail(reason.or_else(|| self.complaint.take()).unwrap_or_else(|| "Turn failed".into()));
+                        out.fail(
+                            reason.or_else(|| self.complaint.take()).unwrap_or_else(|| "Turn failed".into()),
+                        );
                     }
                 }
                 out.hushed = true;
@@ -190,7 +199,8 @@ fn completed(item: &Value, out: &mut Output) {
     match item.get("type").and_then(Value::as_str) {
         Some("agentMessage") => out.tell(&Event::text(text("text"))),
         Some("commandExecution") => {
-            let message = if text("status") == "declined" { "declined".into() } else { text("aggregatedOutput") };
+            let message =
+                if text("status") == "declined" { "declined".into() } else { text("aggregatedOutput") };
             out.tell(&Event { message: Some(message.into()), ..Event::tool("bash") });
         }
         Some("fileChange") => {

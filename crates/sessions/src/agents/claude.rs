@@ -26,10 +26,13 @@ pub(crate) fn call(task: &Task) -> Call {
     if by_argument {
         arguments.push(task.message.clone().into());
     }
-    arguments.extend(["--output-format", "stream-json", "--include-partial-messages", "--verbose"].map(Into::into));
+    arguments.extend(
+        ["--output-format", "stream-json", "--include-partial-messages", "--verbose"].map(Into::into),
+    );
     arguments.extend(mode(task.mode).iter().map(Into::into));
     if converses {
-        arguments.extend(["--input-format", "stream-json", "--permission-prompt-tool", "stdio"].map(Into::into));
+        arguments
+            .extend(["--input-format", "stream-json", "--permission-prompt-tool", "stdio"].map(Into::into));
     }
     if let Some(model) = &task.model {
         arguments.extend(["--model".into(), model.into()]);
@@ -159,7 +162,8 @@ impl Claude {
                 Some(())
             }
             Some("tool_progress") => {
-                let message = line.status.and_then(|status| serde_json::from_str::<String>(status.get()).ok());
+                let message =
+                    line.status.and_then(|status| serde_json::from_str::<String>(status.get()).ok());
                 let event = Event::tool(line.tool_name.unwrap_or_default());
                 out.tell(&Event { message: message.map(Cow::Owned), raw: raw(text), ..event });
                 Some(())

@@ -30,12 +30,7 @@ pub(crate) fn call(task: &Task) -> Call {
     }
     let by_argument = task.fits_argument();
     arguments.push(if by_argument { task.message.clone().into() } else { "-".into() });
-    Call {
-        arguments,
-        environment: Vec::new(),
-        speaks: !by_argument,
-        agent: Agent::Codex(Codex::default()),
-    }
+    Call { arguments, environment: Vec::new(), speaks: !by_argument, agent: Agent::Codex(Codex::default()) }
 }
 
 fn mode(mode: Mode) -> &'static [&'static str] {

@@ -83,7 +83,10 @@ mod tests {
     fn words_of_the_real_clis_are_known() {
         let said = [
             ("No conversation found with session ID: 1111", Hint::UnknownConversation),
-            ("--dangerously-skip-permissions cannot be used with root/sudo privileges for security", Hint::RootGuard),
+            (
+                "--dangerously-skip-permissions cannot be used with root/sudo privileges for security",
+                Hint::RootGuard,
+            ),
             ("Not logged in · Please run /login", Hint::NotLoggedIn),
             ("unexpected status 401 Unauthorized: invalid api key", Hint::NotLoggedIn),
         ];

@@ -150,8 +150,12 @@ fn tool_use(part: &Part, out: &mut Output) {
     let member = |name: &str| state.and_then(|state| state.get(name)).cloned();
     let input = member("input").or_else(|| part.input.clone());
     let status = member("status").and_then(|status| status.as_str().map(str::to_owned));
-    let status = status.or_else(|| part.state.as_ref()?.as_str().map(str::to_owned)).or_else(|| part.status.clone());
-    let said = member("output").or_else(|| member("error")).or_else(|| part.output.clone()).or_else(|| part.error.clone());
+    let status =
+        status.or_else(|| part.state.as_ref()?.as_str().map(str::to_owned)).or_else(|| part.status.clone());
+    let said = member("output")
+        .or_else(|| member("error"))
+        .or_else(|| part.output.clone())
+        .or_else(|| part.error.clone());
     let is_over = matches!(status.as_deref(), Some("completed" | "error"));
     if !is_over || state.is_some() {
         let input = input.and_then(|input| raw(&input));

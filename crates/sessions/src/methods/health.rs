@@ -13,13 +13,18 @@ pub(super) fn check(face: &Arc<Face>) -> Value {
         }
     }
     let rss = face.memory.rss_mb();
-    let clis: Map<String, Value> = face.clis.all().into_iter().map(|(cli, found)| {
-        let known = match found {
-            Some(found) => json!({ "found": true, "path": found.program, "version": found.version }),
-            None => json!({ "found": false }),
-        };
-        (cli.name().to_owned(), known)
-    }).collect();
+    let clis: Map<String, Value> = face
+        .clis
+        .all()
+        .into_iter()
+        .map(|(cli, found)| {
+            let known = match found {
+                Some(found) => json!({ "found": true, "path": found.program, "version": found.version }),
+                None => json!({ "found": false }),
+            };
+            (cli.name().to_owned(), known)
+        })
+        .collect();
     json!({
         "ok": true,
         "sessions": sessions,

@@ -39,12 +39,13 @@ pub(super) async fn create(face: &Arc<Face>, params: &Params<'_>) -> Result<Valu
         })?,
     };
     let model = optional(params, "model")?.map(str::to_owned);
-    let sandbox = match params.get("sandbox") {
-        None | Some(Value::Null) => None,
-        Some(asked) => Some(Sandbox::from_json(asked.clone()).map_err(|reason| {
-            Failure::new(INVALID_PARAMS, format!("Invalid param: sandbox: {reason}"))
-        })?),
-    };
+    let sandbox =
+        match params.get("sandbox") {
+            None | Some(Value::Null) => None,
+            Some(asked) => Some(Sandbox::from_json(asked.clone()).map_err(|reason| {
+                Failure::new(INVALID_PARAMS, format!("Invalid param: sandbox: {reason}"))
+            })?),
+        };
     if face.is_full() {
         return Err(Failure::application("Too many sessions; destroy some first"));
     }
