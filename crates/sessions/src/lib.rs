@@ -30,6 +30,7 @@ mod settings;
 mod skills;
 mod starting;
 mod stream;
+mod tls;
 mod tokens;
 mod turn;
 mod turn_log;
@@ -40,6 +41,7 @@ pub use face::Face;
 pub use http::{Door, serve};
 pub use records::SCHEMA;
 pub use settings::{AgentSettings, Settings};
+pub use tls::Tls;
 pub use tokens::{Token, Tokens};
 
 /// A result of this crate.
