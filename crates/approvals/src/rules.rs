@@ -77,21 +77,27 @@ impl Rules {
     /// Reads a file. Whatever is wrong with it becomes the [`problem`](Rules::problem) of the rules.
     pub fn load(path: &Path) -> Rules {
         let parsed = match file::read(path) {
-            Ok(Some(text)) => parse::rules(&text).map_err(|mistake| {
-                let (line, column) = mistake.place(&text);
-                format!(", line {line}, column {column}: {}", mistake.why)
-            }),
-            Ok(None) => Ok(Vec::new()),
+            Ok(Some(text)) => Rules::from_text(&text).map_err(|why| format!(", {why}")),
+            Ok(None) => Ok(Rules::default()),
             Err(why) => Err(format!(": {why}")),
         };
         match parsed {
-            Ok(rules) => Rules { rules, problem: None },
+            Ok(rules) => rules,
             Err(why) => {
                 let file = crate::display::quote(&path.to_string_lossy());
                 let problem = format!("rules file {file}{why}; every request is denied until it is mended");
                 Rules { rules: Vec::new(), problem: Some(problem) }
             }
         }
+    }
+
+    /// The rules of a text, or the first mistake in it with its line and column.
+    pub fn from_text(text: &str) -> Result<Rules, String> {
+        let rules = parse::rules(text).map_err(|mistake| {
+            let (line, column) = mistake.place(text);
+            format!("line {line}, column {column}: {}", mistake.why)
+        })?;
+        Ok(Rules { rules, problem: None })
     }
 
     /// Why every request is denied, if it is.

@@ -63,10 +63,17 @@ async fn read_some(stream: &UnixStream, into: &mut Vec<u8>) -> io::Result<usize>
     }
 }
 
-/// Writes an answer and its newline. A client that has gone misses it.
-pub(crate) async fn write(stream: &UnixStream, response: &Response) {
-    let Ok(mut line) = serde_json::to_vec(response) else { return };
+/// An answer and its newline.
+pub(crate) fn encode(response: &Response) -> Vec<u8> {
+    // Texts and numbers only: there is nothing in it that JSON does not have.
+    let mut line = serde_json::to_vec(response).unwrap_or_default();
     line.push(b'\n');
+    line
+}
+
+/// Writes an answer. A client that has gone misses it.
+pub(crate) async fn write(stream: &UnixStream, response: &Response) {
+    let line = encode(response);
     let mut rest = line.as_slice();
     while !rest.is_empty() {
         match timeout(WRITE_PATIENCE, stream.writable()).await {
