@@ -1,8 +1,8 @@
 //! The answers: their fields in their order, and what of a command stands in which.
 
 use crate::kit::{
-    base64, broker, can_be_root, deny, error, message, ok, original_part, plain, press_too_late,
-    same, sh, timeout,
+    base64, broker, can_be_root, deny, error, message, ok, original_part, plain, press_too_late, same, sh,
+    timeout,
 };
 use outpost_testkit::{Broker, BrokerOptions, stamp};
 use serde_json::{Value, json};
