@@ -7,9 +7,7 @@ mod client;
 pub(crate) use agent::{AGENT_NAME, run as run_agent};
 
 use crate::Result;
-use crate::budget::{
-    SESSIONS_FIRST_EVENT_RATIO_MAX, SESSIONS_MANY_RATIO_MIN, SESSIONS_UNREAD_MB_MAX, Table,
-};
+use crate::budget::{SESSIONS_FIRST_EVENT_RATIO_MAX, SESSIONS_MANY_RATIO_MIN, SESSIONS_UNREAD_MB_MAX, Table};
 use crate::daemon::TICKS;
 use crate::samples::Samples;
 use client::{Client, Server};
@@ -40,7 +38,12 @@ pub(crate) fn measure(table: &mut Table, binary: &Path, quick: bool) -> Result<(
     let crowded = health(&server, span, rounds)?;
     table.info("sessions: health.check with 5,000 sessions", crowded.median() / 1e3, "k/s");
     let ratio = crowded.median() / alone.median();
-    table.at_least("sessions: health.check with 5,000 sessions / without", ratio, "x", SESSIONS_MANY_RATIO_MIN);
+    table.at_least(
+        "sessions: health.check with 5,000 sessions / without",
+        ratio,
+        "x",
+        SESSIONS_MANY_RATIO_MIN,
+    );
     let memory = procfs::private_memory(server.worker()?).unwrap_or_default() as f64 / 1e6;
     table.info("sessions: private memory of the worker with 6,000 sessions", memory, "MB");
     Ok(())
@@ -83,13 +86,16 @@ fn events(table: &mut Table, server: &Server, rounds: usize) -> Result<()> {
         let (mut rates, mut costs) = (Samples::default(), Samples::default());
         for _ in 0..rounds {
             let mut client = Client::connect(server.port)?;
-            let sessions: Result<Vec<String>> = (0..streams).map(|_| client.create(&server.project)).collect();
+            let sessions: Result<Vec<String>> =
+                (0..streams).map(|_| client.create(&server.project)).collect();
             let sessions = sessions?;
             let (begun, cpu) = (Instant::now(), cpu_s(server)?);
             let read = std::thread::scope(|scope| -> Result<usize> {
                 let follow = |session: &String| Client::connect(server.port)?.send(session, &message);
-                let reading: Vec<_> = sessions.iter().map(|session| scope.spawn(move || follow(session))).collect();
-                let counts = reading.into_iter().map(|thread| thread.join().map_err(|_| "a reader failed")?);
+                let reading: Vec<_> =
+                    sessions.iter().map(|session| scope.spawn(move || follow(session))).collect();
+                let counts =
+                    reading.into_iter().map(|thread| thread.join().map_err(|_| "a reader failed")?);
                 counts.sum()
             })?;
             // Ping, init and result besides.
@@ -121,7 +127,10 @@ fn first_event(table: &mut Table, server: &Server, rounds: usize) -> Result<()> 
     for _ in 0..rounds {
         ours.push_ms(Client::connect(server.port)?.first_event(&session, "events 1")?);
         let begun = Instant::now();
-        let mut cli = Command::new(server.bin.join(AGENT_NAME)).args(["-p", "events 1"]).stdout(Stdio::piped()).spawn()?;
+        let mut cli = Command::new(server.bin.join(AGENT_NAME))
+            .args(["-p", "events 1"])
+            .stdout(Stdio::piped())
+            .spawn()?;
         let mut line = String::new();
         BufReader::new(cli.stdout.take().ok_or("no output")?).read_line(&mut line)?;
         bare.push_ms(begun.elapsed());
@@ -173,6 +182,10 @@ fn many_streams(table: &mut Table, server: &Server) -> Result<()> {
             return Err(format!("{read} events of a stream instead of 13").into());
         }
     }
-    table.info("sessions: 1,000 streams at once, until the last has ended", begun.elapsed().as_secs_f64(), "s");
+    table.info(
+        "sessions: 1,000 streams at once, until the last has ended",
+        begun.elapsed().as_secs_f64(),
+        "s",
+    );
     Ok(())
 }

@@ -6,8 +6,7 @@ use std::io::Write;
 /// Called so, this program is that CLI.
 pub(crate) const AGENT_NAME: &str = "claude";
 
-const DELTA: &str =
-    "{\"type\":\"stream_event\",\"event\":{\"type\":\"content_block_delta\",\"delta\":{\"text\":\"word \"}}}\n";
+const DELTA: &str = "{\"type\":\"stream_event\",\"event\":{\"type\":\"content_block_delta\",\"delta\":{\"text\":\"word \"}}}\n";
 
 pub(crate) fn run() -> Result<()> {
     let message = std::env::args().skip_while(|argument| argument != "-p").nth(1).unwrap_or_default();

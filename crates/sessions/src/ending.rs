@@ -128,7 +128,7 @@ mod tests {
     use crate::agents::codex::Codex;
 
     fn exit(how: How) -> Exit {
-        Exit { how, user_ms: 0, system_ms: 0, max_rss_kb: 0 }
+        Exit { how, user_ms: 0, system_ms: 0, rss_max_kb: 0 }
     }
 
     fn message(out: &mut Output, stderr: &str, how: How) -> (Kind, String) {

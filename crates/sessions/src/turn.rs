@@ -60,6 +60,13 @@ pub(crate) struct Mark {
     agent: Agent,
 }
 
+impl Mark {
+    /// Questions that wait for an answer.
+    pub(crate) fn questions(&self) -> impl Iterator<Item = &str> {
+        self.questions.iter().map(|pending| pending.question.as_str())
+    }
+}
+
 /// A turn that runs.
 struct Running<'a> {
     face: &'a Arc<Face>,
@@ -86,6 +93,10 @@ pub(crate) async fn drive(face: Arc<Face>, session: Arc<Session>, first: Turn) {
         if let Err(error) = run(&face, &session, turn).await {
             tracing::error!(session = session.id, turn = number, %error, "a turn could not be recorded");
             give_up(&session, number, &error);
+            // Nobody would hear it any more.
+            if let Some(process) = face.engine.find(&starting::key(&session, number)).await {
+                let _gone = ending::end(&process, Duration::ZERO, KILL_GRACE).await;
+            }
         }
         close(&face, &session, number).await;
         next = if face.is_ending() { None } else { session.drive_on() };
