@@ -30,6 +30,9 @@ fn main() {
     let arguments: Vec<String> =
         std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect();
     match arguments.get(1).map(String::as_str) {
+        Some("--version") if std::env::var_os("FAKE_AGENT_MUTE").is_some() => loop {
+            std::thread::park();
+        },
         Some("--version") => return println!("0.0.1 (fake)"),
         Some("--grandchild") => grandchild(&arguments[2], &arguments[3]),
         _ => {}
