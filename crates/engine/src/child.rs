@@ -209,6 +209,7 @@ impl Child {
             progress.last_seq = last_seq;
             progress.status = status;
             progress.stalled = self.stalled;
+            progress.stdout_ended = self.outputs[stream_index(Stream::Stdout)].is_none();
         });
     }
 

@@ -111,7 +111,8 @@ pub(crate) fn handle(
         .map(file::duplicate)
         .transpose()
         .map_err(|errno| Error::io("duplicate", "a terminal", errno))?;
-    let progress = Progress { last_seq: journal.last_seq(), status, stalled: false, gone: false };
+    let progress =
+        Progress { last_seq: journal.last_seq(), status, stalled: false, stdout_ended: false, gone: false };
     Ok(Process {
         inner: Arc::new(Inner {
             slot,

@@ -45,6 +45,8 @@ pub(crate) struct Progress {
     pub(crate) status: Status,
     /// The disk has no room for its output.
     pub(crate) stalled: bool,
+    /// Nobody has its standard output open any more, and all of that is recorded.
+    pub(crate) stdout_ended: bool,
     /// Dropped from the table: there is nothing to wait for any more.
     pub(crate) gone: bool,
 }
@@ -236,6 +238,13 @@ impl Process {
         let mut progress = self.inner.progress.subscribe();
         let reached = progress.wait_for(|progress| progress.gone || progress.status.exit().is_some()).await;
         reached.map_err(|_| Error::Gone)?.status.exit().ok_or(Error::Gone)
+    }
+
+    /// Waits until nothing more can come on standard output, which may be long before the exit.
+    pub async fn stdout_ended(&self) -> Result<()> {
+        let mut progress = self.inner.progress.subscribe();
+        let ended = |progress: &Progress| progress.gone || progress.stdout_ended;
+        progress.wait_for(ended).await.map(|_| ()).map_err(|_| Error::Gone)
     }
 
     /// Waits until the exit is recorded, after all output.

@@ -95,6 +95,9 @@ impl Reactor {
         for role in child.end_stream(&self.epoll, stream) {
             self.link.send(Request::Release { slot, role }, Vec::new());
         }
+        if let Some(child) = self.children.get(&slot).filter(|child| child.writer.exit().is_none()) {
+            child.publish();
+        }
         self.drain(slot);
     }
 

@@ -19,6 +19,10 @@ const BELIEVED: Duration = Duration::from_secs(60);
 /// How far above a program the description of its package is looked for.
 const PACKAGE_DEPTH: usize = 5;
 
+/// How long a CLI may take to say its version, and how much.
+const VERSION_PATIENCE: Duration = Duration::from_secs(10);
+const VERSION_BYTES_MAX: usize = 64 * 1024;
+
 /// Since which version each has the interface that we know; claude has it in all that are in use.
 const CODEX_RICH: [u32; 3] = [0, 120, 0];
 const GEMINI_RICH: [u32; 3] = [0, 50, 0];
@@ -164,16 +168,38 @@ fn asked_version(program: &Path) -> Option<String> {
     if head != *b"\x7fELF" {
         return None;
     }
-    let asked = Command::new(program)
+    let mut asked = Command::new(program)
         .arg("--version")
         .stdin(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .env("DISABLE_AUTOUPDATER", "1")
         .env("OPENCODE_DISABLE_AUTOUPDATE", "1")
-        .output()
+        .spawn()
         .ok()?;
-    let text = String::from_utf8_lossy(&asked.stdout).into_owned();
+    let said = asked.stdout.take().and_then(said_in_time);
+    let _gone_already = asked.kill();
+    let _reaped = asked.wait();
+    let text = said?;
     text.split_whitespace().find(|word| numbers(word).is_some()).map(str::to_owned)
+}
+
+/// What comes until the other side is closed, if that is soon.
+fn said_in_time(mut pipe: std::process::ChildStdout) -> Option<String> {
+    let deadline = Instant::now() + VERSION_PATIENCE;
+    let mut said = Vec::new();
+    let mut piece = [0; 4096];
+    while said.len() < VERSION_BYTES_MAX {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if !outpost_sys::epoll::wait_readable(&pipe, left).ok()? {
+            return None;
+        }
+        match pipe.read(&mut piece).ok()? {
+            0 => break,
+            read => said.extend_from_slice(piece.get(..read)?),
+        }
+    }
+    Some(String::from_utf8_lossy(&said).into_owned())
 }
 
 /// `1.18.33` as numbers.

@@ -35,6 +35,16 @@ pub(crate) fn too_late(cli: Cli, what: &str) -> Event<'static> {
     error(cli, message, String::new(), None, None)
 }
 
+/// It said nothing of an end and can say no more.
+pub(crate) fn mute(cli: Cli, stderr: &str) -> Event<'static> {
+    let mut message = format!("{} closed its output without a result and was stopped", cli.title());
+    if !recent(stderr).is_empty() {
+        message = format!("{message}: {}", recent(stderr));
+    }
+    let hint = hint(stderr);
+    error(cli, message, stderr.to_owned(), hint, None)
+}
+
 pub(crate) fn too_much(cli: Cli) -> Event<'static> {
     let message = format!("{} wrote more than a turn may and was stopped", cli.title());
     error(cli, message, String::new(), None, None)

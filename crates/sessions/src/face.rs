@@ -21,6 +21,9 @@ use tokio::runtime::Handle;
 
 const DESTROY_GRACE: Duration = Duration::from_secs(5);
 
+/// How long a client may take to read the end of a session that was destroyed.
+const LAST_READ_PATIENCE: Duration = Duration::from_secs(60);
+
 /// The face.
 pub struct Face {
     pub(crate) engine: Engine,
@@ -66,7 +69,34 @@ impl Face {
             face.sessions().insert(session.id.clone(), session.clone());
             face.drive(&session);
         }
+        let sweeping = face.clone();
+        tokio::spawn(async move { sweeping.sweep().await });
         Ok(face)
+    }
+
+    /// Ends and erases what belongs to sessions that were destroyed by a worker which did not live to see it done.
+    async fn sweep(&self) {
+        let is_known = |id: &str| self.session(id).is_some();
+        for process in self.engine.list().await {
+            let key = process.key();
+            if key.face == starting::FACE && !is_known(&key.scope) {
+                let ladder =
+                    Ladder { signal: Signal::TERM, reach: Reach::Tree, grace: DESTROY_GRACE, escalate: true };
+                let _gone = process.kill_and_wait(ladder).await;
+            }
+        }
+        let dir = self.settings.dir.clone();
+        let names = tokio::task::spawn_blocking(move || {
+            let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+            entries.map(|entry| entry.path()).collect::<Vec<PathBuf>>()
+        });
+        for path in names.await.unwrap_or_default() {
+            let id = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+            // Nothing but what we made: a name of ours is a uuid.
+            if uuid::Uuid::parse_str(&id).is_ok() && !is_known(&id) {
+                let _erased = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(path)).await;
+            }
+        }
     }
 
     pub(crate) fn books(&self) -> &Ledger {
@@ -213,8 +243,13 @@ impl Face {
         }
         let mut changes = session.changes();
         drop(changes.wait_for(|_| !session.state().is_driven).await);
-        let dir = session.dir.clone();
-        let _erased = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(dir)).await;
+        // Whoever still reads has the end to come.
+        tokio::spawn(async move {
+            let read = changes.wait_for(|_| session.state().streams.is_empty());
+            drop(tokio::time::timeout(LAST_READ_PATIENCE, read).await);
+            let dir = session.dir.clone();
+            let _erased = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(dir)).await;
+        });
         Ok(true)
     }
 

@@ -103,8 +103,12 @@ async fn rpc(face: &Arc<Face>, request: hyper::Request<Incoming>, flushed: &Flus
         Err(_) => return plain(StatusCode::REQUEST_TIMEOUT, "The request body did not come in time"),
     };
     let request: Request<'_> = match serde_json::from_slice(&body) {
+        // A list of the right members would do for one, and batches are lists.
+        Ok(_) if !body.trim_ascii_start().starts_with(b"{") => {
+            return not_a_request(&body, "expected an object");
+        }
         Ok(request) => request,
-        Err(error) => return not_a_request(&body, &error),
+        Err(error) => return not_a_request(&body, error),
     };
     match methods::call(face, &request, flushed).await {
         Reply::Text(text) => json(Bytes::from(text)),
@@ -113,7 +117,7 @@ async fn rpc(face: &Arc<Face>, request: hyper::Request<Incoming>, flushed: &Flus
 }
 
 /// Text that is no JSON, and JSON that is no request.
-fn not_a_request(body: &[u8], error: &serde_json::Error) -> Response<AnswerBody> {
+fn not_a_request(body: &[u8], error: impl std::fmt::Display) -> Response<AnswerBody> {
     match serde_json::from_slice::<serde::de::IgnoredAny>(body) {
         Ok(_) => plain(
             StatusCode::UNPROCESSABLE_ENTITY,

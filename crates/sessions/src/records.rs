@@ -132,6 +132,7 @@ pub(crate) fn load(books: &mut Books<'_>, dir: &Path) -> Result<Vec<Session>> {
             number: number(1)?,
             stage: if is_over { Stage::Over } else { Stage::Waiting },
             message: row.get::<_, Option<String>>(2)?.unwrap_or_default(),
+            is_answered_apart: false,
             is_cancelled: row.get::<_, i64>(4)? != 0,
             first_seq: number(5)?,
             events: number(6)?,

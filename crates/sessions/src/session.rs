@@ -30,6 +30,8 @@ pub(crate) struct Turn {
     pub(crate) stage: Stage,
     /// Until it is over.
     pub(crate) message: String,
+    /// Whoever sent it has a stream for it alone.
+    pub(crate) is_answered_apart: bool,
     /// Nobody wants it any more.
     pub(crate) is_cancelled: bool,
     /// Of its first event, once it runs.
@@ -163,6 +165,7 @@ impl Session {
             number,
             stage: Stage::Entering,
             message: message.to_owned(),
+            is_answered_apart: !is_busy,
             is_cancelled: false,
             first_seq: 0,
             events: 0,
@@ -255,6 +258,8 @@ impl Session {
         if !is_done && state.streams.is_empty() {
             state.is_deserted = true;
         }
+        drop(state);
+        self.changed();
     }
 }
 

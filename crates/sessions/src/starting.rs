@@ -21,9 +21,12 @@ pub(crate) struct NotStarted {
     pub(crate) is_missing: bool,
 }
 
+/// The face, in the engine's names.
+pub(crate) const FACE: &str = "sessions";
+
 /// Under which name the engine has the process of a turn.
 pub(crate) fn key(session: &Session, turn: u64) -> Key {
-    Key::new("sessions", &session.id, &turn.to_string())
+    Key::new(FACE, &session.id, &turn.to_string())
 }
 
 /// A message as it goes to its agent now.

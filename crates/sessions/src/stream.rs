@@ -102,15 +102,22 @@ pub(crate) struct Start {
     pub(crate) turn: u64,
     /// Events of that turn which the client has.
     pub(crate) skip: u64,
+    /// Turns that others have sent and read are part of it.
+    pub(crate) is_all: bool,
 }
 
 impl EventStream {
     /// Everything from `start` on, until the session has nothing more to answer.
-    pub(crate) fn follow(session: Arc<Session>, start: Start, flushed: &Flushed) -> EventStream {
+    pub(crate) fn follow(
+        session: Arc<Session>,
+        start: Start,
+        notice: Option<Event<'static>>,
+        flushed: &Flushed,
+    ) -> EventStream {
         let (sender, pieces) = mpsc::channel(1);
         session.stream_opened(start.turn);
         let feed = Feed { session, turn: start.turn, pieces: sender, flushed: flushed.clone() };
-        tokio::spawn(feed.run(start));
+        tokio::spawn(feed.run(start, notice));
         EventStream { pieces, flushed: flushed.clone() }
     }
 
@@ -162,22 +169,25 @@ enum Step {
 }
 
 impl Feed {
-    async fn run(self, start: Start) {
-        let is_done = self.feed(start).await.is_some();
+    async fn run(self, start: Start, notice: Option<Event<'static>>) {
+        let is_done = self.feed(start, notice).await.is_some();
         self.session.stream_closed(self.turn, is_done);
     }
 
     /// None when the client has hung up.
-    async fn feed(&self, start: Start) -> Option<()> {
+    async fn feed(&self, start: Start, notice: Option<Event<'static>>) -> Option<()> {
         let mut changes = self.session.changes();
         let mut ping = tokio::time::interval(PING_EVERY);
         let mut cursor = Cursor { turn: start.turn, at: 0, events: start.skip, ends: 0, reader: None };
         let mut is_placed = start.skip == 0;
         ping.tick().await;
         self.say(&Event::new(Kind::Ping), None).await?;
+        if let Some(notice) = notice {
+            self.say(&notice, None).await?;
+        }
         loop {
             changes.borrow_and_update();
-            match self.step(&cursor) {
+            match self.step(&cursor, start) {
                 Step::Read { until } => {
                     if !is_placed {
                         is_placed = true;
@@ -205,7 +215,7 @@ impl Feed {
         }
     }
 
-    fn step(&self, cursor: &Cursor) -> Step {
+    fn step(&self, cursor: &Cursor, start: Start) -> Step {
         let state = self.session.state();
         let Some(turn) = state.turn(cursor.turn) else {
             // Turns before it may have been dropped, turns after it may have come.
@@ -214,6 +224,9 @@ impl Feed {
                 false => Step::Done,
             };
         };
+        if turn.is_answered_apart && !start.is_all && turn.number != start.turn {
+            return Step::Done;
+        }
         if cursor.at < turn.bytes {
             return Step::Read { until: turn.bytes };
         }
@@ -309,10 +322,11 @@ pub(crate) fn start_after(session: &Session, seq: u64) -> (Start, Option<u64>) {
     let next = begun.clone().find(|turn| seq + 1 < turn.first_seq + turn.events || turn.stage != Stage::Over);
     let start = match next {
         Some(turn) => {
-            Start { turn: turn.number, skip: (seq + 1).saturating_sub(turn.first_seq).min(turn.events) }
+            let skip = (seq + 1).saturating_sub(turn.first_seq).min(turn.events);
+            Start { turn: turn.number, skip, is_all: true }
         }
         // Everything is known, or nothing has begun.
-        None => Start { turn: begun.next_back().map_or(1, |turn| turn.number + 1), skip: 0 },
+        None => Start { turn: begun.next_back().map_or(1, |turn| turn.number + 1), skip: 0, is_all: true },
     };
     (start, gap)
 }

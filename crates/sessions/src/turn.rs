@@ -27,6 +27,9 @@ const EXIT_GRACE: Duration = Duration::from_secs(3);
 /// How long the word of a CLI that it is done is kept back for its exit to confirm it.
 const HELD_MAX: Duration = Duration::from_secs(5);
 
+/// The same for one that goes on talking.
+const HELD_TALKING_MAX: Duration = Duration::from_secs(60);
+
 /// A line this long is taken apart on a thread where nobody waits.
 const LONG_LINE_BYTES: usize = 256 * 1024;
 
@@ -182,6 +185,8 @@ async fn run(face: &Arc<Face>, session: &Arc<Session>, turn: Turn) -> Result<()>
         },
     };
     if running.out.is_told() {
+        // Whoever reads it need not wait for what is left of its process.
+        running.publish(None).await?;
         return ending::end(&process, EXIT_GRACE, KILL_GRACE).await;
     }
     running.begin(&process).await?;
@@ -297,11 +302,13 @@ impl Running<'_> {
         let mut limits = Limits::new(self.face);
         let mut is_stopping = false;
         loop {
+            limits.note(&self.out.end);
             let event = tokio::select! {
                 biased;
                 _ = stop.wait_for(Option::is_some), if !is_stopping => Next::Stop,
                 outcome = self.outcomes.join_next(), if !self.outcomes.is_empty() => Next::Answer(outcome),
                 read = subscription.next(&mut batch) => Next::Read(read),
+                _ = process.stdout_ended(), if !limits.is_mute() => Next::Mute,
                 () = limits.wait(&self.out.end) => Next::Late,
             };
             match event {
@@ -322,7 +329,7 @@ impl Running<'_> {
                     let gone =
                         || Error::file("read", &self.session.dir, "its process is gone from the table");
                     read.map_err(|_| gone())?;
-                    self.hear(&batch).await;
+                    self.hear(&batch).await?;
                     self.ask_new().await?;
                     self.publish(Some(process)).await?;
                     if let Some(ended) = batch.ended {
@@ -334,6 +341,7 @@ impl Running<'_> {
                         end_beside(process.clone());
                     }
                 }
+                Next::Mute => limits.muted = Some(Instant::now()),
                 Next::Late => match limits.expired(&self.out.end) {
                     Expired::Held => {
                         let event = ending::held(self.session.cli, &mut self.out, self.lines.stderr_tail());
@@ -342,6 +350,12 @@ impl Running<'_> {
                     }
                     Expired::Exit => {
                         limits.gave_up = true;
+                        end_beside(process.clone());
+                    }
+                    Expired::Mute => {
+                        self.out.tell(&ending::mute(self.session.cli, self.lines.stderr_tail()));
+                        self.withdraw_questions().await;
+                        self.publish(None).await?;
                         end_beside(process.clone());
                     }
                     Expired::Limit(what) => {
@@ -356,7 +370,7 @@ impl Running<'_> {
     }
 
     /// Output becomes events. A long line is taken apart elsewhere, so that others are not kept waiting.
-    async fn hear(&mut self, batch: &Batch) {
+    async fn hear(&mut self, batch: &Batch) -> Result<()> {
         if let Some(first_kept) = batch.first_kept {
             tracing::warn!(
                 session = self.session.id,
@@ -376,7 +390,7 @@ impl Running<'_> {
                             Some(line) if line.len() < LONG_LINE_BYTES => {
                                 self.agent.hear(&line, &self.task, &mut self.out);
                             }
-                            Some(line) => self.hear_elsewhere(line.into_owned()).await,
+                            Some(line) => self.hear_elsewhere(line.into_owned()).await?,
                         }
                     }
                     self.lines.end(frame.seq, rest);
@@ -388,18 +402,18 @@ impl Running<'_> {
         {
             self.agent.hear(&line, &self.task, &mut self.out);
         }
+        Ok(())
     }
 
-    async fn hear_elsewhere(&mut self, line: Vec<u8>) {
+    async fn hear_elsewhere(&mut self, line: Vec<u8>) -> Result<()> {
         let (mut agent, task) = (self.agent.clone(), self.task.clone());
         let mut out = std::mem::replace(&mut self.out, Output::new(self.turn.number, 0));
         let heard = tokio::task::spawn_blocking(move || {
             agent.hear(&line, &task, &mut out);
             (agent, out)
         });
-        if let Ok((agent, out)) = heard.await {
-            (self.agent, self.out) = (agent, out);
-        }
+        (self.agent, self.out) = heard.await.map_err(|_| Error::Stopped)?;
+        Ok(())
     }
 
     /// What the agent has just asked becomes questions, and what it has taken back is withdrawn.
@@ -514,6 +528,8 @@ enum Next {
     Stop,
     Answer(Option<std::result::Result<(Ask, String, outpost_approvals::Outcome), tokio::task::JoinError>>),
     Read(outpost_engine::Result<()>),
+    /// Nothing more can come on its standard output.
+    Mute,
     Late,
 }
 
@@ -532,6 +548,9 @@ struct Limits {
     turn: Option<Instant>,
     silence: Option<Duration>,
     heard: Instant,
+    /// Since when its CLI has said how it ends, or closed its output without having ended.
+    done: Option<Instant>,
+    muted: Option<Instant>,
     /// Its process was asked to end after the turn had.
     gave_up: bool,
 }
@@ -541,6 +560,8 @@ enum Expired {
     Held,
     /// It is done and lives on.
     Exit,
+    /// It has closed its output and lives on.
+    Mute,
     Limit(&'static str),
 }
 
@@ -548,7 +569,25 @@ impl Limits {
     fn new(face: &Face) -> Limits {
         let now = Instant::now();
         let turn = face.settings.turn_patience.map(|patience| now + patience);
-        Limits { turn, silence: face.settings.silence_patience, heard: now, gave_up: false }
+        Limits {
+            turn,
+            silence: face.settings.silence_patience,
+            heard: now,
+            done: None,
+            muted: None,
+            gave_up: false,
+        }
+    }
+
+    fn note(&mut self, end: &End) {
+        self.done = match end {
+            End::Open => None,
+            End::Held(_) | End::Told => Some(self.done.unwrap_or_else(Instant::now)),
+        };
+    }
+
+    fn is_mute(&self) -> bool {
+        self.muted.is_some()
     }
 
     fn heard(&mut self) {
@@ -556,10 +595,16 @@ impl Limits {
     }
 
     fn next(&self, end: &End) -> Option<Instant> {
+        let done = self.done.unwrap_or(self.heard);
         match end {
-            End::Told => (!self.gave_up).then(|| self.heard + EXIT_GRACE),
-            End::Held(_) => Some(self.heard + HELD_MAX),
-            End::Open => self.turn.into_iter().chain(self.silence.map(|silence| self.heard + silence)).min(),
+            // Whatever it goes on saying.
+            End::Told => (!self.gave_up).then(|| done + EXIT_GRACE),
+            End::Held(_) => Some((self.heard + HELD_MAX).min(done + HELD_TALKING_MAX)),
+            End::Open => {
+                let silence = self.silence.map(|silence| self.heard + silence);
+                let mute = self.muted.map(|muted| muted + EXIT_GRACE);
+                self.turn.into_iter().chain(silence).chain(mute).min()
+            }
         }
     }
 
@@ -574,6 +619,9 @@ impl Limits {
         match end {
             End::Told => Expired::Exit,
             End::Held(_) => Expired::Held,
+            End::Open if self.muted.is_some_and(|muted| muted + EXIT_GRACE <= Instant::now()) => {
+                Expired::Mute
+            }
             End::Open if self.turn.is_some_and(|at| at <= Instant::now()) => Expired::Limit("time"),
             End::Open => Expired::Limit("silence"),
         }

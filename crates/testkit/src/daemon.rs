@@ -1,5 +1,6 @@
 //! A real daemon in a directory of its own, ended with everything it runs when the test is over.
 
+use crate::sessions::SessionsClient;
 use outpost_control::client::{CallError, Client};
 use outpost_control::wire::{ProcessInfo, Status};
 use outpost_sys::epoll::wait_readable;
@@ -7,6 +8,7 @@ use outpost_sys::signal::Signal;
 use outpost_sys::{pidfd, procfs};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -74,9 +76,18 @@ impl Daemon {
         daemon
     }
 
+    /// The same in a directory where one was before, or which somebody else removes.
+    pub fn start_by_in(command: Command, dir: &Path, flags: &[&str]) -> Daemon {
+        Daemon::launch(command, dir, flags)
+    }
+
     fn launch(mut serve: Command, dir: &Path, flags: &[&str]) -> Daemon {
         let log = File::create(dir.join("log")).unwrap();
         serve.args(["--state-dir", "state", "--runtime-dir", "run", "serve"]).args(flags).current_dir(dir);
+        // Any port: daemons beside each other would look for a free one otherwise.
+        if !flags.iter().any(|flag| flag.starts_with("--sessions-listen")) {
+            serve.arg("--sessions-listen=127.0.0.1:0");
+        }
         serve.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let marker = format!("OUTPOST_TEST_DAEMON={}", dir.display());
         let (owner_name, owner_value) = owner();
@@ -98,6 +109,14 @@ impl Daemon {
 
     pub fn socket(&self) -> PathBuf {
         self.dir.join("run/control.sock")
+    }
+
+    /// The sessions face, where it is now.
+    pub fn sessions(&self) -> SessionsClient {
+        let file = self.dir.join("run/sessions.port");
+        let port =
+            std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        SessionsClient::new(SocketAddr::from(([127, 0, 0, 1], port.parse().unwrap())))
     }
 
     pub fn log(&self) -> String {

@@ -29,7 +29,9 @@ pub(super) async fn send(
         Err(error) => return Ok(say(Event::error(format!("The message was not taken: {error}")), None)),
     };
     Ok(match accepted {
-        Accepted::Live { turn } => EventStream::follow(session, Start { turn, skip: 0 }, flushed),
+        Accepted::Live { turn } => {
+            EventStream::follow(session, Start { turn, skip: 0, is_all: false }, None, flushed)
+        }
         Accepted::Queued { turn, position } => {
             say(Event { position: Some(position), ..Event::new(Kind::Queued) }, Some(turn))
         }
@@ -64,11 +66,11 @@ pub(super) async fn reconnect(
         (Some(session), None) => Ok(Reconnected::Buffered(buffered(&stream::unread(&session).await))),
         (Some(session), Some(cursor)) => {
             let (start, first_kept) = stream::start_after(&session, cursor);
-            if let Some(first) = first_kept {
+            let gap = first_kept.map(|first| {
                 let message = format!("Events {} to {} are not kept any more", cursor + 1, first - 1);
-                tracing::info!(session = id, "{message}");
-            }
-            Ok(Reconnected::Stream(EventStream::follow(session, start, flushed)))
+                Event::notice("gap", message)
+            });
+            Ok(Reconnected::Stream(EventStream::follow(session, start, gap, flushed)))
         }
     }
 }

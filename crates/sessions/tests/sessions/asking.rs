@@ -1,0 +1,170 @@
+//! Ask mode: an agent's questions are in the one queue of approvals, and their answers reach it.
+
+use crate::kit::{Host, check, end, kinds};
+use outpost_testkit::Which;
+use serde_json::{Value, json};
+use std::os::unix::fs::PermissionsExt;
+
+const ASK: &str = r#"ask q1 Bash {"command":"rm -rf build"}"#;
+
+struct Asking {
+    host: Host,
+    id: String,
+}
+
+impl Asking {
+    fn start(config: &str) -> Asking {
+        let host = Host::start_with(config, &[]);
+        let enrolled = host.outpost(&["approvals", "enroll"]);
+        assert!(enrolled.status.success(), "{enrolled:?}");
+        std::fs::write(host.path("secret"), &enrolled.stdout).unwrap();
+        std::fs::set_permissions(host.path("secret"), PermissionsExt::from_mode(0o600)).unwrap();
+        let id = host.create_with(json!({ "mode": "ask" }));
+        Asking { host, id }
+    }
+
+    fn decide(&self, arguments: &[&str]) -> String {
+        let done = self.host.outpost(&[&["approvals", "--secret-file", "secret"], arguments].concat());
+        assert!(done.status.success(), "{arguments:?}: {done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    }
+
+    fn questions(&self) -> Vec<Value> {
+        serde_json::from_str(&self.decide(&["list", "--json"])).unwrap()
+    }
+}
+
+#[test]
+fn a_question_is_asked_in_the_queue_and_the_yes_reaches_the_agent() {
+    let asking = Asking::start("");
+    let mut stream = asking.host.run(&asking.id, &["init", ASK, "await q1", "result"]);
+    let mut all = stream.until(|event| event["type"] == "approval");
+    let asked = all.last().unwrap().clone();
+    assert_eq!((&asked["state"], &asked["tool"]), (&json!("asked"), &json!("Bash")));
+    assert_eq!(asked["input"], json!({ "command": "rm -rf build" }));
+    let questions = asking.questions();
+    assert_eq!(questions.len(), 1);
+    let id = questions[0]["id"].as_str().unwrap();
+    assert_eq!(asked["approval"], id);
+    let shown = asking.decide(&["show", id]);
+    for part in ["Claude wants to use Bash", "rm -rf build", &asking.id, &asking.host.text("project")] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    asking.decide(&["allow", id]);
+    all.extend(stream.rest());
+    assert_eq!(kinds(&all), ["system", "approval", "approval", "text", "result"]);
+    assert_eq!((&all[2]["state"], &all[2]["approval"]), (&json!("allowed"), &json!(id)));
+    let answer = all[3]["content"].as_str().unwrap();
+    let answer: Value = serde_json::from_str(answer.strip_prefix("answer q1: ").unwrap()).unwrap();
+    assert_eq!(answer, json!({ "behavior": "allow", "updatedInput": { "command": "rm -rf build" } }));
+    end(&all, 1);
+    assert_eq!(asking.questions(), Vec::<Value>::new());
+}
+
+#[test]
+fn a_no_reaches_the_agent_with_its_note() {
+    let asking = Asking::start("");
+    let mut stream = asking.host.run(&asking.id, &[ASK, "await q1", "result"]);
+    let id = stream.event()["approval"].as_str().unwrap().to_owned();
+    asking.decide(&["deny", &id, "--note", "use make clean"]);
+    let all = stream.rest();
+    assert_eq!((&all[0]["state"], &all[0]["message"]), (&json!("denied"), &json!("use make clean")));
+    assert_eq!(all[1]["content"], r#"answer q1: {"behavior":"deny","message":"use make clean"}"#);
+    assert_eq!(all[2]["type"], "result");
+}
+
+#[test]
+fn a_question_that_nobody_answers_is_denied_when_its_time_is_over() {
+    let asking = Asking::start("[sessions]\nask_timeout_s = 1\n");
+    let all = asking.host.run(&asking.id, &[ASK, "await q1", "result"]).rest();
+    assert_eq!(kinds(&all), ["approval", "approval", "text", "result"]);
+    assert_eq!(all[1]["state"], "expired");
+    assert!(all[2]["content"].as_str().unwrap().contains("\"deny\""), "{}", all[2]);
+    assert_eq!(asking.questions(), Vec::<Value>::new());
+}
+
+#[test]
+fn an_interrupt_withdraws_the_question() {
+    let asking = Asking::start("");
+    let mut stream = asking.host.run(&asking.id, &[ASK, "await q1", "result"]);
+    stream.event();
+    assert_eq!(asking.questions().len(), 1);
+    asking.host.client().result("session.interrupt", json!({ "sessionId": asking.id }));
+    assert_eq!(kinds(&stream.rest()), ["interrupted"]);
+    assert_eq!(asking.questions(), Vec::<Value>::new());
+}
+
+#[test]
+fn a_question_goes_with_the_agent_that_asked_it() {
+    let asking = Asking::start("");
+    let mut stream = asking.host.run(&asking.id, &[ASK, "wait @go", "exit 2"]);
+    stream.event();
+    assert_eq!(asking.questions().len(), 1);
+    asking.host.touch("go");
+    assert_eq!(kinds(&stream.rest()), ["error"]);
+    assert_eq!(asking.questions(), Vec::<Value>::new());
+}
+
+#[test]
+fn an_agent_may_take_its_question_back() {
+    let asking = Asking::start("");
+    let cancel = r#"line {"type":"control_cancel_request","request_id":"q1"}"#;
+    let mut stream = asking.host.run(&asking.id, &[ASK, "wait @go", cancel, "wait @end", "result"]);
+    stream.event();
+    asking.host.touch("go");
+    let told = stream.event();
+    assert_eq!((&told["type"], &told["state"]), (&json!("approval"), &json!("withdrawn")));
+    assert_eq!(asking.questions(), Vec::<Value>::new());
+    asking.host.touch("end");
+    assert_eq!(kinds(&stream.rest()), ["result"]);
+}
+
+#[test]
+fn several_questions_wait_side_by_side() {
+    let asking = Asking::start("");
+    let second = r#"ask q2 Write {"file_path":"x"}"#;
+    let steps = ["init", ASK, second, "await q2", "await q1", "result"];
+    let mut stream = asking.host.run(&asking.id, &steps);
+    stream.event();
+    let [one, two] = [(); 2].map(|()| stream.event()["approval"].as_str().unwrap().to_owned());
+    asking.decide(&["allow", &two]);
+    asking.decide(&["deny", &one]);
+    let all = stream.rest();
+    assert_eq!(kinds(&all), ["approval", "text", "approval", "text", "result"]);
+    let texts = [&all[1], &all[3]].map(|event| event["content"].as_str().unwrap());
+    assert!(texts[0].contains("q2: {\"behavior\":\"allow\""), "{}", texts[0]);
+    assert!(texts[1].contains("q1: {\"behavior\":\"deny\""), "{}", texts[1]);
+}
+
+#[test]
+fn nemesis_a_question_waits_though_the_worker_is_killed() {
+    let asking = Asking::start("");
+    let host = &asking.host;
+    let mut stream = host.run(&asking.id, &["init", ASK, "await q1", "result"]);
+    let mut all = stream.until(|event| event["type"] == "approval");
+    drop(stream);
+    for _ in 0..3 {
+        host.daemon().kill(Which::Worker);
+    }
+    let questions =
+        host.wait("the question is back", || Some(asking.questions()).filter(|all| !all.is_empty()));
+    assert_eq!(questions.len(), 1);
+    assert_eq!(questions[0]["id"], all[1]["approval"], "the same question");
+    asking.decide(&["allow", questions[0]["id"].as_str().unwrap()]);
+    host.daemon().kill(Which::Worker);
+    let begun = std::time::Instant::now();
+    loop {
+        assert!(begun.elapsed() < crate::kit::PATIENCE, "{all:?}");
+        let params = json!({ "sessionId": asking.id, "cursor": all.len() });
+        let Ok(mut stream) = host.client().try_stream("session.reconnect", &params) else { continue };
+        let (events, end) = stream.rest_or_lost();
+        all.extend(events);
+        if end.is_ok() {
+            break;
+        }
+    }
+    assert_eq!(check(&all, 1), [1]);
+    assert_eq!(kinds(&all), ["system", "approval", "approval", "text", "result"]);
+    assert!(all[3]["content"].as_str().unwrap().contains("\"allow\""));
+    assert_eq!(asking.questions(), Vec::<Value>::new());
+}

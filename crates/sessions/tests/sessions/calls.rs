@@ -1,0 +1,142 @@
+//! How the CLIs are called: arguments by mode and model, environment, directory, long and awkward prompts.
+
+use crate::kit::{CLIS, Host, end, kinds, real};
+use serde_json::{Value, json};
+
+fn argv(record: &Value) -> Vec<String> {
+    record["argv"].as_array().unwrap()[1..].iter().map(|text| text.as_str().unwrap().to_owned()).collect()
+}
+
+fn has(argv: &[String], wanted: &[&str]) -> bool {
+    argv.windows(wanted.len()).any(|window| window == wanted)
+}
+
+#[test]
+fn claude_is_called_as_the_original_does_with_real_modes() {
+    let host = Host::start();
+    let expected: [(&str, &[&str]); 4] = [
+        ("auto", &["--dangerously-skip-permissions"]),
+        ("code", &["--permission-mode", "acceptEdits"]),
+        ("plan", &["--permission-mode", "plan"]),
+        ("ask", &["--permission-mode", "default"]),
+    ];
+    for (mode, flags) in expected {
+        let id = host.create_with(json!({ "mode": mode, "model": "m-1" }));
+        let steps = [&format!("record @{mode}"), "init", "result"];
+        host.run(&id, &steps).rest();
+        let argv = argv(&host.wait_record(mode));
+        assert!(has(&argv, flags) && has(&argv, &["--model", "m-1"]), "{mode}: {argv:?}");
+        assert_eq!(argv[0], "-p");
+        let always = ["--output-format", "stream-json", "--include-partial-messages", "--verbose"];
+        assert!(has(&argv, &always), "{argv:?}");
+        assert_eq!(
+            argv.iter().filter(|word| word.contains("permission")).count(),
+            if mode == "ask" { 2 } else { 1 }
+        );
+        assert_eq!(has(&argv, &["--input-format", "stream-json"]), mode == "ask");
+    }
+}
+
+#[test]
+fn the_next_turn_resumes_the_conversation_of_the_one_before() {
+    let host = Host::start();
+    let id = host.create();
+    host.run(&id, &["record @first", "init", "session mine", "result"]).rest();
+    host.run(&id, &["record @second", "init", "result"]).rest();
+    assert!(!argv(&host.wait_record("first")).contains(&"--resume".to_owned()));
+    assert!(has(&argv(&host.wait_record("second")), &["--resume", "mine"]));
+}
+
+#[test]
+fn each_cli_runs_in_the_project_with_the_daemons_environment() {
+    let host = Host::start_with(
+        "[sessions.claude]\nenv = { OWN = \"x\", TERM = \"vt100\" }\ndrop_env = [\"SECRET\"]\n",
+        &[("SECRET", "s"), ("KEPT", "k"), ("CLAUDECODE", "1")],
+    );
+    for cli in CLIS {
+        let id = host.create_with(json!({ "cli_type": cli }));
+        // Others would say it in their own words; that it runs is enough here.
+        host.run(&id, &[&format!("record @{cli}")]).rest();
+        let record = host.wait_record(cli);
+        assert_eq!(record["cwd"], real(&host.path("project")), "{cli}");
+        let env = &record["env"];
+        assert_eq!(env["KEPT"], "k");
+        assert_eq!(env.get("CLAUDECODE"), None, "it would believe to run within another");
+        assert_eq!(env["HOME"], host.text("home"));
+        let is_claude = cli == "claude";
+        assert_eq!(env.get("SECRET").is_none(), is_claude, "{cli}");
+        assert_eq!(env["TERM"], if is_claude { "vt100" } else { "dumb" });
+        assert_eq!(env.get("OWN"), is_claude.then(|| json!("x")).as_ref());
+    }
+}
+
+#[test]
+fn prompts_that_look_like_options_or_are_too_long_arrive_whole() {
+    let host = Host::start();
+    let awkward = [
+        format!("--help\n{}", host.script(&["record @0", "init", "result"])),
+        format!("{}\n{}", host.script(&["record @1", "init", "result"]), "# ".repeat(300_000)),
+        "-p".to_owned(),
+    ];
+    for (number, prompt) in awkward.iter().enumerate() {
+        let id = host.create();
+        let events = host.client().send(&id, prompt).rest();
+        let last = end(&events, 1);
+        if number == 2 {
+            assert_eq!(
+                (last["type"].as_str(), &events[2]["content"]),
+                (Some("result"), &json!("-p")),
+                "{events:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_prompt_of_a_long_script_comes_by_standard_input() {
+    let host = Host::start();
+    let id = host.create();
+    let steps = [vec!["record @it", "init", "result"], vec![""; 200_000]].concat();
+    let prompt = host.script(&steps);
+    let events = host.client().send(&id, &prompt).rest();
+    assert_eq!(kinds(&events), ["system", "result"]);
+    let record = host.wait_record("it");
+    assert_eq!(record["stdin"], json!(prompt));
+    assert!(!argv(&record).iter().any(|word| word.starts_with("do:")));
+}
+
+#[test]
+fn a_cli_that_is_not_there_is_told_with_a_hint() {
+    let host = Host::start();
+    for cli in CLIS {
+        std::fs::remove_file(host.path("bin").join(cli)).unwrap();
+        let id = host.create_with(json!({ "cli_type": cli }));
+        let events = host.client().send(&id, "hello").rest();
+        let error = end(&events, 1);
+        let text = format!("Failed to spawn {cli}: No such file or directory (os error 2)");
+        assert!(error["message"].as_str().unwrap().starts_with(&text), "{error}");
+        assert_eq!((error["type"].as_str(), error["cli"].as_str()), (Some("error"), Some(cli)));
+        assert!(error["hint"].as_str().unwrap().contains("install"), "{error}");
+        // The session is not stuck: found in the home, it runs.
+        std::fs::create_dir_all(host.path("home/.local/bin")).unwrap();
+        let fake = std::fs::canonicalize(host.path("bin/opencode"));
+        if let Ok(fake) = fake {
+            std::os::unix::fs::symlink(fake, host.path("home/.local/bin").join(cli)).unwrap();
+            host.run(&id, &[&format!("touch @{cli}-ran")]).rest();
+            assert!(host.path(&format!("{cli}-ran")).exists());
+        }
+    }
+}
+
+#[test]
+fn a_program_that_the_operator_names_goes_before_the_path() {
+    let host = Host::start();
+    let fake = std::fs::canonicalize(host.path("bin/claude")).unwrap();
+    let named = host.path("named-claude");
+    std::os::unix::fs::symlink(fake, &named).unwrap();
+    let config = format!("[sessions.claude]\nprogram = {:?}\n", named.display().to_string());
+    let host = Host::start_with(&config, &[]);
+    let id = host.create();
+    host.run(&id, &["record @it", "result"]).rest();
+    assert_eq!(host.wait_record("it")["argv"][0], json!(named));
+}

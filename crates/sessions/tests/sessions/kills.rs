@@ -1,0 +1,181 @@
+//! The worker is killed at any moment: with its cursor a client sees every event once, in order, and one end.
+
+use crate::kit::{Host, check, end, kinds, numbers, runs};
+use outpost_testkit::{Noise, Sse, Which};
+use serde_json::{Value, json};
+use std::time::Instant;
+
+/// Follows a session across deaths of the worker until it is done, as a client does: with the number of the last event.
+fn follow(host: &Host, id: &str, all: &mut Vec<Value>) {
+    let begun = Instant::now();
+    loop {
+        assert!(
+            begun.elapsed() < crate::kit::PATIENCE,
+            "no end after {} events: {}",
+            all.len(),
+            host.daemon().log()
+        );
+        let params = json!({ "sessionId": id, "cursor": all.len() });
+        let Ok(mut stream) = host.client().try_stream("session.reconnect", &params) else { continue };
+        loop {
+            match stream.try_next() {
+                Ok(Some(Sse::Event(event))) if event["type"] == "ping" => {}
+                Ok(Some(Sse::Event(event))) => all.push(event),
+                Ok(Some(Sse::Done)) => return,
+                Ok(None) | Err(_) => break,
+            }
+        }
+    }
+}
+
+/// Kills the worker `times` times, whenever the dice say, while `follow` reads.
+fn harass(host: &Host, seed: u64, times: usize, id: &str) -> Vec<Value> {
+    let mut all = Vec::new();
+    std::thread::scope(|scope| {
+        let killing = scope.spawn(|| {
+            let mut noise = Noise::new(seed);
+            for _ in 0..times {
+                // So many looks at the daemon, each of which takes a moment.
+                (0..noise.below(40)).for_each(|_| drop(host.daemon().status()));
+                host.daemon().kill(Which::Worker);
+            }
+        });
+        follow(host, id, &mut all);
+        killing.join().unwrap();
+    });
+    all
+}
+
+#[test]
+fn nemesis_no_event_is_lost_or_doubled_when_the_worker_is_killed_in_mid_turn() {
+    for seed in 1..=6 {
+        let host = Host::start();
+        let id = host.create();
+        let steps = ["init", "count 1 2000 300", "stderr half", "count 2001 4000", "text end", "result"];
+        drop(host.run(&id, &steps));
+        let all = harass(&host, seed, 5, &id);
+        assert_eq!(end(&all, 1)["type"], "result", "seed {seed}");
+        assert_eq!(numbers(&all), (1..=4000).collect::<Vec<u64>>(), "seed {seed}");
+        // And what is kept is what was seen.
+        assert_eq!(host.client().attach(&id, 0).rest(), all);
+    }
+}
+
+#[test]
+fn nemesis_a_turn_that_fails_has_one_end_wherever_the_worker_dies() {
+    for (seed, last) in ["exit 3", "signal SIGKILL", "exit 0", "fail no"].into_iter().enumerate() {
+        let host = Host::start();
+        let id = host.create();
+        drop(host.run(&id, &["init", "count 1 600 500", "stderr why", last]));
+        let all = harass(&host, 100 + seed as u64, 4, &id);
+        assert_eq!(end(&all, 1)["type"], "error", "{last}");
+        assert!(end(&all, 1)["stderr"].as_str().unwrap().contains("why"), "{:?}", all.last());
+        assert_eq!(numbers(&all), (1..=600).collect::<Vec<u64>>(), "{last}");
+    }
+}
+
+#[test]
+fn nemesis_queued_messages_run_once_and_in_order() {
+    for seed in 1..=3 {
+        let host = Host::start();
+        let id = host.create();
+        let mut running = host.run(&id, &["init", "wait @go", "text 1", "result"]);
+        running.event();
+        for number in 2..=8 {
+            let queued = host
+                .run(&id, &["init", &format!("count 1 100 500"), &format!("text {number}"), "result"])
+                .rest();
+            assert_eq!(kinds(&queued), ["queued"]);
+        }
+        drop(running);
+        host.daemon().kill(Which::Worker);
+        assert_eq!(host.stats(&id)["userPending"], 7);
+        host.touch("go");
+        let all = harass(&host, 200 + seed, 5, &id);
+        assert_eq!(check(&all, 1), (1..=8).collect::<Vec<u64>>(), "seed {seed}");
+        let texts: Vec<&Value> =
+            all.iter().filter(|event| event["type"] == "text").map(|event| &event["content"]).collect();
+        assert_eq!(texts, ["1", "2", "3", "4", "5", "6", "7", "8"], "seed {seed}");
+    }
+}
+
+#[test]
+fn nemesis_a_message_by_standard_input_arrives_once() {
+    let host = Host::start();
+    let id = host.create();
+    let steps = [vec!["record @it", "init", "count 1 200 1000", "result"], vec![""; 150_000]].concat();
+    let prompt = host.script(&steps);
+    drop(host.client().send(&id, &prompt));
+    let all = harass(&host, 300, 4, &id);
+    assert_eq!(end(&all, 1)["type"], "result");
+    assert_eq!(host.wait_record("it")["stdin"], json!(prompt));
+}
+
+#[test]
+fn nemesis_a_turn_that_was_over_is_over_at_once_for_the_next_worker() {
+    let host = Host::start();
+    let id = host.create();
+    let told = host.run(&id, &["ignore-term", "touch @pid", "result", "hang"]).rest();
+    host.daemon().kill(Which::Worker);
+    assert_eq!(host.client().attach(&id, 0).rest(), told);
+    host.wait("its CLI is ended", || (!runs(&host.wait_file("pid"))).then_some(()));
+    let next = host.run(&id, &["result"]).rest();
+    assert_eq!(end(&next, 2)["type"], "result");
+}
+
+#[test]
+fn nemesis_an_interrupt_stands_though_the_worker_dies() {
+    let host = Host::start();
+    let id = host.create();
+    let mut running = host.run(&id, &["ignore-term", "init", "touch @pid", "hang"]);
+    running.event();
+    host.run(&id, &["touch @ran", "result"]).rest();
+    host.client().result("session.interrupt", json!({ "sessionId": id }));
+    host.daemon().kill(Which::Worker);
+    let mut all = Vec::new();
+    follow(&host, &id, &mut all);
+    assert_eq!(kinds(&all), ["system", "interrupted", "interrupted"]);
+    host.wait("its CLI is ended", || (!runs(&host.wait_file("pid"))).then_some(()));
+    assert!(!host.path("ran").exists());
+}
+
+#[test]
+fn nemesis_a_destroyed_session_leaves_no_process_though_the_worker_dies() {
+    let host = Host::start();
+    let id = host.create();
+    let mut running = host.run(&id, &["ignore-term", "init", "child leaves @child", "touch @pid", "hang"]);
+    running.event();
+    let pids = ["pid", "child"].map(|name| host.wait_file(name));
+    std::thread::scope(|scope| {
+        // The answer is lost with the worker.
+        let destroying = scope.spawn(|| {
+            let body = json!({ "method": "session.destroy", "params": { "sessionId": id } }).to_string();
+            let _lost = std::panic::catch_unwind(|| host.client().post(&body));
+        });
+        host.wait("it is gone from the list", || host.listed(&id).is_null().then_some(()));
+        host.daemon().kill(Which::Worker);
+        destroying.join().unwrap();
+    });
+    host.wait("nothing of it runs", || pids.iter().all(|pid| !runs(pid)).then_some(()));
+    assert!(host.listed(&id).is_null());
+    let place = host.path("state/sessions").join(&id);
+    host.wait("its files are gone", || (!place.exists()).then_some(()));
+}
+
+#[test]
+fn nemesis_many_sessions_survive_the_worker() {
+    let host = Host::start();
+    let ids: Vec<String> = (0..12).map(|_| host.create()).collect();
+    for id in &ids {
+        drop(host.run(id, &["init", "count 1 400 1000", "result"]));
+    }
+    for _ in 0..4 {
+        host.daemon().kill(Which::Worker);
+    }
+    for id in &ids {
+        let mut all = Vec::new();
+        follow(&host, id, &mut all);
+        assert_eq!(end(&all, 1)["type"], "result");
+        assert_eq!(numbers(&all), (1..=400).collect::<Vec<u64>>());
+    }
+}

@@ -1,0 +1,18 @@
+//! The sessions face as its clients see it: the real daemon, and `fake-agent` under the names of the CLIs, which does
+//! everything that real ones do too rarely.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod asking;
+mod calls;
+mod endings;
+mod http;
+mod kills;
+mod kit;
+mod many;
+mod methods;
+mod mock;
+mod queue;
+mod restart;
+mod stopping;
+mod streams;

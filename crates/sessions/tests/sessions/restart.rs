@@ -1,0 +1,73 @@
+//! The whole daemon stops and is started again: sessions, settings, messages and unread answers are there.
+
+use crate::kit::{Host, check, end, kinds};
+use serde_json::{Value, json};
+
+#[test]
+fn nemesis_sessions_and_their_settings_survive_a_restart() {
+    let mut host = Host::start();
+    let id = host.create_with(json!({ "mode": "code", "model": "m-1", "cli_type": "claude" }));
+    let other = host.create_with(json!({ "cli_type": "codex" }));
+    host.run(&id, &["init", "session mine", "result"]).rest();
+    host.client().result("session.set_mode", json!({ "sessionId": id, "mode": "plan" }));
+    let before = [host.listed(&id), host.listed(&other)];
+    host.restart();
+    let strip = |mut session: Value| {
+        // Kept to the millisecond.
+        for time in ["createdAt", "lastActivityAt"] {
+            let text = session[time].as_str().unwrap().chars().take(19).collect::<String>();
+            session[time] = text.into();
+        }
+        session
+    };
+    let after = [host.listed(&id), host.listed(&other)];
+    assert_eq!(before.map(strip), after.map(strip));
+    host.run(&id, &["record @argv", "result"]).rest();
+    let argv = host.wait_record("argv")["argv"].to_string();
+    assert!(
+        argv.contains("\"--resume\",\"mine\"") && argv.contains("\"plan\"") && argv.contains("m-1"),
+        "{argv}"
+    );
+    host.client().result("session.destroy", json!({ "sessionId": id }));
+    host.restart();
+    assert!(host.listed(&id).is_null() && !host.listed(&other).is_null());
+}
+
+#[test]
+fn nemesis_unread_answers_survive_a_restart_and_are_told_once() {
+    let mut host = Host::start();
+    let id = host.create();
+    let mut stream = host.run(&id, &["init", "wait @go", "count 1 100", "result"]);
+    let first = stream.event();
+    drop(stream);
+    host.wait("the hang-up is seen", || (host.stats(&id)["clientConnected"] == false).then_some(()));
+    host.touch("go");
+    host.wait_status(&id, "idle");
+    host.restart();
+    assert_eq!(host.stats(&id)["responsePending"], 101);
+    let mut all = vec![first];
+    all.extend(host.client().buffered(&id));
+    end(&all, 1);
+    host.restart();
+    assert_eq!(host.client().buffered(&id), Vec::<Value>::new());
+    assert_eq!(host.client().attach(&id, 0).rest(), all);
+    let next = host.run(&id, &["result"]).rest();
+    assert_eq!((end(&next, 103)["type"].as_str(), next[0]["turn"].as_u64()), (Some("result"), Some(2)));
+}
+
+#[test]
+fn nemesis_what_ran_and_what_waited_when_the_daemon_stopped_has_its_end() {
+    let mut host = Host::start();
+    let id = host.create();
+    let mut stream = host.run(&id, &["init", "touch @pid", "hang"]);
+    let first = stream.event();
+    host.run(&id, &["init", "text after", "result"]).rest();
+    host.wait_file("pid");
+    host.restart();
+    let mut all = vec![first];
+    all.extend(host.client().attach(&id, 1).rest());
+    // The daemon ended its CLI; the message that waited was answered by the next daemon.
+    assert_eq!(check(&all, 1), [1, 2]);
+    assert_eq!(kinds(&all), ["system", "error", "system", "text", "result"], "{all:?}");
+    assert!(!crate::kit::runs(&host.wait_file("pid")));
+}

@@ -1,0 +1,278 @@
+//! An agent CLI that does what its prompt says, for everything that real ones do too rarely. It is called by the name of
+//! the one it stands for, and speaks as claude does; lines of others can be given word for word.
+//!
+//! A prompt that begins with `do:` is a script, a step per line; see [`step`]. Others are those of the mock that the
+//! original's own tests use: `echo:TEXT`, `error`, `slow`, `tools`.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use outpost_sys::signal::{Signal, SignalFd, end_by};
+use serde_json::{Value, json};
+use std::io::{BufRead, Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// Between two looks at a file that is waited for.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+struct Agent {
+    arguments: Vec<String>,
+    /// What came by standard input, if it was read.
+    heard: Option<String>,
+    session: String,
+    /// Kept: while it lives, the signals are blocked.
+    _deaf: Option<SignalFd>,
+}
+
+fn main() {
+    let arguments: Vec<String> =
+        std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect();
+    match arguments.get(1).map(String::as_str) {
+        Some("--version") if std::env::var_os("FAKE_AGENT_MUTE").is_some() => loop {
+            std::thread::park();
+        },
+        Some("--version") => return println!("0.0.1 (fake)"),
+        Some("--grandchild") => grandchild(&arguments[2], &arguments[3]),
+        _ => {}
+    }
+    let mut agent = Agent { arguments, heard: None, session: "fake-session".into(), _deaf: None };
+    if let Some(id) = agent.argument_after("--resume") {
+        agent.session = id;
+    }
+    let prompt = agent.prompt();
+    match prompt.strip_prefix("do:") {
+        Some(script) => script.lines().map(str::trim).for_each(|line| agent.step(line)),
+        None => agent.mock(&prompt),
+    }
+}
+
+/// Lives until it is killed, in its parent's session or in one of its own.
+fn grandchild(session: &str, file: &str) -> ! {
+    if session == "leaves" {
+        rustix::process::setsid().unwrap();
+    }
+    write_whole(Path::new(file), &std::process::id().to_string());
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Whoever waits for the file finds all of it.
+fn write_whole(path: &Path, text: &str) {
+    let half = path.with_extension("half");
+    std::fs::write(&half, text).unwrap();
+    std::fs::rename(half, path).unwrap();
+}
+
+fn out(bytes: &[u8]) {
+    let mut stdout = std::io::stdout().lock();
+    // A reader that is gone is none of our concern: most CLIs go on, too.
+    let _gone = stdout.write_all(bytes).and_then(|()| stdout.flush());
+}
+
+fn say(line: &Value) {
+    out(format!("{line}\n").as_bytes());
+}
+
+fn partial(text: &str) -> Value {
+    let event =
+        json!({ "type": "content_block_delta", "index": 0, "delta": { "type": "text_delta", "text": text } });
+    json!({ "type": "stream_event", "event": event })
+}
+
+fn assistant(block: &Value) -> Value {
+    json!({ "type": "assistant", "message": { "role": "assistant", "content": [block] } })
+}
+
+fn wait_for(file: &str) {
+    while !Path::new(file).exists() {
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+impl Agent {
+    fn argument_after(&self, name: &str) -> Option<String> {
+        let at = self.arguments.iter().position(|argument| argument == name)?;
+        self.arguments.get(at + 1).cloned()
+    }
+
+    /// From wherever the prompt comes: an argument, a message on standard input, or all of standard input.
+    fn prompt(&mut self) -> String {
+        let is_prompt = |argument: &&String| {
+            ["do:", "echo:"].iter().any(|begin| argument.starts_with(begin))
+                || ["error", "slow", "tools"].contains(&argument.as_str())
+        };
+        if let Some(prompt) = self.arguments.iter().find(is_prompt) {
+            return prompt.clone();
+        }
+        if self.argument_after("--input-format").as_deref() == Some("stream-json") {
+            let message = self.hear_line().expect("a message");
+            return message["message"]["content"][0]["text"].as_str().unwrap().to_owned();
+        }
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).unwrap();
+        self.heard = Some(text.clone());
+        text
+    }
+
+    fn hear_line(&mut self) -> Option<Value> {
+        let mut line = String::new();
+        std::io::stdin().lock().read_line(&mut line).unwrap();
+        self.heard.get_or_insert_default().push_str(&line);
+        (!line.is_empty()).then(|| serde_json::from_str(&line).unwrap())
+    }
+
+    fn init(&self) -> Value {
+        let model = self.argument_after("--model").unwrap_or_else(|| "fake-model".into());
+        json!({ "type": "system", "subtype": "init", "session_id": self.session, "model": model })
+    }
+
+    fn result(&self) -> Value {
+        json!({ "type": "result", "subtype": "success", "is_error": false, "result": "", "session_id": self.session })
+    }
+
+    fn text(&self, text: &str) {
+        say(&assistant(&json!({ "type": "text", "text": text })));
+    }
+
+    /// The prompts of the original's mock.
+    fn mock(&self, prompt: &str) {
+        say(&self.init());
+        match prompt {
+            "error" => {
+                eprintln!("mock error");
+                std::process::exit(1);
+            }
+            "slow" => {
+                for word in ["slow ", "answer"] {
+                    say(&partial(word));
+                    std::thread::sleep(Duration::from_millis(300));
+                }
+                self.text("slow answer");
+            }
+            "tools" => {
+                say(&assistant(
+                    &json!({ "type": "tool_use", "id": "t1", "name": "Bash", "input": { "command": "ls -la" } }),
+                ));
+                self.text("used a tool");
+            }
+            other => {
+                let text = other.strip_prefix("echo:").unwrap_or(other);
+                say(&partial(text));
+                self.text(text);
+            }
+        }
+        say(&self.result());
+    }
+
+    /// One step of a script.
+    fn step(&mut self, line: &str) {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match word {
+            "" => {}
+            "init" => say(&self.init()),
+            "result" => say(&self.result()),
+            // The conversation has this id from now on.
+            "session" => rest.clone_into(&mut self.session),
+            "fail" => {
+                let failed = json!({ "type": "result", "subtype": "success", "is_error": true, "result": rest, "session_id": self.session });
+                say(&failed);
+            }
+            "partial" => say(&partial(rest)),
+            "text" => self.text(rest),
+            "line" => out(format!("{rest}\n").as_bytes()),
+            // Without an end of line.
+            "bytes" => out(&hex(rest)),
+            "stderr" => eprintln!("{rest}"),
+            "count" => count(rest),
+            "long" => self.text(&"x".repeat(rest.parse().unwrap())),
+            "wait" => wait_for(rest),
+            "touch" => write_whole(Path::new(rest), &std::process::id().to_string()),
+            "record" => self.record(rest),
+            "ask" => ask(rest),
+            "await" => self.await_answer(rest),
+            "exit" => std::process::exit(rest.parse().unwrap()),
+            "signal" => end_by(Signal::from_name(rest).unwrap()),
+            "ignore-term" => self._deaf = Some(SignalFd::new(&[Signal::TERM]).unwrap()),
+            "close-stdout" => rustix::stdio::dup2_stdout(std::fs::File::open("/dev/null").unwrap()).unwrap(),
+            "child" => spawn_grandchild(rest),
+            "hang" => loop {
+                std::thread::park();
+            },
+            other => panic!("no such step: {other}"),
+        }
+    }
+
+    fn record(&self, file: &str) {
+        let environment: serde_json::Map<String, Value> = std::env::vars_os()
+            .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into()))
+            .collect();
+        let record = json!({
+            "argv": self.arguments, "env": environment, "cwd": std::env::current_dir().unwrap(), "stdin": self.heard,
+            "pid": std::process::id(),
+        });
+        write_whole(Path::new(file), &record.to_string());
+    }
+
+    /// Waits for the answer to a question and tells it.
+    fn await_answer(&mut self, id: &str) {
+        loop {
+            let Some(line) = self.hear_line() else {
+                eprintln!("no answer to {id}");
+                std::process::exit(9);
+            };
+            if line["type"] == "control_response" && line["response"]["request_id"] == id {
+                return self.text(&format!("answer {id}: {}", line["response"]["response"]));
+            }
+        }
+    }
+}
+
+/// `FROM TO [PAUSE_US]`: deltas with the numbers, all at once or one by one.
+fn count(numbers: &str) {
+    let numbers: Vec<u64> = numbers.split(' ').map(|number| number.parse().unwrap()).collect();
+    let mut lines = String::new();
+    for number in numbers[0]..=numbers[1] {
+        lines += &format!("{}\n", partial(&number.to_string()));
+        match numbers.get(2) {
+            Some(pause) => {
+                out(lines.as_bytes());
+                lines.clear();
+                std::thread::sleep(Duration::from_micros(*pause));
+            }
+            None if lines.len() > 64 * 1024 => {
+                out(lines.as_bytes());
+                lines.clear();
+            }
+            None => {}
+        }
+    }
+    out(lines.as_bytes());
+}
+
+/// `ID TOOL INPUT`
+fn ask(question: &str) {
+    let [id, tool, input] = question.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("ask {question}") };
+    let input: Value = serde_json::from_str(input).unwrap();
+    let request = json!({ "subtype": "can_use_tool", "tool_name": tool, "input": input });
+    say(&json!({ "type": "control_request", "request_id": id, "request": request }));
+}
+
+/// `stays FILE` or `leaves FILE`: one that has our standard output, and where its pid goes. Returns once it runs.
+fn spawn_grandchild(how: &str) {
+    let (session, file) = how.split_once(' ').unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--grandchild", session, file]).stdin(Stdio::null());
+    // Its end is ours to see only as orphans of the tree; whoever started us ends it.
+    drop(command.spawn().unwrap());
+    wait_for(file);
+}
+
+fn hex(text: &str) -> Vec<u8> {
+    text.as_bytes()
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
+}
