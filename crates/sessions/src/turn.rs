@@ -291,7 +291,7 @@ impl Running<'_> {
                 _ = stop.wait_for(Option::is_some), if !is_stopping => Next::Stop,
                 outcome = self.outcomes.join_next(), if !self.outcomes.is_empty() => Next::Answer(outcome),
                 read = subscription.next(&mut batch) => Next::Read(read),
-                () = limits.wait(&self.out.end) => Next::Late,
+                () = limits.wait(&self.out.end, self.questions.is_empty()) => Next::Late,
             };
             match event {
                 Next::Stop => {
@@ -302,6 +302,7 @@ impl Running<'_> {
                     end_beside(process.clone());
                 }
                 Next::Answer(Some(Ok((ask, question, outcome)))) => {
+                    limits.heard();
                     self.answered(&ask, &question, &outcome);
                     self.publish(Some(process)).await?;
                 }
@@ -544,16 +545,20 @@ impl Limits {
         self.heard = Instant::now();
     }
 
-    fn next(&self, end: &End) -> Option<Instant> {
+    /// Who waits for a human is silent for good reason.
+    fn next(&self, end: &End, asks_nothing: bool) -> Option<Instant> {
         match end {
             End::Told => (!self.gave_up).then(|| self.heard + EXIT_GRACE),
             End::Held(_) => Some(self.heard + HELD_MAX),
-            End::Open => self.turn.into_iter().chain(self.silence.map(|silence| self.heard + silence)).min(),
+            End::Open => {
+                let silence = self.silence.filter(|_| asks_nothing).map(|silence| self.heard + silence);
+                self.turn.into_iter().chain(silence).min()
+            }
         }
     }
 
-    async fn wait(&self, end: &End) {
-        match self.next(end) {
+    async fn wait(&self, end: &End, asks_nothing: bool) {
+        match self.next(end, asks_nothing) {
             Some(at) => tokio::time::sleep_until(at).await,
             None => std::future::pending().await,
         }
