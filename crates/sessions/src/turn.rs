@@ -309,7 +309,7 @@ impl Running<'_> {
                 outcome = self.outcomes.join_next(), if !self.outcomes.is_empty() => Next::Answer(outcome),
                 read = subscription.next(&mut batch) => Next::Read(read),
                 _ = process.stdout_ended(), if !limits.is_mute() => Next::Mute,
-                () = limits.wait(&self.out.end) => Next::Late,
+                () = limits.wait(&self.out.end, self.questions.is_empty()) => Next::Late,
             };
             match event {
                 Next::Stop => {
@@ -320,6 +320,7 @@ impl Running<'_> {
                     end_beside(process.clone());
                 }
                 Next::Answer(Some(Ok((ask, question, outcome)))) => {
+                    limits.heard();
                     self.answered(&ask, &question, &outcome);
                     self.publish(Some(process)).await?;
                 }
@@ -594,22 +595,23 @@ impl Limits {
         self.heard = Instant::now();
     }
 
-    fn next(&self, end: &End) -> Option<Instant> {
+    /// Who waits for a human is silent for good reason.
+    fn next(&self, end: &End, asks_nothing: bool) -> Option<Instant> {
         let done = self.done.unwrap_or(self.heard);
         match end {
             // Whatever it goes on saying.
             End::Told => (!self.gave_up).then(|| done + EXIT_GRACE),
             End::Held(_) => Some((self.heard + HELD_MAX).min(done + HELD_TALKING_MAX)),
             End::Open => {
-                let silence = self.silence.map(|silence| self.heard + silence);
+                let silence = self.silence.filter(|_| asks_nothing).map(|silence| self.heard + silence);
                 let mute = self.muted.map(|muted| muted + EXIT_GRACE);
                 self.turn.into_iter().chain(silence).chain(mute).min()
             }
         }
     }
 
-    async fn wait(&self, end: &End) {
-        match self.next(end) {
+    async fn wait(&self, end: &End, asks_nothing: bool) {
+        match self.next(end, asks_nothing) {
             Some(at) => tokio::time::sleep_until(at).await,
             None => std::future::pending().await,
         }
