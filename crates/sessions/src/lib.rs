@@ -9,6 +9,7 @@
 mod agents;
 mod asking;
 mod clis;
+mod closing;
 mod confine;
 mod delivery;
 mod ending;
@@ -16,6 +17,7 @@ mod error;
 mod event;
 mod face;
 mod http;
+mod limits;
 mod lines;
 mod memory;
 mod methods;
