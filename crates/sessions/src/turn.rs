@@ -63,6 +63,13 @@ pub(crate) struct Mark {
     agent: Agent,
 }
 
+impl Mark {
+    /// Whether this question of the queue is one of its agent's.
+    pub(crate) fn asks(&self, question: &str) -> bool {
+        self.questions.iter().any(|pending| pending.question == question)
+    }
+}
+
 /// A turn that runs.
 struct Running<'a> {
     face: &'a Arc<Face>,
