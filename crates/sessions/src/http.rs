@@ -110,7 +110,21 @@ async fn rpc(face: &Arc<Face>, request: hyper::Request<Incoming>, flushed: &Flus
         Ok(request) => request,
         Err(error) => return not_a_request(&body, error),
     };
-    match methods::call(face, &request, flushed).await {
+    let reply = if methods::only_looks(&request) {
+        methods::call(face, &request, flushed).await
+    } else {
+        // A connection that is lost takes its own future with it, at any await; what was begun must not stop halfway.
+        let (face, flushed, body) = (face.clone(), flushed.clone(), body.clone());
+        let call = tokio::spawn(async move {
+            let request: Request<'_> = serde_json::from_slice(&body).ok()?;
+            Some(methods::call(&face, &request, &flushed).await)
+        });
+        match call.await {
+            Ok(Some(reply)) => reply,
+            _ => return plain(StatusCode::INTERNAL_SERVER_ERROR, "The request could not be served"),
+        }
+    };
+    match reply {
         Reply::Text(text) => json(Bytes::from(text)),
         Reply::Stream(stream) => streamed(stream),
     }

@@ -18,6 +18,12 @@ pub(crate) enum Reply {
     Stream(EventStream),
 }
 
+/// Whether a request changes nothing, so that it does not matter where it ends.
+pub(crate) fn only_looks(request: &Request<'_>) -> bool {
+    let looking = ["health.check", "session.list", "monitor.sessions", "session.queue_stats"];
+    request.method.as_deref().is_some_and(|method| looking.contains(&method))
+}
+
 pub(crate) async fn call(face: &Arc<Face>, request: &Request<'_>, flushed: &Flushed) -> Reply {
     let id = request.id;
     if id.is_some_and(|id| !rpc::is_id(id)) {

@@ -91,8 +91,8 @@ impl SessionsClient {
         (answer["error"]["code"].as_i64().unwrap(), answer["error"]["message"].as_str().unwrap().to_owned())
     }
 
-    /// The same for the methods that may answer with a stream. The connection may be lost instead.
-    pub fn try_stream(&self, method: &str, params: &Value) -> io::Result<EventReader> {
+    /// Sends a request and reads nothing.
+    pub fn begin(&self, method: &str, params: &Value) -> io::Result<TcpStream> {
         let mut stream = self.connect()?;
         let body = json!({ "method": method, "params": params }).to_string();
         let head = format!(
@@ -101,7 +101,12 @@ impl SessionsClient {
             body.len()
         );
         stream.write_all(format!("{head}{body}").as_bytes())?;
-        let response = Response::read(stream)?;
+        Ok(stream)
+    }
+
+    /// The same for the methods that may answer with a stream. The connection may be lost instead.
+    pub fn try_stream(&self, method: &str, params: &Value) -> io::Result<EventReader> {
+        let response = Response::read(self.begin(method, params)?)?;
         assert_eq!(response.header("content-type"), "text/event-stream", "{:?}", response.headers);
         Ok(EventReader { response, pending: Vec::new(), taken: 0 })
     }

@@ -1,9 +1,10 @@
 //! Ask mode: an agent's questions are in the one queue of approvals, and their answers reach it.
 
 use crate::kit::{Host, check, end, kinds};
-use outpost_testkit::Which;
+use outpost_testkit::{Noise, Sse, Which};
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const ASK: &str = r#"ask q1 Bash {"command":"rm -rf build"}"#;
 
@@ -27,6 +28,17 @@ impl Asking {
         let done = self.host.outpost(&[&["approvals", "--secret-file", "secret"], arguments].concat());
         assert!(done.status.success(), "{arguments:?}: {done:?}");
         String::from_utf8(done.stdout).unwrap()
+    }
+
+    /// Says yes to whatever waits. The worker may die over it, before or after.
+    fn allow_all(&self) {
+        let with = |arguments: &[&str]| {
+            self.host.outpost(&[&["approvals", "--secret-file", "secret"], arguments].concat()).stdout
+        };
+        let waiting: Vec<Value> = serde_json::from_slice(&with(&["list", "--json"])).unwrap_or_default();
+        for question in waiting {
+            with(&["allow", question["id"].as_str().unwrap()]);
+        }
     }
 
     fn questions(&self) -> Vec<Value> {
@@ -166,5 +178,63 @@ fn nemesis_a_question_waits_though_the_worker_is_killed() {
     assert_eq!(check(&all, 1), [1]);
     assert_eq!(kinds(&all), ["system", "approval", "approval", "text", "result"]);
     assert!(all[3]["content"].as_str().unwrap().contains("\"allow\""));
+    assert_eq!(asking.questions(), Vec::<Value>::new());
+}
+
+#[test]
+fn nemesis_questions_are_asked_and_answered_once_wherever_the_worker_dies() {
+    let asking = Asking::start("");
+    let host = &asking.host;
+    let asks: Vec<String> =
+        (1..=6).map(|n| format!("ask q{n} Bash {{\"command\":\"echo {n}\"}}\nawait q{n}")).collect();
+    let mut steps = vec!["init"];
+    steps.extend(asks.iter().map(String::as_str));
+    steps.push("result");
+    drop(host.run(&asking.id, &steps));
+    let mut all: Vec<Value> = Vec::new();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let begun = std::time::Instant::now();
+            while !over.load(Ordering::Acquire) && begun.elapsed() < crate::kit::PATIENCE {
+                asking.allow_all();
+            }
+        });
+        let killing = scope.spawn(|| {
+            let mut noise = Noise::new(7);
+            for _ in 0..8 {
+                (0..noise.below(60)).for_each(|_| drop(host.daemon().status()));
+                host.daemon().kill(Which::Worker);
+            }
+        });
+        let begun = std::time::Instant::now();
+        let mut is_done = false;
+        while !is_done {
+            assert!(begun.elapsed() < crate::kit::PATIENCE, "{all:?}; {}", host.daemon().log());
+            let params = json!({ "sessionId": asking.id, "cursor": all.len() });
+            let Ok(mut stream) = host.client().try_stream("session.reconnect", &params) else { continue };
+            loop {
+                match stream.try_next() {
+                    Ok(Some(Sse::Event(event))) if event["type"] == "ping" => {}
+                    Ok(Some(Sse::Event(event))) => all.push(event),
+                    other => {
+                        is_done = matches!(other, Ok(Some(Sse::Done)));
+                        break;
+                    }
+                }
+            }
+        }
+        over.store(true, Ordering::Release);
+        killing.join().unwrap();
+    });
+    end(&all, 1);
+    let texts: Vec<&str> = all.iter().filter_map(|event| event["content"].as_str()).collect();
+    assert_eq!(texts.len(), 6, "{texts:?}");
+    for (text, number) in texts.iter().zip(1..) {
+        assert!(text.starts_with(&format!("answer q{number}: {{\"behavior\":\"allow\"")), "{text}");
+    }
+    let states =
+        all.iter().filter(|event| event["type"] == "approval").map(|event| event["state"].as_str().unwrap());
+    assert_eq!(states.collect::<Vec<_>>(), ["asked", "allowed"].repeat(6));
     assert_eq!(asking.questions(), Vec::<Value>::new());
 }

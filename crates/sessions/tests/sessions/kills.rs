@@ -118,6 +118,7 @@ fn nemesis_a_turn_that_was_over_is_over_at_once_for_the_next_worker() {
     let told = host.run(&id, &["ignore-term", "touch @pid", "result", "hang"]).rest();
     host.daemon().kill(Which::Worker);
     assert_eq!(host.client().attach(&id, 0).rest(), told);
+    assert!(runs(&host.wait_file("pid")), "whoever reads does not wait for its CLI");
     host.wait("its CLI is ended", || (!runs(&host.wait_file("pid"))).then_some(()));
     let next = host.run(&id, &["result"]).rest();
     assert_eq!(end(&next, 2)["type"], "result");
@@ -149,8 +150,8 @@ fn nemesis_a_destroyed_session_leaves_no_process_though_the_worker_dies() {
     std::thread::scope(|scope| {
         // The answer is lost with the worker.
         let destroying = scope.spawn(|| {
-            let body = json!({ "method": "session.destroy", "params": { "sessionId": id } }).to_string();
-            let _lost = std::panic::catch_unwind(|| host.client().post(&body));
+            let stream = host.client().begin("session.destroy", &json!({ "sessionId": id })).unwrap();
+            let _lost = std::io::Read::read(&mut &stream, &mut [0; 1]);
         });
         host.wait("it is gone from the list", || host.listed(&id).is_null().then_some(()));
         host.daemon().kill(Which::Worker);

@@ -57,6 +57,50 @@ fn reconnect_in_the_middle_of_a_run_has_neither_gap_nor_double() {
 }
 
 #[test]
+fn whoever_hangs_up_at_once_changes_nothing() {
+    let host = Host::start();
+    let mut taken = 0;
+    for round in 0..100 {
+        let id = host.create();
+        let message = host.script(&["init", "result"]);
+        let sent =
+            host.client().begin("session.send", &json!({ "sessionId": id, "message": message })).unwrap();
+        drop(sent);
+        // Another message comes behind it, whatever became of the first.
+        let events = host.client().send(&id, &message).rest();
+        assert!(["queued", "system"].contains(&kinds(&events)[0]), "round {round}: {events:?}");
+        host.wait_status(&id, "idle");
+        // All of it or nothing: it may have gone before it was heard.
+        let turns = check(&host.client().attach(&id, 0).rest(), 1);
+        assert!(turns == [1, 2] || turns == [1], "round {round}: {turns:?}");
+        taken += turns.len() - 1;
+    }
+    assert!(taken > 0, "none was heard");
+}
+
+#[test]
+fn nemesis_what_was_asked_for_is_done_though_the_asker_hangs_up() {
+    let host = Host::start();
+    for _ in 0..30 {
+        let id = host.create();
+        let mut running = host.run(&id, &["init", "touch @pid", "hang"]);
+        running.event();
+        let pid = host.wait_file("pid");
+        // It may go before it is heard; once it was, all of it is done.
+        host.wait("it is gone from the list", || {
+            drop(host.client().begin("session.destroy", &json!({ "sessionId": id })).unwrap());
+            host.listed(&id).is_null().then_some(())
+        });
+        host.wait("its CLI is ended", || (!crate::kit::runs(&pid)).then_some(()));
+        std::fs::remove_file(host.path("pid")).unwrap();
+        host.wait("its files are gone", || (!host.path("state/sessions").join(&id).exists()).then_some(()));
+    }
+    host.daemon().kill(outpost_testkit::Which::Worker);
+    let listed = host.client().result("session.list", json!({}));
+    assert_eq!(listed["sessions"], json!([]), "none is back");
+}
+
+#[test]
 fn any_cursor_gives_exactly_what_follows() {
     let host = Host::start();
     let id = host.create();
