@@ -91,8 +91,6 @@ pub(crate) struct AgentTable {
     /// Variables it gets, and such of the daemon's that it does not.
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) drop_env: Vec<String>,
-    /// One process for all turns of a session.
-    pub(crate) keep: bool,
 }
 
 impl Config {

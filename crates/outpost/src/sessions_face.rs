@@ -192,7 +192,6 @@ fn agent(table: &AgentTable) -> AgentSettings {
         program: table.program.clone(),
         set: table.env.clone().into_iter().collect(),
         drop: table.drop_env.clone(),
-        is_kept: table.keep,
     }
 }
 

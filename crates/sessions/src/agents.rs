@@ -6,6 +6,7 @@ pub(crate) mod claude;
 pub(crate) mod codex;
 pub(crate) mod gemini;
 mod hints;
+mod json;
 pub(crate) mod opencode;
 mod spoken;
 #[cfg(test)]

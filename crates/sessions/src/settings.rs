@@ -13,8 +13,6 @@ pub struct AgentSettings {
     /// Variables it gets, and such that it does not.
     pub set: Vec<(String, String)>,
     pub drop: Vec<String>,
-    /// One process for all turns of a session, where the agent can.
-    pub is_kept: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -55,8 +53,7 @@ impl Settings {
     }
 
     pub(crate) fn agent(&self, cli: Cli) -> &AgentSettings {
-        static DEFAULT: AgentSettings =
-            AgentSettings { program: None, set: Vec::new(), drop: Vec::new(), is_kept: false };
+        static DEFAULT: AgentSettings = AgentSettings { program: None, set: Vec::new(), drop: Vec::new() };
         self.agents.get(&cli).unwrap_or(&DEFAULT)
     }
 }

@@ -1,13 +1,12 @@
 //! gemini and opencode over the Agent Client Protocol: text as it comes, and questions before something is done.
 
-use super::codex::words;
+use super::json::{Message, raw, words};
 use super::spoken::Spoken;
 use super::{Agent, Answer, Call, Cli, Mode, Task};
 use crate::event::Event;
 use crate::output::{Ask, Output};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::borrow::Cow;
 use std::collections::VecDeque;
 
 /// Ids of our requests, one each.
@@ -79,20 +78,6 @@ fn permissions(mode: Mode) -> Option<Value> {
         rules[harmless] = json!("allow");
     }
     Some(rules)
-}
-
-#[derive(Deserialize)]
-struct Message {
-    #[serde(default)]
-    id: Option<Value>,
-    #[serde(default)]
-    method: Option<String>,
-    #[serde(default)]
-    params: Value,
-    #[serde(default)]
-    result: Option<Value>,
-    #[serde(default)]
-    error: Option<Value>,
 }
 
 /// gemini begins an empty record for the name that a conversation is loaded by, and only then looks for the conversation. In
@@ -320,10 +305,6 @@ fn model(session: &Value) -> Option<&str> {
     let mut chosen = options.filter(|option| option.get("id").is_some_and(|id| id == "model"));
     let model = session.pointer("/models/currentModelId").or_else(|| chosen.next()?.get("currentValue"));
     model.and_then(Value::as_str)
-}
-
-fn raw(value: &Value) -> Option<Cow<'static, serde_json::value::RawValue>> {
-    serde_json::value::to_raw_value(value).ok().map(Cow::Owned)
 }
 
 /// One name for what all agents have.

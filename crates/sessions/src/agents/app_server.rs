@@ -1,12 +1,12 @@
 //! codex: `app-server`, which tells its text as it comes and asks before it does something.
 
-use super::codex::{Codex, words};
+use super::codex::Codex;
+use super::json::{Message, raw, words};
 use super::{Agent, Answer, Call, Mode, Task};
 use crate::event::Event;
 use crate::output::{Ask, Output};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::borrow::Cow;
 use std::collections::VecDeque;
 
 /// Ids of our requests, one each.
@@ -33,20 +33,6 @@ pub(super) fn call() -> Call {
         speaks: true,
         agent: Agent::AppServer(AppServer::default()),
     }
-}
-
-#[derive(Deserialize)]
-struct Message {
-    #[serde(default)]
-    id: Option<Value>,
-    #[serde(default)]
-    method: Option<String>,
-    #[serde(default)]
-    params: Value,
-    #[serde(default)]
-    result: Option<Value>,
-    #[serde(default)]
-    error: Option<Value>,
 }
 
 impl AppServer {
@@ -230,10 +216,6 @@ fn reason(error: &Value) -> String {
 fn tool_name(item: &Value) -> String {
     let text = |name: &str| item.get(name).and_then(Value::as_str).unwrap_or_default();
     format!("{}.{}", text("server"), text("tool"))
-}
-
-fn raw(value: &Value) -> Option<Cow<'static, serde_json::value::RawValue>> {
-    serde_json::value::to_raw_value(value).ok().map(Cow::Owned)
 }
 
 /// The thread that the task goes on with, or a new one.

@@ -1,11 +1,12 @@
 //! codex: `exec --json`, its nested items and the flat ones of older versions.
 
+use super::json::{raw, words};
 use super::{Agent, Call, Mode, Task};
 use crate::event::Event;
 use crate::output::Output;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::value::RawValue;
 use std::borrow::Cow;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -213,10 +214,6 @@ impl Item {
     }
 }
 
-fn raw(value: &Value) -> Option<Cow<'static, RawValue>> {
-    to_raw_value(value).ok().map(Cow::Owned)
-}
-
 /// `add src/a.rs, update src/b.rs`
 fn changes(changes: &Value) -> String {
     let each = changes.as_array().into_iter().flatten().map(|change| {
@@ -224,14 +221,4 @@ fn changes(changes: &Value) -> String {
         format!("{} {}", member("kind"), member("path"))
     });
     each.collect::<Vec<_>>().join(", ")
-}
-
-/// What a value says in words: a string, the `message` of an object, the texts of its content, or itself.
-pub(super) fn words(value: &Value) -> String {
-    if let Some(text) = value.as_str().or_else(|| value.get("message").and_then(Value::as_str)) {
-        return text.to_owned();
-    }
-    let texts = value.get("content").and_then(Value::as_array).into_iter().flatten();
-    let texts: Vec<&str> = texts.filter_map(|block| block.get("text").and_then(Value::as_str)).collect();
-    if texts.is_empty() { value.to_string() } else { texts.join("\n") }
 }

@@ -1,5 +1,6 @@
 //! gemini: `-p` with stream-json output.
 
+use super::json::words;
 use super::spoken::Spoken;
 use super::{Agent, Call, Mode, Task};
 use crate::event::Event;
@@ -124,13 +125,13 @@ impl Gemini {
                 let known = self.calls.iter().rev().find(|(call, _)| *call == id);
                 let name = known.map_or_else(|| named_by(&id).to_owned(), |(_, name)| name.clone());
                 // A tool that failed ends nothing: the model is told.
-                let said = line.output.as_ref().or(line.error.as_ref()).map(super::codex::words);
+                let said = line.output.as_ref().or(line.error.as_ref()).map(words);
                 let said = said.unwrap_or_default();
                 out.tell(&Event { message: Some(said.into()), ..Event::tool(name) });
             }
             // "non-fatal by its docs": a result follows.
             Some("error") => {
-                let said = line.message.or_else(|| line.error.as_ref().map(super::codex::words));
+                let said = line.message.or_else(|| line.error.as_ref().map(words));
                 let said = said.unwrap_or_default();
                 out.tell(&Event::notice("warning", said.clone()));
                 self.complaint = Some(said);
@@ -139,7 +140,7 @@ impl Gemini {
                 self.spoken.over(out);
                 // It does not find a conversation again that has no answer in it.
                 out.is_lost |= self.is_new;
-                let reason = line.error.as_ref().map(super::codex::words).or_else(|| self.complaint.take());
+                let reason = line.error.as_ref().map(words).or_else(|| self.complaint.take());
                 out.fail(reason.unwrap_or_else(|| "it ended with an error".into()));
             }
             Some("result") => {

@@ -1,12 +1,11 @@
 //! opencode: `run --format json`, its parts and the flat lines of older versions.
 
+use super::json::{raw, words};
 use super::{Agent, Call, Mode, Task};
 use crate::event::Event;
 use crate::output::{Held, Output};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use serde_json::value::{RawValue, to_raw_value};
-use std::borrow::Cow;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Opencode {
@@ -162,13 +161,9 @@ fn tool_use(part: &Part, out: &mut Output) {
         out.tell(&Event { input, ..Event::tool(name.clone()) });
     }
     if is_over {
-        let message = said.as_ref().map(super::codex::words).unwrap_or_default();
+        let message = said.as_ref().map(words).unwrap_or_default();
         out.tell(&Event { message: Some(message.into()), ..Event::tool(name) });
     }
-}
-
-fn raw(value: &Value) -> Option<Cow<'static, RawValue>> {
-    to_raw_value(value).ok().map(Cow::Owned)
 }
 
 /// `{name, data: {message}}`, or words.
@@ -177,7 +172,7 @@ fn reason(error: &Value) -> String {
     match (error.get("name").and_then(Value::as_str), data) {
         (_, Some(message)) => message.to_owned(),
         (Some(name), None) => name.to_owned(),
-        (None, None) => super::codex::words(error),
+        (None, None) => words(error),
     }
 }
 
