@@ -48,3 +48,22 @@ pub use tokens::{Token, Tokens};
 
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// For the fuzz target: what an agent's lines become. `is_rich` chooses the interface it is spoken to by.
+pub fn events_of(cli: Cli, mode: Mode, is_rich: bool, lines: &[u8]) -> Vec<u8> {
+    let task = agents::Task {
+        cli,
+        mode,
+        model: None,
+        sdk_id: None,
+        path: "/".into(),
+        message: String::new(),
+        is_rich,
+    };
+    let mut agent = task.call().agent;
+    let mut out = output::Output::new(1, 1);
+    for line in lines.split(|byte| *byte == b'\n') {
+        agent.hear(line, &task, &mut out);
+    }
+    out.events
+}
