@@ -33,6 +33,12 @@ pub(crate) const RELAY_START_MS_MAX: f64 = 10.0;
 /// The broker: `true` that a rule allows, against the original's under its grant.
 pub(crate) const BROKER_RATIO_MAX: f64 = 0.7;
 
+/// The sessions face: health with 5,000 sessions as a multiple of that with few, the first event after a message as a
+/// multiple of what the CLI alone takes for its first line, and what 100,000 unread events take.
+pub(crate) const SESSIONS_MANY_RATIO_MIN: f64 = 0.8;
+pub(crate) const SESSIONS_FIRST_EVENT_RATIO_MAX: f64 = 5.0;
+pub(crate) const SESSIONS_UNREAD_MB_MAX: f64 = 2.0;
+
 /// The exec face against its original, each as a multiple of the original's figure: `/bin/true` read-only and without a
 /// sandbox from request to reply, one stream, start to handshake, memory of an idle server, eight commands in flight.
 pub(crate) const EXEC_READ_ONLY_RATIO_MAX: f64 = 0.1;

@@ -15,6 +15,7 @@ mod latency;
 mod relay;
 mod restart;
 mod samples;
+mod sessions;
 mod throughput;
 
 use budget::Table;
@@ -54,6 +55,7 @@ enum Part {
     Relay,
     Exec,
     Broker,
+    Sessions,
 }
 
 /// What this program also is when it measures itself.
@@ -77,6 +79,10 @@ enum Role {
 }
 
 fn main() -> ExitCode {
+    let called = std::env::args_os().next().unwrap_or_default();
+    if std::path::Path::new(&called).ends_with(sessions::AGENT_NAME) {
+        return if sessions::run_agent().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
     let cli = Cli::parse();
     let outcome = match &cli.role {
         Some(Role::Produce { bytes }) => throughput::floor::produce(*bytes).map(|()| true),
@@ -124,6 +130,9 @@ fn measure(cli: &Cli) -> Result<bool> {
     }
     if wanted(Part::Broker) {
         broker::measure(&mut table, &binary, cli.peer_broker.as_deref(), cli.quick)?;
+    }
+    if wanted(Part::Sessions) {
+        sessions::measure(&mut table, &binary, cli.quick)?;
     }
     print!("{table}");
     Ok(table.is_kept())

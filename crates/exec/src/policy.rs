@@ -53,10 +53,9 @@ impl Ready {
     pub(crate) fn confine(&self, spawn: &mut Spawn, candidates: &[PathBuf]) -> Result<(), Failure> {
         let Some(confinement) = &self.confinement else { return Ok(()) };
         let handed_over = confinement.for_spawn(candidates);
-        let (program, descriptors) =
-            handed_over.map_err(|error| Failure::internal(format!("exec failed: {error}")))?;
-        spawn.confinement = Some(program);
-        spawn.descriptors.extend(descriptors);
+        let handed_over = handed_over.map_err(|error| Failure::internal(format!("exec failed: {error}")))?;
+        spawn.confinement = Some(handed_over.program);
+        spawn.descriptors.extend(handed_over.descriptors);
         Ok(())
     }
 

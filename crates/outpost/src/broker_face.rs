@@ -1,10 +1,11 @@
-//! The broker face in the worker: its socket, the approver socket, and what the operator has settled about both.
+//! The broker face in the worker: its socket, and what the operator has settled about it.
 
 use crate::config::{self, Config};
 use crate::paths::Paths;
 use crate::roles;
+use crate::socket::{self, listening};
 use clap::Args;
-use outpost_approvals::{Approvals, Settings as Desk};
+use outpost_approvals::Approvals;
 use outpost_broker::{
     ASKPASS_NAME, ASKPASS_SOCKET, AskPassword, Askpass, Rates, Server, Settings, Shape, Window,
 };
@@ -13,14 +14,10 @@ use outpost_sys::spawn::{CPU_LIMIT, FILE_SIZE_LIMIT, MEMORY_LIMIT};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixListener as StdListener;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixListener;
-
-/// The longest path that a socket can be bound by as it is.
-const SOCKET_BYTES_MAX: usize = 107;
 
 /// Flags of `serve` about the broker, which the worker gets again.
 #[derive(Args, Clone, Debug, Default)]
@@ -69,49 +66,24 @@ impl Flags {
     }
 }
 
-/// What the worker does about a broker that has begun.
-pub(crate) struct Begun {
-    /// Of sockets that were made.
-    pub(crate) announced: Vec<String>,
-    /// The socket outside our directories, to be removed at the end.
-    pub(crate) shared: Option<PathBuf>,
-    /// The queue and the books, which other faces share.
-    pub(crate) approvals: Approvals,
-}
-
 pub(crate) struct BrokerFace<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) paths: &'a Paths,
     pub(crate) flags: &'a Flags,
+    pub(crate) config: &'a Config,
 }
 
 impl BrokerFace<'_> {
-    /// Begins with the sockets that the keeper holds, or makes them.
-    pub(crate) async fn begin(&self, own: &mut HashMap<u8, OwnedFd>) -> Result<Begun, String> {
-        let config = self.flags.load()?;
-        let desk = Desk {
-            dir: self.paths.approvals(),
-            rules: self
-                .flags
-                .rules
-                .clone()
-                .or(config.approvals.rules.clone())
-                .unwrap_or_else(config::default_rules),
-            approvers: approvers(&config.approvals.approvers)?,
-            hook: config.approvals.notify.clone(),
-        };
-        if !desk.approvers.is_empty() && config.approvals.socket.is_none() {
-            return Err(
-                "[approvals] names approvers, and they cannot reach the socket in our private directory: \
-                        say with `socket` where they can"
-                    .into(),
-            );
-        }
-        let approvals = Approvals::open(desk, &[outpost_broker::SCHEMA, outpost_sessions::SCHEMA]);
-        let approvals = approvals.map_err(|error| error.to_string())?;
-        let mut settings = settings(self.flags, &config);
+    /// Begins with the socket that the keeper holds, or makes it. Its questions wait again when this returns.
+    pub(crate) async fn begin(
+        &self,
+        approvals: &Approvals,
+        own: &mut HashMap<u8, OwnedFd>,
+        announced: &mut Vec<String>,
+    ) -> Result<(), String> {
+        let mut settings = settings(self.flags, self.config);
         let mut passwords = None;
-        if let Some(program) = config.broker.askpass.clone().or_else(own_askpass) {
+        if let Some(program) = self.config.broker.askpass.clone().or_else(own_askpass) {
             let (askpass, listener) = askpass(&self.paths.runtime, AskPassword::Program(program))?;
             (settings.askpass, passwords) = (Some(askpass), Some(listener));
         }
@@ -119,105 +91,15 @@ impl BrokerFace<'_> {
         if let Some(listener) = passwords {
             tokio::spawn(server.serve_askpass(listener));
         }
-        let mut announced = Vec::new();
-        let (path, try_it) = (self.paths.broker_socket(), "try: outpost mcp");
-        let broker =
-            self.listener(own, roles::BROKER_SOCKET, "broker", &path, try_it, &mut announced).await?;
-        let (path, try_it) = (self.paths.approvals_socket(), "try: outpost approve");
-        let approver =
-            self.listener(own, roles::APPROVALS_SOCKET, "approve", &path, try_it, &mut announced).await?;
-        let shared = self.shared(own, config.approvals.socket.as_deref(), &mut announced).await?;
-        // First of all: approvers shall not see a question vanish and come back.
+        let path = self.paths.broker_socket();
+        let (listener, is_new) = socket::held(self.engine, own, roles::BROKER_SOCKET, &path).await?;
+        if is_new {
+            announced.push(format!("broker   {}  try: outpost mcp", path.display()));
+        }
         server.resume().await;
-        tokio::spawn(server.serve(broker));
-        tokio::spawn(outpost_approvals::serve(approver, approvals.clone()));
-        let path =
-            shared.as_ref().and_then(|listener| Some(listener.local_addr().ok()?.as_pathname()?.to_owned()));
-        if let Some(listener) = shared {
-            tokio::spawn(outpost_approvals::serve(listening(listener)?, approvals.clone()));
-        }
-        Ok(Begun { announced, shared: path, approvals })
+        tokio::spawn(server.serve(listening(listener)?));
+        Ok(())
     }
-
-    /// The socket that approvers of other users reach.
-    async fn shared(
-        &self,
-        own: &mut HashMap<u8, OwnedFd>,
-        socket: Option<&Path>,
-        announced: &mut Vec<String>,
-    ) -> Result<Option<StdListener>, String> {
-        if let Some(held) = own.remove(&roles::SHARED_APPROVALS_SOCKET) {
-            return Ok(Some(held.into()));
-        }
-        let Some(socket) = socket else { return Ok(None) };
-        let listener =
-            bind_shared(socket).map_err(|why| format!("[approvals] socket {}: {why}", socket.display()))?;
-        let copy = listener.try_clone().map_err(|error| error.to_string())?;
-        self.engine
-            .hold(roles::SHARED_APPROVALS_SOCKET, copy.into())
-            .await
-            .map_err(|error| error.to_string())?;
-        announced.push(format!(
-            "approve  {0}  try as another user: outpost approve --socket {0}",
-            socket.display()
-        ));
-        Ok(Some(listener))
-    }
-
-    async fn listener(
-        &self,
-        own: &mut HashMap<u8, OwnedFd>,
-        role: u8,
-        name: &str,
-        path: &Path,
-        try_it: &str,
-        announced: &mut Vec<String>,
-    ) -> Result<UnixListener, String> {
-        if let Some(socket) = own.remove(&role) {
-            return listening(StdListener::from(socket));
-        }
-        let listener = crate::socket::bind(path)?;
-        let copy = listener.try_clone().map_err(|error| error.to_string())?;
-        self.engine.hold(role, copy.into()).await.map_err(|error| error.to_string())?;
-        announced.push(format!("{name:<8} {}  {try_it}", path.display()));
-        listening(listener)
-    }
-}
-
-/// Everybody can connect; who may decide is what the kernel says about the other end.
-fn bind_shared(socket: &Path) -> Result<StdListener, String> {
-    const STICKY: u32 = 0o1000;
-    // One that is longer would be bound by another name, which says nothing when it is to be removed.
-    if !socket.is_absolute() || socket.as_os_str().len() > SOCKET_BYTES_MAX {
-        return Err(format!("not an absolute path of at most {SOCKET_BYTES_MAX} bytes"));
-    }
-    let dir = socket.parent().unwrap_or(socket);
-    let of = std::fs::metadata(dir).map_err(|error| format!("its directory: {error}"))?;
-    let owned = [0, outpost_sys::limits::effective_uid()].contains(&of.uid());
-    if !owned || (of.mode() & 0o022 != 0 && of.mode() & STICKY == 0) {
-        return Err("others could put a socket of theirs in its place; choose a directory that only this user or root \
-                    can change"
-            .into());
-    }
-    let listener = crate::socket::bind_if_free(socket).map_err(|error| error.to_string())?;
-    let set = std::fs::set_permissions(socket, PermissionsExt::from_mode(0o666));
-    set.map_err(|error| error.to_string())?;
-    Ok(listener)
-}
-
-fn listening(listener: StdListener) -> Result<UnixListener, String> {
-    let made = listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener));
-    made.map_err(|error| error.to_string())
-}
-
-/// Users by name, looked up once: numbers in another form of writing are no names.
-fn approvers(names: &[String]) -> Result<Vec<u32>, String> {
-    let find = |name: &String| match outpost_sys::user::by_name(name) {
-        Ok(Some(user)) => Ok(user.uid),
-        Ok(None) => Err(format!("approvers: this host has no user {name:?}")),
-        Err(errno) => Err(format!("approvers: {name:?}: {errno}")),
-    };
-    names.iter().map(find).collect()
 }
 
 fn settings(flags: &Flags, config: &Config) -> Settings {

@@ -66,6 +66,9 @@ pub(crate) struct Approvals {
 pub(crate) struct Sessions {
     /// Where it listens.
     pub(crate) listen: Option<SocketAddr>,
+    /// For those who come from elsewhere; without them one of our own is made.
+    pub(crate) tls_cert: Option<PathBuf>,
+    pub(crate) tls_key: Option<PathBuf>,
     /// How long a turn may take, and how long its agent may be silent; 0 is no limit.
     pub(crate) turn_timeout_s: Option<u64>,
     pub(crate) silence_timeout_s: Option<u64>,

@@ -3,11 +3,14 @@
 #![forbid(unsafe_code)]
 
 mod app_server;
+mod approvals_desk;
 mod askpass;
 mod broker_face;
 mod cli;
+mod codecast;
 mod config;
 mod exec_face;
+mod faces;
 mod paths;
 mod place;
 mod prompt;
@@ -34,6 +37,10 @@ fn main() -> ExitCode {
     let called = arguments.next().unwrap_or_default();
     match Path::new(&called).file_name().and_then(|name| name.to_str()) {
         Some("claustrum") => return relay::run(arguments),
+        // Its keeper starts its worker under this name too.
+        Some(codecast::NAME) if std::env::args_os().nth(1).is_none_or(|first| first != "worker") => {
+            return codecast::run(arguments);
+        }
         Some("sudo-proxy") => return sudo_proxy::run(arguments),
         Some(outpost_broker::ASKPASS_NAME) => return askpass::run(&called),
         _ => {}

@@ -1,13 +1,13 @@
 //! `outpost serve`: takes the lock, writes the keeper's first state, and becomes the keeper.
 
 use crate::paths::Paths;
-use crate::{broker_face, roles};
+use crate::{broker_face, roles, sessions_face};
 use clap::Args;
 use outpost_keeper::state::{State, StoredEntry};
 use outpost_keeper::{OWN_SLOT, Standing};
 use outpost_sys::file::{self, Open};
 use outpost_sys::{limits, spawn};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -21,17 +21,28 @@ pub(crate) struct Options {
     /// Offer the exec face as a websocket on this loopback address too, for those who have its token
     #[arg(long, value_name = "IP:PORT")]
     exec_websocket: Option<SocketAddr>,
-    /// Where the sessions face listens [default: 127.0.0.1:9100, or the first free port after it]
-    #[arg(long, value_name = "IP:PORT")]
-    sessions_listen: Option<SocketAddr>,
+    #[command(flatten)]
+    sessions: sessions_face::Flags,
     #[command(flatten)]
     broker: broker_face::Flags,
+}
+
+impl Options {
+    /// Of a daemon that has the sessions face alone.
+    pub(crate) fn codecast(sessions: sessions_face::Flags) -> Options {
+        Options { exec_websocket: None, sessions, broker: broker_face::Flags::default() }
+    }
+
+    /// What the daemon's processes are called, for those who look for them.
+    fn name(&self) -> &'static CStr {
+        if self.sessions.codecast { c"codecast-daemon" } else { c"outpost" }
+    }
 }
 
 /// Only returns when the daemon could not be started, with the reason.
 pub(crate) fn serve(paths: &Paths, options: &Options) -> String {
     match prepare(paths, options) {
-        Ok((state, binary)) => become_keeper(&state, &binary),
+        Ok((state, binary)) => become_keeper(&state, &binary, options.name()),
         Err(reason) => reason,
     }
 }
@@ -41,11 +52,10 @@ fn prepare(paths: &Paths, options: &Options) -> Result<(OwnedFd, OwnedFd), Strin
     let lock = take_lock(&paths.lock())?;
     let binary = file::open("/proc/self/exe", Open::Program)
         .map_err(|errno| format!("cannot open this program: {errno}"))?;
-    let mut arguments = worker_arguments(paths)?;
+    let mut arguments = worker_arguments(paths, options.name())?;
     arguments
         .extend(options.exec_websocket.and_then(|at| CString::new(format!("--exec-websocket={at}")).ok()));
-    arguments
-        .extend(options.sessions_listen.and_then(|at| CString::new(format!("--sessions-listen={at}")).ok()));
+    arguments.extend(options.sessions.arguments());
     let broker = options.broker.clone().absolute();
     // Here, where somebody reads what is wrong.
     broker.load()?;
@@ -76,12 +86,12 @@ fn prepare(paths: &Paths, options: &Options) -> Result<(OwnedFd, OwnedFd), Strin
 }
 
 /// The worker's command line. Raises our own limits, which the keeper and the worker inherit, and says what they were.
-pub(crate) fn worker_arguments(paths: &Paths) -> Result<Vec<CString>, String> {
+pub(crate) fn worker_arguments(paths: &Paths, name: &CStr) -> Result<Vec<CString>, String> {
     let descriptors = limits::raise_descriptors().unwrap_or_else(|_| limits::descriptors());
     let oom_score = limits::oom_score();
     let shielded = limits::set_oom_score(OOM_SCORE).is_ok();
     let mut arguments = vec![
-        c"outpost".to_owned(),
+        name.to_owned(),
         c"worker".to_owned(),
         c"--state-dir".to_owned(),
         c_string(&paths.state)?,
@@ -117,11 +127,10 @@ pub(crate) fn take_lock(path: &Path) -> Result<OwnedFd, String> {
     Ok(lock)
 }
 
-fn become_keeper(state: &OwnedFd, binary: &OwnedFd) -> String {
+fn become_keeper(state: &OwnedFd, binary: &OwnedFd, name: &CStr) -> String {
     let number = CString::new(state.as_raw_fd().to_string()).unwrap_or_default();
     let environment = spawn::own_environment();
     let environment: Vec<_> = environment.iter().map(CString::as_c_str).collect();
-    let errno =
-        spawn::replace_self(binary.as_fd(), &[c"outpost", c"keeper", c"--state", &number], &environment);
+    let errno = spawn::replace_self(binary.as_fd(), &[name, c"keeper", c"--state", &number], &environment);
     format!("cannot become the keeper: {errno}")
 }

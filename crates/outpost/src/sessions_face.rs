@@ -1,14 +1,18 @@
-//! The sessions face in the worker: its port, and what the operator has settled about agents.
+//! The sessions face in the worker: its port, who is let in, and what the operator has settled about agents.
 
-use crate::config::{AgentTable, Config};
+use crate::config::{AgentTable, Sessions as Config};
 use crate::paths::Paths;
-use crate::roles;
+use crate::{codecast, roles, socket};
+use clap::Args;
 use outpost_approvals::Approvals;
 use outpost_engine::Engine;
-use outpost_sessions::{AgentSettings, Cli, Door, Face, Settings};
+use outpost_sessions::{AgentSettings, Cli, Door, Face, Settings, Tls, Tokens};
 use std::collections::HashMap;
+use std::ffi::CString;
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener as StdTcpListener};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -20,33 +24,70 @@ const CONNECTIONS_MAX: usize = 4096;
 pub(crate) const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9100);
 const PORTS_TRIED: u16 = 100;
 
+/// Flags of `serve` about sessions, which the worker gets again.
+#[derive(Args, Clone, Debug, Default)]
+#[group(skip)]
+pub(crate) struct Flags {
+    /// Where the sessions face listens [default: 127.0.0.1:9100, or the first free port after it]
+    #[arg(long, value_name = "IP:PORT")]
+    pub(crate) sessions_listen: Option<SocketAddr>,
+    /// As the daemon that this face stands in for: alone, with its files
+    #[arg(long, hide = true)]
+    pub(crate) codecast: bool,
+    #[arg(long, hide = true)]
+    pub(crate) codecast_tokens: Option<PathBuf>,
+    #[arg(long, hide = true, requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    #[arg(long, hide = true, requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+}
+
+impl Flags {
+    /// As the worker is told them.
+    pub(crate) fn arguments(&self) -> Vec<CString> {
+        let path = |path: &PathBuf| path.display().to_string();
+        let flags = [
+            ("--sessions-listen", self.sessions_listen.map(|at| at.to_string())),
+            ("--codecast-tokens", self.codecast_tokens.as_ref().map(path)),
+            ("--tls-cert", self.tls_cert.as_ref().map(path)),
+            ("--tls-key", self.tls_key.as_ref().map(path)),
+        ];
+        let given = flags.into_iter().filter_map(|(flag, value)| Some(format!("{flag}={}", value?)));
+        let alone = self.codecast.then(|| "--codecast".to_owned());
+        given.chain(alone).filter_map(|flag| CString::new(flag).ok()).collect()
+    }
+}
+
 pub(crate) struct SessionsFace<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) paths: &'a Paths,
     pub(crate) approvals: Approvals,
     pub(crate) config: &'a Config,
-    /// Where to listen, if a flag says so.
-    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) flags: &'a Flags,
+}
+
+/// A face that has begun.
+pub(crate) struct Begun {
+    pub(crate) face: Arc<Face>,
+    /// Where its port stands, to be removed at the end.
+    pub(crate) port_files: Vec<PathBuf>,
 }
 
 impl SessionsFace<'_> {
-    /// Begins with the port that the keeper holds, or takes one. Returns what is to be announced of it.
+    /// Begins with the port that the keeper holds, or takes one.
     pub(crate) async fn begin(
         &self,
         own: &mut HashMap<u8, OwnedFd>,
-    ) -> Result<(Option<String>, Arc<Face>), String> {
+        announced: &mut Vec<String>,
+    ) -> Result<Begun, String> {
         let face = Face::begin(self.engine.clone(), self.approvals.clone(), self.settings());
         let face = face.await.map_err(|error| error.to_string())?;
-        let address = self.listen.or(self.config.sessions.listen).unwrap_or(DEFAULT_ADDRESS);
+        let address = self.flags.sessions_listen.or(self.config.listen).unwrap_or(DEFAULT_ADDRESS);
         let (listener, is_new) = match own.remove(&roles::SESSIONS_PORT) {
-            Some(socket) => (StdTcpListener::from(socket), false),
+            Some(held) => (StdTcpListener::from(held), false),
             None => {
                 let listener = bind(address)?;
-                let copy = listener.try_clone().map_err(|error| error.to_string())?;
-                self.engine
-                    .hold(roles::SESSIONS_PORT, copy.into())
-                    .await
-                    .map_err(|error| error.to_string())?;
+                socket::hold(self.engine, roles::SESSIONS_PORT, &listener).await?;
                 (listener, true)
             }
         };
@@ -54,25 +95,77 @@ impl SessionsFace<'_> {
         let bound = listener.local_addr().map_err(text)?;
         listener.set_nonblocking(true).map_err(text)?;
         let listener = TcpListener::from_std(listener).map_err(text)?;
-        let port_file = self.paths.sessions_port();
-        std::fs::write(&port_file, bound.port().to_string())
-            .map_err(|error| format!("{}: {error}", port_file.display()))?;
-        if !bound.ip().is_loopback() {
-            return Err(format!(
-                "cannot listen on {bound}: not a loopback address; reach it from elsewhere over ssh"
-            ));
+        let line = match bound.ip().is_loopback() {
+            true => {
+                let serving = face.clone();
+                tokio::spawn(async move {
+                    let serve = |stream| outpost_sessions::serve(serving.clone(), stream, Door::Loopback);
+                    outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
+                });
+                format!("sessions http://{bound}/rpc  try: outpost sessions list")
+            }
+            false => self.serve_tls(&face, listener, bound)?,
+        };
+        let port_files = self.write_port(bound.port())?;
+        if is_new {
+            announced.push(line);
+            if self.flags.codecast {
+                let _nobody_reads = writeln!(std::io::stdout(), "DAEMON_PORT={}", bound.port());
+            }
         }
-        let serving = face.clone();
+        Ok(Begun { face, port_files })
+    }
+
+    /// Whoever comes from elsewhere has to have a token, and is not overheard.
+    fn serve_tls(
+        &self,
+        face: &Arc<Face>,
+        listener: TcpListener,
+        bound: SocketAddr,
+    ) -> Result<String, String> {
+        let tls =
+            match (&self.flags.tls_cert, &self.flags.tls_key, &self.config.tls_cert, &self.config.tls_key) {
+                (Some(cert), Some(key), _, _) | (_, _, Some(cert), Some(key)) => Tls::load(cert, key),
+                (None, None, None, None) => Tls::own(&self.paths.state, bound.ip()),
+                _ => return Err("tls_cert and tls_key go together: give both or none".into()),
+            };
+        let tls = tls.map_err(|error| error.to_string())?;
+        let theirs = self.flags.codecast_tokens.as_deref().map(codecast::tokens).unwrap_or_default();
+        let ours = if self.flags.codecast { codecast::own_tokens(self.paths) } else { self.paths.tokens() };
+        let door = Door::Tokens(Arc::new(Tokens::at(ours).with(&theirs)));
+        let line = format!(
+            "sessions https://{bound}/rpc  try: outpost token create NAME  certificate sha256 {}",
+            tls.fingerprint()
+        );
+        let face = face.clone();
         tokio::spawn(async move {
-            let serve = |stream| outpost_sessions::serve(serving.clone(), stream, Door::Loopback);
+            let serve = |stream| {
+                let (face, door, tls) = (face.clone(), door.clone(), tls.clone());
+                async move {
+                    if let Some(stream) = tls.accept(stream).await {
+                        outpost_sessions::serve(face, stream, door).await;
+                    }
+                }
+            };
             outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
         });
-        let line = format!("sessions http://{bound}/rpc  try: outpost sessions list");
-        Ok((is_new.then_some(line), face))
+        Ok(line)
+    }
+
+    /// Says which port it is, where clients look for it.
+    fn write_port(&self, port: u16) -> Result<Vec<PathBuf>, String> {
+        let mut files = vec![self.paths.sessions_port()];
+        if self.flags.codecast {
+            files.push(codecast::port_file());
+        }
+        for file in &files {
+            std::fs::write(file, port.to_string()).map_err(|error| format!("{}: {error}", file.display()))?;
+        }
+        Ok(files)
     }
 
     fn settings(&self) -> Settings {
-        let config = &self.config.sessions;
+        let config = self.config;
         let default = Settings::new(&self.paths.state);
         let wait = |given: Option<u64>| given.filter(|seconds| *seconds > 0).map(Duration::from_secs);
         let agents = [

@@ -1,7 +1,10 @@
 //! Sockets in the file system: for this user only from their first moment on, and never in the place of a live one.
 
+use outpost_engine::Engine;
 use outpost_sys::{limits, message};
+use std::collections::HashMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
@@ -34,4 +37,31 @@ fn bind_new(socket: &Path) -> io::Result<UnixListener> {
     let bound = UnixListener::bind(address);
     limits::set_umask(before);
     bound
+}
+
+/// The socket of a face: as the keeper holds it, or a new one that it holds from now on, and which of both.
+pub(crate) async fn held(
+    engine: &Engine,
+    own: &mut HashMap<u8, OwnedFd>,
+    role: u8,
+    path: &Path,
+) -> Result<(UnixListener, bool), String> {
+    if let Some(socket) = own.remove(&role) {
+        return Ok((UnixListener::from(socket), false));
+    }
+    let listener = bind(path)?;
+    hold(engine, role, &listener).await?;
+    Ok((listener, true))
+}
+
+/// Has the keeper hold a copy, so that clients wait in the backlog while there is no worker.
+pub(crate) async fn hold(engine: &Engine, role: u8, listener: &impl std::os::fd::AsFd) -> Result<(), String> {
+    let copy = outpost_sys::file::duplicate(listener.as_fd()).map_err(|errno| errno.to_string())?;
+    engine.hold(role, copy).await.map_err(|error| error.to_string())
+}
+
+/// For a task that waits for clients.
+pub(crate) fn listening(listener: UnixListener) -> Result<tokio::net::UnixListener, String> {
+    let made = listener.set_nonblocking(true).and_then(|()| tokio::net::UnixListener::from_std(listener));
+    made.map_err(|error| error.to_string())
 }

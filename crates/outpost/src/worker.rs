@@ -1,12 +1,11 @@
 //! The worker: the daemon proper. Started by the keeper only, as often as it takes.
 
-use crate::broker_face::{self, BrokerFace};
-use crate::exec_face::ExecFace;
+use crate::broker_face;
+use crate::faces::Faces;
 use crate::paths::Paths;
 use crate::relay::{Place, Settings};
 use crate::relay_face::{self, RelayFace};
-use crate::roles;
-use crate::sessions_face::SessionsFace;
+use crate::{roles, sessions_face, socket};
 use clap::Args;
 use outpost_control::wire::{RelayState, WakeRelay};
 use outpost_engine::{Config, Engine, Lifecycle, Notice, ResourceLimit, What};
@@ -18,10 +17,8 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::net::UnixListener as StdListener;
 use std::process::ExitCode;
 use std::time::Duration;
-use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot, watch};
 
 /// How long processes may take to end when the daemon does.
@@ -43,12 +40,11 @@ pub(crate) struct Given {
     oom_score: Option<i32>,
     /// Where the exec face listens for websockets
     #[arg(long)]
-    exec_websocket: Option<SocketAddr>,
-    /// Where the sessions face listens
-    #[arg(long)]
-    sessions_listen: Option<SocketAddr>,
+    pub(crate) exec_websocket: Option<SocketAddr>,
     #[command(flatten)]
-    broker: broker_face::Flags,
+    pub(crate) sessions: sessions_face::Flags,
+    #[command(flatten)]
+    pub(crate) broker: broker_face::Flags,
 }
 
 impl Given {
@@ -118,41 +114,17 @@ async fn serve(
         engine.hold(roles::LOCK, lock).await.map_err(|error| error.to_string())?;
     }
     let mut announced = Vec::new();
-    let listener = match own.remove(&roles::CONTROL) {
-        Some(socket) => StdListener::from(socket),
-        None => {
-            let socket = paths.control_socket();
-            let listener = crate::socket::bind(&socket)?;
-            let copy = listener.try_clone().map_err(|error| error.to_string())?;
-            engine.hold(roles::CONTROL, copy.into()).await.map_err(|error| error.to_string())?;
-            announced.push(format!("control  {}  try: outpost run -- uname -a", socket.display()));
-            listener
-        }
-    };
-    let mut shared = None;
-    let mut sessions = None;
+    let socket = paths.control_socket();
+    let (listener, is_new) = socket::held(&engine, &mut own, roles::CONTROL, &socket).await?;
+    if is_new {
+        announced.push(format!("control  {}  try: outpost run -- uname -a", socket.display()));
+    }
+    let mut faces = None;
     if settings.is_none() {
-        let exec = ExecFace { engine: &engine, paths, websocket: given.exec_websocket };
-        announced.extend(exec.begin(&mut own).await?);
-        let broker = BrokerFace { engine: &engine, paths, flags: &given.broker };
-        let begun = broker.begin(&mut own).await?;
-        announced.extend(begun.announced);
-        shared = begun.shared;
-        let config = given.broker.load()?;
-        let face = SessionsFace {
-            engine: &engine,
-            paths,
-            approvals: begun.approvals,
-            config: &config,
-            listen: given.sessions_listen,
-        };
-        let (lines, face) = face.begin(&mut own).await?;
-        announced.extend(lines);
-        sessions = Some(face);
+        faces = Some(Faces::begin(&engine, paths, given, &mut own, &mut announced).await?);
         announce(&announced);
     }
-    listener.set_nonblocking(true).map_err(|error| error.to_string())?;
-    let listener = UnixListener::from_std(listener).map_err(|error| error.to_string())?;
+    let listener = socket::listening(listener)?;
     let mut relay = settings
         .map(|settings| RelayFace::resume(&engine, settings, own.remove(&roles::RELAY_SOCKET)))
         .transpose()?;
@@ -188,17 +160,8 @@ async fn serve(
     if let Some(relay) = &mut relay {
         relay.withdraw();
     }
-    if let Some(sessions) = &sessions {
-        sessions.end();
-    }
-    let sockets = [
-        paths.control_socket(),
-        paths.exec_socket(),
-        paths.broker_socket(),
-        paths.approvals_socket(),
-        paths.sessions_port(),
-    ];
-    for socket in sockets.into_iter().chain(shared) {
+    let left = faces.map(|faces| faces.end(paths)).unwrap_or_default();
+    for socket in left.into_iter().chain([paths.control_socket()]) {
         let _gone_already = std::fs::remove_file(socket);
     }
     engine.end_processes(SHUTDOWN_PATIENCE).await.map_err(|error| error.to_string())?;

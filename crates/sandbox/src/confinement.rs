@@ -40,6 +40,13 @@ pub struct Confinement {
     leases: Leases,
 }
 
+/// What a process to be is given for its confinement.
+#[derive(Debug)]
+pub struct HandedOver {
+    pub program: Arc<Program>,
+    pub descriptors: Vec<(Arc<OwnedFd>, u8)>,
+}
+
 impl Confinement {
     pub fn build(plan: &Plan, host: &Host) -> Result<Confinement> {
         let held = plan.held().count();
@@ -72,7 +79,7 @@ impl Confinement {
 
     /// What the one who spawns has to hand over: the program with the paths to execute, looked up inside, and descriptors,
     /// each under its number.
-    pub fn for_spawn(&self, candidates: &[PathBuf]) -> Result<(Arc<Program>, Vec<(Arc<OwnedFd>, u8)>)> {
+    pub fn for_spawn(&self, candidates: &[PathBuf]) -> Result<HandedOver> {
         let names: Result<Vec<CString>> = candidates.iter().map(|path| text(path)).collect();
         let names = names?;
         let names: Vec<&CStr> = names.iter().map(CString::as_c_str).collect();
@@ -83,7 +90,7 @@ impl Confinement {
                 .map_err(|errno| Error::Look { path: "a namespace".into(), reason: errno.to_string() })?;
             descriptors.push((Arc::new(copy), u8::try_from(number).unwrap_or(u8::MAX)));
         }
-        Ok((Arc::new(program), descriptors))
+        Ok(HandedOver { program: Arc::new(program), descriptors })
     }
 
     /// How many names are held on the host.

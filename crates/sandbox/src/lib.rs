@@ -18,7 +18,7 @@ mod plan;
 mod policy;
 mod resolve;
 
-pub use confinement::{Confinement, DESCRIPTOR_FIRST, Layers};
+pub use confinement::{Confinement, DESCRIPTOR_FIRST, HandedOver, Layers};
 pub use error::Error;
 pub use host::{Host, Namespaces};
 pub use lease::sweep;

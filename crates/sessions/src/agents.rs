@@ -7,6 +7,9 @@ pub(crate) mod codex;
 pub(crate) mod gemini;
 mod hints;
 pub(crate) mod opencode;
+mod spoken;
+#[cfg(test)]
+mod tests;
 
 use crate::output::Output;
 use serde::{Deserialize, Serialize};

@@ -65,9 +65,9 @@ impl Sandbox {
         let say = |error: outpost_sandbox::Error| format!("its sandbox is not possible here: {error}");
         let plan = outpost_sandbox::plan(&policy, &context).map_err(say)?;
         let confinement = Confinement::build(&plan, face.host()).map_err(say)?;
-        let (held, descriptors) = confinement.for_spawn(&[program.to_owned()]).map_err(say)?;
-        spawn.confinement = Some(held);
-        spawn.descriptors = descriptors;
+        let handed_over = confinement.for_spawn(&[program.to_owned()]).map_err(say)?;
+        spawn.confinement = Some(handed_over.program);
+        spawn.descriptors = handed_over.descriptors;
         Ok(confinement)
     }
 }

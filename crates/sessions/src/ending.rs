@@ -100,7 +100,7 @@ fn result(out: &Output) -> Event<'static> {
 
 fn failed(cli: Cli, out: &mut Output, message: String, stderr: &str, how: Option<How>) -> Event<'static> {
     let hint = hint(&message).or_else(|| hint(stderr));
-    out.is_lost = hint == Some(Hint::UnknownConversation);
+    out.is_lost |= hint == Some(Hint::UnknownConversation);
     Event { unknown_lines: out.unknown_lines, ..error(cli, message, stderr.to_owned(), hint, how) }
 }
 
@@ -138,7 +138,7 @@ mod tests {
     use crate::agents::codex::Codex;
 
     fn exit(how: How) -> Exit {
-        Exit { how, user_ms: 0, system_ms: 0, max_rss_kb: 0 }
+        Exit { how, ..Exit::UNKNOWN }
     }
 
     fn message(out: &mut Output, stderr: &str, how: How) -> (Kind, String) {

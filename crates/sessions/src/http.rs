@@ -69,8 +69,8 @@ async fn answer(
     door: &Door,
     flushed: &Flushed,
 ) -> Response<AnswerBody> {
-    if let Err(refusal) = door.admits(request.headers()) {
-        return refusal;
+    if let Some((status, text)) = door.refuses(request.headers()) {
+        return plain(status, text);
     }
     match (request.uri().path(), request.method()) {
         ("/rpc", &Method::POST) => rpc(face, request, flushed).await,
@@ -151,23 +151,24 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 impl Door {
-    fn admits(&self, headers: &HeaderMap) -> Result<(), Response<AnswerBody>> {
+    /// Why who asks is not let in.
+    fn refuses(&self, headers: &HeaderMap) -> Option<(StatusCode, &'static str)> {
         // Browsers send it, and no page shall talk to an agent on its reader's host.
         if headers.contains_key(ORIGIN) {
-            return Err(plain(StatusCode::FORBIDDEN, "Forbidden: requests from web pages are refused"));
+            return Some((StatusCode::FORBIDDEN, "Forbidden: requests from web pages are refused"));
         }
         match self {
             Door::Loopback => match headers.get(HOST).is_none_or(is_loopback) {
-                true => Ok(()),
+                true => None,
                 // A name that somebody made to lead here.
-                false => Err(plain(StatusCode::FORBIDDEN, "Forbidden: use localhost or a loopback address")),
+                false => Some((StatusCode::FORBIDDEN, "Forbidden: use localhost or a loopback address")),
             },
             Door::Tokens(tokens) => {
                 let given = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
                 match given.strip_prefix(b"Bearer ") {
-                    None => Err(plain(StatusCode::UNAUTHORIZED, "Unauthorized: missing Bearer token")),
-                    Some(token) if tokens.knows(token) => Ok(()),
-                    Some(_) => Err(plain(StatusCode::UNAUTHORIZED, "Unauthorized: invalid token")),
+                    None => Some((StatusCode::UNAUTHORIZED, "Unauthorized: missing Bearer token")),
+                    Some(token) if tokens.knows(token) => None,
+                    Some(_) => Some((StatusCode::UNAUTHORIZED, "Unauthorized: invalid token")),
                 }
             }
         }

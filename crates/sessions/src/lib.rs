@@ -9,6 +9,7 @@
 mod agents;
 mod asking;
 mod clis;
+mod closing;
 mod confine;
 mod delivery;
 mod ending;
@@ -16,6 +17,7 @@ mod error;
 mod event;
 mod face;
 mod http;
+mod limits;
 mod lines;
 mod memory;
 mod methods;
@@ -30,6 +32,7 @@ mod settings;
 mod skills;
 mod starting;
 mod stream;
+mod tls;
 mod tokens;
 mod turn;
 mod turn_log;
@@ -40,6 +43,7 @@ pub use face::Face;
 pub use http::{Door, serve};
 pub use records::SCHEMA;
 pub use settings::{AgentSettings, Settings};
+pub use tls::Tls;
 pub use tokens::{Token, Tokens};
 
 /// A result of this crate.

@@ -9,6 +9,9 @@ const LINE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// The end of what a CLI says on standard error is kept up to this.
 const STDERR_BYTES_MAX: usize = 4 * 1024;
 
+/// A line, unless it was too long, and what is left behind it.
+type Next<'a> = (Option<Cow<'a, [u8]>>, &'a [u8]);
+
 /// The beginning of the first line that has not been taken apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Position {
@@ -66,8 +69,8 @@ impl Lines {
         bytes.get(self.taken..).unwrap_or_default()
     }
 
-    /// The next line that ends within `bytes`, and what is left of them. No line where it was too long.
-    pub(crate) fn next<'a>(&mut self, bytes: &'a [u8]) -> Option<(Option<Cow<'a, [u8]>>, &'a [u8])> {
+    /// The next line that ends within `bytes`.
+    pub(crate) fn next<'a>(&mut self, bytes: &'a [u8]) -> Option<Next<'a>> {
         let end = memchr::memchr(b'\n', bytes)?;
         let (head, rest) = bytes.split_at_checked(end + 1)?;
         self.taken += head.len();

@@ -316,7 +316,7 @@ pub(crate) async fn unread(session: &Session) -> Vec<u8> {
 /// Where a client that has seen everything up to `seq` goes on; and from where it can, if what follows was dropped.
 pub(crate) fn start_after(session: &Session, seq: u64) -> (Start, Option<u64>) {
     let state = session.state();
-    let begun = state.turns.iter().filter(|turn| turn.first_seq > 0);
+    let mut begun = state.turns.iter().filter(|turn| turn.first_seq > 0);
     let first_kept = begun.clone().map(|turn| turn.first_seq).next();
     let gap = first_kept.filter(|first| *first > seq + 1);
     let next = begun.clone().find(|turn| seq + 1 < turn.first_seq + turn.events || turn.stage != Stage::Over);
@@ -326,7 +326,7 @@ pub(crate) fn start_after(session: &Session, seq: u64) -> (Start, Option<u64>) {
             Start { turn: turn.number, skip, is_all: true }
         }
         // Everything is known, or nothing has begun.
-        None => Start { turn: begun.last().map_or(1, |turn| turn.number + 1), skip: 0, is_all: true },
+        None => Start { turn: begun.next_back().map_or(1, |turn| turn.number + 1), skip: 0, is_all: true },
     };
     (start, gap)
 }

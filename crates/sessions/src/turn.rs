@@ -2,15 +2,15 @@
 
 use crate::agents::{Agent, Answer, Task};
 use crate::asking::{self, Pending};
-use crate::ending;
 use crate::event::{Event, Kind};
 use crate::face::Face;
+use crate::limits::{EXIT_GRACE, Expired, Limits};
 use crate::lines::{Lines, Position};
 use crate::output::{Ask, End, Output};
-use crate::session::{Session, Stage, State, Stop, Turn};
+use crate::session::{Session, Stage, Stop, Turn};
 use crate::starting::{self, NotStarted};
 use crate::turn_log::Writer;
-use crate::{Error, Result, delivery, records, turn_log};
+use crate::{Error, Result, closing, ending};
 use outpost_engine::{Batch, Ended, Ladder, Process, Reach, Signal, Stream};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -21,24 +21,11 @@ use tokio::time::Instant;
 /// "SIGKILL after 5 seconds if not exited".
 const KILL_GRACE: Duration = Duration::from_secs(5);
 
-/// How long a CLI may live on after it has said how the turn ended.
-const EXIT_GRACE: Duration = Duration::from_secs(3);
-
-/// How long the word of a CLI that it is done is kept back for its exit to confirm it.
-const HELD_MAX: Duration = Duration::from_secs(5);
-
-/// The same for one that goes on talking.
-const HELD_TALKING_MAX: Duration = Duration::from_secs(60);
-
 /// A line this long is taken apart on a thread where nobody waits.
 const LONG_LINE_BYTES: usize = 256 * 1024;
 
 /// Events of one turn take no more than this on disk. A CLI that writes more is stopped.
 const EVENTS_BYTES_MAX: u64 = 1024 * 1024 * 1024;
-
-/// Answers that were read are kept for clients that come with a cursor, so many turns and bytes of a session.
-const KEPT_TURNS_MAX: usize = 64;
-const KEPT_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// Where a turn stands, on disk, for the worker after this one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -64,9 +51,9 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// Whether this question of the queue is one of its agent's.
-    pub(crate) fn asks(&self, question: &str) -> bool {
-        self.questions.iter().any(|pending| pending.question == question)
+    /// Questions that wait for an answer.
+    pub(crate) fn questions(&self) -> impl Iterator<Item = &str> {
+        self.questions.iter().map(|pending| pending.question.as_str())
     }
 }
 
@@ -95,67 +82,17 @@ pub(crate) async fn drive(face: Arc<Face>, session: Arc<Session>, first: Turn) {
         let number = turn.number;
         if let Err(error) = run(&face, &session, turn).await {
             tracing::error!(session = session.id, turn = number, %error, "a turn could not be recorded");
-            give_up(&session, number, &error);
+            closing::give_up(&session, number, &error);
+            // Nobody would hear it any more.
+            if let Some(process) = face.engine.find(&starting::key(&session, number)).await {
+                let _gone = ending::end(&process, Duration::ZERO, KILL_GRACE).await;
+            }
         }
-        close(&face, &session, number).await;
+        closing::close(&face, &session, number).await;
         next = if face.is_ending() { None } else { session.drive_on() };
     }
     face.rests(&session);
     session.changed();
-}
-
-/// Its record cannot be written, so its clients cannot be told more than that it is over.
-fn give_up(session: &Session, number: u64, error: &Error) {
-    if let Some(turn) = session.state().turn_mut(number) {
-        turn.stage = Stage::Over;
-        turn.message = String::new();
-        turn.failure = Some(error.to_string());
-    }
-    session.changed();
-}
-
-/// Writes the end of a turn into the books, and forgets old ones.
-async fn close(face: &Arc<Face>, session: &Arc<Session>, number: u64) {
-    let (turn, sdk_id, dropped) = {
-        let mut state = session.state();
-        let Some(turn) = state.turn_mut(number) else { return };
-        turn.stage = Stage::Over;
-        turn.message = String::new();
-        let turn = turn.clone();
-        let sdk_id = state.sdk_id.clone();
-        let dropped = drop_old(&mut state, session);
-        (turn, sdk_id, dropped)
-    };
-    for number in &dropped {
-        turn_log::remove(&session.dir, *number);
-        delivery::remove(&session.dir, *number);
-    }
-    let id = session.id.clone();
-    let kept_from = dropped.last().map_or(0, |last| last + 1);
-    let written = face.books().write(move |books| {
-        records::end_turn(books, &id, &turn, sdk_id.as_deref())?;
-        records::delete_turns_before(books, &id, kept_from)
-    });
-    if let Err(error) = written.await {
-        tracing::error!(session = session.id, turn = number, %error, "the end of a turn is not in the books");
-    }
-}
-
-/// The oldest answers go, those that were read, while there are too many or too large ones.
-fn drop_old(state: &mut State, session: &Session) -> Vec<u64> {
-    let live = state.streams.iter().min().copied().unwrap_or(u64::MAX);
-    let mut bytes: u64 = state.turns.iter().map(|turn| turn.bytes).sum();
-    let mut dropped = Vec::new();
-    while state.turns.len() > KEPT_TURNS_MAX || (bytes > KEPT_BYTES_MAX && state.turns.len() > 1) {
-        let Some(oldest) = state.turns.front_mut() else { break };
-        if oldest.stage != Stage::Over || oldest.number >= live || oldest.unread(&session.dir) > 0 {
-            break;
-        }
-        bytes -= oldest.bytes;
-        dropped.push(oldest.number);
-        state.turns.pop_front();
-    }
-    dropped
 }
 
 async fn run(face: &Arc<Face>, session: &Arc<Session>, turn: Turn) -> Result<()> {
@@ -305,7 +242,7 @@ impl Running<'_> {
                 outcome = self.outcomes.join_next(), if !self.outcomes.is_empty() => Next::Answer(outcome),
                 read = subscription.next(&mut batch) => Next::Read(read),
                 _ = process.stdout_ended(), if !limits.is_mute() => Next::Mute,
-                () = limits.wait(&self.out.end) => Next::Late,
+                () = limits.wait(&self.out.end, self.questions.is_empty()) => Next::Late,
             };
             match event {
                 Next::Stop => {
@@ -316,6 +253,7 @@ impl Running<'_> {
                     end_beside(process.clone());
                 }
                 Next::Answer(Some(Ok((ask, question, outcome)))) => {
+                    limits.heard();
                     self.answered(&ask, &question, &outcome);
                     self.publish(Some(process)).await?;
                 }
@@ -537,89 +475,4 @@ fn end_beside(process: Process) {
             tracing::warn!(%error, "a CLI could not be ended");
         }
     });
-}
-
-/// What a turn may take.
-struct Limits {
-    turn: Option<Instant>,
-    silence: Option<Duration>,
-    heard: Instant,
-    /// Since when its CLI has said how it ends, or closed its output without having ended.
-    done: Option<Instant>,
-    muted: Option<Instant>,
-    /// Its process was asked to end after the turn had.
-    gave_up: bool,
-}
-
-enum Expired {
-    /// Its word that it is done is taken for it.
-    Held,
-    /// It is done and lives on.
-    Exit,
-    /// It has closed its output and lives on.
-    Mute,
-    Limit(&'static str),
-}
-
-impl Limits {
-    fn new(face: &Face) -> Limits {
-        let now = Instant::now();
-        let turn = face.settings.turn_patience.map(|patience| now + patience);
-        Limits {
-            turn,
-            silence: face.settings.silence_patience,
-            heard: now,
-            done: None,
-            muted: None,
-            gave_up: false,
-        }
-    }
-
-    fn note(&mut self, end: &End) {
-        self.done = match end {
-            End::Open => None,
-            End::Held(_) | End::Told => Some(self.done.unwrap_or_else(Instant::now)),
-        };
-    }
-
-    fn is_mute(&self) -> bool {
-        self.muted.is_some()
-    }
-
-    fn heard(&mut self) {
-        self.heard = Instant::now();
-    }
-
-    fn next(&self, end: &End) -> Option<Instant> {
-        let done = self.done.unwrap_or(self.heard);
-        match end {
-            // Whatever it goes on saying.
-            End::Told => (!self.gave_up).then(|| done + EXIT_GRACE),
-            End::Held(_) => Some((self.heard + HELD_MAX).min(done + HELD_TALKING_MAX)),
-            End::Open => {
-                let silence = self.silence.map(|silence| self.heard + silence);
-                let mute = self.muted.map(|muted| muted + EXIT_GRACE);
-                self.turn.into_iter().chain(silence).chain(mute).min()
-            }
-        }
-    }
-
-    async fn wait(&self, end: &End) {
-        match self.next(end) {
-            Some(at) => tokio::time::sleep_until(at).await,
-            None => std::future::pending().await,
-        }
-    }
-
-    fn expired(&self, end: &End) -> Expired {
-        match end {
-            End::Told => Expired::Exit,
-            End::Held(_) => Expired::Held,
-            End::Open if self.muted.is_some_and(|muted| muted + EXIT_GRACE <= Instant::now()) => {
-                Expired::Mute
-            }
-            End::Open if self.turn.is_some_and(|at| at <= Instant::now()) => Expired::Limit("time"),
-            End::Open => Expired::Limit("silence"),
-        }
-    }
 }

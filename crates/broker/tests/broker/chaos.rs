@@ -70,8 +70,18 @@ fn client(site: &Site, seed: u64) {
         });
         let leaves = noise.below(4) == 0;
         let told = ask(site, &request, leaves.then(|| Duration::from_millis(noise.below(60))));
+        if told != Told::Nothing && noise.below(4) == 0 {
+            replay(site, &request);
+        }
         site.told.lock().unwrap().insert(id, told);
     }
+}
+
+/// Whoever has heard a request can send it again, byte for byte: it does not become another one.
+fn replay(site: &Site, request: &Value) {
+    let Told::Answer { message, .. } = ask(site, request, None) else { panic!("{request} is not answered") };
+    let refused = message.starts_with("duplicate request id") || message.starts_with("request too old");
+    assert!(refused, "{request} was taken for a new one: {message}");
 }
 
 fn ask(site: &Site, request: &Value, leave_after: Option<Duration>) -> Told {

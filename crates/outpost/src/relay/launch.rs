@@ -182,7 +182,7 @@ fn start_keeper(
         ],
         report: -1,
     };
-    let arguments = serve::worker_arguments(paths)?;
+    let arguments = serve::worker_arguments(paths, c"outpost")?;
     let state = State { binary: given::BINARY, arguments, worker: None, replaced: false, entries: vec![own] };
     let prepared = || -> outpost_sys::Result<[OwnedFd; 4]> {
         Ok([

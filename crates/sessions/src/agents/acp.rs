@@ -1,6 +1,7 @@
 //! gemini and opencode over the Agent Client Protocol: text as it comes, and questions before something is done.
 
 use super::codex::words;
+use super::spoken::Spoken;
 use super::{Agent, Answer, Call, Cli, Mode, Task};
 use crate::event::Event;
 use crate::output::{Ask, Output};
@@ -16,18 +17,16 @@ const MODE: u64 = 3;
 const MODEL: u64 = 4;
 const PROMPT: u64 = 5;
 
-/// A message is told once more as a whole if it is not longer than this.
-const TEXT_BYTES_MAX: usize = 256 * 1024;
 const CALLS_MAX: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Acp {
     cli: Cli,
+    /// Under which name the agent has the conversation now.
     session: String,
     /// The prompt is on its way; what came before was said about other things.
     is_prompted: bool,
-    text: String,
-    is_long: bool,
+    spoken: Spoken,
     /// Calls of tools by their ids: what they are, and whether they have been told.
     calls: VecDeque<(String, String)>,
     /// Questions that wait: their ids, and which option means yes and which no.
@@ -47,24 +46,35 @@ pub(super) fn call(task: &Task) -> Call {
         }
         _ => {
             arguments.push("acp".into());
-            let asks = match task.mode {
-                Mode::Ask => Some(json!({ "edit": "ask", "bash": "ask", "webfetch": "ask" })),
-                Mode::Plan => Some(json!({ "edit": "deny", "bash": "deny" })),
-                Mode::Auto | Mode::Code => None,
-            };
-            environment.extend(asks.map(|asks| ("OPENCODE_PERMISSION", asks.to_string())));
+            environment.extend(permissions(task.mode).map(|asks| ("OPENCODE_PERMISSION", asks.to_string())));
         }
     }
     let acp = Acp {
         cli: task.cli,
         session: String::new(),
         is_prompted: false,
-        text: String::new(),
-        is_long: false,
+        spoken: Spoken::default(),
         calls: VecDeque::new(),
         options: Vec::new(),
     };
     Call { arguments, environment, speaks: true, agent: Agent::Acp(acp) }
+}
+
+/// opencode's rules, of which the last that fits counts. They go over what is configured. Without them it does everything
+/// in its directory unasked; also its plan mode does what the rules allow.
+fn permissions(mode: Mode) -> Option<Value> {
+    let other = match mode {
+        Mode::Auto | Mode::Code => return None,
+        Mode::Ask => "ask",
+        Mode::Plan => "deny",
+    };
+    // As it has it by itself: secrets are not for everyone.
+    let read = json!({ "*": "allow", "*.env": other, "*.env.*": other, "*.env.example": "allow" });
+    let mut rules = json!({ "*": other, "read": read });
+    for harmless in ["glob", "grep", "list", "todoread", "todowrite"] {
+        rules[harmless] = json!("allow");
+    }
+    Some(rules)
 }
 
 #[derive(Deserialize)]
@@ -79,6 +89,13 @@ struct Message {
     result: Option<Value>,
     #[serde(default)]
     error: Option<Value>,
+}
+
+/// gemini begins an empty record for the name that a conversation is loaded by, and only then looks for the conversation. In
+/// the minute in which that began both are one file, and it is spoilt; later, its clean-up removes both for being of one
+/// name. It looks without the space, and names its record with it.
+fn alias(id: &str) -> String {
+    format!(" {id}")
 }
 
 fn request(id: u64, method: &str, params: Value) -> Value {
@@ -119,7 +136,9 @@ impl Acp {
         out: &mut Output,
     ) {
         if let Some(error) = error {
-            self.flush(out);
+            self.spoken.over(out);
+            // gemini does not find a conversation again that has no answer in it.
+            out.is_lost |= self.cli == Cli::Gemini && task.sdk_id.is_none();
             out.fail(reason(&error));
             out.hushed = true;
             return;
@@ -131,21 +150,25 @@ impl Acp {
                 out.say(&match &task.sdk_id {
                     None => request(SESSION, "session/new", place),
                     Some(known) => {
-                        let params = json!({ "sessionId": known, "cwd": task.path, "mcpServers": [] });
                         // One replays what was said, the other does not.
-                        let method =
-                            if self.cli == Cli::Opencode { "session/resume" } else { "session/load" };
+                        let (name, method) = match self.cli {
+                            Cli::Gemini => (alias(known), "session/load"),
+                            _ => (known.clone(), "session/resume"),
+                        };
+                        let params = json!({ "sessionId": name, "cwd": task.path, "mcpServers": [] });
+                        self.session = name;
                         request(SESSION, method, params)
                     }
                 });
             }
             Some(SESSION) => {
-                let id = result.get("sessionId").and_then(Value::as_str).map(str::to_owned);
-                self.session = id.or_else(|| task.sdk_id.clone()).unwrap_or_default();
-                out.converses(&self.session);
-                let model =
-                    result.pointer("/models/currentModelId").and_then(Value::as_str).map(str::to_owned);
-                out.tell(&Event::init(self.session.clone(), task.model.clone().or(model)));
+                if let Some(id) = result.get("sessionId").and_then(Value::as_str) {
+                    self.session = id.to_owned();
+                }
+                let id = self.session.trim().to_owned();
+                out.converses(&id);
+                let model = model(&result).map(str::to_owned);
+                out.tell(&Event::init(id, task.model.clone().or(model)));
                 match (self.cli, task.mode) {
                     (Cli::Opencode, Mode::Plan) => out.say(&self.option(MODE, "mode", "plan")),
                     (Cli::Opencode, _) => out.say(&self.option(MODE, "mode", "build")),
@@ -167,7 +190,7 @@ impl Acp {
             },
             Some(MODEL) => self.prompt(task, out),
             Some(PROMPT) => {
-                self.flush(out);
+                self.spoken.over(out);
                 match result.get("stopReason").and_then(Value::as_str) {
                     Some("refusal") => out.fail("the model refused to go on"),
                     Some("cancelled") => out.fail("the turn was interrupted"),
@@ -231,25 +254,13 @@ impl Acp {
         match update.get("sessionUpdate").and_then(Value::as_str) {
             Some("agent_message_chunk") => {
                 let Some(text) = update.pointer("/content/text").and_then(Value::as_str) else { return };
-                out.tell(&Event::partial(text));
-                self.is_long |= self.text.len() + text.len() > TEXT_BYTES_MAX;
-                if !self.is_long {
-                    self.text.push_str(text);
-                }
+                self.spoken.piece(text, out);
             }
             Some("tool_call" | "tool_call_update") => {
-                self.flush(out);
+                self.spoken.over(out);
                 self.tool(update, out);
             }
             _ => {}
-        }
-    }
-
-    /// A message is over when something else begins.
-    fn flush(&mut self, out: &mut Output) {
-        let text = std::mem::take(&mut self.text);
-        if !text.is_empty() && !std::mem::take(&mut self.is_long) {
-            out.tell(&Event::text(text));
         }
     }
 
@@ -269,6 +280,14 @@ impl Acp {
             out.tell(&Event { message: Some(said(update).into()), ..Event::tool(name) });
         }
     }
+}
+
+/// The model in use, as the one and the other tell it.
+fn model(session: &Value) -> Option<&str> {
+    let options = session.get("configOptions").and_then(Value::as_array).into_iter().flatten();
+    let mut chosen = options.filter(|option| option.get("id").is_some_and(|id| id == "model"));
+    let model = session.pointer("/models/currentModelId").or_else(|| chosen.next()?.get("currentValue"));
+    model.and_then(Value::as_str)
 }
 
 fn raw(value: &Value) -> Option<Cow<'static, serde_json::value::RawValue>> {

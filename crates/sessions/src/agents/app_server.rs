@@ -140,7 +140,7 @@ impl AppServer {
             "item/completed" => completed(item, out),
             "warning" | "configWarning" => out.tell(&Event::notice("warning", words(params))),
             "error" => {
-                let said = params.get("error").map(words).unwrap_or_default();
+                let said = params.get("error").map(reason).unwrap_or_default();
                 out.tell(&Event::notice("warning", said.clone()));
                 self.complaint = Some(said);
             }
@@ -150,7 +150,7 @@ impl AppServer {
                     Some("completed") => out.succeed(serde_json::value::to_raw_value(params).ok().as_deref()),
                     Some("interrupted") => out.fail("the turn was interrupted"),
                     _ => {
-                        let reason = turn.get("error").filter(|error| !error.is_null()).map(words);
+                        let reason = turn.get("error").filter(|error| !error.is_null()).map(reason);
                         out.fail(
                             reason.or_else(|| self.complaint.take()).unwrap_or_else(|| "Turn failed".into()),
                         );
@@ -216,6 +216,14 @@ fn completed(item: &Value, out: &mut Output) {
             out.tell(&Event { message: Some(message.into()), ..Event::tool(tool_name(item)) });
         }
         _ => {}
+    }
+}
+
+/// The message of an error, and what stands behind it.
+fn reason(error: &Value) -> String {
+    match error.get("additionalDetails").and_then(Value::as_str) {
+        Some(details) => format!("{}: {details}", words(error)),
+        None => words(error),
     }
 }
 

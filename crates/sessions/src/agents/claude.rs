@@ -52,7 +52,8 @@ fn mode(mode: Mode) -> &'static [&'static str] {
     match mode {
         Mode::Auto => &["--dangerously-skip-permissions"],
         Mode::Code => &["--permission-mode", "acceptEdits"],
-        Mode::Plan => &["--permission-mode", "plan"],
+        // By default a model judges in plan mode which commands may run: what would be asked about shall not be done.
+        Mode::Plan => &["--permission-mode", "plan", "--settings", "{\"useAutoModeDuringPlan\":false}"],
         Mode::Ask => &["--permission-mode", "default"],
     }
 }

@@ -1,5 +1,6 @@
 //! gemini: `-p` with stream-json output.
 
+use super::spoken::Spoken;
 use super::{Agent, Call, Mode, Task};
 use crate::event::Event;
 use crate::output::Output;
@@ -16,6 +17,9 @@ pub(crate) struct Gemini {
     /// Calls of tools, by their ids, to say which one a result is of.
     calls: VecDeque<(String, String)>,
     complaint: Option<String>,
+    spoken: Spoken,
+    /// The conversation began with this turn.
+    is_new: bool,
 }
 
 pub(crate) fn call(task: &Task) -> Call {
@@ -37,7 +41,7 @@ pub(crate) fn call(task: &Task) -> Call {
         arguments,
         environment: environment(),
         speaks: !by_argument,
-        agent: Agent::Gemini(Gemini::default()),
+        agent: Agent::Gemini(Gemini { is_new: task.sdk_id.is_none(), ..Gemini::default() }),
     }
 }
 
@@ -100,12 +104,13 @@ impl Gemini {
             Some("message") if line.role.as_deref() == Some("assistant") => {
                 let content = line.content.unwrap_or_default();
                 match line.delta {
-                    Some(true) => out.tell(&Event::partial(content)),
+                    Some(true) => self.spoken.piece(&content, out),
                     _ => out.tell(&Event::text(content)),
                 }
             }
             Some("message") => {}
             Some("tool_use") => {
+                self.spoken.over(out);
                 let tool = tool(line.tool_name.as_deref().unwrap_or_default());
                 if let Some(id) = line.tool_id {
                     self.calls.push_back((id, tool.to_owned()));
@@ -120,7 +125,8 @@ impl Gemini {
                 let name = known.map_or_else(|| named_by(&id).to_owned(), |(_, name)| name.clone());
                 // A tool that failed ends nothing: the model is told.
                 let said = line.output.as_ref().or(line.error.as_ref()).map(super::codex::words);
-                out.tell(&Event { message: said.map(Cow::Owned), ..Event::tool(name) });
+                let said = said.unwrap_or_default();
+                out.tell(&Event { message: Some(said.into()), ..Event::tool(name) });
             }
             // "non-fatal by its docs": a result follows.
             Some("error") => {
@@ -130,10 +136,16 @@ impl Gemini {
                 self.complaint = Some(said);
             }
             Some("result") if line.status.as_deref() == Some("error") => {
+                self.spoken.over(out);
+                // It does not find a conversation again that has no answer in it.
+                out.is_lost |= self.is_new;
                 let reason = line.error.as_ref().map(super::codex::words).or_else(|| self.complaint.take());
                 out.fail(reason.unwrap_or_else(|| "it ended with an error".into()));
             }
-            Some("result") => out.succeed(serde_json::from_str::<&RawValue>(text).ok()),
+            Some("result") => {
+                self.spoken.over(out);
+                out.succeed(serde_json::from_str::<&RawValue>(text).ok());
+            }
             _ => out.unknown(text),
         }
     }

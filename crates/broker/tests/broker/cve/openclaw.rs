@@ -208,6 +208,29 @@ fn openclaw_cve_2026_32921_32979_and_53822_script_changed_after_approval() {
     assert!(warnings(&question).contains("stage 2 executes what it is given"), "{question:#}");
 }
 
+/// The same of a program that no interpreter reads: what is executed by its descriptor can be written in place.
+#[test]
+fn openclaw_cve_2026_32921_32979_and_53822_program_changed_after_approval() {
+    let mut gate = Gate::start();
+    let (dir, evil, ran) = (gate.path("dir"), gate.path("evil"), gate.path("ran"));
+    let file = dir.join("tool");
+    for (how, change) in CHANGES {
+        let _none = std::fs::remove_dir_all(dir.with_extension("away"));
+        let _none = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::copy("/usr/bin/printf", &file).unwrap();
+        std::fs::copy("/usr/bin/touch", &evil).unwrap();
+        let (sent, question) = gate.ask(&with(plain(how, json!([[file, ran]])), json!({"session": how})));
+        change(&file, &evil);
+        gate.approver().allow(&question);
+        let answer = sent.answer();
+        assert!(!ran.exists(), "{how}: the other one ran: {answer}");
+        assert_eq!(answer["status"], "error", "{how}: {answer}");
+        let told = answer["message"].as_str().unwrap();
+        assert!(told.contains("changed after it was looked at"), "{how}: {told}");
+    }
+}
+
 /// Rules do not reason about options: exact tokens, or a human is asked.
 #[test]
 fn openclaw_cve_2026_28363_abbreviated_options() {

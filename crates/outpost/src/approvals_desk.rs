@@ -1,0 +1,115 @@
+//! The books and the queue of what waits for a human, which faces share, and the sockets of those who decide.
+
+use crate::broker_face::Flags;
+use crate::config::{self, Config};
+use crate::paths::Paths;
+use crate::roles;
+use crate::socket::{self, listening};
+use outpost_approvals::{Approvals, Settings};
+use outpost_engine::Engine;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener as StdListener;
+use std::path::{Path, PathBuf};
+
+/// The longest path that a socket can be bound by as it is.
+const SOCKET_BYTES_MAX: usize = 107;
+
+pub(crate) struct ApprovalsDesk<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) paths: &'a Paths,
+    pub(crate) config: &'a Config,
+}
+
+impl ApprovalsDesk<'_> {
+    /// Opens the books. Nobody can decide yet: faces first ask again what they have asked before.
+    pub(crate) fn open(&self, flags: &Flags) -> Result<Approvals, String> {
+        let config = &self.config.approvals;
+        let settings = Settings {
+            dir: self.paths.approvals(),
+            rules: flags.rules.clone().or(config.rules.clone()).unwrap_or_else(config::default_rules),
+            approvers: approvers(&config.approvers)?,
+            hook: config.notify.clone(),
+        };
+        if !settings.approvers.is_empty() && config.socket.is_none() {
+            return Err(
+                "[approvals] names approvers, and they cannot reach the socket in our private directory: \
+                        say with `socket` where they can"
+                    .into(),
+            );
+        }
+        let schemas = [outpost_broker::SCHEMA, outpost_sessions::SCHEMA];
+        Approvals::open(settings, &schemas).map_err(|error| error.to_string())
+    }
+
+    /// Lets approvers in. Returns the socket outside our directories, to be removed at the end.
+    pub(crate) async fn serve(
+        &self,
+        approvals: &Approvals,
+        own: &mut HashMap<u8, OwnedFd>,
+        announced: &mut Vec<String>,
+    ) -> Result<Option<PathBuf>, String> {
+        let path = self.paths.approvals_socket();
+        let (approver, is_new) = socket::held(self.engine, own, roles::APPROVALS_SOCKET, &path).await?;
+        if is_new {
+            announced.push(format!("approve  {}  try: outpost approve", path.display()));
+        }
+        tokio::spawn(outpost_approvals::serve(listening(approver)?, approvals.clone()));
+        let Some(shared) = self.shared(own, announced).await? else { return Ok(None) };
+        let path = shared.local_addr().ok().and_then(|address| Some(address.as_pathname()?.to_owned()));
+        tokio::spawn(outpost_approvals::serve(listening(shared)?, approvals.clone()));
+        Ok(path)
+    }
+
+    /// The socket that approvers of other users reach.
+    async fn shared(
+        &self,
+        own: &mut HashMap<u8, OwnedFd>,
+        announced: &mut Vec<String>,
+    ) -> Result<Option<StdListener>, String> {
+        if let Some(held) = own.remove(&roles::SHARED_APPROVALS_SOCKET) {
+            return Ok(Some(held.into()));
+        }
+        let Some(socket) = self.config.approvals.socket.as_deref() else { return Ok(None) };
+        let listener =
+            bind_shared(socket).map_err(|why| format!("[approvals] socket {}: {why}", socket.display()))?;
+        socket::hold(self.engine, roles::SHARED_APPROVALS_SOCKET, &listener).await?;
+        announced.push(format!(
+            "approve  {0}  try as another user: outpost approve --socket {0}",
+            socket.display()
+        ));
+        Ok(Some(listener))
+    }
+}
+
+/// Everybody can connect; who may decide is what the kernel says about the other end.
+fn bind_shared(socket: &Path) -> Result<StdListener, String> {
+    const STICKY: u32 = 0o1000;
+    // One that is longer would be bound by another name, which says nothing when it is to be removed.
+    if !socket.is_absolute() || socket.as_os_str().len() > SOCKET_BYTES_MAX {
+        return Err(format!("not an absolute path of at most {SOCKET_BYTES_MAX} bytes"));
+    }
+    let dir = socket.parent().unwrap_or(socket);
+    let of = std::fs::metadata(dir).map_err(|error| format!("its directory: {error}"))?;
+    let owned = [0, outpost_sys::limits::effective_uid()].contains(&of.uid());
+    if !owned || (of.mode() & 0o022 != 0 && of.mode() & STICKY == 0) {
+        return Err("others could put a socket of theirs in its place; choose a directory that only this user or root \
+                    can change"
+            .into());
+    }
+    let listener = crate::socket::bind_if_free(socket).map_err(|error| error.to_string())?;
+    let set = std::fs::set_permissions(socket, PermissionsExt::from_mode(0o666));
+    set.map_err(|error| error.to_string())?;
+    Ok(listener)
+}
+
+/// Users by name, looked up once: numbers in another form of writing are no names.
+fn approvers(names: &[String]) -> Result<Vec<u32>, String> {
+    let find = |name: &String| match outpost_sys::user::by_name(name) {
+        Ok(Some(user)) => Ok(user.uid),
+        Ok(None) => Err(format!("approvers: this host has no user {name:?}")),
+        Err(errno) => Err(format!("approvers: {name:?}: {errno}")),
+    };
+    names.iter().map(find).collect()
+}

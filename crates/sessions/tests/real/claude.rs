@@ -1,0 +1,96 @@
+//! claude.
+
+use crate::kit::World;
+use crate::scenes;
+use outpost_sys::limits::effective_uid;
+use serde_json::json;
+
+const SANDBOX: &[(&str, &str)] = &[("IS_SANDBOX", "1")];
+
+#[test]
+fn a_conversation_streams_uses_tools_and_goes_on() {
+    let Some(world) = World::new("claude") else { return };
+    scenes::talks_works_and_remembers(&world, "code");
+}
+
+#[test]
+fn plan_mode_writes_nothing() {
+    let Some(world) = World::new("claude") else { return };
+    scenes::plan_only_reads(&world);
+}
+
+#[test]
+fn auto_mode_does_everything_where_the_operator_says_that_it_is_a_sandbox() {
+    let Some(world) = World::with("claude", "", SANDBOX) else { return };
+    let session = world.create("auto");
+    let outside = world.daemon.dir().join("outside.txt");
+    world.send(&session, &format!("[[sh: touch {}]]", outside.display())).ends("result");
+    assert!(outside.exists());
+    world.set_mode(&session, "code");
+    let within = world.daemon.dir().join("within.txt");
+    world.send(&session, &format!("[[sh: touch {}]]", within.display())).ends("result");
+    assert!(!within.exists(), "in code mode it keeps to its directory");
+}
+
+#[test]
+fn auto_mode_as_root_is_refused_with_the_way_out() {
+    if effective_uid() != 0 {
+        eprintln!("skipped: only root is refused");
+        return;
+    }
+    let Some(world) = World::new("claude") else { return };
+    let session = world.create("auto");
+    let refused =
+        world.send(&session, "hello").fails("claude", &["root/sudo privileges", "Hint:", "IS_SANDBOX=1"]);
+    assert_eq!(refused.last()["exitCode"], 1);
+    world.set_mode(&session, "code");
+    world.send(&session, "hello").ends("result");
+}
+
+#[test]
+fn ask_mode_does_what_a_human_allows() {
+    let Some(world) = World::new("claude") else { return };
+    scenes::asks_and_obeys(&world);
+    scenes::stops_in_a_question(&world);
+}
+
+#[test]
+fn failures_say_what_failed_and_lose_nothing() {
+    let Some(world) = World::new("claude") else { return };
+    let session = world.create("code");
+    world.send(&session, "hello there").ends("result");
+    world.send(&session, "[[status: 500]]").fails("claude", &["500"]);
+    // It asks again for the whole answer.
+    let cut = world.send(&session, "[[cut]] once").ends("result");
+    assert!(cut.text().contains("once"), "{cut:#?}");
+    let params = json!({ "sessionId": session, "model": "no-such-model" });
+    world.call("session.set_model", &params);
+    world.send(&session, "hello").fails("claude", &["no-such-model"]);
+    world.call("session.set_model", &json!({ "sessionId": session, "model": null }));
+    let after = world.send(&session, "[[history]]").ends("result");
+    assert!(after.text().ends_with("the first was: hello there"), "{after:#?}");
+}
+
+#[test]
+fn a_bad_key_is_told_with_what_to_do() {
+    let Some(world) = World::with("claude", "", &[("ANTHROPIC_API_KEY", "bad")]) else { return };
+    let session = world.create("code");
+    world.send(&session, "hello").fails("claude", &["Hint: log in", "ANTHROPIC_API_KEY"]);
+}
+
+#[test]
+fn an_interrupt_leaves_nothing_behind() {
+    let Some(world) = World::new("claude") else { return };
+    scenes::stops_in_text(&world, "code");
+    let Some(world) = World::with("claude", "", SANDBOX) else { return };
+    scenes::stops_in_a_tool(&world, "auto");
+}
+
+#[test]
+fn a_conversation_that_is_gone_is_said_to_be() {
+    let Some(world) = World::new("claude") else { return };
+    let session = world.create("code");
+    world.send(&session, "hello").ends("result");
+    std::fs::remove_dir_all(world.home().join(".claude/projects")).unwrap();
+    scenes::begins_anew_after_a_lost_conversation(&world, &session);
+}

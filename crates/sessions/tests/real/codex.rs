@@ -1,0 +1,84 @@
+//! codex.
+
+use crate::kit::World;
+use crate::scenes;
+
+#[test]
+fn a_conversation_streams_uses_tools_and_goes_on() {
+    let Some(world) = World::new("codex") else { return };
+    scenes::talks_works_and_remembers(&world, "auto");
+}
+
+#[test]
+fn each_mode_lets_it_write_where_it_may() {
+    let Some(world) = World::new("codex") else { return };
+    scenes::plan_only_reads(&world);
+    // Not below the directory for temporary files, which it may always write to.
+    let outside = world.home().join("outside.txt");
+    let touch = format!("[[sh: touch {}]]", outside.display());
+    let session = world.create("code");
+    world.send(&session, &touch).ends("result");
+    assert!(!outside.exists());
+    world.set_mode(&session, "auto");
+    world.send(&session, &touch).ends("result");
+    assert!(outside.exists());
+}
+
+#[test]
+fn ask_mode_does_what_a_human_allows() {
+    let Some(world) = World::new("codex") else { return };
+    scenes::asks_and_obeys(&world);
+    scenes::stops_in_a_question(&world);
+}
+
+#[test]
+fn in_ask_mode_a_change_of_a_file_is_shown_and_asked_about() {
+    let Some(world) = World::new("codex") else { return };
+    let session = world.create("ask");
+    let mut stream = world.open(&session, "[[write: asked.txt | hi]]");
+    let question = stream.until("approval");
+    assert_eq!(question["tool"], "edit");
+    let change = &question["input"]["changes"][0];
+    assert!(
+        change["path"].as_str().unwrap().ends_with("asked.txt") && change["diff"] == "hi\n",
+        "{question}"
+    );
+    assert!(!world.has("asked.txt"));
+    world.decide(&["allow", question["approval"].as_str().unwrap()]);
+    stream.rest().ends("result");
+    assert!(world.has("asked.txt"));
+}
+
+#[test]
+fn failures_say_what_failed_and_lose_nothing() {
+    let Some(world) = World::new("codex") else { return };
+    let session = world.create("auto");
+    world.send(&session, "hello there").ends("result");
+    world.send(&session, "[[status: 500]]").fails("codex", &["high demand"]);
+    world.send(&session, "[[cut]]").fails("codex", &["stream disconnected before completion"]);
+    let after = world.send(&session, "[[history]]").ends("result");
+    assert!(after.text().ends_with("the first was: hello there"), "{after:#?}");
+}
+
+#[test]
+fn a_bad_key_is_told_with_what_to_do() {
+    let Some(world) = World::with("codex", "", &[("FAKE_KEY", "bad")]) else { return };
+    let session = world.create("auto");
+    world.send(&session, "hello").fails("codex", &["401 Unauthorized", "Hint: log in", "codex login"]);
+}
+
+#[test]
+fn an_interrupt_leaves_nothing_behind() {
+    let Some(world) = World::new("codex") else { return };
+    scenes::stops_in_text(&world, "auto");
+    scenes::stops_in_a_tool(&world, "auto");
+}
+
+#[test]
+fn a_conversation_that_is_gone_is_said_to_be() {
+    let Some(world) = World::new("codex") else { return };
+    let session = world.create("auto");
+    world.send(&session, "hello").ends("result");
+    std::fs::remove_dir_all(world.home().join(".codex/sessions")).unwrap();
+    scenes::begins_anew_after_a_lost_conversation(&world, &session);
+}

@@ -1,0 +1,70 @@
+//! gemini. A turn costs it two seconds of computing, so there are few.
+
+use crate::kit::World;
+use crate::scenes;
+use serde_json::json;
+
+#[test]
+fn a_conversation_streams_uses_tools_and_goes_on() {
+    let Some(world) = World::new("gemini") else { return };
+    scenes::talks_works_and_remembers(&world, "auto");
+}
+
+#[test]
+fn plan_mode_writes_nothing() {
+    let Some(world) = World::new("gemini") else { return };
+    scenes::plan_only_reads(&world);
+}
+
+/// The second turn loads the conversation in the minute in which it began, which spoils it if done by its plain name; the
+/// third, and one of the other interface, find what it has left.
+#[test]
+fn ask_mode_does_what_a_human_allows_and_keeps_the_conversation() {
+    let Some(world) = World::new("gemini") else { return };
+    let settings = world.home().join(".gemini/settings.json");
+    let mut given: serde_json::Value = serde_json::from_slice(&std::fs::read(&settings).unwrap()).unwrap();
+    // As people have it: what is old or spoilt is removed at each start.
+    given["general"]["sessionRetention"] = json!({ "enabled": true, "maxAge": "30d" });
+    std::fs::write(&settings, given.to_string()).unwrap();
+    let session = scenes::asks_and_obeys(&world);
+    let third = world.send(&session, "[[history]]").ends("result");
+    assert_eq!(third.text(), "I saw 3 prompts; the first was: [[sh: echo hi > allowed.txt]]");
+    world.set_mode(&session, "auto");
+    let fourth = world.send(&session, "[[history]]").ends("result");
+    assert_eq!(fourth.text(), "I saw 4 prompts; the first was: [[sh: echo hi > allowed.txt]]");
+    assert_eq!(third.conversation(), fourth.conversation());
+}
+
+#[test]
+fn failures_say_what_failed_and_the_next_message_is_answered() {
+    let Some(world) = World::new("gemini") else { return };
+    let session = world.create("auto");
+    world.send(&session, "[[cut]]").fails("gemini", &["terminated"]);
+    world.send(&session, "hello").ends("result");
+    world.send(&session, "[[status: 500]]").fails("gemini", &["scripted status 500"]);
+    let after = world.send(&session, "[[history]]").ends("result");
+    assert!(after.text().ends_with("the first was: hello"), "{after:#?}");
+}
+
+#[test]
+fn a_bad_key_and_a_conversation_that_is_gone_are_told_with_what_to_do() {
+    let Some(world) = World::with("gemini", "", &[("GEMINI_API_KEY", "bad")]) else { return };
+    let session = world.create("auto");
+    world.send(&session, "hello").fails("gemini", &["Hint: log in", "GEMINI_API_KEY"]);
+    let unknown = json!({ "sessionId": session, "sdkSessionId": "00000000-0000-4000-8000-000000000000" });
+    world.call("session.resume", &unknown);
+    world.send(&session, "hello").fails("gemini", &["Hint: the conversation to resume is not on this host"]);
+}
+
+#[test]
+fn an_interrupt_leaves_nothing_behind() {
+    let Some(world) = World::new("gemini") else { return };
+    scenes::stops_in_text(&world, "auto");
+    scenes::stops_in_a_tool(&world, "auto");
+}
+
+#[test]
+fn an_interrupt_in_a_question_leaves_nothing_behind() {
+    let Some(world) = World::new("gemini") else { return };
+    scenes::stops_in_a_question(&world);
+}

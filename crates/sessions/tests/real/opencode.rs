@@ -1,0 +1,54 @@
+//! opencode. A turn costs it six seconds of computing, so there are few.
+
+use crate::kit::World;
+use crate::scenes;
+use serde_json::json;
+
+#[test]
+fn a_conversation_streams_uses_tools_and_goes_on() {
+    let Some(world) = World::new("opencode") else { return };
+    scenes::talks_works_and_remembers(&world, "auto");
+}
+
+#[test]
+fn plan_mode_writes_nothing() {
+    let Some(world) = World::new("opencode") else { return };
+    scenes::plan_only_reads(&world);
+}
+
+#[test]
+fn ask_mode_does_what_a_human_allows() {
+    let Some(world) = World::new("opencode") else { return };
+    scenes::asks_and_obeys(&world);
+}
+
+/// It tries again for ever, and says nothing.
+#[test]
+fn silence_after_a_server_error_ends_with_the_operators_limit_or_an_interrupt() {
+    let Some(world) = World::with("opencode", "silence_timeout_s = 20", &[]) else { return };
+    let session = world.create("auto");
+    world.send(&session, "[[status: 500]]").fails("opencode", &["said nothing for too long"]);
+    world.assert_nothing_left();
+    let stream = world.open(&session, "[[cut]]");
+    world.model.wait_request(|request| request.body.to_string().contains("[[cut]]"));
+    world.interrupt(&session);
+    stream.rest().ends("interrupted");
+    world.assert_nothing_left();
+}
+
+#[test]
+fn a_bad_key_and_a_conversation_that_is_gone_are_told_with_what_to_do() {
+    let Some(world) = World::new("opencode") else { return };
+    let session = world.create("auto");
+    world.send(&session, "[[status: 401]]").fails("opencode", &["scripted status 401"]);
+    let unknown = json!({ "sessionId": session, "sdkSessionId": "ses_000000000000000000000000000000" });
+    world.call("session.resume", &unknown);
+    scenes::begins_anew_after_a_lost_conversation(&world, &session);
+}
+
+#[test]
+fn an_interrupt_leaves_nothing_behind() {
+    let Some(world) = World::new("opencode") else { return };
+    scenes::stops_in_text(&world, "auto");
+    scenes::stops_in_a_tool(&world, "auto");
+}

@@ -1,0 +1,119 @@
+//! What is expected of every agent, whichever it is.
+
+use crate::kit::{Events, World, wait_for};
+use serde_json::Value;
+
+/// A tool that never ends by itself, and says when it has begun.
+const ENDLESS: &str = "[[sh: touch begun; tail -f /dev/null]]";
+
+/// A text that takes minutes.
+const LONG: &str = "[[slow: 5000 0.05]]";
+
+/// A turn, one with a tool, and one that knows of both.
+pub(crate) fn talks_works_and_remembers(world: &World, mode: &str) {
+    let session = world.create(mode);
+    let first = world.send(&session, "hello there").ends("result");
+    let (said, pieces) = first.partial();
+    assert!(said == "You said: hello there" && pieces > 1, "{first:#?}");
+    assert_eq!(first.text(), "You said: hello there");
+
+    let second = world.send(&session, "[[sh: echo hi > made.txt; echo o''ut]]").ends("result");
+    let tools = second.tools();
+    let [(tool, Some(input), None), (same, None, Some(said))] = tools.as_slice() else {
+        panic!("{second:#?}")
+    };
+    assert!(tool == same && tool.to_lowercase() == "bash", "{second:#?}");
+    assert_eq!(input["command"], "echo hi > made.txt; echo o''ut");
+    assert_eq!(said.trim(), "out");
+    assert!(world.has("made.txt"));
+
+    let third = world.send(&session, "[[history]]").ends("result");
+    assert_eq!(third.text(), "I saw 3 prompts; the first was: hello there");
+    let all = [first, second, third].map(|events| events.conversation());
+    assert!(all.iter().all(|id| *id == all[0]), "{all:?}");
+    // Nobody lives on between turns.
+    world.assert_nothing_left();
+}
+
+/// In plan mode nothing is written, by no tool; the same session writes once it may.
+pub(crate) fn plan_only_reads(world: &World) {
+    let session = world.create("plan");
+    let file = world.work().join("planned.txt");
+    world.send(&session, &format!("[[write: {} | hi]]", file.display())).ends("result");
+    assert!(!file.exists());
+    world.send(&session, &format!("[[sh: touch {}]]", file.display())).ends("result");
+    assert!(!file.exists());
+    world.set_mode(&session, "code");
+    world.send(&session, &format!("[[write: {} | hi]]", file.display())).ends("result");
+    assert!(file.exists());
+}
+
+/// What an agent asks, a human answers, and it does so or not.
+pub(crate) fn asks_and_obeys(world: &World) -> String {
+    let session = world.create("ask");
+    let allowed = asked(world, &session, "[[sh: echo hi > allowed.txt]]", &["allow"]);
+    assert_eq!(allowed.last()["type"], "result", "{allowed:#?}");
+    assert!(world.has("allowed.txt"));
+    let denied = asked(world, &session, "[[sh: echo hi > denied.txt]]", &["deny", "--note", "not that one"]);
+    assert_eq!(denied.last()["type"], "result", "{denied:#?}");
+    assert!(!world.has("denied.txt"));
+    session
+}
+
+/// Sends a message whose tool is asked about once.
+fn asked(world: &World, session: &str, message: &str, decision: &[&str]) -> Events {
+    let mut stream = world.open(session, message);
+    let question = stream.until("approval");
+    let command = question["input"]["command"].as_str().unwrap();
+    assert!(message.contains(command), "{question}");
+    let id = question["approval"].as_str().unwrap();
+    world.decide(&[&decision[..1], &[id], &decision[1..]].concat());
+    let events = stream.rest();
+    let states: Vec<&Value> = events.0.iter().filter_map(|event| event.get("state")).collect();
+    let answered = if decision[0] == "allow" { "allowed" } else { "denied" };
+    assert_eq!(states, ["asked", answered], "{events:#?}");
+    events
+}
+
+/// An interrupt ends the turn and everything it runs, and the conversation goes on afterwards.
+pub(crate) fn stops_in_text(world: &World, mode: &str) {
+    let session = world.create(mode);
+    let first = world.send(&session, "hello there").ends("result");
+    let mut stream = world.open(&session, LONG);
+    stream.until("partial");
+    world.interrupt(&session);
+    stream.rest().ends("interrupted");
+    world.assert_nothing_left();
+    let next = world.send(&session, "[[history]]").ends("result");
+    assert_eq!(next.text(), "I saw 3 prompts; the first was: hello there");
+    assert_eq!(next.conversation(), first.conversation());
+}
+
+pub(crate) fn stops_in_a_tool(world: &World, mode: &str) {
+    let session = world.create(mode);
+    let stream = world.open(&session, ENDLESS);
+    wait_for(&world.work().join("begun"));
+    world.interrupt(&session);
+    stream.rest().ends("interrupted");
+    world.assert_nothing_left();
+}
+
+/// A question that nobody has answered is withdrawn, and the tool is not used.
+pub(crate) fn stops_in_a_question(world: &World) {
+    let session = world.create("ask");
+    let mut stream = world.open(&session, "[[sh: echo hi > asked.txt]]");
+    stream.until("approval");
+    world.interrupt(&session);
+    stream.rest().ends("interrupted");
+    world.assert_nothing_left();
+    assert!(!world.has("asked.txt"));
+}
+
+/// A conversation that is not there is told with what becomes of it, and the next message begins another.
+pub(crate) fn begins_anew_after_a_lost_conversation(world: &World, session: &str) {
+    let cli = world.cli();
+    world.send(session, "[[history]]").fails(cli, &["Hint: the conversation to resume is not on this host"]);
+    let next = world.send(session, "[[history]]").ends("result");
+    assert_eq!(next.text(), "I saw 1 prompts; the first was: [[history]]");
+    next.conversation();
+}
