@@ -3,9 +3,8 @@
 use crate::event::{Event, Kind};
 use crate::face::Face;
 use crate::output::Ask;
-use crate::session::{Session, Stage};
-use crate::turn::Mark;
-use crate::{Error, Result, turn_log};
+use crate::session::Session;
+use crate::{Error, Result};
 use outpost_approvals::audit::Event as Record;
 use outpost_approvals::display::{claim, quote, warnings};
 use outpost_approvals::{Line, Moment, Outcome, Question, Queue, Section, hex, unix_ms};
@@ -96,25 +95,6 @@ pub(crate) async fn resume(face: &Arc<Face>, pending: &Pending, outcomes: &mut O
         _ => {
             outcomes.spawn(async move { (ask, id, Outcome::Expired) });
         }
-    }
-}
-
-/// Erases what an earlier worker wrote down and had no time to ask: its agent is heard again, and asks anew.
-pub(crate) async fn sweep(face: &Face, sessions: &[Session]) {
-    let mut asked = Vec::new();
-    for session in sessions {
-        let open =
-            session.state().turns.iter().find(|turn| turn.stage == Stage::Running).map(|turn| turn.number);
-        let mark = open.and_then(|turn| turn_log::last_mark::<Mark>(&session.dir, turn));
-        asked.extend(mark.iter().flat_map(Mark::questions).map(str::to_owned));
-    }
-    let swept = face.books().write(move |books| {
-        let known = Queue::remembered(books, FACE)?.into_iter().map(|remembered| remembered.question.id);
-        let mut unasked = known.filter(|id| !asked.contains(id));
-        unasked.try_for_each(|id| Queue::erase(books, &id))
-    });
-    if let Err(error) = swept.await {
-        tracing::warn!(%error, "questions that nobody asked stay in the books");
     }
 }
 

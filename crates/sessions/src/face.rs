@@ -7,7 +7,7 @@ use crate::memory::Memory;
 use crate::records::{self, NewSession};
 use crate::session::{Accepted, Session, State, Stop};
 use crate::settings::Settings;
-use crate::{Error, Result, asking, starting, turn};
+use crate::{Error, Result, starting, turn};
 use jiff::Timestamp;
 use outpost_approvals::{Approvals, Ledger};
 use outpost_engine::{Engine, Ladder, Reach, Signal};
@@ -61,7 +61,6 @@ impl Face {
         });
         let dir = face.settings.dir.clone();
         let known = face.books().write(move |books| records::load(books, &dir)).await?;
-        asking::sweep(&face, &known).await;
         // So that somebody knows when asked.
         face.clis.all();
         for session in known {

@@ -1,13 +1,14 @@
 //! What the sessions face writes into the daemon's books: sessions, their messages, and where their answers stand.
 
 use crate::agents::{Cli, Mode};
+use crate::asking;
 use crate::confine::Sandbox;
 use crate::output::End;
 use crate::session::{Session, Stage, State, Turn};
 use crate::turn::Mark;
 use crate::turn_log;
 use jiff::Timestamp;
-use outpost_approvals::{Books, Result};
+use outpost_approvals::{Books, Queue, Result};
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 
@@ -172,6 +173,7 @@ pub(crate) fn load(books: &mut Books<'_>, dir: &Path) -> Result<Vec<Session>> {
         let place = dir.join(&id);
         Ok(Session::new(id, path.into(), cli, created, place, sandbox, state))
     })?;
+    let mut marks = Vec::new();
     for session in &sessions {
         let mut state = session.state();
         // What runs has a record, and what that vouches for was perhaps seen.
@@ -182,9 +184,16 @@ pub(crate) fn load(books: &mut Books<'_>, dir: &Path) -> Result<Vec<Session>> {
             open.first_seq = mark.first_seq;
             (open.events, open.bytes) = (mark.next_seq - mark.first_seq, mark.bytes);
             open.is_cancelled |= mark.end == End::Told;
+            marks.push(mark);
         }
         let ends = state.turns.iter().map(|turn| turn.first_seq + turn.events);
         state.next_seq = ends.max().unwrap_or_default().max(1);
+    }
+    // A question that no record knows was written down by a worker that died before it could be asked; it is asked anew.
+    for remembered in Queue::remembered(books, asking::FACE)? {
+        if !marks.iter().any(|mark| mark.asks(&remembered.question.id)) {
+            Queue::erase(books, &remembered.question.id)?;
+        }
     }
     Ok(sessions)
 }

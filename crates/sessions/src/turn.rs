@@ -51,9 +51,9 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// Questions that wait for an answer.
-    pub(crate) fn questions(&self) -> impl Iterator<Item = &str> {
-        self.questions.iter().map(|pending| pending.question.as_str())
+    /// Whether this question of the queue is one of its agent's.
+    pub(crate) fn asks(&self, question: &str) -> bool {
+        self.questions.iter().any(|pending| pending.question == question)
     }
 }
 

@@ -16,6 +16,7 @@ const SESSION: u64 = 2;
 const MODE: u64 = 3;
 const MODEL: u64 = 4;
 const PROMPT: u64 = 5;
+const LIST: u64 = 6;
 
 const CALLS_MAX: usize = 64;
 
@@ -31,6 +32,8 @@ pub(crate) struct Acp {
     calls: VecDeque<(String, String)>,
     /// Questions that wait: their ids, and which option means yes and which no.
     options: Vec<(String, String, String)>,
+    /// Why the conversation could not be resumed.
+    failure: Option<String>,
 }
 
 pub(super) fn call(task: &Task) -> Call {
@@ -56,6 +59,7 @@ pub(super) fn call(task: &Task) -> Call {
         spoken: Spoken::default(),
         calls: VecDeque::new(),
         options: Vec::new(),
+        failure: None,
     };
     Call { arguments, environment, speaks: true, agent: Agent::Acp(acp) }
 }
@@ -136,12 +140,7 @@ impl Acp {
         out: &mut Output,
     ) {
         if let Some(error) = error {
-            self.spoken.over(out);
-            // gemini does not find a conversation again that has no answer in it.
-            out.is_lost |= self.cli == Cli::Gemini && task.sdk_id.is_none();
-            out.fail(reason(&error));
-            out.hushed = true;
-            return;
+            return self.refused(id, &error, task, out);
         }
         let result = result.unwrap_or_default();
         match id.as_u64() {
@@ -189,6 +188,7 @@ impl Acp {
                 _ => self.prompt(task, out),
             },
             Some(MODEL) => self.prompt(task, out),
+            Some(LIST) => self.not_resumed(&result, task, out),
             Some(PROMPT) => {
                 self.spoken.over(out);
                 match result.get("stopReason").and_then(Value::as_str) {
@@ -200,6 +200,38 @@ impl Acp {
             }
             _ => {}
         }
+    }
+
+    fn refused(&mut self, id: &Value, error: &Value, task: &Task, out: &mut Output) {
+        let reason = reason(error);
+        // opencode says the same whatever is wrong with a conversation; it may just not be there.
+        let is_resumed = id.as_u64() == Some(SESSION) && task.sdk_id.is_some();
+        if is_resumed && self.cli == Cli::Opencode {
+            self.failure = Some(reason);
+            out.say(&request(LIST, "session/list", json!({ "cwd": task.path })));
+            return;
+        }
+        self.spoken.over(out);
+        // gemini does not find a conversation again that has no answer in it.
+        out.is_lost |= self.cli == Cli::Gemini && task.sdk_id.is_none();
+        out.fail(self.failure.take().unwrap_or(reason));
+        out.hushed = true;
+    }
+
+    /// Tells whether the conversation that could not be resumed is among all there are.
+    fn not_resumed(&mut self, listed: &Value, task: &Task, out: &mut Output) {
+        let mut reason = self.failure.take().unwrap_or_default();
+        let sessions = listed.get("sessions").and_then(Value::as_array);
+        let known = task.sdk_id.as_deref().unwrap_or_default();
+        let is_listed = |sessions: &Vec<Value>| {
+            sessions.iter().any(|session| session.get("sessionId").is_some_and(|id| id == known))
+        };
+        let are_all = listed.get("nextCursor").is_none_or(Value::is_null);
+        if are_all && sessions.is_some_and(|sessions| !is_listed(sessions)) {
+            reason = format!("{reason}: session not found: {known}");
+        }
+        out.fail(reason);
+        out.hushed = true;
     }
 
     fn option(&self, id: u64, name: &str, value: &str) -> Value {

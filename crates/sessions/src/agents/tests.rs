@@ -135,7 +135,7 @@ fn codex_exec_has_nested_items() {
     ];
     assert_eq!(told(&task, recorded!("codex-tool-ls"))[2..5], expected);
     let expected = [
-        r#"tool_use edit [{"kind":"add","path":"/project/patched.txt"}]"#,
+        r#"tool_use edit [{"path":"/project/patched.txt","kind":"add"}]"#,
         "tool_use edit = add /project/patched.txt",
     ];
     assert_eq!(told(&task, recorded!("codex-patch-ws"))[3..5], expected);

@@ -22,13 +22,20 @@ fn ask_mode_does_what_a_human_allows() {
     scenes::asks_and_obeys(&world);
 }
 
-/// It tries again for ever, and says nothing.
+/// After a server error it tries again for ever, and says nothing.
 #[test]
-fn silence_after_a_server_error_ends_with_the_operators_limit_or_an_interrupt() {
+fn silence_ends_with_the_operators_limit() {
     let Some(world) = World::with("opencode", "silence_timeout_s = 20", &[]) else { return };
     let session = world.create("auto");
     world.send(&session, "[[status: 500]]").fails("opencode", &["said nothing for too long"]);
     world.assert_nothing_left();
+}
+
+/// After a cut stream, too.
+#[test]
+fn an_interrupt_ends_tries_without_end() {
+    let Some(world) = World::new("opencode") else { return };
+    let session = world.create("auto");
     let stream = world.open(&session, "[[cut]]");
     world.model.wait_request(|request| request.body.to_string().contains("[[cut]]"));
     world.interrupt(&session);
@@ -37,10 +44,17 @@ fn silence_after_a_server_error_ends_with_the_operators_limit_or_an_interrupt() 
 }
 
 #[test]
-fn a_bad_key_and_a_conversation_that_is_gone_are_told_with_what_to_do() {
+fn a_bad_key_is_told_with_what_to_do() {
+    let bad = r#"{"provider":{"fake":{"options":{"apiKey":"bad"}}}}"#;
+    let Some(world) = World::with("opencode", "", &[("OPENCODE_CONFIG_CONTENT", bad)]) else { return };
+    let session = world.create("auto");
+    world.send(&session, "hello").fails("opencode", &["Hint: log in", "opencode auth login"]);
+}
+
+#[test]
+fn a_conversation_that_is_gone_is_said_to_be() {
     let Some(world) = World::new("opencode") else { return };
     let session = world.create("auto");
-    world.send(&session, "[[status: 401]]").fails("opencode", &["scripted status 401"]);
     let unknown = json!({ "sessionId": session, "sdkSessionId": "ses_000000000000000000000000000000" });
     world.call("session.resume", &unknown);
     scenes::begins_anew_after_a_lost_conversation(&world, &session);
