@@ -41,6 +41,8 @@ pub(crate) struct Mark {
     /// Bytes for the CLI's standard input so far, and whether it was closed.
     said: u64,
     hushed: bool,
+    /// What is said next, at that place. Perhaps it was already: the engine knows.
+    unsaid: String,
     /// Whether its standard input is anything but empty.
     speaks: bool,
     sdk_id: Option<String>,
@@ -72,6 +74,8 @@ struct Running<'a> {
     hushed: bool,
     speaks: bool,
     questions: Vec<Pending>,
+    /// Questions that the next mark will not know, and nobody will ask for after it.
+    settled: Vec<String>,
     outcomes: JoinSet<(Ask, String, outpost_approvals::Outcome)>,
 }
 
@@ -157,6 +161,7 @@ async fn open<'a>(
                 is_begun: false,
                 said: 0,
                 hushed: false,
+                unsaid: String::new(),
                 speaks: call.speaks,
                 sdk_id: session.state().sdk_id.clone(),
                 unknown_lines: 0,
@@ -171,6 +176,7 @@ async fn open<'a>(
     };
     let mut out = Output::new(turn.number, mark.next_seq);
     (out.end, out.sdk_id, out.unknown_lines) = (mark.end, mark.sdk_id, mark.unknown_lines);
+    (out.said, out.hushed) = (mark.unsaid.into_bytes(), mark.hushed);
     let running = Running {
         face,
         session,
@@ -182,9 +188,10 @@ async fn open<'a>(
         lines: Lines::new(mark.from, mark.stderr_tail),
         is_begun: mark.is_begun,
         said: mark.said,
-        hushed: mark.hushed,
+        hushed: false,
         speaks: mark.speaks,
         questions: mark.questions,
+        settled: Vec::new(),
         outcomes: JoinSet::new(),
     };
     Ok((running, known))
@@ -208,6 +215,9 @@ impl Running<'_> {
 
     async fn begin(&mut self, process: &Process) -> Result<()> {
         if self.is_begun {
+            // What an earlier worker was about to say.
+            let said = std::mem::take(&mut self.out.said);
+            self.say(process, said).await;
             return Ok(());
         }
         self.is_begun = true;
@@ -372,13 +382,13 @@ impl Running<'_> {
         let told = Event { state: Some(state), message: note, ..asking::asked(ask, question) };
         self.out.tell(&Event { input: None, ..told });
         self.agent.answer(ask, &Answer { allow: answer.allow, note: answer.note }, &mut self.out);
-        asking::forget(self.face, question);
+        self.settled.push(question.to_owned());
     }
 
     async fn withdraw_questions(&mut self) {
         for pending in std::mem::take(&mut self.questions) {
             self.face.approvals.queue().withdraw(&pending.question).await;
-            asking::forget(self.face, &pending.question);
+            self.settled.push(pending.question);
         }
         self.outcomes.abort_all();
     }
@@ -394,12 +404,12 @@ impl Running<'_> {
         self.publish(None).await
     }
 
-    /// What is new goes to the CLI and onto the disk, and then to whoever waits for it. In this order: what a killed worker
-    /// said is said again at the same place, which the engine knows; what it told nobody has seen.
+    /// What is new goes onto the disk, then to the CLI and to whoever waits for it. In this order: what stands nowhere was
+    /// not said to anybody, and what a killed worker said is said again at the same place, which the engine knows.
     async fn publish(&mut self, process: Option<&Process>) -> Result<()> {
-        let said = std::mem::take(&mut self.out.said);
-        if let Some(process) = process {
-            self.say(process, said).await;
+        let mut said = std::mem::take(&mut self.out.said);
+        if process.is_none() {
+            said.clear();
         }
         if !self.out.events.is_empty() {
             self.writer.append(&self.out.events)?;
@@ -414,7 +424,8 @@ impl Running<'_> {
             from: self.lines.position(),
             is_begun: self.is_begun,
             said: self.said,
-            hushed: self.hushed,
+            hushed: self.out.hushed,
+            unsaid: String::from_utf8_lossy(&said).into_owned(),
             speaks: self.speaks,
             sdk_id: self.out.sdk_id.clone(),
             unknown_lines: self.out.unknown_lines,
@@ -423,6 +434,12 @@ impl Running<'_> {
             agent: self.agent.clone(),
         };
         self.writer.mark(&mark)?;
+        if let Some(process) = process {
+            self.say(process, said).await;
+        }
+        for question in std::mem::take(&mut self.settled) {
+            asking::forget(self.face, &question);
+        }
         let mut state = self.session.state();
         state.next_seq = mark.next_seq;
         match (self.out.is_lost, mark.sdk_id) {

@@ -126,7 +126,6 @@ fn a_request_without_method_is_32600() {
 }
 
 #[test]
-#[ignore = "the documents are not written yet"]
 fn the_documents_of_the_interface_are_there() {
     let host = Host::start();
     let client = host.client();

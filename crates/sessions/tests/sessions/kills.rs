@@ -82,9 +82,8 @@ fn nemesis_queued_messages_run_once_and_in_order() {
         let mut running = host.run(&id, &["init", "wait @go", "text 1", "result"]);
         running.event();
         for number in 2..=8 {
-            let queued = host
-                .run(&id, &["init", &format!("count 1 100 500"), &format!("text {number}"), "result"])
-                .rest();
+            let queued =
+                host.run(&id, &["init", "count 1 100 500", &format!("text {number}"), "result"]).rest();
             assert_eq!(kinds(&queued), ["queued"]);
         }
         drop(running);
