@@ -1,6 +1,6 @@
 //! The sessions face: conversations with agent CLIs over HTTP and server-sent events, as codecast-daemon serves them.
 //!
-//! A message is a *turn*: a process of the engine whose output becomes events in a record on disk ([`turn_log`]), numbered
+//! A message is a *turn*: a process of the engine whose output becomes events in a record on disk (`turn_log`), numbered
 //! within the session. A client is a cursor over these records, so a hang-up changes nothing about the turn, and what
 //! was missed can be read later, by whoever comes, also from another worker.
 

@@ -19,7 +19,7 @@ pub(crate) struct Host {
     dir: TempDir,
 }
 
-fn outpost() -> PathBuf {
+pub(crate) fn outpost() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     // A test is in `deps`, the programs are one up.
     binary_beside(&test.parent().unwrap().parent().unwrap().join("tests"), "outpost")

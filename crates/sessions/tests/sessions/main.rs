@@ -14,5 +14,7 @@ mod methods;
 mod mock;
 mod queue;
 mod restart;
+mod sandbox;
+mod stand_in;
 mod stopping;
 mod streams;
