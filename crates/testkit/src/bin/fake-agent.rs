@@ -1,7 +1,7 @@
 //! An agent CLI that does what its prompt says, for everything that real ones do too rarely. It is called by the name of
 //! the one it stands for, and speaks as claude does; lines of others can be given word for word.
 //!
-//! A prompt that begins with `do:` is a script, a step per line; see [`step`]. Others are those of the mock that the
+//! A prompt that begins with `do:` is a script, a step per line; see `Agent::step`. Others are those of the mock that the
 //! original's own tests use: `echo:TEXT`, `error`, `slow`, `tools`.
 
 #![forbid(unsafe_code)]
