@@ -27,7 +27,8 @@ setup:
 
 ## test    everything that must hold before a commit; CI runs exactly this
 # Cheap checks first, and the tests last, so that their summary is what stands at the end. The binaries are built before
-# them by name: cargo builds a package's binary only for that package's own tests, and the nemesis lives in another.
+# them by name: cargo builds a package's binary only for that package's own tests, and the nemesis lives in another. With
+# the tests, since those want more features of what all depend on: alone, everything would be built twice.
 test: setup
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
@@ -41,7 +42,7 @@ test: setup
 		echo "cargo-deny is not installed: licences, bans and sources are not checked"; \
 	fi
 	cargo test --doc --workspace
-	cargo build --workspace --bins
+	cargo build --workspace --bins --tests
 	cargo nextest run --workspace
 
 ## chaos   random clients against a daemon that is killed all the time (CHAOS_ARGS, default --minutes 10)
