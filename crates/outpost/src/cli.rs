@@ -113,7 +113,7 @@ fn log_level() -> &'static str {
 
 fn dispatch(command: Command, paths: &Paths) -> Outcome {
     match command {
-        Command::Serve(options) => Err(serve::serve(paths, &options)),
+        Command::Serve(options) => Err(serve::serve(paths, &options).reason()),
         Command::Relay { flags } => Ok(crate::relay::run(flags.into_iter())),
         Command::AppServer(options) => app_server::run(paths, &options),
         Command::Mcp(options) => mcp::run(paths, options),

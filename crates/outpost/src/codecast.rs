@@ -1,6 +1,7 @@
 //! Called as `codecast-daemon`: the sessions face alone, with the files and the habits of the daemon that it stands in for.
 
 use crate::paths::{Dirs, Paths};
+use crate::serve::NotServing;
 use crate::sessions_face::{DEFAULT_ADDRESS, Flags};
 use crate::{cli, serve};
 use serde::Deserialize;
@@ -62,15 +63,15 @@ fn start() -> Result<ExitCode, String> {
         tls_cert: config.tls_cert.as_deref().map(expand),
         tls_key: config.tls_key.as_deref().map(expand),
     };
-    let reason = serve::serve(&paths()?, &serve::Options::codecast(sessions));
-    // One per user: who starts another finds the one that is there.
-    match std::fs::read_to_string(port_file()) {
-        Ok(port) if reason.contains("already running") => {
+    match (serve::serve(&paths()?, &serve::Options::codecast(sessions)), std::fs::read_to_string(port_file()))
+    {
+        // One per user: who starts another finds the one that is there.
+        (NotServing::Taken(reason), Ok(port)) => {
             println!("DAEMON_PORT={}", port.trim());
             eprintln!("{NAME}: {reason}");
             Ok(ExitCode::SUCCESS)
         }
-        _ => Err(reason),
+        (why, _) => Err(why.reason()),
     }
 }
 

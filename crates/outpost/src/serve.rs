@@ -39,15 +39,36 @@ impl Options {
     }
 }
 
-/// Only returns when the daemon could not be started, with the reason.
-pub(crate) fn serve(paths: &Paths, options: &Options) -> String {
-    match prepare(paths, options) {
-        Ok((state, binary)) => become_keeper(&state, &binary, options.name()),
-        Err(reason) => reason,
+/// Why there is no daemon.
+pub(crate) enum NotServing {
+    /// There is one already; says which.
+    Taken(String),
+    Failed(String),
+}
+
+impl NotServing {
+    pub(crate) fn reason(self) -> String {
+        match self {
+            NotServing::Taken(reason) | NotServing::Failed(reason) => reason,
+        }
     }
 }
 
-fn prepare(paths: &Paths, options: &Options) -> Result<(OwnedFd, OwnedFd), String> {
+impl From<String> for NotServing {
+    fn from(reason: String) -> NotServing {
+        NotServing::Failed(reason)
+    }
+}
+
+/// Only returns when the daemon could not be started.
+pub(crate) fn serve(paths: &Paths, options: &Options) -> NotServing {
+    match prepare(paths, options) {
+        Ok((state, binary)) => become_keeper(&state, &binary, options.name()).into(),
+        Err(why) => why,
+    }
+}
+
+fn prepare(paths: &Paths, options: &Options) -> Result<(OwnedFd, OwnedFd), NotServing> {
     paths.create()?;
     let lock = take_lock(&paths.lock())?;
     let binary = file::open("/proc/self/exe", Open::Program)
@@ -112,15 +133,15 @@ fn c_string(path: &Path) -> Result<CString, String> {
 }
 
 /// Two daemons must not share sockets and journals.
-pub(crate) fn take_lock(path: &Path) -> Result<OwnedFd, String> {
+pub(crate) fn take_lock(path: &Path) -> Result<OwnedFd, NotServing> {
     let fail = |errno| format!("{}: {errno}", path.display());
     let lock = file::open(path, Open::Create).map_err(fail)?;
     if !file::try_lock(&lock).map_err(fail)? {
         let owner = std::fs::read_to_string(path).unwrap_or_default();
-        return Err(format!(
+        return Err(NotServing::Taken(format!(
             "outpost is already running here (keeper {}); `outpost status` shows it",
             owner.trim()
-        ));
+        )));
     }
     file::set_size(&lock, 0).map_err(fail)?;
     file::write_all_at(&lock, format!("{}\n", std::process::id()).as_bytes(), 0).map_err(fail)?;

@@ -5,6 +5,7 @@ use crate::faces::Faces;
 use crate::paths::Paths;
 use crate::relay::{Place, Settings};
 use crate::relay_face::{self, RelayFace};
+use crate::serve::NotServing;
 use crate::{roles, sessions_face, socket};
 use clap::Args;
 use outpost_control::wire::{RelayState, WakeRelay};
@@ -110,7 +111,7 @@ async fn serve(
             Some(settings) => Place::new(&settings.socket)?.lock(),
             None => paths.lock(),
         };
-        let lock = crate::serve::take_lock(&path)?;
+        let lock = crate::serve::take_lock(&path).map_err(NotServing::reason)?;
         engine.hold(roles::LOCK, lock).await.map_err(|error| error.to_string())?;
     }
     let mut announced = Vec::new();

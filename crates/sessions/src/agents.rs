@@ -2,6 +2,7 @@
 
 mod acp;
 mod app_server;
+mod calls;
 pub(crate) mod claude;
 pub(crate) mod codex;
 pub(crate) mod gemini;
@@ -125,6 +126,14 @@ impl Task {
             && !self.message.contains('\0')
     }
 
+    /// The model and the conversation, where they were chosen, for the CLIs that take them alike.
+    fn choices(&self, resume: &'static str) -> Vec<OsString> {
+        let chosen = [("--model", &self.model), (resume, &self.sdk_id)];
+        let given =
+            chosen.into_iter().filter_map(|(flag, value)| Some([flag.into(), value.as_ref()?.into()]));
+        given.flatten().collect()
+    }
+
     /// The interface that tells and asks what this task needs, where the CLI is known to have it.
     pub(crate) fn call(&self) -> Call {
         match (self.cli, self.is_rich) {
@@ -200,9 +209,7 @@ impl Agent {
             Agent::Codex(_) | Agent::Gemini(_) | Agent::Opencode(_) => {}
         }
     }
-}
 
-impl Agent {
     /// What it last complained of without ending.
     pub(crate) fn complaint(&self) -> Option<&str> {
         match self {

@@ -1,10 +1,11 @@
 //! An agent's questions in the one queue of everything that waits for a human.
 
+use crate::agents::Answer;
 use crate::event::{Event, Kind};
 use crate::face::Face;
 use crate::output::Ask;
 use crate::session::Session;
-use crate::{Error, Result};
+use crate::{Error, FACE, Result};
 use outpost_approvals::audit::Event as Record;
 use outpost_approvals::display::{claim, quote, warnings};
 use outpost_approvals::{Line, Moment, Outcome, Question, Queue, Section, hex, unix_ms};
@@ -14,9 +15,6 @@ use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::sync::Arc;
 use tokio::task::JoinSet;
-
-/// The face in questions and records.
-pub(crate) const FACE: &str = "sessions";
 
 /// More members of a tool's input than this are shown as one text.
 const MEMBERS_MAX: usize = 64;
@@ -28,12 +26,6 @@ pub(crate) struct Pending {
     pub(crate) ask: Ask,
     /// Its id in the queue.
     pub(crate) question: String,
-}
-
-/// What a human has said, or nobody.
-pub(crate) struct Said {
-    pub(crate) allow: bool,
-    pub(crate) note: String,
 }
 
 type Outcomes = JoinSet<(Ask, String, Outcome)>;
@@ -120,11 +112,11 @@ pub(crate) fn asked(ask: &Ask, question: &str) -> Event<'static> {
 }
 
 /// What an outcome means to the agent, and how clients are told of it.
-pub(crate) fn answer(outcome: &Outcome) -> (&'static str, Said) {
-    let denied = |note: &str| Said { allow: false, note: note.to_owned() };
+pub(crate) fn answer(outcome: &Outcome) -> (&'static str, Answer) {
+    let denied = |note: &str| Answer { allow: false, note: note.to_owned() };
     match outcome {
         Outcome::Decided { decision, .. } if decision.allow => {
-            ("allowed", Said { allow: true, note: String::new() })
+            ("allowed", Answer { allow: true, note: String::new() })
         }
         Outcome::Decided { decision, .. } if decision.note.is_empty() => {
             ("denied", denied("A human has denied this."))

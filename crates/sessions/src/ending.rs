@@ -4,20 +4,21 @@ use crate::agents::{Agent, Cli, Hint, hint};
 use crate::event::{Cause, Event, Kind};
 use crate::output::{End, Held, Output};
 use crate::starting::NotStarted;
-use crate::{Error, Result};
 use outpost_engine::{Exit, How, Ladder, Process, Reach, Signal};
-use std::path::Path;
 use std::time::Duration;
 
 /// The last lines of standard error that stand in a message; the cause has them all.
 const MESSAGE_STDERR_BYTES: usize = 600;
 
-/// Waits for a process to end by itself, and ends it then, with everything it started.
-pub(crate) async fn end(process: &Process, patience: Duration, grace: Duration) -> Result<()> {
-    let _too_long = tokio::time::timeout(patience, process.exited()).await;
-    let ladder = Ladder { signal: Signal::TERM, reach: Reach::Tree, grace, escalate: true };
-    let ended = process.kill_and_wait(ladder).await;
-    ended.map(|_| ()).map_err(|error| Error::file("end", Path::new("a CLI"), error))
+/// "SIGKILL after 5 seconds if not exited".
+const KILL_GRACE: Duration = Duration::from_secs(5);
+
+/// Ends a process with everything it started.
+pub(crate) async fn end(process: &Process) {
+    let ladder = Ladder { signal: Signal::TERM, reach: Reach::Tree, grace: KILL_GRACE, escalate: true };
+    if let Err(error) = process.kill_and_wait(ladder).await {
+        tracing::warn!(%error, "a CLI could not be ended");
+    }
 }
 
 /// The CLI could not be started.
@@ -27,12 +28,9 @@ pub(crate) fn not_started(cli: Cli, failure: &NotStarted) -> Event<'static> {
     error(cli, message, String::new(), hint, None)
 }
 
-pub(crate) fn too_late(cli: Cli, what: &str) -> Event<'static> {
-    let message = match what {
-        "silence" => format!("{} said nothing for too long and was stopped", cli.title()),
-        _ => format!("{} took longer than a turn may and was stopped", cli.title()),
-    };
-    error(cli, message, String::new(), None, None)
+/// It was stopped for doing something that a turn may not.
+pub(crate) fn stopped(cli: Cli, why: &str) -> Event<'static> {
+    error(cli, format!("{} {why} and was stopped", cli.title()), String::new(), None, None)
 }
 
 /// It said nothing of an end and can say no more.
@@ -43,11 +41,6 @@ pub(crate) fn mute(cli: Cli, stderr: &str) -> Event<'static> {
     }
     let hint = hint(stderr);
     error(cli, message, stderr.to_owned(), hint, None)
-}
-
-pub(crate) fn too_much(cli: Cli) -> Event<'static> {
-    let message = format!("{} wrote more than a turn may and was stopped", cli.title());
-    error(cli, message, String::new(), None, None)
 }
 
 /// The CLI has said how it ends, but lives on: its word counts.
@@ -106,7 +99,7 @@ fn failed(cli: Cli, out: &mut Output, message: String, stderr: &str, how: Option
 
 fn error(cli: Cli, message: String, stderr: String, hint: Option<Hint>, how: Option<How>) -> Event<'static> {
     let hint = hint.map(|hint| hint.text(cli));
-    let message = match hint {
+    let message = match &hint {
         Some(hint) => format!("{}. Hint: {hint}", message.trim_end_matches('.')),
         None => message,
     };

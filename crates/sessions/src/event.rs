@@ -78,7 +78,7 @@ pub(crate) struct Cause {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) stderr: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) hint: Option<&'static str>,
+    pub(crate) hint: Option<String>,
 }
 
 fn is_zero(count: &u64) -> bool {

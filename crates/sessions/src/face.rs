@@ -7,10 +7,10 @@ use crate::memory::Memory;
 use crate::records::{self, NewSession};
 use crate::session::{Accepted, Session, State, Stop};
 use crate::settings::Settings;
-use crate::{Error, Result, starting, turn};
+use crate::{Error, FACE, Result, ending, starting, turn};
 use jiff::Timestamp;
 use outpost_approvals::{Approvals, Ledger};
-use outpost_engine::{Engine, Ladder, Reach, Signal};
+use outpost_engine::Engine;
 use outpost_sandbox::Host;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -18,8 +18,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
-
-const DESTROY_GRACE: Duration = Duration::from_secs(5);
 
 /// How long a client may take to read the end of a session that was destroyed.
 const LAST_READ_PATIENCE: Duration = Duration::from_secs(60);
@@ -78,10 +76,8 @@ impl Face {
         let is_known = |id: &str| self.session(id).is_some();
         for process in self.engine.list().await {
             let key = process.key();
-            if key.face == starting::FACE && !is_known(&key.scope) {
-                let ladder =
-                    Ladder { signal: Signal::TERM, reach: Reach::Tree, grace: DESTROY_GRACE, escalate: true };
-                let _gone = process.kill_and_wait(ladder).await;
+            if key.face == FACE && !is_known(&key.scope) {
+                ending::end(&process).await;
             }
         }
         let dir = self.settings.dir.clone();
@@ -152,19 +148,7 @@ impl Face {
             created,
         };
         self.books().write(move |books| records::insert(books, &new)).await?;
-        let state = State {
-            mode,
-            model,
-            sdk_id: None,
-            active: created,
-            turns: Default::default(),
-            next_turn: 1,
-            next_seq: 1,
-            is_deserted: false,
-            streams: Vec::new(),
-            is_driven: false,
-            is_destroyed: false,
-        };
+        let state = State::new(mode, model, created);
         let dir = self.settings.dir.join(&id);
         let session = Session::new(id.clone(), path, cli, created, dir, sandbox, state);
         self.sessions().insert(id.clone(), Arc::new(session));
@@ -235,9 +219,7 @@ impl Face {
         let open: Vec<u64> = session.state().turns.iter().rev().take(2).map(|turn| turn.number).collect();
         for turn in open {
             if let Some(process) = self.engine.find(&starting::key(&session, turn)).await {
-                let ladder =
-                    Ladder { signal: Signal::TERM, reach: Reach::Tree, grace: DESTROY_GRACE, escalate: true };
-                let _gone = process.kill_and_wait(ladder).await;
+                ending::end(&process).await;
             }
         }
         let mut changes = session.changes();

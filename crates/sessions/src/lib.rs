@@ -46,6 +46,9 @@ pub use settings::{AgentSettings, Settings};
 pub use tls::Tls;
 pub use tokens::{Token, Tokens};
 
+/// The name of this face: of its processes in the engine, of its questions, in the records.
+const FACE: &str = "sessions";
+
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 

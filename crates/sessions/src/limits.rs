@@ -33,7 +33,9 @@ pub(crate) enum Expired {
     Exit,
     /// It has closed its output and lives on.
     Mute,
-    Limit(&'static str),
+    /// The turn has taken too long, or its CLI has said nothing for too long.
+    Time,
+    Silence,
 }
 
 impl Limits {
@@ -94,8 +96,8 @@ impl Limits {
             End::Open if self.muted.is_some_and(|muted| muted + EXIT_GRACE <= Instant::now()) => {
                 Expired::Mute
             }
-            End::Open if self.turn.is_some_and(|at| at <= Instant::now()) => Expired::Limit("time"),
-            End::Open => Expired::Limit("silence"),
+            End::Open if self.turn.is_some_and(|at| at <= Instant::now()) => Expired::Time,
+            End::Open => Expired::Silence,
         }
     }
 }

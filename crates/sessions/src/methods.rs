@@ -9,6 +9,7 @@ use crate::face::Face;
 use crate::rpc::{self, Failure, Params, Request};
 use crate::stream::{EventStream, Flushed};
 use serde_json::Value;
+use serde_json::value::RawValue;
 use std::sync::Arc;
 
 /// What a request is answered with.
@@ -35,39 +36,34 @@ pub(crate) async fn call(face: &Arc<Face>, request: &Request<'_>, flushed: &Flus
         return Reply::Text(rpc::answer(Err(failure), id, &[]));
     };
     let params = Params::of(request.params.as_ref());
-    let result: Result<Value, Failure> = match method {
-        "session.send" => match streams::send(face, &params, flushed).await {
-            Ok(stream) => return Reply::Stream(stream),
-            Err(failure) => Err(failure),
-        },
-        "session.reconnect" => match streams::reconnect(face, &params, flushed).await {
-            Ok(streams::Reconnected::Stream(stream)) => return Reply::Stream(stream),
-            Ok(streams::Reconnected::Buffered(mut text)) => {
-                rpc::append_id(&mut text, id);
-                return Reply::Text(text);
-            }
-            Err(failure) => Err(failure),
-        },
-        "session.list" => match list::list(face, id).await {
-            Ok(text) => return Reply::Text(text),
-            Err(failure) => Err(failure),
-        },
-        "monitor.sessions" => match list::monitor(face, id).await {
-            Ok(text) => return Reply::Text(text),
-            Err(failure) => Err(failure),
-        },
-        "session.create" => session::create(face, &params).await,
-        "session.resume" => session::resume(face, &params).await,
-        "session.destroy" => session::destroy(face, &params).await,
-        "session.set_mode" => session::set_mode(face, &params).await,
-        "session.set_model" => session::set_model(face, &params).await,
-        "session.interrupt" => session::interrupt(face, &params).await,
-        "session.queue_stats" => session::queue_stats(face, &params),
+    let reply = dispatch(face, method, &params, id, flushed).await;
+    reply.unwrap_or_else(|failure| Reply::Text(rpc::answer(Err(failure), id, &[])))
+}
+
+async fn dispatch(
+    face: &Arc<Face>,
+    method: &str,
+    params: &Params<'_>,
+    id: Option<&RawValue>,
+    flushed: &Flushed,
+) -> Result<Reply, Failure> {
+    let result: Value = match method {
+        "session.send" => return streams::send(face, params, flushed).await.map(Reply::Stream),
+        "session.reconnect" => return streams::reconnect(face, params, id, flushed).await,
+        "session.list" => return list::list(face, id).await.map(Reply::Text),
+        "monitor.sessions" => return list::monitor(face, id).await.map(Reply::Text),
+        // The original's own Head looks for `ok` beside the result.
         "health.check" => {
-            // The original's own Head looks for `ok` beside the result.
-            return Reply::Text(rpc::answer(Ok(health::check(face)), id, &[("ok", true.into())]));
+            return Ok(Reply::Text(rpc::answer(Ok(health::check(face)), id, &[("ok", true.into())])));
         }
-        other => Err(Failure::new(rpc::METHOD_NOT_FOUND, format!("Method not found: {other}"))),
+        "session.create" => session::create(face, params).await?,
+        "session.resume" => session::resume(face, params).await?,
+        "session.destroy" => session::destroy(face, params).await?,
+        "session.set_mode" => session::set_mode(face, params).await?,
+        "session.set_model" => session::set_model(face, params).await?,
+        "session.interrupt" => session::interrupt(face, params).await?,
+        "session.queue_stats" => session::queue_stats(face, params)?,
+        other => return Err(Failure::new(rpc::METHOD_NOT_FOUND, format!("Method not found: {other}"))),
     };
-    Reply::Text(rpc::answer(result, id, &[]))
+    Ok(Reply::Text(rpc::answer(Ok(result), id, &[])))
 }

@@ -90,9 +90,9 @@ impl Output {
         }
     }
 
-    /// The conversation has this id.
+    /// The conversation has this id. One that would be an option where it is an argument is none.
     pub(crate) fn converses(&mut self, id: &str) {
-        if self.sdk_id.as_deref() != Some(id) && !id.is_empty() {
+        if self.sdk_id.as_deref() != Some(id) && !id.is_empty() && !id.starts_with('-') {
             self.sdk_id = Some(id.to_owned());
         }
     }

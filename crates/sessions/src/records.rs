@@ -1,7 +1,7 @@
 //! What the sessions face writes into the daemon's books: sessions, their messages, and where their answers stand.
 
+use crate::FACE;
 use crate::agents::{Cli, Mode};
-use crate::asking;
 use crate::confine::Sandbox;
 use crate::output::End;
 use crate::session::{Session, Stage, State, Turn};
@@ -154,18 +154,13 @@ pub(crate) fn load(books: &mut Books<'_>, dir: &Path) -> Result<Vec<Session>> {
         let time =
             |at: usize| row.get::<_, i64>(at).map(|ms| Timestamp::from_millisecond(ms).unwrap_or_default());
         let sandbox: Option<String> = row.get(6)?;
+        // One that newer versions know is not taken for one that may do more.
+        let mode = Mode::from_name(&mode).unwrap_or(Mode::Plan);
         let state = State {
-            mode: Mode::from_name(&mode).unwrap_or(Mode::Plan),
-            model: row.get(4)?,
             sdk_id: row.get(5)?,
-            active: time(8)?,
             turns: turns.remove(&id).unwrap_or_default(),
             next_turn: row.get::<_, i64>(9)?.cast_unsigned(),
-            next_seq: 1,
-            is_deserted: false,
-            streams: Vec::new(),
-            is_driven: false,
-            is_destroyed: false,
+            ..State::new(mode, row.get(4)?, time(8)?)
         };
         let sandbox = sandbox.and_then(|text| serde_json::from_str(&text).ok());
         let cli = Cli::from_name(&cli).unwrap_or(Cli::Claude);
@@ -190,7 +185,7 @@ pub(crate) fn load(books: &mut Books<'_>, dir: &Path) -> Result<Vec<Session>> {
         state.next_seq = ends.max().unwrap_or_default().max(1);
     }
     // A question that no record knows was written down by a worker that died before it could be asked; it is asked anew.
-    for remembered in Queue::remembered(books, asking::FACE)? {
+    for remembered in Queue::remembered(books, FACE)? {
         if !marks.iter().any(|mark| mark.asks(&remembered.question.id)) {
             Queue::erase(books, &remembered.question.id)?;
         }

@@ -264,6 +264,23 @@ impl Session {
 }
 
 impl State {
+    /// Of a session that nothing has been said in.
+    pub(crate) fn new(mode: Mode, model: Option<String>, active: Timestamp) -> State {
+        State {
+            mode,
+            model,
+            sdk_id: None,
+            active,
+            turns: VecDeque::new(),
+            next_turn: 1,
+            next_seq: 1,
+            is_deserted: false,
+            streams: Vec::new(),
+            is_driven: false,
+            is_destroyed: false,
+        }
+    }
+
     pub(crate) fn turn_mut(&mut self, number: u64) -> Option<&mut Turn> {
         let at = self.turns.binary_search_by_key(&number, |turn| turn.number).ok()?;
         self.turns.get_mut(at)

@@ -1,5 +1,6 @@
 //! The start of a CLI for a turn: which program, with which environment, held by which sandbox.
 
+use crate::FACE;
 use crate::agents::Task;
 use crate::face::Face;
 use crate::session::Session;
@@ -20,9 +21,6 @@ pub(crate) struct NotStarted {
     /// There is no such program.
     pub(crate) is_missing: bool,
 }
-
-/// The face, in the engine's names.
-pub(crate) const FACE: &str = "sessions";
 
 /// Under which name the engine has the process of a turn.
 pub(crate) fn key(session: &Session, turn: u64) -> Key {

@@ -1,6 +1,6 @@
 //! One turn: a message goes to a CLI, and what the CLI writes becomes events until it has ended, however it ends.
 
-use crate::agents::{Agent, Answer, Task};
+use crate::agents::{Agent, Task};
 use crate::asking::{self, Pending};
 use crate::event::{Event, Kind};
 use crate::face::Face;
@@ -11,15 +11,11 @@ use crate::session::{Session, Stage, Stop, Turn};
 use crate::starting::{self, NotStarted};
 use crate::turn_log::Writer;
 use crate::{Error, Result, closing, ending};
-use outpost_engine::{Batch, Ended, Ladder, Process, Reach, Signal, Stream};
+use outpost_engine::{Batch, Ended, Process, Stream};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-
-/// "SIGKILL after 5 seconds if not exited".
-const KILL_GRACE: Duration = Duration::from_secs(5);
 
 /// A line this long is taken apart on a thread where nobody waits.
 const LONG_LINE_BYTES: usize = 256 * 1024;
@@ -89,7 +85,7 @@ pub(crate) async fn drive(face: Arc<Face>, session: Arc<Session>, first: Turn) {
             closing::give_up(&session, number, &error);
             // Nobody would hear it any more.
             if let Some(process) = face.engine.find(&starting::key(&session, number)).await {
-                let _gone = ending::end(&process, Duration::ZERO, KILL_GRACE).await;
+                ending::end(&process).await;
             }
         }
         closing::close(&face, &session, number).await;
@@ -124,7 +120,9 @@ async fn run(face: &Arc<Face>, session: &Arc<Session>, turn: Turn) -> Result<()>
     if running.out.is_told() {
         // Whoever reads it need not wait for what is left of its process.
         running.publish(None).await?;
-        return ending::end(&process, EXIT_GRACE, KILL_GRACE).await;
+        let _too_long = tokio::time::timeout(EXIT_GRACE, process.exited()).await;
+        ending::end(&process).await;
+        return Ok(());
     }
     running.begin(&process).await?;
     running.ask_again().await;
@@ -244,6 +242,7 @@ impl Running<'_> {
         let mut batch = Batch::default();
         let mut limits = Limits::new(self.face);
         let mut is_stopping = false;
+        let cli = self.session.cli;
         loop {
             limits.note(&self.out.end);
             let event = tokio::select! {
@@ -257,10 +256,7 @@ impl Running<'_> {
             match event {
                 Next::Stop => {
                     is_stopping = true;
-                    self.out.tell(&Event::new(Kind::Interrupted));
-                    self.withdraw_questions().await;
-                    self.publish(None).await?;
-                    end_beside(process.clone());
+                    self.cut_off(&Event::new(Kind::Interrupted), process).await?;
                 }
                 Next::Answer(Some(Ok((ask, question, outcome)))) => {
                     limits.heard();
@@ -280,15 +276,14 @@ impl Running<'_> {
                         return Ok(ended);
                     }
                     if self.writer.bytes() > EVENTS_BYTES_MAX && !self.out.is_told() {
-                        self.out.tell(&ending::too_much(self.session.cli));
-                        self.publish(None).await?;
-                        end_beside(process.clone());
+                        let event = ending::stopped(cli, "wrote more than a turn may");
+                        self.cut_off(&event, process).await?;
                     }
                 }
                 Next::Mute => limits.muted = Some(Instant::now()),
                 Next::Late => match limits.expired(&self.out.end) {
                     Expired::Held => {
-                        let event = ending::held(self.session.cli, &mut self.out, self.lines.stderr_tail());
+                        let event = ending::held(cli, &mut self.out, self.lines.stderr_tail());
                         self.out.tell(&event);
                         self.publish(None).await?;
                     }
@@ -297,20 +292,29 @@ impl Running<'_> {
                         end_beside(process.clone());
                     }
                     Expired::Mute => {
-                        self.out.tell(&ending::mute(self.session.cli, self.lines.stderr_tail()));
-                        self.withdraw_questions().await;
-                        self.publish(None).await?;
-                        end_beside(process.clone());
+                        let event = ending::mute(cli, self.lines.stderr_tail());
+                        self.cut_off(&event, process).await?;
                     }
-                    Expired::Limit(what) => {
-                        self.out.tell(&ending::too_late(self.session.cli, what));
-                        self.withdraw_questions().await;
-                        self.publish(None).await?;
-                        end_beside(process.clone());
+                    Expired::Time => {
+                        let event = ending::stopped(cli, "took longer than a turn may");
+                        self.cut_off(&event, process).await?;
+                    }
+                    Expired::Silence => {
+                        let event = ending::stopped(cli, "said nothing for too long");
+                        self.cut_off(&event, process).await?;
                     }
                 },
             }
         }
+    }
+
+    /// The turn is over, and its process ends while its last words are still being read.
+    async fn cut_off(&mut self, event: &Event<'_>, process: &Process) -> Result<()> {
+        self.out.tell(event);
+        self.withdraw_questions().await;
+        self.publish(None).await?;
+        end_beside(process.clone());
+        Ok(())
     }
 
     /// Output becomes events. A long line is taken apart elsewhere, so that others are not kept waiting.
@@ -381,7 +385,7 @@ impl Running<'_> {
         let note = (!answer.note.is_empty()).then(|| answer.note.clone().into());
         let told = Event { state: Some(state), message: note, ..asking::asked(ask, question) };
         self.out.tell(&Event { input: None, ..told });
-        self.agent.answer(ask, &Answer { allow: answer.allow, note: answer.note }, &mut self.out);
+        self.agent.answer(ask, &answer, &mut self.out);
         self.settled.push(question.to_owned());
     }
 
@@ -484,12 +488,6 @@ enum Next {
     Late,
 }
 
-/// Ends a process while its last words are still being read.
 fn end_beside(process: Process) {
-    tokio::spawn(async move {
-        let ladder = Ladder { signal: Signal::TERM, reach: Reach::Tree, grace: KILL_GRACE, escalate: true };
-        if let Err(error) = process.kill_and_wait(ladder).await {
-            tracing::warn!(%error, "a CLI could not be ended");
-        }
-    });
+    tokio::spawn(async move { ending::end(&process).await });
 }

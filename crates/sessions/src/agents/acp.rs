@@ -1,5 +1,6 @@
 //! gemini and opencode over the Agent Client Protocol: text as it comes, and questions before something is done.
 
+use super::calls::Calls;
 use super::json::{Message, raw, words};
 use super::spoken::Spoken;
 use super::{Agent, Answer, Call, Cli, Mode, Task};
@@ -7,7 +8,6 @@ use crate::event::Event;
 use crate::output::{Ask, Output};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::collections::VecDeque;
 
 /// Ids of our requests, one each.
 const INITIALIZE: u64 = 1;
@@ -17,8 +17,6 @@ const MODEL: u64 = 4;
 const PROMPT: u64 = 5;
 const LIST: u64 = 6;
 
-const CALLS_MAX: usize = 64;
-
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Acp {
     cli: Cli,
@@ -27,8 +25,8 @@ pub(crate) struct Acp {
     /// The prompt is on its way; what came before was said about other things.
     is_prompted: bool,
     spoken: Spoken,
-    /// Calls of tools by their ids: what they are, and whether they have been told.
-    calls: VecDeque<(String, String)>,
+    /// Those that have been told.
+    calls: Calls,
     /// Questions that wait: their ids, and which option means yes and which no.
     options: Vec<(String, String, String)>,
     /// Why the conversation could not be resumed.
@@ -56,7 +54,7 @@ pub(super) fn call(task: &Task) -> Call {
         session: String::new(),
         is_prompted: false,
         spoken: Spoken::default(),
-        calls: VecDeque::new(),
+        calls: Calls::default(),
         options: Vec::new(),
         failure: None,
     };
@@ -285,12 +283,11 @@ impl Acp {
     fn tool(&mut self, update: &Value, out: &mut Output) {
         let id = update.get("toolCallId").and_then(Value::as_str).unwrap_or_default();
         let status = update.get("status").and_then(Value::as_str).unwrap_or_default();
-        let known = self.calls.iter().rev().find(|(call, _)| call == id).map(|(_, name)| name.clone());
+        let known = self.calls.tool(id).map(str::to_owned);
         if known.is_none() && status != "pending" {
             let name = kind(update);
             out.tell(&Event { input: raw(&about(update)), ..Event::tool(name.clone()) });
-            self.calls.push_back((id.to_owned(), name));
-            self.calls.drain(..self.calls.len().saturating_sub(CALLS_MAX));
+            self.calls.remember(id, name);
         }
         if matches!(status, "completed" | "failed") {
             let name = known.unwrap_or_else(|| kind(update));

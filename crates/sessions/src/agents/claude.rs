@@ -1,5 +1,6 @@
-//! claude: `-p` with stream-json output; in ask mode, and where it is kept alive, stream-json input as well.
+//! claude: `-p` with stream-json output; in ask mode stream-json input as well.
 
+use super::calls::Calls;
 use super::{Agent, Answer, Call, Mode, Task};
 use crate::event::{Event, Kind};
 use crate::output::{Ask, Output};
@@ -7,16 +8,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::borrow::Cow;
-use std::collections::VecDeque;
-
-/// Names of tools are remembered for so many calls, to say which one a result is of.
-const CALLS_MAX: usize = 64;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Claude {
     /// It reads messages and answers as lines of JSON.
     pub(crate) converses: bool,
-    calls: VecDeque<(String, String)>,
+    calls: Calls,
 }
 
 pub(crate) fn call(task: &Task) -> Call {
@@ -34,17 +31,12 @@ pub(crate) fn call(task: &Task) -> Call {
         arguments
             .extend(["--input-format", "stream-json", "--permission-prompt-tool", "stdio"].map(Into::into));
     }
-    if let Some(model) = &task.model {
-        arguments.extend(["--model".into(), model.into()]);
-    }
-    if let Some(id) = &task.sdk_id {
-        arguments.extend(["--resume".into(), id.into()]);
-    }
+    arguments.extend(task.choices("--resume"));
     Call {
         arguments,
         environment: Vec::new(),
         speaks: !by_argument,
-        agent: Agent::Claude(Claude { converses, calls: VecDeque::new() }),
+        agent: Agent::Claude(Claude { converses, calls: Calls::default() }),
     }
 }
 
@@ -217,8 +209,7 @@ impl Claude {
                 Some("tool_use") => {
                     let name = block.name.unwrap_or_default();
                     if let Some(id) = block.id {
-                        self.calls.push_back((id, name.clone()));
-                        self.calls.drain(..self.calls.len().saturating_sub(CALLS_MAX));
+                        self.calls.remember(id, name.clone());
                     }
                     out.tell(&Event { input: block.input.map(Cow::Owned), ..Event::tool(name) });
                 }
@@ -239,7 +230,7 @@ impl Claude {
         let blocks: Vec<Block> = serde_json::from_str(message.content?.get()).unwrap_or_default();
         for block in blocks.into_iter().filter(|block| block.kind.as_deref() == Some("tool_result")) {
             let id = block.tool_use_id.unwrap_or_default();
-            let name = self.calls.iter().rev().find(|(call, _)| *call == id).map(|(_, name)| name.clone());
+            let name = self.calls.tool(&id).map(str::to_owned);
             let message = block.content.map(|content| plain(&content)).unwrap_or_default();
             let event = Event::tool(name.unwrap_or_default());
             out.tell(&Event { message: Some(message.into()), ..event });

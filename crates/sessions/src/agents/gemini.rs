@@ -1,5 +1,6 @@
 //! gemini: `-p` with stream-json output.
 
+use super::calls::Calls;
 use super::json::words;
 use super::spoken::Spoken;
 use super::{Agent, Call, Mode, Task};
@@ -9,14 +10,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
-use std::collections::VecDeque;
-
-const CALLS_MAX: usize = 64;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Gemini {
-    /// Calls of tools, by their ids, to say which one a result is of.
-    calls: VecDeque<(String, String)>,
+    calls: Calls,
     complaint: Option<String>,
     spoken: Spoken,
     /// The conversation began with this turn.
@@ -32,12 +29,7 @@ pub(crate) fn call(task: &Task) -> Call {
     };
     arguments.extend(["--output-format", "stream-json"].map(Into::into));
     arguments.extend(mode(task.mode).iter().map(Into::into));
-    if let Some(model) = &task.model {
-        arguments.extend(["--model".into(), model.into()]);
-    }
-    if let Some(id) = &task.sdk_id {
-        arguments.extend(["--resume".into(), id.into()]);
-    }
+    arguments.extend(task.choices("--resume"));
     Call {
         arguments,
         environment: environment(),
@@ -114,20 +106,18 @@ impl Gemini {
                 self.spoken.over(out);
                 let tool = tool(line.tool_name.as_deref().unwrap_or_default());
                 if let Some(id) = line.tool_id {
-                    self.calls.push_back((id, tool.to_owned()));
-                    self.calls.drain(..self.calls.len().saturating_sub(CALLS_MAX));
+                    self.calls.remember(id, tool);
                 }
                 let input = line.parameters.map(Cow::Borrowed);
                 out.tell(&Event { input, ..Event::tool(tool) });
             }
             Some("tool_result") => {
                 let id = line.tool_id.unwrap_or_default();
-                let known = self.calls.iter().rev().find(|(call, _)| *call == id);
-                let name = known.map_or_else(|| named_by(&id).to_owned(), |(_, name)| name.clone());
+                let name = self.calls.tool(&id).unwrap_or_else(|| named_by(&id));
                 // A tool that failed ends nothing: the model is told.
                 let said = line.output.as_ref().or(line.error.as_ref()).map(words);
                 let said = said.unwrap_or_default();
-                out.tell(&Event { message: Some(said.into()), ..Event::tool(name) });
+                out.tell(&Event { message: Some(said.into()), ..Event::tool(name.to_owned()) });
             }
             // "non-fatal by its docs": a result follows.
             Some("error") => {

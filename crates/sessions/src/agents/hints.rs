@@ -13,37 +13,36 @@ pub(crate) enum Hint {
 }
 
 impl Hint {
-    pub(crate) fn text(self, cli: Cli) -> &'static str {
-        match (self, cli) {
-            (Hint::NotFound, Cli::Claude) => {
-                "install it (npm install -g @anthropic-ai/claude-code), put it on the daemon's PATH or in ~/.local/bin, or name it in outpost.toml ([sessions.claude] program)"
+    pub(crate) fn text(self, cli: Cli) -> String {
+        let name = cli.name();
+        match self {
+            Hint::NotFound => {
+                let package = match cli {
+                    Cli::Claude => "@anthropic-ai/claude-code",
+                    Cli::Codex => "@openai/codex",
+                    Cli::Gemini => "@google/gemini-cli",
+                    Cli::Opencode => "opencode-ai",
+                };
+                format!(
+                    "install it (npm install -g {package}), put it on the daemon's PATH or in ~/.local/bin, or name it in outpost.toml ([sessions.{name}] program)"
+                )
             }
-            (Hint::NotFound, Cli::Codex) => {
-                "install it (npm install -g @openai/codex), put it on the daemon's PATH or in ~/.local/bin, or name it in outpost.toml ([sessions.codex] program)"
+            Hint::NotLoggedIn => {
+                let command = match cli {
+                    Cli::Claude => "`claude` and /login",
+                    Cli::Codex => "`codex login`",
+                    Cli::Gemini => "`gemini` once",
+                    Cli::Opencode => "`opencode auth login`",
+                };
+                format!(
+                    "log in on this host as the daemon's user: run {command}, or set its key in outpost.toml ([sessions.{name}] env)"
+                )
             }
-            (Hint::NotFound, Cli::Gemini) => {
-                "install it (npm install -g @google/gemini-cli), put it on the daemon's PATH or in ~/.local/bin, or name it in outpost.toml ([sessions.gemini] program)"
+            Hint::RootGuard => {
+                "claude refuses mode auto as root: run the daemon as another user, use mode code or ask, or, if this host is a sandbox, set IS_SANDBOX=1 for it in outpost.toml ([sessions.claude] env)".to_owned()
             }
-            (Hint::NotFound, Cli::Opencode) => {
-                "install it (npm install -g opencode-ai), put it on the daemon's PATH or in ~/.local/bin, or name it in outpost.toml ([sessions.opencode] program)"
-            }
-            (Hint::NotLoggedIn, Cli::Claude) => {
-                "log in on this host as the daemon's user: run `claude` and /login, or set ANTHROPIC_API_KEY for it in outpost.toml ([sessions.claude.env])"
-            }
-            (Hint::NotLoggedIn, Cli::Codex) => {
-                "log in on this host as the daemon's user: run `codex login`, or set its key in outpost.toml ([sessions.codex.env])"
-            }
-            (Hint::NotLoggedIn, Cli::Gemini) => {
-                "log in on this host as the daemon's user: run `gemini` once, or set GEMINI_API_KEY for it in outpost.toml ([sessions.gemini.env])"
-            }
-            (Hint::NotLoggedIn, Cli::Opencode) => {
-                "log in on this host as the daemon's user: run `opencode auth login`"
-            }
-            (Hint::RootGuard, _) => {
-                "claude refuses mode auto as root: run the daemon as another user, use mode code or ask, or, if this host is a sandbox, set IS_SANDBOX=1 for it in outpost.toml ([sessions.claude.env])"
-            }
-            (Hint::UnknownConversation, _) => {
-                "the conversation to resume is not on this host any more: the next message begins a new one"
+            Hint::UnknownConversation => {
+                "the conversation to resume is not on this host any more: the next message begins a new one".to_owned()
             }
         }
     }

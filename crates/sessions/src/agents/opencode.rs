@@ -23,12 +23,7 @@ pub(crate) fn call(task: &Task) -> Call {
     }
     arguments.extend(["--format", "json"].map(Into::into));
     arguments.extend(mode(task.mode).iter().map(Into::into));
-    if let Some(model) = &task.model {
-        arguments.extend(["--model".into(), model.into()]);
-    }
-    if let Some(id) = &task.sdk_id {
-        arguments.extend(["--session".into(), id.into()]);
-    }
+    arguments.extend(task.choices("--session"));
     Call {
         arguments,
         environment: Vec::new(),

@@ -26,6 +26,15 @@ fn optional<'a>(params: &Params<'a>, name: &str) -> Result<Option<&'a str>, Fail
     }
 }
 
+/// The same for what becomes an argument of a CLI: nothing that it would take for an option.
+fn word<'a>(params: &Params<'a>, name: &str) -> Result<Option<&'a str>, Failure> {
+    let text = optional(params, name)?.filter(|text| !text.is_empty());
+    match text.is_some_and(|text| text.starts_with('-') || text.chars().any(char::is_control)) {
+        true => Err(Failure::new(INVALID_PARAMS, format!("Invalid param: {name} is not a name"))),
+        false => Ok(text),
+    }
+}
+
 pub(super) async fn create(face: &Arc<Face>, params: &Params<'_>) -> Result<Value, Failure> {
     let given = params.required("path", &["path"])?.to_owned();
     let mode = match optional(params, "mode")? {
@@ -38,7 +47,7 @@ pub(super) async fn create(face: &Arc<Face>, params: &Params<'_>) -> Result<Valu
             Failure::application(format!("Invalid cli_type: {name}; use claude, codex, gemini or opencode"))
         })?,
     };
-    let model = optional(params, "model")?.map(str::to_owned);
+    let model = word(params, "model")?.map(str::to_owned);
     let sandbox =
         match params.get("sandbox") {
             None | Some(Value::Null) => None,
@@ -70,7 +79,7 @@ fn invalid_mode() -> Failure {
 
 pub(super) async fn resume(face: &Arc<Face>, params: &Params<'_>) -> Result<Value, Failure> {
     let id = params.required("sessionId", SESSION)?;
-    let sdk_id = optional(params, "sdkSessionId")?.filter(|id| !id.is_empty());
+    let sdk_id = word(params, "sdkSessionId")?;
     let Some(session) = face.session(id) else {
         return Ok(json!({ "ok": false, "fallback": false }));
     };
@@ -106,7 +115,7 @@ pub(super) async fn set_model(face: &Arc<Face>, params: &Params<'_>) -> Result<V
     if !params.has("model") {
         return Err(missing(names));
     }
-    let model = optional(params, "model")?.map(str::to_owned);
+    let model = word(params, "model")?.map(str::to_owned);
     let session = find(face, params, names)?;
     session.state().model = model;
     face.save(&session).await?;

@@ -1,11 +1,13 @@
 //! `session.send` and `session.reconnect`: what answers with events.
 
+use super::Reply;
 use crate::event::{Event, Kind, Place};
 use crate::face::Face;
-use crate::rpc::{Failure, INVALID_PARAMS, Params, missing};
+use crate::rpc::{self, Failure, INVALID_PARAMS, Params, missing};
 use crate::session::Accepted;
 use crate::stream::{self, EventStream, Flushed, Start};
 use serde_json::Value;
+use serde_json::value::RawValue;
 use std::sync::Arc;
 
 /// A message goes to its session, and its answer comes back as a stream. What is wrong with the session is told there too.
@@ -40,18 +42,13 @@ pub(super) async fn send(
     })
 }
 
-pub(super) enum Reconnected {
-    /// The text of the whole answer, without an id.
-    Buffered(Vec<u8>),
-    Stream(EventStream),
-}
-
 /// Without a cursor: what nobody has been handed, at once. With one: everything after that event, and what comes.
 pub(super) async fn reconnect(
     face: &Arc<Face>,
     params: &Params<'_>,
+    answers: Option<&RawValue>,
     flushed: &Flushed,
-) -> Result<Reconnected, Failure> {
+) -> Result<Reply, Failure> {
     let id = params.required("sessionId", &["sessionId"])?;
     let session = face.session(id);
     let cursor = match params.get("cursor") {
@@ -61,20 +58,23 @@ pub(super) async fn reconnect(
         })?),
     };
     match (session, cursor) {
-        (None, None) => Ok(Reconnected::Buffered(buffered(&[]))),
+        (None, None) => Ok(buffered(&[], answers)),
         (None, Some(_)) => Err(Failure::no_session(id)),
-        (Some(session), None) => Ok(Reconnected::Buffered(buffered(&stream::unread(&session).await))),
+        (Some(session), None) => Ok(buffered(&stream::unread(&session).await, answers)),
         (Some(session), Some(cursor)) => {
             let (start, first_kept) = stream::start_after(&session, cursor);
             let gap = first_kept.map(|first| {
                 let message = format!("Events {} to {} are not kept any more", cursor + 1, first - 1);
                 Event::notice("gap", message)
             });
-            Ok(Reconnected::Stream(EventStream::follow(session, start, gap, flushed)))
+            Ok(Reply::Stream(EventStream::follow(session, start, gap, flushed)))
         }
     }
 }
 
-fn buffered(events: &[u8]) -> Vec<u8> {
-    [b"{\"result\":{\"bufferedEvents\":[", events, b"]}}"].concat()
+/// The events are copied as they stand in their records.
+fn buffered(events: &[u8], answers: Option<&RawValue>) -> Reply {
+    let mut text = [b"{\"result\":{\"bufferedEvents\":[", events, b"]}}"].concat();
+    rpc::append_id(&mut text, answers);
+    Reply::Text(text)
 }

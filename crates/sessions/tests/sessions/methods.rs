@@ -17,6 +17,46 @@ fn is_time(value: &Value) -> bool {
     text.len() >= 20 && text.ends_with('Z') && text.as_bytes()[10] == b'T'
 }
 
+/// The fake tells a version, so it counts as the agent itself, and its conversations are looked for where that keeps them.
+#[test]
+fn what_cannot_be_resumed_starts_fresh_and_says_so() {
+    let host = Host::start();
+    let id = host.create();
+    let store = host.path("home/.claude/projects/-project");
+    std::fs::create_dir_all(&store).unwrap();
+    std::fs::write(store.join("kept.jsonl"), "").unwrap();
+    let resume = |conversation: &str| {
+        host.client().result("session.resume", json!({ "sessionId": id, "sdkSessionId": conversation }))
+    };
+    assert_eq!(resume("kept"), json!({ "ok": true, "fallback": false }));
+    assert_eq!(host.listed(&id)["sdkSessionId"], "kept");
+    assert_eq!(resume("gone"), json!({ "ok": true, "fallback": true }));
+    host.run(&id, &["record @argv", "result"]).rest();
+    let argv = host.wait_record("argv")["argv"].to_string();
+    assert!(!argv.contains("--resume"), "{argv}");
+}
+
+/// What a request names must not become an option of the CLI: `--dangerously-skip-permissions` is one.
+#[test]
+fn a_name_that_would_be_an_option_is_refused() {
+    let host = Host::start();
+    let id = host.create();
+    let project = host.path("project");
+    let cases = [
+        ("session.create", json!({ "path": project, "model": "--dangerously-skip-permissions" })),
+        ("session.set_model", json!({ "sessionId": id, "model": "-c" })),
+        ("session.resume", json!({ "sessionId": id, "sdkSessionId": "--dangerously-skip-permissions" })),
+        ("session.set_model", json!({ "sessionId": id, "model": "a\nb" })),
+    ];
+    for (method, params) in cases {
+        let (code, message) = host.client().error(method, params);
+        assert!(code == -32602 && message.ends_with("is not a name"), "{method}: {code} {message}");
+    }
+    // Nor what an agent calls its conversation.
+    host.run(&id, &["session --dangerously-skip-permissions", "init", "result"]).rest();
+    assert_eq!(host.listed(&id)["sdkSessionId"], Value::Null);
+}
+
 #[test]
 fn create_gives_an_id_and_the_session_is_listed_with_every_field() {
     let host = Host::start();
