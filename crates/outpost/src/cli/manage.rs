@@ -5,6 +5,7 @@ use crate::paths::Paths;
 use clap::Args;
 use outpost_control::client::CallError;
 use outpost_control::wire::{self, Killed, Status};
+use outpost_sys::{epoll, pidfd};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -84,9 +85,29 @@ pub(super) fn upgrade(paths: &Paths, options: &UpgradeTo) -> Outcome {
     }
 }
 
+/// How long processes may take to end, and the daemon after them.
+const STOP_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Returns when the daemon is gone and another can begin.
 pub(super) fn stop(paths: &Paths) -> Outcome {
-    match connect(paths)?.call::<()>("stop", &()) {
-        Ok(()) | Err(CallError::Lost(_)) => Ok(ExitCode::SUCCESS),
-        Err(error) => Err(explain(error)),
+    let mut client = connect(paths)?;
+    let status: Status = client.call("status", &()).map_err(explain)?;
+    // Before they are told to: then the numbers are still theirs.
+    let daemon = [status.keeper_pid, status.worker_pid].map(|pid| pidfd::open(pid.cast_signed()));
+    match client.call::<()>("stop", &()) {
+        Ok(()) | Err(CallError::Lost(_)) => {}
+        Err(error) => return Err(explain(error)),
     }
+    let deadline = Instant::now() + STOP_PATIENCE;
+    for process in daemon.into_iter().flatten() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if !epoll::wait_readable(process, left).map_err(|errno| errno.to_string())? {
+            return Err(format!(
+                "the daemon (keeper {}) was told to end and has not after {} s; its log says what it waits for",
+                status.keeper_pid,
+                STOP_PATIENCE.as_secs()
+            ));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
 }
