@@ -74,6 +74,8 @@ pub(crate) struct Sessions {
     pub(crate) silence_timeout_s: Option<u64>,
     /// How long an agent's question waits for an answer.
     pub(crate) ask_timeout_s: Option<u64>,
+    /// How long a process of claude waits for the next message; 0 is a process per turn.
+    pub(crate) claude_keep_s: Option<u64>,
     pub(crate) sessions_max: Option<usize>,
     /// What new sessions' projects get, where they have none of their own.
     pub(crate) skills: Option<PathBuf>,

@@ -33,6 +33,8 @@ fn main() -> ExitCode {
     if arguments.nth(1).as_deref() == Some("keeper") {
         return keeper(arguments.next().as_deref(), arguments.next().as_deref());
     }
+    #[cfg(panic = "unwind")]
+    abort_on_panic();
     let mut arguments = std::env::args_os();
     let called = arguments.next().unwrap_or_default();
     match Path::new(&called).file_name().and_then(|name| name.to_str()) {
@@ -49,6 +51,16 @@ fn main() -> ExitCode {
         return relay::run(arguments.skip(1));
     }
     cli::run()
+}
+
+/// In builds that unwind: what panics ends here too, and its successor goes on from the disk.
+#[cfg(panic = "unwind")]
+fn abort_on_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort();
+    }));
 }
 
 /// `keeper --state N` is the keeper itself; `keeper --check N` says whether this binary could take that state over.

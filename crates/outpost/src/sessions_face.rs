@@ -181,6 +181,7 @@ impl SessionsFace<'_> {
             turn_patience: wait(config.turn_timeout_s),
             silence_patience: wait(config.silence_timeout_s),
             ask_patience: wait(config.ask_timeout_s).unwrap_or(default.ask_patience),
+            claude_keep: wait(config.claude_keep_s),
             sessions_max: config.sessions_max.unwrap_or(default.sessions_max),
             ..default
         }

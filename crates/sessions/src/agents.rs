@@ -101,6 +101,8 @@ pub(crate) struct Task {
     pub(crate) message: String,
     /// The CLI is known to have its richer interface, with deltas and questions.
     pub(crate) is_rich: bool,
+    /// Its process shall wait for the next message afterwards.
+    pub(crate) keeps: bool,
 }
 
 /// How a CLI is called for a task.
@@ -208,6 +210,11 @@ impl Agent {
             // These never ask.
             Agent::Codex(_) | Agent::Gemini(_) | Agent::Opencode(_) => {}
         }
+    }
+
+    /// Whether its process waits for another message after this turn.
+    pub(crate) fn stays(&self) -> bool {
+        matches!(self, Agent::Claude(claude) if claude.stays)
     }
 
     /// What it last complained of without ending.

@@ -3,6 +3,7 @@
 use crate::agents::{Cli, Mode};
 use crate::clis::Clis;
 use crate::confine::Sandbox;
+use crate::kept::{self, Waiting};
 use crate::memory::Memory;
 use crate::records::{self, NewSession};
 use crate::session::{Accepted, Session, State, Stop};
@@ -10,7 +11,7 @@ use crate::settings::Settings;
 use crate::{Error, FACE, Result, ending, starting, turn};
 use jiff::Timestamp;
 use outpost_approvals::{Approvals, Ledger};
-use outpost_engine::Engine;
+use outpost_engine::{Engine, Process};
 use outpost_sandbox::Host;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -30,6 +31,8 @@ pub struct Face {
     pub(crate) clis: Arc<Clis>,
     pub(crate) began: Instant,
     pub(crate) memory: Memory,
+    /// Processes that wait for the next message.
+    pub(crate) kept: Waiting,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
     /// Those of them that somebody runs turns of.
     driven: Mutex<HashMap<String, Arc<Session>>>,
@@ -50,6 +53,7 @@ impl Face {
             clis,
             began: Instant::now(),
             memory: Memory::default(),
+            kept: Waiting::default(),
             sessions: Mutex::default(),
             driven: Mutex::default(),
             turns,
@@ -62,24 +66,38 @@ impl Face {
         // So that somebody knows when asked.
         face.clis.all();
         for session in known {
-            let session = Arc::new(session);
-            face.sessions().insert(session.id.clone(), session.clone());
+            face.sessions().insert(session.id.clone(), Arc::new(session));
+        }
+        let left = face.left_over().await;
+        for session in face.all() {
             face.drive(&session);
         }
         let sweeping = face.clone();
-        tokio::spawn(async move { sweeping.sweep().await });
+        tokio::spawn(async move { sweeping.sweep(left).await });
+        if let Some(patience) = face.settings.claude_keep {
+            tokio::spawn(kept::end_idle(face.clone(), patience));
+        }
         Ok(face)
     }
 
-    /// Ends and erases what belongs to sessions that were destroyed by a worker which did not live to see it done.
-    async fn sweep(&self) {
-        let is_known = |id: &str| self.session(id).is_some();
-        for process in self.engine.list().await {
+    /// Processes that no turn will ask for: of sessions that were destroyed by a worker which did not live to see it done,
+    /// and such that waited for a message.
+    async fn left_over(&self) -> Vec<Process> {
+        let mut left = self.engine.list().await;
+        left.retain(|process| {
             let key = process.key();
-            if key.face == FACE && !is_known(&key.scope) {
-                ending::end(&process).await;
-            }
+            let is_ours = key.face == FACE && process.status().exit().is_none();
+            is_ours && self.session(&key.scope).is_none_or(|session| !turn::needs(&session, &key.id))
+        });
+        left
+    }
+
+    /// Ends and erases what is left of a worker before this one.
+    async fn sweep(&self, processes: Vec<Process>) {
+        for process in processes {
+            ending::end(&process).await;
         }
+        let is_known = |id: &str| self.session(id).is_some();
         let dir = self.settings.dir.clone();
         let names = tokio::task::spawn_blocking(move || {
             let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
@@ -218,12 +236,14 @@ impl Face {
         self.books().write(move |books| records::delete(books, &deleted)).await?;
         let open: Vec<u64> = session.state().turns.iter().rev().take(2).map(|turn| turn.number).collect();
         for turn in open {
-            if let Some(process) = self.engine.find(&starting::key(&session, turn)).await {
+            let process = starting::key(&session, turn::process_of(&session, turn));
+            if let Some(process) = self.engine.find(&process).await {
                 ending::end(&process).await;
             }
         }
         let mut changes = session.changes();
         drop(changes.wait_for(|_| !session.state().is_driven).await);
+        kept::end(self, &session).await;
         // Whoever still reads has the end to come.
         tokio::spawn(async move {
             let read = changes.wait_for(|_| session.state().streams.is_empty());

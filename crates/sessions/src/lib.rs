@@ -17,6 +17,7 @@ mod error;
 mod event;
 mod face;
 mod http;
+mod kept;
 mod limits;
 mod lines;
 mod memory;
@@ -62,6 +63,7 @@ pub fn events_of(cli: Cli, mode: Mode, is_rich: bool, lines: &[u8]) -> Vec<u8> {
         path: "/".into(),
         message: String::new(),
         is_rich,
+        keeps: false,
     };
     let mut agent = task.call().agent;
     let mut out = output::Output::new(1, 1);

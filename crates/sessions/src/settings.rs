@@ -31,6 +31,8 @@ pub struct Settings {
     pub silence_patience: Option<Duration>,
     /// How long a human may take to answer an agent's question.
     pub ask_patience: Duration,
+    /// How long a process of claude waits for the next message; without, every turn has a process of its own.
+    pub claude_keep: Option<Duration>,
     /// Sessions at once.
     pub sessions_max: usize,
 }
@@ -48,6 +50,7 @@ impl Settings {
             turn_patience: None,
             silence_patience: None,
             ask_patience: Duration::from_secs(600),
+            claude_keep: None,
             sessions_max: 100_000,
         }
     }

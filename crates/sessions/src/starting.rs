@@ -1,7 +1,7 @@
 //! The start of a CLI for a turn: which program, with which environment, held by which sandbox.
 
 use crate::FACE;
-use crate::agents::Task;
+use crate::agents::{Cli, Task};
 use crate::face::Face;
 use crate::session::Session;
 use outpost_engine::{AtCap, Drain, Error, Key, OnTaken, Process, Rest, Spawn, Stdio};
@@ -39,6 +39,7 @@ pub(crate) fn task(face: &Face, session: &Session, message: &str) -> Task {
         path: session.path.clone(),
         message: message.to_owned(),
         is_rich,
+        keeps: session.cli == Cli::Claude && face.settings.claude_keep.is_some(),
     }
 }
 

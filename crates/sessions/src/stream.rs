@@ -116,7 +116,8 @@ impl EventStream {
     ) -> EventStream {
         let (sender, pieces) = mpsc::channel(1);
         session.stream_opened(start.turn);
-        let feed = Feed { session, turn: start.turn, pieces: sender, flushed: flushed.clone() };
+        let flushing = flushed.clone();
+        let feed = Feed { session, turn: start.turn, pieces: sender, flushed: flushing, ping_every: PING_EVERY };
         tokio::spawn(feed.run(start, notice));
         EventStream { pieces, flushed: flushed.clone() }
     }
@@ -142,6 +143,7 @@ struct Feed {
     turn: u64,
     pieces: mpsc::Sender<Bytes>,
     flushed: Flushed,
+    ping_every: Duration,
 }
 
 /// Where in the records a stream is.
@@ -177,7 +179,7 @@ impl Feed {
     /// None when the client has hung up.
     async fn feed(&self, start: Start, notice: Option<Event<'static>>) -> Option<()> {
         let mut changes = self.session.changes();
-        let mut ping = tokio::time::interval(PING_EVERY);
+        let mut ping = tokio::time::interval(self.ping_every);
         let mut cursor = Cursor { turn: start.turn, at: 0, events: start.skip, ends: 0, reader: None };
         let mut is_placed = start.skip == 0;
         ping.tick().await;
@@ -329,4 +331,51 @@ pub(crate) fn start_after(session: &Session, seq: u64) -> (Start, Option<u64>) {
         None => Start { turn: begun.next_back().map_or(1, |turn| turn.number + 1), skip: 0, is_all: true },
     };
     (start, gap)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agents::{Cli, Mode};
+    use crate::session::State;
+    use jiff::Timestamp;
+
+    /// A stream whose client takes everything at once.
+    #[tokio::test]
+    async fn a_stream_that_nothing_comes_on_is_kept_alive_until_its_end() {
+        let (now, dir) = (Timestamp::now(), tempfile::tempdir().unwrap());
+        let state = State::new(Mode::Auto, None, now);
+        let session = Session::new("id".into(), "/".into(), Cli::Claude, now, dir.path().into(), None, state);
+        let session = Arc::new(session);
+        session.accept("hello");
+        let (pieces, mut read) = mpsc::channel(1);
+        let flushed = Flushed::default();
+        session.stream_opened(1);
+        let feed = Feed {
+            session: session.clone(),
+            turn: 1,
+            pieces,
+            flushed: flushed.clone(),
+            ping_every: Duration::from_millis(2),
+        };
+        let feeding = tokio::spawn(feed.run(Start { turn: 1, skip: 0, is_all: false }, None));
+        let mut next = async || {
+            let piece = read.recv().await.unwrap();
+            flushed.hand();
+            flushed.flushed();
+            String::from_utf8(piece.to_vec()).unwrap()
+        };
+        for _ in 0..5 {
+            assert_eq!(next().await, "data: {\"type\":\"ping\"}\n\n");
+        }
+        session.state().turn_mut(1).unwrap().stage = Stage::Over;
+        session.changed();
+        let mut last = next().await;
+        while last.contains("ping") {
+            last = next().await;
+        }
+        assert_eq!(last.as_bytes(), DONE);
+        feeding.await.unwrap();
+        assert!(session.queue_stats().client_connected, "it has ended in order");
+    }
 }

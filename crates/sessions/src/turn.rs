@@ -4,12 +4,13 @@ use crate::agents::{Agent, Task};
 use crate::asking::{self, Pending};
 use crate::event::{Event, Kind};
 use crate::face::Face;
+use crate::kept::{self, Chosen, Kept};
 use crate::limits::{EXIT_GRACE, Expired, Limits};
 use crate::lines::{Lines, Position};
 use crate::output::{Ask, End, Output};
 use crate::session::{Session, Stage, Stop, Turn};
 use crate::starting::{self, NotStarted};
-use crate::turn_log::Writer;
+use crate::turn_log::{Writer, last_mark};
 use crate::{Error, Result, closing, ending};
 use outpost_engine::{Batch, Ended, Process, Stream};
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,8 @@ pub(crate) struct Mark {
     /// Of events.
     pub(crate) bytes: u64,
     pub(crate) end: End,
+    /// Whose process answers it: its own, or that of an earlier turn which has waited for it.
+    pub(crate) process: u64,
     from: Position,
     /// The agent has said what it says at the beginning.
     is_begun: bool,
@@ -64,6 +67,7 @@ struct Running<'a> {
     out: Output,
     agent: Agent,
     task: Task,
+    process: u64,
     lines: Lines,
     is_begun: bool,
     said: u64,
@@ -73,6 +77,8 @@ struct Running<'a> {
     /// Questions that the next mark will not know, and nobody will ask for after it.
     settled: Vec<String>,
     outcomes: JoinSet<(Ask, String, outpost_approvals::Outcome)>,
+    /// Its process was told to end.
+    is_cut: bool,
 }
 
 /// Runs the turns of a session, one after the other, until there is none.
@@ -84,7 +90,8 @@ pub(crate) async fn drive(face: Arc<Face>, session: Arc<Session>, first: Turn) {
             tracing::error!(session = session.id, turn = number, %error, "a turn could not be recorded");
             closing::give_up(&session, number, &error);
             // Nobody would hear it any more.
-            if let Some(process) = face.engine.find(&starting::key(&session, number)).await {
+            let process = starting::key(&session, process_of(&session, number));
+            if let Some(process) = face.engine.find(&process).await {
                 ending::end(&process).await;
             }
         }
@@ -109,6 +116,11 @@ async fn run(face: &Arc<Face>, session: &Arc<Session>, turn: Turn) -> Result<()>
     let mut stop = session.stop.subscribe();
     let (mut running, known) = open(face, session, turn).await?;
     let process = match known {
+        Some(process) if !running.is_begun && running.is_cancelled() => {
+            running.interrupted().await?;
+            ending::end(&process).await;
+            return Ok(());
+        }
         Some(process) => process,
         None if running.out.is_told() => return Ok(()),
         None if running.is_cancelled() => return running.interrupted().await,
@@ -120,17 +132,38 @@ async fn run(face: &Arc<Face>, session: &Arc<Session>, turn: Turn) -> Result<()>
     if running.out.is_told() {
         // Whoever reads it need not wait for what is left of its process.
         running.publish(None).await?;
-        let _too_long = tokio::time::timeout(EXIT_GRACE, process.exited()).await;
+        if !running.agent.stays() {
+            let _too_long = tokio::time::timeout(EXIT_GRACE, process.exited()).await;
+        }
         ending::end(&process).await;
         return Ok(());
     }
     running.begin(&process).await?;
     running.ask_again().await;
-    let ended = running.follow(&process, &mut stop).await?;
-    running.finish(ended).await?;
-    // What it left behind must not go on with a turn that is over.
-    let _none_left = process.kill_tree().await;
+    match running.follow(&process, &mut stop).await? {
+        Some(ended) => {
+            running.finish(ended).await?;
+            // What it left behind must not go on with a turn that is over.
+            let _none_left = process.kill_tree().await;
+        }
+        None => {
+            let task = Chosen::by(&running.task, running.out.sdk_id.clone());
+            let from = running.lines.position();
+            kept::keep(face, Kept::new(session, running.process, from, running.said, task));
+        }
+    }
     Ok(())
+}
+
+/// Whether a turn that is not over yet is answered by the process of this name.
+pub(crate) fn needs(session: &Session, process: &str) -> bool {
+    let open = session.state().turns.iter().find(|turn| turn.stage != Stage::Over).map(|turn| turn.number);
+    open.is_some_and(|turn| process_of(session, turn).to_string() == process)
+}
+
+/// The turn whose process answers this one.
+pub(crate) fn process_of(session: &Session, turn: u64) -> u64 {
+    last_mark(&session.dir, turn).map_or(turn, |mark: Mark| mark.process)
 }
 
 /// Opens the record of the turn, and finds its process if it has one.
@@ -139,7 +172,6 @@ async fn open<'a>(
     session: &'a Arc<Session>,
     turn: Turn,
 ) -> Result<(Running<'a>, Option<Process>)> {
-    let known = face.engine.find(&starting::key(session, turn.number)).await;
     // Finding out which version a CLI is takes a look at the disk, and perhaps a run of it.
     let (asking_face, asking) = (face.clone(), session.clone());
     let message = turn.message.clone();
@@ -150,14 +182,16 @@ async fn open<'a>(
         Some(mark) => mark,
         None => {
             let call = task.call();
+            let kept = kept::take(face, session, &task).await;
             let mark = Mark {
                 first_seq: turn.first_seq,
                 next_seq: turn.first_seq,
                 bytes: 0,
                 end: End::Open,
-                from: Position::default(),
+                process: kept.as_ref().map_or(turn.number, |kept| kept.process),
+                from: kept.as_ref().map(|kept| kept.from).unwrap_or_default(),
                 is_begun: false,
-                said: 0,
+                said: kept.as_ref().map_or(0, |kept| kept.said),
                 hushed: false,
                 unsaid: String::new(),
                 speaks: call.speaks,
@@ -172,6 +206,7 @@ async fn open<'a>(
             mark
         }
     };
+    let known = face.engine.find(&starting::key(session, mark.process)).await;
     let mut out = Output::new(turn.number, mark.next_seq);
     (out.end, out.sdk_id, out.unknown_lines) = (mark.end, mark.sdk_id, mark.unknown_lines);
     (out.said, out.hushed) = (mark.unsaid.into_bytes(), mark.hushed);
@@ -183,6 +218,7 @@ async fn open<'a>(
         out,
         agent: mark.agent,
         task,
+        process: mark.process,
         lines: Lines::new(mark.from, mark.stderr_tail),
         is_begun: mark.is_begun,
         said: mark.said,
@@ -191,6 +227,7 @@ async fn open<'a>(
         questions: mark.questions,
         settled: Vec::new(),
         outcomes: JoinSet::new(),
+        is_cut: false,
     };
     Ok((running, known))
 }
@@ -232,12 +269,12 @@ impl Running<'_> {
         }
     }
 
-    /// Everything between start and exit.
+    /// Everything between start and exit, or between a message and the end of its answer if the process then stays.
     async fn follow(
         &mut self,
         process: &Process,
         stop: &mut tokio::sync::watch::Receiver<Option<Stop>>,
-    ) -> Result<Ended> {
+    ) -> Result<Option<Ended>> {
         let mut subscription = process.subscribe(self.lines.position().after);
         let mut batch = Batch::default();
         let mut limits = Limits::new(self.face);
@@ -273,7 +310,17 @@ impl Running<'_> {
                     self.ask_new().await?;
                     self.publish(Some(process)).await?;
                     if let Some(ended) = batch.ended {
-                        return Ok(ended);
+                        return Ok(Some(ended));
+                    }
+                    if self.agent.stays() && !self.is_cut {
+                        if matches!(self.out.end, End::Held(_)) {
+                            // No exit will say more about it.
+                            self.take_its_word().await?;
+                        }
+                        if self.out.is_told() {
+                            self.withdraw_questions().await;
+                            return Ok(None);
+                        }
                     }
                     if self.writer.bytes() > EVENTS_BYTES_MAX && !self.out.is_told() {
                         let event = ending::stopped(cli, "wrote more than a turn may");
@@ -282,11 +329,7 @@ impl Running<'_> {
                 }
                 Next::Mute => limits.muted = Some(Instant::now()),
                 Next::Late => match limits.expired(&self.out.end) {
-                    Expired::Held => {
-                        let event = ending::held(cli, &mut self.out, self.lines.stderr_tail());
-                        self.out.tell(&event);
-                        self.publish(None).await?;
-                    }
+                    Expired::Held => self.take_its_word().await?,
                     Expired::Exit => {
                         limits.gave_up = true;
                         end_beside(process.clone());
@@ -308,8 +351,16 @@ impl Running<'_> {
         }
     }
 
+    /// The turn is over as its CLI has said.
+    async fn take_its_word(&mut self) -> Result<()> {
+        let event = ending::held(self.session.cli, &mut self.out, self.lines.stderr_tail());
+        self.out.tell(&event);
+        self.publish(None).await
+    }
+
     /// The turn is over, and its process ends while its last words are still being read.
     async fn cut_off(&mut self, event: &Event<'_>, process: &Process) -> Result<()> {
+        self.is_cut = true;
         self.out.tell(event);
         self.withdraw_questions().await;
         self.publish(None).await?;
@@ -425,6 +476,7 @@ impl Running<'_> {
             next_seq: self.out.next_seq,
             bytes: self.writer.bytes(),
             end: self.out.end.clone(),
+            process: self.process,
             from: self.lines.position(),
             is_begun: self.is_begun,
             said: self.said,

@@ -1,4 +1,4 @@
-//! claude: `-p` with stream-json output; in ask mode stream-json input as well.
+//! claude: `-p` with stream-json output; where it asks, or stays for the next message, stream-json input as well.
 
 use super::calls::Calls;
 use super::{Agent, Answer, Call, Mode, Task};
@@ -13,11 +13,13 @@ use std::borrow::Cow;
 pub(crate) struct Claude {
     /// It reads messages and answers as lines of JSON.
     pub(crate) converses: bool,
+    /// It does not end with the turn.
+    pub(crate) stays: bool,
     calls: Calls,
 }
 
 pub(crate) fn call(task: &Task) -> Call {
-    let converses = task.mode == Mode::Ask;
+    let converses = task.mode == Mode::Ask || task.keeps;
     let by_argument = !converses && task.fits_argument();
     let mut arguments = vec!["-p".into()];
     if by_argument {
@@ -28,15 +30,17 @@ pub(crate) fn call(task: &Task) -> Call {
     );
     arguments.extend(mode(task.mode).iter().map(Into::into));
     if converses {
-        arguments
-            .extend(["--input-format", "stream-json", "--permission-prompt-tool", "stdio"].map(Into::into));
+        arguments.extend(["--input-format", "stream-json"].map(Into::into));
+    }
+    if task.mode == Mode::Ask {
+        arguments.extend(["--permission-prompt-tool", "stdio"].map(Into::into));
     }
     arguments.extend(task.choices("--resume"));
     Call {
         arguments,
         environment: Vec::new(),
         speaks: !by_argument,
-        agent: Agent::Claude(Claude { converses, calls: Calls::default() }),
+        agent: Agent::Claude(Claude { converses, stays: task.keeps, calls: Calls::default() }),
     }
 }
 
@@ -248,7 +252,7 @@ impl Claude {
         } else {
             out.succeed(serde_json::from_str(text).ok());
         }
-        if self.converses {
+        if self.converses && !self.stays {
             out.hushed = true;
         }
     }

@@ -5,7 +5,8 @@ use crate::output::{End, Held};
 use serde_json::Value;
 
 fn task(cli: Cli, mode: Mode, is_rich: bool) -> Task {
-    Task { cli, mode, model: None, sdk_id: None, path: "/project".into(), message: "hello".into(), is_rich }
+    let (path, message) = ("/project".into(), "hello".into());
+    Task { cli, mode, model: None, sdk_id: None, path, message, is_rich, keeps: false }
 }
 
 /// What a CLI's lines become, each event in a few words. Questions (`ask`) are answered with yes at once, and what is said

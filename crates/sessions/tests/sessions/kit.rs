@@ -32,6 +32,19 @@ impl Host {
 
     /// With this in `outpost.toml`, and these variables in the daemon's environment.
     pub(crate) fn start_with(config: &str, variables: &[(&str, &str)]) -> Host {
+        let mut host = Host::make(config, variables);
+        host.go_on(Command::new(outpost()), &[]);
+        host
+    }
+
+    /// With a command that becomes the daemon, and more flags for it.
+    pub(crate) fn start_by(serve: Command, flags: &[&str]) -> Host {
+        let mut host = Host::make("", &[]);
+        host.go_on(serve, flags);
+        host
+    }
+
+    fn make(config: &str, variables: &[(&str, &str)]) -> Host {
         let dir = tempfile::Builder::new().prefix("outpost-sessions-").tempdir().unwrap();
         install_fake_clis(&dir.path().join("bin"), &CLIS);
         for name in ["home/Projects/named", "project", "config/outpost"] {
@@ -39,23 +52,20 @@ impl Host {
         }
         std::fs::write(dir.path().join("config/outpost/outpost.toml"), config).unwrap();
         let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        let mut host = Host { daemon: None, variables: variables.iter().map(own).collect(), dir };
-        host.go_on();
-        host
+        Host { daemon: None, variables: variables.iter().map(own).collect(), dir }
     }
 
-    fn go_on(&mut self) {
-        let mut serve = Command::new(outpost());
+    fn go_on(&mut self, mut serve: Command, flags: &[&str]) {
         let bin = self.path("bin").display().to_string();
-        serve.env("HOME", self.path("home")).env("PATH", format!("{bin}:/usr/bin:/bin"));
+        serve.env("HOME", self.path("home")).env("PATH", format!("{bin}:/usr/bin:/bin:/usr/sbin:/sbin"));
         serve.envs(self.variables.iter().cloned());
-        self.daemon = Some(Daemon::start_by_in(serve, self.dir.path(), &[]));
+        self.daemon = Some(Daemon::start_by_in(serve, self.dir.path(), flags));
     }
 
     /// The whole daemon stops in order and is started again.
     pub(crate) fn restart(&mut self) {
         drop(self.daemon.take());
-        self.go_on();
+        self.go_on(Command::new(outpost()), &[]);
     }
 
     pub(crate) fn daemon(&self) -> &Daemon {

@@ -5,8 +5,10 @@
 
 mod asking;
 mod calls;
+mod elsewhere;
 mod endings;
 mod http;
+mod kept;
 mod kills;
 mod kit;
 mod many;

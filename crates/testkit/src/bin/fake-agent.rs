@@ -42,10 +42,7 @@ fn main() {
         agent.session = id;
     }
     let prompt = agent.prompt();
-    match prompt.strip_prefix("do:") {
-        Some(script) => script.lines().map(str::trim).for_each(|line| agent.step(line)),
-        None => agent.mock(&prompt),
-    }
+    agent.follow(&prompt);
 }
 
 /// Lives until it is killed, in its parent's session or in one of its own.
@@ -108,8 +105,7 @@ impl Agent {
             return prompt.clone();
         }
         if self.argument_after("--input-format").as_deref() == Some("stream-json") {
-            let message = self.hear_line().expect("a message");
-            return message["message"]["content"][0]["text"].as_str().unwrap().to_owned();
+            return self.hear_message().expect("a message");
         }
         let mut text = String::new();
         std::io::stdin().read_to_string(&mut text).unwrap();
@@ -124,6 +120,11 @@ impl Agent {
         (!line.is_empty()).then(|| serde_json::from_str(&line).unwrap())
     }
 
+    fn hear_message(&mut self) -> Option<String> {
+        let message = self.hear_line()?;
+        Some(message["message"]["content"][0]["text"].as_str().unwrap().to_owned())
+    }
+
     fn init(&self) -> Value {
         let model = self.argument_after("--model").unwrap_or_else(|| "fake-model".into());
         json!({ "type": "system", "subtype": "init", "session_id": self.session, "model": model })
@@ -135,6 +136,13 @@ impl Agent {
 
     fn text(&self, text: &str) {
         say(&assistant(&json!({ "type": "text", "text": text })));
+    }
+
+    fn follow(&mut self, prompt: &str) {
+        match prompt.strip_prefix("do:") {
+            Some(script) => script.lines().map(str::trim).for_each(|line| self.step(line)),
+            None => self.mock(prompt),
+        }
     }
 
     /// The prompts of the original's mock.
@@ -193,6 +201,12 @@ impl Agent {
             "record" => self.record(rest),
             "ask" => ask(rest),
             "await" => self.await_answer(rest),
+            // Follows messages that come later, until there are none, as claude does with lines of JSON.
+            "stay" => {
+                while let Some(prompt) = self.hear_message() {
+                    self.follow(&prompt);
+                }
+            }
             "exit" => std::process::exit(rest.parse().unwrap()),
             "signal" => end_by(Signal::from_name(rest).unwrap()),
             "ignore-term" => self._deaf = Some(SignalFd::new(&[Signal::TERM]).unwrap()),

@@ -1,0 +1,103 @@
+//! Those who come from elsewhere: HTTPS with a certificate they know, and a token. The daemon has a network of its own.
+
+use crate::kit::{Host, outpost};
+use outpost_sys::limits::effective_uid;
+use outpost_testkit::Which;
+use serde_json::{Value, json};
+use std::process::{Command, Output, Stdio};
+
+/// An address for documentation, which the daemon's own network has.
+const ADDRESS: &str = "192.0.2.1";
+
+struct Elsewhere {
+    host: Host,
+}
+
+impl Elsewhere {
+    /// None where no network can be made.
+    fn start() -> Option<Elsewhere> {
+        if effective_uid() != 0 {
+            eprintln!("SKIPPED: only root can make a network");
+            return None;
+        }
+        let mut serve = Command::new("unshare");
+        let own = format!("ip link set lo up && ip address add {ADDRESS}/32 dev lo && exec \"$0\" \"$@\"");
+        serve.args(["--net", "sh", "-c", &own]).arg(outpost());
+        let listen = format!("--sessions-listen={ADDRESS}:0");
+        Some(Elsewhere { host: Host::start_by(serve, &[&listen]) })
+    }
+
+    /// A request of somebody in that network who trusts `tls-cert.pem`.
+    fn curl(&self, scheme: &str, token: Option<&str>, more: &[&str]) -> Output {
+        let port = std::fs::read_to_string(self.host.path("run/sessions.port")).unwrap();
+        let network = format!("--net=/proc/{}/ns/net", self.host.daemon().status().worker_pid);
+        let mut curl = Command::new("nsenter");
+        curl.args([&network, "curl", "--silent", "--show-error", "--max-time", "60", "--cacert"]);
+        curl.arg(self.host.path("state/tls-cert.pem"));
+        // As a file: it is nobody's business in a list of processes.
+        if let Some(token) = token {
+            let file = self.host.path("header");
+            std::fs::write(&file, format!("authorization: Bearer {token}\n")).unwrap();
+            curl.arg("--header").arg(format!("@{}", file.display()));
+        }
+        curl.args(["--write-out", "\n%{http_code}"]).args(more);
+        curl.arg(format!("{scheme}://{ADDRESS}:{}/rpc", port.trim()));
+        curl.stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// The status and the answer.
+    fn call(&self, token: Option<&str>, request: &Value) -> (String, String) {
+        let body = request.to_string();
+        let done =
+            self.curl("https", token, &["--header", "content-type: application/json", "--data", &body]);
+        assert!(done.status.success(), "{done:?}");
+        let text = String::from_utf8(done.stdout).unwrap();
+        let (answer, status) = text.rsplit_once('\n').unwrap();
+        (status.to_owned(), answer.to_owned())
+    }
+
+    fn token(&self, arguments: &[&str]) -> String {
+        let done = self.host.outpost(&[&["token"], arguments].concat());
+        assert!(done.status.success(), "{done:?}");
+        String::from_utf8(done.stdout).unwrap().trim().to_owned()
+    }
+}
+
+fn health() -> Value {
+    json!({ "method": "health.check" })
+}
+
+#[test]
+fn from_elsewhere_a_token_lets_in_until_it_is_revoked() {
+    let Some(elsewhere) = Elsewhere::start() else { return };
+    assert_eq!(elsewhere.call(None, &health()).0, "401");
+    assert_eq!(elsewhere.call(Some("guess"), &health()).0, "401");
+    let token = elsewhere.token(&["create", "laptop"]);
+    let (status, answer) = elsewhere.call(Some(&token), &health());
+    assert!(status == "200" && answer.contains("\"ok\":true"), "{status} {answer}");
+    assert!(elsewhere.token(&["list"]).contains("laptop"));
+    // The next worker has the same port, certificate and tokens.
+    elsewhere.host.daemon().kill(Which::Worker);
+    assert_eq!(elsewhere.call(Some(&token), &health()).0, "200");
+    elsewhere.token(&["revoke", "laptop"]);
+    assert_eq!(elsewhere.call(Some(&token), &health()).0, "401");
+    let kept = std::fs::read_to_string(elsewhere.host.path("log")).unwrap();
+    assert!(!kept.contains(&token), "a token does not belong in the log");
+}
+
+#[test]
+fn from_elsewhere_turns_are_streamed_and_nothing_is_said_in_the_open() {
+    let Some(elsewhere) = Elsewhere::start() else { return };
+    let token = elsewhere.token(&["create", "laptop"]);
+    let create =
+        json!({ "method": "session.create", "params": { "path": elsewhere.host.path("project") } });
+    let (_, answer) = elsewhere.call(Some(&token), &create);
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    let script = elsewhere.host.script(&["init", "count 1 3", "result"]);
+    let params = json!({ "sessionId": answer["result"]["sessionId"], "message": script });
+    let (status, events) = elsewhere.call(Some(&token), &json!({ "method": "session.send", "params": params }));
+    assert!(status == "200" && events.ends_with("data: [DONE]\n\n"), "{events}");
+    assert_eq!(events.matches("\"type\":\"partial\"").count(), 3, "{events}");
+    let open = elsewhere.curl("http", Some(&token), &[]);
+    assert!(!open.status.success(), "{open:?}");
+}
