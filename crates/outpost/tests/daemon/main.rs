@@ -6,6 +6,7 @@ mod approve;
 mod audit;
 mod deaths;
 mod desk;
+mod docs;
 mod replacement;
 mod shared;
 mod start;
