@@ -2,6 +2,7 @@
 
 use crate::kit::World;
 use crate::scenes;
+use outpost_control::wire::ProcessInfo;
 use outpost_sys::limits::effective_uid;
 use serde_json::json;
 
@@ -11,6 +12,29 @@ const SANDBOX: &[(&str, &str)] = &[("IS_SANDBOX", "1")];
 fn a_conversation_streams_uses_tools_and_goes_on() {
     let Some(world) = World::new("claude") else { return };
     scenes::talks_works_and_remembers(&world, "code");
+}
+
+/// With one process for all of a session's messages.
+#[test]
+fn it_stays_for_the_next_message_and_remembers() {
+    let Some(world) = World::with("claude", "claude_keep_s = 600", &[]) else { return };
+    let session = world.create("code");
+    let pids = |text: &str| {
+        let begun = std::time::Instant::now();
+        world.send(&session, text).ends("result");
+        eprintln!("{text}: {:?}", begun.elapsed());
+        let processes = world.daemon.ask::<Vec<ProcessInfo>>("list", &());
+        let own = processes.into_iter().filter(|process| process.scope == session);
+        own.map(|process| process.pid).collect::<Vec<_>>()
+    };
+    let first = pids("hello there");
+    assert_eq!(first.len(), 1);
+    world.send(&session, "[[status: 500]]").fails("claude", &["500"]);
+    assert_eq!(pids("and again"), first);
+    let last = world.send(&session, "[[history]]").ends("result");
+    assert!(last.text().ends_with("the first was: hello there"), "{last:#?}");
+    world.call("session.destroy", &json!({ "sessionId": session }));
+    world.assert_nothing_left();
 }
 
 #[test]

@@ -238,3 +238,19 @@ fn nemesis_questions_are_asked_and_answered_once_wherever_the_worker_dies() {
     assert_eq!(states.collect::<Vec<_>>(), ["asked", "allowed"].repeat(6));
     assert_eq!(asking.questions(), Vec::<Value>::new());
 }
+
+#[test]
+fn an_agent_that_stays_asks_in_every_turn() {
+    let asking = Asking::start("[sessions]\nclaude_keep_s = 600\n");
+    for (turn, stay) in [(1, "stay"), (2, ""), (3, "")] {
+        let mut stream = asking.host.run(&asking.id, &["touch @pid", ASK, "await q1", "result", stay]);
+        stream.until(|event| event["type"] == "approval");
+        asking.allow_all();
+        let rest = stream.rest();
+        assert_eq!(kinds(&rest), ["approval", "text", "result"], "turn {turn}: {rest:?}");
+        assert!(rest[1]["content"].as_str().unwrap().contains("allow"), "{rest:?}");
+    }
+    let processes: Vec<Value> = asking.host.daemon().ask("list", &());
+    assert_eq!(processes.len(), 1, "{processes:?}");
+    assert_eq!(processes[0]["pid"].to_string(), asking.host.wait_file("pid"));
+}

@@ -62,6 +62,24 @@ fn nemesis_no_event_is_lost_or_doubled_when_the_worker_is_killed_in_mid_turn() {
 }
 
 #[test]
+fn nemesis_a_keeper_that_dies_in_mid_turn_changes_nothing() {
+    let host = Host::start();
+    let id = host.create();
+    drop(host.run(&id, &["init", "count 1 1000 300", "wait @go", "count 1001 2000", "result"]));
+    let mut all = Vec::new();
+    for _ in 0..3 {
+        host.daemon().kill(Which::Keeper);
+        // Another one is there when this is answered.
+        host.daemon().status();
+    }
+    host.daemon().kill(Which::Worker);
+    host.touch("go");
+    follow(&host, &id, &mut all);
+    assert_eq!(end(&all, 1)["type"], "result");
+    assert_eq!(numbers(&all), (1..=2000).collect::<Vec<u64>>());
+}
+
+#[test]
 fn nemesis_a_turn_that_fails_has_one_end_wherever_the_worker_dies() {
     for (seed, last) in ["exit 3", "signal SIGKILL", "exit 0", "fail no"].into_iter().enumerate() {
         let host = Host::start();
