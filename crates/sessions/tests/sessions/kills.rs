@@ -65,8 +65,9 @@ fn nemesis_no_event_is_lost_or_doubled_when_the_worker_is_killed_in_mid_turn() {
 fn nemesis_a_keeper_that_dies_in_mid_turn_changes_nothing() {
     let host = Host::start();
     let id = host.create();
-    drop(host.run(&id, &["init", "count 1 1000 300", "wait @go", "count 1001 2000", "result"]));
-    let mut all = Vec::new();
+    let mut stream = host.run(&id, &["init", "count 1 1000 300", "wait @go", "count 1001 2000", "result"]);
+    let mut all = vec![stream.event()];
+    drop(stream);
     (0..3).for_each(|_| host.daemon().kill(Which::Keeper));
     host.daemon().kill(Which::Worker);
     host.touch("go");
