@@ -2,7 +2,7 @@
 
 use crate::sessions::SessionsClient;
 use outpost_control::client::{CallError, Client};
-use outpost_control::wire::{ProcessInfo, Status};
+use outpost_control::wire::{ProcessInfo, Status, UpgradeBinary};
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::signal::Signal;
 use outpost_sys::{pidfd, procfs};
@@ -171,6 +171,21 @@ impl Daemon {
             {
                 return pidfd;
             }
+        }
+    }
+
+    /// Has another binary take the place of both, and waits until it has.
+    pub fn upgrade(&self, binary: &Path) {
+        let before = self.status().worker_pid;
+        let path = binary.display().to_string();
+        match self.connect().call::<()>("upgrade", &UpgradeBinary { path }) {
+            Err(CallError::Refused(failure)) => panic!("{failure:?}; log: {}", self.log()),
+            // The worker that was asked is gone by the time it could answer.
+            Ok(()) | Err(CallError::Lost(_)) => {}
+        }
+        let begun = Instant::now();
+        while self.status().worker_pid == before {
+            assert!(begun.elapsed() < PATIENCE, "the worker was not replaced; log: {}", self.log());
         }
     }
 

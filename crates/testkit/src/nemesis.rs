@@ -19,6 +19,8 @@ pub struct Plan {
     /// Until at least this many were killed …
     pub worker_kills: u64,
     pub keeper_kills: u64,
+    /// … both were replaced by another binary so often …
+    pub upgrades: u64,
     /// … and this much time has passed.
     pub duration: Duration,
 }
@@ -28,6 +30,7 @@ pub struct Plan {
 pub struct Report {
     pub worker_kills: u64,
     pub keeper_kills: u64,
+    pub upgrades: u64,
     pub stops: u64,
     pub processes: u64,
     pub bytes: u64,
@@ -110,10 +113,15 @@ fn kernel_remembers_exits() -> bool {
 
 fn attack(daemon: &Daemon, plan: &Plan, report: &mut Report, mut client_gave_up: impl FnMut() -> bool) {
     let mut noise = Noise::new(plan.seed);
+    let copy = daemon.dir().join("another-outpost");
+    if plan.upgrades > 0 {
+        std::fs::copy(&plan.outpost, &copy).unwrap();
+    }
     let begun = Instant::now();
     let keeper_share = plan.worker_kills.max(1) / plan.keeper_kills.max(1);
     while report.worker_kills < plan.worker_kills
         || report.keeper_kills < plan.keeper_kills
+        || report.upgrades < plan.upgrades
         || begun.elapsed() < plan.duration
     {
         if client_gave_up() {
@@ -130,10 +138,15 @@ fn attack(daemon: &Daemon, plan: &Plan, report: &mut Report, mut client_gave_up:
                 stop_for_a_moment(daemon, &mut noise);
                 report.stops += 1;
             }
-            _ => {
+            2 if report.upgrades < plan.upgrades => {
+                daemon.upgrade(if report.upgrades % 2 == 0 { &copy } else { &plan.outpost });
+                report.upgrades += 1;
+            }
+            _ if plan.worker_kills > 0 => {
                 daemon.kill(Which::Worker);
                 report.worker_kills += 1;
             }
+            _ => {}
         }
     }
 }

@@ -14,6 +14,7 @@ fn nemesis_two_hundred_killed_workers_and_twenty_killed_keepers_lose_nothing() {
         clients: 6,
         worker_kills: 200,
         keeper_kills: 20,
+        upgrades: 0,
         duration: Duration::ZERO,
     });
     println!("{report:?}");
@@ -22,4 +23,22 @@ fn nemesis_two_hundred_killed_workers_and_twenty_killed_keepers_lose_nothing() {
         report.processes >= 20 && report.attaches > report.processes,
         "the clients were at work meanwhile: {report:?}"
     );
+}
+
+/// At any moment fifty processes run and fifty clients read them.
+#[test]
+fn nemesis_ten_upgrades_under_load_lose_nothing() {
+    let producer = PathBuf::from(env!("CARGO_BIN_EXE_producer"));
+    let report = run(&Plan {
+        outpost: binary_beside(&producer, "outpost"),
+        producer,
+        seed: 20_261_116,
+        clients: 50,
+        worker_kills: 0,
+        keeper_kills: 0,
+        upgrades: 10,
+        duration: Duration::ZERO,
+    });
+    println!("{report:?}");
+    assert!(report.upgrades == 10 && report.processes >= 50, "{report:?}");
 }

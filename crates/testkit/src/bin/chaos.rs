@@ -37,6 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         clients: options.clients,
         worker_kills: 200,
         keeper_kills: 20,
+        upgrades: 20,
         duration: Duration::from_secs(60 * options.minutes),
     });
     println!("{report:?}\nnothing was lost, doubled or left behind");
