@@ -28,12 +28,13 @@ setup:
 ## test    everything that must hold before a commit; CI runs exactly this
 # Cheap checks first, and the tests last, so that their summary is what stands at the end. The binaries are built before
 # them by name: cargo builds a package's binary only for that package's own tests, and the nemesis lives in another. With
-# the tests, since those want more features of what all depend on: alone, everything would be built twice.
+# the tests, since those want more features of what all depend on: alone, everything would be built twice. Comments have
+# no code that could be run; that of the pages in docs/ is (crates/outpost/tests/daemon/docs.rs).
 test: setup
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
-	cargo check --manifest-path fuzz/Cargo.toml
+	cargo check --manifest-path fuzz/Cargo.toml --target-dir "$(TARGET_DIR)"
 	@if cargo deny --version >/dev/null 2>&1; then \
 		set -x; \
 		cargo deny check --hide-inclusion-graph licenses bans sources && \
@@ -41,7 +42,6 @@ test: setup
 	else \
 		echo "cargo-deny is not installed: licences, bans and sources are not checked"; \
 	fi
-	cargo test --doc --workspace
 	cargo build --workspace --bins --tests
 	cargo nextest run --workspace
 

@@ -15,12 +15,12 @@ const ANSWER_BYTES_MAX: usize = 6 * OUTPUT_BYTES_MAX;
 /// For answers that no human is asked for.
 const PING_PATIENCE: Duration = Duration::from_secs(5);
 
-pub(crate) struct Broker {
+pub struct Broker {
     socket: PathBuf,
 }
 
 impl Broker {
-    pub(crate) fn new(socket: PathBuf) -> Broker {
+    pub fn new(socket: PathBuf) -> Broker {
         Broker { socket }
     }
 
@@ -29,7 +29,7 @@ impl Broker {
     }
 
     /// Asks, and waits as long as it takes. Dropped, it withdraws what no human has decided yet.
-    pub(crate) async fn ask(&self, request: &Request) -> Result<Response> {
+    pub async fn ask(&self, request: &Request) -> Result<Response> {
         let mut line = serde_json::to_vec(request).map_err(|error| Error::Arguments(error.to_string()))?;
         line.push(b'\n');
         // "Maximum request size: 1 MB"
@@ -54,7 +54,7 @@ impl Broker {
 
     /// Whether this broker runs commands where it is told to. The original does not, nor does it say so: it ignores what it
     /// does not know. Ours looks at the field in a ping, too, and refuses one that is not absolute.
-    pub(crate) async fn knows_cwd(&self) -> Result<bool> {
+    pub async fn knows_cwd(&self) -> Result<bool> {
         let probe = Request { cwd: Some(".".to_owned()), ..request(Action::Ping) };
         let answer = self.ask_unattended(&probe).await?;
         Ok(answer.status == Status::Error && answer.message.is_some_and(|message| message.contains("cwd")))
@@ -101,7 +101,7 @@ impl Broker {
 }
 
 /// A request of now, under an id of its own.
-pub(crate) fn request(action: Action) -> Request {
+pub fn request(action: Action) -> Request {
     Request {
         id: uuid::Uuid::new_v4().to_string(),
         time: jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),

@@ -15,6 +15,7 @@ mod schema;
 mod server;
 mod stdio;
 
+pub use broker::{Broker, request};
 pub use error::{Error, Result};
 
 use rmcp::ServiceExt;

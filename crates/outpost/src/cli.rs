@@ -3,9 +3,11 @@
 mod approvals;
 mod approve;
 mod approver;
+mod ask;
 mod attach;
 mod audit;
 mod doctor;
+mod generate;
 mod list;
 mod manage;
 mod mcp;
@@ -41,6 +43,8 @@ enum Command {
     },
     /// The exec face on standard input and output: sandboxed commands, as `codex app-server` runs them
     AppServer(app_server::AppServer),
+    /// Run one command, as root unless told otherwise, once a human has approved it
+    Ask(ask::Ask),
     /// An MCP server on standard input and output: commands that run once a human has approved them
     Mcp(mcp::Mcp),
     /// Say what this host can enforce, and what is missing
@@ -72,6 +76,10 @@ enum Command {
     Upgrade(manage::UpgradeTo),
     /// End the daemon and every process
     Stop,
+    /// Print what a shell needs to complete these commands
+    Completions(generate::Completions),
+    /// Write manual pages
+    Man(generate::Man),
 }
 
 /// What went wrong, for standard error; the exit code says that it did.
@@ -116,6 +124,7 @@ fn dispatch(command: Command, paths: &Paths) -> Outcome {
         Command::Serve(options) => Err(serve::serve(paths, &options).reason()),
         Command::Relay { flags } => Ok(crate::relay::run(flags.into_iter())),
         Command::AppServer(options) => app_server::run(paths, &options),
+        Command::Ask(options) => ask::run(paths, options),
         Command::Mcp(options) => mcp::run(paths, options),
         Command::Doctor => Ok(doctor::run(paths)),
         Command::Worker(given) => Ok(worker::run(paths, &given)),
@@ -131,6 +140,8 @@ fn dispatch(command: Command, paths: &Paths) -> Outcome {
         Command::Status => manage::status(paths),
         Command::Upgrade(upgrade) => manage::upgrade(paths, &upgrade),
         Command::Stop => manage::stop(paths),
+        Command::Completions(options) => generate::completions(&options),
+        Command::Man(options) => generate::man(&options),
     }
 }
 

@@ -118,3 +118,21 @@ fn a_daemon_that_cannot_work_from_the_start_ends_with_the_reason() {
     assert_eq!(serve.status.code(), Some(1), "{said}");
     assert!(said.contains("state/processes") && said.contains("no child to stay for"), "{said}");
 }
+
+#[test]
+fn completions_and_manual_pages_are_made_of_the_commands() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let done = Command::new(outpost()).args(arguments).current_dir(dir.path()).output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    };
+    for shell in ["bash", "zsh", "fish"] {
+        let text = run(&["completions", shell]);
+        assert!(text.contains("upgrade") && text.contains("follow"), "{shell}");
+    }
+    run(&["man", "pages"]);
+    let page = std::fs::read_to_string(dir.path().join("pages/outpost-logs.1")).unwrap();
+    assert!(page.starts_with(".ie") || page.contains(".TH"), "{page}");
+    assert!(page.contains("Begin behind this sequence number"), "{page}");
+}

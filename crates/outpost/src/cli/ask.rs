@@ -1,0 +1,91 @@
+//! `outpost ask`: one command that a human approves, for people and scripts; its output and exit status are passed through.
+
+use super::{Outcome, block_on};
+use crate::paths::Paths;
+use clap::Args;
+use outpost_broker::wire::{Action, Request, Response, Stage, Status};
+use outpost_mcp::Broker;
+use outpost_sys::signal::Signal;
+use outpost_wire::base64;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Nothing was run: nobody answered, something was wrong, or the answer was no. As timeout(1) and env(1) have them.
+const TIMEOUT: u8 = 124;
+const ERROR: u8 = 125;
+const DENIED: u8 = 126;
+
+#[derive(Args)]
+pub(super) struct Ask {
+    /// What it is good for, in words for the human who decides
+    #[arg(short, long, default_value = "")]
+    reason: String,
+    /// As the daemon's own user instead of root
+    #[arg(long)]
+    unprivileged: bool,
+    /// The broker to ask [default: that of `outpost serve`]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<String>,
+}
+
+/// Whoever is ended while it waits withdraws the question.
+pub(super) fn run(paths: &Paths, options: Ask) -> Outcome {
+    let broker = Broker::new(options.socket.unwrap_or_else(|| paths.broker_socket()));
+    let here = std::env::current_dir().map_err(|error| format!("the current directory: {error}"))?;
+    let text = |error: outpost_mcp::Error| error.to_string();
+    let response = block_on(async {
+        // The original runs everything in `/`.
+        let cwd = broker.knows_cwd().await.map_err(text)?.then(|| here.display().to_string());
+        let request = Request {
+            pipeline: vec![options.command],
+            reason: options.reason,
+            privileged: !options.unprivileged,
+            session: "outpost ask".into(),
+            cwd,
+            ..outpost_mcp::request(Action::Exec)
+        };
+        broker.ask(&request).await.map_err(text)
+    })?;
+    Ok(pass_through(&response))
+}
+
+fn pass_through(response: &Response) -> ExitCode {
+    let decode = |text: &str| base64::decode(text.as_bytes()).unwrap_or_default();
+    let said = response.message.as_deref().unwrap_or("it gave no reason").escape_debug().to_string();
+    let code = match response.status {
+        Status::Ok => {
+            let stdout = response.stdout.as_deref().map(decode).unwrap_or_default();
+            let _nobody_reads = std::io::stdout().write_all(&stdout);
+            for stage in &response.stages {
+                let _nobody_reads = std::io::stderr().write_all(&decode(&stage.stderr));
+            }
+            if response.stdout_truncated || response.stages.iter().any(|stage| stage.stderr_truncated) {
+                eprintln!("outpost: it wrote more than the broker passes on");
+            }
+            response.stages.last().map_or(ERROR, exit_code)
+        }
+        Status::Denied => {
+            eprintln!("outpost: denied: {said}");
+            DENIED
+        }
+        Status::Timeout => {
+            eprintln!("outpost: nobody answered in time, nothing was run: {said}");
+            TIMEOUT
+        }
+        Status::Error => {
+            eprintln!("outpost: {said}");
+            ERROR
+        }
+    };
+    ExitCode::from(code)
+}
+
+/// A shell's convention for signals.
+fn exit_code(stage: &Stage) -> u8 {
+    let signal = stage.signal.as_deref().and_then(Signal::from_name).map(|signal| 128 + signal.number());
+    u8::try_from(signal.unwrap_or(stage.exit_code)).unwrap_or(u8::MAX)
+}
