@@ -10,7 +10,7 @@ FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help build serve setup test chaos bench fuzz clean
+.PHONY: help build serve setup test chaos bench fuzz release deb newcomer clean
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -66,6 +66,18 @@ fuzz:
 		echo "fuzzing $$target for $(FUZZ_SECONDS) s"; \
 		cargo +nightly fuzz run "$$target" -- -max_total_time=$(FUZZ_SECONDS); \
 	done
+
+## release what is given away: one static file, archive, SBOM and checksums, in target/release-files
+release:
+	@scripts/release
+
+## deb     the same as a Debian package
+deb: release
+	@scripts/deb
+
+## newcomer follows the README and docs/getting-started.md in a clean Debian root (as root)
+newcomer: release
+	@scripts/newcomer
 
 ## clean   remove what the builds made; fuzz corpora and findings stay
 clean:
