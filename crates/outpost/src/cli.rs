@@ -7,10 +7,13 @@ mod attach;
 mod audit;
 mod doctor;
 mod list;
+mod logs;
 mod manage;
 mod mcp;
+mod run;
 mod sessions;
 mod token;
+mod view;
 
 use crate::paths::{Dirs, Paths};
 use crate::{app_server, serve, worker};
@@ -48,11 +51,10 @@ enum Command {
     /// Started by the keeper
     #[command(hide = true)]
     Worker(worker::Given),
-    /// Run a command under the daemon; it survives this terminal, this connection and the daemon itself
-    Run(attach::Run),
-    /// Show what a process wrote, from the beginning or as it comes
-    Logs(attach::Logs),
-    /// List the processes of every face
+    Run(run::Run),
+    Exec(run::Exec),
+    Attach(attach::Attach),
+    Logs(logs::Logs),
     Ps(list::Ps),
     /// End a process and everything it started
     Kill(manage::Kill),
@@ -119,8 +121,10 @@ fn dispatch(command: Command, paths: &Paths) -> Outcome {
         Command::Mcp(options) => mcp::run(paths, options),
         Command::Doctor => Ok(doctor::run(paths)),
         Command::Worker(given) => Ok(worker::run(paths, &given)),
-        Command::Run(run) => attach::run(paths, run),
-        Command::Logs(logs) => attach::logs(paths, &logs),
+        Command::Run(options) => run::run(paths, options),
+        Command::Exec(options) => run::exec(paths, options),
+        Command::Attach(options) => attach::attach(paths, options),
+        Command::Logs(options) => logs::logs(paths, &options),
         Command::Ps(ps) => list::ps(paths, &ps),
         Command::Kill(kill) => manage::kill(paths, &kill),
         Command::Approve(options) => approve::run(paths, &options),

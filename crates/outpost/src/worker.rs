@@ -132,7 +132,9 @@ async fn serve(
     let (orders, mut received) = mpsc::channel(1);
     let relay_state = watch::Sender::new(relay.as_ref().map(RelayFace::state));
     let program = Program { engine: engine.clone(), orders, relay_state: relay_state.subscribe() };
-    tokio::spawn(outpost_control::serve(listener, engine.clone(), program));
+    let private = vec![paths.state.clone(), paths.runtime.clone()];
+    let sandboxing = outpost_control::Sandboxing::new(paths.state.clone(), private);
+    tokio::spawn(outpost_control::serve(listener, engine.clone(), program, sandboxing));
     let proven = engine.clone();
     tokio::spawn(async move {
         tokio::time::sleep(PROVEN_AFTER).await;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 #[derive(Args)]
 pub(super) struct Kill {
-    /// The id, or the number that `outpost run --detach` printed
+    /// The id, the number or the address (FACE/SCOPE/ID) of the process
     process: String,
     /// The signal to begin with
     #[arg(short, long, default_value = "TERM")]

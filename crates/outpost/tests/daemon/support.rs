@@ -15,7 +15,7 @@ pub(crate) fn daemon() -> Daemon {
 
 /// Starts a shell; returns the process's number.
 pub(crate) fn sh(daemon: &Daemon, id: &str, script: &str) -> Spawned {
-    let command = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+    let command = ["/bin/sh", "-c", script].map(Into::into).to_vec();
     let spawn = Spawn { id: id.to_owned(), command, stdin: true, ..Spawn::default() };
     daemon.connect().call("spawn", &spawn).unwrap()
 }
@@ -23,7 +23,7 @@ pub(crate) fn sh(daemon: &Daemon, id: &str, script: &str) -> Spawned {
 /// Reads from the beginning until `enough` bytes of output or the exit.
 pub(crate) fn read(daemon: &Daemon, process: &str, enough: usize) -> (Vec<u8>, Option<ExitStatus>) {
     let mut client = daemon.connect();
-    let attach = Attach { process: process.to_owned(), after: 0 };
+    let attach = Attach { process: process.to_owned(), ..Attach::default() };
     let _attached: Attached = client.call("attach", &attach).unwrap();
     let mut output = Vec::new();
     while output.len() < enough {
