@@ -61,12 +61,21 @@ impl Sandboxing {
     }
 }
 
-/// What a confinement was about to do when it failed.
-pub(crate) fn failed_at(error: &Error, confinement: Option<&Confinement>) -> Option<Failure> {
-    let Error::Start { failure, .. } = error else { return None };
-    let operation = usize::from(failure.operation);
-    let what = confinement.filter(|_| failure.step == Step::Confine)?.program.describe(operation)?;
-    let message =
-        format!("the command was not started: its sandbox failed: {what}: {}", failure.errno);
-    Some(Failure { kind: "sandbox".into(), message })
+/// Why a confined command was not started, where the engine cannot know: what its confinement was about to do, or that
+/// its program is nowhere to be found inside.
+pub(crate) fn failed_at(error: &Error, confinement: Option<&Confinement>, name: &str) -> Option<Failure> {
+    let (Error::Start { failure, .. }, Some(confinement)) = (error, confinement) else { return None };
+    match failure.step {
+        Step::Confine => {
+            let what = confinement.program.describe(usize::from(failure.operation))?;
+            let errno = failure.errno;
+            let message = format!("the command was not started: its sandbox failed: {what}: {errno}");
+            Some(Failure { kind: "sandbox".into(), message })
+        }
+        Step::Exec if failure.errno == outpost_sys::Errno::NOENT && !name.contains('/') => {
+            let message = format!("start {}: not found in PATH", name.escape_debug());
+            Some(Failure { kind: "start".into(), message })
+        }
+        _ => None,
+    }
 }

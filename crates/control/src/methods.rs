@@ -1,6 +1,7 @@
 //! The methods of the control socket, by name.
 
 use crate::naming::find;
+use crate::owned;
 use crate::pens::{Connection, Held, Taken};
 use crate::server::{Answer, Context, Program};
 use crate::starting;
@@ -9,7 +10,6 @@ use crate::wire::{
     Attach, Attached, ExitStatus, Failure, Kill, Killed, ProcessInfo, Resize, Signal, Status, Stdin,
     StdinApplied, StdinOutcome, TerminalSize, UpgradeBinary, Which, Write,
 };
-use crate::owned;
 use outpost_engine::{Accepted, Engine, Error, Exit, How, Ladder, Process, Reach, Signal as Number, Size};
 use outpost_wire::base64;
 use serde::Serialize;

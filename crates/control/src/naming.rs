@@ -42,8 +42,7 @@ fn ambiguous(name: &str, found: &[Process]) -> Failure {
         let Key { face, scope, id } = process.key();
         let state = if process.status().exit().is_some() { "ended" } else { "running" };
         let address = wire::address(face, scope, id);
-        let _infallible =
-            write!(message, "\n  {}  {}  {state}", process.slot(), address.escape_debug());
+        let _infallible = write!(message, "\n  {}  {}  {state}", process.slot(), address.escape_debug());
     }
     if let Some(more @ 1..) = found.len().checked_sub(CANDIDATES_SHOWN) {
         let _infallible = write!(message, "\n  and {more} more, which `outpost ps --all` lists");

@@ -1,11 +1,11 @@
 //! Serves connections on the control socket: hands requests to their methods.
 
-use crate::wire::{Failure, LINE_BYTES_MAX, RelayState, Request, WakeRelay};
 use crate::confining::Sandboxing;
 use crate::methods;
 use crate::owned::Owned;
 use crate::pens::{Connection, Pens};
 use crate::stream::Follow;
+use crate::wire::{Failure, LINE_BYTES_MAX, RelayState, Request, WakeRelay};
 use outpost_engine::Engine;
 use outpost_wire::{Closed, Line, Lines, Outbox};
 use serde::Serialize;
@@ -43,12 +43,7 @@ pub(crate) struct Context<P> {
 }
 
 /// Serves the control socket for ever.
-pub async fn serve<P: Program>(
-    listener: UnixListener,
-    engine: Engine,
-    program: P,
-    sandboxing: Sandboxing,
-) {
+pub async fn serve<P: Program>(listener: UnixListener, engine: Engine, program: P, sandboxing: Sandboxing) {
     let (pens, owned) = (Arc::default(), Arc::<Owned>::default());
     let (inherits, its_engine) = (owned.clone(), engine.clone());
     tokio::spawn(async move { inherits.inherit(&its_engine, methods::FACE).await });

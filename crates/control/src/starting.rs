@@ -39,6 +39,7 @@ where
     P: Send + Sync + 'static,
 {
     let ends_with_client = params.ends_with_client;
+    let name = params.command.first().map(|Word(name)| name.to_string_lossy().into_owned());
     let kept = Arc::new(OnceLock::new());
     let (its_context, its_kept) = (context.clone(), Arc::clone(&kept));
     let started = match params.sandbox {
@@ -50,7 +51,9 @@ where
     };
     let process = started.map_err(|error| match error {
         NotStarted::Refused(failure) => failure,
-        NotStarted::Engine(error) => failed_at(&error, kept.get()).unwrap_or_else(|| failure(error)),
+        NotStarted::Engine(error) => {
+            failed_at(&error, kept.get(), &name.unwrap_or_default()).unwrap_or_else(|| failure(error))
+        }
     })?;
     if kept.get().is_some() {
         let process = process.clone();

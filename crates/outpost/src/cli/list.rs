@@ -221,7 +221,14 @@ fn size(bytes: u64) -> String {
 
 /// Arguments come from anywhere: nothing in them may reach the terminal as a command to it.
 fn shown(command: &[String]) -> String {
-    command.iter().map(|argument| argument.escape_debug().to_string()).collect::<Vec<_>>().join(" ")
+    let mut text = String::new();
+    for character in command.join(" ").chars() {
+        match character {
+            '"' | '\'' => text.push(character),
+            other => text.extend(other.escape_debug()),
+        }
+    }
+    text
 }
 
 #[cfg(test)]
@@ -243,7 +250,8 @@ mod tests {
     fn numbers_are_read_at_a_glance_and_nothing_reaches_the_terminal_as_it_is() {
         let text = table(&[process("relay", "", "a\u{1b}", "9", false)], false, 2000, None);
         let mut lines = text.lines();
-        let words = |line: Option<&str>| line.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+        let words =
+            |line: Option<&str>| line.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(words(lines.next()), "ID FACE PID STATE AGE CPU MEMORY OUTPUT READERS COMMAND");
         assert_eq!(
             words(lines.next()),
@@ -257,7 +265,8 @@ mod tests {
         let one = [process("relay", "", "a", "9", false)];
         for columns in [1, 20, 60, 79] {
             let text = table(&one, false, 2000, Some(columns));
-            assert!(text.lines().all(|line| line.chars().count() <= columns && line.ends_with('…')), "{text}");
+            assert!(text.lines().all(|line| line.chars().count() <= columns), "{text}");
+            assert!(text.ends_with("…\n"), "{text}");
         }
         assert!(!table(&one, false, 2000, Some(200)).contains('…'));
     }
@@ -275,8 +284,9 @@ mod tests {
 
     #[test]
     fn of_those_that_have_ended_the_last_are_shown() {
-        let many: Vec<ProcessInfo> =
-            (0..ENDED_SHOWN + 5).map(|at| process("control", "", &format!("p{at}"), &format!("{at}x"), true)).collect();
+        let many: Vec<ProcessInfo> = (0..ENDED_SHOWN + 5)
+            .map(|at| process("control", "", &format!("p{at}"), &format!("{at}x"), true))
+            .collect();
         let text = table(&many, false, 2000, None);
         assert!(text.contains("(5 more have ended: outpost ps --all)") && text.contains("p14"), "{text}");
         assert_eq!(text.lines().count(), ENDED_SHOWN + 2);

@@ -113,7 +113,8 @@ fn start(paths: &Paths, spawn: &wire::Spawn) -> Result<Spawned, String> {
 
 impl What {
     fn spawn(&self) -> Result<wire::Spawn, String> {
-        let size = outpost_sys::pty::size(std::io::stdout()).ok().filter(|size| size.rows > 0 && size.cols > 0);
+        let size =
+            outpost_sys::pty::size(std::io::stdout()).ok().filter(|size| size.rows > 0 && size.cols > 0);
         let size = size.map_or(SIZE_DEFAULT, |size| TerminalSize { rows: size.rows, cols: size.cols });
         Ok(wire::Spawn {
             id: self.name.clone(),
@@ -176,6 +177,10 @@ impl What {
             Ended::Detached if owns => {
                 eprintln!("outpost: left; the command ends with us (`outpost run` starts one that stays)");
                 Ok(ExitCode::SUCCESS)
+            }
+            Ended::OutputGone if !owns => {
+                eprintln!("outpost: nobody reads the output any more; {process} goes on without us");
+                leave(Ended::OutputGone, &process)
             }
             ended => leave(ended, &process),
         }

@@ -276,7 +276,9 @@ impl<'a> Showing<'a> {
                 Ok((_, Err(failure))) => return Err(failure.message),
                 Err(error) if Instant::now() >= deadline => {
                     let socket = socket.display();
-                    return Err(format!("no daemon answers on {socket} ({error}); the process may well go on"));
+                    return Err(format!(
+                        "no daemon answers on {socket} ({error}); the process may well go on"
+                    ));
                 }
                 Err(_) => tokio::time::sleep(RECONNECT_PAUSE).await,
             }

@@ -3,10 +3,13 @@
 
 mod approvals;
 mod approve;
+mod attach;
 mod audit;
+mod commands;
 mod deaths;
 mod desk;
 mod replacement;
 mod shared;
 mod start;
 mod support;
+mod table;

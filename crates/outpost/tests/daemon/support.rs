@@ -1,12 +1,36 @@
 //! A daemon of this build and a client that reads processes to their end.
 
 use outpost_control::wire::{Attach, Attached, ExitStatus, Spawn, Spawned};
-use outpost_testkit::Daemon;
+use outpost_testkit::{Daemon, Terminal};
 use outpost_wire::base64;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 pub(crate) fn outpost() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_outpost"))
+}
+
+/// `outpost` with these arguments, for this daemon.
+pub(crate) fn cli(daemon: &Daemon, arguments: &[&str]) -> Command {
+    let mut command = Command::new(outpost());
+    command.args(["--state-dir", "state", "--runtime-dir", "run"]).args(arguments).current_dir(daemon.dir());
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Its whole standard output and its exit code.
+pub(crate) fn said(daemon: &Daemon, arguments: &[&str]) -> (String, Option<i32>) {
+    let output = cli(daemon, arguments).output().unwrap();
+    (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code())
+}
+
+/// The same on a terminal of its own.
+pub(crate) fn on_terminal(daemon: &Daemon, arguments: &[&str], rows: u16, cols: u16) -> Terminal {
+    let own = [outpost().to_str().unwrap(), "--state-dir", "state", "--runtime-dir", "run"];
+    let arguments: Vec<String> = own.iter().chain(arguments).map(|text| (*text).to_owned()).collect();
+    let environment = [("PATH", "/usr/bin:/bin"), ("TERM", "xterm"), ("PS1", "in> ")];
+    let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    Terminal::start_sized(&arguments, &environment, daemon.dir().to_str().unwrap(), rows, cols)
 }
 
 pub(crate) fn daemon() -> Daemon {

@@ -61,6 +61,7 @@ pub(super) struct Modes {
     cursor_shape: bool,
     margins: bool,
     other_characters: bool,
+    in_line: bool,
 }
 
 impl Modes {
@@ -68,6 +69,7 @@ impl Modes {
         for byte in bytes {
             self.follow_byte(*byte);
         }
+        self.in_line = bytes.last().map_or(self.in_line, |last| *last != b'\n');
     }
 
     /// What has begun and not ended: it belongs before whatever comes next.
@@ -224,7 +226,7 @@ impl Modes {
         for (mode, set) in self.others().chain(self.screens()) {
             text += &format!("\x1b[?{mode}{}", if set { 'l' } else { 'h' });
         }
-        if !self.on_another_screen() {
+        if self.in_line && !self.on_another_screen() {
             text += "\r\n";
         }
         text.into_bytes()
@@ -254,6 +256,13 @@ mod tests {
     }
 
     const NOTHING: &str = "\x1b\\\x1b[0m\r\n";
+
+    #[test]
+    fn a_line_that_has_begun_is_ended() {
+        assert_eq!(left(&[b"text\r\n"]), "\x1b\\\x1b[0m");
+        assert_eq!(left(&[]), "\x1b\\\x1b[0m");
+        assert_eq!(left(&[b"prompt> "]), NOTHING);
+    }
 
     #[test]
     fn what_was_changed_is_changed_back_and_nothing_else() {
