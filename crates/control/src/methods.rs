@@ -7,7 +7,7 @@ use crate::server::{Answer, Context, Program};
 use crate::starting;
 use crate::stream::Follow;
 use crate::wire::{
-    Attach, Attached, ExitStatus, Failure, Kill, Killed, ProcessInfo, Resize, Signal, Status, Stdin,
+    Attach, Attached, ExitStatus, Failure, Kept, Kill, Killed, ProcessInfo, Resize, Signal, Status, Stdin,
     StdinApplied, StdinOutcome, TerminalSize, UpgradeBinary, Which, Write,
 };
 use outpost_engine::{Accepted, Engine, Error, Exit, How, Ladder, Process, Reach, Signal as Number, Size};
@@ -33,6 +33,11 @@ pub(crate) async fn call<P: Program>(
 ) -> Outcome {
     let engine = &context.engine;
     match method {
+        "spawn" if context.program.keeps_children() => Err(Failure {
+            kind: "keep".into(),
+            message: "the daemon was stopped and only keeps its processes; `outpost serve` goes on with it"
+                .into(),
+        }),
         "spawn" => starting::spawn(context, parse(params)?).await,
         "list" => list(engine).await,
         "describe" => answer(&describe(&find(engine, &parse::<Which>(params)?.process).await?)),
@@ -51,6 +56,16 @@ pub(crate) async fn call<P: Program>(
         "wakeRelay" => {
             let woken = context.program.wake_relay(parse(params)?).await;
             woken.map_err(|message| Failure { kind: "relay".into(), message })?;
+            answer(&())
+        }
+        "keepChildren" => {
+            let kept = context.program.keep_children().await;
+            let processes = kept.map_err(|message| Failure { kind: "keep".into(), message })?;
+            answer(&Kept { processes })
+        }
+        "serveAgain" => {
+            let woken = context.program.serve_again().await;
+            woken.map_err(|message| Failure { kind: "keep".into(), message })?;
             answer(&())
         }
         "stop" => {
@@ -255,6 +270,8 @@ async fn status<P: Program>(engine: &Engine, program: &P) -> Outcome {
         running: processes.iter().filter(|process| process.status().exit().is_none()).count(),
         processes: processes.len(),
         relay: program.relay(),
+        keeping: program.keeps_children(),
+        arguments: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
     })
 }
 

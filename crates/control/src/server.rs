@@ -27,6 +27,12 @@ pub trait Program: Send + Sync + 'static {
     fn upgrade(&self, binary: OwnedFd) -> impl Future<Output = Result<(), String>> + Send;
     /// Ends the daemon and every process.
     fn stop(&self);
+    /// Ends the faces; the daemon stays as long as processes run. Says how many do.
+    fn keep_children(&self) -> impl Future<Output = Result<usize, String>> + Send;
+    /// Whether that was done.
+    fn keeps_children(&self) -> bool;
+    /// Begins the faces again.
+    fn serve_again(&self) -> impl Future<Output = Result<(), String>> + Send;
     /// How the relay face stands, where there is one.
     fn relay(&self) -> Option<RelayState>;
     /// Has the relay face serve again.

@@ -315,6 +315,19 @@ pub struct Status {
     pub running: usize,
     #[serde(default)]
     pub relay: Option<RelayState>,
+    /// It was stopped, and is there for its processes only.
+    #[serde(default)]
+    pub keeping: bool,
+    /// The worker's command line.
+    #[serde(default)]
+    pub arguments: Vec<String>,
+}
+
+/// What is left of a daemon that was stopped.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Kept {
+    /// How many processes it stays for; without any it ends.
+    pub processes: usize,
 }
 
 /// How a relay face stands.

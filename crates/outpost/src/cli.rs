@@ -16,7 +16,7 @@ mod token;
 mod view;
 
 use crate::paths::{Dirs, Paths};
-use crate::{app_server, serve, worker};
+use crate::{app_server, serve, serve_again, worker};
 use clap::{Parser, Subcommand};
 use outpost_control::client::{CallError, Client};
 use std::io::IsTerminal;
@@ -72,8 +72,7 @@ enum Command {
     Status,
     /// Continue with another binary, without losing a process
     Upgrade(manage::UpgradeTo),
-    /// End the daemon and every process
-    Stop,
+    Stop(manage::Stop),
 }
 
 /// What went wrong, for standard error; the exit code says that it did.
@@ -115,7 +114,10 @@ fn log_level() -> &'static str {
 
 fn dispatch(command: Command, paths: &Paths) -> Outcome {
     match command {
-        Command::Serve(options) => Err(serve::serve(paths, &options).reason()),
+        Command::Serve(options) => match serve::serve(paths, &options) {
+            serve::NotServing::Taken(by) => serve_again::run(paths, &options, by),
+            serve::NotServing::Failed(reason) => Err(reason),
+        },
         Command::Relay { flags } => Ok(crate::relay::run(flags.into_iter())),
         Command::AppServer(options) => app_server::run(paths, &options),
         Command::Mcp(options) => mcp::run(paths, options),
@@ -134,7 +136,7 @@ fn dispatch(command: Command, paths: &Paths) -> Outcome {
         Command::Token(options) => token::run(paths, options),
         Command::Status => manage::status(paths),
         Command::Upgrade(upgrade) => manage::upgrade(paths, &upgrade),
-        Command::Stop => manage::stop(paths),
+        Command::Stop(options) => manage::stop(paths, &options),
     }
 }
 
