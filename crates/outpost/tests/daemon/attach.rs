@@ -19,11 +19,15 @@ fn shell(daemon: &Daemon, rows: u16, cols: u16) -> Terminal {
 fn a_terminal_is_handed_over_followed_left_and_found_again() {
     let daemon = daemon();
     let mut first = shell(&daemon, 30, 90);
-    first.key(b"stty size; trap 'stty size' WINCH\r");
+    first.key(b"stty size\r");
     first.wait_seen("30 90");
     first.resize(31, 91);
-    first.key(b"\r");
-    first.wait_seen("31 91");
+    let begun = Instant::now();
+    while !first.picture().contains("31 91") {
+        assert!(begun.elapsed() < PATIENCE, "{}", first.picture());
+        first.key(b"stty size\r");
+        first.wait_drawn(Duration::from_millis(100));
+    }
     // ctrl-c is a key here.
     first.key(b"sleep 1000\r");
     first.wait_seen("sleep 1000");
@@ -48,7 +52,9 @@ fn a_terminal_is_handed_over_followed_left_and_found_again() {
     assert_eq!(third.wait().how, How::Code(7));
     let mut late = on_terminal(&daemon, &["attach", "shell"], 25, 80);
     assert_eq!(late.wait().how, How::Code(7));
-    assert!(late.screen().contains("the process has ended") && late.screen().contains("exit 7"));
+    late.wait_picture("last screen", |seen| {
+        seen.contains("the process has ended") && seen.contains("exit 7")
+    });
 }
 
 #[test]
@@ -62,6 +68,7 @@ fn what_a_program_did_to_the_terminal_is_undone() {
     // As a terminal sends it that was asked to, which this one was.
     terminal.key(b"\x1b[92;5u");
     assert_eq!(terminal.wait().how, How::Code(0));
+    terminal.find("comes back to it", before, PATIENCE).unwrap();
     let undone = terminal.screen_from(before);
     for sequence in ["\x1b[?1049l", "\x1b[?1003l", "\x1b[?1006l", "\x1b[?2004l", "\x1b[?25h", "\x1b[<1u"] {
         assert!(undone.contains(sequence), "{sequence:?} in {undone:?}");
@@ -72,7 +79,8 @@ fn what_a_program_did_to_the_terminal_is_undone() {
     assert!(again.screen().contains("\x1b[?1049h") && again.reads_keys());
     again.signal(outpost_sys::signal::Signal::TERM);
     assert_eq!(again.wait().how, How::Signal(15));
-    assert!(again.screen().contains("\x1b[?1049l") && !again.reads_keys());
+    again.find("\x1b[?1049l", 0, PATIENCE).unwrap();
+    assert!(!again.reads_keys());
 }
 
 #[test]
@@ -124,6 +132,7 @@ fn killed_workers_cost_neither_a_byte_nor_a_key_nor_the_terminal() {
     terminal.find("60000\r\n", 0, PATIENCE).unwrap();
     terminal.key(b"two\r");
     assert_eq!(terminal.wait().how, How::Code(6));
+    terminal.find("one two\r\n", 0, PATIENCE).unwrap();
     let numbers: String = (1..=60_000).map(|number| format!("{number}\r\n")).collect();
     let screen = terminal.screen();
     assert!(screen.starts_with(&format!("ready\r\n{numbers}one two\r\n")), "{} bytes", screen.len());
@@ -147,7 +156,7 @@ fn a_process_with_pipes_is_followed_and_given_lines() {
     again.wait_seen("got one");
     again.key(b"\x04");
     assert_eq!(again.wait().how, How::Code(8));
-    assert!(again.screen().contains("over"));
+    again.wait_seen("over");
 }
 
 /// A terminal emulator that is not ours.

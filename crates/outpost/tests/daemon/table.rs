@@ -6,6 +6,9 @@ use outpost_testkit::{Daemon, Which};
 use serde_json::json;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Starts a command of the exec face and waits for its first output.
 fn exec_face(daemon: &Daemon, id: &str, script: &str) -> BufReader<UnixStream> {
@@ -75,7 +78,8 @@ fn the_table_is_watched_on_a_terminal_and_fits_it() {
 fn logs_begin_where_they_are_asked_to_and_go_on_over_a_killed_worker() {
     let daemon = daemon();
     let process = sh(&daemon, "p", "seq 1 5000; printf end; read line; echo; echo after; exit 3").process;
-    while read(&daemon, &process, 5000 * 4).0.ends_with(b"end") == false {}
+    let written: String = (1..=5000).map(|number| format!("{number}\n")).collect();
+    assert_eq!(read(&daemon, &process, written.len() + 3).0, (written + "end").into_bytes());
     assert_eq!(said(&daemon, &["logs", "--tail", "3", "p"]).0, "4999\n5000\nend");
     assert_eq!(said(&daemon, &["logs", "--tail", "0", "p"]).0, "");
     let all = said(&daemon, &["logs", "p"]).0;
@@ -88,6 +92,7 @@ fn logs_begin_where_they_are_asked_to_and_go_on_over_a_killed_worker() {
     let stdin = json!({"process": process, "data": "Z28K"});
     let _applied: outpost_control::wire::StdinApplied = daemon.ask("stdin", &stdin);
     assert_eq!(follow.wait().how, How::Code(0));
+    follow.find("after\r\n", 0, PATIENCE).unwrap();
     assert_eq!(follow.screen(), "end\r\nafter\r\n");
     // Ended, and the reader goes before the end.
     assert!(said(&daemon, &["logs", "p"]).0.ends_with("end\nafter\n"));
