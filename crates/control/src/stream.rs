@@ -1,9 +1,9 @@
 //! A process's output as lines: a cursor over its journal, encoded batch by batch.
 
-use crate::methods::exit_status;
-use crate::owned::Owned;
+use crate::methods::{FACE, exit_status};
+use crate::owned::{Owned, SCOPE};
 use crate::pens::Held;
-use outpost_engine::{Batch, Process, Stream};
+use outpost_engine::{Batch, Key, Process, Stream};
 use outpost_wire::{Closed, Outbox, base64};
 use std::io::Write;
 
@@ -34,7 +34,12 @@ impl Follow {
 
     async fn stream(&mut self, outbox: &Outbox) -> Result<(), Closed> {
         let name = self.process.slot().to_string();
-        let mut subscription = self.process.subscribe(self.after);
+        let Key { face, scope, .. } = self.process.key();
+        // Those of others wait for their own clients, not for whoever looks on and goes to lunch.
+        let mut subscription = match face == FACE && (self.owns || scope != SCOPE) {
+            true => self.process.subscribe(self.after),
+            false => self.process.look_on(self.after),
+        };
         let mut batch = Batch::default();
         let mut stalled = false;
         loop {

@@ -170,7 +170,12 @@ impl Process {
 
     /// Reads everything behind the sequence number `after`, then goes on as more comes. 0 reads from the beginning.
     pub fn subscribe(&self, after: u64) -> Subscription {
-        Subscription::new(self.clone(), after)
+        Subscription::new(self.clone(), after, false)
+    }
+
+    /// The same for somebody for whom it never waits, however slow: output may be dropped first.
+    pub fn look_on(&self, after: u64) -> Subscription {
+        Subscription::new(self.clone(), after, true)
     }
 
     /// The sequence number behind which the last `bytes` bytes of output stand.

@@ -37,7 +37,7 @@ pub(crate) fn run(paths: &Paths, options: &Options, taken: String) -> Result<Exi
     }
     call(paths, "serveAgain", &())?;
     let now = wait_until(paths, |now| !now.keeping)?;
-    println!("outpost {} is running again, with {} processes that were kept", now.version, now.running);
+    println!("outpost {} is running again; processes that were kept: {}", now.version, now.running);
     loop {
         let ready =
             wait_any_readable(&[keeper.as_fd(), signals.as_fd()], LONG).map_err(|errno| errno.to_string())?;

@@ -140,10 +140,7 @@ fn keep_children(paths: &Paths) -> Outcome {
         let now = connect(paths).and_then(|mut client| client.call::<Status>("status", &()).map_err(explain));
         match now {
             Ok(status) if status.keeping => {
-                println!(
-                    "stopped; {} processes run on, and `outpost serve` goes on with them",
-                    status.running
-                );
+                println!("stopped; still running: {}; `outpost serve` goes on with them", status.running);
                 return Ok(ExitCode::SUCCESS);
             }
             // There was nobody to stay for.

@@ -409,22 +409,22 @@ impl<'a> Showing<'a> {
     }
 
     fn signalled(&mut self, came: Came) -> Option<Ended> {
-        match (came, self.view.on_signal) {
-            (Came::Resized, _) => {
+        let signal = match came {
+            Came::Signal(signal) => signal,
+            Came::Resized => {
                 self.resize();
-                None
+                return None;
             }
-            // It survives the terminal that it was started on.
-            (Came::Signal(Signal::HUP), _) | (_, OnSignal::Leave) => match came {
-                Came::Signal(signal) => Some(Ended::By(signal)),
-                Came::Resized => None,
-            },
-            (Came::Signal(signal), OnSignal::Forward { .. }) => {
+        };
+        match self.view.on_signal {
+            OnSignal::Forward { .. } if signal != Signal::HUP => {
                 if self.wishes.signals.len() < SIGNALS_MAX {
                     self.wishes.signals.push_back(signal);
                 }
                 None
             }
+            // The process survives the terminal that it was started on.
+            _ => Some(Ended::By(signal)),
         }
     }
 

@@ -5,29 +5,13 @@ use std::collections::BTreeMap;
 /// The longest sequence that is looked at; pictures and the like are longer.
 const SEQUENCE_BYTES_MAX: usize = 4096;
 
-/// Modes that matter to whoever comes after, and whether they are set by themselves.
-const KNOWN: &[(u16, bool)] = &[
-    (1, false),    // cursor keys
-    (7, true),     // wrapping
-    (9, false),    // mouse, and below
-    (25, true),    // the cursor is seen
-    (47, false),   // another screen, and below
-    (1000, false), //
-    (1002, false), //
-    (1003, false), //
-    (1004, false), // focus
-    (1005, false), //
-    (1006, false), //
-    (1007, false), //
-    (1015, false), //
-    (1016, false), //
-    (1047, false), //
-    (1049, false), //
-    (2004, false), // pastes are marked
-    (2026, false), // drawn in one go
-    (2031, false), // changes of colours are told
-    (2048, false), // changes of size are told
-];
+/// Modes that matter to whoever comes after and are off by themselves: cursor keys, mouse, focus, marked pastes, drawing
+/// in one go, news of colours and sizes, other screens.
+const OFF: [u16; 18] =
+    [1, 9, 1000, 1002, 1003, 1004, 1005, 1006, 1007, 1015, 1016, 2004, 2026, 2031, 2048, 47, 1047, 1049];
+
+/// Those that are on: wrapping, the cursor is seen.
+const ON: [u16; 2] = [7, 25];
 
 /// The other screens.
 const SCREENS: [u16; 3] = [47, 1047, 1049];
@@ -106,10 +90,7 @@ impl Modes {
 
     fn character(&mut self, byte: u8) -> State {
         match (self.state, byte) {
-            (State::Character(2..), 0x80..0xc0) => match self.state {
-                State::Character(left) => State::Character(left - 1),
-                state => state,
-            },
+            (State::Character(left @ 2..), 0x80..0xc0) => State::Character(left - 1),
             (_, 0xc0..0xe0) => State::Character(1),
             (_, 0xe0..0xf0) => State::Character(2),
             (_, 0xf0..0xf8) => State::Character(3),
@@ -174,11 +155,15 @@ impl Modes {
     }
 
     fn set(&mut self, mode: u16, set: bool) {
-        let Some((_, by_itself)) = KNOWN.iter().find(|(known, _)| *known == mode) else { return };
-        match set == *by_itself {
-            true => self.changed.remove(&mode),
-            false => self.changed.insert(mode, set),
-        };
+        match (OFF.contains(&mode), ON.contains(&mode)) {
+            (false, false) => {}
+            (_, on) if on == set => {
+                self.changed.remove(&mode);
+            }
+            _ => {
+                self.changed.insert(mode, set);
+            }
+        }
     }
 
     fn on_another_screen(&self) -> bool {
