@@ -77,7 +77,7 @@ impl Daemon {
     }
 
     pub(crate) fn spawn(&mut self, command: &[&str]) -> Result<Spawned> {
-        let command = command.iter().map(|part| (*part).to_owned()).collect();
+        let command = command.iter().map(Into::into).collect();
         Ok(self.client.call("spawn", &Spawn { command, ..Spawn::default() })?)
     }
 

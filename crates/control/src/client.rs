@@ -1,6 +1,8 @@
-//! The other end of the control socket: a plain blocking client for commands and tests.
+//! The other end of the control socket: a plain blocking client for commands and tests, and one that does not block for
+//! those that do several things at once.
 
-use crate::wire::{Failure, Message};
+use crate::wire::{Failure, LINE_BYTES_MAX, Message};
+use outpost_wire::{Line, Lines, Outbox};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, BufRead, BufReader, Write};
@@ -57,10 +59,7 @@ impl Client {
     pub fn send(&mut self, method: &str, params: &impl Serialize) -> io::Result<u64> {
         let id = self.next_id;
         self.next_id += 1;
-        let mut line =
-            serde_json::to_vec(&serde_json::json!({"id": id, "method": method, "params": params}))?;
-        line.push(b'\n');
-        self.writer.write_all(&line)?;
+        self.writer.write_all(&request(id, method, params)?)?;
         Ok(id)
     }
 
@@ -92,5 +91,53 @@ impl Client {
                 }
             };
         }
+    }
+}
+
+fn request(id: u64, method: &str, params: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(&serde_json::json!({"id": id, "method": method, "params": params}))?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// A connection to the daemon that does not block.
+pub struct Link {
+    lines: Lines,
+    outbox: Outbox,
+    next_id: u64,
+}
+
+impl Link {
+    pub async fn connect(socket: &Path) -> io::Result<Link> {
+        let (address, _open) = outpost_sys::message::address(socket)?;
+        let stream = tokio::net::UnixStream::connect(address).await?;
+        let (reader, writer) = outpost_wire::split(stream)?;
+        let (outbox, writing) = Outbox::new(writer);
+        tokio::spawn(writing);
+        Ok(Link { lines: Lines::new(reader, LINE_BYTES_MAX), outbox, next_id: 1 })
+    }
+
+    /// Sends a request without waiting for its answer; returns its id.
+    pub async fn send(&mut self, method: &str, params: &impl Serialize) -> io::Result<u64> {
+        let id = self.next_id;
+        self.next_id += 1;
+        let line = request(id, method, params)?;
+        let sent = self.outbox.send(|out| out.extend_from_slice(&line)).await;
+        sent.map_err(|_| io::ErrorKind::BrokenPipe)?;
+        Ok(id)
+    }
+
+    /// The next message, whatever it is. Safe to cancel.
+    pub async fn receive(&mut self) -> io::Result<Message> {
+        match self.lines.next().await? {
+            Line::Whole(line) => Ok(serde_json::from_slice(line)?),
+            Line::TooLong | Line::Cut(_) | Line::End => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.outbox.close();
     }
 }

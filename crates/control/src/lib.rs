@@ -6,9 +6,15 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+mod confining;
 mod methods;
+mod naming;
+mod owned;
+mod pens;
 mod server;
+mod starting;
 mod stream;
 pub mod wire;
 
+pub use confining::Sandboxing;
 pub use server::{Program, serve};

@@ -1,45 +1,50 @@
 //! The methods of the control socket, by name.
 
+use crate::naming::find;
+use crate::owned;
+use crate::pens::{Connection, Held, Taken};
 use crate::server::{Answer, Context, Program};
+use crate::starting;
+use crate::stream::Follow;
 use crate::wire::{
-    Attach, Attached, ExitStatus, Failure, Kill, Killed, ProcessInfo, Resize, Signal, Spawn, Spawned, Status,
-    Stdin, StdinApplied, StdinOutcome, UpgradeBinary, Which,
+    Attach, Attached, ExitStatus, Failure, Kept, Kill, Killed, ProcessInfo, Resize, Signal, Status, Stdin,
+    StdinApplied, StdinOutcome, TerminalSize, UpgradeBinary, Which, Write,
 };
-use outpost_engine::{
-    Accepted, Engine, Error, Exit, How, Key, Ladder, OnTaken, Process, Reach, Signal as Number, Size, Slot,
-    Stdio,
-};
+use outpost_engine::{Accepted, Engine, Error, Exit, How, Ladder, Process, Reach, Signal as Number, Size};
 use outpost_wire::base64;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-const FACE: &str = "control";
+pub(crate) const FACE: &str = "control";
 
 /// How long a process may take to end by itself before its tree is killed.
 const GRACE: Duration = Duration::from_secs(3);
 
-type Outcome = Result<Answer, Failure>;
+pub(crate) type Outcome = Result<Answer, Failure>;
 
 pub(crate) async fn call<P: Program>(
-    context: &Context<P>,
+    context: &Arc<Context<P>>,
+    connection: Connection,
     method: &str,
     params: Option<&RawValue>,
 ) -> Outcome {
     let engine = &context.engine;
     match method {
-        "spawn" => spawn(engine, parse(params)?).await,
+        "spawn" if context.program.keeps_children() => Err(Failure {
+            kind: "keep".into(),
+            message: "the daemon was stopped and only keeps its processes; `outpost serve` goes on with it"
+                .into(),
+        }),
+        "spawn" => starting::spawn(context, parse(params)?).await,
         "list" => list(engine).await,
-        "attach" => attach(engine, parse(params)?).await,
-        "stdin" => stdin(engine, parse(params)?).await,
-        "closeStdin" => {
-            find(engine, &parse::<Which>(params)?.process).await?.close_stdin().await.map_err(failure)?;
-            answer(&())
-        }
-        "resize" => resize(engine, parse(params)?).await,
+        "describe" => answer(&describe(&find(engine, &parse::<Which>(params)?.process).await?)),
+        "attach" => attach(context, connection, parse(params)?).await,
+        "stdin" => stdin(context, connection, parse(params)?).await,
+        "closeStdin" => close_stdin(context, connection, parse(params)?).await,
+        "resize" => resize(context, connection, parse(params)?).await,
         "signal" => signal(engine, parse(params)?).await,
         "kill" => kill(engine, parse(params)?).await,
         "forget" => {
@@ -51,6 +56,16 @@ pub(crate) async fn call<P: Program>(
         "wakeRelay" => {
             let woken = context.program.wake_relay(parse(params)?).await;
             woken.map_err(|message| Failure { kind: "relay".into(), message })?;
+            answer(&())
+        }
+        "keepChildren" => {
+            let kept = context.program.keep_children().await;
+            let processes = kept.map_err(|message| Failure { kind: "keep".into(), message })?;
+            answer(&Kept { processes })
+        }
+        "serveAgain" => {
+            let woken = context.program.serve_again().await;
+            woken.map_err(|message| Failure { kind: "keep".into(), message })?;
             answer(&())
         }
         "stop" => {
@@ -66,14 +81,14 @@ fn parse<T: DeserializeOwned>(params: Option<&RawValue>) -> Result<T, Failure> {
     serde_json::from_str(text).map_err(|error| Failure { kind: "params".into(), message: error.to_string() })
 }
 
-fn answer(result: &impl Serialize) -> Outcome {
+pub(crate) fn answer(result: &impl Serialize) -> Outcome {
     // As text at once: a list of thousands would be many times as large as a tree of values.
     let result = serde_json::value::to_raw_value(result);
     let result = result.map_err(|error| Failure { kind: "internal".into(), message: error.to_string() })?;
     Ok(Answer { result, follow: None })
 }
 
-fn failure(error: Error) -> Failure {
+pub(crate) fn failure(error: Error) -> Failure {
     let kind = match &error {
         Error::Start { .. } => "start",
         Error::Taken { .. } => "taken",
@@ -88,101 +103,88 @@ fn failure(error: Error) -> Failure {
     Failure { kind: kind.into(), message: error.to_string() }
 }
 
-/// By the engine's number, or by the id of a process of this face.
-async fn find(engine: &Engine, name: &str) -> Result<Process, Failure> {
-    if let Ok(slot) = name.parse::<Slot>()
-        && let Some(process) = engine.get(slot).await
-    {
-        return Ok(process);
-    }
-    let found = engine.find(&Key::new(FACE, "", name)).await;
-    found.ok_or_else(|| Failure {
-        kind: "unknown".into(),
-        message: format!("there is no process {name:?}; `outpost ps` lists them"),
-    })
-}
-
-async fn spawn(engine: &Engine, params: Spawn) -> Outcome {
-    let mut spawn = outpost_engine::Spawn::new(Key::new(FACE, "", &params.id), &params.command);
-    if let Some(environment) = params.environment {
-        spawn.environment =
-            environment.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
-    }
-    spawn.program = look_up(&spawn)?;
-    spawn.directory = params.directory.map(PathBuf::from);
-    spawn.stdio = match params.terminal {
-        Some(size) => Stdio::Terminal(Size { rows: size.rows, cols: size.cols }),
-        None => Stdio::Pipes { stdin: params.stdin },
+async fn attach<P>(context: &Context<P>, connection: Connection, params: Attach) -> Outcome {
+    let process = find(&context.engine, &params.process).await?;
+    let after = match params.tail_bytes {
+        Some(bytes) => process.tail(bytes).await.map_err(failure)?,
+        None => params.after,
     };
-    spawn.new_session = params.new_session;
-    spawn.on_taken = if params.replace { OnTaken::Replace } else { OnTaken::Refuse };
-    spawn.started_by = "command line".into();
-    let process = engine.spawn(spawn).await.map_err(failure)?;
-    answer(&Spawned { process: process.slot().to_string(), pid: process.pid() })
-}
-
-/// A name without a slash is looked up in the PATH the process will have.
-fn look_up(spawn: &outpost_engine::Spawn) -> Result<PathBuf, Failure> {
-    let name = &spawn.program;
-    if name.as_os_str().is_empty() {
-        return Err(Failure { kind: "params".into(), message: "the command is empty".into() });
-    }
-    if name.components().count() > 1 || name.is_absolute() {
-        return Ok(name.clone());
-    }
-    let path = spawn.environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.clone());
-    let path = path.unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
-    let found = std::env::split_paths(&path)
-        .filter(|dir| dir.is_absolute())
-        .map(|dir| dir.join(name))
-        .find(|path| is_program(path));
-    found.ok_or_else(|| Failure {
-        kind: "start".into(),
-        message: format!("start {}: not found in PATH", name.display()),
-    })
-}
-
-fn is_program(path: &Path) -> bool {
-    use std::os::unix::fs::PermissionsExt;
-    path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
-}
-
-async fn attach(engine: &Engine, params: Attach) -> Outcome {
-    let process = find(engine, &params.process).await?;
+    let pen = match params.write {
+        None => None,
+        Some(write) => Some(take_pen(context, connection, &process, write).await),
+    };
     let (first_seq, last_seq) = process.sequence();
+    let size = process.size().map(|size| TerminalSize { rows: size.rows, cols: size.cols });
     let attached = Attached {
         process: process.slot().to_string(),
         first_seq,
         last_seq,
         stdin_accepted: process.stdin_accepted(),
         running: process.status().exit().is_none(),
+        size,
+        terminal: process.info().terminal,
+        writer: matches!(pen, Some(Ok(_))),
+        read_only_because: pen.as_ref().and_then(|pen| pen.as_ref().err().cloned()),
     };
-    Ok(Answer { follow: Some((process, params.after)), ..answer(&attached)? })
+    let owns = params.owns && process.key().scope == owned::SCOPE && process.key().face == FACE;
+    let follow = Follow { process, after, pen: pen.and_then(Result::ok), owns };
+    Ok(Answer { follow: Some(follow), ..answer(&attached)? })
 }
 
-async fn stdin(engine: &Engine, params: Stdin) -> Outcome {
+/// The input of a process, or why it cannot be had.
+async fn take_pen<P>(
+    context: &Context<P>,
+    connection: Connection,
+    process: &Process,
+    write: Write,
+) -> Result<Held, String> {
+    let face = &process.key().face;
+    if face != FACE {
+        // What others say to it is counted by them, and would be taken for something else.
+        return Err(format!("its input belongs to a client of the {face} face"));
+    }
+    let taken = context.pens.take(process.slot(), connection, write == Write::Steal).await;
+    taken.map_err(|Taken| "another terminal has its input; `--steal` takes it over".to_owned())
+}
+
+async fn stdin<P>(context: &Context<P>, connection: Connection, params: Stdin) -> Outcome {
     let data = base64::decode(params.data.as_bytes());
     let data = data.ok_or_else(|| Failure { kind: "params".into(), message: "data is not base64".into() })?;
     let data = Arc::new(data);
-    let process = find(engine, &params.process).await?;
+    let process = find(&context.engine, &params.process).await?;
     loop {
-        let (outcome, applied) =
-            match process.write_stdin(params.offset, data.clone()).await.map_err(failure)? {
-                Accepted::Applied { applied } => (StdinOutcome::Applied, applied),
-                Accepted::Duplicate { applied } => (StdinOutcome::Duplicate, applied),
-                Accepted::Gap { applied } => (StdinOutcome::Gap, applied),
-                Accepted::Full { .. } => {
-                    process.stdin_room().await.map_err(failure)?;
-                    continue;
-                }
-            };
+        let turn = context.pens.turn(process.slot(), connection).await.map_err(not_writer)?;
+        let accepted = process.write_stdin(params.offset, data.clone()).await.map_err(failure)?;
+        drop(turn);
+        let (outcome, applied) = match accepted {
+            Accepted::Applied { applied } => (StdinOutcome::Applied, applied),
+            Accepted::Duplicate { applied } => (StdinOutcome::Duplicate, applied),
+            Accepted::Gap { applied } => (StdinOutcome::Gap, applied),
+            Accepted::Full { .. } => {
+                process.stdin_room().await.map_err(failure)?;
+                continue;
+            }
+        };
         return answer(&StdinApplied { outcome, applied });
     }
 }
 
-async fn resize(engine: &Engine, params: Resize) -> Outcome {
+fn not_writer(Taken: Taken) -> Failure {
+    Failure { kind: "notWriter".into(), message: "another terminal has the input of this process".into() }
+}
+
+async fn close_stdin<P>(context: &Context<P>, connection: Connection, params: Which) -> Outcome {
+    let process = find(&context.engine, &params.process).await?;
+    let _turn = context.pens.turn(process.slot(), connection).await.map_err(not_writer)?;
+    process.close_stdin().await.map_err(failure)?;
+    answer(&())
+}
+
+async fn resize<P>(context: &Context<P>, connection: Connection, params: Resize) -> Outcome {
     let size = Size { rows: params.size.rows, cols: params.size.cols };
-    find(engine, &params.process).await?.resize(size).map_err(failure)?;
+    let process = find(&context.engine, &params.process).await?;
+    let _turn = context.pens.turn(process.slot(), connection).await.map_err(not_writer)?;
+    process.resize(size).map_err(failure)?;
     answer(&())
 }
 
@@ -248,7 +250,7 @@ fn describe(process: &Process) -> ProcessInfo {
         started_ms: info.started_ms,
         started_by: info.started_by,
         rss_bytes: info.rss_bytes,
-        cpu_ticks: info.cpu_ticks,
+        cpu_ms: info.cpu_ms,
         output_bytes: info.bytes_total,
         kept_bytes: info.bytes_kept,
         first_seq: info.first_seq,
@@ -268,6 +270,8 @@ async fn status<P: Program>(engine: &Engine, program: &P) -> Outcome {
         running: processes.iter().filter(|process| process.status().exit().is_none()).count(),
         processes: processes.len(),
         relay: program.relay(),
+        keeping: program.keeps_children(),
+        arguments: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
     })
 }
 

@@ -1,13 +1,18 @@
 //! Serves connections on the control socket: hands requests to their methods.
 
+use crate::confining::Sandboxing;
+use crate::methods;
+use crate::owned::Owned;
+use crate::pens::{Connection, Pens};
+use crate::stream::Follow;
 use crate::wire::{Failure, LINE_BYTES_MAX, RelayState, Request, WakeRelay};
-use crate::{methods, stream};
-use outpost_engine::{Engine, Process};
+use outpost_engine::Engine;
 use outpost_wire::{Closed, Line, Lines, Outbox};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
@@ -22,6 +27,12 @@ pub trait Program: Send + Sync + 'static {
     fn upgrade(&self, binary: OwnedFd) -> impl Future<Output = Result<(), String>> + Send;
     /// Ends the daemon and every process.
     fn stop(&self);
+    /// Ends the faces; the daemon stays as long as processes run. Says how many do.
+    fn keep_children(&self) -> impl Future<Output = Result<usize, String>> + Send;
+    /// Whether that was done.
+    fn keeps_children(&self) -> bool;
+    /// Begins the faces again.
+    fn serve_again(&self) -> impl Future<Output = Result<(), String>> + Send;
     /// How the relay face stands, where there is one.
     fn relay(&self) -> Option<RelayState>;
     /// Has the relay face serve again.
@@ -31,11 +42,19 @@ pub trait Program: Send + Sync + 'static {
 pub(crate) struct Context<P> {
     pub(crate) engine: Engine,
     pub(crate) program: P,
+    pub(crate) sandboxing: Sandboxing,
+    pub(crate) pens: Arc<Pens>,
+    pub(crate) owned: Arc<Owned>,
+    connections: AtomicU64,
 }
 
 /// Serves the control socket for ever.
-pub async fn serve<P: Program>(listener: UnixListener, engine: Engine, program: P) {
-    let context = Arc::new(Context { engine, program });
+pub async fn serve<P: Program>(listener: UnixListener, engine: Engine, program: P, sandboxing: Sandboxing) {
+    let (pens, owned) = (Arc::default(), Arc::<Owned>::default());
+    let (inherits, its_engine) = (owned.clone(), engine.clone());
+    tokio::spawn(async move { inherits.inherit(&its_engine, methods::FACE).await });
+    let connections = AtomicU64::new(0);
+    let context = Arc::new(Context { engine, program, sandboxing, pens, owned, connections });
     let serve = |stream| serve_connection(stream, context.clone());
     outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
 }
@@ -46,6 +65,7 @@ async fn serve_connection<P: Program>(stream: UnixStream, context: Arc<Context<P
     let writing = tokio::spawn(writing);
     let mut lines = Lines::new(reader, LINE_BYTES_MAX);
     let turns = Arc::new(Semaphore::new(REQUESTS_MAX));
+    let connection = context.connections.fetch_add(1, Ordering::Relaxed);
     loop {
         let line = match lines.next().await {
             Ok(Line::Whole(line)) if line.trim_ascii().is_empty() => continue,
@@ -55,7 +75,7 @@ async fn serve_connection<P: Program>(stream: UnixStream, context: Arc<Context<P
         let Ok(turn) = turns.clone().acquire_owned().await else { break };
         let (context, outbox) = (context.clone(), outbox.clone());
         tokio::spawn(async move {
-            let _peer_gone = handle(&line, &context, &outbox).await;
+            let _peer_gone = handle(&line, connection, &context, &outbox).await;
             drop(turn);
         });
     }
@@ -66,10 +86,15 @@ async fn serve_connection<P: Program>(stream: UnixStream, context: Arc<Context<P
 /// A method's answer, and what is to be streamed after it.
 pub(crate) struct Answer {
     pub(crate) result: Box<RawValue>,
-    pub(crate) follow: Option<(Process, u64)>,
+    pub(crate) follow: Option<Follow>,
 }
 
-async fn handle<P: Program>(line: &[u8], context: &Arc<Context<P>>, outbox: &Outbox) -> Result<(), Closed> {
+async fn handle<P: Program>(
+    line: &[u8],
+    connection: Connection,
+    context: &Arc<Context<P>>,
+    outbox: &Outbox,
+) -> Result<(), Closed> {
     let request: Request<'_> = match serde_json::from_slice(line) {
         Ok(request) => request,
         Err(error) => {
@@ -77,12 +102,12 @@ async fn handle<P: Program>(line: &[u8], context: &Arc<Context<P>>, outbox: &Out
             return reply(outbox, 0, Err(&failure)).await;
         }
     };
-    match methods::call(context, &request.method, request.params).await {
+    match methods::call(context, connection, &request.method, request.params).await {
         Ok(Answer { result, follow }) => {
             reply(outbox, request.id, Ok(&result)).await?;
             let _stopping = context.engine.serving().await;
             match follow {
-                Some((process, after)) => stream::follow(&process, after, outbox).await,
+                Some(follow) => follow.run(outbox, &context.owned).await,
                 None => Ok(()),
             }
         }

@@ -1,8 +1,12 @@
 //! The types of the control socket.
 
-use serde::{Deserialize, Serialize};
+use outpost_wire::base64;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 /// The longest request.
 pub const LINE_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -38,6 +42,54 @@ pub struct Message {
     pub first_seq: Option<u64>,
     /// The disk has no room for its output, or has again.
     pub stalled: Option<bool>,
+    /// False when somebody else has taken the input of the process over.
+    pub writer: Option<bool>,
+}
+
+/// An argument, a variable or a path: any bytes. Text goes as a string, anything else as `{"base64": …}`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Word(pub OsString);
+
+impl<T: Into<OsString>> From<T> for Word {
+    fn from(text: T) -> Word {
+        Word(text.into())
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Spelled<'a> {
+    Text(Cow<'a, str>),
+    Bytes { base64: String },
+}
+
+impl Serialize for Word {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0.to_str() {
+            Some(text) => Spelled::Text(text.into()),
+            None => Spelled::Bytes { base64: encoded(self.0.as_bytes()) },
+        }
+        .serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Word {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Word, D::Error> {
+        match Spelled::deserialize(deserializer)? {
+            Spelled::Text(text) => Ok(Word(text.into_owned().into())),
+            Spelled::Bytes { base64: text } => {
+                let bytes = base64::decode(text.as_bytes());
+                Ok(Word(OsString::from_vec(bytes.ok_or_else(|| D::Error::custom("not base64"))?)))
+            }
+        }
+    }
+}
+
+/// Bytes as members of a message carry them.
+pub fn encoded(bytes: &[u8]) -> String {
+    let mut text = Vec::new();
+    base64::append(&mut text, bytes);
+    String::from_utf8(text).unwrap_or_default()
 }
 
 /// How a process ended: one of the two, or neither when nobody knows.
@@ -57,16 +109,40 @@ pub struct ExitStatus {
 #[serde(rename_all = "camelCase", default)]
 pub struct Spawn {
     pub id: String,
-    pub command: Vec<String>,
-    pub environment: Option<Vec<(String, String)>>,
-    pub directory: Option<String>,
+    pub command: Vec<Word>,
+    pub environment: Option<Vec<(Word, Word)>>,
+    pub directory: Option<Word>,
     pub terminal: Option<TerminalSize>,
     pub stdin: bool,
     pub new_session: bool,
     pub replace: bool,
+    pub sandbox: Option<Sandbox>,
+    /// It ends, with everything it started, when the connection that attaches to it with `owns` does.
+    pub ends_with_client: bool,
 }
 
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+/// What a command may do, in the words of the exec face's policies.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Sandbox {
+    pub policy: SandboxPolicy,
+    #[serde(default)]
+    pub network: bool,
+    /// Directories besides the working directory, with `WorkspaceWrite`.
+    #[serde(default)]
+    pub writable: Vec<Word>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SandboxPolicy {
+    /// Everything can be read, nothing written.
+    ReadOnly,
+    /// The working directory, `/tmp` and `$TMPDIR` can be written too.
+    WorkspaceWrite,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TerminalSize {
     pub rows: u16,
     pub cols: u16,
@@ -79,18 +155,32 @@ pub struct Spawned {
     pub pid: i32,
 }
 
-/// Names a process: the engine's number, or the id it was given.
+/// Names a process: the engine's number, the id it was given, or its address.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Which {
     pub process: String,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Attach {
     pub process: String,
-    #[serde(default)]
     pub after: u64,
+    /// Instead of `after`: begin so many bytes before the end, and somewhat earlier.
+    pub tail_bytes: Option<u64>,
+    /// Asks for its input, which one connection at a time has. It goes with the connection.
+    pub write: Option<Write>,
+    /// A process that ends with its client has this one as such.
+    pub owns: bool,
+}
+
+/// How much somebody wants the input of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Write {
+    IfFree,
+    /// Whoever has it loses it, and is told.
+    Steal,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -99,8 +189,19 @@ pub struct Attached {
     pub process: String,
     pub first_seq: u64,
     pub last_seq: u64,
+    /// Where the next byte of input goes.
     pub stdin_accepted: u64,
     pub running: bool,
+    /// Of its terminal; none where it has pipes.
+    #[serde(default)]
+    pub size: Option<TerminalSize>,
+    #[serde(default)]
+    pub terminal: bool,
+    /// Whether this connection has the input now, and if it asked for it and has not: why.
+    #[serde(default)]
+    pub writer: bool,
+    #[serde(default)]
+    pub read_only_because: Option<String>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -178,7 +279,8 @@ pub struct ProcessInfo {
     pub started_ms: u64,
     pub started_by: String,
     pub rss_bytes: u64,
-    pub cpu_ticks: u64,
+    #[serde(default)]
+    pub cpu_ms: u64,
     pub output_bytes: u64,
     pub kept_bytes: u64,
     pub first_seq: u64,
@@ -186,6 +288,21 @@ pub struct ProcessInfo {
     pub stdin_accepted: u64,
     pub readers: usize,
     pub stalled: bool,
+}
+
+impl ProcessInfo {
+    /// The name that tells it from processes with the same id.
+    pub fn address(&self) -> String {
+        address(&self.face, &self.scope, &self.id)
+    }
+}
+
+/// `FACE/SCOPE/ID`, or `FACE/ID` where there is no scope.
+pub fn address(face: &str, scope: &str, id: &str) -> String {
+    match scope {
+        "" => format!("{face}/{id}"),
+        scope => format!("{face}/{scope}/{id}"),
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -198,6 +315,19 @@ pub struct Status {
     pub running: usize,
     #[serde(default)]
     pub relay: Option<RelayState>,
+    /// It was stopped, and is there for its processes only.
+    #[serde(default)]
+    pub keeping: bool,
+    /// The worker's command line.
+    #[serde(default)]
+    pub arguments: Vec<String>,
+}
+
+/// What is left of a daemon that was stopped.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Kept {
+    /// How many processes it stays for; without any it ends.
+    pub processes: usize,
 }
 
 /// How a relay face stands.

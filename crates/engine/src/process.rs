@@ -64,7 +64,8 @@ pub struct Info {
     pub started_ms: u64,
     pub started_by: String,
     pub rss_bytes: u64,
-    pub cpu_ticks: u64,
+    /// Used by it and by those of its children that it has waited for; of its whole tree where that has a cgroup.
+    pub cpu_ms: u64,
     pub bytes_total: u64,
     pub bytes_kept: u64,
     pub first_seq: u64,
@@ -169,7 +170,20 @@ impl Process {
 
     /// Reads everything behind the sequence number `after`, then goes on as more comes. 0 reads from the beginning.
     pub fn subscribe(&self, after: u64) -> Subscription {
-        Subscription::new(self.clone(), after)
+        Subscription::new(self.clone(), after, false)
+    }
+
+    /// The same for somebody for whom it never waits, however slow: output may be dropped first.
+    pub fn look_on(&self, after: u64) -> Subscription {
+        Subscription::new(self.clone(), after, true)
+    }
+
+    /// The sequence number behind which the last `bytes` bytes of output stand.
+    pub async fn tail(&self, bytes: u64) -> Result<u64> {
+        let journal = self.inner.journal.clone();
+        let find = move || outpost_journal::Cursor::tail(journal, bytes);
+        let cursor = tokio::task::spawn_blocking(find).await.map_err(|_| Error::Stopped)??;
+        Ok(cursor.next_seq() - 1)
     }
 
     /// Takes input that begins at byte `offset` of the child's stdin, or at its end. Accepted means: in the log, and it
@@ -199,6 +213,11 @@ impl Process {
     pub fn resize(&self, size: Size) -> Result<()> {
         let master = self.inner.master.get().ok_or(Error::NoTerminal)?;
         outpost_sys::pty::resize(master, size).map_err(|errno| Error::io("resize", "the terminal", errno))
+    }
+
+    /// The size of its terminal, while it has one.
+    pub fn size(&self) -> Option<Size> {
+        outpost_sys::pty::size(self.inner.master.get()?).ok()
     }
 
     /// Sends a signal; nothing is sent to a process that has been reaped.
@@ -263,6 +282,16 @@ impl Process {
         self.inner.shared.command(Command::Forget { slot: self.inner.slot }).await
     }
 
+    fn cpu_ms(&self, status: Status, stat: Option<procfs::Stat>) -> u64 {
+        if let Some(exit) = status.exit() {
+            return u64::from(exit.user_ms) + u64::from(exit.system_ms);
+        }
+        let group = self.inner.shared.cgroups.as_ref().map(|groups| groups.group(&self.slot().to_string()));
+        let tree = group.and_then(|group| group.cpu_ms());
+        let ticks = stat.map_or(0, |stat| stat.cpu_ticks + stat.waited_ticks);
+        tree.unwrap_or(ticks * 1000 / procfs::ticks_per_second())
+    }
+
     pub fn info(&self) -> Info {
         let inner = &self.inner;
         let status = self.status();
@@ -279,7 +308,7 @@ impl Process {
             started_ms: inner.description.started_ms,
             started_by: inner.description.started_by.clone(),
             rss_bytes: stat.map_or(0, |stat| stat.rss_pages * procfs::page_size()),
-            cpu_ticks: stat.map_or(0, |stat| stat.cpu_ticks),
+            cpu_ms: self.cpu_ms(status, stat),
             bytes_total: inner.journal.bytes_total(),
             bytes_kept: inner.journal.bytes_kept(),
             first_seq,

@@ -29,6 +29,8 @@ pub(crate) struct Position {
     window_began_ms: AtomicU64,
     window_bytes: AtomicU64,
     keeps_up: AtomicBool,
+    /// Nobody waits for it.
+    looks_on: bool,
 }
 
 impl Readers {
@@ -36,16 +38,17 @@ impl Readers {
         Readers { begun: Instant::now(), positions: Mutex::default(), joined: AtomicBool::new(false) }
     }
 
-    /// A new reader, which has one window to show its pace.
-    pub(crate) fn join(&self, next_seq: u64) -> Arc<Position> {
+    /// A new reader, which has one window to show its pace, or one that nothing ever waits for.
+    pub(crate) fn join(&self, next_seq: u64, looks_on: bool) -> Arc<Position> {
         let position = Arc::new(Position {
             next_seq: AtomicU64::new(next_seq),
             window_began_ms: AtomicU64::new(self.now_ms()),
             window_bytes: AtomicU64::new(0),
             keeps_up: AtomicBool::new(true),
+            looks_on,
         });
         self.lock().push(position.clone());
-        self.joined.store(true, Ordering::Relaxed);
+        self.joined.fetch_or(!looks_on, Ordering::Relaxed);
         position
     }
 
@@ -76,7 +79,9 @@ impl Readers {
         match at_cap {
             AtCap::DropHead => self.need_of_those_who_keep_up(last_seq),
             AtCap::WaitForReaders => {
-                let behind = |position: &Arc<Position>| position.next_seq.load(Ordering::Relaxed) <= last_seq;
+                let behind = |position: &Arc<Position>| {
+                    !position.looks_on && position.next_seq.load(Ordering::Relaxed) <= last_seq
+                };
                 !self.joined.load(Ordering::Relaxed) || self.lock().iter().any(behind)
             }
         }
@@ -87,7 +92,8 @@ impl Readers {
         let now_ms = self.now_ms();
         self.lock().iter().any(|position| {
             let silent_ms = now_ms.saturating_sub(position.window_began_ms.load(Ordering::Relaxed));
-            position.next_seq.load(Ordering::Relaxed) <= last_seq
+            !position.looks_on
+                && position.next_seq.load(Ordering::Relaxed) <= last_seq
                 && position.keeps_up.load(Ordering::Relaxed)
                 && silent_ms < stuck_ms
         })
@@ -114,7 +120,7 @@ mod tests {
     fn a_reader_that_keeps_up_is_waited_for_and_a_slow_or_stuck_one_is_not() {
         let mut readers = Readers::new();
         assert!(!readers.need(10, AtCap::DropHead), "nobody reads");
-        let position = readers.join(5);
+        let position = readers.join(5, false);
         assert!(readers.need(10, AtCap::DropHead) && !readers.need(4, AtCap::DropHead));
         later(&mut readers, WINDOW);
         readers.moved(&position, 7, KEEPS_UP_BYTES);
@@ -135,10 +141,14 @@ mod tests {
     fn a_process_that_waits_for_its_readers_waits_for_the_first_the_slow_and_the_stuck() {
         let mut readers = Readers::new();
         assert!(readers.need(10, AtCap::WaitForReaders), "nobody has come yet");
-        let position = readers.join(5);
+        let onlooker = readers.join(1, true);
+        assert!(readers.need(10, AtCap::WaitForReaders), "only somebody who looks on");
+        let position = readers.join(5, false);
         later(&mut readers, 100 * WINDOW);
         assert!(readers.need(5, AtCap::WaitForReaders) && !readers.need(4, AtCap::WaitForReaders));
         readers.leave(&position);
-        assert!(!readers.need(10, AtCap::WaitForReaders), "all have left");
+        assert!(!readers.need(10, AtCap::WaitForReaders), "all have left but the one who looks on");
+        assert!(!readers.need(10, AtCap::DropHead) && readers.count() == 1);
+        readers.leave(&onlooker);
     }
 }

@@ -22,8 +22,8 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    pub(crate) fn new(process: Process, after: u64) -> Subscription {
-        let position = process.inner.readers.join(after.saturating_add(1));
+    pub(crate) fn new(process: Process, after: u64, looks_on: bool) -> Subscription {
+        let position = process.inner.readers.join(after.saturating_add(1), looks_on);
         let progress = process.inner.progress.subscribe();
         let cursor = Cursor::after(process.inner.journal.clone(), after);
         Subscription { process, progress, cursor: Some(cursor), last_seen: after, position, stalled: false }

@@ -101,6 +101,29 @@ impl Cursor {
         Cursor { journal, next_seq, record: None, usage: None, index: None, open: [None, None] }
     }
 
+    /// Begins so far back that the last `bytes` bytes of output follow, and what stands before them in their frames.
+    pub fn tail(journal: Arc<Journal>, bytes: u64) -> Result<Cursor> {
+        let mut cursor = Cursor::after(journal, 0);
+        let first_kept = cursor.journal.first_seq.load(Ordering::Acquire);
+        let mut record = cursor.journal.published_records.load(Ordering::Acquire);
+        let index = cursor.index()?;
+        let mut left = bytes;
+        cursor.next_seq = cursor.journal.last_seq() + 1;
+        while left > 0 && record > 0 {
+            record -= 1;
+            // What cannot be decoded is the head that was given back.
+            let Some(found) = index.record(record)? else { break };
+            let Entry::Run { len, .. } = found.entry else { continue };
+            if found.seq < first_kept {
+                break;
+            }
+            let len = u64::from(len);
+            cursor.next_seq = found.seq + len.saturating_sub(left) / FRAME_BYTES;
+            left = left.saturating_sub(len);
+        }
+        Ok(cursor)
+    }
+
     /// The number of the frame that comes next.
     pub fn next_seq(&self) -> u64 {
         self.next_seq
@@ -335,6 +358,12 @@ impl Block {
 }
 
 impl Index {
+    fn record(&self, number: u64) -> Result<Option<Record>> {
+        let mut bytes = [0; RECORD_BYTES];
+        self.read(&mut bytes, number * RECORD_BYTES as u64, Patience::Disk)?;
+        Ok(Record::decode(&bytes))
+    }
+
     fn read(&self, buffer: &mut [u8], at: u64, patience: Patience) -> Result<usize> {
         read(&self.file, buffer, at, patience).map_err(|errno| unread(errno, patience, &self.path))
     }

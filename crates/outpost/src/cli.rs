@@ -9,13 +9,16 @@ mod audit;
 mod doctor;
 mod generate;
 mod list;
+mod logs;
 mod manage;
 mod mcp;
+mod run;
 mod sessions;
 mod token;
+mod view;
 
 use crate::paths::{Dirs, Paths};
-use crate::{app_server, serve, worker};
+use crate::{app_server, serve, serve_again, worker};
 use clap::{Parser, Subcommand};
 use outpost_control::client::{CallError, Client};
 use std::io::IsTerminal;
@@ -52,11 +55,10 @@ enum Command {
     /// Started by the keeper
     #[command(hide = true)]
     Worker(worker::Given),
-    /// Run a command under the daemon; it survives this terminal, this connection and the daemon itself
-    Run(attach::Run),
-    /// Show what a process wrote, from the beginning or as it comes
-    Logs(attach::Logs),
-    /// List the processes of every face
+    Run(run::Run),
+    Exec(run::Exec),
+    Attach(attach::Attach),
+    Logs(logs::Logs),
     Ps(list::Ps),
     /// End a process and everything it started
     Kill(manage::Kill),
@@ -74,8 +76,7 @@ enum Command {
     Status,
     /// Continue with another binary, without losing a process
     Upgrade(manage::UpgradeTo),
-    /// End the daemon and every process
-    Stop,
+    Stop(manage::Stop),
     /// Print what a shell needs to complete these commands
     Completions(generate::Completions),
     /// Write manual pages
@@ -121,15 +122,20 @@ fn log_level() -> &'static str {
 
 fn dispatch(command: Command, paths: &Paths) -> Outcome {
     match command {
-        Command::Serve(options) => Err(serve::serve(paths, &options).reason()),
+        Command::Serve(options) => match serve::serve(paths, &options) {
+            serve::NotServing::Taken(by) => serve_again::run(paths, &options, by),
+            serve::NotServing::Failed(reason) => Err(reason),
+        },
         Command::Relay { flags } => Ok(crate::relay::run(flags.into_iter())),
         Command::AppServer(options) => app_server::run(paths, &options),
         Command::Ask(options) => ask::run(paths, options),
         Command::Mcp(options) => mcp::run(paths, options),
         Command::Doctor => Ok(doctor::run(paths)),
         Command::Worker(given) => Ok(worker::run(paths, &given)),
-        Command::Run(run) => attach::run(paths, run),
-        Command::Logs(logs) => attach::logs(paths, &logs),
+        Command::Run(options) => run::run(paths, options),
+        Command::Exec(options) => run::exec(paths, options),
+        Command::Attach(options) => attach::attach(paths, options),
+        Command::Logs(options) => logs::logs(paths, &options),
         Command::Ps(ps) => list::ps(paths, &ps),
         Command::Kill(kill) => manage::kill(paths, &kill),
         Command::Approve(options) => approve::run(paths, &options),
@@ -139,7 +145,7 @@ fn dispatch(command: Command, paths: &Paths) -> Outcome {
         Command::Token(options) => token::run(paths, options),
         Command::Status => manage::status(paths),
         Command::Upgrade(upgrade) => manage::upgrade(paths, &upgrade),
-        Command::Stop => manage::stop(paths),
+        Command::Stop(options) => manage::stop(paths, &options),
         Command::Completions(options) => generate::completions(&options),
         Command::Man(options) => generate::man(&options),
     }

@@ -133,7 +133,7 @@ async fn serve_local(server: Arc<Server>, stream: UnixStream) {
 }
 
 /// Commands live as long as their connections, and those ended with the worker that served them.
-async fn end_abandoned(engine: Engine, state: PathBuf) {
+pub(crate) async fn end_abandoned(engine: Engine, state: PathBuf) {
     let is_abandoned = |process: &Process| process.key().face == "exec";
     for process in engine.list().await.into_iter().filter(is_abandoned) {
         let _stopping = process.kill_tree().await;

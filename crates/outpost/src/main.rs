@@ -18,6 +18,7 @@ mod relay;
 mod relay_face;
 mod roles;
 mod serve;
+mod serve_again;
 mod sessions_face;
 mod socket;
 mod sudo_proxy;

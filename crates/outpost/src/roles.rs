@@ -17,3 +17,9 @@ pub(crate) const APPROVALS_SOCKET: u8 = 7;
 pub(crate) const SHARED_APPROVALS_SOCKET: u8 = 8;
 /// The port of the sessions face.
 pub(crate) const SESSIONS_PORT: u8 = 9;
+/// Says that the daemon was stopped and only keeps its processes.
+pub(crate) const KEEPING: u8 = 14;
+
+/// What clients of the faces reach them by.
+pub(crate) const FACES: [u8; 6] =
+    [EXEC_SOCKET, EXEC_WEBSOCKET, BROKER_SOCKET, APPROVALS_SOCKET, SHARED_APPROVALS_SOCKET, SESSIONS_PORT];

@@ -33,6 +33,14 @@ impl Options {
         Options { exec_websocket: None, sessions, broker: broker_face::Flags::default() }
     }
 
+    /// What the worker is told of them, last of all.
+    pub(crate) fn arguments(&self) -> Vec<CString> {
+        let websocket = self.exec_websocket.map(|at| format!("--exec-websocket={at}"));
+        let websocket = websocket.and_then(|flag| CString::new(flag).ok());
+        let faces = self.sessions.arguments().into_iter().chain(self.broker.clone().absolute().arguments());
+        websocket.into_iter().chain(faces).collect()
+    }
+
     /// What the daemon's processes are called, for those who look for them.
     fn name(&self) -> &'static CStr {
         if self.sessions.codecast { c"codecast-daemon" } else { c"outpost" }
@@ -74,13 +82,9 @@ fn prepare(paths: &Paths, options: &Options) -> Result<(OwnedFd, OwnedFd), NotSe
     let binary = file::open("/proc/self/exe", Open::Program)
         .map_err(|errno| format!("cannot open this program: {errno}"))?;
     let mut arguments = worker_arguments(paths, options.name())?;
-    arguments
-        .extend(options.exec_websocket.and_then(|at| CString::new(format!("--exec-websocket={at}")).ok()));
-    arguments.extend(options.sessions.arguments());
-    let broker = options.broker.clone().absolute();
+    arguments.extend(options.arguments());
     // Here, where somebody reads what is wrong.
-    broker.load()?;
-    arguments.extend(broker.arguments());
+    options.broker.clone().absolute().load()?;
     let own = StoredEntry {
         slot: OWN_SLOT,
         pid: 0,

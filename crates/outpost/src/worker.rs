@@ -6,10 +6,10 @@ use crate::paths::Paths;
 use crate::relay::{Place, Settings};
 use crate::relay_face::{self, RelayFace};
 use crate::serve::NotServing;
-use crate::{roles, sessions_face, socket};
+use crate::{exec_face, roles, sessions_face, socket};
 use clap::Args;
 use outpost_control::wire::{RelayState, WakeRelay};
-use outpost_engine::{Config, Engine, Lifecycle, Notice, ResourceLimit, What};
+use outpost_engine::{Config, Engine, Lifecycle, Notice, Process, ResourceLimit, What};
 use outpost_sys::file::{self, Open};
 use outpost_sys::spawn::DESCRIPTOR_LIMIT;
 use std::collections::HashMap;
@@ -18,6 +18,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -121,7 +122,11 @@ async fn serve(
         announced.push(format!("control  {}  try: outpost run -- uname -a", socket.display()));
     }
     let mut faces = None;
-    if settings.is_none() {
+    let keeping = own.contains_key(&roles::KEEPING);
+    if keeping {
+        // Their connections ended with the face.
+        tokio::spawn(exec_face::end_abandoned(engine.clone(), paths.state.clone()));
+    } else if settings.is_none() {
         faces = Some(Faces::begin(&engine, paths, given, &mut own, &mut announced).await?);
         announce(&announced);
     }
@@ -131,15 +136,21 @@ async fn serve(
         .transpose()?;
     let (orders, mut received) = mpsc::channel(1);
     let relay_state = watch::Sender::new(relay.as_ref().map(RelayFace::state));
-    let program = Program { engine: engine.clone(), orders, relay_state: relay_state.subscribe() };
-    tokio::spawn(outpost_control::serve(listener, engine.clone(), program));
+    let program = Program { engine: engine.clone(), orders, relay_state: relay_state.subscribe(), keeping };
+    let private = vec![paths.state.clone(), paths.runtime.clone()];
+    let sandboxing = outpost_control::Sandboxing::new(paths.state.clone(), private);
+    tokio::spawn(outpost_control::serve(listener, engine.clone(), program, sandboxing));
     let proven = engine.clone();
     tokio::spawn(async move {
         tokio::time::sleep(PROVEN_AFTER).await;
         let _stopping = proven.serving().await;
     });
+    let mut kept_for = Vec::new();
     loop {
-        let asked = wait(&mut notices, &mut received, relay.as_mut()).await?;
+        let asked = tokio::select! {
+            asked = wait(&mut notices, &mut received, relay.as_mut()) => asked?,
+            () = all_end(&engine), if keeping => Asked::End,
+        };
         match (asked, &mut relay) {
             // Everything is in the kernel or on disk; the next worker has it.
             (Asked::Retire, _) => return Ok(()),
@@ -155,6 +166,25 @@ async fn serve(
             (Asked::Wake(_, reply), None) => {
                 let _gone = reply.send(Err("this daemon has no relay face".into()));
             }
+            (Asked::Keep(reply), _) => {
+                let Some(faces) = faces.take() else {
+                    let _gone = reply.send(Err("this daemon has no faces to end".into()));
+                    continue;
+                };
+                let running = running(&engine).await.len();
+                let _gone = reply.send(Ok(running));
+                if running == 0 {
+                    kept_for = faces.end(paths);
+                    break;
+                }
+                // The next worker has no faces: whatever they were doing ends here, as when we are killed.
+                return keep(&engine, faces.end(paths)).await;
+            }
+            (Asked::ServeAgain(reply), _) => {
+                let released = engine.release(roles::KEEPING).await;
+                let _gone = reply.send(released.map_err(|error| error.to_string()));
+                return Ok(());
+            }
         }
         relay_state.send_replace(relay.as_ref().map(RelayFace::state));
     }
@@ -162,7 +192,7 @@ async fn serve(
         relay.withdraw();
     }
     let left = faces.map(|faces| faces.end(paths)).unwrap_or_default();
-    for socket in left.into_iter().chain([paths.control_socket()]) {
+    for socket in left.into_iter().chain(kept_for).chain([paths.control_socket()]) {
         let _gone_already = std::fs::remove_file(socket);
     }
     engine.end_processes(SHUTDOWN_PATIENCE).await.map_err(|error| error.to_string())?;
@@ -171,6 +201,32 @@ async fn serve(
         relay.erase(&paths.state);
     }
     engine.end_keeper().await.map_err(|error| error.to_string())
+}
+
+/// Has the keeper start a worker without faces after this one.
+async fn keep(engine: &Engine, files: Vec<PathBuf>) -> Result<(), String> {
+    let text = |error: outpost_engine::Error| error.to_string();
+    let mark = file::sealed_memory("outpost-keeping", &[]).map_err(|errno| errno.to_string())?;
+    engine.hold(roles::KEEPING, mark).await.map_err(text)?;
+    for role in roles::FACES {
+        engine.release(role).await.map_err(text)?;
+    }
+    for file in files {
+        let _gone_already = std::fs::remove_file(file);
+    }
+    Ok(())
+}
+
+async fn running(engine: &Engine) -> Vec<Process> {
+    let mut processes = engine.list().await;
+    processes.retain(|process| process.status().exit().is_none());
+    processes
+}
+
+async fn all_end(engine: &Engine) {
+    for process in running(engine).await {
+        let _gone = process.finished().await;
+    }
 }
 
 /// What the worker is to do next.
@@ -182,6 +238,10 @@ enum Asked {
     /// Stop with everything.
     End,
     Wake(WakeRelay, oneshot::Sender<Result<(), String>>),
+    /// End the faces and stay for the processes; says how many there are.
+    Keep(oneshot::Sender<Result<usize, String>>),
+    /// Begin the faces again.
+    ServeAgain(oneshot::Sender<Result<(), String>>),
 }
 
 async fn wait(
@@ -222,6 +282,20 @@ struct Program {
     engine: Engine,
     orders: mpsc::Sender<Asked>,
     relay_state: watch::Receiver<Option<RelayState>>,
+    keeping: bool,
+}
+
+impl Program {
+    /// Has the worker do something and waits for what comes of it.
+    async fn order<T>(
+        &self,
+        order: impl FnOnce(oneshot::Sender<Result<T, String>>) -> Asked,
+    ) -> Result<T, String> {
+        let (reply, answer) = oneshot::channel();
+        let ending = || "the daemon is ending".to_owned();
+        self.orders.send(order(reply)).await.map_err(|_| ending())?;
+        answer.await.map_err(|_| ending())?
+    }
 }
 
 impl outpost_control::Program for Program {
@@ -244,9 +318,27 @@ impl outpost_control::Program for Program {
     }
 
     async fn wake_relay(&self, wake: WakeRelay) -> Result<(), String> {
-        let (reply, answer) = oneshot::channel();
-        let ending = |_| "the daemon is ending".to_owned();
-        self.orders.send(Asked::Wake(wake, reply)).await.map_err(|_| "the daemon is ending".to_owned())?;
-        answer.await.map_err(ending)?
+        self.order(|reply| Asked::Wake(wake, reply)).await
+    }
+
+    async fn keep_children(&self) -> Result<usize, String> {
+        if self.relay().is_some() {
+            return Err("a relay keeps its processes if it was started with -keep-children".into());
+        }
+        if self.keeping {
+            return Err("the daemon was stopped already and keeps its processes".into());
+        }
+        self.order(Asked::Keep).await
+    }
+
+    fn keeps_children(&self) -> bool {
+        self.keeping
+    }
+
+    async fn serve_again(&self) -> Result<(), String> {
+        match self.keeping {
+            true => self.order(Asked::ServeAgain).await,
+            false => Err("the daemon is running already".into()),
+        }
     }
 }

@@ -86,6 +86,13 @@ impl Group {
         pids
     }
 
+    /// CPU time that its processes, those that have ended too, have used.
+    pub fn cpu_ms(&self) -> Option<u64> {
+        let text = fs::read_to_string(self.path.join("cpu.stat")).ok()?;
+        let used = text.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
+        used.parse::<u64>().ok().map(|microseconds| microseconds / 1000)
+    }
+
     /// Removes the group and those below it; `EBUSY` while a process is in it.
     pub fn remove(&self) -> Result<()> {
         remove_tree(&self.path)

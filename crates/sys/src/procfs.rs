@@ -14,6 +14,8 @@ pub struct Stat {
     pub session: i32,
     /// CPU time used, in clock ticks.
     pub cpu_ticks: u64,
+    /// CPU time of the children that it has waited for.
+    pub waited_ticks: u64,
     /// Clock ticks after boot; with the pid it names a process for good.
     pub start_ticks: u64,
     pub rss_pages: u64,
@@ -44,6 +46,7 @@ fn parse_stat(pid: i32, text: &[u8]) -> Option<Stat> {
         group: id(5)?,
         session: id(6)?,
         cpu_ticks: unsigned(14) + unsigned(15),
+        waited_ticks: unsigned(16) + unsigned(17),
         start_ticks: unsigned(22),
         rss_pages: unsigned(24),
         exit_code: id(52).unwrap_or(0),
@@ -89,6 +92,11 @@ pub fn boot_id() -> String {
         .unwrap_or_default()
 }
 
+/// How many clock ticks make a second.
+pub fn ticks_per_second() -> u64 {
+    rustix::param::clock_ticks_per_second().max(1)
+}
+
 /// Size of a memory page in bytes.
 pub fn page_size() -> u64 {
     rustix::param::page_size() as u64
@@ -112,11 +120,12 @@ mod tests {
     #[test]
     fn a_command_name_with_parentheses_and_spaces_does_not_shift_the_fields() {
         let mut text =
-            b"42 (a) b (c)) S 7 42 42 0 -1 4194560 1 2 3 4 11 22 0 0 20 0 1 0 555 1000 33".to_vec();
+            b"42 (a) b (c)) S 7 42 42 0 -1 4194560 1 2 3 4 11 22 4 5 20 0 1 0 555 1000 33".to_vec();
         text.extend_from_slice(b" 0".repeat(27).as_slice());
         text.extend_from_slice(b" 256\n");
         let stat = parse_stat(42, &text).unwrap();
         assert_eq!((stat.state, stat.parent, stat.group, stat.session), (b'S', 7, 42, 42));
+        assert_eq!(stat.waited_ticks, 9);
         assert_eq!((stat.cpu_ticks, stat.start_ticks, stat.rss_pages, stat.exit_code), (33, 555, 33, 256));
     }
 

@@ -30,6 +30,12 @@ pub fn open(size: Size) -> Result<Pty> {
     Ok(Pty { master, slave })
 }
 
+/// The size that a terminal was last told.
+pub fn size(master: impl AsFd) -> Result<Size> {
+    let size = rustix::termios::tcgetwinsize(master)?;
+    Ok(Size { rows: size.ws_row, cols: size.ws_col })
+}
+
 /// Tells the terminal, and through SIGWINCH its foreground process group, a new size.
 pub fn resize(master: impl AsFd, size: Size) -> Result<()> {
     fault::gate()?;

@@ -12,6 +12,7 @@ impl Signal {
     pub const HUP: Signal = Signal(libc::SIGHUP);
     pub const INT: Signal = Signal(libc::SIGINT);
     pub const QUIT: Signal = Signal(libc::SIGQUIT);
+    pub const PIPE: Signal = Signal(libc::SIGPIPE);
     pub const KILL: Signal = Signal(libc::SIGKILL);
     pub const TERM: Signal = Signal(libc::SIGTERM);
     pub const CHLD: Signal = Signal(libc::SIGCHLD);
@@ -170,6 +171,14 @@ impl AsFd for SignalFd {
 pub fn ignore_sigpipe() {
     // SAFETY: SIG_IGN is a valid disposition and installs no handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+}
+
+/// Whether whoever started this process wants it to ignore a signal, as nohup(1) does.
+pub fn is_ignored(signal: Signal) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    ignored >> (signal.0 - 1) & 1 == 1
 }
 
 /// Ends this process by a signal, so that whoever waits for it sees that.

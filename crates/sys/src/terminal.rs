@@ -40,6 +40,15 @@ impl Terminal {
         Ok(keys)
     }
 
+    /// The terminal takes no part any more: every byte goes through as it is, in both directions.
+    pub fn transparent(self: &Arc<Terminal>) -> Result<Keys> {
+        let before = termios::tcgetattr(&self.tty)?;
+        let mut now = before.clone();
+        now.make_raw();
+        termios::tcsetattr(&self.tty, OptionalActions::Drain, &now)?;
+        Ok(Keys { terminal: self.clone(), before })
+    }
+
     pub fn size(&self) -> Option<Size> {
         let size = termios::tcgetwinsize(&self.tty).ok()?;
         (size.ws_col > 0).then_some(Size { rows: size.ws_row, cols: size.ws_col })

@@ -146,7 +146,7 @@ impl Actor<'_> {
         let (name, value) = self.marker.split_once('=').expect("NAME=value");
         let params = Spawn {
             id: id.to_owned(),
-            command,
+            command: command.into_iter().map(Into::into).collect(),
             environment: Some(vec![("PATH".into(), "/usr/bin:/bin".into()), (name.into(), value.into())]),
             terminal: terminal.then_some(TerminalSize { rows: 24, cols: 80 }),
             stdin,
@@ -183,7 +183,7 @@ impl Actor<'_> {
             assert!(begun.elapsed() < PATIENCE, "{process} does not end; log: {}", self.daemon.log());
             attaches += 1;
             let mut client = self.daemon.connect();
-            let params = Attach { process: process.to_owned(), after: reading.last_seq };
+            let params = Attach { process: process.to_owned(), after: reading.last_seq, ..Attach::default() };
             let attached: Attached = match client.call("attach", &params) {
                 Ok(attached) => attached,
                 Err(CallError::Lost(_)) => continue,

@@ -149,6 +149,12 @@ impl Terminal {
         self.master.write_all(bytes).unwrap();
     }
 
+    /// Makes it another size, of which the program is told.
+    pub fn resize(&mut self, rows: u16, cols: u16) {
+        self.size = Size { rows, cols };
+        pty::resize(&self.master, self.size).unwrap();
+    }
+
     /// Whether the program reads single keys now, and not whole lines.
     pub fn reads_keys(&self) -> bool {
         let modes = rustix::termios::tcgetattr(&self.master).unwrap().local_modes;

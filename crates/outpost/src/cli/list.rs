@@ -1,50 +1,195 @@
 //! `outpost ps`.
 
+use super::view::{RECONNECT_PATIENCE, RECONNECT_PAUSE};
 use super::{Outcome, connect, explain};
 use crate::paths::Paths;
 use clap::Args;
 use outpost_control::wire::ProcessInfo;
+use outpost_sys::pty;
+use std::collections::HashMap;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+/// How many that have ended are shown unless all are asked for.
+const ENDED_SHOWN: usize = 10;
+
+/// How often a watched table is made anew.
+const TICK: Duration = Duration::from_secs(1);
+
+/// List the processes of every face: those that run, and the last that have ended.
 #[derive(Args)]
 pub(super) struct Ps {
-    /// One JSON array instead of a table
+    /// Also those that ended earlier
+    #[arg(short, long)]
+    all: bool,
+    /// One JSON array of all of them instead of a table; with --watch one on each line
     #[arg(long)]
     json: bool,
+    /// Again every second, until ctrl-c
+    #[arg(short, long)]
+    watch: bool,
 }
 
 pub(super) fn ps(paths: &Paths, options: &Ps) -> Outcome {
-    let processes: Vec<ProcessInfo> = connect(paths)?.call("list", &()).map_err(explain)?;
+    let mut processes: Vec<ProcessInfo> = connect(paths)?.call("list", &()).map_err(explain)?;
+    if !options.watch {
+        return print(&render(&processes, options, options.json)?);
+    }
+    let on_terminal = std::io::stdout().is_terminal() && !options.json;
+    loop {
+        let text = render(&processes, options, false)?;
+        print(&if on_terminal { in_place(&text) } else { text + if options.json { "" } else { "\n" } })?;
+        std::thread::sleep(TICK);
+        processes = list_again(paths)?;
+    }
+}
+
+/// Nobody who reads is no failure.
+fn print(text: &str) -> Outcome {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
+            outpost_sys::signal::end_by(outpost_sys::signal::Signal::PIPE)
+        }
+        Err(error) => Err(format!("cannot write the table: {error}")),
+        Ok(()) => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// A daemon that restarts is waited for.
+fn list_again(paths: &Paths) -> Result<Vec<ProcessInfo>, String> {
+    let deadline = Instant::now() + RECONNECT_PATIENCE;
+    loop {
+        match connect(paths).and_then(|mut client| client.call("list", &()).map_err(explain)) {
+            Err(_) if Instant::now() < deadline => std::thread::sleep(RECONNECT_PAUSE),
+            outcome => return outcome,
+        }
+    }
+}
+
+fn render(processes: &[ProcessInfo], options: &Ps, pretty: bool) -> Result<String, String> {
     if options.json {
-        println!("{}", serde_json::to_string_pretty(&processes).map_err(|error| error.to_string())?);
-        return Ok(ExitCode::SUCCESS);
+        let text = match pretty {
+            true => serde_json::to_string_pretty(processes),
+            false => serde_json::to_string(processes),
+        };
+        return text.map(|text| text + "\n").map_err(|error| error.to_string());
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-    println!(
-        "{:<16} {:<8} {:>8} {:<12} {:>6} {:>8} {:>9} {:>7}  COMMAND",
-        "ID", "FACE", "PID", "STATE", "AGE", "MEMORY", "OUTPUT", "READERS"
-    );
-    for process in &processes {
-        println!(
-            "{:<16} {:<8} {:>8} {:<12} {:>6} {:>8} {:>9} {:>7}  {}",
-            if process.id.is_empty() { &process.process } else { &process.id },
-            process.face,
-            process.pid,
-            state(process),
-            age(now.saturating_sub(process.started_ms) / 1000),
-            size(process.rss_bytes),
-            size(process.output_bytes),
-            process.readers,
-            shown(&process.command),
-        );
+    let columns = pty::size(std::io::stdout()).ok().map(|size| size.cols.into()).filter(|cols| *cols > 0);
+    Ok(table(processes, options.all, now_ms(), columns))
+}
+
+/// Over the picture before, as much as there is room for.
+fn in_place(text: &str) -> String {
+    let rows = pty::size(std::io::stdout()).map_or(usize::MAX, |size| size.rows.into());
+    let lines: Vec<&str> = text.lines().take(rows.saturating_sub(1).max(1)).collect();
+    let lines: String = lines.iter().map(|line| format!("{line}\x1b[K\n")).collect();
+    format!("\x1b[H{lines}\x1b[J")
+}
+
+fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Cut to `columns` where there is somebody with that many.
+fn table(processes: &[ProcessInfo], all: bool, now_ms: u64, columns: Option<usize>) -> String {
+    const HEAD: [&str; 10] =
+        ["ID", "FACE", "PID", "STATE", "AGE", "CPU", "MEMORY", "OUTPUT", "READERS", "COMMAND"];
+    let names = names(processes);
+    let ended = processes.iter().filter(|process| process.exit.is_some()).count();
+    let mut hidden = if all { 0 } else { ended.saturating_sub(ENDED_SHOWN) };
+    let hidden_before = hidden;
+    let mut rows = vec![HEAD.map(str::to_owned)];
+    for (process, name) in processes.iter().zip(&names) {
+        if process.exit.is_some() && hidden > 0 {
+            hidden -= 1;
+            continue;
+        }
+        rows.push(row(process, name, now_ms));
     }
-    Ok(ExitCode::SUCCESS)
+    let mut text = aligned(&rows, columns);
+    if hidden_before > 0 {
+        text += &format!("({hidden_before} more have ended: outpost ps --all)\n");
+    }
+    text
+}
+
+fn row(process: &ProcessInfo, name: &str, now_ms: u64) -> [String; 10] {
+    let age_ms = now_ms.saturating_sub(process.started_ms);
+    let lives = process.exit.is_none();
+    let while_alive = |text: String| if lives { text } else { "-".into() };
+    [
+        name.escape_debug().to_string(),
+        process.face.escape_debug().to_string(),
+        process.pid.to_string(),
+        state(process),
+        age(age_ms / 1000),
+        while_alive(format!("{}%", process.cpu_ms * 100 / age_ms.max(1))),
+        while_alive(size(process.rss_bytes)),
+        size(process.output_bytes),
+        process.readers.to_string(),
+        shown(&process.command),
+    ]
+}
+
+/// The shortest that `logs`, `attach` and `kill` take for each: the id, unless it is also another's.
+fn names(processes: &[ProcessInfo]) -> Vec<String> {
+    let mut known: HashMap<&str, usize> = HashMap::new();
+    for process in processes {
+        *known.entry(&process.id).or_default() += 1;
+        if process.id != process.process {
+            *known.entry(&process.process).or_default() += 1;
+        }
+    }
+    let name = |process: &ProcessInfo| match known.get(process.id.as_str()) {
+        Some(1) => process.id.clone(),
+        _ => process.address(),
+    };
+    processes.iter().map(name).collect()
+}
+
+/// Columns as wide as they have to be; numbers to the right. The last has what is left of the line.
+fn aligned(rows: &[[String; 10]], columns: Option<usize>) -> String {
+    const RIGHT: [bool; 10] = [false, false, true, false, true, true, true, true, true, false];
+    const LAST: usize = 9;
+    let widths: Vec<usize> =
+        (0..LAST).map(|at| rows.iter().map(|row| width(&row[at])).max().unwrap_or(0)).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for ((cell, right), column) in row.iter().zip(RIGHT).zip(&widths) {
+            let blanks = " ".repeat(column.saturating_sub(width(cell)));
+            line += &if right { format!("{blanks}{cell}  ") } else { format!("{cell}{blanks}  ") };
+        }
+        line += &row[LAST];
+        text += cut(line.trim_end(), columns).as_ref();
+        text.push('\n');
+    }
+    text
+}
+
+/// How many columns a text may take: other than ASCII, one character may take two.
+fn width(text: &str) -> usize {
+    text.chars().map(|character| if character.is_ascii() { 1 } else { 2 }).sum()
+}
+
+fn cut(line: &str, columns: Option<usize>) -> std::borrow::Cow<'_, str> {
+    let Some(columns) = columns.filter(|columns| width(line) > *columns) else { return line.into() };
+    let mut left = columns.saturating_sub(1);
+    let fits = |character: &char| {
+        let width = if character.is_ascii() { 1 } else { 2 };
+        let fits = width <= left;
+        left = left.saturating_sub(width);
+        fits
+    };
+    let kept: String = line.chars().take_while(fits).collect();
+    (kept + "…").into()
 }
 
 fn state(process: &ProcessInfo) -> String {
     match process.exit {
-        None => process.state.clone(),
+        None => process.state.escape_debug().to_string(),
         Some(exit) => match (exit.code, exit.signal) {
             (Some(code), _) => format!("exited {code}"),
             (None, Some(signal)) => format!("signal {signal}"),
@@ -76,5 +221,75 @@ fn size(bytes: u64) -> String {
 
 /// Arguments come from anywhere: nothing in them may reach the terminal as a command to it.
 fn shown(command: &[String]) -> String {
-    command.iter().map(|argument| argument.escape_debug().to_string()).collect::<Vec<_>>().join(" ")
+    let mut text = String::new();
+    for character in command.join(" ").chars() {
+        match character {
+            '"' | '\'' => text.push(character),
+            other => text.extend(other.escape_debug()),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(face: &str, scope: &str, id: &str, number: &str, exited: bool) -> ProcessInfo {
+        let exit = exited.then(|| serde_json::json!({"code": 0, "userMs": 1, "systemMs": 1, "rssMaxKb": 1}));
+        serde_json::from_value(serde_json::json!({
+            "process": number, "face": face, "scope": scope, "id": id, "pid": 42, "state": "running",
+            "exit": exit, "command": ["sh", "-c", "echo \u{1b}[31m\n"], "directory": null, "terminal": false,
+            "startedMs": 1000, "startedBy": "", "rssBytes": 1_500_000, "cpuMs": 500, "outputBytes": 7,
+            "keptBytes": 7, "firstSeq": 1, "lastSeq": 1, "stdinAccepted": 0, "readers": 2, "stalled": false,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn numbers_are_read_at_a_glance_and_nothing_reaches_the_terminal_as_it_is() {
+        let text = table(&[process("relay", "", "a\u{1b}", "9", false)], false, 2000, None);
+        let mut lines = text.lines();
+        let words =
+            |line: Option<&str>| line.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(words(lines.next()), "ID FACE PID STATE AGE CPU MEMORY OUTPUT READERS COMMAND");
+        assert_eq!(
+            words(lines.next()),
+            "a\\u{1b} relay 42 running 1s 50% 1.5MB 7B 2 sh -c echo \\u{1b}[31m\\n"
+        );
+        assert!(!text.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn a_line_is_cut_where_the_terminal_ends_and_nowhere_else() {
+        let one = [process("relay", "", "a", "9", false)];
+        for columns in [1, 20, 60, 79] {
+            let text = table(&one, false, 2000, Some(columns));
+            assert!(text.lines().all(|line| line.chars().count() <= columns), "{text}");
+            assert!(text.ends_with("…\n"), "{text}");
+        }
+        assert!(!table(&one, false, 2000, Some(200)).contains('…'));
+    }
+
+    #[test]
+    fn an_id_that_is_also_anothers_is_shown_as_an_address() {
+        let several = [
+            process("relay", "", "build", "9", false),
+            process("control", "", "build", "a", false),
+            process("sessions", "s1", "1", "b", false),
+            process("exec", "0", "b", "c", false),
+        ];
+        assert_eq!(names(&several), ["relay/build", "control/build", "1", "exec/0/b"]);
+    }
+
+    #[test]
+    fn of_those_that_have_ended_the_last_are_shown() {
+        let many: Vec<ProcessInfo> = (0..ENDED_SHOWN + 5)
+            .map(|at| process("control", "", &format!("p{at}"), &format!("{at}x"), true))
+            .collect();
+        let text = table(&many, false, 2000, None);
+        assert!(text.contains("(5 more have ended: outpost ps --all)") && text.contains("p14"), "{text}");
+        assert_eq!(text.lines().count(), ENDED_SHOWN + 2);
+        assert_eq!(table(&many, true, 2000, None).lines().count(), many.len() + 1);
+    }
 }

@@ -4,7 +4,7 @@ use super::{Outcome, connect, explain};
 use crate::paths::Paths;
 use clap::Args;
 use outpost_control::client::CallError;
-use outpost_control::wire::{self, Killed, Status};
+use outpost_control::wire::{self, Kept, Killed, Status};
 use outpost_sys::{epoll, pidfd};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 #[derive(Args)]
 pub(super) struct Kill {
-    /// The id, or the number that `outpost run --detach` printed
+    /// The id, the number or the address (FACE/SCOPE/ID) of the process
     process: String,
     /// The signal to begin with
     #[arg(short, long, default_value = "TERM")]
@@ -44,8 +44,9 @@ pub(super) fn kill(paths: &Paths, options: &Kill) -> Outcome {
 
 pub(super) fn status(paths: &Paths) -> Outcome {
     let status: Status = connect(paths)?.call("status", &()).map_err(explain)?;
+    let stands = if status.keeping { "was stopped and keeps its processes" } else { "is running" };
     println!(
-        "outpost {} is running: keeper {}, worker {}, {} of {} processes alive",
+        "outpost {} {stands}: keeper {}, worker {}, {} of {} processes alive",
         status.version, status.keeper_pid, status.worker_pid, status.running, status.processes
     );
     Ok(ExitCode::SUCCESS)
@@ -88,8 +89,22 @@ pub(super) fn upgrade(paths: &Paths, options: &UpgradeTo) -> Outcome {
 /// How long processes may take to end, and the daemon after them.
 const STOP_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Returns when the daemon is gone and another can begin.
-pub(super) fn stop(paths: &Paths) -> Outcome {
+/// End the daemon and every process.
+#[derive(Args)]
+pub(super) struct Stop {
+    /// Let processes run on, with their input and output; the next `outpost serve` has them
+    ///
+    /// What listens for clients ends. Keeper and worker stay, for the processes only, and end with the last of them;
+    /// `ps`, `logs`, `attach` and `kill` still reach them.
+    #[arg(long)]
+    keep_children: bool,
+}
+
+/// Returns when the daemon is gone and another can begin, or when it serves nobody any more.
+pub(super) fn stop(paths: &Paths, options: &Stop) -> Outcome {
+    if options.keep_children {
+        return keep_children(paths);
+    }
     let mut client = connect(paths)?;
     let status: Status = client.call("status", &()).map_err(explain)?;
     // Before they are told to: then the numbers are still theirs.
@@ -110,4 +125,31 @@ pub(super) fn stop(paths: &Paths) -> Outcome {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn keep_children(paths: &Paths) -> Outcome {
+    let mut client = connect(paths)?;
+    let before: Status = client.call("status", &()).map_err(explain)?;
+    let keeper = pidfd::open(before.keeper_pid.cast_signed()).map_err(|errno| errno.to_string())?;
+    match client.call::<Kept>("keepChildren", &()) {
+        Ok(_) | Err(CallError::Lost(_)) => {}
+        Err(error) => return Err(explain(error)),
+    }
+    let deadline = Instant::now() + STOP_PATIENCE;
+    loop {
+        let now = connect(paths).and_then(|mut client| client.call::<Status>("status", &()).map_err(explain));
+        match now {
+            Ok(status) if status.keeping => {
+                println!("stopped; still running: {}; `outpost serve` goes on with them", status.running);
+                return Ok(ExitCode::SUCCESS);
+            }
+            // There was nobody to stay for.
+            _ if epoll::wait_readable(&keeper, Duration::ZERO).unwrap_or(true) => {
+                println!("stopped; no process was running");
+                return Ok(ExitCode::SUCCESS);
+            }
+            _ if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
+            _ => return Err("the daemon was told to end and has not; its log says what it waits for".into()),
+        }
+    }
 }

@@ -4,6 +4,7 @@ use super::flags::Flags;
 use super::place::Place;
 use super::settings::Settings;
 use crate::paths::{Dirs, Paths};
+use crate::serve_again::is_other_binary;
 use crate::{roles, serve};
 use outpost_control::client::{CallError, Client};
 use outpost_control::wire::{RelayState, Status, UpgradeBinary, WakeRelay};
@@ -17,7 +18,6 @@ use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd, RawFd};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -299,11 +299,4 @@ fn wake(paths: &Paths, flags: &Flags, token: &str) -> Result<bool, String> {
         Err(CallError::Refused(failure)) => Err(failure.message),
         Err(CallError::Lost(_)) => Ok(false),
     }
-}
-
-/// Whether the daemon runs another program than this one.
-fn is_other_binary(worker: u32) -> bool {
-    let id = |path: String| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
-    let its = id(format!("/proc/{worker}/exe"));
-    its.is_some() && its != id("/proc/self/exe".into())
 }

@@ -3,7 +3,9 @@
 
 mod approvals;
 mod approve;
+mod attach;
 mod audit;
+mod commands;
 mod deaths;
 mod desk;
 mod docs;
@@ -11,3 +13,4 @@ mod replacement;
 mod shared;
 mod start;
 mod support;
+mod table;

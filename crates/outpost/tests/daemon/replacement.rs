@@ -53,3 +53,42 @@ fn a_binary_that_is_none_or_cannot_take_over_is_refused_and_nothing_changes() {
     assert_eq!((after.worker_pid, after.keeper_pid), (before.worker_pid, before.keeper_pid));
     assert_eq!(read(&daemon, &process.process, 7).0, b"before\n");
 }
+
+#[test]
+fn a_daemon_that_is_stopped_can_keep_its_processes_for_the_next() {
+    use crate::support::{cli, said};
+    let daemon = daemon();
+    let script = "echo before; while read line; do echo \"got $line\"; done; exit 9";
+    let process = sh(&daemon, "p", script);
+    assert_eq!(read(&daemon, &process.process, 7).0, b"before\n");
+    let keeper = daemon.status().keeper_pid;
+    let (told, code) = said(&daemon, &["stop", "--keep-children"]);
+    assert_eq!((told.contains("still running: 1;"), code), (true, Some(0)), "{told}");
+    for socket in ["exec.sock", "broker.sock", "approvals.sock", "sessions.port"] {
+        assert!(!daemon.dir().join("run").join(socket).exists(), "{socket}");
+    }
+    // It is there for its processes, and for nobody else.
+    let input = serde_json::json!({"process": process.process, "offset": 0, "data": "b25lCg=="});
+    let _applied: outpost_control::wire::StdinApplied = daemon.ask("stdin", &input);
+    assert_eq!(read(&daemon, &process.process, 15).0, b"before\ngot one\n");
+    let refused = cli(&daemon, &["run", "--", "true"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("only keeps its processes"));
+    assert!(said(&daemon, &["status"]).0.contains("was stopped and keeps its processes"));
+    let other = cli(&daemon, &["serve", "--exec-websocket", "127.0.0.1:0"]).output().unwrap();
+    let why = String::from_utf8_lossy(&other.stderr).into_owned();
+    assert!(why.contains("other flags (--sessions-listen=127.0.0.1:0"), "{why}");
+    let again = Daemon::start_in(outpost(), daemon.dir());
+    assert_eq!(again.status().keeper_pid, keeper);
+    assert!(daemon.dir().join("run/exec.sock").exists() && !again.status().keeping);
+    assert_eq!(said(&again, &["run", "--", "echo", "serves"]).0, "serves\n");
+    let input = serde_json::json!({"process": process.process, "offset": 4, "data": "dHdvCg=="});
+    let _applied: outpost_control::wire::StdinApplied = again.ask("stdin", &input);
+    let (): () = again.ask("closeStdin", &serde_json::json!({"process": process.process}));
+    let (output, exit) = read(&again, &process.process, usize::MAX);
+    assert_eq!(String::from_utf8_lossy(&output), "before\ngot one\ngot two\n");
+    assert_eq!(exit.unwrap().code, Some(9));
+    // With nothing to stay for it is a plain stop.
+    let (told, _) = said(&again, &["stop", "--keep-children"]);
+    assert!(told.contains("no process was running"), "{told}");
+    assert!(!daemon.socket().exists());
+}

@@ -1,12 +1,36 @@
 //! A daemon of this build and a client that reads processes to their end.
 
 use outpost_control::wire::{Attach, Attached, ExitStatus, Spawn, Spawned};
-use outpost_testkit::Daemon;
+use outpost_testkit::{Daemon, Terminal};
 use outpost_wire::base64;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 pub(crate) fn outpost() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_outpost"))
+}
+
+/// `outpost` with these arguments, for this daemon.
+pub(crate) fn cli(daemon: &Daemon, arguments: &[&str]) -> Command {
+    let mut command = Command::new(outpost());
+    command.args(["--state-dir", "state", "--runtime-dir", "run"]).args(arguments).current_dir(daemon.dir());
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Its whole standard output and its exit code.
+pub(crate) fn said(daemon: &Daemon, arguments: &[&str]) -> (String, Option<i32>) {
+    let output = cli(daemon, arguments).output().unwrap();
+    (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code())
+}
+
+/// The same on a terminal of its own.
+pub(crate) fn on_terminal(daemon: &Daemon, arguments: &[&str], rows: u16, cols: u16) -> Terminal {
+    let own = [outpost().to_str().unwrap(), "--state-dir", "state", "--runtime-dir", "run"];
+    let arguments: Vec<String> = own.iter().chain(arguments).map(|text| (*text).to_owned()).collect();
+    let environment = [("PATH", "/usr/bin:/bin"), ("TERM", "xterm"), ("PS1", "in> ")];
+    let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    Terminal::start_sized(&arguments, &environment, daemon.dir().to_str().unwrap(), rows, cols)
 }
 
 pub(crate) fn daemon() -> Daemon {
@@ -15,7 +39,7 @@ pub(crate) fn daemon() -> Daemon {
 
 /// Starts a shell; returns the process's number.
 pub(crate) fn sh(daemon: &Daemon, id: &str, script: &str) -> Spawned {
-    let command = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+    let command = ["/bin/sh", "-c", script].map(Into::into).to_vec();
     let spawn = Spawn { id: id.to_owned(), command, stdin: true, ..Spawn::default() };
     daemon.connect().call("spawn", &spawn).unwrap()
 }
@@ -23,7 +47,7 @@ pub(crate) fn sh(daemon: &Daemon, id: &str, script: &str) -> Spawned {
 /// Reads from the beginning until `enough` bytes of output or the exit.
 pub(crate) fn read(daemon: &Daemon, process: &str, enough: usize) -> (Vec<u8>, Option<ExitStatus>) {
     let mut client = daemon.connect();
-    let attach = Attach { process: process.to_owned(), after: 0 };
+    let attach = Attach { process: process.to_owned(), ..Attach::default() };
     let _attached: Attached = client.call("attach", &attach).unwrap();
     let mut output = Vec::new();
     while output.len() < enough {

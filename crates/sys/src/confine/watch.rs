@@ -141,8 +141,13 @@ fn has_ended(init: c_int, came: Came) -> bool {
 /// Init: passes on what comes from outside, which has no number here. The command gains nothing by signalling us.
 fn forward(command: c_int, came: Came) {
     if came.number != libc::SIGCHLD && came.code <= 0 && came.pid == 0 {
-        // SAFETY: plain numbers; the command is our child and not reaped.
-        unsafe { libc::kill(command, came.number) };
+        // To its group, which it leads: nobody outside can name that one without naming us too.
+        // SAFETY: plain numbers; the command is our child and not reaped, so both are still its own.
+        let sent = unsafe { libc::kill(-command, came.number) };
+        if sent != 0 {
+            // SAFETY: as above.
+            unsafe { libc::kill(command, came.number) };
+        }
     }
 }
 

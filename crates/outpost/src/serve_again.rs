@@ -1,0 +1,101 @@
+//! `outpost serve` where a daemon was stopped and keeps its processes: it goes on with them, and we stay before it.
+
+use crate::paths::Paths;
+use crate::serve::Options;
+use outpost_control::client::{CallError, Client};
+use outpost_control::wire::{Status, UpgradeBinary};
+use outpost_sys::epoll::wait_any_readable;
+use outpost_sys::pidfd;
+use outpost_sys::signal::{Signal, SignalFd};
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// How long a worker may take to come back.
+const PATIENCE: Duration = Duration::from_secs(15);
+const LOOK: Duration = Duration::from_millis(10);
+
+/// How long we wait at a time for the daemon's end: as good as for ever.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Returns when that daemon has ended. `taken` says why there is no other; it is the answer where none keeps anything.
+pub(crate) fn run(paths: &Paths, options: &Options, taken: String) -> Result<ExitCode, String> {
+    let Some(kept) = status(paths).filter(|status| status.keeping) else { return Err(taken) };
+    refuse_other_flags(&kept, options)?;
+    // Before any other thread: they are for the daemon.
+    let signals = SignalFd::new(&[Signal::INT, Signal::TERM, Signal::HUP]);
+    let signals = signals.map_err(|errno| format!("cannot wait for signals: {errno}"))?;
+    let keeper = pidfd::open(kept.keeper_pid.cast_signed()).map_err(|errno| {
+        format!("the daemon that kept its processes (keeper {}) is gone: {errno}", kept.keeper_pid)
+    })?;
+    if is_other_binary(kept.worker_pid) {
+        let path = std::env::current_exe().map_err(|error| error.to_string())?;
+        call(paths, "upgrade", &UpgradeBinary { path: path.display().to_string() })?;
+        wait_until(paths, |now| now.worker_pid != kept.worker_pid)?;
+    }
+    call(paths, "serveAgain", &())?;
+    let now = wait_until(paths, |now| !now.keeping)?;
+    println!("outpost {} is running again; processes that were kept: {}", now.version, now.running);
+    loop {
+        let ready =
+            wait_any_readable(&[keeper.as_fd(), signals.as_fd()], LONG).map_err(|errno| errno.to_string())?;
+        if ready.first() == Some(&true) {
+            return Ok(ExitCode::SUCCESS);
+        }
+        while let Some(signal) = signals.next() {
+            let _gone = pidfd::signal(&keeper, signal);
+        }
+    }
+}
+
+/// It goes on with the flags that it has: others would be ignored.
+fn refuse_other_flags(kept: &Status, options: &Options) -> Result<(), String> {
+    let wanted: Vec<String> =
+        options.arguments().iter().map(|flag| flag.to_string_lossy().into_owned()).collect();
+    // Before those of the faces there are the directories and limits, which every daemon has.
+    let common = |flag: &&String| flag.starts_with("--descriptors=") || flag.starts_with("--oom-score=");
+    let first = kept.arguments.iter().rposition(|flag| common(&flag)).map_or(0, |at| at + 1);
+    let its = kept.arguments.get(first..).unwrap_or_default();
+    match its == wanted {
+        true => Ok(()),
+        false => Err(format!(
+            "the daemon that keeps its processes here was started with other flags ({}); start it with the same, or end it with `outpost stop`",
+            if its.is_empty() { "none".into() } else { its.join(" ").escape_debug().to_string() }
+        )),
+    }
+}
+
+fn status(paths: &Paths) -> Option<Status> {
+    Client::connect(&paths.control_socket()).ok()?.call("status", &()).ok()
+}
+
+/// Whoever is asked may be gone before the answer.
+fn call(paths: &Paths, method: &str, params: &impl serde::Serialize) -> Result<(), String> {
+    let client = Client::connect(&paths.control_socket());
+    let mut client =
+        client.map_err(|error| format!("the daemon that kept its processes has ended: {error}"))?;
+    match client.call::<()>(method, params) {
+        Ok(()) | Err(CallError::Lost(_)) => Ok(()),
+        Err(CallError::Refused(failure)) => Err(failure.message),
+    }
+}
+
+fn wait_until(paths: &Paths, is_so: impl Fn(&Status) -> bool) -> Result<Status, String> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match status(paths).filter(&is_so) {
+            Some(status) => return Ok(status),
+            None if Instant::now() < deadline => std::thread::sleep(LOOK),
+            None => return Err("the daemon that kept its processes does not come back; see its log".into()),
+        }
+    }
+}
+
+/// Whether the daemon runs another program than this one.
+pub(crate) fn is_other_binary(worker: u32) -> bool {
+    let id = |path: String| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    let its = id(format!("/proc/{worker}/exe"));
+    its.is_some() && its != id("/proc/self/exe".into())
+}
