@@ -151,3 +151,19 @@ fn start_stdin_end_and_exit_are_recorded_once() {
         rig.recover();
     }
 }
+
+#[test]
+fn a_tail_begins_with_the_frame_that_its_first_byte_is_in() {
+    let mut rig = Rig::new(64 * MIB as u64);
+    let frame = FRAME_BYTES as usize;
+    // Two frames for each piece, the second of one byte.
+    for byte in 0..10 {
+        rig.feed(Stream::Stdout, &vec![byte; frame + 1]);
+    }
+    let begins = |bytes: usize| Cursor::tail(rig.journal(), bytes as u64).unwrap().next_seq();
+    for (bytes, seq) in
+        [(0, 21), (1, 20), (2, 19), (frame + 1, 19), (frame + 2, 18), (frame + 3, 17), (MIB, 1)]
+    {
+        assert_eq!(begins(bytes), seq, "{bytes}");
+    }
+}

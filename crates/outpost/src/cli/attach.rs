@@ -8,7 +8,10 @@ use clap::Args;
 use outpost_control::wire::{ProcessInfo, Which, Write};
 use std::io::IsTerminal;
 
-/// Its output here, and what is typed here as its input. Everybody sees the output; the first who attaches has the input.
+/// Have a process on this terminal: what it writes, and what is typed as its input.
+///
+/// Everybody may watch; the first who attaches has the input, if the command line started the process. Who comes later sees
+/// the screen as it is now.
 #[derive(Args)]
 pub(super) struct Attach {
     /// The id, the number or the address (FACE/SCOPE/ID) of the process

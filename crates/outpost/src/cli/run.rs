@@ -166,7 +166,7 @@ impl What {
             begin: Begin::After { seq: 0, skip: 0 },
             feed: Feed::Stdin { write: Write::IfFree, end: InputEnd::Closes },
             keys,
-            // A sandbox passes on what its first process gets, to the whole group.
+            // A sandbox passes on what its first process gets, to the whole group if it is what a terminal sends.
             on_signal: OnSignal::Forward { group: !sandboxed },
             owns,
             until_now: false,

@@ -140,14 +140,16 @@ fn has_ended(init: c_int, came: Came) -> bool {
 
 /// Init: passes on what comes from outside, which has no number here. The command gains nothing by signalling us.
 fn forward(command: c_int, came: Came) {
-    if came.number != libc::SIGCHLD && came.code <= 0 && came.pid == 0 {
-        // To its group, which it leads: nobody outside can name that one without naming us too.
-        // SAFETY: plain numbers; the command is our child and not reaped, so both are still its own.
-        let sent = unsafe { libc::kill(-command, came.number) };
-        if sent != 0 {
-            // SAFETY: as above.
-            unsafe { libc::kill(command, came.number) };
-        }
+    if came.number == libc::SIGCHLD || came.code > 0 || came.pid != 0 {
+        return;
+    }
+    // What terminals send is for the group, which the command leads: nobody outside can name that one without naming us.
+    let to_group = matches!(came.number, libc::SIGINT | libc::SIGQUIT | libc::SIGHUP);
+    // SAFETY: plain numbers; the command is our child and not reaped, so both are still its own.
+    let sent = to_group && unsafe { libc::kill(-command, came.number) } == 0;
+    if !sent {
+        // SAFETY: as above.
+        unsafe { libc::kill(command, came.number) };
     }
 }
 
