@@ -1,6 +1,6 @@
 //! Serves connections on the control socket: hands requests to their methods.
 
-use crate::wire::{Failure, LINE_BYTES_MAX, RelayState, Request, WakeRelay};
+use crate::wire::{Faces, Failure, LINE_BYTES_MAX, RelayState, Reloaded, Request, Settings, WakeRelay};
 use crate::{methods, stream};
 use outpost_engine::{Engine, Process};
 use outpost_wire::{Closed, Line, Lines, Outbox};
@@ -24,6 +24,12 @@ pub trait Program: Send + Sync + 'static {
     fn stop(&self);
     /// How the relay face stands, where there is one.
     fn relay(&self) -> Option<RelayState>;
+    /// What the other faces have.
+    fn faces(&self) -> Faces;
+    /// The configuration as it is in force, where there is one.
+    fn settings(&self) -> Option<Settings>;
+    /// Reads the configuration again.
+    fn reload(&self) -> impl Future<Output = Result<Reloaded, String>> + Send;
     /// Has the relay face serve again.
     fn wake_relay(&self, wake: WakeRelay) -> impl Future<Output = Result<(), String>> + Send;
 }

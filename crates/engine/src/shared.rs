@@ -25,7 +25,7 @@ pub(crate) const DESTROY_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What all handles share.
 pub(crate) struct Shared {
-    pub(crate) config: Config,
+    pub(crate) config: Mutex<Arc<Config>>,
     pub(crate) store: Store,
     pub(crate) waker: Waker,
     /// No other daemon has it, while slots of two of them can be the same.
@@ -53,6 +53,11 @@ impl Shared {
     /// Never held across an await: the guard is not `Send`, and the compiler would refuse.
     pub(crate) fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As it stands now.
+    pub(crate) fn config(&self) -> Arc<Config> {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) async fn command(&self, command: Command) -> Result<()> {

@@ -36,10 +36,10 @@ mod worker;
 
 pub use keeper::{Keeper, check};
 pub use message::{
-    DIRECTORY_TARGET, Event, MESSAGE_BYTES, PROGRAM_TARGET, Request, Roles, Standing, Targets, What,
+    DIRECTORY_TARGET, Event, MESSAGE_BYTES, PROGRAM_TARGET, Request, Roles, Said, Standing, Targets, What,
 };
 pub use spec::Spec;
-pub use table::{CGROUPS_ROLE, HELD_MAX, KEPT, OWN_SLOT, SLOT_MIN};
+pub use table::{CGROUPS_ROLE, HELD_MAX, KEPT, NOTIFY_ROLE, OWN_SLOT, SLOT_MIN};
 
 /// The number under which a worker finds its end of the socket pair.
 pub const LINK_FD: i32 = 3;

@@ -69,6 +69,27 @@ pub enum What {
     Keeper,
 }
 
+/// What whoever supervises us, systemd mostly, is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Said {
+    Ready,
+    Alive,
+    Stopping,
+}
+
+impl Said {
+    const ALL: [Said; 3] = [Said::Ready, Said::Alive, Said::Stopping];
+
+    /// As sd_notify(3) has it.
+    pub(crate) fn words(self) -> &'static [u8] {
+        match self {
+            Said::Ready => b"READY=1",
+            Said::Alive => b"WATCHDOG=1",
+            Said::Stopping => b"STOPPING=1",
+        }
+    }
+}
+
 /// What a worker asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
@@ -114,6 +135,8 @@ pub enum Request {
     },
     /// Continue with another binary. Descriptor: the binary.
     Replace(What),
+    /// Tell whoever supervises us. Only the main process is believed, which is the keeper.
+    Notify(Said),
     /// Everything is done: end.
     Stop,
 }
@@ -244,6 +267,7 @@ impl Request {
             Request::Forget { slot } => Record { slot, ..Record::of(8) },
             Request::Replace(what) => Record { byte: what as u8, ..Record::of(9) },
             Request::Stop => Record::of(10),
+            Request::Notify(said) => Record { byte: said as u8, ..Record::of(11) },
         }
         .encode()
     }
@@ -263,6 +287,7 @@ impl Request {
             8 => Request::Forget { slot },
             9 => Request::Replace(record.what()?),
             10 => Request::Stop,
+            11 => Request::Notify(Said::ALL.into_iter().find(|said| *said as u8 == byte)?),
             _ => return None,
         })
     }
@@ -336,6 +361,8 @@ mod tests {
             Request::Replace(What::Worker),
             Request::Replace(What::Keeper),
             Request::Stop,
+            Request::Notify(Said::Ready),
+            Request::Notify(Said::Stopping),
         ];
         requests.extend(standings.map(|standing| Request::Adopt {
             slot: 9,

@@ -17,3 +17,7 @@ pub(crate) const APPROVALS_SOCKET: u8 = 7;
 pub(crate) const SHARED_APPROVALS_SOCKET: u8 = 8;
 /// The port of the sessions face.
 pub(crate) const SESSIONS_PORT: u8 = 9;
+/// The text of the configuration that is in force.
+pub(crate) const CONFIG: u8 = 10;
+/// The port for metrics.
+pub(crate) const METRICS_PORT: u8 = 11;

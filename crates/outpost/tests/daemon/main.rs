@@ -4,8 +4,11 @@
 mod approvals;
 mod approve;
 mod audit;
+mod config;
 mod deaths;
 mod desk;
+mod doctor;
+mod life;
 mod replacement;
 mod shared;
 mod start;
