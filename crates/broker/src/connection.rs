@@ -16,6 +16,10 @@ use serde_json::json;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::net::UnixStream;
+use tracing::Instrument;
+
+/// Of an id, in the log.
+const LOGGED_CHARS_MAX: usize = 100;
 
 pub(crate) async fn serve(server: Arc<Server>, stream: UnixStream) {
     let peer = match Peer::of(&stream) {
@@ -39,9 +43,9 @@ pub(crate) async fn serve(server: Arc<Server>, stream: UnixStream) {
         Err(response) => return line::write(&stream, &response).await,
     };
     drop(line);
-    let Some(response) = (Handling { server: &server, stream: &stream, peer }).handle(request).await else {
-        return;
-    };
+    let span = tracing::info_span!("broker", request = %display::claim(&request.id, LOGGED_CHARS_MAX));
+    let handling = Handling { server: &server, stream: &stream, peer };
+    let Some(response) = handling.handle(request).instrument(span).await else { return };
     line::write(&stream, &response).await;
 }
 

@@ -92,8 +92,16 @@ impl Shared {
         Ok(())
     }
 
+    /// The last one counts, but nobody needs a configuration who is about to end.
     pub(crate) fn notify(&self, notice: Notice) {
-        self.notices.send_replace(Some(notice));
+        self.notices.send_if_modified(|last| {
+            let is_ending = matches!(last, Some(Notice::Retire | Notice::Shutdown));
+            let counts = !(is_ending && notice == Notice::Reload);
+            if counts {
+                *last = Some(notice);
+            }
+            counts
+        });
     }
 
     /// Larger than any slot before, also across restarts.

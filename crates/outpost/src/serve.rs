@@ -111,7 +111,7 @@ impl Prepared {
 
     /// In this process, which whoever supervises us takes for the daemon. Only returns when that failed.
     fn become_keeper(mut self, name: &CStr) -> Result<String, String> {
-        let notify = notify_socket()?;
+        let notify = notify_socket();
         if notify.is_some()
             && let Some(ms) = watchdog_ms()
         {
@@ -156,25 +156,29 @@ pub(crate) fn environment() -> Vec<CString> {
     environment
 }
 
-/// Where whoever supervises us wants to hear of us.
-fn notify_socket() -> Result<Option<OwnedFd>, String> {
-    let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
-        return Ok(None);
+/// Where whoever supervises us wants to hear of us. One that is gone left its name to us by mistake.
+fn notify_socket() -> Option<OwnedFd> {
+    let name = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty())?;
+    let connect = || -> std::io::Result<OwnedFd> {
+        let address = match name.as_bytes().strip_prefix(b"@") {
+            Some(name) => SocketAddr::from_abstract_name(name)?,
+            None => SocketAddr::from_pathname(&name)?,
+        };
+        let socket = UnixDatagram::unbound()?;
+        socket.connect_addr(&address)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket.into())
     };
-    let fail = |error: std::io::Error| format!("NOTIFY_SOCKET {}: {error}", name.display());
-    let address = match name.as_bytes().strip_prefix(b"@") {
-        Some(name) => SocketAddr::from_abstract_name(name),
-        None => SocketAddr::from_pathname(&name),
-    };
-    let socket = UnixDatagram::unbound().map_err(fail)?;
-    socket.connect_addr(&address.map_err(fail)?).map_err(fail)?;
-    socket.set_nonblocking(true).map_err(fail)?;
-    Ok(Some(socket.into()))
+    let socket = connect();
+    if let Err(error) = &socket {
+        tracing::warn!(%error, "nobody listens on NOTIFY_SOCKET: no supervisor will hear of this daemon");
+    }
+    socket.ok()
 }
 
 /// Tells whoever supervises us, if somebody does, which process the daemon is that runs here.
 fn point_out(paths: &Paths) -> Option<()> {
-    let socket = notify_socket().ok()??;
+    let socket = notify_socket()?;
     let mut client = Client::connect(&paths.control_socket()).ok()?;
     client.set_patience(Some(POINT_OUT_PATIENCE)).ok()?;
     let status: Status = client.call("status", &()).ok()?;

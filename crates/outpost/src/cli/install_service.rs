@@ -1,7 +1,7 @@
 //! `outpost install-service`: a unit of systemd, so that the daemon runs from boot on.
 
 use super::Outcome;
-use crate::paths::Paths;
+use crate::paths::{Dirs, Paths};
 use clap::Args;
 use outpost_sys::limits::effective_uid;
 use outpost_sys::user;
@@ -44,7 +44,8 @@ pub(super) fn unit_path(is_system: bool) -> Result<PathBuf, String> {
 pub(super) fn run(paths: &Paths, options: &InstallService) -> Outcome {
     let is_system = options.system || (!options.user && effective_uid() == 0);
     let binary = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
-    let unit = unit(&binary, is_system, paths)?;
+    let paths = if is_system { system_paths(paths) } else { paths.clone() };
+    let unit = unit(&binary, is_system, &paths)?;
     if options.print {
         print!("{unit}");
         return Ok(ExitCode::SUCCESS);
@@ -56,8 +57,22 @@ pub(super) fn run(paths: &Paths, options: &InstallService) -> Outcome {
         true => println!("wrote {shown}"),
         false => println!("{shown} is there already, and is the same"),
     }
-    print!("{}", next_steps(is_system));
+    print!("{}", next_steps(is_system, &paths));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Where services of the whole host have their things, unless somebody said otherwise: what root has by default may go with
+/// root's login.
+fn system_paths(given: &Paths) -> Paths {
+    let default = Dirs::default().resolve().ok();
+    let is_default = |own: &PathBuf, of: fn(&Paths) -> &PathBuf| default.as_ref().map(of) == Some(own);
+    let choose = |own: &PathBuf, of: fn(&Paths) -> &PathBuf, system: &str| {
+        if is_default(own, of) { PathBuf::from(system) } else { own.clone() }
+    };
+    Paths {
+        state: choose(&given.state, |paths| &paths.state, "/var/lib/outpost"),
+        runtime: choose(&given.runtime, |paths| &paths.runtime, "/run/outpost"),
+    }
 }
 
 /// False when it was there. One that is not as we wrote it is somebody's work.
@@ -145,11 +160,15 @@ fn quoted(path: &Path) -> Result<String, String> {
     Ok(if escaped.bytes().all(is_plain) { escaped } else { format!("\"{escaped}\"") })
 }
 
-fn next_steps(is_system: bool) -> String {
+fn next_steps(is_system: bool, paths: &Paths) -> String {
     if is_system {
-        return "now: systemctl daemon-reload && systemctl enable --now outpost\n\
-                log: journalctl -u outpost -f\n"
-            .into();
+        return format!(
+            "now: systemctl daemon-reload && systemctl enable --now outpost\n\
+             log: journalctl -u outpost -f\n\
+             for commands: export OUTPOST_STATE_DIR={} OUTPOST_RUNTIME_DIR={}\n",
+            paths.state.display(),
+            paths.runtime.display()
+        );
     }
     let name = user::by_uid(effective_uid()).ok().flatten();
     let name = name.map_or_else(|| "$USER".into(), |user| user.name.display().to_string());

@@ -112,7 +112,7 @@ fn a_file_that_is_wrong_changes_nothing_not_even_for_the_next_worker() {
     assert!(matches!(it.spawn("q"), Err(CallError::Refused(failure)) if failure.kind == "busy"));
     // The signal does the same as the command.
     it.write("[processes]\nrunning_max = 5\n[exec]\nwebsocket = \"127.0.0.1:0\"\n");
-    outpost_sys::pidfd::signal(&it.daemon.keeper(), Signal::HUP).unwrap();
+    outpost_sys::pidfd::signal(it.daemon.keeper(), Signal::HUP).unwrap();
     it.wait_for_log("take a restart of the daemon to change");
     assert!(it.daemon.log().contains("exec.websocket"), "{}", it.daemon.log());
     it.spawn("q").unwrap();
@@ -141,6 +141,27 @@ fn a_file_is_checked_without_a_daemon() {
     assert!(default.status.success() && said(&default).contains("defaults are in force"), "{default:?}");
     let served = run(dir.path(), &["serve", "--config", "outpost.toml"]);
     assert!(!served.status.success() && said(&served).contains("line 2, column 1"), "{served:?}");
+}
+
+#[test]
+fn the_log_is_in_the_form_that_is_settled_now() {
+    let it = Configured::new("[log]\nformat = \"json\"\n");
+    assert!(it.run(&["reload"]).status.success());
+    let log = it.daemon.log();
+    let line = log.lines().find(|line| line.contains("was read again")).unwrap_or_else(|| panic!("{log}"));
+    let line: serde_json::Value = serde_json::from_str(line).unwrap();
+    assert_eq!((&line["level"], &line["target"]), (&"info".into(), &"outpost::settled".into()), "{line}");
+    assert!(line["time"].as_str().unwrap().parse::<jiff::Timestamp>().is_ok(), "{line}");
+    it.write("[log]\nformat = \"journald\"\n");
+    assert!(it.run(&["reload"]).status.success());
+    let log = it.daemon.log();
+    assert!(
+        log.lines().any(|line| line.starts_with("<6>outpost::settled: the configuration was read")),
+        "{log}"
+    );
+    it.write("[log]\nformat = \"journald\"\nlevel = \"error\"\n");
+    assert!(it.run(&["reload"]).status.success());
+    assert_eq!(it.daemon.log(), log, "what is said after that is not loud enough");
 }
 
 #[test]

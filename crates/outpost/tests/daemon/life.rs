@@ -68,6 +68,17 @@ fn in_the_background_it_returns_when_all_answer_and_outlives_who_started_it() {
         shown.contains(&format!("keeper     {keeper}, since ")) && shown.contains("0 waiting"),
         "{shown}"
     );
+    // Its log is begun anew when it is large, and what was there before stays for one round.
+    std::fs::create_dir_all(dir.path().join("config/outpost")).unwrap();
+    std::fs::write(dir.path().join("config/outpost/outpost.toml"), "[log]\nfile_bytes_max = 1\n").unwrap();
+    for _ in 0..2 {
+        let reloaded = run(dir.path(), &["reload"]);
+        assert!(reloaded.status.success(), "{reloaded:?}");
+    }
+    let old = dir.path().join("state/outpost.log.1");
+    assert!(std::fs::read_to_string(&old).unwrap().contains("the configuration was read again"));
+    assert_eq!(old.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(std::fs::read_to_string(&log).unwrap().lines().count(), 1);
     let stopped = run(dir.path(), &["stop"]);
     assert!(stopped.status.success(), "{stopped:?}");
     assert!(!dir.path().join("run/control.sock").exists());
