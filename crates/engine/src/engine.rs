@@ -403,6 +403,13 @@ impl Engine {
         self.shared.command(Command::Notify(said)).await
     }
 
+    /// Tells the keeper that this worker lives, and within which time it says so again. One that has begun to and stops is
+    /// killed.
+    pub async fn alive(&self, every: Duration) -> Result<()> {
+        let every_ms = u32::try_from(every.as_millis()).unwrap_or(u32::MAX);
+        self.shared.command(Command::Alive(every_ms)).await
+    }
+
     /// The process that keeps ours.
     pub fn keeper_pid(&self) -> u32 {
         self.shared.keeper_pid.load(Ordering::Acquire)

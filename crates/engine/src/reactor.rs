@@ -66,6 +66,7 @@ pub(crate) enum Command {
     Own(own::Order),
     Serving,
     Notify(Said),
+    Alive(u32),
     /// Limits have changed.
     Configured,
     Replace {
@@ -314,6 +315,7 @@ impl Reactor {
                 self.keep_retention();
                 self.keep_host_cap();
             }
+            Command::Alive(every_ms) => self.link.send(Request::Alive { every_ms }, Vec::new()),
             Command::Notify(said) => self.link.send(Request::Notify(said), Vec::new()),
             Command::Replace { what, binary, reply } => {
                 self.replacing = Some(reply);

@@ -2,8 +2,8 @@
 
 use crate::LINK_VERSION;
 use crate::keeper::{Keeper, LINK, log};
-use crate::message::{Event, MESSAGE_BYTES, Request, Said, What};
-use crate::table::{Entry, NOTIFY_ROLE, OWN_SLOT, Untold};
+use crate::message::{Event, MESSAGE_BYTES, Request, What};
+use crate::table::{Entry, Untold};
 use crate::worker::Worker;
 use outpost_sys::epoll::Interest;
 use outpost_sys::{Errno, Result, message};
@@ -89,16 +89,8 @@ impl Keeper {
             Request::Replace(What::Worker) => self.start_candidate(fds.pop()),
             Request::Replace(What::Keeper) => self.replace_self(fds.pop()),
             Request::Notify(said) => self.notify(said),
+            Request::Alive { every_ms } => self.worker_beats(every_ms),
             Request::Stop => self.end = Some(0),
-        }
-    }
-
-    /// One that does not listen, or is not there, is none of our worries.
-    fn notify(&self, said: Said) {
-        let own = self.table.get(&OWN_SLOT);
-        if let Some((_, socket)) = own.and_then(|own| own.held.iter().find(|(role, _)| *role == NOTIFY_ROLE))
-        {
-            let _unheard = message::send(socket, said.words(), &[]);
         }
     }
 

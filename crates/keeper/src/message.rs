@@ -73,18 +73,16 @@ pub enum What {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
     Ready,
-    Alive,
     Stopping,
 }
 
 impl Said {
-    const ALL: [Said; 3] = [Said::Ready, Said::Alive, Said::Stopping];
+    const ALL: [Said; 2] = [Said::Ready, Said::Stopping];
 
     /// As sd_notify(3) has it.
     pub(crate) fn words(self) -> &'static [u8] {
         match self {
             Said::Ready => b"READY=1",
-            Said::Alive => b"WATCHDOG=1",
             Said::Stopping => b"STOPPING=1",
         }
     }
@@ -137,6 +135,10 @@ pub enum Request {
     Replace(What),
     /// Tell whoever supervises us. Only the main process is believed, which is the keeper.
     Notify(Said),
+    /// The worker lives, and says so again after this time.
+    Alive {
+        every_ms: u32,
+    },
     /// Everything is done: end.
     Stop,
 }
@@ -268,6 +270,7 @@ impl Request {
             Request::Replace(what) => Record { byte: what as u8, ..Record::of(9) },
             Request::Stop => Record::of(10),
             Request::Notify(said) => Record { byte: said as u8, ..Record::of(11) },
+            Request::Alive { every_ms } => Record { number: every_ms.cast_signed(), ..Record::of(12) },
         }
         .encode()
     }
@@ -288,6 +291,7 @@ impl Request {
             9 => Request::Replace(record.what()?),
             10 => Request::Stop,
             11 => Request::Notify(Said::ALL.into_iter().find(|said| *said as u8 == byte)?),
+            12 => Request::Alive { every_ms: number.cast_unsigned() },
             _ => return None,
         })
     }
@@ -363,6 +367,7 @@ mod tests {
             Request::Stop,
             Request::Notify(Said::Ready),
             Request::Notify(Said::Stopping),
+            Request::Alive { every_ms: 15_000 },
         ];
         requests.extend(standings.map(|standing| Request::Adopt {
             slot: 9,

@@ -230,8 +230,9 @@ struct Daemon {
 async fn tell_supervisor(engine: Engine, watchdog_ms: Option<u64>) {
     let _stopping = engine.notify(Said::Ready).await;
     let Some(ms) = watchdog_ms.filter(|ms| *ms > 0) else { return };
-    let mut beats = tokio::time::interval(Duration::from_millis(ms.div_ceil(2)));
-    while engine.notify(Said::Alive).await.is_ok() {
+    let every = Duration::from_millis(ms.div_ceil(2));
+    let mut beats = tokio::time::interval(every);
+    while engine.alive(every).await.is_ok() {
         beats.tick().await;
     }
 }
@@ -254,23 +255,21 @@ async fn wait(
     orders: &mut mpsc::Receiver<Asked>,
     mut relay: Option<&mut RelayFace>,
 ) -> Result<Asked, String> {
-    loop {
-        let asked_by_relay = async {
-            match relay.as_deref_mut() {
-                Some(relay) => relay.asked().await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            changed = notices.changed() => match changed.ok().and_then(|()| *notices.borrow_and_update()) {
-                Some(Notice::Retire) => return Ok(Asked::Retire),
-                Some(Notice::Shutdown) => return Ok(Asked::Stop),
-                Some(Notice::Reload) => return Ok(Asked::Reload(None)),
-                None => return Err("the engine has stopped".into()),
-            },
-            order = orders.recv() => return order.ok_or_else(|| "the control socket has stopped".into()),
-            () = asked_by_relay => return Ok(Asked::Stop),
+    let asked_by_relay = async {
+        match relay.as_deref_mut() {
+            Some(relay) => relay.asked().await,
+            None => std::future::pending().await,
         }
+    };
+    tokio::select! {
+        changed = notices.changed() => match changed.ok().and_then(|()| *notices.borrow_and_update()) {
+            Some(Notice::Retire) => Ok(Asked::Retire),
+            Some(Notice::Shutdown) => Ok(Asked::Stop),
+            Some(Notice::Reload) => Ok(Asked::Reload(None)),
+            None => Err("the engine has stopped".into()),
+        },
+        order = orders.recv() => order.ok_or_else(|| "the control socket has stopped".into()),
+        () = asked_by_relay => Ok(Asked::Stop),
     }
 }
 

@@ -111,7 +111,7 @@ fn whoever_supervises_it_hears_of_it_and_no_child_can_speak_in_its_name() {
         }
     };
     let mut serve = Command::new(outpost());
-    serve.env("NOTIFY_SOCKET", dir.path().join("notify")).env("WATCHDOG_USEC", "100000");
+    serve.env("NOTIFY_SOCKET", dir.path().join("notify")).env("WATCHDOG_USEC", "2000000");
     let daemon = Daemon::start_by(serve, tempfile::tempdir().unwrap(), &[]);
     hear("READY=1");
     hear("WATCHDOG=1");
@@ -119,8 +119,12 @@ fn whoever_supervises_it_hears_of_it_and_no_child_can_speak_in_its_name() {
     let environment = String::from_utf8_lossy(&read(&daemon, &process, usize::MAX).0).into_owned();
     assert!(environment.contains("PATH=") && !environment.contains("NOTIFY_SOCKET"), "{environment}");
     assert!(!environment.contains("WATCHDOG"), "{environment}");
-    daemon.kill(Which::Worker);
+    // One that hangs is replaced, as one that dies is.
+    let (hung, before) = (daemon.worker(), daemon.status().worker_pid);
+    outpost_sys::pidfd::signal(&hung, outpost_sys::signal::Signal::STOP).unwrap();
+    assert!(outpost_sys::epoll::wait_readable(&hung, Duration::from_secs(60)).unwrap());
     hear("READY=1");
+    assert_ne!(daemon.status().worker_pid, before);
     // A supervisor that lost sight of its main process starts it anew, and is pointed to the one that is there.
     daemon.kill(Which::Keeper);
     let mut again = command(daemon.dir(), &["serve"]);
