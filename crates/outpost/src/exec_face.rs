@@ -90,7 +90,7 @@ impl ExecFace<'_> {
             outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
         });
         let token = format!(
-            "curl -H \"Authorization: Bearer $(cat {})\" http://{bound}/",
+            "curl -i -H \"Authorization: Bearer $(cat {})\" http://{bound}/readyz",
             self.paths.exec_token().display()
         );
         announced.add(is_new, "exec", format!("ws://{bound}"), &token);

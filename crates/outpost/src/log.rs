@@ -78,8 +78,9 @@ struct Redacted;
 
 impl Write for Redacted {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let mut stderr = io::stderr().lock();
         begin_anew_if_large();
-        io::stderr().lock().write_all(redact::text(&String::from_utf8_lossy(line)).as_bytes())?;
+        stderr.write_all(redact::text(&String::from_utf8_lossy(line)).as_bytes())?;
         Ok(line.len())
     }
 

@@ -73,7 +73,10 @@ impl From<String> for NotServing {
 pub(crate) fn serve(paths: &Paths, options: &Options) -> Result<(), NotServing> {
     let prepared = match Prepared::new(paths, options) {
         // Whoever supervises us lost sight of the daemon when its keeper was killed.
-        Err(NotServing::Taken(_)) if point_out(paths).is_some() => return Ok(()),
+        Err(NotServing::Taken(reason)) if point_out(paths).is_some() => {
+            tracing::info!("{reason}; whoever supervises it has been told so");
+            return Ok(());
+        }
         prepared => prepared?,
     };
     match options.detach {

@@ -16,7 +16,7 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 /// The text of the file; none where there is no such file.
 pub(crate) fn read(path: &Path) -> Result<Option<String>, String> {
     let fail = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
-    let opened = match file::open(path, Open::Read) {
+    let opened = match file::open(path, Open::Foreign) {
         Ok(opened) => File::from(opened),
         Err(Errno::NOENT) => return Ok(None),
         Err(errno) => return Err(fail(&errno)),
