@@ -1,6 +1,6 @@
 //! Everything about approvals in one handle: the queue, the books, the rules, and who may decide.
 
-use crate::hook::Hook;
+use crate::hook;
 use crate::ledger::Ledger;
 use crate::queue::{self, Queue};
 use crate::rules::Rules;
@@ -8,8 +8,9 @@ use crate::secret::Verifier;
 use crate::{Result, grants};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::watch;
 
-/// What an operator decides about approvals.
+/// What an operator decides about approvals. All but the place of the books can change while we run.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// Where the books are.
@@ -29,16 +30,17 @@ pub struct Approvals {
 }
 
 struct Inner {
-    settings: Settings,
+    settings: watch::Sender<Arc<Settings>>,
     ledger: Ledger,
     queue: Queue,
     verifier: Verifier,
     rules: Mutex<Loaded>,
 }
 
-/// Rules, and which state of their file they are.
+/// Rules, and which state of which file they are.
 struct Loaded {
     rules: Arc<Rules>,
+    path: PathBuf,
     file: Option<Stamp>,
 }
 
@@ -49,16 +51,22 @@ impl Approvals {
             [queue::SCHEMA, grants::SCHEMA].into_iter().chain(schema.iter().copied()).collect();
         let ledger = Ledger::open(&settings.dir, &schema)?;
         let queue = Queue::new(ledger.clone());
-        if let Some(command) = &settings.hook {
-            tokio::spawn(Hook::new(command.clone()).run(queue.clone()));
-        }
         let verifier = Verifier::new(&settings.dir);
-        let rules = Loaded { rules: Arc::new(Rules::load(&settings.rules)), file: stamp(&settings.rules) };
-        if let Some(problem) = rules.rules.problem() {
-            tracing::error!("{problem}");
-        }
-        let inner = Inner { settings, ledger, queue, verifier, rules: Mutex::new(rules) };
+        let rules = Mutex::new(Loaded::from(&settings.rules));
+        let settings = watch::Sender::new(Arc::new(settings));
+        tokio::spawn(hook::run(settings.subscribe(), queue.clone()));
+        let inner = Inner { settings, ledger, queue, verifier, rules };
         Ok(Approvals { inner: Arc::new(inner) })
+    }
+
+    /// What the operator has decided meanwhile. The books stay where they are.
+    pub fn configure(&self, settings: Settings) {
+        let dir = self.settings().dir.clone();
+        self.inner.settings.send_replace(Arc::new(Settings { dir, ..settings }));
+    }
+
+    fn settings(&self) -> Arc<Settings> {
+        self.inner.settings.borrow().clone()
     }
 
     pub fn queue(&self) -> &Queue {
@@ -75,14 +83,11 @@ impl Approvals {
 
     /// The rules as they stand in the file now.
     pub fn rules(&self) -> Arc<Rules> {
-        let path = &self.inner.settings.rules;
+        let path = &self.settings().rules;
         let file = stamp(path);
         let mut loaded = self.inner.rules.lock().unwrap_or_else(PoisonError::into_inner);
-        if loaded.file != file {
-            *loaded = Loaded { rules: Arc::new(Rules::load(path)), file };
-            if let Some(problem) = loaded.rules.problem() {
-                tracing::error!("{problem}");
-            }
+        if loaded.file != file || loaded.path != *path {
+            *loaded = Loaded::from(path);
         }
         loaded.rules.clone()
     }
@@ -94,7 +99,19 @@ impl Approvals {
 
     /// Whether the kernel's word suffices for this user.
     pub(crate) fn is_approver(&self, uid: u32) -> bool {
-        !self.is_own(uid) && (uid == 0 || self.inner.settings.approvers.contains(&uid))
+        !self.is_own(uid) && (uid == 0 || self.settings().approvers.contains(&uid))
+    }
+}
+
+impl Loaded {
+    fn from(path: &Path) -> Loaded {
+        // First: what is changed while it is read is read again.
+        let file = stamp(path);
+        let rules = Rules::load(path);
+        if let Some(problem) = rules.problem() {
+            tracing::error!("{problem}");
+        }
+        Loaded { rules: Arc::new(rules), path: path.to_owned(), file }
     }
 }
 

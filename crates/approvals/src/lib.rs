@@ -21,6 +21,7 @@ pub mod rules;
 mod secret;
 mod server;
 pub mod wire;
+pub mod written;
 
 pub use client::Client;
 pub use desk::{Approvals, Settings};

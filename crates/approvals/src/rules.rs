@@ -22,7 +22,6 @@
 
 mod file;
 mod interpreters;
-mod nearest;
 mod parse;
 mod rule;
 

@@ -16,6 +16,10 @@ use serde_json::json;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::net::UnixStream;
+use tracing::Instrument;
+
+/// Of an id, in the log.
+const LOGGED_CHARS_MAX: usize = 100;
 
 pub(crate) async fn serve(server: Arc<Server>, stream: UnixStream) {
     let peer = match Peer::of(&stream) {
@@ -39,9 +43,9 @@ pub(crate) async fn serve(server: Arc<Server>, stream: UnixStream) {
         Err(response) => return line::write(&stream, &response).await,
     };
     drop(line);
-    let Some(response) = (Handling { server: &server, stream: &stream, peer }).handle(request).await else {
-        return;
-    };
+    let span = tracing::info_span!("broker", request = %display::claim(&request.id, LOGGED_CHARS_MAX));
+    let handling = Handling { server: &server, stream: &stream, peer };
+    let Some(response) = handling.handle(request).instrument(span).await else { return };
     line::write(&stream, &response).await;
 }
 
@@ -55,7 +59,7 @@ impl Handling<'_> {
     /// The answer; none for a client that has left.
     async fn handle(&self, request: Request) -> Option<Response> {
         let id = request.id.clone();
-        let settings = &self.server.settings;
+        let settings = self.server.settings();
         let fresh = validate::check(&request, &settings.shape)
             .and_then(|()| freshness::check(&request.time, Timestamp::now(), settings.window));
         let time = match fresh {
@@ -104,7 +108,7 @@ impl Handling<'_> {
     }
 
     async fn use_id(&self, id: &str, time: Timestamp) -> Result<(), String> {
-        let (id, window) = (id.to_owned(), self.server.settings.window.past);
+        let (id, window) = (id.to_owned(), self.server.settings().window.past);
         let used =
             self.server.approvals.ledger().write(move |books| records::use_id_once(books, &id, time, window));
         used.await.unwrap_or_else(|error| Err(error.to_string()))
@@ -127,7 +131,7 @@ impl Handling<'_> {
     }
 
     async fn stop(&self, id: &str, session: String) -> Response {
-        if !self.server.settings.stoppable {
+        if !self.server.settings().stoppable {
             let message = "this daemon is not ended by its clients; use `outpost stop`".to_owned();
             return self.refuse(id, message).await;
         }
@@ -211,13 +215,13 @@ impl Handling<'_> {
             started: false,
         };
         let mut record = records::received(&entry.key, &order, &self.peer);
-        let patience = server.settings.ask_patience;
+        let patience = server.settings().ask_patience;
         let question = why.is_none().then(|| question::of(&order, &self.peer, time, patience));
         if let Some(question) = &question {
             record["question"] = json!(question.id);
         }
         let asks = question.clone().map(|question| (question, Moment::now().after(patience)));
-        let window = server.settings.window.past;
+        let window = server.settings().window.past;
         let mut under_way = UnderWay { entry: entry.clone(), order };
         let entered =
             server.approvals.ledger().write(move |books| records::enter(books, entry, record, asks, window));

@@ -58,7 +58,7 @@ struct Counts {
 }
 
 pub(crate) struct Meter {
-    rates: Rates,
+    rates: Mutex<Rates>,
     clients: Mutex<HashMap<Client, Counts>>,
     denied: Mutex<HashMap<String, Instant>>,
 }
@@ -82,7 +82,15 @@ impl Drop for Place {
 
 impl Meter {
     pub(crate) fn new(rates: Rates) -> Meter {
-        Meter { rates, clients: Mutex::default(), denied: Mutex::default() }
+        Meter { rates: Mutex::new(rates), clients: Mutex::default(), denied: Mutex::default() }
+    }
+
+    pub(crate) fn set_rates(&self, rates: Rates) {
+        *self.rates.lock().unwrap_or_else(PoisonError::into_inner) = rates;
+    }
+
+    fn rates(&self) -> Rates {
+        *self.rates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn clients(&self) -> MutexGuard<'_, HashMap<Client, Counts>> {
@@ -117,7 +125,7 @@ impl Meter {
             while counts.recent.front().is_some_and(|first| now.duration_since(*first) >= MINUTE) {
                 counts.recent.pop_front();
             }
-            if let Some(max) = self.rates.per_minute {
+            if let Some(max) = self.rates().per_minute {
                 if counts.recent.len() >= max {
                     let first = counts.recent.front().copied().unwrap_or(now);
                     return Err(limited(MINUTE.saturating_sub(now.duration_since(first))));
@@ -132,7 +140,7 @@ impl Meter {
     pub(crate) fn place(self: &Arc<Meter>, peer: &Peer, session: &str) -> Result<Place, String> {
         let names = Meter::names(peer, session);
         let mut clients = self.clients();
-        if let Some(max) = self.rates.pending
+        if let Some(max) = self.rates().pending
             && names.iter().any(|name| clients.get(name).is_some_and(|counts| counts.pending >= max))
         {
             return Err(format!("rate limited: {max} requests of this client wait for an answer already"));
@@ -153,7 +161,7 @@ impl Meter {
                 continue;
             }
             counts.denials += 1;
-            if let Some(max) = self.rates.pause_max
+            if let Some(max) = self.rates().pause_max
                 && counts.denials >= DENIALS_FREE
             {
                 let doubled = 1u64 << (counts.denials - DENIALS_FREE).min(16);
@@ -161,7 +169,7 @@ impl Meter {
             }
         }
         drop(clients);
-        if let Some(wait) = self.rates.denied_for.filter(|_| !allow) {
+        if let Some(wait) = self.rates().denied_for.filter(|_| !allow) {
             let mut denied = self.denied();
             denied.retain(|_, until| *until > now);
             denied.insert(digest.to_owned(), now + wait);

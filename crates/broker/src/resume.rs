@@ -109,7 +109,7 @@ async fn resume_one(server: &Arc<Server>, entry: Entry, stream: Option<UnixStrea
 /// It was recorded as started: it runs, has ended, or was cut off before it began, and is not begun now.
 async fn resume_running(server: &Arc<Server>, entry: &Entry, stream: Option<&UnixStream>) -> Response {
     let count = entry.request.pipeline.len();
-    match Running::find(&server.engine, &server.settings, &entry.key, count).await {
+    match Running::find(&server.engine, &server.settings(), &entry.key, count).await {
         Ok(running) => under_way::finish(server, stream, entry, &[], running).await,
         Err(some) => {
             let _told_in_the_log = run::kill(&some).await;
@@ -135,7 +135,7 @@ async fn resume_asking(
     answer: Answer,
 ) -> Option<Response> {
     let (id, request, agent) =
-        (entry.request.id.clone(), entry.request.clone(), server.settings.agent.clone());
+        (entry.request.id.clone(), entry.request.clone(), server.settings().agent.clone());
     let made = tokio::task::spawn_blocking(move || Order::make(request, agent)).await;
     let order = match made {
         Ok(Ok(order)) if order.digest == entry.digest => order,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::{Notify, broadcast, watch};
 
 /// Connections that are served at once, most of them silent; more wait in the backlog.
 const CONNECTIONS_MAX: usize = 512;
@@ -87,7 +87,7 @@ impl Drop for InFlight {
 pub struct Server {
     pub(crate) engine: Engine,
     pub(crate) approvals: Approvals,
-    pub(crate) settings: Settings,
+    settings: watch::Sender<Arc<Settings>>,
     pub(crate) meter: Arc<Meter>,
     pub(crate) passwords: Arc<Desk>,
     in_flight: AtomicUsize,
@@ -103,7 +103,7 @@ impl Server {
             engine,
             approvals,
             meter: Arc::new(Meter::new(settings.rates)),
-            settings,
+            settings: watch::Sender::new(Arc::new(settings)),
             passwords: Arc::default(),
             in_flight: AtomicUsize::new(0),
             unattended: AtomicBool::new(false),
@@ -112,9 +112,22 @@ impl Server {
         })
     }
 
+    /// What holds for work that begins now.
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        self.settings.borrow().clone()
+    }
+
+    /// What the operator has decided meanwhile. How passwords are asked for stays as it was at the start.
+    pub fn configure(&self, settings: Settings) {
+        self.meter.set_rates(settings.rates);
+        let askpass = self.settings().askpass.clone();
+        self.settings.send_replace(Arc::new(Settings { askpass, ..settings }));
+    }
+
     /// A place among the requests under way, if there is one.
     pub(crate) fn in_flight(self: &Arc<Server>) -> Option<InFlight> {
-        let more = |count| (count < self.settings.in_flight_max).then_some(count + 1);
+        let most = self.settings().in_flight_max;
+        let more = |count| (count < most).then_some(count + 1);
         self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
         Some(InFlight(self.clone()))
     }

@@ -97,13 +97,14 @@ impl UnderWay {
             end(server, &self.entry, json!({ "status": "error", "message": message })).await;
             return Some(Response::error(&id, message));
         }
-        let password = server.settings.askpass.clone().filter(|_| self.order.request.privileged);
+        let settings = server.settings();
+        let password = settings.askpass.clone().filter(|_| self.order.request.privileged);
         let password = password.map(|askpass| {
             let what =
                 format!("Password for sudo, to run {}:", display::command(&self.order.request.pipeline));
             server.passwords.password(askpass.who, what)
         });
-        match run::start(&server.engine, &server.settings, &self.order, &self.entry.key, password).await {
+        match run::start(&server.engine, &settings, &self.order, &self.entry.key, password).await {
             Ok(running) => Some(self.finish(server, stream, running).await),
             Err(response) => {
                 let data = json!({ "status": "error", "message": response.message });
@@ -144,9 +145,10 @@ pub(crate) async fn finish(
     running: run::Running,
 ) -> Response {
     let stages = running.stages();
-    let finishing = running.finish(&entry.request.id, resolved, &server.settings);
+    let settings = server.settings();
+    let finishing = running.finish(&entry.request.id, resolved, &settings);
     tokio::pin!(finishing);
-    let mut finished = match stream.filter(|_| server.settings.ends_with_client) {
+    let mut finished = match stream.filter(|_| settings.ends_with_client) {
         None => finishing.await,
         Some(stream) => tokio::select! {
             finished = &mut finishing => finished,

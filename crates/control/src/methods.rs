@@ -68,6 +68,17 @@ pub(crate) async fn call<P: Program>(
             woken.map_err(|message| Failure { kind: "keep".into(), message })?;
             answer(&())
         }
+        "settings" => {
+            let settings = context.program.settings();
+            answer(&settings.ok_or_else(|| Failure {
+                kind: "settings".into(),
+                message: "this daemon has no configuration".into(),
+            })?)
+        }
+        "reload" => {
+            let reloaded = context.program.reload().await;
+            answer(&reloaded.map_err(|message| Failure { kind: "settings".into(), message })?)
+        }
         "stop" => {
             context.program.stop();
             answer(&())
@@ -272,6 +283,11 @@ async fn status<P: Program>(engine: &Engine, program: &P) -> Outcome {
         relay: program.relay(),
         keeping: program.keeps_children(),
         arguments: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
+        uptime_s: outpost_sys::procfs::age(engine.keeper_pid().cast_signed()).map_or(0, |age| age.as_secs()),
+        worker_uptime_s: outpost_sys::procfs::age(std::process::id().cast_signed())
+            .map_or(0, |age| age.as_secs()),
+        journal_bytes: engine.counts().journal_bytes,
+        faces: program.faces(),
     })
 }
 

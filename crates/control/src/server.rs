@@ -5,7 +5,7 @@ use crate::methods;
 use crate::owned::Owned;
 use crate::pens::{Connection, Pens};
 use crate::stream::Follow;
-use crate::wire::{Failure, LINE_BYTES_MAX, RelayState, Request, WakeRelay};
+use crate::wire::{Faces, Failure, LINE_BYTES_MAX, RelayState, Reloaded, Request, Settings, WakeRelay};
 use outpost_engine::Engine;
 use outpost_wire::{Closed, Line, Lines, Outbox};
 use serde::Serialize;
@@ -35,6 +35,12 @@ pub trait Program: Send + Sync + 'static {
     fn serve_again(&self) -> impl Future<Output = Result<(), String>> + Send;
     /// How the relay face stands, where there is one.
     fn relay(&self) -> Option<RelayState>;
+    /// What the other faces have.
+    fn faces(&self) -> Faces;
+    /// The configuration as it is in force, where there is one.
+    fn settings(&self) -> Option<Settings>;
+    /// Reads the configuration again.
+    fn reload(&self) -> impl Future<Output = Result<Reloaded, String>> + Send;
     /// Has the relay face serve again.
     fn wake_relay(&self, wake: WakeRelay) -> impl Future<Output = Result<(), String>> + Send;
 }

@@ -321,6 +321,16 @@ pub struct Status {
     /// The worker's command line.
     #[serde(default)]
     pub arguments: Vec<String>,
+    /// How long the keeper and the worker have run.
+    #[serde(default)]
+    pub uptime_s: u64,
+    #[serde(default)]
+    pub worker_uptime_s: u64,
+    /// Output and indexes on disk.
+    #[serde(default)]
+    pub journal_bytes: u64,
+    #[serde(default, flatten)]
+    pub faces: Faces,
 }
 
 /// What is left of a daemon that was stopped.
@@ -328,6 +338,61 @@ pub struct Status {
 pub struct Kept {
     /// How many processes it stays for; without any it ends.
     pub processes: usize,
+}
+
+/// What the faces have, where there are some.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Faces {
+    pub listening: Vec<Listening>,
+    /// Questions that wait for a human.
+    pub waiting: usize,
+    pub sessions: usize,
+    pub busy_sessions: usize,
+    pub config_file: Option<String>,
+}
+
+/// Where a face is reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listening {
+    pub face: String,
+    pub address: String,
+    /// A command that shows that it works.
+    pub hint: String,
+}
+
+/// One key of the configuration, as it is in force.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setting {
+    /// With its tables, `broker.ask_timeout_s`.
+    pub key: String,
+    pub value: serde_json::Value,
+    pub source: SettingSource,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SettingSource {
+    Default,
+    File,
+    Flag,
+}
+
+/// All of them, without secrets.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Settings {
+    pub file: String,
+    pub settings: Vec<Setting>,
+}
+
+/// What came of reading the configuration again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Reloaded {
+    pub file: String,
+    /// Keys that have another value now, and such that will after a restart.
+    pub changed: Vec<String>,
+    pub needs_restart: Vec<String>,
 }
 
 /// How a relay face stands.

@@ -167,9 +167,9 @@ impl Reactor {
     }
 
     pub(crate) fn keep_retention(&mut self) {
-        let oldest = outpost_now_ms().saturating_sub(self.shared.config.exited_kept.as_millis() as u64);
+        let oldest = outpost_now_ms().saturating_sub(self.shared.config().exited_kept.as_millis() as u64);
         let ended: Vec<Process> = self.shared.ended_processes();
-        let surplus = ended.len().saturating_sub(self.shared.config.exited_max);
+        let surplus = ended.len().saturating_sub(self.shared.config().exited_max);
         for (rank, process) in ended.iter().enumerate() {
             if rank < surplus || self.shared.ended_at_ms(process) < oldest {
                 self.forget(process.slot());
@@ -179,7 +179,7 @@ impl Reactor {
 
     /// Over the host's cap, ended processes go first, oldest first; then the largest lose their oldest output.
     pub(crate) fn keep_host_cap(&mut self) {
-        let max = self.shared.config.host_bytes_max;
+        let max = self.shared.config().host_bytes_max;
         let mut total = self.shared.bytes_kept();
         for process in if total > max { self.shared.ended_processes() } else { Vec::new() } {
             if total <= max {

@@ -14,7 +14,7 @@ use crate::starting::{self, Prepared};
 use crate::store::Store;
 use crate::{Error, Result};
 use outpost_journal::Writer;
-use outpost_keeper::{CGROUPS_ROLE, KEPT, OWN_SLOT, What};
+use outpost_keeper::{CGROUPS_ROLE, KEPT, OWN_SLOT, Said, What};
 use outpost_sys::epoll::Waker;
 use outpost_sys::{Errno, cgroup};
 use std::collections::HashMap;
@@ -116,7 +116,7 @@ impl Engine {
         let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
         let (spares, wishes) = Spares::new();
         let shared = Arc::new(Shared {
-            config,
+            config: Mutex::new(Arc::new(config)),
             store,
             waker,
             name,
@@ -208,7 +208,7 @@ impl Engine {
             return Ok(None);
         }
         let description = self.shared.store.describe(slot)?;
-        let mut writer = Writer::recover(&dir, self.shared.config.process_bytes_max)?;
+        let mut writer = Writer::recover(&dir, self.shared.config().process_bytes_max)?;
         if writer.start().is_none() {
             return Ok(None);
         }
@@ -320,6 +320,16 @@ impl Engine {
         self.shared.table().all().cloned().collect()
     }
 
+    /// Changes limits while we run. What a process's own journal may take changes for those to come, the rest for all.
+    pub fn configure(&self, change: impl FnOnce(&mut Config)) {
+        let mut config = (*self.shared.config()).clone();
+        change(&mut config);
+        *self.shared.config.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+        // One that is too busy for it looks at them soon anyway.
+        let _busy = self.shared.commands.try_send(Command::Configured);
+        self.shared.waker.wake();
+    }
+
     /// How much there is of everything, and how much there was since this worker began.
     pub fn counts(&self) -> Counts {
         let table = self.shared.table();
@@ -386,6 +396,18 @@ impl Engine {
             true => Ok(()),
             false => self.shared.command(Command::Serving).await,
         }
+    }
+
+    /// Tells whoever supervises the daemon, if somebody does.
+    pub async fn notify(&self, said: Said) -> Result<()> {
+        self.shared.command(Command::Notify(said)).await
+    }
+
+    /// Tells the keeper that this worker lives, and within which time it says so again. One that has begun to and stops is
+    /// killed.
+    pub async fn alive(&self, every: Duration) -> Result<()> {
+        let every_ms = u32::try_from(every.as_millis()).unwrap_or(u32::MAX);
+        self.shared.command(Command::Alive(every_ms)).await
     }
 
     /// The process that keeps ours.

@@ -32,7 +32,7 @@ impl Reactor {
         }
         let Some(child) = self.children.get_mut(&slot) else { return };
         child.rewatch(&self.epoll);
-        if child.input.has_room(self.shared.config.stdin_waiting_max) {
+        if child.input.has_room(self.shared.config().stdin_waiting_max) {
             child.input.waiters.drain(..).for_each(|waiter| {
                 let _given_up = waiter.send(());
             });
@@ -40,7 +40,7 @@ impl Reactor {
     }
 
     pub(crate) fn accept(&mut self, slot: u64, offset: Option<u64>, data: &[u8]) -> Result<Accepted> {
-        let waiting_max = self.shared.config.stdin_waiting_max;
+        let waiting_max = self.shared.config().stdin_waiting_max;
         let child =
             self.children.get_mut(&slot).filter(|child| child.exit.is_none()).ok_or(Error::NotRunning)?;
         if !child.input.is_open() {

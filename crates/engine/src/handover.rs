@@ -163,7 +163,7 @@ impl Reactor {
         }
         let description = self.shared.store.describe(slot)?;
         let dir = self.shared.store.dir(slot);
-        let mut writer = Writer::recover(&dir, self.shared.config.process_bytes_max)?;
+        let mut writer = Writer::recover(&dir, self.shared.config().process_bytes_max)?;
         let start_ticks = match writer.start() {
             Some((_, ticks)) => ticks,
             None => procfs::stat(entry.pid).map_or(0, |stat| stat.start_ticks),

@@ -44,7 +44,7 @@ pub use engine::{Engine, Lifecycle, Notice, Replacement};
 pub use error::Error;
 pub use kill::{KillReport, Ladder, Reach};
 pub use outpost_journal::{Accepted, Batch, Ended, FRAME_BYTES, Frame, Stream};
-pub use outpost_keeper::What;
+pub use outpost_keeper::{Said, What};
 pub use outpost_sys::pidfd::{Exit, How};
 pub use outpost_sys::pty::Size;
 pub use outpost_sys::signal::Signal;

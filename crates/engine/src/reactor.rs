@@ -10,7 +10,7 @@ use crate::shared::Shared;
 use crate::spec::Slot;
 use crate::{Error, Result};
 use outpost_journal::{Accepted, Stream};
-use outpost_keeper::{Event, Request, Standing, What};
+use outpost_keeper::{Event, Request, Said, Standing, What};
 use outpost_sys::epoll::{Epoll, Interest, Ready, Timer};
 use outpost_sys::signal::Signal;
 use outpost_sys::{Errno, file, procfs};
@@ -65,6 +65,10 @@ pub(crate) enum Command {
     },
     Own(own::Order),
     Serving,
+    Notify(Said),
+    Alive(u32),
+    /// Limits have changed.
+    Configured,
     Replace {
         what: What,
         binary: OwnedFd,
@@ -290,7 +294,7 @@ impl Reactor {
             Command::StdinRoom { slot, reply } => match self.children.get_mut(&slot.0) {
                 Some(child)
                     if child.exit.is_none()
-                        && !child.input.has_room(self.shared.config.stdin_waiting_max) =>
+                        && !child.input.has_room(self.shared.config().stdin_waiting_max) =>
                 {
                     child.input.waiters.push(reply);
                 }
@@ -307,6 +311,12 @@ impl Reactor {
             Command::Forget { slot } => self.forget(slot),
             Command::Own(order) => self.order_own(order),
             Command::Serving => self.link.send(Request::Serving, Vec::new()),
+            Command::Configured => {
+                self.keep_retention();
+                self.keep_host_cap();
+            }
+            Command::Alive(every_ms) => self.link.send(Request::Alive { every_ms }, Vec::new()),
+            Command::Notify(said) => self.link.send(Request::Notify(said), Vec::new()),
             Command::Replace { what, binary, reply } => {
                 self.replacing = Some(reply);
                 self.link.send(Request::Replace(what), vec![binary]);

@@ -25,7 +25,7 @@ pub(crate) const DESTROY_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What all handles share.
 pub(crate) struct Shared {
-    pub(crate) config: Config,
+    pub(crate) config: Mutex<Arc<Config>>,
     pub(crate) store: Store,
     pub(crate) waker: Waker,
     /// No other daemon has it, while slots of two of them can be the same.
@@ -53,6 +53,11 @@ impl Shared {
     /// Never held across an await: the guard is not `Send`, and the compiler would refuse.
     pub(crate) fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As it stands now.
+    pub(crate) fn config(&self) -> Arc<Config> {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) async fn command(&self, command: Command) -> Result<()> {
@@ -87,8 +92,16 @@ impl Shared {
         Ok(())
     }
 
+    /// The last one counts, but nobody needs a configuration who is about to end.
     pub(crate) fn notify(&self, notice: Notice) {
-        self.notices.send_replace(Some(notice));
+        self.notices.send_if_modified(|last| {
+            let is_ending = matches!(last, Some(Notice::Retire | Notice::Shutdown));
+            let counts = !(is_ending && notice == Notice::Reload);
+            if counts {
+                *last = Some(notice);
+            }
+            counts
+        });
     }
 
     /// Larger than any slot before, also across restarts.

@@ -100,7 +100,7 @@ fn restock(shared: &Arc<Shared>) -> bool {
         ready.drain(..count).collect()
     };
     passed_over.iter().for_each(|spare| shared.erase(spare.slot));
-    if shared.spares.ready().len() >= shared.config.spares_max {
+    if shared.spares.ready().len() >= shared.config().spares_max {
         return false;
     }
     match make(shared) {
@@ -133,7 +133,7 @@ pub(crate) fn make(shared: &Arc<Shared>) -> Result<Spare> {
 
 fn make_in(shared: &Arc<Shared>, slot: Slot) -> Result<Spare> {
     let (dir, description) = shared.store.create(slot)?;
-    let writer = Writer::create(&dir, shared.config.process_bytes_max)?;
+    let writer = Writer::create(&dir, shared.config().process_bytes_max)?;
     let cgroup = match &shared.cgroups {
         Some(cgroups) => {
             let made = cgroups.group(&slot.to_string()).create();

@@ -43,7 +43,7 @@ fn check(shared: &Shared, spawn: &Spawn) -> Result<()> {
     let table = shared.table();
     let alive = |process: &&Process| process.status().exit().is_none();
     // Counted only when there could be too many: most of a long table has ended.
-    let processes_max = shared.config.processes_max;
+    let processes_max = shared.config().processes_max;
     if table.len() >= processes_max && table.all().filter(alive).count() >= processes_max {
         return Err(Error::Busy);
     }
@@ -59,7 +59,8 @@ fn make_child(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepa
     let Spare { slot, dir, mut writer, description: file_for_description, cgroup } = spare;
     let io = |errno| Error::io("make", "descriptors for a child", errno);
     let marker = (spawn.marked && shared.cgroups.is_none()).then(|| kill::marker(&shared.name, slot));
-    let spec = spawn.keeper_spec(marker.as_deref(), &shared.config.limits, shared.config.oom_score)?;
+    let config = shared.config();
+    let spec = spawn.keeper_spec(marker.as_deref(), &config.limits, config.oom_score)?;
     let description = describe(spawn, slot);
     let encoded = description.encode()?;
     if let Some(bytes_max) = spawn.journal_bytes_max {

@@ -21,6 +21,9 @@ pub(crate) const INVALID_PARAMS: i32 = -32602;
 pub(crate) const INTERNAL: i32 = -32603;
 pub(crate) const OVERLOADED: i32 = -32001;
 
+/// Of an id, in the log.
+const LOGGED_CHARS_MAX: usize = 100;
+
 /// "id: string or i64 (negative fine), echoed with its type."
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
@@ -32,6 +35,15 @@ pub(crate) enum Id {
 }
 
 impl Id {
+    /// As the log has it: it is a client's own words.
+    pub(crate) fn logged(&self) -> String {
+        match self {
+            Id::Number(number) => number.to_string(),
+            Id::Text(text) => text.escape_default().take(LOGGED_CHARS_MAX).collect(),
+            Id::Null => "none".into(),
+        }
+    }
+
     fn from_value(value: &Value) -> Option<Id> {
         match value {
             Value::String(text) => Some(Id::Text(text.clone())),

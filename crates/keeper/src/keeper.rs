@@ -3,6 +3,7 @@
 use crate::message::{Event, What};
 use crate::replace::Candidate;
 use crate::state::{STATE_BYTES_MAX, State};
+use crate::supervisor::Pulse;
 use crate::table::{Entry, OWN_SLOT, Table};
 use crate::worker::{Restarts, Worker};
 use outpost_sys::epoll::{self, Epoll, Interest, Ready};
@@ -49,6 +50,8 @@ pub struct Keeper {
     pub(crate) stuck: bool,
     /// The end of the table is to be told once all entries are.
     pub(crate) table_end: bool,
+    /// The worker's, where somebody wants to hear of the daemon.
+    pub(crate) pulse: Option<Pulse>,
     pub(crate) end: Option<u8>,
 }
 
@@ -120,6 +123,7 @@ impl Keeper {
             news: false,
             stuck: false,
             table_end: false,
+            pulse: None,
             end: None,
         })
     }
@@ -150,7 +154,10 @@ impl Keeper {
             || !self.unwatched.is_empty()
             || self.worker.as_ref().is_some_and(|worker| worker.unwatched);
         let again = behind.then(|| Instant::now() + AGAIN_AFTER);
-        let next = [candidate, self.retire_by, self.start_by, again].into_iter().flatten().min()?;
+        let next = [candidate, self.retire_by, self.start_by, self.next_beat(), again]
+            .into_iter()
+            .flatten()
+            .min()?;
         Some(next.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
 

@@ -88,6 +88,8 @@ impl Keeper {
             Request::Forget { slot } => self.forget(slot),
             Request::Replace(What::Worker) => self.start_candidate(fds.pop()),
             Request::Replace(What::Keeper) => self.replace_self(fds.pop()),
+            Request::Notify(said) => self.notify(said),
+            Request::Alive { every_ms } => self.worker_beats(every_ms),
             Request::Stop => self.end = Some(0),
         }
     }

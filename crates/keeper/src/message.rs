@@ -69,6 +69,25 @@ pub enum What {
     Keeper,
 }
 
+/// What whoever supervises us, systemd mostly, is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Said {
+    Ready,
+    Stopping,
+}
+
+impl Said {
+    const ALL: [Said; 2] = [Said::Ready, Said::Stopping];
+
+    /// As sd_notify(3) has it.
+    pub(crate) fn words(self) -> &'static [u8] {
+        match self {
+            Said::Ready => b"READY=1",
+            Said::Stopping => b"STOPPING=1",
+        }
+    }
+}
+
 /// What a worker asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
@@ -114,6 +133,12 @@ pub enum Request {
     },
     /// Continue with another binary. Descriptor: the binary.
     Replace(What),
+    /// Tell whoever supervises us. Only the main process is believed, which is the keeper.
+    Notify(Said),
+    /// The worker lives, and says so again after this time.
+    Alive {
+        every_ms: u32,
+    },
     /// Everything is done: end.
     Stop,
 }
@@ -244,6 +269,8 @@ impl Request {
             Request::Forget { slot } => Record { slot, ..Record::of(8) },
             Request::Replace(what) => Record { byte: what as u8, ..Record::of(9) },
             Request::Stop => Record::of(10),
+            Request::Notify(said) => Record { byte: said as u8, ..Record::of(11) },
+            Request::Alive { every_ms } => Record { number: every_ms.cast_signed(), ..Record::of(12) },
         }
         .encode()
     }
@@ -263,6 +290,8 @@ impl Request {
             8 => Request::Forget { slot },
             9 => Request::Replace(record.what()?),
             10 => Request::Stop,
+            11 => Request::Notify(Said::ALL.into_iter().find(|said| *said as u8 == byte)?),
+            12 => Request::Alive { every_ms: number.cast_unsigned() },
             _ => return None,
         })
     }
@@ -336,6 +365,9 @@ mod tests {
             Request::Replace(What::Worker),
             Request::Replace(What::Keeper),
             Request::Stop,
+            Request::Notify(Said::Ready),
+            Request::Notify(Said::Stopping),
+            Request::Alive { every_ms: 15_000 },
         ];
         requests.extend(standings.map(|standing| Request::Adopt {
             slot: 9,

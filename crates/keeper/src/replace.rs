@@ -108,6 +108,7 @@ impl Keeper {
             self.retire_by = None;
             self.worker.iter().for_each(Worker::kill);
         }
+        self.keep_pulse(now);
     }
 
     // Replacing the keeper.

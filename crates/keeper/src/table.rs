@@ -16,6 +16,9 @@ pub const OWN_SLOT: u64 = 0;
 /// Under this role of its own slot a keeper that ends with its worker has the directory of the cgroups that go then.
 pub const CGROUPS_ROLE: u8 = 254;
 
+/// Under this role of its own slot a keeper has the socket of whoever supervises it.
+pub const NOTIFY_ROLE: u8 = 253;
+
 /// Slots below this are not for children.
 pub const SLOT_MIN: u64 = 16;
 

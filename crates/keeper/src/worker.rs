@@ -83,6 +83,7 @@ impl Worker {
 impl Keeper {
     pub(crate) fn seat(&mut self, worker: Worker) {
         self.start_by = None;
+        self.forget_pulse();
         self.worker = Some(worker);
         if let Err(errno) = self.watch_worker() {
             log(format_args!("cannot watch the worker ({errno}); looking at it every {AGAIN_AFTER:?}"));

@@ -1,6 +1,6 @@
 //! The books and the queue of what waits for a human, which faces share, and the sockets of those who decide.
 
-use crate::broker_face::Flags;
+use crate::announced::Announced;
 use crate::config::{self, Config};
 use crate::paths::Paths;
 use crate::roles;
@@ -24,21 +24,8 @@ pub(crate) struct ApprovalsDesk<'a> {
 
 impl ApprovalsDesk<'_> {
     /// Opens the books. Nobody can decide yet: faces first ask again what they have asked before.
-    pub(crate) fn open(&self, flags: &Flags) -> Result<Approvals, String> {
-        let config = &self.config.approvals;
-        let settings = Settings {
-            dir: self.paths.approvals(),
-            rules: flags.rules.clone().or(config.rules.clone()).unwrap_or_else(config::default_rules),
-            approvers: approvers(&config.approvers)?,
-            hook: config.notify.clone(),
-        };
-        if !settings.approvers.is_empty() && config.socket.is_none() {
-            return Err(
-                "[approvals] names approvers, and they cannot reach the socket in our private directory: \
-                        say with `socket` where they can"
-                    .into(),
-            );
-        }
+    pub(crate) fn open(&self) -> Result<Approvals, String> {
+        let settings = settings(self.paths, self.config)?;
         let schemas = [outpost_broker::SCHEMA, outpost_sessions::SCHEMA];
         Approvals::open(settings, &schemas).map_err(|error| error.to_string())
     }
@@ -48,39 +35,44 @@ impl ApprovalsDesk<'_> {
         &self,
         approvals: &Approvals,
         own: &mut HashMap<u8, OwnedFd>,
-        announced: &mut Vec<String>,
+        announced: &mut Announced,
     ) -> Result<Option<PathBuf>, String> {
         let path = self.paths.approvals_socket();
         let (approver, is_new) = socket::held(self.engine, own, roles::APPROVALS_SOCKET, &path).await?;
-        if is_new {
-            announced.push(format!("approve  {}  try: outpost approve", path.display()));
-        }
+        announced.add(is_new, "approve", path.display(), "outpost approve");
         tokio::spawn(outpost_approvals::serve(listening(approver)?, approvals.clone()));
-        let Some(shared) = self.shared(own, announced).await? else { return Ok(None) };
-        let path = shared.local_addr().ok().and_then(|address| Some(address.as_pathname()?.to_owned()));
-        tokio::spawn(outpost_approvals::serve(listening(shared)?, approvals.clone()));
+        let Some(shared) = self.shared(own).await? else { return Ok(None) };
+        let path = shared.0.local_addr().ok().and_then(|address| Some(address.as_pathname()?.to_owned()));
+        if let Some(path) = &path {
+            let hint = format!("outpost approve --socket {}", path.display());
+            announced.add(shared.1, "approve", path.display(), &hint);
+        }
+        tokio::spawn(outpost_approvals::serve(listening(shared.0)?, approvals.clone()));
         Ok(path)
     }
 
-    /// The socket that approvers of other users reach.
-    async fn shared(
-        &self,
-        own: &mut HashMap<u8, OwnedFd>,
-        announced: &mut Vec<String>,
-    ) -> Result<Option<StdListener>, String> {
+    /// The socket that approvers of other users reach, and whether it is new.
+    async fn shared(&self, own: &mut HashMap<u8, OwnedFd>) -> Result<Option<(StdListener, bool)>, String> {
         if let Some(held) = own.remove(&roles::SHARED_APPROVALS_SOCKET) {
-            return Ok(Some(held.into()));
+            return Ok(Some((held.into(), false)));
         }
         let Some(socket) = self.config.approvals.socket.as_deref() else { return Ok(None) };
         let listener =
             bind_shared(socket).map_err(|why| format!("[approvals] socket {}: {why}", socket.display()))?;
         socket::hold(self.engine, roles::SHARED_APPROVALS_SOCKET, &listener).await?;
-        announced.push(format!(
-            "approve  {0}  try as another user: outpost approve --socket {0}",
-            socket.display()
-        ));
-        Ok(Some(listener))
+        Ok(Some((listener, true)))
     }
+}
+
+/// What the operator has settled about approvals.
+pub(crate) fn settings(paths: &Paths, config: &Config) -> Result<Settings, String> {
+    let config = &config.approvals;
+    Ok(Settings {
+        dir: paths.approvals(),
+        rules: config.rules.clone().unwrap_or_else(config::default_rules),
+        approvers: approvers(config.approvers.as_deref().unwrap_or_default())?,
+        hook: config.notify.clone(),
+    })
 }
 
 /// Everybody can connect; who may decide is what the kernel says about the other end.

@@ -1,5 +1,6 @@
 //! The broker face in the worker: its socket, and what the operator has settled about it.
 
+use crate::announced::Announced;
 use crate::config::{self, Config};
 use crate::paths::Paths;
 use crate::roles;
@@ -16,15 +17,14 @@ use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UnixListener;
 
 /// Flags of `serve` about the broker, which the worker gets again.
 #[derive(Args, Clone, Debug, Default)]
+#[group(skip)]
 pub(crate) struct Flags {
-    /// The configuration file [default: $XDG_CONFIG_HOME/outpost/outpost.toml]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
     /// How long a question waits for a human, in seconds [default: 60]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) ask_timeout: Option<u64>,
@@ -42,7 +42,6 @@ impl Flags {
         let path = |path: &PathBuf| path.display().to_string();
         let number = |number: u64| number.to_string();
         let flags = [
-            ("--config", self.config.as_ref().map(path)),
             ("--ask-timeout", self.ask_timeout.map(number)),
             ("--run-timeout", self.run_timeout.map(number)),
             ("--rules", self.rules.as_ref().map(path)),
@@ -50,26 +49,11 @@ impl Flags {
         let given = flags.into_iter().filter_map(|(flag, value)| Some(format!("{flag}={}", value?)));
         given.filter_map(|flag| CString::new(flag).ok()).collect()
     }
-
-    /// With paths that mean the same to a process that begins elsewhere.
-    pub(crate) fn absolute(mut self) -> Flags {
-        for path in [&mut self.config, &mut self.rules].into_iter().flatten() {
-            if let Ok(absolute) = std::path::absolute(&*path) {
-                *path = absolute;
-            }
-        }
-        self
-    }
-
-    pub(crate) fn load(&self) -> Result<Config, String> {
-        Config::load(&self.config.clone().unwrap_or_else(config::default_file))
-    }
 }
 
 pub(crate) struct BrokerFace<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) paths: &'a Paths,
-    pub(crate) flags: &'a Flags,
     pub(crate) config: &'a Config,
 }
 
@@ -79,9 +63,9 @@ impl BrokerFace<'_> {
         &self,
         approvals: &Approvals,
         own: &mut HashMap<u8, OwnedFd>,
-        announced: &mut Vec<String>,
-    ) -> Result<(), String> {
-        let mut settings = settings(self.flags, self.config);
+        announced: &mut Announced,
+    ) -> Result<Arc<Server>, String> {
+        let mut settings = settings(self.config);
         let mut passwords = None;
         if let Some(program) = self.config.broker.askpass.clone().or_else(own_askpass) {
             let (askpass, listener) = askpass(&self.paths.runtime, AskPassword::Program(program))?;
@@ -93,16 +77,14 @@ impl BrokerFace<'_> {
         }
         let path = self.paths.broker_socket();
         let (listener, is_new) = socket::held(self.engine, own, roles::BROKER_SOCKET, &path).await?;
-        if is_new {
-            announced.push(format!("broker   {}  try: outpost mcp", path.display()));
-        }
+        announced.add(is_new, "broker", path.display(), "outpost mcp");
         server.resume().await;
-        tokio::spawn(server.serve(listening(listener)?));
-        Ok(())
+        tokio::spawn(server.clone().serve(listening(listener)?));
+        Ok(server)
     }
 }
 
-fn settings(flags: &Flags, config: &Config) -> Settings {
+pub(crate) fn settings(config: &Config) -> Settings {
     let (broker, default) = (&config.broker, Settings::default());
     let rates = Rates::default();
     let count = |given: Option<usize>, default: Option<usize>| {
@@ -119,11 +101,11 @@ fn settings(flags: &Flags, config: &Config) -> Settings {
         limit(FILE_SIZE_LIMIT, broker.file_bytes_max),
     ];
     Settings {
-        ask_patience: config::seconds(flags.ask_timeout, broker.ask_timeout_s, default.ask_patience),
-        run_patience: config::seconds(flags.run_timeout, broker.run_timeout_s, default.run_patience),
+        ask_patience: config::seconds(broker.ask_timeout_s, default.ask_patience),
+        run_patience: config::seconds(broker.run_timeout_s, default.run_patience),
         window: Window {
-            past: config::seconds(broker.clock_behind_s, None, default.window.past),
-            future: config::seconds(broker.clock_ahead_s, None, default.window.future),
+            past: config::seconds(broker.clock_behind_s, default.window.past),
+            future: config::seconds(broker.clock_ahead_s, default.window.future),
         },
         shape: Shape { stages_max: broker.stages_max.unwrap_or(default.shape.stages_max), ..default.shape },
         rates: Rates {
@@ -168,11 +150,14 @@ mod tests {
 
     #[test]
     fn the_defaults_in_the_example_are_the_defaults() {
-        let [example, default] = [config::tests::example(), Config::default()].map(|config| {
-            let Settings { ask_patience, run_patience, window, shape, rates, ends_with_client, .. } =
-                settings(&Flags::default(), &config);
-            (ask_patience, run_patience, window, shape, rates, ends_with_client)
-        });
+        let defaults = Config::defaults(Path::new("/state"));
+        let [example, default, settled] =
+            [config::tests::example(), Config::default(), defaults].map(|config| {
+                let Settings { ask_patience, run_patience, window, shape, rates, ends_with_client, .. } =
+                    settings(&config);
+                (ask_patience, run_patience, window, shape, rates, ends_with_client)
+            });
         assert_eq!(example, default);
+        assert_eq!(settled, default);
     }
 }

@@ -6,22 +6,25 @@ mod approver;
 mod ask;
 mod attach;
 mod audit;
+mod config;
 mod doctor;
 mod generate;
+mod install_service;
 mod list;
 mod logs;
 mod manage;
 mod mcp;
 mod run;
 mod sessions;
+mod status;
 mod token;
 mod view;
 
 use crate::paths::{Dirs, Paths};
-use crate::{app_server, serve, serve_again, worker};
+use crate::serve::NotServing;
+use crate::{app_server, log, redact, serve, serve_again, worker};
 use clap::{Parser, Subcommand};
 use outpost_control::client::{CallError, Client};
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 /// Runs things on this host for agents and their humans, and loses none of them.
@@ -36,7 +39,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run the daemon in the foreground
+    /// Run the daemon, in the foreground or in the background; exits with 3 where one runs already
     Serve(serve::Options),
     /// The relay face: -serve, -bridge, -stop, -version, -install, with the flags of the daemon it replaces
     #[command(disable_help_flag = true)]
@@ -50,8 +53,8 @@ enum Command {
     Ask(ask::Ask),
     /// An MCP server on standard input and output: commands that run once a human has approved them
     Mcp(mcp::Mcp),
-    /// Say what this host can enforce, and what is missing
-    Doctor,
+    /// Say what this host has and what it lacks, what that means, and what mends it; fails when something needed is missing
+    Doctor(doctor::Doctor),
     /// Started by the keeper
     #[command(hide = true)]
     Worker(worker::Given),
@@ -72,8 +75,14 @@ enum Command {
     Sessions(sessions::Sessions),
     /// Make, list and revoke the tokens that the sessions face wants from elsewhere
     Token(token::Token),
-    /// Say whether the daemon runs, and as what
-    Status,
+    /// Say how the daemon is: where it listens, what it has, what waits
+    Status(status::Status),
+    /// Check the configuration file, or show what is in force and where it comes from
+    Config(config::Config),
+    /// Have the daemon read its configuration again, without dropping anything
+    Reload,
+    /// Write units for systemd, so that the daemon runs from boot on
+    InstallService(install_service::InstallService),
     /// Continue with another binary, without losing a process
     Upgrade(manage::UpgradeTo),
     Stop(manage::Stop),
@@ -83,31 +92,24 @@ enum Command {
     Man(generate::Man),
 }
 
+/// There is a daemon already.
+const TAKEN: u8 = 3;
+
 /// What went wrong, for standard error; the exit code says that it did.
 type Outcome = Result<ExitCode, String>;
 
 pub(crate) fn run() -> ExitCode {
     let cli = Cli::parse();
-    log_to_stderr(match cli.command {
+    log::begin(match cli.command {
         // Its client shows what it says as if it were a failure.
         Command::Mcp(_) => "warn",
         _ => log_level(),
     });
     let outcome = cli.dirs.resolve().and_then(|paths| dispatch(cli.command, &paths));
     outcome.unwrap_or_else(|reason| {
-        eprintln!("outpost: {reason}");
+        eprintln!("outpost: {}", redact::text(&reason));
         ExitCode::FAILURE
     })
-}
-
-pub(crate) fn log_to_stderr(level: &str) {
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("OUTPOST_LOG").unwrap_or_else(|_| level.into()),
-        )
-        .init();
 }
 
 /// As the daemon that the relay face replaces is told.
@@ -123,14 +125,21 @@ fn log_level() -> &'static str {
 fn dispatch(command: Command, paths: &Paths) -> Outcome {
     match command {
         Command::Serve(options) => match serve::serve(paths, &options) {
-            serve::NotServing::Taken(by) => serve_again::run(paths, &options, by),
-            serve::NotServing::Failed(reason) => Err(reason),
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            Err(NotServing::Taken(reason)) => match serve_again::run(paths, &options)? {
+                Some(ended) => Ok(ended),
+                None => {
+                    eprintln!("outpost: {reason}");
+                    Ok(ExitCode::from(TAKEN))
+                }
+            },
+            Err(NotServing::Failed(reason)) => Err(reason),
         },
         Command::Relay { flags } => Ok(crate::relay::run(flags.into_iter())),
         Command::AppServer(options) => app_server::run(paths, &options),
         Command::Ask(options) => ask::run(paths, options),
         Command::Mcp(options) => mcp::run(paths, options),
-        Command::Doctor => Ok(doctor::run(paths)),
+        Command::Doctor(options) => doctor::run(paths, &options),
         Command::Worker(given) => Ok(worker::run(paths, &given)),
         Command::Run(options) => run::run(paths, options),
         Command::Exec(options) => run::exec(paths, options),
@@ -143,7 +152,10 @@ fn dispatch(command: Command, paths: &Paths) -> Outcome {
         Command::Audit(options) => audit::run(paths, options),
         Command::Sessions(options) => sessions::run(paths, options),
         Command::Token(options) => token::run(paths, options),
-        Command::Status => manage::status(paths),
+        Command::Status(options) => status::run(paths, &options),
+        Command::Config(options) => config::run(paths, &options),
+        Command::Reload => config::reload(paths),
+        Command::InstallService(options) => install_service::run(paths, &options),
         Command::Upgrade(upgrade) => manage::upgrade(paths, &upgrade),
         Command::Stop(options) => manage::stop(paths, &options),
         Command::Completions(options) => generate::completions(&options),

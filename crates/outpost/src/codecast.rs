@@ -3,7 +3,7 @@
 use crate::paths::{Dirs, Paths};
 use crate::serve::NotServing;
 use crate::sessions_face::{DEFAULT_ADDRESS, Flags};
-use crate::{cli, serve};
+use crate::{log, serve};
 use serde::Deserialize;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         println!("{NAME} {}", env!("CARGO_PKG_VERSION"));
         return ExitCode::SUCCESS;
     }
-    cli::log_to_stderr("info");
+    log::begin("info");
     match start() {
         Ok(code) => code,
         Err(reason) => {
@@ -63,15 +63,16 @@ fn start() -> Result<ExitCode, String> {
         tls_cert: config.tls_cert.as_deref().map(expand),
         tls_key: config.tls_key.as_deref().map(expand),
     };
-    match (serve::serve(&paths()?, &serve::Options::codecast(sessions)), std::fs::read_to_string(port_file()))
-    {
+    let served = serve::serve(&paths()?, &serve::Options::codecast(sessions));
+    match (served, std::fs::read_to_string(port_file())) {
         // One per user: who starts another finds the one that is there.
-        (NotServing::Taken(reason), Ok(port)) => {
+        (Err(NotServing::Taken(reason)), Ok(port)) => {
             println!("DAEMON_PORT={}", port.trim());
             eprintln!("{NAME}: {reason}");
             Ok(ExitCode::SUCCESS)
         }
-        (why, _) => Err(why.reason()),
+        (Err(why), _) => Err(why.reason()),
+        (Ok(()), _) => Ok(ExitCode::SUCCESS),
     }
 }
 

@@ -1,26 +1,58 @@
 //! `outpost.toml`: what an operator settles for good. Everything has a default, and flags of `serve` go before it.
 
-use serde::Deserialize;
+mod effective;
+mod file;
+
+pub(crate) use effective::{Effective, needs_restart};
+pub(crate) use file::read;
+
+use crate::log::Format;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The whole file.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// The whole file. A key that is not there is none; which keys there are is what this says as JSON.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Config {
-    #[serde(default)]
+    pub(crate) processes: Processes,
+    pub(crate) exec: Exec,
     pub(crate) broker: Broker,
-    #[serde(default)]
     pub(crate) approvals: Approvals,
-    #[serde(default)]
     pub(crate) sessions: Sessions,
+    pub(crate) log: Log,
+    pub(crate) metrics: Metrics,
+}
+
+/// `[processes]`: of every face but a relay, which has flags of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Processes {
+    /// What is kept on disk of one process's output, and of all; beyond, the oldest is dropped.
+    pub(crate) output_bytes_max: Option<u64>,
+    pub(crate) journal_bytes_max: Option<u64>,
+    /// Input that may wait for one process.
+    pub(crate) input_bytes_max: Option<u64>,
+    /// Processes at once.
+    pub(crate) running_max: Option<usize>,
+    /// For how long an ended process can still be read, and how many of them.
+    pub(crate) ended_kept_s: Option<u64>,
+    pub(crate) ended_max: Option<usize>,
+}
+
+/// `[exec]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Exec {
+    /// Where it listens for websockets besides its socket.
+    pub(crate) websocket: Option<SocketAddr>,
 }
 
 /// `[broker]`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Broker {
     /// How long a question waits for an answer.
     pub(crate) ask_timeout_s: Option<u64>,
@@ -47,13 +79,12 @@ pub(crate) struct Broker {
 }
 
 /// `[approvals]`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Approvals {
     pub(crate) rules: Option<PathBuf>,
     /// Users besides root who may decide.
-    #[serde(default)]
-    pub(crate) approvers: Vec<String>,
+    pub(crate) approvers: Option<Vec<String>>,
     /// Where those reach us.
     pub(crate) socket: Option<PathBuf>,
     /// A program that is told of each question.
@@ -61,8 +92,8 @@ pub(crate) struct Approvals {
 }
 
 /// `[sessions]`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Sessions {
     /// Where it listens.
     pub(crate) listen: Option<SocketAddr>,
@@ -86,24 +117,120 @@ pub(crate) struct Sessions {
 }
 
 /// `[sessions.claude]` and the like
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct AgentTable {
     pub(crate) program: Option<PathBuf>,
     /// Variables it gets, and such of the daemon's that it does not.
-    pub(crate) env: BTreeMap<String, String>,
-    pub(crate) drop_env: Vec<String>,
+    pub(crate) env: Option<BTreeMap<String, String>>,
+    pub(crate) drop_env: Option<Vec<String>>,
+}
+
+/// `[log]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Log {
+    /// As `OUTPOST_LOG` has it, which goes before it.
+    pub(crate) level: Option<String>,
+    pub(crate) format: Option<Format>,
+    /// What the log of a daemon in the background may have before it is begun anew; the one before is kept.
+    pub(crate) file_bytes_max: Option<u64>,
+}
+
+/// `[metrics]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Metrics {
+    /// Where they can be read; nowhere without it.
+    pub(crate) listen: Option<SocketAddr>,
 }
 
 impl Config {
-    /// A file that is not there has nothing to say; one that cannot be understood is an error with its place in it.
-    pub(crate) fn load(path: &Path) -> Result<Config, String> {
-        let text = match std::fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Config::default()),
-            Err(error) => return Err(format!("{}: {error}", path.display())),
+    /// What holds where nobody says anything, as far as that can be said in the file.
+    pub(crate) fn defaults(state: &Path) -> Config {
+        let processes = outpost_engine::Config::new(state);
+        let broker = outpost_broker::Settings::default();
+        let rates = outpost_broker::Rates::default();
+        let sessions = outpost_sessions::Settings::new(state);
+        let seconds = |time: Duration| Some(time.as_secs());
+        Config {
+            processes: Processes {
+                output_bytes_max: Some(processes.process_bytes_max),
+                journal_bytes_max: Some(processes.host_bytes_max),
+                input_bytes_max: Some(processes.stdin_waiting_max),
+                running_max: Some(processes.processes_max),
+                ended_kept_s: seconds(processes.exited_kept),
+                ended_max: Some(processes.exited_max),
+            },
+            broker: Broker {
+                ask_timeout_s: seconds(broker.ask_patience),
+                run_timeout_s: seconds(broker.run_patience),
+                requests_per_minute: rates.per_minute,
+                pending_max: rates.pending,
+                pause_max_s: rates.pause_max.and_then(seconds),
+                denied_for_s: rates.denied_for.and_then(seconds),
+                stages_max: Some(broker.shape.stages_max),
+                clock_behind_s: seconds(broker.window.past),
+                clock_ahead_s: seconds(broker.window.future),
+                end_with_client: Some(broker.ends_with_client),
+                ..Broker::default()
+            },
+            approvals: Approvals { rules: Some(default_rules()), ..Approvals::default() },
+            sessions: Sessions {
+                listen: Some(crate::sessions_face::DEFAULT_ADDRESS),
+                turn_timeout_s: Some(0),
+                silence_timeout_s: Some(0),
+                ask_timeout_s: seconds(sessions.ask_patience),
+                sessions_max: Some(sessions.sessions_max),
+                skills: Some(sessions.skills),
+                ..Sessions::default()
+            },
+            log: Log {
+                level: Some("info".into()),
+                format: Some(Format::Text),
+                file_bytes_max: Some(16 * 1024 * 1024),
+            },
+            ..Config::default()
+        }
+    }
+
+    /// What a daemon cannot begin with, beyond what each value is for itself.
+    pub(crate) fn contradiction(&self) -> Option<String> {
+        let loopback = |key: &str, address: Option<SocketAddr>, why: &str| {
+            let address = address.filter(|address| !address.ip().is_loopback())?;
+            Some(format!("{key} = \"{address}\" is not a loopback address; {why}"))
         };
-        toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))
+        if self.approvals.approvers.as_ref().is_some_and(|names| !names.is_empty())
+            && self.approvals.socket.is_none()
+        {
+            return Some(
+                "[approvals] names approvers, and they cannot reach the socket in our private directory: \
+                        say with `socket` where they can"
+                    .into(),
+            );
+        }
+        if self.sessions.tls_cert.is_some() != self.sessions.tls_key.is_some() {
+            return Some("tls_cert and tls_key go together: give both or none".into());
+        }
+        if let Some(level) = &self.log.level
+            && level.parse::<tracing_subscriber::EnvFilter>().is_err()
+        {
+            return Some("[log] level: give error, warn, info, debug or trace, or a filter of such".into());
+        }
+        loopback("[exec] websocket", self.exec.websocket, "reach it from elsewhere over ssh")
+            .or_else(|| loopback("[metrics] listen", self.metrics.listen, "it has no authentication"))
+    }
+
+    /// Puts what is settled about processes into an engine's own words.
+    pub(crate) fn limit_engine(&self, engine: &mut outpost_engine::Config) {
+        let settled = &self.processes;
+        let put = |to: &mut u64, from: Option<u64>| *to = from.unwrap_or(*to);
+        put(&mut engine.process_bytes_max, settled.output_bytes_max);
+        put(&mut engine.host_bytes_max, settled.journal_bytes_max);
+        put(&mut engine.stdin_waiting_max, settled.input_bytes_max);
+        engine.processes_max = settled.running_max.unwrap_or(engine.processes_max);
+        engine.exited_max = settled.ended_max.unwrap_or(engine.exited_max);
+        engine.exited_kept = seconds(settled.ended_kept_s, engine.exited_kept);
     }
 }
 
@@ -127,45 +254,9 @@ pub(crate) fn default_rules() -> PathBuf {
     if system.exists() { system.to_owned() } else { dir().join("rules.toml") }
 }
 
-pub(crate) fn seconds(first: Option<u64>, second: Option<u64>, default: Duration) -> Duration {
-    first.or(second).map_or(default, Duration::from_secs)
+pub(crate) fn seconds(given: Option<u64>, default: Duration) -> Duration {
+    given.map_or(default, Duration::from_secs)
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-
-    /// The example with every key in force.
-    pub(crate) fn example() -> Config {
-        let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-        let in_force = |line: &'static str| {
-            let key = line.strip_prefix("# ");
-            key.filter(|key| key.split_once(" = ").is_some_and(|(name, _)| is_name(name))).unwrap_or(line)
-        };
-        let text: Vec<&str> =
-            include_str!("../../../docs/outpost.example.toml").lines().map(in_force).collect();
-        toml::from_str(&text.join("\n")).unwrap()
-    }
-
-    #[test]
-    fn the_example_has_every_key_and_is_understood() {
-        let config = format!("{:?}", example());
-        assert!(!config.contains("None") && !config.contains("[]"), "{config}");
-    }
-
-    #[test]
-    fn a_mistake_is_told_with_its_place() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("outpost.toml");
-        assert_eq!(Config::load(&file), Ok(Config::default()));
-        std::fs::write(&file, "[broker]\nask_timeout_s = 5\n[approvals]\napprovers = [\"alice\"]\n").unwrap();
-        let config = Config::load(&file).unwrap();
-        assert_eq!((config.broker.ask_timeout_s, config.approvals.approvers.len()), (Some(5), 1));
-        std::fs::write(&file, "[broker]\nask_timeout = 5\n").unwrap();
-        let error = Config::load(&file).unwrap_err();
-        assert!(
-            error.contains("line 2, column 1") && error.contains("unknown field `ask_timeout`"),
-            "{error}"
-        );
-    }
-}
+pub(crate) mod tests;

@@ -1,7 +1,8 @@
 //! The exec face in the worker: a socket that speaks lines or websocket, and a port on loopback if one is asked for.
 
+use crate::announced::Announced;
 use crate::paths::Paths;
-use crate::roles;
+use crate::{redact, roles, socket};
 use outpost_engine::{Engine, Process};
 use outpost_exec::{Door, Server, Settings};
 use outpost_sys::file::{self, Open};
@@ -9,11 +10,10 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixListener as StdListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::io::Interest;
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixStream};
 use tokio::sync::watch;
 
 /// Connections served at once; more wait in the backlog.
@@ -30,26 +30,21 @@ pub(crate) struct ExecFace<'a> {
 }
 
 impl ExecFace<'_> {
-    /// Begins with the sockets that the keeper holds, or makes them. Returns what is to be announced of those.
-    pub(crate) async fn begin(&self, own: &mut HashMap<u8, OwnedFd>) -> Result<Vec<String>, String> {
-        let mut announced = Vec::new();
+    /// Begins with the sockets that the keeper holds, or makes them.
+    pub(crate) async fn begin(
+        &self,
+        own: &mut HashMap<u8, OwnedFd>,
+        announced: &mut Announced,
+    ) -> Result<(), String> {
         let text = |error: std::io::Error| error.to_string();
         let (begun, engine) = watch::channel(Some(self.engine.clone()));
         let private = vec![self.paths.state.clone(), self.paths.runtime.clone()];
         let settings = Settings::own(self.paths.state.clone(), private).map_err(text)?;
         let server = Server::new(engine, settings);
-        let listener = match own.remove(&roles::EXEC_SOCKET) {
-            Some(socket) => StdListener::from(socket),
-            None => {
-                let path = self.paths.exec_socket();
-                let listener = crate::socket::bind(&path)?;
-                self.hold(roles::EXEC_SOCKET, listener.try_clone().map_err(text)?.into()).await?;
-                announced.push(format!("exec     {}  try: outpost doctor", path.display()));
-                listener
-            }
-        };
-        listener.set_nonblocking(true).map_err(text)?;
-        let listener = UnixListener::from_std(listener).map_err(text)?;
+        let path = self.paths.exec_socket();
+        let (listener, is_new) = socket::held(self.engine, own, roles::EXEC_SOCKET, &path).await?;
+        announced.add(is_new, "exec", path.display(), "outpost doctor");
+        let listener = socket::listening(listener)?;
         tokio::spawn(end_abandoned(self.engine.clone(), self.paths.state.clone()));
         let on_socket = server.clone();
         tokio::spawn(async move {
@@ -58,10 +53,14 @@ impl ExecFace<'_> {
             // The engine is there as long as somebody is served.
             drop(begun);
         });
-        if let Some(address) = self.websocket {
-            announced.extend(self.begin_websocket(server, address, own).await?);
+        match self.websocket {
+            Some(address) => self.begin_websocket(server, address, own, announced).await,
+            None if own.remove(&roles::EXEC_WEBSOCKET).is_some() => {
+                // Nobody would be answered there.
+                self.engine.release(roles::EXEC_WEBSOCKET).await.map_err(|error| error.to_string())
+            }
+            None => Ok(()),
         }
-        Ok(announced)
     }
 
     async fn begin_websocket(
@@ -69,19 +68,16 @@ impl ExecFace<'_> {
         server: Arc<Server>,
         address: SocketAddr,
         own: &mut HashMap<u8, OwnedFd>,
-    ) -> Result<Option<String>, String> {
+        announced: &mut Announced,
+    ) -> Result<(), String> {
         let fail = |error: std::io::Error| format!("cannot listen on {address}: {error}");
-        if !address.ip().is_loopback() {
-            return Err(format!(
-                "cannot listen on {address}: not a loopback address; reach it from elsewhere over ssh"
-            ));
-        }
         let token = self.token()?;
+        redact::learn(&String::from_utf8_lossy(&token));
         let (listener, is_new) = match own.remove(&roles::EXEC_WEBSOCKET) {
             Some(socket) => (StdTcpListener::from(socket), false),
             None => {
                 let listener = StdTcpListener::bind(address).map_err(fail)?;
-                self.hold(roles::EXEC_WEBSOCKET, listener.try_clone().map_err(fail)?.into()).await?;
+                socket::hold(self.engine, roles::EXEC_WEBSOCKET, &listener).await?;
                 (listener, true)
             }
         };
@@ -93,12 +89,12 @@ impl ExecFace<'_> {
             let serve = |stream| outpost_exec::serve_http(server.clone(), stream, door.clone());
             outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
         });
-        let token = self.paths.exec_token();
-        Ok(is_new.then(|| format!("exec     ws://{bound}  with the bearer token in {}", token.display())))
-    }
-
-    async fn hold(&self, role: u8, fd: OwnedFd) -> Result<(), String> {
-        self.engine.hold(role, fd).await.map_err(|error| error.to_string())
+        let token = format!(
+            "curl -i -H \"Authorization: Bearer $(cat {})\" http://{bound}/readyz",
+            self.paths.exec_token().display()
+        );
+        announced.add(is_new, "exec", format!("ws://{bound}"), &token);
+        Ok(())
     }
 
     /// The token of this host, made once.

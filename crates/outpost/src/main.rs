@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod announced;
 mod app_server;
 mod approvals_desk;
 mod askpass;
@@ -9,17 +10,23 @@ mod broker_face;
 mod cli;
 mod codecast;
 mod config;
+mod detach;
 mod exec_face;
 mod faces;
+mod flags;
+mod log;
+mod metrics_face;
 mod paths;
 mod place;
 mod prompt;
+mod redact;
 mod relay;
 mod relay_face;
 mod roles;
 mod serve;
 mod serve_again;
 mod sessions_face;
+mod settled;
 mod socket;
 mod sudo_proxy;
 mod tty;

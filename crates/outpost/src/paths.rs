@@ -6,6 +6,9 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+/// What there must be room for at the least: a database and a first journal.
+const ROOM_BYTES: usize = 64 * 1024;
+
 /// Directories, each settable.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Dirs {
@@ -104,6 +107,11 @@ impl Paths {
         self.runtime.join("exec.token")
     }
 
+    /// Of a daemon in the background.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.state.join("outpost.log")
+    }
+
     pub(crate) fn lock(&self) -> PathBuf {
         self.runtime.join("outpost.lock")
     }
@@ -111,7 +119,22 @@ impl Paths {
     /// Makes both directories for this user only. One that belongs to somebody else is refused, not used.
     pub(crate) fn create(&self) -> Result<(), String> {
         for dir in [&self.state, &self.runtime] {
-            make_private(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+            make_private(dir).map_err(|error| {
+                format!("{}: {error}; --state-dir and --runtime-dir say where else", dir.display())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Whether something can be written to both. Only for who has the lock.
+    pub(crate) fn check_room(&self) -> Result<(), String> {
+        for dir in [&self.state, &self.runtime] {
+            let probe = dir.join(".room");
+            let written = fs::write(&probe, [0; ROOM_BYTES]);
+            let _not_there = fs::remove_file(&probe);
+            written.map_err(|error| {
+                format!("{} cannot be written: {error}; make room or rights there, or choose another with --state-dir or --runtime-dir", dir.display())
+            })?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The relay face in the worker: begins with what the keeper holds for it, ends with or without its processes.
 
 use crate::relay::{Place, Settings, VERSION};
-use crate::roles;
+use crate::{redact, roles};
 use outpost_control::wire::{RelayState, WakeRelay};
 use outpost_engine::{Config, Engine, Process};
 use outpost_relay::{Relay, serve};
@@ -62,6 +62,7 @@ impl RelayFace {
         let text = |error: std::io::Error| error.to_string();
         listener.set_nonblocking(true).map_err(text)?;
         let listener = UnixListener::from_std(listener).map_err(text)?;
+        redact::learn(&String::from_utf8_lossy(&self.settings.token));
         let config = outpost_relay::Config {
             token: self.settings.token.clone(),
             version: VERSION.into(),

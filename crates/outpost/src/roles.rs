@@ -21,5 +21,16 @@ pub(crate) const SESSIONS_PORT: u8 = 9;
 pub(crate) const KEEPING: u8 = 14;
 
 /// What clients of the faces reach them by.
-pub(crate) const FACES: [u8; 6] =
-    [EXEC_SOCKET, EXEC_WEBSOCKET, BROKER_SOCKET, APPROVALS_SOCKET, SHARED_APPROVALS_SOCKET, SESSIONS_PORT];
+pub(crate) const FACES: [u8; 7] = [
+    EXEC_SOCKET,
+    EXEC_WEBSOCKET,
+    BROKER_SOCKET,
+    APPROVALS_SOCKET,
+    SHARED_APPROVALS_SOCKET,
+    SESSIONS_PORT,
+    METRICS_PORT,
+];
+/// The text of the configuration that is in force.
+pub(crate) const CONFIG: u8 = 10;
+/// The port for metrics.
+pub(crate) const METRICS_PORT: u8 = 11;

@@ -1,49 +1,55 @@
 //! `outpost serve`: takes the lock, writes the keeper's first state, and becomes the keeper.
 
+use crate::flags::Flags;
 use crate::paths::Paths;
-use crate::{broker_face, roles, sessions_face};
+use crate::{approvals_desk, detach, roles, sessions_face, settled};
 use clap::Args;
+use outpost_control::client::Client;
+use outpost_control::wire::Status;
 use outpost_keeper::state::{State, StoredEntry};
 use outpost_keeper::{OWN_SLOT, Standing};
 use outpost_sys::file::{self, Open};
 use outpost_sys::{limits, spawn};
 use std::ffi::{CStr, CString};
-use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
+use std::time::Duration;
 
 /// The daemon is the last to go when memory runs out: everything else can be started again by it.
 const OOM_SCORE: i32 = -900;
 
+/// How long a daemon that runs already may take to say so.
+const POINT_OUT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Files that may have to be open at once with nobody to serve.
+const DESCRIPTORS_MIN: u64 = 128;
+
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
-    /// Offer the exec face as a websocket on this loopback address too, for those who have its token
-    #[arg(long, value_name = "IP:PORT")]
-    exec_websocket: Option<SocketAddr>,
+    /// Run in the background: returns when every face answers; the log is outpost.log in the state directory
+    #[arg(long)]
+    pub(crate) detach: bool,
     #[command(flatten)]
-    sessions: sessions_face::Flags,
-    #[command(flatten)]
-    broker: broker_face::Flags,
+    pub(crate) flags: Flags,
 }
 
 impl Options {
     /// Of a daemon that has the sessions face alone.
     pub(crate) fn codecast(sessions: sessions_face::Flags) -> Options {
-        Options { exec_websocket: None, sessions, broker: broker_face::Flags::default() }
+        Options { detach: false, flags: Flags { sessions, ..Flags::default() } }
     }
 
     /// What the worker is told of them, last of all.
     pub(crate) fn arguments(&self) -> Vec<CString> {
-        let websocket = self.exec_websocket.map(|at| format!("--exec-websocket={at}"));
-        let websocket = websocket.and_then(|flag| CString::new(flag).ok());
-        let faces = self.sessions.arguments().into_iter().chain(self.broker.clone().absolute().arguments());
-        websocket.into_iter().chain(faces).collect()
+        self.flags.clone().absolute().arguments()
     }
 
     /// What the daemon's processes are called, for those who look for them.
-    fn name(&self) -> &'static CStr {
-        if self.sessions.codecast { c"codecast-daemon" } else { c"outpost" }
+    pub(crate) fn name(&self) -> &'static CStr {
+        if self.flags.sessions.codecast { c"codecast-daemon" } else { c"outpost" }
     }
 }
 
@@ -68,46 +74,143 @@ impl From<String> for NotServing {
     }
 }
 
-/// Only returns when the daemon could not be started.
-pub(crate) fn serve(paths: &Paths, options: &Options) -> NotServing {
-    match prepare(paths, options) {
-        Ok((state, binary)) => become_keeper(&state, &binary, options.name()).into(),
-        Err(why) => why,
+/// Only returns when the daemon could not be started, or runs in the background.
+pub(crate) fn serve(paths: &Paths, options: &Options) -> Result<(), NotServing> {
+    let prepared = match Prepared::new(paths, options) {
+        // Whoever supervises us lost sight of the daemon when its keeper was killed.
+        Err(NotServing::Taken(reason)) if point_out(paths).is_some() => {
+            tracing::info!("{reason}; whoever supervises it has been told so");
+            return Ok(());
+        }
+        prepared => prepared?,
+    };
+    match options.detach {
+        true => Ok(detach::start(paths, options, prepared)?),
+        false => Err(prepared.become_keeper(options.name())?.into()),
     }
 }
 
-fn prepare(paths: &Paths, options: &Options) -> Result<(OwnedFd, OwnedFd), NotServing> {
-    paths.create()?;
-    let lock = take_lock(&paths.lock())?;
-    let binary = file::open("/proc/self/exe", Open::Program)
-        .map_err(|errno| format!("cannot open this program: {errno}"))?;
-    let mut arguments = worker_arguments(paths, options.name())?;
-    arguments.extend(options.arguments());
-    // Here, where somebody reads what is wrong.
-    options.broker.clone().absolute().load()?;
-    let own = StoredEntry {
-        slot: OWN_SLOT,
-        pid: 0,
-        standing: Standing::Running,
-        pidfd: -1,
-        held: vec![(roles::LOCK, lock.as_raw_fd())],
-        report: -1,
+/// Everything that a keeper begins with.
+pub(crate) struct Prepared {
+    pub(crate) lock: OwnedFd,
+    pub(crate) config: OwnedFd,
+    pub(crate) binary: OwnedFd,
+    /// The worker's.
+    pub(crate) arguments: Vec<CString>,
+}
+
+impl Prepared {
+    /// Here, where somebody reads what is wrong.
+    fn new(paths: &Paths, options: &Options) -> Result<Prepared, NotServing> {
+        paths.create()?;
+        check_limits()?;
+        let flags = options.flags.clone().absolute();
+        let text = flags.text()?;
+        let effective = flags.effective(&text, &paths.state)?;
+        approvals_desk::settings(paths, &effective.config)?;
+        let lock = take_lock(&paths.lock())?;
+        paths.check_room()?;
+        let binary = file::open("/proc/self/exe", Open::Program)
+            .map_err(|errno| format!("cannot open this program: {errno}"))?;
+        let mut arguments = worker_arguments(paths, options.name())?;
+        arguments.extend(options.arguments());
+        Ok(Prepared { lock, config: settled::to_memory(&text)?, binary, arguments })
+    }
+
+    /// In this process, which whoever supervises us takes for the daemon. Only returns when that failed.
+    fn become_keeper(mut self, name: &CStr) -> Result<String, String> {
+        let notify = notify_socket();
+        if notify.is_some()
+            && let Some(ms) = watchdog_ms()
+        {
+            self.arguments.extend(CString::new(format!("--watchdog-ms={ms}")));
+        }
+        let mut held = vec![(roles::LOCK, self.lock.as_raw_fd()), (roles::CONFIG, self.config.as_raw_fd())];
+        held.extend(notify.iter().map(|socket| (outpost_keeper::NOTIFY_ROLE, socket.as_raw_fd())));
+        let state = keeper_state(self.binary.as_raw_fd(), self.arguments, held);
+        let hand_over = || -> outpost_sys::Result<OwnedFd> {
+            file::empty_stdin()?;
+            file::close_on_exec_from(3)?;
+            for fd in [&self.lock, &self.config, &self.binary].into_iter().chain(&notify) {
+                file::set_inherited(fd, true)?;
+            }
+            let state = file::sealed_memory("outpost-keeper", &state.encode())?;
+            file::set_inherited(&state, true)?;
+            Ok(state)
+        };
+        let state = hand_over().map_err(|errno| format!("cannot prepare the keeper: {errno}"))?;
+        let number = CString::new(state.as_raw_fd().to_string()).unwrap_or_default();
+        let environment = environment();
+        let environment: Vec<_> = environment.iter().map(CString::as_c_str).collect();
+        let arguments = [name, c"keeper", c"--state", &number];
+        let errno = spawn::replace_self(self.binary.as_fd(), &arguments, &environment);
+        Ok(format!("cannot become the keeper: {errno}"))
+    }
+}
+
+/// A keeper's first state, with what it holds by role and number.
+pub(crate) fn keeper_state(binary: RawFd, arguments: Vec<CString>, held: Vec<(u8, RawFd)>) -> State {
+    let (slot, pid, standing) = (OWN_SLOT, 0, Standing::Running);
+    let own = StoredEntry { slot, pid, standing, pidfd: -1, held, report: -1 };
+    State { binary, arguments, worker: None, replaced: false, entries: vec![own] }
+}
+
+/// Without what is meant for this very process: a child that had it could speak in our name.
+pub(crate) fn environment() -> Vec<CString> {
+    const WITHHELD: [&[u8]; 5] =
+        [b"NOTIFY_SOCKET=", b"WATCHDOG_USEC=", b"WATCHDOG_PID=", b"LISTEN_FDS=", b"LISTEN_PID="];
+    let mut environment = spawn::own_environment();
+    environment.retain(|entry| !WITHHELD.iter().any(|name| entry.to_bytes().starts_with(name)));
+    environment
+}
+
+/// Where whoever supervises us wants to hear of us. One that is gone left its name to us by mistake.
+fn notify_socket() -> Option<OwnedFd> {
+    let name = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty())?;
+    let connect = || -> std::io::Result<OwnedFd> {
+        let address = match name.as_bytes().strip_prefix(b"@") {
+            Some(name) => SocketAddr::from_abstract_name(name)?,
+            None => SocketAddr::from_pathname(&name)?,
+        };
+        let socket = UnixDatagram::unbound()?;
+        socket.connect_addr(&address)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket.into())
     };
-    let state =
-        State { binary: binary.as_raw_fd(), arguments, worker: None, replaced: false, entries: vec![own] };
-    let hand_over = || -> outpost_sys::Result<OwnedFd> {
-        file::empty_stdin()?;
-        file::close_on_exec_from(3)?;
-        file::set_inherited(&lock, true)?;
-        file::set_inherited(&binary, true)?;
-        let state = file::sealed_memory("outpost-keeper", &state.encode())?;
-        file::set_inherited(&state, true)?;
-        Ok(state)
-    };
-    let state = hand_over().map_err(|errno| format!("cannot prepare the keeper: {errno}"))?;
-    // Held by the keeper from here on, by its number.
-    std::mem::forget(lock);
-    Ok((state, binary))
+    let socket = connect();
+    if let Err(error) = &socket {
+        tracing::warn!(%error, "nobody listens on NOTIFY_SOCKET: no supervisor will hear of this daemon");
+    }
+    socket.ok()
+}
+
+/// Tells whoever supervises us, if somebody does, which process the daemon is that runs here.
+fn point_out(paths: &Paths) -> Option<()> {
+    let socket = notify_socket()?;
+    let mut client = Client::connect(&paths.control_socket()).ok()?;
+    client.set_patience(Some(POINT_OUT_PATIENCE)).ok()?;
+    // One that was stopped and keeps its processes is to be begun again, not to be pointed at.
+    let status = client.call::<Status>("status", &()).ok().filter(|status| !status.keeping)?;
+    let words = format!("MAINPID={}\nREADY=1", status.keeper_pid);
+    outpost_sys::message::send(&socket, words.as_bytes(), &[]).ok()
+}
+
+/// How often, if this process is the one that is meant.
+fn watchdog_ms() -> Option<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let is_meant = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+    number("WATCHDOG_USEC").filter(|_| is_meant).map(|us| us / 1000)
+}
+
+/// With fewer files the daemon would fail somewhere, and at the worst moment.
+fn check_limits() -> Result<(), String> {
+    match limits::descriptors().hard {
+        Some(most) if most < DESCRIPTORS_MIN => Err(format!(
+            "only {most} files may be open at once here, and at least {DESCRIPTORS_MIN} are needed; raise the limit \
+             (`ulimit -Hn`, or LimitNOFILE= of the service)"
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// The worker's command line. Raises our own limits, which the keeper and the worker inherit, and says what they were.
@@ -147,15 +250,12 @@ pub(crate) fn take_lock(path: &Path) -> Result<OwnedFd, NotServing> {
             owner.trim()
         )));
     }
-    file::set_size(&lock, 0).map_err(fail)?;
-    file::write_all_at(&lock, format!("{}\n", std::process::id()).as_bytes(), 0).map_err(fail)?;
+    sign_lock(&lock, std::process::id()).map_err(fail)?;
     Ok(lock)
 }
 
-fn become_keeper(state: &OwnedFd, binary: &OwnedFd, name: &CStr) -> String {
-    let number = CString::new(state.as_raw_fd().to_string()).unwrap_or_default();
-    let environment = spawn::own_environment();
-    let environment: Vec<_> = environment.iter().map(CString::as_c_str).collect();
-    let errno = spawn::replace_self(binary.as_fd(), &[name, c"keeper", c"--state", &number], &environment);
-    format!("cannot become the keeper: {errno}")
+/// Says whose it is.
+pub(crate) fn sign_lock(lock: &OwnedFd, keeper: u32) -> outpost_sys::Result<()> {
+    file::set_size(lock, 0)?;
+    file::write_all_at(lock, format!("{keeper}\n").as_bytes(), 0)
 }

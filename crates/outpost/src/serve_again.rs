@@ -20,9 +20,9 @@ const LOOK: Duration = Duration::from_millis(10);
 /// How long we wait at a time for the daemon's end: as good as for ever.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Returns when that daemon has ended. `taken` says why there is no other; it is the answer where none keeps anything.
-pub(crate) fn run(paths: &Paths, options: &Options, taken: String) -> Result<ExitCode, String> {
-    let Some(kept) = status(paths).filter(|status| status.keeping) else { return Err(taken) };
+/// Returns when that daemon has ended, or at once where it shall be in the background. None where nobody keeps anything.
+pub(crate) fn run(paths: &Paths, options: &Options) -> Result<Option<ExitCode>, String> {
+    let Some(kept) = status(paths).filter(|status| status.keeping) else { return Ok(None) };
     refuse_other_flags(&kept, options)?;
     // Before any other thread: they are for the daemon.
     let signals = SignalFd::new(&[Signal::INT, Signal::TERM, Signal::HUP]);
@@ -38,11 +38,14 @@ pub(crate) fn run(paths: &Paths, options: &Options, taken: String) -> Result<Exi
     call(paths, "serveAgain", &())?;
     let now = wait_until(paths, |now| !now.keeping)?;
     println!("outpost {} is running again; processes that were kept: {}", now.version, now.running);
+    if options.detach {
+        return Ok(Some(ExitCode::SUCCESS));
+    }
     loop {
         let ready =
             wait_any_readable(&[keeper.as_fd(), signals.as_fd()], LONG).map_err(|errno| errno.to_string())?;
         if ready.first() == Some(&true) {
-            return Ok(ExitCode::SUCCESS);
+            return Ok(Some(ExitCode::SUCCESS));
         }
         while let Some(signal) = signals.next() {
             let _gone = pidfd::signal(&keeper, signal);

@@ -1,5 +1,6 @@
 //! The sessions face in the worker: its port, who is let in, and what the operator has settled about agents.
 
+use crate::announced::Announced;
 use crate::config::{AgentTable, Sessions as Config};
 use crate::paths::Paths;
 use crate::{codecast, roles, socket};
@@ -78,11 +79,12 @@ impl SessionsFace<'_> {
     pub(crate) async fn begin(
         &self,
         own: &mut HashMap<u8, OwnedFd>,
-        announced: &mut Vec<String>,
+        announced: &mut Announced,
     ) -> Result<Begun, String> {
-        let face = Face::begin(self.engine.clone(), self.approvals.clone(), self.settings());
+        let face =
+            Face::begin(self.engine.clone(), self.approvals.clone(), settings(self.paths, self.config));
         let face = face.await.map_err(|error| error.to_string())?;
-        let address = self.flags.sessions_listen.or(self.config.listen).unwrap_or(DEFAULT_ADDRESS);
+        let address = self.config.listen.unwrap_or(DEFAULT_ADDRESS);
         let (listener, is_new) = match own.remove(&roles::SESSIONS_PORT) {
             Some(held) => (StdTcpListener::from(held), false),
             None => {
@@ -95,48 +97,44 @@ impl SessionsFace<'_> {
         let bound = listener.local_addr().map_err(text)?;
         listener.set_nonblocking(true).map_err(text)?;
         let listener = TcpListener::from_std(listener).map_err(text)?;
-        let line = match bound.ip().is_loopback() {
+        match bound.ip().is_loopback() {
             true => {
                 let serving = face.clone();
                 tokio::spawn(async move {
                     let serve = |stream| outpost_sessions::serve(serving.clone(), stream, Door::Loopback);
                     outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
                 });
-                format!("sessions http://{bound}/rpc  try: outpost sessions list")
+                announced.add(is_new, "sessions", format!("http://{bound}/rpc"), "outpost sessions list");
             }
-            false => self.serve_tls(&face, listener, bound)?,
-        };
+            false => {
+                let fingerprint = self.serve_tls(&face, listener, bound)?;
+                let hint = format!("outpost token create NAME (certificate sha256 {fingerprint})");
+                announced.add(is_new, "sessions", format!("https://{bound}/rpc"), &hint);
+            }
+        }
         let port_files = self.write_port(bound.port())?;
-        if is_new {
-            announced.push(line);
-            if self.flags.codecast {
-                let _nobody_reads = writeln!(std::io::stdout(), "DAEMON_PORT={}", bound.port());
-            }
+        if is_new && self.flags.codecast {
+            let _nobody_reads = writeln!(std::io::stdout(), "DAEMON_PORT={}", bound.port());
         }
         Ok(Begun { face, port_files })
     }
 
-    /// Whoever comes from elsewhere has to have a token, and is not overheard.
+    /// Whoever comes from elsewhere has to have a token, and is not overheard. Returns the certificate's fingerprint.
     fn serve_tls(
         &self,
         face: &Arc<Face>,
         listener: TcpListener,
         bound: SocketAddr,
     ) -> Result<String, String> {
-        let tls =
-            match (&self.flags.tls_cert, &self.flags.tls_key, &self.config.tls_cert, &self.config.tls_key) {
-                (Some(cert), Some(key), _, _) | (_, _, Some(cert), Some(key)) => Tls::load(cert, key),
-                (None, None, None, None) => Tls::own(&self.paths.state, bound.ip()),
-                _ => return Err("tls_cert and tls_key go together: give both or none".into()),
-            };
+        let tls = match (&self.config.tls_cert, &self.config.tls_key) {
+            (Some(cert), Some(key)) => Tls::load(cert, key),
+            _ => Tls::own(&self.paths.state, bound.ip()),
+        };
         let tls = tls.map_err(|error| error.to_string())?;
         let theirs = self.flags.codecast_tokens.as_deref().map(codecast::tokens).unwrap_or_default();
         let ours = if self.flags.codecast { codecast::own_tokens(self.paths) } else { self.paths.tokens() };
         let door = Door::Tokens(Arc::new(Tokens::at(ours).with(&theirs)));
-        let line = format!(
-            "sessions https://{bound}/rpc  try: outpost token create NAME  certificate sha256 {}",
-            tls.fingerprint()
-        );
+        let fingerprint = tls.fingerprint().to_string();
         let face = face.clone();
         tokio::spawn(async move {
             let serve = |stream| {
@@ -149,7 +147,7 @@ impl SessionsFace<'_> {
             };
             outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
         });
-        Ok(line)
+        Ok(fingerprint)
     }
 
     /// Says which port it is, where clients look for it.
@@ -163,36 +161,36 @@ impl SessionsFace<'_> {
         }
         Ok(files)
     }
+}
 
-    fn settings(&self) -> Settings {
-        let config = self.config;
-        let default = Settings::new(&self.paths.state);
-        let wait = |given: Option<u64>| given.filter(|seconds| *seconds > 0).map(Duration::from_secs);
-        let agents = [
-            (Cli::Claude, &config.claude),
-            (Cli::Codex, &config.codex),
-            (Cli::Gemini, &config.gemini),
-            (Cli::Opencode, &config.opencode),
-        ];
-        Settings {
-            skills: config.skills.clone().unwrap_or(default.skills),
-            private: vec![self.paths.state.clone(), self.paths.runtime.clone()],
-            agents: agents.into_iter().map(|(cli, table)| (cli, agent(table))).collect(),
-            turn_patience: wait(config.turn_timeout_s),
-            silence_patience: wait(config.silence_timeout_s),
-            ask_patience: wait(config.ask_timeout_s).unwrap_or(default.ask_patience),
-            claude_keep: wait(config.claude_keep_s),
-            sessions_max: config.sessions_max.unwrap_or(default.sessions_max),
-            ..default
-        }
+/// What the operator has settled about agents.
+pub(crate) fn settings(paths: &Paths, config: &Config) -> Settings {
+    let default = Settings::new(&paths.state);
+    let wait = |given: Option<u64>| given.filter(|seconds| *seconds > 0).map(Duration::from_secs);
+    let agents = [
+        (Cli::Claude, &config.claude),
+        (Cli::Codex, &config.codex),
+        (Cli::Gemini, &config.gemini),
+        (Cli::Opencode, &config.opencode),
+    ];
+    Settings {
+        skills: config.skills.clone().unwrap_or(default.skills),
+        private: vec![paths.state.clone(), paths.runtime.clone()],
+        agents: agents.into_iter().map(|(cli, table)| (cli, agent(table))).collect(),
+        turn_patience: wait(config.turn_timeout_s),
+        silence_patience: wait(config.silence_timeout_s),
+        ask_patience: wait(config.ask_timeout_s).unwrap_or(default.ask_patience),
+        claude_keep: wait(config.claude_keep_s),
+        sessions_max: config.sessions_max.unwrap_or(default.sessions_max),
+        ..default
     }
 }
 
 fn agent(table: &AgentTable) -> AgentSettings {
     AgentSettings {
         program: table.program.clone(),
-        set: table.env.clone().into_iter().collect(),
-        drop: table.drop_env.clone(),
+        set: table.env.clone().unwrap_or_default().into_iter().collect(),
+        drop: table.drop_env.clone().unwrap_or_default(),
     }
 }
 

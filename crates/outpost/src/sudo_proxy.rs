@@ -89,7 +89,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(flags) => flags,
         Err(error) => return explain(&error),
     };
-    crate::cli::log_to_stderr(if flags.verbose { "info" } else { "warn" });
+    crate::log::begin(if flags.verbose { "info" } else { "warn" });
     match serve(&flags) {
         Ok(code) => code,
         Err(reason) => {

@@ -1,25 +1,30 @@
 //! The worker: the daemon proper. Started by the keeper only, as often as it takes.
 
-use crate::broker_face;
+use crate::announced::{self, Announced};
+use crate::config::Effective;
 use crate::faces::Faces;
+use crate::flags::Flags;
+use crate::metrics_face::MetricsFace;
 use crate::paths::Paths;
 use crate::relay::{Place, Settings};
 use crate::relay_face::{self, RelayFace};
 use crate::serve::NotServing;
-use crate::{exec_face, roles, sessions_face, socket};
+use crate::settled::{self, Settled};
+use crate::{exec_face, log, roles, socket};
 use clap::Args;
-use outpost_control::wire::{RelayState, WakeRelay};
-use outpost_engine::{Config, Engine, Lifecycle, Notice, Process, ResourceLimit, What};
+use outpost_approvals::Approvals;
+use outpost_control::wire::{self, Listening, RelayState, Reloaded, WakeRelay};
+use outpost_engine::{Config, Engine, Lifecycle, Notice, Process, ResourceLimit, Said, What};
 use outpost_sys::file::{self, Open};
 use outpost_sys::spawn::DESCRIPTOR_LIMIT;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::io::Write;
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -40,13 +45,14 @@ pub(crate) struct Given {
     descriptors: Option<String>,
     #[arg(long, allow_hyphen_values = true)]
     oom_score: Option<i32>,
-    /// Where the exec face listens for websockets
+    /// The file that standard error is
     #[arg(long)]
-    pub(crate) exec_websocket: Option<SocketAddr>,
+    log_file: Option<PathBuf>,
+    /// How often whoever supervises the daemon wants to hear of it
+    #[arg(long, value_name = "MS")]
+    watchdog_ms: Option<u64>,
     #[command(flatten)]
-    pub(crate) sessions: sessions_face::Flags,
-    #[command(flatten)]
-    pub(crate) broker: broker_face::Flags,
+    flags: Flags,
 }
 
 impl Given {
@@ -61,6 +67,9 @@ impl Given {
 }
 
 pub(crate) fn run(paths: &Paths, given: &Given) -> ExitCode {
+    if let Some(file) = &given.log_file {
+        log::is_file(file.clone());
+    }
     match work(paths, given) {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
@@ -85,13 +94,19 @@ fn work(paths: &Paths, given: &Given) -> Result<(), String> {
         .build();
     let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
     let lifecycle = Lifecycle::Daemon { binary, arguments };
-    let limit = |config: &mut Config, own: &HashMap<u8, OwnedFd>| {
-        if let Some(settings) = relay_settings(own) {
-            relay_face::limit_journals(config, &settings);
+    let mut settled = None;
+    let limit = |config: &mut Config, own: &HashMap<u8, OwnedFd>| match relay_settings(own) {
+        Some(settings) => relay_face::limit_journals(config, &settings),
+        None => {
+            let begun = Settled::begin(&given.flags, paths, own);
+            if let Ok(settled) = &begun {
+                settled.config().config.limit_engine(config);
+            }
+            settled = Some(begun);
         }
     };
     let (engine, own) = Engine::start(config, link, lifecycle, limit).map_err(|error| error.to_string())?;
-    runtime.block_on(serve(paths, given, engine, own))
+    runtime.block_on(serve(paths, given, engine, own, settled.transpose()?))
 }
 
 fn relay_settings(own: &HashMap<u8, OwnedFd>) -> Option<Settings> {
@@ -103,6 +118,7 @@ async fn serve(
     given: &Given,
     engine: Engine,
     mut own: HashMap<u8, OwnedFd>,
+    settled: Option<Settled>,
 ) -> Result<(), String> {
     let mut notices = engine.notices();
     let settings = relay_settings(&own);
@@ -115,20 +131,28 @@ async fn serve(
         let lock = crate::serve::take_lock(&path).map_err(NotServing::reason)?;
         engine.hold(roles::LOCK, lock).await.map_err(|error| error.to_string())?;
     }
-    let mut announced = Vec::new();
+    let mut announced = Announced::default();
     let socket = paths.control_socket();
     let (listener, is_new) = socket::held(&engine, &mut own, roles::CONTROL, &socket).await?;
-    if is_new {
-        announced.push(format!("control  {}  try: outpost run -- uname -a", socket.display()));
-    }
-    let mut faces = None;
+    announced.add(is_new, "control", socket.display(), "outpost run -- uname -a");
+    let mut daemon = None;
     let keeping = own.contains_key(&roles::KEEPING);
     if keeping {
         // Their connections ended with the face.
         tokio::spawn(exec_face::end_abandoned(engine.clone(), paths.state.clone()));
-    } else if settings.is_none() {
-        faces = Some(Faces::begin(&engine, paths, given, &mut own, &mut announced).await?);
-        announce(&announced);
+    } else if let Some(settled) = settled {
+        let effective = settled.config();
+        settled.hold(&engine).await?;
+        let config = &effective.config;
+        let faces = Faces::begin(&engine, paths, &given.flags, config, &mut own, &mut announced).await?;
+        let metrics = MetricsFace { engine: &engine, faces: &faces, listen: config.metrics.listen };
+        metrics.begin(&mut own, &mut announced).await?;
+        daemon = Some(Daemon { settled, faces });
+    }
+    let is_new = announced.is_new();
+    let listening = announced.into_rows();
+    if daemon.is_some() && is_new {
+        announce(&listening);
     }
     let listener = socket::listening(listener)?;
     let mut relay = settings
@@ -136,10 +160,25 @@ async fn serve(
         .transpose()?;
     let (orders, mut received) = mpsc::channel(1);
     let relay_state = watch::Sender::new(relay.as_ref().map(RelayFace::state));
-    let program = Program { engine: engine.clone(), orders, relay_state: relay_state.subscribe(), keeping };
+    let program = Program {
+        engine: engine.clone(),
+        orders,
+        relay_state: relay_state.subscribe(),
+        listening,
+        keeping,
+        daemon: daemon.as_ref().map(|daemon| Shown {
+            file: given.flags.file().display().to_string(),
+            effective: daemon.settled.watch(),
+            approvals: daemon.faces.approvals.clone(),
+            sessions: daemon.faces.sessions(),
+        }),
+    };
     let private = vec![paths.state.clone(), paths.runtime.clone()];
     let sandboxing = outpost_control::Sandboxing::new(paths.state.clone(), private);
     tokio::spawn(outpost_control::serve(listener, engine.clone(), program, sandboxing));
+    if own.contains_key(&outpost_keeper::NOTIFY_ROLE) {
+        tokio::spawn(tell_supervisor(engine.clone(), given.watchdog_ms));
+    }
     let proven = engine.clone();
     tokio::spawn(async move {
         tokio::time::sleep(PROVEN_AFTER).await;
@@ -167,7 +206,7 @@ async fn serve(
                 let _gone = reply.send(Err("this daemon has no relay face".into()));
             }
             (Asked::Keep(reply), _) => {
-                let Some(faces) = faces.take() else {
+                let Some(Daemon { faces, .. }) = daemon.take() else {
                     let _gone = reply.send(Err("this daemon has no faces to end".into()));
                     continue;
                 };
@@ -185,13 +224,21 @@ async fn serve(
                 let _gone = reply.send(released.map_err(|error| error.to_string()));
                 return Ok(());
             }
+            (Asked::Reload(reply), _) => {
+                let reloaded = match &mut daemon {
+                    Some(Daemon { settled, faces }) => settled.reload(&engine, faces).await,
+                    None => Err("it has no faces to configure: it is a relay, or was stopped and keeps its processes".into()),
+                };
+                let _nobody_waits = reply.map(|reply| reply.send(reloaded));
+            }
         }
         relay_state.send_replace(relay.as_ref().map(RelayFace::state));
     }
+    let _stopping = engine.notify(Said::Stopping).await;
     if let Some(relay) = &mut relay {
         relay.withdraw();
     }
-    let left = faces.map(|faces| faces.end(paths)).unwrap_or_default();
+    let left = daemon.map(|daemon| daemon.faces.end(paths)).unwrap_or_default();
     for socket in left.into_iter().chain(kept_for).chain([paths.control_socket()]) {
         let _gone_already = std::fs::remove_file(socket);
     }
@@ -229,6 +276,23 @@ async fn all_end(engine: &Engine) {
     }
 }
 
+/// All that is not a relay.
+struct Daemon {
+    settled: Settled,
+    faces: Faces,
+}
+
+/// Says that we serve, and that we live as often as somebody wants to hear it: on the way that all work takes.
+async fn tell_supervisor(engine: Engine, watchdog_ms: Option<u64>) {
+    let _stopping = engine.notify(Said::Ready).await;
+    let Some(ms) = watchdog_ms.filter(|ms| *ms > 0) else { return };
+    let every = Duration::from_millis(ms.div_ceil(2));
+    let mut beats = tokio::time::interval(every);
+    while engine.alive(every).await.is_ok() {
+        beats.tick().await;
+    }
+}
+
 /// What the worker is to do next.
 enum Asked {
     /// Make room for another worker.
@@ -242,6 +306,8 @@ enum Asked {
     Keep(oneshot::Sender<Result<usize, String>>),
     /// Begin the faces again.
     ServeAgain(oneshot::Sender<Result<(), String>>),
+    /// Read the configuration again, and tell who asked.
+    Reload(Option<oneshot::Sender<Result<Reloaded, String>>>),
 }
 
 async fn wait(
@@ -249,40 +315,47 @@ async fn wait(
     orders: &mut mpsc::Receiver<Asked>,
     mut relay: Option<&mut RelayFace>,
 ) -> Result<Asked, String> {
-    loop {
-        let asked_by_relay = async {
-            match relay.as_deref_mut() {
-                Some(relay) => relay.asked().await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            changed = notices.changed() => match changed.ok().and_then(|()| *notices.borrow_and_update()) {
-                Some(Notice::Retire) => return Ok(Asked::Retire),
-                Some(Notice::Shutdown) => return Ok(Asked::Stop),
-                Some(Notice::Reload) => tracing::info!("nothing to reload: there is no configuration yet"),
-                None => return Err("the engine has stopped".into()),
-            },
-            order = orders.recv() => return order.ok_or_else(|| "the control socket has stopped".into()),
-            () = asked_by_relay => return Ok(Asked::Stop),
+    let asked_by_relay = async {
+        match relay.as_deref_mut() {
+            Some(relay) => relay.asked().await,
+            None => std::future::pending().await,
         }
+    };
+    tokio::select! {
+        changed = notices.changed() => match changed.ok().and_then(|()| *notices.borrow_and_update()) {
+            Some(Notice::Retire) => Ok(Asked::Retire),
+            Some(Notice::Shutdown) => Ok(Asked::Stop),
+            Some(Notice::Reload) => Ok(Asked::Reload(None)),
+            None => Err("the engine has stopped".into()),
+        },
+        order = orders.recv() => order.ok_or_else(|| "the control socket has stopped".into()),
+        () = asked_by_relay => Ok(Asked::Stop),
     }
 }
 
 /// Where each face listens, on standard output, when it begins to.
-fn announce(lines: &[String]) {
-    if lines.is_empty() {
-        return;
-    }
+fn announce(rows: &[Listening]) {
     let version = env!("CARGO_PKG_VERSION");
-    let _nobody_reads = writeln!(std::io::stdout(), "outpost {version} is running\n  {}", lines.join("\n  "));
+    let table = announced::table(rows);
+    let _nobody_reads = write!(std::io::stdout(), "outpost {version} is running\n{table}");
 }
 
 struct Program {
     engine: Engine,
     orders: mpsc::Sender<Asked>,
     relay_state: watch::Receiver<Option<RelayState>>,
+    listening: Vec<Listening>,
+    /// Its faces have ended, and it stays for its processes.
     keeping: bool,
+    daemon: Option<Shown>,
+}
+
+/// What can be seen of a daemon that is no relay.
+struct Shown {
+    file: String,
+    effective: watch::Receiver<Arc<Effective>>,
+    approvals: Approvals,
+    sessions: Arc<outpost_sessions::Face>,
 }
 
 impl Program {
@@ -315,6 +388,28 @@ impl outpost_control::Program for Program {
 
     fn relay(&self) -> Option<RelayState> {
         *self.relay_state.borrow()
+    }
+
+    fn faces(&self) -> wire::Faces {
+        let listening = self.listening.clone();
+        let Some(daemon) = &self.daemon else { return wire::Faces { listening, ..wire::Faces::default() } };
+        let (sessions, busy_sessions) = daemon.sessions.counts();
+        wire::Faces {
+            listening,
+            waiting: daemon.approvals.queue().len(),
+            sessions,
+            busy_sessions,
+            config_file: Some(daemon.file.clone()),
+        }
+    }
+
+    fn settings(&self) -> Option<wire::Settings> {
+        let daemon = self.daemon.as_ref()?;
+        Some(settled::shown(daemon.file.clone(), &daemon.effective.borrow()))
+    }
+
+    async fn reload(&self) -> Result<Reloaded, String> {
+        self.order(|reply| Asked::Reload(Some(reply))).await
     }
 
     async fn wake_relay(&self, wake: WakeRelay) -> Result<(), String> {

@@ -18,7 +18,6 @@ pub mod install;
 mod json;
 mod methods;
 mod metrics;
-mod metrics_http;
 mod server;
 mod wire;
 
@@ -35,5 +34,4 @@ pub fn read_request(line: &[u8]) -> Option<Vec<u8>> {
 }
 
 pub use metrics::Metrics;
-pub use metrics_http::serve_metrics;
-pub use server::{Config, Relay, serve};
+pub use server::{Config, Relay, serve, serve_metrics};

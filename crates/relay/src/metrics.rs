@@ -1,7 +1,7 @@
 //! What can be measured from outside: the contract's counters, and gauges and latencies of ours, as Prometheus reads them.
 
 use outpost_engine::Engine;
-use std::fmt::Write;
+use outpost_metrics::{Kind, Page};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -89,9 +89,9 @@ impl Metrics {
             ),
             ("stdin_bytes_total", "Bytes accepted for child stdin.", read(&self.stdin_bytes)),
         ];
-        let mut text = String::new();
+        let mut page = Page::default();
         for (name, help, value) in contract {
-            append(&mut text, &format!("claustrum_{name}"), help, "counter", value);
+            page.one(&format!("claustrum_{name}"), help, Kind::Counter, value);
         }
         let open = connected.saturating_sub(read(&self.disconnections));
         let gauges = [
@@ -106,36 +106,30 @@ impl Metrics {
             ("journal_bytes", "Bytes of output and index on disk.", counts.journal_bytes),
         ];
         for (name, help, value) in gauges {
-            append(&mut text, &format!("outpost_relay_{name}"), help, "gauge", value);
+            page.one(&format!("outpost_relay_{name}"), help, Kind::Gauge, value);
         }
-        self.append_latencies(&mut text);
-        text
+        self.append_latencies(&mut page);
+        page.into_text()
     }
 
-    fn append_latencies(&self, text: &mut String) {
+    fn append_latencies(&self, page: &mut Page) {
         let name = "outpost_relay_request_seconds";
-        let _infallible = write!(
-            text,
-            "# HELP {name} From a request's last byte to its answer in the connection's buffer.\n# TYPE {name} histogram\n"
-        );
+        let help = "From a request's last byte to its answer in the connection's buffer.";
+        page.describe(name, help, Kind::Histogram);
         for (namespace, latencies) in NAMESPACES.iter().zip(&self.latencies) {
             let count = latencies.count.load(Ordering::Relaxed);
             let mut below = 0;
             for (bound, bucket) in BUCKETS_US.iter().zip(&latencies.buckets) {
                 below += bucket.load(Ordering::Relaxed);
                 let bound = *bound as f64 / 1e6;
-                let _infallible =
-                    writeln!(text, "{name}_bucket{{namespace=\"{namespace}\",le=\"{bound}\"}} {below}");
+                let labels = format!("namespace=\"{namespace}\",le=\"{bound}\"");
+                page.value(&format!("{name}_bucket"), &labels, below);
             }
             let sum = latencies.sum_us.load(Ordering::Relaxed) as f64 / 1e6;
-            let _infallible =
-                writeln!(text, "{name}_bucket{{namespace=\"{namespace}\",le=\"+Inf\"}} {count}");
-            let _infallible = writeln!(text, "{name}_sum{{namespace=\"{namespace}\"}} {sum}");
-            let _infallible = writeln!(text, "{name}_count{{namespace=\"{namespace}\"}} {count}");
+            let labels = format!("namespace=\"{namespace}\"");
+            page.value(&format!("{name}_bucket"), &format!("{labels},le=\"+Inf\""), count);
+            page.value(&format!("{name}_sum"), &labels, sum);
+            page.value(&format!("{name}_count"), &labels, count);
         }
     }
-}
-
-fn append(text: &mut String, name: &str, help: &str, kind: &str, value: u64) {
-    let _infallible = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
 }

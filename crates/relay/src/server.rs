@@ -7,7 +7,7 @@ use outpost_engine::Engine;
 use std::path::PathBuf;
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
-use tokio::net::UnixListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 /// Connections served at once; more wait in the backlog.
@@ -96,6 +96,15 @@ impl Relay {
 pub async fn serve(listener: UnixListener, relay: Arc<Relay>) {
     tokio::select! {
         () = outpost_wire::accept_all(listener, CONNECTIONS_MAX, |stream| connection::serve(stream, relay.clone())) => {}
+        () = relay.closing() => {}
+    }
+}
+
+/// Offers metrics until the relay closes. Counts only, and no authentication: "bind it to a trusted interface (loopback)".
+pub async fn serve_metrics(listener: TcpListener, relay: Arc<Relay>) {
+    let metrics = relay.metrics();
+    tokio::select! {
+        () = outpost_metrics::serve(listener, move || metrics.render()) => {}
         () = relay.closing() => {}
     }
 }

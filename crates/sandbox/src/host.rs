@@ -81,6 +81,11 @@ impl Host {
         }
     }
 
+    /// Whether its Landlock is one that we use.
+    pub fn landlock_is_used(&self) -> bool {
+        self.landlock.is_some_and(|version| version >= landlock::VERSION_MIN)
+    }
+
     pub(crate) fn filter(&self, network: bool) -> &[u8] {
         let [without, with] = &self.filters;
         if network { with } else { without }
@@ -153,32 +158,6 @@ fn hint() -> String {
         |(path, value): &&(&str, &str)| std::fs::read_to_string(path).is_ok_and(|text| text.trim() == *value);
     let found = SETTINGS.iter().filter(forbids).map(|(path, value)| format!("; {path} is {value}"));
     found.collect()
-}
-
-impl std::fmt::Display for Host {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.namespaces {
-            Namespaces::Direct => writeln!(f, "namespaces  mount, pid, ipc, net")?,
-            Namespaces::User => writeln!(f, "namespaces  user, mount, pid, ipc, net")?,
-            Namespaces::None => {
-                writeln!(f, "namespaces  none: {}", self.why_none.as_deref().unwrap_or("not tried"))?
-            }
-        }
-        match self.landlock {
-            Some(version) if version >= landlock::VERSION_MIN => {
-                writeln!(f, "landlock    version {version}")?
-            }
-            Some(version) => writeln!(f, "landlock    version {version}, too old to be used")?,
-            None => writeln!(f, "landlock    none")?,
-        }
-        writeln!(f, "seccomp     {}", if self.seccomp { "yes" } else { "no" })?;
-        let limit = match (self.pid_limit, self.namespaces) {
-            (true, Namespaces::Direct | Namespaces::User) => "per command",
-            (false, Namespaces::User) => "per command, unless it is root's",
-            _ => "none",
-        };
-        writeln!(f, "processes   limit {limit}")
-    }
 }
 
 #[cfg(test)]

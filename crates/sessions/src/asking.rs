@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::JoinSet;
 
 /// More members of a tool's input than this are shown as one text.
@@ -37,8 +38,9 @@ pub(crate) async fn ask(
     ask: &Ask,
     outcomes: &mut Outcomes,
 ) -> Result<Pending> {
-    let question = question(face, session, ask);
-    let deadline = Moment::now().after(face.settings.ask_patience);
+    let patience = face.settings().ask_patience;
+    let question = question(patience, session, ask);
+    let deadline = Moment::now().after(patience);
     let (entered, id) = (question.clone(), question.id.clone());
     let record = json!({
         "request": id, "face": FACE, "session": session.id, "cli": session.cli.name(), "digest": question.digest,
@@ -49,11 +51,11 @@ pub(crate) async fn ask(
         Queue::enter(books, &entered, &deadline)
     });
     written.await.map_err(Error::from)?;
-    wait(face, ask.clone(), question, face.settings.ask_patience, outcomes);
+    wait(face, ask.clone(), question, patience, outcomes);
     Ok(Pending { ask: ask.clone(), question: id })
 }
 
-fn wait(face: &Arc<Face>, ask: Ask, question: Question, left: std::time::Duration, outcomes: &mut Outcomes) {
+fn wait(face: &Arc<Face>, ask: Ask, question: Question, left: Duration, outcomes: &mut Outcomes) {
     let queue = face.approvals.queue().clone();
     let mut asked = queue.ask(question, left);
     outcomes.spawn(async move {
@@ -132,9 +134,9 @@ fn line(name: impl Into<String>, value: impl Into<String>) -> Line {
     Line { name: name.into(), value: value.into() }
 }
 
-fn question(face: &Face, session: &Session, ask: &Ask) -> Question {
+fn question(patience: Duration, session: &Session, ask: &Ask) -> Question {
     let asked_ms = unix_ms();
-    let patience = u64::try_from(face.settings.ask_patience.as_millis()).unwrap_or(u64::MAX);
+    let patience = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
     let tool = claim(&ask.tool, TOOL_CHARS_MAX);
     let about = json!([FACE, session.id, session.cli.name(), session.path, ask.tool, ask.input]);
     let digest = hex(&Sha256::digest(about.to_string().as_bytes()));

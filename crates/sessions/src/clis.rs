@@ -30,14 +30,21 @@ const OPENCODE_RICH: [u32; 3] = [1, 0, 0];
 
 /// A CLI on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
-    pub(crate) program: PathBuf,
-    pub(crate) version: Option<String>,
+pub struct Found {
+    pub program: PathBuf,
+    pub version: Option<String>,
+}
+
+/// Which of them this host has. Takes as long as a program takes to say its version.
+pub fn installed(settings: &Settings) -> Vec<(Cli, Option<Found>)> {
+    let clis = Clis::new(settings);
+    Cli::ALL.into_iter().map(|cli| (cli, clis.find(cli))).collect()
 }
 
 /// What is known of the CLIs, and how they are found.
 pub(crate) struct Clis {
-    named: HashMap<Cli, PathBuf>,
+    /// Those that the operator says where they are.
+    named: Mutex<HashMap<Cli, PathBuf>>,
     known: Mutex<Known>,
 }
 
@@ -52,8 +59,16 @@ struct Known {
 
 impl Clis {
     pub(crate) fn new(settings: &Settings) -> Clis {
+        let clis = Clis { named: Mutex::default(), known: Mutex::default() };
+        clis.name(settings);
+        clis
+    }
+
+    /// As the operator says now where they are.
+    pub(crate) fn name(&self, settings: &Settings) {
         let named = Cli::ALL.into_iter().filter_map(|cli| Some((cli, settings.agent(cli).program.clone()?)));
-        Clis { named: named.collect(), known: Mutex::default() }
+        *self.named.lock().unwrap_or_else(PoisonError::into_inner) = named.collect();
+        self.known().looked = None;
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, Known> {
@@ -62,8 +77,9 @@ impl Clis {
 
     /// Where a CLI's program is now. Looks at the disk.
     pub(crate) fn program(&self, cli: Cli) -> Option<PathBuf> {
-        if let Some(named) = self.named.get(&cli) {
-            return Some(named.clone());
+        let named = self.named.lock().unwrap_or_else(PoisonError::into_inner).get(&cli).cloned();
+        if named.is_some() {
+            return named;
         }
         let path = std::env::var_os("PATH").unwrap_or_default();
         let home = std::env::home_dir().unwrap_or_default();

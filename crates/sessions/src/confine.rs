@@ -58,7 +58,7 @@ impl Sandbox {
         };
         if let Files::Restricted { entries, .. } = &mut policy.files {
             entries.extend(own_files(session.cli).into_iter().map(|path| Entry::path(path, Access::Write)));
-            entries.extend(face.settings.private.iter().map(|path| Entry::path(path, Access::None)));
+            entries.extend(face.settings().private.iter().map(|path| Entry::path(path, Access::None)));
         }
         let tmpdir = std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
         let context = Context { cwd: session.path.clone(), tmpdir };

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
 /// How long a client may take to read the end of a session that was destroyed.
 const LAST_READ_PATIENCE: Duration = Duration::from_secs(60);
@@ -27,7 +28,7 @@ const LAST_READ_PATIENCE: Duration = Duration::from_secs(60);
 pub struct Face {
     pub(crate) engine: Engine,
     pub(crate) approvals: Approvals,
-    pub(crate) settings: Settings,
+    settings: watch::Sender<Arc<Settings>>,
     pub(crate) clis: Arc<Clis>,
     pub(crate) began: Instant,
     pub(crate) memory: Memory,
@@ -59,9 +60,9 @@ impl Face {
             turns,
             host: OnceLock::new(),
             is_ending: AtomicBool::new(false),
-            settings,
+            settings: watch::Sender::new(Arc::new(settings)),
         });
-        let dir = face.settings.dir.clone();
+        let dir = face.settings().dir.clone();
         let known = face.books().write(move |books| records::load(books, &dir)).await?;
         // So that somebody knows when asked.
         face.clis.all();
@@ -74,9 +75,7 @@ impl Face {
         }
         let sweeping = face.clone();
         tokio::spawn(async move { sweeping.sweep(left).await });
-        if let Some(patience) = face.settings.claude_keep {
-            tokio::spawn(kept::end_idle(face.clone(), patience));
-        }
+        tokio::spawn(kept::end_idle(face.clone()));
         Ok(face)
     }
 
@@ -98,7 +97,7 @@ impl Face {
             ending::end(&process).await;
         }
         let is_known = |id: &str| self.session(id).is_some();
-        let dir = self.settings.dir.clone();
+        let dir = self.settings().dir.clone();
         let names = tokio::task::spawn_blocking(move || {
             let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
             entries.map(|entry| entry.path()).collect::<Vec<PathBuf>>()
@@ -112,13 +111,24 @@ impl Face {
         }
     }
 
+    /// What holds for what begins now.
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        self.settings.borrow().clone()
+    }
+
+    /// What the operator has decided meanwhile.
+    pub fn configure(&self, settings: Settings) {
+        self.clis.name(&settings);
+        self.settings.send_replace(Arc::new(settings));
+    }
+
     pub(crate) fn books(&self) -> &Ledger {
         self.approvals.ledger()
     }
 
     /// What this host can enforce. Found out once, which takes a moment.
     pub(crate) fn host(&self) -> &Host {
-        self.host.get_or_init(|| Host::probe(&self.settings.state))
+        self.host.get_or_init(|| Host::probe(&self.settings().state))
     }
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
@@ -141,7 +151,7 @@ impl Face {
     }
 
     /// How many sessions there are, and how many of them are answering. Looks only at those that may be.
-    pub(crate) fn counts(&self) -> (usize, usize) {
+    pub fn counts(&self) -> (usize, usize) {
         let busy = self.driven().values().filter(|session| session.state().is_busy()).count();
         (self.sessions().len(), busy)
     }
@@ -167,14 +177,14 @@ impl Face {
         };
         self.books().write(move |books| records::insert(books, &new)).await?;
         let state = State::new(mode, model, created);
-        let dir = self.settings.dir.join(&id);
+        let dir = self.settings().dir.join(&id);
         let session = Session::new(id.clone(), path, cli, created, dir, sandbox, state);
         self.sessions().insert(id.clone(), Arc::new(session));
         Ok(id)
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.sessions().len() >= self.settings.sessions_max
+        self.sessions().len() >= self.settings().sessions_max
     }
 
     /// Takes a message in and sees to it that it is answered, whoever is there to hear it.
@@ -184,7 +194,11 @@ impl Face {
         let (id, text) = (session.id.clone(), message.to_owned());
         let written = self.books().write(move |books| records::insert_turn(books, &id, turn, &text)).await;
         session.entered(turn, written.is_ok());
-        written?;
+        match written {
+            // It was destroyed while the message was on its way into the books.
+            Err(_) if session.state().is_destroyed => return Ok(Accepted::Gone),
+            written => written?,
+        }
         self.drive(session);
         Ok(accepted)
     }

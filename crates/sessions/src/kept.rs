@@ -13,8 +13,8 @@ use tokio::time::Instant;
 /// So many at once; the one that has waited longest makes room for another. A CLI takes hundreds of megabytes.
 const KEPT_MAX: usize = 16;
 
-/// A look at who has waited long enough, at least and at most this often.
-const LOOK_MIN: Duration = Duration::from_millis(100);
+/// Between two looks at who has waited long enough.
+const LOOK_MIN: Duration = Duration::from_millis(250);
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
 /// One that waits.
@@ -119,9 +119,10 @@ pub(crate) async fn end(face: &Face, session: &Session) {
     }
 }
 
-/// Ends those that have waited for so long.
-pub(crate) async fn end_idle(face: Arc<Face>, patience: Duration) {
+/// Ends those that have waited for as long as the operator has settled.
+pub(crate) async fn end_idle(face: Arc<Face>) {
     loop {
+        let patience = face.settings().claude_keep.unwrap_or_default();
         tokio::time::sleep((patience / 4).clamp(LOOK_MIN, LOOK_MAX)).await;
         for kept in face.kept.take_idle(patience) {
             kept.end(&face).await;

@@ -39,6 +39,7 @@ mod turn;
 mod turn_log;
 
 pub use agents::{Cli, Mode};
+pub use clis::{Found, installed};
 pub use error::Error;
 pub use face::Face;
 pub use http::{Door, serve};

@@ -41,10 +41,10 @@ pub(crate) enum Expired {
 impl Limits {
     pub(crate) fn new(face: &Face) -> Limits {
         let now = Instant::now();
-        let turn = face.settings.turn_patience.map(|patience| now + patience);
+        let turn = face.settings().turn_patience.map(|patience| now + patience);
         Limits {
             turn,
-            silence: face.settings.silence_patience,
+            silence: face.settings().silence_patience,
             heard: now,
             done: None,
             muted: None,

@@ -8,9 +8,14 @@ mod streams;
 use crate::face::Face;
 use crate::rpc::{self, Failure, Params, Request};
 use crate::stream::{EventStream, Flushed};
+use outpost_approvals::display;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::sync::Arc;
+use tracing::Instrument;
+
+/// Of an id or a method, in the log.
+const LOGGED_CHARS_MAX: usize = 100;
 
 /// What a request is answered with.
 pub(crate) enum Reply {
@@ -36,7 +41,10 @@ pub(crate) async fn call(face: &Arc<Face>, request: &Request<'_>, flushed: &Flus
         return Reply::Text(rpc::answer(Err(failure), id, &[]));
     };
     let params = Params::of(request.params.as_ref());
-    let reply = dispatch(face, method, &params, id, flushed).await;
+    let shown = |text: &str| display::claim(text, LOGGED_CHARS_MAX);
+    let request = shown(id.map_or("none", RawValue::get));
+    let span = tracing::info_span!("sessions", method = %shown(method), %request);
+    let reply = dispatch(face, method, &params, id, flushed).instrument(span).await;
     reply.unwrap_or_else(|failure| Reply::Text(rpc::answer(Err(failure), id, &[])))
 }
 

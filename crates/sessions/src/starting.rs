@@ -39,7 +39,7 @@ pub(crate) fn task(face: &Face, session: &Session, message: &str) -> Task {
         path: session.path.clone(),
         message: message.to_owned(),
         is_rich,
-        keeps: session.cli == Cli::Claude && face.settings.claude_keep.is_some(),
+        keeps: session.cli == Cli::Claude && face.settings().claude_keep.is_some(),
     }
 }
 
@@ -118,7 +118,8 @@ fn prepare(
 
 /// What the daemon has, what the agent needs, and what the operator has settled for it, which goes before both.
 fn environment(face: &Face, task: &Task, own: Vec<(&'static str, String)>) -> Vec<(OsString, OsString)> {
-    let rules = face.settings.agent(task.cli);
+    let settings = face.settings();
+    let rules = settings.agent(task.cli);
     let set = |name: &OsString| {
         rules.set.iter().any(|(set, _)| OsString::from(set) == *name)
             || own.iter().any(|(set, _)| *set == name)

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use tracing::Instrument;
 
 /// A line this long is taken apart on a thread where nobody waits.
 const LONG_LINE_BYTES: usize = 256 * 1024;
@@ -86,7 +87,8 @@ pub(crate) async fn drive(face: Arc<Face>, session: Arc<Session>, first: Turn) {
     let mut next = Some(first);
     while let Some(turn) = next {
         let number = turn.number;
-        if let Err(error) = run(&face, &session, turn).await {
+        let span = tracing::info_span!("turn", session = session.id, turn = number);
+        if let Err(error) = run(&face, &session, turn).instrument(span).await {
             tracing::error!(session = session.id, turn = number, %error, "a turn could not be recorded");
             closing::give_up(&session, number, &error);
             // Nobody would hear it any more.

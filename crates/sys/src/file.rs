@@ -111,6 +111,13 @@ pub fn free_bytes(path: impl AsRef<Path>) -> Result<u64> {
     Ok(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
+/// Files that can still be made there; none where the file system does not count them.
+pub fn free_inodes(path: impl AsRef<Path>) -> Result<Option<u64>> {
+    fault::gate()?;
+    let found = fs::statvfs(path.as_ref())?;
+    Ok((found.f_files > 0).then_some(found.f_favail))
+}
+
 /// One positioned read; fewer bytes than asked for only at the end of the file or when the kernel says so.
 pub fn read_at(file: impl AsFd, buffer: &mut [u8], offset: u64) -> Result<usize> {
     retry(|| {

@@ -16,6 +16,12 @@ pub fn descriptors() -> Limit {
     Limit { soft: limit.current, hard: limit.maximum }
 }
 
+/// The limit on processes of this user.
+pub fn processes() -> Limit {
+    let limit = rustix::process::getrlimit(Resource::Nproc);
+    Limit { soft: limit.current, hard: limit.maximum }
+}
+
 /// Raises the soft limit on descriptors to the hard one and returns what it was, which children are given back.
 pub fn raise_descriptors() -> Result<Limit> {
     fault::gate()?;

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::io::Read;
+use std::time::Duration;
 
 /// The parts of /proc/PID/stat we use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +84,14 @@ pub fn descendants(all: &[Stat], roots: &[i32]) -> Vec<Stat> {
 pub fn has_environment(pid: i32, marker: &[u8]) -> bool {
     let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return false };
     environment.split(|&byte| byte == 0).any(|entry| entry == marker)
+}
+
+/// How long a process has been there.
+pub fn age(pid: i32) -> Option<Duration> {
+    let started = stat(pid)?.start_ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
+    let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
+    let uptime: f64 = uptime.split(' ').next()?.parse().ok()?;
+    Some(Duration::from_secs_f64((uptime - started).max(0.0)))
 }
 
 /// Identifies this boot of the machine: another one means that everything that ran is gone.

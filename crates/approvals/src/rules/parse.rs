@@ -1,9 +1,9 @@
 //! From the text of a rules file to rules, or to the first mistake in it and its place.
 
-use super::nearest::nearest;
 use super::rule::{Command, Rule, Token};
 use super::{Ruling, is_interpreter};
-use crate::display::{claim, quote};
+use crate::display::quote;
+use crate::written::{self, Mistake};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -11,8 +11,6 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 const NAME_CHARS_MAX: usize = 64;
-/// Of the parser's own words.
-const MESSAGE_CHARS_MAX: usize = 300;
 const KEYS: [&str; 12] = [
     "name",
     "decision",
@@ -28,40 +26,11 @@ const KEYS: [&str; 12] = [
     "differs",
 ];
 
-/// What is wrong, and at which byte.
-#[derive(Debug)]
-pub(super) struct Mistake {
-    at: usize,
-    pub(super) why: String,
-}
-
-impl Mistake {
-    fn new(at: usize, why: impl Into<String>) -> Mistake {
-        Mistake { at, why: why.into() }
-    }
-
-    /// Line and column, from 1.
-    pub(super) fn place(&self, text: &str) -> (usize, usize) {
-        let before = text.get(..self.at).unwrap_or(text);
-        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        let column = before.get(line_start..).unwrap_or_default().chars().count() + 1;
-        (before.matches('\n').count() + 1, column)
-    }
-}
-
 type Parsed<T> = Result<T, Mistake>;
 type Value<'t> = Spanned<DeValue<'t>>;
 
 pub(super) fn rules(text: &str) -> Parsed<Vec<Rule>> {
-    let (document, errors) = DeTable::parse_recoverable(text);
-    let mistakes = errors.iter().map(|error| {
-        let at = error.span().map_or(text.len(), |span| span.start);
-        Mistake::new(at, claim(error.message(), MESSAGE_CHARS_MAX))
-    });
-    // The first one is likely the cause of the others.
-    if let Some(first) = mistakes.min_by_key(|mistake| mistake.at) {
-        return Err(first);
-    }
+    let document = written::parse(text).map_err(first)?;
     let document = document.get_ref();
     check_keys(document, &["rule"])?;
     let Some(listed) = value(document, "rule") else { return Ok(Vec::new()) };
@@ -113,13 +82,14 @@ fn rule(table: &DeTable<'_>, at: usize) -> Parsed<Rule> {
 }
 
 fn check_keys(table: &DeTable<'_>, known: &[&str]) -> Parsed<()> {
-    let unknown = table.keys().filter(|key| !known.contains(&key.get_ref().as_ref()));
-    let Some(first) = unknown.min_by_key(|key| key.span().start) else { return Ok(()) };
-    let hint = match nearest(first.get_ref(), known) {
-        Some(near) => format!("; do you mean {near}?"),
-        None => String::new(),
-    };
-    Err(Mistake::new(first.span().start, format!("unknown key {}{hint}", quote(first.get_ref()))))
+    match written::unknown_keys(table, known) {
+        unknown if unknown.is_empty() => Ok(()),
+        unknown => Err(first(unknown)),
+    }
+}
+
+fn first(mistakes: Vec<Mistake>) -> Mistake {
+    mistakes.into_iter().next().unwrap_or_else(|| Mistake::new(0, "it cannot be read"))
 }
 
 fn ruling(value: &Value<'_>) -> Parsed<Ruling> {

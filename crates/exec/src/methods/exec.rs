@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
+use tracing::Instrument;
 
 const OUTPUT_BYTES_CAP: usize = 1024 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -41,14 +42,16 @@ pub(super) fn exec(connection: &Arc<Connection>, id: &Id, params: CommandExecPar
         return Err(Failure::new(OVERLOADED, "Server overloaded; retry later."));
     }
     let (connection, id) = (connection.clone(), id.clone());
-    tokio::spawn(async move {
+    let span = tracing::info_span!("exec", request = %id.logged());
+    let running = async move {
         let outcome = command.run(&connection, asked, named.as_deref(), input).await;
         if let Some(name) = &named {
             connection.state().commands.remove(name);
         }
         let _peer_gone = connection.reply(&id, &outcome).await;
         connection.end_command();
-    });
+    };
+    tokio::spawn(running.instrument(span));
     Ok(())
 }
 

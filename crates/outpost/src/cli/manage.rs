@@ -1,4 +1,4 @@
-//! `outpost kill`, `status`, `upgrade`, `stop`.
+//! `outpost kill`, `upgrade`, `stop`.
 
 use super::{Outcome, connect, explain};
 use crate::paths::Paths;
@@ -40,16 +40,6 @@ pub(super) fn kill(paths: &Paths, options: &Kill) -> Outcome {
         }
     );
     Ok(if killed.died { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-pub(super) fn status(paths: &Paths) -> Outcome {
-    let status: Status = connect(paths)?.call("status", &()).map_err(explain)?;
-    let stands = if status.keeping { "was stopped and keeps its processes" } else { "is running" };
-    println!(
-        "outpost {} {stands}: keeper {}, worker {}, {} of {} processes alive",
-        status.version, status.keeper_pid, status.worker_pid, status.running, status.processes
-    );
-    Ok(ExitCode::SUCCESS)
 }
 
 #[derive(Args)]

@@ -8,8 +8,6 @@ use crate::serve_again::is_other_binary;
 use crate::{roles, serve};
 use outpost_control::client::{CallError, Client};
 use outpost_control::wire::{RelayState, Status, UpgradeBinary, WakeRelay};
-use outpost_keeper::state::{State, StoredEntry};
-use outpost_keeper::{OWN_SLOT, Standing};
 use outpost_relay::words;
 use outpost_sys::file::{self, Open};
 use outpost_sys::spawn::{self, Child, Program, Started};
@@ -170,20 +168,12 @@ fn start_keeper(
 ) -> Result<Started, String> {
     let io = |what: &str, error: io::Error| format!("{what}: {}", words::io(&error));
     let log = place.open_log().map_err(|error| io("open remote-server.log", error))?;
-    let own = StoredEntry {
-        slot: OWN_SLOT,
-        pid: 0,
-        standing: Standing::Running,
-        pidfd: -1,
-        held: vec![
-            (roles::LOCK, given::LOCK),
-            (roles::RELAY_SOCKET, given::SOCKET),
-            (roles::RELAY_SETTINGS, given::SETTINGS),
-        ],
-        report: -1,
-    };
-    let arguments = serve::worker_arguments(paths, c"outpost")?;
-    let state = State { binary: given::BINARY, arguments, worker: None, replaced: false, entries: vec![own] };
+    let held = vec![
+        (roles::LOCK, given::LOCK),
+        (roles::RELAY_SOCKET, given::SOCKET),
+        (roles::RELAY_SETTINGS, given::SETTINGS),
+    ];
+    let state = serve::keeper_state(given::BINARY, serve::worker_arguments(paths, c"outpost")?, held);
     let prepared = || -> outpost_sys::Result<[OwnedFd; 4]> {
         Ok([
             file::sealed_memory("outpost-keeper", &state.encode())?,

@@ -121,7 +121,7 @@ fn approvers_whom_nobody_could_hear_or_believe_are_told_at_the_start() {
         (format!("{approvers}socket = \"/{}\"\n", "x".repeat(107)), "at most 107 bytes"),
         (format!("{approvers}socket = {:?}\n", open.join("s")), "a socket of theirs in its place"),
         (format!("{approvers}socket = {:?}\n", dir.path().join("none/s")), "its directory"),
-        ("approvers = [\"no-such-user\"]\n".to_owned(), "no user \"no-such-user\""),
+        ("approvers = [\"no-such-user\"]\nsocket = \"/tmp/s\"\n".to_owned(), "no user \"no-such-user\""),
     ];
     for (approvals, why) in rows {
         let told = failed_start(&config(dir.path(), &approvals));

@@ -15,7 +15,7 @@ fn a_second_daemon_says_who_is_running_and_disturbs_nothing() {
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    assert_eq!(second.status.code(), Some(1));
+    assert_eq!(second.status.code(), Some(3));
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(said.contains(&format!("already running here (keeper {})", before.keeper_pid)), "{said}");
     assert_eq!(daemon.status().worker_pid, before.worker_pid);

@@ -6,8 +6,8 @@ use outpost_sys::pidfd::How;
 
 #[test]
 fn this_host_has_namespaces() {
-    assert_ne!(host().namespaces, Namespaces::None, "{}", host());
-    println!("{}", host());
+    assert_ne!(host().namespaces, Namespaces::None, "{:?}", host());
+    println!("{:?}", host());
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn with_network_there_is_the_hosts() {
 #[test]
 fn a_fork_bomb_ends_at_the_limit() {
     let place = Place::new();
-    assert!(host().pid_limit || !root(), "{}", host());
+    assert!(host().pid_limit || !root(), "{:?}", host());
     let mut plan = plan(&place.read_only(), &place.context()).unwrap();
     plan.processes_max = 400;
     let script = "import os,signal\nn=0\ntry:\n while n<1000:\n  p=os.fork()\n  if p==0:\n   signal.pause()\n  n+=1\nexcept BlockingIOError: os.write(1, b'limit %r\\n' % (n<400))\nos._exit(0)";

@@ -28,14 +28,14 @@ impl Hint {
                 )
             }
             Hint::NotLoggedIn => {
-                let command = match cli {
-                    Cli::Claude => "`claude` and /login",
-                    Cli::Codex => "`codex login`",
-                    Cli::Gemini => "`gemini` once",
-                    Cli::Opencode => "`opencode auth login`",
+                let (command, key) = match cli {
+                    Cli::Claude => ("`claude` and /login", "ANTHROPIC_API_KEY"),
+                    Cli::Codex => ("`codex login`", "OPENAI_API_KEY"),
+                    Cli::Gemini => ("`gemini` once", "GEMINI_API_KEY"),
+                    Cli::Opencode => ("`opencode auth login`", "the variable of its provider's key"),
                 };
                 format!(
-                    "log in on this host as the daemon's user: run {command}, or set its key in outpost.toml ([sessions.{name}] env)"
+                    "log in on this host as the daemon's user: run {command}, or set {key} in outpost.toml ([sessions.{name}] env)"
                 )
             }
             Hint::RootGuard => {

@@ -58,7 +58,7 @@ pub(super) async fn create(face: &Arc<Face>, params: &Params<'_>) -> Result<Valu
     if face.is_full() {
         return Err(Failure::application("Too many sessions; destroy some first"));
     }
-    let source = face.settings.skills.clone();
+    let source = face.settings().skills.clone();
     let prepared = tokio::task::spawn_blocking(move || {
         let path = paths::project(&given, &std::env::home_dir().unwrap_or_default())?;
         let synced = skills::sync(&source, &path, cli);

@@ -1,6 +1,6 @@
 //! Interrupt and destroy: from the first moment, the whole tree, and nobody waits for it.
 
-use crate::kit::{Host, check, end, kinds, runs};
+use crate::kit::{Host, check, end, kinds, message, runs};
 use serde_json::{Value, json};
 
 fn interrupt(host: &Host, id: &str) -> Value {
@@ -138,14 +138,20 @@ fn destroy_in_the_first_moment_leaves_nothing() {
     for _ in 0..20 {
         let id = host.create();
         let client = host.client();
-        let message = host.script(&["init", "hang"]);
+        let script = host.script(&["init", "hang"]);
         std::thread::scope(|scope| {
-            let sending = scope.spawn(|| client.send(&id, &message).rest());
+            let sending = scope.spawn(|| client.send(&id, &script).rest());
             host.wait("busy", || {
                 (host.listed(&id)["status"] == "busy" || sending.is_finished()).then_some(())
             });
             assert_eq!(client.result("session.destroy", json!({ "sessionId": id })), json!({ "ok": true }));
-            assert_eq!(kinds(&sending.join().unwrap()).last(), Some(&"interrupted"));
+            // Its message was accepted, or came too late.
+            let told = sending.join().unwrap();
+            let last = told.last().unwrap();
+            assert!(
+                last["type"] == "interrupted" || message(last).starts_with("Session not found"),
+                "{told:?}"
+            );
         });
     }
     assert!(host.daemon().list().iter().all(|process| process.exit.is_some()));

@@ -1,6 +1,5 @@
-//! `GET /metrics` over HTTP. Counts only, and no authentication: "bind it to a trusted interface (loopback)".
+//! `GET /metrics` over HTTP: numbers only, and no authentication.
 
-use crate::server::Relay;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
@@ -8,10 +7,8 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 
 /// Scrapers served at once.
 const CONNECTIONS_MAX: usize = 16;
@@ -19,28 +16,14 @@ const CONNECTIONS_MAX: usize = 16;
 const HEAD_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a whole connection may last.
 const CONNECTION_PATIENCE: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves until the relay closes.
-pub async fn serve_metrics(listener: TcpListener, relay: Arc<Relay>) {
-    tokio::select! {
-        () = accept_all(listener, &relay) => {}
-        () = relay.closing() => {}
-    }
-}
-
-async fn accept_all(listener: TcpListener, relay: &Arc<Relay>) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(PAUSE).await;
-            continue;
-        };
-        let relay = relay.clone();
-        tokio::spawn(async move {
+/// Serves what `render` says at the time, for ever.
+pub async fn serve(listener: TcpListener, render: impl Fn() -> String + Clone + Send + 'static) {
+    let serve = |stream| {
+        let render = render.clone();
+        async move {
             let answer = service_fn(move |request| {
-                let response = answer(&request, &relay);
+                let response = answer(&request, &render);
                 async move { Ok::<_, Infallible>(response) }
             });
             let connection = hyper::server::conn::http1::Builder::new()
@@ -48,17 +31,15 @@ async fn accept_all(listener: TcpListener, relay: &Arc<Relay>) {
                 .header_read_timeout(HEAD_PATIENCE)
                 .serve_connection(TokioIo::new(stream), answer);
             let _slow_or_broken = tokio::time::timeout(CONNECTION_PATIENCE, connection).await;
-            drop(place);
-        });
-    }
+        }
+    };
+    outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
 }
 
-fn answer(request: &Request<Incoming>, relay: &Relay) -> Response<Full<Bytes>> {
+fn answer(request: &Request<Incoming>, render: &impl Fn() -> String) -> Response<Full<Bytes>> {
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     let (status, kind, text) = match (request.uri().path(), is_read) {
-        ("/metrics", true) => {
-            (StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", relay.metrics.render())
-        }
+        ("/metrics", true) => (StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", render()),
         _ => (StatusCode::NOT_FOUND, "text/plain; charset=utf-8", "404 page not found\n".to_owned()),
     };
     let mut response = Response::new(Full::new(Bytes::from(text)));

@@ -1,0 +1,71 @@
+//! Whoever supervises the daemon, systemd mostly: what it is told, and the worker's pulse, which is our own business.
+//!
+//! A supervisor that hears nothing would end us, and our children with us, for a worker that hangs or that nobody can
+//! start. So it hears of us as long as we live, and a worker whose pulse stops is killed: the next one has everything.
+
+use crate::keeper::{Keeper, log};
+use crate::message::Said;
+use crate::table::{NOTIFY_ROLE, OWN_SLOT};
+use crate::worker::Worker;
+use outpost_sys::message;
+use std::time::{Duration, Instant};
+
+/// So many beats may be missed: a host that is busy is no reason to kill.
+const MISSED_MAX: u32 = 4;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Pulse {
+    every: Duration,
+    /// When this worker was last heard; none before its first beat: beginning takes as long as it takes.
+    heard: Option<Instant>,
+    next: Instant,
+}
+
+impl Keeper {
+    /// One that does not listen, or is not there, is none of our worries.
+    pub(crate) fn notify(&self, said: Said) {
+        self.say(said.words());
+    }
+
+    fn say(&self, words: &[u8]) {
+        let own = self.table.get(&OWN_SLOT);
+        if let Some((_, socket)) = own.and_then(|own| own.held.iter().find(|(role, _)| *role == NOTIFY_ROLE))
+        {
+            let _unheard = message::send(socket, words, &[]);
+        }
+    }
+
+    /// The worker lives, and will say so again after this time.
+    pub(crate) fn worker_beats(&mut self, every_ms: u32) {
+        let (now, every) = (Instant::now(), Duration::from_millis(every_ms.into()));
+        // The first one is for whoever waits for it; all others come by our own clock.
+        let next = self.pulse.map_or(now, |pulse| pulse.next);
+        self.pulse = Some(Pulse { every, heard: Some(now), next });
+    }
+
+    /// Another worker begins.
+    pub(crate) fn forget_pulse(&mut self) {
+        if let Some(pulse) = &mut self.pulse {
+            pulse.heard = None;
+        }
+    }
+
+    pub(crate) fn next_beat(&self) -> Option<Instant> {
+        self.pulse.map(|pulse| pulse.next)
+    }
+
+    pub(crate) fn keep_pulse(&mut self, now: Instant) {
+        let Some(pulse) = &mut self.pulse else { return };
+        if pulse.next > now {
+            return;
+        }
+        pulse.next = now + pulse.every;
+        let silent = pulse.heard.map(|heard| now.saturating_duration_since(heard));
+        if let Some(silent) = silent.filter(|silent| *silent > pulse.every * MISSED_MAX) {
+            pulse.heard = None;
+            log(format_args!("the worker has said nothing for {silent:?}; killing it for another"));
+            self.worker.iter().for_each(Worker::kill);
+        }
+        self.say(b"WATCHDOG=1");
+    }
+}

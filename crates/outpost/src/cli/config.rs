@@ -1,0 +1,144 @@
+//! `outpost config` and `outpost reload`: the operator's file, and what of it is in force.
+
+use super::{Outcome, connect, explain};
+use crate::flags::Flags;
+use crate::paths::Paths;
+use crate::settled;
+use clap::{Args, Subcommand};
+use outpost_control::client::Client;
+use outpost_control::wire::{Reloaded, Setting, SettingSource, Settings};
+use serde_json::Value;
+use std::fmt::Write;
+use std::process::ExitCode;
+
+#[derive(Args)]
+pub(super) struct Config {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Say whether `outpost serve` would take the file, and where it is wrong
+    Check {
+        #[command(flatten)]
+        flags: Flags,
+    },
+    /// Show every key, its value and where that comes from: of the daemon that runs here, or else of one that would begin
+    /// with these flags
+    Show {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        flags: Flags,
+    },
+}
+
+pub(super) fn run(paths: &Paths, options: &Config) -> Outcome {
+    match &options.command {
+        Command::Check { flags } => check(paths, flags),
+        Command::Show { json, flags } => show(paths, flags, *json),
+    }
+}
+
+fn check(paths: &Paths, flags: &Flags) -> Outcome {
+    let text = flags.text()?;
+    let effective = flags.effective(&text, &paths.state)?;
+    crate::approvals_desk::settings(paths, &effective.config)?;
+    match flags.file() {
+        file if file.exists() => println!("{} is in order", file.display()),
+        file => println!("{} is not there, and need not be: defaults are in force", file.display()),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show(paths: &Paths, flags: &Flags, json: bool) -> Outcome {
+    let running = Client::connect(&paths.control_socket()).ok();
+    let (whose, settings) = match running {
+        Some(mut daemon) => ("of the daemon that runs here", daemon.call("settings", &()).map_err(explain)?),
+        None => {
+            let effective = flags.effective(&flags.text()?, &paths.state)?;
+            (
+                "of a daemon that would begin now",
+                settled::shown(flags.file().display().to_string(), &effective),
+            )
+        }
+    };
+    match json {
+        true => println!("{}", serde_json::to_string_pretty(&settings).map_err(|error| error.to_string())?),
+        false => print!("{}", shown(whose, &settings)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// As TOML, which it is.
+fn shown(whose: &str, settings: &Settings) -> String {
+    let mut text = format!("# The configuration {whose}; file: {}\n", settings.file.escape_debug());
+    let mut last = "";
+    let lines: Vec<(String, &Setting)> = settings.settings.iter().map(|row| (line(row), row)).collect();
+    let width = lines.iter().map(|(line, _)| line.chars().count()).max().unwrap_or_default().min(60);
+    for (line, row) in &lines {
+        let table = row.key.rsplit_once('.').map_or("", |(table, _)| table);
+        if table != last {
+            let _infallible = write!(text, "\n[{table}]\n");
+            last = table;
+        }
+        let source = match row.source {
+            SettingSource::Default => "default",
+            SettingSource::File => "file",
+            SettingSource::Flag => "flag",
+        };
+        let _infallible = match row.value.is_null() {
+            true => writeln!(text, "{line}"),
+            false => writeln!(text, "{line:<width$}  # {source}"),
+        };
+    }
+    text
+}
+
+fn line(row: &Setting) -> String {
+    let name = row.key.rsplit_once('.').map_or(row.key.as_str(), |(_, name)| name);
+    match &row.value {
+        Value::Null => format!("# {name} is not set"),
+        value => format!("{name} = {}", toml_value(value)),
+    }
+}
+
+fn toml_value(value: &Value) -> String {
+    match value {
+        Value::Array(values) => format!("[{}]", values.iter().map(toml_value).collect::<Vec<_>>().join(", ")),
+        Value::Object(values) => {
+            let pairs =
+                values.iter().map(|(name, value)| format!("{} = {}", quoted(name), toml_value(value)));
+            format!("{{ {} }}", pairs.collect::<Vec<_>>().join(", "))
+        }
+        Value::String(text) => quoted(text),
+        other => other.to_string(),
+    }
+}
+
+/// In ASCII: what stands in a file may be meant for a terminal.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from("\"");
+    for letter in text.chars() {
+        let _infallible = match letter {
+            '"' | '\\' => write!(quoted, "\\{letter}"),
+            ' '..='~' => write!(quoted, "{letter}"),
+            other => write!(quoted, "\\U{:08X}", u32::from(other)),
+        };
+    }
+    quoted + "\""
+}
+
+pub(super) fn reload(paths: &Paths) -> Outcome {
+    let Reloaded { file, changed, needs_restart } = connect(paths)?.call("reload", &()).map_err(explain)?;
+    match changed.is_empty() {
+        true => println!("{file}: nothing changed that a running daemon can follow"),
+        false => println!("{file}: in force from now on: {}", changed.join(" ")),
+    }
+    if !needs_restart.is_empty() {
+        println!("after a restart (outpost stop, outpost serve): {}", needs_restart.join(" "));
+    }
+    Ok(ExitCode::SUCCESS)
+}

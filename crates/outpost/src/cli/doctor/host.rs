@@ -1,0 +1,283 @@
+//! The kernel, its limits, and the programs that the daemon calls.
+
+use super::{Check, Verdict};
+use crate::paths::Paths;
+use outpost_sandbox::{Host, Namespaces};
+use outpost_sys::{cgroup, limits, user};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What the kernel gives a user before it makes their pipes small.
+const PIPE_PAGES_USUAL: u64 = 16384;
+/// Pages of a pipe as the kernel makes it, and pipes of one process.
+const PAGES_PER_PROCESS: u64 = 16 * 3;
+
+pub(super) fn checks(paths: &Paths) -> Vec<Check> {
+    let host = Host::probe(&paths.state);
+    vec![
+        kernel(&read("/proc/sys/kernel/osrelease")),
+        namespaces(&host),
+        landlock(&host),
+        seccomp(&host),
+        cgroups(),
+        pipes(),
+        descriptors(),
+        processes(),
+        inotify(),
+        sudo(),
+        git(),
+    ]
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+fn number(path: &str) -> Option<u64> {
+    read(path).parse().ok()
+}
+
+fn kernel(release: &str) -> Check {
+    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(str::parse::<u32>);
+    let version = match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor),
+        _ => (0, 0),
+    };
+    let found = format!("Linux {release}");
+    let mend = "run a newer kernel; 6.15 has all that is used";
+    match version {
+        (0..5, _) | (5, 0..9) => Check::bad(
+            "kernel",
+            Verdict::Missing,
+            found,
+            "Linux 5.9 is the least that the daemon runs on",
+            mend,
+        ),
+        (5, 9..14) => Check::bad(
+            "kernel",
+            Verdict::Degraded,
+            found,
+            "no cgroup.kill before 5.14: descendants are found by a marker in their environment",
+            mend,
+        ),
+        version if version < (6, 15) => Check::ok(
+            "kernel",
+            format!("{found}; how a process ended while the keeper was dead is known from 6.15 on"),
+        ),
+        _ => Check::ok("kernel", found),
+    }
+}
+
+fn namespaces(host: &Host) -> Check {
+    match host.namespaces {
+        Namespaces::Direct => Check::ok("namespaces", "mount, pid, ipc, net"),
+        Namespaces::User => Check::ok("namespaces", "user, mount, pid, ipc, net"),
+        Namespaces::None => Check::bad(
+            "namespaces",
+            Verdict::Missing,
+            host.why_none.as_deref().unwrap_or("none"),
+            "sandboxed commands other than readOnly are refused",
+            "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu), or kernel.unprivileged_userns_clone=1 \
+             (Debian), or user.max_user_namespaces=10000; in a container, allow namespaces",
+        ),
+    }
+}
+
+fn landlock(host: &Host) -> Check {
+    let mend = "boot with lsm=landlock,... among the security modules, or a kernel from 6.7 on";
+    match host.landlock {
+        Some(version) if host.landlock_is_used() => Check::ok("landlock", format!("ABI {version}")),
+        Some(version) => Check::bad(
+            "landlock",
+            Verdict::Degraded,
+            format!("ABI {version}, too old to be used"),
+            "sandboxes have one layer less: mounts and seccomp alone keep files and network",
+            mend,
+        ),
+        None => Check::bad(
+            "landlock",
+            Verdict::Degraded,
+            "none",
+            "sandboxes have one layer less: mounts and seccomp alone keep files and network",
+            mend,
+        ),
+    }
+}
+
+fn seccomp(host: &Host) -> Check {
+    match host.seccomp {
+        true => Check::ok("seccomp", "filters"),
+        false => Check::bad(
+            "seccomp",
+            Verdict::Missing,
+            "no filters",
+            "no command can be sandboxed",
+            "run a kernel with CONFIG_SECCOMP_FILTER",
+        ),
+    }
+}
+
+fn cgroups() -> Check {
+    match cgroup::Parent::detect(&format!("outpost-doctor-{}", std::process::id())) {
+        Some(parent) => {
+            let _not_empty = parent.remove();
+            Check::ok("cgroups", "version 2, writable: a process is killed with all its descendants")
+        }
+        None => Check::bad(
+            "cgroups",
+            Verdict::Degraded,
+            "no group below this process's own can be made",
+            "descendants are found by a marker in their environment; one that cleared it may survive a kill",
+            "run the daemon as a service with Delegate=yes: outpost install-service (from a login shell: \
+             systemd-run --user --scope -p Delegate=yes outpost serve)",
+        ),
+    }
+}
+
+fn pipes() -> Check {
+    let path = "/proc/sys/fs/pipe-user-pages-soft";
+    let Some(pages) = number(path) else { return Check::ok("pipes", "no quota is known") };
+    let found = match pages {
+        0 => "no quota".to_owned(),
+        pages => format!("{pages} pages a user, full size for about {} processes", pages / PAGES_PER_PROCESS),
+    };
+    if limits::effective_uid() == 0 {
+        return Check::ok("pipes", format!("{found}; root has none"));
+    }
+    match pages {
+        1..PIPE_PAGES_USUAL => Check::bad(
+            "pipes",
+            Verdict::Degraded,
+            found,
+            "beyond, pipes have one page: everything works, output moves slower",
+            format!("sysctl -w fs.pipe-user-pages-soft={PIPE_PAGES_USUAL}"),
+        ),
+        _ => Check::ok("pipes", found),
+    }
+}
+
+fn shown(limit: Option<u64>) -> String {
+    limit.map_or("unlimited".to_owned(), |limit| limit.to_string())
+}
+
+fn descriptors() -> Check {
+    let limit = limits::descriptors();
+    let found = format!("{}, raised by the daemon to {}", shown(limit.soft), shown(limit.hard));
+    let verdict = match limit.hard.unwrap_or(u64::MAX) {
+        0..128 => Verdict::Missing,
+        128..4096 => Verdict::Degraded,
+        _ => return Check::ok("descriptors", found),
+    };
+    let means = "a process takes about six open files, a client one: few fit";
+    Check::bad(
+        "descriptors",
+        verdict,
+        found,
+        means,
+        "LimitNOFILE=65536 in the service, or ulimit -Hn 65536 as root",
+    )
+}
+
+fn processes() -> Check {
+    let soft = limits::processes().soft;
+    match soft {
+        Some(most @ 0..1024) => Check::bad(
+            "processes",
+            Verdict::Degraded,
+            format!("{most} of this user at once"),
+            "agents and builds start hundreds; beyond, starts fail",
+            "LimitNPROC=8192 in the service, or a line in /etc/security/limits.conf",
+        ),
+        most => Check::ok("processes", format!("{} of this user at once", shown(most))),
+    }
+}
+
+fn inotify() -> Check {
+    let [watches, instances] = ["max_user_watches", "max_user_instances"]
+        .map(|name| number(&format!("/proc/sys/fs/inotify/{name}")).unwrap_or(0));
+    let found = format!("{watches} watches, {instances} instances");
+    match watches >= 8192 && instances >= 128 {
+        true => Check::ok("inotify", found),
+        false => Check::bad(
+            "inotify",
+            Verdict::Degraded,
+            found,
+            "agents that watch a project's files may see changes late or not begin",
+            "sysctl -w fs.inotify.max_user_watches=524288 fs.inotify.max_user_instances=1024",
+        ),
+    }
+}
+
+/// The first of this name on the PATH.
+fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs = std::env::split_paths(&path).filter(|dir| dir.is_absolute());
+    let is_program = |path: &PathBuf| {
+        path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    dirs.map(|dir| dir.join(name)).find(is_program)
+}
+
+fn sudo() -> Check {
+    const SET_UID: u32 = 0o4000;
+    if limits::effective_uid() == 0 {
+        return Check::ok("sudo", "not needed: the daemon would be root");
+    }
+    let means = "the broker cannot run anything with root's rights; without them it can";
+    let fixed = ["/usr/bin/sudo", "/bin/sudo", "/usr/local/bin/sudo"];
+    let Some(program) = fixed.iter().map(Path::new).find(|path| path.exists()) else {
+        return Check::bad(
+            "sudo",
+            Verdict::Degraded,
+            "not installed",
+            means,
+            "apt-get install sudo, as root",
+        );
+    };
+    let found = program.display().to_string();
+    match program.metadata() {
+        Ok(of) if of.uid() == 0 && of.mode() & SET_UID != 0 => {
+            let name = user::by_uid(limits::effective_uid()).ok().flatten();
+            let name = name
+                .map_or_else(|| limits::effective_uid().to_string(), |user| user.name.display().to_string());
+            Check::ok("sudo", format!("{found}; what it allows {name} is asked for at each command"))
+        }
+        _ => Check::bad(
+            "sudo",
+            Verdict::Degraded,
+            format!("{found} is not set-uid root"),
+            means,
+            format!("chown root {found} && chmod u+s {found}, as root"),
+        ),
+    }
+}
+
+fn git() -> Check {
+    let Some(program) = find("git") else {
+        let means = "git.* of the relay face fails; agents mostly want it too";
+        return Check::bad("git", Verdict::Degraded, "not on PATH", means, "apt-get install git, as root");
+    };
+    let asked = Command::new(&program).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let said = asked.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    Check::ok("git", format!("{}; {}", program.display(), said.unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_is_judged_by_its_numbers() {
+        for (release, verdict) in [
+            ("6.18.44-fc", Verdict::Ok),
+            ("5.15.0-100-generic", Verdict::Ok),
+            ("5.10.0", Verdict::Degraded),
+            ("5.8.1", Verdict::Missing),
+            ("4.19.0", Verdict::Missing),
+            ("", Verdict::Missing),
+        ] {
+            assert_eq!(kernel(release).verdict, verdict, "{release}");
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! `outpost install-service`: a unit of systemd, so that the daemon runs from boot on.
+
+use super::Outcome;
+use crate::paths::{Dirs, Paths};
+use clap::Args;
+use outpost_sys::limits::effective_uid;
+use outpost_sys::user;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const UNIT: &str = "outpost.service";
+
+/// The first line of what we wrote: who finds it there may replace it.
+const MARK: &str = "# Written by `outpost install-service`.";
+
+#[derive(Args)]
+pub(super) struct InstallService {
+    /// For the whole host; only root can [default for root]
+    #[arg(long, conflicts_with = "user")]
+    system: bool,
+    /// For this user [default for others]
+    #[arg(long)]
+    user: bool,
+    /// Write it to standard output, and nothing else
+    #[arg(long)]
+    print: bool,
+    /// Replace a unit that somebody has changed
+    #[arg(long)]
+    force: bool,
+}
+
+/// Where the unit goes.
+pub(super) fn unit_path(is_system: bool) -> Result<PathBuf, String> {
+    if is_system {
+        return Ok(Path::new("/etc/systemd/system").join(UNIT));
+    }
+    let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
+    let config = config.or_else(|| Some(std::env::home_dir()?.join(".config")));
+    let config =
+        config.ok_or("neither XDG_CONFIG_HOME nor HOME is set, so this user's units have no place")?;
+    Ok(config.join("systemd/user").join(UNIT))
+}
+
+pub(super) fn run(paths: &Paths, options: &InstallService) -> Outcome {
+    let is_system = options.system || (!options.user && effective_uid() == 0);
+    let binary = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    let paths = if is_system { system_paths(paths) } else { paths.clone() };
+    let unit = unit(&binary, is_system, &paths)?;
+    if options.print {
+        print!("{unit}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let path = unit_path(is_system)?;
+    let is_written = write(&path, &unit, options.force)?;
+    let shown = path.display();
+    match is_written {
+        true => println!("wrote {shown}"),
+        false => println!("{shown} is there already, and is the same"),
+    }
+    print!("{}", next_steps(is_system, &paths));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where services of the whole host have their things, unless somebody said otherwise: what root has by default may go with
+/// root's login.
+fn system_paths(given: &Paths) -> Paths {
+    let default = Dirs::default().resolve().ok();
+    let is_default = |own: &PathBuf, of: fn(&Paths) -> &PathBuf| default.as_ref().map(of) == Some(own);
+    let choose = |own: &PathBuf, of: fn(&Paths) -> &PathBuf, system: &str| {
+        if is_default(own, of) { PathBuf::from(system) } else { own.clone() }
+    };
+    Paths {
+        state: choose(&given.state, |paths| &paths.state, "/var/lib/outpost"),
+        runtime: choose(&given.runtime, |paths| &paths.runtime, "/run/outpost"),
+    }
+}
+
+/// False when it was there. One that is not as we wrote it is somebody's work.
+fn write(path: &Path, unit: &str, force: bool) -> Result<bool, String> {
+    let fail = |error: std::io::Error| format!("{}: {error}", path.display());
+    match std::fs::read_to_string(path) {
+        Ok(found) if found == unit => return Ok(false),
+        Ok(found) if !force && !is_untouched(&found) => {
+            return Err(format!(
+                "{} was changed by hand and stays as it is; `--print` shows what would be written, `--force` writes it",
+                path.display()
+            ));
+        }
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(fail(error)),
+    }
+    let dir = path.parent().unwrap_or(path);
+    std::fs::create_dir_all(dir).map_err(fail)?;
+    let new = path.with_extension("service.new");
+    std::fs::write(&new, unit).and_then(|()| std::fs::rename(&new, path)).map_err(fail)?;
+    Ok(true)
+}
+
+/// Whether it is, to the letter, what some version of us wrote: its second line has the digest of the rest.
+fn is_untouched(unit: &str) -> bool {
+    let mut lines = unit.splitn(3, '\n');
+    let (first, second, rest) = (lines.next(), lines.next(), lines.next().unwrap_or_default());
+    first == Some(MARK) && second == Some(&seal(rest))
+}
+
+fn seal(text: &str) -> String {
+    use sha2::{Digest, Sha256};
+    format!("# sha256 of what follows: {}", outpost_approvals::hex(&Sha256::digest(text.as_bytes())))
+}
+
+fn unit(binary: &Path, is_system: bool, paths: &Paths) -> Result<String, String> {
+    let (target, where_) = match is_system {
+        true => ("multi-user.target", ""),
+        false => ("default.target", " --user"),
+    };
+    let binary = quoted(binary)?;
+    let dirs = format!("--state-dir {} --runtime-dir {}", quoted(&paths.state)?, quoted(&paths.runtime)?);
+    let rest = format!(
+        "# Change it with `systemctl{where_} edit outpost`: this file is replaced by the next install-service.
+
+[Unit]
+Description=Outpost: runs things for agents and their humans, and loses none of them
+After=network.target
+
+[Service]
+Type=notify
+NotifyAccess=main
+ExecStart={binary} {dirs} serve --log-format journald
+ExecReload={binary} {dirs} reload
+# In order, with every process; systemd only has to wait.
+ExecStop={binary} {dirs} stop
+TimeoutStopSec=60
+# Should its main process be killed: the other half goes on, with everything that runs, and is found by the next start.
+KillMode=process
+Restart=always
+RestartSec=1
+# One that was started by hand runs already: starting again would not help.
+RestartPreventExitStatus=3
+WatchdogSec=30
+# A cgroup per process, so that a kill reaches every descendant.
+Delegate=yes
+LimitNOFILE=65536
+OOMPolicy=continue
+
+[Install]
+WantedBy={target}
+"
+    );
+    Ok(format!("{MARK}\n{}\n{rest}", seal(&rest)))
+}
+
+/// As systemd reads a word of a command line.
+fn quoted(path: &Path) -> Result<String, String> {
+    let text = path.to_str().filter(|text| !text.contains(char::is_control));
+    let text =
+        text.ok_or_else(|| format!("{} is no name for a unit: put the program elsewhere", path.display()))?;
+    let escaped = text.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%").replace('$', "$$");
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-%".contains(&byte);
+    Ok(if escaped.bytes().all(is_plain) { escaped } else { format!("\"{escaped}\"") })
+}
+
+fn next_steps(is_system: bool, paths: &Paths) -> String {
+    if is_system {
+        return format!(
+            "now: systemctl daemon-reload && systemctl enable --now outpost\n\
+             log: journalctl -u outpost -f\n\
+             for commands: export OUTPOST_STATE_DIR={} OUTPOST_RUNTIME_DIR={}\n",
+            paths.state.display(),
+            paths.runtime.display()
+        );
+    }
+    let name = user::by_uid(effective_uid()).ok().flatten();
+    let name = name.map_or_else(|| "$USER".into(), |user| user.name.display().to_string());
+    format!(
+        "now: systemctl --user daemon-reload && systemctl --user enable --now outpost\n\
+         log: journalctl --user -u outpost -f\n\
+         A user's services end with their last login. To keep this one: loginctl enable-linger {name}\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_that_somebody_changed_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths { state: "/var/lib/o".into(), runtime: "/run/o".into() };
+        let path = dir.path().join("systemd").join(UNIT);
+        let [old, new] = ["/usr/bin/outpost", "/opt/my tools/100%/outpost"]
+            .map(|binary| unit(Path::new(binary), true, &paths).unwrap());
+        assert!(new.contains("ExecStart=\"/opt/my tools/100%%/outpost\" --state-dir /var/lib/o"), "{new}");
+        assert_eq!(write(&path, &old, false), Ok(true));
+        assert_eq!(write(&path, &old, false), Ok(false));
+        assert_eq!(write(&path, &new, false), Ok(true), "ours, of another version");
+        std::fs::write(&path, new.replace("RestartSec=1", "RestartSec=9")).unwrap();
+        assert!(write(&path, &new, false).unwrap_err().contains("--force"));
+        assert_eq!(write(&path, &new, true), Ok(true));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), new);
+    }
+}

@@ -1,0 +1,60 @@
+//! `outpost status`: how the daemon is.
+
+use super::list::{age, size};
+use super::{Outcome, connect, explain};
+use crate::announced;
+use crate::paths::Paths;
+use clap::Args;
+use outpost_control::wire;
+use std::process::ExitCode;
+
+#[derive(Args)]
+pub(super) struct Status {
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(paths: &Paths, options: &Status) -> Outcome {
+    let status: wire::Status = connect(paths)?.call("status", &()).map_err(explain)?;
+    match options.json {
+        true => println!("{}", serde_json::to_string_pretty(&status).map_err(|error| error.to_string())?),
+        false => print!("{}", shown(&status)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn shown(status: &wire::Status) -> String {
+    let own = env!("CARGO_PKG_VERSION");
+    let other = match status.version == own {
+        true => String::new(),
+        false => format!("  (this binary is {own}: `outpost upgrade --binary PATH` puts it in place)"),
+    };
+    let stands = match status.keeping {
+        true => "was stopped and keeps its processes (`outpost serve` goes on with them)",
+        false => "is running",
+    };
+    let faces = &status.faces;
+    let mut text = format!(
+        "outpost {} {stands}{other}\n  keeper     {}, since {}\n  worker     {}, since {}\n  processes  {} running, {} ended and still readable\n  journals   {}\n",
+        status.version,
+        status.keeper_pid,
+        age(status.uptime_s),
+        status.worker_pid,
+        age(status.worker_uptime_s),
+        status.running,
+        status.processes.saturating_sub(status.running),
+        size(status.journal_bytes),
+    );
+    if let Some(file) = &faces.config_file {
+        text += &format!(
+            "  sessions   {}, of which {} are answering\n  approvals  {} waiting{}\n  config     {}\n",
+            faces.sessions,
+            faces.busy_sessions,
+            faces.waiting,
+            if faces.waiting > 0 { ": outpost approve" } else { "" },
+            file.escape_debug(),
+        );
+    }
+    text + "\n" + &announced::table(&faces.listening)
+}

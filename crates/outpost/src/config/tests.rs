@@ -1,0 +1,108 @@
+//! The file, its mistakes, and what comes of it together with flags.
+
+use super::file::check;
+use super::*;
+use outpost_control::wire::SettingSource;
+
+/// The example with every key in force.
+pub(crate) fn example() -> Config {
+    check(&example_text()).unwrap()
+}
+
+fn example_text() -> String {
+    let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    let in_force = |line: &'static str| {
+        let key = line.strip_prefix("# ");
+        key.filter(|key| key.split_once(" = ").is_some_and(|(name, _)| is_name(name))).unwrap_or(line)
+    };
+    let text: Vec<&str> =
+        include_str!("../../../../docs/outpost.example.toml").lines().map(in_force).collect();
+    text.join("\n")
+}
+
+fn effective(text: &str, flags: &Config) -> Result<Effective, String> {
+    Effective::new(Path::new("outpost.toml"), text, flags, Path::new("/state"))
+}
+
+#[test]
+fn the_example_has_every_key_and_its_defaults_are_the_defaults() {
+    let config = example();
+    let text = format!("{config:?}");
+    assert!(!text.contains("None"), "{text}");
+    let default = Config::defaults(Path::new("/state"));
+    assert_eq!(config.processes, default.processes);
+    assert_eq!(config.log, default.log);
+    assert_eq!(config.sessions.listen, default.sessions.listen);
+    let times = |of: &Sessions| (of.turn_timeout_s, of.silence_timeout_s, of.ask_timeout_s, of.sessions_max);
+    assert_eq!(times(&config.sessions), times(&default.sessions));
+}
+
+#[test]
+fn every_mistake_is_told_with_its_place_and_the_name_that_was_meant() {
+    let rows = [
+        (
+            "[broker]\nask_timeout = 5\n",
+            "outpost.toml: line 2, column 1: unknown key ask_timeout; do you mean ask_timeout_s?",
+        ),
+        ("[sesions]\n", "outpost.toml: line 1, column 2: unknown key sesions; do you mean sessions?"),
+        ("[sessions.claude]\nprogramm = 1\n", "line 2, column 1: unknown key programm; do you mean program?"),
+        ("[sessions.gpt]\n", "line 1, column 11: unknown key gpt"),
+        ("[broker]\nask_timeout_s = \"x\"\n", "line 2, column 17: invalid type"),
+        ("[broker\n", "line 1, column 8"),
+        ("[exec]\nwebsocket = \"10.0.0.1:80\"\n", "not a loopback address"),
+        ("[log]\nlevel = \"=\"\n", "[log] level"),
+        ("[sessions]\ntls_key = \"/k\"\n", "tls_cert and tls_key go together"),
+        ("[approvals]\napprovers = [\"alice\"]\n", "say with `socket`"),
+    ];
+    for (text, told) in rows {
+        let error = effective(text, &Config::default()).unwrap_err();
+        assert!(error.contains(told), "{text}: {error}");
+    }
+    let both = effective("a = 1\n[log]\nb = 2\n", &Config::default()).unwrap_err();
+    assert_eq!(both.lines().count(), 2, "{both}");
+}
+
+#[test]
+fn flags_go_before_the_file_and_the_file_before_defaults() {
+    let flags =
+        Config { broker: Broker { ask_timeout_s: Some(7), ..Broker::default() }, ..Config::default() };
+    let text =
+        "[broker]\nask_timeout_s = 8\nrun_timeout_s = 9\n[sessions.claude]\nenv = { KEY = \"s3cret\" }\n";
+    let effective = effective(text, &flags).unwrap();
+    let broker = &effective.config.broker;
+    assert_eq!((broker.ask_timeout_s, broker.run_timeout_s, broker.stages_max), (Some(7), Some(9), Some(32)));
+    let shown = effective.shown();
+    let source = |key: &str| shown.iter().find(|row| row.key == key).unwrap().source;
+    assert_eq!(source("broker.ask_timeout_s"), SettingSource::Flag);
+    assert_eq!(source("broker.run_timeout_s"), SettingSource::File);
+    assert_eq!(source("broker.stages_max"), SettingSource::Default);
+    let text = format!("{shown:?}");
+    assert!(text.contains("KEY") && !text.contains("s3cret"), "{text}");
+    assert_eq!(effective.config.sessions.claude.env.as_ref().unwrap()["KEY"], "s3cret");
+}
+
+#[test]
+fn what_changed_is_known_and_what_cannot_change_is_held_back() {
+    let old = effective("", &Config::default()).unwrap();
+    let new =
+        effective("[broker]\nask_timeout_s = 8\n[sessions]\nlisten = \"127.0.0.1:1\"\n", &Config::default());
+    let new = new.unwrap();
+    assert_eq!(old.changes(&new), ["broker.ask_timeout_s", "sessions.listen"]);
+    let held = new.held_back(&old).unwrap();
+    assert_eq!(held.config.sessions.listen, old.config.sessions.listen);
+    assert_eq!(held.config.broker.ask_timeout_s, Some(8));
+    assert_eq!(held.changes(&new), ["sessions.listen"], "and is told of again next time");
+}
+
+#[test]
+fn a_file_that_others_can_write_is_refused_and_one_that_is_not_there_is_none() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("outpost.toml");
+    assert_eq!(read(&file), Ok(None));
+    std::fs::write(&file, "x").unwrap();
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
+    assert_eq!(read(&file), Ok(Some("x".into())));
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o664)).unwrap();
+    assert!(read(&file).unwrap_err().contains("chmod go-w"));
+}

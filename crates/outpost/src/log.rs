@@ -1,0 +1,199 @@
+//! The log: lines on standard error, for people, for programs, or for journald; without secrets.
+
+use crate::config;
+use crate::redact;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::fmt;
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::{self, FormatEvent, FormatFields, Full, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormattedFields};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, reload};
+
+/// What a line of the log looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Format {
+    /// For people
+    Text,
+    /// An object per line
+    Json,
+    /// The priority as `<N>` before the line, and no time: journald has both
+    Journald,
+}
+
+/// As the format stands now; it can change while we run.
+static FORMAT: AtomicU8 = AtomicU8::new(Format::Text as u8);
+/// Changes the filter.
+static FILTER: OnceLock<Box<dyn Fn(EnvFilter) + Send + Sync>> = OnceLock::new();
+/// The file that standard error is, where it is one of ours, and what it may have.
+static FILE: OnceLock<PathBuf> = OnceLock::new();
+static FILE_BYTES_MAX: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// What `OUTPOST_LOG` says goes before everything.
+fn filter(level: &str) -> EnvFilter {
+    EnvFilter::try_from_env("OUTPOST_LOG").unwrap_or_else(|_| level.into())
+}
+
+/// Begins the log of this process.
+pub(crate) fn begin(level: &str) {
+    redact::learn_environment(std::env::vars_os());
+    let (filter, handle) = reload::Layer::new(filter(level));
+    let _begun_once = FILTER.set(Box::new(move |filter| {
+        let _nobody_logs = handle.reload(filter);
+    }));
+    let lines = tracing_subscriber::fmt::layer()
+        .event_format(Lines::new())
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(|| Redacted);
+    tracing_subscriber::registry().with(filter).with(lines).init();
+}
+
+/// As the operator wants it from now on.
+pub(crate) fn configure(log: &config::Log) {
+    FORMAT.store(log.format.unwrap_or(Format::Text) as u8, Ordering::Relaxed);
+    FILE_BYTES_MAX.store(log.file_bytes_max.unwrap_or(u64::MAX), Ordering::Relaxed);
+    if let (Some(set), Some(level)) = (FILTER.get(), &log.level) {
+        set(filter(level));
+    }
+}
+
+/// Standard error is this file, which is begun anew when it has become too large.
+pub(crate) fn is_file(path: PathBuf) {
+    let _set_once = FILE.set(path);
+}
+
+/// Where a line leaves us: the one way for all of them.
+struct Redacted;
+
+impl Write for Redacted {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let mut stderr = io::stderr().lock();
+        begin_anew_if_large();
+        stderr.write_all(redact::text(&String::from_utf8_lossy(line)).as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The keeper writes to the same open file, so it is copied and emptied, not replaced. All append: a line that comes in
+/// between is lost at most.
+fn begin_anew_if_large() {
+    let Some(path) = FILE.get() else { return };
+    let most = FILE_BYTES_MAX.load(Ordering::Relaxed);
+    if path.metadata().is_ok_and(|found| found.len() > most) {
+        let _no_room = std::fs::copy(path, path.with_extension("log.1"));
+        let _gone = File::options().write(true).open(path).and_then(|file| file.set_len(0));
+    }
+}
+
+struct Lines {
+    text: format::Format<Full>,
+    bare: format::Format<Full, ()>,
+}
+
+impl Lines {
+    fn new() -> Lines {
+        let text = format::Format::default();
+        Lines { bare: text.clone().without_time().with_level(false).with_ansi(false), text }
+    }
+}
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        match FORMAT.load(Ordering::Relaxed) {
+            json if json == Format::Json as u8 => writeln!(writer, "{}", json_line(context, event)),
+            journald if journald == Format::Journald as u8 => {
+                write!(writer, "<{}>", priority(*event.metadata().level()))?;
+                self.bare.format_event(context, writer, event)
+            }
+            _ => self.text.format_event(context, writer, event),
+        }
+    }
+}
+
+/// As syslog counts.
+fn priority(level: Level) -> u8 {
+    match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        _ => 7,
+    }
+}
+
+fn json_line<S, N>(context: &FmtContext<'_, S, N>, event: &Event<'_>) -> Value
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    let mut members = Members(Map::new());
+    members.put("time", jiff::Timestamp::now().to_string().into());
+    members.put("level", event.metadata().level().as_str().to_ascii_lowercase().into());
+    members.put("target", event.metadata().target().into());
+    event.record(&mut members);
+    let scope = context.event_scope().into_iter().flat_map(|scope| scope.from_root());
+    let spans: Vec<Value> = scope
+        .map(|span| {
+            let extensions = span.extensions();
+            let fields = extensions.get::<FormattedFields<N>>().map_or("", |fields| fields.fields.as_str());
+            format!("{}{{{fields}}}", span.name()).into()
+        })
+        .collect();
+    if !spans.is_empty() {
+        members.put("spans", spans.into());
+    }
+    Value::Object(members.0)
+}
+
+struct Members(Map<String, Value>);
+
+impl Members {
+    fn put(&mut self, name: &str, value: Value) {
+        self.0.insert(name.to_owned(), value);
+    }
+}
+
+impl Visit for Members {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.put(field.name(), format!("{value:?}").into());
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.put(field.name(), value.into());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.put(field.name(), value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.put(field.name(), value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.put(field.name(), value.into());
+    }
+}

@@ -1,0 +1,101 @@
+//! Metrics of the whole daemon for Prometheus: numbers only, on loopback, if the operator wants them.
+
+use crate::announced::Announced;
+use crate::faces::Faces;
+use crate::{roles, socket};
+use outpost_approvals::Approvals;
+use outpost_engine::Engine;
+use outpost_metrics::{Kind, Page};
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpListener as StdTcpListener};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+
+pub(crate) struct MetricsFace<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) faces: &'a Faces,
+    pub(crate) listen: Option<SocketAddr>,
+}
+
+impl MetricsFace<'_> {
+    /// Begins with the port that the keeper holds, or takes the one that is settled.
+    pub(crate) async fn begin(
+        &self,
+        own: &mut HashMap<u8, OwnedFd>,
+        announced: &mut Announced,
+    ) -> Result<(), String> {
+        let held = own.remove(&roles::METRICS_PORT);
+        let Some(address) = self.listen else {
+            return match held {
+                Some(_) => self.engine.release(roles::METRICS_PORT).await.map_err(|error| error.to_string()),
+                None => Ok(()),
+            };
+        };
+        let text = |error: std::io::Error| format!("cannot offer metrics on {address}: {error}");
+        let is_new = held.is_none();
+        let listener = match held {
+            Some(held) => StdTcpListener::from(held),
+            None => {
+                let listener = StdTcpListener::bind(address).map_err(text)?;
+                socket::hold(self.engine, roles::METRICS_PORT, &listener).await?;
+                listener
+            }
+        };
+        let bound = listener.local_addr().map_err(text)?;
+        listener.set_nonblocking(true).map_err(text)?;
+        let listener = TcpListener::from_std(listener).map_err(text)?;
+        announced.add(
+            is_new,
+            "metrics",
+            format!("http://{bound}/metrics"),
+            &format!("curl http://{bound}/metrics"),
+        );
+        let (engine, approvals, sessions) =
+            (self.engine.clone(), self.faces.approvals.clone(), self.faces.sessions());
+        tokio::spawn(outpost_metrics::serve(listener, move || render(&engine, &approvals, &sessions)));
+        Ok(())
+    }
+}
+
+fn render(engine: &Engine, approvals: &Approvals, sessions: &Arc<outpost_sessions::Face>) -> String {
+    let counts = engine.counts();
+    let (all, busy) = sessions.counts();
+    let age = |pid: u32| outpost_sys::procfs::age(pid.cast_signed()).map_or(0.0, |age| age.as_secs_f64());
+    let memory = |pid: u32| {
+        let pages = outpost_sys::procfs::stat(pid.cast_signed()).map_or(0, |stat| stat.rss_pages);
+        pages * outpost_sys::procfs::page_size()
+    };
+    let mut page = Page::default();
+    let version = concat!("version=\"", env!("CARGO_PKG_VERSION"), "\"");
+    page.describe("outpost_build_info", "Which version answers.", Kind::Gauge);
+    page.value("outpost_build_info", version, 1);
+    let parts = [("keeper", engine.keeper_pid()), ("worker", std::process::id())];
+    page.describe("outpost_uptime_seconds", "How long each half of the daemon has run.", Kind::Gauge);
+    for (part, pid) in parts {
+        page.value("outpost_uptime_seconds", &format!("part=\"{part}\""), age(pid));
+    }
+    page.describe("outpost_resident_memory_bytes", "Memory of each half.", Kind::Gauge);
+    for (part, pid) in parts {
+        page.value("outpost_resident_memory_bytes", &format!("part=\"{part}\""), memory(pid));
+    }
+    for (name, help, value) in [
+        ("outpost_processes_running", "Processes that run now.", counts.running as u64),
+        ("outpost_processes_ended", "Ended processes whose output can still be read.", counts.ended as u64),
+        ("outpost_readers", "Readers of processes' output.", counts.readers as u64),
+        ("outpost_journal_bytes", "Bytes of output and index on disk.", counts.journal_bytes),
+        ("outpost_questions_waiting", "Questions that wait for a human.", approvals.queue().len() as u64),
+        ("outpost_sessions", "Conversations with agents.", all as u64),
+        ("outpost_sessions_busy", "Those of them whose agent is answering.", busy as u64),
+    ] {
+        page.one(name, help, Kind::Gauge, value);
+    }
+    let of_worker = [
+        ("outpost_output_bytes_total", "Bytes that processes wrote.", counts.output_bytes_total),
+        ("outpost_process_exits_total", "Processes that have ended.", counts.exits_total),
+    ];
+    for (name, help, value) in of_worker {
+        page.one(name, help, Kind::Counter, value);
+    }
+    page.into_text()
+}

@@ -1,0 +1,179 @@
+//! The configuration: checked, shown, and read again while everything goes on.
+
+use crate::support::{outpost, read, sh};
+use outpost_control::client::CallError;
+use outpost_control::wire::{Attach, Attached, Spawn, Spawned};
+use outpost_sys::signal::Signal;
+use outpost_testkit::{Daemon, Which};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+struct Configured {
+    daemon: Daemon,
+    file: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Configured {
+    fn new(text: &str) -> Configured {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("outpost.toml");
+        std::fs::write(&file, text).unwrap();
+        let daemon = Daemon::start_with(outpost(), &["--config", file.to_str().unwrap()]);
+        Configured { daemon, file, _dir: dir }
+    }
+
+    fn write(&self, text: &str) {
+        std::fs::write(&self.file, text).unwrap();
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        run(self.daemon.dir(), arguments)
+    }
+
+    /// Waits until the log says this.
+    fn wait_for_log(&self, words: &str) {
+        let begun = Instant::now();
+        while !self.daemon.log().contains(words) {
+            assert!(begun.elapsed() < Duration::from_secs(30), "{words:?} is not in {}", self.daemon.log());
+            std::thread::yield_now();
+        }
+    }
+
+    fn spawn(&self, id: &str) -> Result<Spawned, CallError> {
+        let command = ["/bin/sleep", "1000"].map(Into::into).to_vec();
+        self.daemon.connect().call("spawn", &Spawn { id: id.into(), command, ..Spawn::default() })
+    }
+}
+
+fn run(dir: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(outpost());
+    command.args(["--state-dir", "state", "--runtime-dir", "run"]).args(arguments);
+    command.env("XDG_CONFIG_HOME", dir.join("config")).current_dir(dir).stdin(Stdio::null());
+    command.output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+#[test]
+fn what_changes_holds_for_what_comes_and_nobody_is_dropped() {
+    let it = Configured::new("[processes]\nrunning_max = 100\n");
+    let process = sh(&it.daemon, "p", "echo before; read line; echo after").process;
+    let mut reader = it.daemon.connect();
+    let attach = Attach { process: process.clone(), ..Attach::default() };
+    let _attached: Attached = reader.call("attach", &attach).unwrap();
+    let before = it.daemon.status();
+    it.write("[processes]\nrunning_max = 1\n[sessions]\nlisten = \"127.0.0.1:1\"\n");
+    let reloaded = it.run(&["reload"]);
+    let text = said(&reloaded);
+    assert!(reloaded.status.success(), "{text}");
+    assert!(text.contains("in force from now on: processes.running_max"), "{text}");
+    // Given by a flag, so that the file has nothing to say about it.
+    assert!(!text.contains("sessions.listen"), "{text}");
+    assert!(matches!(it.spawn("q"), Err(CallError::Refused(failure)) if failure.kind == "busy"));
+    assert_eq!(it.daemon.status().worker_pid, before.worker_pid);
+    let stdin = serde_json::json!({"process": process, "offset": null, "data": "Cg=="});
+    it.daemon.connect().call::<serde_json::Value>("stdin", &stdin).unwrap();
+    let mut output = Vec::new();
+    while let Ok(message) = reader.receive() {
+        output.extend(
+            message.data.and_then(|data| outpost_wire::base64::decode(data.as_bytes())).unwrap_or_default(),
+        );
+        if message.exit.is_some() {
+            break;
+        }
+    }
+    assert_eq!(
+        String::from_utf8_lossy(&output),
+        "before\nafter\n",
+        "on the connection that was there before"
+    );
+    let shown = said(&it.run(&["config", "show"]));
+    assert!(shown.contains("of the daemon that runs here"), "{shown}");
+    let row = |key: &str, source: &str| {
+        shown.lines().any(|line| line.starts_with(key) && line.ends_with(&format!("# {source}")))
+    };
+    assert!(row("running_max = 1 ", "file") && row("ended_max = 4096", "default"), "{shown}");
+    assert!(row("listen = \"127.0.0.1:0\"", "flag"), "{shown}");
+}
+
+#[test]
+fn a_file_that_is_wrong_changes_nothing_not_even_for_the_next_worker() {
+    let it = Configured::new("[processes]\nrunning_max = 1\n");
+    it.spawn("p").unwrap();
+    it.write("[processes]\nruning_max = 5\n");
+    let refused = it.run(&["reload"]);
+    let place = "line 2, column 1: unknown key runing_max; do you mean running_max?";
+    assert!(!refused.status.success() && said(&refused).contains(place), "{refused:?}");
+    assert!(it.daemon.log().contains("the configuration stays as it was"), "{}", it.daemon.log());
+    it.daemon.kill(Which::Worker);
+    assert!(matches!(it.spawn("q"), Err(CallError::Refused(failure)) if failure.kind == "busy"));
+    // The signal does the same as the command.
+    it.write("[processes]\nrunning_max = 5\n[exec]\nwebsocket = \"127.0.0.1:0\"\n");
+    outpost_sys::pidfd::signal(it.daemon.keeper(), Signal::HUP).unwrap();
+    it.wait_for_log("take a restart of the daemon to change");
+    assert!(it.daemon.log().contains("exec.websocket"), "{}", it.daemon.log());
+    it.spawn("q").unwrap();
+    it.daemon.kill(Which::Worker);
+    it.spawn("r").unwrap();
+}
+
+#[test]
+fn a_file_is_checked_without_a_daemon() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("outpost.toml");
+    let check = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        run(dir.path(), &["config", "check", "--config", "outpost.toml"])
+    };
+    let good = check(include_str!("../../../../docs/outpost.example.toml"));
+    assert!(good.status.success() && said(&good).contains("is in order"), "{good:?}");
+    let bad = check("[broker]\nask_timeout = 1\n[sesions]\n");
+    let text = said(&bad);
+    assert_eq!(bad.status.code(), Some(1), "{text}");
+    assert!(text.contains("line 2, column 1: unknown key ask_timeout; do you mean ask_timeout_s?"), "{text}");
+    assert!(text.contains("line 3, column 2: unknown key sesions; do you mean sessions?"), "{text}");
+    let missing = run(dir.path(), &["config", "check", "--config", "none.toml"]);
+    assert!(!missing.status.success() && said(&missing).contains("there is no such file"), "{missing:?}");
+    let default = run(dir.path(), &["config", "check"]);
+    assert!(default.status.success() && said(&default).contains("defaults are in force"), "{default:?}");
+    let served = run(dir.path(), &["serve", "--config", "outpost.toml"]);
+    assert!(!served.status.success() && said(&served).contains("line 2, column 1"), "{served:?}");
+}
+
+#[test]
+fn the_log_is_in_the_form_that_is_settled_now() {
+    let it = Configured::new("[log]\nformat = \"json\"\n");
+    assert!(it.run(&["reload"]).status.success());
+    let log = it.daemon.log();
+    let line = log.lines().find(|line| line.contains("was read again")).unwrap_or_else(|| panic!("{log}"));
+    let line: serde_json::Value = serde_json::from_str(line).unwrap();
+    assert_eq!((&line["level"], &line["target"]), (&"info".into(), &"outpost::settled".into()), "{line}");
+    assert!(line["time"].as_str().unwrap().parse::<jiff::Timestamp>().is_ok(), "{line}");
+    it.write("[log]\nformat = \"journald\"\n");
+    assert!(it.run(&["reload"]).status.success());
+    let log = it.daemon.log();
+    assert!(
+        log.lines().any(|line| line.starts_with("<6>outpost::settled: the configuration was read")),
+        "{log}"
+    );
+    it.write("[log]\nformat = \"journald\"\nlevel = \"error\"\n");
+    assert!(it.run(&["reload"]).status.success());
+    assert_eq!(it.daemon.log(), log, "what is said after that is not loud enough");
+}
+
+#[test]
+fn ended_processes_are_kept_as_long_as_is_settled_now() {
+    let it = Configured::new("");
+    let process = sh(&it.daemon, "p", "echo x").process;
+    read(&it.daemon, &process, usize::MAX);
+    it.write("[processes]\nended_kept_s = 0\n");
+    assert!(it.run(&["reload"]).status.success());
+    let begun = Instant::now();
+    while !it.daemon.list().is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", it.daemon.list());
+    }
+}

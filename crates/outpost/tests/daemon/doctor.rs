@@ -1,0 +1,135 @@
+//! `outpost doctor`, and secrets: planted everywhere, found nowhere.
+
+use crate::support::{outpost, read, sh};
+use outpost_testkit::Daemon;
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn run(dir: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(outpost());
+    command.args(["--state-dir", "state", "--runtime-dir", "run"]).args(arguments);
+    command.env("XDG_CONFIG_HOME", dir.join("config")).env("HOME", dir).envs(variables.iter().copied());
+    command.current_dir(dir).stdin(Stdio::null()).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn checks(report: &Value) -> impl Iterator<Item = &Value> {
+    report["groups"].as_array().unwrap().iter().flat_map(|group| group["checks"].as_array().unwrap())
+}
+
+#[test]
+fn every_line_has_a_verdict_and_what_is_not_in_order_has_a_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = run(dir.path(), &["doctor", "--json"], &[]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let names: Vec<&str> = checks(&report).map(|check| check["name"].as_str().unwrap()).collect();
+    for name in [
+        "kernel",
+        "namespaces",
+        "landlock",
+        "seccomp",
+        "cgroups",
+        "pipes",
+        "descriptors",
+        "processes",
+        "inotify",
+        "sudo",
+        "git",
+        "claude",
+        "codex",
+        "gemini",
+        "opencode",
+        "config",
+        "state",
+        "runtime",
+        "disk",
+        "daemon",
+        "systemd",
+    ] {
+        assert!(names.contains(&name), "{name}: {names:?}");
+    }
+    for check in checks(&report) {
+        let is_ok = check["verdict"] == "ok";
+        assert_eq!(check["mend"].is_string(), !is_ok, "{check}");
+        assert_eq!(check["means"].is_string(), !is_ok, "{check}");
+    }
+    let is_missing = checks(&report).any(|check| check["verdict"] == "missing");
+    assert_eq!(output.status.code(), Some(i32::from(is_missing)), "{report}");
+    std::fs::create_dir_all(dir.path().join("config/outpost")).unwrap();
+    std::fs::write(dir.path().join("config/outpost/outpost.toml"), "[brokr]\n").unwrap();
+    let output = run(dir.path(), &["doctor"], &[]);
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("MISSING   config") && text.contains("mend: outpost config check"), "{text}");
+}
+
+#[test]
+fn secrets_are_in_no_log_and_no_output() {
+    const IN_ENVIRONMENT: &str = "planted-in-the-environment";
+    const IN_CONFIG: &str = "planted-in-the-configuration";
+    const AS_BEARER: &str = "planted-as-a-bearer-token";
+    const AS_PASSWORD: &str = "planted-as-a-password";
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("outpost.toml");
+    std::fs::write(
+        &config,
+        format!(
+            "[log]\nlevel = \"trace\"\n[sessions.claude]\nenv = {{ ANTHROPIC_API_KEY = \"{IN_CONFIG}\" }}\n\
+             [approvals]\nnotify = [\"/bin/true\", \"Authorization: Bearer {AS_BEARER}\"]\n"
+        ),
+    )
+    .unwrap();
+    let variables = [("OPENAI_API_KEY", IN_ENVIRONMENT), ("SUDO_PASSWORD", AS_PASSWORD)];
+    let mut serve = Command::new(outpost());
+    serve.envs(variables);
+    let config = config.to_str().unwrap();
+    let daemon = Daemon::start_by(serve, tempfile::tempdir().unwrap(), &["--config", config]);
+    // The child has what it was given; what it says is its own business, and only its readers'.
+    let script = "echo $OPENAI_API_KEY; read line";
+    let process = sh(&daemon, "p", script).process;
+    assert!(read(&daemon, &process, 8).0.starts_with(b"planted-"));
+    // Where a log would repeat what it cannot understand.
+    std::fs::write(config, format!("[log]\nlevel = \"OPENAI_API_KEY={IN_ENVIRONMENT}\"\n")).unwrap();
+    let mut outputs = Vec::new();
+    for arguments in [
+        &["reload"][..],
+        &["config", "show"],
+        &["config", "show", "--json"],
+        &["config", "check", "--config", config],
+        &["status"],
+        &["status", "--json"],
+        &["doctor"],
+        &["doctor", "--json"],
+        &["kill", AS_PASSWORD],
+    ] {
+        outputs.push((
+            arguments.join(" ").replace(AS_PASSWORD, ""),
+            said(&run(daemon.dir(), arguments, &variables)),
+        ));
+    }
+    outputs.push(("log".into(), daemon.log()));
+    outputs.push(("files".into(), files(&daemon.dir().join("state/approvals"))));
+    let shown = outputs.iter().find(|(name, _)| name == "config show").unwrap();
+    assert!(shown.1.contains("\"ANTHROPIC_API_KEY\" = \"[redacted]\""), "{}", shown.1);
+    assert!(shown.1.contains("Bearer [redacted]"), "{}", shown.1);
+    for (name, text) in &outputs {
+        assert!(!text.is_empty(), "{name} says nothing");
+        for secret in [IN_ENVIRONMENT, IN_CONFIG, AS_BEARER, AS_PASSWORD] {
+            assert!(!text.contains(secret), "{secret} is in {name}: {text}");
+        }
+    }
+}
+
+/// All that is in a directory, as text.
+fn files(dir: &Path) -> String {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let text = |path: std::path::PathBuf| match path.is_dir() {
+        true => files(&path),
+        false => String::from_utf8_lossy(&std::fs::read(&path).unwrap_or_default()).into_owned(),
+    };
+    entries.map(|entry| text(entry.path())).collect()
+}

@@ -1,0 +1,241 @@
+//! The daemon's life: in the background, under a supervisor, and where it cannot begin.
+
+use crate::support::{outpost, read, sh};
+use outpost_sys::limits::effective_uid;
+use outpost_testkit::{Daemon, Which};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+const NOBODY: u32 = 65534;
+
+fn command(dir: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(outpost());
+    command.args(["--state-dir", "state", "--runtime-dir", "run"]).args(arguments);
+    command.env("XDG_CONFIG_HOME", dir.join("config")).current_dir(dir).stdin(Stdio::null());
+    command
+}
+
+fn run(dir: &Path, arguments: &[&str]) -> Output {
+    command(dir, arguments).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// Ends a daemon that nobody has a handle of, also when a test fails.
+struct Background<'a>(&'a Path);
+
+impl Drop for Background<'_> {
+    fn drop(&mut self) {
+        let _not_running = command(self.0, &["stop"]).output();
+    }
+}
+
+#[test]
+fn in_the_background_it_returns_when_all_answer_and_outlives_who_started_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let _ended = Background(dir.path());
+    let flags = ["serve", "--detach", "--sessions-listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"];
+    let started = run(dir.path(), &flags);
+    let text = said(&started);
+    assert!(started.status.success(), "{text}");
+    for face in ["control", "exec", "broker", "sessions", "approve", "metrics"] {
+        assert!(text.lines().any(|line| line.trim_start().starts_with(face)), "{face}: {text}");
+    }
+    let log = dir.path().join("state/outpost.log");
+    assert_eq!(log.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let status: serde_json::Value =
+        serde_json::from_slice(&run(dir.path(), &["status", "--json"]).stdout).unwrap();
+    let keeper = status["keeperPid"].as_i64().unwrap();
+    let session = outpost_sys::procfs::stat(i32::try_from(keeper).unwrap()).unwrap().session;
+    assert_eq!(i64::from(session), keeper, "a session of its own");
+    let second = run(dir.path(), &["serve"]);
+    assert_eq!(second.status.code(), Some(3), "{second:?}");
+    assert!(said(&second).contains(&format!("already running here (keeper {keeper})")), "{second:?}");
+    let metrics =
+        status["listening"].as_array().unwrap().iter().find(|row| row["face"] == "metrics").unwrap();
+    let page = http_get(metrics["address"].as_str().unwrap());
+    assert!(
+        page.contains("outpost_processes_running 0") && page.contains("outpost_build_info{version="),
+        "{page}"
+    );
+    let shown = said(&run(dir.path(), &["status"]));
+    assert!(
+        shown.contains(&format!("keeper     {keeper}, since ")) && shown.contains("0 waiting"),
+        "{shown}"
+    );
+    // Its log is begun anew when it is large, and what was there before stays for one round.
+    std::fs::create_dir_all(dir.path().join("config/outpost")).unwrap();
+    std::fs::write(dir.path().join("config/outpost/outpost.toml"), "[log]\nfile_bytes_max = 1\n").unwrap();
+    for _ in 0..2 {
+        let reloaded = run(dir.path(), &["reload"]);
+        assert!(reloaded.status.success(), "{reloaded:?}");
+    }
+    let old = dir.path().join("state/outpost.log.1");
+    assert!(std::fs::read_to_string(&old).unwrap().contains("the configuration was read again"));
+    assert_eq!(old.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(std::fs::read_to_string(&log).unwrap().lines().count(), 1);
+    let stopped = run(dir.path(), &["stop"]);
+    assert!(stopped.status.success(), "{stopped:?}");
+    assert!(!dir.path().join("run/control.sock").exists());
+}
+
+fn http_get(url: &str) -> String {
+    use std::io::{Read, Write};
+    let (host, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
+    let mut stream = std::net::TcpStream::connect(host).unwrap();
+    write!(stream, "GET /{path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    page
+}
+
+#[test]
+fn whoever_supervises_it_hears_of_it_and_no_child_can_speak_in_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let hear = |words: &str| {
+        let mut buffer = [0; 256];
+        loop {
+            let len = socket.recv(&mut buffer).unwrap_or_else(|error| panic!("{words}: {error}"));
+            let heard = String::from_utf8_lossy(&buffer[..len]).into_owned();
+            if heard.contains(words) {
+                return heard;
+            }
+            assert!(heard == "WATCHDOG=1" || heard == "READY=1", "{heard}");
+        }
+    };
+    let mut serve = Command::new(outpost());
+    serve.env("NOTIFY_SOCKET", dir.path().join("notify")).env("WATCHDOG_USEC", "2000000");
+    let daemon = Daemon::start_by(serve, tempfile::tempdir().unwrap(), &[]);
+    hear("READY=1");
+    hear("WATCHDOG=1");
+    let process = sh(&daemon, "p", "env").process;
+    let environment = String::from_utf8_lossy(&read(&daemon, &process, usize::MAX).0).into_owned();
+    assert!(environment.contains("PATH=") && !environment.contains("NOTIFY_SOCKET"), "{environment}");
+    assert!(!environment.contains("WATCHDOG"), "{environment}");
+    // One that hangs is replaced, as one that dies is.
+    let (hung, before) = (daemon.worker(), daemon.status().worker_pid);
+    outpost_sys::pidfd::signal(&hung, outpost_sys::signal::Signal::STOP).unwrap();
+    assert!(outpost_sys::epoll::wait_readable(&hung, Duration::from_secs(60)).unwrap());
+    hear("READY=1");
+    assert_ne!(daemon.status().worker_pid, before);
+    // A supervisor that lost sight of its main process starts it anew, and is pointed to the one that is there.
+    daemon.kill(Which::Keeper);
+    let mut again = command(daemon.dir(), &["serve"]);
+    let again = again.env("NOTIFY_SOCKET", dir.path().join("notify")).output().unwrap();
+    assert!(again.status.success(), "{again:?}");
+    let pointed = hear("MAINPID=");
+    assert!(pointed.contains(&format!("MAINPID={}\n", daemon.status().keeper_pid)), "{pointed}");
+    drop(daemon);
+    hear("STOPPING=1");
+}
+
+/// What a daemon says that cannot begin, as a user who is not root.
+fn refused(dir: &Path, shell: &str) -> String {
+    let script = format!("{shell}; exec \"$0\" serve --sessions-listen 127.0.0.1:0");
+    let mut serve = match effective_uid() {
+        0 => {
+            let mut command = Command::new("setpriv");
+            command.args([format!("--reuid={NOBODY}"), format!("--regid={NOBODY}"), "--clear-groups".into()]);
+            command.arg("sh");
+            command
+        }
+        _ => Command::new("sh"),
+    };
+    serve.args(["-c", &script]).arg(outpost()).env("HOME", dir).current_dir(dir).stdin(Stdio::null());
+    serve.env_remove("XDG_CONFIG_HOME").env_remove("XDG_STATE_HOME").env_remove("XDG_RUNTIME_DIR");
+    serve.env("OUTPOST_STATE_DIR", dir.join("state")).env("OUTPOST_RUNTIME_DIR", dir.join("run"));
+    let output = serve.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    said(&output)
+}
+
+#[test]
+fn where_it_cannot_begin_it_says_why_and_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    if effective_uid() == 0 {
+        std::os::unix::fs::chown(dir.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let home = dir.path();
+    let few = refused(home, "ulimit -n 64");
+    assert!(few.contains("only 64 files may be open") && few.contains("LimitNOFILE"), "{few}");
+    let none = refused(home, "export OUTPOST_RUNTIME_DIR=/proc/none/outpost");
+    assert!(none.contains("/proc/none/outpost") && none.contains("--runtime-dir"), "{none}");
+    let read_only = refused(home, "mkdir state; chmod 500 state");
+    assert!(
+        read_only.contains("state cannot be written") && read_only.contains("--state-dir"),
+        "{read_only}"
+    );
+    let link = refused(home, "rmdir state; ln -s /tmp state");
+    assert!(link.contains("is not a directory of this user"), "{link}");
+}
+
+#[test]
+fn on_a_full_disk_it_does_not_begin_and_leaves_nothing_half_written() {
+    if effective_uid() != 0 {
+        eprintln!("SKIPPED: only root can mount");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let script = "mkdir state && mount -t tmpfs -o size=16k,mode=700 none state && \
+                  \"$0\" --state-dir state --runtime-dir run serve; code=$?; ls -A state; exit $code";
+    let mut serve = Command::new("unshare");
+    serve.args(["--mount", "sh", "-c", script]).arg(outpost()).current_dir(dir.path()).stdin(Stdio::null());
+    let output = serve.env("XDG_CONFIG_HOME", dir.path()).output().unwrap();
+    let text = said(&output);
+    if text.contains("unshare failed") || text.contains("mount:") {
+        eprintln!("SKIPPED: nothing can be mounted here: {text}");
+        return;
+    }
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("cannot be written: No space left on device"), "{text}");
+    assert!(output.stdout.is_empty(), "{text}");
+}
+
+#[test]
+fn units_for_systemd_are_what_it_understands() {
+    let dir = tempfile::tempdir().unwrap();
+    let install = |arguments: &[&str]| {
+        let mut command = command(dir.path(), &["install-service", "--user"]);
+        command.args(arguments).env("XDG_CONFIG_HOME", dir.path().join("config")).output().unwrap()
+    };
+    let printed = install(&["--print"]);
+    assert!(printed.status.success(), "{printed:?}");
+    let unit = String::from_utf8_lossy(&printed.stdout).into_owned();
+    for line in [
+        "Type=notify",
+        "KillMode=process",
+        "Delegate=yes",
+        "Restart=always",
+        "WatchdogSec=30",
+        "WantedBy=default.target",
+    ] {
+        assert!(unit.lines().any(|found| found == line), "{line}: {unit}");
+    }
+    let written = install(&[]);
+    assert!(written.status.success() && said(&written).contains("loginctl enable-linger"), "{written:?}");
+    let path = dir.path().join("config/systemd/user/outpost.service");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), unit);
+    std::fs::write(&path, unit.replace("RestartSec=1", "RestartSec=2")).unwrap();
+    let refused = install(&[]);
+    assert!(!refused.status.success() && said(&refused).contains("--force"), "{refused:?}");
+    match Command::new("systemd-analyze").arg("verify").arg(&path).output() {
+        Ok(verified) => assert!(verified.status.success(), "{verified:?}"),
+        Err(_) => {
+            let is_known = |line: &str| {
+                line.is_empty()
+                    || line.starts_with(['#', '['])
+                    || line.split_once('=').is_some_and(|(key, value)| {
+                        key.bytes().all(|byte| byte.is_ascii_alphanumeric()) && !value.is_empty()
+                    })
+            };
+            assert!(unit.lines().all(is_known), "{unit}");
+        }
+    }
+}
