@@ -10,6 +10,10 @@ pub(crate) const LOST_MB_MAX: f64 = 0.0;
 pub(crate) const WORKER_AFTER_OUTPUT_MB_MAX: f64 = 16.0;
 /// Private memory of worker and keeper for each idle child.
 pub(crate) const IDLE_CHILD_KB_MAX: f64 = 24.0;
+
+/// Of the worker and the keeper together, with all faces on.
+pub(crate) const IDLE_DAEMON_MB_MAX: f64 = 12.0;
+pub(crate) const SERVE_MS_MAX: f64 = 25.0;
 /// From the beginning of a start until the child is reaped, as a multiple of posix_spawn's.
 pub(crate) const SPAWN_RATIO_MAX: f64 = 1.3;
 /// Private memory of the keeper, which is what makes a start independent of how large the worker is.

@@ -16,6 +16,7 @@ mod relay;
 mod restart;
 mod samples;
 mod sessions;
+mod start;
 mod throughput;
 
 use budget::Table;
@@ -48,6 +49,7 @@ struct Cli {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
+    Start,
     Throughput,
     Idle,
     Spawn,
@@ -110,6 +112,9 @@ fn measure(cli: &Cli) -> Result<bool> {
     let binary = daemon::build()?;
     let wanted = |part| cli.part.is_empty() || cli.part.contains(&part);
     let mut table = Table::default();
+    if wanted(Part::Start) {
+        start::measure(&mut table, &binary, cli.quick)?;
+    }
     if wanted(Part::Throughput) {
         throughput::measure(&mut table, &binary, cli.quick)?;
     }
