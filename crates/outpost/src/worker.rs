@@ -227,7 +227,10 @@ async fn serve(
             (Asked::Reload(reply), _) => {
                 let reloaded = match &mut daemon {
                     Some(Daemon { settled, faces }) => settled.reload(&engine, faces).await,
-                    None => Err("it has no faces to configure: it is a relay, or was stopped and keeps its processes".into()),
+                    None => Err(
+                        "it has no faces to configure: it is a relay, or was stopped and keeps its processes"
+                            .into(),
+                    ),
                 };
                 let _nobody_waits = reply.map(|reply| reply.send(reloaded));
             }

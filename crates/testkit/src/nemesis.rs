@@ -139,7 +139,7 @@ fn attack(daemon: &Daemon, plan: &Plan, report: &mut Report, mut client_gave_up:
                 report.stops += 1;
             }
             2 if report.upgrades < plan.upgrades => {
-                daemon.upgrade(if report.upgrades % 2 == 0 { &copy } else { &plan.outpost });
+                daemon.upgrade(if report.upgrades.is_multiple_of(2) { &copy } else { &plan.outpost });
                 report.upgrades += 1;
             }
             _ if plan.worker_kills > 0 => {
