@@ -8,9 +8,10 @@ use crate::starting;
 use crate::stream::Follow;
 use crate::wire::{
     Attach, Attached, ExitStatus, Failure, Kept, Kill, Killed, ProcessInfo, Resize, Signal, Status, Stdin,
-    StdinApplied, StdinOutcome, TerminalSize, UpgradeBinary, Which, Write,
+    StdinApplied, StdinOutcome, TerminalSize, UpgradeBinary, Usage, Which, Write,
 };
 use outpost_engine::{Accepted, Engine, Error, Exit, How, Ladder, Process, Reach, Signal as Number, Size};
+use outpost_sys::{clock, procfs};
 use outpost_wire::base64;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -272,7 +273,17 @@ async fn status<P: Program>(engine: &Engine, program: &P) -> Outcome {
         relay: program.relay(),
         keeping: program.keeps_children(),
         arguments: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
+        worker: usage(std::process::id()),
+        keeper: usage(engine.keeper_pid()),
+        waiting: program.waiting(),
     })
+}
+
+fn usage(pid: u32) -> Option<Usage> {
+    let stat = procfs::stat(pid.cast_signed())?;
+    let started_ms = stat.start_ticks * 1000 / procfs::ticks_per_second();
+    let age_ms = (clock::boot_ns() / 1_000_000).saturating_sub(started_ms);
+    Some(Usage { rss_bytes: stat.rss_pages * procfs::page_size(), age_ms })
 }
 
 async fn upgrade<P: Program>(program: &P, params: UpgradeBinary) -> Outcome {

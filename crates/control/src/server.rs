@@ -5,7 +5,7 @@ use crate::methods;
 use crate::owned::Owned;
 use crate::pens::{Connection, Pens};
 use crate::stream::Follow;
-use crate::wire::{Failure, LINE_BYTES_MAX, RelayState, Request, WakeRelay};
+use crate::wire::{Failure, LINE_BYTES_MAX, RelayState, Request, Waiting, WakeRelay};
 use outpost_engine::Engine;
 use outpost_wire::{Closed, Line, Lines, Outbox};
 use serde::Serialize;
@@ -33,6 +33,8 @@ pub trait Program: Send + Sync + 'static {
     fn keeps_children(&self) -> bool;
     /// Begins the faces again.
     fn serve_again(&self) -> impl Future<Output = Result<(), String>> + Send;
+    /// How much waits for a human, where faces can ask one.
+    fn waiting(&self) -> Option<Waiting>;
     /// How the relay face stands, where there is one.
     fn relay(&self) -> Option<RelayState>;
     /// Has the relay face serve again.

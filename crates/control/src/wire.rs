@@ -321,6 +321,30 @@ pub struct Status {
     /// The worker's command line.
     #[serde(default)]
     pub arguments: Vec<String>,
+    #[serde(default)]
+    pub worker: Option<Usage>,
+    #[serde(default)]
+    pub keeper: Option<Usage>,
+    /// None where there is nobody to ask.
+    #[serde(default)]
+    pub waiting: Option<Waiting>,
+}
+
+/// What one of our own processes takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Usage {
+    pub rss_bytes: u64,
+    pub age_ms: u64,
+}
+
+/// How much waits for a human. What it is, only an approver is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Waiting {
+    pub questions: usize,
+    /// For how long the oldest has.
+    pub oldest_ms: u64,
 }
 
 /// What is left of a daemon that was stopped.

@@ -7,6 +7,7 @@ mod ask;
 mod attach;
 mod audit;
 mod doctor;
+mod fullscreen;
 mod generate;
 mod list;
 mod logs;
@@ -15,6 +16,7 @@ mod mcp;
 mod run;
 mod sessions;
 mod token;
+mod top;
 mod view;
 
 use crate::paths::{Dirs, Paths};
@@ -60,6 +62,7 @@ enum Command {
     Attach(attach::Attach),
     Logs(logs::Logs),
     Ps(list::Ps),
+    Top(top::Top),
     /// End a process and everything it started
     Kill(manage::Kill),
     /// Decide about what waits for a human, on a full screen
@@ -137,6 +140,7 @@ fn dispatch(command: Command, paths: &Paths) -> Outcome {
         Command::Attach(options) => attach::attach(paths, options),
         Command::Logs(options) => logs::logs(paths, &options),
         Command::Ps(ps) => list::ps(paths, &ps),
+        Command::Top(top) => top::top(paths, &top),
         Command::Kill(kill) => manage::kill(paths, &kill),
         Command::Approve(options) => approve::run(paths, &options),
         Command::Approvals(options) => approvals::run(paths, options),

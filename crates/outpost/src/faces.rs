@@ -6,6 +6,7 @@ use crate::exec_face::ExecFace;
 use crate::paths::Paths;
 use crate::sessions_face::{self, SessionsFace};
 use crate::worker::Given;
+use outpost_approvals::Approvals;
 use outpost_engine::Engine;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 
 /// Faces that have begun.
 pub(crate) struct Faces {
+    pub(crate) approvals: Approvals,
     sessions: sessions_face::Begun,
     /// A socket outside our directories.
     shared: Option<PathBuf>,
@@ -47,7 +49,7 @@ impl Faces {
         let sessions = face.begin(own, announced).await?;
         // Last of all: approvers shall not see a question vanish and come back.
         let shared = desk.serve(&approvals, own, announced).await?;
-        Ok(Faces { sessions, shared })
+        Ok(Faces { approvals, sessions, shared })
     }
 
     /// The daemon ends. Returns what is to be removed.

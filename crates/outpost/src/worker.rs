@@ -8,7 +8,8 @@ use crate::relay_face::{self, RelayFace};
 use crate::serve::NotServing;
 use crate::{exec_face, roles, sessions_face, socket};
 use clap::Args;
-use outpost_control::wire::{RelayState, WakeRelay};
+use outpost_approvals::{Approvals, unix_ms};
+use outpost_control::wire::{RelayState, Waiting, WakeRelay};
 use outpost_engine::{Config, Engine, Lifecycle, Notice, Process, ResourceLimit, What};
 use outpost_sys::file::{self, Open};
 use outpost_sys::spawn::DESCRIPTOR_LIMIT;
@@ -136,7 +137,10 @@ async fn serve(
         .transpose()?;
     let (orders, mut received) = mpsc::channel(1);
     let relay_state = watch::Sender::new(relay.as_ref().map(RelayFace::state));
-    let program = Program { engine: engine.clone(), orders, relay_state: relay_state.subscribe(), keeping };
+    let approvals = faces.as_ref().map(|faces| faces.approvals.clone());
+    let relay_state_now = relay_state.subscribe();
+    let program =
+        Program { engine: engine.clone(), orders, relay_state: relay_state_now, keeping, approvals };
     let private = vec![paths.state.clone(), paths.runtime.clone()];
     let sandboxing = outpost_control::Sandboxing::new(paths.state.clone(), private);
     tokio::spawn(outpost_control::serve(listener, engine.clone(), program, sandboxing));
@@ -283,6 +287,7 @@ struct Program {
     orders: mpsc::Sender<Asked>,
     relay_state: watch::Receiver<Option<RelayState>>,
     keeping: bool,
+    approvals: Option<Approvals>,
 }
 
 impl Program {
@@ -311,6 +316,12 @@ impl outpost_control::Program for Program {
 
     fn stop(&self) {
         let _stopping_already = self.orders.try_send(Asked::End);
+    }
+
+    fn waiting(&self) -> Option<Waiting> {
+        let queue = self.approvals.as_ref()?.queue();
+        let oldest_ms = queue.oldest_ms().map_or(0, |asked_ms| unix_ms().saturating_sub(asked_ms));
+        Some(Waiting { questions: queue.len(), oldest_ms })
     }
 
     fn relay(&self) -> Option<RelayState> {

@@ -14,3 +14,4 @@ mod shared;
 mod start;
 mod support;
 mod table;
+mod top;
