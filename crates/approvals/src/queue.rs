@@ -165,6 +165,11 @@ impl Queue {
         }
     }
 
+    /// When what has waited longest was asked, by the clock for people.
+    pub fn oldest_ms(&self) -> Option<u64> {
+        self.waiting().values().map(|waiting| waiting.question.asked_ms).min()
+    }
+
     /// How many wait.
     pub fn len(&self) -> usize {
         self.waiting().len()

@@ -8,9 +8,10 @@ use crate::starting;
 use crate::stream::Follow;
 use crate::wire::{
     Attach, Attached, ExitStatus, Failure, Kept, Kill, Killed, ProcessInfo, Resize, Signal, Status, Stdin,
-    StdinApplied, StdinOutcome, TerminalSize, UpgradeBinary, Which, Write,
+    StdinApplied, StdinOutcome, TerminalSize, UpgradeBinary, Usage, Which, Write,
 };
 use outpost_engine::{Accepted, Engine, Error, Exit, How, Ladder, Process, Reach, Signal as Number, Size};
+use outpost_sys::procfs;
 use outpost_wire::base64;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -283,12 +284,17 @@ async fn status<P: Program>(engine: &Engine, program: &P) -> Outcome {
         relay: program.relay(),
         keeping: program.keeps_children(),
         arguments: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
-        uptime_s: outpost_sys::procfs::age(engine.keeper_pid().cast_signed()).map_or(0, |age| age.as_secs()),
-        worker_uptime_s: outpost_sys::procfs::age(std::process::id().cast_signed())
-            .map_or(0, |age| age.as_secs()),
+        worker: usage(std::process::id()),
+        keeper: usage(engine.keeper_pid()),
         journal_bytes: engine.counts().journal_bytes,
         faces: program.faces(),
     })
+}
+
+fn usage(pid: u32) -> Option<Usage> {
+    let stat = procfs::stat(pid.cast_signed())?;
+    let age_ms = procfs::age(pid.cast_signed()).map_or(0, |age| age.as_millis() as u64);
+    Some(Usage { rss_bytes: stat.rss_pages * procfs::page_size(), age_ms })
 }
 
 async fn upgrade<P: Program>(program: &P, params: UpgradeBinary) -> Outcome {

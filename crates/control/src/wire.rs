@@ -321,16 +321,32 @@ pub struct Status {
     /// The worker's command line.
     #[serde(default)]
     pub arguments: Vec<String>,
-    /// How long the keeper and the worker have run.
     #[serde(default)]
-    pub uptime_s: u64,
+    pub worker: Option<Usage>,
     #[serde(default)]
-    pub worker_uptime_s: u64,
+    pub keeper: Option<Usage>,
     /// Output and indexes on disk.
     #[serde(default)]
     pub journal_bytes: u64,
     #[serde(default, flatten)]
     pub faces: Faces,
+}
+
+/// What one of our own processes takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Usage {
+    pub rss_bytes: u64,
+    pub age_ms: u64,
+}
+
+/// How much waits for a human. What it is, only an approver is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Waiting {
+    pub questions: usize,
+    /// For how long the oldest has.
+    pub oldest_ms: u64,
 }
 
 /// What is left of a daemon that was stopped.
@@ -345,8 +361,8 @@ pub struct Kept {
 #[serde(rename_all = "camelCase", default)]
 pub struct Faces {
     pub listening: Vec<Listening>,
-    /// Questions that wait for a human.
-    pub waiting: usize,
+    /// None where there is nobody to ask.
+    pub waiting: Option<Waiting>,
     pub sessions: usize,
     pub busy_sessions: usize,
     pub config_file: Option<String>,

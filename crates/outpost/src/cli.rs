@@ -8,6 +8,7 @@ mod attach;
 mod audit;
 mod config;
 mod doctor;
+mod fullscreen;
 mod generate;
 mod install_service;
 mod list;
@@ -18,6 +19,7 @@ mod run;
 mod sessions;
 mod status;
 mod token;
+mod top;
 mod view;
 
 use crate::paths::{Dirs, Paths};
@@ -63,6 +65,7 @@ enum Command {
     Attach(attach::Attach),
     Logs(logs::Logs),
     Ps(list::Ps),
+    Top(top::Top),
     /// End a process and everything it started
     Kill(manage::Kill),
     /// Decide about what waits for a human, on a full screen
@@ -146,6 +149,7 @@ fn dispatch(command: Command, paths: &Paths) -> Outcome {
         Command::Attach(options) => attach::attach(paths, options),
         Command::Logs(options) => logs::logs(paths, &options),
         Command::Ps(ps) => list::ps(paths, &ps),
+        Command::Top(top) => top::top(paths, &top),
         Command::Kill(kill) => manage::kill(paths, &kill),
         Command::Approve(options) => approve::run(paths, &options),
         Command::Approvals(options) => approvals::run(paths, options),

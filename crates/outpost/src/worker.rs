@@ -12,8 +12,8 @@ use crate::serve::NotServing;
 use crate::settled::{self, Settled};
 use crate::{exec_face, log, roles, socket};
 use clap::Args;
-use outpost_approvals::Approvals;
-use outpost_control::wire::{self, Listening, RelayState, Reloaded, WakeRelay};
+use outpost_approvals::{Approvals, unix_ms};
+use outpost_control::wire::{self, Listening, RelayState, Reloaded, Waiting, WakeRelay};
 use outpost_engine::{Config, Engine, Lifecycle, Notice, Process, ResourceLimit, Said, What};
 use outpost_sys::file::{self, Open};
 use outpost_sys::spawn::DESCRIPTOR_LIMIT;
@@ -397,9 +397,11 @@ impl outpost_control::Program for Program {
         let listening = self.listening.clone();
         let Some(daemon) = &self.daemon else { return wire::Faces { listening, ..wire::Faces::default() } };
         let (sessions, busy_sessions) = daemon.sessions.counts();
+        let queue = daemon.approvals.queue();
+        let oldest_ms = queue.oldest_ms().map_or(0, |asked_ms| unix_ms().saturating_sub(asked_ms));
         wire::Faces {
             listening,
-            waiting: daemon.approvals.queue().len(),
+            waiting: Some(Waiting { questions: queue.len(), oldest_ms }),
             sessions,
             busy_sessions,
             config_file: Some(daemon.file.clone()),

@@ -17,6 +17,7 @@ mod nemesis;
 mod noise;
 mod relay;
 mod sessions;
+mod svg;
 mod terminal;
 
 pub use agents::{AgentHome, Ran};

@@ -1,6 +1,7 @@
 //! A program on a terminal of its own: what it draws, the keys it is given, and its end when the test is over.
 
 use crate::daemon::PATIENCE;
+use crate::svg::svg;
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd::{self, Exit};
 use outpost_sys::pty::{self, Size};
@@ -119,6 +120,11 @@ impl Terminal {
         picture(&self.screen.bytes.lock().unwrap(), self.size)
     }
 
+    /// The same with its colours, to be looked at elsewhere.
+    pub fn svg(&self, title: &str) -> String {
+        svg(seen(&self.screen.bytes.lock().unwrap(), self.size).screen(), title)
+    }
+
     /// Waits until what is seen is as wanted, and returns it.
     pub fn wait_picture(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
         let begun = Instant::now();
@@ -200,15 +206,19 @@ impl Terminal {
     }
 }
 
-/// A program that says where a picture begins and ends is not looked at in between.
 fn picture(bytes: &[u8], size: Size) -> String {
+    let contents = seen(bytes, size).screen().contents();
+    contents.lines().map(|row| row.trim_end().to_owned() + "\n").collect()
+}
+
+/// A program that says where a picture begins and ends is not looked at in between.
+fn seen(bytes: &[u8], size: Size) -> vt100::Parser {
     let last = |mark: &[u8]| memchr::memmem::rfind(bytes, mark);
     let unfinished = last(b"\x1b[?2026h").filter(|begin| last(b"\x1b[?2026l").is_none_or(|end| end < *begin));
     let bytes = bytes.get(..unfinished.unwrap_or(bytes.len())).unwrap_or_default();
     let mut terminal = vt100::Parser::new(size.rows.try_into().unwrap(), size.cols.try_into().unwrap(), 0);
     terminal.process(bytes);
-    let contents = terminal.screen().contents();
-    contents.lines().map(|row| row.trim_end().to_owned() + "\n").collect()
+    terminal
 }
 
 impl Screen {

@@ -6,25 +6,22 @@ mod input;
 mod link;
 mod page;
 mod prompt;
-mod screen;
 #[cfg(test)]
 mod tests;
 
 use super::Outcome;
 use super::approver::{self, Approver};
+use super::fullscreen::{Looks, Screen, Signals};
 use crate::paths::Paths;
 use crate::tty::keys::Reader;
-use app::{App, News, Size};
+use app::{App, News};
 use clap::Args;
-use draw::Looks;
 use input::Action;
 use link::Link;
 use outpost_approvals::unix_ms;
-use screen::Screen;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// How often the time that is left is drawn anew.
 const TICK: Duration = Duration::from_secs(1);
@@ -53,7 +50,7 @@ async fn work(mut approver: Approver) -> Outcome {
     let proven = approver.prove().await?;
     let fail = |error: std::io::Error| format!("cannot use the terminal: {error}");
     // First of all, so that none of them finds the terminal in our hands.
-    let signals = Signals::new().map_err(|error| format!("cannot wait for signals: {error}"))?;
+    let signals = Signals::new()?;
     let mut screen = Screen::enter().map_err(fail)?;
     let mut keys = Reader::new(screen.tty()).map_err(fail)?;
     let link = Link::begin(approver, proven);
@@ -70,10 +67,10 @@ async fn converse(
     mut link: Link,
 ) -> std::io::Result<Outcome> {
     let looks = Looks::of_environment();
-    let mut app = App::new(size(screen)?);
+    let mut app = App::new(screen.size()?);
     let mut tick = tokio::time::interval(TICK);
     loop {
-        app.resize(size(screen)?);
+        app.resize(screen.size()?);
         app.tick(Instant::now());
         screen.terminal.draw(|frame| draw::draw(frame, &app, unix_ms(), looks))?;
         app.drawn(Instant::now());
@@ -98,39 +95,6 @@ async fn converse(
             && link.requests.try_send(request).is_err()
         {
             app.hear(News::Refused { why: "the daemon is too slow: not done".into() }, Instant::now());
-        }
-    }
-}
-
-fn size(screen: &Screen) -> std::io::Result<Size> {
-    let size = screen.terminal.size()?;
-    Ok(Size { columns: size.width, rows: size.height })
-}
-
-struct Signals {
-    resized: Signal,
-    interrupt: Signal,
-    terminate: Signal,
-    hangup: Signal,
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Signals> {
-        Ok(Signals {
-            resized: signal(SignalKind::window_change())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            hangup: signal(SignalKind::hangup())?,
-        })
-    }
-
-    /// The number of the signal that asks us to end; nothing when the screen is another one now.
-    async fn next(&mut self) -> Option<u8> {
-        tokio::select! {
-            _ = self.resized.recv() => None,
-            _ = self.interrupt.recv() => Some(2),
-            _ = self.terminate.recv() => Some(15),
-            _ = self.hangup.recv() => Some(1),
         }
     }
 }

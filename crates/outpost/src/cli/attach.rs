@@ -23,8 +23,17 @@ pub(super) struct Attach {
     #[arg(long)]
     steal: bool,
     /// Keys that leave a process on a terminal, as `ctrl-a,d`; pipes are left with ctrl-c
-    #[arg(long, value_name = "KEYS", default_value = "ctrl-\\")]
+    #[arg(long, value_name = "KEYS", default_value = DETACH_KEYS)]
     detach_keys: DetachKeys,
+}
+
+const DETACH_KEYS: &str = "ctrl-\\";
+
+impl Attach {
+    /// As without flags.
+    pub(super) fn to(process: String) -> Result<Attach, String> {
+        Ok(Attach { process, read_only: false, steal: false, detach_keys: DETACH_KEYS.parse()? })
+    }
 }
 
 pub(super) fn attach(paths: &Paths, options: Attach) -> Outcome {

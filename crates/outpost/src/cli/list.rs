@@ -134,7 +134,7 @@ fn row(process: &ProcessInfo, name: &str, now_ms: u64) -> [String; 10] {
 }
 
 /// The shortest that `logs`, `attach` and `kill` take for each: the id, unless it is also another's.
-fn names(processes: &[ProcessInfo]) -> Vec<String> {
+pub(super) fn names(processes: &[ProcessInfo]) -> Vec<String> {
     let mut known: HashMap<&str, usize> = HashMap::new();
     for process in processes {
         *known.entry(&process.id).or_default() += 1;
@@ -170,11 +170,11 @@ fn aligned(rows: &[[String; 10]], columns: Option<usize>) -> String {
 }
 
 /// How many columns a text may take: other than ASCII, one character may take two.
-fn width(text: &str) -> usize {
+pub(super) fn width(text: &str) -> usize {
     text.chars().map(|character| if character.is_ascii() { 1 } else { 2 }).sum()
 }
 
-fn cut(line: &str, columns: Option<usize>) -> std::borrow::Cow<'_, str> {
+pub(super) fn cut(line: &str, columns: Option<usize>) -> std::borrow::Cow<'_, str> {
     let Some(columns) = columns.filter(|columns| width(line) > *columns) else { return line.into() };
     let mut left = columns.saturating_sub(1);
     let fits = |character: &char| {
@@ -187,7 +187,7 @@ fn cut(line: &str, columns: Option<usize>) -> std::borrow::Cow<'_, str> {
     (kept + "…").into()
 }
 
-fn state(process: &ProcessInfo) -> String {
+pub(super) fn state(process: &ProcessInfo) -> String {
     match process.exit {
         None => process.state.escape_debug().to_string(),
         Some(exit) => match (exit.code, exit.signal) {
@@ -220,7 +220,7 @@ pub(super) fn size(bytes: u64) -> String {
 }
 
 /// Arguments come from anywhere: nothing in them may reach the terminal as a command to it.
-fn shown(command: &[String]) -> String {
+pub(super) fn shown(command: &[String]) -> String {
     let mut text = String::new();
     for character in command.join(" ").chars() {
         match character {

@@ -29,17 +29,20 @@ pub(super) fn kill(paths: &Paths, options: &Kill) -> Outcome {
         grace_ms: Some(options.grace_ms),
     };
     let killed: Killed = connect(paths)?.call("kill", &params).map_err(explain)?;
-    println!(
-        "{}",
-        match killed {
-            Killed { already_exited: true, .. } => "had ended already".to_owned(),
-            Killed { died: true, escalated: false, .. } => "ended".to_owned(),
-            Killed { died: true, .. } =>
-                "did not end by itself and was killed with everything it started".to_owned(),
-            Killed { survivors, .. } => format!("still there; {survivors} descendants survive"),
-        }
-    );
+    println!("{}", ending(&killed));
     Ok(if killed.died { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What came of it, in words.
+pub(super) fn ending(killed: &Killed) -> String {
+    match killed {
+        Killed { already_exited: true, .. } => "had ended already".to_owned(),
+        Killed { died: true, escalated: false, .. } => "ended".to_owned(),
+        Killed { died: true, .. } => {
+            "did not end by itself and was killed with everything it started".to_owned()
+        }
+        Killed { survivors, .. } => format!("still there; {survivors} descendants survive"),
+    }
 }
 
 #[derive(Args)]

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// The most of an answer that is read at once.
 const ANSWER_BYTES_MAX: u64 = 256 * 1024 * 1024;
@@ -129,6 +130,8 @@ fn say(text: &str) {
 /// The daemon's port.
 struct Daemon {
     url: String,
+    /// How long an answer may take, if not for ever.
+    patience: Option<Duration>,
 }
 
 impl Daemon {
@@ -138,12 +141,13 @@ impl Daemon {
         let port = port.ok_or_else(|| {
             format!("no daemon has left its port in {}; start one with `outpost serve`", file.display())
         })?;
-        Ok(Daemon { url: format!("http://127.0.0.1:{port}/rpc") })
+        Ok(Daemon { url: format!("http://127.0.0.1:{port}/rpc"), patience: None })
     }
 
     fn post(&self, method: &str, params: &Value) -> Result<ureq::Body, String> {
         let body = json!({ "method": method, "params": params }).to_string();
-        let agent: ureq::Agent = ureq::Agent::config_builder().proxy(None).build().into();
+        let config = ureq::Agent::config_builder().proxy(None).timeout_global(self.patience);
+        let agent: ureq::Agent = config.build().into();
         let sent = agent.post(&self.url).content_type("application/json").send(body);
         let answer = sent.map_err(|error| format!("{}: {error}", self.url))?;
         Ok(answer.into_body())
@@ -186,26 +190,41 @@ fn list(daemon: &Daemon, as_json: bool) -> Outcome {
         say(&sessions.to_string());
         return Ok(ExitCode::SUCCESS);
     }
-    let mut table = vec![["ID", "AGENT", "MODE", "STATUS", "WAITING", "UNREAD", "PATH"].map(str::to_owned)];
-    for session in sessions.as_array().into_iter().flatten() {
-        let text = |at: &str| match session.pointer(at) {
-            Some(Value::String(text)) => text.clone(),
-            Some(value) => value.to_string(),
-            None => String::new(),
-        };
-        let id: String = text("/sessionId").chars().take(8).collect();
-        table.push([
-            id,
-            text("/cliType"),
-            text("/mode"),
-            text("/status"),
-            text("/queue/userPending"),
-            text("/queue/responsePending"),
-            text("/path"),
-        ]);
-    }
+    let mut table = vec![HEAD.map(str::to_owned)];
+    table.extend(sessions.as_array().into_iter().flatten().map(cells));
     super::print_table(&table);
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a table says about a session.
+pub(super) const HEAD: [&str; 7] = ["ID", "AGENT", "MODE", "STATUS", "WAITING", "UNREAD", "PATH"];
+pub(super) const STATUS: usize = 3;
+
+/// As the daemon has them: not for a terminal yet.
+fn cells(session: &Value) -> [String; 7] {
+    let text = |at: &str| match session.pointer(at) {
+        Some(Value::String(text)) => text.clone(),
+        Some(value) => value.to_string(),
+        None => String::new(),
+    };
+    let id: String = text("/sessionId").chars().take(8).collect();
+    [
+        id,
+        text("/cliType"),
+        text("/mode"),
+        text("/status"),
+        text("/queue/userPending"),
+        text("/queue/responsePending"),
+        text("/path"),
+    ]
+}
+
+/// A row for each session, for one who does not wait for ever.
+pub(super) fn rows(paths: &Paths, patience: Duration) -> Result<Vec<[String; 7]>, String> {
+    let daemon = Daemon { patience: Some(patience), ..Daemon::find(paths)? };
+    let listed = daemon.call("monitor.sessions", &json!({}))?;
+    let sessions = listed.get("sessions").and_then(Value::as_array);
+    Ok(sessions.into_iter().flatten().map(cells).collect())
 }
 
 /// Prints a stream. Fails if the last turn of it did.

@@ -39,22 +39,27 @@ fn shown(status: &wire::Status) -> String {
         "outpost {} {stands}{other}\n  keeper     {}, since {}\n  worker     {}, since {}\n  processes  {} running, {} ended and still readable\n  journals   {}\n",
         status.version,
         status.keeper_pid,
-        age(status.uptime_s),
+        since(status.keeper),
         status.worker_pid,
-        age(status.worker_uptime_s),
+        since(status.worker),
         status.running,
         status.processes.saturating_sub(status.running),
         size(status.journal_bytes),
     );
+    let waiting = faces.waiting.map_or(0, |waiting| waiting.questions);
     if let Some(file) = &faces.config_file {
         text += &format!(
             "  sessions   {}, of which {} are answering\n  approvals  {} waiting{}\n  config     {}\n",
             faces.sessions,
             faces.busy_sessions,
-            faces.waiting,
-            if faces.waiting > 0 { ": outpost approve" } else { "" },
+            waiting,
+            if waiting > 0 { ": outpost approve" } else { "" },
             file.escape_debug(),
         );
     }
     text + "\n" + &announced::table(&faces.listening)
+}
+
+fn since(usage: Option<wire::Usage>) -> String {
+    usage.map_or("?".into(), |usage| age(usage.age_ms / 1000))
 }

@@ -17,3 +17,4 @@ mod shared;
 mod start;
 mod support;
 mod table;
+mod top;

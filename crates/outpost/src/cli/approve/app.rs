@@ -2,6 +2,7 @@
 
 use super::page::{self, Row};
 use crate::cli::approvals::print::ending;
+use crate::cli::fullscreen::Size;
 use outpost_approvals::wire::{Answer, Grant, Request};
 use outpost_approvals::{Outcome, Question};
 use std::time::{Duration, Instant};
@@ -15,12 +16,6 @@ pub(super) const ROWS_AROUND: u16 = 4;
 /// On less than this nobody can read what is being decided.
 pub(super) const COLUMNS_MIN: u16 = 40;
 pub(super) const ROWS_MIN: u16 = 10;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Size {
-    pub(super) columns: u16,
-    pub(super) rows: u16,
-}
 
 pub(super) struct App {
     /// Oldest first; new ones come at the end.

@@ -4,47 +4,28 @@ use super::app::{App, COLUMNS_MIN, Details, Dialog, ROWS_MIN, Unit, View, short}
 use super::page::Kind;
 use crate::cli::approvals::print::left;
 use crate::cli::approver::printable;
+use crate::cli::fullscreen::{BAR, Canvas, Looks, first_row, style_of};
 use crate::cli::list::age;
 use outpost_approvals::{Question, display};
 use ratatui::Frame;
-use ratatui::buffer::Buffer;
-use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
 /// With fewer columns the words are shorter.
 const COLUMNS_ROOMY: u16 = 76;
 
-/// Colours say nothing that words do not.
-#[derive(Clone, Copy)]
-pub(super) struct Looks {
-    pub(super) coloured: bool,
-}
-
-impl Looks {
-    pub(super) fn of_environment() -> Looks {
-        Looks { coloured: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) }
-    }
-
-    fn coloured(self, style: Style, color: Color) -> Style {
-        if self.coloured { style.fg(color) } else { style }
-    }
-
-    fn of(self, kind: Kind) -> Style {
-        let bold = Style::new().add_modifier(Modifier::BOLD);
-        match kind {
-            Kind::Warning => self.coloured(bold.add_modifier(Modifier::REVERSED), Color::Red),
-            Kind::Heading => bold,
-            Kind::Claimed => self.coloured(Style::new(), Color::Yellow),
-            Kind::Text => Style::new(),
-        }
+fn look(looks: Looks, kind: Kind) -> Style {
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    match kind {
+        Kind::Warning => looks.coloured(bold.add_modifier(Modifier::REVERSED), Color::Red),
+        Kind::Heading => bold,
+        Kind::Claimed => looks.coloured(Style::new(), Color::Yellow),
+        Kind::Text => Style::new(),
     }
 }
-
-const BAR: Style = Style::new().add_modifier(Modifier::REVERSED);
 
 pub(super) fn draw(frame: &mut Frame<'_>, app: &App, now_ms: u64, looks: Looks) {
-    let area = frame.area();
-    let mut canvas = Canvas { buffer: frame.buffer_mut(), area, looks };
+    let mut canvas = Canvas::new(frame, looks);
+    let area = canvas.area;
     if app.is_too_small() {
         let text = format!("The screen is too small: {COLUMNS_MIN} columns and {ROWS_MIN} rows are needed.");
         for (at, line) in (0..area.height).zip(display::wrap(&text, usize::from(area.width))) {
@@ -61,32 +42,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &App, now_ms: u64, looks: Looks) 
     canvas.line(area.height - 1, keys(app), BAR);
 }
 
-struct Canvas<'a> {
-    buffer: &'a mut Buffer,
-    area: Rect,
-    looks: Looks,
-}
-
 impl Canvas<'_> {
-    /// One line from edge to edge.
-    fn line(&mut self, at: u16, text: &str, style: Style) {
-        let (x, y, width) = (self.area.x, self.area.y + at, self.area.width);
-        self.buffer.set_style(Rect::new(x, y, width, 1), style);
-        self.buffer.set_stringn(x, y, text, usize::from(width), style);
-    }
-
-    /// The same, where more than fits is marked as being more.
-    fn cut(&mut self, at: u16, text: &str, style: Style) {
-        let width = usize::from(self.area.width);
-        match text.chars().count() > width {
-            false => self.line(at, text, style),
-            true => {
-                let head: String = text.chars().take(width.saturating_sub(3)).collect();
-                self.line(at, &format!("{head}..."), style);
-            }
-        }
-    }
-
     fn list(&mut self, app: &App, now_ms: u64) {
         let head = match (app.connected, app.questions.len()) {
             (false, _) if app.status.is_empty() => "outpost approve: connecting".to_owned(),
@@ -125,7 +81,7 @@ impl Canvas<'_> {
         let head = if app.connected { head } else { format!("NO CONNECTION  {head}") };
         self.line(0, &head, BAR);
         for (at, row) in (1..).zip(details.rows.iter().skip(details.top).take(body)) {
-            self.line(at, &row.text, self.looks.of(row.kind));
+            self.line(at, &row.text, look(self.looks, row.kind));
         }
     }
 
@@ -185,15 +141,6 @@ impl Canvas<'_> {
         self.line(at, one, style);
         self.cut(at + 1, two, style);
     }
-}
-
-/// So that what is selected is in sight.
-fn first_row(selected: Option<usize>, rows: usize) -> usize {
-    (selected.unwrap_or_default() + 1).saturating_sub(rows)
-}
-
-fn style_of(selected: bool) -> Style {
-    if selected { Style::new().add_modifier(Modifier::BOLD) } else { Style::new() }
 }
 
 fn row(question: &Question, selected: bool, now_ms: u64) -> String {

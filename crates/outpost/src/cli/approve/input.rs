@@ -1,6 +1,7 @@
 //! What keys do: never more than their name says, and nothing before what they are about was read.
 
 use super::app::{App, Details, Dialog, KEYS_IGNORED, Unit, View};
+use crate::cli::fullscreen::{CONTROL_C, ENTER, ESCAPE, moved, pop_character};
 use crate::tty::keys::{Key, Move};
 use outpost_approvals::Remember;
 use outpost_approvals::wire::Request;
@@ -11,10 +12,6 @@ const CONFIRM: Duration = Duration::from_secs(3);
 
 const NOTE_BYTES_MAX: usize = 500;
 const DIGITS_MAX: usize = 4;
-
-const ESCAPE: u8 = 0x1b;
-const ENTER: u8 = b'\r';
-const CONTROL_C: u8 = 0x03;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
@@ -195,10 +192,7 @@ impl Details {
                 self.close_dialog();
                 return Some(self.decide(false, note, None));
             }
-            0x7f | 0x08 => {
-                // A whole character, of however many bytes.
-                while note.pop().is_some_and(|byte| byte & 0xc0 == 0x80) {}
-            }
+            0x7f | 0x08 => pop_character(note),
             b' '.. if note.len() < NOTE_BYTES_MAX => note.push(byte),
             _ => {}
         }
@@ -255,19 +249,4 @@ impl Details {
         let (id, digest) = (self.question.id.clone(), self.question.digest.clone());
         Request::Decide { id, digest, allow, note, remember }
     }
-}
-
-/// A place in a list, moved.
-fn moved(at: Option<usize>, to: Move, len: usize, page: usize) -> Option<usize> {
-    let at = at.unwrap_or_default();
-    let last = len.checked_sub(1)?;
-    let to = match to {
-        Move::Up => at.saturating_sub(1),
-        Move::Down => at + 1,
-        Move::PageUp => at.saturating_sub(page),
-        Move::PageDown => at + page,
-        Move::Home => 0,
-        Move::End => last,
-    };
-    Some(to.min(last))
 }

@@ -1,8 +1,9 @@
 //! The full screen without a terminal: keys and news in, requests and pictures out.
 
-use super::app::{App, KEYS_IGNORED, News, Size, View};
-use super::draw::{Looks, draw};
+use super::app::{App, KEYS_IGNORED, News, View};
+use super::draw::draw;
 use super::input::Action;
+use crate::cli::fullscreen::{Looks, Size};
 use crate::tty::keys::{Key, Move};
 use outpost_approvals::wire::{Answer, Grant, Request};
 use outpost_approvals::{Decision, Line, Outcome, Question, Remember, Section};

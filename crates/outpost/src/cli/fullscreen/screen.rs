@@ -1,5 +1,6 @@
 //! The terminal as a full screen, and as it was before once we are done with it, however that comes.
 
+use super::Size;
 use crate::tty::TERMINAL_PATIENCE;
 use outpost_sys::terminal::{Keys, Terminal as Tty};
 use ratatui::Terminal;
@@ -17,13 +18,13 @@ use std::time::Duration;
 /// A terminal that we leave gets this long to take it.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(1);
 
-pub(super) struct Screen {
-    pub(super) terminal: Terminal<CrosstermBackend<Output>>,
+pub(in crate::cli) struct Screen {
+    pub(in crate::cli) terminal: Terminal<CrosstermBackend<Output>>,
     taken: Arc<Taken>,
 }
 
 impl Screen {
-    pub(super) fn enter() -> io::Result<Screen> {
+    pub(in crate::cli) fn enter() -> io::Result<Screen> {
         let tty = Arc::new(Tty::open()?);
         let mode = Mutex::new(Some(tty.raw()?));
         let taken = Arc::new(Taken { tty: tty.clone(), mode });
@@ -37,7 +38,12 @@ impl Screen {
         }
     }
 
-    pub(super) fn tty(&self) -> Arc<Tty> {
+    pub(in crate::cli) fn size(&self) -> io::Result<Size> {
+        let size = self.terminal.size()?;
+        Ok(Size { columns: size.width, rows: size.height })
+    }
+
+    pub(in crate::cli) fn tty(&self) -> Arc<Tty> {
         self.taken.tty.clone()
     }
 }
@@ -81,7 +87,7 @@ fn give_back_on_panic(taken: Arc<Taken>) {
 }
 
 /// Text for the terminal, written in one go and shown in one, where the terminal knows how.
-pub(super) struct Output {
+pub(in crate::cli) struct Output {
     tty: Arc<Tty>,
     text: Vec<u8>,
 }

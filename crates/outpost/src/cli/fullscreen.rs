@@ -1,0 +1,41 @@
+//! What commands with a full screen share: the terminal, drawing on it, signals, and moving in a list.
+
+mod canvas;
+mod screen;
+mod signals;
+
+pub(super) use canvas::{BAR, Canvas, Looks, first_row, style_of};
+pub(super) use screen::Screen;
+pub(super) use signals::Signals;
+
+use crate::tty::keys::Move;
+
+pub(super) const ESCAPE: u8 = 0x1b;
+pub(super) const ENTER: u8 = b'\r';
+pub(super) const CONTROL_C: u8 = 0x03;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Size {
+    pub(super) columns: u16,
+    pub(super) rows: u16,
+}
+
+/// A place in a list, moved.
+pub(super) fn moved(at: Option<usize>, to: Move, len: usize, page: usize) -> Option<usize> {
+    let at = at.unwrap_or_default();
+    let last = len.checked_sub(1)?;
+    let to = match to {
+        Move::Up => at.saturating_sub(1),
+        Move::Down => at + 1,
+        Move::PageUp => at.saturating_sub(page),
+        Move::PageDown => at + page,
+        Move::Home => 0,
+        Move::End => last,
+    };
+    Some(to.min(last))
+}
+
+/// Takes the last character away, of however many bytes.
+pub(super) fn pop_character(typed: &mut Vec<u8>) {
+    while typed.pop().is_some_and(|byte| byte & 0xc0 == 0x80) {}
+}

@@ -1,0 +1,32 @@
+//! Signals to a command that has the terminal in its hands.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+pub(in crate::cli) struct Signals {
+    resized: Signal,
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    pub(in crate::cli) fn new() -> Result<Signals, String> {
+        let catch = |kind| signal(kind).map_err(|error| format!("cannot wait for signals: {error}"));
+        Ok(Signals {
+            resized: catch(SignalKind::window_change())?,
+            interrupt: catch(SignalKind::interrupt())?,
+            terminate: catch(SignalKind::terminate())?,
+            hangup: catch(SignalKind::hangup())?,
+        })
+    }
+
+    /// The number of the signal that asks us to end; nothing when the screen is another one now.
+    pub(in crate::cli) async fn next(&mut self) -> Option<u8> {
+        tokio::select! {
+            _ = self.resized.recv() => None,
+            _ = self.interrupt.recv() => Some(2),
+            _ = self.terminate.recv() => Some(15),
+            _ = self.hangup.recv() => Some(1),
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Runs a command on a terminal, waits for what it shows, types, and leaves the screen as a picture.
+
+#![forbid(unsafe_code)]
+
+use clap::Parser;
+use outpost_testkit::Terminal;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+#[derive(Parser)]
+struct Options {
+    #[arg(long, default_value_t = 24)]
+    rows: u16,
+    #[arg(long, default_value_t = 80)]
+    columns: u16,
+    /// What the picture is called, for who cannot see it
+    #[arg(long)]
+    title: String,
+    /// Where the picture goes
+    #[arg(long, value_name = "SVG")]
+    out: PathBuf,
+    /// In order: `wait:TEXT` until it is seen, `gone:TEXT` until it is not, `type:TEXT` with \r, \e and \\
+    #[arg(long = "step", value_name = "STEP")]
+    steps: Vec<Step>,
+    /// The program, by its absolute path, and its arguments
+    #[arg(trailing_var_arg = true, required = true)]
+    command: Vec<String>,
+}
+
+#[derive(Clone)]
+enum Step {
+    Wait(String),
+    Gone(String),
+    Type(String),
+}
+
+impl FromStr for Step {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Step, String> {
+        match text.split_once(':') {
+            Some(("wait", text)) => Ok(Step::Wait(text.to_owned())),
+            Some(("gone", text)) => Ok(Step::Gone(text.to_owned())),
+            Some(("type", text)) => {
+                Ok(Step::Type(text.replace("\\r", "\r").replace("\\e", "\x1b").replace("\\\\", "\\")))
+            }
+            _ => Err("not wait:TEXT, gone:TEXT or type:TEXT".into()),
+        }
+    }
+}
+
+fn main() -> std::io::Result<()> {
+    let options = Options::parse();
+    let mut environment: Vec<(String, String)> =
+        std::env::vars().filter(|(name, _)| name != "TERM" && name != "NO_COLOR").collect();
+    environment.push(("TERM".into(), "xterm-256color".into()));
+    let directory = std::env::current_dir()?.display().to_string();
+    let mut terminal =
+        Terminal::start_sized(&options.command, &environment, &directory, options.rows, options.columns);
+    for step in &options.steps {
+        match step {
+            Step::Wait(text) => {
+                terminal.wait_seen(text);
+            }
+            Step::Gone(text) => {
+                terminal.wait_picture(text, |seen| !seen.contains(text));
+            }
+            Step::Type(text) => terminal.key(text.as_bytes()),
+        }
+    }
+    std::fs::write(&options.out, terminal.svg(&options.title))
+}
