@@ -3,9 +3,12 @@
 mod approvals;
 mod approve;
 mod approver;
+mod arrive;
 mod ask;
 mod attach;
 mod audit;
+mod background;
+mod connect;
 mod doctor;
 mod generate;
 mod list;
@@ -77,6 +80,12 @@ enum Command {
     /// Continue with another binary, without losing a process
     Upgrade(manage::UpgradeTo),
     Stop(manage::Stop),
+    Connect(connect::Connect),
+    /// End an `outpost connect`; the daemon there and its processes go on
+    Disconnect(connect::Disconnect),
+    /// Started by `outpost connect`, on the host that it connects to
+    #[command(hide = true)]
+    Arrive(arrive::Arrive),
     /// Print what a shell needs to complete these commands
     Completions(generate::Completions),
     /// Write manual pages
@@ -120,7 +129,34 @@ fn log_level() -> &'static str {
     }
 }
 
+/// What needs nothing but the daemon's sockets can be done from here on another host.
+fn works_elsewhere(command: &Command) -> bool {
+    use Command::*;
+    matches!(
+        command,
+        Ask(_)
+            | Mcp(_)
+            | Run(_)
+            | Exec(_)
+            | Attach(_)
+            | Logs(_)
+            | Ps(_)
+            | Kill(_)
+            | Approve(_)
+            | Approvals(_)
+            | Sessions(_)
+            | Status
+            | Stop(_)
+    )
+}
+
 fn dispatch(command: Command, paths: &Paths) -> Outcome {
+    if paths.host.is_some() && !works_elsewhere(&command) {
+        return Err(
+            "--host is not for this command, which is about this host's own files: run it there, over ssh"
+                .into(),
+        );
+    }
     match command {
         Command::Serve(options) => match serve::serve(paths, &options) {
             serve::NotServing::Taken(by) => serve_again::run(paths, &options, by),
@@ -146,6 +182,9 @@ fn dispatch(command: Command, paths: &Paths) -> Outcome {
         Command::Status => manage::status(paths),
         Command::Upgrade(upgrade) => manage::upgrade(paths, &upgrade),
         Command::Stop(options) => manage::stop(paths, &options),
+        Command::Connect(options) => connect::run(paths, options),
+        Command::Disconnect(options) => connect::disconnect(paths, options),
+        Command::Arrive(options) => arrive::run(paths, &options),
         Command::Completions(options) => generate::completions(&options),
         Command::Man(options) => generate::man(&options),
     }
@@ -154,9 +193,8 @@ fn dispatch(command: Command, paths: &Paths) -> Outcome {
 /// A connection to the daemon, or what to do to have one.
 fn connect(paths: &Paths) -> Result<Client, String> {
     let socket = paths.control_socket();
-    Client::connect(&socket).map_err(|error| {
-        format!("no daemon answers on {} ({error}); start one with `outpost serve`", socket.display())
-    })
+    Client::connect(&socket)
+        .map_err(|error| format!("no daemon answers on {} ({error}); {}", socket.display(), paths.remedy()))
 }
 
 fn explain(error: CallError) -> String {

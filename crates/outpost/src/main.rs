@@ -11,6 +11,7 @@ mod codecast;
 mod config;
 mod exec_face;
 mod faces;
+mod hosts;
 mod paths;
 mod place;
 mod prompt;

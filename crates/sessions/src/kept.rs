@@ -45,13 +45,7 @@ impl Chosen {
 }
 
 impl Kept {
-    pub(crate) fn new(
-        session: &Arc<Session>,
-        process: u64,
-        from: Position,
-        said: u64,
-        task: Chosen,
-    ) -> Kept {
+    pub(crate) fn new(session: &Arc<Session>, process: u64, from: Position, said: u64, task: Chosen) -> Kept {
         Kept { session: session.clone(), process, from, said, task, since: Instant::now() }
     }
 

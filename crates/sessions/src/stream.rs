@@ -117,7 +117,8 @@ impl EventStream {
         let (sender, pieces) = mpsc::channel(1);
         session.stream_opened(start.turn);
         let flushing = flushed.clone();
-        let feed = Feed { session, turn: start.turn, pieces: sender, flushed: flushing, ping_every: PING_EVERY };
+        let feed =
+            Feed { session, turn: start.turn, pieces: sender, flushed: flushing, ping_every: PING_EVERY };
         tokio::spawn(feed.run(start, notice));
         EventStream { pieces, flushed: flushed.clone() }
     }

@@ -17,6 +17,7 @@ mod nemesis;
 mod noise;
 mod relay;
 mod sessions;
+mod sshd;
 mod terminal;
 
 pub use agents::{AgentHome, Ran};
@@ -30,4 +31,5 @@ pub use nemesis::{Plan, Report, run};
 pub use noise::Noise;
 pub use relay::{Relay, RelayClient, TOKEN};
 pub use sessions::{EventReader, HttpAnswer, SessionsClient, Sse};
+pub use sshd::{Sshd, SshdOptions};
 pub use terminal::Terminal;

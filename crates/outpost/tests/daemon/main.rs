@@ -6,6 +6,7 @@ mod approve;
 mod attach;
 mod audit;
 mod commands;
+mod connect;
 mod deaths;
 mod desk;
 mod docs;

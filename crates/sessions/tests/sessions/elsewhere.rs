@@ -89,13 +89,13 @@ fn from_elsewhere_a_token_lets_in_until_it_is_revoked() {
 fn from_elsewhere_turns_are_streamed_and_nothing_is_said_in_the_open() {
     let Some(elsewhere) = Elsewhere::start() else { return };
     let token = elsewhere.token(&["create", "laptop"]);
-    let create =
-        json!({ "method": "session.create", "params": { "path": elsewhere.host.path("project") } });
+    let create = json!({ "method": "session.create", "params": { "path": elsewhere.host.path("project") } });
     let (_, answer) = elsewhere.call(Some(&token), &create);
     let answer: Value = serde_json::from_str(&answer).unwrap();
     let script = elsewhere.host.script(&["init", "count 1 3", "result"]);
     let params = json!({ "sessionId": answer["result"]["sessionId"], "message": script });
-    let (status, events) = elsewhere.call(Some(&token), &json!({ "method": "session.send", "params": params }));
+    let (status, events) =
+        elsewhere.call(Some(&token), &json!({ "method": "session.send", "params": params }));
     assert!(status == "200" && events.ends_with("data: [DONE]\n\n"), "{events}");
     assert_eq!(events.matches("\"type\":\"partial\"").count(), 3, "{events}");
     let open = elsewhere.curl("http", Some(&token), &[]);
