@@ -90,18 +90,22 @@ impl Host {
 
     /// The process that is connected, or on its way to be again.
     pub(crate) fn connected_by(&self) -> Option<i32> {
-        let lock = file::open(self.lock_path(), Open::Read).ok()?;
-        match file::try_lock(&lock) {
-            Ok(false) => fs::read_to_string(self.lock_path()).ok()?.trim().parse().ok(),
+        // Shared: several may look at once, and none of them is taken for its holder.
+        match fs::File::open(self.lock_path()).ok()?.try_lock_shared() {
+            Err(fs::TryLockError::WouldBlock) => {
+                fs::read_to_string(self.lock_path()).ok()?.trim().parse().ok()
+            }
             _ => None,
         }
     }
 
     /// Connected as far as anybody wants to be, and ssh is not there: it is about to be again.
     pub(crate) fn is_away(&self, control_socket: &Path) -> bool {
-        let reached =
-            message::address(control_socket).and_then(|(address, _open)| UnixStream::connect(address));
-        reached.is_err() && self.connected_by().is_some()
+        let reached = match message::address(control_socket) {
+            Ok((address, _open)) => UnixStream::connect(address).is_ok(),
+            Err(_) => false,
+        };
+        !reached && self.connected_by().is_some()
     }
 
     pub(crate) fn about(&self) -> Result<About, String> {

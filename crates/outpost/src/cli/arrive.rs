@@ -128,7 +128,8 @@ impl Version {
     }
 
     pub(super) fn parse(text: &str) -> Option<Version> {
-        let mut parts = text.split('.').map(|part| part.parse().ok());
+        let release = text.split(['-', '+']).next()?;
+        let mut parts = release.split('.').map(|part| part.parse().ok());
         let version = Version([parts.next()??, parts.next()??, parts.next()??]);
         parts.next().is_none().then_some(version)
     }

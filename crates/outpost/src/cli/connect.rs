@@ -107,26 +107,25 @@ impl Connect {
 pub(super) fn run(paths: &Paths, options: Connect) -> Outcome {
     let host = options.host(paths)?;
     let place = Place::take(paths, host)?;
-    let ended = block_on(async {
+    let goes_on = block_on(async {
         let stop = |kind| signal(kind).map_err(|error| format!("cannot wait for signals: {error}"));
         let mut signals =
             (stop(SignalKind::interrupt())?, stop(SignalKind::terminate())?, stop(SignalKind::hangup())?);
         let connection =
             Connection { ssh: Ssh::new(&options, &place.host)?, options: &options, place: &place };
         tokio::select! {
-            ended = connection.work() => ended,
-            _ = signals.0.recv() => Ok(()),
-            _ = signals.1.recv() => Ok(()),
-            _ = signals.2.recv() => Ok(()),
+            ended = connection.work() => ended.map(|()| options.detach),
+            _ = signals.0.recv() => Ok(false),
+            _ = signals.1.recv() => Ok(false),
+            _ = signals.2.recv() => Ok(false),
         }
     });
     let host = place.host.clone();
     drop(place);
-    ended?;
-    if options.detach {
-        return detach(paths, &options, &host);
+    match goes_on? {
+        true => detach(paths, &options, &host),
+        false => Ok(ExitCode::SUCCESS),
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// The directory of a host, ours as long as this lives.
