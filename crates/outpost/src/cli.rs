@@ -24,6 +24,7 @@ use crate::paths::{Dirs, Paths};
 use crate::{app_server, serve, serve_again, worker};
 use clap::{Parser, Subcommand};
 use outpost_control::client::{CallError, Client};
+use outpost_control::wire;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
@@ -193,7 +194,15 @@ fn dispatch(command: Command, paths: &Paths) -> Outcome {
 /// A connection to the daemon, or what to do to have one.
 fn connect(paths: &Paths) -> Result<Client, String> {
     let socket = paths.control_socket();
-    Client::connect(&socket)
+    let connected = Client::connect(&socket).and_then(|mut client| match paths.host {
+        None => Ok(client),
+        // There ssh listens, whether the daemon does or not.
+        Some(_) => match client.call::<wire::Status>("status", &()) {
+            Err(CallError::Lost(error)) => Err(error),
+            _ => Ok(client),
+        },
+    });
+    connected
         .map_err(|error| format!("no daemon answers on {} ({error}); {}", socket.display(), paths.remedy()))
 }
 

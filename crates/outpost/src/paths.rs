@@ -128,7 +128,10 @@ impl Paths {
         match &self.host {
             None => "start one with `outpost serve`".into(),
             Some(host) => {
-                format!("`outpost connect {}` says how it stands with that host", host.name.as_str())
+                format!(
+                    "`outpost disconnect {0}` and `outpost connect {0}` start one there",
+                    host.name.as_str()
+                )
             }
         }
     }

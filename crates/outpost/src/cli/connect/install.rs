@@ -89,7 +89,9 @@ pub(super) async fn install(ssh: &Ssh<'_>, replace: Replace) -> Result<String, S
     let own = Own { version: Version::ours(), sha256: digest(Path::new("/proc/self/exe"))? };
     match (decide(&own, &found, replace)?, &found.binary) {
         (Step::Keep(why), Some(binary)) => {
-            eprintln!("outpost: copying nothing: {why}");
+            if replace != Replace::Nothing {
+                eprintln!("outpost: copying nothing: {why}");
+            }
             Ok(quoted(&binary.path))
         }
         (Step::Keep(why) | Step::Copy(why), _) => {
