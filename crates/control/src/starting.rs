@@ -81,6 +81,10 @@ fn prepare<P>(
     if let Some(environment) = params.environment {
         spawn.environment = environment.into_iter().map(|(Word(name), Word(value))| (name, value)).collect();
     }
+    for (Word(name), Word(value)) in params.added {
+        spawn.environment.retain(|(other, _)| *other != name);
+        spawn.environment.push((name, value));
+    }
     spawn.directory = params.directory.map(|Word(path)| PathBuf::from(path));
     spawn.stdio = match params.terminal {
         Some(size) => Stdio::Terminal(Size { rows: size.rows, cols: size.cols }),

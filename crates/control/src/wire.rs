@@ -110,7 +110,10 @@ pub struct ExitStatus {
 pub struct Spawn {
     pub id: String,
     pub command: Vec<Word>,
+    /// The daemon's own without one.
     pub environment: Option<Vec<(Word, Word)>>,
+    /// Variables that are set besides, and before others of the same name.
+    pub added: Vec<(Word, Word)>,
     pub directory: Option<Word>,
     pub terminal: Option<TerminalSize>,
     pub stdin: bool,

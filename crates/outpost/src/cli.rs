@@ -3,10 +3,13 @@
 mod approvals;
 mod approve;
 mod approver;
+mod arrive;
 mod ask;
 mod attach;
 mod audit;
+mod background;
 mod config;
+mod connect;
 mod doctor;
 mod fullscreen;
 mod generate;
@@ -27,6 +30,7 @@ use crate::serve::NotServing;
 use crate::{app_server, log, redact, serve, serve_again, worker};
 use clap::{Parser, Subcommand};
 use outpost_control::client::{CallError, Client};
+use outpost_control::wire;
 use std::process::ExitCode;
 
 /// Runs things on this host for agents and their humans, and loses none of them.
@@ -89,6 +93,12 @@ enum Command {
     /// Continue with another binary, without losing a process
     Upgrade(manage::UpgradeTo),
     Stop(manage::Stop),
+    Connect(connect::Connect),
+    /// End an `outpost connect`; the daemon there and its processes go on
+    Disconnect(connect::Disconnect),
+    /// Started by `outpost connect`, on the host that it connects to
+    #[command(hide = true)]
+    Arrive(arrive::Arrive),
     /// Print what a shell needs to complete these commands
     Completions(generate::Completions),
     /// Write manual pages
@@ -125,7 +135,35 @@ fn log_level() -> &'static str {
     }
 }
 
+/// What needs nothing but the daemon's sockets can be done from here on another host.
+fn works_elsewhere(command: &Command) -> bool {
+    use Command::*;
+    matches!(
+        command,
+        Ask(_)
+            | Mcp(_)
+            | Run(_)
+            | Exec(_)
+            | Attach(_)
+            | Logs(_)
+            | Ps(_)
+            | Kill(_)
+            | Approve(_)
+            | Approvals(_)
+            | Sessions(_)
+            | Status(_)
+            | Stop(_)
+            | Top(_)
+    )
+}
+
 fn dispatch(command: Command, paths: &Paths) -> Outcome {
+    if paths.host.is_some() && !works_elsewhere(&command) {
+        return Err(
+            "--host is not for this command, which is about this host's own files: run it there, over ssh"
+                .into(),
+        );
+    }
     match command {
         Command::Serve(options) => match serve::serve(paths, &options) {
             Ok(()) => Ok(ExitCode::SUCCESS),
@@ -162,6 +200,9 @@ fn dispatch(command: Command, paths: &Paths) -> Outcome {
         Command::InstallService(options) => install_service::run(paths, &options),
         Command::Upgrade(upgrade) => manage::upgrade(paths, &upgrade),
         Command::Stop(options) => manage::stop(paths, &options),
+        Command::Connect(options) => connect::run(paths, options),
+        Command::Disconnect(options) => connect::disconnect(paths, options),
+        Command::Arrive(options) => arrive::run(paths, &options),
         Command::Completions(options) => generate::completions(&options),
         Command::Man(options) => generate::man(&options),
     }
@@ -170,9 +211,16 @@ fn dispatch(command: Command, paths: &Paths) -> Outcome {
 /// A connection to the daemon, or what to do to have one.
 fn connect(paths: &Paths) -> Result<Client, String> {
     let socket = paths.control_socket();
-    Client::connect(&socket).map_err(|error| {
-        format!("no daemon answers on {} ({error}); start one with `outpost serve`", socket.display())
-    })
+    let connected = Client::connect(&socket).and_then(|mut client| match paths.host {
+        None => Ok(client),
+        // There ssh listens, whether the daemon does or not.
+        Some(_) => match client.call::<wire::Status>("status", &()) {
+            Err(CallError::Lost(error)) => Err(error),
+            _ => Ok(client),
+        },
+    });
+    connected
+        .map_err(|error| format!("no daemon answers on {} ({error}); {}", socket.display(), paths.remedy()))
 }
 
 fn explain(error: CallError) -> String {

@@ -80,13 +80,13 @@ fn start() -> Result<ExitCode, String> {
 fn paths() -> Result<Paths, String> {
     let Paths { state, .. } = Dirs::from_environment().resolve()?;
     let state = state.join("codecast");
-    Ok(Paths { runtime: state.join("run"), state })
+    Ok(Paths { runtime: state.join("run"), state, host: None })
 }
 
 /// Tokens of `outpost token`, which is told of no other place.
 pub(crate) fn own_tokens(paths: &Paths) -> PathBuf {
     let state = paths.state.parent().unwrap_or(&paths.state);
-    Paths { state: state.to_owned(), runtime: paths.runtime.clone() }.tokens()
+    Paths { state: state.to_owned(), ..paths.clone() }.tokens()
 }
 
 fn home() -> PathBuf {

@@ -14,6 +14,7 @@ mod detach;
 mod exec_face;
 mod faces;
 mod flags;
+mod hosts;
 mod log;
 mod metrics_face;
 mod paths;

@@ -1,5 +1,6 @@
 //! Where the daemon keeps things: state that survives a reboot, sockets that do not.
 
+use crate::hosts::{Host, HostName};
 use clap::Args;
 use std::fs;
 use std::io;
@@ -18,13 +19,16 @@ pub(crate) struct Dirs {
     /// Sockets and the lock [default: $XDG_RUNTIME_DIR/outpost]
     #[arg(long, global = true, value_name = "DIR", env = "OUTPOST_RUNTIME_DIR")]
     pub(crate) runtime_dir: Option<PathBuf>,
+    /// Do it on another host, for which `outpost connect` is up
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) host: Option<HostName>,
 }
 
 impl Dirs {
     /// As the environment has them, for commands whose flags are not ours to choose.
     pub(crate) fn from_environment() -> Dirs {
         let dir = |name| std::env::var_os(name).map(PathBuf::from);
-        Dirs { state_dir: dir("OUTPOST_STATE_DIR"), runtime_dir: dir("OUTPOST_RUNTIME_DIR") }
+        Dirs { state_dir: dir("OUTPOST_STATE_DIR"), runtime_dir: dir("OUTPOST_RUNTIME_DIR"), host: None }
     }
 }
 
@@ -32,6 +36,8 @@ impl Dirs {
 pub(crate) struct Paths {
     pub(crate) state: PathBuf,
     pub(crate) runtime: PathBuf,
+    /// The daemon is on another host; `runtime` has what `outpost connect` forwards.
+    pub(crate) host: Option<Host>,
 }
 
 impl Dirs {
@@ -46,7 +52,16 @@ impl Dirs {
             None => environment_dir("XDG_RUNTIME_DIR")
                 .map_or_else(|| format!("/tmp/outpost-{uid}").into(), |dir| dir.join("outpost")),
         };
-        Ok(Paths { state: absolute(&state)?, runtime: absolute(&runtime)? })
+        let paths = Paths { state: absolute(&state)?, runtime: absolute(&runtime)?, host: None };
+        let Some(name) = &self.host else { return Ok(paths) };
+        let host = Host::at(&paths.runtime, name.clone());
+        match host.connected_by() {
+            Some(_) => Ok(Paths { runtime: host.dir.clone(), host: Some(host), ..paths }),
+            None => Err(format!(
+                "no `outpost connect` is up for {0}; start one with `outpost connect {0}`",
+                name.as_str()
+            )),
+        }
     }
 }
 
@@ -116,6 +131,24 @@ impl Paths {
         self.runtime.join("outpost.lock")
     }
 
+    /// What has a daemon answer here.
+    pub(crate) fn remedy(&self) -> String {
+        match &self.host {
+            None => "start one with `outpost serve`".into(),
+            Some(host) => {
+                format!(
+                    "`outpost disconnect {0}` and `outpost connect {0}` start one there",
+                    host.name.as_str()
+                )
+            }
+        }
+    }
+
+    /// The way to the daemon is being made again: its silence says nothing.
+    pub(crate) fn is_away(&self) -> bool {
+        self.host.as_ref().is_some_and(|host| host.is_away(&self.control_socket()))
+    }
+
     /// Makes both directories for this user only. One that belongs to somebody else is refused, not used.
     pub(crate) fn create(&self) -> Result<(), String> {
         for dir in [&self.state, &self.runtime] {
@@ -140,7 +173,7 @@ impl Paths {
     }
 }
 
-fn make_private(dir: &Path) -> io::Result<()> {
+pub(crate) fn make_private(dir: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let metadata = fs::symlink_metadata(dir)?;
     if !metadata.is_dir() || metadata.uid() != outpost_sys::limits::effective_uid() {

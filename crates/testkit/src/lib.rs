@@ -17,6 +17,7 @@ mod nemesis;
 mod noise;
 mod relay;
 mod sessions;
+mod sshd;
 mod svg;
 mod terminal;
 
@@ -31,4 +32,5 @@ pub use nemesis::{Plan, Report, run};
 pub use noise::Noise;
 pub use relay::{Relay, RelayClient, TOKEN};
 pub use sessions::{EventReader, HttpAnswer, SessionsClient, Sse};
+pub use sshd::{Sshd, SshdOptions};
 pub use terminal::Terminal;

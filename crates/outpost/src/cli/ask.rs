@@ -38,8 +38,9 @@ pub(super) fn run(paths: &Paths, options: Ask) -> Outcome {
     let here = std::env::current_dir().map_err(|error| format!("the current directory: {error}"))?;
     let text = |error: outpost_mcp::Error| error.to_string();
     let response = block_on(async {
-        // The original runs everything in `/`.
-        let cwd = broker.knows_cwd().await.map_err(text)?.then(|| here.display().to_string());
+        // The original runs everything in `/`, and a directory of ours is none elsewhere.
+        let knows_cwd = paths.host.is_none() && broker.knows_cwd().await.map_err(text)?;
+        let cwd = knows_cwd.then(|| here.display().to_string());
         let request = Request {
             pipeline: vec![options.command],
             reason: options.reason,

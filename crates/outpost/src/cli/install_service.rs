@@ -72,6 +72,7 @@ fn system_paths(given: &Paths) -> Paths {
     Paths {
         state: choose(&given.state, |paths| &paths.state, "/var/lib/outpost"),
         runtime: choose(&given.runtime, |paths| &paths.runtime, "/run/outpost"),
+        host: None,
     }
 }
 
@@ -186,7 +187,7 @@ mod tests {
     #[test]
     fn a_unit_that_somebody_changed_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let paths = Paths { state: "/var/lib/o".into(), runtime: "/run/o".into() };
+        let paths = Paths { state: "/var/lib/o".into(), runtime: "/run/o".into(), host: None };
         let path = dir.path().join("systemd").join(UNIT);
         let [old, new] = ["/usr/bin/outpost", "/opt/my tools/100%/outpost"]
             .map(|binary| unit(Path::new(binary), true, &paths).unwrap());

@@ -62,7 +62,7 @@ fn list_again(paths: &Paths) -> Result<Vec<ProcessInfo>, String> {
     let deadline = Instant::now() + RECONNECT_PATIENCE;
     loop {
         match connect(paths).and_then(|mut client| client.call("list", &()).map_err(explain)) {
-            Err(_) if Instant::now() < deadline => std::thread::sleep(RECONNECT_PAUSE),
+            Err(_) if Instant::now() < deadline || paths.is_away() => std::thread::sleep(RECONNECT_PAUSE),
             outcome => return outcome,
         }
     }

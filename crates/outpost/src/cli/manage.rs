@@ -6,7 +6,8 @@ use clap::Args;
 use outpost_control::client::CallError;
 use outpost_control::wire::{self, Kept, Killed, Status};
 use outpost_sys::{epoll, pidfd};
-use std::path::PathBuf;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -56,8 +57,15 @@ pub(super) struct UpgradeTo {
 const UPGRADE_PATIENCE: Duration = Duration::from_secs(15);
 
 pub(super) fn upgrade(paths: &Paths, options: &UpgradeTo) -> Outcome {
+    let status = replace_binary(paths, &options.binary)?;
+    println!("upgraded: outpost {}, {} processes kept", status.version, status.running);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns when a worker of the new binary answers.
+pub(super) fn replace_binary(paths: &Paths, binary: &Path) -> Result<Status, String> {
     let before: Status = connect(paths)?.call("status", &()).map_err(explain)?;
-    let path = std::path::absolute(&options.binary).map_err(|error| error.to_string())?;
+    let path = std::path::absolute(binary).map_err(|error| error.to_string())?;
     let params = wire::UpgradeBinary { path: path.display().to_string() };
     match connect(paths)?.call::<()>("upgrade", &params) {
         Err(CallError::Refused(failure)) => return Err(failure.message),
@@ -68,10 +76,7 @@ pub(super) fn upgrade(paths: &Paths, options: &UpgradeTo) -> Outcome {
     loop {
         let now = connect(paths).and_then(|mut client| client.call::<Status>("status", &()).map_err(explain));
         match now {
-            Ok(status) if status.worker_pid != before.worker_pid => {
-                println!("upgraded: outpost {}, {} processes kept", status.version, status.running);
-                return Ok(ExitCode::SUCCESS);
-            }
+            Ok(status) if status.worker_pid != before.worker_pid => return Ok(status),
             Ok(_) | Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
             Ok(_) => return Err("the old worker is still the one that answers; see the daemon's log".into()),
             Err(reason) => return Err(reason),
@@ -101,15 +106,14 @@ pub(super) fn stop(paths: &Paths, options: &Stop) -> Outcome {
     let mut client = connect(paths)?;
     let status: Status = client.call("status", &()).map_err(explain)?;
     // Before they are told to: then the numbers are still theirs.
-    let daemon = [status.keeper_pid, status.worker_pid].map(|pid| pidfd::open(pid.cast_signed()));
+    let halves = Halves::of(paths, &status);
     match client.call::<()>("stop", &()) {
         Ok(()) | Err(CallError::Lost(_)) => {}
         Err(error) => return Err(explain(error)),
     }
     let deadline = Instant::now() + STOP_PATIENCE;
-    for process in daemon.into_iter().flatten() {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if !epoll::wait_readable(process, left).map_err(|errno| errno.to_string())? {
+    while !halves.have_ended(paths)? {
+        if Instant::now() > deadline {
             return Err(format!(
                 "the daemon (keeper {}) was told to end and has not after {} s; its log says what it waits for",
                 status.keeper_pid,
@@ -120,14 +124,57 @@ pub(super) fn stop(paths: &Paths, options: &Stop) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
+/// How long is waited for an end at a time.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The two processes of a daemon that is told to end.
+enum Halves {
+    Here(Vec<OwnedFd>),
+    /// Their numbers say nothing here: it has ended when nobody answers, while there is a way to it.
+    Elsewhere,
+}
+
+impl Halves {
+    fn of(paths: &Paths, status: &Status) -> Halves {
+        let pids = [status.keeper_pid, status.worker_pid];
+        match paths.host {
+            None => Halves::Here(pids.iter().flat_map(|pid| pidfd::open(pid.cast_signed())).collect()),
+            Some(_) => Halves::Elsewhere,
+        }
+    }
+
+    /// Looks for a moment.
+    fn have_ended(&self, paths: &Paths) -> Result<bool, String> {
+        match self {
+            Halves::Here(processes) => {
+                let ended = processes.iter().map(|process| epoll::wait_readable(process, LOOK));
+                ended
+                    .collect::<Result<Vec<_>, _>>()
+                    .map(|all| all.into_iter().all(|ended| ended))
+                    .map_err(|errno| errno.to_string())
+            }
+            Halves::Elsewhere => {
+                let answers = connect(paths)
+                    .and_then(|mut client| client.call::<Status>("status", &()).map_err(explain))
+                    .is_ok();
+                std::thread::sleep(LOOK);
+                Ok(!answers && !paths.is_away())
+            }
+        }
+    }
+}
+
 fn keep_children(paths: &Paths) -> Outcome {
     let mut client = connect(paths)?;
     let before: Status = client.call("status", &()).map_err(explain)?;
-    let keeper = pidfd::open(before.keeper_pid.cast_signed()).map_err(|errno| errno.to_string())?;
-    match client.call::<Kept>("keepChildren", &()) {
-        Ok(_) | Err(CallError::Lost(_)) => {}
+    let halves = Halves::of(paths, &before);
+    let has_none = match client.call::<Kept>("keepChildren", &()) {
+        Ok(kept) => kept.processes == 0,
+        Err(CallError::Lost(_)) => false,
         Err(error) => return Err(explain(error)),
-    }
+    };
+    // Between two workers nobody answers either, which is all that can be seen from elsewhere.
+    let may_end = paths.host.is_none() || has_none;
     let deadline = Instant::now() + STOP_PATIENCE;
     loop {
         let now = connect(paths).and_then(|mut client| client.call::<Status>("status", &()).map_err(explain));
@@ -137,7 +184,7 @@ fn keep_children(paths: &Paths) -> Outcome {
                 return Ok(ExitCode::SUCCESS);
             }
             // There was nobody to stay for.
-            _ if epoll::wait_readable(&keeper, Duration::ZERO).unwrap_or(true) => {
+            _ if may_end && halves.have_ended(paths)? => {
                 println!("stopped; no process was running");
                 return Ok(ExitCode::SUCCESS);
             }

@@ -12,6 +12,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+type Variables = Vec<(OsString, OsString)>;
+
 /// A terminal that nobody looks at.
 const SIZE_DEFAULT: TerminalSize = TerminalSize { rows: 24, cols: 80 };
 
@@ -60,10 +62,10 @@ struct What {
     /// Give it a terminal; here, every key goes to it
     #[arg(short, long)]
     tty: bool,
-    /// Where it begins [default: here]
+    /// Where it begins [default: here; with --host, in the home there]
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
-    /// A variable besides those of this environment; others on this host can read it in our arguments
+    /// A variable besides those of this environment, or with --host of the daemon's there; others on this host can read it in our arguments
     #[arg(short, long, value_name = "NAME=VALUE", value_parser = clap::builder::OsStringValueParser::new())]
     env: Vec<OsString>,
     /// In a sandbox: let it reach the network
@@ -82,8 +84,8 @@ struct What {
 
 pub(super) fn run(paths: &Paths, options: Run) -> Outcome {
     let Run { detach, sandbox, what } = options;
-    let confined = what.confined(sandbox.unwrap_or(Sandbox::DangerFullAccess))?;
-    let spawn = wire::Spawn { stdin: !detach, sandbox: confined, ..what.spawn()? };
+    let confined = what.confined(paths, sandbox.unwrap_or(Sandbox::DangerFullAccess))?;
+    let spawn = wire::Spawn { stdin: !detach, sandbox: confined, ..what.spawn(paths)? };
     let sandboxed = spawn.sandbox.is_some();
     let spawned = start(paths, &spawn)?;
     if detach {
@@ -95,8 +97,8 @@ pub(super) fn run(paths: &Paths, options: Run) -> Outcome {
 
 pub(super) fn exec(paths: &Paths, options: Exec) -> Outcome {
     let Exec { sandbox, what } = options;
-    let confined = what.confined(sandbox)?;
-    let spawn = wire::Spawn { stdin: true, sandbox: confined, ends_with_client: true, ..what.spawn()? };
+    let confined = what.confined(paths, sandbox)?;
+    let spawn = wire::Spawn { stdin: true, sandbox: confined, ends_with_client: true, ..what.spawn(paths)? };
     let sandboxed = spawn.sandbox.is_some();
     let spawned = start(paths, &spawn)?;
     what.watch(paths, spawned.process, sandboxed, true)
@@ -112,36 +114,51 @@ fn start(paths: &Paths, spawn: &wire::Spawn) -> Result<Spawned, String> {
 }
 
 impl What {
-    fn spawn(&self) -> Result<wire::Spawn, String> {
+    fn spawn(&self, paths: &Paths) -> Result<wire::Spawn, String> {
         let size =
             outpost_sys::pty::size(std::io::stdout()).ok().filter(|size| size.rows > 0 && size.cols > 0);
         let size = size.map_or(SIZE_DEFAULT, |size| TerminalSize { rows: size.rows, cols: size.cols });
+        let (own, directory) = match (&paths.host, &self.cwd) {
+            (None, cwd) => (
+                Some(std::env::vars_os().collect()),
+                absolute(paths, cwd.as_deref().unwrap_or(".".as_ref()))?,
+            ),
+            // Our own variables are of this host, and some of them are secrets.
+            (Some(_), Some(cwd)) => (None, absolute(paths, cwd)?),
+            (Some(host), None) => (None, host.about()?.home),
+        };
+        let words = |variables: Variables| -> Vec<(Word, Word)> {
+            variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
+        };
         Ok(wire::Spawn {
             id: self.name.clone(),
             command: self.command.iter().map(Into::into).collect(),
-            environment: Some(self.environment()?),
-            directory: Some(absolute(self.cwd.as_deref().unwrap_or(".".as_ref()))?.into()),
+            environment: own.map(words),
+            added: words(self.added(paths)?),
+            directory: Some(directory.into()),
             terminal: self.tty.then_some(size),
             ..wire::Spawn::default()
         })
     }
 
-    /// Ours, and what was added.
-    fn environment(&self) -> Result<Vec<(Word, Word)>, String> {
-        let mut environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    /// What was added to the variables; elsewhere also what our terminal is.
+    fn added(&self, paths: &Paths) -> Result<Variables, String> {
+        let mut added = Variables::new();
+        if paths.host.is_some() && self.tty {
+            let of_terminal = ["TERM", "COLORTERM"].into_iter();
+            added.extend(of_terminal.filter_map(|name| Some((name.into(), std::env::var_os(name)?))));
+        }
         for variable in &self.env {
             let bytes = variable.as_bytes();
             let Some(at) = bytes.iter().position(|byte| *byte == b'=').filter(|at| *at > 0) else {
                 return Err(format!("--env {variable:?} is not of the form NAME=VALUE"));
             };
-            let (name, value) = (OsStr::from_bytes(&bytes[..at]), OsStr::from_bytes(&bytes[at + 1..]));
-            environment.retain(|(other, _)| other != name);
-            environment.push((name.into(), value.into()));
+            added.push((OsStr::from_bytes(&bytes[..at]).into(), OsStr::from_bytes(&bytes[at + 1..]).into()));
         }
-        Ok(environment.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
+        Ok(added)
     }
 
-    fn confined(&self, sandbox: Sandbox) -> Result<Option<wire::Sandbox>, String> {
+    fn confined(&self, paths: &Paths, sandbox: Sandbox) -> Result<Option<wire::Sandbox>, String> {
         let policy = match sandbox {
             Sandbox::ReadOnly => wire::SandboxPolicy::ReadOnly,
             Sandbox::WorkspaceWrite => wire::SandboxPolicy::WorkspaceWrite,
@@ -153,7 +170,7 @@ impl What {
         if policy == wire::SandboxPolicy::ReadOnly && !self.writable.is_empty() {
             return Err("--writable needs --sandbox workspace-write".into());
         }
-        let writable = self.writable.iter().map(|dir| absolute(dir).map(Word::from));
+        let writable = self.writable.iter().map(|dir| absolute(paths, dir).map(Word::from));
         let writable = writable.collect::<Result<_, _>>()?;
         Ok(Some(wire::Sandbox { policy, network: self.network, writable }))
     }
@@ -187,8 +204,14 @@ impl What {
     }
 }
 
-fn absolute(path: &std::path::Path) -> Result<PathBuf, String> {
-    path.canonicalize().map_err(|error| format!("{}: {error}", path.display().to_string().escape_debug()))
+/// A directory as the daemon knows it.
+fn absolute(paths: &Paths, path: &std::path::Path) -> Result<PathBuf, String> {
+    let shown = path.display().to_string().escape_debug().to_string();
+    match &paths.host {
+        None => path.canonicalize().map_err(|error| format!("{shown}: {error}")),
+        Some(_) if path.is_absolute() => Ok(path.to_owned()),
+        Some(_) => Err(format!("{shown} is of this host; say where on the other one, from `/` on")),
+    }
 }
 
 /// We go, for another reason than the end of the process.

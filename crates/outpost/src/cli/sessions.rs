@@ -83,6 +83,9 @@ pub(super) fn run(paths: &Paths, options: Sessions) -> Outcome {
         Command::Create { path, agent, mode, model } => {
             // A path that means something here means the same there.
             let path = match path.starts_with("./") || path.starts_with("../") || path == "." {
+                true if paths.host.is_some() => {
+                    return Err(format!("{path} is of this host; say where on the other one, from `/` on"));
+                }
                 true => std::path::absolute(&path).map_or(path, |path| path.display().to_string()),
                 false => path,
             };
@@ -139,7 +142,7 @@ impl Daemon {
         let file = paths.sessions_port();
         let port = std::fs::read_to_string(&file).ok().and_then(|text| text.trim().parse::<u16>().ok());
         let port = port.ok_or_else(|| {
-            format!("no daemon has left its port in {}; start one with `outpost serve`", file.display())
+            format!("no daemon has left its port in {}; {}", file.display(), paths.remedy())
         })?;
         Ok(Daemon { url: format!("http://127.0.0.1:{port}/rpc"), patience: None })
     }

@@ -244,7 +244,7 @@ impl<'a> Showing<'a> {
 
     /// Finds a daemon and attaches. The inner error is an end that came in between.
     async fn attach(&mut self) -> Result<Result<Link, Ended>, String> {
-        let deadline = Instant::now() + RECONNECT_PATIENCE;
+        let mut deadline = Instant::now() + RECONNECT_PATIENCE;
         let first = self.offset.is_none();
         let params = wire::Attach {
             process: self.view.process.clone(),
@@ -274,6 +274,12 @@ impl<'a> Showing<'a> {
                     return Ok(Ok(link));
                 }
                 Ok((_, Err(failure))) => return Err(failure.message),
+                Err(_) if Instant::now() >= deadline && self.view.paths.is_away() => {
+                    self.tell(
+                        "the connection to that host is lost; `outpost connect` goes on trying, and so do we",
+                    );
+                    deadline = Instant::now() + RECONNECT_PATIENCE;
+                }
                 Err(error) if Instant::now() >= deadline => {
                     let socket = socket.display();
                     return Err(format!(

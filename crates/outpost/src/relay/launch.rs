@@ -74,7 +74,7 @@ pub(super) fn serve(flags: &Flags, socket: &Path) -> Result<(), String> {
 fn state_places(place: &Place) -> Result<Vec<Paths>, String> {
     let below = |root: &Path| {
         let state = place.state(root);
-        Paths { runtime: state.clone(), state }
+        Paths { runtime: state.clone(), state, host: None }
     };
     let dirs = Dirs::from_environment();
     let beside = below(&place.directory().join(".outpost"));

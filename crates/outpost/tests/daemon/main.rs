@@ -7,6 +7,7 @@ mod attach;
 mod audit;
 mod commands;
 mod config;
+mod connect;
 mod deaths;
 mod desk;
 mod docs;

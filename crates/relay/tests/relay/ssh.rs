@@ -2,94 +2,27 @@
 
 use crate::lifecycle::{Follower, Gate, ends, feed, spawn_sh, until};
 use outpost_sys::pidfd;
-use outpost_testkit::{Relay, RelayClient};
+use outpost_testkit::{Relay, RelayClient, Sshd, SshdOptions};
 use std::fs;
-use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
-const SSHD: &str = "/usr/sbin/sshd";
-
-/// An sshd with keys of its own, for this user on this host, ended with the test.
-struct Sshd {
-    daemon: Child,
-    port: u16,
-    user: String,
-}
-
-fn make_key(path: &Path) {
-    let made = Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(path).output();
-    let made = made.unwrap();
-    assert!(made.status.success(), "{made:?}");
-}
-
-impl Sshd {
-    fn start(dir: &Path) -> Sshd {
-        for key in ["host_key", "key"] {
-            make_key(&dir.join(key));
-        }
-        if outpost_sys::limits::effective_uid() == 0 {
-            // Where sshd as root locks itself up; systemd would have made it.
-            let _there_already = fs::DirBuilder::new().mode(0o755).create("/run/sshd");
-        }
-        let user = Command::new("id").arg("-un").output().unwrap();
-        let user = String::from_utf8(user.stdout).unwrap().trim().to_owned();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let config = format!(
-            "ListenAddress 127.0.0.1:{port}\nHostKey {0}/host_key\nAuthorizedKeysFile {0}/key.pub\nPidFile none\n\
-             StrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n\
-             PermitRootLogin prohibit-password\nPermitUserEnvironment no\nMaxStartups 100\n",
-            dir.display()
-        );
-        fs::write(dir.join("sshd_config"), config).unwrap();
-        let log = fs::File::create(dir.join("sshd.log")).unwrap();
-        let mut command = Command::new(SSHD);
-        command.args(["-D", "-e", "-f"]).arg(dir.join("sshd_config"));
-        let daemon = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
-        let sshd = Sshd { daemon, port, user };
-        until("sshd listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
-        sshd
-    }
-
-    /// Runs the bridge over ssh, and is the client at its other end.
-    fn client(&self, relay: &Relay) -> (Ssh, RelayClient) {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let (stdin, stdout): (OwnedFd, OwnedFd) = (theirs.try_clone().unwrap().into(), theirs.into());
-        let dir = relay.dir().display();
-        let mut ssh = Command::new("ssh");
-        ssh.args(["-F", "none", "-T", "-p", &self.port.to_string(), "-l", &self.user, "-i"])
-            .arg(relay.path("key"));
-        for option in [
-            "IdentitiesOnly=yes",
-            "IdentityAgent=none",
-            "BatchMode=yes",
-            "StrictHostKeyChecking=accept-new",
-            "ControlPath=none",
-            "LogLevel=ERROR",
-        ] {
-            ssh.args(["-o", option]);
-        }
-        ssh.arg("-o").arg(format!("UserKnownHostsFile={dir}/known_hosts")).arg("127.0.0.1");
-        // With the mark of this test, so that not even a bridge that hangs stays behind.
-        ssh.arg(format!(
-            "env OUTPOST_TEST_DAEMON={dir} {} relay -bridge -socket {}",
-            relay.binary().display(),
-            relay.socket().display()
-        ));
-        let log = fs::File::options().append(true).create(true).open(relay.path("ssh.log")).unwrap();
-        let ssh = ssh.stdin(stdin).stdout(stdout).stderr(log).spawn().unwrap();
-        (Ssh(ssh), RelayClient::over(ours))
-    }
-}
-
-impl Drop for Sshd {
-    fn drop(&mut self) {
-        let _ended_already = self.daemon.kill();
-        let _reaped = self.daemon.wait();
-    }
+/// Runs the bridge over ssh, and is the client at its other end.
+fn client(sshd: &Sshd, relay: &Relay) -> (Ssh, RelayClient) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (stdin, stdout): (OwnedFd, OwnedFd) = (theirs.try_clone().unwrap().into(), theirs.into());
+    let mut ssh = sshd.ssh();
+    // With the mark of this test, so that not even a bridge that hangs stays behind.
+    ssh.arg(format!(
+        "env OUTPOST_TEST_DAEMON={} {} relay -bridge -socket {}",
+        relay.dir().display(),
+        relay.binary().display(),
+        relay.socket().display()
+    ));
+    let log = fs::File::options().append(true).create(true).open(relay.path("ssh.log")).unwrap();
+    let ssh = ssh.stdin(stdin).stdout(stdout).stderr(log).spawn().unwrap();
+    (Ssh(ssh), RelayClient::over(ours))
 }
 
 /// One ssh, killed with the test.
@@ -122,29 +55,13 @@ fn bridges(relay: &Relay) -> Vec<i32> {
         .collect()
 }
 
-/// Nothing else than a missing sshd is a reason not to run.
-fn sshd_is_missing() -> bool {
-    let missing = !Path::new(SSHD).exists();
-    if missing {
-        assert!(std::env::var_os("CI").is_none(), "{SSHD} is missing; scripts/setup-tests installs it");
-        eprintln!("SKIPPED: {SSHD} is missing; scripts/setup-tests installs it");
-    }
-    missing
-}
-
 #[test]
 fn a_broken_ssh_connection_loses_no_byte() {
-    if sshd_is_missing() {
-        return;
-    }
     let relay = Relay::start();
     let mut gate = Gate::new(&relay.path("gate"));
-    let sshd = Sshd::start(relay.dir());
-    let logs = || {
-        let read = |name: &str| fs::read_to_string(relay.path(name)).unwrap_or_default();
-        format!("{}{}", read("ssh.log"), read("sshd.log"))
-    };
-    let (ssh, mut client) = sshd.client(&relay);
+    let Some(sshd) = Sshd::start(relay.dir(), &SshdOptions::PLAIN) else { return };
+    let logs = || format!("{}{}", fs::read_to_string(relay.path("ssh.log")).unwrap_or_default(), sshd.log());
+    let (ssh, mut client) = self::client(&sshd, &relay);
     client.request("server.ping", "");
     let pong = client.try_line();
     assert_eq!(pong.as_deref(), Some(r#"{"jsonrpc":"2.0","id":1,"result":{"pong":true}}"#), "{}", logs());
@@ -174,7 +91,7 @@ fn a_broken_ssh_connection_loses_no_byte() {
 
     // Twice more: by a connection that breaks again, and by one that does not.
     for until_bytes in [2_000_000, usize::MAX] {
-        let (_ssh, mut client) = sshd.client(&relay);
+        let (_ssh, mut client) = self::client(&sshd, &relay);
         let params = format!(r#"{{"id":"p","fromSeq":{},"wantPid":true}}"#, follower.last_seq);
         client.request("process.reattach", &params);
         while follower.exit.is_none() && follower.bytes.len() < until_bytes {
@@ -190,11 +107,8 @@ fn a_broken_ssh_connection_loses_no_byte() {
 
 #[test]
 fn a_daemon_started_over_ssh_does_not_hold_the_session() {
-    if sshd_is_missing() {
-        return;
-    }
     let relay = Relay::prepare();
-    let sshd = Sshd::start(relay.dir());
+    let Some(sshd) = Sshd::start(relay.dir(), &SshdOptions::PLAIN) else { return };
     fs::write(relay.path("token"), outpost_testkit::TOKEN).unwrap();
     let dir = relay.dir().display();
     let remote = format!(
@@ -203,11 +117,8 @@ fn a_daemon_started_over_ssh_does_not_hold_the_session() {
         relay.binary().display(),
         relay.socket().display()
     );
-    let mut ssh = Command::new("ssh");
-    ssh.args(["-F", "none", "-T", "-p", &sshd.port.to_string(), "-l", &sshd.user, "-i"])
-        .arg(relay.path("key"));
-    ssh.args(["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new", "-o", "IdentitiesOnly=yes"]);
-    ssh.arg("-o").arg(format!("UserKnownHostsFile={dir}/known_hosts")).args(["127.0.0.1", &remote]);
+    let mut ssh = sshd.ssh();
+    ssh.arg(&remote);
     let started = ssh.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let session = pidfd::open(started.id().cast_signed()).unwrap();
     // ssh waits until nobody has its pipes any more.
@@ -216,6 +127,6 @@ fn a_daemon_started_over_ssh_does_not_hold_the_session() {
     assert!(output.status.success(), "{output:?}");
     let banner = format!("Claustrum remote server listening on {}\n", relay.socket().display());
     assert_eq!(String::from_utf8(output.stdout).unwrap(), banner);
-    let (_ssh, mut client) = sshd.client(&relay);
+    let (_ssh, mut client) = client(&sshd, &relay);
     assert_eq!(client.call("server.ping", ""), r#""result":{"pong":true}"#);
 }
