@@ -347,7 +347,7 @@ fn jittered(pause: Duration) -> Duration {
 /// The same again without us, which asks nothing: what there was to ask has been.
 fn detach(paths: &Paths, options: &Connect, host: &Host) -> Outcome {
     let log_path = host.dir.join("connect.log");
-    let log = File::options().create(true).append(true).mode(0o600).open(&log_path);
+    let log = File::options().create(true).truncate(true).write(true).mode(0o600).open(&log_path);
     let log = log.map_err(|error| format!("{}: {error}", log_path.display()))?;
     let mut words: Vec<Vec<u8>> = Vec::new();
     for (flag, dir) in [("--state-dir", &paths.state), ("--runtime-dir", &paths.runtime)] {
