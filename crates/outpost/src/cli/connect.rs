@@ -43,6 +43,9 @@ const PORTS_TRIED: usize = 5;
 /// How long one that is told to end may take.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
+/// What is shown of an answer that makes no sense.
+const SHOWN_CHARS: usize = 200;
+
 /// The sockets of the faces, as they are called here and there.
 const SOCKETS: [&str; 4] = ["control", "exec", "broker", "approvals"];
 
@@ -254,6 +257,7 @@ impl Connection<'_> {
         let mark = format!("{MARK} arrived ");
         let line = said.lines().find_map(|line| line.strip_prefix(&mark));
         line.and_then(|text| serde_json::from_str(text).ok()).ok_or_else(|| {
+            let said: String = said.chars().take(SHOWN_CHARS).collect();
             format!("the outpost there says something else than where its daemon is: {said:?}")
         })
     }
@@ -329,7 +333,7 @@ impl Connection<'_> {
     }
 }
 
-/// In the order of [`SOCKETS`].
+/// In the order of `SOCKETS`.
 fn sockets_there(arrived: &Arrived) -> [&std::path::Path; 4] {
     [&arrived.control, &arrived.exec, &arrived.broker, &arrived.approvals]
 }
@@ -343,7 +347,7 @@ fn jittered(pause: Duration) -> Duration {
 /// The same again without us, which asks nothing: what there was to ask has been.
 fn detach(paths: &Paths, options: &Connect, host: &Host) -> Outcome {
     let log_path = host.dir.join("connect.log");
-    let log = File::options().create(true).append(true).mode(0o600).open(&log_path);
+    let log = File::options().create(true).truncate(true).write(true).mode(0o600).open(&log_path);
     let log = log.map_err(|error| format!("{}: {error}", log_path.display()))?;
     let mut words: Vec<Vec<u8>> = Vec::new();
     for (flag, dir) in [("--state-dir", &paths.state), ("--runtime-dir", &paths.runtime)] {

@@ -1,6 +1,6 @@
 //! `outpost ps`.
 
-use super::view::{RECONNECT_PATIENCE, RECONNECT_PAUSE};
+use super::view::{RECONNECT_PATIENCE, reconnect_pause};
 use super::{Outcome, connect, explain};
 use crate::paths::Paths;
 use clap::Args;
@@ -62,7 +62,9 @@ fn list_again(paths: &Paths) -> Result<Vec<ProcessInfo>, String> {
     let deadline = Instant::now() + RECONNECT_PATIENCE;
     loop {
         match connect(paths).and_then(|mut client| client.call("list", &()).map_err(explain)) {
-            Err(_) if Instant::now() < deadline || paths.is_away() => std::thread::sleep(RECONNECT_PAUSE),
+            Err(_) if Instant::now() < deadline || paths.is_away() => {
+                std::thread::sleep(reconnect_pause(paths))
+            }
             outcome => return outcome,
         }
     }

@@ -28,7 +28,9 @@ use tokio::time::Instant;
 
 /// How long a daemon may be away before we give up on it.
 pub(super) const RECONNECT_PATIENCE: Duration = Duration::from_secs(30);
-pub(super) const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
+const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
+/// Each attempt goes through ssh, which says so when it fails.
+const RECONNECT_PAUSE_ELSEWHERE: Duration = Duration::from_millis(200);
 
 /// Signals that may wait for the daemon; nobody presses more.
 const SIGNALS_MAX: usize = 16;
@@ -95,6 +97,11 @@ pub(super) enum Ended {
     /// Nobody takes what we write.
     OutputGone,
     By(Signal),
+}
+
+/// How long to wait before a daemon is tried again.
+pub(super) fn reconnect_pause(paths: &Paths) -> Duration {
+    if paths.host.is_some() { RECONNECT_PAUSE_ELSEWHERE } else { RECONNECT_PAUSE }
 }
 
 /// Whether keys can go to a process one by one here.
@@ -286,7 +293,7 @@ impl<'a> Showing<'a> {
                         "no daemon answers on {socket} ({error}); the process may well go on"
                     ));
                 }
-                Err(_) => tokio::time::sleep(RECONNECT_PAUSE).await,
+                Err(_) => tokio::time::sleep(reconnect_pause(self.view.paths)).await,
             }
         }
     }

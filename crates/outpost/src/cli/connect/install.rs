@@ -1,5 +1,6 @@
 //! The binary over there: what there is, whether ours takes its place, and how it gets there.
 
+use super::SHOWN_CHARS;
 use super::ssh::{Ssh, quoted};
 use crate::cli::arrive::{MARK, Version, digest};
 use std::fs::File;
@@ -123,7 +124,7 @@ fn parse(said: &str) -> Result<Found, String> {
     let (Some(system), Some(machine), Some(_)) = (member("system"), member("machine"), member("end")) else {
         return Err(format!(
             "the shell there does not do as it is told; it says {:?}",
-            said.chars().take(200).collect::<String>()
+            said.chars().take(SHOWN_CHARS).collect::<String>()
         ));
     };
     let binary = match (member("binary"), member("version"), member("sha256")) {
