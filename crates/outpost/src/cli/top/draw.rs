@@ -151,12 +151,12 @@ fn summary(canvas: &mut Canvas<'_>, app: &App, at: u16) {
         Some(waiting) => {
             let since = age(waiting.oldest_ms / 1000);
             let count = match waiting.questions {
-                1 => format!("1 waits, since {since}"),
-                more => format!("{more} wait, the oldest since {since}"),
+                1 => format!("1 waits, for {since}"),
+                more => format!("{more} wait, the oldest for {since}"),
             };
             let bold = Style::new().add_modifier(Modifier::BOLD);
             let style = canvas.looks.coloured(bold, Color::Yellow);
-            (format!("{count}; only approvers see what: outpost approve"), style)
+            (format!("{count}: outpost approve (what it is, only approvers are told)"), style)
         }
     };
     canvas.cut(at + 2, &format!("Approvals  {text}"), style);
@@ -166,7 +166,7 @@ fn processes(app: &App) -> String {
     let running = app.rows.iter().filter(|row| row.lives()).count();
     let mut text = format!("{running} running, {} ended", app.rows.len() - running);
     if let Some(Flow { started, ended, bytes }) = app.flow {
-        text += &format!("; {started:.1}/s start, {ended:.1}/s end; output {}/s", size(bytes));
+        text += &format!("; started {started:.1}/s, ended {ended:.1}/s; output {}/s", size(bytes));
     }
     if !app.filter.is_empty() {
         text += &format!("; {} with \"{}\"", app.order.len(), escaped(&app.filter));
