@@ -17,7 +17,8 @@ fn filter(terminal: &mut Terminal, text: &str) {
     terminal.key(text.as_bytes());
     terminal.wait_seen(&format!("Only those with: {text}_"));
     terminal.key(b"\r");
-    terminal.wait_seen(&format!("1 with \"{text}\""));
+    let kept = format!("1 with \"{text}\"");
+    terminal.wait_picture("filter", |seen| seen.contains(&kept) && !seen.contains("Only those with"));
 }
 
 #[test]

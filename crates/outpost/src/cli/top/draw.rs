@@ -41,9 +41,10 @@ impl Places {
         let keys = (rows >= 2).then(|| rows - 1);
         let status = (rows >= ROWS_FOR_STATUS).then(|| rows - 2);
         let mut end = status.or(keys).unwrap_or(rows);
-        let count =
-            app.sessions.as_ref().map_or(0, |sessions| u16::try_from(sessions.len()).unwrap_or(u16::MAX));
-        let shown = count.min((rows.saturating_sub(ROWS_FOR_SESSIONS)) / 4 + 1);
+        let count = app.sessions.as_ref().map_or(0, |sessions| rows_of(sessions.len()));
+        // What the list does not need, and some in any case.
+        let spare = end.saturating_sub(body).saturating_sub(rows_of(app.order.len()).saturating_add(2));
+        let shown = count.min(spare.max(rows.saturating_sub(ROWS_FOR_SESSIONS) / 4 + 1));
         let is_shown = rows >= ROWS_FOR_SESSIONS && count > 0 && app.view == View::List;
         let sessions = is_shown.then(|| {
             end -= shown + 1;
@@ -56,6 +57,10 @@ impl Places {
     fn list_rows(&self) -> usize {
         usize::from(self.body_rows.saturating_sub(1))
     }
+}
+
+fn rows_of(count: usize) -> u16 {
+    u16::try_from(count).unwrap_or(u16::MAX)
 }
 
 /// By how much a page moves.

@@ -127,7 +127,7 @@ fn a_screen_of_any_size_is_drawn_and_no_text_of_others_reaches_it_as_it_is() {
             let mut stage = Stage::sized(columns, rows);
             stage.picture();
             stage.sample(&[hostile, running("b", 1, 1)]);
-            stage.app.sessions = Ok(vec![session("/\u{1b}]0;x\u{7}\n")]);
+            stage.app.sessions = Ok(vec![session("/b"), session("/c"), session("/\u{1b}]0;x\u{7}\n")]);
             stage.app.selected = Some("na\u{1b}[2J\u{202e}".into());
             for keys in [&b""[..], b"\r", b"\x1bk", b"n/x\x1b", b"/\xff\x1b"] {
                 stage.press(keys);
