@@ -17,7 +17,8 @@ fn filter(terminal: &mut Terminal, text: &str) {
     terminal.key(text.as_bytes());
     terminal.wait_seen(&format!("Only those with: {text}_"));
     terminal.key(b"\r");
-    terminal.wait_seen(&format!("1 with \"{text}\""));
+    let kept = format!("1 with \"{text}\"");
+    terminal.wait_picture("filter", |seen| seen.contains(&kept) && !seen.contains("Only those with"));
 }
 
 #[test]
@@ -25,7 +26,7 @@ fn what_runs_is_shown_over_the_death_of_the_worker_and_ended_when_asked_to() {
     let daemon = daemon();
     sh(&daemon, "steady", ": '\u{1b}[31m'; while :; do echo tick; sleep 0.05; done");
     sh(&daemon, "other", "exec sleep 1000");
-    let mut terminal = on_terminal(&daemon, &["top"], 24, 110);
+    let mut terminal = on_terminal(&daemon, &["top"], 24, 150);
     let has_rate =
         |seen: &str| line(seen, "steady").is_some_and(|line| line.contains("B/s") && !line.contains(" 0B/s"));
     let seen = terminal.wait_picture("output in the last second", has_rate);
@@ -60,7 +61,7 @@ fn what_waits_is_counted_and_a_daemon_that_is_away_is_told() {
     let mut terminal = on_terminal(&desk.daemon, &["top"], 24, 110);
     terminal.wait_seen("nothing waits for a human");
     let _client = desk.ask("one", &["echo", "unseen"]);
-    let seen = terminal.wait_seen("1 waits, since ");
+    let seen = terminal.wait_seen("1 waits, for ");
     assert!(!seen.contains("unseen"), "what waits is for approvers only: {seen}");
     assert!(cli(&desk.daemon, &["stop"]).status().unwrap().success());
     terminal.wait_seen("THE DAEMON IS AWAY for ");

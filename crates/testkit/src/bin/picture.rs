@@ -19,7 +19,8 @@ struct Options {
     /// Where the picture goes
     #[arg(long, value_name = "SVG")]
     out: PathBuf,
-    /// In order: `wait:TEXT` until it is seen, `gone:TEXT` until it is not, `type:TEXT` with \r, \e and \\
+    /// In order: `wait:TEXT` until it is seen, `gone:TEXT` until it is not, `ends:TEXT` until nothing follows it, `type:TEXT`;
+    /// with \r, \n, \e and \\
     #[arg(long = "step", value_name = "STEP")]
     steps: Vec<Step>,
     /// The program, by its absolute path, and its arguments
@@ -31,6 +32,7 @@ struct Options {
 enum Step {
     Wait(String),
     Gone(String),
+    Ends(String),
     Type(String),
 }
 
@@ -39,14 +41,33 @@ impl FromStr for Step {
 
     fn from_str(text: &str) -> Result<Step, String> {
         match text.split_once(':') {
-            Some(("wait", text)) => Ok(Step::Wait(text.to_owned())),
-            Some(("gone", text)) => Ok(Step::Gone(text.to_owned())),
-            Some(("type", text)) => {
-                Ok(Step::Type(text.replace("\\r", "\r").replace("\\e", "\x1b").replace("\\\\", "\\")))
-            }
-            _ => Err("not wait:TEXT, gone:TEXT or type:TEXT".into()),
+            Some(("wait", text)) => Ok(Step::Wait(unescaped(text))),
+            Some(("gone", text)) => Ok(Step::Gone(unescaped(text))),
+            Some(("ends", text)) => Ok(Step::Ends(unescaped(text))),
+            Some(("type", text)) => Ok(Step::Type(unescaped(text))),
+            _ => Err("not wait:TEXT, gone:TEXT, ends:TEXT or type:TEXT".into()),
         }
     }
+}
+
+fn unescaped(text: &str) -> String {
+    let mut plain = String::new();
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        match (character, characters.clone().next()) {
+            ('\\', Some(next @ ('r' | 'n' | 'e' | '\\'))) => {
+                plain.push(match next {
+                    'r' => '\r',
+                    'n' => '\n',
+                    'e' => '\x1b',
+                    other => other,
+                });
+                characters.next();
+            }
+            _ => plain.push(character),
+        }
+    }
+    plain
 }
 
 fn main() -> std::io::Result<()> {
@@ -64,6 +85,9 @@ fn main() -> std::io::Result<()> {
             }
             Step::Gone(text) => {
                 terminal.wait_picture(text, |seen| !seen.contains(text));
+            }
+            Step::Ends(text) => {
+                terminal.wait_picture(text, |seen| seen.trim_end().ends_with(text));
             }
             Step::Type(text) => terminal.key(text.as_bytes()),
         }

@@ -41,9 +41,10 @@ impl Places {
         let keys = (rows >= 2).then(|| rows - 1);
         let status = (rows >= ROWS_FOR_STATUS).then(|| rows - 2);
         let mut end = status.or(keys).unwrap_or(rows);
-        let count =
-            app.sessions.as_ref().map_or(0, |sessions| u16::try_from(sessions.len()).unwrap_or(u16::MAX));
-        let shown = count.min((rows.saturating_sub(ROWS_FOR_SESSIONS)) / 4 + 1);
+        let count = app.sessions.as_ref().map_or(0, |sessions| rows_of(sessions.len()));
+        // What the list does not need, and some in any case.
+        let spare = end.saturating_sub(body).saturating_sub(rows_of(app.order.len()).saturating_add(2));
+        let shown = count.min(spare.max(rows.saturating_sub(ROWS_FOR_SESSIONS) / 4 + 1));
         let is_shown = rows >= ROWS_FOR_SESSIONS && count > 0 && app.view == View::List;
         let sessions = is_shown.then(|| {
             end -= shown + 1;
@@ -56,6 +57,10 @@ impl Places {
     fn list_rows(&self) -> usize {
         usize::from(self.body_rows.saturating_sub(1))
     }
+}
+
+fn rows_of(count: usize) -> u16 {
+    u16::try_from(count).unwrap_or(u16::MAX)
 }
 
 /// By how much a page moves.
@@ -151,12 +156,12 @@ fn summary(canvas: &mut Canvas<'_>, app: &App, at: u16) {
         Some(waiting) => {
             let since = age(waiting.oldest_ms / 1000);
             let count = match waiting.questions {
-                1 => format!("1 waits, since {since}"),
-                more => format!("{more} wait, the oldest since {since}"),
+                1 => format!("1 waits, for {since}"),
+                more => format!("{more} wait, the oldest for {since}"),
             };
             let bold = Style::new().add_modifier(Modifier::BOLD);
             let style = canvas.looks.coloured(bold, Color::Yellow);
-            (format!("{count}; only approvers see what: outpost approve"), style)
+            (format!("{count}: outpost approve (what it is, only approvers are told)"), style)
         }
     };
     canvas.cut(at + 2, &format!("Approvals  {text}"), style);
@@ -166,7 +171,7 @@ fn processes(app: &App) -> String {
     let running = app.rows.iter().filter(|row| row.lives()).count();
     let mut text = format!("{running} running, {} ended", app.rows.len() - running);
     if let Some(Flow { started, ended, bytes }) = app.flow {
-        text += &format!("; {started:.1}/s start, {ended:.1}/s end; output {}/s", size(bytes));
+        text += &format!("; started {started:.1}/s, ended {ended:.1}/s; output {}/s", size(bytes));
     }
     if !app.filter.is_empty() {
         text += &format!("; {} with \"{}\"", app.order.len(), escaped(&app.filter));

@@ -99,9 +99,9 @@ fn rates_are_of_the_last_interval_and_the_busiest_comes_first() {
     stage.sample(&[running("idle", 5000, 10), running("busy", 350, 3000), ended]);
     let expected = "\
 outpost 1.2.3  keeper 7 up 2h, 2.0MB  worker 8 up 2m, 14.0MB
-Processes  2 running, 1 ended; 2.0/s start, 2.0/s end; output 5.0kB/s
+Processes  2 running, 1 ended; started 2.0/s, ended 2.0/s; output 5.0kB/s
 Sessions   1, 1 busy
-Approvals  2 wait, the oldest since 32s; only approvers see what: outpost approve
+Approvals  2 wait, the oldest for 32s: outpost approve (what it is, only approvers are told)
   ID        FACE          PID  STATE      AGE  [CPU]    MEMORY   OUTPUT       RATE  READERS  COMMAND
 > busy      control        42  running     1m    50%     1.5MB    3.0kB    4.0kB/s        1  sh -c work busy
   idle      control        42  running     1m     0%     1.5MB      10B       0B/s        1  sh -c work idle
@@ -123,11 +123,11 @@ Approvals  2 wait, the oldest since 32s; only approvers see what: outpost approv
 fn a_screen_of_any_size_is_drawn_and_no_text_of_others_reaches_it_as_it_is() {
     let hostile = Fake { id: "a\u{1b}[2J\u{202e}", ..running("", 1, 1) };
     for columns in [1, 2, 3, 7, 20, 39, 40, 80, 99, 100, 250] {
-        for rows in 1..30 {
+        for rows in [1, 2, 3, 5, 6, 9, 10, 15, 16, 30] {
             let mut stage = Stage::sized(columns, rows);
             stage.picture();
             stage.sample(&[hostile, running("b", 1, 1)]);
-            stage.app.sessions = Ok(vec![session("/\u{1b}]0;x\u{7}\n")]);
+            stage.app.sessions = Ok(vec![session("/b"), session("/c"), session("/\u{1b}]0;x\u{7}\n")]);
             stage.app.selected = Some("na\u{1b}[2J\u{202e}".into());
             for keys in [&b""[..], b"\r", b"\x1bk", b"n/x\x1b", b"/\xff\x1b"] {
                 stage.press(keys);
@@ -155,7 +155,7 @@ fn the_name_and_what_is_asked_are_in_sight_on_small_screens() {
     );
     assert!(lines[2].contains("sh -c work a"), "{picture}");
     stage.press(b"k");
-    assert!(stage.picture().contains("\ny ends a (pid 42) and everything it st..."), "{}", stage.picture());
+    assert!(stage.picture().contains("\ny ends a (pid 42) and everything it s..."), "{}", stage.picture());
 }
 
 #[test]
