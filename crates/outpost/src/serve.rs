@@ -42,6 +42,11 @@ impl Options {
         Options { detach: false, flags: Flags { sessions, ..Flags::default() } }
     }
 
+    /// Of one that nobody has said anything about.
+    pub(crate) fn in_background() -> Options {
+        Options { detach: true, flags: Flags::default() }
+    }
+
     /// What the worker is told of them, last of all.
     pub(crate) fn arguments(&self) -> Vec<CString> {
         self.flags.clone().absolute().arguments()

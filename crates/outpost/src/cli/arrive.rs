@@ -1,28 +1,24 @@
 //! The other end of `outpost connect`: has a daemon of this binary run, and says where it listens.
 
-use super::{Outcome, background, manage};
+use super::{Outcome, manage};
 use crate::paths::Paths;
-use crate::serve_again::is_other_binary;
+use crate::serve::{self, NotServing};
+use crate::serve_again::{self, is_other_binary};
 use clap::Args;
 use outpost_control::client::Client;
 use outpost_control::wire::Status;
-use outpost_sys::epoll::wait_readable;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fs::File;
-use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Before what is meant for `outpost connect`: a shell may say something of its own first.
 pub(super) const MARK: &str = "outpost-connect";
 
 /// How long a daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-const LOOK: Duration = Duration::from_millis(10);
 
 #[derive(Args)]
 pub(super) struct Arrive {
@@ -80,29 +76,15 @@ fn status(paths: &Paths) -> Option<Status> {
 
 /// Also wakes one that was stopped and keeps its processes.
 fn start(paths: &Paths) -> Result<Status, String> {
-    paths.create()?;
-    let path = paths.state.join("outpost.log");
-    let log = File::options().create(true).append(true).mode(0o600).open(&path);
-    let log = log.map_err(|error| format!("{}: {error}", path.display()))?;
-    let dir = |dir: &Path| background::argument(dir.as_os_str().as_bytes());
-    let arguments = [
-        background::argument("--state-dir")?,
-        dir(&paths.state)?,
-        background::argument("--runtime-dir")?,
-        dir(&paths.runtime)?,
-        background::argument("serve")?,
-    ];
-    let daemon = background::start(&arguments, log.as_fd(), &log)?;
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(status) = status(paths).filter(|status| !status.keeping) {
-            return Ok(status);
-        }
-        let ended = wait_readable(&daemon.pidfd, LOOK).unwrap_or(true);
-        if ended || Instant::now() > deadline {
-            return Err(format!("the daemon does not answer; {} says why", path.display()));
-        }
+    let options = serve::Options::in_background();
+    match serve::serve(paths, &options) {
+        Ok(()) => {}
+        Err(NotServing::Taken(_)) => drop(serve_again::run(paths, &options)?),
+        Err(NotServing::Failed(reason)) => return Err(reason),
     }
+    let silent =
+        || format!("the daemon does not answer; {} says why", paths.state.join("outpost.log").display());
+    status(paths).ok_or_else(silent)
 }
 
 fn is_outdated(status: &Status, force: bool) -> Result<bool, String> {

@@ -91,7 +91,7 @@ impl There {
 
     fn keeper(&self) -> String {
         let said = self.said(&["status"]);
-        said.split("keeper ").nth(1).unwrap().split(',').next().unwrap().to_owned()
+        said.split("keeper ").nth(1).unwrap().split(',').next().unwrap().trim().to_owned()
     }
 
     fn connect_with(&self, flags: &[&str]) -> Command {
