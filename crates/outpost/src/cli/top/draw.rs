@@ -76,7 +76,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, app: &App, looks: Looks) {
     let mut canvas = Canvas::new(frame, looks);
     let places = Places::of(app);
     head(&mut canvas, app);
-    if let Some(at) = places.summary {
+    if let (Some(at), Some(_)) = (places.summary, &app.daemon) {
         summary(&mut canvas, app, at);
     }
     match app.view {
