@@ -77,7 +77,7 @@ impl BrokerFace<'_> {
         }
         let path = self.paths.broker_socket();
         let (listener, is_new) = socket::held(self.engine, own, roles::BROKER_SOCKET, &path).await?;
-        announced.add(is_new, "broker", path.display(), "outpost mcp");
+        announced.add(is_new, "broker", path.display(), "outpost ask -- id -u");
         server.resume().await;
         tokio::spawn(server.clone().serve(listening(listener)?));
         Ok(server)

@@ -43,7 +43,7 @@ impl ExecFace<'_> {
         let server = Server::new(engine, settings);
         let path = self.paths.exec_socket();
         let (listener, is_new) = socket::held(self.engine, own, roles::EXEC_SOCKET, &path).await?;
-        announced.add(is_new, "exec", path.display(), "outpost doctor");
+        announced.add(is_new, "exec", path.display(), "outpost exec -- id");
         let listener = socket::listening(listener)?;
         tokio::spawn(end_abandoned(self.engine.clone(), self.paths.state.clone()));
         let on_socket = server.clone();
