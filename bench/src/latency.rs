@@ -101,20 +101,9 @@ pub(crate) fn starts(rounds: usize) -> Result<()> {
         })
         .collect();
     let environment: Vec<_> = environment.iter().map(CString::as_c_str).collect();
-    let child = Child {
-        program: Program::Path(&program),
-        arguments: &[&program],
-        environment: &environment,
-        directory: None,
-        standing: Standing::Group,
-        descriptors: &[(null.as_fd(), 0), (null.as_fd(), 1), (null.as_fd(), 2)],
-        limits: &[],
-        umask: None,
-        oom_score: None,
-        cgroup: None,
-        gate: None,
-        confinement: None,
-    };
+    let arguments = [program.as_c_str()];
+    let descriptors = [0, 1, 2].map(|number| (null.as_fd(), number));
+    let child = Child::new(Program::Path(&program), &arguments, &environment, Standing::Group, &descriptors);
     let epoll = Epoll::new()?;
     let mut lines = String::new();
     for _ in 0..rounds {

@@ -76,20 +76,13 @@ fn start_keeper(options: &Options, given: &[OwnedFd; 4], log: &File) -> Result<S
     let number = CString::new(STATE.to_string()).unwrap_or_default();
     let environment = serve::environment();
     let environment: Vec<&CStr> = environment.iter().map(CString::as_c_str).collect();
-    let started = spawn::spawn(&Child {
-        program: Program::Open(binary.as_fd()),
-        arguments: &[options.name(), c"keeper", c"--state", &number],
-        environment: &environment,
-        directory: None,
-        standing: spawn::Standing::Session,
-        descriptors: &descriptors,
-        limits: &[],
-        umask: None,
-        oom_score: None,
-        cgroup: None,
-        gate: None,
-        confinement: None,
-    });
+    let started = spawn::spawn(&Child::new(
+        Program::Open(binary.as_fd()),
+        &[options.name(), c"keeper", c"--state", &number],
+        &environment,
+        spawn::Standing::Session,
+        &descriptors,
+    ));
     started.map_err(|failure| format!("cannot start the keeper: {}", failure.errno))
 }
 

@@ -114,18 +114,8 @@ impl Host {
         let mut descriptors = vec![(null.as_fd(), 0), (null.as_fd(), 1), (null.as_fd(), 2)];
         descriptors.extend(confinement.descriptors());
         let started = spawn::spawn(&Child {
-            program: Program::Path(NOWHERE),
-            arguments: &[NOWHERE],
-            environment: &[],
-            directory: None,
-            standing: Standing::Session,
-            descriptors: &descriptors,
-            limits: &[],
-            umask: None,
-            oom_score: None,
-            cgroup: None,
-            gate: None,
             confinement: Some(&confinement.program),
+            ..Child::new(Program::Path(NOWHERE), &[NOWHERE], &[], Standing::Session, &descriptors)
         });
         match started {
             Err(failure) if failure.step == Step::Exec => Ok(()),

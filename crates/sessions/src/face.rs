@@ -8,7 +8,7 @@ use crate::memory::Memory;
 use crate::records::{self, NewSession};
 use crate::session::{Accepted, Session, State, Stop};
 use crate::settings::Settings;
-use crate::{Error, FACE, Result, ending, starting, turn};
+use crate::{Error, FACE, Result, ending, mark, starting, turn};
 use jiff::Timestamp;
 use outpost_approvals::{Approvals, Ledger};
 use outpost_engine::{Engine, Process};
@@ -86,7 +86,7 @@ impl Face {
         left.retain(|process| {
             let key = process.key();
             let is_ours = key.face == FACE && process.status().exit().is_none();
-            is_ours && self.session(&key.scope).is_none_or(|session| !turn::needs(&session, &key.id))
+            is_ours && self.session(&key.scope).is_none_or(|session| !mark::needs(&session, &key.id))
         });
         left
     }
@@ -250,7 +250,7 @@ impl Face {
         self.books().write(move |books| records::delete(books, &deleted)).await?;
         let open: Vec<u64> = session.state().turns.iter().rev().take(2).map(|turn| turn.number).collect();
         for turn in open {
-            let process = starting::key(&session, turn::process_of(&session, turn));
+            let process = starting::key(&session, mark::process_of(&session, turn));
             if let Some(process) = self.engine.find(&process).await {
                 ending::end(&process).await;
             }

@@ -20,6 +20,7 @@ mod http;
 mod kept;
 mod limits;
 mod lines;
+mod mark;
 mod memory;
 mod methods;
 mod openapi;

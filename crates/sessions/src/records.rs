@@ -3,9 +3,9 @@
 use crate::FACE;
 use crate::agents::{Cli, Mode};
 use crate::confine::Sandbox;
+use crate::mark::Mark;
 use crate::output::End;
 use crate::session::{Session, Stage, State, Turn};
-use crate::turn::Mark;
 use crate::turn_log;
 use jiff::Timestamp;
 use outpost_approvals::{Books, Queue, Result};

@@ -6,14 +6,14 @@ use crate::event::{Event, Kind};
 use crate::face::Face;
 use crate::kept::{self, Chosen, Kept};
 use crate::limits::{EXIT_GRACE, Expired, Limits};
-use crate::lines::{Lines, Position};
+use crate::lines::Lines;
+use crate::mark::{Mark, process_of};
 use crate::output::{Ask, End, Output};
 use crate::session::{Session, Stage, Stop, Turn};
 use crate::starting::{self, NotStarted};
-use crate::turn_log::{Writer, last_mark};
+use crate::turn_log::Writer;
 use crate::{Error, Result, closing, ending};
 use outpost_engine::{Batch, Ended, Process, Stream};
-use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -24,40 +24,6 @@ const LONG_LINE_BYTES: usize = 256 * 1024;
 
 /// Events of one turn take no more than this on disk. A CLI that writes more is stopped.
 const EVENTS_BYTES_MAX: u64 = 1024 * 1024 * 1024;
-
-/// Where a turn stands, on disk, for the worker after this one.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Mark {
-    pub(crate) first_seq: u64,
-    pub(crate) next_seq: u64,
-    /// Of events.
-    pub(crate) bytes: u64,
-    pub(crate) end: End,
-    /// Whose process answers it: its own, or that of an earlier turn which has waited for it.
-    pub(crate) process: u64,
-    from: Position,
-    /// The agent has said what it says at the beginning.
-    is_begun: bool,
-    /// Bytes for the CLI's standard input so far, and whether it was closed.
-    said: u64,
-    hushed: bool,
-    /// What is said next, at that place. Perhaps it was already: the engine knows.
-    unsaid: String,
-    /// Whether its standard input is anything but empty.
-    speaks: bool,
-    sdk_id: Option<String>,
-    unknown_lines: u64,
-    stderr_tail: String,
-    questions: Vec<Pending>,
-    agent: Agent,
-}
-
-impl Mark {
-    /// Whether this question of the queue is one of its agent's.
-    pub(crate) fn asks(&self, question: &str) -> bool {
-        self.questions.iter().any(|pending| pending.question == question)
-    }
-}
 
 /// A turn that runs.
 struct Running<'a> {
@@ -157,17 +123,6 @@ async fn run(face: &Arc<Face>, session: &Arc<Session>, turn: Turn) -> Result<()>
     Ok(())
 }
 
-/// Whether a turn that is not over yet is answered by the process of this name.
-pub(crate) fn needs(session: &Session, process: &str) -> bool {
-    let open = session.state().turns.iter().find(|turn| turn.stage != Stage::Over).map(|turn| turn.number);
-    open.is_some_and(|turn| process_of(session, turn).to_string() == process)
-}
-
-/// The turn whose process answers this one.
-pub(crate) fn process_of(session: &Session, turn: u64) -> u64 {
-    last_mark(&session.dir, turn).map_or(turn, |mark: Mark| mark.process)
-}
-
 /// Opens the record of the turn, and finds its process if it has one.
 async fn open<'a>(
     face: &'a Arc<Face>,
@@ -183,26 +138,9 @@ async fn open<'a>(
     let mark = match mark {
         Some(mark) => mark,
         None => {
-            let call = task.call();
             let kept = kept::take(face, session, &task).await;
-            let mark = Mark {
-                first_seq: turn.first_seq,
-                next_seq: turn.first_seq,
-                bytes: 0,
-                end: End::Open,
-                process: kept.as_ref().map_or(turn.number, |kept| kept.process),
-                from: kept.as_ref().map(|kept| kept.from).unwrap_or_default(),
-                is_begun: false,
-                said: kept.as_ref().map_or(0, |kept| kept.said),
-                hushed: false,
-                unsaid: String::new(),
-                speaks: call.speaks,
-                sdk_id: session.state().sdk_id.clone(),
-                unknown_lines: 0,
-                stderr_tail: String::new(),
-                questions: Vec::new(),
-                agent: call.agent,
-            };
+            let sdk_id = session.state().sdk_id.clone();
+            let mark = Mark::begin(&turn, task.call(), kept.as_ref(), sdk_id);
             // Before its process: a process is always understood by the one who was chosen for it.
             writer.mark(&mark)?;
             mark

@@ -85,6 +85,32 @@ pub struct Child<'a> {
     pub confinement: Option<&'a confine::Program>,
 }
 
+impl<'a> Child<'a> {
+    /// One about which there is nothing else to say.
+    pub fn new(
+        program: Program<'a>,
+        arguments: &'a [&'a CStr],
+        environment: &'a [&'a CStr],
+        standing: Standing,
+        descriptors: &'a [(BorrowedFd<'a>, RawFd)],
+    ) -> Child<'a> {
+        Child {
+            program,
+            arguments,
+            environment,
+            directory: None,
+            standing,
+            descriptors,
+            limits: &[],
+            umask: None,
+            oom_score: None,
+            cgroup: None,
+            gate: None,
+            confinement: None,
+        }
+    }
+}
+
 /// A child that is on its way.
 pub struct Begun {
     pub pid: i32,
@@ -287,20 +313,7 @@ pub fn start_part(
     let (stdin, stdout, stderr) = (std::io::stdin(), std::io::stdout(), std::io::stderr());
     let standard = [(stdin.as_fd(), 0), (stdout.as_fd(), 1), (stderr.as_fd(), 2)];
     let descriptors: Vec<_> = standard.iter().chain(others).copied().collect();
-    spawn(&Child {
-        program: Program::Open(binary),
-        arguments,
-        environment: &environment,
-        directory: None,
-        standing,
-        descriptors: &descriptors,
-        limits: &[],
-        umask: None,
-        oom_score: None,
-        cgroup: None,
-        gate: None,
-        confinement: None,
-    })
+    spawn(&Child::new(Program::Open(binary), arguments, &environment, standing, &descriptors))
 }
 
 /// Becomes another program: same process, same children. Only returns when that failed, with the reason.

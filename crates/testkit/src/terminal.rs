@@ -59,18 +59,14 @@ impl Terminal {
         let environment: Vec<&CStr> = environment.iter().map(CString::as_c_str).collect();
         let slave = pty.slave.as_fd();
         let started = spawn::spawn(&Child {
-            program: Program::Path(arguments.first().unwrap()),
-            arguments: &arguments,
-            environment: &environment,
             directory: Some(Directory::Path(&text(directory))),
-            standing: Standing::Terminal,
-            descriptors: &[(slave, 0), (slave, 1), (slave, 2)],
-            limits: &[],
-            umask: None,
-            oom_score: None,
-            cgroup: None,
-            gate: None,
-            confinement: None,
+            ..Child::new(
+                Program::Path(arguments.first().unwrap()),
+                &arguments,
+                &environment,
+                Standing::Terminal,
+                &[(slave, 0), (slave, 1), (slave, 2)],
+            )
         })
         .unwrap_or_else(|failure| panic!("{arguments:?}: {failure:?}"));
         drop(pty.slave);

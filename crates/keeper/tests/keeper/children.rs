@@ -131,20 +131,13 @@ fn a_slot_that_is_taken_or_none_is_not_given_again() {
 fn a_child_taken_over_is_told_when_it_ends() {
     let (mut client, _keeper) = greeted();
     let (null, held) = (null(), pipe().unwrap());
-    let started = spawn::spawn(&Child {
-        program: Program::Path(c"/bin/sleep"),
-        arguments: &[c"sleep", c"1000"],
-        environment: &[],
-        directory: None,
-        standing: spawn::Standing::Group,
-        descriptors: &[(null.as_fd(), 0), (null.as_fd(), 1), (null.as_fd(), 2)],
-        limits: &[],
-        umask: None,
-        oom_score: None,
-        cgroup: None,
-        gate: None,
-        confinement: None,
-    })
+    let started = spawn::spawn(&Child::new(
+        Program::Path(c"/bin/sleep"),
+        &[c"sleep", c"1000"],
+        &[],
+        spawn::Standing::Group,
+        &[(null.as_fd(), 0), (null.as_fd(), 1), (null.as_fd(), 2)],
+    ))
     .unwrap();
     let roles = Roles::new([7]).unwrap();
     let adopt = Request::Adopt { slot: 20, pid: started.pid, standing: Standing::Running, held: roles };

@@ -56,20 +56,13 @@ fn inherited(state: &State) -> i32 {
 
 fn sleeper(output: BorrowedFd<'_>) -> Started {
     let null = null();
-    spawn::spawn(&Child {
-        program: Program::Path(c"/bin/sh"),
-        arguments: &[c"sh", c"-c", c"echo ready; exec sleep 1000"],
-        environment: &[c"PATH=/usr/bin:/bin"],
-        directory: None,
-        standing: spawn::Standing::Group,
-        descriptors: &[(null.as_fd(), 0), (output, 1), (null.as_fd(), 2)],
-        limits: &[],
-        umask: None,
-        oom_score: None,
-        cgroup: None,
-        gate: None,
-        confinement: None,
-    })
+    spawn::spawn(&Child::new(
+        Program::Path(c"/bin/sh"),
+        &[c"sh", c"-c", c"echo ready; exec sleep 1000"],
+        &[c"PATH=/usr/bin:/bin"],
+        spawn::Standing::Group,
+        &[(null.as_fd(), 0), (output, 1), (null.as_fd(), 2)],
+    ))
     .unwrap()
 }
 

@@ -20,20 +20,13 @@ pub(super) fn start(arguments: &[CString], stdout: BorrowedFd<'_>, log: &File) -
     let environment: Vec<&CStr> = environment.iter().map(CString::as_c_str).collect();
     let arguments: Vec<&CStr> =
         [c"outpost"].into_iter().chain(arguments.iter().map(CString::as_c_str)).collect();
-    let started = spawn::spawn(&Child {
-        program: Program::Open(binary.as_fd()),
-        arguments: &arguments,
-        environment: &environment,
-        directory: None,
-        standing: spawn::Standing::Session,
-        descriptors: &[(null.as_fd(), 0), (stdout, 1), (log.as_fd(), 2)],
-        limits: &[],
-        umask: None,
-        oom_score: None,
-        cgroup: None,
-        gate: None,
-        confinement: None,
-    });
+    let started = spawn::spawn(&Child::new(
+        Program::Open(binary.as_fd()),
+        &arguments,
+        &environment,
+        spawn::Standing::Session,
+        &[(null.as_fd(), 0), (stdout, 1), (log.as_fd(), 2)],
+    ));
     started.map_err(|failure| format!("cannot start in the background: {}", failure.errno))
 }
 

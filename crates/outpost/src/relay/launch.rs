@@ -197,20 +197,13 @@ fn start_keeper(
         (listener.as_fd(), given::SOCKET),
         (settings.as_fd(), given::SETTINGS),
     ];
-    let started = spawn::spawn(&Child {
-        program: Program::Open(binary.as_fd()),
-        arguments: &[c"outpost", c"keeper", c"--state", &number],
-        environment: &environment,
-        directory: None,
-        standing: spawn::Standing::Session,
-        descriptors: &descriptors,
-        limits: &[],
-        umask: None,
-        oom_score: None,
-        cgroup: None,
-        gate: None,
-        confinement: None,
-    });
+    let started = spawn::spawn(&Child::new(
+        Program::Open(binary.as_fd()),
+        &[c"outpost", c"keeper", c"--state", &number],
+        &environment,
+        spawn::Standing::Session,
+        &descriptors,
+    ));
     started.map_err(|failure| format!("daemonize: {}", words::errno(failure.errno)))
 }
 

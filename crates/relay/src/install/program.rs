@@ -65,20 +65,9 @@ impl Running {
         let arguments: Vec<&CStr> = [path.as_c_str()].iter().chain(arguments).copied().collect();
         let environment = spawn::own_environment();
         let environment: Vec<&CStr> = environment.iter().map(CString::as_c_str).collect();
-        let child = Child {
-            program: Program::Path(&path),
-            arguments: &arguments,
-            environment: &environment,
-            directory: None,
-            standing: Standing::Session,
-            descriptors: &[(input, 0), (output, 1), (output, 2)],
-            limits: &[],
-            umask: None,
-            oom_score: None,
-            cgroup: None,
-            gate: None,
-            confinement: None,
-        };
+        let descriptors = [(input, 0), (output, 1), (output, 2)];
+        let child =
+            Child::new(Program::Path(&path), &arguments, &environment, Standing::Session, &descriptors);
         spawn::begin(&child).map(Running).map_err(|failure| failure.errno)
     }
 

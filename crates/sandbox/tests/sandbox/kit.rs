@@ -155,17 +155,14 @@ pub(crate) fn launch(
     let mut descriptors: Vec<_> = stdio.iter().zip(0..).map(|(fd, number)| (fd.as_fd(), number)).collect();
     descriptors.extend(confinement.descriptors());
     spawn::spawn(&Child {
-        program: Program::Path(&line[0]),
-        arguments: &arguments,
-        environment: &[c"PATH=/usr/local/bin:/usr/bin:/bin", c"HOME=/root"],
         directory: Some(Directory::Path(&cwd)),
-        standing,
-        descriptors: &descriptors,
-        limits: &[],
-        umask: None,
-        oom_score: None,
-        cgroup: None,
-        gate: None,
         confinement: Some(&confinement.program),
+        ..Child::new(
+            Program::Path(&line[0]),
+            &arguments,
+            &[c"PATH=/usr/local/bin:/usr/bin:/bin", c"HOME=/root"],
+            standing,
+            &descriptors,
+        )
     })
 }
