@@ -2,7 +2,7 @@
 //! is this, and what runs is this.
 
 use crate::environment;
-use crate::files::{self, Pinned, Unusable};
+use crate::files::{self, Identity, Pinned, Unusable};
 use crate::wire::{Action, Request};
 use outpost_approvals::hex;
 use outpost_approvals::rules::is_interpreter;
@@ -51,7 +51,25 @@ struct Canonical<'a> {
     run_as: u32,
     privileged: bool,
     forward_agent: bool,
-    files: Vec<(&'a Path, u64, u64, &'a str)>,
+    files: Vec<CanonicalFile<'a>>,
+}
+
+/// A file of an order. With its time, since a file that was replaced by its like can have the same number.
+#[derive(Serialize)]
+struct CanonicalFile<'a> {
+    path: &'a Path,
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified_ns: i128,
+    sha256: &'a str,
+}
+
+impl CanonicalFile<'_> {
+    fn of(file: &Pinned) -> CanonicalFile<'_> {
+        let Identity { device, inode, size, modified_ns, changed_ns: _ } = file.identity;
+        CanonicalFile { path: &file.path, device, inode, size, modified_ns, sha256: &file.sha256 }
+    }
 }
 
 /// Why a request is no order.
@@ -101,9 +119,8 @@ impl Order {
         use std::os::unix::fs::MetadataExt;
         let link = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
         let of = std::fs::metadata(link).map_err(|error| format!("{}: {error}", self.cwd.display()))?;
-        let all = self.files();
         let canonical = Canonical {
-            version: 1,
+            version: 2,
             pipeline: &self.request.pipeline,
             environment: &self.environment,
             cwd: &self.cwd,
@@ -111,11 +128,7 @@ impl Order {
             run_as: self.run_as.uid,
             privileged: self.request.privileged,
             forward_agent: self.request.forward_agent,
-            files: all
-                .map(|file| {
-                    (file.path.as_path(), file.identity.device, file.identity.inode, file.sha256.as_str())
-                })
-                .collect(),
+            files: self.files().map(CanonicalFile::of).collect(),
         };
         let text = serde_json::to_vec(&canonical).map_err(|error| error.to_string())?;
         Ok(hex(&Sha256::digest(&text)))
