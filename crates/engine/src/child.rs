@@ -5,7 +5,7 @@ use crate::link::role;
 use crate::process::{Process, Status};
 use crate::spec::{AtCap, Drain, Rest};
 use outpost_journal::{Stream, Writer};
-use outpost_keeper::{Request, Roles, Standing, Targets};
+use outpost_keeper::{GATE_TARGET, OPENER_TARGET, Request, Roles, Standing, Targets};
 use outpost_sys::epoll::{Epoll, Interest};
 use outpost_sys::pidfd::Exit;
 use outpost_sys::pipe::{self, Moved, Pipe};
@@ -114,6 +114,8 @@ pub(crate) struct Starting {
     pub(crate) cgroup: Option<OwnedFd>,
     /// The child's own descriptors, and the numbers it is to have them under.
     pub(crate) theirs: Vec<(OwnedFd, u8)>,
+    /// Where it waits until we have heard of it.
+    pub(crate) gate: Pipe,
 }
 
 pub(crate) struct Child {
@@ -244,11 +246,13 @@ impl Child {
         let Some(starting) = &self.starting else { return Ok(None) };
         let held = self.held();
         let roles = Roles::new(held.iter().map(|(role, _)| *role)).ok_or(Errno::MFILE)?;
-        let targets = Targets::new(starting.theirs.iter().map(|(_, target)| *target)).ok_or(Errno::MFILE)?;
+        let gate = [(&starting.gate.read, GATE_TARGET), (&starting.gate.write, OPENER_TARGET)];
+        let theirs = starting.theirs.iter().map(|(fd, target)| (fd, *target)).chain(gate);
+        let targets = Targets::new(theirs.clone().map(|(_, target)| target)).ok_or(Errno::MFILE)?;
         let request =
             Request::Spawn { slot: self.slot(), cgroup: starting.cgroup.is_some(), held: roles, targets };
         let first = [starting.spec.as_fd()].into_iter().chain(starting.cgroup.as_ref().map(AsFd::as_fd));
-        let rest = held.iter().map(|(_, fd)| *fd).chain(starting.theirs.iter().map(|(fd, _)| fd.as_fd()));
+        let rest = held.iter().map(|(_, fd)| *fd).chain(theirs.map(|(fd, _)| fd.as_fd()));
         Ok(Some((request, first.chain(rest).collect())))
     }
 

@@ -16,7 +16,7 @@ use outpost_keeper::state::{Running, State};
 use outpost_keeper::{Event, KEPT, LINK_VERSION, OWN_SLOT, Request, Roles, Standing};
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd::Exit;
-use outpost_sys::pipe::Pipe;
+use outpost_sys::pipe::{self, Pipe};
 use outpost_sys::{Errno, file, message, pidfd, procfs, spawn};
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -317,13 +317,24 @@ impl Reactor {
         self.shared.keeper_pid.store(keeper_pid, Ordering::Release);
     }
 
-    /// Hands one child to the new keeper. One that we never heard of is asked for anew: it did nothing, and went with the
-    /// keeper that was to let it through.
+    fn ask_again(&mut self, child: &mut Child) -> Result<()> {
+        if let Some(starting) = &mut child.starting {
+            // With its gate the one that was asked for before goes.
+            starting.gate = pipe::pipe().map_err(|errno| Error::io("make", "a gate for a child", errno))?;
+        }
+        self.ask(child)
+    }
+
+    /// Hands one child to the new keeper. One that we never heard of did nothing and never will: it is asked for anew.
     fn give(&mut self, slot: u64) {
-        if let Some(child) = self.children.remove(&slot) {
+        if let Some(mut child) = self.children.remove(&slot) {
             let unborn = child.process.inner.os.get().is_none();
-            if unborn && let Err(error) = self.ask(&child) {
+            if unborn && let Err(error) = self.ask_again(&mut child) {
                 tracing::error!(process = %Slot(slot), %error, "cannot ask for a child again");
+            }
+            // The keeper may have died on its way to the gate.
+            if let Some(starting) = child.starting.as_ref().filter(|_| !unborn) {
+                let _cannot_fill_up = pipe::write_byte(&starting.gate.write);
             }
             self.children.insert(slot, child);
             if unborn {

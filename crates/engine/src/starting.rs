@@ -93,7 +93,7 @@ fn make_child(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepa
         input: Input::new(plumbing.input, dir.join("stdin")),
         input_watch: Watch::default(),
         input_blocked: false,
-        starting: Some(Starting { reply, spec, cgroup, theirs }),
+        starting: Some(Starting { reply, spec, cgroup, theirs, gate: pipe::pipe().map_err(io)? }),
         undescribed: Some((file_for_description, encoded)),
         at_cap: spawn.at_cap,
         drain: spawn.drain,

@@ -1,14 +1,15 @@
 //! Children: begun, taken over, watched, signalled, reaped.
 
 use crate::keeper::{AGAIN_AFTER, Keeper, REPORT, log};
-use crate::message::{DIRECTORY_TARGET, PROGRAM_TARGET, Standing};
+use crate::message::{DIRECTORY_TARGET, GATE_TARGET, NO_NUMBERS, OPENER_TARGET, PROGRAM_TARGET, Standing};
 use crate::spec::{SPEC_BYTES_MAX, Spec};
 use crate::table::{Entry, KEPT, OWN_SLOT, SLOT_MIN, SLOTS_MAX, Untold};
 use crate::{Roles, Targets};
 use outpost_sys::pidfd::{self, Exit};
+use outpost_sys::pipe::{self, Pipe};
 use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{self, Child, Directory, Failure, Program, Step};
-use outpost_sys::{Errno, Result, file, pipe};
+use outpost_sys::{Errno, Result, file};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Room in the table for those that were refused, until the worker has heard of it and forgets them.
@@ -116,12 +117,19 @@ impl Keeper {
             .iter()
             .map(AsFd::as_fd)
             .zip(targets.iter())
-            .filter(|(_, target)| ![PROGRAM_TARGET, DIRECTORY_TARGET].contains(target))
+            .filter(|(_, target)| !NO_NUMBERS.contains(target))
             .map(|(fd, target)| (fd, i32::from(target)))
             .collect();
         let spec = file::read_whole(&spec, SPEC_BYTES_MAX).map_err(prepare)?;
         let spec = Spec::decode(&spec).ok_or(prepare(Errno::INVAL))?;
-        let gate = pipe::pipe().map_err(prepare)?;
+        // A worker of an older version leaves it to us.
+        let gate = match (given(GATE_TARGET), given(OPENER_TARGET)) {
+            (Some(read), Some(write)) => {
+                let own = |fd| file::duplicate(fd).map_err(prepare);
+                Pipe { read: own(read)?, write: own(write)? }
+            }
+            _ => pipe::pipe().map_err(prepare)?,
+        };
         let begun = spawn::begin(&Child {
             program: given(PROGRAM_TARGET).map_or(Program::Path(spec.program), Program::Open),
             arguments: &spec.arguments,

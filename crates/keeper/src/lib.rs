@@ -38,7 +38,8 @@ mod worker;
 
 pub use keeper::{Keeper, check};
 pub use message::{
-    DIRECTORY_TARGET, Event, MESSAGE_BYTES, PROGRAM_TARGET, Request, Roles, Said, Standing, Targets, What,
+    DIRECTORY_TARGET, Event, GATE_TARGET, MESSAGE_BYTES, OPENER_TARGET, PROGRAM_TARGET, Request, Roles, Said,
+    Standing, Targets, What,
 };
 pub use spec::Spec;
 pub use table::{CGROUPS_ROLE, HELD_MAX, KEPT, NOTIFY_ROLE, OWN_SLOT, SLOT_MIN};

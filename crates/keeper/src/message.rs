@@ -22,6 +22,12 @@ pub type Targets = Numbers;
 /// specification names.
 pub const PROGRAM_TARGET: u8 = 254;
 pub const DIRECTORY_TARGET: u8 = 253;
+/// Nor these: the gate that a child waits at, and the end that opens it. The worker that has made it can still open it
+/// when the keeper has died.
+pub const GATE_TARGET: u8 = 252;
+pub const OPENER_TARGET: u8 = 251;
+/// All of them.
+pub(crate) const NO_NUMBERS: [u8; 4] = [PROGRAM_TARGET, DIRECTORY_TARGET, GATE_TARGET, OPENER_TARGET];
 
 const NONE: u8 = 255;
 

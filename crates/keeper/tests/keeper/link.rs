@@ -1,9 +1,11 @@
 //! The link itself: greetings, garbage, a worker that does not read, one that is gone.
 
 use crate::kit::{self, Client, Heard, Thread, alone, command, greeted, null, shell, start};
-use outpost_keeper::{Event, KEPT, Keeper, MESSAGE_BYTES, OWN_SLOT, Request, Standing, What};
+use outpost_keeper::{
+    Event, GATE_TARGET, KEPT, Keeper, MESSAGE_BYTES, OPENER_TARGET, OWN_SLOT, Request, Standing, What,
+};
 use outpost_sys::pidfd::How;
-use outpost_sys::pipe::pipe;
+use outpost_sys::pipe::{pipe, write_byte};
 use outpost_sys::{Errno, message, pidfd};
 use std::os::fd::AsFd;
 
@@ -140,6 +142,31 @@ fn a_child_that_no_worker_has_heard_of_does_nothing() {
         let keeper = Thread::start(move || keeper.run());
         assert_eq!(keeper.join(), 0);
         assert_eq!(kit::read_to_end(&output.read), "");
+    });
+}
+
+#[test]
+fn a_child_whose_keeper_has_ended_is_let_through_by_who_made_its_gate() {
+    alone("link::a_child_whose_keeper_has_ended_is_let_through_by_who_made_its_gate", || {
+        let (mut client, its_end) = Client::pair();
+        message::send(&its_end, &Event::TableEnd.encode(), &[]).unwrap();
+        let (output, gate, null) = (pipe().unwrap(), pipe().unwrap(), null());
+        let given = [
+            (null.as_fd(), 0),
+            (output.write.as_fd(), 1),
+            (null.as_fd(), 2),
+            (gate.read.as_fd(), GATE_TARGET),
+            (gate.write.as_fd(), OPENER_TARGET),
+        ];
+        client.spawn_with(20, &shell("echo born; ls -l /proc/self/fd | grep -c pipe:"), &[], &given, None);
+        client.die();
+        drop(output.write);
+        let keeper = Keeper::embedded(its_end).unwrap();
+        let keeper = Thread::start(move || keeper.run());
+        assert_eq!(keeper.join(), 0);
+        write_byte(&gate.write).unwrap();
+        // Its output and grep's input are all the pipes there are.
+        assert_eq!(kit::read_to_end(&output.read), "born\n1\n");
     });
 }
 
