@@ -1,12 +1,13 @@
 //! `outpost sessions`: conversations with agents, from the command line.
 
 use super::Outcome;
+use super::view::{ELSEWHERE_LOST, RECONNECT_PATIENCE, reconnect_pause};
 use crate::paths::Paths;
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The most of an answer that is read at once.
 const ANSWER_BYTES_MAX: u64 = 256 * 1024 * 1024;
@@ -104,12 +105,10 @@ pub(super) fn run(paths: &Paths, options: Sessions) -> Outcome {
                 Some(message) => message,
                 None => std::io::read_to_string(std::io::stdin()).map_err(|error| error.to_string())?,
             };
-            let session = daemon.session(&session)?;
-            follow(&daemon, "session.send", &json!({ "sessionId": session, "message": message }), json)
+            send(paths, &daemon, &daemon.session(&session)?, &message, json)
         }
         Command::Watch { session, after, json } => {
-            let session = daemon.session(&session)?;
-            follow(&daemon, "session.reconnect", &json!({ "sessionId": session, "cursor": after }), json)
+            watch(paths, &daemon, &daemon.session(&session)?, after, json)
         }
         Command::Interrupt { session } => {
             let session = daemon.session(&session)?;
@@ -230,35 +229,136 @@ pub(super) fn rows(paths: &Paths, patience: Duration) -> Result<Vec<[String; 7]>
     Ok(sessions.into_iter().flatten().map(cells).collect())
 }
 
-/// Prints a stream. Fails if the last turn of it did.
-fn follow(daemon: &Daemon, method: &str, params: &Value, as_json: bool) -> Outcome {
-    let mut body = daemon.post(method, params)?;
-    let mut reader = BufReader::new(body.as_reader());
-    let mut printer = Printer { as_json, is_open: false, has_failed: false };
-    let mut line = String::new();
-    let mut is_first = true;
-    loop {
-        line.clear();
-        let read = reader.read_line(&mut line).map_err(|error| format!("the stream broke off: {error}"))?;
-        if read == 0 {
-            return match is_first {
-                true => Err("the daemon said nothing".into()),
-                false => Err("the daemon went away; `outpost sessions watch` shows what came of it".into()),
+/// How far a stream got.
+enum Came {
+    /// To its end.
+    Whole,
+    /// It broke off, for this reason.
+    Part(String),
+}
+
+/// What is being followed, over as many connections as it takes.
+struct Following<'a> {
+    paths: &'a Paths,
+    session: &'a str,
+    printer: Printer,
+    wanted: Wanted,
+    /// The last event that was printed, by its number.
+    last: Option<u64>,
+}
+
+/// What of a session is wanted.
+enum Wanted {
+    Everything,
+    /// The answer to a message: the turn that events are of, when it is known, and whether it is over.
+    Answer {
+        turn: Option<u64>,
+        is_over: bool,
+    },
+}
+
+/// Prints the answer to a message.
+fn send(paths: &Paths, daemon: &Daemon, session: &str, message: &str, as_json: bool) -> Outcome {
+    let body = daemon.post("session.send", &json!({ "sessionId": session, "message": message }))?;
+    let wanted = Wanted::Answer { turn: None, is_over: false };
+    Following { paths, session, printer: Printer::new(as_json), wanted, last: None }.work(body)
+}
+
+/// Prints everything after an event.
+fn watch(paths: &Paths, daemon: &Daemon, session: &str, after: u64, as_json: bool) -> Outcome {
+    let body = daemon.post("session.reconnect", &json!({ "sessionId": session, "cursor": after }))?;
+    let (printer, wanted) = (Printer::new(as_json), Wanted::Everything);
+    Following { paths, session, printer, wanted, last: Some(after) }.work(body)
+}
+
+impl Following<'_> {
+    /// Fails if the last turn did.
+    fn work(mut self, body: ureq::Body) -> Outcome {
+        let mut came = self.print(body, false)?;
+        while let Came::Part(reason) = came {
+            let Some(last) = self.last else {
+                return Err(format!("{reason}; `outpost sessions watch` shows what came of it"));
+            };
+            came = match self.is_over() {
+                true => Came::Whole,
+                false => self.print(self.again(last)?, true)?,
             };
         }
-        let text = line.trim_end();
-        if is_first && text.starts_with('{') {
-            result(text)?;
-        }
-        is_first = false;
-        match text.strip_prefix("data: ") {
-            Some("[DONE]") => break,
-            Some(event) => printer.print(event),
-            None => {}
+        self.printer.end();
+        Ok(if self.printer.has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    }
+
+    /// The stream of a cursor goes on with other turns, where the answer to a message would end.
+    fn print(&mut self, mut body: ureq::Body, goes_on: bool) -> Result<Came, String> {
+        let mut reader = BufReader::new(body.as_reader());
+        let mut line = String::new();
+        let mut is_first = true;
+        loop {
+            line.clear();
+            match reader.read_line(&mut line) {
+                Ok(0) => return Ok(Came::Part("the daemon went away".into())),
+                Ok(_) => {}
+                Err(error) => return Ok(Came::Part(format!("the stream broke off ({error})"))),
+            }
+            let text = line.trim_end();
+            if is_first && text.starts_with('{') {
+                result(text)?;
+            }
+            is_first = false;
+            // Half an event comes again as a whole.
+            let is_whole = line.ends_with('\n');
+            match text.strip_prefix("data: ").filter(|_| is_whole) {
+                Some("[DONE]") => return Ok(Came::Whole),
+                Some(event) => {
+                    self.take(event);
+                    if goes_on && self.is_over() {
+                        return Ok(Came::Whole);
+                    }
+                }
+                None => {}
+            }
         }
     }
-    printer.end();
-    Ok(if printer.has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+
+    fn is_over(&self) -> bool {
+        matches!(self.wanted, Wanted::Answer { is_over: true, .. })
+    }
+
+    fn take(&mut self, text: &str) {
+        let Ok(event) = serde_json::from_str::<Value>(text) else { return };
+        let number = |name: &str| event.get(name).and_then(Value::as_u64);
+        self.last = number("seq").or(self.last);
+        if let Wanted::Answer { turn, is_over } = &mut self.wanted {
+            *turn = turn.or(number("turn"));
+            if number("turn") != *turn {
+                return;
+            }
+            let kind = event.get("type").and_then(Value::as_str);
+            *is_over |= turn.is_some() && matches!(kind, Some("result" | "error" | "interrupted"));
+        }
+        self.printer.print(&event, text);
+    }
+
+    /// The rest of the stream, from a daemon that is there again or a host that is reached again.
+    fn again(&self, last: u64) -> Result<ureq::Body, String> {
+        let params = json!({ "sessionId": self.session, "cursor": last });
+        let mut deadline = Instant::now() + RECONNECT_PATIENCE;
+        loop {
+            let attempt =
+                Daemon::find(self.paths).and_then(|daemon| daemon.post("session.reconnect", &params));
+            match attempt {
+                Ok(body) => return Ok(body),
+                Err(_) if Instant::now() >= deadline && self.paths.is_away() => {
+                    eprintln!("outpost: {ELSEWHERE_LOST}");
+                    deadline = Instant::now() + RECONNECT_PATIENCE;
+                }
+                Err(reason) if Instant::now() >= deadline => {
+                    return Err(format!("{reason}; `outpost sessions watch` shows what came of it"));
+                }
+                Err(_) => std::thread::sleep(reconnect_pause(self.paths)),
+            }
+        }
+    }
 }
 
 struct Printer {
@@ -269,8 +369,11 @@ struct Printer {
 }
 
 impl Printer {
-    fn print(&mut self, text: &str) {
-        let Ok(event) = serde_json::from_str::<Value>(text) else { return };
+    fn new(as_json: bool) -> Printer {
+        Printer { as_json, is_open: false, has_failed: false }
+    }
+
+    fn print(&mut self, event: &Value, text: &str) {
         let member = |name: &str| event.get(name).and_then(Value::as_str).unwrap_or_default();
         let kind = member("type");
         self.has_failed = match kind {
@@ -292,7 +395,7 @@ impl Printer {
             // The same once more, as a whole; after deltas it is only the end of a line.
             "text" if self.is_open => self.end(),
             "text" => say(&shown(member("content"))),
-            "tool_use" => self.tool(&event),
+            "tool_use" => self.tool(event),
             "approval" => {
                 let (state, tool, id) = (member("state"), member("tool"), member("approval"));
                 self.note(&format!("{state}: use of {tool} (outpost approvals show {id})"));

@@ -28,6 +28,8 @@ use tokio::time::Instant;
 
 /// How long a daemon may be away before we give up on it.
 pub(super) const RECONNECT_PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const ELSEWHERE_LOST: &str =
+    "the connection to that host is lost; `outpost connect` goes on trying, and so do we";
 const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
 /// Each attempt goes through ssh, which says so when it fails.
 const RECONNECT_PAUSE_ELSEWHERE: Duration = Duration::from_millis(200);
@@ -282,9 +284,7 @@ impl<'a> Showing<'a> {
                 }
                 Ok((_, Err(failure))) => return Err(failure.message),
                 Err(_) if Instant::now() >= deadline && self.view.paths.is_away() => {
-                    self.tell(
-                        "the connection to that host is lost; `outpost connect` goes on trying, and so do we",
-                    );
+                    self.tell(ELSEWHERE_LOST);
                     deadline = Instant::now() + RECONNECT_PATIENCE;
                 }
                 Err(error) if Instant::now() >= deadline => {

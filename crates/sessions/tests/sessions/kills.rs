@@ -194,3 +194,28 @@ fn nemesis_many_sessions_survive_the_worker() {
         assert_eq!(numbers(&all), (1..=400).collect::<Vec<u64>>());
     }
 }
+
+#[test]
+fn nemesis_who_sent_a_message_from_a_shell_sees_its_whole_answer() {
+    let host = Host::start();
+    let id = host.create();
+    let script =
+        host.script(&["init", "count 1 2000 300", "wait @go", "count 2001 4000", "text end", "result"]);
+    let printed = host.path("printed");
+    let arguments = ["sessions", "send", &id, &script, "--json"];
+    let mut send = host.command(&arguments).stdout(std::fs::File::create(&printed).unwrap()).spawn().unwrap();
+    let events = || -> Vec<Value> {
+        let text = std::fs::read_to_string(&printed).unwrap();
+        text.lines().map_while(|line| serde_json::from_str(line).ok()).collect()
+    };
+    host.wait("nothing is printed", || (!events().is_empty()).then_some(()));
+    // The next one is not its answer, and must not be waited for.
+    let mut other = host.run(&id, &["init", "wait @never"]);
+    assert_eq!(other.event()["type"], "queued");
+    (0..3).for_each(|_| host.daemon().kill(Which::Worker));
+    host.touch("go");
+    assert!(send.wait().unwrap().success(), "{}", host.daemon().log());
+    let all = events();
+    assert_eq!(end(&all, 1)["type"], "result", "{:?}", all.last());
+    assert_eq!(numbers(&all), (1..=4000).collect::<Vec<u64>>());
+}

@@ -148,11 +148,16 @@ impl Host {
     }
 
     /// `outpost` with these arguments, beside the daemon.
-    pub(crate) fn outpost(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(outpost());
         command.args(["--state-dir", "state", "--runtime-dir", "run"]).args(arguments);
         command.env("XDG_CONFIG_HOME", self.path("config"));
-        command.current_dir(self.dir.path()).stdin(Stdio::null()).output().unwrap()
+        command.current_dir(self.dir.path()).stdin(Stdio::null());
+        command
+    }
+
+    pub(crate) fn outpost(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
     }
 }
 
