@@ -34,6 +34,9 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE_FIRST: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(20);
 
+/// What the log of one in the background may have before it is begun anew.
+const LOG_BYTES_MAX: u64 = 1024 * 1024;
+
 /// A connection that lasted so long was a good one.
 const LASTED: Duration = Duration::from_secs(30);
 
@@ -207,6 +210,7 @@ impl Connection<'_> {
             let ended = up.ssh.wait().await;
             self.place.clear();
             let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
+            self.keep_log_small();
             eprintln!("outpost: the connection to {name} is lost (ssh: {how}); connecting again");
             if up.since.elapsed() > LASTED {
                 pause = PAUSE_FIRST;
@@ -214,6 +218,7 @@ impl Connection<'_> {
             up = loop {
                 tokio::time::sleep(jittered(pause)).await;
                 pause = (pause * 2).min(PAUSE_MAX);
+                self.keep_log_small();
                 // Whoever else puts another build there meanwhile is not fought with.
                 match self.establish(Asking::Never, Replace::Nothing).await {
                     Ok(up) => break up,
@@ -224,6 +229,15 @@ impl Connection<'_> {
                 }
             };
             eprintln!("outpost: connected to {name} again");
+        }
+    }
+
+    /// In the background the log is ours alone. A host that is away for months must not fill anything.
+    fn keep_log_small(&self) {
+        let own = self.options.batch.then(|| std::io::stderr().as_fd().try_clone_to_owned().ok()).flatten();
+        let is_large = |log: &File| log.metadata().is_ok_and(|of| of.is_file() && of.len() > LOG_BYTES_MAX);
+        if let Some(log) = own.map(File::from).filter(is_large) {
+            let _stays_large = log.set_len(0);
         }
     }
 
@@ -347,7 +361,8 @@ fn jittered(pause: Duration) -> Duration {
 /// The same again without us, which asks nothing: what there was to ask has been.
 fn detach(paths: &Paths, options: &Connect, host: &Host) -> Outcome {
     let log_path = host.dir.join("connect.log");
-    let log = File::options().create(true).truncate(true).write(true).mode(0o600).open(&log_path);
+    let log = File::options().create(true).append(true).mode(0o600).open(&log_path);
+    let log = log.and_then(|log| log.set_len(0).map(|()| log));
     let log = log.map_err(|error| format!("{}: {error}", log_path.display()))?;
     let mut words: Vec<Vec<u8>> = Vec::new();
     for (flag, dir) in [("--state-dir", &paths.state), ("--runtime-dir", &paths.runtime)] {
