@@ -18,6 +18,7 @@ mod list;
 mod logs;
 mod manage;
 mod mcp;
+mod patience;
 mod run;
 mod sessions;
 mod status;

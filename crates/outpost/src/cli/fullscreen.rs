@@ -8,7 +8,7 @@ pub(super) use canvas::{BAR, Canvas, Looks, first_row, style_of};
 pub(super) use screen::Screen;
 pub(super) use signals::Signals;
 
-use crate::tty::keys::Move;
+use crate::tty::keys::{Key, Move};
 
 pub(super) const ESCAPE: u8 = 0x1b;
 pub(super) const ENTER: u8 = b'\r';
@@ -18,6 +18,25 @@ pub(super) const CONTROL_C: u8 = 0x03;
 pub(super) struct Size {
     pub(super) columns: u16,
     pub(super) rows: u16,
+}
+
+/// What a key comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pressed {
+    Move(Move),
+    Byte(u8),
+}
+
+/// Pasted text is text where some is being written, and never a key.
+pub(super) fn pressed(key: Key, writes_text: bool) -> Option<Pressed> {
+    match key {
+        Key::Move(to) => Some(Pressed::Move(to)),
+        Key::Escape => Some(Pressed::Byte(ESCAPE)),
+        Key::Byte(b'\n') => Some(Pressed::Byte(ENTER)),
+        Key::Byte(byte) => Some(Pressed::Byte(byte)),
+        Key::Pasted(byte) if writes_text && byte >= b' ' => Some(Pressed::Byte(byte)),
+        Key::Pasted(_) | Key::Sequence => None,
+    }
 }
 
 /// A place in a list, moved.

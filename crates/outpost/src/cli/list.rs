@@ -1,6 +1,6 @@
 //! `outpost ps`.
 
-use super::view::{RECONNECT_PATIENCE, reconnect_pause};
+use super::patience::{RECONNECT_PATIENCE, reconnect_pause};
 use super::{Outcome, connect, explain};
 use crate::paths::Paths;
 use clap::Args;

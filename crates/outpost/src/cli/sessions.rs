@@ -1,7 +1,7 @@
 //! `outpost sessions`: conversations with agents, from the command line.
 
 use super::Outcome;
-use super::view::{ELSEWHERE_LOST, RECONNECT_PATIENCE, reconnect_pause};
+use super::patience::{ELSEWHERE_LOST, RECONNECT_PATIENCE, reconnect_pause};
 use crate::paths::Paths;
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};

@@ -7,9 +7,11 @@ mod output;
 mod screen;
 mod signals;
 mod terminal;
+mod wishes;
 
 pub(super) use detach::DetachKeys;
 
+use super::patience::{ELSEWHERE_LOST, RECONNECT_PATIENCE, reconnect_pause};
 use crate::paths::Paths;
 use input::{Given, Input};
 use outpost_control::client::Link;
@@ -19,23 +21,11 @@ use outpost_wire::base64;
 use output::{Output, Piece};
 use screen::Replay;
 use signals::{Came, Signals};
-use std::collections::VecDeque;
 use std::io::IsTerminal;
 use std::sync::Arc;
-use std::time::Duration;
 use terminal::Taken;
 use tokio::time::Instant;
-
-/// How long a daemon may be away before we give up on it.
-pub(super) const RECONNECT_PATIENCE: Duration = Duration::from_secs(30);
-pub(super) const ELSEWHERE_LOST: &str =
-    "the connection to that host is lost; `outpost connect` goes on trying, and so do we";
-const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
-/// Each attempt goes through ssh, which says so when it fails.
-const RECONNECT_PAUSE_ELSEWHERE: Duration = Duration::from_millis(200);
-
-/// Signals that may wait for the daemon; nobody presses more.
-const SIGNALS_MAX: usize = 16;
+use wishes::{Wish, Wishes};
 
 /// What is drawn again of a terminal, and shown again of pipes, when somebody comes later.
 const SCREEN_BYTES: u64 = 1024 * 1024;
@@ -101,11 +91,6 @@ pub(super) enum Ended {
     By(Signal),
 }
 
-/// How long to wait before a daemon is tried again.
-pub(super) fn reconnect_pause(paths: &Paths) -> Duration {
-    if paths.host.is_some() { RECONNECT_PAUSE_ELSEWHERE } else { RECONNECT_PAUSE }
-}
-
 /// Whether keys can go to a process one by one here.
 pub(super) fn has_terminal() -> bool {
     std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
@@ -162,31 +147,6 @@ struct Showing<'a> {
     /// We go as soon as what was typed before that has been taken.
     leaving: bool,
     notes: String,
-}
-
-/// What the daemon has not confirmed yet; it is asked for again on the next connection. Sizes are ours by then.
-#[derive(Default)]
-struct Wishes {
-    piece: Option<Vec<u8>>,
-    close: bool,
-    signals: VecDeque<Signal>,
-    sizes: VecDeque<TerminalSize>,
-    /// Under which number it was asked for on this connection.
-    asked: Vec<(u64, Wish)>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wish {
-    Piece,
-    Close,
-    Signal,
-    Size,
-}
-
-impl Wishes {
-    fn is_asked(&self, wish: Wish) -> bool {
-        self.asked.iter().any(|(_, asked)| *asked == wish)
-    }
 }
 
 impl<'a> Showing<'a> {
@@ -302,7 +262,7 @@ impl<'a> Showing<'a> {
         let first = self.offset.is_none();
         self.offset.get_or_insert(attached.stdin_accepted);
         self.view.process = attached.process;
-        self.wishes.asked.clear();
+        self.wishes.lost();
         if let Some(because) = attached.read_only_because {
             self.tell(&format!("read-only: {because}"));
             self.read_only();
@@ -334,25 +294,20 @@ impl<'a> Showing<'a> {
         if self.view.feed != Feed::Nothing
             && let Some(size) = self.taken.as_ref().and_then(|taken| taken.size())
         {
-            self.wishes.sizes.clear();
-            self.wishes.sizes.push_back(size);
+            self.wishes.size(size);
         }
     }
 
     /// Has the process draw everything anew: it does when its terminal changes its size.
     fn redraw(&mut self) {
         self.resize();
-        if let Some(TerminalSize { rows, cols }) = self.wishes.sizes.front().copied() {
-            self.wishes.sizes.push_front(TerminalSize { rows: rows.saturating_sub(1).max(1), cols });
-        }
+        self.wishes.another_size_before();
     }
 
     fn read_only(&mut self) {
         self.view.feed = Feed::Nothing;
         self.input.make_read_only();
-        self.wishes.piece = None;
-        self.wishes.close = false;
-        self.wishes.sizes.clear();
+        self.wishes.no_input();
     }
 
     /// Until the connection is lost, or it is over.
@@ -373,7 +328,7 @@ impl<'a> Showing<'a> {
             if self.leaving && self.wishes.piece.is_none() {
                 return Ok(Some(Ended::Detached));
             }
-            if self.ask(link).await.is_err() {
+            if self.wishes.ask(link, &self.view.process, self.offset).await.is_err() {
                 return Ok(None);
             }
             let takes_input = self.wishes.piece.is_none() && !self.wishes.close && !self.leaving;
@@ -430,43 +385,13 @@ impl<'a> Showing<'a> {
             }
         };
         match self.view.on_signal {
-            OnSignal::Forward { .. } if signal != Signal::HUP => {
-                if self.wishes.signals.len() < SIGNALS_MAX {
-                    self.wishes.signals.push_back(signal);
-                }
+            OnSignal::Forward { group } if signal != Signal::HUP => {
+                self.wishes.signal(signal, group);
                 None
             }
             // The process survives the terminal that it was started on.
             _ => Some(Ended::By(signal)),
         }
-    }
-
-    /// Asks for what has not been asked for on this connection, one of each kind at a time.
-    async fn ask(&mut self, link: &mut Link) -> std::io::Result<()> {
-        let process = &self.view.process;
-        let wishes = &mut self.wishes;
-        if !wishes.is_asked(Wish::Size)
-            && let Some(size) = wishes.sizes.pop_front()
-        {
-            let params = wire::Resize { process: process.clone(), size };
-            wishes.asked.push((link.send("resize", &params).await?, Wish::Size));
-        }
-        if let (Some(piece), false) = (&wishes.piece, wishes.is_asked(Wish::Piece)) {
-            let data = wire::encoded(piece);
-            let params = wire::Stdin { process: process.clone(), offset: self.offset, data };
-            wishes.asked.push((link.send("stdin", &params).await?, Wish::Piece));
-        }
-        if wishes.close && !wishes.is_asked(Wish::Close) {
-            let params = wire::Which { process: process.clone() };
-            wishes.asked.push((link.send("closeStdin", &params).await?, Wish::Close));
-        }
-        if let (Some(signal), false) = (wishes.signals.front(), wishes.is_asked(Wish::Signal)) {
-            let group = self.view.on_signal == OnSignal::Forward { group: true };
-            let signal = signal.number().to_string();
-            let params = wire::Signal { process: process.clone(), signal, group };
-            wishes.asked.push((link.send("signal", &params).await?, Wish::Signal));
-        }
-        Ok(())
     }
 
     fn hear(&mut self, message: Message) {
@@ -517,21 +442,12 @@ impl<'a> Showing<'a> {
     }
 
     fn answered(&mut self, id: u64, failure: Option<Failure>) {
-        let Some(at) = self.wishes.asked.iter().position(|(asked, _)| *asked == id) else { return };
-        let (_, wish) = self.wishes.asked.swap_remove(at);
-        match wish {
-            Wish::Piece => {
-                let piece = self.wishes.piece.take().unwrap_or_default();
-                self.offset = self.offset.map(|offset| offset + piece.len() as u64);
-            }
-            Wish::Close => self.wishes.close = false,
-            Wish::Signal => {
-                self.wishes.signals.pop_front();
-            }
-            Wish::Size => {}
+        let Some(wish) = self.wishes.answered(id) else { return };
+        if let Wish::Piece { bytes } = wish {
+            self.offset = self.offset.map(|offset| offset + bytes);
         }
         match failure {
-            Some(failure) if matches!(wish, Wish::Piece | Wish::Close) => {
+            Some(failure) if matches!(wish, Wish::Piece { .. } | Wish::Close) => {
                 // Of an end that is on its way, and of somebody who took over, we are told otherwise.
                 if !matches!(failure.kind.as_str(), "notRunning" | "notWriter") {
                     self.tell(&format!("input is not taken any more: {}", failure.message));

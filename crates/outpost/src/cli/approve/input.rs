@@ -1,7 +1,7 @@
 //! What keys do: never more than their name says, and nothing before what they are about was read.
 
 use super::app::{App, Details, Dialog, KEYS_IGNORED, Unit, View};
-use crate::cli::fullscreen::{CONTROL_C, ENTER, ESCAPE, moved, pop_character};
+use crate::cli::fullscreen::{CONTROL_C, ENTER, ESCAPE, Pressed, moved, pop_character, pressed};
 use crate::tty::keys::{Key, Move};
 use outpost_approvals::Remember;
 use outpost_approvals::wire::Request;
@@ -29,17 +29,13 @@ impl App {
         }
         let in_note =
             matches!(&self.view, View::Details(details) if matches!(details.dialog, Dialog::Note(_)));
-        let byte = match key {
-            Key::Move(to) => {
+        // What sends a note has to be pressed.
+        let byte = match pressed(key, in_note)? {
+            Pressed::Move(to) => {
                 self.go(to);
                 return None;
             }
-            Key::Escape => ESCAPE,
-            Key::Byte(b'\n') => ENTER,
-            Key::Byte(byte) => byte,
-            // Text for a note, but never a key; and what sends the note has to be pressed.
-            Key::Pasted(byte) if in_note && byte >= b' ' => byte,
-            Key::Pasted(_) | Key::Sequence => return None,
+            Pressed::Byte(byte) => byte,
         };
         match &self.view {
             View::List => self.key_in_list(byte),

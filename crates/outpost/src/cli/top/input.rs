@@ -2,7 +2,7 @@
 
 use super::app::{App, Dialog, Row, Sort, View};
 use super::draw;
-use crate::cli::fullscreen::{CONTROL_C, ENTER, ESCAPE, moved, pop_character};
+use crate::cli::fullscreen::{CONTROL_C, ENTER, ESCAPE, Pressed, moved, pop_character, pressed};
 use crate::tty::keys::{Key, Move};
 
 const FILTER_BYTES_MAX: usize = 200;
@@ -17,18 +17,13 @@ pub(super) enum Action {
 impl App {
     pub(super) fn key(&mut self, key: Key) -> Option<Action> {
         let in_filter = matches!(self.dialog, Dialog::Filter(_));
-        let byte = match key {
-            Key::Byte(CONTROL_C) => return Some(Action::Quit),
-            Key::Move(to) => {
+        let byte = match pressed(key, in_filter)? {
+            Pressed::Byte(CONTROL_C) => return Some(Action::Quit),
+            Pressed::Move(to) => {
                 self.go(to);
                 return None;
             }
-            Key::Escape => ESCAPE,
-            Key::Byte(b'\n') => ENTER,
-            Key::Byte(byte) => byte,
-            // Text for a filter, but never a key.
-            Key::Pasted(byte) if in_filter && byte >= b' ' => byte,
-            Key::Pasted(_) | Key::Sequence => return None,
+            Pressed::Byte(byte) => byte,
         };
         self.status.clear();
         match std::mem::replace(&mut self.dialog, Dialog::None) {
