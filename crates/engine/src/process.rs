@@ -8,6 +8,7 @@ use crate::spec::{Key, Slot};
 use crate::store::Description;
 use crate::{Error, Result, Subscription};
 use outpost_journal::{Accepted, Journal};
+use outpost_sys::cgroup::Group;
 use outpost_sys::pidfd::{self, Exit};
 use outpost_sys::pty::Size;
 use outpost_sys::signal::Signal;
@@ -63,6 +64,7 @@ pub struct Info {
     pub terminal: bool,
     pub started_ms: u64,
     pub started_by: String,
+    /// Resident: its own; of its whole tree where that has a cgroup, with shared pages as often as they are mapped.
     pub rss_bytes: u64,
     /// Used by it and by those of its children that it has waited for; of its whole tree where that has a cgroup.
     pub cpu_ms: u64,
@@ -282,12 +284,21 @@ impl Process {
         self.inner.shared.command(Command::Forget { slot: self.inner.slot }).await
     }
 
+    fn group(&self) -> Option<Group> {
+        self.inner.shared.cgroups.as_ref().map(|groups| groups.group(&self.slot().to_string()))
+    }
+
+    fn rss_bytes(&self, stat: procfs::Stat) -> u64 {
+        let members = self.group().map(|group| group.members()).unwrap_or_default();
+        let others = members.into_iter().filter(|pid| *pid != stat.pid).filter_map(procfs::stat);
+        others.chain([stat]).map(|stat| stat.rss_pages * procfs::page_size()).sum()
+    }
+
     fn cpu_ms(&self, status: Status, stat: Option<procfs::Stat>) -> u64 {
         if let Some(exit) = status.exit() {
             return u64::from(exit.user_ms) + u64::from(exit.system_ms);
         }
-        let group = self.inner.shared.cgroups.as_ref().map(|groups| groups.group(&self.slot().to_string()));
-        let tree = group.and_then(|group| group.cpu_ms());
+        let tree = self.group().and_then(|group| group.cpu_ms());
         let ticks = stat.map_or(0, |stat| stat.cpu_ticks + stat.waited_ticks);
         tree.unwrap_or(ticks * 1000 / procfs::ticks_per_second())
     }
@@ -307,7 +318,7 @@ impl Process {
             terminal: inner.description.terminal,
             started_ms: inner.description.started_ms,
             started_by: inner.description.started_by.clone(),
-            rss_bytes: stat.map_or(0, |stat| stat.rss_pages * procfs::page_size()),
+            rss_bytes: stat.map_or(0, |stat| self.rss_bytes(stat)),
             cpu_ms: self.cpu_ms(status, stat),
             bytes_total: inner.journal.bytes_total(),
             bytes_kept: inner.journal.bytes_kept(),

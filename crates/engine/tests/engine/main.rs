@@ -10,3 +10,4 @@ mod input;
 mod keeper_loss;
 mod kept;
 mod output;
+mod usage;
