@@ -136,34 +136,38 @@ fn log_level() -> &'static str {
     }
 }
 
-/// What needs nothing but the daemon's sockets can be done from here on another host.
-fn works_elsewhere(command: &Command) -> bool {
+/// How a command is carried out for another host.
+enum Elsewhere {
+    /// From here: it needs nothing but the daemon's sockets.
+    FromHere,
+    /// There: it is about files of that host.
+    There,
+    Not(&'static str),
+}
+
+fn elsewhere(command: &Command) -> Elsewhere {
     use Command::*;
-    matches!(
-        command,
-        Ask(_)
-            | Mcp(_)
-            | Run(_)
-            | Exec(_)
-            | Attach(_)
-            | Logs(_)
-            | Ps(_)
-            | Kill(_)
-            | Approve(_)
-            | Approvals(_)
-            | Sessions(_)
-            | Status(_)
-            | Stop(_)
-            | Top(_)
-    )
+    match command {
+        Ask(_) | Mcp(_) | Run(_) | Exec(_) | Attach(_) | Logs(_) | Ps(_) | Kill(_) | Approve(_)
+        | Approvals(_) | Sessions(_) | Status(_) | Stop(_) | Top(_) => Elsewhere::FromHere,
+        Doctor(_) | Audit(_) | Config(_) | Reload | InstallService(_) | Upgrade(_) => Elsewhere::There,
+        Token(_) => Elsewhere::Not("what it prints is a secret, and the daemon there would record it"),
+        Serve(_) | Connect(_) | Disconnect(_) => Elsewhere::Not("it is about this host's own daemon"),
+        Relay { .. } | AppServer(_) | Worker(_) | Arrive(_) | Completions(_) | Man(_) => {
+            Elsewhere::Not("it has nothing to do with a daemon")
+        }
+    }
 }
 
 fn dispatch(command: Command, paths: &Paths) -> Outcome {
-    if paths.host.is_some() && !works_elsewhere(&command) {
-        return Err(
-            "--host is not for this command, which is about this host's own files: run it there, over ssh"
-                .into(),
-        );
+    if let Some(host) = &paths.host {
+        match elsewhere(&command) {
+            Elsewhere::FromHere => {}
+            Elsewhere::There => return run::this_program_there(paths, host),
+            Elsewhere::Not(why) => {
+                return Err(format!("--host is not for this command: {why}; run it there, over ssh"));
+            }
+        }
     }
     match command {
         Command::Serve(options) => match serve::serve(paths, &options) {

@@ -42,11 +42,22 @@ impl FromStr for HostName {
     }
 }
 
+/// This program on another host, and where its daemon keeps things.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ProgramThere {
+    pub(crate) binary: PathBuf,
+    pub(crate) state: PathBuf,
+    pub(crate) runtime: PathBuf,
+}
+
 /// What is known of a host while it is connected.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct About {
     /// Where commands begin there.
     pub(crate) home: PathBuf,
+    /// How this program is called there; a daemon that is older than this is does not tell.
+    #[serde(default)]
+    pub(crate) program: Option<ProgramThere>,
 }
 
 /// A host with a place here.

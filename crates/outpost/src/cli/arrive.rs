@@ -1,6 +1,7 @@
 //! The other end of `outpost connect`: has a daemon of this binary run, and says where it listens.
 
 use super::{Outcome, manage};
+use crate::hosts::ProgramThere;
 use crate::paths::Paths;
 use crate::serve::{self, NotServing};
 use crate::serve_again::{self, is_other_binary};
@@ -41,6 +42,8 @@ pub(super) struct Arrived {
     pub(super) broker: PathBuf,
     pub(super) approvals: PathBuf,
     pub(super) sessions_port: Option<u16>,
+    #[serde(default)]
+    pub(super) program: Option<ProgramThere>,
 }
 
 pub(super) fn run(paths: &Paths, options: &Arrive) -> Outcome {
@@ -53,6 +56,11 @@ pub(super) fn run(paths: &Paths, options: &Arrive) -> Outcome {
         Some(status) => ("found", status),
     };
     let port = std::fs::read_to_string(paths.sessions_port()).ok();
+    let program = std::env::current_exe().ok().map(|binary| ProgramThere {
+        binary,
+        state: paths.state.clone(),
+        runtime: paths.runtime.clone(),
+    });
     let arrived = Arrived {
         did: did.into(),
         version: status.version,
@@ -62,6 +70,7 @@ pub(super) fn run(paths: &Paths, options: &Arrive) -> Outcome {
         broker: paths.broker_socket(),
         approvals: paths.approvals_socket(),
         sessions_port: port.and_then(|port| port.trim().parse().ok()),
+        program,
     };
     let text = serde_json::to_string(&arrived).map_err(|error| error.to_string())?;
     println!("{MARK} arrived {text}");

@@ -255,7 +255,8 @@ impl Connection<'_> {
             Some(there) => Some((self.forward_port(there).await?, there)),
             None => None,
         };
-        self.place.host.write_about(&About { home: arrived.home.clone() })?;
+        let about = About { home: arrived.home.clone(), program: arrived.program.clone() };
+        self.place.host.write_about(&about)?;
         self.check().await?;
         Ok(Up { ssh, arrived, port, since: Instant::now() })
     }

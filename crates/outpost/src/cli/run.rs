@@ -2,6 +2,7 @@
 
 use super::view::{self, Begin, DetachKeys, Ended, Feed, InputEnd, OnSignal, View};
 use super::{Outcome, connect};
+use crate::hosts::{Host, ProgramThere};
 use crate::paths::Paths;
 use clap::{Args, ValueEnum};
 use outpost_control::client::CallError;
@@ -75,7 +76,7 @@ struct What {
     #[arg(long, value_name = "DIR")]
     writable: Vec<PathBuf>,
     /// With --tty: keys that leave it running
-    #[arg(long, value_name = "KEYS", default_value = "ctrl-\\")]
+    #[arg(long, value_name = "KEYS", default_value_t)]
     detach_keys: DetachKeys,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -93,6 +94,44 @@ pub(super) fn run(paths: &Paths, options: Run) -> Outcome {
         return Ok(ExitCode::SUCCESS);
     }
     what.watch(paths, spawned.process, sandboxed, false)
+}
+
+/// This very command, carried out by the daemon of another host with its own binary.
+pub(super) fn this_program_there(paths: &Paths, host: &Host) -> Outcome {
+    let name = host.name.as_str();
+    let ProgramThere { binary, state, runtime } = host.about()?.program.ok_or_else(|| {
+        format!("the outpost on {name} is older than this one; `outpost connect {name}` brings it up to date")
+    })?;
+    let dirs = [("--state-dir", state), ("--runtime-dir", runtime)];
+    let dirs = dirs.into_iter().flat_map(|(flag, dir)| [flag.into(), dir.into_os_string()]);
+    let command = [binary.into_os_string()].into_iter().chain(dirs).chain(without_place(std::env::args_os()));
+    let what = What {
+        name: String::new(),
+        tty: view::has_terminal(),
+        cwd: None,
+        env: Vec::new(),
+        network: false,
+        writable: Vec::new(),
+        detach_keys: DetachKeys::default(),
+        command: command.collect(),
+    };
+    run(paths, Run { detach: false, sandbox: None, what })
+}
+
+/// Our arguments without those that say where.
+fn without_place(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    const PLACES: [&str; 3] = ["--host", "--state-dir", "--runtime-dir"];
+    let mut kept = Vec::new();
+    let mut arguments = arguments.skip(1);
+    while let Some(argument) = arguments.next() {
+        let text = argument.to_string_lossy();
+        if PLACES.contains(&&*text) {
+            arguments.next();
+        } else if !PLACES.iter().any(|place| text.starts_with(&format!("{place}="))) {
+            kept.push(argument);
+        }
+    }
+    kept
 }
 
 pub(super) fn exec(paths: &Paths, options: Exec) -> Outcome {

@@ -244,6 +244,58 @@ fn a_host_is_furnished_once_and_used_by_its_name() {
 }
 
 #[test]
+fn what_is_about_files_of_a_host_is_carried_out_there() {
+    let Some(there) = There::begin() else { return };
+    let _connected = there.connect();
+    let shown = there.said(&["config", "show"]);
+    assert!(shown.contains("listen = \"127.0.0.1:0\""), "{shown}");
+    let sick = there.on(&["doctor", "--json"]).output().unwrap();
+    assert!(
+        String::from_utf8_lossy(&sick.stdout).contains(there.path("there").to_str().unwrap()),
+        "{sick:?}"
+    );
+    let keeper = there.keeper();
+    fs::copy(there.binary(), there.path("home/newer")).unwrap();
+    let newer = there.path("home/newer").display().to_string();
+    assert!(there.said(&["upgrade", "--binary", &newer]).contains("upgraded: outpost "));
+    assert_eq!(there.keeper(), keeper, "it replaces itself in place");
+    let wrong = there.on(&["upgrade", "--binary", "/nowhere"]).output().unwrap();
+    assert!(
+        !wrong.status.success() && String::from_utf8_lossy(&wrong.stderr).contains("/nowhere"),
+        "{wrong:?}"
+    );
+}
+
+/// Says a thousand things, the second half when it is let to.
+const CLAUDE: &str = r#"#!/bin/sh
+[ "$1" = --version ] && echo '2.0.0 (Claude Code)' && exit
+say() { for i in $(seq $1 $2); do echo '{"type":"assistant","message":{"content":[{"type":"text","text":"'$i'"}]}}'; done; }
+echo '{"type":"system","subtype":"init","session_id":"5b0c7f0e-0000-4000-8000-000000000000","model":"m"}'
+say 1 500
+while [ ! -e "$HOME/go" ]; do sleep 0.05; done
+say 501 1000
+echo '{"type":"result","subtype":"success","is_error":false,"result":"","session_id":"5b0c7f0e-0000-4000-8000-000000000000"}'
+"#;
+
+#[test]
+fn an_answer_of_an_agent_elsewhere_is_whole_when_ssh_is_killed_in_its_middle() {
+    let Some(there) = There::begin() else { return };
+    let connected = there.connect();
+    let claude = there.path("home/.local/bin/claude");
+    fs::write(&claude, CLAUDE).unwrap();
+    fs::set_permissions(&claude, fs::Permissions::from_mode(0o755)).unwrap();
+    let session = there.said(&["sessions", "create", there.path("home").to_str().unwrap()]);
+    let mut send = Reader::new(there.on(&["sessions", "send", session.trim(), "count"]));
+    send.read_until("1\n2\n".len());
+    connected.kill_ssh();
+    connected.wait_for("connected to there again", 1);
+    fs::write(there.path("home/go"), "").unwrap();
+    let (text, code) = send.end();
+    let expected: String = (1..=1000).map(|number| format!("{number}\n")).collect();
+    assert_eq!((text.as_str(), code), (expected.as_str(), Some(0)), "{}", connected.log());
+}
+
+#[test]
 fn an_older_binary_is_replaced_and_a_newer_one_is_not() {
     let Some(there) = There::begin() else { return };
     there.put(b"#!/bin/sh\necho outpost 999.0.0\n");

@@ -9,6 +9,13 @@ const KEYS_MAX: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cli) struct DetachKeys(Vec<u8>);
 
+impl Default for DetachKeys {
+    /// `ctrl-\`.
+    fn default() -> DetachKeys {
+        DetachKeys(vec![b'\\' & 0x1f])
+    }
+}
+
 impl FromStr for DetachKeys {
     type Err = String;
 
