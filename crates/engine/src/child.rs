@@ -2,7 +2,7 @@
 
 use crate::input::{Input, Target};
 use crate::link::role;
-use crate::process::{Process, Status};
+use crate::process::{Process, Progress, Status};
 use crate::spec::{AtCap, Drain, Rest};
 use outpost_journal::{Stream, Writer};
 use outpost_keeper::{GATE_TARGET, OPENER_TARGET, Request, Roles, Standing, Targets};
@@ -202,16 +202,19 @@ impl Child {
         self.outputs.iter().all(Option::is_none)
     }
 
-    /// Tells readers and waiters how things stand.
+    /// Tells readers and waiters how things stand, if that is new.
     pub(crate) fn publish(&self) {
-        let last_seq = self.writer.journal().last_seq();
-        let status = self.status();
         self.process.inner.stdin_accepted.store(self.input.accepted(), Ordering::Release);
-        self.process.inner.progress.send_modify(|progress| {
-            progress.last_seq = last_seq;
-            progress.status = status;
-            progress.stalled = self.stalled;
-            progress.stdout_ended = self.outputs[stream_index(Stream::Stdout)].is_none();
+        self.process.inner.progress.send_if_modified(|progress| {
+            let before = *progress;
+            *progress = Progress {
+                last_seq: self.writer.journal().last_seq(),
+                status: self.status(),
+                stalled: self.stalled,
+                stdout_ended: self.outputs[stream_index(Stream::Stdout)].is_none(),
+                gone: before.gone,
+            };
+            *progress != before
         });
     }
 

@@ -1,5 +1,6 @@
 //! The reactor's work with ends: of processes, of their records, and of records there is no room for.
 
+use crate::child::Child;
 use crate::kill;
 use crate::process::Process;
 use crate::reactor::{Due, RETRY, Reactor, outpost_now_ms};
@@ -18,6 +19,9 @@ const DRAIN_LOOK: Duration = Duration::from_millis(10);
 const REST_LOOK: Duration = Duration::from_millis(20);
 const REST_LOOKS_MAX: u32 = 250;
 
+/// Clearing up after a process waits until whoever waits for its end has heard of it.
+const LEAVE_AFTER: Duration = Duration::from_millis(1);
+
 impl Reactor {
     pub(crate) fn exited(&mut self, slot: u64, exit: Exit) {
         let Some(child) = self.children.get_mut(&slot).filter(|child| child.exit.is_none()) else { return };
@@ -29,8 +33,9 @@ impl Reactor {
             self.pump(slot, stream);
         }
         self.drain(slot);
-        // Most are forgotten by now, with all that was held for them.
-        if let Some(child) = self.children.get_mut(&slot) {
+        // Most have finished by now, and leave with all that is held for them.
+        let stays = |child: &&mut Child| child.writer.exit().is_none() || !child.is_drained();
+        if let Some(child) = self.children.get_mut(&slot).filter(stays) {
             child.publish();
             child.rewatch(&self.epoll);
             for role in roles {
@@ -45,7 +50,10 @@ impl Reactor {
         let Some(child) = self.children.get_mut(&slot) else { return };
         let Some(exit) = child.exit else { return };
         if child.writer.exit().is_some() {
-            return self.let_go(slot);
+            if !self.leaving.contains(&slot) {
+                self.let_go(slot);
+            }
+            return;
         }
         let exit_seen = child.exit_seen;
         let waiting_for_disk = child.stalled;
@@ -73,8 +81,23 @@ impl Reactor {
         child.stalled = false;
         child.publish();
         self.shared.exits.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let process = child.process.clone();
+        if self.leaving.is_empty() {
+            self.schedule(LEAVE_AFTER, Due::Leave);
+        }
+        self.leaving.push(slot);
+    }
+
+    /// Clears up after those that have finished.
+    pub(crate) fn leave_all(&mut self) {
+        for slot in std::mem::take(&mut self.leaving) {
+            self.leave(slot);
+        }
+    }
+
+    fn leave(&mut self, slot: u64) {
+        let Some(child) = self.children.get(&slot) else { return };
         if child.rest == Rest::Ends {
+            let process = child.process.clone();
             match self.shared.cgroups {
                 Some(_) => self.end_rest(process.slot(), 0),
                 // Sweeping /proc may take a while, and nothing here may.

@@ -13,6 +13,8 @@ const HOT_PIPES_MAX: usize = 16;
 const COOL_AFTER: Duration = Duration::from_secs(1);
 /// How long output waits, again and again, for a reader that keeps up and would lose some.
 const READER_PAUSE: Duration = Duration::from_micros(500);
+/// The end of a stream mostly comes with the exit, and is told with it: each time somebody is woken counts.
+const END_TOLD_AFTER: Duration = Duration::from_millis(1);
 /// After so much new output the host's total is looked at.
 const HOST_CHECK_BYTES: u64 = 4 * 1024 * 1024;
 
@@ -95,9 +97,7 @@ impl Reactor {
         for role in child.end_stream(&self.epoll, stream) {
             self.link.send(Request::Release { slot, role }, Vec::new());
         }
-        if let Some(child) = self.children.get(&slot).filter(|child| child.writer.exit().is_none()) {
-            child.publish();
-        }
+        self.schedule(END_TOLD_AFTER, Due::Tell(slot));
         self.drain(slot);
     }
 

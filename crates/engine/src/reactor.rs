@@ -85,6 +85,10 @@ pub(crate) enum Due {
     Pump(u64, Stream),
     Deliver(u64),
     Drain(u64),
+    /// How a process stands is to be told.
+    Tell(u64),
+    /// Those in `leaving` go.
+    Leave,
     /// What is left of a tree that is to end, for the n-th time.
     Rest(u64, u32),
     Cool,
@@ -106,6 +110,8 @@ pub(crate) struct Reactor {
     pub(crate) lifecycle: Lifecycle,
     pub(crate) children: HashMap<u64, Child>,
     pub(crate) own: Own,
+    /// Finished, and to be cleared up after.
+    pub(crate) leaving: Vec<u64>,
     due: BTreeMap<(Instant, u64), Due>,
     due_count: u64,
     timer_set: Option<Instant>,
@@ -145,6 +151,7 @@ impl Reactor {
             lifecycle,
             children: HashMap::new(),
             own: Own::default(),
+            leaving: Vec::new(),
             due: BTreeMap::new(),
             due_count: 0,
             timer_set: None,
@@ -254,6 +261,12 @@ impl Reactor {
                 }
                 Due::Deliver(slot) => self.deliver(slot),
                 Due::Drain(slot) => self.drain(slot),
+                Due::Tell(slot) => {
+                    if let Some(child) = self.children.get(&slot) {
+                        child.publish();
+                    }
+                }
+                Due::Leave => self.leave_all(),
                 Due::Rest(slot, times) => self.end_rest(Slot(slot), times),
                 Due::Cool => self.cool(now),
                 Due::Keeper => self.keeper_died(),
@@ -322,6 +335,7 @@ impl Reactor {
                 self.link.send(Request::Replace(what), vec![binary]);
             }
             Command::Stop { done } => {
+                self.leave_all();
                 self.link.send(Request::Stop, Vec::new());
                 self.stop_told = Some(done);
                 // At once: its end may be in what is to be handled next.
