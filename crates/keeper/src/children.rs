@@ -23,7 +23,9 @@ impl Keeper {
             entry.standing = Standing::Ended(Exit::UNKNOWN);
             entry.untold = entry.untold.max(Untold::Standing);
         }
-        self.news |= entry.untold != Untold::Nothing;
+        if entry.untold != Untold::Nothing {
+            self.news.insert(slot);
+        }
         self.table.insert(slot, entry);
         if let Err(errno) = self.watch(slot) {
             log(format_args!("cannot watch slot {slot:x} ({errno}); looking at it every {AGAIN_AFTER:?}"));
@@ -40,8 +42,8 @@ impl Keeper {
     }
 
     pub(crate) fn look_at(&mut self, slot: u64) {
-        if let Some(entry) = self.table.get_mut(&slot) {
-            self.news |= entry.look(&self.epoll);
+        if self.table.get_mut(&slot).is_some_and(|entry| entry.look(&self.epoll)) {
+            self.news.insert(slot);
         }
     }
 

@@ -44,8 +44,8 @@ pub struct Keeper {
     /// Slots of children that could not be watched, so they are looked at again and again.
     pub(crate) unwatched: BTreeSet<u64>,
     pub(crate) events: VecDeque<Event>,
-    /// Some entry has something untold.
-    pub(crate) news: bool,
+    /// Slots of entries with something untold.
+    pub(crate) news: BTreeSet<u64>,
     /// The worker could not be told, and nothing will say when it can.
     pub(crate) stuck: bool,
     /// The end of the table is to be told once all entries are.
@@ -120,7 +120,7 @@ impl Keeper {
             restarts: Restarts::default(),
             unwatched: BTreeSet::new(),
             events: VecDeque::new(),
-            news: false,
+            news: BTreeSet::new(),
             stuck: false,
             table_end: false,
             pulse: None,

@@ -106,7 +106,7 @@ impl Keeper {
         for entry in self.table.values_mut() {
             entry.untold = Untold::All;
         }
-        self.news = true;
+        self.news = self.table.keys().copied().collect();
         self.table_end = true;
     }
 
@@ -117,7 +117,7 @@ impl Keeper {
     }
 
     pub(crate) fn has_news(&self) -> bool {
-        self.news || !self.events.is_empty()
+        !self.news.is_empty() || self.table_end || !self.events.is_empty()
     }
 
     /// Sends what is untold until all is, or the worker's queue is full.
@@ -128,7 +128,6 @@ impl Keeper {
             return;
         }
         let told = self.tell_all();
-        self.news &= told.is_err();
         // Without memory, or with too many descriptors under way, nothing says when to go on. Nor does a link that
         // cannot be watched. The worker's death is told by its pidfd.
         self.stuck = told.is_err();
@@ -140,10 +139,14 @@ impl Keeper {
 
     fn tell_all(&mut self) -> Result<()> {
         let Some(Worker { link, .. }) = &self.worker else { return Ok(()) };
-        for (slot, entry) in self.table.iter_mut().filter(|(_, entry)| entry.untold != Untold::Nothing) {
-            let (event, fds) = entry.news(*slot);
-            message::send(link, &event.encode(), &fds)?;
-            entry.told_all();
+        while let Some(slot) = self.news.first().copied() {
+            // It may have been forgotten meanwhile.
+            if let Some(entry) = self.table.get_mut(&slot) {
+                let (event, fds) = entry.news(slot);
+                message::send(link, &event.encode(), &fds)?;
+                entry.told_all();
+            }
+            self.news.remove(&slot);
         }
         if self.table_end {
             message::send(link, &Event::TableEnd.encode(), &[])?;
