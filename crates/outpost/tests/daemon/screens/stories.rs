@@ -325,7 +325,7 @@ pub(super) fn the_host(story: &mut Story) {
     story.shows("outpost install-service --user");
     story.shows("outpost completions bash | head -n 3");
     story.shows("outpost completions nosh");
-    story.shows("outpost man pages; ls pages");
+    story.shows("outpost man pages; ls -1 pages");
     story.shows("outpost man /dev/null/pages");
     story.shows("outpost man");
 }
