@@ -387,7 +387,8 @@ pub(super) fn elsewhere(story: &mut Story) {
     story.record("outpost connect there", &seen, &[]);
     story.shows("outpost connect there");
     story.shows("outpost --host there run -- pwd");
-    story.shows("outpost --host there doctor");
+    story.shows("outpost --host there config check");
+    story.shows("outpost --host there token list");
     story.shows("outpost --host there stop");
     story.shows("outpost disconnect there");
     let seen = connect.wait_prompt();
