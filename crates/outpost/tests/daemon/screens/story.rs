@@ -6,6 +6,7 @@ use crate::support::outpost;
 use outpost_testkit::kill_marked;
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -62,7 +63,10 @@ impl Story {
     /// Writes the operator's file. Any port will do, so that daemons of other tests have theirs.
     pub(super) fn configure(&self, more: &str) {
         let text = format!("[sessions]\nlisten = \"127.0.0.1:0\"\n{more}");
-        fs::write(self.path("home/.config/outpost/outpost.toml"), text).unwrap();
+        let file = self.path("home/.config/outpost/outpost.toml");
+        fs::write(&file, text).unwrap();
+        // One that others can write is refused, and the umask may be any.
+        fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
     }
 
     /// From now on the one is shown where the other is seen.
