@@ -202,7 +202,10 @@ async fn resize<P>(context: &Context<P>, connection: Connection, params: Resize)
 
 fn signal_number(name: &str) -> Result<Number, Failure> {
     let number = Number::from_name(name).or_else(|| Number::from_number(name.parse().ok()?));
-    number.ok_or_else(|| Failure { kind: "params".into(), message: format!("there is no signal {name:?}") })
+    number.ok_or_else(|| Failure {
+        kind: "params".into(),
+        message: format!("there is no signal {name:?}; `kill -l` lists their names"),
+    })
 }
 
 async fn signal(engine: &Engine, params: Signal) -> Outcome {
@@ -300,7 +303,7 @@ fn usage(pid: u32) -> Option<Usage> {
 async fn upgrade<P: Program>(program: &P, params: UpgradeBinary) -> Outcome {
     let internal = |message: String| Failure { kind: "upgrade".into(), message };
     let binary = outpost_sys::file::open(&params.path, outpost_sys::file::Open::Program);
-    let binary = binary.map_err(|errno| internal(format!("open {}: {errno}", params.path)))?;
+    let binary = binary.map_err(|errno| internal(format!("cannot open {}: {errno}", params.path)))?;
     program.upgrade(binary).await.map_err(internal)?;
     answer(&())
 }

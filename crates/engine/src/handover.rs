@@ -13,7 +13,7 @@ use crate::store::Description;
 use crate::{Error, Result};
 use outpost_journal::{Journal, Stream, Writer};
 use outpost_keeper::state::{Running, State};
-use outpost_keeper::{Event, KEPT, LINK_VERSION, OWN_SLOT, Request, Roles, Standing};
+use outpost_keeper::{Event, KEPT, LINK_VERSION, OWN_SLOT, Request, Roles, Standing, What};
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd::Exit;
 use outpost_sys::pipe::{self, Pipe};
@@ -315,6 +315,10 @@ impl Reactor {
         self.link.send(Request::Serving, Vec::new());
         // Only now could we be killed without losing anything, which is what others read from this.
         self.shared.keeper_pid.store(keeper_pid, Ordering::Release);
+        // The one that was to be replaced tells nobody any more.
+        if self.replacing.is_some() {
+            self.replaced(What::Keeper, Err(Errno::PIPE));
+        }
     }
 
     fn ask_again(&mut self, child: &mut Child) -> Result<()> {

@@ -120,7 +120,7 @@ pub(crate) struct Reactor {
     /// A look at hot pipes is due.
     pub(crate) cooling: bool,
     pub(crate) unchecked_bytes: u64,
-    replacing: Option<oneshot::Sender<std::result::Result<(), Errno>>>,
+    pub(crate) replacing: Option<oneshot::Sender<std::result::Result<(), Errno>>>,
     pub(crate) shared: Arc<Shared>,
     /// Told when the keeper has been told to end: it would start another worker otherwise.
     stop_told: Option<oneshot::Sender<()>>,
@@ -452,7 +452,7 @@ impl Reactor {
         }
     }
 
-    fn replaced(&mut self, what: What, outcome: std::result::Result<(), Errno>) {
+    pub(crate) fn replaced(&mut self, what: What, outcome: std::result::Result<(), Errno>) {
         tracing::info!(?what, ?outcome, "replacement");
         if let Some(reply) = self.replacing.take() {
             let _gone = reply.send(outcome);

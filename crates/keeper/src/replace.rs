@@ -157,8 +157,18 @@ impl Keeper {
     }
 }
 
-/// Runs `keeper --check` of a new binary on our state.
+/// Whether a new binary understands our state. One that takes nothing at all for a state as well has not looked: it is none
+/// of ours, whatever it exits with.
 fn check_binary(binary: &OwnedFd, state: &OwnedFd) -> Result<()> {
+    let nothing = file::sealed_memory("outpost-keeper", &[])?;
+    match understands(binary, state)? && !understands(binary, &nothing)? {
+        true => Ok(()),
+        false => Err(Errno::NOEXEC),
+    }
+}
+
+/// Runs `keeper --check` of a binary on a state.
+fn understands(binary: &OwnedFd, state: &OwnedFd) -> Result<bool> {
     let started = spawn::start_part(
         binary.as_fd(),
         &[c"outpost", c"keeper", c"--check", c"3"],
@@ -172,8 +182,5 @@ fn check_binary(binary: &OwnedFd, state: &OwnedFd) -> Result<()> {
         let _reaped = pidfd::reap(&pidfd);
         return Err(Errno::TIMEDOUT);
     }
-    match pidfd::reap(&pidfd)? {
-        Some(Exit { how: How::Code(0), .. }) => Ok(()),
-        _ => Err(Errno::NOEXEC),
-    }
+    Ok(matches!(pidfd::reap(&pidfd)?, Some(Exit { how: How::Code(0), .. })))
 }

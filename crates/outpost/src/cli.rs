@@ -32,6 +32,7 @@ use crate::{app_server, log, redact, serve, serve_again, worker};
 use clap::{Parser, Subcommand};
 use outpost_control::client::{CallError, Client};
 use outpost_control::wire;
+use outpost_sys::signal::{Signal, end_by};
 use std::process::ExitCode;
 
 /// Runs things on this host for agents and their humans, and loses none of them.
@@ -230,6 +231,21 @@ fn connect(paths: &Paths) -> Result<Client, String> {
 
 fn explain(error: CallError) -> String {
     error.to_string()
+}
+
+/// Writes to standard output. Where nobody reads any more we end as others do, without a word.
+fn print(text: &str) -> Outcome {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => end_by(Signal::PIPE),
+        Err(error) => Err(format!("cannot write to standard output: {error}")),
+        Ok(()) => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn as_json(value: &impl serde::Serialize) -> Result<String, String> {
+    serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(|error| error.to_string())
 }
 
 /// Columns as wide as they have to be; the first row has their names.

@@ -2,6 +2,7 @@
 
 use crate::config;
 use crate::redact;
+use crate::tty;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -54,7 +55,7 @@ pub(crate) fn begin(level: &str) {
     }));
     let lines = tracing_subscriber::fmt::layer()
         .event_format(Lines::new())
-        .with_ansi(io::stderr().is_terminal())
+        .with_ansi(io::stderr().is_terminal() && tty::wants_colours())
         .with_writer(|| Redacted);
     tracing_subscriber::registry().with(filter).with(lines).init();
 }

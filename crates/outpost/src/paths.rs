@@ -10,17 +10,17 @@ use std::path::{Path, PathBuf};
 /// What there must be room for at the least: a database and a first journal.
 const ROOM_BYTES: usize = 64 * 1024;
 
-/// Directories, each settable.
+/// Directories, each settable. In the help of every command they come behind its own flags.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Dirs {
     /// Journals and everything else that survives a reboot [default: $XDG_STATE_HOME/outpost]
-    #[arg(long, global = true, value_name = "DIR", env = "OUTPOST_STATE_DIR")]
+    #[arg(long, global = true, display_order = 900, value_name = "DIR", env = "OUTPOST_STATE_DIR")]
     pub(crate) state_dir: Option<PathBuf>,
     /// Sockets and the lock [default: $XDG_RUNTIME_DIR/outpost]
-    #[arg(long, global = true, value_name = "DIR", env = "OUTPOST_RUNTIME_DIR")]
+    #[arg(long, global = true, display_order = 901, value_name = "DIR", env = "OUTPOST_RUNTIME_DIR")]
     pub(crate) runtime_dir: Option<PathBuf>,
     /// Do it on another host, for which `outpost connect` is up
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, global = true, display_order = 902, value_name = "NAME")]
     pub(crate) host: Option<HostName>,
 }
 

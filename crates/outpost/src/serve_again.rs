@@ -61,6 +61,9 @@ fn refuse_other_flags(kept: &Status, options: &Options) -> Result<(), String> {
     let common = |flag: &&String| flag.starts_with("--descriptors=") || flag.starts_with("--oom-score=");
     let first = kept.arguments.iter().rposition(|flag| common(&flag)).map_or(0, |at| at + 1);
     let its = kept.arguments.get(first..).unwrap_or_default();
+    // Nobody's flag: one that was begun in the background goes on with the log that it has.
+    let its: Vec<&str> =
+        its.iter().map(String::as_str).filter(|flag| !flag.starts_with("--log-file=")).collect();
     match its == wanted {
         true => Ok(()),
         false => Err(format!(

@@ -15,6 +15,11 @@ pub(crate) const TERMINAL_PATIENCE: Duration = Duration::from_secs(10);
 /// The longest secret that is typed here.
 const SECRET_BYTES_MAX: usize = 1024;
 
+/// What everybody asks who draws: <https://no-color.org>.
+pub(crate) fn wants_colours() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
 /// All of it, before anything else is done: what was not shown cannot be answered.
 pub(crate) async fn show(terminal: &Arc<Terminal>, text: String) -> io::Result<()> {
     let terminal = terminal.clone();

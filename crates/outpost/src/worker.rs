@@ -134,9 +134,10 @@ async fn serve(
     let mut announced = Announced::default();
     let socket = paths.control_socket();
     let (listener, is_new) = socket::held(&engine, &mut own, roles::CONTROL, &socket).await?;
-    announced.add(is_new, "control", socket.display(), "outpost run -- uname -a");
-    let mut daemon = None;
     let keeping = own.contains_key(&roles::KEEPING);
+    let hint = if keeping { "outpost ps" } else { "outpost run -- uname -a" };
+    announced.add(is_new, "control", socket.display(), hint);
+    let mut daemon = None;
     if keeping {
         // Their connections ended with the face.
         tokio::spawn(exec_face::end_abandoned(engine.clone(), paths.state.clone()));
@@ -380,7 +381,12 @@ impl outpost_control::Program for Program {
         for what in [What::Keeper, What::Worker] {
             let copy = file::duplicate(&binary).map_err(|errno| errno.to_string())?;
             let outcome = self.engine.replace(what, copy).await.map_err(|error| error.to_string())?;
-            outcome.map_err(|errno| format!("the new binary cannot take over from the {what:?}: {errno}"))?;
+            let half = if what == What::Keeper { "keeper" } else { "worker" };
+            outcome.map_err(|errno| {
+                format!(
+                    "this binary cannot take over from the {half} ({errno}); the daemon goes on with its own"
+                )
+            })?;
         }
         Ok(())
     }

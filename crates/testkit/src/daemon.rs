@@ -211,7 +211,7 @@ impl Daemon {
 }
 
 /// Each half would start the other again, so both are stopped before either is killed.
-pub(crate) fn kill_marked(marker: &str) {
+pub fn kill_marked(marker: &str) {
     let marked = || {
         let alive = procfs::all().into_iter().filter(|stat| !matches!(stat.state, b'Z' | b'X'));
         alive.filter(|stat| procfs::has_environment(stat.pid, marker.as_bytes()))

@@ -25,7 +25,7 @@ pub use agents::{AgentHome, Ran};
 pub use app_server::{AppServer, Delta, Options};
 pub use broker::{Broker, BrokerOptions, stamp};
 pub use broker_client::BrokerClient;
-pub use daemon::{Daemon, Which, binary_beside, kill_all_daemons};
+pub use daemon::{Daemon, Which, binary_beside, kill_all_daemons, kill_marked};
 pub use fake_cli::install_fake_clis;
 pub use model::{Model, Received};
 pub use nemesis::{Plan, Report, run};

@@ -118,7 +118,7 @@ async fn dispatch(mut approver: Approver, command: Command) -> Result<(), String
         }
         Command::Revoke { id } => {
             let grants = grants(&mut client).await?;
-            let grant = only(&grants, |grant| &grant.id, &id, "grant")?;
+            let grant = only(&grants, |grant| &grant.id, &id, "grant", "grants")?;
             match ask(&mut client, &Request::Revoke { id: grant.id.clone() }).await? {
                 Answer::Revoked { id } => write(&format!("revoked {id}\n")),
                 other => Err(unexpected(&other)),
@@ -203,10 +203,17 @@ async fn find(client: &mut Client, id: &str) -> Result<Question, String> {
             other => Err(unexpected(&other)),
         };
     }
-    only(&list(client).await?, |question| &question.id, id, "question").cloned()
+    only(&list(client).await?, |question| &question.id, id, "question", "list").cloned()
 }
 
-fn only<'a, T>(all: &'a [T], id: impl Fn(&T) -> &String, begin: &str, what: &str) -> Result<&'a T, String> {
+/// The only one of these with such an id; `listed_by` shows them all.
+fn only<'a, T>(
+    all: &'a [T],
+    id: impl Fn(&T) -> &String,
+    begin: &str,
+    what: &str,
+    listed_by: &str,
+) -> Result<&'a T, String> {
     let shown = outpost_approvals::display::claim(begin, 64);
     if begin.chars().count() < ID_CHARS_MIN {
         return Err(format!("{shown} is too short: give at least {ID_CHARS_MIN} characters of the id"));
@@ -215,7 +222,9 @@ fn only<'a, T>(all: &'a [T], id: impl Fn(&T) -> &String, begin: &str, what: &str
     match (found.next(), found.next()) {
         (Some(one), None) => Ok(one),
         (Some(_), Some(_)) => Err(format!("more than one {what} begins with {shown}: give more of the id")),
-        (None, _) => Err(format!("there is no {what} {shown}, or not any more")),
+        (None, _) => Err(format!(
+            "there is no {what} {shown}, or not any more; `outpost approvals {listed_by}` shows those that there are"
+        )),
     }
 }
 

@@ -18,10 +18,16 @@ const SECRET_BYTES_MAX: u64 = 1024;
 #[derive(Args)]
 pub(super) struct Options {
     /// The file that has the approver's secret; without it, the secret is asked for on the terminal where one is needed
-    #[arg(long, global = true, value_name = "PATH", env = "OUTPOST_APPROVER_SECRET_FILE")]
+    #[arg(
+        long,
+        global = true,
+        display_order = 800,
+        value_name = "PATH",
+        env = "OUTPOST_APPROVER_SECRET_FILE"
+    )]
     secret_file: Option<PathBuf>,
     /// The approver socket [default: approvals.sock in the runtime directory]
-    #[arg(long, global = true, value_name = "PATH")]
+    #[arg(long, global = true, display_order = 801, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
 

@@ -2,6 +2,7 @@
 
 use super::{Outcome, block_on};
 use crate::paths::Paths;
+use crate::redact;
 use clap::Args;
 use outpost_broker::wire::{Action, Request, Response, Stage, Status};
 use outpost_mcp::Broker;
@@ -36,7 +37,7 @@ pub(super) struct Ask {
 pub(super) fn run(paths: &Paths, options: Ask) -> Outcome {
     let broker = Broker::new(options.socket.unwrap_or_else(|| paths.broker_socket()));
     let here = std::env::current_dir().map_err(|error| format!("the current directory: {error}"))?;
-    let text = |error: outpost_mcp::Error| error.to_string();
+    let text = |error: outpost_mcp::Error| explain(paths, error);
     let response = block_on(async {
         // The original runs everything in `/`, and a directory of ours is none elsewhere.
         let knows_cwd = paths.host.is_none() && broker.knows_cwd().await.map_err(text)?;
@@ -50,8 +51,27 @@ pub(super) fn run(paths: &Paths, options: Ask) -> Outcome {
             ..outpost_mcp::request(Action::Exec)
         };
         broker.ask(&request).await.map_err(text)
-    })?;
-    Ok(pass_through(&response))
+    });
+    match response {
+        Ok(response) => Ok(pass_through(&response)),
+        // Not 1, which may be the command's own.
+        Err(why) => {
+            eprintln!("outpost: {}", redact::text(&why));
+            Ok(ExitCode::from(ERROR))
+        }
+    }
+}
+
+/// What an agent is told to ask its human for, the human here can do.
+fn explain(paths: &Paths, error: outpost_mcp::Error) -> String {
+    match error {
+        outpost_mcp::Error::NoBroker { socket, error } => format!(
+            "nothing was run: no daemon answers on {} ({error}); {}",
+            socket.display(),
+            paths.remedy()
+        ),
+        error => error.to_string(),
+    }
 }
 
 fn pass_through(response: &Response) -> ExitCode {

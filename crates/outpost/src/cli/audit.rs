@@ -16,7 +16,7 @@ use std::process::ExitCode;
 #[derive(Args)]
 pub(super) struct Audit {
     /// Where the chain is [default: approvals/audit in the state directory]
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(long, global = true, display_order = 800, value_name = "DIR")]
     dir: Option<PathBuf>,
     #[command(subcommand)]
     command: Command,
@@ -66,6 +66,12 @@ struct Show {
 
 pub(super) fn run(paths: &Paths, options: Audit) -> Outcome {
     let dir = options.dir.unwrap_or_else(|| paths.approvals().join("audit"));
+    if !dir.exists() {
+        return Err(format!(
+            "there are no records in {}: the first `outpost serve` begins them, and --dir says where others are",
+            dir.display()
+        ));
+    }
     match options.command {
         Command::Verify { head } => verify(&dir, head),
         Command::Show(show) => print_all(&dir, show),
@@ -78,8 +84,11 @@ fn verify(dir: &Path, head: Option<Head>) -> Result<(), String> {
     let report = audit::verify(dir, head.as_ref()).map_err(explain)?;
     let Some(head) = report.head else { return Err(format!("there is no record in {}", dir.display())) };
     let mut text = format!(
-        "the chain holds: {} records in {} files, from number {}\nhead {head}\n",
-        report.records, report.files, report.first_seq
+        "the chain holds: {} records in {} {}, from number {}\nhead {head}\n",
+        report.records,
+        report.files,
+        if report.files == 1 { "file" } else { "files" },
+        report.first_seq
     );
     if report.first_seq > 1 {
         text += &format!("records before number {} are not there any more\n", report.first_seq);

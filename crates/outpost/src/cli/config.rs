@@ -1,6 +1,6 @@
 //! `outpost config` and `outpost reload`: the operator's file, and what of it is in force.
 
-use super::{Outcome, connect, explain};
+use super::{Outcome, as_json, connect, explain, print};
 use crate::flags::Flags;
 use crate::paths::Paths;
 use crate::settled;
@@ -9,7 +9,6 @@ use outpost_control::client::Client;
 use outpost_control::wire::{Reloaded, Setting, SettingSource, Settings};
 use serde_json::Value;
 use std::fmt::Write;
-use std::process::ExitCode;
 
 #[derive(Args)]
 pub(super) struct Config {
@@ -47,10 +46,9 @@ fn check(paths: &Paths, flags: &Flags) -> Outcome {
     let effective = flags.effective(&text, &paths.state)?;
     crate::approvals_desk::settings(paths, &effective.config)?;
     match flags.file() {
-        file if file.exists() => println!("{} is in order", file.display()),
-        file => println!("{} is not there, and need not be: defaults are in force", file.display()),
+        file if file.exists() => print(&format!("{} is in order\n", file.display())),
+        file => print(&format!("{} is not there, and need not be: defaults are in force\n", file.display())),
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn show(paths: &Paths, flags: &Flags, json: bool) -> Outcome {
@@ -66,10 +64,9 @@ fn show(paths: &Paths, flags: &Flags, json: bool) -> Outcome {
         }
     };
     match json {
-        true => println!("{}", serde_json::to_string_pretty(&settings).map_err(|error| error.to_string())?),
-        false => print!("{}", shown(whose, &settings)),
+        true => print(&as_json(&settings)?),
+        false => print(&shown(whose, &settings)),
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// As TOML, which it is.
@@ -133,12 +130,12 @@ fn quoted(text: &str) -> String {
 
 pub(super) fn reload(paths: &Paths) -> Outcome {
     let Reloaded { file, changed, needs_restart } = connect(paths)?.call("reload", &()).map_err(explain)?;
-    match changed.is_empty() {
-        true => println!("{file}: nothing changed that a running daemon can follow"),
-        false => println!("{file}: in force from now on: {}", changed.join(" ")),
-    }
+    let mut text = match changed.is_empty() {
+        true => format!("{file}: nothing changed that a running daemon can follow\n"),
+        false => format!("{file}: in force from now on: {}\n", changed.join(" ")),
+    };
     if !needs_restart.is_empty() {
-        println!("after a restart (outpost stop, outpost serve): {}", needs_restart.join(" "));
+        text += &format!("after a restart (outpost stop, outpost serve): {}\n", needs_restart.join(" "));
     }
-    Ok(ExitCode::SUCCESS)
+    print(&text)
 }

@@ -4,7 +4,7 @@ mod agents;
 mod daemon;
 mod host;
 
-use super::Outcome;
+use super::{Outcome, as_json, print};
 use crate::flags::Flags;
 use crate::paths::Paths;
 use clap::Args;
@@ -82,9 +82,9 @@ pub(super) fn run(paths: &Paths, options: &Doctor) -> Outcome {
     let verdict = verdicts.max().unwrap_or(Verdict::Ok);
     let report = Report { verdict, groups };
     match options.json {
-        true => println!("{}", serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?),
-        false => print!("{}", shown(&report)),
-    }
+        true => print(&as_json(&report)?)?,
+        false => print(&shown(&report))?,
+    };
     Ok(if verdict == Verdict::Missing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 

@@ -1,6 +1,6 @@
 //! `outpost completions` and `outpost man`: made from the definitions of the commands, so they say what those do.
 
-use super::{Cli, Outcome};
+use super::{Cli, Outcome, print};
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 use std::path::{Path, PathBuf};
@@ -20,8 +20,9 @@ pub(super) struct Man {
 }
 
 pub(super) fn completions(options: &Completions) -> Outcome {
-    clap_complete::generate(options.shell, &mut Cli::command(), "outpost", &mut std::io::stdout());
-    Ok(ExitCode::SUCCESS)
+    let mut script = Vec::new();
+    clap_complete::generate(options.shell, &mut Cli::command(), "outpost", &mut script);
+    print(&String::from_utf8_lossy(&script))
 }
 
 pub(super) fn man(options: &Man) -> Outcome {

@@ -1,12 +1,11 @@
 //! `outpost install-service`: a unit of systemd, so that the daemon runs from boot on.
 
-use super::Outcome;
+use super::{Outcome, print};
 use crate::paths::{Dirs, Paths};
 use clap::Args;
 use outpost_sys::limits::effective_uid;
 use outpost_sys::user;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 const UNIT: &str = "outpost.service";
 
@@ -47,18 +46,16 @@ pub(super) fn run(paths: &Paths, options: &InstallService) -> Outcome {
     let paths = if is_system { system_paths(paths) } else { paths.clone() };
     let unit = unit(&binary, is_system, &paths)?;
     if options.print {
-        print!("{unit}");
-        return Ok(ExitCode::SUCCESS);
+        return print(&unit);
     }
     let path = unit_path(is_system)?;
     let is_written = write(&path, &unit, options.force)?;
     let shown = path.display();
-    match is_written {
-        true => println!("wrote {shown}"),
-        false => println!("{shown} is there already, and is the same"),
-    }
-    print!("{}", next_steps(is_system, &paths));
-    Ok(ExitCode::SUCCESS)
+    let done = match is_written {
+        true => format!("wrote {shown}\n"),
+        false => format!("{shown} is there already, and is the same\n"),
+    };
+    print(&(done + &next_steps(is_system, &paths)))
 }
 
 /// Where services of the whole host have their things, unless somebody said otherwise: what root has by default may go with

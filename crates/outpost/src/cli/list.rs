@@ -1,14 +1,13 @@
 //! `outpost ps`.
 
 use super::patience::{RECONNECT_PATIENCE, reconnect_pause};
-use super::{Outcome, connect, explain};
+use super::{Outcome, connect, explain, print};
 use crate::paths::Paths;
 use clap::Args;
 use outpost_control::wire::ProcessInfo;
 use outpost_sys::pty;
 use std::collections::HashMap;
-use std::io::{IsTerminal, Write};
-use std::process::ExitCode;
+use std::io::IsTerminal;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How many that have ended are shown unless all are asked for.
@@ -42,18 +41,6 @@ pub(super) fn ps(paths: &Paths, options: &Ps) -> Outcome {
         print(&if on_terminal { in_place(&text) } else { text + if options.json { "" } else { "\n" } })?;
         std::thread::sleep(TICK);
         processes = list_again(paths)?;
-    }
-}
-
-/// Nobody who reads is no failure.
-fn print(text: &str) -> Outcome {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
-            outpost_sys::signal::end_by(outpost_sys::signal::Signal::PIPE)
-        }
-        Err(error) => Err(format!("cannot write the table: {error}")),
-        Ok(()) => Ok(ExitCode::SUCCESS),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `outpost kill`, `upgrade`, `stop`.
 
-use super::{Outcome, connect, explain};
+use super::{Outcome, connect, explain, print};
 use crate::paths::Paths;
 use clap::Args;
 use outpost_control::client::CallError;
@@ -30,7 +30,7 @@ pub(super) fn kill(paths: &Paths, options: &Kill) -> Outcome {
         grace_ms: Some(options.grace_ms),
     };
     let killed: Killed = connect(paths)?.call("kill", &params).map_err(explain)?;
-    println!("{}", ending(&killed));
+    print(&format!("{}\n", ending(&killed)))?;
     Ok(if killed.died { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -58,8 +58,11 @@ const UPGRADE_PATIENCE: Duration = Duration::from_secs(15);
 
 pub(super) fn upgrade(paths: &Paths, options: &UpgradeTo) -> Outcome {
     let status = replace_binary(paths, &options.binary)?;
-    println!("upgraded: outpost {}, {} processes kept", status.version, status.running);
-    Ok(ExitCode::SUCCESS)
+    print(&format!("upgraded: outpost {}, {} kept\n", status.version, processes(status.running)))
+}
+
+fn processes(count: usize) -> String {
+    if count == 1 { "1 process".into() } else { format!("{count} processes") }
 }
 
 /// Returns when a worker of the new binary answers.
@@ -180,13 +183,14 @@ fn keep_children(paths: &Paths) -> Outcome {
         let now = connect(paths).and_then(|mut client| client.call::<Status>("status", &()).map_err(explain));
         match now {
             Ok(status) if status.keeping => {
-                println!("stopped; still running: {}; `outpost serve` goes on with them", status.running);
-                return Ok(ExitCode::SUCCESS);
+                let running = status.running;
+                return print(&format!(
+                    "stopped; still running: {running}; `outpost serve` goes on with them\n"
+                ));
             }
             // There was nobody to stay for.
             _ if may_end && halves.have_ended(paths)? => {
-                println!("stopped; no process was running");
-                return Ok(ExitCode::SUCCESS);
+                return print("stopped; no process was running\n");
             }
             _ if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
             _ => return Err("the daemon was told to end and has not; its log says what it waits for".into()),

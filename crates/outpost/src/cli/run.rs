@@ -1,7 +1,7 @@
 //! `outpost run` and `outpost exec`: a command under the daemon that outlives us, and one that does not.
 
 use super::view::{self, Begin, DetachKeys, Ended, Feed, InputEnd, OnSignal, View};
-use super::{Outcome, connect};
+use super::{Outcome, connect, print};
 use crate::hosts::{Host, ProgramThere};
 use crate::paths::Paths;
 use clap::{Args, ValueEnum};
@@ -90,8 +90,7 @@ pub(super) fn run(paths: &Paths, options: Run) -> Outcome {
     let sandboxed = spawn.sandbox.is_some();
     let spawned = start(paths, &spawn)?;
     if detach {
-        println!("{}", spawned.process);
-        return Ok(ExitCode::SUCCESS);
+        return print(&format!("{}\n", spawned.process));
     }
     what.watch(paths, spawned.process, sandboxed, false)
 }
@@ -247,7 +246,7 @@ impl What {
 fn absolute(paths: &Paths, path: &std::path::Path) -> Result<PathBuf, String> {
     let shown = path.display().to_string().escape_debug().to_string();
     match &paths.host {
-        None => path.canonicalize().map_err(|error| format!("{shown}: {error}")),
+        None => path.canonicalize().map_err(|error| format!("cannot use the directory {shown}: {error}")),
         Some(_) if path.is_absolute() => Ok(path.to_owned()),
         Some(_) => Err(format!("{shown} is of this host; say where on the other one, from `/` on")),
     }

@@ -1,12 +1,11 @@
 //! `outpost status`: how the daemon is.
 
 use super::list::{age, size};
-use super::{Outcome, connect, explain};
+use super::{Outcome, as_json, connect, explain, print};
 use crate::announced;
 use crate::paths::Paths;
 use clap::Args;
 use outpost_control::wire;
-use std::process::ExitCode;
 
 #[derive(Args)]
 pub(super) struct Status {
@@ -18,10 +17,9 @@ pub(super) struct Status {
 pub(super) fn run(paths: &Paths, options: &Status) -> Outcome {
     let status: wire::Status = connect(paths)?.call("status", &()).map_err(explain)?;
     match options.json {
-        true => println!("{}", serde_json::to_string_pretty(&status).map_err(|error| error.to_string())?),
-        false => print!("{}", shown(&status)),
+        true => print(&as_json(&status)?),
+        false => print(&shown(&status)),
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn shown(status: &wire::Status) -> String {

@@ -1,6 +1,6 @@
 //! `outpost token`: who may reach the sessions face from elsewhere.
 
-use super::Outcome;
+use super::{Outcome, print};
 use crate::paths::Paths;
 use clap::{Args, Subcommand};
 use outpost_sessions::Tokens;
@@ -31,7 +31,7 @@ pub(super) fn run(paths: &Paths, options: Token) -> Outcome {
     match options.command {
         Command::Create { label } => {
             paths.create()?;
-            println!("{}", tokens.create(&label).map_err(text)?);
+            print(&format!("{}\n", tokens.create(&label).map_err(text)?))?;
         }
         Command::List => {
             let mut table = vec![["LABEL", "CREATED"].map(str::to_owned)];

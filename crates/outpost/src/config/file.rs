@@ -43,12 +43,14 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, String> {
 pub(crate) fn check(text: &str) -> Result<Config, Vec<Mistake>> {
     let document = written::parse(text)?;
     let known = serde_json::to_value(Config::default()).unwrap_or_default();
-    let mut unknown = unknown_keys(document.get_ref(), &known);
-    if !unknown.is_empty() {
-        unknown.sort_by_key(|mistake| mistake.at);
-        return Err(unknown);
+    let mut mistakes = unknown_keys(document.get_ref(), &known);
+    match toml::from_str(text) {
+        Ok(config) if mistakes.is_empty() => return Ok(config),
+        Ok(_) => {}
+        Err(error) => mistakes.push(Mistake::of(&error, text)),
     }
-    toml::from_str(text).map_err(|error| vec![Mistake::of(&error, text)])
+    mistakes.sort_by_key(|mistake| mistake.at);
+    Err(mistakes)
 }
 
 fn unknown_keys(table: &DeTable<'_>, known: &Value) -> Vec<Mistake> {

@@ -1,6 +1,7 @@
 //! What is written on the terminal: a question, and how what it was about ended. All of it is printable ASCII but for
 //! our own signs.
 
+use crate::tty;
 use outpost_approvals::display::{output_lines, wrap};
 use outpost_approvals::{Question, Section};
 use outpost_broker::wire::{Response, Status};
@@ -22,9 +23,9 @@ pub(crate) struct Style {
 
 impl Style {
     pub(crate) fn of_environment() -> Style {
-        match std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
-            true => Style { bold: "", dim: "", plain: "" },
-            false => Style { bold: "\x1b[1m", dim: "\x1b[2m", plain: "\x1b[0m" },
+        match tty::wants_colours() {
+            true => Style { bold: "\x1b[1m", dim: "\x1b[2m", plain: "\x1b[0m" },
+            false => Style { bold: "", dim: "", plain: "" },
         }
     }
 

@@ -73,7 +73,7 @@ fn a_byte_that_was_changed_is_found_and_so_is_an_end_that_was_cut_off() {
     wait_ended(&desk, 2);
     let holds = lines(&desk, &["verify"]);
     assert!(
-        holds[0].starts_with("the chain holds: ") && holds[0].ends_with("in 1 files, from number 1"),
+        holds[0].starts_with("the chain holds: ") && holds[0].ends_with("in 1 file, from number 1"),
         "{holds:?}"
     );
     let head = holds[1].strip_prefix("head ").unwrap().to_owned();

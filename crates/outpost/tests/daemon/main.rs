@@ -14,6 +14,7 @@ mod docs;
 mod doctor;
 mod life;
 mod replacement;
+mod screens;
 mod shared;
 mod start;
 mod support;

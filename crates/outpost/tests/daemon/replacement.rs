@@ -41,11 +41,12 @@ fn a_binary_that_is_none_or_cannot_take_over_is_refused_and_nothing_changes() {
     let process = sh(&daemon, "p", "echo before; read line; exit 4");
     let before = daemon.status();
     let fake = daemon.dir().join("fake");
-    for contents in ["no program at all", "#!/bin/sh\nexit 1\n"] {
+    // The last one says yes to everything.
+    for contents in ["no program at all", "#!/bin/sh\nexit 1\n", "#!/bin/sh\nexit 0\n"] {
         std::fs::write(&fake, contents).unwrap();
         std::fs::set_permissions(&fake, std::fs::Permissions::from_mode(0o755)).unwrap();
         match upgrade(&daemon, &fake) {
-            Err(CallError::Refused(failure)) => assert!(failure.message.contains("Keeper"), "{failure:?}"),
+            Err(CallError::Refused(failure)) => assert!(failure.message.contains("keeper"), "{failure:?}"),
             other => panic!("{contents:?}: {other:?}"),
         }
     }

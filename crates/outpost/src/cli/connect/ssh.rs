@@ -82,7 +82,7 @@ impl<'a> Ssh<'a> {
             // It is there once ssh has been let in.
             while !self.control.exists() {
                 tokio::select! {
-                    ended = master.wait() => return Err(format!("ssh did not connect ({})", ended_how(ended))),
+                    ended = master.wait() => return Err(self.not_connected(ended)),
                     () = tokio::time::sleep(LOOK) => {}
                 }
             }
@@ -95,6 +95,11 @@ impl<'a> Ssh<'a> {
                 .map_err(|_| format!("ssh did not connect within {} s", BATCH_PATIENCE.as_secs()))??,
         }
         Ok(master)
+    }
+
+    fn not_connected(&self, ended: std::io::Result<std::process::ExitStatus>) -> String {
+        let (how, destination) = (ended_how(ended), &self.options.destination.0);
+        format!("ssh did not connect ({how}); once `ssh {destination}` gets there, this does too")
     }
 
     /// What a killed `outpost connect` may have left.

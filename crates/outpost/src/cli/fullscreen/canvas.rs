@@ -1,5 +1,6 @@
 //! Lines on a full screen, and what they look like.
 
+use crate::tty;
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -13,7 +14,7 @@ pub(in crate::cli) struct Looks {
 
 impl Looks {
     pub(in crate::cli) fn of_environment() -> Looks {
-        Looks { coloured: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) }
+        Looks { coloured: tty::wants_colours() }
     }
 
     pub(in crate::cli) fn coloured(self, style: Style, color: Color) -> Style {
