@@ -164,6 +164,10 @@ impl Reactor {
         let description = self.shared.store.describe(slot)?;
         let dir = self.shared.store.dir(slot);
         let mut writer = Writer::recover(&dir, self.shared.config().process_bytes_max)?;
+        // It was reaped before anybody could see which it was.
+        if let (0, Some((pid, _))) = (entry.pid, writer.start()) {
+            entry.pid = pid;
+        }
         let start_ticks = match writer.start() {
             Some((_, ticks)) => ticks,
             None => procfs::stat(entry.pid).map_or(0, |stat| stat.start_ticks),

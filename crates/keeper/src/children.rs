@@ -27,6 +27,7 @@ impl Keeper {
             self.news.insert(slot);
         }
         self.table.insert(slot, entry);
+        self.store_later(slot);
         if let Err(errno) = self.watch(slot) {
             log(format_args!("cannot watch slot {slot:x} ({errno}); looking at it every {AGAIN_AFTER:?}"));
         }
@@ -162,14 +163,20 @@ impl Keeper {
             (None, _) => Err(Errno::NOENT),
             (_, None) => Err(Errno::MFILE),
         };
+        if held.is_ok() {
+            self.store_one(slot, role);
+        }
         if let Err(errno) = held {
             self.complain(format_args!("descriptor {role} of slot {slot:x} is not held ({errno})"));
         }
     }
 
     pub(crate) fn forget(&mut self, slot: u64) {
-        if slot != OWN_SLOT && self.table.get(&slot).is_some_and(|entry| !entry.lives()) {
-            self.table.remove(&slot);
+        if slot != OWN_SLOT
+            && self.table.get(&slot).is_some_and(|entry| !entry.lives())
+            && let Some(entry) = self.table.remove(&slot)
+        {
+            self.unstore(slot, &entry);
         }
     }
 

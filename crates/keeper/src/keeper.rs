@@ -3,6 +3,7 @@
 use crate::message::{Event, What};
 use crate::replace::Candidate;
 use crate::state::{STATE_BYTES_MAX, State};
+use crate::store::Storing;
 use crate::supervisor::Pulse;
 use crate::table::{Entry, OWN_SLOT, Table};
 use crate::worker::{Restarts, Worker};
@@ -43,6 +44,7 @@ pub struct Keeper {
     pub(crate) restarts: Restarts,
     /// Slots of children that could not be watched, so they are looked at again and again.
     pub(crate) unwatched: BTreeSet<u64>,
+    pub(crate) storing: Storing,
     pub(crate) events: VecDeque<Event>,
     /// Slots of entries with something untold.
     pub(crate) news: BTreeSet<u64>,
@@ -119,6 +121,7 @@ impl Keeper {
             start_by: None,
             restarts: Restarts::default(),
             unwatched: BTreeSet::new(),
+            storing: Storing::default(),
             events: VecDeque::new(),
             news: BTreeSet::new(),
             stuck: false,
@@ -154,7 +157,7 @@ impl Keeper {
             || !self.unwatched.is_empty()
             || self.worker.as_ref().is_some_and(|worker| worker.unwatched);
         let again = behind.then(|| Instant::now() + AGAIN_AFTER);
-        let next = [candidate, self.retire_by, self.start_by, self.next_beat(), again]
+        let next = [candidate, self.retire_by, self.start_by, self.next_beat(), self.next_store(), again]
             .into_iter()
             .flatten()
             .min()?;

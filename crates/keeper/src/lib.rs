@@ -16,6 +16,7 @@
 //! | worker, ten times by others before one served | it is restarted always, but from then on after 100 ms |
 //! | worker, five times in a row by its own fault before it served | no more restarts; children live on; SIGHUP tries again |
 //! | keeper | the worker starts another ([`state::State`] with an empty table) and hands every entry back ([`Request::Adopt`]) |
+//! | both at once, under a supervisor that keeps descriptors | the next daemon it starts is given them back ([`Stored`]) |
 //! | worker, hung, under a supervisor that wants to hear of us | it is killed, and so replaced |
 //! | keeper is replaced | it checks that the new binary understands its state, then executes it in place: same pid, same children |
 //!
@@ -32,6 +33,7 @@ mod message;
 mod replace;
 mod spec;
 pub mod state;
+mod store;
 mod supervisor;
 mod table;
 mod worker;
@@ -42,7 +44,8 @@ pub use message::{
     Standing, Targets, What,
 };
 pub use spec::Spec;
-pub use table::{CGROUPS_ROLE, HELD_MAX, KEPT, NOTIFY_ROLE, OWN_SLOT, SLOT_MIN};
+pub use store::Stored;
+pub use table::{CGROUPS_ROLE, HELD_MAX, KEPT, NOTIFY_ROLE, OWN_SLOT, SLOT_MIN, STORE_ROLE};
 
 /// The number under which a worker finds its end of the socket pair.
 pub const LINK_FD: i32 = 3;

@@ -80,6 +80,7 @@ impl Keeper {
             }
             Request::Hold { slot, role } => self.hold(slot, role, fds.pop()),
             Request::Release { slot, role } => {
+                self.unstore_one(slot, role);
                 if let Some(entry) = self.table.get_mut(&slot) {
                     entry.release(role);
                 }

@@ -109,6 +109,7 @@ impl Keeper {
             self.worker.iter().for_each(Worker::kill);
         }
         self.keep_pulse(now);
+        self.store_due(now);
     }
 
     // Replacing the keeper.

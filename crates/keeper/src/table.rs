@@ -19,6 +19,9 @@ pub const CGROUPS_ROLE: u8 = 254;
 /// Under this role of its own slot a keeper has the socket of whoever supervises it.
 pub const NOTIFY_ROLE: u8 = 253;
 
+/// Under this role of its own slot a keeper has the socket of a supervisor that keeps descriptors for it.
+pub const STORE_ROLE: u8 = 252;
+
 /// Slots below this are not for children.
 pub const SLOT_MIN: u64 = 16;
 
@@ -46,6 +49,8 @@ pub(crate) struct Entry {
     pub(crate) gate: Option<OwnedFd>,
     /// It was started with a confinement.
     pub(crate) confined: bool,
+    /// The supervisor has its descriptors too.
+    pub(crate) stored: bool,
     pub(crate) untold: Untold,
 }
 
@@ -71,6 +76,7 @@ impl Entry {
             report: None,
             gate: None,
             confined: false,
+            stored: false,
             untold: Untold::Nothing,
         }
     }
@@ -101,7 +107,8 @@ impl Entry {
         let fd = |number| (number >= 0).then(|| file::inherited(number)).transpose();
         let held = stored.held.iter().map(|(role, number)| Ok((*role, file::inherited(*number)?)));
         let entry = Entry::new(stored.pid, stored.standing, fd(stored.pidfd)?, held.collect::<Result<_>>()?);
-        Ok(Entry { report: fd(stored.report)?.map(Report::inherited), ..entry })
+        // Whether they are stored nobody says; that they are not any more can be said of any.
+        Ok(Entry { report: fd(stored.report)?.map(Report::inherited), stored: true, ..entry })
     }
 
     /// For the keeper after us.

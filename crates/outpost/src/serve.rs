@@ -2,7 +2,7 @@
 
 use crate::flags::Flags;
 use crate::paths::Paths;
-use crate::{approvals_desk, detach, roles, sessions_face, settled};
+use crate::{approvals_desk, detach, roles, sessions_face, settled, stored};
 use clap::Args;
 use outpost_control::client::Client;
 use outpost_control::wire::Status;
@@ -130,13 +130,19 @@ impl Prepared {
         {
             self.arguments.extend(CString::new(format!("--watchdog-ms={ms}")));
         }
+        let store = notify.as_ref().filter(|_| stored::is_offered()).map(file::duplicate);
+        let store = store.transpose().map_err(|errno| format!("cannot prepare the keeper: {errno}"))?;
+        let stored = stored::take();
         let mut held = vec![(roles::LOCK, self.lock.as_raw_fd()), (roles::CONFIG, self.config.as_raw_fd())];
         held.extend(notify.iter().map(|socket| (outpost_keeper::NOTIFY_ROLE, socket.as_raw_fd())));
-        let state = keeper_state(self.binary.as_raw_fd(), self.arguments, held);
+        held.extend(store.iter().map(|socket| (outpost_keeper::STORE_ROLE, socket.as_raw_fd())));
+        let mut state = keeper_state(self.binary.as_raw_fd(), self.arguments, held);
+        state.entries.extend(stored::entries(&stored));
         let hand_over = || -> outpost_sys::Result<OwnedFd> {
             file::empty_stdin()?;
             file::close_on_exec_from(3)?;
-            for fd in [&self.lock, &self.config, &self.binary].into_iter().chain(&notify) {
+            let own = [&self.lock, &self.config, &self.binary].into_iter().chain(&notify).chain(&store);
+            for fd in own.chain(stored.iter().map(|stored| &stored.fd)) {
                 file::set_inherited(fd, true)?;
             }
             let state = file::sealed_memory("outpost-keeper", &state.encode())?;
@@ -162,8 +168,15 @@ pub(crate) fn keeper_state(binary: RawFd, arguments: Vec<CString>, held: Vec<(u8
 
 /// Without what is meant for this very process: a child that had it could speak in our name.
 pub(crate) fn environment() -> Vec<CString> {
-    const WITHHELD: [&[u8]; 5] =
-        [b"NOTIFY_SOCKET=", b"WATCHDOG_USEC=", b"WATCHDOG_PID=", b"LISTEN_FDS=", b"LISTEN_PID="];
+    const WITHHELD: [&[u8]; 7] = [
+        b"NOTIFY_SOCKET=",
+        b"WATCHDOG_USEC=",
+        b"WATCHDOG_PID=",
+        b"LISTEN_FDS=",
+        b"LISTEN_FDNAMES=",
+        b"LISTEN_PID=",
+        b"FDSTORE=",
+    ];
     let mut environment = spawn::own_environment();
     environment.retain(|entry| !WITHHELD.iter().any(|name| entry.to_bytes().starts_with(name)));
     environment

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 /// The parts of /proc/PID/stat we use.
@@ -104,6 +105,13 @@ pub fn boot_id() -> String {
 /// How many clock ticks make a second.
 pub fn ticks_per_second() -> u64 {
     rustix::param::clock_ticks_per_second().max(1)
+}
+
+/// The process that a pidfd is of; `None` once it has been reaped.
+pub fn pid_of(pidfd: impl AsFd) -> Option<i32> {
+    let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_fd().as_raw_fd())).ok()?;
+    let pid = about.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+    pid.trim().parse().ok().filter(|pid| *pid > 0)
 }
 
 /// Size of a memory page in bytes.

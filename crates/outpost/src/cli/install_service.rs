@@ -131,6 +131,10 @@ ExecStop={binary} {dirs} stop
 TimeoutStopSec=60
 # Should its main process be killed: the other half goes on, with everything that runs, and is found by the next start.
 KillMode=process
+# Should both die at once: systemd has the descriptors of what runs, and gives them to the next start.
+FileDescriptorStoreMax=8192
+# It says so itself from version 254 on.
+Environment=FDSTORE=8192
 Restart=always
 RestartSec=1
 # One that was started by hand runs already: starting again would not help.

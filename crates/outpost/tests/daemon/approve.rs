@@ -40,8 +40,7 @@ fn press_until(terminal: &mut Terminal, key: &[u8], wanted: &str) -> String {
 /// Opens the selected question, goes to its end, and waits until keys count: the time that is left was drawn anew twice.
 fn read(terminal: &mut Terminal) {
     press_until(terminal, b"\r", "left  lines 1-");
-    terminal.key(END);
-    terminal.wait_seen("End of the question");
+    press_until(terminal, END, "End of the question");
     wait_seconds(terminal, 2);
 }
 
@@ -110,8 +109,7 @@ fn a_key_that_comes_before_the_question_can_have_been_read_is_no_answer() {
         let begun = Instant::now();
         press_until(&mut terminal, b"\r", "End of the question");
         terminal.key(b"y");
-        terminal.key(b"\x1b");
-        let seen = terminal.wait_picture("list", |seen| seen.contains("Enter details"));
+        let seen = press_until(&mut terminal, b"\x1b", "Enter details");
         // Only then it was early for certain, however slow this machine is.
         if begun.elapsed() < KEYS_IGNORED {
             assert!(seen.contains("1 question waits") && !client.has_answer(Duration::ZERO), "{seen}");
@@ -171,8 +169,7 @@ fn what_is_remembered_runs_unasked_until_the_grant_is_revoked() {
     assert_eq!(answer(&mut client)["decision"], "human");
     assert_eq!(answer(&mut desk.ask("two", &["true"]))["decision"], "grant");
     press_until(&mut terminal, b"g", "1 answer is remembered");
-    terminal.key(b"x");
-    terminal.wait_seen("Nothing is remembered");
+    press_until(&mut terminal, b"x", "Nothing is remembered");
     let _client = desk.ask("three", &["true"]);
     terminal.key(b"\x1b");
     terminal.wait_seen("1 question waits");

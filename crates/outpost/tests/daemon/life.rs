@@ -1,15 +1,20 @@
 //! The daemon's life: in the background, under a supervisor, and where it cannot begin.
 
 use crate::support::{outpost, read, sh};
+use outpost_sys::epoll::wait_readable;
 use outpost_sys::limits::effective_uid;
+use outpost_sys::signal::Signal;
+use outpost_sys::{file, message};
 use outpost_testkit::{Daemon, Which};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 const NOBODY: u32 = 65534;
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn command(dir: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(outpost());
@@ -136,6 +141,89 @@ fn whoever_supervises_it_hears_of_it_and_no_child_can_speak_in_its_name() {
     hear("STOPPING=1");
 }
 
+/// What systemd does with descriptors: it keeps them, and gives them to the next that it starts.
+struct Supervisor {
+    socket: UnixDatagram,
+    path: PathBuf,
+    kept: Vec<(String, OwnedFd)>,
+}
+
+impl Supervisor {
+    fn new(dir: &Path) -> Supervisor {
+        let path = dir.join("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        Supervisor { socket, path, kept: Vec::new() }
+    }
+
+    fn hear_until(&mut self, enough: impl Fn(&[(String, OwnedFd)]) -> bool) {
+        let mut bytes = [0; 4096];
+        while !enough(&self.kept) {
+            assert!(wait_readable(&self.socket, PATIENCE).unwrap(), "only {:?}", self.kept);
+            let mut fds = Vec::new();
+            let len = message::receive(&self.socket, &mut bytes, &mut fds).unwrap().unwrap();
+            let heard = String::from_utf8(bytes[..len].to_vec()).unwrap();
+            let said = |key: &str| heard.lines().find_map(|line| line.strip_prefix(key)).map(str::to_owned);
+            match (said("FDSTORE="), said("FDSTOREREMOVE="), said("FDNAME=")) {
+                (Some(_), None, Some(name)) => self.kept.extend(fds.pop().map(|fd| (name, fd))),
+                (None, Some(_), Some(name)) => self.kept.retain(|(kept, _)| *kept != name),
+                _ => assert!(heard.contains("=1"), "{heard}"),
+            }
+        }
+    }
+
+    fn start(&self, dir: &Path) -> Daemon {
+        // First out of the way of the numbers that they are to have.
+        let (away, here): (Vec<String>, Vec<String>) = self
+            .kept
+            .iter()
+            .enumerate()
+            .map(|(at, (_, fd))| {
+                file::set_inherited(fd, true).unwrap();
+                let high = 100 + at;
+                (format!("{high}<&{}", fd.as_raw_fd()), format!("{}<&{high} {high}<&-", 3 + at))
+            })
+            .unzip();
+        let script =
+            format!("exec {}; exec {}; LISTEN_PID=$$ exec \"$0\" \"$@\"", away.join(" "), here.join(" "));
+        let names: Vec<&str> = self.kept.iter().map(|(name, _)| name.as_str()).collect();
+        let mut serve = Command::new("bash");
+        serve.args(["-c", &script]).arg(outpost());
+        serve.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
+        serve.env("NOTIFY_SOCKET", &self.path).env("FDSTORE", "100");
+        Daemon::start_by_in(serve, dir, &[])
+    }
+}
+
+#[test]
+fn with_a_supervisor_that_keeps_descriptors_both_halves_may_die_at_once() {
+    let (dir, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut supervisor = Supervisor::new(dir.path());
+    let daemon = supervisor.start(home.path());
+    let process = sh(&daemon, "p", "while read line; do echo $line; done; exit 7").process;
+    let write = |daemon: &Daemon, data: &str| {
+        let _applied: serde_json::Value =
+            daemon.ask("stdin", &serde_json::json!({ "process": process, "data": data }));
+    };
+    write(&daemon, "b25lCg==");
+    assert_eq!(read(&daemon, &process, 4).0, b"one\n");
+    // Itself, its input with the record of that, and both outputs.
+    supervisor.hear_until(|kept| kept.len() == 5);
+    let halves = [daemon.keeper(), daemon.worker()];
+    for signal in [Signal::STOP, Signal::KILL] {
+        halves.iter().for_each(|half| outpost_sys::pidfd::signal(half, signal).unwrap());
+    }
+    assert!(halves.iter().all(|half| wait_readable(half, PATIENCE).unwrap()));
+    let daemon = supervisor.start(home.path());
+    write(&daemon, "dHdvCg==");
+    let () = daemon.ask("closeStdin", &serde_json::json!({ "process": process }));
+    // Or the process would never see the end of its input.
+    supervisor.hear_until(|kept| kept.len() == 4);
+    let (output, exit) = read(&daemon, &process, usize::MAX);
+    assert_eq!(String::from_utf8_lossy(&output), "one\ntwo\n", "{}", daemon.log());
+    assert_eq!(exit.and_then(|exit| exit.code), Some(7), "{}", daemon.log());
+    supervisor.hear_until(<[_]>::is_empty);
+}
+
 /// What a daemon says that cannot begin, as a user who is not root.
 fn refused(dir: &Path, shell: &str) -> String {
     let script = format!("{shell}; exec \"$0\" serve --sessions-listen 127.0.0.1:0");
@@ -211,6 +299,7 @@ fn units_for_systemd_are_what_it_understands() {
     for line in [
         "Type=notify",
         "KillMode=process",
+        "FileDescriptorStoreMax=8192",
         "Delegate=yes",
         "Restart=always",
         "WatchdogSec=30",
