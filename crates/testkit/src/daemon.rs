@@ -4,8 +4,10 @@ use crate::sessions::SessionsClient;
 use outpost_control::client::{CallError, Client};
 use outpost_control::wire::{ProcessInfo, Status, UpgradeBinary};
 use outpost_sys::epoll::wait_readable;
+use outpost_sys::file::{self, Open};
 use outpost_sys::signal::Signal;
-use outpost_sys::{pidfd, procfs};
+use outpost_sys::{cgroup, pidfd, procfs};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -18,6 +20,9 @@ use tempfile::TempDir;
 
 /// How long anything may take before a test gives up.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long killed processes may take to leave their groups.
+const CGROUPS_PATIENCE: Duration = Duration::from_secs(2);
 
 pub struct Daemon {
     dir: PathBuf,
@@ -216,11 +221,32 @@ pub fn kill_marked(marker: &str) {
         let alive = procfs::all().into_iter().filter(|stat| !matches!(stat.state, b'Z' | b'X'));
         alive.filter(|stat| procfs::has_environment(stat.pid, marker.as_bytes()))
     };
+    let mut cgroups = BTreeSet::new();
     for signal in [Signal::STOP, Signal::KILL] {
-        for pidfd in marked().filter_map(|stat| pidfd::open(stat.pid).ok()) {
-            let _gone = pidfd::signal(&pidfd, signal);
+        for stat in marked() {
+            cgroups.extend(cgroups_of(stat.pid));
+            let _gone = pidfd::open(stat.pid).and_then(|pidfd| pidfd::signal(&pidfd, signal));
         }
     }
+    let begun = Instant::now();
+    // They are in use until the last of the killed is gone.
+    while begun.elapsed() < CGROUPS_PATIENCE && cgroups.iter().any(|path| path.exists()) {
+        for directory in cgroups.iter().filter_map(|path| file::open(path, Open::Directory).ok()) {
+            cgroup::remove_all(directory);
+        }
+    }
+}
+
+/// Where a daemon has a group for each of its processes: with both halves dead nobody else clears that up. It has some
+/// open for processes to come.
+fn cgroups_of(pid: i32) -> Vec<PathBuf> {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let of_daemon = |group: PathBuf| {
+        let parent = group.parent()?;
+        let is_ours = parent.file_name()?.to_str()?.starts_with("outpost-");
+        (is_ours && parent.starts_with("/sys/fs/cgroup")).then(|| parent.to_owned())
+    };
+    open.filter_map(|entry| std::fs::read_link(entry.path()).ok()).filter_map(of_daemon).collect()
 }
 
 /// In the environment of every daemon this process has started.
