@@ -23,6 +23,7 @@ mod engine;
 mod error;
 mod feeding;
 mod handover;
+mod hearing;
 mod input;
 mod kill;
 mod link;

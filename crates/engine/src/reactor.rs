@@ -1,19 +1,18 @@
 //! The engine's thread: the only place where bytes move and processes change.
 
-use crate::child::{Child, Starting, Watch, open_nowhere, stream_index};
-use crate::engine::{Lifecycle, Notice};
-use crate::handover::{Entry, OwnKeeper};
-use crate::link::{Link, Received, role};
+use crate::child::{Child, Watch, open_nowhere, stream_index};
+use crate::engine::Lifecycle;
+use crate::handover::OwnKeeper;
+use crate::link::{Link, role};
 use crate::own::{self, Own};
-use crate::process::{Os, WhileAlive};
 use crate::shared::Shared;
 use crate::spec::Slot;
 use crate::{Error, Result};
 use outpost_journal::{Accepted, Stream};
-use outpost_keeper::{Event, Request, Said, Standing, What};
+use outpost_keeper::{Request, Said, What};
 use outpost_sys::epoll::{Epoll, Interest, Ready, Timer};
 use outpost_sys::signal::Signal;
-use outpost_sys::{Errno, file, procfs};
+use outpost_sys::{Errno, file};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -370,132 +369,6 @@ impl Reactor {
             fds.into_iter().map(file::duplicate).collect::<outpost_sys::Result<Vec<_>>>().map_err(io)?;
         self.link.send(request, fds);
         Ok(())
-    }
-
-    // The keeper.
-
-    fn listen(&mut self) {
-        self.link.flush();
-        loop {
-            match self.link.receive() {
-                Received::Event(event, fds) => self.hear(event, fds),
-                Received::Nothing => break,
-                Received::Closed => return self.keeper_died(),
-            }
-        }
-    }
-
-    /// What could not be sent is sent when the keeper has read.
-    fn watch_link(&mut self) {
-        if self.keeper_gone {
-            return;
-        }
-        let wanted = if self.link.is_flushed() { Interest::Read } else { Interest::ReadWrite };
-        self.link_watch.set(&self.epoll, &self.link, LINK, Some(wanted));
-    }
-
-    /// Sees to it that a child is known that the keeper was asked for past us.
-    fn settle(&mut self, slot: u64) {
-        if !self.children.contains_key(&slot) {
-            // Whoever asked says so before it lets go of this.
-            drop(self.shared.keeper());
-            while !self.children.contains_key(&slot)
-                && let Ok(command) = self.commands.try_recv()
-            {
-                self.obey(command);
-            }
-        }
-    }
-
-    fn hear(&mut self, event: Event, fds: Vec<OwnedFd>) {
-        if let Event::Entry { slot, .. } = event {
-            self.settle(slot);
-        }
-        match event {
-            Event::Entry { slot, pid, standing, pidfd, held } if !self.children.contains_key(&slot) => {
-                self.adopt_all(vec![Entry::new(slot, pid, standing, pidfd, &held, fds)]);
-            }
-            Event::Entry { slot, pid, standing, .. } => self.hear_of_child(slot, pid, standing, fds),
-            Event::TableEnd => {}
-            Event::Retire => self.shared.notify(Notice::Retire),
-            Event::Shutdown => self.shared.notify(Notice::Shutdown),
-            Event::Reload => self.shared.notify(Notice::Reload),
-            Event::Replaced(what) => self.replaced(what, Ok(())),
-            Event::NotReplaced(what, errno) => self.replaced(what, Err(errno)),
-        }
-    }
-
-    fn hear_of_child(&mut self, slot: u64, pid: i32, standing: Standing, fds: Vec<OwnedFd>) {
-        if let Some(pidfd) = fds.into_iter().next() {
-            self.begun(slot, pid, pidfd);
-        }
-        match standing {
-            Standing::Starting => {}
-            Standing::Running => self.started(slot),
-            Standing::Ended(exit) => {
-                // Often the end is told with the start. Who waits for that is woken once, and finds everything.
-                let starting = self.children.get_mut(&slot).and_then(|child| child.starting.take());
-                self.exited(slot, exit);
-                self.confirm(slot, starting);
-            }
-            Standing::Failed(failure) => {
-                self.link.send(Request::Forget { slot }, Vec::new());
-                if let Some(mut child) = self.children.remove(&slot) {
-                    // Before it is told, so that the key is free again for who hears of it.
-                    self.abandon(&child.process);
-                    let program = child.process.inner.description.program.clone();
-                    if let Some(starting) = child.starting.take() {
-                        let _gone = starting.reply.send(Err(Error::Start { program, failure }));
-                    }
-                }
-            }
-        }
-    }
-
-    pub(crate) fn replaced(&mut self, what: What, outcome: std::result::Result<(), Errno>) {
-        tracing::info!(?what, ?outcome, "replacement");
-        if let Some(reply) = self.replacing.take() {
-            let _gone = reply.send(outcome);
-        }
-    }
-
-    /// There is a child, and by its pidfd its end will be known whatever happens from here on.
-    fn begun(&mut self, slot: u64, pid: i32, pidfd: OwnedFd) {
-        let Some(child) = self.children.get_mut(&slot).filter(|child| child.process.inner.os.get().is_none())
-        else {
-            return;
-        };
-        let start_ticks = procfs::stat(pid).map_or(0, |stat| stat.start_ticks);
-        let _set_once =
-            child.process.inner.os.set(Os { pid, pidfd: WhileAlive::new(Some(pidfd)), start_ticks });
-        if let Some((file, description)) = child.undescribed.take()
-            && let Err(errno) = file::write_all_at(&file, &description, 0)
-        {
-            tracing::warn!(process = %Slot(slot), %errno, "a description cannot be written");
-        }
-        if let Err(error) = child.writer.started(pid, start_ticks) {
-            tracing::warn!(process = %Slot(slot), %error, "a start cannot be recorded");
-        }
-    }
-
-    /// The child has executed its program.
-    pub(crate) fn started(&mut self, slot: u64) {
-        let Some(child) = self.children.get_mut(&slot) else { return };
-        let starting = child.starting.take();
-        child.publish();
-        child.rewatch(&self.epoll);
-        self.confirm(slot, starting);
-    }
-
-    /// Tells who asked for a process that it has been started.
-    fn confirm(&mut self, slot: u64, starting: Option<Starting>) {
-        if let Some(starting) = starting {
-            let loser = self.shared.table().claim(Slot(slot));
-            if let Some(loser) = loser {
-                self.forget(loser.slot());
-            }
-            let _gone = starting.reply.send(Ok(()));
-        }
     }
 }
 

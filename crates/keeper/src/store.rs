@@ -96,11 +96,13 @@ impl Keeper {
     }
 
     /// Another descriptor is held for a stored child.
-    pub(crate) fn store_one(&self, slot: u64, role: u8) {
+    pub(crate) fn store_one(&mut self, slot: u64, role: u8) {
         let entry = self.table.get(&slot).filter(|entry| entry.stored && is_child(slot));
         let fd = entry.and_then(|entry| entry.held.iter().find(|(held, _)| *held == role));
-        if let (Some(socket), Some((_, fd))) = (self.store(), fd) {
-            let _not_kept = put(socket, &Stored::Held { role }.name(slot), fd.as_fd());
+        if let (Some(socket), Some((_, fd))) = (self.store(), fd)
+            && put(socket, &Stored::Held { role }.name(slot), fd.as_fd()).is_err()
+        {
+            self.store_later(slot);
         }
     }
 

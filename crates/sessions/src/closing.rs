@@ -3,6 +3,7 @@
 use crate::face::Face;
 use crate::session::{Session, Stage, State};
 use crate::{Error, delivery, records, turn_log};
+use jiff::Timestamp;
 use std::sync::Arc;
 
 /// Answers that were read are kept for clients that come with a cursor, so many turns and bytes of a session.
@@ -21,15 +22,16 @@ pub(crate) fn give_up(session: &Session, number: u64, error: &Error) {
 
 /// Writes the end of a turn into the books, and forgets old ones.
 pub(crate) async fn close(face: &Arc<Face>, session: &Arc<Session>, number: u64) {
-    let (turn, sdk_id, dropped) = {
+    let (turn, sdk_id, active, dropped) = {
         let mut state = session.state();
+        state.active = Timestamp::now();
         let Some(turn) = state.turn_mut(number) else { return };
         turn.stage = Stage::Over;
         turn.message = String::new();
         let turn = turn.clone();
         let sdk_id = state.sdk_id.clone();
         let dropped = drop_old(&mut state, session);
-        (turn, sdk_id, dropped)
+        (turn, sdk_id, state.active, dropped)
     };
     for number in &dropped {
         turn_log::remove(&session.dir, *number);
@@ -38,7 +40,7 @@ pub(crate) async fn close(face: &Arc<Face>, session: &Arc<Session>, number: u64)
     let id = session.id.clone();
     let kept_from = dropped.last().map_or(0, |last| last + 1);
     let written = face.books().write(move |books| {
-        records::end_turn(books, &id, &turn, sdk_id.as_deref())?;
+        records::end_turn(books, &id, &turn, sdk_id.as_deref(), active)?;
         records::delete_turns_before(books, &id, kept_from)
     });
     if let Err(error) = written.await {

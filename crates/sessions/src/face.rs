@@ -191,8 +191,9 @@ impl Face {
     pub(crate) async fn send(self: &Arc<Face>, session: &Arc<Session>, message: &str) -> Result<Accepted> {
         let accepted = session.accept(message);
         let (Accepted::Live { turn } | Accepted::Queued { turn, .. }) = accepted else { return Ok(accepted) };
-        let (id, text) = (session.id.clone(), message.to_owned());
-        let written = self.books().write(move |books| records::insert_turn(books, &id, turn, &text)).await;
+        let (id, text, active) = (session.id.clone(), message.to_owned(), session.state().active);
+        let entered = self.books().write(move |books| records::insert_turn(books, &id, turn, &text, active));
+        let written = entered.await;
         session.entered(turn, written.is_ok());
         match written {
             // It was destroyed while the message was on its way into the books.

@@ -84,13 +84,18 @@ pub(crate) fn update(
     books.execute("change a session", sql, (mode.name(), model, sdk_id, id)).map(|_| ())
 }
 
-pub(crate) fn insert_turn(books: &mut Books<'_>, session: &str, number: u64, message: &str) -> Result<()> {
+pub(crate) fn insert_turn(
+    books: &mut Books<'_>,
+    session: &str,
+    number: u64,
+    message: &str,
+    active: Timestamp,
+) -> Result<()> {
     let number = number.cast_signed();
     let sql = "insert into session_turns (session, number, message) values (?, ?, ?)";
     books.execute("enter a message", sql, (session, number, message))?;
     let sql = "update sessions set next_turn = max(next_turn, ?), active_ms = ? where id = ?";
-    let now = Timestamp::now().as_millisecond();
-    books.execute("note activity", sql, (number + 1, now, session)).map(|_| ())
+    books.execute("note activity", sql, (number + 1, active.as_millisecond(), session)).map(|_| ())
 }
 
 /// Nobody wants these answers any more, also after a restart.
@@ -105,6 +110,7 @@ pub(crate) fn end_turn(
     session: &str,
     turn: &Turn,
     sdk_id: Option<&str>,
+    active: Timestamp,
 ) -> Result<()> {
     let sql = "update session_turns set is_over = 1, message = null, first_seq = ?, events = ?, bytes = ?
         where session = ? and number = ?";
@@ -112,8 +118,7 @@ pub(crate) fn end_turn(
         [turn.first_seq, turn.events, turn.bytes, turn.number].map(u64::cast_signed);
     books.execute("end a turn", sql, (first, events, bytes, session, number))?;
     let sql = "update sessions set sdk_id = ?, active_ms = ? where id = ?";
-    let now = Timestamp::now().as_millisecond();
-    books.execute("note a conversation", sql, (sdk_id, now, session)).map(|_| ())
+    books.execute("note a conversation", sql, (sdk_id, active.as_millisecond(), session)).map(|_| ())
 }
 
 pub(crate) fn delete_turns_before(books: &mut Books<'_>, session: &str, number: u64) -> Result<()> {

@@ -310,9 +310,7 @@ impl State {
             next.stage = Stage::Running;
             next.first_seq = next_seq;
         }
-        let next = next.clone();
-        self.active = Timestamp::now();
-        Some(next)
+        Some(next.clone())
     }
 }
 

@@ -108,6 +108,13 @@ pub(super) fn pipe() -> Outcome<(RawFd, RawFd)> {
     Ok((read, write))
 }
 
+/// Until nobody has the other end of a pipe that nothing is written to.
+pub(super) fn wait_for_end(read: RawFd) {
+    let mut byte = 0_u8;
+    // SAFETY: room for one byte.
+    while number(unsafe { libc::syscall(libc::SYS_read, read, &raw mut byte, 1) }) == Err(libc::EINTR) {}
+}
+
 /// A fork, with new namespaces for the child; 0 in it.
 pub(super) fn fork(namespaces: u32) -> Outcome<c_int> {
     let flags = c_ulong::from(namespaces) | libc::SIGCHLD as c_ulong;

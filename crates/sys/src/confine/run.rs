@@ -34,6 +34,8 @@ pub(super) struct State<'a> {
     leases: [Option<Lease<'a>>; LEASES_MAX],
     /// Where init tells how the command ended.
     status: (RawFd, RawFd),
+    /// At its end when init has withdrawn.
+    withdrawn: Option<RawFd>,
     limits: &'a [ResourceLimit],
 }
 
@@ -43,8 +45,13 @@ pub(crate) fn run<'a>(
     program: &'a Program,
     limits: &'a [ResourceLimit],
 ) -> std::result::Result<Run<'a>, (usize, c_int)> {
-    let mut state =
-        State { registers: [-1; REGISTERS], leases: [None; LEASES_MAX], status: (-1, -1), limits };
+    let mut state = State {
+        registers: [-1; REGISTERS],
+        leases: [None; LEASES_MAX],
+        status: (-1, -1),
+        withdrawn: None,
+        limits,
+    };
     let mut candidates: &[u8] = &[];
     let mut umask = Some(calls::umask(0));
     for (index, operation) in program.operations().enumerate() {
@@ -140,7 +147,10 @@ impl<'a> State<'a> {
                 enforced
             }
             Code::NoNewPrivileges => calls::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0),
-            Code::DropCapabilities => drop_capabilities(),
+            Code::DropCapabilities => {
+                self.wait_for_init();
+                drop_capabilities()
+            }
             Code::Filter => calls::filter(operation.text(0)),
             _ => Ok(()),
         }
@@ -200,12 +210,23 @@ impl<'a> State<'a> {
         calls::change_directory(c"/")?;
         // Init is pid 1 of what the command can see, and a copy of whoever started us. Exec undoes it for the command.
         calls::prctl(libc::PR_SET_DUMPABLE, 0, 0)?;
+        let (withdrawn, ours) = calls::pipe()?;
         let command = calls::fork(0)?;
         if command != 0 {
             watch::init(command, status);
         }
         calls::close(status);
+        calls::close(ours);
+        self.withdrawn = Some(withdrawn);
         own_null_devices()
+    }
+
+    /// Init has nothing left that the command has not. It mostly has done so long before it is asked for.
+    fn wait_for_init(&mut self) {
+        if let Some(withdrawn) = self.withdrawn.take() {
+            calls::wait_for_end(withdrawn);
+            calls::close(withdrawn);
+        }
     }
 }
 

@@ -49,8 +49,9 @@ fn told(status: RawFd) -> Option<c_int> {
 
 /// Reaps everything and ends with the command.
 pub(super) fn init(command: c_int, status: RawFd) -> ! {
-    close_others(&mut [status]);
     withdraw(0);
+    // With the others goes what the command waits for.
+    close_others(&mut [status]);
     // Setting capabilities may have cleared it.
     let _set = calls::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0);
     loop {

@@ -105,8 +105,7 @@ const OUTSIDE: &[Attempt] = &[
     attempt(
         "all of the user's processes are slowed down",
         ANY,
-        // Inside these are its own and the first process, which may not have laid down its capabilities yet.
-        "done or EPERM",
+        "done",
         Harmful("it would slow down everything of that user on the host"),
         r#"inside(); told(sys(141, 2, 0, 7))"#,
     ),
