@@ -143,6 +143,9 @@ fn cursor_cve_2025_54136_and_54133_approved_entry_changed_later() {
         gate.asks(&with(request(id, &["x", "y"]), more));
     }
     assert_eq!(gate.unasked(&request("d", &["x", "y"]))["decision"], "grant");
+    // Written anew in its place: the same number, the same bytes, another time.
+    std::fs::write(&tool, std::fs::read("/usr/bin/printf").unwrap()).unwrap();
+    gate.asks(&request("anew", &["x", "y"]));
     // One byte more in the file, which does not even change what it does.
     OpenOptions::new().append(true).open(&tool).unwrap().write_all(b"\0").unwrap();
     gate.asks(&request("e", &["x", "y"]));
