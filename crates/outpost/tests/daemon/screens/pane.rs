@@ -10,9 +10,6 @@ const ROWS: usize = 40;
 /// Longer than anything takes on a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Between two looks at a screen.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
-
 /// How the command before ended, and the prompt.
 const PROMPT: &str = "[$?]\n$ ";
 
@@ -112,7 +109,6 @@ impl Pane {
                 return seen;
             }
             assert!(begun.elapsed() < PATIENCE, "no {what} within {PATIENCE:?} on this screen:\n{seen}");
-            std::thread::sleep(LOOK_AGAIN);
         }
     }
 
