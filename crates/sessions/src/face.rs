@@ -259,9 +259,9 @@ impl Face {
         let mut changes = session.changes();
         drop(changes.wait_for(|_| !session.state().is_driven).await);
         kept::end(self, &session).await;
-        // Whoever still reads has the end to come.
+        // Whoever still reads has the end to come; so has a message that was on its way into the books.
         tokio::spawn(async move {
-            let read = changes.wait_for(|_| session.state().streams.is_empty());
+            let read = changes.wait_for(|_| session.state().is_at_rest());
             drop(tokio::time::timeout(LAST_READ_PATIENCE, read).await);
             let dir = session.dir.clone();
             let _erased = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(dir)).await;

@@ -296,6 +296,11 @@ impl State {
         self.turns.iter().rev().any(|turn| turn.stage != Stage::Over)
     }
 
+    /// Whether nothing more is written or read of it.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.streams.is_empty() && !self.is_driven && !self.is_busy()
+    }
+
     pub(crate) fn status(&self) -> &'static str {
         if self.is_busy() { "busy" } else { "idle" }
     }
