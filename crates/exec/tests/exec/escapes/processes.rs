@@ -196,8 +196,8 @@ fn shared_memory_semaphores_and_queues_of_the_host_are_not_found() {
             }
         }
         let unmake = format!(
-            r#"sys(31, sys(29, {key}, 0, 0), 0, 0) or die; sys(66, sys(64, {key}, 0, 0), 0, 0, 0) or die;
-               sys(71, sys(68, {key}, 0), 0, 0) or die; told(sys(241, "outpost-{key}"))"#
+            r#"sys(31, int sys(29, {key}, 0, 0), 0, 0) or die; sys(66, int sys(64, {key}, 0, 0), 0, 0, 0) or die;
+               sys(71, int sys(68, {key}, 0), 0, 0) or die; told(sys(241, "outpost-{key}"))"#
         );
         assert_eq!(scene.run(Limits::None, &unmake), "done");
     });
