@@ -20,7 +20,7 @@ pub(crate) struct Mistyped;
 
 /// The value that `text` is, if it is one and nothing else.
 pub(crate) fn check(text: &[u8]) -> Option<Value<'_>> {
-    let mut checker = Checker { text, at: 0, open: Vec::new() };
+    let mut checker = Checker { text, at: 0, open: Nesting::default() };
     checker.space();
     let begin = checker.at;
     checker.value()?;
@@ -36,10 +36,42 @@ enum Open {
     Object,
 }
 
+/// All that is open, the innermost last: a bit each, so that hardly any text takes memory for it.
+#[derive(Default)]
+struct Nesting {
+    depth: usize,
+    /// The innermost up to 64.
+    bits: u64,
+    outer: Vec<u64>,
+}
+
+impl Nesting {
+    fn push(&mut self, what: Open) {
+        if self.depth > 0 && self.depth.is_multiple_of(64) {
+            self.outer.push(self.bits);
+        }
+        self.bits = self.bits << 1 | u64::from(what == Open::Object);
+        self.depth += 1;
+    }
+
+    fn pop(&mut self) {
+        self.depth = self.depth.saturating_sub(1);
+        self.bits >>= 1;
+        if self.depth > 0 && self.depth.is_multiple_of(64) {
+            self.bits = self.outer.pop().unwrap_or_default();
+        }
+    }
+
+    fn last(&self) -> Option<Open> {
+        let innermost = if self.bits & 1 == 1 { Open::Object } else { Open::Array };
+        (self.depth > 0).then_some(innermost)
+    }
+}
+
 struct Checker<'a> {
     text: &'a [u8],
     at: usize,
-    open: Vec<Open>,
+    open: Nesting,
 }
 
 impl Checker<'_> {
@@ -79,7 +111,7 @@ impl Checker<'_> {
             }
             // Behind a value, or at the end of an empty array or object.
             loop {
-                let Some(around) = self.open.last().copied() else { return Some(()) };
+                let Some(around) = self.open.last() else { return Some(()) };
                 self.space();
                 match (self.peek()?, around) {
                     (b',', _) => {
@@ -104,7 +136,7 @@ impl Checker<'_> {
         self.at += 1;
         self.open.push(what);
         self.space();
-        (self.open.len() <= DEPTH_MAX).then_some(())
+        (self.open.depth <= DEPTH_MAX).then_some(())
     }
 
     fn key(&mut self) -> Option<()> {
@@ -289,7 +321,7 @@ impl<'a> Pieces<'a> {
         if matches!(self.text.get(self.at)?, b'}' | b']') {
             return None;
         }
-        let mut checker = Checker { text: self.text, at: self.at, open: Vec::new() };
+        let mut checker = Checker { text: self.text, at: self.at, open: Nesting::default() };
         checker.value()?;
         let value = self.text.get(self.at..checker.at)?;
         self.at = checker.at;
@@ -380,6 +412,29 @@ fn push_unicode(text: &mut String, rest: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_open_is_known_at_any_depth() {
+        let mut state = 1u64;
+        for _ in 0..200 {
+            let (mut open, mut expected) = (Nesting::default(), Vec::new());
+            for _ in 0..1000 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                match state >> 61 {
+                    0..=2 => {
+                        open.pop();
+                        expected.pop();
+                    }
+                    number => {
+                        let what = if number & 1 == 1 { Open::Object } else { Open::Array };
+                        open.push(what);
+                        expected.push(what);
+                    }
+                }
+                assert!(open.last() == expected.last().copied() && open.depth == expected.len());
+            }
+        }
+    }
 
     #[test]
     fn only_well_formed_text_passes() {
