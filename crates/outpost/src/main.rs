@@ -82,7 +82,10 @@ fn keeper(how: Option<&str>, state: Option<&str>) -> ExitCode {
     match how {
         Some("--check") if outpost_keeper::check(state) => ExitCode::SUCCESS,
         Some("--state") => match outpost_keeper::Keeper::from_state(state) {
-            Ok(keeper) => ExitCode::from(keeper.run()),
+            Ok(keeper) => {
+                outpost_sys::memory::forget_start();
+                ExitCode::from(keeper.run())
+            }
             Err(errno) => {
                 eprintln!("outpost keeper: cannot begin from the state handed over: {errno}");
                 ExitCode::FAILURE

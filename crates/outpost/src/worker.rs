@@ -184,6 +184,7 @@ async fn serve(
     tokio::spawn(async move {
         tokio::time::sleep(PROVEN_AFTER).await;
         let _stopping = proven.serving().await;
+        outpost_sys::memory::forget_start();
     });
     let mut kept_for = Vec::new();
     loop {

@@ -12,6 +12,7 @@ pub mod epoll;
 pub mod fault;
 pub mod file;
 pub mod limits;
+pub mod memory;
 pub mod message;
 pub mod namespace;
 pub mod pidfd;
