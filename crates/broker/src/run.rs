@@ -168,7 +168,7 @@ fn spawn(
         // Commands start services.
         marked: false,
         started_by: format!("broker request {key}"),
-        ..Spawn::new(Key::new(FACE, key, &at.to_string()), arguments)
+        ..Spawn::bare(Key::new(FACE, key, &at.to_string()), arguments)
     }
 }
 

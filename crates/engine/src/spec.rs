@@ -156,12 +156,17 @@ pub struct Spawn {
 impl Spawn {
     /// A program with pipes, this process's environment, and defaults for everything else.
     pub fn new(key: Key, command: impl IntoIterator<Item = impl Into<OsString>>) -> Spawn {
+        Spawn { environment: std::env::vars_os().collect(), ..Spawn::bare(key, command) }
+    }
+
+    /// The same with an empty environment, for who has another one.
+    pub fn bare(key: Key, command: impl IntoIterator<Item = impl Into<OsString>>) -> Spawn {
         let arguments: Vec<OsString> = command.into_iter().map(Into::into).collect();
         Spawn {
             key,
             program: arguments.first().map(PathBuf::from).unwrap_or_default(),
             arguments,
-            environment: std::env::vars_os().collect(),
+            environment: Vec::new(),
             directory: None,
             stdio: Stdio::Pipes { stdin: true },
             given: Given::default(),
@@ -188,7 +193,11 @@ impl Spawn {
         oom_score: Option<i32>,
     ) -> Result<outpost_keeper::Spec> {
         let environment = self.environment.iter().map(|(name, value)| {
-            let entry = [name.as_bytes(), b"=", value.as_bytes()].concat();
+            // With room for the zero at the end, or it would be copied for that.
+            let mut entry = Vec::with_capacity(name.len() + value.len() + 2);
+            [name.as_bytes(), b"=", value.as_bytes()]
+                .into_iter()
+                .for_each(|part| entry.extend_from_slice(part));
             CString::new(entry).map_err(|_| Error::Invalid { what: "the environment" })
         });
         let marker =

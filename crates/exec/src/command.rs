@@ -118,6 +118,14 @@ impl Command {
         self.terminated.notify_one();
     }
 
+    /// Drops the record of the process. The answer does not wait for that.
+    pub(crate) async fn forget(&self) {
+        let process = self.process.borrow().clone();
+        if let Some(process) = process {
+            let _stopping = process.forget().await;
+        }
+    }
+
     /// Runs the command to its end.
     pub(crate) async fn run(
         &self,
@@ -178,12 +186,10 @@ impl Command {
             Err(failure) => {
                 end(&process).await;
                 let _gone = process.finished().await;
-                let _stopping = process.forget().await;
                 return Err(failure);
             }
         };
         let [stdout, stderr] = output.taken();
-        let _stopping = process.forget().await;
         Ok(Completed {
             exit_code: exit_code(exit, cause, self.terminal, confined),
             stdout: stdout.text,

@@ -3,6 +3,7 @@
 use crate::policy::Ready;
 use outpost_engine::Engine;
 use outpost_sandbox::Host;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,7 +50,8 @@ impl Server {
         Arc::new(Server {
             engine,
             directory: settings.directory,
-            environment: settings.environment,
+            // Each name once.
+            environment: settings.environment.into_iter().collect::<BTreeMap<_, _>>().into_iter().collect(),
             turns: Arc::new(Semaphore::new(COMMANDS_MAX)),
             private: settings.private,
             state: settings.state,

@@ -104,7 +104,7 @@ fn prepare(
         drain: Drain { quiet: Duration::from_millis(200), longest: Duration::from_secs(2) },
         rest: Rest::Ends,
         started_by: format!("session {}", session.id),
-        ..Spawn::new(key, arguments)
+        ..Spawn::bare(key, arguments)
     };
     let held = match &session.sandbox {
         None => None,

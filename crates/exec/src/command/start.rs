@@ -112,7 +112,7 @@ impl Start {
             drain,
             rest: Rest::Ends,
             started_by: format!("exec connection {}", key.scope),
-            ..Spawn::new(key, arguments)
+            ..Spawn::bare(key, arguments)
         };
         ready.confine(&mut spawn, &candidates)?;
         let _set_once = kept.set(ready);

@@ -49,6 +49,7 @@ pub(super) fn exec(connection: &Arc<Connection>, id: &Id, params: CommandExecPar
             connection.state().commands.remove(name);
         }
         let _peer_gone = connection.reply(&id, &outcome).await;
+        command.forget().await;
         connection.end_command();
     };
     tokio::spawn(running.instrument(span));
@@ -109,15 +110,12 @@ fn environment(
     params: &CommandExecParams,
     no_network: bool,
 ) -> Vec<(OsString, OsString)> {
-    let mut merged: BTreeMap<OsString, OsString> = connection.server.environment.iter().cloned().collect();
-    for (name, value) in params.env.iter().flatten() {
-        match value {
-            Some(value) => merged.insert(name.into(), value.into()),
-            None => merged.remove(&OsString::from(name)),
-        };
-    }
-    if no_network {
-        merged.insert(NETWORK_DISABLED.into(), "1".into());
-    }
-    merged.into_iter().collect()
+    let own = params.env.iter().flatten();
+    let own = own.map(|(name, value)| (OsString::from(name), value.as_ref().map(OsString::from)));
+    let told = no_network.then(|| (OsString::from(NETWORK_DISABLED), Some("1".into())));
+    let changed: BTreeMap<OsString, Option<OsString>> = own.chain(told).collect();
+    let kept = connection.server.environment.iter().filter(|(name, _)| !changed.contains_key(name)).cloned();
+    let mut merged: Vec<(OsString, OsString)> = kept.collect();
+    merged.extend(changed.into_iter().filter_map(|(name, value)| Some((name, value?))));
+    merged
 }

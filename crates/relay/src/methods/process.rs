@@ -58,7 +58,7 @@ fn begin_spawn(params: SpawnParams<'_>, pending: Pending) -> Result<(), Failure>
     let id = params.id.clone().into_owned();
     let arguments =
         std::iter::once(&params.command).chain(&params.args).map(|text| OsString::from(text.as_ref()));
-    let mut spawn = Spawn::new(key(&id), arguments);
+    let mut spawn = Spawn::bare(key(&id), arguments);
     spawn.directory = Some(params.cwd.as_ref()).filter(|cwd| !cwd.is_empty()).map(PathBuf::from);
     spawn.stdio = Stdio::Pipes { stdin: true };
     spawn.on_taken = OnTaken::Replace;
