@@ -22,6 +22,10 @@ const REST_LOOKS_MAX: u32 = 250;
 /// Clearing up after a process waits until whoever waits for its end has heard of it.
 const LEAVE_AFTER: Duration = Duration::from_millis(1);
 
+/// It takes its time from whatever is being started, so it waits for a while without a start, but no longer than this.
+const CALM: Duration = Duration::from_millis(3);
+const LEAVE_LATEST: Duration = Duration::from_millis(20);
+
 impl Reactor {
     pub(crate) fn exited(&mut self, slot: u64, exit: Exit) {
         let Some(child) = self.children.get_mut(&slot).filter(|child| child.exit.is_none()) else { return };
@@ -81,16 +85,33 @@ impl Reactor {
         child.stalled = false;
         child.publish();
         self.shared.exits.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        if self.leaving.is_empty() {
+        self.leave_soon();
+        self.leaving.push(slot);
+    }
+
+    /// To be called before something is noted for [`Reactor::leave_all`].
+    fn leave_soon(&mut self) {
+        if self.leaving.is_empty() && self.dropped.is_empty() {
+            self.leave_by = Instant::now() + LEAVE_LATEST;
             self.schedule(LEAVE_AFTER, Due::Leave);
         }
-        self.leaving.push(slot);
+    }
+
+    pub(crate) fn leave_if_calm(&mut self, now: Instant) {
+        let calm = (self.last_start + CALM).min(self.leave_by);
+        match calm > now {
+            true => self.schedule(calm - now, Due::Leave),
+            false => self.leave_all(),
+        }
     }
 
     /// Clears up after those that have finished.
     pub(crate) fn leave_all(&mut self) {
         for slot in std::mem::take(&mut self.leaving) {
             self.leave(slot);
+        }
+        for process in std::mem::take(&mut self.dropped) {
+            self.shared.erase(&process);
         }
     }
 
@@ -150,7 +171,7 @@ impl Reactor {
     pub(crate) fn let_go(&mut self, slot: u64) {
         let Some(child) = self.children.get_mut(&slot) else { return };
         if child.forgotten {
-            self.shared.erase(Slot(slot));
+            self.shared.erase(&child.process);
         }
         if !child.is_drained() {
             for output in child.outputs.iter_mut().flatten() {
@@ -162,15 +183,17 @@ impl Reactor {
         if let Some(child) = self.children.remove(&slot) {
             child.process.let_go();
             // With descendants left in it the group stays; it goes with the record of the process.
-            self.shared.remove_cgroup(child.process.slot());
-            self.shared.store.empty_stdin_log(child.process.slot());
+            self.shared.leave_cgroup(&child.process);
+            if child.input.accepted() > 0 {
+                self.shared.store.empty_stdin_log(child.process.slot());
+            }
         }
     }
 
     /// A process that never ran leaves nothing behind.
     pub(crate) fn abandon(&mut self, process: &Process) {
         self.shared.unlist(process);
-        self.shared.erase(process.slot());
+        self.shared.erase(process);
     }
 
     /// Drops a process and all that is known of it. One that runs is killed first and dropped when it has ended.
@@ -185,7 +208,10 @@ impl Reactor {
                     std::thread::spawn(move || kill::kill_tree_now(&process));
                 }
             }
-            None => self.shared.erase(slot),
+            None => {
+                self.leave_soon();
+                self.dropped.push(process);
+            }
         }
     }
 

@@ -232,6 +232,7 @@ impl Engine {
     /// Starts a process. A caller that loses interest midway does not stop it: it is started or it is not.
     pub async fn spawn(&self, spawn: Spawn) -> Result<Process> {
         let Some(spare) = self.shared.spares.take() else {
+            self.shared.spares.restock();
             return self.spawn_made(move || Ok(spawn)).await;
         };
         let Prepared { child, answer, loser } = starting::prepare(&self.shared, &spawn, spare)?;
@@ -240,6 +241,7 @@ impl Engine {
         let forget = loser.map(|loser| Command::Forget { slot: loser.slot() });
         let forget = forget.and_then(|forget| self.shared.commands.try_send(forget).err());
         let waits = self.shared.start_directly(child).err().map(|child| Command::Start { child });
+        self.shared.spares.restock();
         if waits.is_some() || forget.is_some() {
             let shared = self.shared.clone();
             // Whoever asked may lose interest while this waits for its turn.
@@ -280,6 +282,7 @@ impl Engine {
             if let Err(child) = shared.start_directly(child) {
                 shared.command_blocking(Command::Start { child });
             }
+            shared.spares.restock();
             Ok::<_, E>((process, answer))
         };
         let starting = async move {
@@ -392,7 +395,9 @@ impl Engine {
 
     /// Tells the keeper that this worker has done something for somebody. Faces say so after every answer; once is sent.
     pub async fn serving(&self) -> Result<()> {
-        match self.shared.serving.swap(true, Ordering::Relaxed) {
+        // Looked at first: this is asked after every answer.
+        let serving = &self.shared.serving;
+        match serving.load(Ordering::Relaxed) || serving.swap(true, Ordering::Relaxed) {
             true => Ok(()),
             false => self.shared.command(Command::Serving).await,
         }

@@ -21,7 +21,7 @@ use outpost_sys::{Errno, file, message, pidfd, procfs, spawn};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -123,6 +123,7 @@ pub(crate) fn handle(
             progress: watch::Sender::new(progress),
             stdin_accepted: AtomicU64::new(0),
             readers: Readers::new(),
+            cgroup_left: AtomicBool::new(false),
             shared: shared.clone(),
         }),
     })
@@ -305,6 +306,7 @@ impl Reactor {
         self.keeper = Some(keeper);
         let unsent = self.link.take_unsent();
         self.link = Link::new(link);
+        self.shared.spares.unman();
         *self.shared.keeper() = Some(self.link.socket());
         self.give_own();
         let slots: Vec<u64> = self.children.keys().copied().collect();
@@ -317,6 +319,7 @@ impl Reactor {
             }
         }
         self.link.send(Request::Serving, Vec::new());
+        self.man_spares();
         // Only now could we be killed without losing anything, which is what others read from this.
         self.shared.keeper_pid.store(keeper_pid, Ordering::Release);
         // The one that was to be replaced tells nobody any more.
@@ -328,7 +331,7 @@ impl Reactor {
     fn ask_again(&mut self, child: &mut Child) -> Result<()> {
         if let Some(starting) = &mut child.starting {
             // With its gate the one that was asked for before goes.
-            starting.gate = pipe::pipe().map_err(|errno| Error::io("make", "a gate for a child", errno))?;
+            starting.gate = None;
         }
         self.ask(child)
     }
@@ -341,8 +344,10 @@ impl Reactor {
                 tracing::error!(process = %Slot(slot), %error, "cannot ask for a child again");
             }
             // The keeper may have died on its way to the gate.
-            if let Some(starting) = child.starting.as_ref().filter(|_| !unborn) {
-                let _cannot_fill_up = pipe::write_byte(&starting.gate.write);
+            let gate =
+                child.starting.as_ref().filter(|_| !unborn).and_then(|starting| starting.gate.as_ref());
+            if let Some(gate) = gate {
+                let _cannot_fill_up = pipe::write_byte(&gate.write);
             }
             self.children.insert(slot, child);
             if unborn {

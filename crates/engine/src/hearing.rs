@@ -1,8 +1,8 @@
 //! The reactor's ear: what the keeper tells of children, and of binaries that were replaced.
 
 use crate::Error;
-use crate::child::Starting;
-use crate::engine::Notice;
+use crate::child::{Child, Starting};
+use crate::engine::{Lifecycle, Notice};
 use crate::handover::Entry;
 use crate::link::Received;
 use crate::process::{Os, WhileAlive};
@@ -10,7 +10,7 @@ use crate::reactor::{LINK, Reactor};
 use crate::spec::Slot;
 use outpost_keeper::{Event, Request, Standing, What};
 use outpost_sys::epoll::Interest;
-use outpost_sys::{Errno, file, procfs};
+use outpost_sys::{Errno, procfs};
 use std::os::fd::OwnedFd;
 
 impl Reactor {
@@ -48,6 +48,9 @@ impl Reactor {
     }
 
     fn hear(&mut self, event: Event, fds: Vec<OwnedFd>) {
+        if let Event::Entry { slot, pid, standing: Standing::Waiting, .. } = event {
+            return self.shared.spares.manned(Slot(slot), fds.into_iter().next().map(|pidfd| os(pid, pidfd)));
+        }
         if let Event::Entry { slot, .. } = event {
             self.settle(slot);
         }
@@ -60,7 +63,12 @@ impl Reactor {
             Event::Retire => self.shared.notify(Notice::Retire),
             Event::Shutdown => self.shared.notify(Notice::Shutdown),
             Event::Reload => self.shared.notify(Notice::Reload),
-            Event::Replaced(what) => self.replaced(what, Ok(())),
+            Event::Replaced(what) => {
+                // The keeper before it was asked for some that it had no time to fork.
+                self.shared.spares.unask();
+                self.man_spares();
+                self.replaced(what, Ok(()));
+            }
             Event::NotReplaced(what, errno) => self.replaced(what, Err(errno)),
         }
     }
@@ -70,7 +78,7 @@ impl Reactor {
             self.begun(slot, pid, pidfd);
         }
         match standing {
-            Standing::Starting => {}
+            Standing::Waiting | Standing::Starting => {}
             Standing::Running => self.started(slot),
             Standing::Ended(exit) => {
                 // Often the end is told with the start. Who waits for that is woken once, and finds everything.
@@ -99,22 +107,10 @@ impl Reactor {
         }
     }
 
-    /// There is a child, and by its pidfd its end will be known whatever happens from here on.
     fn begun(&mut self, slot: u64, pid: i32, pidfd: OwnedFd) {
-        let Some(child) = self.children.get_mut(&slot).filter(|child| child.process.inner.os.get().is_none())
-        else {
-            return;
-        };
-        let start_ticks = procfs::stat(pid).map_or(0, |stat| stat.start_ticks);
-        let _set_once =
-            child.process.inner.os.set(Os { pid, pidfd: WhileAlive::new(Some(pidfd)), start_ticks });
-        if let Some((file, description)) = child.undescribed.take()
-            && let Err(errno) = file::write_all_at(&file, &description, 0)
-        {
-            tracing::warn!(process = %Slot(slot), %errno, "a description cannot be written");
-        }
-        if let Err(error) = child.writer.started(pid, start_ticks) {
-            tracing::warn!(process = %Slot(slot), %error, "a start cannot be recorded");
+        let unborn = |child: &&mut Child| child.process.inner.os.get().is_none();
+        if let Some(child) = self.children.get_mut(&slot).filter(unborn) {
+            child.begun(os(pid, pidfd));
         }
     }
 
@@ -135,6 +131,15 @@ impl Reactor {
                 self.forget(loser.slot());
             }
             let _gone = starting.reply.send(Ok(()));
+            // While it runs is the time: who starts one process after the other leaves none else.
+            if matches!(self.lifecycle, Lifecycle::Daemon { .. }) && self.shared.spares.is_unmanned() {
+                self.link.send_now(Request::Muster, &[]);
+            }
         }
     }
+}
+
+fn os(pid: i32, pidfd: OwnedFd) -> Os {
+    let start_ticks = procfs::stat(pid).map_or(0, |stat| stat.start_ticks);
+    Os { pid, pidfd: WhileAlive::new(Some(pidfd)), start_ticks }
 }

@@ -63,6 +63,11 @@ impl Link {
         self.flush();
     }
 
+    /// Sends at once or not at all.
+    pub(crate) fn send_now(&self, request: Request, fds: &[BorrowedFd<'_>]) -> bool {
+        self.is_flushed() && message::send(&*self.socket, &request.encode(), fds).is_ok()
+    }
+
     /// Sends what waits, as far as the keeper takes it.
     pub(crate) fn flush(&mut self) {
         while let Some((request, fds)) = self.outbox.front() {

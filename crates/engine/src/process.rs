@@ -14,7 +14,7 @@ use outpost_sys::pty::Size;
 use outpost_sys::signal::Signal;
 use outpost_sys::{Errno, procfs};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::sync::{oneshot, watch};
 
@@ -111,6 +111,8 @@ pub(crate) struct Inner {
     pub(crate) progress: watch::Sender<Progress>,
     pub(crate) stdin_accepted: AtomicU64,
     pub(crate) readers: Readers,
+    /// Its cgroup has been removed.
+    pub(crate) cgroup_left: AtomicBool,
     pub(crate) shared: Arc<Shared>,
 }
 

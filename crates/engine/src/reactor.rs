@@ -5,6 +5,7 @@ use crate::engine::Lifecycle;
 use crate::handover::OwnKeeper;
 use crate::link::{Link, role};
 use crate::own::{self, Own};
+use crate::process::Process;
 use crate::shared::Shared;
 use crate::spec::Slot;
 use crate::{Error, Result};
@@ -14,7 +15,7 @@ use outpost_sys::epoll::{Epoll, Interest, Ready, Timer};
 use outpost_sys::signal::Signal;
 use outpost_sys::{Errno, file};
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
@@ -68,6 +69,8 @@ pub(crate) enum Command {
     Alive(u32),
     /// Limits have changed.
     Configured,
+    /// There are places for processes to come.
+    Man,
     Replace {
         what: What,
         binary: OwnedFd,
@@ -111,6 +114,11 @@ pub(crate) struct Reactor {
     pub(crate) own: Own,
     /// Finished, and to be cleared up after.
     pub(crate) leaving: Vec<u64>,
+    /// Records that are to be erased.
+    pub(crate) dropped: Vec<Process>,
+    /// When all that is done at the latest.
+    pub(crate) leave_by: Instant,
+    pub(crate) last_start: Instant,
     due: BTreeMap<(Instant, u64), Due>,
     due_count: u64,
     timer_set: Option<Instant>,
@@ -151,6 +159,9 @@ impl Reactor {
             children: HashMap::new(),
             own: Own::default(),
             leaving: Vec::new(),
+            dropped: Vec::new(),
+            leave_by: Instant::now(),
+            last_start: Instant::now(),
             due: BTreeMap::new(),
             due_count: 0,
             timer_set: None,
@@ -265,7 +276,7 @@ impl Reactor {
                         child.publish();
                     }
                 }
-                Due::Leave => self.leave_all(),
+                Due::Leave => self.leave_if_calm(now),
                 Due::Rest(slot, times) => self.end_rest(Slot(slot), times),
                 Due::Cool => self.cool(now),
                 Due::Keeper => self.keeper_died(),
@@ -298,6 +309,7 @@ impl Reactor {
         match command {
             Command::Start { child } => self.start(*child),
             Command::Asked { child } => {
+                self.last_start = Instant::now();
                 self.children.insert(child.slot(), *child);
             }
             Command::Stdin { slot, offset, data, reply } => {
@@ -327,6 +339,7 @@ impl Reactor {
                 self.keep_retention();
                 self.keep_host_cap();
             }
+            Command::Man => self.man_spares(),
             Command::Alive(every_ms) => self.link.send(Request::Alive { every_ms }, Vec::new()),
             Command::Notify(said) => self.link.send(Request::Notify(said), Vec::new()),
             Command::Replace { what, binary, reply } => {
@@ -347,7 +360,7 @@ impl Reactor {
 
     fn start(&mut self, mut child: Child) {
         let (slot, process) = (child.slot(), child.process.clone());
-        let asked = if self.link.is_crowded() { Err(Error::Busy) } else { self.ask(&child) };
+        let asked = if self.link.is_crowded() { Err(Error::Busy) } else { self.ask(&mut child) };
         let refused = match asked {
             Ok(()) => {
                 self.children.insert(slot, child);
@@ -355,14 +368,27 @@ impl Reactor {
             }
             Err(refused) => refused,
         };
-        self.abandon(&process);
+        self.shared.unlist(&process);
+        self.shared.vacate_elsewhere(process.slot());
         if let Some(starting) = child.starting.take() {
             let _gone = starting.reply.send(Err(refused));
         }
     }
 
+    /// Has children wait where processes are started next.
+    pub(crate) fn man_spares(&mut self) {
+        if let Lifecycle::Embedded = self.lifecycle {
+            return;
+        }
+        let oom_score = self.shared.config().oom_score;
+        self.shared.spares.man(|slot, orders, cgroup| {
+            let fds: Vec<BorrowedFd<'_>> = [orders].into_iter().chain(cgroup).map(AsFd::as_fd).collect();
+            self.link.send_now(Request::Recruit { slot: slot.0, oom_score }, &fds)
+        });
+    }
+
     /// Has a request for this child sent, unless it has been started.
-    pub(crate) fn ask(&mut self, child: &Child) -> Result<()> {
+    pub(crate) fn ask(&mut self, child: &mut Child) -> Result<()> {
         let io = |errno| Error::io("duplicate", "descriptors for a child", errno);
         let Some((request, fds)) = child.request().map_err(io)? else { return Ok(()) };
         let fds =

@@ -11,9 +11,9 @@ use crate::spec::Slot;
 use crate::store::Store;
 use crate::table::Table;
 use crate::{Error, Result};
-use outpost_keeper::SLOT_MIN;
+use outpost_keeper::{Request, SLOT_MIN};
 use outpost_sys::epoll::Waker;
-use outpost_sys::{cgroup, message};
+use outpost_sys::{Errno, cgroup, message};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -76,16 +76,12 @@ impl Shared {
         self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the keeper for a child; gives it back when that takes the reactor. That one would have to be woken, and a
-    /// moment later the keeper's answer wakes it anyway.
-    pub(crate) fn start_directly(&self, child: Box<Child>) -> std::result::Result<(), Box<Child>> {
+    /// Starts a child; gives it back when that takes the reactor. That one would have to be woken, and a moment later the
+    /// keeper's answer wakes it anyway.
+    pub(crate) fn start_directly(&self, mut child: Box<Child>) -> std::result::Result<(), Box<Child>> {
         let keeper = self.keeper();
         let (Some(socket), Ok(room)) = (&*keeper, self.commands.try_reserve()) else { return Err(child) };
-        let asked = match child.request() {
-            Ok(Some((request, fds))) => message::send(&**socket, &request.encode(), &fds).is_ok(),
-            Ok(None) | Err(_) => false,
-        };
-        if !asked {
+        if !child.enlist(socket) && !child.ask(socket) {
             return Err(child);
         }
         room.send(Command::Asked { child });
@@ -120,21 +116,41 @@ impl Shared {
     }
 
     /// Removes what a process has on disk. Nobody may write its journal any more.
-    pub(crate) fn erase(&self, slot: Slot) {
-        self.remove_cgroup(slot);
+    pub(crate) fn erase(&self, process: &Process) {
+        self.leave_cgroup(process);
+        self.store.remove(process.slot());
+    }
+
+    /// Removes the cgroup of a process, once, if nobody is left in it.
+    pub(crate) fn leave_cgroup(&self, process: &Process) {
+        let left = &process.inner.cgroup_left;
+        if !left.load(Ordering::Relaxed) {
+            left.store(self.remove_cgroup(process.slot()), Ordering::Relaxed);
+        }
+    }
+
+    /// Removes a place that no process was started in, and whoever waits there for one.
+    pub(crate) fn vacate(&self, slot: Slot) {
+        if let Some(socket) = &*self.keeper() {
+            // Who waits is killed in its cgroup otherwise, or waits until this worker ends.
+            let _busy = message::send(&**socket, &Request::Forget { slot: slot.0 }.encode(), &[]);
+        }
+        if let Some(cgroups) = &self.cgroups {
+            let _in_use = cgroups.group(&slot.to_string()).destroy(DESTROY_PATIENCE);
+        }
         self.store.remove(slot);
     }
 
     /// The same on another thread, for who may not wait for the disk.
-    pub(crate) fn erase_elsewhere(self: &Arc<Shared>, slot: Slot) {
+    pub(crate) fn vacate_elsewhere(self: &Arc<Shared>, slot: Slot) {
         let shared = self.clone();
-        std::thread::spawn(move || shared.erase(slot));
+        std::thread::spawn(move || shared.vacate(slot));
     }
 
-    pub(crate) fn remove_cgroup(&self, slot: Slot) {
-        if let Some(cgroups) = &self.cgroups {
-            let _still_used = cgroups.group(&slot.to_string()).remove();
-        }
+    /// False when somebody is left in it.
+    pub(crate) fn remove_cgroup(&self, slot: Slot) -> bool {
+        let Some(cgroups) = &self.cgroups else { return true };
+        matches!(cgroups.group(&slot.to_string()).remove(), Ok(()) | Err(Errno::NOENT))
     }
 
     /// Ends what runs under a slot that we have no record of.

@@ -1,13 +1,16 @@
 //! Places for processes to come, made before anybody asks: who then asks waits for no disk and for no other thread.
 //!
-//! A spare is a directory with an empty description and an empty index, and a cgroup. Only the engine's thread writes
-//! into it, once there is a process. One that is found after a restart has an empty description and is removed.
+//! A spare is a directory with an empty description and an empty index, a cgroup, and mostly a child that waits in there to
+//! be told what to become. Nothing is written into it before there is a process. One that is found after a restart has an
+//! empty description and is removed.
 
 use crate::Result;
+use crate::process::Os;
+use crate::reactor::Command;
 use crate::shared::Shared;
 use crate::spec::Slot;
 use outpost_journal::Writer;
-use outpost_sys::limits;
+use outpost_sys::{epoll, limits, message};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -26,6 +29,39 @@ pub(crate) struct Spare {
     /// The file for its description.
     pub(crate) description: OwnedFd,
     pub(crate) cgroup: Option<OwnedFd>,
+    pub(crate) manning: Manning,
+}
+
+/// Who waits in a place.
+#[derive(Default)]
+pub(crate) enum Manning {
+    #[default]
+    Nobody,
+    /// The keeper has been asked for one, who will listen to this.
+    Asked(OwnedFd),
+    Manned(Recruit),
+}
+
+/// A child that waits to be told what to become.
+pub(crate) struct Recruit {
+    pub(crate) orders: OwnedFd,
+    pub(crate) os: Os,
+}
+
+impl Manning {
+    /// Who can be told now. One who is still to come ends when it hears nothing.
+    pub(crate) fn recruit(self) -> Option<Recruit> {
+        match self {
+            Manning::Manned(recruit) => Some(recruit),
+            Manning::Nobody | Manning::Asked(_) => None,
+        }
+    }
+}
+
+impl Recruit {
+    pub(crate) fn lives(&self) -> bool {
+        self.os.pidfd.get().is_some_and(|pidfd| !epoll::is_readable(&*pidfd))
+    }
 }
 
 pub(crate) struct Spares {
@@ -65,10 +101,56 @@ impl Spares {
         if let Some(spare) = &spare {
             self.used.fetch_max(spare.slot.0, Ordering::AcqRel);
         }
-        if ready.len() <= FEW {
+        spare
+    }
+
+    /// Has more made if few are left. Who has taken one says so when nobody waits for it any more.
+    pub(crate) fn restock(&self) {
+        if self.ready().len() <= FEW {
             let _wanted_already = self.wanted.try_send(());
         }
-        spare
+    }
+
+    /// Has children wait where nobody does. `recruit` asks the keeper for one who listens to what it is given; it is called
+    /// while nobody can take the place, so that the keeper hears of that first.
+    pub(crate) fn man(&self, mut recruit: impl FnMut(Slot, &OwnedFd, Option<&OwnedFd>) -> bool) {
+        let used = self.used.load(Ordering::Acquire);
+        for spare in self.ready().iter_mut().filter(|spare| spare.slot.0 > used) {
+            if let Manning::Nobody = spare.manning
+                && let Ok((orders, its_end)) = message::pair()
+                && recruit(spare.slot, &its_end, spare.cgroup.as_ref())
+            {
+                spare.manning = Manning::Asked(orders);
+            }
+        }
+    }
+
+    /// The keeper has forked the one that was asked for.
+    pub(crate) fn manned(&self, slot: Slot, os: Option<Os>) {
+        let mut ready = self.ready();
+        let Some(spare) = ready.iter_mut().find(|spare| spare.slot == slot) else { return };
+        spare.manning = match (std::mem::take(&mut spare.manning), os) {
+            (Manning::Asked(orders), Some(os)) => Manning::Manned(Recruit { orders, os }),
+            (before, _) => before,
+        };
+    }
+
+    /// Whether nobody waits in those that are used next, though there are some to wait in.
+    pub(crate) fn is_unmanned(&self) -> bool {
+        let ready = self.ready();
+        !ready.is_empty() && !ready.iter().any(|spare| matches!(spare.manning, Manning::Manned(_)))
+    }
+
+    /// The keeper was replaced: those who wait still do, and nobody else will come.
+    pub(crate) fn unask(&self) {
+        for spare in self.ready().iter_mut().filter(|spare| matches!(spare.manning, Manning::Asked(_))) {
+            spare.manning = Manning::Nobody;
+        }
+    }
+
+    /// The keeper is gone, and nobody knows those who wait any more.
+    pub(crate) fn unman(&self) {
+        self.ready().iter_mut().for_each(|spare| spare.manning = Manning::Nobody);
     }
 
     /// Notes that a process has a slot that was none's spare.
@@ -84,6 +166,7 @@ pub(crate) fn keep(engine: &Weak<Shared>, wishes: &Receiver<()>) {
     while wishes.recv().is_ok() {
         let Some(shared) = engine.upgrade() else { return };
         while restock(&shared) {}
+        shared.command_blocking(Command::Man);
     }
 }
 
@@ -99,7 +182,7 @@ fn restock(shared: &Arc<Shared>) -> bool {
         let count = ready.iter().take_while(|spare| spare.slot.0 <= used).count();
         ready.drain(..count).collect()
     };
-    passed_over.iter().for_each(|spare| shared.erase(spare.slot));
+    passed_over.iter().for_each(|spare| shared.vacate(spare.slot));
     if shared.spares.ready().len() >= shared.config().spares_max {
         return false;
     }
@@ -118,7 +201,7 @@ fn restock(shared: &Arc<Shared>) -> bool {
 pub(crate) fn clear(shared: &Shared) {
     *shared.spares.closed() = true;
     let left: Vec<Spare> = shared.spares.ready().drain(..).collect();
-    left.iter().for_each(|spare| shared.erase(spare.slot));
+    left.iter().for_each(|spare| shared.vacate(spare.slot));
 }
 
 /// Makes the place for one process.
@@ -126,7 +209,7 @@ pub(crate) fn make(shared: &Arc<Shared>) -> Result<Spare> {
     let slot = shared.next_slot();
     let made = make_in(shared, slot);
     if made.is_err() {
-        shared.erase(slot);
+        shared.vacate(slot);
     }
     made
 }
@@ -141,5 +224,5 @@ fn make_in(shared: &Arc<Shared>, slot: Slot) -> Result<Spare> {
         }
         None => None,
     };
-    Ok(Spare { slot, dir, writer, description, cgroup })
+    Ok(Spare { slot, dir, writer, description, cgroup, manning: Manning::Nobody })
 }

@@ -34,7 +34,7 @@ pub(crate) fn prepare(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Resu
     let slot = spare.slot;
     let prepared = check(shared, spawn).and_then(|()| make_child(shared, spawn, spare));
     if prepared.is_err() {
-        shared.erase_elsewhere(slot);
+        shared.vacate_elsewhere(slot);
     }
     prepared
 }
@@ -56,7 +56,7 @@ fn check(shared: &Shared, spawn: &Spawn) -> Result<()> {
 }
 
 fn make_child(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepared> {
-    let Spare { slot, dir, mut writer, description: file_for_description, cgroup } = spare;
+    let Spare { slot, dir, mut writer, description: file_for_description, cgroup, manning } = spare;
     let io = |errno| Error::io("make", "descriptors for a child", errno);
     let marker = (spawn.marked && shared.cgroups.is_none()).then(|| kill::marker(&shared.name, slot));
     let config = shared.config();
@@ -67,7 +67,7 @@ fn make_child(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepa
         writer.set_bytes_max(bytes_max);
     }
     let plumbing = Plumbing::make(spawn.stdio, &spawn.given).map_err(io)?;
-    let spec = file::sealed_memory("outpost-spec", &spec.encode()).map_err(io)?;
+    let (confined, spec) = (spec.confinement.is_some(), spec.encode());
     let process = handle(
         shared,
         slot,
@@ -93,7 +93,16 @@ fn make_child(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepa
         input: Input::new(plumbing.input, dir.join("stdin")),
         input_watch: Watch::default(),
         input_blocked: false,
-        starting: Some(Starting { reply, spec, cgroup, theirs, gate: pipe::pipe().map_err(io)? }),
+        starting: Some(Starting {
+            reply,
+            spec,
+            spec_file: None,
+            cgroup,
+            theirs,
+            recruit: manning.recruit(),
+            gate: None,
+            confined,
+        }),
         undescribed: Some((file_for_description, encoded)),
         at_cap: spawn.at_cap,
         drain: spawn.drain,

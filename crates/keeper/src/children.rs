@@ -1,7 +1,10 @@
 //! Children: begun, taken over, watched, signalled, reaped.
 
 use crate::keeper::{AGAIN_AFTER, Keeper, REPORT, log};
-use crate::message::{DIRECTORY_TARGET, GATE_TARGET, NO_NUMBERS, OPENER_TARGET, PROGRAM_TARGET, Standing};
+use crate::message::{
+    DIRECTORY_TARGET, GATE_TARGET, MESSAGE_BYTES, NO_NUMBERS, OPENER_TARGET, PROGRAM_TARGET, Request,
+    Standing,
+};
 use crate::spec::{SPEC_BYTES_MAX, Spec};
 use crate::table::{Entry, KEPT, OWN_SLOT, SLOT_MIN, SLOTS_MAX, Untold};
 use crate::{Roles, Targets};
@@ -10,7 +13,7 @@ use outpost_sys::pipe::{self, Pipe};
 use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{self, Child, Directory, Failure, Program, Step};
 use outpost_sys::{Errno, Result, file};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Room in the table for those that were refused, until the worker has heard of it and forgets them.
 const REFUSED_MAX: usize = 1024;
@@ -43,6 +46,9 @@ impl Keeper {
     }
 
     pub(crate) fn look_at(&mut self, slot: u64) {
+        if self.table.get(&slot).is_some_and(|entry| entry.standing == Standing::Waiting) {
+            return self.look_at_waiting(slot);
+        }
         if self.table.get_mut(&slot).is_some_and(|entry| entry.look(&self.epoll)) {
             self.news.insert(slot);
         }
@@ -95,61 +101,26 @@ impl Keeper {
     }
 
     /// Begins a child. A failure is an entry too: the worker has to hear of it.
-    pub(crate) fn begin(
-        &self,
-        cgroup: bool,
-        held: Roles,
-        targets: Targets,
-        fds: Vec<OwnedFd>,
-    ) -> std::result::Result<Entry, Failure> {
+    pub(crate) fn begin(&self, order: Result<Order>) -> std::result::Result<Entry, Failure> {
         let prepare = |errno| Failure::at(Step::Prepare, errno);
         if self.table.len() >= SLOTS_MAX {
             return Err(prepare(Errno::AGAIN));
         }
-        if fds.len() != 1 + usize::from(cgroup) + held.len() + targets.len() {
-            return Err(prepare(Errno::MFILE));
-        }
-        let mut fds = fds.into_iter();
-        let spec = fds.next().ok_or(prepare(Errno::MFILE))?;
-        let cgroup = if cgroup { fds.next() } else { None };
-        let held: Vec<(u8, OwnedFd)> = held.iter().zip(fds.by_ref()).collect();
-        let theirs: Vec<OwnedFd> = fds.collect();
-        let given = |wanted| theirs.iter().zip(targets.iter()).find(|(_, target)| *target == wanted);
-        let given = |wanted| given(wanted).map(|(fd, _)| fd.as_fd());
-        let descriptors: Vec<_> = theirs
-            .iter()
-            .map(AsFd::as_fd)
-            .zip(targets.iter())
-            .filter(|(_, target)| !NO_NUMBERS.contains(target))
-            .map(|(fd, target)| (fd, i32::from(target)))
-            .collect();
-        let spec = file::read_whole(&spec, SPEC_BYTES_MAX).map_err(prepare)?;
-        let spec = Spec::decode(&spec).ok_or(prepare(Errno::INVAL))?;
-        // A worker of an older version leaves it to us.
-        let gate = match (given(GATE_TARGET), given(OPENER_TARGET)) {
-            (Some(read), Some(write)) => {
-                let own = |fd| file::duplicate(fd).map_err(prepare);
-                Pipe { read: own(read)?, write: own(write)? }
-            }
-            _ => pipe::pipe().map_err(prepare)?,
+        let order = order.map_err(prepare)?;
+        // A worker of an older version leaves the gate to us.
+        let made = match order.given(OPENER_TARGET) {
+            Some(_) => None,
+            None => Some(pipe::pipe().map_err(prepare)?),
         };
-        let begun = spawn::begin(&Child {
-            program: given(PROGRAM_TARGET).map_or(Program::Path(spec.program), Program::Open),
-            arguments: &spec.arguments,
-            environment: &spec.environment,
-            directory: given(DIRECTORY_TARGET).map(Directory::Open).or(spec.directory.map(Directory::Path)),
-            standing: spec.standing,
-            descriptors: &descriptors,
-            limits: &spec.limits,
-            umask: spec.umask,
-            oom_score: spec.oom_score,
-            cgroup: cgroup.as_ref().map(AsFd::as_fd),
-            gate: Some(gate.read.as_fd()),
-            confinement: spec.confinement.as_ref(),
-        })?;
-        let entry = Entry::new(begun.pid, Standing::Starting, Some(begun.pidfd), held);
-        let confined = spec.confinement.is_some();
-        let (report, gate) = (Some(begun.report), Some(gate.write));
+        let (gate, opener) = match &made {
+            Some(Pipe { read, write }) => (Some(read.as_fd()), Some(write.as_fd())),
+            None => (order.given(GATE_TARGET), order.given(OPENER_TARGET)),
+        };
+        let opener = file::duplicate(opener.ok_or(prepare(Errno::MFILE))?).map_err(prepare)?;
+        let begin = |child: &Child<'_>| Ok((spawn::begin(child)?, child.confinement.is_some()));
+        let (begun, confined) = order.with_child(gate, begin).map_err(prepare)??;
+        let entry = Entry::new(begun.pid, Standing::Starting, Some(begun.pidfd), order.held);
+        let (report, gate) = (Some(begun.report), Some(opener));
         Ok(Entry { report, gate, confined, untold: Untold::Start, ..entry })
     }
 
@@ -172,6 +143,7 @@ impl Keeper {
     }
 
     pub(crate) fn forget(&mut self, slot: u64) {
+        self.dismiss(slot);
         if slot != OWN_SLOT
             && self.table.get(&slot).is_some_and(|entry| !entry.lives())
             && let Some(entry) = self.table.remove(&slot)
@@ -190,7 +162,9 @@ impl Keeper {
                 pidfd::signal_group_of_unreaped(entry.pid, signal)
             }
             // On its way to exec it may not lead its group yet.
-            Some(Err(Errno::SRCH)) if entry.standing == Standing::Starting => pidfd::signal(pidfd, signal),
+            Some(Err(Errno::SRCH)) if matches!(entry.standing, Standing::Waiting | Standing::Starting) => {
+                pidfd::signal(pidfd, signal)
+            }
             Some(Err(Errno::INVAL)) | None => pidfd::signal(pidfd, signal),
             Some(sent) => sent,
         };
@@ -198,5 +172,98 @@ impl Keeper {
         if let Some(errno) = sent.err().filter(|errno| *errno != Errno::SRCH) {
             self.complain(format_args!("{signal:?} to pid {pid} failed ({errno})"));
         }
+    }
+}
+
+/// Where the specification of a child is.
+enum Specified {
+    File(OwnedFd),
+    Here(Vec<u8>),
+}
+
+/// What came with a request to start a child.
+pub(crate) struct Order {
+    spec: Specified,
+    cgroup: Option<OwnedFd>,
+    held: Vec<(u8, OwnedFd)>,
+    targets: Targets,
+    theirs: Vec<OwnedFd>,
+}
+
+impl Order {
+    pub(crate) fn new(cgroup: bool, held: Roles, targets: Targets, fds: Vec<OwnedFd>) -> Result<Order> {
+        if fds.len() != 1 + usize::from(cgroup) + held.len() + targets.len() {
+            return Err(Errno::MFILE);
+        }
+        let mut fds = fds.into_iter();
+        let spec = fds.next().ok_or(Errno::MFILE)?;
+        let cgroup = if cgroup { fds.next() } else { None };
+        let held = held.iter().zip(fds.by_ref()).collect();
+        Ok(Order { spec: Specified::File(spec), cgroup, held, targets, theirs: fds.collect() })
+    }
+
+    /// What a recruit is told. A short specification stands behind the message.
+    pub(crate) fn of_recruit(mut message: Vec<u8>, fds: Vec<OwnedFd>) -> Result<Order> {
+        let spec = message.split_off(MESSAGE_BYTES.min(message.len()));
+        match Request::decode(&message) {
+            Some(Request::Spawn { cgroup, held, targets, .. }) if spec.is_empty() => {
+                Order::new(cgroup, held, targets, fds)
+            }
+            Some(Request::Spawn { targets, .. }) if fds.len() == targets.len() => Ok(Order {
+                spec: Specified::Here(spec),
+                cgroup: None,
+                held: Vec::new(),
+                targets,
+                theirs: fds,
+            }),
+            Some(Request::Spawn { .. }) => Err(Errno::MFILE),
+            _ => Err(Errno::PROTO),
+        }
+    }
+
+    /// What is given under this number.
+    fn given(&self, wanted: u8) -> Option<BorrowedFd<'_>> {
+        let mut given = self.theirs.iter().zip(self.targets.iter());
+        given.find(|(_, target)| *target == wanted).map(|(fd, _)| fd.as_fd())
+    }
+
+    /// Calls `make` with the child that is described.
+    pub(crate) fn with_child<R>(
+        &self,
+        gate: Option<BorrowedFd<'_>>,
+        make: impl FnOnce(&Child<'_>) -> R,
+    ) -> Result<R> {
+        let read;
+        let bytes = match &self.spec {
+            Specified::Here(bytes) => bytes,
+            Specified::File(file) => {
+                read = file::read_whole(file, SPEC_BYTES_MAX)?;
+                &read
+            }
+        };
+        let spec = Spec::decode(bytes).ok_or(Errno::INVAL)?;
+        let descriptors: Vec<_> = self
+            .theirs
+            .iter()
+            .map(AsFd::as_fd)
+            .zip(self.targets.iter())
+            .filter(|(_, target)| !NO_NUMBERS.contains(target))
+            .map(|(fd, target)| (fd, i32::from(target)))
+            .collect();
+        let directory = self.given(DIRECTORY_TARGET).map(Directory::Open);
+        Ok(make(&Child {
+            program: self.given(PROGRAM_TARGET).map_or(Program::Path(spec.program), Program::Open),
+            arguments: &spec.arguments,
+            environment: &spec.environment,
+            directory: directory.or(spec.directory.map(Directory::Path)),
+            standing: spec.standing,
+            descriptors: &descriptors,
+            limits: &spec.limits,
+            umask: spec.umask,
+            oom_score: spec.oom_score,
+            cgroup: self.cgroup.as_ref().map(AsFd::as_fd),
+            gate,
+            confinement: spec.confinement.as_ref(),
+        }))
     }
 }

@@ -1,6 +1,7 @@
 //! The keeper's loop: waits for the worker, for children and for signals, and does what each calls for.
 
 use crate::message::{Event, What};
+use crate::recruits::Recruits;
 use crate::replace::Candidate;
 use crate::state::{STATE_BYTES_MAX, State};
 use crate::store::Storing;
@@ -36,6 +37,7 @@ pub struct Keeper {
     pub(crate) fallback: Option<OwnedFd>,
     pub(crate) arguments: Vec<CString>,
     pub(crate) table: Table,
+    pub(crate) recruits: Recruits,
     pub(crate) worker: Option<Worker>,
     pub(crate) candidate: Option<Candidate>,
     pub(crate) retire_by: Option<Instant>,
@@ -82,6 +84,7 @@ impl Keeper {
         for stored in &state.entries {
             keeper.insert(stored.slot, Entry::inherited(stored)?);
         }
+        keeper.inherit_recruits();
         match &state.worker {
             Some(running) => keeper.seat(Worker::inherited(running)?),
             None => keeper.start_worker(),
@@ -115,6 +118,7 @@ impl Keeper {
             fallback: None,
             arguments: Vec::new(),
             table: Table::from([(OWN_SLOT, Entry::own())]),
+            recruits: Recruits::default(),
             worker: None,
             candidate: None,
             retire_by: None,
@@ -136,6 +140,7 @@ impl Keeper {
         let mut ready = Vec::new();
         loop {
             self.catch_up();
+            self.recruit_due(Instant::now());
             self.tell_news();
             self.keep_deadlines();
             if let Some(code) = self.end {
@@ -157,7 +162,8 @@ impl Keeper {
             || !self.unwatched.is_empty()
             || self.worker.as_ref().is_some_and(|worker| worker.unwatched);
         let again = behind.then(|| Instant::now() + AGAIN_AFTER);
-        let next = [candidate, self.retire_by, self.start_by, self.next_beat(), self.next_store(), again]
+        let (beat, store, recruit) = (self.next_beat(), self.next_store(), self.recruits.next());
+        let next = [candidate, self.retire_by, self.start_by, beat, store, recruit, again]
             .into_iter()
             .flatten()
             .min()?;

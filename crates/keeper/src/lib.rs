@@ -30,6 +30,7 @@ mod children;
 mod keeper;
 mod link;
 mod message;
+mod recruits;
 mod replace;
 mod spec;
 pub mod state;
@@ -40,8 +41,8 @@ mod worker;
 
 pub use keeper::{Keeper, check};
 pub use message::{
-    DIRECTORY_TARGET, Event, GATE_TARGET, MESSAGE_BYTES, OPENER_TARGET, PROGRAM_TARGET, Request, Roles, Said,
-    Standing, Targets, What,
+    DIRECTORY_TARGET, Event, GATE_TARGET, MESSAGE_BYTES, OPENER_TARGET, ORDER_SPEC_BYTES_MAX, PROGRAM_TARGET,
+    Request, Roles, Said, Standing, Targets, What,
 };
 pub use spec::Spec;
 pub use store::Stored;

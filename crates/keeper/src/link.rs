@@ -1,6 +1,7 @@
 //! The link to the worker: what it asks, and what it is told.
 
 use crate::LINK_VERSION;
+use crate::children::Order;
 use crate::keeper::{Keeper, LINK, log};
 use crate::message::{Event, MESSAGE_BYTES, Request, What};
 use crate::table::{Entry, Untold};
@@ -62,6 +63,10 @@ impl Keeper {
     }
 
     fn act(&mut self, request: Request, mut fds: Vec<OwnedFd>) {
+        if let Request::Spawn { slot, .. } = request {
+            // One that waits there was not told.
+            self.dismiss(slot);
+        }
         match request {
             Request::Hello { version } => self.greet(version),
             Request::Serving => {
@@ -72,9 +77,13 @@ impl Keeper {
             }
             Request::Spawn { slot, .. } | Request::Adopt { slot, .. } if !self.is_free(slot) => {}
             Request::Spawn { slot, cgroup, held, targets } => {
-                let entry = self.begin(cgroup, held, targets, fds).unwrap_or_else(Entry::failed);
+                let order = Order::new(cgroup, held, targets, fds);
+                let entry = self.begin(order).unwrap_or_else(Entry::failed);
                 self.insert(slot, entry);
             }
+            Request::Recruit { slot, oom_score } => self.want_recruit(slot, oom_score, fds),
+            Request::Muster => self.muster(),
+            Request::Enlist { slot, confined, held } => self.enlist(slot, confined, held, fds),
             Request::Adopt { slot, pid, standing, held } => {
                 self.insert(slot, Entry::adopted(pid, standing, held, fds));
             }

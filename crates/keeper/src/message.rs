@@ -9,6 +9,9 @@ use outpost_sys::spawn::{Failure, Step};
 /// Every message has this size.
 pub const MESSAGE_BYTES: usize = 80;
 
+/// So long a specification may be to stand behind the message that tells a recruit what to become.
+pub const ORDER_SPEC_BYTES_MAX: usize = 16 * 1024;
+
 /// Up to 16 small numbers, 0 to 254.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbers([u8; 16]);
@@ -60,6 +63,8 @@ impl Numbers {
 /// How an entry stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
+    /// Nobody has told it yet what to become.
+    Waiting,
     /// On its way to exec.
     Starting,
     Running,
@@ -110,6 +115,21 @@ pub enum Request {
         cgroup: bool,
         held: Roles,
         targets: Targets,
+    },
+    /// Have a child wait under this slot, as soon as there is time to fork one. Descriptors: where it will be told what to
+    /// become, cgroup directory if any. It is told of as `Waiting`, and is gone when it is forgotten or cannot be told any
+    /// more.
+    Recruit {
+        slot: u64,
+        oom_score: Option<i32>,
+    },
+    /// Now is the time to fork one of those, if nobody waits.
+    Muster,
+    /// The one who waits under this slot is about to be told by the worker. Descriptors: those to hold.
+    Enlist {
+        slot: u64,
+        confined: bool,
+        held: Roles,
     },
     /// Take an entry over from a keeper that died. Descriptors: pidfd (unless it failed), those to hold.
     Adopt {
@@ -178,6 +198,7 @@ pub(crate) fn put_entry(out: &mut Writer, slot: u64, pid: i32, standing: &Standi
         Standing::Ended(Exit { how: How::Unknown, .. }) => (3, 0, 0),
         Standing::Failed(failure) => (4, failure.step as u8, failure.errno.raw_os_error()),
         Standing::Starting => (5, 0, 0),
+        Standing::Waiting => (6, 0, 0),
     };
     out.u8(kind);
     out.u8(step);
@@ -206,6 +227,7 @@ pub(crate) fn get_standing(from: &mut Reader<'_>) -> Option<Standing> {
             Standing::Failed(Failure { step, errno, operation })
         }
         5 => Standing::Starting,
+        6 => Standing::Waiting,
         _ => return None,
     })
 }
@@ -277,6 +299,14 @@ impl Request {
             Request::Stop => Record::of(10),
             Request::Notify(said) => Record { byte: said as u8, ..Record::of(11) },
             Request::Alive { every_ms } => Record { number: every_ms.cast_signed(), ..Record::of(12) },
+            Request::Recruit { slot, oom_score } => {
+                let (number, byte) = (oom_score.unwrap_or(0), oom_score.is_some().into());
+                Record { slot, number, byte, ..Record::of(13) }
+            }
+            Request::Muster => Record::of(15),
+            Request::Enlist { slot, confined, held } => {
+                Record { slot, byte: confined.into(), held, ..Record::of(14) }
+            }
         }
         .encode()
     }
@@ -298,6 +328,9 @@ impl Request {
             10 => Request::Stop,
             11 => Request::Notify(Said::ALL.into_iter().find(|said| *said as u8 == byte)?),
             12 => Request::Alive { every_ms: number.cast_unsigned() },
+            13 => Request::Recruit { slot, oom_score: (byte != 0).then_some(number) },
+            15 => Request::Muster,
+            14 => Request::Enlist { slot, confined: byte != 0, held },
             _ => return None,
         })
     }
@@ -349,6 +382,7 @@ mod tests {
         let failure = Failure::at(Step::Directory, Errno::NOENT);
         let roles = Roles::new(0..16).unwrap();
         let standings = [
+            Standing::Waiting,
             Standing::Starting,
             Standing::Running,
             Standing::Ended(exit),
@@ -374,6 +408,10 @@ mod tests {
             Request::Notify(Said::Ready),
             Request::Notify(Said::Stopping),
             Request::Alive { every_ms: 15_000 },
+            Request::Recruit { slot: 8, oom_score: None },
+            Request::Recruit { slot: 8, oom_score: Some(-900) },
+            Request::Enlist { slot: 8, confined: true, held: roles },
+            Request::Muster,
         ];
         requests.extend(standings.map(|standing| Request::Adopt {
             slot: 9,

@@ -5,6 +5,7 @@ use crate::message::{Event, Roles, Standing};
 use crate::state::StoredEntry;
 use outpost_sys::epoll::{Epoll, Interest, is_readable};
 use outpost_sys::pidfd::Exit;
+use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{Failure, Progress, Report};
 use outpost_sys::{Errno, Result, file, pidfd, pipe};
 use std::collections::BTreeMap;
@@ -163,7 +164,7 @@ impl Entry {
     /// Whether there is a process that has not been reaped. One whose start failed has still to end.
     pub(crate) fn lives(&self) -> bool {
         match self.standing {
-            Standing::Starting | Standing::Running => true,
+            Standing::Waiting | Standing::Starting | Standing::Running => true,
             Standing::Failed(_) => self.pidfd.is_some(),
             Standing::Ended(_) => false,
         }
@@ -185,6 +186,16 @@ impl Entry {
         match &self.report {
             Some(report) => watched(epoll.add(report, report_token, Interest::Read)),
             None => Ok(()),
+        }
+    }
+
+    /// Ends one that waits. It is reaped as one that we do not know.
+    pub(crate) fn dismiss(mut self, epoll: &Epoll) {
+        self.close_report(epoll);
+        if let Some(pidfd) = &self.pidfd {
+            // The worker has a copy, so closing ours would not end the readiness.
+            let _not_registered = epoll.remove(pidfd);
+            let _gone_already = pidfd::signal(pidfd, Signal::KILL);
         }
     }
 

@@ -140,6 +140,7 @@ impl Keeper {
             }
         };
         worker.unwatch(&self.epoll);
+        self.dismiss_all();
         self.retire_by = None;
         self.table_end = false;
         self.events.clear();

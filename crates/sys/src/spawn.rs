@@ -7,7 +7,10 @@
 //! Between clone and exec the child is a copy of one thread of ours and must neither allocate nor lock. All it needs is
 //! prepared before.
 
+mod recruit;
 mod steps;
+
+pub use recruit::{Ordered, enlist, has_one_thread, recruit};
 
 use crate::signal::{Set, last_errno};
 use crate::{Errno, Result, confine, fault, pidfd};
@@ -109,6 +112,21 @@ impl<'a> Child<'a> {
             confinement: None,
         }
     }
+
+    /// Whether the child's side can rely on it: nothing may panic there.
+    fn check(&self) -> Result<()> {
+        let elsewhere = matches!(self.directory, Some(Directory::Open(_))) && self.confinement.is_some();
+        if self.descriptors.len() > DESCRIPTORS_MAX || elsewhere {
+            return Err(Errno::INVAL);
+        }
+        let has = |number| self.descriptors.iter().any(|(_, target)| *target == number);
+        // Some numbers above all targets are computed with.
+        let odd = |target: RawFd| target < 0 || target.checked_add(5).is_none();
+        match (0..3).all(has) && !self.descriptors.iter().any(|(_, target)| odd(*target)) {
+            true => Ok(()),
+            false => Err(Errno::BADF),
+        }
+    }
 }
 
 /// A child that is on its way.
@@ -188,6 +206,8 @@ struct Plan<'a> {
     above: RawFd,
     /// The clone itself could not put the child into its cgroup.
     join_cgroup: bool,
+    /// What signals do has still to be set to what it is for others.
+    reset_signals: bool,
     report: RawFd,
 }
 
@@ -212,35 +232,45 @@ pub fn spawn(child: &Child<'_>) -> std::result::Result<Started, Failure> {
 pub fn begin(child: &Child<'_>) -> std::result::Result<Begun, Failure> {
     let prepare = |errno| Failure::at(Step::Prepare, errno);
     fault::gate().map_err(prepare)?;
-    let elsewhere = matches!(child.directory, Some(Directory::Open(_))) && child.confinement.is_some();
-    if child.descriptors.len() > DESCRIPTORS_MAX || elsewhere {
-        return Err(prepare(Errno::INVAL));
-    }
-    if !(0..3).all(|number| child.descriptors.iter().any(|(_, target)| *target == number)) {
-        return Err(prepare(Errno::BADF));
-    }
-    // Some numbers above all targets are computed with, in the child, where nothing may panic.
-    if child.descriptors.iter().any(|(_, target)| *target < 0 || target.checked_add(5).is_none()) {
-        return Err(prepare(Errno::BADF));
-    }
-    let (report, its_end) =
-        rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(prepare)?;
-    let arguments = null_ended(child.arguments);
-    let environment = null_ended(child.environment);
-    let mut plan = Plan {
-        child,
-        arguments: arguments.as_ptr(),
-        environment: environment.as_ptr(),
-        above: child.descriptors.iter().map(|(_, target)| *target).max().unwrap_or(2) + 1,
-        join_cgroup: false,
-        report: its_end.as_raw_fd(),
-    };
+    child.check().map_err(prepare)?;
+    let (report, its_end) = report_pipe().map_err(prepare)?;
+    let (arguments, environment) = (null_ended(child.arguments), null_ended(child.environment));
+    let plan = Plan::new(child, &arguments, &environment, its_end.as_raw_fd());
     // No handler of ours may run in the child.
     let mask = Set::full().install();
-    let started = clone(&mut plan);
+    let cloned = clone(child.cgroup);
+    if let Ok(Cloned::Child { join_cgroup }) = cloned {
+        steps::run(&Plan { join_cgroup, ..plan });
+    }
     mask.install();
-    let Started { pid, pidfd } = started.map_err(|errno| Failure::at(Step::Clone, errno))?;
-    Ok(Begun { pid, pidfd, report: Report(report) })
+    cloned.and_then(Cloned::started).map_err(|errno| Failure::at(Step::Clone, errno)).map(|started| Begun {
+        pid: started.pid,
+        pidfd: started.pidfd,
+        report: Report(report),
+    })
+}
+
+fn report_pipe() -> Result<(OwnedFd, OwnedFd)> {
+    rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
+}
+
+impl<'a> Plan<'a> {
+    fn new(
+        child: &'a Child<'a>,
+        arguments: &[*const c_char],
+        environment: &[*const c_char],
+        report: RawFd,
+    ) -> Plan<'a> {
+        Plan {
+            child,
+            arguments: arguments.as_ptr(),
+            environment: environment.as_ptr(),
+            above: child.descriptors.iter().map(|(_, target)| *target).max().unwrap_or(2) + 1,
+            join_cgroup: false,
+            reset_signals: true,
+            report,
+        }
+    }
 }
 
 impl Report {
@@ -325,13 +355,29 @@ pub fn replace_self(program: BorrowedFd<'_>, arguments: &[&CStr], environment: &
     last_errno()
 }
 
-fn clone(plan: &mut Plan<'_>) -> Result<Started> {
-    match clone3(plan) {
-        // Container runtimes commonly forbid clone3 because they cannot filter its arguments.
-        Err(Errno::NOSYS | Errno::PERM) => {
-            plan.join_cgroup = plan.child.cgroup.is_some();
-            clone_plain(plan)
+/// On which side of a clone we are.
+enum Cloned {
+    Parent(Started),
+    /// The clone itself could not put us into our cgroup, if there is one.
+    Child {
+        join_cgroup: bool,
+    },
+}
+
+impl Cloned {
+    fn started(self) -> Result<Started> {
+        match self {
+            Cloned::Parent(started) => Ok(started),
+            Cloned::Child { .. } => Err(Errno::CANCELED),
         }
+    }
+}
+
+/// Forks. Both sides return.
+fn clone(cgroup: Option<BorrowedFd<'_>>) -> Result<Cloned> {
+    match clone3(cgroup) {
+        // Container runtimes commonly forbid clone3 because they cannot filter its arguments.
+        Err(Errno::NOSYS | Errno::PERM) => clone_plain(cgroup.is_some()),
         outcome => outcome,
     }
 }
@@ -353,7 +399,7 @@ struct CloneArguments {
     cgroup: u64,
 }
 
-fn clone3(plan: &Plan<'_>) -> Result<Started> {
+fn clone3(cgroup: Option<BorrowedFd<'_>>) -> Result<Cloned> {
     const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
     fault::gate()?;
     let mut pidfd: c_int = -1;
@@ -363,34 +409,33 @@ fn clone3(plan: &Plan<'_>) -> Result<Started> {
         exit_signal: libc::SIGCHLD as u64,
         ..CloneArguments::default()
     };
-    if let Some(cgroup) = plan.child.cgroup {
+    if let Some(cgroup) = cgroup {
         arguments.flags |= CLONE_INTO_CGROUP;
         arguments.cgroup = u64::from(cgroup.as_raw_fd().cast_unsigned());
     }
     // SAFETY: without CLONE_VM this is a fork: the child has its own copy of everything and, like every forked child of
     // a program that may have threads, does nothing but make system calls until it executes.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, &arguments, size_of::<CloneArguments>()) };
-    parent_or_child(pid, pidfd, plan)
+    parent_or_child(pid, pidfd, false)
 }
 
-fn clone_plain(plan: &Plan<'_>) -> Result<Started> {
+fn clone_plain(join_cgroup: bool) -> Result<Cloned> {
     let mut pidfd: c_int = -1;
     let flags = (libc::CLONE_PIDFD | libc::SIGCHLD) as libc::c_ulong;
     let none: *mut c_int = ptr::null_mut();
     // SAFETY: as for clone3; a null stack means the copy of the parent's. The order of the last two arguments differs
     // between machines, but both are null.
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, none, &raw mut pidfd, none, none) };
-    parent_or_child(pid, pidfd, plan)
+    parent_or_child(pid, pidfd, join_cgroup)
 }
 
-/// Both sides of a clone come here; only the parent returns.
-fn parent_or_child(pid: libc::c_long, pidfd: c_int, plan: &Plan<'_>) -> Result<Started> {
+fn parent_or_child(pid: libc::c_long, pidfd: c_int, join_cgroup: bool) -> Result<Cloned> {
     match i32::try_from(pid) {
-        Ok(0) => steps::run(plan),
+        Ok(0) => Ok(Cloned::Child { join_cgroup }),
         Ok(pid) if pid > 0 => {
             // SAFETY: the kernel stored a new descriptor there, which nobody else owns.
             let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-            Ok(Started { pid, pidfd })
+            Ok(Cloned::Parent(Started { pid, pidfd }))
         }
         _ => Err(last_errno()),
     }

@@ -24,6 +24,8 @@ mod pipe;
 mod plain_clone;
 #[path = "sys/pty.rs"]
 mod pty;
+#[path = "sys/recruit.rs"]
+mod recruit;
 #[path = "sys/signal.rs"]
 mod signal;
 #[path = "sys/spawn.rs"]

@@ -178,7 +178,7 @@ impl Client {
         loop {
             match self.told(slot).standing {
                 Standing::Ended(exit) => return exit.how,
-                Standing::Starting | Standing::Running => {}
+                Standing::Waiting | Standing::Starting | Standing::Running => {}
                 Standing::Failed(failure) => panic!("{failure:?}"),
             }
         }

@@ -13,6 +13,7 @@ mod desk;
 mod docs;
 mod doctor;
 mod life;
+mod recruits;
 mod replacement;
 mod screens;
 mod shared;

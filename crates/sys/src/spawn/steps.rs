@@ -1,15 +1,24 @@
 //! The child's side of a start: everything between clone and exec, with nothing but system calls.
 
-use super::{Child, DESCRIPTORS_MAX, Directory, Plan, Program, ResourceLimit, Standing, Step};
-use crate::confine;
+use super::{Child, DESCRIPTORS_MAX, Directory, Failure, Plan, Program, ResourceLimit, Standing, Step};
 use crate::signal::{Set, default_dispositions};
+use crate::{Errno, confine};
 use std::ffi::{CStr, c_int, c_uint};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 /// Becomes the program, or reports why not and ends.
 pub(super) fn run(plan: &Plan<'_>) -> ! {
     let mut report = plan.report;
     let Err((step, errno, operation)) = become_program(plan, &mut report);
+    end(report, step, errno, operation)
+}
+
+/// Reports a failure and ends.
+pub(super) fn give_up(report: RawFd, failure: &Failure) -> ! {
+    end(report, failure.step, failure.errno.raw_os_error(), failure.operation)
+}
+
+fn end(report: RawFd, step: Step, errno: c_int, operation: u16) -> ! {
     let mut bytes = [0; super::Report::BYTES];
     bytes[0] = step as u8;
     bytes[2..4].copy_from_slice(&operation.to_ne_bytes());
@@ -39,18 +48,9 @@ fn become_program(
     report: &mut RawFd,
 ) -> std::result::Result<std::convert::Infallible, Stop> {
     let child = plan.child;
-    if plan.join_cgroup
-        && let Some(cgroup) = child.cgroup
-    {
-        write_once(Step::Cgroup, cgroup.as_raw_fd(), c"cgroup.procs", b"0")?;
-    }
+    join_cgroup(child.cgroup.filter(|_| plan.join_cgroup))?;
     stand(child.standing)?;
-    if let Some(score) = child.oom_score {
-        let mut text = [0u8; 12];
-        // Raising is always allowed and lowering to what it was is too, but never fail a start over it.
-        let _best_effort =
-            write_once(Step::Limits, libc::AT_FDCWD, c"/proc/self/oom_score_adj", decimal(score, &mut text));
-    }
+    set_oom_score(child.oom_score);
     if let Some(Directory::Open(directory)) = child.directory {
         // While it is open.
         // SAFETY: a plain number.
@@ -76,8 +76,49 @@ fn become_program(
     if child.gate.is_some() {
         wait_at_gate(places.gate)?;
     }
-    reset_signals();
+    if plan.reset_signals {
+        default_dispositions();
+    }
+    Set::of(&[]).install();
     execute(plan, &places, confined.as_ref())
+}
+
+/// What a recruit does at once, so that it has less to do later. It has two descriptors under these numbers, besides the
+/// standard ones, and no others; `report` says where that one is now.
+pub(super) fn settle_recruit(
+    cgroup: Option<BorrowedFd<'_>>,
+    oom_score: Option<i32>,
+    orders: (RawFd, RawFd),
+    report: &mut RawFd,
+    report_at: RawFd,
+) -> std::result::Result<(), Failure> {
+    let above = orders.1.max(report_at) + 1;
+    default_dispositions();
+    let settled = join_cgroup(cgroup).and_then(|()| {
+        set_oom_score(oom_score);
+        let parked = park(orders.0, above)?;
+        *report = park(*report, above)?;
+        settle(Some(parked), orders.1)?;
+        *report = settle(Some(*report), report_at)?;
+        close_from(above)
+    });
+    settled.map_err(|(step, errno, _)| Failure::at(step, Errno::from_raw_os_error(errno)))
+}
+
+fn join_cgroup(cgroup: Option<BorrowedFd<'_>>) -> std::result::Result<(), Stop> {
+    match cgroup {
+        Some(cgroup) => write_once(Step::Cgroup, cgroup.as_raw_fd(), c"cgroup.procs", b"0"),
+        None => Ok(()),
+    }
+}
+
+fn set_oom_score(score: Option<i32>) {
+    if let Some(score) = score {
+        let mut text = [0u8; 12];
+        // Raising is always allowed and lowering to what it was is too, but never fail a start over it.
+        let _best_effort =
+            write_once(Step::Limits, libc::AT_FDCWD, c"/proc/self/oom_score_adj", decimal(score, &mut text));
+    }
 }
 
 /// Leads a group or a session of its own, without a terminal so far.
@@ -239,12 +280,6 @@ fn close_from(first: RawFd) -> std::result::Result<(), Stop> {
     // SAFETY: plain numbers; the child's table is its own.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, first.cast_unsigned(), c_uint::MAX, 0) };
     check(Step::Descriptors, closed as c_int).map(|_| ())
-}
-
-/// Default dispositions and an empty mask, whatever ours are.
-fn reset_signals() {
-    default_dispositions();
-    Set::of(&[]).install();
 }
 
 /// Opens a file for writing, writes once, closes: with nothing but system calls.

@@ -1,0 +1,177 @@
+//! Recruits: children that are forked before they are needed and wait to be told what to become. The worker tells them
+//! itself, so that who starts a process waits neither for a fork nor for us.
+//!
+//! It says so to us first: whatever a recruit does after that, we know of it. One that nobody can tell any more ends by
+//! itself, without having done anything.
+
+use crate::children::Order;
+use crate::keeper::{Keeper, REPORT};
+use crate::message::{MESSAGE_BYTES, ORDER_SPEC_BYTES_MAX, Roles, Standing};
+use crate::table::{Entry, KEPT, SLOT_MIN, SLOTS_MAX, Untold};
+use outpost_sys::Errno;
+use outpost_sys::spawn::{self, Child, Failure, Ordered, Step};
+use std::collections::{BTreeSet, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// So many wait when nothing happens.
+const WAITING_MAX: usize = 3;
+
+/// The most that may be asked for ahead.
+const WANTED_MAX: usize = 64;
+
+/// A fork takes its time from whoever is started or waits to hear of that. So they are forked when nothing was started for
+/// so long, or when the worker says that now is the time.
+const CALM: Duration = Duration::from_millis(3);
+
+/// Who is wanted, and who waits.
+#[derive(Default)]
+pub(crate) struct Recruits {
+    wanted: VecDeque<Wanted>,
+    waiting: BTreeSet<u64>,
+    /// When one was told what to become, or another was asked for.
+    last_use: Option<Instant>,
+    /// When it may have been calm for long enough, while one is missing.
+    fork_by: Option<Instant>,
+    /// Whether we can have any. Looked up once: we start no threads.
+    possible: Option<bool>,
+}
+
+struct Wanted {
+    slot: u64,
+    orders: OwnedFd,
+    cgroup: Option<OwnedFd>,
+    oom_score: Option<i32>,
+}
+
+impl Recruits {
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.fork_by
+    }
+}
+
+impl Keeper {
+    pub(crate) fn want_recruit(&mut self, slot: u64, oom_score: Option<i32>, fds: Vec<OwnedFd>) {
+        let mut fds = fds.into_iter();
+        let known = slot < SLOT_MIN || slot & (REPORT | KEPT) != 0 || self.table.contains_key(&slot);
+        let Some(orders) = fds.next().filter(|_| !known && !self.is_embedded()) else { return };
+        if self.recruits.wanted.len() < WANTED_MAX {
+            self.recruits.wanted.push_back(Wanted { slot, orders, cgroup: fds.next(), oom_score });
+            self.recruit_later();
+        }
+    }
+
+    fn recruit_later(&mut self) {
+        let now = Instant::now();
+        self.recruits.last_use = Some(now);
+        self.recruits.fork_by.get_or_insert(now + CALM);
+    }
+
+    /// Forks those that are missing, once it has been calm.
+    pub(crate) fn recruit_due(&mut self, now: Instant) {
+        if self.recruits.fork_by.is_some_and(|by| by <= now) {
+            let calm = self.recruits.last_use.map(|last| last + CALM);
+            self.recruits.fork_by = calm.filter(|calm| *calm > now);
+            if self.recruits.fork_by.is_none() {
+                self.fork_recruits(WAITING_MAX);
+            }
+        }
+    }
+
+    /// The worker has time.
+    pub(crate) fn muster(&mut self) {
+        self.fork_recruits(1);
+    }
+
+    fn fork_recruits(&mut self, enough: usize) {
+        while self.recruits.waiting.len() < enough && self.table.len() < SLOTS_MAX {
+            let Some(wanted) = self.recruits.wanted.pop_front() else { break };
+            self.fork_recruit(wanted);
+        }
+    }
+
+    fn fork_recruit(&mut self, wanted: Wanted) {
+        if !*self.recruits.possible.get_or_insert_with(spawn::has_one_thread) {
+            return;
+        }
+        let Wanted { slot, orders, cgroup, oom_score } = wanted;
+        let (cgroup, bytes_max) = (cgroup.as_ref().map(AsFd::as_fd), MESSAGE_BYTES + ORDER_SPEC_BYTES_MAX);
+        match spawn::recruit(orders.as_fd(), cgroup, oom_score, bytes_max, obey) {
+            Ok(begun) => {
+                let entry = Entry::new(begun.pid, Standing::Waiting, Some(begun.pidfd), Vec::new());
+                self.recruits.waiting.insert(slot);
+                self.insert(slot, Entry { report: Some(begun.report), untold: Untold::Start, ..entry });
+            }
+            Err(Failure { step, errno, .. }) => {
+                self.complain(format_args!("no child could be forked ahead ({step:?}: {errno})"));
+            }
+        }
+    }
+
+    /// The worker tells the one who waits under this slot what to become.
+    pub(crate) fn enlist(&mut self, slot: u64, confined: bool, held: Roles, fds: Vec<OwnedFd>) {
+        let waits = |entry: &&mut Entry| entry.standing == Standing::Waiting && fds.len() == held.len();
+        match self.table.get_mut(&slot).filter(waits) {
+            Some(entry) => {
+                entry.standing = Standing::Starting;
+                entry.held = held.iter().zip(fds).collect();
+                entry.confined = confined;
+                self.recruits.waiting.remove(&slot);
+                self.recruit_later();
+                self.store_later(slot);
+            }
+            None => {
+                // It has ended meanwhile, or its descriptors did not come through: it must not run without them.
+                self.dismiss(slot);
+                if self.is_free(slot) {
+                    self.insert(slot, Entry::failed(Failure::at(Step::Gate, Errno::CHILD)));
+                }
+            }
+        }
+    }
+
+    /// Nobody is wanted under this slot any more.
+    pub(crate) fn dismiss(&mut self, slot: u64) {
+        self.recruits.wanted.retain(|wanted| wanted.slot != slot);
+        if self.recruits.waiting.remove(&slot)
+            && let Some(entry) = self.table.remove(&slot)
+        {
+            entry.dismiss(&self.epoll);
+            self.recruit_later();
+        }
+    }
+
+    /// There is nobody any more who could tell them anything.
+    pub(crate) fn dismiss_all(&mut self) {
+        self.recruits.wanted.clear();
+        let waiting = std::mem::take(&mut self.recruits.waiting);
+        for entry in waiting.iter().filter_map(|slot| self.table.remove(slot)) {
+            entry.dismiss(&self.epoll);
+        }
+    }
+
+    /// Something has happened to one who waits. What the worker has said comes first: it may wait no longer.
+    pub(crate) fn look_at_waiting(&mut self, slot: u64) {
+        while self.handle_request() {}
+        match self.table.get(&slot).is_some_and(|entry| entry.standing == Standing::Waiting) {
+            true => self.dismiss(slot),
+            false => self.look_at(slot),
+        }
+    }
+
+    /// Goes on with those of the keeper before us.
+    pub(crate) fn inherit_recruits(&mut self) {
+        let waits = |(slot, entry): (&u64, &Entry)| (entry.standing == Standing::Waiting).then_some(*slot);
+        self.recruits.waiting = self.table.iter().filter_map(waits).collect();
+    }
+}
+
+/// The recruit's side.
+fn obey(Ordered { bytes, fds }: Ordered) -> Failure {
+    let enlisted = Order::of_recruit(bytes, fds).and_then(|order| {
+        // Its OOM score it has already.
+        let enlist = |child: &Child<'_>| spawn::enlist(&Child { oom_score: None, ..*child });
+        order.with_child(None, enlist)
+    });
+    enlisted.unwrap_or_else(|errno| Failure::at(Step::Prepare, errno))
+}

@@ -1,0 +1,98 @@
+//! Recruits: children that are forked before anybody knows what they are to become, and wait to be told. Who then tells
+//! one waits for no fork.
+//!
+//! Unlike other children one may allocate between its fork and its exec. So only a process with a single thread may have
+//! recruits: there is no lock that another thread could have held at the fork.
+
+use super::{
+    Begun, Child, Cloned, Failure, Plan, Report, Step, clone, null_ended, report_pipe, steps,
+    wait_until_readable,
+};
+use crate::signal::Set;
+use crate::{Errno, fault, file, message};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, RawFd};
+
+/// What a recruit was told.
+pub struct Ordered {
+    pub bytes: Vec<u8>,
+    pub fds: Vec<OwnedFd>,
+}
+
+/// Where a recruit has the socket for its orders, and where it reports.
+const ORDERS_AT: RawFd = 3;
+const REPORT_AT: RawFd = 4;
+
+/// Forks a recruit, in this cgroup and with this OOM score. With the first message that comes over `orders`, of at most
+/// `bytes_max`, it calls `obey`, which returns only when it could not become anything. When no message can come any more, it
+/// ends without having done anything.
+pub fn recruit(
+    orders: BorrowedFd<'_>,
+    cgroup: Option<BorrowedFd<'_>>,
+    oom_score: Option<i32>,
+    bytes_max: usize,
+    obey: impl FnOnce(Ordered) -> Failure,
+) -> std::result::Result<Begun, Failure> {
+    let prepare = |errno| Failure::at(Step::Prepare, errno);
+    fault::gate().map_err(prepare)?;
+    let (report, its_report) = report_pipe().map_err(prepare)?;
+    // No handler of ours may run in the child.
+    let mask = Set::full().install();
+    let cloned = clone(cgroup);
+    if let Ok(Cloned::Child { join_cgroup }) = cloned {
+        let joins = cgroup.filter(|_| join_cgroup);
+        let mut report = its_report.as_raw_fd();
+        let failure = settle(joins, oom_score, orders.as_raw_fd(), &mut report)
+            .and_then(|orders| receive(&orders, bytes_max))
+            .map_or_else(|failure| failure, obey);
+        steps::give_up(report, &failure);
+    }
+    mask.install();
+    let started = cloned.and_then(Cloned::started).map_err(|errno| Failure::at(Step::Clone, errno))?;
+    Ok(Begun { pid: started.pid, pidfd: started.pidfd, report: Report(report) })
+}
+
+/// For a recruit that has its order: becomes what that describes. Returns only when it could not.
+pub fn enlist(child: &Child<'_>) -> Failure {
+    if let Err(errno) = child.check() {
+        return Failure::at(Step::Prepare, errno);
+    }
+    let (arguments, environment) = (null_ended(child.arguments), null_ended(child.environment));
+    let plan = Plan::new(child, &arguments, &environment, REPORT_AT);
+    steps::run(&Plan { reset_signals: false, ..plan })
+}
+
+/// Whether this process may have recruits.
+pub fn has_one_thread() -> bool {
+    std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1)
+}
+
+/// A new recruit's first steps: nothing of its parent's stays with it but standard descriptors. A signal for its parent's
+/// group ends it now, so that it does not wait and end the program that it becomes.
+fn settle(
+    joins: Option<BorrowedFd<'_>>,
+    oom_score: Option<i32>,
+    orders: RawFd,
+    report: &mut RawFd,
+) -> std::result::Result<OwnedFd, Failure> {
+    steps::settle_recruit(joins, oom_score, (orders, ORDERS_AT), report, REPORT_AT)?;
+    Set::of(&[]).install();
+    file::inherited(ORDERS_AT).map_err(|errno| Failure::at(Step::Descriptors, errno))
+}
+
+/// Waits until somebody says what to become. When nobody can any more, that is nothing.
+fn receive(orders: &OwnedFd, bytes_max: usize) -> std::result::Result<Ordered, Failure> {
+    let failed = |errno| Failure::at(Step::Gate, errno);
+    let (mut bytes, mut fds) = (vec![0; bytes_max], Vec::new());
+    // Asked once too early, so that all that takes is in its memory already when the order comes.
+    let received = loop {
+        match message::receive(orders, &mut bytes, &mut fds) {
+            Err(Errno::AGAIN) => wait_until_readable(orders).map_err(failed)?,
+            received => break received.map_err(failed)?,
+        }
+    };
+    // From here on it is as other children are between clone and exec.
+    Set::full().install();
+    bytes.truncate(received.ok_or(failed(Errno::CANCELED))?);
+    Ok(Ordered { bytes, fds })
+}
