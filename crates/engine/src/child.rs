@@ -121,7 +121,7 @@ pub(crate) struct Starting {
     pub(crate) recruit: Option<Recruit>,
     /// Where one that the keeper forks for it waits until we have heard of that.
     pub(crate) gate: Option<Pipe>,
-    /// It was told to put a confinement on itself.
+    /// It is to put a confinement on itself.
     pub(crate) confined: bool,
 }
 

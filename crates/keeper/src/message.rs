@@ -303,9 +303,9 @@ impl Request {
                 let (number, byte) = (oom_score.unwrap_or(0), oom_score.is_some().into());
                 Record { slot, number, byte, ..Record::of(13) }
             }
-            Request::Muster => Record::of(15),
+            Request::Muster => Record::of(14),
             Request::Enlist { slot, confined, held } => {
-                Record { slot, byte: confined.into(), held, ..Record::of(14) }
+                Record { slot, byte: confined.into(), held, ..Record::of(15) }
             }
         }
         .encode()
@@ -329,8 +329,8 @@ impl Request {
             11 => Request::Notify(Said::ALL.into_iter().find(|said| *said as u8 == byte)?),
             12 => Request::Alive { every_ms: number.cast_unsigned() },
             13 => Request::Recruit { slot, oom_score: (byte != 0).then_some(number) },
-            15 => Request::Muster,
-            14 => Request::Enlist { slot, confined: byte != 0, held },
+            14 => Request::Muster,
+            15 => Request::Enlist { slot, confined: byte != 0, held },
             _ => return None,
         })
     }
