@@ -12,6 +12,7 @@ use outpost_sys::pidfd::Exit;
 use outpost_sys::pipe::{self, Moved, Pipe};
 use outpost_sys::{Errno, file, message};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -292,9 +293,10 @@ impl Child {
 
     /// Has somebody who waits become this child. False when nobody does. The keeper is told first: whatever happens to us
     /// after that, the child will be known.
-    pub(crate) fn enlist(&mut self, keeper: &OwnedFd) -> bool {
+    pub(crate) fn enlist(&mut self, keeper: &Arc<OwnedFd>) -> bool {
         let Some(starting) = &mut self.starting else { return false };
-        let Some(recruit) = starting.recruit.take().filter(Recruit::lives) else { return false };
+        let recruit = starting.recruit.take().filter(|recruit| recruit.serves(keeper));
+        let Some(recruit) = recruit else { return false };
         let confined = starting.confined;
         let (slot, held) = (self.slot(), self.held());
         let Some(roles) = Roles::new(held.iter().map(|(role, _)| *role)) else { return false };
@@ -302,7 +304,7 @@ impl Child {
         if message::send(keeper, &Request::Enlist { slot, confined, held: roles }.encode(), &fds).is_err() {
             return false;
         }
-        let Recruit { orders, os } = recruit;
+        let Recruit { orders, os, .. } = recruit;
         // One that cannot be told ends when we close this, and the keeper tells us that.
         let _ends = self.order().and_then(|(order, fds)| message::send(&orders, &order, &fds));
         self.begun(os);

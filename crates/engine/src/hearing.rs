@@ -49,7 +49,8 @@ impl Reactor {
 
     fn hear(&mut self, event: Event, fds: Vec<OwnedFd>) {
         if let Event::Entry { slot, pid, standing: Standing::Waiting, .. } = event {
-            return self.shared.spares.manned(Slot(slot), fds.into_iter().next().map(|pidfd| os(pid, pidfd)));
+            let os = fds.into_iter().next().map(|pidfd| os(pid, pidfd));
+            return self.shared.spares.manned(Slot(slot), os, self.link.socket());
         }
         if let Event::Entry { slot, .. } = event {
             self.settle(slot);
@@ -63,12 +64,7 @@ impl Reactor {
             Event::Retire => self.shared.notify(Notice::Retire),
             Event::Shutdown => self.shared.notify(Notice::Shutdown),
             Event::Reload => self.shared.notify(Notice::Reload),
-            Event::Replaced(what) => {
-                // The keeper before it was asked for some that it had no time to fork.
-                self.shared.spares.unask();
-                self.man_spares();
-                self.replaced(what, Ok(()));
-            }
+            Event::Replaced(what) => self.replaced(what, Ok(())),
             Event::NotReplaced(what, errno) => self.replaced(what, Err(errno)),
         }
     }

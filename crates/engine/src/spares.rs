@@ -46,6 +46,8 @@ pub(crate) enum Manning {
 pub(crate) struct Recruit {
     pub(crate) orders: OwnedFd,
     pub(crate) os: Os,
+    /// The link to the keeper that forked it: no other one knows of it.
+    pub(crate) keeper: Arc<OwnedFd>,
 }
 
 impl Manning {
@@ -59,8 +61,10 @@ impl Manning {
 }
 
 impl Recruit {
-    pub(crate) fn lives(&self) -> bool {
-        self.os.pidfd.get().is_some_and(|pidfd| !epoll::is_readable(&*pidfd))
+    /// Whether it can still become something, under this keeper.
+    pub(crate) fn serves(&self, keeper: &Arc<OwnedFd>) -> bool {
+        Arc::ptr_eq(&self.keeper, keeper)
+            && self.os.pidfd.get().is_some_and(|pidfd| !epoll::is_readable(&*pidfd))
     }
 }
 
@@ -126,11 +130,11 @@ impl Spares {
     }
 
     /// The keeper has forked the one that was asked for.
-    pub(crate) fn manned(&self, slot: Slot, os: Option<Os>) {
+    pub(crate) fn manned(&self, slot: Slot, os: Option<Os>, keeper: Arc<OwnedFd>) {
         let mut ready = self.ready();
         let Some(spare) = ready.iter_mut().find(|spare| spare.slot == slot) else { return };
         spare.manning = match (std::mem::take(&mut spare.manning), os) {
-            (Manning::Asked(orders), Some(os)) => Manning::Manned(Recruit { orders, os }),
+            (Manning::Asked(orders), Some(os)) => Manning::Manned(Recruit { orders, os, keeper }),
             (before, _) => before,
         };
     }
@@ -139,13 +143,6 @@ impl Spares {
     pub(crate) fn is_unmanned(&self) -> bool {
         let ready = self.ready();
         !ready.is_empty() && !ready.iter().any(|spare| matches!(spare.manning, Manning::Manned(_)))
-    }
-
-    /// The keeper was replaced: those who wait still do, and nobody else will come.
-    pub(crate) fn unask(&self) {
-        for spare in self.ready().iter_mut().filter(|spare| matches!(spare.manning, Manning::Asked(_))) {
-            spare.manning = Manning::Nobody;
-        }
     }
 
     /// The keeper is gone, and nobody knows those who wait any more.

@@ -55,6 +55,7 @@ impl Keeper {
         let mut fds = fds.into_iter();
         let known = slot < SLOT_MIN || slot & (REPORT | KEPT) != 0 || self.table.contains_key(&slot);
         let Some(orders) = fds.next().filter(|_| !known && !self.is_embedded()) else { return };
+        self.recruits.wanted.retain(|wanted| wanted.slot != slot);
         if self.recruits.wanted.len() < WANTED_MAX {
             self.recruits.wanted.push_back(Wanted { slot, orders, cgroup: fds.next(), oom_score });
             self.recruit_later();
