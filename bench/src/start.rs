@@ -5,10 +5,12 @@ use crate::budget::{IDLE_DAEMON_MB_MAX, SERVE_MS_MAX, Table};
 use crate::daemon::{Daemon, private_kb};
 use crate::samples::Samples;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const STARTS: usize = 40;
 const STARTS_QUICK: usize = 10;
+/// From the first answer until a daemon without clients is idle.
+const IDLE_AFTER: Duration = Duration::from_millis(200);
 
 pub(crate) fn measure(table: &mut Table, binary: &Path, quick: bool) -> Result<()> {
     let (mut starts, mut memory) = (Samples::default(), Samples::default());
@@ -18,6 +20,8 @@ pub(crate) fn measure(table: &mut Table, binary: &Path, quick: bool) -> Result<(
         let mut daemon = Daemon::start(binary)?;
         starts.push_ms(begun.elapsed());
         let worker = daemon.worker()?;
+        // What only the start needed is given back a moment after it.
+        std::thread::sleep(IDLE_AFTER);
         memory.push((private_kb(worker)? + private_kb(daemon.keeper()?)?) / 1024.0);
         daemon.stop()?;
     }

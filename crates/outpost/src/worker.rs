@@ -34,6 +34,9 @@ const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(10);
 /// Threads that may wait: more than requests can tie up with a file system that does not answer.
 const BLOCKING_THREADS_MAX: usize = 96;
 
+/// By then whoever waited for us has been answered, and what only the start needed can go.
+const STARTED_AFTER: Duration = Duration::from_millis(50);
+
 /// A worker that has lived this long without failing counts as one that serves.
 const PROVEN_AFTER: Duration = Duration::from_secs(1);
 
@@ -182,9 +185,10 @@ async fn serve(
     }
     let proven = engine.clone();
     tokio::spawn(async move {
+        tokio::time::sleep(STARTED_AFTER).await;
+        outpost_sys::memory::forget_start();
         tokio::time::sleep(PROVEN_AFTER).await;
         let _stopping = proven.serving().await;
-        outpost_sys::memory::forget_start();
     });
     let mut kept_for = Vec::new();
     loop {
