@@ -1,5 +1,6 @@
 //! JSON as the original's library reads and writes it, which is part of the contract: see [`read`], [`fill`] and [`write`].
 
 pub(crate) mod fill;
+mod nesting;
 pub(crate) mod read;
 pub(crate) mod write;

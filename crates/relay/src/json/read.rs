@@ -4,6 +4,7 @@
 //!
 //! The text is checked once, whole. After that a [`Value`] is a piece of it, and nothing is copied before it is used.
 
+use crate::json::nesting::{Nesting, Open};
 use memchr::memchr2;
 use std::borrow::Cow;
 
@@ -27,45 +28,6 @@ pub(crate) fn check(text: &[u8]) -> Option<Value<'_>> {
     let end = checker.at;
     checker.space();
     (checker.at == text.len()).then(|| Value(text.get(begin..end).unwrap_or_default()))
-}
-
-/// What is open around the place where the checker stands.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Open {
-    Array,
-    Object,
-}
-
-/// All that is open, the innermost last: a bit each, so that hardly any text takes memory for it.
-#[derive(Default)]
-struct Nesting {
-    depth: usize,
-    /// The innermost up to 64.
-    bits: u64,
-    outer: Vec<u64>,
-}
-
-impl Nesting {
-    fn push(&mut self, what: Open) {
-        if self.depth > 0 && self.depth.is_multiple_of(64) {
-            self.outer.push(self.bits);
-        }
-        self.bits = self.bits << 1 | u64::from(what == Open::Object);
-        self.depth += 1;
-    }
-
-    fn pop(&mut self) {
-        self.depth = self.depth.saturating_sub(1);
-        self.bits >>= 1;
-        if self.depth > 0 && self.depth.is_multiple_of(64) {
-            self.bits = self.outer.pop().unwrap_or_default();
-        }
-    }
-
-    fn last(&self) -> Option<Open> {
-        let innermost = if self.bits & 1 == 1 { Open::Object } else { Open::Array };
-        (self.depth > 0).then_some(innermost)
-    }
 }
 
 struct Checker<'a> {
@@ -412,29 +374,6 @@ fn push_unicode(text: &mut String, rest: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_is_open_is_known_at_any_depth() {
-        let mut state = 1u64;
-        for _ in 0..200 {
-            let (mut open, mut expected) = (Nesting::default(), Vec::new());
-            for _ in 0..1000 {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                match state >> 61 {
-                    0..=2 => {
-                        open.pop();
-                        expected.pop();
-                    }
-                    number => {
-                        let what = if number & 1 == 1 { Open::Object } else { Open::Array };
-                        open.push(what);
-                        expected.push(what);
-                    }
-                }
-                assert!(open.last() == expected.last().copied() && open.depth == expected.len());
-            }
-        }
-    }
 
     #[test]
     fn only_well_formed_text_passes() {
