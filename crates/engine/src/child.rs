@@ -1,21 +1,19 @@
 //! One process as the reactor sees it: its descriptors, its journal's writer, and how far its end has come.
 
+use crate::birth::Starting;
 use crate::input::{Input, Target};
 use crate::link::role;
-use crate::process::{Os, Process, Progress, Status};
-use crate::spares::Recruit;
+use crate::process::{Process, Progress, Status};
 use crate::spec::{AtCap, Drain, Rest};
 use outpost_journal::{Stream, Writer};
-use outpost_keeper::{GATE_TARGET, OPENER_TARGET, ORDER_SPEC_BYTES_MAX, Request, Roles, Standing, Targets};
+use outpost_keeper::Standing;
 use outpost_sys::epoll::{Epoll, Interest};
 use outpost_sys::pidfd::Exit;
 use outpost_sys::pipe::{self, Moved, Pipe};
-use outpost_sys::{Errno, file, message};
+use outpost_sys::{Errno, file};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use tokio::sync::oneshot;
 
 /// Moved from a terminal or to nowhere at a time.
 const AT_ONCE_BYTES: usize = 64 * 1024;
@@ -106,32 +104,6 @@ impl Output {
 
     pub(crate) fn quiet_for(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.last_pump)
-    }
-}
-
-/// A start that the keeper has not answered yet, with what it takes to ask again.
-pub(crate) struct Starting {
-    pub(crate) reply: oneshot::Sender<crate::Result<()>>,
-    /// Its specification, and a file with that once it has been needed.
-    pub(crate) spec: Vec<u8>,
-    pub(crate) spec_file: Option<OwnedFd>,
-    pub(crate) cgroup: Option<OwnedFd>,
-    /// The child's own descriptors, and the numbers it is to have them under.
-    pub(crate) theirs: Vec<(OwnedFd, u8)>,
-    /// Somebody who waits to become it.
-    pub(crate) recruit: Option<Recruit>,
-    /// Where one that the keeper forks for it waits until we have heard of that.
-    pub(crate) gate: Option<Pipe>,
-    /// It is to put a confinement on itself.
-    pub(crate) confined: bool,
-}
-
-impl Starting {
-    fn make_spec_file(&mut self) -> outpost_sys::Result<()> {
-        if self.spec_file.is_none() {
-            self.spec_file = Some(file::sealed_memory("outpost-spec", &self.spec)?);
-        }
-        Ok(())
     }
 }
 
@@ -259,88 +231,6 @@ impl Child {
         }
         held.extend(self.master.as_ref().map(|master| (role::MASTER, master.as_fd())));
         held
-    }
-
-    /// What it takes to ask the keeper for this child; `None` when it has been started.
-    pub(crate) fn request(&mut self) -> outpost_sys::Result<Option<(Request, Vec<BorrowedFd<'_>>)>> {
-        let slot = self.slot();
-        if let Some(starting) = &mut self.starting {
-            starting.make_spec_file()?;
-            if starting.gate.is_none() {
-                starting.gate = Some(pipe::pipe()?);
-            }
-        }
-        let Some(starting) = &self.starting else { return Ok(None) };
-        let held = self.held();
-        let roles = Roles::new(held.iter().map(|(role, _)| *role)).ok_or(Errno::MFILE)?;
-        let gate = starting.gate.iter();
-        let gate = gate.flat_map(|Pipe { read, write }| [(read, GATE_TARGET), (write, OPENER_TARGET)]);
-        let theirs = starting.theirs.iter().map(|(fd, target)| (fd, *target)).chain(gate);
-        let targets = Targets::new(theirs.clone().map(|(_, target)| target)).ok_or(Errno::MFILE)?;
-        let request = Request::Spawn { slot, cgroup: starting.cgroup.is_some(), held: roles, targets };
-        let first = starting.spec_file.iter().chain(&starting.cgroup).map(AsFd::as_fd);
-        let rest = held.iter().map(|(_, fd)| *fd).chain(theirs.map(|(fd, _)| fd.as_fd()));
-        Ok(Some((request, first.chain(rest).collect())))
-    }
-
-    /// Asks the keeper for this child. False when that cannot be done now.
-    pub(crate) fn ask(&mut self, keeper: &OwnedFd) -> bool {
-        match self.request() {
-            Ok(Some((request, fds))) => message::send(keeper, &request.encode(), &fds).is_ok(),
-            Ok(None) | Err(_) => false,
-        }
-    }
-
-    /// Has somebody who waits become this child. False when nobody does. The keeper is told first: whatever happens to us
-    /// after that, the child will be known.
-    pub(crate) fn enlist(&mut self, keeper: &Arc<OwnedFd>) -> bool {
-        let Some(starting) = &mut self.starting else { return false };
-        let recruit = starting.recruit.take().filter(|recruit| recruit.serves(keeper));
-        let Some(recruit) = recruit else { return false };
-        let confined = starting.confined;
-        let (slot, held) = (self.slot(), self.held());
-        let Some(roles) = Roles::new(held.iter().map(|(role, _)| *role)) else { return false };
-        let fds: Vec<BorrowedFd<'_>> = held.iter().map(|(_, fd)| *fd).collect();
-        if message::send(keeper, &Request::Enlist { slot, confined, held: roles }.encode(), &fds).is_err() {
-            return false;
-        }
-        let Recruit { orders, os, .. } = recruit;
-        // One that cannot be told ends when we close this, and the keeper tells us that.
-        let _ends = self.order().and_then(|(order, fds)| message::send(&orders, &order, &fds));
-        self.begun(os);
-        true
-    }
-
-    /// What somebody who waits is told, to become this child.
-    fn order(&mut self) -> outpost_sys::Result<(Vec<u8>, Vec<BorrowedFd<'_>>)> {
-        let slot = self.slot();
-        let Some(starting) = &mut self.starting else { return Err(Errno::INVAL) };
-        let is_short = starting.spec.len() <= ORDER_SPEC_BYTES_MAX;
-        if !is_short {
-            starting.make_spec_file()?;
-        }
-        let targets = Targets::new(starting.theirs.iter().map(|(_, target)| *target)).ok_or(Errno::MFILE)?;
-        let request = Request::Spawn { slot, cgroup: false, held: Roles::EMPTY, targets };
-        let mut message = request.encode().to_vec();
-        if is_short {
-            message.extend_from_slice(&starting.spec);
-        }
-        let file = starting.spec_file.iter().filter(|_| !is_short);
-        Ok((message, file.chain(starting.theirs.iter().map(|(fd, _)| fd)).map(AsFd::as_fd).collect()))
-    }
-
-    /// There is a process, and by its pidfd its end will be known whatever happens from here on.
-    pub(crate) fn begun(&mut self, os: Os) {
-        let (slot, pid, start_ticks) = (self.process.slot(), os.pid, os.start_ticks);
-        let _set_once = self.process.inner.os.set(os);
-        if let Some((file, description)) = self.undescribed.take()
-            && let Err(errno) = file::write_all_at(&file, &description, 0)
-        {
-            tracing::warn!(process = %slot, %errno, "a description cannot be written");
-        }
-        if let Err(error) = self.writer.started(pid, start_ticks) {
-            tracing::warn!(process = %slot, %error, "a start cannot be recorded");
-        }
     }
 
     /// How a keeper that takes the child over is to enter it.

@@ -1,7 +1,8 @@
 //! The reactor's ear: what the keeper tells of children, and of binaries that were replaced.
 
 use crate::Error;
-use crate::child::{Child, Starting};
+use crate::birth::Starting;
+use crate::child::Child;
 use crate::engine::{Lifecycle, Notice};
 use crate::handover::Entry;
 use crate::link::Received;

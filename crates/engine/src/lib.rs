@@ -16,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+mod birth;
 mod child;
 mod config;
 mod ending;

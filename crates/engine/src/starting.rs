@@ -1,6 +1,7 @@
 //! Starting a process, up to the point where the keeper is asked: its place, its journal, its descriptors.
 
-use crate::child::{Child, Output, Source, Starting, Watch};
+use crate::birth::Starting;
+use crate::child::{Child, Output, Source, Watch};
 use crate::handover::handle;
 use crate::input::{Input, Target};
 use crate::kill;

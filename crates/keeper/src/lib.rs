@@ -30,6 +30,7 @@ mod children;
 mod keeper;
 mod link;
 mod message;
+mod order;
 mod recruits;
 mod replace;
 mod spec;

@@ -1,9 +1,9 @@
 //! The link to the worker: what it asks, and what it is told.
 
 use crate::LINK_VERSION;
-use crate::children::Order;
 use crate::keeper::{Keeper, LINK, log};
 use crate::message::{Event, MESSAGE_BYTES, Request, What};
+use crate::order::Order;
 use crate::table::{Entry, Untold};
 use crate::worker::Worker;
 use outpost_sys::epoll::Interest;

@@ -4,9 +4,9 @@
 //! It says so to us first: whatever a recruit does after that, we know of it. One that nobody can tell any more ends by
 //! itself, without having done anything.
 
-use crate::children::Order;
 use crate::keeper::{Keeper, REPORT};
 use crate::message::{MESSAGE_BYTES, ORDER_SPEC_BYTES_MAX, Roles, Standing};
+use crate::order::Order;
 use crate::table::{Entry, KEPT, SLOT_MIN, SLOTS_MAX, Untold};
 use outpost_sys::Errno;
 use outpost_sys::spawn::{self, Child, Failure, Ordered, Step};
