@@ -5,6 +5,7 @@ use crate::process::Os;
 use crate::spares::Recruit;
 use outpost_keeper::{GATE_TARGET, OPENER_TARGET, ORDER_SPEC_BYTES_MAX, Request, Roles, Targets};
 use outpost_sys::pipe::{self, Pipe};
+use outpost_sys::spawn::{Failure, Progress, Report};
 use outpost_sys::{Errno, file, message};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -21,6 +22,9 @@ pub(crate) struct Starting {
     pub(crate) theirs: Vec<(OwnedFd, u8)>,
     /// Somebody who waits to become it.
     pub(crate) recruit: Option<Recruit>,
+    /// From somebody who has been told to, and what it said when it could not: then it has still to end.
+    pub(crate) report: Option<Report>,
+    pub(crate) failed: Option<Failure>,
     /// Where one that the keeper forks for it waits until we have heard of that.
     pub(crate) gate: Option<Pipe>,
     /// It is to put a confinement on itself.
@@ -67,24 +71,46 @@ impl Child {
         }
     }
 
-    /// Has somebody who waits become this child. False when nobody does. The keeper is told first: whatever happens to us
-    /// after that, the child will be known.
-    pub(crate) fn enlist(&mut self, keeper: &Arc<OwnedFd>) -> bool {
-        let Some(starting) = &mut self.starting else { return false };
-        let recruit = starting.recruit.take().filter(|recruit| recruit.serves(keeper));
-        let Some(recruit) = recruit else { return false };
-        let confined = starting.confined;
-        let (slot, held) = (self.slot(), self.held());
-        let Some(roles) = Roles::new(held.iter().map(|(role, _)| *role)) else { return false };
-        let fds: Vec<BorrowedFd<'_>> = held.iter().map(|(_, fd)| *fd).collect();
-        if message::send(keeper, &Request::Enlist { slot, confined, held: roles }.encode(), &fds).is_err() {
-            return false;
+    /// Has somebody who waits become this child, and says who that is; none when nobody can. The keeper is told after that,
+    /// so that nobody waits for it meanwhile. If we do not live to do so, it ends the child: nobody has heard of that.
+    pub(crate) fn enlist(&mut self, keeper: &Arc<OwnedFd>) -> Option<Os> {
+        let starting = self.starting.as_mut()?;
+        let Recruit { orders, report, os, .. } =
+            starting.recruit.take().filter(|recruit| recruit.serves(keeper))?;
+        starting.report = Some(report);
+        let told = self.order().and_then(|(order, fds)| message::send(&orders, &order, &fds));
+        if told.is_err() {
+            // It ends when we close its socket.
+            self.starting.as_mut()?.report = None;
+            return None;
         }
-        let Recruit { orders, os, .. } = recruit;
-        // One that cannot be told ends when we close this, and the keeper tells us that.
-        let _ends = self.order().and_then(|(order, fds)| message::send(&orders, &order, &fds));
-        self.begun(os);
-        true
+        Some(os)
+    }
+
+    /// Looks how far somebody is who was told to become this child.
+    pub(crate) fn look_at_report(&mut self) -> Progress {
+        let Some(starting) = &mut self.starting else { return Progress::Executed };
+        let progress = match (&starting.failed, &starting.report) {
+            (Some(failure), _) => Progress::Failed(*failure),
+            (None, Some(report)) => report.read(),
+            (None, None) => Progress::Pending,
+        };
+        if let Progress::Failed(failure) = progress {
+            starting.failed = Some(failure);
+        }
+        if progress != Progress::Pending {
+            starting.report = None;
+        }
+        progress
+    }
+
+    /// What the keeper is told of somebody who becomes this child.
+    pub(crate) fn enlisting(&self) -> outpost_sys::Result<(Request, Vec<BorrowedFd<'_>>)> {
+        let confined = self.starting.as_ref().is_some_and(|starting| starting.confined);
+        let held = self.held();
+        let roles = Roles::new(held.iter().map(|(role, _)| *role)).ok_or(Errno::MFILE)?;
+        let request = Request::Enlist { slot: self.slot(), confined, held: roles };
+        Ok((request, held.into_iter().map(|(_, fd)| fd).collect()))
     }
 
     /// What somebody who waits is told, to become this child.

@@ -354,8 +354,12 @@ impl Reactor {
                 return;
             }
         }
-        // Whether it got to its program was to be told to the keeper that is gone: its exit will tell.
-        self.started(slot);
+        let reports =
+            |child: &Child| child.starting.as_ref().is_some_and(|starting| starting.report.is_some());
+        if !self.children.get(&slot).is_some_and(reports) {
+            // Whether it got to its program was to be told to the keeper that is gone: its exit will tell.
+            self.started(slot);
+        }
         let Some(child) = self.children.get(&slot) else { return };
         let Some(os) = child.process.inner.os.get() else { return };
         let (held, pidfd) = (child.held(), os.pidfd.get());

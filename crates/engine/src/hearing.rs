@@ -2,15 +2,16 @@
 
 use crate::Error;
 use crate::birth::Starting;
-use crate::child::Child;
+use crate::child::{Child, token};
 use crate::engine::{Lifecycle, Notice};
 use crate::handover::Entry;
-use crate::link::Received;
+use crate::link::{Received, role};
 use crate::process::{Os, WhileAlive};
 use crate::reactor::{LINK, Reactor};
 use crate::spec::Slot;
 use outpost_keeper::{Event, Request, Standing, What};
 use outpost_sys::epoll::Interest;
+use outpost_sys::spawn::{Failure, Progress, Report};
 use outpost_sys::{Errno, procfs};
 use std::os::fd::OwnedFd;
 
@@ -51,7 +52,9 @@ impl Reactor {
     fn hear(&mut self, event: Event, fds: Vec<OwnedFd>) {
         if let Event::Entry { slot, pid, standing: Standing::Waiting, .. } = event {
             let os = fds.into_iter().next().map(|pidfd| os(pid, pidfd));
-            return self.shared.spares.manned(Slot(slot), os, self.link.socket());
+            let watch =
+                |report: &Report| self.epoll.add(report, token(slot, role::REPORT), Interest::Read).is_ok();
+            return self.shared.spares.manned(Slot(slot), os, self.link.socket(), watch);
         }
         if let Event::Entry { slot, .. } = event {
             self.settle(slot);
@@ -78,21 +81,38 @@ impl Reactor {
             Standing::Waiting | Standing::Starting => {}
             Standing::Running => self.started(slot),
             Standing::Ended(exit) => {
+                let progress = self.children.get_mut(&slot).map(Child::look_at_report);
+                if let Some(Progress::Failed(failure)) = progress {
+                    return self.failed(slot, failure);
+                }
                 // Often the end is told with the start. Who waits for that is woken once, and finds everything.
                 let starting = self.children.get_mut(&slot).and_then(|child| child.starting.take());
                 self.exited(slot, exit);
                 self.confirm(slot, starting);
             }
-            Standing::Failed(failure) => {
-                self.link.send(Request::Forget { slot }, Vec::new());
-                if let Some(mut child) = self.children.remove(&slot) {
-                    // Before it is told, so that the key is free again for who hears of it.
-                    self.abandon(&child.process);
-                    let program = child.process.inner.description.program.clone();
-                    if let Some(starting) = child.starting.take() {
-                        let _gone = starting.reply.send(Err(Error::Start { program, failure }));
-                    }
-                }
+            Standing::Failed(failure) => self.failed(slot, failure),
+        }
+    }
+
+    /// Somebody who was told to become a child has something to say, or has ended.
+    pub(crate) fn hear_report(&mut self, slot: u64) {
+        self.settle(slot);
+        match self.children.get_mut(&slot).map(Child::look_at_report) {
+            Some(Progress::Executed) => self.started(slot),
+            // One who has failed ends, and that is waited for.
+            Some(Progress::Failed(_) | Progress::Pending) => {}
+            None => self.shared.spares.lost(Slot(slot)),
+        }
+    }
+
+    fn failed(&mut self, slot: u64, failure: Failure) {
+        self.link.send(Request::Forget { slot }, Vec::new());
+        if let Some(mut child) = self.children.remove(&slot) {
+            // Before it is told, so that the key is free again for who hears of it.
+            self.abandon(&child.process);
+            let program = child.process.inner.description.program.clone();
+            if let Some(starting) = child.starting.take() {
+                let _gone = starting.reply.send(Err(Error::Start { program, failure }));
             }
         }
     }

@@ -20,6 +20,8 @@ pub(crate) mod role {
     pub(crate) const TO_MASTER_WRITE: u8 = 8;
     /// The reading description of the stdin log, whose position is what was delivered.
     pub(crate) const STDIN_LOG: u8 = 9;
+    /// Where one that was forked ahead reports how its start went. Not held: what nobody is left to hear is in its exit.
+    pub(crate) const REPORT: u8 = 10;
 }
 
 /// Messages that may wait for the keeper before new processes are refused.

@@ -5,7 +5,7 @@ use crate::engine::Lifecycle;
 use crate::handover::OwnKeeper;
 use crate::link::{Link, role};
 use crate::own::{self, Own};
-use crate::process::Process;
+use crate::process::{Os, Process};
 use crate::shared::Shared;
 use crate::spec::Slot;
 use crate::{Error, Result};
@@ -15,7 +15,7 @@ use outpost_sys::epoll::{Epoll, Interest, Ready, Timer};
 use outpost_sys::signal::Signal;
 use outpost_sys::{Errno, file};
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
@@ -41,6 +41,11 @@ pub(crate) enum Command {
     /// The keeper has been asked for this child.
     Asked {
         child: Box<Child>,
+    },
+    /// Somebody who waited has been told to become this child.
+    Told {
+        child: Box<Child>,
+        os: Os,
     },
     Stdin {
         slot: Slot,
@@ -220,6 +225,7 @@ impl Reactor {
                     role::STDOUT => self.pump(slot, Stream::Stdout),
                     role::STDERR => self.pump(slot, Stream::Stderr),
                     role::STDIN => self.deliver(slot),
+                    role::REPORT => self.hear_report(slot),
                     role::MASTER => {
                         if ready.readable || ready.hung_up {
                             self.pump(slot, Stream::Stdout);
@@ -308,6 +314,13 @@ impl Reactor {
     pub(crate) fn obey(&mut self, command: Command) {
         match command {
             Command::Start { child } => self.start(*child),
+            Command::Told { mut child, os } => {
+                self.last_start = Instant::now();
+                // The keeper first: what is described here and not known there would be taken to be lost.
+                self.enlist(&child);
+                child.begun(os);
+                self.children.insert(child.slot(), *child);
+            }
             Command::Asked { child } => {
                 self.last_start = Instant::now();
                 self.children.insert(child.slot(), *child);
@@ -381,10 +394,17 @@ impl Reactor {
             return;
         }
         let oom_score = self.shared.config().oom_score;
-        self.shared.spares.man(|slot, orders, cgroup| {
-            let fds: Vec<BorrowedFd<'_>> = [orders].into_iter().chain(cgroup).map(AsFd::as_fd).collect();
-            self.link.send_now(Request::Recruit { slot: slot.0, oom_score }, &fds)
-        });
+        let recruit = |slot: Slot| Request::Recruit { slot: slot.0, oom_score };
+        self.shared.spares.man(|slot, fds| self.link.send_now(recruit(slot), fds));
+    }
+
+    /// Tells the keeper of somebody who has been told to become this child.
+    fn enlist(&mut self, child: &Child) {
+        if let Ok((request, fds)) = child.enlisting() {
+            let copies = fds.into_iter().map(file::duplicate).collect::<outpost_sys::Result<Vec<_>>>();
+            // Without them the keeper ends it, and says so.
+            self.link.send(request, copies.unwrap_or_default());
+        }
     }
 
     /// Has a request for this child sent, unless it has been started.

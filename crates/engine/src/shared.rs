@@ -77,14 +77,15 @@ impl Shared {
     }
 
     /// Starts a child; gives it back when that takes the reactor. That one would have to be woken, and a moment later the
-    /// keeper's answer wakes it anyway.
+    /// keeper's answer or the child's report wakes it anyway.
     pub(crate) fn start_directly(&self, mut child: Box<Child>) -> std::result::Result<(), Box<Child>> {
         let keeper = self.keeper();
         let (Some(socket), Ok(room)) = (&*keeper, self.commands.try_reserve()) else { return Err(child) };
-        if !child.enlist(socket) && !child.ask(socket) {
-            return Err(child);
+        match child.enlist(socket) {
+            Some(os) => room.send(Command::Told { child, os }),
+            None if child.ask(socket) => room.send(Command::Asked { child }),
+            None => return Err(child),
         }
-        room.send(Command::Asked { child });
         Ok(())
     }
 

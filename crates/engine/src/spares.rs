@@ -10,9 +10,10 @@ use crate::reactor::Command;
 use crate::shared::Shared;
 use crate::spec::Slot;
 use outpost_journal::Writer;
+use outpost_sys::spawn::Report;
 use outpost_sys::{epoll, limits, message};
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -37,14 +38,16 @@ pub(crate) struct Spare {
 pub(crate) enum Manning {
     #[default]
     Nobody,
-    /// The keeper has been asked for one, who will listen to this.
-    Asked(OwnedFd),
+    /// The keeper has been asked for one, who will listen to the first and report to the second.
+    Asked(OwnedFd, Report),
     Manned(Recruit),
 }
 
 /// A child that waits to be told what to become.
 pub(crate) struct Recruit {
     pub(crate) orders: OwnedFd,
+    /// The reactor watches it.
+    pub(crate) report: Report,
     pub(crate) os: Os,
     /// The link to the keeper that forked it: no other one knows of it.
     pub(crate) keeper: Arc<OwnedFd>,
@@ -55,7 +58,7 @@ impl Manning {
     pub(crate) fn recruit(self) -> Option<Recruit> {
         match self {
             Manning::Manned(recruit) => Some(recruit),
-            Manning::Nobody | Manning::Asked(_) => None,
+            Manning::Nobody | Manning::Asked(..) => None,
         }
     }
 }
@@ -115,28 +118,46 @@ impl Spares {
         }
     }
 
-    /// Has children wait where nobody does. `recruit` asks the keeper for one who listens to what it is given; it is called
+    /// Has children wait where nobody does. `recruit` asks the keeper for one, who is to have these descriptors; it is called
     /// while nobody can take the place, so that the keeper hears of that first.
-    pub(crate) fn man(&self, mut recruit: impl FnMut(Slot, &OwnedFd, Option<&OwnedFd>) -> bool) {
+    pub(crate) fn man(&self, mut recruit: impl FnMut(Slot, &[BorrowedFd<'_>]) -> bool) {
         let used = self.used.load(Ordering::Acquire);
         for spare in self.ready().iter_mut().filter(|spare| spare.slot.0 > used) {
             if let Manning::Nobody = spare.manning
-                && let Ok((orders, its_end)) = message::pair()
-                && recruit(spare.slot, &its_end, spare.cgroup.as_ref())
+                && let (Ok((orders, its_orders)), Ok((report, its_report))) =
+                    (message::pair(), Report::pair())
             {
-                spare.manning = Manning::Asked(orders);
+                let fds = [&its_orders, &its_report].into_iter().chain(&spare.cgroup).map(AsFd::as_fd);
+                if recruit(spare.slot, &fds.collect::<Vec<_>>()) {
+                    spare.manning = Manning::Asked(orders, report);
+                }
             }
         }
     }
 
-    /// The keeper has forked the one that was asked for.
-    pub(crate) fn manned(&self, slot: Slot, os: Option<Os>, keeper: Arc<OwnedFd>) {
+    /// The keeper has forked the one that was asked for. `watch` sees to its report.
+    pub(crate) fn manned(
+        &self,
+        slot: Slot,
+        os: Option<Os>,
+        keeper: Arc<OwnedFd>,
+        watch: impl FnOnce(&Report) -> bool,
+    ) {
         let mut ready = self.ready();
         let Some(spare) = ready.iter_mut().find(|spare| spare.slot == slot) else { return };
         spare.manning = match (std::mem::take(&mut spare.manning), os) {
-            (Manning::Asked(orders), Some(os)) => Manning::Manned(Recruit { orders, os, keeper }),
-            (before, _) => before,
+            (Manning::Asked(orders, report), Some(os)) if watch(&report) => {
+                Manning::Manned(Recruit { orders, report, os, keeper })
+            }
+            _ => Manning::Nobody,
         };
+    }
+
+    /// One who waited there has ended.
+    pub(crate) fn lost(&self, slot: Slot) {
+        let mut ready = self.ready();
+        let spare = ready.iter_mut().find(|spare| spare.slot == slot);
+        spare.into_iter().for_each(|spare| spare.manning = Manning::Nobody);
     }
 
     /// Whether nobody waits in those that are used next, though there are some to wait in.

@@ -101,6 +101,8 @@ fn make_child(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepa
             cgroup,
             theirs,
             recruit: manning.recruit(),
+            report: None,
+            failed: None,
             gate: None,
             confined,
         }),
@@ -213,4 +215,4 @@ fn private_pipe() -> outpost_sys::Result<Pipe> {
 }
 
 /// A role and a slot share one number in the event loop.
-const _: () = assert!(role::STDIN_LOG < 16);
+const _: () = assert!(role::REPORT < 16);

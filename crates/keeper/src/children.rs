@@ -42,8 +42,8 @@ impl Keeper {
     }
 
     pub(crate) fn look_at(&mut self, slot: u64) {
-        if self.table.get(&slot).is_some_and(|entry| entry.standing == Standing::Waiting) {
-            return self.look_at_waiting(slot);
+        if self.table.get(&slot).is_some_and(|entry| entry.ahead) {
+            return self.look_at_one_ahead(slot);
         }
         if self.table.get_mut(&slot).is_some_and(|entry| entry.look(&self.epoll)) {
             self.news.insert(slot);

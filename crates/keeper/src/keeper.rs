@@ -140,9 +140,11 @@ impl Keeper {
         let mut ready = Vec::new();
         loop {
             self.catch_up();
-            self.recruit_due(Instant::now());
             self.tell_news();
             self.keep_deadlines();
+            // Last, and not while somebody waits to hear of something: forks take time.
+            self.recruit_due(Instant::now());
+            self.tell_news();
             if let Some(code) = self.end {
                 return code;
             }
@@ -151,6 +153,7 @@ impl Keeper {
             }
             for event in &ready {
                 self.handle(event);
+                self.tell_news();
             }
         }
     }

@@ -117,15 +117,16 @@ pub enum Request {
         targets: Targets,
     },
     /// Have a child wait under this slot, as soon as there is time to fork one. Descriptors: where it will be told what to
-    /// become, cgroup directory if any. It is told of as `Waiting`, and is gone when it is forgotten or cannot be told any
-    /// more.
+    /// become, where it reports how that went, cgroup directory if any. It is told of as `Waiting`, and is gone when it is
+    /// forgotten or cannot be told any more.
     Recruit {
         slot: u64,
         oom_score: Option<i32>,
     },
     /// Now is the time to fork one of those, if nobody waits.
     Muster,
-    /// The one who waits under this slot is about to be told by the worker. Descriptors: those to hold.
+    /// The worker has told the one who waits under this slot what to become. Descriptors: those to hold. Without this it does
+    /// not outlive the worker.
     Enlist {
         slot: u64,
         confined: bool,
@@ -299,13 +300,13 @@ impl Request {
             Request::Stop => Record::of(10),
             Request::Notify(said) => Record { byte: said as u8, ..Record::of(11) },
             Request::Alive { every_ms } => Record { number: every_ms.cast_signed(), ..Record::of(12) },
-            Request::Recruit { slot, oom_score } => {
-                let (number, byte) = (oom_score.unwrap_or(0), oom_score.is_some().into());
-                Record { slot, number, byte, ..Record::of(13) }
-            }
             Request::Muster => Record::of(14),
             Request::Enlist { slot, confined, held } => {
                 Record { slot, byte: confined.into(), held, ..Record::of(15) }
+            }
+            Request::Recruit { slot, oom_score } => {
+                let (number, byte) = (oom_score.unwrap_or(0), oom_score.is_some().into());
+                Record { slot, number, byte, ..Record::of(16) }
             }
         }
         .encode()
@@ -328,9 +329,9 @@ impl Request {
             10 => Request::Stop,
             11 => Request::Notify(Said::ALL.into_iter().find(|said| *said as u8 == byte)?),
             12 => Request::Alive { every_ms: number.cast_unsigned() },
-            13 => Request::Recruit { slot, oom_score: (byte != 0).then_some(number) },
             14 => Request::Muster,
             15 => Request::Enlist { slot, confined: byte != 0, held },
+            16 => Request::Recruit { slot, oom_score: (byte != 0).then_some(number) },
             _ => return None,
         })
     }

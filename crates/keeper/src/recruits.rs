@@ -5,11 +5,13 @@
 //! itself, without having done anything.
 
 use crate::keeper::{Keeper, REPORT};
-use crate::message::{MESSAGE_BYTES, ORDER_SPEC_BYTES_MAX, Roles, Standing};
+use crate::message::{MESSAGE_BYTES, ORDER_SPEC_BYTES_MAX, Request, Roles, Standing, Targets};
 use crate::order::Order;
+use crate::spec::Spec;
 use crate::table::{Entry, KEPT, SLOT_MIN, SLOTS_MAX, Untold};
 use outpost_sys::Errno;
-use outpost_sys::spawn::{self, Child, Failure, Ordered, Step};
+use outpost_sys::signal::Signal;
+use outpost_sys::spawn::{self, Child, Failure, Ordered, Started, Step};
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -40,6 +42,7 @@ pub(crate) struct Recruits {
 struct Wanted {
     slot: u64,
     orders: OwnedFd,
+    report: OwnedFd,
     cgroup: Option<OwnedFd>,
     oom_score: Option<i32>,
 }
@@ -53,11 +56,17 @@ impl Recruits {
 impl Keeper {
     pub(crate) fn want_recruit(&mut self, slot: u64, oom_score: Option<i32>, fds: Vec<OwnedFd>) {
         let mut fds = fds.into_iter();
+        let (Some(orders), Some(report)) = (fds.next(), fds.next()) else { return };
+        if self.table.get(&slot).is_some_and(|entry| entry.ahead && !entry.lives()) {
+            self.dismiss(slot);
+        }
         let known = slot < SLOT_MIN || slot & (REPORT | KEPT) != 0 || self.table.contains_key(&slot);
-        let Some(orders) = fds.next().filter(|_| !known && !self.is_embedded()) else { return };
+        if known || self.is_embedded() {
+            return;
+        }
         self.recruits.wanted.retain(|wanted| wanted.slot != slot);
         if self.recruits.wanted.len() < WANTED_MAX {
-            self.recruits.wanted.push_back(Wanted { slot, orders, cgroup: fds.next(), oom_score });
+            self.recruits.wanted.push_back(Wanted { slot, orders, report, cgroup: fds.next(), oom_score });
             self.recruit_later();
         }
     }
@@ -95,34 +104,37 @@ impl Keeper {
         if !*self.recruits.possible.get_or_insert_with(spawn::has_one_thread) {
             return;
         }
-        let Wanted { slot, orders, cgroup, oom_score } = wanted;
+        let Wanted { slot, orders, report, cgroup, oom_score } = wanted;
         let (cgroup, bytes_max) = (cgroup.as_ref().map(AsFd::as_fd), MESSAGE_BYTES + ORDER_SPEC_BYTES_MAX);
-        match spawn::recruit(orders.as_fd(), cgroup, oom_score, bytes_max, obey) {
-            Ok(begun) => {
-                let entry = Entry::new(begun.pid, Standing::Waiting, Some(begun.pidfd), Vec::new());
+        match spawn::recruit(orders.as_fd(), report.as_fd(), cgroup, oom_score, bytes_max, rehearse, obey) {
+            Ok(Started { pid, pidfd }) => {
+                let entry = Entry::new(pid, Standing::Waiting, Some(pidfd), Vec::new());
                 self.recruits.waiting.insert(slot);
-                self.insert(slot, Entry { report: Some(begun.report), untold: Untold::Start, ..entry });
+                self.insert(slot, Entry { untold: Untold::Start, ahead: true, ..entry });
             }
+            // The worker has just removed the place, and has us forget it next.
+            Err(Failure { errno: Errno::NOENT, .. }) if cgroup.is_some() => {}
             Err(Failure { step, errno, .. }) => {
                 self.complain(format_args!("no child could be forked ahead ({step:?}: {errno})"));
             }
         }
     }
 
-    /// The worker tells the one who waits under this slot what to become.
+    /// The worker has told the one who waits under this slot what to become.
     pub(crate) fn enlist(&mut self, slot: u64, confined: bool, held: Roles, fds: Vec<OwnedFd>) {
-        let waits = |entry: &&mut Entry| entry.standing == Standing::Waiting && fds.len() == held.len();
-        match self.table.get_mut(&slot).filter(waits) {
+        let ahead = |entry: &&mut Entry| entry.ahead && fds.len() == held.len();
+        match self.table.get_mut(&slot).filter(ahead) {
             Some(entry) => {
-                entry.standing = Standing::Starting;
-                entry.held = held.iter().zip(fds).collect();
-                entry.confined = confined;
+                entry.enlist(confined, held.iter().zip(fds).collect());
+                if !entry.lives() {
+                    self.news.insert(slot);
+                }
                 self.recruits.waiting.remove(&slot);
                 self.recruit_later();
                 self.store_later(slot);
             }
             None => {
-                // It has ended meanwhile, or its descriptors did not come through: it must not run without them.
+                // We do not know it, or its descriptors did not come through: it must not run without them.
                 self.dismiss(slot);
                 if self.is_free(slot) {
                     self.insert(slot, Entry::failed(Failure::at(Step::Gate, Errno::CHILD)));
@@ -134,10 +146,12 @@ impl Keeper {
     /// Nobody is wanted under this slot any more.
     pub(crate) fn dismiss(&mut self, slot: u64) {
         self.recruits.wanted.retain(|wanted| wanted.slot != slot);
-        if self.recruits.waiting.remove(&slot)
-            && let Some(entry) = self.table.remove(&slot)
-        {
-            entry.dismiss(&self.epoll);
+        self.recruits.waiting.remove(&slot);
+        if self.table.get(&slot).is_some_and(|entry| entry.ahead) {
+            // It may have been told what to become, by a worker who did not live to tell us.
+            self.signal(slot, Signal::KILL, true);
+            self.news.remove(&slot);
+            self.table.remove(&slot).into_iter().for_each(|entry| entry.unwatch(&self.epoll));
             self.recruit_later();
         }
     }
@@ -145,25 +159,30 @@ impl Keeper {
     /// There is nobody any more who could tell them anything.
     pub(crate) fn dismiss_all(&mut self) {
         self.recruits.wanted.clear();
-        let waiting = std::mem::take(&mut self.recruits.waiting);
-        for entry in waiting.iter().filter_map(|slot| self.table.remove(slot)) {
-            entry.dismiss(&self.epoll);
+        let ahead = self.table.iter().filter(|(_, entry)| entry.ahead).map(|(slot, _)| *slot);
+        for slot in ahead.collect::<Vec<_>>() {
+            self.dismiss(slot);
         }
     }
 
-    /// Something has happened to one who waits. What the worker has said comes first: it may wait no longer.
-    pub(crate) fn look_at_waiting(&mut self, slot: u64) {
+    /// Something has happened to one who was forked ahead. What the worker has said comes first; what it has not said yet
+    /// is waited for. One that was killed is no use, and the worker sees that itself.
+    pub(crate) fn look_at_one_ahead(&mut self, slot: u64) {
         while self.handle_request() {}
-        match self.table.get(&slot).is_some_and(|entry| entry.standing == Standing::Waiting) {
-            true => self.dismiss(slot),
-            false => self.look_at(slot),
+        let Some(entry) = self.table.get_mut(&slot) else { return };
+        if !entry.ahead {
+            return self.look_at(slot);
+        }
+        entry.look(&self.epoll);
+        if self.recruits.waiting.remove(&slot) {
+            self.recruit_later();
         }
     }
 
     /// Goes on with those of the keeper before us.
     pub(crate) fn inherit_recruits(&mut self) {
-        let waits = |(slot, entry): (&u64, &Entry)| (entry.standing == Standing::Waiting).then_some(*slot);
-        self.recruits.waiting = self.table.iter().filter_map(waits).collect();
+        let ahead = self.table.iter().filter(|(_, entry)| entry.ahead && entry.standing == Standing::Waiting);
+        self.recruits.waiting = ahead.map(|(slot, _)| *slot).collect();
     }
 }
 
@@ -175,4 +194,22 @@ fn obey(Ordered { bytes, fds }: Ordered) -> Failure {
         order.with_child(None, enlist)
     });
     enlisted.unwrap_or_else(|errno| Failure::at(Step::Prepare, errno))
+}
+
+/// Goes through an order as far as that can be done without any: it lacks the descriptors that every child has.
+fn rehearse() {
+    let spec = Spec {
+        program: c"".into(),
+        arguments: vec![c"".into()],
+        environment: vec![c"".into()],
+        directory: None,
+        standing: spawn::Standing::Session,
+        limits: Vec::new(),
+        umask: None,
+        oom_score: None,
+        confinement: None,
+    };
+    let request = Request::Spawn { slot: 0, cgroup: false, held: Roles::EMPTY, targets: Targets::EMPTY };
+    let bytes = [request.encode().as_slice(), &spec.encode()].concat();
+    let _lacks_descriptors = obey(Ordered { bytes, fds: Vec::new() });
 }

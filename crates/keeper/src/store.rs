@@ -2,7 +2,6 @@
 //! at once. systemd calls it its file descriptor store, and gives everything back by name to the next one it starts.
 
 use crate::keeper::{AGAIN_AFTER, Keeper, REPORT};
-use crate::message::Standing;
 use crate::table::{Entry, KEPT, OWN_SLOT, SLOT_MIN, SLOTS_MAX, STORE_ROLE};
 use outpost_sys::{Errno, Result, message};
 use std::collections::VecDeque;
@@ -82,7 +81,7 @@ impl Keeper {
         }
         while self.storing.waiting.front().is_some_and(|(at, _)| *at <= now) {
             let Some((_, slot)) = self.storing.waiting.pop_front() else { return };
-            let lasts = |entry: &&Entry| entry.lives() && entry.standing != Standing::Waiting;
+            let lasts = |entry: &&Entry| entry.lives() && !entry.ahead;
             let Some(entry) = self.table.get(&slot).filter(lasts) else { continue };
             match self.store().map(|socket| store_all(socket, slot, entry)) {
                 Some(Ok(())) => {

@@ -5,7 +5,6 @@ use crate::message::{Event, Roles, Standing};
 use crate::state::StoredEntry;
 use outpost_sys::epoll::{Epoll, Interest, is_readable};
 use outpost_sys::pidfd::Exit;
-use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{Failure, Progress, Report};
 use outpost_sys::{Errno, Result, file, pidfd, pipe};
 use std::collections::BTreeMap;
@@ -50,6 +49,8 @@ pub(crate) struct Entry {
     pub(crate) gate: Option<OwnedFd>,
     /// It was started with a confinement.
     pub(crate) confined: bool,
+    /// It was forked ahead, and the worker has not said yet that it was told what to become. It may have become that.
+    pub(crate) ahead: bool,
     /// The supervisor has its descriptors too.
     pub(crate) stored: bool,
     pub(crate) untold: Untold,
@@ -77,6 +78,7 @@ impl Entry {
             report: None,
             gate: None,
             confined: false,
+            ahead: false,
             stored: false,
             untold: Untold::Nothing,
         }
@@ -108,8 +110,10 @@ impl Entry {
         let fd = |number| (number >= 0).then(|| file::inherited(number)).transpose();
         let held = stored.held.iter().map(|(role, number)| Ok((*role, file::inherited(*number)?)));
         let entry = Entry::new(stored.pid, stored.standing, fd(stored.pidfd)?, held.collect::<Result<_>>()?);
+        let (report, ahead) =
+            (fd(stored.report)?.map(Report::inherited), stored.standing == Standing::Waiting);
         // Whether they are stored nobody says; that they are not any more can be said of any.
-        Ok(Entry { report: fd(stored.report)?.map(Report::inherited), stored: true, ..entry })
+        Ok(Entry { report, ahead, stored: true, ..entry })
     }
 
     /// For the keeper after us.
@@ -117,7 +121,8 @@ impl Entry {
         let pidfd = self.pidfd.as_ref().map_or(-1, AsRawFd::as_raw_fd);
         let report = self.report.as_ref().map_or(-1, AsRawFd::as_raw_fd);
         let held = self.held.iter().map(|(role, fd)| (*role, fd.as_raw_fd())).collect();
-        StoredEntry { slot, pid: self.pid, standing: self.standing, pidfd, held, report }
+        let standing = if self.ahead { Standing::Waiting } else { self.standing };
+        StoredEntry { slot, pid: self.pid, standing, pidfd, held, report }
     }
 
     /// Every descriptor.
@@ -173,6 +178,7 @@ impl Entry {
     /// How it stands for the worker, which forgets a failed one as soon as it hears of it: there must be none to reap.
     fn told(&self) -> Standing {
         match self.standing {
+            _ if self.ahead => Standing::Waiting,
             Standing::Failed(_) if self.lives() => Standing::Starting,
             standing => standing,
         }
@@ -189,13 +195,22 @@ impl Entry {
         }
     }
 
-    /// Ends one that waits. It is reaped as one that we do not know.
-    pub(crate) fn dismiss(mut self, epoll: &Epoll) {
+    /// Nobody is to hear of one that was forked ahead. It is reaped as one that we do not know.
+    pub(crate) fn unwatch(mut self, epoll: &Epoll) {
         self.close_report(epoll);
         if let Some(pidfd) = &self.pidfd {
             // The worker has a copy, so closing ours would not end the readiness.
             let _not_registered = epoll.remove(pidfd);
-            let _gone_already = pidfd::signal(pidfd, Signal::KILL);
+        }
+    }
+
+    /// The worker says that it has told one that was forked ahead what to become. That may be old news. How far it gets with
+    /// it the worker hears from itself.
+    pub(crate) fn enlist(&mut self, confined: bool, held: Held) {
+        (self.ahead, self.confined, self.held) = (false, confined, held);
+        if self.standing == Standing::Waiting {
+            // One of an older version reports to us.
+            self.standing = if self.report.is_some() { Standing::Starting } else { Standing::Running };
         }
     }
 

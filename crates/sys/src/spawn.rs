@@ -231,9 +231,8 @@ pub fn spawn(child: &Child<'_>) -> std::result::Result<Started, Failure> {
 /// Starts a child without waiting for it to get anywhere.
 pub fn begin(child: &Child<'_>) -> std::result::Result<Begun, Failure> {
     let prepare = |errno| Failure::at(Step::Prepare, errno);
-    fault::gate().map_err(prepare)?;
     child.check().map_err(prepare)?;
-    let (report, its_end) = report_pipe().map_err(prepare)?;
+    let (report, its_end) = Report::pair().map_err(prepare)?;
     let (arguments, environment) = (null_ended(child.arguments), null_ended(child.environment));
     let plan = Plan::new(child, &arguments, &environment, its_end.as_raw_fd());
     // No handler of ours may run in the child.
@@ -246,12 +245,8 @@ pub fn begin(child: &Child<'_>) -> std::result::Result<Begun, Failure> {
     cloned.and_then(Cloned::started).map_err(|errno| Failure::at(Step::Clone, errno)).map(|started| Begun {
         pid: started.pid,
         pidfd: started.pidfd,
-        report: Report(report),
+        report,
     })
-}
-
-fn report_pipe() -> Result<(OwnedFd, OwnedFd)> {
-    rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
 }
 
 impl<'a> Plan<'a> {
@@ -275,6 +270,13 @@ impl<'a> Plan<'a> {
 
 impl Report {
     const BYTES: usize = 8;
+
+    /// A report, and where the child that it is of writes it.
+    pub fn pair() -> Result<(Report, OwnedFd)> {
+        fault::gate()?;
+        let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        Ok((Report(read), write))
+    }
 
     /// How far the child is.
     pub fn read(&self) -> Progress {

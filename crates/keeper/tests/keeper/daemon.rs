@@ -5,7 +5,7 @@
 
 use crate::kit::{self, Client, Heard, Thread, alone, null};
 use outpost_keeper::state::{Running, State, StoredEntry};
-use outpost_keeper::{Event, Keeper, Standing, What};
+use outpost_keeper::{Event, Keeper, Request, Roles, Standing, What};
 use outpost_sys::Errno;
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::fault::{Fault, arm, disarm};
@@ -14,7 +14,7 @@ use outpost_sys::pidfd::{self, How};
 use outpost_sys::pipe::pipe;
 use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{self, Child, Program, Started};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -55,10 +55,14 @@ fn inherited(state: &State) -> i32 {
 }
 
 fn sleeper(output: BorrowedFd<'_>) -> Started {
+    shell(c"echo ready; exec sleep 1000", output)
+}
+
+fn shell(script: &CStr, output: BorrowedFd<'_>) -> Started {
     let null = null();
     spawn::spawn(&Child::new(
         Program::Path(c"/bin/sh"),
-        &[c"sh", c"-c", c"echo ready; exec sleep 1000"],
+        &[c"sh", c"-c", script],
         &[c"PATH=/usr/bin:/bin"],
         spawn::Standing::Group,
         &[(null.as_fd(), 0), (output, 1), (null.as_fd(), 2)],
@@ -114,6 +118,66 @@ fn a_keeper_put_in_place_goes_on_with_worker_and_children() {
         assert_eq!(keeper.join(), 0);
         assert_eq!(log.lines(), 1);
         assert_eq!(kit::read_to_end(&held.read), "", "nobody holds it any more");
+    });
+}
+
+/// A keeper that has a worker, whose end of the link is ours, and a child that waits under slot 20.
+fn with_one_ahead(log: &Log, waiting: Started) -> (Client, Thread<u8>) {
+    let output = pipe().unwrap();
+    let worker = sleeper(output.write.as_fd());
+    let (mut client, link) = Client::pair();
+    let mut state = state(log.worker("stop; exec sleep 1000"));
+    let (pidfd, link) = (worker.pidfd.into_raw_fd(), link.into_raw_fd());
+    state.worker = Some(Running { pid: worker.pid, pidfd, link, served: true });
+    state.entries = vec![StoredEntry {
+        slot: 20,
+        pid: waiting.pid,
+        standing: Standing::Waiting,
+        pidfd: waiting.pidfd.into_raw_fd(),
+        held: Vec::new(),
+        report: -1,
+    }];
+    let keeper = Thread::start(move || Keeper::from_state(inherited(&state)).unwrap().run());
+    assert_eq!(client.hello()[1].standing, Standing::Waiting);
+    (client, keeper)
+}
+
+#[test]
+fn how_one_ended_that_was_forked_ahead_is_told_when_the_worker_has_said_that_it_told_it() {
+    alone(
+        "daemon::how_one_ended_that_was_forked_ahead_is_told_when_the_worker_has_said_that_it_told_it",
+        || {
+            let (log, held, gate) = (Log::new("ahead"), pipe().unwrap(), pipe().unwrap());
+            let waiting = shell(c"exit 7", gate.write.as_fd());
+            let copy = file::duplicate(&waiting.pidfd).unwrap();
+            let (mut client, keeper) = with_one_ahead(&log, waiting);
+            let begun = Instant::now();
+            while pidfd::reap(&copy) != Err(Errno::CHILD) {
+                assert!(begun.elapsed() < kit::PATIENCE, "the keeper does not reap it");
+                std::thread::yield_now();
+            }
+            assert!(client.hear_within(Duration::ZERO).is_none(), "nobody has said that it is one");
+            let roles = Roles::new([4]).unwrap();
+            client.send(Request::Enlist { slot: 20, confined: false, held: roles }, &[held.write.as_fd()]);
+            assert_eq!(client.ended(20), How::Code(7));
+            client.die();
+            assert_eq!(keeper.join(), 0);
+        },
+    );
+}
+
+#[test]
+fn one_that_was_forked_ahead_ends_with_a_worker_that_has_said_nothing_of_it() {
+    alone("daemon::one_that_was_forked_ahead_ends_with_a_worker_that_has_said_nothing_of_it", || {
+        let (log, output) = (Log::new("silent"), pipe().unwrap());
+        // It has become something already, with a child of its own.
+        let waiting = shell(c"sleep 1000 & echo ready; wait", output.write.as_fd());
+        drop(output.write);
+        while kit::read(&output.read).lines().count() < 1 {}
+        let (client, keeper) = with_one_ahead(&log, waiting);
+        client.die();
+        assert_eq!(kit::read_to_end(&output.read), "", "nobody of it is left");
+        assert_eq!(keeper.join(), 0);
     });
 }
 

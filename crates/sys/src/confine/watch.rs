@@ -19,7 +19,7 @@ pub(super) fn outer(init: c_int, status: RawFd, leases: &[Option<Lease<'_>>]) ->
     // Removing a lease in somebody else's directory needs what making it needed.
     let needed = if leases.iter().any(Option::is_some) { CAP_DAC_OVERRIDE } else { 0 };
     withdraw(needed);
-    // Init takes its namespaces down when it ends, which takes longer than many a command. Nobody has to wait for that.
+    // Told over a pipe: by its end init would tell only when its namespaces are taken down.
     calls::signal_when_readable(status);
     let how = loop {
         if let Some(how) = told(status) {
@@ -63,7 +63,9 @@ pub(super) fn init(command: c_int, status: RawFd) -> ! {
             // SAFETY: room for the status.
             let ended = unsafe { libc::waitpid(-1, &mut how, libc::WNOHANG) };
             if ended == command {
+                end_rest();
                 let _told = calls::write_all(status, &how.to_ne_bytes());
+                wait_for_outer(status);
                 exit(0);
             }
             if ended <= 0 {
@@ -71,6 +73,21 @@ pub(super) fn init(command: c_int, status: RawFd) -> ! {
             }
         }
     }
+}
+
+/// Ends whoever the command has left behind, before anybody hears that it has ended.
+fn end_rest() {
+    // SAFETY: a plain call. All but ourselves, and only in our pid namespace.
+    unsafe { libc::kill(-1, libc::SIGKILL) };
+}
+
+/// Taking down the namespaces takes longer than many a command, so the outer process goes first: nobody waits for us.
+fn wait_for_outer(status: RawFd) {
+    // SAFETY: plain numbers. What is left to be done here has no hurry.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
+    let mut poll = libc::pollfd { fd: status, events: 0, revents: 0 };
+    // SAFETY: one initialised struct. Only the outer process has the other end, and signals are blocked.
+    unsafe { libc::poll(&mut poll, 1, -1) };
 }
 
 /// Has the kernel kill us when the outer process ends, also if it has already.

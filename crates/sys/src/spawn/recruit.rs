@@ -4,10 +4,7 @@
 //! Unlike other children one may allocate between its fork and its exec. So only a process with a single thread may have
 //! recruits: there is no lock that another thread could have held at the fork.
 
-use super::{
-    Begun, Child, Cloned, Failure, Plan, Report, Step, clone, null_ended, report_pipe, steps,
-    wait_until_readable,
-};
+use super::{Child, Cloned, Failure, Plan, Started, Step, clone, null_ended, steps, wait_until_readable};
 use crate::signal::Set;
 use crate::{Errno, fault, file, message};
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -23,33 +20,37 @@ pub struct Ordered {
 const ORDERS_AT: RawFd = 3;
 const REPORT_AT: RawFd = 4;
 
-/// Forks a recruit, in this cgroup and with this OOM score. With the first message that comes over `orders`, of at most
+/// Forks a recruit, in this cgroup and with this OOM score. To `report`, of [`Report::pair`](super::Report::pair), it tells
+/// how it went. With the first message that comes over `orders`, of at most
 /// `bytes_max`, it calls `obey`, which returns only when it could not become anything. When no message can come any more, it
-/// ends without having done anything.
+/// ends without having done anything. While it has time it calls `rehearse`: a copy of a process has none of its program's
+/// pages, and finds each where it is first needed.
 pub fn recruit(
     orders: BorrowedFd<'_>,
+    report: BorrowedFd<'_>,
     cgroup: Option<BorrowedFd<'_>>,
     oom_score: Option<i32>,
     bytes_max: usize,
+    rehearse: impl FnOnce(),
     obey: impl FnOnce(Ordered) -> Failure,
-) -> std::result::Result<Begun, Failure> {
-    let prepare = |errno| Failure::at(Step::Prepare, errno);
-    fault::gate().map_err(prepare)?;
-    let (report, its_report) = report_pipe().map_err(prepare)?;
+) -> std::result::Result<Started, Failure> {
+    fault::gate().map_err(|errno| Failure::at(Step::Prepare, errno))?;
     // No handler of ours may run in the child.
     let mask = Set::full().install();
     let cloned = clone(cgroup);
     if let Ok(Cloned::Child { join_cgroup }) = cloned {
         let joins = cgroup.filter(|_| join_cgroup);
-        let mut report = its_report.as_raw_fd();
+        let mut report = report.as_raw_fd();
         let failure = settle(joins, oom_score, orders.as_raw_fd(), &mut report)
-            .and_then(|orders| receive(&orders, bytes_max))
+            .and_then(|orders| {
+                rehearse();
+                receive(&orders, bytes_max)
+            })
             .map_or_else(|failure| failure, obey);
         steps::give_up(report, &failure);
     }
     mask.install();
-    let started = cloned.and_then(Cloned::started).map_err(|errno| Failure::at(Step::Clone, errno))?;
-    Ok(Begun { pid: started.pid, pidfd: started.pidfd, report: Report(report) })
+    cloned.and_then(Cloned::started).map_err(|errno| Failure::at(Step::Clone, errno))
 }
 
 /// For a recruit that has its order: becomes what that describes. Returns only when it could not.
@@ -83,7 +84,8 @@ fn settle(
 /// Waits until somebody says what to become. When nobody can any more, that is nothing.
 fn receive(orders: &OwnedFd, bytes_max: usize) -> std::result::Result<Ordered, Failure> {
     let failed = |errno| Failure::at(Step::Gate, errno);
-    let (mut bytes, mut fds) = (vec![0; bytes_max], Vec::new());
+    // Not zeroes, which it would be given only when it needs them.
+    let (mut bytes, mut fds) = (vec![1; bytes_max], Vec::new());
     // Asked once too early, so that all that takes is in its memory already when the order comes.
     let received = loop {
         match message::receive(orders, &mut bytes, &mut fds) {

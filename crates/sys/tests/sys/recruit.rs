@@ -7,7 +7,7 @@ use outpost_sys::pidfd::{self, How};
 use outpost_sys::pipe::pipe;
 use outpost_sys::signal::ignore_sigpipe;
 use outpost_sys::spawn::{
-    self, Begun, Child, Failure, Ordered, Program, Progress, Standing, Step, enlist, recruit,
+    self, Begun, Child, Failure, Ordered, Program, Progress, Report, Standing, Started, Step, enlist, recruit,
 };
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,8 +17,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One who becomes a shell with the script that it is told, between the two descriptors that come with it.
 fn one() -> (Begun, OwnedFd) {
-    let (orders, its_end) = message::pair().unwrap();
-    (recruit(its_end.as_fd(), None, None, 4096, obey).unwrap(), orders)
+    let (orders, its_orders) = message::pair().unwrap();
+    let (report, its_report) = Report::pair().unwrap();
+    let Started { pid, pidfd } =
+        recruit(its_orders.as_fd(), its_report.as_fd(), None, None, 4096, || {}, obey).unwrap();
+    (Begun { pid, pidfd, report }, orders)
 }
 
 fn obey(Ordered { bytes, fds }: Ordered) -> Failure {
