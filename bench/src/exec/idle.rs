@@ -4,10 +4,13 @@ use super::{Contender, Pair};
 use crate::Result;
 use crate::budget::{EXEC_IDLE_RATIO_MAX, EXEC_START_RATIO_MAX, Table};
 use crate::samples::Samples;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const STARTS: usize = 30;
 const STARTS_QUICK: usize = 10;
+
+/// Nothing is asked of a server for so long before it counts as idle.
+const QUIET: Duration = Duration::from_secs(2);
 
 pub(super) fn measure(table: &mut Table, contenders: &[Contender], quick: bool) -> Result<()> {
     let mut starts = vec![Samples::default(); contenders.len()];
@@ -37,6 +40,8 @@ pub(super) fn measure(table: &mut Table, contenders: &[Contender], quick: bool) 
             )?;
             server.succeeded()?;
         }
+        // Both have time to give back what only commands need.
+        std::thread::sleep(QUIET);
         let used = server.family.memory()?;
         memory.push((used.resident, used.proportional));
     }

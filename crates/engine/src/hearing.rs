@@ -101,7 +101,10 @@ impl Reactor {
             Some(Progress::Executed) => self.started(slot),
             // One who has failed ends, and that is waited for.
             Some(Progress::Failed(_) | Progress::Pending) => {}
-            None => self.shared.spares.lost(Slot(slot)),
+            None => {
+                self.shared.spares.lost(Slot(slot));
+                self.man_spares();
+            }
         }
     }
 

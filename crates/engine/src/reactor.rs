@@ -13,7 +13,7 @@ use outpost_journal::{Accepted, Stream};
 use outpost_keeper::{Request, Said, What};
 use outpost_sys::epoll::{Epoll, Interest, Ready, Timer};
 use outpost_sys::signal::Signal;
-use outpost_sys::{Errno, file};
+use outpost_sys::{Errno, file, memory};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -29,6 +29,9 @@ pub(crate) const RETRY: Duration = Duration::from_millis(200);
 
 /// How often ended processes are looked through for those whose time is up.
 const RETENTION_TICK: Duration = Duration::from_secs(30);
+
+/// When nothing was started for so long, what makes starts fast is given back, but for the next one's.
+const REST_AFTER: Duration = Duration::from_secs(1);
 
 /// Commands taken before others get their turn.
 const COMMANDS_AT_ONCE: usize = 256;
@@ -96,6 +99,8 @@ pub(crate) enum Due {
     Tell(u64),
     /// Those in `leaving` go.
     Leave,
+    /// What only busy times need goes, if it is quiet.
+    Idle,
     /// What is left of a tree that is to end, for the n-th time.
     Rest(u64, u32),
     Cool,
@@ -124,6 +129,8 @@ pub(crate) struct Reactor {
     /// When all that is done at the latest.
     pub(crate) leave_by: Instant,
     pub(crate) last_start: Instant,
+    /// Nothing has been started for a while, or ever.
+    at_rest: bool,
     due: BTreeMap<(Instant, u64), Due>,
     due_count: u64,
     timer_set: Option<Instant>,
@@ -167,6 +174,7 @@ impl Reactor {
             dropped: Vec::new(),
             leave_by: Instant::now(),
             last_start: Instant::now(),
+            at_rest: true,
             due: BTreeMap::new(),
             due_count: 0,
             timer_set: None,
@@ -283,6 +291,7 @@ impl Reactor {
                     }
                 }
                 Due::Leave => self.leave_if_calm(now),
+                Due::Idle => self.rest_if_idle(now),
                 Due::Rest(slot, times) => self.end_rest(Slot(slot), times),
                 Due::Cool => self.cool(now),
                 Due::Keeper => self.keeper_died(),
@@ -315,14 +324,14 @@ impl Reactor {
         match command {
             Command::Start { child } => self.start(*child),
             Command::Told { mut child, os } => {
-                self.last_start = Instant::now();
+                self.note_start();
                 // The keeper first: what is described here and not known there would be taken to be lost.
                 self.enlist(&child);
                 child.begun(os);
                 self.children.insert(child.slot(), *child);
             }
             Command::Asked { child } => {
-                self.last_start = Instant::now();
+                self.note_start();
                 self.children.insert(child.slot(), *child);
             }
             Command::Stdin { slot, offset, data, reply } => {
@@ -368,6 +377,25 @@ impl Reactor {
                     self.stop_if_asked();
                 }
             }
+        }
+    }
+
+    fn note_start(&mut self) {
+        self.last_start = Instant::now();
+        if std::mem::take(&mut self.at_rest) {
+            self.schedule(REST_AFTER, Due::Idle);
+        }
+    }
+
+    fn rest_if_idle(&mut self, now: Instant) {
+        let due = self.last_start + REST_AFTER;
+        if due > now {
+            return self.schedule(due - now, Due::Idle);
+        }
+        self.at_rest = true;
+        if let Lifecycle::Daemon { .. } = self.lifecycle {
+            self.link.send_now(Request::Rest, &[]);
+            memory::forget_program();
         }
     }
 

@@ -66,6 +66,7 @@ impl Keeper {
         if let Request::Spawn { slot, .. } = request {
             // One that waits there was not told.
             self.dismiss(slot);
+            self.wake();
         }
         match request {
             Request::Hello { version } => self.greet(version),
@@ -83,6 +84,7 @@ impl Keeper {
             }
             Request::Recruit { slot, oom_score } => self.want_recruit(slot, oom_score, fds),
             Request::Muster => self.muster(),
+            Request::Rest => self.rest(),
             Request::Enlist { slot, confined, held } => self.enlist(slot, confined, held, fds),
             Request::Adopt { slot, pid, standing, held } => {
                 self.insert(slot, Entry::adopted(pid, standing, held, fds));

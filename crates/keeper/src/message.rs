@@ -125,6 +125,8 @@ pub enum Request {
     },
     /// Now is the time to fork one of those, if nobody waits.
     Muster,
+    /// Nothing has been started for a while: fewer need to wait.
+    Rest,
     /// The worker has told the one who waits under this slot what to become. Descriptors: those to hold. Without this it does
     /// not outlive the worker.
     Enlist {
@@ -308,6 +310,7 @@ impl Request {
                 let (number, byte) = (oom_score.unwrap_or(0), oom_score.is_some().into());
                 Record { slot, number, byte, ..Record::of(16) }
             }
+            Request::Rest => Record::of(17),
         }
         .encode()
     }
@@ -332,6 +335,7 @@ impl Request {
             14 => Request::Muster,
             15 => Request::Enlist { slot, confined: byte != 0, held },
             16 => Request::Recruit { slot, oom_score: (byte != 0).then_some(number) },
+            17 => Request::Rest,
             _ => return None,
         })
     }
@@ -413,6 +417,7 @@ mod tests {
             Request::Recruit { slot: 8, oom_score: Some(-900) },
             Request::Enlist { slot: 8, confined: true, held: roles },
             Request::Muster,
+            Request::Rest,
         ];
         requests.extend(standings.map(|standing| Request::Adopt {
             slot: 9,

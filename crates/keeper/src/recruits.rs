@@ -9,15 +9,16 @@ use crate::message::{MESSAGE_BYTES, ORDER_SPEC_BYTES_MAX, Request, Roles, Standi
 use crate::order::Order;
 use crate::spec::Spec;
 use crate::table::{Entry, KEPT, SLOT_MIN, SLOTS_MAX, Untold};
-use outpost_sys::Errno;
 use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{self, Child, Failure, Ordered, Started, Step};
+use outpost_sys::{Errno, memory};
 use std::collections::{BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// So many wait when nothing happens.
+/// So many wait between one start and the next, and so many when there was none for a while.
 const WAITING_MAX: usize = 3;
+const WAITING_AT_REST: usize = 1;
 
 /// The most that may be asked for ahead.
 const WANTED_MAX: usize = 64;
@@ -35,6 +36,8 @@ pub(crate) struct Recruits {
     last_use: Option<Instant>,
     /// When it may have been calm for long enough, while one is missing.
     fork_by: Option<Instant>,
+    /// Nothing has been started for a while.
+    at_rest: bool,
     /// Whether we can have any. Looked up once: we start no threads.
     possible: Option<bool>,
 }
@@ -83,13 +86,27 @@ impl Keeper {
             let calm = self.recruits.last_use.map(|last| last + CALM);
             self.recruits.fork_by = calm.filter(|calm| *calm > now);
             if self.recruits.fork_by.is_none() {
-                self.fork_recruits(WAITING_MAX);
+                self.fork_recruits(if self.recruits.at_rest { WAITING_AT_REST } else { WAITING_MAX });
             }
         }
     }
 
+    /// Nothing has been started for a while: what that takes is given back, but for what makes the next start a fast one.
+    pub(crate) fn rest(&mut self) {
+        self.recruits.at_rest = true;
+        let surplus: Vec<u64> = self.recruits.waiting.iter().copied().skip(WAITING_AT_REST).collect();
+        surplus.into_iter().for_each(|slot| self.dismiss(slot));
+        memory::forget_program();
+    }
+
+    /// Something is started again.
+    pub(crate) fn wake(&mut self) {
+        self.recruits.at_rest = false;
+    }
+
     /// The worker has time.
     pub(crate) fn muster(&mut self) {
+        self.wake();
         self.fork_recruits(1);
     }
 
@@ -122,6 +139,7 @@ impl Keeper {
 
     /// The worker has told the one who waits under this slot what to become.
     pub(crate) fn enlist(&mut self, slot: u64, confined: bool, held: Roles, fds: Vec<OwnedFd>) {
+        self.wake();
         let ahead = |entry: &&mut Entry| entry.ahead && fds.len() == held.len();
         match self.table.get_mut(&slot).filter(ahead) {
             Some(entry) => {

@@ -51,7 +51,7 @@ async fn serve(paths: &Paths, settings: Settings) {
         match place {
             Ok((place, engine)) => {
                 begun.send_replace(Some(engine));
-                outpost_sys::memory::forget_start();
+                outpost_sys::memory::forget_program();
                 Some(place)
             }
             Err(reason) => {

@@ -83,7 +83,7 @@ fn keeper(how: Option<&str>, state: Option<&str>) -> ExitCode {
         Some("--check") if outpost_keeper::check(state) => ExitCode::SUCCESS,
         Some("--state") => match outpost_keeper::Keeper::from_state(state) {
             Ok(keeper) => {
-                outpost_sys::memory::forget_start();
+                outpost_sys::memory::forget_program();
                 ExitCode::from(keeper.run())
             }
             Err(errno) => {

@@ -186,7 +186,7 @@ async fn serve(
     let proven = engine.clone();
     tokio::spawn(async move {
         tokio::time::sleep(STARTED_AFTER).await;
-        outpost_sys::memory::forget_start();
+        outpost_sys::memory::forget_program();
         tokio::time::sleep(PROVEN_AFTER).await;
         let _stopping = proven.serving().await;
     });

@@ -4,8 +4,8 @@ use crate::fault;
 use std::ffi::{CStr, c_int, c_void};
 
 /// Gives back the pages of program and libraries that have been looked at so far. What is still needed comes back from the
-/// page cache at its next use; what only the start needed, which is most of it, does not.
-pub fn forget_start() {
+/// page cache at its next use; what only the start needed, or what was done since, which is most of it, does not.
+pub fn forget_program() {
     if fault::gate().is_ok() {
         // SAFETY: the callback has the signature that is asked for, and the call lasts as long as its iteration.
         unsafe { libc::dl_iterate_phdr(Some(forget_object), std::ptr::null_mut()) };

@@ -1,8 +1,8 @@
 //! Children that wait to become processes: who is started by one, and what becomes of them when either half dies.
 
 use crate::support::{daemon, exit_code, outpost, read, sh};
-use outpost_control::wire::{Spawned, Stdin, StdinApplied, Which as Process};
-use outpost_sys::epoll::wait_readable;
+use outpost_control::wire::{Spawn, Spawned, Stdin, StdinApplied, Which as Process};
+use outpost_sys::epoll::{self, wait_readable};
 use outpost_sys::signal::Signal;
 use outpost_sys::{pidfd, procfs};
 use outpost_testkit::{Daemon, Which};
@@ -37,19 +37,29 @@ fn waiting(daemon: &Daemon) -> Vec<i32> {
     below.map(|stat| stat.pid).filter(|pid| line(*pid) == of_keeper).collect()
 }
 
-/// Those who wait when nothing is going on, and their pidfds.
+/// Those who wait soon after something was started, and their pidfds.
 fn all_waiting(daemon: &Daemon) -> (Vec<i32>, Vec<OwnedFd>) {
-    until("three wait", || waiting(daemon).len() == 3);
-    let pids = waiting(daemon);
-    let pidfds = pids.iter().map(|pid| pidfd::open(*pid).unwrap()).collect();
-    (pids, pidfds)
+    let begun = Instant::now();
+    loop {
+        let pids = waiting(daemon);
+        let pidfds: Vec<OwnedFd> = pids.iter().flat_map(|pid| pidfd::open(*pid)).collect();
+        if pidfds.len() == 3 {
+            return (pids, pidfds);
+        }
+        assert!(begun.elapsed() < PATIENCE, "three never wait");
+        // On a slow machine a while may have gone by since.
+        if pids.len() == 1 {
+            sh(daemon, "", "exit 0");
+        }
+    }
 }
 
 /// A process that one of those who waited has become. The worker may not have heard of them yet, so a few are started.
 fn started(daemon: &Daemon, script: &str) -> Spawned {
-    for round in 0..10 {
+    for _ in 0..10 {
         let (waiting, _) = all_waiting(daemon);
-        let process = sh(daemon, &format!("p{round}"), script);
+        // Those before may still run.
+        let process = sh(daemon, "", script);
         if waiting.contains(&process.pid) {
             return process;
         }
@@ -76,6 +86,36 @@ fn who_waits_becomes_the_process_and_another_takes_the_place() {
     assert!(!after.contains(&process.pid), "{after:?}");
     feed(&daemon, &process);
     assert_eq!(exit_code(read(&daemon, &process.process, usize::MAX).1), Some(4));
+}
+
+#[test]
+fn when_nothing_was_started_for_a_while_one_waits_and_then_as_many_as_before() {
+    let daemon = used();
+    let the_one_who_waits_is_taken = || {
+        let (_, pidfds) = all_waiting(&daemon);
+        until("only one waits", || waiting(&daemon).len() == 1);
+        assert_eq!(pidfds.iter().filter(|pidfd| !epoll::is_readable(pidfd)).count(), 1, "one of them");
+        let last = waiting(&daemon);
+        let process = sh(&daemon, "", "exit 4");
+        assert_eq!(exit_code(read(&daemon, &process.process, usize::MAX).1), Some(4));
+        last == [process.pid]
+    };
+    // A place that a start has passed over is not used any more, and one may wait there.
+    assert!((0..5).any(|_| the_one_who_waits_is_taken()));
+    all_waiting(&daemon);
+}
+
+#[test]
+fn what_cannot_be_executed_is_refused_by_one_who_waited_too() {
+    let daemon = used();
+    for _ in 0..5 {
+        let (before, _) = all_waiting(&daemon);
+        let missing = Spawn { id: "p".into(), command: vec!["/no/such/program".into()], ..Spawn::default() };
+        let refused = daemon.connect().call::<Spawned>("spawn", &missing).unwrap_err().to_string();
+        assert!(refused.contains("/no/such/program") && refused.contains("No such file"), "{refused}");
+        until("another waits", || waiting(&daemon).iter().any(|pid| !before.contains(pid)));
+    }
+    assert_eq!(exit_code(read(&daemon, &sh(&daemon, "p", "exit 4").process, usize::MAX).1), Some(4));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What a process has of its program.
 
-use outpost_sys::memory::forget_start;
+use outpost_sys::memory::forget_program;
 
 /// Kilobytes of files that are mapped and present.
 fn of_files() -> u64 {
@@ -12,7 +12,7 @@ fn of_files() -> u64 {
 #[test]
 fn what_the_start_needed_is_given_back_and_everything_goes_on() {
     let before = of_files();
-    forget_start();
+    forget_program();
     let after = of_files();
     assert!(after < before * 3 / 4, "{after} of {before} kB");
     // Constants and code are what they were.
