@@ -183,13 +183,7 @@ async fn serve(
     if own.contains_key(&outpost_keeper::NOTIFY_ROLE) {
         tokio::spawn(tell_supervisor(engine.clone(), given.watchdog_ms));
     }
-    let proven = engine.clone();
-    tokio::spawn(async move {
-        tokio::time::sleep(STARTED_AFTER).await;
-        outpost_sys::memory::forget_program();
-        tokio::time::sleep(PROVEN_AFTER).await;
-        let _stopping = proven.serving().await;
-    });
+    prove(engine.clone());
     let mut kept_for = Vec::new();
     loop {
         let asked = tokio::select! {
@@ -289,6 +283,18 @@ async fn all_end(engine: &Engine) {
 struct Daemon {
     settled: Settled,
     faces: Faces,
+}
+
+/// Gives back what only the start needed, and says that we serve when we have lived for a while. On a thread of its own: while
+/// the runtime has a timer, it sets the clock anew for every request.
+fn prove(engine: Engine) {
+    let runtime = tokio::runtime::Handle::current();
+    std::thread::spawn(move || {
+        std::thread::sleep(STARTED_AFTER);
+        outpost_sys::memory::forget_program();
+        std::thread::sleep(PROVEN_AFTER);
+        let _stopping = runtime.block_on(engine.serving());
+    });
 }
 
 /// Says that we serve, and that we live as often as somebody wants to hear it: on the way that all work takes.
