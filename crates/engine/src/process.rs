@@ -263,6 +263,11 @@ impl Process {
         reached.map_err(|_| Error::Gone)?.status.exit().ok_or(Error::Gone)
     }
 
+    /// Whoever waited for its end has been told of it. Faces say so: what was put off for them is done now.
+    pub fn end_told(&self) {
+        self.inner.shared.muster();
+    }
+
     /// Waits until nothing more can come on standard output, which may be long before the exit.
     pub async fn stdout_ended(&self) -> Result<()> {
         let mut progress = self.inner.progress.subscribe();

@@ -89,6 +89,15 @@ impl Shared {
         Ok(())
     }
 
+    /// Whoever waited for a process to end has been told: now is the time for another child to be forked.
+    pub(crate) fn muster(&self) {
+        if self.spares.is_undermanned()
+            && let Some(socket) = &*self.keeper()
+        {
+            let _busy = message::send(&**socket, &Request::Muster.encode(), &[]);
+        }
+    }
+
     /// The last one counts, but nobody needs a configuration who is about to end.
     pub(crate) fn notify(&self, notice: Notice) {
         self.notices.send_if_modified(|last| {

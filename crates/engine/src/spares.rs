@@ -22,6 +22,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 /// With so few left more are made.
 const FEW: usize = 3;
 
+/// So many need to wait.
+const ENOUGH: usize = 3;
+
 /// A place for one process.
 pub(crate) struct Spare {
     pub(crate) slot: Slot,
@@ -164,6 +167,13 @@ impl Spares {
     pub(crate) fn is_unmanned(&self) -> bool {
         let ready = self.ready();
         !ready.is_empty() && !ready.iter().any(|spare| matches!(spare.manning, Manning::Manned(_)))
+    }
+
+    /// Whether fewer wait than could.
+    pub(crate) fn is_undermanned(&self) -> bool {
+        let ready = self.ready();
+        let manned = ready.iter().filter(|spare| matches!(spare.manning, Manning::Manned(_))).count();
+        manned < ENOUGH && ready.iter().any(|spare| matches!(spare.manning, Manning::Asked(..)))
     }
 
     /// The keeper is gone, and nobody knows those who wait any more.

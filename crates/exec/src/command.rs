@@ -122,6 +122,7 @@ impl Command {
     pub(crate) async fn forget(&self) {
         let process = self.process.borrow().clone();
         if let Some(process) = process {
+            process.end_told();
             let _stopping = process.forget().await;
         }
     }

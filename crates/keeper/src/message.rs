@@ -123,7 +123,7 @@ pub enum Request {
         slot: u64,
         oom_score: Option<i32>,
     },
-    /// Now is the time to fork one of those, if nobody waits.
+    /// Now is the time to fork one of those, if fewer wait than should.
     Muster,
     /// Nothing has been started for a while: fewer need to wait.
     Rest,

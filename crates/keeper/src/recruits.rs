@@ -1,8 +1,8 @@
 //! Recruits: children that are forked before they are needed and wait to be told what to become. The worker tells them
 //! itself, so that who starts a process waits neither for a fork nor for us.
 //!
-//! It says so to us first: whatever a recruit does after that, we know of it. One that nobody can tell any more ends by
-//! itself, without having done anything.
+//! It says so to us after that. Until then we know a recruit as one that was forked ahead, whatever it has become, and end it
+//! with the worker. One that nobody can tell any more ends by itself, without having done anything.
 
 use crate::keeper::{Keeper, REPORT};
 use crate::message::{MESSAGE_BYTES, ORDER_SPEC_BYTES_MAX, Request, Roles, Standing, Targets};
@@ -104,10 +104,11 @@ impl Keeper {
         self.recruits.at_rest = false;
     }
 
-    /// The worker has time.
+    /// The worker has time for one.
     pub(crate) fn muster(&mut self) {
-        self.wake();
-        self.fork_recruits(1);
+        if !self.recruits.at_rest {
+            self.fork_recruits(WAITING_MAX.min(self.recruits.waiting.len() + 1));
+        }
     }
 
     fn fork_recruits(&mut self, enough: usize) {

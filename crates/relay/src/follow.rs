@@ -144,6 +144,7 @@ async fn stream(
         }
         outbox.send(|out| append_batch(out, &header, &batch, owed)).await?;
         if batch.ended.is_some() {
+            process.end_told();
             return Ok(());
         }
         // One that keeps up with a fast process must not keep the thread.
