@@ -16,8 +16,10 @@ const ROUNDS_QUICK: usize = 3;
 const SERIAL: usize = 20_000;
 /// Ours and the echo's take turns, so that both see the same machine.
 const SERIAL_TURN: usize = 500;
-const CLIENT_CPU: u32 = 0;
-const OTHER_CPU: u32 = 1;
+
+/// Where both servers and where the client may run.
+const PLACES: [(&str, &str, &str); 3] =
+    [("0", "0", "one CPU"), ("1", "0", "two CPUs"), ("0,1", "0,1", "anywhere")];
 
 pub(crate) fn measure(table: &mut Table, binary: &Path, quick: bool) -> Result<()> {
     let relay = Relay::start(binary)?;
@@ -27,15 +29,15 @@ pub(crate) fn measure(table: &mut Table, binary: &Path, quick: bool) -> Result<(
         rate.push(PIPELINED as f64 / time.as_secs_f64());
     }
     table.at_least("relay: pings, pipelined", rate.median(), "/s", RELAY_PINGS_MIN);
-    // Where the scheduler puts the two ends decides more than what they do, so both are put somewhere.
-    for (server, place) in [(CLIENT_CPU, "one CPU"), (OTHER_CPU, "two CPUs")] {
-        let (ours, echo) = serial(&relay, server, if quick { SERIAL / 4 } else { SERIAL })?;
+    // Where the scheduler puts the two ends decides more than what they do, so they are also put somewhere.
+    for (servers, client, place) in PLACES {
+        let (ours, echo) = serial(&relay, servers, client, if quick { SERIAL / 4 } else { SERIAL })?;
         table.info(&format!("relay: bare echo, {place}, median"), echo.median(), "us");
         table.info(&format!("relay: ping, {place}, median"), ours.median(), "us");
         let ratio = ours.median() / echo.median();
         table.at_most(&format!("relay: ping / bare echo, {place}"), ratio, "x", RELAY_PING_RATIO_MAX);
     }
-    pin(std::process::id(), &format!("{CLIENT_CPU},{OTHER_CPU}"))
+    Ok(())
 }
 
 /// Ties all threads of a process to CPUs.
@@ -66,13 +68,13 @@ fn pipelined(relay: &Relay) -> Result<()> {
     Ok(())
 }
 
-fn serial(relay: &Relay, server_cpu: u32, rounds: usize) -> Result<(Samples, Samples)> {
+fn serial(relay: &Relay, servers: &str, client_at: &str, rounds: usize) -> Result<(Samples, Samples)> {
     let mut client = relay.connect()?;
     let request = client.request("server.ping", "{}");
     let (mut echo, echo_pid) = start_echo(relay)?;
-    pin(std::process::id(), &CLIENT_CPU.to_string())?;
+    pin(std::process::id(), client_at)?;
     for pid in [echo_pid, relay.status()?.worker_pid] {
-        pin(pid, &server_cpu.to_string())?;
+        pin(pid, servers)?;
     }
     let (mut ours, mut theirs) = (Samples::default(), Samples::default());
     let mut buffer = vec![0; 4096];
