@@ -15,7 +15,7 @@ use outpost_sys::pipe::pipe;
 use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{self, Child, Program, Started};
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, BorrowedFd, IntoRawFd};
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -121,6 +121,21 @@ fn a_keeper_put_in_place_goes_on_with_worker_and_children() {
     });
 }
 
+/// Ends what a test that failed has left of a child's group.
+struct Group(OwnedFd);
+
+impl Group {
+    fn of(leader: &Started) -> Group {
+        Group(file::duplicate(&leader.pidfd).unwrap())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _nobody_left = pidfd::signal_group(&self.0, Signal::KILL);
+    }
+}
+
 /// A keeper that has a worker, whose end of the link is ours, and a child that waits under slot 20.
 fn with_one_ahead(log: &Log, waiting: Started) -> (Client, Thread<u8>) {
     let output = pipe().unwrap();
@@ -172,6 +187,7 @@ fn one_that_was_forked_ahead_ends_with_a_worker_that_has_said_nothing_of_it() {
         let (log, output) = (Log::new("silent"), pipe().unwrap());
         // It has become something already, with a child of its own.
         let waiting = shell(c"sleep 1000 & echo ready; wait", output.write.as_fd());
+        let _group = Group::of(&waiting);
         drop(output.write);
         while kit::read(&output.read).lines().count() < 1 {}
         let (client, keeper) = with_one_ahead(&log, waiting);
