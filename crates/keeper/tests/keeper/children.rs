@@ -30,13 +30,15 @@ fn a_child_runs_writes_and_ends_with_its_code() {
 #[test]
 fn a_child_is_known_before_it_can_do_anything() {
     let (mut client, _keeper) = greeted();
-    let (output, null) = (pipe().unwrap(), null());
-    let given = [(null.as_fd(), 0), (output.write.as_fd(), 1), (null.as_fd(), 2)];
-    client.spawn_with(20, &shell("echo passed; exit 6"), &[], &given, None);
+    let (input, output, null) = (pipe().unwrap(), pipe().unwrap(), null());
+    let given = [(input.read.as_fd(), 0), (output.write.as_fd(), 1), (null.as_fd(), 2)];
+    client.spawn_with(20, &shell("echo passed; read line; exit 6"), &[], &given, None);
     let Heard::Entry(starting) = client.hear() else { panic!("not an entry") };
     assert_eq!((starting.slot, starting.standing), (20, Standing::Starting));
     assert!(pidfd::is_child(starting.pidfd.expect("a pidfd")));
     assert_eq!(kit::read(&output.read), "passed\n");
+    // It lives until here, or it might have been reaped before we look.
+    drop(input);
     assert_eq!(client.ended(20), How::Code(6));
 }
 
