@@ -10,6 +10,7 @@ use crate::reactor::Command;
 use crate::shared::Shared;
 use crate::spec::Slot;
 use outpost_journal::Writer;
+use outpost_keeper::WAITING_MAX;
 use outpost_sys::spawn::Report;
 use outpost_sys::{epoll, limits, message};
 use std::collections::VecDeque;
@@ -21,9 +22,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// With so few left more are made.
 const FEW: usize = 3;
-
-/// So many need to wait.
-const ENOUGH: usize = 3;
 
 /// A place for one process.
 pub(crate) struct Spare {
@@ -169,11 +167,11 @@ impl Spares {
         !ready.is_empty() && !ready.iter().any(|spare| matches!(spare.manning, Manning::Manned(_)))
     }
 
-    /// Whether fewer wait than could.
+    /// Whether fewer wait than the keeper would have.
     pub(crate) fn is_undermanned(&self) -> bool {
         let ready = self.ready();
         let manned = ready.iter().filter(|spare| matches!(spare.manning, Manning::Manned(_))).count();
-        manned < ENOUGH && ready.iter().any(|spare| matches!(spare.manning, Manning::Asked(..)))
+        manned < WAITING_MAX && ready.iter().any(|spare| matches!(spare.manning, Manning::Asked(..)))
     }
 
     /// The keeper is gone, and nobody knows those who wait any more.

@@ -66,7 +66,7 @@ impl Keeper {
         if let Request::Spawn { slot, .. } = request {
             // One that waits there was not told.
             self.dismiss(slot);
-            self.wake();
+            self.note_start();
         }
         match request {
             Request::Hello { version } => self.greet(version),

@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// So many wait between one start and the next, and so many when there was none for a while.
-const WAITING_MAX: usize = 3;
+pub const WAITING_MAX: usize = 3;
 const WAITING_AT_REST: usize = 1;
 
 /// The most that may be asked for ahead.
@@ -100,7 +100,7 @@ impl Keeper {
     }
 
     /// Something is started again.
-    pub(crate) fn wake(&mut self) {
+    pub(crate) fn note_start(&mut self) {
         self.recruits.at_rest = false;
     }
 
@@ -140,7 +140,7 @@ impl Keeper {
 
     /// The worker has told the one who waits under this slot what to become.
     pub(crate) fn enlist(&mut self, slot: u64, confined: bool, held: Roles, fds: Vec<OwnedFd>) {
-        self.wake();
+        self.note_start();
         let ahead = |entry: &&mut Entry| entry.ahead && fds.len() == held.len();
         match self.table.get_mut(&slot).filter(ahead) {
             Some(entry) => {
