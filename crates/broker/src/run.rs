@@ -209,7 +209,8 @@ fn through(
     spawn.given.program = Some(sudo.file.clone());
     // Sudo makes the command's own HOME, USER and PATH; these are sudo's.
     if let Some(askpass) = askpass {
-        spawn.environment.push(("SUDO_ASKPASS".into(), askpass.link.clone().into()));
+        let told = ("SUDO_ASKPASS".into(), askpass.link.clone().into());
+        spawn.environment = spawn.environment.iter().cloned().chain([told]).collect();
     }
     spawn
 }

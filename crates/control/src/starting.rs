@@ -77,14 +77,16 @@ fn prepare<P>(
 ) -> Result<outpost_engine::Spawn, NotStarted> {
     let scope = if params.ends_with_client { owned::SCOPE } else { "" };
     let command = params.command.into_iter().map(|Word(argument)| argument);
-    let mut spawn = outpost_engine::Spawn::new(Key::new(FACE, scope, &params.id), command);
-    if let Some(environment) = params.environment {
-        spawn.environment = environment.into_iter().map(|(Word(name), Word(value))| (name, value)).collect();
-    }
+    let mut spawn = outpost_engine::Spawn::bare(Key::new(FACE, scope, &params.id), command);
+    let mut environment: Vec<(OsString, OsString)> = match params.environment {
+        Some(given) => given.into_iter().map(|(Word(name), Word(value))| (name, value)).collect(),
+        None => std::env::vars_os().collect(),
+    };
     for (Word(name), Word(value)) in params.added {
-        spawn.environment.retain(|(other, _)| *other != name);
-        spawn.environment.push((name, value));
+        environment.retain(|(other, _)| *other != name);
+        environment.push((name, value));
     }
+    spawn.environment = environment.into_iter().collect();
     spawn.directory = params.directory.map(|Word(path)| PathBuf::from(path));
     spawn.stdio = match params.terminal {
         Some(size) => Stdio::Terminal(Size { rows: size.rows, cols: size.cols }),
@@ -121,9 +123,7 @@ fn candidates(spawn: &outpost_engine::Spawn) -> Result<Vec<PathBuf>, Failure> {
     if name.as_bytes().contains(&b'/') {
         return Ok(vec![spawn.program.clone()]);
     }
-    let path: Option<&OsString> =
-        spawn.environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value);
-    let dirs = std::env::split_paths(path.map_or(OsStr::new(PATH_DEFAULT), OsString::as_os_str));
+    let dirs = std::env::split_paths(spawn.environment.get("PATH").unwrap_or(OsStr::new(PATH_DEFAULT)));
     Ok(dirs.filter(|dir| dir.is_absolute()).map(|dir| dir.join(name)).collect())
 }
 

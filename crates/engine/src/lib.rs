@@ -21,6 +21,7 @@ mod child;
 mod config;
 mod ending;
 mod engine;
+mod environment;
 mod error;
 mod feeding;
 mod handover;
@@ -43,6 +44,7 @@ mod table;
 
 pub use config::{Config, Counts};
 pub use engine::{Engine, Lifecycle, Notice, Replacement};
+pub use environment::Environment;
 pub use error::Error;
 pub use kill::{KillReport, Ladder, Reach};
 pub use outpost_journal::{Accepted, Batch, Ended, FRAME_BYTES, Frame, Stream};

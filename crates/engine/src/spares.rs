@@ -1,7 +1,7 @@
 //! Places for processes to come, made before anybody asks: who then asks waits for no disk and for no other thread.
 //!
-//! A spare is a directory with an empty description and an empty index, a cgroup, and mostly a child that waits in there to
-//! be told what to become. Nothing is written into it before there is a process. One that is found after a restart has an
+//! A spare is a directory with an empty description and an empty index, pipes, a cgroup, and mostly a child that waits in
+//! there to be told what to become. Nothing is written into it before there is a process. One that is found after a restart has an
 //! empty description and is removed.
 
 use crate::Result;
@@ -9,6 +9,7 @@ use crate::process::Os;
 use crate::reactor::Command;
 use crate::shared::Shared;
 use crate::spec::Slot;
+use crate::starting::Standard;
 use outpost_journal::Writer;
 use outpost_keeper::WAITING_MAX;
 use outpost_sys::spawn::Report;
@@ -30,6 +31,7 @@ pub(crate) struct Spare {
     pub(crate) writer: Writer,
     /// The file for its description.
     pub(crate) description: OwnedFd,
+    pub(crate) stdio: Standard,
     pub(crate) cgroup: Option<OwnedFd>,
     pub(crate) manning: Manning,
 }
@@ -208,7 +210,7 @@ fn restock(shared: &Arc<Shared>) -> bool {
         let count = ready.iter().take_while(|spare| spare.slot.0 <= used).count();
         ready.drain(..count).collect()
     };
-    passed_over.iter().for_each(|spare| shared.vacate(spare.slot));
+    passed_over.into_iter().for_each(|spare| leave(shared, spare));
     if shared.spares.ready().len() >= shared.config().spares_max {
         return false;
     }
@@ -227,7 +229,14 @@ fn restock(shared: &Arc<Shared>) -> bool {
 pub(crate) fn clear(shared: &Shared) {
     *shared.spares.closed() = true;
     let left: Vec<Spare> = shared.spares.ready().drain(..).collect();
-    left.iter().for_each(|spare| shared.vacate(spare.slot));
+    left.into_iter().for_each(|spare| leave(shared, spare));
+}
+
+/// Removes a place. Who waits there is let go first: the reactor would hear of its end, and find nobody it belongs to.
+fn leave(shared: &Shared, spare: Spare) {
+    let slot = spare.slot;
+    drop(spare);
+    shared.vacate(slot);
 }
 
 /// Makes the place for one process.
@@ -250,5 +259,7 @@ fn make_in(shared: &Arc<Shared>, slot: Slot) -> Result<Spare> {
         }
         None => None,
     };
-    Ok(Spare { slot, dir, writer, description, cgroup, manning: Manning::Nobody })
+    let stdio =
+        Standard::make().map_err(|errno| crate::Error::io("make", "descriptors for a child", errno))?;
+    Ok(Spare { slot, dir, writer, description, stdio, cgroup, manning: Manning::Nobody })
 }

@@ -1,11 +1,11 @@
 //! What a caller says about a process to be: its name, its program, its stdio.
 
-use crate::{Error, Result};
+use crate::{Environment, Error, Result};
 use outpost_sys::confine;
 use outpost_sys::pty::Size;
 use outpost_sys::spawn::{ResourceLimit, Standing};
 use serde::{Deserialize, Serialize};
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -126,7 +126,7 @@ pub struct Spawn {
     /// The whole argument list, the program's own name first.
     pub arguments: Vec<OsString>,
     /// The whole environment.
-    pub environment: Vec<(OsString, OsString)>,
+    pub environment: Environment,
     pub directory: Option<PathBuf>,
     pub stdio: Stdio,
     /// With [`Stdio::Pipes`].
@@ -156,7 +156,7 @@ pub struct Spawn {
 impl Spawn {
     /// A program with pipes, this process's environment, and defaults for everything else.
     pub fn new(key: Key, command: impl IntoIterator<Item = impl Into<OsString>>) -> Spawn {
-        Spawn { environment: std::env::vars_os().collect(), ..Spawn::bare(key, command) }
+        Spawn { environment: Environment::of_this_process(), ..Spawn::bare(key, command) }
     }
 
     /// The same with an empty environment, for who has another one.
@@ -166,7 +166,7 @@ impl Spawn {
             key,
             program: arguments.first().map(PathBuf::from).unwrap_or_default(),
             arguments,
-            environment: Vec::new(),
+            environment: Environment::default(),
             directory: None,
             stdio: Stdio::Pipes { stdin: true },
             given: Given::default(),
@@ -185,48 +185,40 @@ impl Spawn {
         }
     }
 
-    /// What the keeper is told. `marker` is added to the environment where descendants are found by it.
+    /// What the keeper is told, as it is sent. `marker` is added to the environment where descendants are found by it.
     pub(crate) fn keeper_spec(
         &self,
         marker: Option<&str>,
         limits: &[ResourceLimit],
         oom_score: Option<i32>,
-    ) -> Result<outpost_keeper::Spec> {
-        let environment = self.environment.iter().map(|(name, value)| {
-            // With room for the zero at the end, or it would be copied for that.
-            let mut entry = Vec::with_capacity(name.len() + value.len() + 2);
-            [name.as_bytes(), b"=", value.as_bytes()]
-                .into_iter()
-                .for_each(|part| entry.extend_from_slice(part));
-            CString::new(entry).map_err(|_| Error::Invalid { what: "the environment" })
-        });
+    ) -> Result<Vec<u8>> {
+        let environment = self.environment.entries().ok_or(Error::Invalid { what: "the environment" })?;
         let marker =
             marker.map(|marker| CString::new(marker).map_err(|_| Error::Invalid { what: "the marker" }));
+        let marker = marker.transpose()?;
+        let program = c_string(self.program.as_os_str(), "the program")?;
+        let arguments = self.arguments.iter().map(|text| c_string_or_empty(text, "an argument"));
+        let arguments = arguments.collect::<Result<Vec<CString>>>()?;
+        let directory = self.directory.as_ref().map(|path| c_string(path.as_os_str(), "the directory"));
+        let directory = directory.transpose()?;
         let standing = match (self.stdio, self.new_session) {
             (Stdio::Terminal(_), _) => Standing::Terminal,
             (_, true) => Standing::Session,
             (_, false) => Standing::Group,
         };
         let given = |limit: &&ResourceLimit| !self.limits.iter().any(|own| own.resource == limit.resource);
-        Ok(outpost_keeper::Spec {
-            program: c_string(self.program.as_os_str(), "the program")?,
-            arguments: self
-                .arguments
-                .iter()
-                .map(|text| c_string_or_empty(text, "an argument"))
-                .collect::<Result<_>>()?,
-            environment: environment.chain(marker).collect::<Result<_>>()?,
-            directory: self
-                .directory
-                .as_ref()
-                .map(|path| c_string(path.as_os_str(), "the directory"))
-                .transpose()?,
+        let spec: outpost_keeper::Spec<&CStr> = outpost_keeper::Spec {
+            program: &program,
+            arguments: arguments.iter().map(CString::as_c_str).collect(),
+            environment: environment.iter().chain(&marker).map(CString::as_c_str).collect(),
+            directory: directory.as_deref(),
             standing,
             limits: limits.iter().filter(given).chain(&self.limits).copied().collect(),
             umask: self.umask,
             oom_score,
             confinement: self.confinement.as_deref().cloned(),
-        })
+        };
+        Ok(spec.encode())
     }
 }
 

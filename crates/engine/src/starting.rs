@@ -57,7 +57,7 @@ fn check(shared: &Shared, spawn: &Spawn) -> Result<()> {
 }
 
 fn make_child(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepared> {
-    let Spare { slot, dir, mut writer, description: file_for_description, cgroup, manning } = spare;
+    let Spare { slot, dir, mut writer, description: file_for_description, stdio, cgroup, manning } = spare;
     let io = |errno| Error::io("make", "descriptors for a child", errno);
     let marker = (spawn.marked && shared.cgroups.is_none()).then(|| kill::marker(&shared.name, slot));
     let config = shared.config();
@@ -67,8 +67,8 @@ fn make_child(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepa
     if let Some(bytes_max) = spawn.journal_bytes_max {
         writer.set_bytes_max(bytes_max);
     }
-    let plumbing = Plumbing::make(spawn.stdio, &spawn.given).map_err(io)?;
-    let (confined, spec) = (spec.confinement.is_some(), spec.encode());
+    let plumbing = Plumbing::make(spawn.stdio, &spawn.given, stdio).map_err(io)?;
+    let confined = spawn.confinement.is_some();
     let process = handle(
         shared,
         slot,
@@ -143,6 +143,18 @@ fn describe(spawn: &Spawn, slot: Slot) -> Description {
     }
 }
 
+/// What most children are given for their descriptors 0, 1 and 2: nothing to read, and two pipes.
+pub(crate) struct Standard {
+    null: OwnedFd,
+    outputs: [Pipe; 2],
+}
+
+impl Standard {
+    pub(crate) fn make() -> outpost_sys::Result<Standard> {
+        Ok(Standard { null: null()?, outputs: [output()?, output()?] })
+    }
+}
+
 /// The descriptors between us and a child.
 struct Plumbing {
     outputs: [Option<Source>; 2],
@@ -153,14 +165,14 @@ struct Plumbing {
 }
 
 impl Plumbing {
-    fn make(stdio: Stdio, given: &Given) -> outpost_sys::Result<Plumbing> {
-        let null = || file::open("/dev/null", file::Open::ReadWrite);
+    fn make(stdio: Stdio, given: &Given, standard: Standard) -> outpost_sys::Result<Plumbing> {
+        let Standard { null, outputs: [stdout, stderr] } = standard;
         match stdio {
             Stdio::Null => Ok(Plumbing {
                 outputs: [None, None],
                 input: Target::Closed,
                 master: None,
-                theirs: vec![null()?, null()?, null()?],
+                theirs: vec![file::duplicate(&null)?, file::duplicate(&null)?, null],
             }),
             Stdio::Pipes { stdin } => {
                 let (input, its_stdin) = match &given.stdin {
@@ -170,18 +182,17 @@ impl Plumbing {
                         file::set_nonblocking(&write)?;
                         (Target::Pipe(write), read)
                     }
-                    None => (Target::Closed, null()?),
+                    None => (Target::Closed, null),
                 };
                 let (stdout, its_stdout) = match &given.stdout {
                     Some(to) => (None, file::duplicate(to)?),
-                    None => output()?,
+                    None => (Some(Source::Pipe(stdout.read)), stdout.write),
                 };
-                let (stderr, its_stderr) = output()?;
                 Ok(Plumbing {
-                    outputs: [stdout, stderr],
+                    outputs: [stdout, Some(Source::Pipe(stderr.read))],
                     input,
                     master: None,
-                    theirs: vec![its_stdin, its_stdout, its_stderr],
+                    theirs: vec![its_stdin, its_stdout, stderr.write],
                 })
             }
             Stdio::Terminal(size) => {
@@ -200,11 +211,15 @@ impl Plumbing {
     }
 }
 
-/// A pipe for output: our end and the child's.
-fn output() -> outpost_sys::Result<(Option<Source>, OwnedFd)> {
-    let Pipe { read, write } = pipe::pipe()?;
-    file::set_nonblocking(&read)?;
-    Ok((Some(Source::Pipe(read)), write))
+fn null() -> outpost_sys::Result<OwnedFd> {
+    file::open("/dev/null", file::Open::ReadWrite)
+}
+
+/// A pipe for output: we never wait for it.
+fn output() -> outpost_sys::Result<Pipe> {
+    let pipe = pipe::pipe()?;
+    file::set_nonblocking(&pipe.read)?;
+    Ok(pipe)
 }
 
 fn private_pipe() -> outpost_sys::Result<Pipe> {

@@ -1,10 +1,10 @@
 //! What all connections share: the engine, the environment commands start from, and what this host can enforce.
 
 use crate::policy::Ready;
-use outpost_engine::Engine;
+use outpost_engine::{Engine, Environment};
 use outpost_sandbox::Host;
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -12,6 +12,9 @@ use tokio::sync::{Semaphore, watch};
 
 /// Commands that run at once. Others wait for their turn.
 const COMMANDS_MAX: usize = 1024;
+
+/// A variable that tells commands why they reach nobody.
+pub(crate) const NETWORK_DISABLED: (&str, &str) = ("CODEX_SANDBOX_NETWORK_DISABLED", "1");
 
 /// What a server is started with.
 pub struct Settings {
@@ -35,7 +38,9 @@ pub struct Server {
     /// None until it has begun: an answer that needs none does not wait for it.
     engine: watch::Receiver<Option<Engine>>,
     pub(crate) directory: PathBuf,
-    pub(crate) environment: Vec<(OsString, OsString)>,
+    environment: Environment,
+    /// The same for commands that reach nobody.
+    environment_offline: Environment,
     pub(crate) turns: Arc<Semaphore>,
     pub(crate) private: Vec<PathBuf>,
     state: PathBuf,
@@ -47,11 +52,15 @@ pub struct Server {
 
 impl Server {
     pub fn new(engine: watch::Receiver<Option<Engine>>, settings: Settings) -> Arc<Server> {
+        // Each name once.
+        let variables: BTreeMap<OsString, OsString> = settings.environment.into_iter().collect();
+        let (name, value) = NETWORK_DISABLED;
+        let others = variables.clone().into_iter().filter(|(known, _)| known != name);
         Arc::new(Server {
             engine,
             directory: settings.directory,
-            // Each name once.
-            environment: settings.environment.into_iter().collect::<BTreeMap<_, _>>().into_iter().collect(),
+            environment_offline: others.chain([(name.into(), value.into())]).collect(),
+            environment: variables.into_iter().collect(),
             turns: Arc::new(Semaphore::new(COMMANDS_MAX)),
             private: settings.private,
             state: settings.state,
@@ -89,8 +98,13 @@ impl Server {
         Plain { kept, present }
     }
 
-    pub(crate) fn variable(&self, name: &str) -> Option<&OsString> {
-        self.environment.iter().find(|(variable, _)| variable == name).map(|(_, value)| value)
+    /// What commands start from, if they ask for nothing else.
+    pub(crate) fn environment(&self, no_network: bool) -> &Environment {
+        if no_network { &self.environment_offline } else { &self.environment }
+    }
+
+    pub(crate) fn variable(&self, name: &str) -> Option<&OsStr> {
+        self.environment.get(name)
     }
 
     pub(crate) fn home(&self) -> Option<PathBuf> {

@@ -13,6 +13,7 @@ use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{self, Child, Failure, Ordered, Started, Step};
 use outpost_sys::{Errno, memory};
 use std::collections::{BTreeSet, VecDeque};
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -215,12 +216,14 @@ fn obey(Ordered { bytes, fds }: Ordered) -> Failure {
     enlisted.unwrap_or_else(|errno| Failure::at(Step::Prepare, errno))
 }
 
-/// Goes through an order as far as that can be done without any: it lacks the descriptors that every child has.
+/// Goes through an order as far as that can be done without any: it lacks the descriptors that every child has. Its
+/// environment is ours, so that it takes as much memory as most do.
 fn rehearse() {
-    let spec = Spec {
-        program: c"".into(),
-        arguments: vec![c"".into()],
-        environment: vec![c"".into()],
+    let environment = spawn::own_environment();
+    let spec: Spec<&CStr> = Spec {
+        program: c"",
+        arguments: vec![c""],
+        environment: environment.iter().map(CString::as_c_str).collect(),
         directory: None,
         standing: spawn::Standing::Session,
         limits: Vec::new(),

@@ -8,6 +8,9 @@ use std::ffi::{CStr, CString};
 /// The most bytes a specification may have: the kernel takes no larger argument list on common machines.
 pub(crate) const SPEC_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
+/// Hardly one has more.
+const MOST_BYTES: usize = 8 * 1024;
+
 /// The most resource limits one may name: the kernel knows 16.
 const LIMITS_MAX: u32 = 16;
 
@@ -28,9 +31,9 @@ pub struct Spec<S = CString> {
     pub confinement: Option<confine::Program>,
 }
 
-impl Spec {
+impl<S: AsRef<CStr>> Spec<S> {
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Writer::default();
+        let mut out = Writer { bytes: Vec::with_capacity(MOST_BYTES) };
         out.u8(match self.standing {
             Standing::Group => 0,
             Standing::Session => 1,
@@ -47,8 +50,8 @@ impl Spec {
             out.u64(limit.soft);
             out.u64(limit.hard);
         }
-        out.string(&self.program);
-        out.string(self.directory.as_deref().unwrap_or_default());
+        out.string(self.program.as_ref());
+        out.string(self.directory.as_ref().map_or(c"", AsRef::as_ref));
         out.strings(&self.arguments);
         out.strings(&self.environment);
         out.flag(self.confinement.is_some());

@@ -24,15 +24,24 @@ const SHELL_OUTPUT_MAX: usize = 1024 * 1024;
 
 pub(crate) struct Environment {
     base: Vec<(OsString, OsString)>,
-    /// None until the login shell has been asked; then its PATH, if it gave one.
-    login_path: watch::Sender<Option<Option<OsString>>>,
+    /// None until the login shell has been asked.
+    login: watch::Sender<Option<Login>>,
     /// A process waits for it.
     needed: Notify,
 }
 
+/// What is known once the login shell has been asked.
+#[derive(Clone)]
+struct Login {
+    /// Its PATH, if it gave one.
+    path: Option<OsString>,
+    /// What processes are given that ask for nothing of their own.
+    environment: outpost_engine::Environment,
+}
+
 impl Environment {
     pub(crate) fn new(base: Vec<(OsString, OsString)>) -> Environment {
-        Environment { base, login_path: watch::Sender::new(None), needed: Notify::new() }
+        Environment { base, login: watch::Sender::new(None), needed: Notify::new() }
     }
 
     /// Asks the login shell when the first process needs its answer, or a moment after the start: whoever waits for the
@@ -50,7 +59,8 @@ impl Environment {
             Some(path) => tracing::info!("[shellenv] Extracted shell PATH ({} chars)", path.len()),
             None => tracing::warn!("[shellenv] PATH sentinel not found in shell output"),
         }
-        self.login_path.send_replace(Some(path));
+        let environment = self.merged(path.as_ref(), Vec::new());
+        self.login.send_replace(Some(Login { path, environment }));
     }
 
     fn variable(&self, name: &str) -> Option<&OsStr> {
@@ -59,12 +69,24 @@ impl Environment {
 
     /// What our own helpers run with: the daemon's environment, with the login shell's PATH once that is known.
     pub(crate) fn for_helpers(&self) -> Vec<(OsString, OsString)> {
-        let login_path = self.login_path.borrow().clone().flatten();
+        let login_path = self.login.borrow().as_ref().and_then(|login| login.path.clone());
         let path_of = |name: &OsString| login_path.clone().filter(|_| name == "PATH");
         self.base
             .iter()
             .map(|(name, value)| (name.clone(), path_of(name).unwrap_or_else(|| value.clone())))
             .collect()
+    }
+
+    /// The daemon's environment with the login shell's PATH, and with what a process has of its own.
+    fn merged(
+        &self,
+        login_path: Option<&OsString>,
+        own: Vec<(OsString, OsString)>,
+    ) -> outpost_engine::Environment {
+        let with_path = login_path.map(|path| (OsString::from("PATH"), path.clone()));
+        let changed: BTreeMap<OsString, OsString> = with_path.into_iter().chain(own).collect();
+        let kept = self.base.iter().filter(|(name, _)| !changed.contains_key(name)).cloned();
+        kept.chain(changed.clone()).collect()
     }
 
     /// Gives a process its environment and finds its program.
@@ -74,25 +96,26 @@ impl Environment {
         own: Vec<(OsString, OsString)>,
     ) -> Result<(), Failure> {
         self.needed.notify_one();
-        let mut asked = self.login_path.subscribe();
-        let login_path = asked.wait_for(Option::is_some).await.ok().and_then(|path| path.clone()).flatten();
-        let with_path = login_path.clone().map(|path| (OsString::from("PATH"), path));
-        let changed: BTreeMap<OsString, OsString> = with_path.into_iter().chain(own).collect();
-        let kept = self.base.iter().filter(|(name, _)| !changed.contains_key(name)).cloned();
-        let environment = kept.chain(changed.clone()).collect();
-        let paths: Vec<OsString> =
-            login_path.into_iter().chain(self.variable("PATH").map(OsStr::to_owned)).collect();
-        spawn.environment = environment;
+        let mut asked = self.login.subscribe();
+        let login = asked.wait_for(Option::is_some).await.ok().and_then(|login| login.clone());
+        let Some(Login { path, environment }) = login else {
+            return Err(Failure::internal("the relay is stopping"));
+        };
+        spawn.environment = match own.is_empty() {
+            true => environment,
+            false => self.merged(path.as_ref(), own),
+        };
         if !spawn.program.as_os_str().as_bytes().contains(&b'/') {
             let name = spawn.program.clone();
+            let paths =
+                path.into_iter().chain(self.variable("PATH").map(OsStr::to_owned)).collect::<Vec<_>>();
             let found = tokio::task::spawn_blocking(move || look_up(&name, &paths)).await.ok().flatten();
             spawn.program = found.ok_or_else(|| {
                 let name = go::quote(&spawn.program.to_string_lossy());
                 Failure::internal(format!("exec: {name}: executable file not found in $PATH"))
             })?;
         }
-        let has_zero = |text: &OsString| text.as_bytes().contains(&0);
-        if spawn.environment.iter().any(|(name, value)| has_zero(name) || has_zero(value)) {
+        if spawn.environment.has_zero() {
             return Err(Failure::internal("exec: environment variable contains NUL"));
         }
         Ok(())

@@ -3,4 +3,5 @@
 pub(crate) mod fill;
 mod nesting;
 pub(crate) mod read;
+mod string;
 pub(crate) mod write;

@@ -94,7 +94,7 @@ fn prepare(
     let mut arguments: Vec<OsString> = vec![program.clone().into()];
     arguments.extend(call.arguments);
     let mut spawn = Spawn {
-        environment: environment(face, task, call.environment),
+        environment: environment(face, task, call.environment).into_iter().collect(),
         directory: Some(session.path.clone()),
         stdio: Stdio::Pipes { stdin: call.speaks },
         new_session: true,

@@ -4,8 +4,7 @@ use crate::lookup;
 use crate::policy::{Confined, Ready};
 use crate::server::Server;
 use crate::wire::{Failure, OVERLOADED};
-use outpost_engine::{AtCap, Drain, Error, Key, Rest, Spawn, Stdio, Step};
-use std::ffi::OsString;
+use outpost_engine::{AtCap, Drain, Environment, Error, Key, Rest, Spawn, Stdio, Step};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -19,7 +18,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 
 pub(crate) struct Start {
     pub(crate) arguments: Vec<String>,
-    pub(crate) environment: Vec<(OsString, OsString)>,
+    pub(crate) environment: Environment,
     pub(crate) directory: PathBuf,
     pub(crate) stdio: Stdio,
     pub(crate) confinement: Confined,
@@ -122,8 +121,7 @@ impl Start {
     fn refuse_zero_bytes(&self) -> Result<(), Failure> {
         let words =
             self.arguments.iter().map(String::as_bytes).chain([self.directory.as_os_str().as_bytes()]);
-        let variables = self.environment.iter().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]);
-        match words.chain(variables).any(|bytes| bytes.contains(&0)) {
+        match words.into_iter().any(|bytes| bytes.contains(&0)) || self.environment.has_zero() {
             true => Err(Failure::internal("failed to spawn command: nul byte found in provided data")),
             false => Ok(()),
         }

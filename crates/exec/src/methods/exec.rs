@@ -5,8 +5,9 @@ use crate::command::{Asked, Command, Output, Start, size};
 use crate::connection::Connection;
 use crate::lookup;
 use crate::policy;
+use crate::server::NETWORK_DISABLED;
 use crate::wire::{CommandExecParams, Failure, Id, OVERLOADED};
-use outpost_engine::{Size, Stdio};
+use outpost_engine::{Environment, Size, Stdio};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -16,9 +17,6 @@ use tracing::Instrument;
 const OUTPUT_BYTES_CAP: usize = 1024 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(10);
 const SIZE: Size = Size { rows: 24, cols: 80 };
-
-/// A variable that tells commands why they reach nobody.
-const NETWORK_DISABLED: &str = "CODEX_SANDBOX_NETWORK_DISABLED";
 
 pub(super) fn exec(connection: &Arc<Connection>, id: &Id, params: CommandExecParams) -> Result<(), Failure> {
     let asked = check(connection, &params)?;
@@ -105,17 +103,15 @@ fn check(connection: &Connection, params: &CommandExecParams) -> Result<Asked, F
 }
 
 /// "merged over the server environment; null unsets; names are not validated".
-fn environment(
-    connection: &Connection,
-    params: &CommandExecParams,
-    no_network: bool,
-) -> Vec<(OsString, OsString)> {
-    let own = params.env.iter().flatten();
-    let own = own.map(|(name, value)| (OsString::from(name), value.as_ref().map(OsString::from)));
-    let told = no_network.then(|| (OsString::from(NETWORK_DISABLED), Some("1".into())));
+fn environment(connection: &Connection, params: &CommandExecParams, no_network: bool) -> Environment {
+    let Some(own) = params.env.as_ref().filter(|own| !own.is_empty()) else {
+        return connection.server.environment(no_network).clone();
+    };
+    let own = own.iter().map(|(name, value)| (OsString::from(name), value.as_ref().map(OsString::from)));
+    let (name, value) = NETWORK_DISABLED;
+    let told = no_network.then(|| (OsString::from(name), Some(value.into())));
     let changed: BTreeMap<OsString, Option<OsString>> = own.chain(told).collect();
-    let kept = connection.server.environment.iter().filter(|(name, _)| !changed.contains_key(name)).cloned();
-    let mut merged: Vec<(OsString, OsString)> = kept.collect();
-    merged.extend(changed.into_iter().filter_map(|(name, value)| Some((name, value?))));
-    merged
+    let base = connection.server.environment(false);
+    let kept = base.iter().filter(|(name, _)| !changed.contains_key(name)).cloned();
+    kept.chain(changed.iter().filter_map(|(name, value)| Some((name.clone(), value.clone()?)))).collect()
 }

@@ -83,7 +83,7 @@ impl<'a> Place<'a> for BTreeMap<Cow<'a, str>, Cow<'a, str>> {
         for (key, element) in value.members()? {
             let mut text = Cow::Borrowed("");
             text.put(element)?;
-            self.insert(key, text);
+            self.insert(key.text(), text);
         }
         Ok(())
     }
@@ -100,8 +100,12 @@ pub(crate) fn fill<'a>(
     }
     let mut outcome = Ok(());
     for (key, member) in value.members()? {
-        let exact = places.iter().position(|(name, _)| *name == key);
-        let place = exact.or_else(|| places.iter().position(|(name, _)| same_but_for_case(name, &key)));
+        let as_written = places.iter().position(|(name, _)| key.is(name));
+        let place = as_written.or_else(|| {
+            let key = key.text();
+            let exact = places.iter().position(|(name, _)| *name == key);
+            exact.or_else(|| places.iter().position(|(name, _)| same_but_for_case(name, &key)))
+        });
         if let Some((_, place)) = place.and_then(|index| places.get_mut(index)) {
             outcome = outcome.and(place.put(member));
         }

@@ -5,7 +5,7 @@
 //! The text is checked once, whole. After that a [`Value`] is a piece of it, and nothing is copied before it is used.
 
 use crate::json::nesting::{Nesting, Open};
-use memchr::memchr2;
+use crate::json::string::{has_escape, plain_bytes, unquote};
 use std::borrow::Cow;
 
 /// How deep arrays and objects may nest.
@@ -158,27 +158,28 @@ impl Checker<'_> {
     fn string(&mut self) -> Option<()> {
         self.take(b'"')?;
         loop {
-            let rest = self.text.get(self.at..)?;
-            let run = memchr2(b'"', b'\\', rest)?;
-            // Written so that the compiler does many bytes at a time: payload passes here.
-            let control = rest.get(..run)?.iter().fold(false, |seen, byte| seen | (*byte < 0x20));
-            if control {
-                return None;
-            }
-            self.at += run + 1;
-            if rest.get(run) == Some(&b'"') {
-                return Some(());
-            }
-            match self.peek()? {
-                b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => self.at += 1,
-                b'u' => {
-                    let digits = self.text.get(self.at + 1..self.at + 5)?;
-                    digits.iter().all(u8::is_ascii_hexdigit).then_some(())?;
-                    self.at += 5;
-                }
+            self.at += plain_bytes(self.text.get(self.at..)?);
+            let end = self.peek()?;
+            self.at += 1;
+            match end {
+                b'"' => return Some(()),
+                b'\\' => self.escape()?,
                 _ => return None,
             }
         }
+    }
+
+    fn escape(&mut self) -> Option<()> {
+        match self.peek()? {
+            b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => self.at += 1,
+            b'u' => {
+                let digits = self.text.get(self.at + 1..self.at + 5)?;
+                digits.iter().all(u8::is_ascii_hexdigit).then_some(())?;
+                self.at += 5;
+            }
+            _ => return None,
+        }
+        Some(())
     }
 }
 
@@ -213,7 +214,7 @@ impl<'a> Value<'a> {
     /// The bytes between the quotes, when they stand for themselves: how payload is taken without a copy.
     pub(crate) fn plain_string(self) -> Option<&'a [u8]> {
         match self.0 {
-            [b'"', inner @ .., b'"'] if memchr::memchr(b'\\', inner).is_none() => Some(inner),
+            [b'"', inner @ .., b'"'] if !has_escape(inner) => Some(inner),
             _ => None,
         }
     }
@@ -233,6 +234,7 @@ impl<'a> Value<'a> {
 
     /// Appends the text without spaces and with `<`, `>`, `&`, U+2028 and U+2029 escaped, as values are passed on.
     pub(crate) fn append_compact(self, out: &mut Vec<u8>) {
+        out.reserve(self.0.len());
         let mut quoted = false;
         let mut bytes = self.0.iter().copied().enumerate();
         while let Some((at, byte)) = bytes.next() {
@@ -280,25 +282,76 @@ impl<'a> Pieces<'a> {
     /// The next value, key or not; none at the closing bracket.
     fn next(&mut self) -> Option<Value<'a>> {
         self.skip();
-        if matches!(self.text.get(self.at)?, b'}' | b']') {
-            return None;
+        let begin = self.at;
+        let mut depth = 0usize;
+        loop {
+            match *self.text.get(self.at)? {
+                b'"' => self.skip_string()?,
+                b'{' | b'[' => {
+                    depth += 1;
+                    self.at += 1;
+                }
+                b'}' | b']' if depth == 0 => return None,
+                b'}' | b']' => {
+                    depth -= 1;
+                    self.at += 1;
+                }
+                _ if depth == 0 => self.skip_word(),
+                _ => self.at += 1,
+            }
+            if depth == 0 {
+                return self.text.get(begin..self.at).map(Value);
+            }
         }
-        let mut checker = Checker { text: self.text, at: self.at, open: Nesting::default() };
-        checker.value()?;
-        let value = self.text.get(self.at..checker.at)?;
-        self.at = checker.at;
-        Some(Value(value))
+    }
+
+    fn skip_string(&mut self) -> Option<()> {
+        self.at += 1;
+        loop {
+            self.at += plain_bytes(self.text.get(self.at..)?);
+            let end = *self.text.get(self.at)?;
+            if end == b'"' {
+                self.at += 1;
+                return Some(());
+            }
+            // An escape: what follows its first two bytes stands for itself.
+            self.at += 2;
+        }
+    }
+
+    /// A number, or one of the three words.
+    fn skip_word(&mut self) {
+        let in_word = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'E' | b'+' | b'-' | b'.');
+        self.at += 1;
+        while self.text.get(self.at).is_some_and(in_word) {
+            self.at += 1;
+        }
+    }
+}
+
+/// The name of a member.
+#[derive(Clone, Copy)]
+pub(crate) struct Key<'a>(&'a [u8]);
+
+impl<'a> Key<'a> {
+    /// Whether it is written exactly like this. Names that we know have nothing that would be escaped.
+    pub(crate) fn is(self, name: &str) -> bool {
+        self.0 == name.as_bytes()
+    }
+
+    pub(crate) fn text(self) -> Cow<'a, str> {
+        unquote(self.0)
     }
 }
 
 pub(crate) struct Members<'a>(Pieces<'a>);
 
 impl<'a> Iterator for Members<'a> {
-    type Item = (Cow<'a, str>, Value<'a>);
+    type Item = (Key<'a>, Value<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let key = self.0.next()?.string().ok()?;
-        Some((key, self.0.next()?))
+        let [b'"', key @ .., b'"'] = self.0.next()?.0 else { return None };
+        Some((Key(key), self.0.next()?))
     }
 }
 
@@ -312,68 +365,10 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// The string that stands between quotes.
-fn unquote(inner: &[u8]) -> Cow<'_, str> {
-    if memchr::memchr(b'\\', inner).is_none()
-        && let Ok(text) = std::str::from_utf8(inner)
-    {
-        return Cow::Borrowed(text);
-    }
-    let mut text = String::with_capacity(inner.len());
-    let mut at = 0;
-    while let Some(rest) = inner.get(at..).filter(|rest| !rest.is_empty()) {
-        let run = memchr::memchr(b'\\', rest).unwrap_or(rest.len());
-        push_characters(&mut text, rest.get(..run).unwrap_or_default());
-        at += run;
-        if run < rest.len() {
-            at += push_escape(&mut text, inner.get(at..).unwrap_or_default());
-        }
-    }
-    Cow::Owned(text)
-}
-
-fn push_characters(text: &mut String, bytes: &[u8]) {
-    for chunk in bytes.utf8_chunks() {
-        text.push_str(chunk.valid());
-        text.extend(chunk.invalid().iter().map(|_| char::REPLACEMENT_CHARACTER));
-    }
-}
-
-/// Takes one escape at the beginning of `rest`; says how long it is.
-fn push_escape(text: &mut String, rest: &[u8]) -> usize {
-    let character = match rest.get(1) {
-        Some(b'b') => '\u{8}',
-        Some(b'f') => '\u{c}',
-        Some(b'n') => '\n',
-        Some(b'r') => '\r',
-        Some(b't') => '\t',
-        Some(b'u') => return push_unicode(text, rest),
-        Some(byte) => char::from(*byte),
-        None => return 1,
-    };
-    text.push(character);
-    2
-}
-
-/// `\uXXXX`, or two of them that are one character together. Half of a pair stands for no character.
-fn push_unicode(text: &mut String, rest: &[u8]) -> usize {
-    let unit = |at: usize| {
-        let digits = rest.get(at..at + 6)?.strip_prefix(b"\\u")?;
-        u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
-    };
-    let first = unit(0).unwrap_or(0xfffd);
-    if let (0xd800..0xdc00, Some(second @ 0xdc00..0xe000)) = (first, unit(6)) {
-        let point = 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00);
-        text.push(char::from_u32(point).unwrap_or(char::REPLACEMENT_CHARACTER));
-        return 12;
-    }
-    text.push(char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER));
-    6
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::json::string::SHORT_BYTES;
 
     #[test]
     fn only_well_formed_text_passes() {
@@ -441,19 +436,33 @@ mod tests {
         assert!(check("[".repeat(1_000_000).as_bytes()).is_none());
     }
 
-    fn string(text: &[u8]) -> String {
-        check(text).unwrap().string().unwrap().into_owned()
-    }
-
     #[test]
-    fn escapes_and_broken_characters_become_what_the_original_makes_of_them() {
-        assert_eq!(string(br#""a\"\\\/\b\f\n\r\t\u0041\u00e9""#), "a\"\\/\u{8}\u{c}\n\r\tA\u{e9}");
-        assert_eq!(string(br#""\ud83d\ude00""#), "\u{1f600}");
-        assert_eq!(
-            string(br#""\ud800\u0041|\udc00|\ud800\ud800\udc00""#),
-            "\u{fffd}A|\u{fffd}|\u{fffd}\u{10000}"
-        );
-        assert_eq!(string(b"\"a\xffb\xe2\x82\""), "a\u{fffd}b\u{fffd}\u{fffd}");
+    fn the_pieces_of_a_text_are_whole_values() {
+        let text =
+            br#" { "a" : [ ] ,"b\"}":"]\\","c":-1.5E+7 , "d":{"e":["}",{"f":"\u007d"}]}, "":null,"g":true} "#;
+        let pieces = |text: &[u8]| -> Vec<(String, String)> {
+            let members = check(text).unwrap().members().unwrap();
+            members
+                .map(|(key, value)| (key.text().into_owned(), String::from_utf8_lossy(value.0).into_owned()))
+                .collect()
+        };
+        let expected = [
+            ("a", "[ ]"),
+            ("b\"}", r#""]\\""#),
+            ("c", "-1.5E+7"),
+            ("d", r#"{"e":["}",{"f":"\u007d"}]}"#),
+            ("", "null"),
+            ("g", "true"),
+        ];
+        assert_eq!(pieces(text), expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        assert_eq!(pieces(b"{ }"), []);
+        let long = "x".repeat(SHORT_BYTES + 9);
+        let text = format!(r#"{{"{long}":"{long}\\{long}","{long}\n":[[1],"{long}"]}}"#);
+        let expected = [
+            (long.clone(), format!(r#""{long}\\{long}""#)),
+            (format!("{long}\n"), format!(r#"[[1],"{long}"]"#)),
+        ];
+        assert_eq!(pieces(text.as_bytes()), expected);
     }
 
     #[test]

@@ -3,7 +3,6 @@
 use super::calls::{self, Outcome};
 use super::watch;
 use super::{Code, LEASES_MAX, NO_REGISTER, Operation, Program, REGISTERS};
-use crate::signal;
 use crate::spawn::ResourceLimit;
 use std::ffi::{CStr, c_int};
 use std::os::fd::RawFd;
@@ -188,7 +187,6 @@ impl<'a> State<'a> {
 
     /// The outer process stays behind; init goes on.
     fn enter(&mut self, namespaces: u32) -> Outcome {
-        signal::default_dispositions();
         let (read, write) = calls::pipe()?;
         self.status = (read, write);
         let init = calls::fork(namespaces)?;

@@ -48,6 +48,9 @@ fn become_program(
     report: &mut RawFd,
 ) -> std::result::Result<std::convert::Infallible, Stop> {
     let child = plan.child;
+    if plan.reset_signals {
+        default_dispositions();
+    }
     join_cgroup(child.cgroup.filter(|_| plan.join_cgroup))?;
     stand(child.standing)?;
     set_oom_score(child.oom_score);
@@ -75,9 +78,6 @@ fn become_program(
     }
     if child.gate.is_some() {
         wait_at_gate(places.gate)?;
-    }
-    if plan.reset_signals {
-        default_dispositions();
     }
     Set::of(&[]).install();
     execute(plan, &places, confined.as_ref())

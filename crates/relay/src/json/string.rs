@@ -1,0 +1,131 @@
+//! Strings: where they end, and what they stand for.
+
+use memchr::{memchr, memchr2};
+use std::borrow::Cow;
+
+/// Up to here a string is looked at byte by byte: most end before a search for the end has even been set up.
+pub(super) const SHORT_BYTES: usize = 32;
+
+/// Which bytes inside of a string do not stand for themselves.
+const ENDS: [bool; 256] = {
+    let mut ends = [false; 256];
+    let mut control = 0;
+    while control < 0x20 {
+        ends[control] = true;
+        control += 1;
+    }
+    ends[b'"' as usize] = true;
+    ends[b'\\' as usize] = true;
+    ends
+};
+
+/// How many bytes at the beginning of `rest`, which is inside of a string, stand for themselves.
+pub(super) fn plain_bytes(rest: &[u8]) -> usize {
+    let ends = |byte: &u8| ENDS[usize::from(*byte)];
+    let (head, tail) = rest.split_at(rest.len().min(SHORT_BYTES));
+    head.iter().position(ends).unwrap_or_else(|| {
+        let run = memchr2(b'"', b'\\', tail).unwrap_or(tail.len());
+        let run = tail.get(..run).unwrap_or_default();
+        // Written so that the compiler does many bytes at a time: payload passes here.
+        let control = run.iter().fold(false, |seen, byte| seen | (*byte < 0x20));
+        head.len() + if control { run.iter().position(ends).unwrap_or(run.len()) } else { run.len() }
+    })
+}
+
+/// Whether something between the quotes does not stand for itself.
+pub(super) fn has_escape(inner: &[u8]) -> bool {
+    match inner.len() {
+        0..SHORT_BYTES => inner.contains(&b'\\'),
+        _ => memchr(b'\\', inner).is_some(),
+    }
+}
+
+/// The string that stands between quotes.
+pub(super) fn unquote(inner: &[u8]) -> Cow<'_, str> {
+    if !has_escape(inner)
+        && let Ok(text) = std::str::from_utf8(inner)
+    {
+        return Cow::Borrowed(text);
+    }
+    let mut text = String::with_capacity(inner.len());
+    let mut at = 0;
+    while let Some(rest) = inner.get(at..).filter(|rest| !rest.is_empty()) {
+        let run = memchr(b'\\', rest).unwrap_or(rest.len());
+        push_characters(&mut text, rest.get(..run).unwrap_or_default());
+        at += run;
+        if run < rest.len() {
+            at += push_escape(&mut text, inner.get(at..).unwrap_or_default());
+        }
+    }
+    Cow::Owned(text)
+}
+
+fn push_characters(text: &mut String, bytes: &[u8]) {
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        text.extend(chunk.invalid().iter().map(|_| char::REPLACEMENT_CHARACTER));
+    }
+}
+
+/// Takes one escape at the beginning of `rest`; says how long it is.
+fn push_escape(text: &mut String, rest: &[u8]) -> usize {
+    let character = match rest.get(1) {
+        Some(b'b') => '\u{8}',
+        Some(b'f') => '\u{c}',
+        Some(b'n') => '\n',
+        Some(b'r') => '\r',
+        Some(b't') => '\t',
+        Some(b'u') => return push_unicode(text, rest),
+        Some(byte) => char::from(*byte),
+        None => return 1,
+    };
+    text.push(character);
+    2
+}
+
+/// `\uXXXX`, or two of them that are one character together. Half of a pair stands for no character.
+fn push_unicode(text: &mut String, rest: &[u8]) -> usize {
+    let unit = |at: usize| {
+        let digits = rest.get(at..at + 6)?.strip_prefix(b"\\u")?;
+        u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+    };
+    let first = unit(0).unwrap_or(0xfffd);
+    if let (0xd800..0xdc00, Some(second @ 0xdc00..0xe000)) = (first, unit(6)) {
+        let point = 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00);
+        text.push(char::from_u32(point).unwrap_or(char::REPLACEMENT_CHARACTER));
+        return 12;
+    }
+    text.push(char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER));
+    6
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::json::read::check;
+
+    #[test]
+    fn a_control_character_is_refused_wherever_it_stands_in_a_string() {
+        for at in 0..3 * SHORT_BYTES {
+            let mut text = format!("\"{}\"", "x".repeat(3 * SHORT_BYTES)).into_bytes();
+            assert!(check(&text).is_some());
+            text[at + 1] = 0x1f;
+            assert!(check(&text).is_none(), "{at}");
+        }
+    }
+
+    fn string(text: &[u8]) -> String {
+        check(text).unwrap().string().unwrap().into_owned()
+    }
+
+    #[test]
+    fn escapes_and_broken_characters_become_what_the_original_makes_of_them() {
+        assert_eq!(string(br#""a\"\\\/\b\f\n\r\t\u0041\u00e9""#), "a\"\\/\u{8}\u{c}\n\r\tA\u{e9}");
+        assert_eq!(string(br#""\ud83d\ude00""#), "\u{1f600}");
+        assert_eq!(
+            string(br#""\ud800\u0041|\udc00|\ud800\ud800\udc00""#),
+            "\u{fffd}A|\u{fffd}|\u{fffd}\u{10000}"
+        );
+        assert_eq!(string(b"\"a\xffb\xe2\x82\""), "a\u{fffd}b\u{fffd}\u{fffd}");
+    }
+}
