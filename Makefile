@@ -16,7 +16,7 @@ help:
 	@sed -n 's/^## //p' Makefile
 
 build:
-	cargo build --release -p outpost
+	@scripts/build
 
 ## serve   build the release binary and run the daemon in the foreground (SERVE_ARGS)
 serve: build

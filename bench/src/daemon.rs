@@ -20,10 +20,11 @@ const LOOK_AGAIN: Duration = Duration::from_micros(200);
 /// Clock ticks in a second, in which /proc counts CPU time: the same number on every Linux there is.
 pub(crate) const TICKS: f64 = 100.0;
 
-/// The release binary of the daemon, made up to date when cargo runs us.
+/// The program as it is given away, made up to date when cargo runs us.
 pub(crate) fn build() -> Result<PathBuf> {
-    if let Some(cargo) = std::env::var_os("CARGO") {
-        let built = Command::new(cargo).args(["build", "--quiet", "--release", "-p", "outpost"]).status()?;
+    if std::env::var_os("CARGO").is_some() {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/build");
+        let built = Command::new(script).arg("--quiet").status()?;
         if !built.success() {
             return Err("the daemon cannot be built".into());
         }
@@ -31,10 +32,7 @@ pub(crate) fn build() -> Result<PathBuf> {
     let binary = std::env::current_exe()?.with_file_name("outpost");
     match binary.exists() {
         true => Ok(binary),
-        false => {
-            Err(format!("{} is not there; `cargo build --release -p outpost` makes it", binary.display())
-                .into())
-        }
+        false => Err(format!("{} is not there; `make build` makes it", binary.display()).into()),
     }
 }
 

@@ -5,7 +5,7 @@
 //! The text is checked once, whole. After that a [`Value`] is a piece of it, and nothing is copied before it is used.
 
 use crate::json::nesting::{Nesting, Open};
-use crate::json::string::{has_escape, plain_bytes, unquote};
+use crate::json::string::{has_escape, plain_bytes, plain_bytes_checked, unquote};
 use std::borrow::Cow;
 
 /// How deep arrays and objects may nest.
@@ -308,7 +308,7 @@ impl<'a> Pieces<'a> {
     fn skip_string(&mut self) -> Option<()> {
         self.at += 1;
         loop {
-            self.at += plain_bytes(self.text.get(self.at..)?);
+            self.at += plain_bytes_checked(self.text.get(self.at..)?);
             let end = *self.text.get(self.at)?;
             if end == b'"' {
                 self.at += 1;
