@@ -72,6 +72,7 @@ macro_rules! codes {
 codes!(
     Lease Join Enter Write Private Take Attributes Place New Open MakeDirectory MakeFile MakeLink Pivot
     Close Command Keyring Limit ChildLimits Ruleset Rule TerminalRule Enforce NoNewPrivileges DropCapabilities Filter Candidates
+    Cover
 );
 
 impl Code {
@@ -84,7 +85,7 @@ impl Code {
         use Code::*;
         match self {
             New => 3,
-            Lease | MakeLink => 2,
+            Lease | MakeLink | Cover => 2,
             Write | Take | Attributes | Place | Open | MakeDirectory | MakeFile | Rule => 1,
             _ => 0,
         }
@@ -96,7 +97,7 @@ impl Code {
         match self {
             Lease | Join | Enter => phase == 0,
             Write | Private | Take | Attributes | Place | New | Open | MakeDirectory | MakeFile
-            | MakeLink | Pivot | Close | Command => phase == 1,
+            | MakeLink | Pivot | Close | Command | Cover => phase == 1,
             Keyring | Limit | ChildLimits | Ruleset | Rule | TerminalRule | Enforce | NoNewPrivileges
             | DropCapabilities | Filter | Candidates => phase != 1,
         }
@@ -166,7 +167,9 @@ impl Program {
         let texts: Vec<u8> = paths.iter().flat_map(|path| path.to_bytes_with_nul()).copied().collect();
         let mut bytes = self.0.clone();
         builder::append(&mut bytes, Code::Candidates, (NO_REGISTER, NO_REGISTER), 0, 0, [&texts, &[], &[]]);
-        Program::from_bytes(&bytes)
+        // All before them has been checked.
+        let has_some = self.operations().any(|operation| operation.code == Code::Candidates);
+        (!has_some && !texts.is_empty() && bytes.len() <= PROGRAM_BYTES_MAX).then_some(Program(bytes))
     }
 
     fn operations(&self) -> impl Iterator<Item = Operation<'_>> {

@@ -49,7 +49,7 @@ pub(super) fn build(builder: &mut Builder, plan: &Plan, host: &Host) -> Result<(
     // In a user namespace /proc can only be mounted while the host's is seen.
     let early = if plan.root == Root::Empty { Some(register(builder)?) } else { None };
     if let Some(tree) = early {
-        processes(builder, plan, host)?;
+        processes(builder, plan, host);
         builder.take(c"/proc", tree);
     }
     match plan.root {
@@ -69,7 +69,7 @@ pub(super) fn build(builder: &mut Builder, plan: &Plan, host: &Host) -> Result<(
         place(builder, mount, index, taken.get(mount.path.as_path()).copied(), scratch)?;
     }
     match early {
-        None => processes(builder, plan, host)?,
+        None => processes(builder, plan, host),
         Some(tree) => {
             builder.place(tree, c"/proc");
             builder.restrict_path(c"/", PLAIN | attr::READ_ONLY, false);
@@ -79,7 +79,7 @@ pub(super) fn build(builder: &mut Builder, plan: &Plan, host: &Host) -> Result<(
 }
 
 /// A `/proc` of the command's own processes, all of it read-only: root could otherwise write to the kernel's settings.
-fn processes(builder: &mut Builder, plan: &Plan, host: &Host) -> Result<()> {
+fn processes(builder: &mut Builder, plan: &Plan, host: &Host) {
     let kernels = PLAIN | attr::NO_EXEC;
     builder.new_mount(c"proc", c"/proc", kernels, c"");
     if host.pid_limit {
@@ -87,15 +87,11 @@ fn processes(builder: &mut Builder, plan: &Plan, host: &Host) -> Result<()> {
     }
     builder.restrict_path(c"/proc", kernels | attr::READ_ONLY, false);
     if outpost_sys::limits::effective_uid() == 0 {
-        let scratch = register(builder)?;
         for file in ROOTS_ALONE.iter().filter(|file| file.to_str().is_ok_and(|file| Path::new(file).exists()))
         {
-            builder.take(c"/dev/null", scratch);
-            builder.restrict(scratch, kernels & !attr::NO_DEVICES | attr::READ_ONLY);
-            builder.place(scratch, file);
+            builder.cover(c"/dev/null", file, kernels & !attr::NO_DEVICES | attr::READ_ONLY);
         }
     }
-    Ok(())
 }
 
 /// What is read-only or denied later on, or not seen then.

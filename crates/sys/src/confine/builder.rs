@@ -135,6 +135,12 @@ impl Builder {
         self.on_path(Code::Place, (tree.0, NO_REGISTER), 0, 0, path);
     }
 
+    /// Mounts what is at one path over another, with these attributes. Neither may be a name that somebody else made.
+    pub fn cover(&mut self, with: &CStr, path: &CStr, attributes: u32) {
+        let texts = [with.to_bytes_with_nul(), path.to_bytes_with_nul(), &[]];
+        self.push(Code::Cover, (NO_REGISTER, NO_REGISTER), 0, attributes.into(), texts);
+    }
+
     /// Mounts a new file system.
     pub fn new_mount(&mut self, kind: &CStr, path: &CStr, attributes: u32, options: &CStr) {
         let texts = [kind.to_bytes_with_nul(), path.to_bytes_with_nul(), options.to_bytes_with_nul()];

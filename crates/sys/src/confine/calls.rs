@@ -135,6 +135,14 @@ pub(super) fn mount(kind: Option<&CStr>, path: &CStr, flags: c_ulong, options: O
     done(unsafe { libc::syscall(libc::SYS_mount, kind, path.as_ptr(), kind, flags, options) })
 }
 
+pub(super) fn bind(from: &CStr, path: &CStr) -> Outcome {
+    let (kind, options): (*const u8, *const u8) = (ptr::null(), ptr::null());
+    // SAFETY: C strings, or null for what a bind has no use for.
+    done(unsafe {
+        libc::syscall(libc::SYS_mount, from.as_ptr(), path.as_ptr(), kind, libc::MS_BIND, options)
+    })
+}
+
 /// A detached copy of the tree of mounts at an opened path.
 pub(super) fn clone_tree(at: RawFd) -> Outcome<RawFd> {
     let flags =

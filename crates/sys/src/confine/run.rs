@@ -96,6 +96,11 @@ impl<'a> State<'a> {
                 let (at, options) = (operation.string(1), operation.string(2));
                 calls::mount(Some(path), at, operation.flags.into(), Some(options))
             }
+            Code::Cover => {
+                let at = operation.string(1);
+                calls::bind(path, at)?;
+                calls::set_attributes(libc::AT_FDCWD, at, operation.value, false)
+            }
             Code::Open => {
                 let opened = calls::open_path(path, libc::O_PATH | libc::O_DIRECTORY)?;
                 self.keep(operation.register, opened)

@@ -15,6 +15,7 @@ fn program() -> Program {
     builder.place(tree, c"/home");
     builder.new_mount(c"tmpfs", c"/dev", attr::NO_SUID, c"size=64k");
     builder.make_link(c"/dev/fd", c"/proc/self/fd");
+    builder.cover(c"/dev/null", c"/proc/slabinfo", attr::READ_ONLY);
     builder.command();
     builder.ruleset(1, 2, 3, rules);
     builder.allow(rules, c"/", 4);
@@ -29,6 +30,7 @@ fn a_program_reads_back_as_written() {
     assert_eq!(Program::from_bytes(program.as_bytes()).as_ref(), Some(&program));
     assert_eq!(program.describe(5).as_deref(), Some("Take /home"));
     assert_eq!(program.describe(8).as_deref(), Some("New tmpfs /dev size=64k"));
+    assert_eq!(program.describe(10).as_deref(), Some("Cover /dev/null /proc/slabinfo"));
     assert_eq!(program.describe(99), None);
 }
 
@@ -92,6 +94,7 @@ fn operations_out_of_their_process_are_refused() {
 #[test]
 fn nothing_follows_the_candidates() {
     let program = program().with_candidates(&[c"/bin/a", c"/usr/bin/a"]).unwrap();
+    assert_eq!(Program::from_bytes(program.as_bytes()).as_ref(), Some(&program));
     assert!(program.with_candidates(&[c"/bin/b"]).is_none());
     assert!(Program::from_bytes(&[program.as_bytes(), &program.as_bytes()[4..]].concat()).is_none());
 }
