@@ -1,8 +1,8 @@
 //! Places for processes to come, made before anybody asks: who then asks waits for no disk and for no other thread.
 //!
 //! A spare is a directory with an empty description and an empty index, pipes, a cgroup, and mostly a child that waits in
-//! there to be told what to become. Nothing is written into it before there is a process. One that is found after a restart has an
-//! empty description and is removed.
+//! there to be told what to become. Nothing is written into it before there is a process. One that is found after a
+//! restart has an empty description and is removed.
 
 use crate::Result;
 use crate::process::Os;

@@ -119,9 +119,9 @@ impl Start {
     }
 
     fn refuse_zero_bytes(&self) -> Result<(), Failure> {
-        let words =
+        let mut words =
             self.arguments.iter().map(String::as_bytes).chain([self.directory.as_os_str().as_bytes()]);
-        match words.into_iter().any(|bytes| bytes.contains(&0)) || self.environment.has_zero() {
+        match words.any(|bytes| bytes.contains(&0)) || self.environment.has_zero() {
             true => Err(Failure::internal("failed to spawn command: nul byte found in provided data")),
             false => Ok(()),
         }
