@@ -21,13 +21,22 @@ const ENDS: [bool; 256] = {
 
 /// How many bytes at the beginning of `rest`, which is inside of a string, stand for themselves.
 pub(super) fn plain_bytes(rest: &[u8]) -> usize {
-    let ends = |byte: &u8| ENDS[usize::from(*byte)];
+    let run = plain_bytes_checked(rest);
+    match rest.get(SHORT_BYTES..run) {
+        Some(long) if has_control(long) => SHORT_BYTES + long.iter().position(ends).unwrap_or(long.len()),
+        _ => run,
+    }
+}
+
+/// The same in a string that is known to be well-formed: where it is long, control characters are not looked for.
+pub(super) fn plain_bytes_checked(rest: &[u8]) -> usize {
     let (head, tail) = rest.split_at(rest.len().min(SHORT_BYTES));
-    head.iter().position(ends).unwrap_or_else(|| {
-        let run = memchr2(b'"', b'\\', tail).unwrap_or(tail.len());
-        let run = tail.get(..run).unwrap_or_default();
-        head.len() + if has_control(run) { run.iter().position(ends).unwrap_or(run.len()) } else { run.len() }
-    })
+    let end = head.iter().position(ends);
+    end.unwrap_or_else(|| head.len() + memchr2(b'"', b'\\', tail).unwrap_or(tail.len()))
+}
+
+fn ends(byte: &u8) -> bool {
+    ENDS[usize::from(*byte)]
 }
 
 /// Whether there is a control character among the bytes, eight at a time: payload passes here.
@@ -41,13 +50,6 @@ fn has_control(bytes: &[u8]) -> bool {
         word.wrapping_sub(0x20 * EACH) & !word & (0x80 * EACH)
     };
     words.iter().fold(0, |seen, word| seen | below(word)) != 0 || rest.iter().any(|byte| *byte < 0x20)
-}
-
-/// The same in a string that is known to be well-formed.
-pub(super) fn plain_bytes_checked(rest: &[u8]) -> usize {
-    let (head, tail) = rest.split_at(rest.len().min(SHORT_BYTES));
-    let end = head.iter().position(|byte| ENDS[usize::from(*byte)]);
-    end.unwrap_or_else(|| head.len() + memchr2(b'"', b'\\', tail).unwrap_or(tail.len()))
 }
 
 /// Whether something between the quotes does not stand for itself.
