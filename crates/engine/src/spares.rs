@@ -11,7 +11,6 @@ use crate::shared::Shared;
 use crate::spec::Slot;
 use crate::starting::Standard;
 use outpost_journal::Writer;
-use outpost_keeper::WAITING_MAX;
 use outpost_sys::spawn::Report;
 use outpost_sys::{epoll, limits, message};
 use std::collections::VecDeque;
@@ -169,11 +168,11 @@ impl Spares {
         !ready.is_empty() && !ready.iter().any(|spare| matches!(spare.manning, Manning::Manned(_)))
     }
 
-    /// Whether fewer wait than the keeper would have.
+    /// Whether so few wait that the next but one to be started would find nobody.
     pub(crate) fn is_undermanned(&self) -> bool {
         let ready = self.ready();
         let manned = ready.iter().filter(|spare| matches!(spare.manning, Manning::Manned(_))).count();
-        manned < WAITING_MAX && ready.iter().any(|spare| matches!(spare.manning, Manning::Asked(..)))
+        manned <= 1 && ready.iter().any(|spare| matches!(spare.manning, Manning::Asked(..)))
     }
 
     /// The keeper is gone, and nobody knows those who wait any more.

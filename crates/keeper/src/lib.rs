@@ -45,7 +45,6 @@ pub use message::{
     DIRECTORY_TARGET, Event, GATE_TARGET, MESSAGE_BYTES, OPENER_TARGET, ORDER_SPEC_BYTES_MAX, PROGRAM_TARGET,
     Request, Roles, Said, Standing, Targets, What,
 };
-pub use recruits::WAITING_MAX;
 pub use spec::Spec;
 pub use store::Stored;
 pub use table::{CGROUPS_ROLE, HELD_MAX, KEPT, NOTIFY_ROLE, OWN_SLOT, SLOT_MIN, STORE_ROLE};

@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// So many wait between one start and the next, and so many when there was none for a while.
-pub const WAITING_MAX: usize = 3;
+const WAITING_MAX: usize = 3;
 const WAITING_AT_REST: usize = 1;
 
 /// The most that may be asked for ahead.

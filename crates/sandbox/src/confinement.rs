@@ -132,14 +132,24 @@ fn with_namespaces(
         builder.write(c"/proc/self/gid_map", ids.group.as_bytes());
     }
     view::build(&mut builder, plan, host)?;
+    layers.landlock = host.landlock.filter(|version| *version >= VERSION_MIN);
+    let ruleset = match layers.landlock {
+        Some(version) => Some(rules(&mut builder, plan, Rights::of(version, plan.network))?),
+        None => None,
+    };
     builder.command();
+    // What needs no view, while that is built.
     builder.keyring();
     layers.processes_max = limit_processes(&mut builder, plan, host);
-    if let Some(version) = host.landlock.filter(|version| *version >= VERSION_MIN) {
-        rules(&mut builder, plan, Rights::of(version, plan.network))?;
-        layers.landlock = Some(version);
+    builder.no_new_privileges();
+    builder.bound_capabilities();
+    builder.filter(host.filter(plan.network));
+    builder.view();
+    if let Some(ruleset) = ruleset {
+        builder.enforce(ruleset);
     }
-    give_up(&mut builder, plan, host);
+    builder.child_limits();
+    builder.drop_capabilities();
     builder.finish().ok_or(TOO_LONG)
 }
 
@@ -152,17 +162,9 @@ fn limit_processes(builder: &mut Builder, plan: &Plan, host: &Host) -> Option<u3
     (by_user || host.pid_limit).then_some(plan.processes_max)
 }
 
-/// What is common to all: limits, no privileges, filter.
-fn give_up(builder: &mut Builder, plan: &Plan, host: &Host) {
-    builder.child_limits();
-    builder.no_new_privileges();
-    builder.drop_capabilities();
-    builder.filter(host.filter(plan.network));
-}
-
 /// Landlock says once more, by itself, what may be read and written. It cannot deny below what it allows: masks are the
 /// mounts' business alone.
-fn rules(builder: &mut Builder, plan: &Plan, rights: Rights) -> Result<()> {
+fn rules(builder: &mut Builder, plan: &Plan, rights: Rights) -> Result<Register> {
     let ruleset = register(builder)?;
     builder.ruleset(rights.files, rights.network, rights.scopes, ruleset);
     match plan.root {
@@ -184,9 +186,7 @@ fn rules(builder: &mut Builder, plan: &Plan, rights: Rights) -> Result<()> {
         }
     }
     builder.allow_terminal(ruleset, rights.devices(false));
-    builder.no_new_privileges();
-    builder.enforce(ruleset);
-    Ok(())
+    Ok(ruleset)
 }
 
 /// Where namespaces are forbidden: Landlock and seccomp alone, if they can say all of it.
@@ -212,14 +212,18 @@ fn without_namespaces(plan: &Plan, host: &Host, layers: &mut Layers) -> Result<P
     }
     let mut builder = Builder::default();
     builder.keyring();
-    bare_rules(&mut builder, plan, Rights::of(version, plan.network))?;
+    let ruleset = bare_rules(&mut builder, plan, Rights::of(version, plan.network))?;
     layers.landlock = Some(version);
-    give_up(&mut builder, plan, host);
+    builder.no_new_privileges();
+    builder.enforce(ruleset);
+    builder.child_limits();
+    builder.drop_capabilities();
+    builder.filter(host.filter(plan.network));
     builder.finish().ok_or(TOO_LONG)
 }
 
 /// The rules where the host's own /dev and /proc are seen.
-fn bare_rules(builder: &mut Builder, plan: &Plan, rights: Rights) -> Result<()> {
+fn bare_rules(builder: &mut Builder, plan: &Plan, rights: Rights) -> Result<Register> {
     let ruleset = register(builder)?;
     builder.ruleset(rights.files, rights.network, rights.scopes, ruleset);
     if plan.root == Root::ReadOnly {
@@ -239,9 +243,7 @@ fn bare_rules(builder: &mut Builder, plan: &Plan, rights: Rights) -> Result<()> 
         builder.allow(ruleset, &text(&mount.path)?, allowed);
     }
     builder.allow_terminal(ruleset, rights.devices(false));
-    builder.no_new_privileges();
-    builder.enforce(ruleset);
-    Ok(())
+    Ok(ruleset)
 }
 
 fn register(builder: &mut Builder) -> Result<Register> {

@@ -6,9 +6,10 @@
 //!
 //! Three processes take part, in the order of the operations:
 //! - the *outer* one, which the parent knows. It holds leases and waits; it ends as the command ended.
-//! - *init*, from [`Builder::enter`] on: first process of a pid namespace. It builds the view, reaps, and its end is the
-//!   end of everything in the namespace.
-//! - the *command*, from [`Builder::command`] on: it takes its rights away and executes.
+//! - *init*, from [`Builder::enter`] on: first process of a pid namespace. It builds the view and the rules about it, reaps,
+//!   and its end is the end of everything in the namespace.
+//! - the *command*, from [`Builder::command`] on: it takes its rights away and executes. It is started together with init
+//!   and shares its descriptors: what it does before [`Builder::view`] it does while init is at work.
 //!
 //! A program without `enter` and `command` is carried out by the child itself.
 
@@ -50,6 +51,10 @@ pub fn remove_lease(parent: BorrowedFd<'_>, name: &CStr, opened: BorrowedFd<'_>)
 /// A register that stands for none: paths are then taken from the root.
 const NO_REGISTER: u8 = u8::MAX;
 
+/// The flag of a command that says itself when it waits for its view. One without, which workers of before an upgrade
+/// send, waits at once.
+const AHEAD: u32 = 1;
+
 const MAGIC: [u8; 4] = *b"OPC1";
 
 /// The bytes in front of an operation's texts.
@@ -72,7 +77,7 @@ macro_rules! codes {
 codes!(
     Lease Join Enter Write Private Take Attributes Place New Open MakeDirectory MakeFile MakeLink Pivot
     Close Command Keyring Limit ChildLimits Ruleset Rule TerminalRule Enforce NoNewPrivileges DropCapabilities Filter Candidates
-    Cover
+    Cover Bounding View
 );
 
 impl Code {
@@ -98,8 +103,10 @@ impl Code {
             Lease | Join | Enter => phase == 0,
             Write | Private | Take | Attributes | Place | New | Open | MakeDirectory | MakeFile
             | MakeLink | Pivot | Close | Command | Cover => phase == 1,
-            Keyring | Limit | ChildLimits | Ruleset | Rule | TerminalRule | Enforce | NoNewPrivileges
-            | DropCapabilities | Filter | Candidates => phase != 1,
+            View => phase == 2,
+            Ruleset | Rule | TerminalRule => true,
+            Keyring | Limit | ChildLimits | Enforce | NoNewPrivileges | Bounding | DropCapabilities
+            | Filter | Candidates => phase != 1,
         }
     }
 }
@@ -141,7 +148,7 @@ impl Program {
             return None;
         }
         let mut rest = bytes.strip_prefix(&MAGIC)?;
-        let (mut phase, mut leases, mut last) = (0, 0, false);
+        let (mut phase, mut leases, mut last, mut is_ahead) = (0, 0, false, false);
         while !rest.is_empty() {
             let (operation, after) = split(rest)?;
             rest = after;
@@ -152,13 +159,15 @@ impl Program {
             }
             match operation.code {
                 Code::Enter => phase = 1,
-                Code::Command => phase = 2,
+                Code::Command => (phase, is_ahead) = (2, operation.flags == AHEAD),
+                Code::View if is_ahead => is_ahead = false,
+                Code::View => return None,
                 Code::Candidates => last = true,
                 _ => {}
             }
         }
-        // Init alone would have nothing to wait for.
-        (phase != 1).then(|| Program(bytes.to_vec()))
+        // Init alone would have nothing to wait for, and a command that does not wait for its view would have another.
+        (phase != 1 && !is_ahead).then(|| Program(bytes.to_vec()))
     }
 
     /// The same program, which then executes the first of these paths that can be, as execvp(3) does, in place of the

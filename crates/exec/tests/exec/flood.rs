@@ -104,8 +104,8 @@ fn is_keeper(pid: i32) -> bool {
     std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.starts_with(b"outpost\0keeper\0"))
 }
 
-/// So many copies of the keeper wait for commands when nothing is going on.
-const WAITING: usize = 3;
+/// So many copies of the keeper wait for commands when none was started for a while.
+const WAITING: usize = 1;
 
 /// The descriptors of everything that belongs to a server, and the processes below it, the dead among them; nothing while
 /// not all of those wait who do so at rest. They do not count, nor do the places made ahead with what belongs to them.
@@ -128,9 +128,10 @@ fn holdings(server: &AppServer) -> Option<(usize, usize)> {
     let descriptors = own.iter().filter_map(|pid| std::fs::read_dir(format!("/proc/{pid}/fd")).ok());
     let files = descriptors.flatten().flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
     let below = all.iter().filter(|stat| own.contains(&stat.parent)).count();
-    // To each place leads a socket, and another one from it, unless that is where somebody waits.
-    let sockets = (2 * ahead.len()).saturating_sub(WAITING);
-    Some((files.filter(|path| !is_ahead(path)).count().saturating_sub(sockets), below))
+    // A place has two pipes and something to read nothing from. A socket leads to it and a pipe from it, whose other ends the
+    // keeper has, unless that is where somebody waits.
+    let of_places = (9 * ahead.len()).saturating_sub(2 * WAITING);
+    Some((files.filter(|path| !is_ahead(path)).count().saturating_sub(of_places), below))
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Compiling a confinement: one method for each operation.
 
-use super::{Code, HEAD_BYTES, MAGIC, NO_REGISTER, Program, REGISTERS};
+use super::{AHEAD, Code, HEAD_BYTES, MAGIC, NO_REGISTER, Program, REGISTERS};
 use std::ffi::CStr;
 use std::os::fd::RawFd;
 
@@ -19,7 +19,7 @@ pub struct Register(u8);
 /// A program in the making.
 #[derive(Debug)]
 pub struct Builder {
-    bytes: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
     registers: u8,
 }
 
@@ -174,9 +174,14 @@ impl Builder {
         self.push(Code::Close, (register.0, NO_REGISTER), 0, 0, [&[]; 3]);
     }
 
-    /// Begins the command.
+    /// Begins the command, which does what follows while init is still at work: nothing that has to do with paths.
     pub fn command(&mut self) {
-        self.plain(Code::Command);
+        self.push(Code::Command, (NO_REGISTER, NO_REGISTER), AHEAD, 0, [&[]; 3]);
+    }
+
+    /// The command waits until what it will see is there and init has withdrawn. It then has init's registers.
+    pub fn view(&mut self) {
+        self.plain(Code::View);
     }
 
     /// A session keyring of its own, empty.
@@ -219,6 +224,12 @@ impl Builder {
         self.plain(Code::NoNewPrivileges);
     }
 
+    /// No capability comes back by executing something; those that are there stay for now.
+    pub fn bound_capabilities(&mut self) {
+        self.plain(Code::Bounding);
+    }
+
+    /// None is left, and none comes back.
     pub fn drop_capabilities(&mut self) {
         self.plain(Code::DropCapabilities);
     }

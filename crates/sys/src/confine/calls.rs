@@ -10,6 +10,7 @@ pub(super) type Outcome<T = ()> = std::result::Result<T, c_int>;
 pub(super) const AT_RECURSIVE: c_uint = 0x8000;
 const MOVE_MOUNT_F_EMPTY_PATH: c_uint = 0x4;
 const MOVE_MOUNT_T_EMPTY_PATH: c_uint = 0x40;
+const CLOSE_RANGE_UNSHARE: c_uint = 2;
 const CLOSE_RANGE_CLOEXEC: c_uint = 4;
 const RESOLVE_NO_MAGICLINKS: u64 = 0x02;
 const RESOLVE_NO_SYMLINKS: u64 = 0x04;
@@ -82,10 +83,10 @@ pub(super) fn move_to(fd: RawFd, number: RawFd) -> Outcome {
     moved
 }
 
-/// Closes all numbers from `first` to `last`.
+/// Closes all numbers from `first` to `last`, here only: who shares the table with us keeps them.
 pub(super) fn close_range(first: RawFd, last: c_uint) -> Outcome {
     // SAFETY: plain numbers.
-    done(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) })
+    done(unsafe { libc::syscall(libc::SYS_close_range, first, last, CLOSE_RANGE_UNSHARE) })
 }
 
 /// Has exec close everything from `first` on.
@@ -108,16 +109,23 @@ pub(super) fn pipe() -> Outcome<(RawFd, RawFd)> {
     Ok((read, write))
 }
 
-/// Until nobody has the other end of a pipe that nothing is written to.
-pub(super) fn wait_for_end(read: RawFd) {
-    let mut byte = 0_u8;
-    // SAFETY: room for one byte.
-    while number(unsafe { libc::syscall(libc::SYS_read, read, &raw mut byte, 1) }) == Err(libc::EINTR) {}
+/// Waits for as many bytes as there is room for, which somebody writes at once.
+pub(super) fn read_all(fd: RawFd, bytes: &mut [u8]) -> Outcome {
+    loop {
+        // SAFETY: the buffer is valid for its length.
+        let read = unsafe { libc::syscall(libc::SYS_read, fd, bytes.as_mut_ptr(), bytes.len()) };
+        match number(read) {
+            Err(libc::EINTR) => {}
+            Ok(read) if usize::try_from(read) == Ok(bytes.len()) => return Ok(()),
+            Ok(_) => return Err(libc::ECANCELED),
+            Err(errno) => return Err(errno),
+        }
+    }
 }
 
-/// A fork, with new namespaces for the child; 0 in it.
-pub(super) fn fork(namespaces: u32) -> Outcome<c_int> {
-    let flags = c_ulong::from(namespaces) | libc::SIGCHLD as c_ulong;
+/// A fork; the flags say what is new for the child (namespaces) or shared with it (descriptors). 0 in it.
+pub(super) fn fork(flags: u32) -> Outcome<c_int> {
+    let flags = c_ulong::from(flags) | libc::SIGCHLD as c_ulong;
     let none: *mut c_int = ptr::null_mut();
     // SAFETY: without CLONE_VM the child has a copy of everything; it goes on with system calls only, as we do.
     number(unsafe { libc::syscall(libc::SYS_clone, flags, none, none, none, none) })

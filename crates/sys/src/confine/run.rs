@@ -2,7 +2,7 @@
 
 use super::calls::{self, Outcome};
 use super::watch;
-use super::{Code, LEASES_MAX, NO_REGISTER, Operation, Program, REGISTERS};
+use super::{AHEAD, Code, LEASES_MAX, NO_REGISTER, Operation, Program, REGISTERS};
 use crate::spawn::ResourceLimit;
 use std::ffi::{CStr, c_int};
 use std::os::fd::RawFd;
@@ -28,13 +28,34 @@ pub(super) struct Lease<'a> {
     pub(super) name: &'a CStr,
 }
 
+/// Which of the processes this is.
+enum Part {
+    /// The one that was asked, alone or not yet joined by others.
+    Child,
+    Init {
+        command: c_int,
+        /// Where the command waits.
+        tell: RawFd,
+    },
+    /// The command, as long as the operations are init's.
+    Next { view: RawFd },
+    Command {
+        /// Where init says that everything is there, until it has.
+        view: Option<RawFd>,
+    },
+}
+
+/// Descriptors by the numbers that operations have for them.
+pub(super) type Registers = [RawFd; REGISTERS];
+
 pub(super) struct State<'a> {
-    registers: [RawFd; REGISTERS],
+    part: Part,
+    registers: Registers,
     leases: [Option<Lease<'a>>; LEASES_MAX],
     /// Where init tells how the command ended.
     status: (RawFd, RawFd),
-    /// At its end when init has withdrawn.
-    withdrawn: Option<RawFd>,
+    /// What is left in the sets of capabilities does not come back.
+    bounded: bool,
     limits: &'a [ResourceLimit],
 }
 
@@ -45,15 +66,19 @@ pub(crate) fn run<'a>(
     limits: &'a [ResourceLimit],
 ) -> std::result::Result<Run<'a>, (usize, c_int)> {
     let mut state = State {
+        part: Part::Child,
         registers: [-1; REGISTERS],
         leases: [None; LEASES_MAX],
         status: (-1, -1),
-        withdrawn: None,
+        bounded: false,
         limits,
     };
     let mut candidates: &[u8] = &[];
     let mut umask = Some(calls::umask(0));
     for (index, operation) in program.operations().enumerate() {
+        if matches!(state.part, Part::Next { .. }) && operation.code != Code::Command {
+            continue;
+        }
         if operation.code == Code::Candidates {
             candidates = operation.text(0);
         }
@@ -78,7 +103,8 @@ impl<'a> State<'a> {
                 calls::set_namespace(number, operation.flags.cast_signed())
             }
             Code::Enter => self.enter(operation.flags),
-            Code::Command => self.command(),
+            Code::Command => self.command(operation.flags == AHEAD),
+            Code::View => self.wait_for_view(),
             Code::Write => write(path, operation.text(1)),
             Code::Private => calls::mount(None, c"/", libc::MS_REC | libc::MS_PRIVATE, None),
             Code::Take => {
@@ -151,9 +177,15 @@ impl<'a> State<'a> {
                 enforced
             }
             Code::NoNewPrivileges => calls::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0),
+            Code::Bounding => {
+                self.bounded = true;
+                bound_capabilities()
+            }
             Code::DropCapabilities => {
-                self.wait_for_init();
-                drop_capabilities()
+                if !self.bounded {
+                    bound_capabilities()?;
+                }
+                calls::set_capabilities(0)
             }
             Code::Filter => calls::filter(operation.text(0)),
             _ => Ok(()),
@@ -203,33 +235,50 @@ impl<'a> State<'a> {
             calls::close(lease.parent);
             calls::close(lease.directory);
         }
-        watch::die_with_outer(write)
+        watch::die_with_outer(write)?;
+        self.part()
+    }
+
+    /// The command begins beside init, with the same descriptors: so they can be opened here and used there.
+    fn part(&mut self) -> Outcome {
+        let (view, tell) = calls::pipe()?;
+        self.part = match calls::fork(libc::CLONE_FILES.cast_unsigned())? {
+            0 => Part::Next { view },
+            command => Part::Init { command, tell },
+        };
+        Ok(())
     }
 
     /// Init stays behind; the command goes on.
-    fn command(&mut self) -> Outcome {
-        let (_, status) = self.status;
-        // Whatever directory we came with belongs to the view from before.
-        calls::change_directory(c"/")?;
-        // Init is pid 1 of what the command can see, and a copy of whoever started us. Exec undoes it for the command.
-        calls::prctl(libc::PR_SET_DUMPABLE, 0, 0)?;
-        let (withdrawn, ours) = calls::pipe()?;
-        let command = calls::fork(0)?;
-        if command != 0 {
-            watch::init(command, status);
+    fn command(&mut self, ahead: bool) -> Outcome {
+        match self.part {
+            Part::Init { command, tell } => {
+                // Whatever directory we came with belongs to the view from before.
+                calls::change_directory(c"/")?;
+                own_null_devices()?;
+                let (_, status) = self.status;
+                watch::release(status, tell, &self.registers)?;
+                watch::init(command, status)
+            }
+            Part::Next { view } => {
+                self.part = Part::Command { view: Some(view) };
+                // A copy of whoever started us, in sight of who may be here already. Exec undoes it.
+                calls::prctl(libc::PR_SET_DUMPABLE, 0, 0)?;
+                if ahead { Ok(()) } else { self.wait_for_view() }
+            }
+            Part::Child | Part::Command { .. } => Err(libc::EINVAL),
         }
-        calls::close(status);
-        calls::close(ours);
-        self.withdrawn = Some(withdrawn);
-        own_null_devices()
     }
 
-    /// Init has nothing left that the command has not. It mostly has done so long before it is asked for.
-    fn wait_for_init(&mut self) {
-        if let Some(withdrawn) = self.withdrawn.take() {
-            calls::wait_for_end(withdrawn);
-            calls::close(withdrawn);
-        }
+    /// Init has built the view, and has nothing left that the command has not.
+    fn wait_for_view(&mut self) -> Outcome {
+        let Part::Command { view: Some(view) } = self.part else { return Err(libc::EINVAL) };
+        self.part = Part::Command { view: None };
+        let mut bytes = [0; size_of::<Registers>()];
+        calls::read_all(view, &mut bytes)?;
+        let numbers = bytes.as_chunks().0.iter().copied().map(RawFd::from_ne_bytes);
+        self.registers.iter_mut().zip(numbers).for_each(|(register, number)| *register = number);
+        calls::change_directory(c"/")
     }
 }
 
@@ -255,8 +304,8 @@ fn write(path: &CStr, bytes: &[u8]) -> Outcome {
     written
 }
 
-/// None is left in any set, so none comes back by executing something.
-fn drop_capabilities() -> Outcome {
+/// None comes back by executing something.
+fn bound_capabilities() -> Outcome {
     for capability in 0..64 {
         match calls::prctl(libc::PR_CAPBSET_DROP, capability, 0) {
             Ok(()) => {}
@@ -264,6 +313,5 @@ fn drop_capabilities() -> Outcome {
             Err(_) => break,
         }
     }
-    calls::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as libc::c_ulong, 0)?;
-    calls::set_capabilities(0)
+    calls::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL as libc::c_ulong, 0)
 }

@@ -1,6 +1,10 @@
 //! Programs that are no programs, and those that are.
 
 use super::*;
+use crate::pidfd::How;
+use crate::spawn::{self, Child, Failure, Standing, Step};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::os::fd::AsFd;
 
 fn program() -> Program {
     let mut builder = Builder::default();
@@ -16,11 +20,12 @@ fn program() -> Program {
     builder.new_mount(c"tmpfs", c"/dev", attr::NO_SUID, c"size=64k");
     builder.make_link(c"/dev/fd", c"/proc/self/fd");
     builder.cover(c"/dev/null", c"/proc/slabinfo", attr::READ_ONLY);
-    builder.command();
     builder.ruleset(1, 2, 3, rules);
     builder.allow(rules, c"/", 4);
-    builder.enforce(rules);
+    builder.command();
     builder.filter(&[0; 16]);
+    builder.view();
+    builder.enforce(rules);
     builder.finish().unwrap()
 }
 
@@ -97,4 +102,86 @@ fn nothing_follows_the_candidates() {
     assert_eq!(Program::from_bytes(program.as_bytes()).as_ref(), Some(&program));
     assert!(program.with_candidates(&[c"/bin/b"]).is_none());
     assert!(Program::from_bytes(&[program.as_bytes(), &program.as_bytes()[4..]].concat()).is_none());
+}
+
+/// Appends an operation as no builder does any more.
+fn raw(builder: Builder, codes: &[Code]) -> Vec<u8> {
+    let mut bytes = builder.bytes;
+    for code in codes {
+        builder::append(&mut bytes, *code, (NO_REGISTER, NO_REGISTER), 0, 0, [&[]; 3]);
+    }
+    bytes
+}
+
+/// In namespaces of its own, whoever we are.
+fn entered() -> Builder {
+    let mut builder = Builder::default();
+    let user = crate::limits::effective_uid() != 0;
+    builder.enter(user, false);
+    if user {
+        let ids = crate::namespace::id_maps();
+        builder.write(c"/proc/self/setgroups", b"deny");
+        builder.write(c"/proc/self/uid_map", ids.user.as_bytes());
+        builder.write(c"/proc/self/gid_map", ids.group.as_bytes());
+    }
+    builder.private();
+    builder
+}
+
+#[test]
+fn a_command_waits_for_its_view_once() {
+    let ends = |codes: &[Code]| Program::from_bytes(&raw(entered(), codes)).is_some();
+    assert!(ends(&[Code::Command]), "one from before an upgrade waits at once");
+    assert!(!ends(&[Code::Command, Code::View]), "and not again");
+    let ahead = |views: usize| {
+        let mut builder = entered();
+        builder.command();
+        (0..views).for_each(|_| builder.view());
+        builder.finish().is_some()
+    };
+    assert!(!ahead(0) && ahead(1) && !ahead(2));
+    assert!(Program::from_bytes(&raw(Builder::default(), &[Code::View])).is_none());
+}
+
+/// Runs `exit 7` in a shell under the program.
+fn exit_7(program: &Program) -> std::result::Result<How, Failure> {
+    let null = crate::file::open("/dev/null", crate::file::Open::Read).unwrap();
+    let descriptors = [0, 1, 2].map(|number| (null.as_fd(), number));
+    let arguments = [c"sh", c"-c", c"exit 7"];
+    let child =
+        Child::new(spawn::Program::Path(c"/bin/sh"), &arguments, &[], Standing::Session, &descriptors);
+    let started = spawn::spawn(&Child { confinement: Some(program), ..child })?;
+    poll(&mut [PollFd::new(&started.pidfd, PollFlags::IN)], None).unwrap();
+    Ok(crate::pidfd::reap(&started.pidfd).unwrap().unwrap().how)
+}
+
+#[test]
+fn a_program_from_before_an_upgrade_is_carried_out() {
+    let bytes = raw(entered(), &[Code::Command, Code::NoNewPrivileges, Code::DropCapabilities]);
+    assert_eq!(exit_7(&Program::from_bytes(&bytes).unwrap()), Ok(How::Code(7)));
+}
+
+#[test]
+fn whoever_of_the_two_fails_says_at_which_operation() {
+    let finish = |mut builder: Builder, filter: &[u8]| {
+        builder.command();
+        builder.no_new_privileges();
+        builder.filter(filter);
+        builder.view();
+        builder.drop_capabilities();
+        builder.finish().unwrap()
+    };
+    let failure = |program: &Program| {
+        let failure = exit_7(program).unwrap_err();
+        assert_eq!(failure.step, Step::Confine);
+        (program.describe(failure.operation.into()).unwrap(), failure.errno)
+    };
+    let mut init = entered();
+    let tree = init.register().unwrap();
+    init.take(c"/no/such/place", tree);
+    // BPF's "return what is allowed".
+    let all = [[6, 0, 0, 0], 0x7fff_0000_u32.to_ne_bytes()].concat();
+    assert_eq!(failure(&finish(init, &all)), ("Take /no/such/place".into(), Errno::NOENT));
+    assert_eq!(failure(&finish(entered(), &[0xff; 8])), ("Filter".into(), Errno::INVAL));
+    assert_eq!(exit_7(&finish(entered(), &all)), Ok(How::Code(7)));
 }

@@ -1,10 +1,13 @@
 //! The two processes that stay behind a confined command: what they keep, how they wait and how they end.
 
 use super::calls::{self, Outcome};
-use super::run::Lease;
+use super::run::{Lease, Registers};
 use std::ffi::{c_int, c_uint};
 use std::os::fd::RawFd;
 use std::ptr;
+
+/// How long init outlives its command: until that has been told, and not until whoever clears up comes along.
+const LINGER_NS: libc::c_long = 500_000;
 
 const CAP_DAC_OVERRIDE: u32 = 1 << 1;
 
@@ -15,7 +18,8 @@ pub(super) fn outer(init: c_int, status: RawFd, leases: &[Option<Lease<'_>>]) ->
     for (slot, fd) in kept.iter_mut().zip([status].into_iter().chain(ours)) {
         *slot = fd;
     }
-    close_others(&mut kept);
+    // Nothing that a policy says depends on it here: the command is another process.
+    let _closed = close_others(&mut kept);
     // Removing a lease in somebody else's directory needs what making it needed.
     let needed = if leases.iter().any(Option::is_some) { CAP_DAC_OVERRIDE } else { 0 };
     withdraw(needed);
@@ -47,11 +51,19 @@ fn told(status: RawFd) -> Option<c_int> {
     (read == 4).then_some(c_int::from_ne_bytes(bytes))
 }
 
+/// Lets the command go on, with what init has opened for it and alone. One that is not told ends with init.
+pub(super) fn release(status: RawFd, tell: RawFd, registers: &Registers) -> Outcome {
+    withdraw(0);
+    close_others(&mut [status, tell])?;
+    let mut opened = [0; size_of::<Registers>()];
+    opened.as_chunks_mut().0.iter_mut().zip(registers).for_each(|(bytes, fd)| *bytes = fd.to_ne_bytes());
+    calls::write_all(tell, &opened)?;
+    calls::close(tell);
+    Ok(())
+}
+
 /// Reaps everything and ends with the command.
 pub(super) fn init(command: c_int, status: RawFd) -> ! {
-    withdraw(0);
-    // With the others goes what the command waits for.
-    close_others(&mut [status]);
     // Setting capabilities may have cleared it.
     let _set = calls::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0);
     loop {
@@ -65,7 +77,7 @@ pub(super) fn init(command: c_int, status: RawFd) -> ! {
             if ended == command {
                 end_rest();
                 let _told = calls::write_all(status, &how.to_ne_bytes());
-                wait_for_outer(status);
+                linger();
                 exit(0);
             }
             if ended <= 0 {
@@ -81,13 +93,13 @@ fn end_rest() {
     unsafe { libc::kill(-1, libc::SIGKILL) };
 }
 
-/// Taking down the namespaces takes longer than many a command, so the outer process goes first: nobody waits for us.
-fn wait_for_outer(status: RawFd) {
-    // SAFETY: plain numbers. What is left to be done here has no hurry.
-    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
-    let mut poll = libc::pollfd { fd: status, events: 0, revents: 0 };
-    // SAFETY: one initialised struct. Only the outer process has the other end, and signals are blocked.
-    unsafe { libc::poll(&mut poll, 1, -1) };
+/// Taking down the namespaces takes longer than many a command, and nobody waits for it: so those go first whom somebody
+/// waits for. Whoever has no time for that kills us.
+fn linger() {
+    let _alone = calls::prctl(libc::PR_SET_PDEATHSIG, 0, 0);
+    let time = libc::timespec { tv_sec: 0, tv_nsec: LINGER_NS };
+    // SAFETY: a valid time, and nothing is asked about the rest of it. Signals are blocked.
+    unsafe { libc::nanosleep(&time, ptr::null_mut()) };
 }
 
 /// Has the kernel kill us when the outer process ends, also if it has already.
@@ -111,16 +123,16 @@ fn withdraw(capabilities: u32) {
 }
 
 /// Closes all descriptors but these.
-fn close_others(kept: &mut [RawFd]) {
+fn close_others(kept: &mut [RawFd]) -> Outcome {
     kept.sort_unstable();
     let mut first = 0;
     for fd in kept.iter().copied().filter(|fd| *fd >= 0) {
         if fd > first {
-            let _closed = calls::close_range(first, (fd - 1).cast_unsigned());
+            calls::close_range(first, (fd - 1).cast_unsigned())?;
         }
         first = fd + 1;
     }
-    let _closed = calls::close_range(first, c_uint::MAX);
+    calls::close_range(first, c_uint::MAX)
 }
 
 /// A signal that has come.
