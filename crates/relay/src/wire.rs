@@ -1,7 +1,7 @@
 //! The contract's messages: requests with their parameters, error codes and texts, and the frames of replies.
 
-use crate::json::fill::{Place, fill};
-use crate::json::read::{self, Mistyped, Value};
+use crate::json::fill::{Place, check_and_fill, fill};
+use crate::json::read::{Mistyped, Value};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -69,7 +69,7 @@ impl<'a> Request<'a> {
             ("params", &mut request.params),
             ("auth", &mut request.auth),
         ];
-        fill(read::check(line)?, places).ok()?;
+        check_and_fill(line, places)?.ok()?;
         Some(request)
     }
 

@@ -1,6 +1,6 @@
 //! Puts the members of an object into the places of a struct, as the original's library does it.
 
-use crate::json::read::{Mistyped, Value};
+use crate::json::read::{Key, Mistyped, Value, check_each};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -100,17 +100,37 @@ pub(crate) fn fill<'a>(
     }
     let mut outcome = Ok(());
     for (key, member) in value.members()? {
-        let as_written = places.iter().position(|(name, _)| key.is(name));
-        let place = as_written.or_else(|| {
-            let key = key.text();
-            let exact = places.iter().position(|(name, _)| *name == key);
-            exact.or_else(|| places.iter().position(|(name, _)| same_but_for_case(name, &key)))
-        });
-        if let Some((_, place)) = place.and_then(|index| places.get_mut(index)) {
-            outcome = outcome.and(place.put(member));
-        }
+        outcome = outcome.and(put(places, key, member));
     }
     outcome
+}
+
+/// The same with a text that nobody has looked at yet; none when that is not well-formed. What is put is of no use then.
+pub(crate) fn check_and_fill<'a>(
+    text: &'a [u8],
+    places: &mut [(&'static str, &mut dyn Place<'a>)],
+) -> Option<Result<(), Mistyped>> {
+    let mut outcome = Ok(());
+    let value = check_each(text, |key, member| outcome = outcome.and(put(places, key, member)))?;
+    Some(if value.is_null() { Ok(()) } else { outcome.and(value.members().map(|_| ())) })
+}
+
+/// Puts a member into its place, if it has one.
+fn put<'a>(
+    places: &mut [(&'static str, &mut dyn Place<'a>)],
+    key: Key<'a>,
+    member: Value<'a>,
+) -> Result<(), Mistyped> {
+    let as_written = places.iter().position(|(name, _)| key.is(name));
+    let place = as_written.or_else(|| {
+        let key = key.text();
+        let exact = places.iter().position(|(name, _)| *name == key);
+        exact.or_else(|| places.iter().position(|(name, _)| same_but_for_case(name, &key)))
+    });
+    match place.and_then(|index| places.get_mut(index)) {
+        Some((_, place)) => place.put(member),
+        None => Ok(()),
+    }
 }
 
 /// Names are ASCII; two letters outside it count as the same as one inside: K (Kelvin) and ſ (long s).

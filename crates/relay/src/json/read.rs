@@ -19,15 +19,24 @@ pub(crate) struct Value<'a>(&'a [u8]);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mistyped;
 
-/// The value that `text` is, if it is one and nothing else.
-pub(crate) fn check(text: &[u8]) -> Option<Value<'_>> {
+/// The value that `text` is, if it is one and nothing else. The members of an object are given to `each` on the way, before
+/// it is known whether all of it is well-formed: so that they need not be looked for again.
+pub(crate) fn check_each<'a>(text: &'a [u8], each: impl FnMut(Key<'a>, Value<'a>)) -> Option<Value<'a>> {
     let mut checker = Checker { text, at: 0, open: Nesting::default() };
     checker.space();
     let begin = checker.at;
-    checker.value()?;
-    let end = checker.at;
+    match checker.peek()? {
+        b'{' => checker.outermost(each)?,
+        _ => checker.value()?,
+    }
+    let value = Value(checker.since(begin));
     checker.space();
-    (checker.at == text.len()).then(|| Value(text.get(begin..end).unwrap_or_default()))
+    (checker.at == text.len()).then_some(value)
+}
+
+#[cfg(test)]
+pub(crate) fn check(text: &[u8]) -> Option<Value<'_>> {
+    check_each(text, |_, _| ())
 }
 
 struct Checker<'a> {
@@ -36,9 +45,13 @@ struct Checker<'a> {
     open: Nesting,
 }
 
-impl Checker<'_> {
+impl<'a> Checker<'a> {
     fn peek(&self) -> Option<u8> {
         self.text.get(self.at).copied()
+    }
+
+    fn since(&self, begin: usize) -> &'a [u8] {
+        self.text.get(begin..self.at).unwrap_or_default()
     }
 
     fn space(&mut self) {
@@ -51,8 +64,29 @@ impl Checker<'_> {
         (self.peek()? == byte).then(|| self.at += 1)
     }
 
+    /// The object that the whole text is.
+    fn outermost(&mut self, mut each: impl FnMut(Key<'a>, Value<'a>)) -> Option<()> {
+        self.enter(Open::Object)?;
+        let mut more = self.peek()? != b'}';
+        while more {
+            let key = self.key()?;
+            let begin = self.at;
+            self.value()?;
+            each(key, Value(self.since(begin)));
+            self.space();
+            more = self.peek()? == b',';
+            if more {
+                self.at += 1;
+                self.space();
+            }
+        }
+        self.open.pop();
+        self.take(b'}')
+    }
+
     /// A value with everything in it, without recursion: the text may nest deeper than our stack.
     fn value(&mut self) -> Option<()> {
+        let around = self.open.depth;
         loop {
             // At the beginning of a value.
             match self.peek()? {
@@ -73,13 +107,16 @@ impl Checker<'_> {
             }
             // Behind a value, or at the end of an empty array or object.
             loop {
-                let Some(around) = self.open.last() else { return Some(()) };
+                if self.open.depth == around {
+                    return Some(());
+                }
+                let open = self.open.last()?;
                 self.space();
-                match (self.peek()?, around) {
+                match (self.peek()?, open) {
                     (b',', _) => {
                         self.at += 1;
                         self.space();
-                        if around == Open::Object {
+                        if open == Open::Object {
                             self.key()?;
                         }
                         break;
@@ -101,12 +138,14 @@ impl Checker<'_> {
         (self.open.depth <= DEPTH_MAX).then_some(())
     }
 
-    fn key(&mut self) -> Option<()> {
+    fn key(&mut self) -> Option<Key<'a>> {
+        let begin = self.at;
         self.string()?;
+        let [b'"', key @ .., b'"'] = self.since(begin) else { return None };
         self.space();
         self.take(b':')?;
         self.space();
-        Some(())
+        Some(Key(key))
     }
 
     fn scalar(&mut self) -> Option<()> {
@@ -424,6 +463,8 @@ mod tests {
         ];
         for text in bad {
             assert!(check(text.as_bytes()).is_none(), "{text:?}");
+            let within = format!("[{text}]");
+            assert!(text.trim().is_empty() || check(within.as_bytes()).is_none(), "{within:?}");
         }
         assert!(check(b"\"\xff\xfe\"").is_some(), "bytes that are no character are read as U+FFFD");
     }
@@ -434,6 +475,9 @@ mod tests {
         assert!(check(nested(10_000).as_bytes()).is_some());
         assert!(check(nested(10_001).as_bytes()).is_none());
         assert!(check("[".repeat(1_000_000).as_bytes()).is_none());
+        let in_object = |depth: usize| format!("{{\"a\":{}}}", nested(depth));
+        assert!(check(in_object(9_999).as_bytes()).is_some());
+        assert!(check(in_object(10_000).as_bytes()).is_none());
     }
 
     #[test]
@@ -456,6 +500,12 @@ mod tests {
         ];
         assert_eq!(pieces(text), expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
         assert_eq!(pieces(b"{ }"), []);
+        let mut on_the_way = Vec::new();
+        let seen = |key: Key<'_>, value: Value<'_>| {
+            on_the_way.push((key.text().into_owned(), String::from_utf8_lossy(value.0).into_owned()));
+        };
+        assert_eq!(check_each(text, seen).unwrap().0, text.trim_ascii());
+        assert_eq!(on_the_way, pieces(text));
         let long = "x".repeat(SHORT_BYTES + 9);
         let text = format!(r#"{{"{long}":"{long}\\{long}","{long}\n":[[1],"{long}"]}}"#);
         let expected = [
