@@ -20,6 +20,7 @@ use outpost_sys::{Errno, cgroup};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -28,6 +29,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 /// Commands that may wait for the reactor.
 const COMMANDS_MAX: usize = 1024;
+/// How long who clears up after another engine waits for those that it has killed.
+const CLEAR_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Whether this process can be restarted by, and can restart, its keeper.
 pub enum Lifecycle {
@@ -85,6 +88,12 @@ impl Engine {
         Engine::begin(config, link, None, Lifecycle::Embedded, |_, _| ()).map(|(engine, _)| engine)
     }
 
+    /// Ends and removes what an engine in this directory has left outside of it. Only for who knows that it is gone, and that
+    /// there will be no other one.
+    pub fn clear_up_after(state_dir: &Path) {
+        cgroup::destroy_abandoned(&cgroups_of(&name_of(state_dir)), CLEAR_PATIENCE);
+    }
+
     fn begin(
         mut config: Config,
         mut link: Link,
@@ -94,9 +103,10 @@ impl Engine {
     ) -> Result<(Engine, HashMap<u8, OwnedFd>)> {
         outpost_sys::signal::ignore_sigpipe();
         let store = Store::open(&config.state_dir)?;
-        let name = name_of(&config);
-        let cgroups = if config.cgroups { cgroup::Parent::detect(&format!("outpost-{name}")) } else { None };
+        let name = name_of(&config.state_dir);
         let entries = handover::receive_table(&mut link)?;
+        // Not before there is a keeper who can be told of it.
+        let cgroups = if config.cgroups { cgroup::Parent::detect(&cgroups_of(&name)) } else { None };
         if let Some(own) = entries.iter().find(|entry| entry.slot == OWN_SLOT) {
             adjust(&mut config, &own.held);
         }
@@ -474,9 +484,13 @@ impl Engine {
 }
 
 /// One state directory, one name: two daemons never touch each other's children.
-fn name_of(config: &Config) -> String {
+fn name_of(state_dir: &Path) -> String {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();
-    config.state_dir.hash(&mut hasher);
+    state_dir.hash(&mut hasher);
     format!("{:016x}", hasher.finish())
+}
+
+fn cgroups_of(name: &str) -> String {
+    format!("outpost-{name}")
 }

@@ -65,6 +65,7 @@ fn remove_abandoned(parent: &Path) {
     for dir in entries.flatten().map(|entry| entry.path()) {
         let Ok(lock) = file::open(dir.join(LOCK), Open::ReadWrite) else { continue };
         if file::try_lock(&lock).unwrap_or(false) {
+            Engine::clear_up_after(&dir);
             let _somebody_else_did = fs::remove_dir_all(&dir);
         }
     }

@@ -22,9 +22,7 @@ pub struct Group {
 impl Parent {
     /// Makes `name` below this process's own group; `None` where version 2 is not mounted, not writable, or cannot kill.
     pub fn detect(name: &str) -> Option<Parent> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-        let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-        let path = own_directory(&mounts, &own)?.join(name);
+        let Group { path } = below_own(name)?;
         match fs::create_dir(&path) {
             Ok(()) => {}
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
@@ -114,6 +112,19 @@ impl Group {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+/// Ends and removes what somebody who is no more has left under a name below this process's own group.
+pub fn destroy_abandoned(name: &str, patience: Duration) {
+    if let Some(group) = below_own(name).filter(|group| group.path.exists()) {
+        let _in_use = group.destroy(patience);
+    }
+}
+
+fn below_own(name: &str) -> Option<Group> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+    Some(Group { path: own_directory(&mounts, &own)?.join(name) })
 }
 
 /// Removes a directory of groups that nobody is in any more.

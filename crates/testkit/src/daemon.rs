@@ -237,14 +237,16 @@ pub fn kill_marked(marker: &str) {
     }
 }
 
-/// Where a daemon has a group for each of its processes: with both halves dead nobody else clears that up. It has some
-/// open for processes to come.
+/// Where a daemon has a group for each of its processes: with both halves dead nobody else clears that up. The keeper has
+/// it open, and both have some of those in it.
 fn cgroups_of(pid: i32) -> Vec<PathBuf> {
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let of_daemon = |group: PathBuf| {
-        let parent = group.parent()?;
-        let is_ours = parent.file_name()?.to_str()?.starts_with("outpost-");
-        (is_ours && parent.starts_with("/sys/fs/cgroup")).then(|| parent.to_owned())
+        let is_ours = |path: &&Path| {
+            path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"outpost-"))
+        };
+        let of_all = group.ancestors().take(2).find(is_ours)?;
+        of_all.starts_with("/sys/fs/cgroup").then(|| of_all.to_owned())
     };
     open.filter_map(|entry| std::fs::read_link(entry.path()).ok()).filter_map(of_daemon).collect()
 }

@@ -3,10 +3,14 @@
 use crate::process::Watched;
 use crate::streaming::{fed, on_terminal, streamed};
 use crate::table::{ours_only, server, sh, with};
-use outpost_testkit::AppServer;
+use outpost_sys::procfs::Stat;
+use outpost_sys::signal::Signal;
+use outpost_sys::{pidfd, procfs};
+use outpost_testkit::{AppServer, Options};
 use serde_json::{Value, json};
 use std::io::Write;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// Tells its number and that of a child in the background, and stays.
@@ -32,9 +36,8 @@ fn start_all(server: &mut AppServer) -> Vec<(String, Watched)> {
             // It has numbers of its own, so it is looked for by its environment.
             server.wait_output(name, "up");
             let marker = format!("DIR={}", dir.display());
-            let inside = outpost_sys::procfs::all()
-                .into_iter()
-                .filter(|stat| outpost_sys::procfs::has_environment(stat.pid, marker.as_bytes()));
+            let inside =
+                procfs::all().into_iter().filter(|stat| procfs::has_environment(stat.pid, marker.as_bytes()));
             let inside: Vec<i32> = inside.map(|stat| stat.pid).collect();
             assert!(!inside.is_empty());
             watched.extend(inside.into_iter().map(|pid| (format!("{name} {pid}"), Watched::new(pid))));
@@ -65,7 +68,7 @@ fn a_server_without_commands_ends_with_its_connection() {
     let mut idle = server();
     idle.close();
     assert_eq!(idle.wait().code(), Some(0), "log: {}", idle.log());
-    let mut silent = AppServer::launch(&outpost_testkit::Options::default());
+    let mut silent = AppServer::launch(&Options::default());
     silent.close();
     assert_eq!(silent.wait().code(), Some(0), "log: {}", silent.log());
 }
@@ -106,6 +109,40 @@ fn a_killed_server_leaves_nothing_on_the_host() {
     server.kill();
     server.wait();
     crate::process::until("nothing is held any more", || names(&server).is_empty());
+}
+
+/// With both halves killed at once nobody is left who could end it, until somebody comes to the same place.
+#[test]
+fn what_a_server_and_its_keeper_left_running_the_next_one_ends() {
+    if ours_only() {
+        return;
+    }
+    let mut server = server();
+    let file = server.dir().join("pid");
+    let script = format!("echo $$ > {}; exec sleep 1000", file.display());
+    server.request("command/exec", &with(streamed("p", &script), json!({"disableTimeout": true})));
+    let command = Watched::told_in(&file);
+    let is_half = |stat: &Stat| stat.pid == server.pid() || stat.parent == server.pid();
+    let halves: Vec<i32> = procfs::all().iter().filter(|stat| is_half(stat)).map(|stat| stat.pid).collect();
+    let open = halves.iter().flat_map(|pid| std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten());
+    let mut files = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    // Without one there is nothing that it could be found by.
+    let is_group = |path: &PathBuf| {
+        path.starts_with("/sys/fs/cgroup") && path.file_name().unwrap().as_bytes().starts_with(b"outpost-")
+    };
+    let Some(groups) = files.find(is_group) else { return };
+    for signal in [Signal::STOP, Signal::KILL] {
+        for pid in &halves {
+            pidfd::signal(pidfd::open(*pid).unwrap(), signal).unwrap();
+        }
+    }
+    server.wait();
+    assert!(command.runs());
+    let state = server.dir().join("state");
+    let mut next = AppServer::start(&Options::default().env("OUTPOST_STATE_DIR", state.to_str().unwrap()));
+    assert_eq!(next.exec(&sh("true"))["exitCode"], 0);
+    command.ends("the command");
+    assert!(!groups.exists(), "{} is still there", groups.display());
 }
 
 /// A command waits for a client that does not read, with its output and with its end: that must not outlive the client.
