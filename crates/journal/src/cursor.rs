@@ -83,7 +83,7 @@ pub struct Cursor {
     /// The record that holds `next_seq`, when known.
     record: Option<u64>,
     usage: Option<(u32, u32, u32)>,
-    /// Opened with the first read: a journal that nobody reads or writes holds no descriptor.
+    /// The writer's, or opened with the first read: a journal that nobody reads or writes holds no descriptor.
     index: Option<Arc<Index>>,
     open: [Option<(u64, OwnedFd)>; 2],
 }
@@ -162,6 +162,8 @@ impl Cursor {
         let index = self.index()?;
         let mut record = match self.record {
             Some(record) => record,
+            // From the beginning there is nothing to look for.
+            None if self.next_seq == 1 => 0,
             None => find_record(&index, self.next_seq, published, patience)?,
         };
         let mut ranges = [Span::default(), Span::default()];
@@ -273,9 +275,15 @@ impl Cursor {
         if let Some(index) = &self.index {
             return Ok(index.clone());
         }
-        let path = self.journal.index_path();
-        let file = file::open(&path, Open::Read).map_err(|errno| Error::io("open", &path, errno))?;
-        Ok(self.index.insert(Arc::new(Index { file, path })).clone())
+        let index = match self.journal.index.upgrade() {
+            Some(open) => open,
+            None => {
+                let path = self.journal.index_path();
+                let file = file::open(&path, Open::Read).map_err(|errno| Error::io("open", &path, errno))?;
+                Arc::new(Index { file, path })
+            }
+        };
+        Ok(self.index.insert(index).clone())
     }
 
     fn segment(&mut self, stream: Stream, number: u64) -> Result<&OwnedFd> {

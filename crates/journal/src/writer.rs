@@ -10,8 +10,8 @@ use outpost_sys::pipe::{self, Content, Moved};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The most one splice moves. More would only lengthen the time others wait.
@@ -23,6 +23,8 @@ const RECORDS_AT_ONCE: usize = 3;
 /// What cursors see of a journal. The writer publishes here after each record.
 pub struct Journal {
     pub(crate) dir: PathBuf,
+    /// As long as somebody has it open.
+    pub(crate) index: Weak<Index>,
     pub(crate) published_records: AtomicU64,
     last_seq: AtomicU64,
     pub(crate) first_seq: AtomicU64,
@@ -94,7 +96,7 @@ pub(crate) struct Position {
 /// The one writer of a journal.
 pub struct Writer {
     journal: Arc<Journal>,
-    index: Index,
+    index: Arc<Index>,
     at: Position,
     current: [Option<(u64, OwnedFd)>; 2],
     bytes_max: u64,
@@ -126,8 +128,10 @@ impl Writer {
     }
 
     fn at(dir: &Path, index: OwnedFd, at: Position, bytes_max: u64, tails_unsure: bool) -> Writer {
+        let index = Arc::new(Index { file: index, path: index_path(dir) });
         let journal = Arc::new(Journal {
             dir: dir.to_owned(),
+            index: Arc::downgrade(&index),
             published_records: AtomicU64::new(0),
             last_seq: AtomicU64::new(0),
             first_seq: AtomicU64::new(at.first_seq),
@@ -135,7 +139,6 @@ impl Writer {
             bytes_total: AtomicU64::new(0),
             finished: AtomicBool::new(false),
         });
-        let index = Index { file: index, path: index_path(dir) };
         let writer = Writer { journal, index, at, current: [None, None], bytes_max, tails_unsure };
         writer.publish();
         writer
