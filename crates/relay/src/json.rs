@@ -1,5 +1,7 @@
-//! JSON as the original's library reads and writes it, which is part of the contract: see [`read`], [`fill`] and [`write`].
+//! JSON as the original's library reads and writes it, which is part of the contract: see [`check`], [`read`], [`fill`]
+//! and [`write`].
 
+mod check;
 pub(crate) mod fill;
 mod nesting;
 pub(crate) mod read;

@@ -1,6 +1,7 @@
 //! Puts the members of an object into the places of a struct, as the original's library does it.
 
-use crate::json::read::{Key, Mistyped, Value, check_each};
+use crate::json::check::check_each;
+use crate::json::read::{Key, Mistyped, Value};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -146,7 +147,7 @@ fn same_but_for_case(name: &str, key: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::json::read::check;
+    use crate::json::check::check;
 
     #[test]
     fn a_key_matches_whatever_its_case_and_the_last_one_wins() {

@@ -2,225 +2,19 @@
 //! case, the last duplicate wins, `null` leaves a member as it was, bytes that are no character become U+FFFD, and a
 //! member of the wrong type is an error only after the whole text has proved well-formed.
 //!
-//! The text is checked once, whole. After that a [`Value`] is a piece of it, and nothing is copied before it is used.
+//! The text is checked once, whole ([`super::check`]). After that a [`Value`] is a piece of it, and nothing is copied before
+//! it is used.
 
-use crate::json::nesting::{Nesting, Open};
-use crate::json::string::{has_escape, plain_bytes, plain_bytes_checked, unquote};
+use crate::json::string::{has_escape, plain_bytes_checked, unquote};
 use std::borrow::Cow;
-
-/// How deep arrays and objects may nest.
-const DEPTH_MAX: usize = 10_000;
 
 /// A well-formed value, by its text.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Value<'a>(&'a [u8]);
+pub(crate) struct Value<'a>(pub(super) &'a [u8]);
 
 /// A member has a type that its place does not take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mistyped;
-
-/// The value that `text` is, if it is one and nothing else. The members of an object are given to `each` on the way, before
-/// it is known whether all of it is well-formed: so that they need not be looked for again.
-pub(crate) fn check_each<'a>(text: &'a [u8], each: impl FnMut(Key<'a>, Value<'a>)) -> Option<Value<'a>> {
-    let mut checker = Checker { text, at: 0, open: Nesting::default() };
-    checker.space();
-    let begin = checker.at;
-    match checker.peek()? {
-        b'{' => checker.outermost(each)?,
-        _ => checker.value()?,
-    }
-    let value = Value(checker.since(begin));
-    checker.space();
-    (checker.at == text.len()).then_some(value)
-}
-
-#[cfg(test)]
-pub(crate) fn check(text: &[u8]) -> Option<Value<'_>> {
-    check_each(text, |_, _| ())
-}
-
-struct Checker<'a> {
-    text: &'a [u8],
-    at: usize,
-    open: Nesting,
-}
-
-impl<'a> Checker<'a> {
-    fn peek(&self) -> Option<u8> {
-        self.text.get(self.at).copied()
-    }
-
-    fn since(&self, begin: usize) -> &'a [u8] {
-        self.text.get(begin..self.at).unwrap_or_default()
-    }
-
-    fn space(&mut self) {
-        while matches!(self.peek(), Some(b' ' | b'\t' | b'\r' | b'\n')) {
-            self.at += 1;
-        }
-    }
-
-    fn take(&mut self, byte: u8) -> Option<()> {
-        (self.peek()? == byte).then(|| self.at += 1)
-    }
-
-    /// The object that the whole text is.
-    fn outermost(&mut self, mut each: impl FnMut(Key<'a>, Value<'a>)) -> Option<()> {
-        self.enter(Open::Object)?;
-        let mut more = self.peek()? != b'}';
-        while more {
-            let key = self.key()?;
-            let begin = self.at;
-            self.value()?;
-            each(key, Value(self.since(begin)));
-            self.space();
-            more = self.peek()? == b',';
-            if more {
-                self.at += 1;
-                self.space();
-            }
-        }
-        self.open.pop();
-        self.take(b'}')
-    }
-
-    /// A value with everything in it, without recursion: the text may nest deeper than our stack.
-    fn value(&mut self) -> Option<()> {
-        let around = self.open.depth;
-        loop {
-            // At the beginning of a value.
-            match self.peek()? {
-                b'{' => {
-                    self.enter(Open::Object)?;
-                    if self.peek()? != b'}' {
-                        self.key()?;
-                        continue;
-                    }
-                }
-                b'[' => {
-                    self.enter(Open::Array)?;
-                    if self.peek()? != b']' {
-                        continue;
-                    }
-                }
-                _ => self.scalar()?,
-            }
-            // Behind a value, or at the end of an empty array or object.
-            loop {
-                if self.open.depth == around {
-                    return Some(());
-                }
-                let open = self.open.last()?;
-                self.space();
-                match (self.peek()?, open) {
-                    (b',', _) => {
-                        self.at += 1;
-                        self.space();
-                        if open == Open::Object {
-                            self.key()?;
-                        }
-                        break;
-                    }
-                    (b'}', Open::Object) | (b']', Open::Array) => {
-                        self.at += 1;
-                        self.open.pop();
-                    }
-                    _ => return None,
-                }
-            }
-        }
-    }
-
-    fn enter(&mut self, what: Open) -> Option<()> {
-        self.at += 1;
-        self.open.push(what);
-        self.space();
-        (self.open.depth <= DEPTH_MAX).then_some(())
-    }
-
-    fn key(&mut self) -> Option<Key<'a>> {
-        let begin = self.at;
-        self.string()?;
-        let [b'"', key @ .., b'"'] = self.since(begin) else { return None };
-        self.space();
-        self.take(b':')?;
-        self.space();
-        Some(Key(key))
-    }
-
-    fn scalar(&mut self) -> Option<()> {
-        match self.peek()? {
-            b'"' => self.string(),
-            b'-' | b'0'..=b'9' => self.number(),
-            b't' => self.word(b"true"),
-            b'f' => self.word(b"false"),
-            b'n' => self.word(b"null"),
-            _ => None,
-        }
-    }
-
-    fn word(&mut self, word: &[u8]) -> Option<()> {
-        let found = self.text.get(self.at..)?.starts_with(word);
-        found.then(|| self.at += word.len())
-    }
-
-    fn digits(&mut self) -> Option<()> {
-        let begin = self.at;
-        while matches!(self.peek(), Some(b'0'..=b'9')) {
-            self.at += 1;
-        }
-        (self.at > begin).then_some(())
-    }
-
-    fn number(&mut self) -> Option<()> {
-        if self.peek()? == b'-' {
-            self.at += 1;
-        }
-        match self.peek()? {
-            b'0' => self.at += 1,
-            _ => self.digits()?,
-        }
-        if self.peek() == Some(b'.') {
-            self.at += 1;
-            self.digits()?;
-        }
-        if matches!(self.peek(), Some(b'e' | b'E')) {
-            self.at += 1;
-            if matches!(self.peek(), Some(b'+' | b'-')) {
-                self.at += 1;
-            }
-            self.digits()?;
-        }
-        Some(())
-    }
-
-    fn string(&mut self) -> Option<()> {
-        self.take(b'"')?;
-        loop {
-            self.at += plain_bytes(self.text.get(self.at..)?);
-            let end = self.peek()?;
-            self.at += 1;
-            match end {
-                b'"' => return Some(()),
-                b'\\' => self.escape()?,
-                _ => return None,
-            }
-        }
-    }
-
-    fn escape(&mut self) -> Option<()> {
-        match self.peek()? {
-            b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => self.at += 1,
-            b'u' => {
-                let digits = self.text.get(self.at + 1..self.at + 5)?;
-                digits.iter().all(u8::is_ascii_hexdigit).then_some(())?;
-                self.at += 5;
-            }
-            _ => return None,
-        }
-        Some(())
-    }
-}
 
 impl<'a> Value<'a> {
     pub(crate) fn is_null(self) -> bool {
@@ -370,7 +164,7 @@ impl<'a> Pieces<'a> {
 
 /// The name of a member.
 #[derive(Clone, Copy)]
-pub(crate) struct Key<'a>(&'a [u8]);
+pub(crate) struct Key<'a>(pub(super) &'a [u8]);
 
 impl<'a> Key<'a> {
     /// Whether it is written exactly like this. Names that we know have nothing that would be escaped.
@@ -407,78 +201,8 @@ impl<'a> Iterator for Elements<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::json::check::{check, check_each};
     use crate::json::string::SHORT_BYTES;
-
-    #[test]
-    fn only_well_formed_text_passes() {
-        for text in [
-            "{}",
-            " [ ] ",
-            "null",
-            "-0",
-            "1e3",
-            "1.5E-7",
-            r#""\u00e9\n\/""#,
-            r#"{"a":[1,{"b":null}],"c":""}"#,
-            "\"\x7f\"",
-        ] {
-            assert!(check(text.as_bytes()).is_some(), "{text}");
-        }
-        let bad = [
-            "",
-            " ",
-            "{",
-            "}",
-            "[1,]",
-            "[,1]",
-            r#"{"a":1,}"#,
-            r#"{"a"}"#,
-            r#"{a:1}"#,
-            r#"{"a":}"#,
-            "01",
-            "1.",
-            ".5",
-            "+1",
-            "1e",
-            "--1",
-            "nul",
-            "nullx",
-            "{} {}",
-            r#""\x""#,
-            r#""\u12g4""#,
-            "\"a\nb\"",
-            "\"",
-            r#""\"#,
-            "'a'",
-            "[1 2]",
-            r#"{"a":1 "b":2}"#,
-            "[}",
-            "{]",
-            "\u{feff}{}",
-            "NaN",
-            "Infinity",
-            "// c",
-            "[1}",
-            "tru",
-        ];
-        for text in bad {
-            assert!(check(text.as_bytes()).is_none(), "{text:?}");
-            let within = format!("[{text}]");
-            assert!(text.trim().is_empty() || check(within.as_bytes()).is_none(), "{within:?}");
-        }
-        assert!(check(b"\"\xff\xfe\"").is_some(), "bytes that are no character are read as U+FFFD");
-    }
-
-    #[test]
-    fn nesting_ends_at_the_same_depth() {
-        let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
-        assert!(check(nested(10_000).as_bytes()).is_some());
-        assert!(check(nested(10_001).as_bytes()).is_none());
-        assert!(check("[".repeat(1_000_000).as_bytes()).is_none());
-        let in_object = |depth: usize| format!("{{\"a\":{}}}", nested(depth));
-        assert!(check(in_object(9_999).as_bytes()).is_some());
-        assert!(check(in_object(10_000).as_bytes()).is_none());
-    }
 
     #[test]
     fn the_pieces_of_a_text_are_whole_values() {

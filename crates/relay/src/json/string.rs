@@ -122,7 +122,7 @@ fn push_unicode(text: &mut String, rest: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::json::read::check;
+    use crate::json::check::check;
 
     #[test]
     fn a_control_character_is_refused_wherever_it_stands_in_a_string() {
