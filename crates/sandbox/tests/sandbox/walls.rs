@@ -32,6 +32,20 @@ fn no_privilege_is_left() {
     assert!(done.out.contains("NoNewPrivs:\t1") && done.out.contains("Seccomp:\t2"), "{}", done.out);
 }
 
+/// The first process of the namespace, which built it all, has withdrawn before the command does anything.
+#[test]
+fn the_first_process_can_do_no_more_than_the_command() {
+    let place = Place::new();
+    let script = "while read -r name value; do case $name in Cap*|NoNewPrivs:) echo $name$value;; esac; done";
+    for _ in 0..20 {
+        let done = place.sh(&place.read_only(), &format!("{script} < /proc/1/status"));
+        for line in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+            assert!(done.out.contains(&format!("{line}:0000000000000000")), "{}", done.out);
+        }
+        assert!(done.out.contains("NoNewPrivs:1"), "{}", done.out);
+    }
+}
+
 #[test]
 fn kernel_interfaces_are_closed() {
     let attempts = [

@@ -236,11 +236,11 @@ impl<'a> State<'a> {
             calls::close(lease.directory);
         }
         watch::die_with_outer(write)?;
-        self.part()
+        self.fork_command()
     }
 
     /// The command begins beside init, with the same descriptors: so they can be opened here and used there.
-    fn part(&mut self) -> Outcome {
+    fn fork_command(&mut self) -> Outcome {
         let (view, tell) = calls::pipe()?;
         self.part = match calls::fork(libc::CLONE_FILES.cast_unsigned())? {
             0 => Part::Next { view },
