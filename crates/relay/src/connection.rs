@@ -5,7 +5,8 @@ use crate::input::Inputs;
 use crate::methods;
 use crate::server::Relay;
 use crate::wire::{
-    Failure, INVALID_REQUEST, Id, LINE_BYTES, METHOD, Outcome, PARSE, Request, UNAUTHORIZED, append_reply,
+    Failure, INVALID_REQUEST, Id, LINE_BYTES, METHOD, Outcome, PARSE, Request, UNAUTHORIZED, append_failure,
+    append_reply, append_result,
 };
 use outpost_wire::{Closed, Line, Lines, Outbox};
 use std::sync::Arc;
@@ -44,7 +45,7 @@ pub(crate) struct Connection {
 /// A request under way: its place, its id, when it came, and which group of methods it belongs to.
 pub(crate) struct Pending {
     pub(crate) connection: Arc<Connection>,
-    id: Id,
+    id: Id<'static>,
     since: Instant,
     namespace: &'static str,
     _weight: OwnedSemaphorePermit,
@@ -77,10 +78,8 @@ impl Pending {
 
 /// What becomes of a request after it was looked at.
 enum Verdict {
-    /// The answer is known already.
-    Answer(Id, Outcome),
-    /// A method works on it.
-    Underway,
+    /// It was answered at once, or a method works on it.
+    Taken,
     /// So much must become free before a method can.
     Wait(u32),
     /// The daemon is to stop, and says nothing.
@@ -170,9 +169,8 @@ impl Connection {
         replies: &mut Vec<u8>,
     ) -> Result<bool, Closed> {
         while !line.is_empty() {
-            match self.handle(line) {
-                Verdict::Answer(id, outcome) => append_reply(replies, &id, &outcome),
-                Verdict::Underway => {}
+            match self.handle(line, replies) {
+                Verdict::Taken => {}
                 Verdict::Shutdown => return Ok(false),
                 Verdict::Wait(weight) => {
                     // What is known is not kept back by what must wait.
@@ -220,29 +218,34 @@ impl Connection {
     }
 
     /// "A request is checked in the order parse → auth → version → method → params".
-    fn handle(self: &Arc<Connection>, line: &[u8]) -> Verdict {
+    fn handle(self: &Arc<Connection>, line: &[u8], replies: &mut Vec<u8>) -> Verdict {
         let Some(request) = Request::parse(line) else {
-            return Verdict::Answer(Id::null(), Err(Failure::new(PARSE, "Parse error")));
+            append_failure(replies, &Id::Null, &Failure::new(PARSE, "Parse error"));
+            return Verdict::Taken;
         };
-        let refuse = |code, message: String| Verdict::Answer(request.id(), Err(Failure::new(code, message)));
-        if !self.relay.is_authentic(&request.auth) {
+        let mut refuse = |code, message: String| {
+            append_failure(replies, &request.id(), &Failure::new(code, message));
+            Verdict::Taken
+        };
+        if !self.relay.is_authentic(&request.auth.read()) {
             self.log_stranger(&request);
             return refuse(UNAUTHORIZED, "Unauthorized: invalid or missing auth token".into());
         }
         if !request.has_version_2() {
             return refuse(INVALID_REQUEST, "Invalid JSON-RPC version".into());
         }
-        let method: &str = &request.method;
+        let method = request.method.read();
         let Some((namespace, name)) = method.split_once('.') else {
             return refuse(METHOD, format!("Invalid method format: {method}"));
         };
         let namespace = match namespace {
             "server" => match name {
                 "shutdown" => return Verdict::Shutdown,
-                _ => match methods::server::call(&self.relay, name) {
-                    Some(result) => {
+                _ => match methods::server::find(name) {
+                    Some(method) => {
+                        append_result(replies, &request.id(), |out| method(&self.relay, out));
                         self.relay.metrics.answered("server", Duration::ZERO);
-                        return Verdict::Answer(request.id(), Ok(result));
+                        return Verdict::Taken;
                     }
                     None => return refuse(METHOD, format!("Unknown method: {method}")),
                 },
@@ -266,7 +269,7 @@ impl Connection {
         };
         let pending = Pending {
             connection: self.clone(),
-            id: request.id(),
+            id: request.id().keep(),
             since: Instant::now(),
             namespace,
             _weight: weight,
@@ -276,16 +279,16 @@ impl Connection {
             "git" => methods::git::begin(name, &request, pending),
             _ => methods::process::begin(name, &request, pending),
         };
-        match refused {
-            Ok(()) => Verdict::Underway,
-            Err(failure) => Verdict::Answer(request.id(), Err(failure)),
+        if let Err(failure) = refused {
+            append_failure(replies, &request.id(), &failure);
         }
+        Verdict::Taken
     }
 
     /// What a stranger sends does not reach the terminal of who reads the log, and does not fill the disk.
     fn log_stranger(&self, request: &Request<'_>) {
         if self.strangers.fetch_add(1, Ordering::Relaxed) < STRANGERS_LOGGED {
-            let method: String = request.method.chars().take(100).collect();
+            let method: String = request.method.read().chars().take(100).collect();
             let id: String = request.id().text().chars().take(100).collect();
             let (method, id) = (method.escape_debug(), id.escape_debug());
             tracing::warn!("[Server] Unauthorized request: method={method}, id={id}");

@@ -1,7 +1,7 @@
 //! The contract's messages: requests with their parameters, error codes and texts, and the frames of replies.
 
 use crate::json::fill::{Place, check_and_fill, fill};
-use crate::json::read::{Mistyped, Value};
+use crate::json::read::{Mistyped, Text, Value};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -51,11 +51,11 @@ pub(crate) type Outcome = Result<Vec<u8>, Failure>;
 /// One line from a client.
 #[derive(Default)]
 pub(crate) struct Request<'a> {
-    jsonrpc: Cow<'a, str>,
+    jsonrpc: Text<'a>,
     id: Option<Value<'a>>,
-    pub(crate) method: Cow<'a, str>,
+    pub(crate) method: Text<'a>,
     pub(crate) params: Option<Value<'a>>,
-    pub(crate) auth: Cow<'a, str>,
+    pub(crate) auth: Text<'a>,
 }
 
 impl<'a> Request<'a> {
@@ -74,17 +74,11 @@ impl<'a> Request<'a> {
     }
 
     pub(crate) fn has_version_2(&self) -> bool {
-        self.jsonrpc == "2.0"
+        self.jsonrpc.is_written("2.0") || self.jsonrpc.read() == "2.0"
     }
 
-    /// What replies carry as their id: the text that was sent, compact.
-    pub(crate) fn id(&self) -> Id {
-        let mut text = Vec::new();
-        match self.id {
-            Some(id) => id.append_compact(&mut text),
-            None => text.extend_from_slice(b"null"),
-        }
-        Id(text)
+    pub(crate) fn id(&self) -> Id<'a> {
+        self.id.map_or(Id::Null, Id::Sent)
     }
 
     /// "Absent params → -32602 Invalid params — checked after method existence".
@@ -93,38 +87,65 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The id of a request, ready for the reply.
-#[derive(Clone, Debug)]
-pub(crate) struct Id(Vec<u8>);
+/// What a reply carries as its id: the value that was sent, compact.
+pub(crate) enum Id<'a> {
+    /// Of a request that has none, or could not be read.
+    Null,
+    Sent(Value<'a>),
+    /// Ready for the reply.
+    Kept(Vec<u8>),
+}
 
-impl Id {
-    /// For replies to what could not be read.
-    pub(crate) fn null() -> Id {
-        Id(b"null".to_vec())
+impl Id<'_> {
+    /// For a reply that is given when the line is gone.
+    pub(crate) fn keep(&self) -> Id<'static> {
+        let mut text = Vec::new();
+        self.append(&mut text);
+        Id::Kept(text)
+    }
+
+    fn append(&self, out: &mut Vec<u8>) {
+        match self {
+            Id::Null => out.extend_from_slice(b"null"),
+            Id::Sent(value) => value.append_compact(out),
+            Id::Kept(text) => out.extend_from_slice(text),
+        }
     }
 
     /// For the log.
-    pub(crate) fn text(&self) -> Cow<'_, str> {
-        String::from_utf8_lossy(&self.0)
+    pub(crate) fn text(&self) -> String {
+        let mut text = Vec::new();
+        self.append(&mut text);
+        String::from_utf8_lossy(&text).into_owned()
     }
 }
 
 /// Appends a whole reply line.
-pub(crate) fn append_reply(out: &mut Vec<u8>, id: &Id, outcome: &Outcome) {
-    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
-    out.extend_from_slice(&id.0);
+pub(crate) fn append_reply(out: &mut Vec<u8>, id: &Id<'_>, outcome: &Outcome) {
     match outcome {
-        Ok(result) => {
-            out.extend_from_slice(b",\"result\":");
-            out.extend_from_slice(result);
-        }
-        Err(Failure { code, message }) => {
-            let _infallible = write!(out, ",\"error\":{{\"code\":{code},\"message\":");
-            crate::json::write::string(out, message.as_bytes());
-            out.push(b'}');
-        }
+        Ok(result) => append_result(out, id, |out| out.extend_from_slice(result)),
+        Err(failure) => append_failure(out, id, failure),
     }
+}
+
+/// Appends the reply of which `append` appends the result.
+pub(crate) fn append_result(out: &mut Vec<u8>, id: &Id<'_>, append: impl FnOnce(&mut Vec<u8>)) {
+    begin_reply(out, id);
+    out.extend_from_slice(b",\"result\":");
+    append(out);
     out.extend_from_slice(b"}\n");
+}
+
+pub(crate) fn append_failure(out: &mut Vec<u8>, id: &Id<'_>, failure: &Failure) {
+    begin_reply(out, id);
+    let _infallible = write!(out, ",\"error\":{{\"code\":{},\"message\":", failure.code);
+    crate::json::write::string(out, failure.message.as_bytes());
+    out.extend_from_slice(b"}}\n");
+}
+
+fn begin_reply(out: &mut Vec<u8>, id: &Id<'_>) {
+    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    id.append(out);
 }
 
 /// "claustrum binds params into one struct per namespace", so a member of the wrong type counts also where it is not used.

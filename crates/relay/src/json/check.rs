@@ -1,7 +1,7 @@
 //! Whether a text is JSON, looked at once from its beginning to its end.
 
 use crate::json::nesting::{Nesting, Open};
-use crate::json::read::{Key, Value};
+use crate::json::read::{Text, Value};
 use crate::json::string::plain_bytes;
 
 /// How deep arrays and objects may nest.
@@ -9,7 +9,7 @@ const DEPTH_MAX: usize = 10_000;
 
 /// The value that `text` is, if it is one and nothing else. The members of an object are given to `each` on the way, before
 /// it is known whether all of it is well-formed: so that they need not be looked for again.
-pub(crate) fn check_each<'a>(text: &'a [u8], each: impl FnMut(Key<'a>, Value<'a>)) -> Option<Value<'a>> {
+pub(crate) fn check_each<'a>(text: &'a [u8], each: impl FnMut(Text<'a>, Value<'a>)) -> Option<Value<'a>> {
     let mut checker = Checker { text, at: 0, open: Nesting::default() };
     checker.space();
     let begin = checker.at;
@@ -53,7 +53,7 @@ impl<'a> Checker<'a> {
     }
 
     /// The object that the whole text is.
-    fn outermost(&mut self, mut each: impl FnMut(Key<'a>, Value<'a>)) -> Option<()> {
+    fn outermost(&mut self, mut each: impl FnMut(Text<'a>, Value<'a>)) -> Option<()> {
         self.enter(Open::Object)?;
         let mut more = self.peek()? != b'}';
         while more {
@@ -126,14 +126,14 @@ impl<'a> Checker<'a> {
         (self.open.depth <= DEPTH_MAX).then_some(())
     }
 
-    fn key(&mut self) -> Option<Key<'a>> {
+    fn key(&mut self) -> Option<Text<'a>> {
         let begin = self.at;
         self.string()?;
         let [b'"', key @ .., b'"'] = self.since(begin) else { return None };
         self.space();
         self.take(b':')?;
         self.space();
-        Some(Key(key))
+        Some(Text(key))
     }
 
     fn scalar(&mut self) -> Option<()> {

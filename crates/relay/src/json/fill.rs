@@ -1,7 +1,7 @@
 //! Puts the members of an object into the places of a struct, as the original's library does it.
 
 use crate::json::check::check_each;
-use crate::json::read::{Key, Mistyped, Value};
+use crate::json::read::{Mistyped, Text, Value};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -14,6 +14,15 @@ impl<'a> Place<'a> for Cow<'a, str> {
     fn put(&mut self, value: Value<'a>) -> Result<(), Mistyped> {
         if !value.is_null() {
             *self = value.string()?;
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Place<'a> for Text<'a> {
+    fn put(&mut self, value: Value<'a>) -> Result<(), Mistyped> {
+        if !value.is_null() {
+            *self = value.text()?;
         }
         Ok(())
     }
@@ -84,7 +93,7 @@ impl<'a> Place<'a> for BTreeMap<Cow<'a, str>, Cow<'a, str>> {
         for (key, element) in value.members()? {
             let mut text = Cow::Borrowed("");
             text.put(element)?;
-            self.insert(key.text(), text);
+            self.insert(key.read(), text);
         }
         Ok(())
     }
@@ -119,12 +128,13 @@ pub(crate) fn check_and_fill<'a>(
 /// Puts a member into its place, if it has one.
 fn put<'a>(
     places: &mut [(&'static str, &mut dyn Place<'a>)],
-    key: Key<'a>,
+    key: Text<'a>,
     member: Value<'a>,
 ) -> Result<(), Mistyped> {
-    let as_written = places.iter().position(|(name, _)| key.is(name));
+    // Names that we know have nothing that would be escaped.
+    let as_written = places.iter().position(|(name, _)| key.is_written(name));
     let place = as_written.or_else(|| {
-        let key = key.text();
+        let key = key.read();
         let exact = places.iter().position(|(name, _)| *name == key);
         exact.or_else(|| places.iter().position(|(name, _)| same_but_for_case(name, &key)))
     });

@@ -37,19 +37,20 @@ impl<'a> Value<'a> {
         }
     }
 
-    pub(crate) fn string(self) -> Result<Cow<'a, str>, Mistyped> {
+    pub(crate) fn text(self) -> Result<Text<'a>, Mistyped> {
         match self.0 {
-            [b'"', inner @ .., b'"'] => Ok(unquote(inner)),
+            [b'"', inner @ .., b'"'] => Ok(Text(inner)),
             _ => Err(Mistyped),
         }
     }
 
+    pub(crate) fn string(self) -> Result<Cow<'a, str>, Mistyped> {
+        self.text().map(Text::read)
+    }
+
     /// The bytes between the quotes, when they stand for themselves: how payload is taken without a copy.
     pub(crate) fn plain_string(self) -> Option<&'a [u8]> {
-        match self.0 {
-            [b'"', inner @ .., b'"'] if !has_escape(inner) => Some(inner),
-            _ => None,
-        }
+        self.text().ok().map(|text| text.0).filter(|inner| !has_escape(inner))
     }
 
     pub(crate) fn bool(self) -> Result<bool, Mistyped> {
@@ -162,17 +163,18 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// The name of a member.
-#[derive(Clone, Copy)]
-pub(crate) struct Key<'a>(pub(super) &'a [u8]);
+/// A string, by what stands between its quotes.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Text<'a>(pub(super) &'a [u8]);
 
-impl<'a> Key<'a> {
-    /// Whether it is written exactly like this. Names that we know have nothing that would be escaped.
-    pub(crate) fn is(self, name: &str) -> bool {
-        self.0 == name.as_bytes()
+impl<'a> Text<'a> {
+    /// Whether it is written exactly like this.
+    pub(crate) fn is_written(self, text: &str) -> bool {
+        self.0 == text.as_bytes()
     }
 
-    pub(crate) fn text(self) -> Cow<'a, str> {
+    /// What it stands for.
+    pub(crate) fn read(self) -> Cow<'a, str> {
         unquote(self.0)
     }
 }
@@ -180,11 +182,11 @@ impl<'a> Key<'a> {
 pub(crate) struct Members<'a>(Pieces<'a>);
 
 impl<'a> Iterator for Members<'a> {
-    type Item = (Key<'a>, Value<'a>);
+    type Item = (Text<'a>, Value<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
         let [b'"', key @ .., b'"'] = self.0.next()?.0 else { return None };
-        Some((Key(key), self.0.next()?))
+        Some((Text(key), self.0.next()?))
     }
 }
 
@@ -211,7 +213,7 @@ mod tests {
         let pieces = |text: &[u8]| -> Vec<(String, String)> {
             let members = check(text).unwrap().members().unwrap();
             members
-                .map(|(key, value)| (key.text().into_owned(), String::from_utf8_lossy(value.0).into_owned()))
+                .map(|(key, value)| (key.read().into_owned(), String::from_utf8_lossy(value.0).into_owned()))
                 .collect()
         };
         let expected = [
@@ -225,8 +227,8 @@ mod tests {
         assert_eq!(pieces(text), expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
         assert_eq!(pieces(b"{ }"), []);
         let mut on_the_way = Vec::new();
-        let seen = |key: Key<'_>, value: Value<'_>| {
-            on_the_way.push((key.text().into_owned(), String::from_utf8_lossy(value.0).into_owned()));
+        let seen = |key: Text<'_>, value: Value<'_>| {
+            on_the_way.push((key.read().into_owned(), String::from_utf8_lossy(value.0).into_owned()));
         };
         assert_eq!(check_each(text, seen).unwrap().0, text.trim_ascii());
         assert_eq!(on_the_way, pieces(text));

@@ -28,32 +28,35 @@ const METHODS: [&str; 19] = [
 
 const FEATURES: [&str; 1] = ["process.stdin.offset"];
 
-/// The result of a method that is answered at once; none when there is no such method.
-pub(crate) fn call(relay: &Relay, name: &str) -> Option<Vec<u8>> {
+/// Appends the result of a method.
+pub(crate) type Append = fn(&Relay, &mut Vec<u8>);
+
+/// The method of that name, if it is one that is answered at once.
+pub(crate) fn find(name: &str) -> Option<Append> {
     match name {
-        "ping" => Some(b"{\"pong\":true}".to_vec()),
-        "version" => Some(version(relay)),
-        "capabilities" => Some(capabilities(relay)),
+        "ping" => Some(ping),
+        "version" => Some(version),
+        "capabilities" => Some(capabilities),
         _ => None,
     }
 }
 
-fn version(relay: &Relay) -> Vec<u8> {
-    let mut out = Vec::new();
-    Object::begin(&mut out)
+fn ping(_relay: &Relay, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"pong\":true}");
+}
+
+fn version(relay: &Relay, out: &mut Vec<u8>) {
+    Object::begin(out)
         .string("version", &relay.version)
         .string("platform", "linux")
         .string("arch", crate::go::architecture())
         .end();
-    out
 }
 
-fn capabilities(relay: &Relay) -> Vec<u8> {
-    let mut out = Vec::new();
-    Object::begin(&mut out)
+fn capabilities(relay: &Relay, out: &mut Vec<u8>) {
+    Object::begin(out)
         .string("version", &relay.version)
         .strings("methods", METHODS)
         .strings("features", FEATURES)
         .end();
-    out
 }
