@@ -172,8 +172,8 @@ async fn stdin<P>(context: &Context<P>, connection: Connection, params: Stdin) -
             Accepted::Applied { applied } => (StdinOutcome::Applied, applied),
             Accepted::Duplicate { applied } => (StdinOutcome::Duplicate, applied),
             Accepted::Gap { applied } => (StdinOutcome::Gap, applied),
-            Accepted::Full { .. } => {
-                process.stdin_room().await.map_err(failure)?;
+            Accepted::Full { applied, .. } => {
+                process.stdin_room(applied, data.len() as u64).await.map_err(failure)?;
                 continue;
             }
         };

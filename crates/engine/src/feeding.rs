@@ -32,15 +32,16 @@ impl Reactor {
         }
         let Some(child) = self.children.get_mut(&slot) else { return };
         child.rewatch(&self.epoll);
-        if child.input.has_room(self.shared.config().stdin_waiting_max) {
-            child.input.waiters.drain(..).for_each(|waiter| {
-                let _given_up = waiter.send(());
-            });
-        }
+        child.input.tell_waiters(self.shared.config().stdin_waiting_max);
     }
 
-    pub(crate) fn accept(&mut self, slot: u64, offset: Option<u64>, data: &[u8]) -> Result<Accepted> {
-        let waiting_max = self.shared.config().stdin_waiting_max;
+    pub(crate) fn accept(
+        &mut self,
+        slot: u64,
+        offset: Option<u64>,
+        data: &[u8],
+        waiting_max: u64,
+    ) -> Result<Accepted> {
         let child =
             self.children.get_mut(&slot).filter(|child| child.exit.is_none()).ok_or(Error::NotRunning)?;
         if !child.input.is_open() {
@@ -62,7 +63,8 @@ impl Reactor {
             return Ok(());
         }
         if let Some(end_of_file) = child.input.end_of_file() {
-            return self.accept(slot, None, end_of_file).map(|_| ());
+            let waiting_max = self.shared.config().stdin_waiting_max;
+            return self.accept(slot, None, end_of_file, waiting_max).map(|_| ());
         }
         child.writer.close_stdin(child.input.accepted())?;
         child.input.closing = true;

@@ -8,7 +8,7 @@ use crate::process::{Inner, Os, Process, Progress, Status, WhileAlive};
 use crate::reactor::{Due, LINK, Reactor};
 use crate::readers::Readers;
 use crate::shared::Shared;
-use crate::spec::{AtCap, Drain, Rest, Slot};
+use crate::spec::{AtCap, Rest, Slot};
 use crate::store::Description;
 use crate::{Error, Result};
 use outpost_journal::{Journal, Stream, Writer};
@@ -163,6 +163,7 @@ impl Reactor {
             return Ok(());
         }
         let description = self.shared.store.describe(slot)?;
+        let drain = description.drain;
         let dir = self.shared.store.dir(slot);
         let mut writer = Writer::recover(&dir, self.shared.config().process_bytes_max)?;
         // It was reaped before anybody could see which it was.
@@ -214,7 +215,7 @@ impl Reactor {
             starting: None,
             undescribed: None,
             at_cap: AtCap::DropHead,
-            drain: Drain::default(),
+            drain,
             rest: Rest::Lives,
             exit: None,
             exit_seen: now,

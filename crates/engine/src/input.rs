@@ -39,7 +39,13 @@ pub(crate) struct Input {
     /// Close once everything accepted is delivered.
     pub(crate) closing: bool,
     /// Who waits for room.
-    pub(crate) waiters: Vec<oneshot::Sender<()>>,
+    pub(crate) waiters: Vec<Waiter>,
+}
+
+/// One who waits until there is room for all before this byte.
+pub(crate) struct Waiter {
+    pub(crate) until: u64,
+    pub(crate) told: oneshot::Sender<()>,
 }
 
 impl Input {
@@ -95,13 +101,21 @@ impl Input {
         matches!(self.target, Target::Terminal(_)).then_some(&[END_OF_FILE_CHARACTER])
     }
 
-    /// Whether less waits than may.
-    pub(crate) fn has_room(&self, waiting_max: u64) -> bool {
-        let waiting = self
-            .log
-            .as_ref()
-            .map_or(0, |log| log.accepted() - log.delivered().unwrap_or(0).min(log.accepted()));
-        waiting < waiting_max
+    /// The byte before which all may wait.
+    pub(crate) fn room_until(&self, waiting_max: u64) -> u64 {
+        let delivered = self.log.as_ref().map_or(0, |log| log.delivered().unwrap_or(0).min(log.accepted()));
+        delivered.saturating_add(waiting_max)
+    }
+
+    /// Tells those who waited for room that there is now.
+    pub(crate) fn tell_waiters(&mut self, waiting_max: u64) {
+        if self.waiters.is_empty() {
+            return;
+        }
+        let room_until = self.room_until(waiting_max);
+        for waiter in self.waiters.extract_if(.., |waiter| waiter.until <= room_until) {
+            let _given_up = waiter.told.send(());
+        }
     }
 
     /// Moves what has been accepted towards the child. `master` is the terminal's, if it has one.

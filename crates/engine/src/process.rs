@@ -193,16 +193,27 @@ impl Process {
     /// Takes input that begins at byte `offset` of the child's stdin, or at its end. Accepted means: in the log, and it
     /// will be delivered exactly once, whoever dies.
     pub async fn write_stdin(&self, offset: Option<u64>, data: impl Into<Arc<Vec<u8>>>) -> Result<Accepted> {
-        let data = data.into();
+        self.write_stdin_up_to(self.inner.shared.config().stdin_waiting_max, offset, data).await
+    }
+
+    /// The same where another amount may wait, on the disk, for a child that does not read.
+    pub async fn write_stdin_up_to(
+        &self,
+        waiting_max: u64,
+        offset: Option<u64>,
+        data: impl Into<Arc<Vec<u8>>>,
+    ) -> Result<Accepted> {
+        let (slot, data) = (self.inner.slot, data.into());
         let (reply, answer) = oneshot::channel();
-        self.inner.shared.command(Command::Stdin { slot: self.inner.slot, offset, data, reply }).await?;
+        self.inner.shared.command(Command::Stdin { slot, offset, data, waiting_max, reply }).await?;
         answer.await.map_err(|_| Error::Stopped)?
     }
 
-    /// Waits until stdin has less waiting than it may have, or the process has no use for it.
-    pub async fn stdin_room(&self) -> Result<()> {
+    /// Waits until so many bytes of stdin from there on are among those that may wait, or the process has no use for them.
+    pub async fn stdin_room(&self, from: u64, bytes: u64) -> Result<()> {
+        let until = from.saturating_add(bytes.min(self.inner.shared.config().stdin_waiting_max));
         let (reply, answer) = oneshot::channel();
-        self.inner.shared.command(Command::StdinRoom { slot: self.inner.slot, reply }).await?;
+        self.inner.shared.command(Command::StdinRoom { slot: self.inner.slot, until, reply }).await?;
         answer.await.map_err(|_| Error::Stopped)
     }
 

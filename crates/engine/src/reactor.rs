@@ -3,6 +3,7 @@
 use crate::child::{Child, Watch, open_nowhere, stream_index};
 use crate::engine::Lifecycle;
 use crate::handover::OwnKeeper;
+use crate::input::Waiter;
 use crate::link::{Link, role};
 use crate::own::{self, Own};
 use crate::process::{Os, Process};
@@ -54,10 +55,12 @@ pub(crate) enum Command {
         slot: Slot,
         offset: Option<u64>,
         data: Arc<Vec<u8>>,
+        waiting_max: u64,
         reply: oneshot::Sender<Result<Accepted>>,
     },
     StdinRoom {
         slot: Slot,
+        until: u64,
         reply: oneshot::Sender<()>,
     },
     CloseStdin {
@@ -334,15 +337,15 @@ impl Reactor {
                 self.note_start();
                 self.children.insert(child.slot(), *child);
             }
-            Command::Stdin { slot, offset, data, reply } => {
-                let _gone = reply.send(self.accept(slot.0, offset, &data));
+            Command::Stdin { slot, offset, data, waiting_max, reply } => {
+                let _gone = reply.send(self.accept(slot.0, offset, &data, waiting_max));
             }
-            Command::StdinRoom { slot, reply } => match self.children.get_mut(&slot.0) {
+            Command::StdinRoom { slot, until, reply } => match self.children.get_mut(&slot.0) {
                 Some(child)
                     if child.exit.is_none()
-                        && !child.input.has_room(self.shared.config().stdin_waiting_max) =>
+                        && until > child.input.room_until(self.shared.config().stdin_waiting_max) =>
                 {
-                    child.input.waiters.push(reply);
+                    child.input.waiters.push(Waiter { until, told: reply });
                 }
                 _ => {
                     let _gone = reply.send(());

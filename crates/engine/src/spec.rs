@@ -82,7 +82,7 @@ pub enum AtCap {
 }
 
 /// How long output is waited for after the exit, while a descendant holds the pipes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drain {
     /// Silence of this length is the end.
     pub quiet: Duration,

@@ -140,6 +140,7 @@ fn describe(spawn: &Spawn, slot: Slot) -> Description {
         terminal: matches!(spawn.stdio, Stdio::Terminal(_)),
         started_ms: outpost_now_ms(),
         started_by: spawn.started_by.clone(),
+        drain: spawn.drain,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Where processes live on disk: one directory each, `<state>/processes/<slot>`, with a description and the journal.
 
-use crate::spec::{Key, Slot};
+use crate::spec::{Drain, Key, Slot};
 use crate::{Error, Result};
 use outpost_sys::Errno;
 use outpost_sys::file::{self, Open};
@@ -28,6 +28,8 @@ pub(crate) struct Description {
     pub(crate) terminal: bool,
     pub(crate) started_ms: u64,
     pub(crate) started_by: String,
+    #[serde(default)]
+    pub(crate) drain: Drain,
 }
 
 /// Records that may wait to be erased.

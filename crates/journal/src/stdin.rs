@@ -26,8 +26,8 @@ pub enum Accepted {
     Duplicate { applied: u64 },
     /// The offset is past what has been accepted; nothing was done.
     Gap { applied: u64 },
-    /// Too much waits for the child to read it; nothing was done.
-    Full { applied: u64 },
+    /// Too much would wait for the child to read it; nothing was done. `beyond` when more than may wait does already.
+    Full { applied: u64, beyond: bool },
 }
 
 pub struct StdinLog {
@@ -99,7 +99,7 @@ impl StdinLog {
         // One message larger than the bound is taken when nothing waits: it could never be sent otherwise.
         let waiting = applied - self.delivered()?.min(applied);
         if waiting > 0 && waiting + fresh.len() as u64 > waiting_max {
-            return Ok(Accepted::Full { applied });
+            return Ok(Accepted::Full { applied, beyond: waiting > waiting_max });
         }
         if let Err(errno) = file::write_all_at(&self.file, fresh, applied) {
             // The size must not count a part that we refuse. If even this fails, the sender's next offset still fits.

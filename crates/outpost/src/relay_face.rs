@@ -179,7 +179,9 @@ impl RelayFace {
 }
 
 async fn serve_metrics(address: String, relay: Arc<Relay>) {
-    match tokio::net::TcpListener::bind(&address).await {
+    // As the original's runtime has it, no host is every address of this one.
+    let host = if address.starts_with(':') { "[::]" } else { "" };
+    match tokio::net::TcpListener::bind(format!("{host}{address}")).await {
         Ok(listener) => {
             tracing::info!("[Server] metrics: serving Prometheus counters on {address}/metrics");
             outpost_relay::serve_metrics(listener, relay).await;

@@ -10,7 +10,7 @@ use crate::wire::{
 };
 use outpost_wire::{Closed, Line, Lines, Outbox};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -19,6 +19,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const WEIGHT_MAX: u32 = 8 * 1024 * 1024;
 /// A request weighs its bytes, and never less than this: so there are at most 1,024 of them.
 const WEIGHT_MIN: u32 = 8 * 1024;
+/// What one weighs of which nothing is kept but that it is owed an answer.
+const WEIGHT_LITTLE: usize = 1024;
 /// Files that are read and sent at once to one client; a large one counts as all of them.
 pub(crate) const READS_MAX: u32 = 4;
 /// Replies that are ready together are sent together, up to about this much.
@@ -40,6 +42,7 @@ pub(crate) struct Connection {
     pub(crate) reads: Arc<Semaphore>,
     weight: Arc<Semaphore>,
     strangers: AtomicU32,
+    has_spoken: AtomicBool,
 }
 
 /// A request under way: its place, its id, when it came, and which group of methods it belongs to.
@@ -48,7 +51,7 @@ pub(crate) struct Pending {
     id: Id<'static>,
     since: Instant,
     namespace: &'static str,
-    _weight: OwnedSemaphorePermit,
+    weight: OwnedSemaphorePermit,
 }
 
 impl Pending {
@@ -68,6 +71,11 @@ impl Pending {
             drop(turn);
             self.reply(outcome.unwrap_or_else(|error| Err(Failure::internal(error.to_string())))).await;
         });
+    }
+
+    /// What it brought is not in memory any more: others may be let in.
+    pub(crate) fn weighs_little(&mut self) {
+        drop(self.weight.split(self.weight.num_permits().saturating_sub(WEIGHT_LITTLE)));
     }
 
     pub(crate) fn append_reply(&self, out: &mut Vec<u8>, outcome: &Outcome) {
@@ -100,6 +108,7 @@ pub(crate) async fn serve(stream: UnixStream, relay: Arc<Relay>) {
         reads: Arc::new(Semaphore::new(READS_MAX as usize)),
         weight: Arc::new(Semaphore::new(WEIGHT_MAX as usize)),
         strangers: AtomicU32::new(0),
+        has_spoken: AtomicBool::new(false),
     });
     // A task of its own, so that a request wakes nothing but what reads it.
     let mut reading = {
@@ -115,7 +124,7 @@ pub(crate) async fn serve(stream: UnixStream, relay: Arc<Relay>) {
     outbox.close();
     connection.followers.end_all();
     let _ended = writing.await;
-    relay.metrics.disconnected();
+    relay.metrics.disconnected(connection.has_spoken.load(Ordering::Relaxed));
     tracing::debug!("[Server] Connection closed: @");
 }
 
@@ -132,6 +141,7 @@ impl Connection {
                 Ok(Line::End) => return self.linger(&lines).await,
                 Err(_) => return,
             };
+            self.has_spoken.store(true, Ordering::Relaxed);
             // Lines end as the original's reader has it: with or without a carriage return.
             let line = line.strip_suffix(b"\r").unwrap_or(line);
             match self.handle_in_turn(line, &mut replies).await {
@@ -272,7 +282,7 @@ impl Connection {
             id: request.id().keep(),
             since: Instant::now(),
             namespace,
-            _weight: weight,
+            weight,
         };
         let refused = match namespace {
             "files" => methods::files::begin(name, &request, pending),

@@ -74,6 +74,10 @@ impl Git {
 
     /// Adds a worktree with a new branch. A branch that an attempt left behind is removed again.
     pub(crate) fn add_worktree(&self, branch: &str, path: &str, source: &[u8]) -> Result<(), Vec<u8>> {
+        // What git says of one. It would pass this one on to `git branch` first, as an option: -D deletes the source.
+        if branch.starts_with('-') {
+            return Err(format!("fatal: '{branch}' is not a valid branch name").into_bytes());
+        }
         let reference = format!("refs/heads/{branch}");
         let existed = self.ask(&["show-ref", "--verify", "--quiet", &reference]).is_some();
         let mut arguments: Vec<&OsStr> =

@@ -150,9 +150,11 @@ pub(crate) fn quote(text: &str) -> String {
     quoted
 }
 
-/// The standard library escapes what cannot be seen; spaces other than the plain one count as that too.
+/// The standard library escapes what cannot be seen, and a mark that has no letter to stand on; spaces other than the plain
+/// one count as unseen too.
 fn is_printable(letter: char) -> bool {
-    letter == ' ' || letter == '\'' || (!letter.is_whitespace() && letter.escape_debug().count() == 1)
+    let on_a_letter = ['a', letter].iter().collect::<String>();
+    letter == ' ' || letter == '\'' || (!letter.is_whitespace() && on_a_letter.escape_debug().count() == 2)
 }
 
 #[cfg(test)]
@@ -215,5 +217,6 @@ mod tests {
     #[test]
     fn quoting_hides_nothing() {
         assert_eq!(quote("a\"b\\c\n\u{1}é☃\u{2028}"), r#""a\"b\\c\n\x01é☃\u2028""#);
+        assert_eq!(quote("e\u{301}\u{e31}'\u{a0}\u{200b}"), "\"e\u{301}\u{e31}'\\u00a0\\u200b\"");
     }
 }

@@ -22,6 +22,8 @@ pub struct Metrics {
     engine: Engine,
     connections: AtomicU64,
     disconnections: AtomicU64,
+    /// Of those that ended, the ones that never said anything: somebody looked whether we are here.
+    silent: AtomicU64,
     spawns: AtomicU64,
     reattaches: AtomicU64,
     stdin_bytes: AtomicU64,
@@ -34,6 +36,7 @@ impl Metrics {
             engine,
             connections: AtomicU64::new(0),
             disconnections: AtomicU64::new(0),
+            silent: AtomicU64::new(0),
             spawns: AtomicU64::new(0),
             reattaches: AtomicU64::new(0),
             stdin_bytes: AtomicU64::new(0),
@@ -45,8 +48,9 @@ impl Metrics {
         self.connections.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn disconnected(&self) {
+    pub(crate) fn disconnected(&self, has_spoken: bool) {
         self.disconnections.fetch_add(1, Ordering::Relaxed);
+        self.silent.fetch_add(u64::from(!has_spoken), Ordering::Relaxed);
     }
 
     pub(crate) fn spawned(&self) {
@@ -78,7 +82,11 @@ impl Metrics {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let connected = read(&self.connections);
         let contract = [
-            ("connections_total", "Client connections accepted.", connected),
+            (
+                "connections_total",
+                "Client connections accepted.",
+                connected.saturating_sub(read(&self.silent)),
+            ),
             ("process_spawns_total", "Processes started via process.spawn.", read(&self.spawns)),
             ("process_exits_total", "Managed processes that have exited.", counts.exits_total),
             ("reattaches_total", "process.reattach calls that found their process.", read(&self.reattaches)),

@@ -146,6 +146,8 @@ impl Dir {
         for _ in 0..TRIES_MAX {
             match self.unlink(name, AtFlags::empty()) {
                 Err(Errno::ISDIR) => {}
+                // A directory that may not be removed may be emptied. What is refused first is told.
+                Err(Errno::ACCESS | Errno::PERM) if self.is_dir(name) => {}
                 other => return other.map_err(failed),
             }
             removal.enter(name.into()).and_then(|()| removal.run()).map_err(|(call, errno, name)| {
@@ -154,6 +156,11 @@ impl Dir {
             })?;
         }
         Err(failed(Errno::NOTEMPTY))
+    }
+
+    fn is_dir(&self, name: &OsStr) -> bool {
+        let found = fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW);
+        found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_dir())
     }
 
     /// Removes one name. That it is gone already is what was wanted.

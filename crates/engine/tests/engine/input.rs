@@ -47,7 +47,7 @@ async fn a_child_that_does_not_read_blocks_nobody_and_loses_nothing() {
     for _ in 0..50 {
         match lazy.write_stdin(Some(sent), vec![b'y'; 65536]).await.unwrap() {
             Accepted::Applied { applied } => sent = applied,
-            Accepted::Full { .. } => within("room", lazy.stdin_room()).await.unwrap(),
+            Accepted::Full { applied, .. } => within("room", lazy.stdin_room(applied, 65536)).await.unwrap(),
             other => panic!("{other:?}"),
         }
     }

@@ -68,8 +68,8 @@ async fn deliver(process: &Process, bytes: Vec<u8>) {
     let bytes = Arc::new(bytes);
     loop {
         match process.write_stdin(None, bytes.clone()).await {
-            Ok(Accepted::Full { .. }) => {
-                if process.stdin_room().await.is_err() {
+            Ok(Accepted::Full { applied, .. }) => {
+                if process.stdin_room(applied, bytes.len() as u64).await.is_err() {
                     return;
                 }
             }

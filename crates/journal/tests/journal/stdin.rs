@@ -80,10 +80,10 @@ fn a_repeated_or_skipping_offset_neither_doubles_nor_loses_bytes() {
 fn a_child_that_does_not_read_bounds_what_waits() {
     let mut child = Child::new();
     assert_eq!(child.accept(None, &[b'a'; 900]), Accepted::Applied { applied: 900 });
-    assert_eq!(child.accept(Some(900), &[b'b'; 101]), Accepted::Full { applied: 900 });
-    assert_eq!(child.accept(Some(800), &[b'b'; 201]), Accepted::Full { applied: 900 });
+    assert_eq!(child.accept(Some(900), &[b'b'; 101]), Accepted::Full { applied: 900, beyond: false });
+    assert_eq!(child.accept(Some(800), &[b'b'; 201]), Accepted::Full { applied: 900, beyond: false });
     assert_eq!(child.accept(Some(900), &[b'b'; 100]), Accepted::Applied { applied: 1000 });
-    assert_eq!(child.accept(None, b"c"), Accepted::Full { applied: 1000 });
+    assert_eq!(child.accept(None, b"c"), Accepted::Full { applied: 1000, beyond: false });
     assert_eq!(child.accept(Some(0), &[b'a'; 900]), Accepted::Duplicate { applied: 1000 });
     assert_eq!(child.deliver(), Moved::End);
     assert_eq!(child.accept(None, b"c"), Accepted::Applied { applied: 1001 });
@@ -96,10 +96,10 @@ fn one_message_larger_than_the_bound_is_not_refused_for_ever() {
     let mut child = Child::new();
     let large = Random::new(1).bytes(WAITING_MAX as usize * 300);
     assert_eq!(child.accept(None, b"x"), Accepted::Applied { applied: 1 });
-    assert_eq!(child.accept(None, &large), Accepted::Full { applied: 1 });
+    assert_eq!(child.accept(None, &large), Accepted::Full { applied: 1, beyond: false });
     assert_eq!(child.deliver(), Moved::End);
     assert_eq!(child.accept(None, &large), Accepted::Applied { applied: large.len() as u64 + 1 });
-    assert_eq!(child.accept(None, b"y"), Accepted::Full { applied: large.len() as u64 + 1 });
+    assert_eq!(child.accept(None, b"y"), Accepted::Full { applied: large.len() as u64 + 1, beyond: true });
     let mut got = child.read();
     while child.deliver() == Moved::WouldBlock {
         got.extend(child.read());

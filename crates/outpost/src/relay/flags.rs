@@ -6,6 +6,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use std::ffi::OsString;
 use std::fmt::Write;
+use std::num::IntErrorKind;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -66,14 +67,12 @@ enum Takes {
 }
 
 pub(crate) fn parse(arguments: impl Iterator<Item = OsString>) -> Parsed {
-    let arguments = match with_two_dashes(arguments) {
-        Ok(arguments) => arguments,
+    let (arguments, wants_help) = match with_two_dashes(arguments) {
+        Ok(doubled) => doubled,
         Err(reason) => return Parsed::Wrong(reason),
     };
-    if arguments.iter().any(|argument| argument == "--help" || argument == "--h") {
-        return Parsed::Help;
-    }
     match command().try_get_matches_from(arguments) {
+        Ok(_) if wants_help => Parsed::Help,
         Ok(matches) => Parsed::Flags(flags(&matches)),
         Err(error) => Parsed::Wrong(complaint(&error)),
     }
@@ -96,7 +95,7 @@ fn command() -> Command {
             }
             Takes::Number(default) => {
                 let arg = arg.action(ArgAction::Set).allow_hyphen_values(true).default_value(default);
-                arg.value_parser(value_parser!(i64))
+                arg.value_parser(number)
             }
         }
     };
@@ -111,9 +110,34 @@ fn boolean(text: &str) -> Result<bool, String> {
     }
 }
 
+/// With a prefix for its base and underscores between digits, as the original's language writes numbers.
+fn number(text: &str) -> Result<i64, String> {
+    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let sign = if text.starts_with('-') { "-" } else { "" };
+    let (digits, base) = match unsigned.as_bytes() {
+        [b'0', b'x' | b'X', ..] => (unsigned.get(2..), 16),
+        [b'0', b'o' | b'O', ..] => (unsigned.get(2..), 8),
+        [b'0', b'b' | b'B', ..] => (unsigned.get(2..), 2),
+        [b'0', _, ..] => (unsigned.get(1..), 8),
+        _ => (Some(unsigned), 10),
+    };
+    let digits = digits.unwrap_or_default();
+    // Only behind a digit or a prefix, and never at the end; without a prefix not at all.
+    let underscores = digits.contains('_');
+    let misplaced = digits.ends_with('_') || digits.contains("__") || (base == 10 && underscores);
+    if digits.starts_with(['-', '+']) || misplaced {
+        return Err("parse error".into());
+    }
+    let plain = format!("{sign}{}", digits.replace('_', ""));
+    i64::from_str_radix(&plain, base).map_err(|error| match error.kind() {
+        IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range".into(),
+        _ => "parse error".into(),
+    })
+}
+
 /// Gives each flag its second dash. Flags end at the first argument that is none, and at `--`; what follows is ignored, as
-/// in the original.
-fn with_two_dashes(arguments: impl Iterator<Item = OsString>) -> Result<Vec<OsString>, String> {
+/// in the original. So does what follows a flag that asks for help, which is the second of what is returned.
+fn with_two_dashes(arguments: impl Iterator<Item = OsString>) -> Result<(Vec<OsString>, bool), String> {
     let mut doubled = vec![OsString::from("claustrum")];
     let mut arguments = arguments.peekable();
     while let Some(argument) = arguments.next() {
@@ -129,13 +153,16 @@ fn with_two_dashes(arguments: impl Iterator<Item = OsString>) -> Result<Vec<OsSt
         if matches!(name.first(), Some(b'-' | b'=')) {
             return Err(format!("bad flag syntax: {}", argument.to_string_lossy()));
         }
+        if matches!(name, b"help" | b"h") {
+            return Ok((doubled, true));
+        }
         doubled.push(OsString::from_vec([b"--", name].concat()));
         let known = FLAGS.iter().find(|(known, _, _)| known.as_bytes() == name);
         if known.is_some_and(|(_, _, takes)| *takes != Takes::Nothing) {
             doubled.extend(arguments.next());
         }
     }
-    Ok(doubled)
+    Ok((doubled, false))
 }
 
 /// In the words of the original's flag library.
@@ -156,7 +183,10 @@ fn complaint(error: &clap::Error) -> String {
             let boolean = FLAGS.iter().any(|(known, _, takes)| *known == name && *takes == Takes::Nothing);
             match boolean {
                 true => format!("invalid boolean value {value:?} for -{name}: parse error"),
-                false => format!("invalid value {value:?} for flag -{name}: parse error"),
+                false => {
+                    let reason = number(&value).err().unwrap_or_default();
+                    format!("invalid value {value:?} for flag -{name}: {reason}")
+                }
             }
         }
     }
@@ -245,6 +275,23 @@ mod tests {
     }
 
     #[test]
+    fn numbers_are_written_as_in_the_language_of_the_original() {
+        for (text, number) in
+            [("0x10", 16), ("-0X1f", -31), ("0b101", 5), ("0o17", 15), ("017", 15), ("0x_1_0", 16), ("+7", 7)]
+        {
+            assert_eq!(parsed(&["-cli-keep", text]).cli_keep, number, "{text}");
+        }
+    }
+
+    #[test]
+    fn help_is_asked_for_by_a_flag_and_not_by_a_value() {
+        assert_eq!(parsed(&["-socket", "--help"]).socket, "--help");
+        for help in [&["-h"][..], &["-serve", "--help", "-bogus"], &["-help"]] {
+            assert!(matches!(parse(help.iter().map(OsString::from)), Parsed::Help), "{help:?}");
+        }
+    }
+
+    #[test]
     fn flags_end_at_the_first_argument_that_is_none() {
         assert!(!parsed(&["-serve", "stray", "-stop"]).stop);
         assert!(!parsed(&["--", "-stop"]).stop);
@@ -257,6 +304,15 @@ mod tests {
         assert_eq!(wrong(&["--bogus=1"]), "flag provided but not defined: -bogus");
         assert_eq!(wrong(&["-socket"]), "flag needs an argument: -socket");
         assert_eq!(wrong(&["-cli-keep", "x"]), "invalid value \"x\" for flag -cli-keep: parse error");
+        for bad in ["0x", "1_0", "0x_", "0x1__0", "08", "--1", "0x-1", " 1"] {
+            assert!(wrong(&["-cli-keep", bad]).ends_with(": parse error"), "{bad}");
+        }
+        let far = "99999999999999999999";
+        assert_eq!(
+            wrong(&["-cli-keep", far]),
+            format!("invalid value {far:?} for flag -cli-keep: value out of range")
+        );
+        assert_eq!(wrong(&["-bogus", "-help"]), "flag provided but not defined: -bogus");
         assert_eq!(wrong(&["-serve=x"]), "invalid boolean value \"x\" for -serve: parse error");
         assert_eq!(wrong(&["---serve"]), "bad flag syntax: ---serve");
         assert_eq!(wrong(&["-=x"]), "bad flag syntax: -=x");

@@ -14,7 +14,8 @@ use outpost_sys::spawn::{self, Child, Program, Started};
 use outpost_sys::{epoll::wait_readable, pidfd, signal::Signal};
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -150,7 +151,7 @@ fn start(flags: &Flags, place: &Place, paths: &Paths, lock: OwnedFd, token: Stri
         bound: Some(bound),
     };
     let keeper = start_keeper(place, paths, &lock, &listener.into(), &settings);
-    let answered = keeper.and_then(|keeper| wait_for_answer(place, &keeper, &token));
+    let answered = keeper.and_then(|keeper| wait_for_notice(place, &keeper));
     if answered.is_err() {
         place.unbind(bound);
         place.remove_token(token.as_bytes());
@@ -222,29 +223,30 @@ fn environment() -> Vec<CString> {
     environment
 }
 
-/// It serves when it answers, whatever it says.
-fn wait_for_answer(place: &Place, keeper: &Started, token: &str) -> Result<(), String> {
+/// It serves when it takes notice: of a client that has nothing to ask, and so is not counted as one.
+fn wait_for_notice(place: &Place, keeper: &Started) -> Result<(), String> {
     let timeout = || format!("timeout waiting for daemon to accept on {}", place.socket.display());
     let give_up = |reason: String| {
         let _gone = pidfd::signal(&keeper.pidfd, Signal::TERM);
         format!("{reason}; see {}", place.log().display())
     };
     let mut server = UnixStream::connect(&place.socket).map_err(|_| give_up(timeout()))?;
-    let ping = serde_json::json!({"jsonrpc": "2.0", "id": 1, "method": "server.ping", "auth": token});
-    server.write_all(format!("{ping}\n").as_bytes()).map_err(|_| give_up(timeout()))?;
+    server.shutdown(Shutdown::Write).map_err(|_| give_up(timeout()))?;
     let deadline = Instant::now() + PATIENCE;
-    while !wait_readable(&server, LOOK).unwrap_or(false) {
+    let mut noticed = false;
+    while !noticed {
+        noticed = wait_readable(&server, LOOK).unwrap_or(false);
         if wait_readable(&keeper.pidfd, Duration::ZERO).unwrap_or(true) {
-            return Err(format!("the daemon ended before it answered; see {}", place.log().display()));
+            return Err(format!("the daemon ended before it served; see {}", place.log().display()));
         }
         if Instant::now() > deadline {
             return Err(give_up(timeout()));
         }
     }
-    let mut line = String::new();
-    match BufReader::new(server).read_line(&mut line) {
-        Ok(read) if read > 0 => Ok(()),
-        _ => Err(give_up("the daemon closed the connection before it answered".into())),
+    match server.read(&mut [0]) {
+        Ok(0) => Ok(()),
+        Ok(_) => Err(give_up("somebody else serves there".into())),
+        Err(error) => Err(give_up(format!("the daemon does not serve: {}", words::io(&error)))),
     }
 }
 

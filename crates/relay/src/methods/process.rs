@@ -9,7 +9,9 @@ use crate::wire::{
     Failure, KillAndWaitParams, KillParams, Outcome, Params, ReattachParams, Request, STDIN_GAP, SpawnParams,
     StdinParams,
 };
-use outpost_engine::{Accepted, Error, Key, Ladder, OnTaken, Process, Reach, Signal, Spawn, Status, Stdio};
+use outpost_engine::{
+    Accepted, Drain, Error, Key, Ladder, OnTaken, Process, Reach, Signal, Spawn, Status, Stdio,
+};
 use outpost_wire::base64;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -23,6 +25,14 @@ const FACE: &str = "relay";
 const GRACE_MS: u64 = 3000;
 /// "claustrum caps an absurd value at 600000 ms".
 const GRACE_MS_MAX: u64 = 600_000;
+
+/// How long a descendant that holds the pipes keeps the exit frame back: "then at most 5 s for the pipes".
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// A child that takes nothing for so long does not hold up what else its connection has to say: its input is taken ahead
+/// of its time, onto the disk, up to so much.
+const STUCK_AFTER: Duration = Duration::from_millis(200);
+const AHEAD_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 /// How long an answer that says that a process is gone waits for the frame that says the same.
 const EXIT_FRAME_PATIENCE: Duration = Duration::from_millis(250);
@@ -65,6 +75,7 @@ fn begin_spawn(params: SpawnParams<'_>, pending: Pending) -> Result<(), Failure>
     // What children see in their environment is part of the contract.
     spawn.marked = false;
     spawn.started_by = "relay".into();
+    spawn.drain = Drain { quiet: DRAIN, longest: DRAIN };
     let own: Vec<(OsString, OsString)> =
         params.env.iter().map(|(name, value)| (name.as_ref().into(), value.as_ref().into())).collect();
     let want_pid = params.want_pid;
@@ -132,18 +143,50 @@ fn begin_stdin(params: StdinParams<'_>, pending: Pending) -> Result<(), Failure>
     let connection = pending.connection.clone();
     let queue = id.clone();
     let job = async move {
-        let outcome = stdin(&pending.connection.relay, &id, data, offset).await;
-        pending.reply(outcome).await;
+        let (result, ahead) = match stdin(&pending.connection.relay, &id, data, offset).await {
+            Ok(fed) => fed,
+            Err(failure) => return pending.reply(Err(failure)).await,
+        };
+        match ahead {
+            None => pending.reply(Ok(result)).await,
+            // Those behind it need not wait with it.
+            Some(ahead) => drop(tokio::spawn(answer_in_time(pending, result, ahead))),
+        }
     };
     connection.inputs.enqueue(&queue, Box::pin(job));
     Ok(())
 }
 
-async fn stdin(relay: &Relay, id: &str, data: Vec<u8>, offset: Option<i64>) -> Outcome {
-    let process = relay.engine.find(&key(id)).await.ok_or(Failure::params("Process not found"))?;
-    if process.status().exit().is_some() {
-        return Err(Failure::params("Process not running"));
+/// Input that was taken ahead of its time, from a byte on.
+struct Ahead {
+    process: Process,
+    from: u64,
+    bytes: u64,
+}
+
+/// "queue cap 8 MiB, beyond it the request blocks": it is answered when it would have been taken.
+async fn answer_in_time(mut pending: Pending, result: Vec<u8>, ahead: Ahead) {
+    pending.weighs_little();
+    let _ended = ahead.process.stdin_room(ahead.from, ahead.bytes).await;
+    pending.reply(running(&ahead.process).map(|()| result)).await;
+}
+
+fn running(process: &Process) -> Result<(), Failure> {
+    match process.status().exit() {
+        Some(_) => Err(Failure::params("Process not running")),
+        None => Ok(()),
     }
+}
+
+/// What is answered, and what that has to wait for.
+async fn stdin(
+    relay: &Relay,
+    id: &str,
+    data: Vec<u8>,
+    offset: Option<i64>,
+) -> Result<(Vec<u8>, Option<Ahead>), Failure> {
+    let process = relay.engine.find(&key(id)).await.ok_or(Failure::params("Process not found"))?;
+    running(&process)?;
     let before = process.stdin_accepted();
     let (data, offset) = match offset.map(u64::try_from) {
         None => (data, None),
@@ -153,26 +196,36 @@ async fn stdin(relay: &Relay, id: &str, data: Vec<u8>, offset: Option<i64>) -> O
             let skipped = offset.map_or(0, i64::unsigned_abs).try_into().unwrap_or(usize::MAX);
             match data.get(skipped..).filter(|tail| !tail.is_empty()) {
                 Some(tail) => (tail.to_vec(), Some(0)),
-                None => return Ok(applied_result(before, true)),
+                None => return Ok((applied_result(before, true), None)),
             }
         }
     };
     let data = Arc::new(data);
+    let mut ahead = None;
     loop {
-        match process.write_stdin(offset, data.clone()).await {
+        let written = match ahead {
+            None => process.write_stdin(offset, data.clone()).await,
+            Some(_) => process.write_stdin_up_to(AHEAD_BYTES_MAX, offset, data.clone()).await,
+        };
+        match written {
             Ok(Accepted::Applied { applied }) => {
                 relay.metrics.fed(applied.saturating_sub(before));
-                return Ok(applied_result(applied, false));
+                return Ok((applied_result(applied, false), ahead));
             }
-            Ok(Accepted::Duplicate { applied }) => return Ok(applied_result(applied, true)),
+            Ok(Accepted::Duplicate { applied }) => return Ok((applied_result(applied, true), None)),
             Ok(Accepted::Gap { .. }) => {
                 return Err(Failure::new(STDIN_GAP, "stdin offset gap: offset ahead of applied bytes"));
             }
-            Ok(Accepted::Full { .. }) => {
-                process.stdin_room().await.map_err(|error| Failure::internal(error.to_string()))?;
-                if process.status().exit().is_some() {
-                    return Err(Failure::params("Process not running"));
+            Ok(Accepted::Full { applied, beyond }) => {
+                let end = offset.unwrap_or(applied) + data.len() as u64;
+                let (from, bytes) = (applied, end.saturating_sub(applied));
+                let room = process.stdin_room(from, bytes);
+                if ahead.take().is_some() {
+                    let _ended = room.await;
+                } else if beyond || tokio::time::timeout(STUCK_AFTER, room).await.is_err() {
+                    ahead = Some(Ahead { process: process.clone(), from, bytes });
                 }
+                running(&process)?;
             }
             Err(Error::NotRunning | Error::NoStdin | Error::Gone) => {
                 return Err(Failure::params("Process not running"));

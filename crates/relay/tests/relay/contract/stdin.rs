@@ -1,9 +1,12 @@
 //! "process.stdin": the order of its checks, and what an offset means.
 
 use crate::contract::table::{
-    Frame, Row, check, exchange, frames_to_exit, has_written, next_frame, read_bytes, spawn_sh, written,
+    Frame, Row, check, exchange, feed, frames_to_exit, has_written, next_frame, pid_in, read_bytes, spawn_sh,
+    written,
 };
-use outpost_testkit::{Relay, TOKEN};
+use outpost_testkit::{Relay, RelayClient, TOKEN};
+use std::io::Write;
+use std::process::Stdio;
 
 const NO_BASE64: &str = "-32602 Invalid base64 data";
 const NOT_FOUND: &str = "-32602 Process not found";
@@ -279,6 +282,74 @@ fn a_child_that_does_not_read_holds_up_nobody() {
             ("process.stdin", r#"{"id":"closed","data":"aGk="}"#, r#"{"success":true,"applied":4}"#),
         ],
     );
+}
+
+/// The answer to one id, however many others come before it.
+fn answer_to(client: &mut RelayClient, id: u64) -> String {
+    let begin = format!(r#"{{"jsonrpc":"2.0","id":{id},"#);
+    loop {
+        if let Some(answer) = client.line().strip_prefix(&begin) {
+            return answer.to_owned();
+        }
+    }
+}
+
+/// "queue cap 8 MiB, beyond it the request blocks": the request, not its connection.
+#[test]
+fn more_than_a_deaf_child_may_have_waiting_holds_up_neither_its_end_nor_its_successor() {
+    let relay = Relay::start();
+    let mut client = relay.connect();
+    let data = "eHh4".repeat(233_000);
+    let feed_much = |client: &mut RelayClient, id: &str| -> Vec<u64> {
+        let params = format!(r#"{{"id":"{id}","data":"{data}"}}"#);
+        (0..40).map(|_| client.request("process.stdin", &params)).collect()
+    };
+    for id in ["killed", "replaced"] {
+        spawn_sh(&mut client, id, "exec sleep 1000");
+    }
+    let last = *feed_much(&mut client, "killed").last().unwrap();
+    let gap = client.request("process.stdin", r#"{"id":"killed","data":"eA==","offset":99999999}"#);
+    assert!(answer_to(&mut client, gap).contains("-32003"));
+    let killed = client.request("process.kill", r#"{"id":"killed","signal":"KILL"}"#);
+    assert!(answer_to(&mut client, killed).contains(r#""success":true"#));
+    assert!(answer_to(&mut client, last).contains("Process not running"));
+    feed_much(&mut client, "replaced");
+    let spawned = client.request("process.spawn", r#"{"id":"replaced","command":"/bin/cat"}"#);
+    assert_eq!(answer_to(&mut client, spawned), r#""result":{"success":true}}"#);
+    // Nothing of what its predecessor was sent is for it.
+    feed(&mut client, "replaced", "hi");
+    read_bytes(&mut client, "replaced", b"hi");
+}
+
+/// A request that was taken ahead of its time is answered when the child has read enough.
+#[test]
+fn what_a_child_did_not_read_for_a_while_arrives_whole_when_it_does() {
+    let relay = Relay::start();
+    let mut client = relay.connect();
+    spawn_sh(&mut client, "late", "read line; head -c 27960000 | cksum");
+    let bytes: Vec<u8> = (0..699_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let mut data = Vec::new();
+    outpost_wire::base64::append(&mut data, &bytes);
+    let data = String::from_utf8(data).unwrap();
+    let asleep = pid_in(&client.call("process.reattach", r#"{"id":"late","wantPid":true}"#));
+    assert!(outpost_sys::pidfd::open(asleep).is_ok());
+    // It stops before it reads, so nothing of this is taken for now.
+    std::process::Command::new("kill").args(["-STOP", &asleep.to_string()]).status().unwrap();
+    client.request("process.stdin", r#"{"id":"late","data":"Cg=="}"#);
+    let params = format!(r#"{{"id":"late","data":"{data}"}}"#);
+    let sent: Vec<u64> = (0..40).map(|_| client.request("process.stdin", &params)).collect();
+    // The connection serves: so all of it has been taken.
+    let ping = client.request("server.ping", "{}");
+    assert!(answer_to(&mut client, ping).contains("pong"));
+    std::process::Command::new("kill").args(["-CONT", &asleep.to_string()]).status().unwrap();
+    let applied = format!(r#""applied":{}"#, 1 + 40 * bytes.len());
+    assert!(answer_to(&mut client, *sent.last().unwrap()).contains(&applied));
+    let frames = frames_to_exit(&mut client, "late");
+    let whole = bytes.repeat(40);
+    let mut cksum = std::process::Command::new("cksum");
+    let mut cksum = cksum.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    cksum.stdin.take().unwrap().write_all(&whole).unwrap();
+    assert_eq!(written(&frames, "stdout"), cksum.wait_with_output().unwrap().stdout);
 }
 
 /// Input may be any bytes, up to what fits in a line.

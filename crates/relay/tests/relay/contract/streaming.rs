@@ -49,6 +49,20 @@ fn much_output_comes_in_frames_of_at_most_32_kib_and_is_whole() {
     assert!(written(&frames, "stdout") == vec![0; 3_000_001]);
 }
 
+/// "waitpid first, then at most 5 s for the pipes": what a descendant writes meanwhile comes before the exit.
+#[test]
+fn an_exit_waits_for_what_descendants_write() {
+    let relay = Relay::start();
+    let mut client = relay.connect();
+    spawn_sh(&mut client, "p", "(read a; sleep 0.5; echo late) <&0 & echo $!; exit 4");
+    let first = next_frame(&mut client);
+    assert_eq!((first.stream.as_str(), first.seq), ("stdout", 1));
+    let frames = frames_to_exit(&mut client, "p");
+    assert_eq!(written(&frames, "stdout"), b"late\n");
+    assert_eq!(frames.last().unwrap().exit_code, Some(4));
+    assert_in_order(&frames, 2);
+}
+
 /// Bytes are bytes: nothing is made of them.
 #[test]
 fn output_is_not_looked_at() {

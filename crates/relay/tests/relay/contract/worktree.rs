@@ -225,8 +225,6 @@ fn a_failed_attempt_says_what_git_said_and_leaves_nothing_behind() {
         ("w", String::new(), "main"),
         ("bad name", in_dir("new"), "main"),
         ("bad..name", in_dir("new"), "main"),
-        ("-b", in_dir("new"), "main"),
-        ("--detach", in_dir("new"), "main"),
         // It is no option of git's.
         ("w", in_dir("new"), "--detach"),
         ("w", in_dir("new"), "-"),
@@ -242,6 +240,28 @@ fn a_failed_attempt_says_what_git_said_and_leaves_nothing_behind() {
         assert!(!relay.path("new").exists(), "{params}");
     }
     assert_eq!(must(&repo, &["worktree", "list", "--porcelain"]).matches("worktree ").count(), 2);
+}
+
+/// In the original it is an option, of `git worktree add` or of the `git branch` that this runs: `-D` deletes the source.
+#[test]
+fn a_branch_that_begins_with_a_hyphen_is_none() {
+    let relay = Relay::start();
+    let repo = relay.path("repo");
+    repository(&repo);
+    must(&repo, &["checkout", "-q", "-b", "dev"]);
+    let before = branches(&repo);
+    let mut client = relay.connect();
+    for branch in ["-D", "-d", "-m", "-b", "--detach", "--delete", "-"] {
+        let params = serde_json::json!({
+            "baseRepo": repo, "branchName": branch, "worktreePath": relay.path("new"), "sourceBranch": "main",
+        });
+        let told = format!(
+            r#"{{"success":false,"error":"git worktree add failed: fatal: '{branch}' is not a valid branch name","errorCode":"worktree_add_failed"}}"#
+        );
+        check(&mut client, relay.dir(), &[("git.worktree_create", &params.to_string(), &told)]);
+        assert_eq!(branches(&repo), before, "{branch}");
+        assert!(!relay.path("new").exists(), "{branch}");
+    }
 }
 
 /// In the original a name that begins with a hyphen is an option of git's. Here it is a name.

@@ -62,7 +62,8 @@ fn the_counters_come_first_in_their_order_and_count() {
     for (name, help) in COUNTERS {
         assert_eq!(lines.next(), Some(format!("# HELP {name} {help}").as_str()));
         assert_eq!(lines.next(), Some(format!("# TYPE {name} counter").as_str()));
-        assert!(lines.next().unwrap().starts_with(&format!("{name} ")));
+        // Who started it and looked whether it serves was no client.
+        assert_eq!(lines.next(), Some(format!("{name} 0").as_str()));
     }
     let mut client = relay.connect();
     client.call("process.spawn", r#"{"id":"p","command":"/bin/sh","args":["-c","head -c 10; echo no >&2"]}"#);
@@ -93,6 +94,18 @@ fn the_counters_come_first_in_their_order_and_count() {
     let all = "outpost_relay_request_seconds_bucket{namespace=\"process\",le=\"+Inf\"}";
     assert_eq!(value(&after, all), value(&after, count));
     assert!(after.contains("# TYPE outpost_relay_request_seconds histogram\n"));
+}
+
+#[test]
+fn a_port_alone_is_that_of_every_address() {
+    let relay = Relay::prepare();
+    let address = free_address();
+    let (_, port) = address.rsplit_once(':').unwrap();
+    relay.serve(&["-metrics-addr", &format!(":{port}")]);
+    assert!(metrics(&address).starts_with("# HELP claustrum_connections_total "));
+    until("it is logged", || {
+        relay.log().contains(&format!("[Server] metrics: serving Prometheus counters on :{port}/metrics"))
+    });
 }
 
 #[test]
