@@ -4,7 +4,7 @@ use crate::audit::Event;
 use crate::display::Newlines;
 use crate::grants;
 use crate::ledger::{Books, Ledger};
-use crate::moment::Moment;
+use crate::moment::{Moment, unix_ms};
 use crate::question::{Decision, Outcome, Question, Remember};
 use crate::wire::Answer;
 use crate::{Error, Result};
@@ -48,7 +48,7 @@ struct Inner {
 
 struct Waiting {
     question: Question,
-    deadline: Instant,
+    deadline: watch::Sender<Instant>,
     outcome: watch::Sender<Option<Outcome>>,
     /// Somebody's decision is being written down: it is too late for another.
     settling: bool,
@@ -58,7 +58,7 @@ struct Waiting {
 /// A question that has been asked.
 pub struct Asked {
     id: String,
-    deadline: Instant,
+    deadline: watch::Receiver<Instant>,
     outcome: watch::Receiver<Option<Outcome>>,
 }
 
@@ -69,10 +69,13 @@ impl Asked {
 
     /// How it ended. `None` when the time has run out: then [`Queue::expire`] says whether that stands.
     pub async fn outcome(&mut self) -> Option<Outcome> {
-        let settled = self.outcome.wait_for(Option::is_some);
-        match tokio::time::timeout_at(self.deadline, settled).await {
-            Ok(Ok(outcome)) => outcome.clone(),
-            Ok(Err(_)) | Err(_) => None,
+        loop {
+            let deadline = *self.deadline.borrow_and_update();
+            let settled = tokio::time::timeout_at(deadline, self.outcome.wait_for(Option::is_some));
+            tokio::select! {
+                settled = settled => return settled.ok()?.ok()?.clone(),
+                Ok(()) = self.deadline.changed() => {}
+            }
         }
     }
 }
@@ -138,13 +141,23 @@ impl Queue {
     /// Shows a question that is in the books to whoever watches.
     pub fn ask(&self, question: Question, left: Duration) -> Asked {
         let (outcome, receiver) = watch::channel(None);
-        let deadline = Instant::now() + left;
-        let asked = Asked { id: question.id.clone(), deadline, outcome: receiver };
+        let (deadline, until) = watch::channel(Instant::now() + left);
+        let asked = Asked { id: question.id.clone(), deadline: until, outcome: receiver };
         let event = Answer::Asked { question: Box::new(question.clone()) };
         let waiting = Waiting { question, deadline, outcome, settling: false, shown: false };
         self.waiting().insert(asked.id.clone(), waiting);
         let _nobody_watches = self.inner.events.send(event);
         asked
+    }
+
+    /// Gives a question so much time from now on, and tells it with that; none when it does not wait any more.
+    pub fn give_time(&self, id: &str, left: Duration) -> Option<Question> {
+        let mut waiting = self.waiting();
+        let waiting = waiting.get_mut(id).filter(|waiting| !waiting.settling)?;
+        waiting.deadline.send_replace(Instant::now() + left);
+        let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+        waiting.question.deadline_ms = unix_ms().saturating_add(left_ms);
+        Some(waiting.question.clone())
     }
 
     /// Everything that waits, oldest first, and what happens from then on.
@@ -221,7 +234,7 @@ impl Queue {
     fn begin_settling(&self, id: &str, digest: &str, decision: &Decision) -> Result<Question> {
         let mut waiting = self.waiting();
         let waiting = waiting.get_mut(id).filter(|waiting| !waiting.settling).ok_or_else(|| gone(id))?;
-        if Instant::now() >= waiting.deadline {
+        if Instant::now() >= *waiting.deadline.borrow() {
             return Err(gone(id));
         }
         if waiting.question.digest != digest {

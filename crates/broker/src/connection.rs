@@ -215,13 +215,14 @@ impl Handling<'_> {
             started: false,
         };
         let mut record = records::received(&entry.key, &order, &self.peer);
-        let patience = server.settings().ask_patience;
+        let settings = server.settings();
+        let patience = settings.unseen_patience.unwrap_or(settings.ask_patience);
         let question = why.is_none().then(|| question::of(&order, &self.peer, time, patience));
         if let Some(question) = &question {
             record["question"] = json!(question.id);
         }
         let asks = question.clone().map(|question| (question, Moment::now().after(patience)));
-        let window = server.settings().window.past;
+        let window = settings.window.past;
         let mut under_way = UnderWay { entry: entry.clone(), order };
         let entered =
             server.approvals.ledger().write(move |books| records::enter(books, entry, record, asks, window));

@@ -6,7 +6,7 @@ use crate::password::{Askpass, Desk};
 use crate::rates::{Meter, Rates};
 use crate::validate::Shape;
 use crate::wire::Response;
-use outpost_approvals::Approvals;
+use outpost_approvals::{Approvals, Question};
 use outpost_engine::{Engine, ResourceLimit};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -28,6 +28,8 @@ pub(crate) const CONNECTION_ROLE: u8 = 1;
 pub struct Settings {
     /// How long a human may take to answer.
     pub ask_patience: Duration,
+    /// How long a question may wait until it is put to a human, where the time for the answer begins only then.
+    pub unseen_patience: Option<Duration>,
     /// How long a command may run.
     pub run_patience: Duration,
     pub window: Window,
@@ -51,6 +53,7 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             ask_patience: Duration::from_secs(60),
+            unseen_patience: None,
             run_patience: Duration::from_secs(300),
             window: Window::default(),
             shape: Shape::default(),
@@ -113,6 +116,11 @@ impl Server {
     }
 
     /// What holds for work that begins now.
+    /// A question is put to a human now. None when it does not wait any more.
+    pub fn put(&self, question: &str) -> Option<Question> {
+        self.approvals.queue().give_time(question, self.settings().ask_patience)
+    }
+
     pub(crate) fn settings(&self) -> Arc<Settings> {
         self.settings.borrow().clone()
     }

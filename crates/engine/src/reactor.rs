@@ -147,6 +147,8 @@ pub(crate) struct Reactor {
     /// Told when the keeper has been told to end: it would start another worker otherwise.
     stop_told: Option<oneshot::Sender<()>>,
     stopping: bool,
+    /// Commands wait until the keeper has caught up.
+    held_back: bool,
 }
 
 impl Reactor {
@@ -189,6 +191,7 @@ impl Reactor {
             shared,
             stop_told: None,
             stopping: false,
+            held_back: false,
         };
         reactor.watch_link();
         reactor.schedule(RETENTION_TICK, Due::Retention);
@@ -209,6 +212,10 @@ impl Reactor {
             }
             self.set_timer();
             self.watch_link();
+            if self.held_back && !self.link.is_crowded() {
+                self.held_back = false;
+                self.shared.waker.wake();
+            }
             self.answer_own();
             if self.link.is_flushed() {
                 self.stop_if_asked();
@@ -311,6 +318,11 @@ impl Reactor {
     fn take_commands(&mut self) {
         self.shared.waker.clear();
         for _ in 0..COMMANDS_AT_ONCE {
+            // Whoever sends more waits: the queue is bounded.
+            if self.link.is_crowded() {
+                self.held_back = true;
+                return;
+            }
             match self.commands.try_recv() {
                 Ok(command) => self.obey(command),
                 Err(mpsc::error::TryRecvError::Empty) => return,
@@ -404,8 +416,7 @@ impl Reactor {
 
     fn start(&mut self, mut child: Child) {
         let (slot, process) = (child.slot(), child.process.clone());
-        let asked = if self.link.is_crowded() { Err(Error::Busy) } else { self.ask(&mut child) };
-        let refused = match asked {
+        let refused = match self.ask(&mut child) {
             Ok(()) => {
                 self.children.insert(slot, child);
                 return;

@@ -211,7 +211,11 @@ fn refuse_writes_outside(entries: &[Entry], directory: &Path) -> Result<(), Fail
         }
         EntryPath::Special(_) | EntryPath::Glob(_) => false,
     };
-    let writes = |entry: &&Entry| entry.access == Access::Write && !matches!(entry.path, EntryPath::Glob(_));
+    // "unknown: ignored", "minimal: read only".
+    let grants = |path: &EntryPath| {
+        !matches!(path, EntryPath::Glob(_) | EntryPath::Special(Special::Unknown | Special::Minimal))
+    };
+    let writes = |entry: &&Entry| entry.access == Access::Write && grants(&entry.path);
     let root_is_writable = entries.iter().filter(writes).any(|entry| names(entry, Path::new("/")));
     let narrowed = entries.iter().any(|entry| entry.access != Access::Write);
     let directory_is_writable = entries.iter().filter(writes).any(|entry| names(entry, directory));

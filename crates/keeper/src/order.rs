@@ -69,7 +69,11 @@ impl Order {
         let bytes = match &self.spec {
             Specified::Here(bytes) => bytes,
             Specified::File(file) => {
-                read = file::read_whole(file, SPEC_BYTES_MAX)?;
+                // Far more than the kernel takes for arguments and environment.
+                read = file::read_whole(file, SPEC_BYTES_MAX).map_err(|errno| match errno {
+                    Errno::FBIG => Errno::TOOBIG,
+                    other => other,
+                })?;
                 &read
             }
         };

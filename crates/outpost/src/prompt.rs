@@ -22,6 +22,8 @@ const KEYS_IGNORED: Duration = Duration::from_millis(700);
 pub(crate) trait Desk {
     /// What happens next; `Anew` has all there are. None when there will be nothing any more. Safe to cancel.
     async fn event(&mut self) -> Option<Answer>;
+    /// A question is shown now; it comes back with the time it has. None when it has ended meanwhile.
+    fn begin(&mut self, question: Question) -> Option<Question>;
     /// What the human says. `always` when everything without root's rights is to run unasked from now on.
     async fn decide(&mut self, question: &Question, allow: bool, always: bool);
     /// There is no terminal to ask on.
@@ -54,6 +56,7 @@ impl<D: Desk> Asker<D> {
     /// Asks about everything that waits.
     pub(crate) async fn ask(&mut self) {
         while let Some(question) = self.waiting.pop_front() {
+            let Some(question) = self.desk.begin(question) else { continue };
             match self.put(&question).await {
                 Ok(Said::Ended(_)) => {}
                 Ok(Said::Deny) => self.desk.decide(&question, false, false).await,

@@ -24,6 +24,9 @@ use tokio::sync::mpsc;
 /// How long processes may take to end when the daemon does.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
 
+/// One prompt at a time: who asks meanwhile waits, and has all its time when its turn comes.
+const UNSEEN_PATIENCE: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// As the original has them.
 const ASK_SECONDS: u64 = 60;
 const RUN_SECONDS: u64 = 300;
@@ -209,6 +212,7 @@ fn settings(flags: &Flags) -> Settings {
     };
     Settings {
         ask_patience: Duration::from_secs(flags.ask_timeout),
+        unseen_patience: Some(UNSEEN_PATIENCE),
         run_patience: Duration::from_secs(flags.run_timeout),
         rates: Rates { per_minute: flags.requests_per_minute, pending: None, ..rates },
         agent: crate::broker_face::own_agent(),

@@ -3,13 +3,15 @@
 //! One meaning, that of the `globset` crate with `literal_separator`: `*` and `?` stay within a component, `**` crosses
 //! them, `[a-z]`, `[!a]` and `{a,b}` are as usual, `\` escapes. A relative pattern begins at the policy's directory.
 //! Files, links and directories match; a directory that matches is denied with all below it. Hidden names match like
-//! others, and ignore files mean nothing. A link that matches denies what it leads to.
+//! others, and ignore files mean nothing. A link that matches denies what it leads to; one on the way is followed, but not
+//! by `**`, which would go round in circles or through the whole host.
 //!
 //! What matches when the command starts is masked. A pattern without special characters is the path it spells, and is
 //! denied also while it is missing. Other names that appear later cannot be masked: where such a pattern reaches a
 //! writable directory, the plan says so or refuses it, as the policy wants.
 
 use crate::look::{Kind, Look};
+use crate::resolve::resolve;
 use crate::{Error, Result};
 use globset::{GlobBuilder, GlobMatcher};
 use std::path::{Path, PathBuf};
@@ -29,8 +31,8 @@ pub(crate) struct Pattern {
     pub(crate) base: PathBuf,
     /// Without special characters: it is a plain path.
     pub(crate) literal: bool,
-    /// Whether one level below the base is all it can reach.
-    flat: bool,
+    /// How many levels below the base it can reach; none for any number.
+    levels: Option<usize>,
 }
 
 impl Pattern {
@@ -41,51 +43,57 @@ impl Pattern {
             let cwd = globset::escape(&cwd.to_string_lossy());
             format!("{}/{}", cwd.trim_end_matches('/'), text.trim_start_matches("./"))
         };
-        let absolute = Some(absolute.trim_end_matches('/')).filter(|rest| !rest.is_empty()).unwrap_or("/");
+        // Paths are compared by their text, so it has one spelling.
+        let parts: Vec<&str> =
+            absolute.split('/').filter(|component| !matches!(*component, "" | ".")).collect();
+        let absolute = format!("/{}", parts.join("/"));
         let syntax = |error: globset::Error| Error::GlobSyntax {
             pattern: text.to_owned(),
             reason: error.kind().to_string(),
         };
-        let glob = GlobBuilder::new(absolute)
+        let glob = GlobBuilder::new(&absolute)
             .literal_separator(true)
             .backslash_escape(true)
             .empty_alternates(true)
             .build()
             .map_err(syntax)?;
-        let (base, rest) = fixed_part(absolute);
+        let (base, rest) = fixed_part(&absolute);
         Ok(Pattern {
             text: text.to_owned(),
             matcher: glob.compile_matcher(),
             base,
             literal: rest.is_empty(),
-            flat: !rest.contains('/') && !rest.contains("**"),
+            levels: (!rest.contains("**")).then(|| rest.matches('/').count() + 1),
         })
     }
 
     /// All that matches now, nothing below a match, with links as they stand.
     pub(crate) fn matches(&self, look: &dyn Look, depth_max: Option<usize>) -> Result<Vec<(PathBuf, Kind)>> {
-        let depth_max = if self.flat { 1 } else { depth_max.unwrap_or(usize::MAX) };
+        let depth_max = depth_max.unwrap_or(usize::MAX).min(self.levels.unwrap_or(usize::MAX));
         let (mut found, mut visited) = (Vec::new(), 0);
-        let mut ahead = vec![(self.base.clone(), 1)];
-        while let Some((directory, depth)) = ahead.pop() {
+        // Each as the pattern spells it, and where it is.
+        let mut ahead =
+            Vec::from_iter(real_directory(look, &self.base).map(|real| (self.base.clone(), real, 1)));
+        while let Some((directory, real, depth)) = ahead.pop() {
             let reason = |reason| Error::Look { path: directory.clone(), reason };
-            let names = match look.kind(&directory) {
-                Ok(Kind::Directory) => look.names(&directory).map_err(reason)?,
-                _ => continue,
-            };
-            for (name, kind) in names {
+            for (name, kind) in look.names(&real).map_err(reason)? {
                 visited += 1;
                 if visited > VISITED_MAX {
                     return Err(self.too_wide(VISITED_MAX, "names to look at"));
                 }
-                let path = directory.join(name);
+                let path = directory.join(&name);
                 if self.matcher.is_match(&path) {
                     found.push((path, kind));
                     if found.len() > MATCHES_MAX {
                         return Err(self.too_wide(MATCHES_MAX, "matches"));
                     }
-                } else if kind == Kind::Directory && depth < depth_max && !is_kernels(&path) {
-                    ahead.push((path, depth + 1));
+                } else if depth < depth_max && !is_kernels(&path) {
+                    let real = match kind {
+                        Kind::Directory => Some(real.join(&name)),
+                        Kind::Link(_) if self.levels.is_some() => real_directory(look, &path),
+                        _ => None,
+                    };
+                    ahead.extend(real.map(|real| (path, real, depth + 1)));
                 }
             }
         }
@@ -98,10 +106,16 @@ impl Pattern {
     }
 
     /// Whether a name that matches could appear in the directory or below it.
-    pub(crate) fn reaches(&self, directory: &Path) -> bool {
-        directory.starts_with(&self.base) && !(self.flat && directory != self.base)
-            || self.base.starts_with(directory)
+    pub(crate) fn reaches(&self, look: &dyn Look, directory: &Path) -> Result<bool> {
+        let base = resolve(look, &self.base)?.path;
+        let flat = self.levels == Some(1);
+        Ok(directory.starts_with(&base) && !(flat && directory != base) || base.starts_with(directory))
     }
+}
+
+/// Where the directory at `path` is; links in circles, and those that lead to nothing, show nothing.
+fn real_directory(look: &dyn Look, path: &Path) -> Option<PathBuf> {
+    resolve(look, path).ok().filter(|found| found.kind == Kind::Directory).map(|found| found.path)
 }
 
 /// File systems that are not the host's files; a command has its own of the first two.
@@ -173,6 +187,29 @@ mod tests {
         let files = ["/w/deny1/x", "/w/deny2/", "/w/keep/deny1"];
         assert_eq!(matched("deny*", &files, None), ["/w/deny1", "/w/deny2"]);
         assert_eq!(matched("{deny1,keep/deny1}", &files, None), ["/w/deny1", "/w/keep/deny1"]);
+    }
+
+    #[test]
+    fn links_on_the_way_are_followed_but_not_by_two_stars() {
+        let files = ["/w/real/s.k", "/w/link -> real", "/out/t.k", "/w/far -> /out", "/w/loop -> /w"];
+        assert_eq!(matched("link/*.k", &files, None), ["/w/link/s.k"]);
+        assert_eq!(matched("l*/s.k", &files, None), ["/w/link/s.k"]);
+        assert_eq!(matched("*/*.k", &files, None), ["/w/far/t.k", "/w/link/s.k", "/w/real/s.k"]);
+        assert_eq!(matched("*/real/*.k", &files, None), ["/w/loop/real/s.k"]);
+        assert_eq!(matched("**/*.k", &files, None), ["/w/real/s.k"]);
+        let through = Pattern::read("*.k", Path::new("/w/link")).unwrap();
+        let told = Told::of(&files);
+        assert_eq!(through.matches(&told, None).unwrap().len(), 1);
+        assert!(through.reaches(&told, Path::new("/w/real")).unwrap());
+        assert!(!through.reaches(&told, Path::new("/out")).unwrap());
+    }
+
+    #[test]
+    fn a_path_has_one_spelling() {
+        let files = ["/w/real/s.k"];
+        for pattern in ["real//*.k", "/w//real/*.k", "./real/./*.k", "//w/real///s.*", ".//real/*.k"] {
+            assert_eq!(matched(pattern, &files, None), ["/w/real/s.k"], "{pattern}");
+        }
     }
 
     #[test]

@@ -109,7 +109,7 @@ pub(crate) fn plan_with(look: &dyn Look, policy: &Policy, context: &Context) -> 
             gathered.restrict(look, &wanted)?;
             for pattern in &wanted.patterns {
                 gathered.deny_pattern(look, pattern, *glob_scan_max_depth)?;
-                plan.late.extend(gathered.late(pattern, *refuse_late_matches)?);
+                plan.late.extend(gathered.late(look, pattern, *refuse_late_matches)?);
             }
             gathered.into_mounts(&mut plan);
         }

@@ -1,6 +1,6 @@
 //! The prompt: one at a time, one key, and everything that is decided stands on the screen.
 
-use crate::kit::{broker, denied, deny, ok, plain, same, sh, with};
+use crate::kit::{broker, denied, deny, ok, plain, same, sh, timeout, with};
 use outpost_testkit::{Broker, BrokerOptions, stamp};
 use serde_json::json;
 use std::time::{Duration, Instant};
@@ -105,6 +105,20 @@ fn prompts_come_one_at_a_time() {
     for (number, client) in clients.iter_mut().enumerate() {
         same(&client.answer(), &ok(&number.to_string(), &[(0, "")], "x\n"));
     }
+}
+
+/// "timeout means only that nobody answered the prompt": the time of one that is not on the screen does not run.
+#[test]
+fn one_that_waits_for_another_prompt_has_all_its_time() {
+    let mut broker = Broker::start(&BrokerOptions::default().flag("--ask-timeout").flag("3"));
+    let mut first = broker.send(&sh("first", "echo x"));
+    broker.wait_prompt();
+    let mut second = broker.send(&sh("second", "echo y"));
+    same(&first.answer(), &timeout("first"));
+    broker.wait_prompt();
+    assert!(broker.unread().contains("(3s timeout"), "{}", broker.unread());
+    broker.approve();
+    same(&second.answer(), &ok("second", &[(0, "")], "y\n"));
 }
 
 #[test]

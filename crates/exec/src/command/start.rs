@@ -5,6 +5,7 @@ use crate::policy::{Confined, Ready};
 use crate::server::Server;
 use crate::wire::{Failure, OVERLOADED};
 use outpost_engine::{AtCap, Drain, Environment, Error, Key, Rest, Spawn, Stdio, Step};
+use outpost_sys::Errno;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -52,11 +53,12 @@ impl NotStarted {
         match &error {
             Error::Start { failure, .. } => {
                 let os = std::io::Error::from_raw_os_error(failure.errno.raw_os_error());
+                let not_spawned = Failure::internal(format!("failed to spawn command: {os}"));
                 match failure.step {
                     // "program or cwd"
-                    Step::Exec | Step::Directory => {
-                        Failure::internal(format!("failed to spawn command: {os}"))
-                    }
+                    Step::Exec | Step::Directory => not_spawned,
+                    // Too long also for the way there.
+                    Step::Prepare if failure.errno == Errno::TOOBIG => not_spawned,
                     Step::Confine => {
                         let what = ready.and_then(|ready| ready.describe(failure.operation));
                         let what = what.unwrap_or_default();

@@ -50,7 +50,7 @@ fn of_many_commands_in_one_write_none_is_lost() {
     if ours_only() {
         return;
     }
-    all_at_once(&mut server(), 400, |word| danger(&["/bin/echo", word]));
+    all_at_once(&mut server(), 1500, |word| danger(&["/bin/echo", word]));
 }
 
 #[test]

@@ -141,7 +141,7 @@ fn a_command_that_cannot_start_is_an_error_and_no_exit_code() {
     let missing = "-32603 failed to spawn command: No such file or directory (os error 2)";
     let denied = "-32603 failed to spawn command: Permission denied (os error 13)";
     let nul = "-32603 failed to spawn command: nul byte found in provided data";
-    let long = "x".repeat(3_000_000);
+    let (long, longer) = ("x".repeat(3_000_000), "x".repeat(9_000_000));
     check_exec(
         &mut server,
         vec![
@@ -155,6 +155,10 @@ fn a_command_that_cannot_start_is_an_error_and_no_exit_code() {
             (danger(&[garbage]), "-32603 failed to spawn command: Exec format error (os error 8)"),
             (
                 danger(&["/bin/true", &long]),
+                "-32603 failed to spawn command: Argument list too long (os error 7)",
+            ),
+            (
+                danger(&["/bin/true", &longer]),
                 "-32603 failed to spawn command: Argument list too long (os error 7)",
             ),
             (danger(&["a\0b"]), nul),

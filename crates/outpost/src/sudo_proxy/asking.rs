@@ -31,6 +31,10 @@ impl Desk for Own {
         }
     }
 
+    fn begin(&mut self, question: Question) -> Option<Question> {
+        self.server.put(&question.id)
+    }
+
     async fn decide(&mut self, question: &Question, allow: bool, always: bool) {
         if always {
             self.server.allow_unattended();

@@ -67,7 +67,8 @@ fn special_paths(special: &Special, cwd: &Path, context: &Context) -> Result<Vec
             vec![path]
         }
         Special::Tmpdir => {
-            let set = context.tmpdir.iter().filter(|tmpdir| !tmpdir.as_os_str().is_empty());
+            // One that is relative is no place, and the original has none for it either.
+            let set = context.tmpdir.iter().filter(|tmpdir| tmpdir.is_absolute());
             set.map(|tmpdir| normal(tmpdir)).collect::<Result<_>>()?
         }
         Special::SlashTmp => vec!["/tmp".into()],

@@ -166,10 +166,18 @@ impl Gathered {
     }
 
     /// Writable places where the pattern could match later.
-    pub(super) fn late(&self, named: &Named, refuse: bool) -> Result<Vec<(String, PathBuf)>> {
-        let writable = self.rules.iter().filter(|(_, rule)| rule.access == Access::Write && rule.directory);
-        let reached = writable.map(|(path, _)| path).filter(|path| named.pattern.reaches(path));
-        let late: Vec<_> = reached.map(|path| (named.text.clone(), path.clone())).collect();
+    pub(super) fn late(
+        &self,
+        look: &dyn Look,
+        named: &Named,
+        refuse: bool,
+    ) -> Result<Vec<(String, PathBuf)>> {
+        let mut late = Vec::new();
+        for (path, rule) in &self.rules {
+            if rule.access == Access::Write && rule.directory && named.pattern.reaches(look, path)? {
+                late.push((named.text.clone(), path.clone()));
+            }
+        }
         match late.first() {
             Some((pattern, writable)) if refuse => {
                 Err(Error::GlobLate { pattern: pattern.clone(), writable: writable.clone() })

@@ -74,6 +74,17 @@ fn a_workspace_is_the_servers_directory_and_what_is_named() {
     });
 }
 
+/// As the original has it: a $TMPDIR that leads nowhere opens nothing, and closes nothing.
+#[test]
+fn a_relative_tmpdir_is_none() {
+    for tmpdir in ["tmp", "./tmp", "~/tmp"] {
+        let mut host = Host::start(&outpost_testkit::Options::default().env("TMPDIR", tmpdir));
+        let (cwd, other) = (host.server.cwd(), host.dir("other"));
+        let limits = policy(json!({"type": "workspaceWrite"}));
+        host.check_writes(tmpdir, &limits, &[(&cwd, true), (&other, false)]);
+    }
+}
+
 /// "`.git` if it exists …, `.agents` if a dir, `.codex` if a dir".
 #[test]
 fn what_steers_agents_is_protected_in_a_workspace() {

@@ -141,6 +141,8 @@ fn writes_outside_of_the_workspace_alone_are_refused() {
                 "exit 0",
             ),
             (run(profile(&[("read", ":root")])), "exit 0"),
+            // They open nothing.
+            (run(profile(&[("read", ":root"), ("write", ":minimal")])), "exit 0"),
         ],
     );
 }
@@ -163,6 +165,26 @@ fn files_that_match_a_pattern_are_closed() {
         let ignored = limits(&[("read", &pattern)]);
         host.check_reads("a pattern to read", &ignored, &[(&key, "key"), (&top, "top"), (&text, "text")]);
         assert_eq!(std::fs::read_to_string(&key).unwrap(), "key");
+    });
+}
+
+/// The same file by another way: the pattern's own directory may be a link, or have another spelling.
+#[test]
+fn a_pattern_closes_what_its_links_lead_to() {
+    for_each_user(|options| {
+        let mut host = Host::start(&options);
+        let key = host.file("cwd/real/s.key", "key");
+        let text = host.file("cwd/real/s.txt", "text");
+        let cwd = host.server.cwd();
+        std::os::unix::fs::symlink("real", cwd.join("link")).unwrap();
+        let (key_by_link, cwd) = (cwd.join("link/s.key"), cwd.display().to_string());
+        for pattern in ["*link/*.key", "*l*/s.key", "*real//*.key", &format!("*{cwd}//real/./*.key")] {
+            let limits = profile(&[("read", ":root"), ("none", pattern)]);
+            host.check_reads(pattern, &limits, &[(&key, "-"), (&key_by_link, "-"), (&text, "text")]);
+        }
+        let limits = profile(&[("read", ":root"), ("none", "**.key")]);
+        let limits = with(limits, json!({"cwd": format!("{cwd}/link")}));
+        host.check_reads("from a link", &limits, &[(&key, "-"), (&text, "text")]);
     });
 }
 

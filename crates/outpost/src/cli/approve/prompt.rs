@@ -17,6 +17,11 @@ impl Desk for Remote {
         self.client.event().await.ok()
     }
 
+    /// Its time has run since it was asked: others see it too.
+    fn begin(&mut self, question: Question) -> Option<Question> {
+        Some(question)
+    }
+
     /// `always` is not offered here.
     async fn decide(&mut self, question: &Question, allow: bool, _always: bool) {
         let (id, digest) = (question.id.clone(), question.digest.clone());
