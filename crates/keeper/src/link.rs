@@ -102,7 +102,7 @@ impl Keeper {
             Request::Replace(What::Keeper) => self.replace_self(fds.pop()),
             Request::Notify(said) => self.notify(said),
             Request::Alive { every_ms } => self.worker_beats(every_ms),
-            Request::Stop => self.end = Some(0),
+            Request::Stop => self.stop(),
         }
     }
 

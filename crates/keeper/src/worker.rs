@@ -168,6 +168,14 @@ impl Keeper {
         self.start_next(&worker, exit);
     }
 
+    /// Nobody is to be started again. What a daemon keeps lives on; with a server that nobody else starts, all ends.
+    pub(crate) fn stop(&mut self) {
+        match self.arguments.is_empty() && !self.is_embedded() {
+            true => self.end_everyone(),
+            false => self.end = Some(0),
+        }
+    }
+
     /// Ends all that was ever started here and ends. Whatever left its parent, its group and its session came to us.
     fn end_everyone(&mut self) {
         // A confined command's first process clears up behind it, so it is let to see the others end.

@@ -111,6 +111,28 @@ fn a_killed_server_leaves_nothing_on_the_host() {
     crate::process::until("nothing is held any more", || names(&server).is_empty());
 }
 
+/// For a user without a cgroup of its own there is nothing it could be found by while the server runs.
+#[test]
+fn who_left_its_session_and_its_environment_ends_with_the_server() {
+    if ours_only() {
+        return;
+    }
+    let is_root = outpost_sys::limits::effective_uid() == 0;
+    let options = if is_root { Options::default().uid(65534) } else { Options::default() };
+    let mut server = AppServer::start(&options);
+    let file = server.cwd().join("pid");
+    let script = format!(
+        "env -i setsid sh -c 'echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000' >/dev/null 2>&1 </dev/null &
+         until [ -e {0} ]; do :; done",
+        file.display()
+    );
+    assert_eq!(server.exec(&sh(&script))["exitCode"], 0);
+    let hidden = Watched::told_in(&file);
+    server.close();
+    server.wait();
+    hidden.ends("what had hidden");
+}
+
 /// With both halves killed at once nobody is left who could end it, until somebody comes to the same place.
 #[test]
 fn what_a_server_and_its_keeper_left_running_the_next_one_ends() {
