@@ -36,10 +36,13 @@ fn start_all(server: &mut AppServer) -> Vec<(String, Watched)> {
             // It has numbers of its own, so it is looked for by its environment.
             server.wait_output(name, "up");
             let marker = format!("DIR={}", dir.display());
-            let inside =
-                procfs::all().into_iter().filter(|stat| procfs::has_environment(stat.pid, marker.as_bytes()));
-            let inside: Vec<i32> = inside.map(|stat| stat.pid).collect();
-            assert!(!inside.is_empty());
+            let is_inside = |stat: &Stat| procfs::has_environment(stat.pid, marker.as_bytes());
+            let mut inside = Vec::new();
+            // While it executes another program it has none for a moment.
+            crate::process::until("it is found", || {
+                inside = procfs::all().iter().filter(|stat| is_inside(stat)).map(|stat| stat.pid).collect();
+                !inside.is_empty()
+            });
             watched.extend(inside.into_iter().map(|pid| (format!("{name} {pid}"), Watched::new(pid))));
         } else {
             for who in ["shell", "child"] {
