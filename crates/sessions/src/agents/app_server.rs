@@ -17,6 +17,10 @@ const TURN: u64 = 3;
 /// Changes of files are remembered for questions about them, so many.
 const CHANGES_MAX: usize = 16;
 
+/// Programs around a command that a human need not be shown.
+const SHELLS: [&str; 6] =
+    ["/bin/bash", "/usr/bin/bash", "/bin/zsh", "/usr/bin/zsh", "/bin/sh", "/usr/bin/sh"];
+
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct AppServer {
     thread: String,
@@ -89,17 +93,21 @@ impl AppServer {
         let id = id.to_string();
         match method {
             "item/commandExecution/requestApproval" => {
-                let command = params.pointer("/commandActions/0/command").or_else(|| params.get("command"));
-                let mut input = json!({ "command": command, "cwd": params.get("cwd") });
-                if let Some(reason) = params.get("reason").filter(|reason| reason.is_string()) {
-                    input["reason"] = reason.clone();
+                let mut input = json!({ "command": command(params), "cwd": params.get("cwd") });
+                for name in ["reason", "networkApprovalContext", "additionalPermissions"] {
+                    if let Some(value) = params.get(name).filter(|value| !value.is_null()) {
+                        input[name] = value.clone();
+                    }
                 }
-                out.asks.push(Ask { id, tool: "bash".into(), input });
+                // What cannot be shown is not asked about.
+                match input["command"].is_string() || input.get("networkApprovalContext").is_some() {
+                    true => out.asks.push(Ask { id, tool: "bash".into(), input }),
+                    false => decide(&id, "decline", out),
+                }
             }
             "item/fileChange/requestApproval" => {
                 let item = params.get("itemId").and_then(Value::as_str).unwrap_or_default();
                 let known = self.changes.iter().rev().find(|(known, _)| known == item);
-                // What cannot be shown is not asked about.
                 match known {
                     Some((_, changes)) => {
                         out.asks.push(Ask { id, tool: "edit".into(), input: json!({ "changes": changes }) });
@@ -152,8 +160,7 @@ impl AppServer {
     fn started(&mut self, item: &Value, out: &mut Output) {
         match item.get("type").and_then(Value::as_str) {
             Some("commandExecution") => {
-                let command = item.pointer("/commandActions/0/command").or_else(|| item.get("command"));
-                let input = json!({ "command": command });
+                let input = json!({ "command": command(item) });
                 out.tell(&Event { input: raw(&input), ..Event::tool("bash") });
             }
             Some("fileChange") => {
@@ -177,6 +184,28 @@ impl AppServer {
 
     pub(super) fn complaint(&self) -> Option<&str> {
         self.complaint.as_deref().or_else(|| self.plain.complaint())
+    }
+}
+
+/// What runs, all of it: without the shell around it only where that is known to change nothing.
+fn command(about: &Value) -> Option<&str> {
+    let whole = about.get("command")?.as_str()?;
+    let actions = about.get("commandActions").and_then(Value::as_array).map(Vec::as_slice);
+    let Some([action]) = actions else { return Some(whole) };
+    let is_alone = |action: &&str| SHELLS.into_iter().any(|shell| is_wrapped(whole, shell, action));
+    action.get("command").and_then(Value::as_str).filter(is_alone).or(Some(whole))
+}
+
+/// Whether this is the action as the one argument of a shell, quoted in a way that hides nothing.
+fn is_wrapped(whole: &str, shell: &str, action: &str) -> bool {
+    let Some(argument) = whole.strip_prefix(shell).and_then(|rest| rest.strip_prefix(" -lc ")) else {
+        return false;
+    };
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./".contains(&byte);
+    let quoted = argument.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\''));
+    match quoted {
+        Some(quoted) => quoted == action && !action.contains('\''),
+        None => argument == action && action.bytes().all(is_plain),
     }
 }
 

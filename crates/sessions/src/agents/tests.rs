@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::output::{End, Held};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn task(cli: Cli, mode: Mode, is_rich: bool) -> Task {
     let (path, message) = ("/project".into(), "hello".into());
@@ -171,6 +171,43 @@ fn codex_app_server_has_deltas_and_questions() {
     ];
     assert_eq!(asked[4..8], expected, "{asked:#?}");
     assert_eq!(asked.last().unwrap(), "result 01a1e090");
+}
+
+/// The actions are codex's own reading of a command, and only the first of them was once shown.
+#[test]
+fn codex_app_server_asks_about_the_whole_command() {
+    let shown = |command: &str, actions: &[&str]| {
+        let actions: Vec<Value> = actions.iter().map(|action| json!({ "command": action })).collect();
+        let about = json!({ "type": "commandExecution", "command": command, "commandActions": actions });
+        let started = json!({ "method": "item/started", "params": { "item": about } });
+        let asked = json!({ "id": 7, "method": "item/commandExecution/requestApproval", "params": about });
+        told(&task(Cli::Codex, Mode::Ask, true), &format!("{started}\n{asked}"))
+    };
+    let whole: [(&str, &[&str]); 9] = [
+        ("/bin/bash -lc 'ls && cat /etc/shadow'", &["ls", "cat /etc/shadow"]),
+        ("/bin/bash -lc 'ls && cat /etc/shadow'", &["ls"]),
+        ("/bin/bash -lc ls; reboot", &["ls"]),
+        ("/bin/bash -lc 'ls' 'x'", &["ls"]),
+        ("/bin/bash -lc 'ls' 'x'", &["ls' 'x"]),
+        ("/bin/bash -lc $(reboot)", &["$(reboot)"]),
+        ("/tmp/bash -lc ls", &["ls"]),
+        ("/bin/bash -lc \"echo it's\"", &["echo it's"]),
+        ("ls", &[]),
+    ];
+    for (command, actions) in whole {
+        let command = json!(command);
+        let expected = [
+            format!("tool_use bash {{\"command\":{command}}}"),
+            format!("ask bash {{\"command\":{command},\"cwd\":null}}"),
+        ];
+        assert_eq!(shown(command.as_str().unwrap(), actions)[..2], expected, "{actions:?}");
+    }
+    for command in ["/bin/bash -lc ls", "/usr/bin/zsh -lc 'ls'"] {
+        let expected = [r#"tool_use bash {"command":"ls"}"#, r#"ask bash {"command":"ls","cwd":null}"#];
+        assert_eq!(shown(command, &["ls"])[..2], expected);
+    }
+    let unsaid = r#"{"id":7,"method":"item/commandExecution/requestApproval","params":{"commandActions":[{"command":"ls"}]}}"#;
+    assert_eq!(told(&task(Cli::Codex, Mode::Ask, true), unsaid), ["open"], "it is declined");
 }
 
 #[test]
