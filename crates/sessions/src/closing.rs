@@ -22,26 +22,27 @@ pub(crate) fn give_up(session: &Session, number: u64, error: &Error) {
 
 /// Writes the end of a turn into the books, and forgets old ones.
 pub(crate) async fn close(face: &Arc<Face>, session: &Arc<Session>, number: u64) {
-    let (turn, sdk_id, active, dropped) = {
+    let (turn, active, dropped) = {
         let mut state = session.state();
         state.active = Timestamp::now();
         let Some(turn) = state.turn_mut(number) else { return };
         turn.stage = Stage::Over;
         turn.message = String::new();
         let turn = turn.clone();
-        let sdk_id = state.sdk_id.clone();
         let dropped = drop_old(&mut state, session);
-        (turn, sdk_id, state.active, dropped)
+        (turn, state.active, dropped)
     };
     for number in &dropped {
         turn_log::remove(&session.dir, *number);
         delivery::remove(&session.dir, *number);
     }
-    let id = session.id.clone();
+    let closed = session.clone();
     let kept_from = dropped.last().map_or(0, |last| last + 1);
     let written = face.books().write(move |books| {
-        records::end_turn(books, &id, &turn, sdk_id.as_deref(), active)?;
-        records::delete_turns_before(books, &id, kept_from)
+        // As it stands when it is written: a conversation that was resumed meanwhile stays so.
+        let sdk_id = closed.state().sdk_id.clone();
+        records::end_turn(books, &closed.id, &turn, sdk_id.as_deref(), active)?;
+        records::delete_turns_before(books, &closed.id, kept_from)
     });
     if let Err(error) = written.await {
         tracing::error!(session = session.id, turn = number, %error, "the end of a turn is not in the books");

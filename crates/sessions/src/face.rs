@@ -270,15 +270,16 @@ impl Face {
     }
 
     /// Writes down how a session stands after it was changed.
-    pub(crate) async fn save(&self, session: &Session) -> Result<()> {
-        let (mode, model, sdk_id) = {
-            let state = session.state();
-            (state.mode, state.model.clone(), state.sdk_id.clone())
-        };
-        let id = session.id.clone();
-        let save = self
-            .books()
-            .write(move |books| records::update(books, &id, mode, model.as_deref(), sdk_id.as_deref()));
+    pub(crate) async fn save(&self, session: &Arc<Session>) -> Result<()> {
+        let session = session.clone();
+        let save = self.books().write(move |books| {
+            // As it stands when it is written: who changes it meanwhile is not undone.
+            let (mode, model, sdk_id) = {
+                let state = session.state();
+                (state.mode, state.model.clone(), state.sdk_id.clone())
+            };
+            records::update(books, &session.id, mode, model.as_deref(), sdk_id.as_deref())
+        });
         save.await.map_err(Error::from)
     }
 }

@@ -29,6 +29,9 @@ pub(crate) struct Mark {
     pub(crate) unsaid: String,
     /// Whether its standard input is anything but empty.
     pub(crate) speaks: bool,
+    /// What it began with, and as its agent says.
+    #[serde(default)]
+    pub(crate) conversation: Option<String>,
     pub(crate) sdk_id: Option<String>,
     pub(crate) unknown_lines: u64,
     pub(crate) stderr_tail: String,
@@ -38,7 +41,7 @@ pub(crate) struct Mark {
 
 impl Mark {
     /// Of a turn that has not begun, with the process that waits for it if there is one.
-    pub(crate) fn begin(turn: &Turn, call: Call, kept: Option<&Kept>, sdk_id: Option<String>) -> Mark {
+    pub(crate) fn begin(turn: &Turn, call: Call, kept: Option<&Kept>, conversation: Option<String>) -> Mark {
         Mark {
             first_seq: turn.first_seq,
             next_seq: turn.first_seq,
@@ -51,7 +54,8 @@ impl Mark {
             hushed: false,
             unsaid: String::new(),
             speaks: call.speaks,
-            sdk_id,
+            conversation: conversation.clone(),
+            sdk_id: conversation,
             unknown_lines: 0,
             stderr_tail: String::new(),
             questions: Vec::new(),

@@ -140,6 +140,7 @@ pub(crate) fn load(books: &mut Books<'_>, dir: &Path) -> Result<Vec<Session>> {
             message: row.get::<_, Option<String>>(2)?.unwrap_or_default(),
             is_answered_apart: false,
             is_cancelled: row.get::<_, i64>(4)? != 0,
+            is_left: false,
             first_seq: number(5)?,
             events: number(6)?,
             bytes: number(7)?,
@@ -176,6 +177,7 @@ pub(crate) fn load(books: &mut Books<'_>, dir: &Path) -> Result<Vec<Session>> {
     let mut marks = Vec::new();
     for session in &sessions {
         let mut state = session.state();
+        let conversation = state.sdk_id.clone();
         // What runs has a record, and what that vouches for was perhaps seen.
         if let Some(open) = state.turns.iter_mut().find(|turn| turn.stage != Stage::Over)
             && let Some(mark) = turn_log::last_mark::<Mark>(&session.dir, open.number)
@@ -184,6 +186,7 @@ pub(crate) fn load(books: &mut Books<'_>, dir: &Path) -> Result<Vec<Session>> {
             open.first_seq = mark.first_seq;
             (open.events, open.bytes) = (mark.next_seq - mark.first_seq, mark.bytes);
             open.is_cancelled |= mark.end == End::Told;
+            open.is_left = ![&mark.conversation, &mark.sdk_id].contains(&&conversation);
             marks.push(mark);
         }
         let ends = state.turns.iter().map(|turn| turn.first_seq + turn.events);

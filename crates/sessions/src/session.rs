@@ -34,6 +34,8 @@ pub(crate) struct Turn {
     pub(crate) is_answered_apart: bool,
     /// Nobody wants it any more.
     pub(crate) is_cancelled: bool,
+    /// Another conversation was resumed since it began: what it says of its own is of no account.
+    pub(crate) is_left: bool,
     /// Of its first event, once it runs.
     pub(crate) first_seq: u64,
     /// Events that stand, and their size.
@@ -167,6 +169,7 @@ impl Session {
             message: message.to_owned(),
             is_answered_apart: !is_busy,
             is_cancelled: false,
+            is_left: false,
             first_seq: 0,
             events: 0,
             bytes: 0,
@@ -289,6 +292,28 @@ impl State {
     pub(crate) fn turn(&self, number: u64) -> Option<&Turn> {
         let at = self.turns.binary_search_by_key(&number, |turn| turn.number).ok()?;
         self.turns.get(at)
+    }
+
+    /// The next turn goes on with this conversation, whatever those say that have begun.
+    pub(crate) fn resume(&mut self, conversation: Option<String>) {
+        self.sdk_id = conversation;
+        let begun = |turn: &&mut Turn| matches!(turn.stage, Stage::Running | Stage::Over);
+        self.turns.iter_mut().filter(begun).for_each(|turn| turn.is_left = true);
+    }
+
+    /// A turn begins with this conversation. Perhaps it was resumed just now.
+    pub(crate) fn begins(&mut self, turn: u64, conversation: Option<&str>) {
+        let is_left = self.sdk_id.as_deref() != conversation;
+        if let Some(turn) = self.turn_mut(turn) {
+            turn.is_left = is_left;
+        }
+    }
+
+    /// What a turn says of its conversation.
+    pub(crate) fn converses(&mut self, turn: u64, conversation: Option<String>) {
+        if self.turn(turn).is_some_and(|turn| !turn.is_left) {
+            self.sdk_id = conversation;
+        }
     }
 
     /// Whether a message is being answered or waits for it.

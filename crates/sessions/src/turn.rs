@@ -40,6 +40,8 @@ struct Running<'a> {
     said: u64,
     hushed: bool,
     speaks: bool,
+    /// What it began with.
+    conversation: Option<String>,
     questions: Vec<Pending>,
     /// Questions that the next mark will not know, and nobody will ask for after it.
     settled: Vec<String>,
@@ -139,8 +141,8 @@ async fn open<'a>(
         Some(mark) => mark,
         None => {
             let kept = kept::take(face, session, &task).await;
-            let sdk_id = session.state().sdk_id.clone();
-            let mark = Mark::begin(&turn, task.call(), kept.as_ref(), sdk_id);
+            session.state().begins(turn.number, task.sdk_id.as_deref());
+            let mark = Mark::begin(&turn, task.call(), kept.as_ref(), task.sdk_id.clone());
             // Before its process: a process is always understood by the one who was chosen for it.
             writer.mark(&mark)?;
             mark
@@ -164,6 +166,7 @@ async fn open<'a>(
         said: mark.said,
         hushed: false,
         speaks: mark.speaks,
+        conversation: mark.conversation,
         questions: mark.questions,
         settled: Vec::new(),
         outcomes: JoinSet::new(),
@@ -423,6 +426,7 @@ impl Running<'_> {
             hushed: self.out.hushed,
             unsaid: String::from_utf8_lossy(&said).into_owned(),
             speaks: self.speaks,
+            conversation: self.conversation.clone(),
             sdk_id: self.out.sdk_id.clone(),
             unknown_lines: self.out.unknown_lines,
             stderr_tail: self.lines.stderr_tail().to_owned(),
@@ -438,10 +442,8 @@ impl Running<'_> {
         }
         let mut state = self.session.state();
         state.next_seq = mark.next_seq;
-        match (self.out.is_lost, mark.sdk_id) {
-            (true, _) => state.sdk_id = None,
-            (false, Some(id)) => state.sdk_id = Some(id),
-            (false, None) => {}
+        if self.out.is_lost || mark.sdk_id.is_some() {
+            state.converses(self.turn.number, mark.sdk_id.filter(|_| !self.out.is_lost));
         }
         if let Some(turn) = state.turn_mut(self.turn.number) {
             (turn.events, turn.bytes) = (mark.next_seq - turn.first_seq, mark.bytes);

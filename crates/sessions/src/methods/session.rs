@@ -86,7 +86,7 @@ pub(super) async fn resume(face: &Arc<Face>, params: &Params<'_>) -> Result<Valu
     let mut is_fresh = false;
     if let Some(sdk_id) = sdk_id {
         is_fresh = resuming::is_lost(face, &session, sdk_id).await;
-        session.state().sdk_id = (!is_fresh).then(|| sdk_id.to_owned());
+        session.state().resume((!is_fresh).then(|| sdk_id.to_owned()));
         face.save(&session).await?;
     }
     session.state().is_deserted = false;

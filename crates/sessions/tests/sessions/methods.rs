@@ -284,6 +284,45 @@ fn resume_sets_the_conversation_of_the_next_turn() {
     assert_eq!(host.listed(&id)["sdkSessionId"], "other");
 }
 
+/// The CLI of an earlier turn may still run, or still be ending, when another conversation is resumed.
+#[test]
+fn nemesis_a_turn_that_has_begun_does_not_undo_a_resume() {
+    let host = Host::start();
+    let next = |id: &str, conversation: &str, name: &str| {
+        host.wait_status(id, "idle");
+        assert_eq!(host.listed(id)["sdkSessionId"], conversation);
+        host.run(id, &[&format!("record @{name}"), "session later", "result"]).rest();
+        let argv = host.wait_record(name)["argv"].to_string();
+        assert!(argv.contains(&format!("\"--resume\",\"{conversation}\"")), "{argv}");
+        assert_eq!(host.listed(id)["sdkSessionId"], "later", "which it has said itself");
+    };
+    let resume = |id: &str, conversation: &str| {
+        let params = json!({ "sessionId": id, "sdkSessionId": conversation });
+        assert_eq!(host.client().result("session.resume", params)["ok"], true);
+    };
+    let id = host.create();
+    let mut stream = host.run(&id, &["init", "wait @go", "result"]);
+    stream.event();
+    resume(&id, "while-it-runs");
+    host.touch("go");
+    stream.rest();
+    next(&id, "while-it-runs", "first");
+
+    let id = host.create();
+    host.run(&id, &["init", "result", "wait @over", "line {}"]).rest();
+    resume(&id, "while-it-ends");
+    host.touch("over");
+    next(&id, "while-it-ends", "second");
+
+    let id = host.create();
+    host.run(&id, &["init", "wait @again", "result"]).event();
+    resume(&id, "before-the-worker-dies");
+    host.daemon().kill(outpost_testkit::Which::Worker);
+    host.client().result("health.check", json!({}));
+    host.touch("again");
+    next(&id, "before-the-worker-dies", "third");
+}
+
 #[test]
 fn health_has_every_field_of_the_document_and_of_the_wire() {
     let host = Host::start();
