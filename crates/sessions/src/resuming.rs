@@ -3,6 +3,7 @@
 use crate::agents::Cli;
 use crate::face::Face;
 use crate::session::Session;
+use crate::settings::AgentSettings;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,18 +14,21 @@ const ENTRIES_MAX: usize = 100_000;
 /// True only if the agent is the real one, keeps its conversations where we know, and has none of this name.
 pub(crate) async fn is_lost(face: &Arc<Face>, session: &Session, sdk_id: &str) -> bool {
     let (face, cli, sdk_id) = (face.clone(), session.cli, sdk_id.to_owned());
+    let path = session.path.clone();
     let looked = tokio::task::spawn_blocking(move || {
         let is_real = face.clis.is_real(cli);
-        is_real && store(cli).is_some_and(|store| store.is_dir() && !holds(&store, &sdk_id))
+        // A path that is relative is so to where the agent works.
+        let store = store(cli, face.settings().agent(cli)).map(|store| path.join(store));
+        is_real && store.is_some_and(|store| store.is_dir() && !holds(&store, &sdk_id))
     });
     looked.await.unwrap_or(false)
 }
 
-/// Where an agent keeps a file per conversation, named after it.
-fn store(cli: Cli) -> Option<PathBuf> {
-    let home = std::env::home_dir()?;
+/// Where an agent keeps a file per conversation, named after it: its environment says so, which is not all ours.
+fn store(cli: Cli, settings: &AgentSettings) -> Option<PathBuf> {
+    let home = settings.variable("HOME").map(PathBuf::from).or_else(std::env::home_dir)?;
     let own = |variable: &str, default: &str| {
-        std::env::var_os(variable).map(PathBuf::from).unwrap_or_else(|| home.join(default))
+        settings.variable(variable).map(PathBuf::from).unwrap_or_else(|| home.join(default))
     };
     match cli {
         Cli::Claude => Some(own("CLAUDE_CONFIG_DIR", ".claude").join("projects")),
@@ -63,5 +67,23 @@ mod tests {
         std::fs::write(day.join("rollout-2026-abc.jsonl"), "").unwrap();
         assert!(holds(dir.path(), "abc"));
         assert!(!holds(dir.path(), "def"));
+    }
+
+    #[test]
+    fn the_store_is_where_the_agents_own_environment_says() {
+        let set = |set: &[(&str, &str)]| AgentSettings {
+            set: set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            drop: vec!["CODEX_HOME".into(), "CLAUDE_CONFIG_DIR".into()],
+            program: None,
+        };
+        let cases = [
+            (Cli::Codex, set(&[("CODEX_HOME", "/c")]), "/c/sessions"),
+            (Cli::Codex, set(&[("HOME", "/h")]), "/h/.codex/sessions"),
+            (Cli::Claude, set(&[("HOME", "/h"), ("CLAUDE_CONFIG_DIR", "/c")]), "/c/projects"),
+            (Cli::Claude, set(&[("HOME", "/h"), ("CLAUDE_CONFIG_DIR", "")]), "/h/.claude/projects"),
+        ];
+        for (cli, settings, expected) in cases {
+            assert_eq!(store(cli, &settings).as_deref(), Some(Path::new(expected)), "{settings:?}");
+        }
     }
 }

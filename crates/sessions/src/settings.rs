@@ -2,6 +2,7 @@
 
 use crate::agents::Cli;
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,6 +14,15 @@ pub struct AgentSettings {
     /// Variables it gets, and such that it does not.
     pub set: Vec<(String, String)>,
     pub drop: Vec<String>,
+}
+
+impl AgentSettings {
+    /// A variable as the agent has it, if it is more than empty.
+    pub(crate) fn variable(&self, name: &str) -> Option<OsString> {
+        let set = self.set.iter().rev().find(|(set, _)| set == name).map(|(_, value)| value.into());
+        let inherited = || std::env::var_os(name).filter(|_| !self.drop.iter().any(|drop| drop == name));
+        set.or_else(inherited).filter(|value| !value.is_empty())
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -36,6 +36,24 @@ fn what_cannot_be_resumed_starts_fresh_and_says_so() {
     assert!(!argv.contains("--resume"), "{argv}");
 }
 
+/// The operator says where an agent keeps its conversations, and the daemon itself may have others.
+#[test]
+fn conversations_are_looked_for_where_the_agent_is_told_to_keep_them() {
+    let config = "[sessions.codex]\nenv = { CODEX_HOME = \"../elsewhere\" }\n[sessions.claude]\ndrop_env = [\"CLAUDE_CONFIG_DIR\"]\n";
+    let host = Host::start_with(config, &[("CODEX_HOME", "/nowhere"), ("CLAUDE_CONFIG_DIR", "/nowhere")]);
+    let stores = [("codex", "elsewhere/sessions/2026"), ("claude", "home/.claude/projects/-project")];
+    for (cli, store) in stores {
+        let id = host.create_with(json!({ "cli_type": cli }));
+        std::fs::create_dir_all(host.path(store)).unwrap();
+        std::fs::write(host.path(store).join("kept.jsonl"), "").unwrap();
+        for (conversation, is_fresh) in [("kept", false), ("gone", true)] {
+            let params = json!({ "sessionId": id, "sdkSessionId": conversation });
+            let resumed = host.client().result("session.resume", params);
+            assert_eq!(resumed, json!({ "ok": true, "fallback": is_fresh }), "{cli}");
+        }
+    }
+}
+
 /// What a request names must not become an option of the CLI: `--dangerously-skip-permissions` is one.
 #[test]
 fn a_name_that_would_be_an_option_is_refused() {
