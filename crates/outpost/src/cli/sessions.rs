@@ -1,11 +1,14 @@
 //! `outpost sessions`: conversations with agents, from the command line.
 
+mod print;
+
 use super::Outcome;
 use super::patience::{ELSEWHERE_LOST, RECONNECT_PATIENCE, reconnect_pause};
 use crate::paths::Paths;
 use clap::{Args, Subcommand, ValueEnum};
+use print::Printer;
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -357,93 +360,6 @@ impl Following<'_> {
                 }
                 Err(_) => std::thread::sleep(reconnect_pause(self.paths)),
             }
-        }
-    }
-}
-
-struct Printer {
-    as_json: bool,
-    /// A line has been begun.
-    is_open: bool,
-    has_failed: bool,
-}
-
-impl Printer {
-    fn new(as_json: bool) -> Printer {
-        Printer { as_json, is_open: false, has_failed: false }
-    }
-
-    fn print(&mut self, event: &Value, text: &str) {
-        let member = |name: &str| event.get(name).and_then(Value::as_str).unwrap_or_default();
-        let kind = member("type");
-        self.has_failed = match kind {
-            "error" | "interrupted" => true,
-            "result" => false,
-            _ => self.has_failed,
-        };
-        if self.as_json {
-            if kind != "ping" {
-                say(text);
-            }
-            return;
-        }
-        match kind {
-            "partial" => {
-                self.write(member("content"));
-                self.is_open = true;
-            }
-            // The same once more, as a whole; after deltas it is only the end of a line.
-            "text" if self.is_open => self.end(),
-            "text" => say(&shown(member("content"))),
-            "tool_use" => self.tool(event),
-            "approval" => {
-                let (state, tool, id) = (member("state"), member("tool"), member("approval"));
-                self.note(&format!("{state}: use of {tool} (outpost approvals show {id})"));
-            }
-            "queued" => self.note("the session is busy; the message waits (outpost sessions watch)"),
-            "error" => self.note(&format!("error: {}", member("message"))),
-            "interrupted" => self.note("interrupted"),
-            "result" => self.end(),
-            _ => {}
-        }
-    }
-
-    fn tool(&mut self, event: &Value) {
-        let tool = event.get("tool").and_then(Value::as_str).unwrap_or_default();
-        if let Some(input) = event.get("input") {
-            let command = input.get("command").and_then(Value::as_str).map(str::to_owned);
-            self.note(&format!("[{tool}] {}", command.unwrap_or_else(|| input.to_string())));
-        } else if let Some(message) = event.get("message").and_then(Value::as_str) {
-            for line in message.lines().take(20) {
-                self.note(&format!("  {line}"));
-            }
-        }
-    }
-
-    fn note(&mut self, text: &str) {
-        self.end();
-        say(&shown(text));
-    }
-
-    fn write(&self, text: &str) {
-        let mut out = std::io::stdout();
-        let _nobody_reads = out.write_all(shown(text).as_bytes()).and_then(|()| out.flush());
-    }
-
-    fn end(&mut self) {
-        if std::mem::take(&mut self.is_open) {
-            say("");
-        }
-    }
-}
-
-/// What a model writes is not for the terminal to act upon.
-fn shown(text: &str) -> String {
-    match std::io::stdout().is_terminal() {
-        false => text.to_owned(),
-        true => {
-            let plain = |c: &char| !c.is_control() || matches!(c, '\n' | '\t');
-            text.chars().filter(plain).collect()
         }
     }
 }

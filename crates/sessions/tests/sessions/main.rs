@@ -17,6 +17,7 @@ mod mock;
 mod queue;
 mod restart;
 mod sandbox;
+mod shell;
 mod stand_in;
 mod stopping;
 mod streams;

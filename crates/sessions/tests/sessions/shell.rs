@@ -1,0 +1,45 @@
+//! `outpost sessions`, as somebody in a shell has it.
+
+use crate::kit::Host;
+
+impl Host {
+    /// What `outpost sessions` prints with these arguments.
+    fn said(&self, arguments: &[&str]) -> String {
+        let done = self.outpost(&[&["sessions"], arguments].concat());
+        assert!(done.status.success(), "{arguments:?}: {done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    }
+}
+
+#[test]
+fn a_text_is_printed_once_and_as_it_is_whatever_became_of_its_deltas() {
+    let host = Host::start();
+    let id = host.create();
+    let tool =
+        r#"line {"type":"assistant","message":{"content":[{"type":"tool_use","name":"T","input":{}}]}}"#;
+    let cases: [(&[&str], &str); 6] = [
+        (&["partial Hello", "partial .", "text Hello."], "Hello.\n"),
+        (&["text Hello."], "Hello.\n"),
+        // The rest never came as deltas.
+        (&["partial Hello", "text Hello from it."], "Hello from it.\n"),
+        // They were told anew.
+        (
+            &["partial Hello", "partial Hello from", "text Hello from it."],
+            "HelloHello from\nHello from it.\n",
+        ),
+        (&["partial one", "text one", "partial two", "text two"], "one\ntwo\n"),
+        (&["partial one", tool, "text one"], "one\n[T] {}\n"),
+    ];
+    for (steps, expected) in cases {
+        let script = host.script(&[steps, &["result"]].concat());
+        assert_eq!(host.said(&["send", &id, &script]), expected, "{steps:?}");
+    }
+    for (recorded, expected) in [
+        (include_str!("../recorded/claude-cut.jsonl"), "HelloHello from the\nHello from the fake model.\n"),
+        (include_str!("../recorded/claude-plain.jsonl"), "Hello from the fake model.\n"),
+    ] {
+        let lines: Vec<String> = recorded.lines().map(|line| format!("line {line}")).collect();
+        let script = host.script(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(host.said(&["send", &id, &script]), expected);
+    }
+}
