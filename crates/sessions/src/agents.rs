@@ -217,6 +217,11 @@ impl Agent {
         matches!(self, Agent::Claude(claude) if claude.stays)
     }
 
+    /// Whether it is in the middle of something, of which there is more to come.
+    pub(crate) fn is_busy(&self) -> bool {
+        matches!(self, Agent::Claude(claude) if claude.is_busy)
+    }
+
     /// What it last complained of without ending.
     pub(crate) fn complaint(&self) -> Option<&str> {
         match self {

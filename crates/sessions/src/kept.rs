@@ -1,10 +1,12 @@
 //! Processes of CLIs that wait for the next message of their session, so that its turn need not wait for a start.
 
-use crate::agents::{Mode, Task};
+use crate::agents::{Agent, Mode, Task};
 use crate::face::Face;
-use crate::lines::Position;
+use crate::lines::{Lines, Position};
+use crate::output::Output;
 use crate::session::Session;
 use crate::{ending, starting};
+use outpost_engine::{Batch, Process, Stream};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,6 +28,8 @@ pub(crate) struct Kept {
     pub(crate) from: Position,
     pub(crate) said: u64,
     pub(crate) task: Chosen,
+    /// Who has heard it so far.
+    agent: Agent,
     pub(crate) since: Instant,
 }
 
@@ -45,8 +49,44 @@ impl Chosen {
 }
 
 impl Kept {
-    pub(crate) fn new(session: &Arc<Session>, process: u64, from: Position, said: u64, task: Chosen) -> Kept {
-        Kept { session: session.clone(), process, from, said, task, since: Instant::now() }
+    pub(crate) fn new(
+        session: &Arc<Session>,
+        process: u64,
+        from: Position,
+        said: u64,
+        task: Chosen,
+        agent: Agent,
+    ) -> Kept {
+        Kept { session: session.clone(), process, from, said, task, agent, since: Instant::now() }
+    }
+
+    /// Passes over what it has said since its turn ended: that is no answer to the next message. Whether it is done; one
+    /// that is in the middle of something would end the next turn with the result of that.
+    async fn catch_up(&mut self, process: &Process, task: &Task) -> bool {
+        let mut lines = Lines::new(self.from, String::new());
+        let mut subscription = process.subscribe(self.from.after);
+        let mut batch = Batch::default();
+        let (_, until) = process.sequence();
+        while subscription.last_seen() < until {
+            if subscription.read(&mut batch).await.is_err() || batch.is_empty() {
+                return false;
+            }
+            let mut unheard = Output::new(self.process, 0);
+            for (frame, bytes) in batch.frames() {
+                if frame.stream == Stream::Stderr {
+                    lines.stderr(frame.seq, bytes);
+                    continue;
+                }
+                let mut rest = lines.begin(bytes);
+                while let Some((line, left)) = lines.next(rest) {
+                    rest = left;
+                    self.agent.hear(&line.unwrap_or_default(), task, &mut unheard);
+                }
+                lines.end(frame.seq, rest);
+            }
+        }
+        self.from = lines.position();
+        !self.agent.is_busy() && !lines.is_open()
     }
 
     async fn end(self, face: &Face) {
@@ -95,11 +135,13 @@ pub(crate) fn keep(face: &Arc<Face>, kept: Kept) {
     }
 }
 
-/// The process that waits for this task. One that has other settings than the task, or another conversation, is ended.
+/// The process that waits for this task. One that has other settings than the task or another conversation, or does
+/// something that nobody asked for, is ended.
 pub(crate) async fn take(face: &Arc<Face>, session: &Session, task: &Task) -> Option<Kept> {
-    let kept = face.kept.take(&session.id)?;
+    let mut kept = face.kept.take(&session.id)?;
     let process = face.engine.find(&starting::key(session, kept.process)).await?;
-    if task.keeps && process.status().exit().is_none() && kept.task == Chosen::by(task, task.sdk_id.clone()) {
+    let is_fit = task.keeps && kept.task == Chosen::by(task, task.sdk_id.clone());
+    if is_fit && process.status().exit().is_none() && kept.catch_up(&process, task).await {
         return Some(kept);
     }
     kept.end(face).await;

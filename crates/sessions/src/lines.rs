@@ -105,6 +105,11 @@ impl Lines {
         self.carry.extend_from_slice(rest);
     }
 
+    /// Whether it ends within a line.
+    pub(crate) fn is_open(&self) -> bool {
+        self.position.is_passing || !self.carry.is_empty()
+    }
+
     /// What stands after the last line end, once nothing follows.
     pub(crate) fn last(&mut self) -> Option<Vec<u8>> {
         let last = std::mem::take(&mut self.carry);

@@ -119,7 +119,8 @@ async fn run(face: &Arc<Face>, session: &Arc<Session>, turn: Turn) -> Result<()>
         None => {
             let task = Chosen::by(&running.task, running.out.sdk_id.clone());
             let from = running.lines.position();
-            kept::keep(face, Kept::new(session, running.process, from, running.said, task));
+            let kept = Kept::new(session, running.process, from, running.said, task, running.agent);
+            kept::keep(face, kept);
         }
     }
     Ok(())

@@ -15,6 +15,9 @@ pub(crate) struct Claude {
     pub(crate) converses: bool,
     /// It does not end with the turn.
     pub(crate) stays: bool,
+    /// It has said something that a result is still to come for.
+    #[serde(default)]
+    pub(crate) is_busy: bool,
     calls: Calls,
 }
 
@@ -40,7 +43,7 @@ pub(crate) fn call(task: &Task) -> Call {
         arguments,
         environment: Vec::new(),
         speaks: !by_argument,
-        agent: Agent::Claude(Claude { converses, stays: task.keeps, calls: Calls::default() }),
+        agent: Agent::Claude(Claude { converses, stays: task.keeps, ..Claude::default() }),
     }
 }
 
@@ -150,6 +153,12 @@ impl Claude {
 
     pub(crate) fn hear(&mut self, text: &str, out: &mut Output) {
         let Ok(line) = serde_json::from_str::<Line<'_>>(text) else { return out.unknown(text) };
+        self.is_busy = match (line.kind.as_deref(), line.subtype.as_deref()) {
+            (Some("result"), _) => false,
+            (Some("stream_event" | "assistant" | "user" | "tool_progress" | "control_request"), _)
+            | (Some("system"), Some("init")) => true,
+            _ => self.is_busy,
+        };
         let understood = match line.kind.as_deref() {
             Some("stream_event") => self.streamed(&line, out),
             Some("assistant") => self.assistant(&line, out),

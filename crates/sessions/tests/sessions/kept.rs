@@ -59,6 +59,38 @@ fn messages_that_waited_go_to_the_same_process_in_order() {
     assert_eq!((check(&all, 1), host.wait_file("pid")), (vec![1, 2, 3, 4, 5], pid));
 }
 
+/// A process that stays may speak while nobody has asked it anything: when a task in its background is done, say.
+#[test]
+fn what_is_said_between_turns_is_no_answer_to_the_next_message() {
+    let host = Host::start_with(KEPT, &[]);
+    let id = host.create();
+    let text = r#"{"type":"assistant","message":{"content":[{"type":"text","text":"late"}]}}"#;
+    let result = r#"{"type":"result","subtype":"success","session_id":"fake-session"}"#;
+    let say = [text, result].map(|line| format!("line {line}"));
+    let written = || host.daemon().ask::<Vec<Value>>("list", &())[0]["outputBytes"].as_u64().unwrap();
+    let speak = |file: &str, lines: &[&str]| {
+        let expected = written() + lines.iter().map(|line| line.len() as u64 + 1).sum::<u64>();
+        host.touch(file);
+        host.wait("nobody has read it", || (written() == expected).then_some(()));
+    };
+    let texts = |steps: &[&str]| -> Vec<String> {
+        let told = host.run(&id, steps).rest();
+        assert_eq!(told.last().unwrap()["type"], "result", "{told:?}");
+        told.iter().filter_map(|event| event["content"].as_str().map(str::to_owned)).collect()
+    };
+    let steps = first(&["init", "touch @pid", "text one", "result", "wait @whole", &say[0], &say[1]]);
+    assert_eq!(texts(&steps), ["one"]);
+    let pid = host.wait_file("pid");
+    speak("whole", &[text, result]);
+    // It has more to say, so that nobody could tell which result is whose.
+    let steps = ["touch @second", "text two", "result", "wait @half", &say[0], "hang"];
+    assert_eq!(texts(&steps), ["two"]);
+    assert_eq!(host.wait_file("second"), pid);
+    speak("half", &[text]);
+    assert_eq!(texts(&first(&["touch @third", "text three", "result"])), ["three"]);
+    assert!(!runs(&pid) && host.wait_file("third") != pid, "another goes on with the conversation");
+}
+
 #[test]
 fn other_settings_have_another_process_that_resumes_the_conversation() {
     let host = Host::start_with(KEPT, &[]);
