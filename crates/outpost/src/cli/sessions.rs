@@ -9,6 +9,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use print::Printer;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Component;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -86,7 +87,8 @@ pub(super) fn run(paths: &Paths, options: Sessions) -> Outcome {
         Command::List { json } => list(&daemon, json),
         Command::Create { path, agent, mode, model } => {
             // A path that means something here means the same there.
-            let path = match path.starts_with("./") || path.starts_with("../") || path == "." {
+            let begin = std::path::Path::new(&path).components().next();
+            let path = match matches!(begin, Some(Component::CurDir | Component::ParentDir)) {
                 true if paths.host.is_some() => {
                     return Err(format!("{path} is of this host; say where on the other one, from `/` on"));
                 }

@@ -1,6 +1,6 @@
 //! `outpost sessions`, as somebody in a shell has it.
 
-use crate::kit::Host;
+use crate::kit::{Host, real};
 
 impl Host {
     /// What `outpost sessions` prints with these arguments.
@@ -41,5 +41,23 @@ fn a_text_is_printed_once_and_as_it_is_whatever_became_of_its_deltas() {
         let lines: Vec<String> = recorded.lines().map(|line| format!("line {line}")).collect();
         let script = host.script(&lines.iter().map(String::as_str).collect::<Vec<_>>());
         assert_eq!(host.said(&["send", &id, &script]), expected);
+    }
+}
+
+#[test]
+fn a_path_that_means_something_here_means_the_same_there() {
+    let host = Host::start();
+    let here = host.path("");
+    let cases = [
+        (".", here.clone()),
+        ("./project", host.path("project")),
+        ("..", here.join("..")),
+        ("../", here.join("..")),
+        ("named", host.path("home/Projects/named")),
+    ];
+    for (given, expected) in cases {
+        let id = host.said(&["create", given]);
+        let path = host.listed(id.trim())["path"].as_str().unwrap().to_owned();
+        assert_eq!(real(path.as_ref()), real(&expected), "{given}");
     }
 }
