@@ -104,6 +104,11 @@ impl Paths {
         self.runtime.join("sessions.port")
     }
 
+    /// Where that is asked.
+    pub(crate) fn sessions_url(&self) -> PathBuf {
+        self.runtime.join("sessions.url")
+    }
+
     /// Digests of the tokens that let somebody in from elsewhere.
     pub(crate) fn tokens(&self) -> PathBuf {
         self.state.join("tokens.json")

@@ -97,22 +97,26 @@ impl SessionsFace<'_> {
         let bound = listener.local_addr().map_err(text)?;
         listener.set_nonblocking(true).map_err(text)?;
         let listener = TcpListener::from_std(listener).map_err(text)?;
-        match bound.ip().is_loopback() {
+        let url = match bound.ip().is_loopback() {
             true => {
                 let serving = face.clone();
                 tokio::spawn(async move {
                     let serve = |stream| outpost_sessions::serve(serving.clone(), stream, Door::Loopback);
                     outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
                 });
-                announced.add(is_new, "sessions", format!("http://{bound}/rpc"), "outpost sessions list");
+                let url = format!("http://{bound}/rpc");
+                announced.add(is_new, "sessions", &url, "outpost sessions list");
+                url
             }
             false => {
                 let fingerprint = self.serve_tls(&face, listener, bound)?;
                 let hint = format!("outpost token create NAME (certificate sha256 {fingerprint})");
-                announced.add(is_new, "sessions", format!("https://{bound}/rpc"), &hint);
+                let url = format!("https://{bound}/rpc");
+                announced.add(is_new, "sessions", &url, &hint);
+                url
             }
-        }
-        let port_files = self.write_port(bound.port())?;
+        };
+        let port_files = self.write_port(bound.port(), url)?;
         if is_new && self.flags.codecast {
             let _nobody_reads = writeln!(std::io::stdout(), "DAEMON_PORT={}", bound.port());
         }
@@ -151,15 +155,16 @@ impl SessionsFace<'_> {
     }
 
     /// Says which port it is, where clients look for it.
-    fn write_port(&self, port: u16) -> Result<Vec<PathBuf>, String> {
-        let mut files = vec![self.paths.sessions_port()];
+    fn write_port(&self, port: u16, url: String) -> Result<Vec<PathBuf>, String> {
+        let mut files =
+            vec![(self.paths.sessions_url(), url), (self.paths.sessions_port(), port.to_string())];
         if self.flags.codecast {
-            files.push(codecast::port_file());
+            files.push((codecast::port_file(), port.to_string()));
         }
-        for file in &files {
-            std::fs::write(file, port.to_string()).map_err(|error| format!("{}: {error}", file.display()))?;
+        for (file, text) in &files {
+            std::fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))?;
         }
-        Ok(files)
+        Ok(files.into_iter().map(|(file, _)| file).collect())
     }
 }
 

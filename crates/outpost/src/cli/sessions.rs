@@ -134,7 +134,7 @@ fn say(text: &str) {
     let _nobody_reads = writeln!(std::io::stdout(), "{text}");
 }
 
-/// The daemon's port.
+/// Where the daemon answers.
 struct Daemon {
     url: String,
     /// How long an answer may take, if not for ever.
@@ -143,12 +143,25 @@ struct Daemon {
 
 impl Daemon {
     fn find(paths: &Paths) -> Result<Daemon, String> {
+        let url = std::fs::read_to_string(paths.sessions_url());
+        match url.or_else(|_| Daemon::forwarded(paths)) {
+            Ok(url) if url.starts_with("https:") => Err(format!(
+                "the daemon answers at {url}, to those who have a token, and these commands have none: let it listen on \
+                 loopback ([sessions] listen = \"127.0.0.1:9100\"), or ask it as `outpost token create` says"
+            )),
+            Ok(url) => Ok(Daemon { url, patience: None }),
+            Err(reason) => Err(reason),
+        }
+    }
+
+    /// Of a host that is connected nothing is here but a port.
+    fn forwarded(paths: &Paths) -> Result<String, String> {
         let file = paths.sessions_port();
         let port = std::fs::read_to_string(&file).ok().and_then(|text| text.trim().parse::<u16>().ok());
         let port = port.ok_or_else(|| {
             format!("no daemon has left its port in {}; {}", file.display(), paths.remedy())
         })?;
-        Ok(Daemon { url: format!("http://127.0.0.1:{port}/rpc"), patience: None })
+        Ok(format!("http://127.0.0.1:{port}/rpc"))
     }
 
     fn post(&self, method: &str, params: &Value) -> Result<ureq::Body, String> {

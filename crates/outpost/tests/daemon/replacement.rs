@@ -65,7 +65,7 @@ fn a_daemon_that_is_stopped_can_keep_its_processes_for_the_next() {
     let keeper = daemon.status().keeper_pid;
     let (told, code) = said(&daemon, &["stop", "--keep-children"]);
     assert_eq!((told.contains("still running: 1;"), code), (true, Some(0)), "{told}");
-    for socket in ["exec.sock", "broker.sock", "approvals.sock", "sessions.port"] {
+    for socket in ["exec.sock", "broker.sock", "approvals.sock", "sessions.port", "sessions.url"] {
         assert!(!daemon.dir().join("run").join(socket).exists(), "{socket}");
     }
     // It is there for its processes, and for nobody else.

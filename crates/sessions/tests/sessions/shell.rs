@@ -1,6 +1,7 @@
 //! `outpost sessions`, as somebody in a shell has it.
 
-use crate::kit::{Host, real};
+use crate::kit::{Host, outpost, real};
+use std::process::Command;
 
 impl Host {
     /// What `outpost sessions` prints with these arguments.
@@ -59,5 +60,29 @@ fn a_path_that_means_something_here_means_the_same_there() {
         let id = host.said(&["create", given]);
         let path = host.listed(id.trim())["path"].as_str().unwrap().to_owned();
         assert_eq!(real(path.as_ref()), real(&expected), "{given}");
+    }
+}
+
+#[test]
+fn the_daemon_is_found_wherever_on_loopback_it_listens() {
+    for address in ["127.0.0.1:0", "127.0.0.2:0", "[::1]:0"] {
+        if std::net::TcpListener::bind(address).is_err() {
+            eprintln!("SKIPPED: this host has no {address}");
+            continue;
+        }
+        let host = Host::start_by(Command::new(outpost()), &["--sessions-listen", address]);
+        let id = host.said(&["create", "./project"]);
+        assert_eq!(host.said(&["send", id.trim(), "echo:hello"]), "hello\n");
+    }
+}
+
+#[test]
+fn a_daemon_that_wants_a_token_is_named_with_what_to_do() {
+    let host = Host::start_by(Command::new(outpost()), &["--sessions-listen", "0.0.0.0:0"]);
+    let refused = host.outpost(&["sessions", "list"]);
+    let why = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success(), "{why}");
+    for part in ["https://0.0.0.0:", "listen = \"127.0.0.1:9100\"", "outpost token create"] {
+        assert!(why.contains(part), "{part}: {why}");
     }
 }
