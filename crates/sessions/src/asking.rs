@@ -113,8 +113,16 @@ pub(crate) fn asked(ask: &Ask, question: &str) -> Event<'static> {
     }
 }
 
+/// How they are told what came of it, and what the agent is.
+pub(crate) fn settled(ask: &Ask, question: &str, outcome: &Outcome) -> (Event<'static>, Answer) {
+    let (state, answer) = answer(outcome);
+    let message = (!answer.note.is_empty()).then(|| answer.note.clone().into());
+    let asked = Event { input: None, ..asked(ask, question) };
+    (Event { state: Some(state), message, ..asked }, answer)
+}
+
 /// What an outcome means to the agent, and how clients are told of it.
-pub(crate) fn answer(outcome: &Outcome) -> (&'static str, Answer) {
+fn answer(outcome: &Outcome) -> (&'static str, Answer) {
     let denied = |note: &str| Answer { allow: false, note: note.to_owned() };
     match outcome {
         Outcome::Decided { decision, .. } if decision.allow => {

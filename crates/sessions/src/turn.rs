@@ -305,8 +305,8 @@ impl Running<'_> {
     /// The turn is over, and its process ends while its last words are still being read.
     async fn cut_off(&mut self, event: &Event<'_>, process: &Process) -> Result<()> {
         self.is_cut = true;
-        self.out.tell(event);
         self.withdraw_questions().await;
+        self.out.tell(event);
         self.publish(None).await?;
         end_beside(process.clone());
         Ok(())
@@ -376,17 +376,18 @@ impl Running<'_> {
 
     fn answered(&mut self, ask: &Ask, question: &str, outcome: &outpost_approvals::Outcome) {
         self.questions.retain(|pending| pending.question != question);
-        let (state, answer) = asking::answer(outcome);
-        let note = (!answer.note.is_empty()).then(|| answer.note.clone().into());
-        let told = Event { state: Some(state), message: note, ..asking::asked(ask, question) };
-        self.out.tell(&Event { input: None, ..told });
+        let (told, answer) = asking::settled(ask, question, outcome);
+        self.out.tell(&told);
         self.agent.answer(ask, &answer, &mut self.out);
         self.settled.push(question.to_owned());
     }
 
+    /// Nobody needs the answers any more. Before the turn's end is told: nothing follows that.
     async fn withdraw_questions(&mut self) {
         for pending in std::mem::take(&mut self.questions) {
-            self.face.approvals.queue().withdraw(&pending.question).await;
+            // Perhaps it has been answered this moment.
+            let outcome = self.face.approvals.queue().withdraw(&pending.question).await;
+            self.out.tell(&asking::settled(&pending.ask, &pending.question, &outcome).0);
             self.settled.push(pending.question);
         }
         self.outcomes.abort_all();

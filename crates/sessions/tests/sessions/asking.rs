@@ -41,6 +41,14 @@ impl Asking {
         }
     }
 
+    /// What follows a question that nobody answered before its turn ended.
+    #[track_caller]
+    fn is_withdrawn(&self, told: &[Value], end: &str) {
+        assert_eq!(kinds(told), ["approval", end], "{told:?}");
+        assert_eq!((&told[0]["state"], &told[0]["tool"]), (&json!("withdrawn"), &json!("Bash")));
+        assert_eq!(self.questions(), Vec::<Value>::new());
+    }
+
     fn questions(&self) -> Vec<Value> {
         serde_json::from_str(&self.decide(&["list", "--json"])).unwrap()
     }
@@ -102,8 +110,16 @@ fn an_interrupt_withdraws_the_question() {
     stream.event();
     assert_eq!(asking.questions().len(), 1);
     asking.host.client().result("session.interrupt", json!({ "sessionId": asking.id }));
-    assert_eq!(kinds(&stream.rest()), ["interrupted"]);
-    assert_eq!(asking.questions(), Vec::<Value>::new());
+    asking.is_withdrawn(&stream.rest(), "interrupted");
+}
+
+#[test]
+fn a_session_takes_its_question_along() {
+    let asking = Asking::start("");
+    let mut stream = asking.host.run(&asking.id, &[ASK, "await q1", "result"]);
+    stream.event();
+    asking.host.client().result("session.destroy", json!({ "sessionId": asking.id }));
+    asking.is_withdrawn(&stream.rest(), "interrupted");
 }
 
 #[test]
@@ -113,8 +129,7 @@ fn a_question_goes_with_the_agent_that_asked_it() {
     stream.event();
     assert_eq!(asking.questions().len(), 1);
     asking.host.touch("go");
-    assert_eq!(kinds(&stream.rest()), ["error"]);
-    assert_eq!(asking.questions(), Vec::<Value>::new());
+    asking.is_withdrawn(&stream.rest(), "error");
 }
 
 #[test]
