@@ -1,9 +1,8 @@
 //! What is left to do when a turn is over: its end in the books, and older answers that nobody needs any more.
 
 use crate::face::Face;
-use crate::session::{Session, Stage, State};
+use crate::session::{self, Session, Stage, State};
 use crate::{Error, delivery, records, turn_log};
-use jiff::Timestamp;
 use std::sync::Arc;
 
 /// Answers that were read are kept for clients that come with a cursor, so many turns and bytes of a session.
@@ -24,7 +23,7 @@ pub(crate) fn give_up(session: &Session, number: u64, error: &Error) {
 pub(crate) async fn close(face: &Arc<Face>, session: &Arc<Session>, number: u64) {
     let (turn, active, dropped) = {
         let mut state = session.state();
-        state.active = Timestamp::now();
+        state.active = session::now();
         let Some(turn) = state.turn_mut(number) else { return };
         turn.stage = Stage::Over;
         turn.message = String::new();

@@ -6,10 +6,9 @@ use crate::confine::Sandbox;
 use crate::kept::{self, Waiting};
 use crate::memory::Memory;
 use crate::records::{self, NewSession};
-use crate::session::{Accepted, Session, State, Stop};
+use crate::session::{self, Accepted, Session, State, Stop};
 use crate::settings::Settings;
 use crate::{Error, FACE, Result, ending, mark, starting, turn};
-use jiff::Timestamp;
 use outpost_approvals::{Approvals, Ledger};
 use outpost_engine::{Engine, Process};
 use outpost_sandbox::Host;
@@ -165,7 +164,7 @@ impl Face {
         sandbox: Option<Sandbox>,
     ) -> Result<String> {
         let id = uuid::Uuid::new_v4().to_string();
-        let created = Timestamp::now();
+        let created = session::now();
         let new = NewSession {
             id: id.clone(),
             path: path.display().to_string(),

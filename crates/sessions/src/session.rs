@@ -12,6 +12,12 @@ use tokio::sync::watch;
 const WAITING_MAX: usize = 1000;
 const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
 
+/// The time as the books keep it, so that it is told the same by every worker.
+pub(crate) fn now() -> Timestamp {
+    let now = Timestamp::now();
+    Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now)
+}
+
 /// How far the answer to a message has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
@@ -162,7 +168,7 @@ impl Session {
         let is_busy = open().any(|turn| !turn.is_cancelled);
         let number = state.next_turn;
         state.next_turn += 1;
-        state.active = Timestamp::now();
+        state.active = now();
         state.turns.push_back(Turn {
             number,
             stage: Stage::Entering,
