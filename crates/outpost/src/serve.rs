@@ -22,7 +22,7 @@ use std::time::Duration;
 const OOM_SCORE: i32 = -900;
 
 /// How long a daemon that runs already may take to say so.
-const POINT_OUT_PATIENCE: Duration = Duration::from_secs(5);
+const STATUS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Files that may have to be open at once with nobody to serve.
 const DESCRIPTORS_MIN: u64 = 128;
@@ -113,7 +113,7 @@ impl Prepared {
         let text = flags.text()?;
         let effective = flags.effective(&text, &paths.state)?;
         approvals_desk::settings(paths, &effective.config)?;
-        let lock = take_lock(&paths.lock())?;
+        let lock = take_lock(&paths.lock())?.ok_or_else(|| NotServing::Taken(taken(paths, &paths.lock())))?;
         paths.check_room()?;
         let binary = file::open("/proc/self/exe", Open::Program)
             .map_err(|errno| format!("cannot open this program: {errno}"))?;
@@ -205,12 +205,17 @@ fn notify_socket() -> Option<OwnedFd> {
 /// Tells whoever supervises us, if somebody does, which process the daemon is that runs here.
 fn point_out(paths: &Paths) -> Option<()> {
     let socket = notify_socket()?;
-    let mut client = Client::connect(&paths.control_socket()).ok()?;
-    client.set_patience(Some(POINT_OUT_PATIENCE)).ok()?;
     // One that was stopped and keeps its processes is to be begun again, not to be pointed at.
-    let status = client.call::<Status>("status", &()).ok().filter(|status| !status.keeping)?;
+    let status = status(paths).filter(|status| !status.keeping)?;
     let words = format!("MAINPID={}\nREADY=1", status.keeper_pid);
     outpost_sys::message::send(&socket, words.as_bytes(), &[]).ok()
+}
+
+/// Of the daemon that runs here.
+fn status(paths: &Paths) -> Option<Status> {
+    let mut client = Client::connect(&paths.control_socket()).ok()?;
+    client.set_patience(Some(STATUS_PATIENCE)).ok()?;
+    client.call("status", &()).ok()
 }
 
 /// How often, if this process is the one that is meant.
@@ -257,19 +262,22 @@ fn c_string(path: &Path) -> Result<CString, String> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| format!("{} contains a zero byte", path.display()))
 }
 
-/// Two daemons must not share sockets and journals.
-pub(crate) fn take_lock(path: &Path) -> Result<OwnedFd, NotServing> {
+/// Two daemons must not share sockets and journals. None where there is one.
+pub(crate) fn take_lock(path: &Path) -> Result<Option<OwnedFd>, String> {
     let fail = |errno| format!("{}: {errno}", path.display());
     let lock = file::open(path, Open::Create).map_err(fail)?;
     if !file::try_lock(&lock).map_err(fail)? {
-        let owner = std::fs::read_to_string(path).unwrap_or_default();
-        return Err(NotServing::Taken(format!(
-            "outpost is already running here (keeper {}); `outpost status` shows it",
-            owner.trim()
-        )));
+        return Ok(None);
     }
     sign_lock(&lock, std::process::id()).map_err(fail)?;
-    Ok(lock)
+    Ok(Some(lock))
+}
+
+/// Who has it. The keeper that signed it may have died and been replaced since, which only the daemon itself knows.
+pub(crate) fn taken(paths: &Paths, lock: &Path) -> String {
+    let living = status(paths).map(|status| status.keeper_pid.to_string());
+    let keeper = living.unwrap_or_else(|| std::fs::read_to_string(lock).unwrap_or_default());
+    format!("outpost is already running here (keeper {}); `outpost status` shows it", keeper.trim())
 }
 
 /// Says whose it is.

@@ -8,7 +8,7 @@ use crate::metrics_face::MetricsFace;
 use crate::paths::Paths;
 use crate::relay::{Place, Settings};
 use crate::relay_face::{self, RelayFace};
-use crate::serve::NotServing;
+use crate::serve::{take_lock, taken};
 use crate::settled::{self, Settled};
 use crate::{exec_face, log, roles, socket};
 use clap::Args;
@@ -131,7 +131,7 @@ async fn serve(
             Some(settings) => Place::new(&settings.socket)?.lock(),
             None => paths.lock(),
         };
-        let lock = crate::serve::take_lock(&path).map_err(NotServing::reason)?;
+        let lock = take_lock(&path)?.ok_or_else(|| taken(paths, &path))?;
         engine.hold(roles::LOCK, lock).await.map_err(|error| error.to_string())?;
     }
     let mut announced = Announced::default();

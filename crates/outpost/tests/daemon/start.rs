@@ -8,17 +8,23 @@ use std::process::{Command, Stdio};
 #[test]
 fn a_second_daemon_says_who_is_running_and_disturbs_nothing() {
     let daemon = daemon();
-    let before = daemon.status();
-    let second = Command::new(outpost())
-        .args(["--state-dir", "state", "--runtime-dir", "run", "serve"])
-        .current_dir(daemon.dir())
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    assert_eq!(second.status.code(), Some(3));
-    let said = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert!(said.contains(&format!("already running here (keeper {})", before.keeper_pid)), "{said}");
-    assert_eq!(daemon.status().worker_pid, before.worker_pid);
+    let second = || {
+        let before = daemon.status();
+        let second = Command::new(outpost())
+            .args(["--state-dir", "state", "--runtime-dir", "run", "serve"])
+            .current_dir(daemon.dir())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert_eq!(second.status.code(), Some(3));
+        let said = String::from_utf8_lossy(&second.stderr).into_owned();
+        assert!(said.contains(&format!("already running here (keeper {})", before.keeper_pid)), "{said}");
+        assert_eq!(daemon.status().worker_pid, before.worker_pid);
+    };
+    second();
+    // The one that took the lock is not the one that runs.
+    daemon.kill(outpost_testkit::Which::Keeper);
+    second();
 }
 
 #[test]
