@@ -30,6 +30,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 /// How long processes may take to end when the daemon does.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(10);
+/// Whoever asked for the end of the last process, or follows it, is told before a daemon that only kept it ends.
+const LAST_WORDS: Duration = Duration::from_millis(250);
 
 /// Threads that may wait: more than requests can tie up with a file system that does not answer.
 const BLOCKING_THREADS_MAX: usize = 96;
@@ -277,6 +279,7 @@ async fn all_end(engine: &Engine) {
     for process in running(engine).await {
         let _gone = process.finished().await;
     }
+    tokio::time::sleep(LAST_WORDS).await;
 }
 
 /// All that is not a relay.

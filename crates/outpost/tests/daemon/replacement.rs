@@ -1,6 +1,6 @@
 //! New binaries in place of old ones, good and bad, while processes run.
 
-use crate::support::{daemon, exit_code, outpost, read, sh};
+use crate::support::{cli, daemon, exit_code, outpost, read, said, sh};
 use outpost_control::client::CallError;
 use outpost_control::wire::UpgradeBinary;
 use outpost_testkit::Daemon;
@@ -57,7 +57,6 @@ fn a_binary_that_is_none_or_cannot_take_over_is_refused_and_nothing_changes() {
 
 #[test]
 fn a_daemon_that_is_stopped_can_keep_its_processes_for_the_next() {
-    use crate::support::{cli, said};
     let daemon = daemon();
     let script = "echo before; while read line; do echo \"got $line\"; done; exit 9";
     let process = sh(&daemon, "p", script);
@@ -92,4 +91,17 @@ fn a_daemon_that_is_stopped_can_keep_its_processes_for_the_next() {
     let (told, _) = said(&again, &["stop", "--keep-children"]);
     assert!(told.contains("no process was running"), "{told}");
     assert!(!daemon.socket().exists());
+}
+
+/// "`kill` still reaches them": also the last one, with which the daemon ends.
+#[test]
+fn who_ends_the_last_process_that_is_kept_is_told() {
+    for _ in 0..5 {
+        let daemon = daemon();
+        let (_, code) = said(&daemon, &["run", "--detach", "--name", "last", "--", "sleep", "1000"]);
+        assert_eq!(code, Some(0));
+        let (told, code) = said(&daemon, &["stop", "--keep-children"]);
+        assert_eq!(code, Some(0), "{told}");
+        assert_eq!(said(&daemon, &["kill", "last"]), ("ended\n".to_owned(), Some(0)));
+    }
 }
