@@ -201,12 +201,12 @@ fn is_wrapped(whole: &str, shell: &str, action: &str) -> bool {
     let Some(argument) = whole.strip_prefix(shell).and_then(|rest| rest.strip_prefix(" -lc ")) else {
         return false;
     };
+    let within =
+        |quote: char| argument.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote)) == Some(action);
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./".contains(&byte);
-    let quoted = argument.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\''));
-    match quoted {
-        Some(quoted) => quoted == action && !action.contains('\''),
-        None => argument == action && action.bytes().all(is_plain),
-    }
+    within('\'') && !action.contains('\'')
+        || within('"') && !action.contains(['"', '$', '`', '\\', '!'])
+        || argument == action && action.bytes().all(is_plain)
 }
 
 fn completed(item: &Value, out: &mut Output) {

@@ -183,7 +183,7 @@ fn codex_app_server_asks_about_the_whole_command() {
         let asked = json!({ "id": 7, "method": "item/commandExecution/requestApproval", "params": about });
         told(&task(Cli::Codex, Mode::Ask, true), &format!("{started}\n{asked}"))
     };
-    let whole: [(&str, &[&str]); 9] = [
+    let whole: [(&str, &[&str]); 10] = [
         ("/bin/bash -lc 'ls && cat /etc/shadow'", &["ls", "cat /etc/shadow"]),
         ("/bin/bash -lc 'ls && cat /etc/shadow'", &["ls"]),
         ("/bin/bash -lc ls; reboot", &["ls"]),
@@ -191,7 +191,8 @@ fn codex_app_server_asks_about_the_whole_command() {
         ("/bin/bash -lc 'ls' 'x'", &["ls' 'x"]),
         ("/bin/bash -lc $(reboot)", &["$(reboot)"]),
         ("/tmp/bash -lc ls", &["ls"]),
-        ("/bin/bash -lc \"echo it's\"", &["echo it's"]),
+        ("/bin/bash -lc \"echo $(reboot)\"", &["echo $(reboot)"]),
+        ("/bin/bash -lc \"echo it's\" x\"", &["echo it's\" x"]),
         ("ls", &[]),
     ];
     for (command, actions) in whole {
@@ -202,7 +203,7 @@ fn codex_app_server_asks_about_the_whole_command() {
         ];
         assert_eq!(shown(command.as_str().unwrap(), actions)[..2], expected, "{actions:?}");
     }
-    for command in ["/bin/bash -lc ls", "/usr/bin/zsh -lc 'ls'"] {
+    for command in ["/bin/bash -lc ls", "/usr/bin/zsh -lc 'ls'", "/bin/bash -lc \"ls\""] {
         let expected = [r#"tool_use bash {"command":"ls"}"#, r#"ask bash {"command":"ls","cwd":null}"#];
         assert_eq!(shown(command, &["ls"])[..2], expected);
     }
