@@ -3,6 +3,7 @@
 use crate::agents::Cli;
 use crate::face::Face;
 use crate::session::Session;
+use crate::settings::AgentSettings;
 use outpost_engine::Spawn;
 use outpost_sandbox::{Access, Confinement, Context, Entry, Files, Policy, Reads};
 use serde::{Deserialize, Serialize};
@@ -57,7 +58,8 @@ impl Sandbox {
             }
         };
         if let Files::Restricted { entries, .. } = &mut policy.files {
-            entries.extend(own_files(session.cli).into_iter().map(|path| Entry::path(path, Access::Write)));
+            let own = own_files(session.cli, face.settings().agent(session.cli));
+            entries.extend(own.into_iter().map(|path| Entry::path(path, Access::Write)));
             entries.extend(face.settings().private.iter().map(|path| Entry::path(path, Access::None)));
         }
         let tmpdir = std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
@@ -73,8 +75,8 @@ impl Sandbox {
 }
 
 /// Where an agent keeps its conversations and its login: without them it cannot go on. Those that are there.
-fn own_files(cli: Cli) -> Vec<PathBuf> {
-    let Some(home) = std::env::home_dir() else { return Vec::new() };
+fn own_files(cli: Cli, settings: &AgentSettings) -> Vec<PathBuf> {
+    let Some(home) = settings.home() else { return Vec::new() };
     let (variable, below): (&str, &[&str]) = match cli {
         Cli::Claude => ("CLAUDE_CONFIG_DIR", &[".claude", ".claude.json", ".cache/claude"]),
         Cli::Codex => ("CODEX_HOME", &[".codex"]),
@@ -84,6 +86,24 @@ fn own_files(cli: Cli) -> Vec<PathBuf> {
             &[".local/share/opencode", ".local/state/opencode", ".cache/opencode", ".config/opencode"],
         ),
     };
-    let own = std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    let own = settings.variable(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     own.into_iter().chain(below.iter().map(|path| home.join(path))).filter(|path| path.exists()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agents_own_files_are_where_its_environment_says() {
+        let dir = tempfile::tempdir().unwrap();
+        let (home, codex) = (dir.path().join("home"), dir.path().join("codex"));
+        for path in [home.join(".codex"), codex.clone()] {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        let set = vec![("HOME".to_owned(), text(&home)), ("CODEX_HOME".to_owned(), text(&codex))];
+        let settings = AgentSettings { set: set.into_iter().collect(), ..AgentSettings::default() };
+        assert_eq!(own_files(Cli::Codex, &settings), [codex, home.join(".codex")]);
+    }
 }

@@ -26,7 +26,7 @@ pub(crate) async fn is_lost(face: &Arc<Face>, session: &Session, sdk_id: &str) -
 
 /// Where an agent keeps a file per conversation, named after it: its environment says so, which is not all ours.
 fn store(cli: Cli, settings: &AgentSettings) -> Option<PathBuf> {
-    let home = settings.variable("HOME").map(PathBuf::from).or_else(std::env::home_dir)?;
+    let home = settings.home()?;
     let own = |variable: &str, default: &str| {
         settings.variable(variable).map(PathBuf::from).unwrap_or_else(|| home.join(default))
     };

@@ -23,6 +23,11 @@ impl AgentSettings {
         let inherited = || std::env::var_os(name).filter(|_| !self.drop.iter().any(|drop| drop == name));
         set.or_else(inherited).filter(|value| !value.is_empty())
     }
+
+    /// Where the agent is at home.
+    pub(crate) fn home(&self) -> Option<PathBuf> {
+        self.variable("HOME").map(PathBuf::from).or_else(std::env::home_dir)
+    }
 }
 
 #[derive(Clone, Debug)]
