@@ -167,7 +167,10 @@ struct Ahead {
 /// "queue cap 8 MiB, beyond it the request blocks": it is answered when it would have been taken.
 async fn answer_in_time(mut pending: Pending, result: Vec<u8>, ahead: Ahead) {
     pending.weighs_little();
-    let _ended = ahead.process.stdin_room(ahead.from, ahead.bytes).await;
+    tokio::select! {
+        _ended = ahead.process.stdin_room(ahead.from, ahead.bytes) => {}
+        () = pending.connection.outbox.closed() => return,
+    }
     pending.reply(running(&ahead.process).map(|()| result)).await;
 }
 
