@@ -167,18 +167,24 @@ struct Ahead {
 /// "queue cap 8 MiB, beyond it the request blocks": it is answered when it would have been taken.
 async fn answer_in_time(mut pending: Pending, result: Vec<u8>, ahead: Ahead) {
     pending.weighs_little();
-    tokio::select! {
-        _ended = ahead.process.stdin_room(ahead.from, ahead.bytes) => {}
+    let room = tokio::select! {
+        room = ahead.process.stdin_room(ahead.from, ahead.bytes) => room,
         () = pending.connection.outbox.closed() => return,
-    }
-    pending.reply(running(&ahead.process).map(|()| result)).await;
+    };
+    // Who waits is left without an answer when the process ends.
+    let taken = room.map_err(|_| not_running()).and_then(|()| running(&ahead.process));
+    pending.reply(taken.map(|()| result)).await;
 }
 
 fn running(process: &Process) -> Result<(), Failure> {
     match process.status().exit() {
-        Some(_) => Err(Failure::params("Process not running")),
+        Some(_) => Err(not_running()),
         None => Ok(()),
     }
+}
+
+fn not_running() -> Failure {
+    Failure::params("Process not running")
 }
 
 /// What is answered, and what that has to wait for.
@@ -230,9 +236,7 @@ async fn stdin(
                 }
                 running(&process)?;
             }
-            Err(Error::NotRunning | Error::NoStdin | Error::Gone) => {
-                return Err(Failure::params("Process not running"));
-            }
+            Err(Error::NotRunning | Error::NoStdin | Error::Gone) => return Err(not_running()),
             Err(error) => return Err(Failure::internal(error.to_string())),
         }
     }
