@@ -140,6 +140,8 @@ impl Drop for Group {
 fn with_one_ahead(log: &Log, waiting: Started) -> (Client, Thread<u8>) {
     let output = pipe().unwrap();
     let worker = sleeper(output.write.as_fd());
+    // Or it would find nobody who reads that, later.
+    while kit::read(&output.read).lines().count() < 1 {}
     let (mut client, link) = Client::pair();
     let mut state = state(log.worker("stop; exec sleep 1000"));
     let (pidfd, link) = (worker.pidfd.into_raw_fd(), link.into_raw_fd());

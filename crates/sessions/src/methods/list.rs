@@ -17,8 +17,9 @@ fn summary(session: &Session) -> Value {
         "cliType": session.cli.name(),
         "sdkSessionId": state.sdk_id,
         "model": state.model,
-        "createdAt": session.created.to_string(),
-        "lastActivityAt": state.active.to_string(),
+        // Always as many digits, so that they sort as they come.
+        "createdAt": format!("{:.3}", session.created),
+        "lastActivityAt": format!("{:.3}", state.active),
     })
 }
 
