@@ -20,9 +20,14 @@ pub fn errno_text(errno: Errno) -> String {
     }
 }
 
-/// The same for an error of the standard library.
+/// The same for an error of the standard library, which does not ask the kernel about a path that is too long for a socket
+/// or has a zero in it.
 pub fn io_text(error: &io::Error) -> String {
-    Errno::from_io_error(error).map_or_else(|| error.to_string(), errno_text)
+    let errno = match error.kind() {
+        io::ErrorKind::InvalidInput => Some(Errno::INVAL),
+        _ => Errno::from_io_error(error),
+    };
+    errno.map_or_else(|| error.to_string(), errno_text)
 }
 
 /// An operation on a path that failed: `open /x: permission denied`.
@@ -174,7 +179,10 @@ mod tests {
         ];
         for (errno, text) in cases {
             assert_eq!(errno_text(errno), text);
+            assert_eq!(io_text(&errno.into()), text);
         }
+        let unasked = std::os::unix::net::UnixStream::connect("x".repeat(200)).unwrap_err();
+        assert_eq!(io_text(&unasked), "invalid argument");
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! `-bridge`: stdin and stdout of an ssh session, connected to the server's socket. It adds nothing.
 
 use outpost_relay::words;
-use outpost_sys::Errno;
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::message::peer_is_gone;
 use std::io::{self, Read, Write};
@@ -17,12 +16,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// still has to say is passed on.
 pub(super) fn bridge(socket: &Path) -> Result<(), String> {
     let server = UnixStream::connect(socket).map_err(|error| {
-        let reason = match error.kind() {
-            // A path that is too long: the kernel is not even asked.
-            io::ErrorKind::InvalidInput => words::errno(Errno::INVAL),
-            _ => words::io(&error),
-        };
-        format!("dial server: dial unix {}: connect: {reason}", socket.display())
+        format!("dial server: dial unix {}: connect: {}", socket.display(), words::io(&error))
     })?;
     // A client that is gone ends the bridge with an error from write, which stops the copying.
     outpost_sys::signal::ignore_sigpipe();

@@ -118,10 +118,7 @@ impl Place {
         let before = limits::set_umask(0o177);
         let bound = UnixListener::bind(&self.socket);
         limits::set_umask(before);
-        let listener = bound.map_err(|error| match error.kind() {
-            io::ErrorKind::InvalidInput => fail(&Errno::INVAL.into()),
-            _ => fail(&error),
-        })?;
+        let listener = bound.map_err(|error| fail(&error))?;
         let found = fs::symlink_metadata(&real).map_err(|error| fail(&error))?;
         Ok((listener, SocketId::of(&found)))
     }
