@@ -131,17 +131,16 @@ impl Child {
         Ok((message, file.chain(starting.theirs.iter().map(|(fd, _)| fd)).map(AsFd::as_fd).collect()))
     }
 
-    /// There is a process, and by its pidfd its end will be known whatever happens from here on.
-    pub(crate) fn begun(&mut self, os: Os) {
-        let (slot, pid, start_ticks) = (self.process.slot(), os.pid, os.start_ticks);
-        let _set_once = self.process.inner.os.set(os);
-        if let Some((file, description)) = self.undescribed.take()
-            && let Err(errno) = file::write_all_at(&file, &description, 0)
-        {
-            tracing::warn!(process = %slot, %errno, "a description cannot be written");
+    /// Writes the description and the start record, whichever is missing.
+    pub(crate) fn record_start(&mut self) -> crate::Result<()> {
+        if let Some((file, description)) = &self.undescribed {
+            file::write_all_at(file, description, 0)
+                .map_err(|errno| crate::Error::io("write", "the description of a process", errno))?;
+            self.undescribed = None;
         }
-        if let Err(error) = self.writer.started(pid, start_ticks) {
-            tracing::warn!(process = %slot, %error, "a start cannot be recorded");
+        if let Some(os) = self.process.inner.os.get() {
+            self.writer.started(os.pid, os.start_ticks)?;
         }
+        Ok(())
     }
 }

@@ -4,7 +4,7 @@ use crate::birth::Starting;
 use crate::input::{Input, Target};
 use crate::link::role;
 use crate::process::{Process, Progress, Status};
-use crate::spec::{AtCap, Drain, Rest};
+use crate::spec::Supervision;
 use outpost_journal::{Stream, Writer};
 use outpost_keeper::Standing;
 use outpost_sys::epoll::{Epoll, Interest};
@@ -64,6 +64,8 @@ pub(crate) struct Output {
     pub(crate) watch: Watch,
     /// Not watched: we come back by the clock.
     pub(crate) paused: bool,
+    /// No process has the terminal open at the moment. One may open it again while the child lives.
+    hung_up: bool,
     last_pump: Instant,
     large_pieces: u32,
     pub(crate) hot: bool,
@@ -76,6 +78,7 @@ impl Output {
             source,
             watch: Watch::default(),
             paused: false,
+            hung_up: false,
             last_pump: long_ago,
             large_pieces: 0,
             hot: false,
@@ -119,16 +122,13 @@ pub(crate) struct Child {
     pub(crate) starting: Option<Starting>,
     /// Its description, until that is written, and the file for it.
     pub(crate) undescribed: Option<(OwnedFd, Vec<u8>)>,
-    pub(crate) at_cap: AtCap,
-    pub(crate) drain: Drain,
-    pub(crate) rest: Rest,
     pub(crate) exit: Option<Exit>,
     pub(crate) exit_seen: Instant,
     pub(crate) last_byte: Instant,
-    /// Nobody wants its record: it goes when the process has ended.
-    pub(crate) forgotten: bool,
-    /// The last attempt to record something failed.
+    /// The last attempt to record output or the exit failed.
     pub(crate) stalled: bool,
+    /// The description or the start is not on disk yet.
+    pub(crate) start_unrecorded: bool,
 }
 
 /// Which end of which descriptor became ready: the slot and the role in one number.
@@ -155,13 +155,18 @@ impl Child {
         self.process.slot().0
     }
 
+    pub(crate) fn supervision(&self) -> &Supervision {
+        &self.process.inner.description.supervision
+    }
+
     /// Moves what waits on a stream: into the journal, or to nowhere once the exit is recorded.
     pub(crate) fn pump(&mut self, stream: Stream, nowhere: &OwnedFd) -> outpost_journal::Result<Moved> {
-        let Some(output) = &self.outputs[stream_index(stream)] else { return Ok(Moved::End) };
+        let Some(output) = &mut self.outputs[stream_index(stream)] else { return Ok(Moved::End) };
         let from_master = match (&output.source, &self.master) {
-            (Source::Terminal(pipe), Some(master)) => take_from_master(master, pipe),
-            _ => Moved::WouldBlock,
+            (Source::Terminal(pipe), Some(master)) => take_from_master(master, pipe, self.exit.is_some())?,
+            _ => FromMaster::Moved(Moved::WouldBlock),
         };
+        output.hung_up = matches!(from_master, FromMaster::HungUp);
         let moved = if self.writer.exit().is_some() {
             discard(output.pipe(), nowhere)
         } else {
@@ -170,9 +175,9 @@ impl Child {
         if let (Moved::Bytes(bytes), None) = (&moved, self.writer.exit()) {
             self.process.inner.shared.output_bytes.fetch_add(*bytes as u64, Ordering::Relaxed);
         }
-        match (moved, &output.source) {
+        match (moved, from_master) {
             // The private pipe never ends by itself: it ends when the terminal has ended and it is empty.
-            (Moved::WouldBlock, Source::Terminal(_)) => Ok(from_master),
+            (Moved::WouldBlock, FromMaster::Moved(moved)) => Ok(moved),
             (moved, _) => Ok(moved),
         }
     }
@@ -183,7 +188,7 @@ impl Child {
             && self
                 .writer
                 .would_drop(stream)
-                .is_some_and(|last_seq| self.process.inner.readers.need(last_seq, self.at_cap))
+                .is_some_and(|last_seq| self.process.inner.readers.need(last_seq, self.supervision().at_cap))
     }
 
     /// Whether all output has ended.
@@ -199,7 +204,7 @@ impl Child {
             *progress = Progress {
                 last_seq: self.writer.journal().last_seq(),
                 status: self.status(),
-                stalled: self.stalled,
+                stalled: self.stalled || self.start_unrecorded,
                 stdout_ended: self.outputs[stream_index(Stream::Stdout)].is_none(),
                 gone: before.gone,
             };
@@ -241,11 +246,11 @@ impl Child {
     /// Sets the epoll registrations to what is wanted now.
     pub(crate) fn rewatch(&mut self, epoll: &Epoll) {
         let slot = self.slot();
-        let mut master_read = false;
+        let (mut master_read, mut hung_up) = (false, false);
         for stream in [Stream::Stdout, Stream::Stderr] {
             let Some(output) = &mut self.outputs[stream_index(stream)] else { continue };
             let wanted = !output.paused;
-            let Output { source, watch, .. } = output;
+            let Output { source, watch, hung_up: is_hung_up, .. } = output;
             match source {
                 Source::Pipe(pipe) => {
                     watch.set(
@@ -255,7 +260,7 @@ impl Child {
                         wanted.then_some(Interest::Read),
                     );
                 }
-                Source::Terminal(_) => master_read = wanted,
+                Source::Terminal(_) => (master_read, hung_up) = (wanted, *is_hung_up),
             }
         }
         let write = self.input_blocked;
@@ -266,6 +271,8 @@ impl Child {
             (_, None) => {}
             (_, Some(master)) => {
                 let wanted = match (master_read, write) {
+                    // Level-triggered, a hang-up would wake the reactor for ever.
+                    _ if hung_up => Some(Interest::Edge),
                     (true, true) => Some(Interest::ReadWrite),
                     (true, false) => Some(Interest::Read),
                     (false, true) => Some(Interest::Write),
@@ -318,15 +325,22 @@ impl Child {
     }
 }
 
+/// What was read from a terminal's master.
+enum FromMaster {
+    Moved(Moved),
+    /// EIO: no process has the slave open. While the child lives this is not the end: it may open `/dev/tty` again, and
+    /// closing the master would send it SIGHUP.
+    HungUp,
+}
+
 /// From the terminal to its private pipe, as far as that has room.
-fn take_from_master(master: &OwnedFd, pipe: &Pipe) -> Moved {
+fn take_from_master(master: &OwnedFd, pipe: &Pipe, has_exited: bool) -> outpost_journal::Result<FromMaster> {
     match pipe::splice(master, &pipe.write, AT_ONCE_BYTES) {
-        Ok(moved) => moved,
-        // That is how a terminal says that nobody has its other side open any more.
-        Err(Errno::IO) => Moved::End,
+        Ok(moved) => Ok(FromMaster::Moved(moved)),
+        Err(_) if has_exited => Ok(FromMaster::Moved(Moved::End)),
+        Err(Errno::IO) => Ok(FromMaster::HungUp),
         Err(errno) => {
-            tracing::error!(%errno, "cannot read a terminal");
-            Moved::End
+            Err(outpost_journal::Error::Io { operation: "read", path: "the terminal".into(), errno })
         }
     }
 }

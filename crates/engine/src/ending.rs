@@ -2,22 +2,22 @@
 
 use crate::child::Child;
 use crate::kill;
-use crate::process::Process;
-use crate::reactor::{Due, RETRY, Reactor, outpost_now_ms};
+use crate::process::{Process, Status};
+use crate::reactor::{Due, RETENTION_TICK, RETRY, Reactor, outpost_now_ms};
 use crate::spec::{Drain, Rest, Slot};
 use outpost_journal::Stream;
 use outpost_keeper::Request;
-use outpost_sys::Errno;
 use outpost_sys::pidfd::Exit;
 use outpost_sys::pipe::Moved;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How often at most a process whose output has not ended is looked at.
 const DRAIN_LOOK: Duration = Duration::from_millis(10);
 
-/// How often, and how many times, a killed tree is looked at until nobody is left of it.
-const REST_LOOK: Duration = Duration::from_millis(20);
-const REST_LOOKS_MAX: u32 = 250;
+/// Records that one turn of the reactor drops at most, and the pause before the next ones.
+const DROPPED_AT_ONCE: usize = 32;
+const DROP_PAUSE: Duration = Duration::from_millis(20);
 
 /// Clearing up after a process waits until whoever waits for its end has heard of it.
 const LEAVE_AFTER: Duration = Duration::from_millis(1);
@@ -62,12 +62,13 @@ impl Reactor {
         let exit_seen = child.exit_seen;
         let waiting_for_disk = child.stalled;
         let quiet_since = child.last_byte.max(child.exit_seen);
-        let quiet = now.saturating_duration_since(quiet_since) >= child.drain.quiet;
-        let enough = quiet || now.saturating_duration_since(child.exit_seen) >= child.drain.longest;
+        let quiet = now.saturating_duration_since(quiet_since) >= child.supervision().drain.quiet;
+        let enough =
+            quiet || now.saturating_duration_since(child.exit_seen) >= child.supervision().drain.longest;
         let waiting =
             waiting_for_disk || Stream::ALL.into_iter().any(|stream| child.would_rob_reader(stream));
         if !child.is_drained() && (!enough || waiting) {
-            let Drain { quiet, longest } = child.drain;
+            let Drain { quiet, longest } = child.supervision().drain;
             let left = longest.saturating_sub(now.saturating_duration_since(exit_seen));
             return self.schedule(quiet.min(left).max(DRAIN_LOOK), Due::Drain(slot));
         }
@@ -83,8 +84,9 @@ impl Reactor {
             return self.schedule(RETRY, Due::Drain(slot));
         }
         child.stalled = false;
+        child.process.set_ended_ms(outpost_now_ms());
         child.publish();
-        self.shared.exits.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.shared.exits.fetch_add(1, Ordering::Relaxed);
         self.leave_soon();
         self.leaving.push(slot);
     }
@@ -111,37 +113,17 @@ impl Reactor {
             self.leave(slot);
         }
         for process in std::mem::take(&mut self.dropped) {
-            self.shared.erase(&process);
+            self.shared.housekeeping.erase(process);
         }
     }
 
     fn leave(&mut self, slot: u64) {
         let Some(child) = self.children.get(&slot) else { return };
-        if child.rest == Rest::Ends {
-            let process = child.process.clone();
-            match self.shared.cgroups {
-                Some(_) => self.end_rest(process.slot(), 0),
-                // Sweeping /proc may take a while, and nothing here may.
-                None => drop(std::thread::spawn(move || kill::kill_tree_now(&process))),
-            }
+        if child.supervision().rest == Rest::Ends {
+            kill::begin_kill_tree(&child.process);
+            self.shared.housekeeping.remove_descendants(child.process.clone());
         }
         self.let_go(slot);
-    }
-
-    /// Kills what a process has left in its cgroup. Those that die take a moment to leave it.
-    pub(crate) fn end_rest(&mut self, slot: Slot, times: u32) {
-        let Some(cgroups) = &self.shared.cgroups else { return };
-        let group = cgroups.group(&slot.to_string());
-        match group.remove() {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(errno) if times >= REST_LOOKS_MAX => {
-                tracing::warn!(process = %slot, %errno, "some that a process started cannot be ended");
-            }
-            Err(_) => {
-                let _gone_meanwhile = group.kill();
-                self.schedule(REST_LOOK, Due::Rest(slot.0, times + 1));
-            }
-        }
     }
 
     /// Moves once more what waits on each stream; true when there was something and there is time for another look, or when
@@ -163,15 +145,15 @@ impl Reactor {
             child.last_byte = Instant::now();
             child.publish();
         }
-        moved && since_exit < child.drain.longest
+        moved && since_exit < child.supervision().drain.longest
     }
 
     /// Forgets the descriptors of a finished process. While a descendant holds its pipes, they are read to nowhere, so
     /// that it is not killed by writing.
     pub(crate) fn let_go(&mut self, slot: u64) {
         let Some(child) = self.children.get_mut(&slot) else { return };
-        if child.forgotten {
-            self.shared.erase(&child.process);
+        if child.process.inner.forgotten.load(Ordering::Relaxed) {
+            self.shared.housekeeping.erase(child.process.clone());
         }
         if !child.is_drained() {
             for output in child.outputs.iter_mut().flatten() {
@@ -182,8 +164,7 @@ impl Reactor {
         self.link.send(Request::Forget { slot }, Vec::new());
         if let Some(child) = self.children.remove(&slot) {
             child.process.let_go();
-            // With descendants left in it the group stays; it goes with the record of the process.
-            self.shared.leave_cgroup(&child.process);
+            self.shared.housekeeping.remove_cgroup(child.process.clone());
             if child.input.accepted() > 0 {
                 self.shared.store.empty_stdin_log(child.process.slot());
             }
@@ -193,37 +174,48 @@ impl Reactor {
     /// A process that never ran leaves nothing behind.
     pub(crate) fn abandon(&mut self, process: &Process) {
         self.shared.unlist(process);
-        self.shared.erase(process);
+        self.shared.housekeeping.erase(process.clone());
     }
 
     /// Drops a process and all that is known of it. One that runs is killed first and dropped when it has ended.
     pub(crate) fn forget(&mut self, slot: Slot) {
         let Some(process) = self.shared.table().by_slot(slot) else { return };
         self.shared.unlist(&process);
-        match self.children.get_mut(&slot.0).filter(|child| child.writer.exit().is_none()) {
-            Some(child) => {
-                child.forgotten = true;
-                if child.exit.is_none() {
-                    // Sweeping /proc may take a while, and nothing here may.
-                    std::thread::spawn(move || kill::kill_tree_now(&process));
-                }
-            }
-            None => {
-                self.leave_soon();
-                self.dropped.push(process);
-            }
+        if let Status::Finished(_) = process.status() {
+            self.leave_soon();
+            return self.dropped.push(process);
+        }
+        process.inner.forgotten.store(true, Ordering::Relaxed);
+        self.kill_if_forgotten(slot.0);
+    }
+
+    /// Kills a process whose record was dropped while it ran. One that is still on its way here is killed when it arrives.
+    pub(crate) fn kill_if_forgotten(&mut self, slot: u64) {
+        let doomed =
+            |child: &&Child| child.exit.is_none() && child.process.inner.forgotten.load(Ordering::Relaxed);
+        if let Some(child) = self.children.get(&slot).filter(doomed) {
+            kill::begin_kill_tree(&child.process);
         }
     }
 
-    pub(crate) fn keep_retention(&mut self) {
-        let oldest = outpost_now_ms().saturating_sub(self.shared.config().exited_kept.as_millis() as u64);
+    /// Drops ended processes that are too old or too many, a few in each turn. True when there are more.
+    pub(crate) fn keep_retention(&mut self) -> bool {
+        let config = self.shared.config();
+        let oldest = outpost_now_ms().saturating_sub(config.exited_kept.as_millis() as u64);
         let ended: Vec<Process> = self.shared.ended_processes();
-        let surplus = ended.len().saturating_sub(self.shared.config().exited_max);
-        for (rank, process) in ended.iter().enumerate() {
-            if rank < surplus || self.shared.ended_at_ms(process) < oldest {
-                self.forget(process.slot());
-            }
+        let surplus = ended.len().saturating_sub(config.exited_max);
+        let expired = |(rank, process): &(usize, Process)| *rank < surplus || process.ended_ms() < oldest;
+        let mut expired = ended.into_iter().enumerate().filter(expired).map(|(_, process)| process);
+        for process in expired.by_ref().take(DROPPED_AT_ONCE) {
+            self.forget(process.slot());
         }
+        expired.next().is_some()
+    }
+
+    /// Keeps retention now and again when it is due.
+    pub(crate) fn retain(&mut self) {
+        let next = if self.keep_retention() { DROP_PAUSE } else { RETENTION_TICK };
+        self.schedule(next, Due::Retention);
     }
 
     /// Over the host's cap, ended processes go first, oldest first; then the largest lose their oldest output.

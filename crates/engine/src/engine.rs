@@ -2,6 +2,7 @@
 
 use crate::config::{Config, Counts};
 use crate::handover::{self, OwnKeeper, handle};
+use crate::housekeeping::Housekeeping;
 use crate::kill;
 use crate::link::Link;
 use crate::own::Order;
@@ -16,7 +17,7 @@ use crate::{Error, Result};
 use outpost_journal::Writer;
 use outpost_keeper::{CGROUPS_ROLE, KEPT, OWN_SLOT, Said, What};
 use outpost_sys::epoll::Waker;
-use outpost_sys::{Errno, cgroup};
+use outpost_sys::{Errno, cgroup, limits};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -132,6 +133,7 @@ impl Engine {
             name,
             cgroups,
             spares,
+            housekeeping: Housekeeping::new(),
             commands,
             keeper: Mutex::new(Some(link.socket())),
             inherited: Mutex::default(),
@@ -144,6 +146,9 @@ impl Engine {
             output_bytes: AtomicU64::new(0),
             exits: AtomicU64::new(0),
         });
+        Housekeeping::start(&shared).map_err(|error| {
+            Error::io("start", "the housekeeping threads", Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        })?;
         let mut reactor = Reactor::new(shared.clone(), receiver, link, lifecycle)?;
         if keeper.is_some()
             && let Some(groups) = &reactor.shared.cgroups
@@ -209,6 +214,8 @@ impl Engine {
             }
         }
         self.shared.loaded.send_replace(true);
+        limits::lower_priority();
+        self.shared.store.erase_leftovers();
     }
 
     /// `None` when the process never ran.
@@ -218,7 +225,7 @@ impl Engine {
             return Ok(None);
         }
         let description = self.shared.store.describe(slot)?;
-        let mut writer = Writer::recover(&dir, self.shared.config().process_bytes_max)?;
+        let mut writer = Writer::recover(&dir, self.shared.journal_bytes_max(&description))?;
         if writer.start().is_none() {
             return Ok(None);
         }
@@ -231,11 +238,12 @@ impl Engine {
         let exit = writer.exit().unwrap_or(crate::Exit::UNKNOWN);
         let start = writer.start();
         let journal = writer.journal().clone();
-        let process = handle(&self.shared, slot, description, journal, None, Status::Finished(exit))?;
+        let process = handle(&self.shared, slot, description, journal, None, Status::Finished(exit));
         if let Some((pid, start_ticks)) = start {
             let _set_once = process.inner.os.set(Os { pid, pidfd: WhileAlive::new(None), start_ticks });
         }
         process.inner.stdin_accepted.store(self.shared.store.stdin_accepted(slot), Ordering::Release);
+        process.set_ended_ms(self.shared.store.last_recorded_ms(slot));
         Ok(Some(process))
     }
 

@@ -13,7 +13,7 @@ impl Reactor {
     pub(crate) fn deliver(&mut self, slot: u64) {
         let Some(child) = self.children.get_mut(&slot) else { return };
         // Not before the keeper holds the log: the position would be lost with us.
-        if !self.link.is_flushed() {
+        if !self.link.is_flushed() || self.unheld.contains(&slot) {
             return self.schedule(RETRY, Due::Deliver(slot));
         }
         let outcome = child.input.deliver(child.master.as_ref());
@@ -63,8 +63,8 @@ impl Reactor {
             return Ok(());
         }
         if let Some(end_of_file) = child.input.end_of_file() {
-            let waiting_max = self.shared.config().stdin_waiting_max;
-            return self.accept(slot, None, end_of_file, waiting_max).map(|_| ());
+            // However much waits: a refused end of file would be lost, and the caller has no way to repeat it.
+            return self.accept(slot, None, end_of_file, u64::MAX).map(|_| ());
         }
         child.writer.close_stdin(child.input.accepted())?;
         child.input.closing = true;

@@ -5,10 +5,10 @@ use crate::engine::Lifecycle;
 use crate::input::{Input, Target};
 use crate::link::{Link, Received, role};
 use crate::process::{Inner, Os, Process, Progress, Status, WhileAlive};
-use crate::reactor::{Due, LINK, Reactor};
+use crate::reactor::{Due, LINK, RETRY, Reactor};
 use crate::readers::Readers;
 use crate::shared::Shared;
-use crate::spec::{AtCap, Rest, Slot};
+use crate::spec::Slot;
 use crate::store::Description;
 use crate::{Error, Result};
 use outpost_journal::{Journal, Stream, Writer};
@@ -49,6 +49,9 @@ impl OwnKeeper {
 const KEEPER_PROVEN: Duration = Duration::from_millis(100);
 const KEEPER_FAILURES_MAX: u32 = 5;
 
+/// How long to wait before another attempt to take over a process.
+const ADOPT_RETRY: Duration = Duration::from_secs(1);
+
 /// How long to wait before another attempt to start a keeper.
 const KEEPER_RETRY: Duration = Duration::from_secs(1);
 
@@ -62,6 +65,17 @@ pub(crate) struct Entry {
     standing: Standing,
     pidfd: Option<OwnedFd>,
     pub(crate) held: HashMap<u8, OwnedFd>,
+}
+
+/// What an adopted process has on disk, opened.
+struct Record {
+    description: Description,
+    writer: Writer,
+    /// A copy of the terminal's master for the handle.
+    master: Option<OwnedFd>,
+    input: Input,
+    /// A description of the stdin log that the keeper does not hold yet.
+    unheld: Option<OwnedFd>,
 }
 
 /// Asks the keeper for the whole table.
@@ -104,16 +118,12 @@ pub(crate) fn handle(
     slot: Slot,
     description: Description,
     journal: Arc<Journal>,
-    master: Option<&OwnedFd>,
+    master: Option<OwnedFd>,
     status: Status,
-) -> Result<Process> {
-    let master = master
-        .map(file::duplicate)
-        .transpose()
-        .map_err(|errno| Error::io("duplicate", "a terminal", errno))?;
+) -> Process {
     let progress =
         Progress { last_seq: journal.last_seq(), status, stalled: false, stdout_ended: false, gone: false };
-    Ok(Process {
+    Process {
         inner: Arc::new(Inner {
             slot,
             description,
@@ -123,10 +133,12 @@ pub(crate) fn handle(
             progress: watch::Sender::new(progress),
             stdin_accepted: AtomicU64::new(0),
             readers: Readers::new(),
+            ended_ms: AtomicU64::new(0),
+            forgotten: AtomicBool::new(false),
             cgroup_left: AtomicBool::new(false),
             shared: shared.clone(),
         }),
-    })
+    }
 }
 
 impl Reactor {
@@ -142,30 +154,52 @@ impl Reactor {
                 self.own.adopt_kept(slot, entry.held);
                 continue;
             }
-            match self.adopt(entry) {
-                Ok(()) => {}
-                Err(error) => {
-                    tracing::error!(process = %Slot(slot), %error, "a process cannot be taken over; it is killed");
-                    self.shared.destroy_unknown(Slot(slot));
-                    self.link
-                        .send(Request::Signal { slot, signal: crate::Signal::KILL, group: true }, Vec::new());
-                    self.link.send(Request::Forget { slot }, Vec::new());
-                }
+            self.adopt_or_retry(entry);
+        }
+    }
+
+    /// Takes over one process. What stands in the way (no descriptors, no room on the disk) may go away, so a failure never
+    /// costs the process: its descriptors are kept, and it waits at its full pipes until a later attempt succeeds.
+    fn adopt_or_retry(&mut self, entry: Entry) {
+        let slot = entry.slot;
+        if let Standing::Failed(_) = entry.standing {
+            self.link.send(Request::Forget { slot }, Vec::new());
+            return self.shared.housekeeping.remove_slot(Slot(slot));
+        }
+        match self.open_record(&entry) {
+            Ok(record) => self.adopt(entry, record),
+            Err(error) => {
+                tracing::error!(process = %Slot(slot), %error, "a process cannot be taken over yet; trying again");
+                self.unadopted.insert(slot, entry);
+                self.schedule(ADOPT_RETRY, Due::Adopt(slot));
             }
         }
     }
 
-    fn adopt(&mut self, mut entry: Entry) -> Result<()> {
-        let slot = Slot(entry.slot);
-        if let Standing::Failed(_) = entry.standing {
-            self.link.send(Request::Forget { slot: entry.slot }, Vec::new());
-            self.shared.store.remove(slot);
-            return Ok(());
+    /// Tries again to take over a process.
+    pub(crate) fn retry_adoption(&mut self, slot: u64) {
+        if let Some(entry) = self.unadopted.remove(&slot) {
+            self.adopt_or_retry(entry);
         }
+    }
+
+    /// Everything of an adoption that can fail. Takes nothing from the entry.
+    fn open_record(&self, entry: &Entry) -> Result<Record> {
+        let slot = Slot(entry.slot);
+        let copy = |role: u8| {
+            let copied = entry.held.get(&role).map(file::duplicate).transpose();
+            copied.map_err(|errno| Error::io("duplicate", "a descriptor of a process", errno))
+        };
         let description = self.shared.store.describe(slot)?;
-        let drain = description.drain;
         let dir = self.shared.store.dir(slot);
-        let mut writer = Writer::recover(&dir, self.shared.config().process_bytes_max)?;
+        let writer = Writer::recover(&dir, self.shared.journal_bytes_max(&description))?;
+        let (input, unheld) = Input::resume(Target::Closed, dir.join("stdin"), copy(role::STDIN_LOG)?)?;
+        Ok(Record { description, writer, master: copy(role::MASTER)?, input, unheld })
+    }
+
+    fn adopt(&mut self, mut entry: Entry, record: Record) {
+        let slot = Slot(entry.slot);
+        let Record { description, mut writer, master: master_of_handle, mut input, unheld } = record;
         // It was reaped before anybody could see which it was.
         if let (0, Some((pid, _))) = (entry.pid, writer.start()) {
             entry.pid = pid;
@@ -174,18 +208,16 @@ impl Reactor {
             Some((_, ticks)) => ticks,
             None => procfs::stat(entry.pid).map_or(0, |stat| stat.start_ticks),
         };
-        if let Err(error) = writer.started(entry.pid, start_ticks) {
-            tracing::warn!(process = %slot, %error, "a start cannot be recorded");
-        }
+        let start_unrecorded = writer.started(entry.pid, start_ticks).is_err();
         let master = entry.held.remove(&role::MASTER);
         let status = writer.exit().map_or(Status::Running, Status::Finished);
-        let process =
-            handle(&self.shared, slot, description, writer.journal().clone(), master.as_ref(), status)?;
+        let journal = writer.journal().clone();
+        let process = handle(&self.shared, slot, description, journal, master_of_handle, status);
         if let Some(pidfd) = entry.pidfd.take() {
             let _set_once =
                 process.inner.os.set(Os { pid: entry.pid, pidfd: WhileAlive::new(Some(pidfd)), start_ticks });
         }
-        let target = match (
+        input.target = match (
             entry.held.remove(&role::STDIN),
             entry.pipe(role::TO_MASTER_READ, role::TO_MASTER_WRITE),
         ) {
@@ -193,8 +225,6 @@ impl Reactor {
             (None, Some(pipe)) if master.is_some() => Target::Terminal(pipe),
             _ => Target::Closed,
         };
-        let (mut input, unheld) =
-            Input::resume(target, dir.join("stdin"), entry.held.remove(&role::STDIN_LOG))?;
         if let Some(reader) = unheld {
             self.link.send(Request::Hold { slot: entry.slot, role: role::STDIN_LOG }, vec![reader]);
         }
@@ -214,23 +244,22 @@ impl Reactor {
             input_blocked: false,
             starting: None,
             undescribed: None,
-            at_cap: AtCap::DropHead,
-            drain,
-            rest: Rest::Lives,
             exit: None,
             exit_seen: now,
             last_byte: now,
-            forgotten: false,
             stalled: false,
+            start_unrecorded,
         };
         child.publish();
         self.children.insert(entry.slot, child);
+        if start_unrecorded {
+            self.schedule(RETRY, Due::Record(entry.slot));
+        }
         let loser = self.shared.table().insert(process);
         if let Some(loser) = loser {
             self.forget(loser.slot());
         }
         self.resume(entry.slot, entry.standing);
-        Ok(())
     }
 
     /// Goes on with everything that may have been under way when the worker before us died.
@@ -303,17 +332,14 @@ impl Reactor {
                 return self.schedule(KEEPER_RETRY, Due::Keeper);
             }
         };
-        let keeper_pid = keeper.pid();
         self.keeper = Some(keeper);
         let unsent = self.link.take_unsent();
         self.link = Link::new(link);
         self.shared.spares.unman();
         *self.shared.keeper() = Some(self.link.socket());
-        self.give_own();
-        let slots: Vec<u64> = self.children.keys().copied().collect();
-        for slot in slots {
-            self.give(slot);
-        }
+        // The daemon's own descriptors too.
+        self.unheld = self.children.keys().copied().chain([OWN_SLOT]).collect();
+        self.give_all();
         for (request, fds) in unsent {
             if let Request::Signal { .. } | Request::Serving = request {
                 self.link.send(request, fds);
@@ -321,64 +347,68 @@ impl Reactor {
         }
         self.link.send(Request::Serving, Vec::new());
         self.man_spares();
-        // Only now could we be killed without losing anything, which is what others read from this.
-        self.shared.keeper_pid.store(keeper_pid, Ordering::Release);
         // The one that was to be replaced tells nobody any more.
         if self.replacing.is_some() {
             self.replaced(What::Keeper, Err(Errno::PIPE));
         }
     }
 
-    fn ask_again(&mut self, child: &mut Child) -> Result<()> {
-        if let Some(starting) = &mut child.starting {
-            // With its gate the one that was asked for before goes.
-            starting.gate = None;
+    /// Hands children to the new keeper, as many as it takes now. Descriptors are passed and not copied before, so a worker
+    /// at its descriptor limit can hand over everything it has.
+    pub(crate) fn give_all(&mut self) {
+        if !self.link.is_flushed() {
+            return;
         }
-        self.ask(child)
+        let mut failed = false;
+        for slot in self.unheld.clone() {
+            match self.give(slot) {
+                Ok(()) => {
+                    self.unheld.remove(&slot);
+                }
+                Err(Errno::AGAIN) => return self.link.expect_room(),
+                // Too many descriptors are on their way, or there is no memory: no event tells when that changes.
+                Err(_) => failed = true,
+            }
+        }
+        if failed {
+            self.schedule(RETRY, Due::Give);
+        }
+        // Only now can this worker be killed without a loss, which is what others read from this number.
+        if let (true, Some(keeper)) = (self.unheld.is_empty(), &self.keeper) {
+            self.shared.keeper_pid.store(keeper.pid(), Ordering::Release);
+        }
     }
 
-    /// Hands one child to the new keeper. One that we never heard of did nothing and never will: it is asked for anew.
-    fn give(&mut self, slot: u64) {
-        if let Some(mut child) = self.children.remove(&slot) {
-            let unborn = child.process.inner.os.get().is_none();
-            if unborn && let Err(error) = self.ask_again(&mut child) {
-                tracing::error!(process = %Slot(slot), %error, "cannot ask for a child again");
-            }
-            // The keeper may have died on its way to the gate.
-            let gate =
-                child.starting.as_ref().filter(|_| !unborn).and_then(|starting| starting.gate.as_ref());
-            if let Some(gate) = gate {
-                let _cannot_fill_up = pipe::write_byte(&gate.write);
-            }
-            self.children.insert(slot, child);
-            if unborn {
-                return;
-            }
+    /// Hands one child to the new keeper. A child whose start the old keeper never reported has executed nothing, and never
+    /// will: the new keeper is asked to start it.
+    fn give(&mut self, slot: u64) -> outpost_sys::Result<()> {
+        if slot == OWN_SLOT {
+            return self.give_own();
         }
-        let reports =
-            |child: &Child| child.starting.as_ref().is_some_and(|starting| starting.report.is_some());
-        if !self.children.get(&slot).is_some_and(reports) {
-            // Whether it got to its program was to be told to the keeper that is gone: its exit will tell.
+        let Some(child) = self.children.get_mut(&slot) else { return Ok(()) };
+        if child.process.inner.os.get().is_none() {
+            if let Some(starting) = &mut child.starting {
+                // A child that waits at the old gate ends when that is closed.
+                starting.gate = None;
+            }
+            let Some((request, fds)) = child.request()? else { return Ok(()) };
+            return message::send(&*self.link.socket(), &request.encode(), &fds);
+        }
+        // The keeper may have died on its way to the gate.
+        if let Some(gate) = child.starting.as_ref().and_then(|starting| starting.gate.as_ref()) {
+            let _cannot_fill_up = pipe::write_byte(&gate.write);
+        }
+        if child.starting.as_ref().is_none_or(|starting| starting.report.is_none()) {
+            // Whether the child reached its program was reported to the dead keeper only: its exit will show it.
             self.started(slot);
         }
-        let Some(child) = self.children.get(&slot) else { return };
-        let Some(os) = child.process.inner.os.get() else { return };
+        let Some(child) = self.children.get(&slot) else { return Ok(()) };
+        let Some(os) = child.process.inner.os.get() else { return Ok(()) };
         let (held, pidfd) = (child.held(), os.pidfd.get());
-        let roles = Roles::new(held.iter().map(|(role, _)| *role)).unwrap_or(Roles::EMPTY);
-        let fds: outpost_sys::Result<Vec<OwnedFd>> = pidfd
-            .iter()
-            .map(AsFd::as_fd)
-            .chain(held.iter().map(|(_, fd)| *fd))
-            .map(file::duplicate)
-            .collect();
-        match fds {
-            Ok(fds) => self
-                .link
-                .send(Request::Adopt { slot, pid: os.pid, standing: child.standing(), held: roles }, fds),
-            Err(errno) => {
-                tracing::error!(process = %Slot(slot), %errno, "cannot hand a child to the new keeper")
-            }
-        }
+        let roles = Roles::new(held.iter().map(|(role, _)| *role)).ok_or(Errno::MFILE)?;
+        let fds: Vec<_> = pidfd.iter().map(AsFd::as_fd).chain(held.iter().map(|(_, fd)| *fd)).collect();
+        let request = Request::Adopt { slot, pid: os.pid, standing: child.standing(), held: roles };
+        message::send(&*self.link.socket(), &request.encode(), &fds)
     }
 }
 

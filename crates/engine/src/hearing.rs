@@ -7,7 +7,7 @@ use crate::engine::{Lifecycle, Notice};
 use crate::handover::Entry;
 use crate::link::{Received, role};
 use crate::process::{Os, WhileAlive};
-use crate::reactor::{LINK, Reactor};
+use crate::reactor::{Due, LINK, RETRY, Reactor};
 use crate::spec::Slot;
 use outpost_keeper::{Event, Request, Standing, What};
 use outpost_sys::epoll::Interest;
@@ -18,6 +18,9 @@ use std::os::fd::OwnedFd;
 impl Reactor {
     pub(crate) fn listen(&mut self) {
         self.link.flush();
+        if !self.unheld.is_empty() {
+            self.give_all();
+        }
         loop {
             match self.link.receive() {
                 Received::Event(event, fds) => self.hear(event, fds),
@@ -32,7 +35,7 @@ impl Reactor {
         if self.keeper_gone {
             return;
         }
-        let wanted = if self.link.is_flushed() { Interest::Read } else { Interest::ReadWrite };
+        let wanted = if self.link.wants_room() { Interest::ReadWrite } else { Interest::Read };
         self.link_watch.set(&self.epoll, &self.link, LINK, Some(wanted));
     }
 
@@ -128,9 +131,26 @@ impl Reactor {
     }
 
     fn begun(&mut self, slot: u64, pid: i32, pidfd: OwnedFd) {
-        let unborn = |child: &&mut Child| child.process.inner.os.get().is_none();
-        if let Some(child) = self.children.get_mut(&slot).filter(unborn) {
-            child.begun(os(pid, pidfd));
+        let unborn = |child: &&Child| child.process.inner.os.get().is_none();
+        if let Some(child) = self.children.get(&slot).filter(unborn) {
+            let _set_once = child.process.inner.os.set(os(pid, pidfd));
+            self.record_start(slot);
+            self.kill_if_forgotten(slot);
+        }
+    }
+
+    /// Records a start, again and again until that succeeds: without its record the next worker would not know the process.
+    pub(crate) fn record_start(&mut self, slot: u64) {
+        let Some(child) = self.children.get_mut(&slot) else { return };
+        let recorded = child.record_start();
+        let is_new = recorded.is_err() && !child.start_unrecorded;
+        child.start_unrecorded = recorded.is_err();
+        if let Err(error) = recorded {
+            if is_new {
+                tracing::error!(process = %child.process.slot(), %error, "a start cannot be recorded; trying again");
+            }
+            child.publish();
+            self.schedule(RETRY, Due::Record(slot));
         }
     }
 

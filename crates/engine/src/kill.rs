@@ -8,6 +8,7 @@ use outpost_sys::procfs::{self, Stat};
 use outpost_sys::signal::Signal;
 use outpost_sys::{Errno, pidfd};
 use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
 
 /// Whom a signal is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,24 +106,36 @@ async fn ends_within(process: &Process, patience: Duration) -> bool {
     tokio::time::timeout(patience, process.exited()).await.is_ok_and(|exit| exit.is_ok())
 }
 
-/// Kills every descendant; says how many live on.
+/// Kills every descendant; returns the number of survivors. Needs no new thread.
 pub(crate) async fn kill_tree(process: &Process) -> Result<usize> {
-    let process = process.clone();
-    tokio::task::spawn_blocking(move || kill_tree_now(&process)).await.map_err(|_| Error::Stopped)
+    if kill_cgroup(process) {
+        return Ok(0);
+    }
+    let (reply, answer) = oneshot::channel();
+    process.inner.shared.housekeeping.kill_tree(process.clone(), Some(reply));
+    answer.await.map_err(|_| Error::Stopped)
 }
 
-/// Kills every descendant, on a thread that may wait.
-pub(crate) fn kill_tree_now(process: &Process) -> usize {
-    let shared = &process.inner.shared;
-    if let Some(cgroups) = &shared.cgroups {
-        let group = cgroups.group(&process.slot().to_string());
-        match group.kill() {
-            // One that is gone was empty.
-            Ok(()) | Err(Errno::NOENT) => return 0,
-            Err(_) => {}
-        }
+/// Kills every descendant, without waiting for the result. For the reactor.
+pub(crate) fn begin_kill_tree(process: &Process) {
+    if !kill_cgroup(process) {
+        process.inner.shared.housekeeping.kill_tree(process.clone(), None);
     }
-    sweep(&marker_of(process), process.leader(), Signal::KILL)
+}
+
+/// Kills every process in the cgroup with one write to it. False where there is no cgroup that can do that.
+fn kill_cgroup(process: &Process) -> bool {
+    let Some(cgroups) = &process.inner.shared.cgroups else { return false };
+    // A cgroup that is gone was empty.
+    matches!(cgroups.group(&process.slot().to_string()).kill(), Ok(()) | Err(Errno::NOENT))
+}
+
+/// Kills every descendant; returns the number of survivors. Blocking.
+pub(crate) fn kill_tree_now(process: &Process) -> usize {
+    match kill_cgroup(process) {
+        true => 0,
+        false => sweep(&marker_of(process), process.leader(), Signal::KILL),
+    }
 }
 
 pub(crate) async fn signal_tree(process: &Process, signal: Signal) -> Result<()> {

@@ -26,6 +26,7 @@ mod error;
 mod feeding;
 mod handover;
 mod hearing;
+mod housekeeping;
 mod input;
 mod kill;
 mod link;

@@ -1,7 +1,7 @@
 //! The worker's end of the link to the keeper, and the roles of the descriptors the keeper holds for us.
 
 use outpost_keeper::{Event, Keeper, MESSAGE_BYTES, Request};
-use outpost_sys::{Errno, message};
+use outpost_sys::{Errno, file, message};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -38,11 +38,13 @@ pub(crate) enum Received {
 pub(crate) struct Link {
     socket: Arc<OwnedFd>,
     outbox: VecDeque<(Request, Vec<OwnedFd>)>,
+    /// The keeper's queue was full for a message that is not in the outbox.
+    expects_room: bool,
 }
 
 impl Link {
     pub(crate) fn new(socket: OwnedFd) -> Link {
-        Link { socket: Arc::new(socket), outbox: VecDeque::new() }
+        Link { socket: Arc::new(socket), outbox: VecDeque::new(), expects_room: false }
     }
 
     /// The socket, for those who ask the keeper past the reactor.
@@ -65,6 +67,16 @@ impl Link {
         self.flush();
     }
 
+    /// Sends with descriptors of the caller's, which are copied only if the message has to wait.
+    pub(crate) fn pass(&mut self, request: Request, fds: &[BorrowedFd<'_>]) -> outpost_sys::Result<()> {
+        if self.send_now(request, fds) {
+            return Ok(());
+        }
+        let copies = fds.iter().map(file::duplicate).collect::<outpost_sys::Result<Vec<_>>>()?;
+        self.send(request, copies);
+        Ok(())
+    }
+
     /// Sends at once or not at all.
     pub(crate) fn send_now(&self, request: Request, fds: &[BorrowedFd<'_>]) -> bool {
         self.is_flushed() && message::send(&*self.socket, &request.encode(), fds).is_ok()
@@ -72,6 +84,7 @@ impl Link {
 
     /// Sends what waits, as far as the keeper takes it.
     pub(crate) fn flush(&mut self) {
+        self.expects_room = false;
         while let Some((request, fds)) = self.outbox.front() {
             let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
             match message::send(&*self.socket, &request.encode(), &borrowed) {
@@ -86,6 +99,16 @@ impl Link {
     /// Whether everything has reached the keeper's queue.
     pub(crate) fn is_flushed(&self) -> bool {
         self.outbox.is_empty()
+    }
+
+    /// A caller will send again when the keeper's queue has room.
+    pub(crate) fn expect_room(&mut self) {
+        self.expects_room = true;
+    }
+
+    /// Whether to wait for room in the keeper's queue.
+    pub(crate) fn wants_room(&self) -> bool {
+        self.expects_room || !self.is_flushed()
     }
 
     pub(crate) fn is_crowded(&self) -> bool {

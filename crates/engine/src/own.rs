@@ -6,7 +6,7 @@ use crate::{Error, Result};
 use outpost_keeper::{OWN_SLOT, Request};
 use outpost_sys::file;
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use tokio::sync::oneshot;
 
 type Reply = oneshot::Sender<Result<()>>;
@@ -88,27 +88,25 @@ impl Reactor {
     }
 
     fn give_copy(&mut self, slot: u64, role: u8, fd: &OwnedFd) -> Result<()> {
-        let copy = file::duplicate(fd)
-            .map_err(|errno| Error::io("duplicate", "a descriptor for the keeper", errno))?;
-        self.link.send(Request::Hold { slot, role }, vec![copy]);
-        Ok(())
+        let passed = self.link.pass(Request::Hold { slot, role }, &[fd.as_fd()]);
+        passed.map_err(|errno| Error::io("pass", "a descriptor to the keeper", errno))
     }
 
     /// Tells those whose wish has reached the keeper. Without one, nobody could do more for them.
     pub(crate) fn answer_own(&mut self) {
-        if self.link.is_flushed() || self.keeper_gone {
+        let held = self.link.is_flushed() && !self.unheld.contains(&OWN_SLOT);
+        if held || self.keeper_gone {
             for reply in self.own.unanswered.drain(..) {
                 let _gone = reply.send(Ok(()));
             }
         }
     }
 
-    /// Gives everything to a new keeper.
-    pub(crate) fn give_own(&mut self) {
-        let own = self.own.copies().map(|(role, fd)| (OWN_SLOT, role, fd));
-        let all: Vec<(u64, u8, OwnedFd)> = own.chain(self.own.copies_of_kept()).collect();
-        for (slot, role, fd) in all {
-            self.link.send(Request::Hold { slot, role }, vec![fd]);
-        }
+    /// Gives everything to a new keeper. May be repeated.
+    pub(crate) fn give_own(&mut self) -> outpost_sys::Result<()> {
+        let own = self.own.by_role.iter().map(|(role, fd)| (OWN_SLOT, *role, fd));
+        let kept = self.own.kept.iter().map(|(number, (role, fd))| (*number, *role, fd));
+        own.chain(kept)
+            .try_for_each(|(slot, role, fd)| self.link.pass(Request::Hold { slot, role }, &[fd.as_fd()]))
     }
 }

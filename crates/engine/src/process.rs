@@ -111,6 +111,10 @@ pub(crate) struct Inner {
     pub(crate) progress: watch::Sender<Progress>,
     pub(crate) stdin_accepted: AtomicU64,
     pub(crate) readers: Readers,
+    /// When the exit was recorded, in milliseconds since 1970; 0 before.
+    pub(crate) ended_ms: AtomicU64,
+    /// Its record was dropped while it was starting or running: it is killed, and erased when it has ended.
+    pub(crate) forgotten: AtomicBool,
     /// Its cgroup has been removed.
     pub(crate) cgroup_left: AtomicBool,
     pub(crate) shared: Arc<Shared>,
@@ -151,6 +155,14 @@ impl Process {
     /// Wall clock at the start, in milliseconds since 1970.
     pub fn started_ms(&self) -> u64 {
         self.inner.description.started_ms
+    }
+
+    pub(crate) fn ended_ms(&self) -> u64 {
+        self.inner.ended_ms.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_ended_ms(&self, at_ms: u64) {
+        self.inner.ended_ms.store(at_ms, Ordering::Relaxed);
     }
 
     pub fn status(&self) -> Status {

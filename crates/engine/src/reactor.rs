@@ -2,7 +2,7 @@
 
 use crate::child::{Child, Watch, open_nowhere, stream_index};
 use crate::engine::Lifecycle;
-use crate::handover::OwnKeeper;
+use crate::handover::{Entry, OwnKeeper};
 use crate::input::Waiter;
 use crate::link::{Link, role};
 use crate::own::{self, Own};
@@ -14,8 +14,8 @@ use outpost_journal::{Accepted, Stream};
 use outpost_keeper::{Request, Said, What};
 use outpost_sys::epoll::{Epoll, Interest, Ready, Timer};
 use outpost_sys::signal::Signal;
-use outpost_sys::{Errno, file, memory};
-use std::collections::{BTreeMap, HashMap};
+use outpost_sys::{Errno, memory};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ pub(crate) const LINK: u64 = 3;
 pub(crate) const RETRY: Duration = Duration::from_millis(200);
 
 /// How often ended processes are looked through for those whose time is up.
-const RETENTION_TICK: Duration = Duration::from_secs(30);
+pub(crate) const RETENTION_TICK: Duration = Duration::from_secs(30);
 
 /// When nothing was started for so long, what makes starts fast is given back, but for the next one's.
 const REST_AFTER: Duration = Duration::from_secs(1);
@@ -104,8 +104,12 @@ pub(crate) enum Due {
     Leave,
     /// What only busy times need goes, if it is quiet.
     Idle,
-    /// What is left of a tree that is to end, for the n-th time.
-    Rest(u64, u32),
+    /// A description or a start record could not be written.
+    Record(u64),
+    /// A process could not be taken over.
+    Adopt(u64),
+    /// Children are to be handed to the keeper.
+    Give,
     Cool,
     Keeper,
     Retention,
@@ -125,6 +129,10 @@ pub(crate) struct Reactor {
     pub(crate) lifecycle: Lifecycle,
     pub(crate) children: HashMap<u64, Child>,
     pub(crate) own: Own,
+    /// Processes that could not be taken over yet.
+    pub(crate) unadopted: BTreeMap<u64, Entry>,
+    /// Children that the keeper does not hold yet, because it is new.
+    pub(crate) unheld: BTreeSet<u64>,
     /// Finished, and to be cleared up after.
     pub(crate) leaving: Vec<u64>,
     /// Records that are to be erased.
@@ -175,6 +183,8 @@ impl Reactor {
             lifecycle,
             children: HashMap::new(),
             own: Own::default(),
+            unadopted: BTreeMap::new(),
+            unheld: BTreeSet::new(),
             leaving: Vec::new(),
             dropped: Vec::new(),
             leave_by: Instant::now(),
@@ -302,13 +312,12 @@ impl Reactor {
                 }
                 Due::Leave => self.leave_if_calm(now),
                 Due::Idle => self.rest_if_idle(now),
-                Due::Rest(slot, times) => self.end_rest(Slot(slot), times),
+                Due::Record(slot) => self.record_start(slot),
+                Due::Adopt(slot) => self.retry_adoption(slot),
+                Due::Give => self.give_all(),
                 Due::Cool => self.cool(now),
                 Due::Keeper => self.keeper_died(),
-                Due::Retention => {
-                    self.keep_retention();
-                    self.schedule(RETENTION_TICK, Due::Retention);
-                }
+                Due::Retention => self.retain(),
             }
         }
     }
@@ -338,12 +347,15 @@ impl Reactor {
     pub(crate) fn obey(&mut self, command: Command) {
         match command {
             Command::Start { child } => self.start(*child),
-            Command::Told { mut child, os } => {
+            Command::Told { child, os } => {
                 self.note_start();
                 // The keeper first: what is described here and not known there would be taken to be lost.
                 self.enlist(&child);
-                child.begun(os);
-                self.children.insert(child.slot(), *child);
+                let slot = child.slot();
+                let _set_once = child.process.inner.os.set(os);
+                self.children.insert(slot, *child);
+                self.record_start(slot);
+                self.kill_if_forgotten(slot);
             }
             Command::Asked { child } => {
                 self.note_start();
@@ -373,7 +385,9 @@ impl Reactor {
             Command::Own(order) => self.order_own(order),
             Command::Serving => self.link.send(Request::Serving, Vec::new()),
             Command::Configured => {
-                self.keep_retention();
+                if self.keep_retention() {
+                    self.schedule(Duration::ZERO, Due::Retention);
+                }
                 self.keep_host_cap();
             }
             Command::Man => self.man_spares(),
@@ -424,7 +438,7 @@ impl Reactor {
             Err(refused) => refused,
         };
         self.shared.unlist(&process);
-        self.shared.vacate_elsewhere(process.slot());
+        self.shared.housekeeping.remove_slot(process.slot());
         if let Some(starting) = child.starting.take() {
             let _gone = starting.reply.send(Err(refused));
         }
@@ -442,10 +456,11 @@ impl Reactor {
 
     /// Tells the keeper of somebody who has been told to become this child.
     fn enlist(&mut self, child: &Child) {
-        if let Ok((request, fds)) = child.enlisting() {
-            let copies = fds.into_iter().map(file::duplicate).collect::<outpost_sys::Result<Vec<_>>>();
-            // Without them the keeper ends it, and says so.
-            self.link.send(request, copies.unwrap_or_default());
+        if let Ok((request, fds)) = child.enlisting()
+            && self.link.pass(request, &fds).is_err()
+        {
+            // Without the descriptors the keeper ends the child, and reports that.
+            self.link.send(request, Vec::new());
         }
     }
 
@@ -453,10 +468,7 @@ impl Reactor {
     pub(crate) fn ask(&mut self, child: &mut Child) -> Result<()> {
         let io = |errno| Error::io("duplicate", "descriptors for a child", errno);
         let Some((request, fds)) = child.request().map_err(io)? else { return Ok(()) };
-        let fds =
-            fds.into_iter().map(file::duplicate).collect::<outpost_sys::Result<Vec<_>>>().map_err(io)?;
-        self.link.send(request, fds);
-        Ok(())
+        self.link.pass(request, &fds).map_err(io)
     }
 }
 

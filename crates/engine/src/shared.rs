@@ -3,12 +3,13 @@
 use crate::child::Child;
 use crate::config::Config;
 use crate::engine::Notice;
+use crate::housekeeping::Housekeeping;
 use crate::kill;
 use crate::process::{Process, Status};
 use crate::reactor::{Command, outpost_now_ms};
 use crate::spares::Spares;
 use crate::spec::Slot;
-use crate::store::Store;
+use crate::store::{Description, Store};
 use crate::table::Table;
 use crate::{Error, Result};
 use outpost_keeper::{Request, SLOT_MIN};
@@ -32,6 +33,7 @@ pub(crate) struct Shared {
     pub(crate) name: String,
     pub(crate) cgroups: Option<cgroup::Parent>,
     pub(crate) spares: Spares,
+    pub(crate) housekeeping: Housekeeping,
     pub(crate) commands: mpsc::Sender<Command>,
     /// To ask the keeper past the reactor; none while there is no keeper. Who holds it has both asked and said so in a
     /// command before it lets go.
@@ -58,6 +60,11 @@ impl Shared {
     /// As it stands now.
     pub(crate) fn config(&self) -> Arc<Config> {
         self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What the journal of this process may take on disk.
+    pub(crate) fn journal_bytes_max(&self, description: &Description) -> u64 {
+        description.supervision.journal_bytes_max.unwrap_or(self.config().process_bytes_max)
     }
 
     pub(crate) async fn command(&self, command: Command) -> Result<()> {
@@ -151,12 +158,6 @@ impl Shared {
         self.store.remove(slot);
     }
 
-    /// The same on another thread, for who may not wait for the disk.
-    pub(crate) fn vacate_elsewhere(self: &Arc<Shared>, slot: Slot) {
-        let shared = self.clone();
-        std::thread::spawn(move || shared.vacate(slot));
-    }
-
     /// False when somebody is left in it.
     pub(crate) fn remove_cgroup(&self, slot: Slot) -> bool {
         let Some(cgroups) = &self.cgroups else { return true };
@@ -179,18 +180,8 @@ impl Shared {
     pub(crate) fn ended_processes(&self) -> Vec<Process> {
         let ended = |process: &&Process| matches!(process.status(), Status::Finished(_));
         let mut processes: Vec<Process> = self.table().all().filter(ended).cloned().collect();
-        processes.sort_by_key(|process| self.ended_at_ms(process));
+        processes.sort_by_key(Process::ended_ms);
         processes
-    }
-
-    /// When the last record was written.
-    pub(crate) fn ended_at_ms(&self, process: &Process) -> u64 {
-        let index = self.store.dir(process.slot()).join("index");
-        let modified = std::fs::metadata(index).and_then(|metadata| metadata.modified());
-        modified
-            .ok()
-            .and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok())
-            .map_or(0, |since| since.as_millis() as u64)
     }
 
     pub(crate) fn bytes_kept(&self) -> u64 {

@@ -10,6 +10,7 @@ use crate::reactor::Command;
 use crate::shared::Shared;
 use crate::spec::Slot;
 use crate::starting::Standard;
+use crate::store::{DESCRIPTION_RESERVED_BYTES, reserve};
 use outpost_journal::Writer;
 use outpost_sys::spawn::Report;
 use outpost_sys::{epoll, limits, message};
@@ -189,7 +190,7 @@ impl Spares {
 /// Makes spares as they are wanted, until the engine ends. Takes those back that others have passed over.
 pub(crate) fn keep(engine: &Weak<Shared>, wishes: &Receiver<()>) {
     // Nobody waits for a spare: who finds none makes one. A start that is under way comes first.
-    limits::yield_to_all();
+    limits::lower_priority();
     while wishes.recv().is_ok() {
         let Some(shared) = engine.upgrade() else { return };
         while restock(&shared) {}
@@ -250,6 +251,8 @@ pub(crate) fn make(shared: &Arc<Shared>) -> Result<Spare> {
 
 fn make_in(shared: &Arc<Shared>, slot: Slot) -> Result<Spare> {
     let (dir, description) = shared.store.create(slot)?;
+    // A start in this slot then needs no more room on the disk for what must be written of it.
+    reserve(&description, DESCRIPTION_RESERVED_BYTES)?;
     let writer = Writer::create(&dir, shared.config().process_bytes_max)?;
     let cgroup = match &shared.cgroups {
         Some(cgroups) => {

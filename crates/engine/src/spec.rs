@@ -72,10 +72,11 @@ pub enum OnTaken {
     Replace,
 }
 
-/// What happens when a journal is full and somebody has not read its oldest output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What happens when a journal is full and a reader has not read its oldest output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AtCap {
-    /// It is dropped, and readers are told; one that keeps up is waited for.
+    /// The output is dropped, and readers see the gap. The process waits for a reader that keeps up.
+    #[default]
     DropHead,
     /// The process waits for its readers, however slow, and for its first one.
     WaitForReaders,
@@ -96,12 +97,24 @@ impl Default for Drain {
     }
 }
 
-/// What becomes of what a process has started when it has ended itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What happens to the descendants of a process when it has ended itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Rest {
+    #[default]
     Lives,
     /// It is killed, once the exit has been recorded.
     Ends,
+}
+
+/// The part of a [`Spawn`] that the engine acts on after the start. It is kept in the description on disk and read from
+/// there only, so every worker acts on the same values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Supervision {
+    pub(crate) at_cap: AtCap,
+    pub(crate) journal_bytes_max: Option<u64>,
+    pub(crate) drain: Drain,
+    pub(crate) rest: Rest,
 }
 
 /// Open files that take the place of what would be made or looked up for a process.

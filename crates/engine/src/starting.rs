@@ -10,8 +10,8 @@ use crate::process::{Process, Status};
 use crate::reactor::outpost_now_ms;
 use crate::shared::Shared;
 use crate::spares::Spare;
-use crate::spec::{Given, OnTaken, Slot, Spawn, Stdio};
-use crate::store::Description;
+use crate::spec::{Given, Slot, Spawn, Stdio, Supervision};
+use crate::store::{DESCRIPTION_RESERVED_BYTES, Description, reserve};
 use crate::{Error, Result};
 use outpost_keeper::{DIRECTORY_TARGET, PROGRAM_TARGET};
 use outpost_sys::pipe::Pipe;
@@ -33,27 +33,11 @@ pub(crate) struct Prepared {
 /// Everything about a child that can be made before the keeper is asked: its journal, its descriptors. Touches no disk.
 pub(crate) fn prepare(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepared> {
     let slot = spare.slot;
-    let prepared = check(shared, spawn).and_then(|()| make_child(shared, spawn, spare));
+    let prepared = make_child(shared, spawn, spare);
     if prepared.is_err() {
-        shared.vacate_elsewhere(slot);
+        shared.housekeeping.remove_slot(slot);
     }
     prepared
-}
-
-fn check(shared: &Shared, spawn: &Spawn) -> Result<()> {
-    let table = shared.table();
-    let alive = |process: &&Process| process.status().exit().is_none();
-    // Counted only when there could be too many: most of a long table has ended.
-    let processes_max = shared.config().processes_max;
-    if table.len() >= processes_max && table.all().filter(alive).count() >= processes_max {
-        return Err(Error::Busy);
-    }
-    match spawn.on_taken == OnTaken::Refuse
-        && table.by_key(&spawn.key).is_some_and(|process| alive(&&process))
-    {
-        true => Err(Error::Taken { id: spawn.key.id.clone() }),
-        false => Ok(()),
-    }
 }
 
 fn make_child(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepared> {
@@ -64,19 +48,16 @@ fn make_child(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepa
     let spec = spawn.keeper_spec(marker.as_deref(), &config.limits, config.oom_score)?;
     let description = describe(spawn, slot);
     let encoded = description.encode()?;
+    if encoded.len() as u64 > DESCRIPTION_RESERVED_BYTES {
+        reserve(&file_for_description, encoded.len() as u64)?;
+    }
     if let Some(bytes_max) = spawn.journal_bytes_max {
         writer.set_bytes_max(bytes_max);
     }
     let plumbing = Plumbing::make(spawn.stdio, &spawn.given, stdio).map_err(io)?;
     let confined = spawn.confinement.is_some();
-    let process = handle(
-        shared,
-        slot,
-        description,
-        writer.journal().clone(),
-        plumbing.master.as_ref(),
-        Status::Starting,
-    )?;
+    let master = plumbing.master.as_ref().map(file::duplicate).transpose().map_err(io)?;
+    let process = handle(shared, slot, description, writer.journal().clone(), master, Status::Starting);
     let (reply, answer) = oneshot::channel();
     let by_file = [(&spawn.given.program, PROGRAM_TARGET), (&spawn.given.directory, DIRECTORY_TARGET)];
     let by_file = by_file.into_iter().filter_map(|(file, target)| Some((file.clone()?, target)));
@@ -107,40 +88,60 @@ fn make_child(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepa
             confined,
         }),
         undescribed: Some((file_for_description, encoded)),
-        at_cap: spawn.at_cap,
-        drain: spawn.drain,
-        rest: spawn.rest,
         exit: None,
         exit_seen: now,
         last_byte: now,
-        forgotten: false,
         stalled: false,
+        start_unrecorded: false,
     };
-    let loser = match spawn.on_taken {
-        // Who lives under the key loses it when there is somebody to take it: a program that cannot be executed takes nothing.
-        OnTaken::Replace => {
-            shared.table().add(process);
-            None
-        }
-        OnTaken::Refuse => shared.table().insert(process),
-    };
+    let loser = shared.table().admit(process, spawn.on_taken, config.processes_max)?;
     Ok(Prepared { child: Box::new(child), answer, loser })
 }
 
+/// What outlives this worker. The pattern names every field: a new one does not compile until it is decided whether the
+/// engine acts on it after the start.
 fn describe(spawn: &Spawn, slot: Slot) -> Description {
-    let mut key = spawn.key.clone();
+    let Spawn {
+        key,
+        program,
+        arguments,
+        directory,
+        stdio,
+        at_cap,
+        journal_bytes_max,
+        drain,
+        rest,
+        started_by,
+        // Used up when the key is claimed.
+        on_taken: _,
+        // Used up when the child executes its program.
+        environment: _,
+        given: _,
+        descriptors: _,
+        confinement: _,
+        new_session: _,
+        limits: _,
+        umask: _,
+        marked: _,
+    } = spawn;
+    let mut key = key.clone();
     if key.id.is_empty() {
         key.id = slot.to_string();
     }
     Description {
         key,
-        program: spawn.program.display().to_string(),
-        arguments: spawn.arguments.iter().map(|argument| argument.to_string_lossy().into_owned()).collect(),
-        directory: spawn.directory.as_ref().map(|path| path.display().to_string()),
-        terminal: matches!(spawn.stdio, Stdio::Terminal(_)),
+        program: program.display().to_string(),
+        arguments: arguments.iter().map(|argument| argument.to_string_lossy().into_owned()).collect(),
+        directory: directory.as_ref().map(|path| path.display().to_string()),
+        terminal: matches!(stdio, Stdio::Terminal(_)),
         started_ms: outpost_now_ms(),
-        started_by: spawn.started_by.clone(),
-        drain: spawn.drain,
+        started_by: started_by.clone(),
+        supervision: Supervision {
+            at_cap: *at_cap,
+            journal_bytes_max: *journal_bytes_max,
+            drain: *drain,
+            rest: *rest,
+        },
     }
 }
 

@@ -1,16 +1,14 @@
 //! Where processes live on disk: one directory each, `<state>/processes/<slot>`, with a description and the journal.
 
-use crate::spec::{Drain, Key, Slot};
+use crate::spec::{Key, Slot, Supervision};
 use crate::{Error, Result};
 use outpost_sys::Errno;
 use outpost_sys::file::{self, Open};
-use outpost_sys::limits;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
 
 /// The largest description that is read: arguments may be long.
 const DESCRIPTION_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -28,19 +26,27 @@ pub(crate) struct Description {
     pub(crate) terminal: bool,
     pub(crate) started_ms: u64,
     pub(crate) started_by: String,
-    #[serde(default)]
-    pub(crate) drain: Drain,
+    #[serde(flatten)]
+    pub(crate) supervision: Supervision,
 }
 
-/// Records that may wait to be erased.
-const ERASED_LATER_MAX: usize = 256;
-/// A record that is to be erased has this behind its number, and is nobody's any more.
+/// Room on the disk that a slot has for its description before a process is started in it.
+pub(crate) const DESCRIPTION_RESERVED_BYTES: u64 = 4096;
+
+/// The directory of a record that is being erased has this suffix.
 const REMOVED: &str = ".removed";
 
 pub(crate) struct Store {
     processes: PathBuf,
-    /// Freeing a large journal takes a while, and nobody shall wait for it.
-    eraser: mpsc::SyncSender<PathBuf>,
+}
+
+/// Takes room on the disk for what will be written to a file. A file system that cannot reserve is no error: the write
+/// itself is retried.
+pub(crate) fn reserve(file: &OwnedFd, bytes: u64) -> Result<()> {
+    match file::reserve(file, bytes) {
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        Err(errno) => Err(Error::io("reserve room for", "the description of a process", errno)),
+    }
 }
 
 impl Description {
@@ -60,30 +66,14 @@ impl Store {
             .mode(0o700)
             .create(&processes)
             .map_err(|error| Error::path("create", &processes, &error))?;
-        let (eraser, removed) = mpsc::sync_channel(ERASED_LATER_MAX);
-        let thread = std::thread::Builder::new().name("outpost-eraser".into());
-        let spawned = thread.spawn(move || {
-            limits::yield_to_all();
-            removed.iter().for_each(|dir: PathBuf| erase(&dir));
-        });
-        spawned.map_err(|error| Error::path("start the eraser for", &processes, &error))?;
-        let store = Store { processes, eraser };
-        store.erase_leftovers();
-        Ok(store)
+        Ok(Store { processes })
     }
 
-    fn erase_leftovers(&self) {
+    /// Finishes removals that an earlier worker began. Blocking.
+    pub(crate) fn erase_leftovers(&self) {
         let Ok(entries) = fs::read_dir(&self.processes) else { return };
         let is_removed = |path: &PathBuf| path.to_str().is_some_and(|path| path.ends_with(REMOVED));
-        entries.flatten().map(|entry| entry.path()).filter(is_removed).for_each(|dir| self.erase_later(dir));
-    }
-
-    fn erase_later(&self, dir: PathBuf) {
-        if let Err(mpsc::TrySendError::Full(dir) | mpsc::TrySendError::Disconnected(dir)) =
-            self.eraser.try_send(dir)
-        {
-            erase(&dir);
-        }
+        entries.flatten().map(|entry| entry.path()).filter(is_removed).for_each(|dir| erase(&dir));
     }
 
     pub(crate) fn dir(&self, slot: Slot) -> PathBuf {
@@ -136,16 +126,24 @@ impl Store {
         }
     }
 
+    /// When the last record of a process was written, in milliseconds since 1970. Blocking.
+    pub(crate) fn last_recorded_ms(&self, slot: Slot) -> u64 {
+        let modified = fs::metadata(self.dir(slot).join("index")).and_then(|metadata| metadata.modified());
+        let since = modified.ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+        since.map_or(0, |since| since.as_millis() as u64)
+    }
+
     /// How much stdin an ended process was given.
     pub(crate) fn stdin_accepted(&self, slot: Slot) -> u64 {
         fs::metadata(self.dir(slot).join("stdin")).map_or(0, |found| found.len())
     }
 
+    /// Erases the record of a slot. Blocking. The rename comes first: a record that is erased in part is never listed.
     pub(crate) fn remove(&self, slot: Slot) {
         let dir = self.dir(slot);
         let removed = dir.with_extension(REMOVED.trim_start_matches('.'));
         match fs::rename(&dir, &removed) {
-            Ok(()) => self.erase_later(removed),
+            Ok(()) => erase(&removed),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(_) => erase(&dir),
         }

@@ -1,7 +1,8 @@
 //! The table of processes: by slot, and by the key their face knows them under.
 
 use crate::process::Process;
-use crate::spec::{Key, Slot};
+use crate::spec::{Key, OnTaken, Slot};
+use crate::{Error, Result};
 use std::collections::{BTreeMap, HashMap};
 
 #[derive(Default)]
@@ -11,6 +12,32 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    /// Enters a process that is about to be started, and returns an ended one that had its key. Check and insert are one
+    /// step: of two starts under one key, one is refused. With [`OnTaken::Replace`] the process claims its key when its
+    /// program has been executed, so a program that cannot be executed replaces nothing.
+    pub(crate) fn admit(
+        &mut self,
+        process: Process,
+        on_taken: OnTaken,
+        processes_max: usize,
+    ) -> Result<Option<Process>> {
+        let alive = |process: &&Process| process.status().exit().is_none();
+        // Counted only when there could be too many: most of a long table has ended.
+        if self.len() >= processes_max && self.all().filter(alive).count() >= processes_max {
+            return Err(Error::Busy);
+        }
+        if on_taken == OnTaken::Replace {
+            self.add(process);
+            return Ok(None);
+        }
+        // A holder with a greater slot was started while this process was being prepared, even if it has ended since.
+        let taken = |holder: Process| alive(&&holder) || holder.slot() > process.slot();
+        match self.by_key(process.key()).is_some_and(taken) {
+            true => Err(Error::Taken { id: process.key().id.clone() }),
+            false => Ok(self.insert(process)),
+        }
+    }
+
     /// Adds a process under its slot and its key.
     pub(crate) fn insert(&mut self, process: Process) -> Option<Process> {
         let slot = process.slot();

@@ -12,6 +12,8 @@ pub enum Interest {
     Read,
     Write,
     ReadWrite,
+    /// Any change of readiness, once per change. For a descriptor that stays hung up while more may follow.
+    Edge,
     /// Only a hang-up or an error.
     Nothing,
 }
@@ -22,6 +24,7 @@ impl Interest {
             Interest::Read => epoll::EventFlags::IN,
             Interest::Write => epoll::EventFlags::OUT,
             Interest::ReadWrite => epoll::EventFlags::IN | epoll::EventFlags::OUT,
+            Interest::Edge => epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET,
             Interest::Nothing => epoll::EventFlags::empty(),
         }
     }
@@ -37,7 +40,7 @@ pub struct Ready {
     pub hung_up: bool,
 }
 
-/// A set of descriptors to wait for, level-triggered.
+/// A set of descriptors to wait for, level-triggered except for [`Interest::Edge`].
 pub struct Epoll {
     set: OwnedFd,
 }

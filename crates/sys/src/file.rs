@@ -197,6 +197,14 @@ pub fn set_position(file: impl AsFd, position: u64) -> Result<()> {
     fs::seek(file, SeekFrom::Start(position)).map(|_| ())
 }
 
+/// Takes disk blocks for the first `len` bytes, while the file keeps its size.
+pub fn reserve(file: impl AsFd, len: u64) -> Result<()> {
+    retry(|| {
+        fault::gate()?;
+        fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, len)
+    })
+}
+
 /// Gives the disk blocks of `offset..offset + len` back while the file keeps its size.
 pub fn punch_hole(file: impl AsFd, offset: u64, len: u64) -> Result<()> {
     retry(|| {

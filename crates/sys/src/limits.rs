@@ -67,11 +67,10 @@ pub fn hide_memory() -> Result<()> {
     rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
 }
 
-/// Has the calling thread run only when nothing else wants to. Not being allowed to is no harm.
-pub fn yield_to_all() {
-    let priority = libc::sched_param { sched_priority: 0 };
-    // SAFETY: 0 is the calling thread, and the struct outlives the call.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &priority) };
+/// Gives the calling thread nice value 19. It still makes progress on a busy host, unlike with SCHED_IDLE. Failure changes
+/// nothing but speed.
+pub fn lower_priority() {
+    let _keeps_its_priority = rustix::process::nice(19);
 }
 
 /// Bytes that nobody can guess.

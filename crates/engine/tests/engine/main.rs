@@ -10,4 +10,5 @@ mod input;
 mod keeper_loss;
 mod kept;
 mod output;
+mod starting;
 mod usage;

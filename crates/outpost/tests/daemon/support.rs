@@ -5,6 +5,7 @@ use outpost_testkit::{Daemon, Terminal};
 use outpost_wire::base64;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 pub(crate) fn outpost() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_outpost"))
@@ -64,4 +65,13 @@ pub(crate) fn read(daemon: &Daemon, process: &str, enough: usize) -> (Vec<u8>, O
 
 pub(crate) fn exit_code(exit: Option<ExitStatus>) -> Option<i32> {
     exit.expect("an exit").code
+}
+
+/// Looks again after a pause until `condition` holds, for what no event reports.
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "never happened: {what}");
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
 }

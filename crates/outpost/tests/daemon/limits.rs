@@ -1,0 +1,131 @@
+//! A daemon at the limits of its host: no room on the disk, no more processes, no more descriptors.
+
+use crate::support::{outpost, read, until};
+use outpost_control::client::CallError;
+use outpost_control::wire::{Kill, Killed, Spawn, Spawned};
+use outpost_sys::signal::Signal;
+use outpost_sys::{pidfd, procfs};
+use outpost_testkit::{Daemon, SmallDisk, Which};
+use std::os::fd::OwnedFd;
+use std::process::Command;
+
+/// A user of its own: the kernel counts processes per user.
+const UID: u32 = 54_321;
+
+fn sleeper(id: &str) -> Spawn {
+    Spawn { id: id.into(), command: ["/bin/sleep", "1000"].map(Into::into).to_vec(), ..Spawn::default() }
+}
+
+#[test]
+fn a_process_started_on_a_full_disk_survives_the_next_worker() {
+    let disk = SmallDisk::mount("size=8m").expect("this test mounts a file system");
+    let daemon = Daemon::start_in(outpost(), disk.path());
+    let _first: Spawned = daemon.connect().call("spawn", &sleeper("first")).unwrap();
+    disk.fill();
+    let mut started = Vec::new();
+    for number in 0..12 {
+        let id = format!("p{number}");
+        let script = format!("echo {id}; exec sleep 1000");
+        let command = ["/bin/sh", "-c", &script].map(Into::into).to_vec();
+        match daemon
+            .connect()
+            .call::<Spawned>("spawn", &Spawn { id: id.clone(), command, ..Spawn::default() })
+        {
+            Ok(spawned) => started.push((id, spawned)),
+            Err(CallError::Refused(failure)) => {
+                assert!(failure.message.contains("No space left"), "{failure:?}");
+            }
+            Err(error) => panic!("{error}; log: {}", daemon.log()),
+        }
+    }
+    assert!(!started.is_empty(), "slots that were prepared before have room for a start");
+    disk.empty();
+    daemon.kill(Which::Worker);
+    for (id, spawned) in &started {
+        let listed = daemon.list();
+        let info = listed.iter().find(|info| info.process == spawned.process);
+        let info = info.unwrap_or_else(|| panic!("{id} is not listed; log: {}", daemon.log()));
+        assert_eq!((info.id.as_str(), info.state.as_str(), info.pid), (id.as_str(), "running", spawned.pid));
+        assert_eq!(read(&daemon, &spawned.process, id.len() + 1).0, format!("{id}\n").into_bytes());
+    }
+}
+
+/// A daemon of another user who may have few processes.
+fn with_few_processes(max: u32) -> Daemon {
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(dir.path(), Some(UID), Some(UID)).unwrap();
+    let mut serve = Command::new("setpriv");
+    serve.args([format!("--reuid={UID}"), format!("--regid={UID}"), "--clear-groups".into()]);
+    serve.args(["prlimit".into(), format!("--nproc={max}:{max}")]).arg(outpost());
+    serve.env("HOME", dir.path());
+    Daemon::start_by(serve, dir, &[])
+}
+
+/// Forks up to the limit and keeps trying; tells when it was refused.
+const FORK_BOMB: &str = "$| = 1; my $told; while (1) { my $p = fork(); \
+    if (!defined $p) { print \"full\\n\" unless $told++; select(undef, undef, undef, 0.01); next } \
+    if ($p == 0) { setpgrp(0, 0); sleep 1000; exit } }";
+
+/// Threads of a process that its runtime has for blocking work.
+fn idle_threads(pid: u32) -> usize {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let name =
+        |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+    threads.map(name).filter(|name| name.starts_with("tokio-")).count()
+}
+
+#[test]
+fn a_fork_bomb_at_the_process_limit_can_be_killed() {
+    let daemon = with_few_processes(80);
+    let worker = daemon.status().worker_pid;
+    let command = ["/usr/bin/perl", "-e", FORK_BOMB].map(Into::into).to_vec();
+    let bomb: Spawned =
+        daemon.connect().call("spawn", &Spawn { id: "bomb".into(), command, ..Spawn::default() }).unwrap();
+    assert_eq!(read(&daemon, &bomb.process, 5).0, b"full\n");
+    // Idle threads of the worker end after a while. A kill must not need one that cannot be started then.
+    until("the worker has given back its idle threads", || idle_threads(worker) <= 1);
+    let kill = Kill { process: bomb.process.clone(), signal: None, grace_ms: None };
+    let killed: Killed = daemon.connect().call("kill", &kill).unwrap();
+    assert!(killed.died, "{killed:?}");
+    until("every process of the bomb has ended", || {
+        let alive = procfs::all().into_iter().filter(|stat| !matches!(stat.state, b'Z' | b'X'));
+        !alive.into_iter().any(|stat| {
+            let line = std::fs::read(format!("/proc/{}/cmdline", stat.pid)).unwrap_or_default();
+            line.starts_with(b"/usr/bin/perl\0-e\0$| = 1; my $told")
+        })
+    });
+    assert_eq!(daemon.status().worker_pid, worker, "the worker died; log: {}", daemon.log());
+    let _again: Spawned = daemon.connect().call("spawn", &sleeper("again")).unwrap();
+}
+
+#[test]
+fn a_keeper_killed_near_the_descriptor_limit_leaves_no_process_that_never_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut serve = Command::new("prlimit");
+    serve.arg("--nofile=400:400").arg(outpost());
+    let daemon = Daemon::start_by(serve, dir, &[]);
+    let mut children: Vec<OwnedFd> = Vec::new();
+    let refused = (0..400).find_map(|number| {
+        match daemon.connect().call::<Spawned>("spawn", &sleeper(&format!("p{number}"))) {
+            Ok(spawned) => {
+                children.push(pidfd::open(spawned.pid).unwrap());
+                None
+            }
+            Err(CallError::Refused(failure)) => Some(failure),
+            Err(error) => panic!("{error}; log: {}", daemon.log()),
+        }
+    });
+    assert!(refused.is_some() && children.len() > 20, "{} started", children.len());
+    // Some room, as on any host where not all that was started still runs.
+    for child in children.drain(..4) {
+        pidfd::signal(&child, Signal::KILL).unwrap();
+    }
+    until("those four are known to have ended", || {
+        daemon.list().iter().filter(|info| info.exit.is_some()).count() == 4
+    });
+    daemon.kill(Which::Keeper);
+    for child in &children {
+        pidfd::signal(child, Signal::KILL).unwrap();
+    }
+    until("every end is known", || daemon.list().iter().all(|info| info.exit.is_some()));
+}
