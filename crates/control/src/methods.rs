@@ -109,6 +109,7 @@ pub(crate) fn failure(error: Error) -> Failure {
         Error::NoTerminal => "noTerminal",
         Error::Gone => "unknown",
         Error::Busy => "busy",
+        Error::Stopping => "stopping",
         Error::Invalid { .. } => "params",
         Error::Io { .. } | Error::Journal(_) | Error::Stopped => "internal",
     };

@@ -60,4 +60,6 @@ pub struct Counts {
     pub output_bytes_total: u64,
     /// Processes that have ended since.
     pub exits_total: u64,
+    /// The longest turn of the reactor since this worker began. Output and starts of all processes wait for a turn.
+    pub longest_turn: Duration,
 }

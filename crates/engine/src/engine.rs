@@ -3,12 +3,11 @@
 use crate::config::{Config, Counts};
 use crate::handover::{self, OwnKeeper, handle};
 use crate::housekeeping::Housekeeping;
-use crate::kill;
 use crate::link::Link;
 use crate::own::Order;
 use crate::process::{Os, Process, Status, WhileAlive};
 use crate::reactor::{Command, Reactor};
-use crate::shared::{DESTROY_PATIENCE, Shared};
+use crate::shared::Shared;
 use crate::spares::{self, Spares};
 use crate::spec::{Key, Slot, Spawn};
 use crate::starting::{self, Prepared};
@@ -59,7 +58,7 @@ pub type Replacement = std::result::Result<(), Errno>;
 /// The table of supervised processes. Clones are the same engine.
 #[derive(Clone)]
 pub struct Engine {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl Engine {
@@ -142,9 +141,11 @@ impl Engine {
             notices: watch::Sender::new(None),
             keeper_pid: AtomicU32::new(keeper_pid),
             serving: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
             loaded: watch::Sender::new(false),
             output_bytes: AtomicU64::new(0),
             exits: AtomicU64::new(0),
+            longest_turn_us: AtomicU64::new(0),
         });
         Housekeeping::start(&shared).map_err(|error| {
             Error::io("start", "the housekeeping threads", Errno::from_io_error(&error).unwrap_or(Errno::IO))
@@ -357,6 +358,7 @@ impl Engine {
         let mut counts = Counts {
             output_bytes_total: self.shared.output_bytes.load(Ordering::Relaxed),
             exits_total: self.shared.exits.load(Ordering::Relaxed),
+            longest_turn: Duration::from_micros(self.shared.longest_turn_us.load(Ordering::Relaxed)),
             ..Counts::default()
         };
         for process in table.all() {
@@ -450,36 +452,10 @@ impl Engine {
         answer.await.map_err(|_| Error::Stopped)
     }
 
-    /// Ends every process and the keeper.
+    /// Kills every process at once and ends the keeper.
     pub async fn shut_down(&self, patience: Duration) -> Result<()> {
         self.end_processes(patience).await?;
         self.end_keeper().await
-    }
-
-    /// Ends every process and waits until all exits are recorded, for at most `patience`.
-    pub async fn end_processes(&self, patience: Duration) -> Result<()> {
-        let alive: Vec<Process> =
-            self.shared.table().all().filter(|process| process.status().exit().is_none()).cloned().collect();
-        for process in &alive {
-            kill::kill_tree(process).await?;
-        }
-        let finished = async {
-            for process in &alive {
-                let _gone = process.finished().await;
-            }
-        };
-        let _late = tokio::time::timeout(patience, finished).await;
-        let shared = self.shared.clone();
-        let clear = move || {
-            spares::clear(&shared);
-            if let Some(cgroups) = &shared.cgroups {
-                for name in cgroups.names() {
-                    let _in_use = cgroups.group(&name).destroy(DESTROY_PATIENCE);
-                }
-                let _in_use = cgroups.remove();
-            }
-        };
-        tokio::task::spawn_blocking(clear).await.map_err(|_| Error::Stopped)
     }
 
     /// Ends the keeper, and with it everything that it holds for us.

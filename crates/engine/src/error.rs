@@ -37,6 +37,8 @@ pub enum Error {
         errno: Errno,
     },
     Journal(outpost_journal::Error),
+    /// All processes are being ended.
+    Stopping,
     /// The engine's thread is gone.
     Stopped,
 }
@@ -81,6 +83,7 @@ impl fmt::Display for Error {
             Error::Invalid { what } => write!(f, "{what} is empty or contains a zero byte"),
             Error::Io { operation, object, errno } => write!(f, "{operation} {object}: {errno}"),
             Error::Journal(error) => error.fmt(f),
+            Error::Stopping => f.write_str("the daemon is stopping"),
             Error::Stopped => f.write_str("the engine has stopped"),
         }
     }

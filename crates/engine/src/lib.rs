@@ -39,6 +39,7 @@ mod shared;
 mod spares;
 mod spec;
 mod starting;
+mod stopping;
 mod store;
 mod subscription;
 mod table;
@@ -56,6 +57,7 @@ pub use outpost_sys::signal::Signal;
 pub use outpost_sys::spawn::{Failure, ResourceLimit, Step};
 pub use process::{Info, Process, Status};
 pub use spec::{AtCap, Drain, Given, Key, OnTaken, Rest, Slot, Spawn, Stdio};
+pub use stopping::Stopped;
 pub use subscription::Subscription;
 
 /// A result of this crate.

@@ -18,6 +18,7 @@ use outpost_sys::{Errno, memory};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
@@ -214,6 +215,7 @@ impl Reactor {
             if let Err(errno) = self.epoll.wait(&mut ready, None) {
                 tracing::error!(%errno, "waiting for events failed");
             }
+            let turn = Instant::now();
             for event in &ready {
                 self.handle(event);
                 if self.stopping {
@@ -230,6 +232,8 @@ impl Reactor {
             if self.link.is_flushed() {
                 self.stop_if_asked();
             }
+            let took_us = u64::try_from(turn.elapsed().as_micros()).unwrap_or(u64::MAX);
+            self.shared.longest_turn_us.fetch_max(took_us, Ordering::Relaxed);
         }
     }
 

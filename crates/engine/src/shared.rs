@@ -45,10 +45,14 @@ pub(crate) struct Shared {
     pub(crate) notices: watch::Sender<Option<Notice>>,
     pub(crate) keeper_pid: AtomicU32,
     pub(crate) serving: AtomicBool,
+    /// All processes are being ended: none is started any more.
+    pub(crate) closing: AtomicBool,
     /// Whether ended processes of earlier lives have been entered.
     pub(crate) loaded: watch::Sender<bool>,
     pub(crate) output_bytes: AtomicU64,
     pub(crate) exits: AtomicU64,
+    /// The longest that one turn of the reactor took. Nothing else moves meanwhile.
+    pub(crate) longest_turn_us: AtomicU64,
 }
 
 impl Shared {

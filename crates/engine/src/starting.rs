@@ -18,6 +18,7 @@ use outpost_sys::pipe::Pipe;
 use outpost_sys::{file, pipe, pty};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 use tokio::sync::oneshot;
 
@@ -94,7 +95,14 @@ fn make_child(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepa
         stalled: false,
         start_unrecorded: false,
     };
-    let loser = shared.table().admit(process, spawn.on_taken, config.processes_max)?;
+    let loser = {
+        let mut table = shared.table();
+        // Read under the lock: a process that enters the table later than the stop looks at it would not be stopped.
+        if shared.closing.load(Ordering::Acquire) {
+            return Err(Error::Stopping);
+        }
+        table.admit(process, spawn.on_taken, config.processes_max)?
+    };
     Ok(Prepared { child: Box::new(child), answer, loser })
 }
 

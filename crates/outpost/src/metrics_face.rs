@@ -97,5 +97,8 @@ fn render(engine: &Engine, approvals: &Approvals, sessions: &Arc<outpost_session
     for (name, help, value) in of_worker {
         page.one(name, help, Kind::Counter, value);
     }
+    let turn = "outpost_reactor_turn_max_seconds";
+    page.describe(turn, "The longest turn of the event loop that moves all output.", Kind::Gauge);
+    page.value(turn, "", counts.longest_turn.as_secs_f64());
     page.into_text()
 }

@@ -4,12 +4,15 @@ use crate::daemon::{Daemon, PATIENCE};
 use crate::noise::Noise;
 use outpost_control::client::{CallError, Client};
 use outpost_control::wire::{
-    Attach, Attached, ExitStatus, Message, Spawn, Spawned, Stdin, StdinApplied, StdinOutcome, TerminalSize,
-    Which,
+    Attach, Attached, ExitStatus, Failure, Kill, Killed, Message, Spawn, Spawned, Stdin, StdinApplied,
+    StdinOutcome, TerminalSize, Which,
 };
 use outpost_wire::base64;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long a client waits after a refusal.
+const REFUSED_PAUSE: Duration = Duration::from_millis(20);
 
 /// What an actor checks.
 pub(crate) struct Actor<'a> {
@@ -21,6 +24,9 @@ pub(crate) struct Actor<'a> {
     pub(crate) name: String,
     /// Whether an exit may be unknown: the keeper can be killed, and the kernel does not remember exits.
     pub(crate) exits_can_be_lost: bool,
+    /// Whether a start or input may be refused for want of a resource. It is repeated then.
+    pub(crate) refusals_allowed: bool,
+    pub(crate) refusals: u64,
 }
 
 /// What one process was checked for.
@@ -29,6 +35,7 @@ pub(crate) struct Tally {
     pub(crate) processes: u64,
     pub(crate) bytes: u64,
     pub(crate) attaches: u64,
+    pub(crate) refusals: u64,
 }
 
 /// How the reading of one process stands.
@@ -90,11 +97,45 @@ impl Actor<'_> {
     /// Runs one process of a random kind from its start to its end.
     pub(crate) fn one_process(&mut self, number: u64) -> Tally {
         let id = format!("{}-{number}", self.name);
-        match self.noise.below(3) {
+        let tally = match self.noise.below(4) {
             0 => self.produce(&id, false),
             1 => self.produce(&id, true),
-            _ => self.echo(&id),
+            2 => self.echo(&id),
+            _ => self.kill(&id),
+        };
+        Tally { refusals: std::mem::take(&mut self.refusals), ..tally }
+    }
+
+    /// A tree that is killed: its end is recorded, and the checker finds nothing of it.
+    fn kill(&mut self, id: &str) -> Tally {
+        let script = "setsid sleep 1000 & sleep 1000 & echo started; exec sleep 1000";
+        let process = self.spawn(id, ["/bin/sh", "-c", script].map(String::from).to_vec(), false, false);
+        let params = Kill { process, signal: Some("KILL".into()), grace_ms: Some(0) };
+        let begun = Instant::now();
+        loop {
+            assert!(begun.elapsed() < PATIENCE, "{id} cannot be killed; log: {}", self.daemon.log());
+            match self.daemon.connect().call::<Killed>("kill", &params) {
+                Ok(killed) if killed.died => return Tally { processes: 1, ..Tally::default() },
+                Ok(_) | Err(CallError::Lost(_)) => {}
+                Err(CallError::Refused(failure)) => self.allow(&failure, id),
+            }
         }
+    }
+
+    /// A refusal for want of a resource is repeated after a pause. Any other is a broken promise.
+    fn allow(&mut self, failure: &Failure, id: &str) {
+        const EXHAUSTED: [&str; 6] = [
+            "No space left on device",
+            "Too many open files",
+            "Resource temporarily unavailable",
+            "Cannot allocate memory",
+            "Device or resource busy",
+            "too many requests are waiting",
+        ];
+        let exhausted = EXHAUSTED.iter().any(|reason| failure.message.contains(reason));
+        assert!(self.refusals_allowed && exhausted, "{id}: {failure:?}; log: {}", self.daemon.log());
+        self.refusals += 1;
+        std::thread::park_timeout(REFUSED_PAUSE);
     }
 
     /// A producer on two pipes, or on a terminal.
@@ -116,7 +157,7 @@ impl Actor<'_> {
             reading.exit
         );
         self.check_exit(&reading, code);
-        Tally { processes: 1, bytes: bytes + stderr_bytes, attaches }
+        Tally { processes: 1, bytes: bytes + stderr_bytes, attaches, ..Tally::default() }
     }
 
     /// `cat`, fed by offsets while connections come and go: what it writes is what was sent, once.
@@ -130,7 +171,7 @@ impl Actor<'_> {
             self.read(&process, &mut reading, |actor, attached| actor.feed(&process, &data, attached));
         assert_eq!(reading.stdout_bytes, total, "all that was sent to {id}, once; exit {:?}", reading.exit);
         self.check_exit(&reading, 0);
-        Tally { processes: 1, bytes: total, attaches }
+        Tally { processes: 1, bytes: total, attaches, ..Tally::default() }
     }
 
     fn check_exit(&self, reading: &Reading, code: i32) {
@@ -158,7 +199,10 @@ impl Actor<'_> {
                 Ok(spawned) => return spawned.process,
                 // It was started before the answer got lost.
                 Err(CallError::Refused(failure)) if failure.kind == "taken" => return id.to_owned(),
-                Err(CallError::Refused(failure)) => panic!("spawn of {id} was refused: {failure:?}"),
+                Err(CallError::Refused(failure)) => {
+                    assert!(begun.elapsed() < PATIENCE, "spawn of {id} is refused for ever: {failure:?}");
+                    self.allow(&failure, id);
+                }
                 Err(CallError::Lost(error)) => {
                     assert!(begun.elapsed() < PATIENCE, "spawn of {id}: {error}");
                     if self.daemon.list().iter().any(|process| process.id == id) {
@@ -242,11 +286,19 @@ impl Actor<'_> {
                 {
                     return u64::MAX;
                 }
-                Err(CallError::Refused(failure)) => panic!("stdin of {process} was refused: {failure:?}"),
+                Err(CallError::Refused(failure)) => {
+                    self.allow(&failure, process);
+                    return applied;
+                }
             }
             if applied as usize == data.len() {
                 return match client.call::<()>("closeStdin", &Which { process: process.to_owned() }) {
                     Err(CallError::Lost(_)) => applied,
+                    // Not accepted for want of room: the next attach repeats it.
+                    Err(CallError::Refused(failure)) if failure.kind == "internal" => {
+                        self.allow(&failure, process);
+                        applied
+                    }
                     Ok(()) | Err(CallError::Refused(_)) => u64::MAX,
                 };
             }

@@ -108,6 +108,11 @@ impl Daemon {
         daemon
     }
 
+    /// In the environment of both halves.
+    pub(crate) fn marker(&self) -> &str {
+        &self.marker
+    }
+
     pub fn dir(&self) -> &Path {
         &self.dir
     }

@@ -11,6 +11,7 @@ mod app_server;
 mod broker;
 mod broker_client;
 mod daemon;
+mod exhaustion;
 mod fake_cli;
 mod model;
 mod nemesis;

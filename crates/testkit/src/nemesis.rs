@@ -2,10 +2,11 @@
 
 use crate::actor::{Actor, Tally};
 use crate::daemon::{Daemon, Which};
+use crate::exhaustion::{Exhaustion, Resource};
 use crate::noise::Noise;
 use outpost_sys::signal::Signal;
 use outpost_sys::{pidfd, procfs};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,8 @@ pub struct Plan {
     pub keeper_kills: u64,
     /// … both were replaced by another binary so often …
     pub upgrades: u64,
+    /// … resources were taken away so often …
+    pub exhaustions: u64,
     /// … and this much time has passed.
     pub duration: Duration,
 }
@@ -32,6 +35,9 @@ pub struct Report {
     pub keeper_kills: u64,
     pub upgrades: u64,
     pub stops: u64,
+    pub exhaustions: u64,
+    /// Starts and inputs that were refused for want of a resource, and repeated.
+    pub refusals: u64,
     pub processes: u64,
     pub bytes: u64,
     pub attaches: u64,
@@ -44,17 +50,23 @@ const WORKER_MEMORY_MAX: u64 = 64 * 1024 * 1024;
 /// Runs the plan; panics where the daemon breaks a promise.
 pub fn run(plan: &Plan) -> Report {
     let marker = format!("OUTPOST_NEMESIS={}-{}", std::process::id(), plan.seed);
-    let daemon = Daemon::start(&plan.outpost);
+    let limits = (plan.exhaustions > 0)
+        .then(|| Exhaustion::new().expect("limits can be set by root, where cgroups can be made"));
+    let daemon = match &limits {
+        Some(limits) => limits.start(&plan.outpost),
+        None => Daemon::start(&plan.outpost),
+    };
     let over = AtomicBool::new(false);
     let mut report = Report::default();
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..plan.clients)
             .map(|number| {
                 let (daemon, marker, over) = (&daemon, marker.as_str(), &over);
-                scope.spawn(move || client(daemon, &plan.producer, marker, plan.seed, number, over))
+                scope.spawn(move || client(daemon, plan, marker, number, over))
             })
             .collect();
-        attack(&daemon, plan, &mut report, || clients.iter().any(std::thread::ScopedJoinHandle::is_finished));
+        let client_gave_up = || clients.iter().any(std::thread::ScopedJoinHandle::is_finished);
+        attack(&daemon, plan, limits.as_ref(), &mut report, client_gave_up);
         over.store(true, Ordering::Relaxed);
         for client in clients {
             match client.join() {
@@ -62,6 +74,7 @@ pub fn run(plan: &Plan) -> Report {
                     report.processes += tally.processes;
                     report.bytes += tally.bytes;
                     report.attaches += tally.attaches;
+                    report.refusals += tally.refusals;
                 }
                 Err(panic) => {
                     eprintln!("seed {}; the daemon's log:\n{}", plan.seed, daemon.log());
@@ -76,20 +89,15 @@ pub fn run(plan: &Plan) -> Report {
     report
 }
 
-fn client(
-    daemon: &Daemon,
-    producer: &Path,
-    marker: &str,
-    seed: u64,
-    number: u64,
-    over: &AtomicBool,
-) -> Tally {
+fn client(daemon: &Daemon, plan: &Plan, marker: &str, number: u64, over: &AtomicBool) -> Tally {
     let mut actor = Actor {
         daemon,
-        producer,
-        noise: Noise::new(seed.wrapping_add(number * 7919 + 1)),
+        producer: &plan.producer,
+        noise: Noise::new(plan.seed.wrapping_add(number * 7919 + 1)),
         marker,
         name: format!("client{number}"),
+        refusals_allowed: plan.exhaustions > 0,
+        refusals: 0,
         exits_can_be_lost: !kernel_remembers_exits(),
     };
     let mut total = Tally::default();
@@ -99,6 +107,7 @@ fn client(
         total.processes += tally.processes;
         total.bytes += tally.bytes;
         total.attaches += tally.attaches;
+        total.refusals += tally.refusals;
         round += 1;
     }
     total
@@ -111,7 +120,13 @@ fn kernel_remembers_exits() -> bool {
     (numbers.next(), numbers.next()) >= (Some(6), Some(15))
 }
 
-fn attack(daemon: &Daemon, plan: &Plan, report: &mut Report, mut client_gave_up: impl FnMut() -> bool) {
+fn attack(
+    daemon: &Daemon,
+    plan: &Plan,
+    limits: Option<&Exhaustion>,
+    report: &mut Report,
+    mut client_gave_up: impl FnMut() -> bool,
+) {
     let mut noise = Noise::new(plan.seed);
     let copy = daemon.dir().join("another-outpost");
     if plan.upgrades > 0 {
@@ -122,6 +137,7 @@ fn attack(daemon: &Daemon, plan: &Plan, report: &mut Report, mut client_gave_up:
     while report.worker_kills < plan.worker_kills
         || report.keeper_kills < plan.keeper_kills
         || report.upgrades < plan.upgrades
+        || report.exhaustions < plan.exhaustions
         || begun.elapsed() < plan.duration
     {
         if client_gave_up() {
@@ -129,6 +145,10 @@ fn attack(daemon: &Daemon, plan: &Plan, report: &mut Report, mut client_gave_up:
         }
         // Sometimes at once, sometimes after the clients have got somewhere.
         std::thread::park_timeout(Duration::from_micros(noise.below(30_000)));
+        if let Some(limits) = limits.filter(|_| noise.below(4) == 0) {
+            exhaust(daemon, limits, &mut noise, report);
+            continue;
+        }
         match noise.below(keeper_share + 2) {
             0 if plan.keeper_kills > 0 => {
                 daemon.kill(Which::Keeper);
@@ -149,6 +169,28 @@ fn attack(daemon: &Daemon, plan: &Plan, report: &mut Report, mut client_gave_up:
             _ => {}
         }
     }
+}
+
+/// Takes a resource away for a moment, mostly with a kill in between. Afterwards the daemon must answer by itself.
+fn exhaust(daemon: &Daemon, limits: &Exhaustion, noise: &mut Noise, report: &mut Report) {
+    let resource = Resource::ALL[noise.below(Resource::ALL.len() as u64) as usize];
+    limits.take(daemon, resource);
+    std::thread::park_timeout(Duration::from_millis(noise.below(150)));
+    match noise.below(4) {
+        0 => {
+            limits.strike(daemon, Which::Keeper);
+            report.keeper_kills += 1;
+        }
+        1 | 2 => {
+            limits.strike(daemon, Which::Worker);
+            report.worker_kills += 1;
+        }
+        _ => {}
+    }
+    std::thread::park_timeout(Duration::from_millis(noise.below(300)));
+    limits.give_back(daemon, resource);
+    let _serves_again = daemon.status();
+    report.exhaustions += 1;
 }
 
 /// A worker that stands still must not make anybody lose anything either.

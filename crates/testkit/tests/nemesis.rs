@@ -15,6 +15,7 @@ fn nemesis_two_hundred_killed_workers_and_twenty_killed_keepers_lose_nothing() {
         worker_kills: 200,
         keeper_kills: 20,
         upgrades: 0,
+        exhaustions: 0,
         duration: Duration::ZERO,
     });
     println!("{report:?}");
@@ -37,8 +38,28 @@ fn nemesis_ten_upgrades_under_load_lose_nothing() {
         worker_kills: 0,
         keeper_kills: 0,
         upgrades: 10,
+        exhaustions: 0,
         duration: Duration::ZERO,
     });
     println!("{report:?}");
     assert!(report.upgrades == 10 && report.processes >= 50, "{report:?}");
+}
+
+/// Disk, processes and descriptors run out while workers and keepers are killed, binaries replaced, trees killed.
+#[test]
+fn nemesis_exhausted_resources_cost_time_and_nothing_else() {
+    let producer = PathBuf::from(env!("CARGO_BIN_EXE_producer"));
+    let report = run(&Plan {
+        outpost: binary_beside(&producer, "outpost"),
+        producer,
+        seed: 20_261_118,
+        clients: 6,
+        worker_kills: 30,
+        keeper_kills: 6,
+        upgrades: 3,
+        exhaustions: 30,
+        duration: Duration::ZERO,
+    });
+    println!("{report:?}");
+    assert!(report.exhaustions >= 30 && report.processes >= 20, "{report:?}");
 }

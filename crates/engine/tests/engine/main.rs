@@ -9,6 +9,7 @@ mod given;
 mod input;
 mod keeper_loss;
 mod kept;
+mod load;
 mod output;
 mod starting;
 mod usage;

@@ -16,6 +16,9 @@ struct Options {
     seed: Option<u64>,
     #[arg(long, default_value_t = 8)]
     clients: u64,
+    /// Also take disk blocks, processes and descriptors away (as root)
+    #[arg(long)]
+    exhaustion: bool,
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -38,6 +41,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         worker_kills: 200,
         keeper_kills: 20,
         upgrades: 20,
+        exhaustions: if options.exhaustion { 20 } else { 0 },
         duration: Duration::from_secs(60 * options.minutes),
     });
     println!("{report:?}\nnothing was lost, doubled or left behind");
