@@ -11,7 +11,7 @@ use crate::reactor::outpost_now_ms;
 use crate::shared::Shared;
 use crate::spares::Spare;
 use crate::spec::{Given, Slot, Spawn, Stdio, Supervision};
-use crate::store::{DESCRIPTION_RESERVED_BYTES, Description, reserve};
+use crate::store::{DESCRIPTION_RESERVED_BYTES, Description, boot_id, reserve};
 use crate::{Error, Result};
 use outpost_keeper::{DIRECTORY_TARGET, PROGRAM_TARGET};
 use outpost_sys::pipe::Pipe;
@@ -150,6 +150,7 @@ fn describe(spawn: &Spawn, slot: Slot) -> Description {
             drain: *drain,
             rest: *rest,
         },
+        boot_id: boot_id().to_owned(),
     }
 }
 

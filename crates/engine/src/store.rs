@@ -4,11 +4,13 @@ use crate::spec::{Key, Slot, Supervision};
 use crate::{Error, Result};
 use outpost_sys::Errno;
 use outpost_sys::file::{self, Open};
+use outpost_sys::procfs;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 /// The largest description that is read: arguments may be long.
 const DESCRIPTION_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -28,6 +30,15 @@ pub(crate) struct Description {
     pub(crate) started_by: String,
     #[serde(flatten)]
     pub(crate) supervision: Supervision,
+    /// The boot of the host that the process ran in; empty in a description of an older version.
+    #[serde(default)]
+    pub(crate) boot_id: String,
+}
+
+/// The id of this boot. Read once: it cannot change while this process lives.
+pub(crate) fn boot_id() -> &'static str {
+    static BOOT_ID: LazyLock<String> = LazyLock::new(procfs::boot_id);
+    &BOOT_ID
 }
 
 /// Room on the disk that a slot has for its description before a process is started in it.
