@@ -12,14 +12,26 @@ use std::sync::atomic::Ordering;
 impl Reactor {
     pub(crate) fn deliver(&mut self, slot: u64) {
         let Some(child) = self.children.get_mut(&slot) else { return };
-        // Not before the keeper holds the log: the position would be lost with us.
-        if !self.link.is_flushed() || self.unheld.contains(&slot) {
-            return self.schedule(RETRY, Due::Deliver(slot));
-        }
-        let outcome = child.input.deliver(child.master.as_ref());
+        let outcome = loop {
+            // Not before the keeper holds the log: the position would be lost with this worker.
+            if !self.link.is_flushed() || self.unheld.contains(&slot) {
+                return self.schedule(RETRY, Due::Deliver(slot));
+            }
+            let outcome = child.input.deliver(child.master.as_ref());
+            if outcome != Ok(Delivery::NewReader) {
+                break outcome;
+            }
+            match child.input.unheld_reader() {
+                Ok(Some(reader)) => {
+                    self.link.send(Request::Hold { slot, role: role::STDIN_LOG }, vec![reader]);
+                }
+                Ok(None) => break Ok(Delivery::Done),
+                Err(error) => break Err(error),
+            }
+        };
         child.input_blocked = outcome == Ok(Delivery::Blocked);
         match outcome {
-            Ok(Delivery::Done | Delivery::Blocked) => {}
+            Ok(Delivery::Done | Delivery::Blocked | Delivery::NewReader) => {}
             Ok(Delivery::Closed) => {
                 for role in child.end_input(&self.epoll) {
                     self.link.send(Request::Release { slot, role }, Vec::new());

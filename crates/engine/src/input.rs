@@ -2,7 +2,7 @@
 
 use crate::link::role;
 use crate::{Error, Result};
-use outpost_journal::{Accepted, StdinLog};
+use outpost_journal::{Accepted, Delivered, StdinLog};
 use outpost_sys::Errno;
 use outpost_sys::pipe::{self, Moved, Pipe};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,6 +30,8 @@ pub(crate) enum Delivery {
     Blocked,
     /// All is delivered and stdin was to be closed: it is now.
     Closed,
+    /// The log goes on in another file: nothing is delivered before the keeper holds [`Input::unheld_reader`].
+    NewReader,
 }
 
 pub(crate) struct Input {
@@ -101,6 +103,14 @@ impl Input {
         matches!(self.target, Target::Terminal(_)).then_some(&[END_OF_FILE_CHARACTER])
     }
 
+    /// The description that the keeper must hold before the next delivery.
+    pub(crate) fn unheld_reader(&mut self) -> Result<Option<OwnedFd>> {
+        let Some(log) = &mut self.log else { return Ok(None) };
+        let reader = duplicate(log.reader())?;
+        log.held();
+        Ok(Some(reader))
+    }
+
     /// The byte before which all may wait.
     pub(crate) fn room_until(&self, waiting_max: u64) -> u64 {
         let delivered = self.log.as_ref().map_or(0, |log| log.delivered().unwrap_or(0).min(log.accepted()));
@@ -127,6 +137,7 @@ impl Input {
             (Target::Terminal(pipe), Some(log)) => {
                 let moved = move_all(log, &pipe.write)?;
                 match master {
+                    _ if moved == Delivery::NewReader => moved,
                     Some(master) => flush(pipe, master, moved)?,
                     None => Delivery::Done,
                 }
@@ -160,9 +171,10 @@ fn duplicate(reader: &OwnedFd) -> Result<OwnedFd> {
 fn move_all(log: &mut StdinLog, to: &OwnedFd) -> Result<Delivery> {
     loop {
         match log.deliver(to)? {
-            Moved::Bytes(_) => {}
-            Moved::WouldBlock => return Ok(Delivery::Blocked),
-            Moved::End => return Ok(Delivery::Done),
+            Delivered::Bytes(_) => {}
+            Delivered::WouldBlock => return Ok(Delivery::Blocked),
+            Delivered::End => return Ok(Delivery::Done),
+            Delivered::NextPart => return Ok(Delivery::NewReader),
         }
     }
 }

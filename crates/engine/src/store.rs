@@ -2,7 +2,7 @@
 
 use crate::spec::{Key, Slot, Supervision};
 use crate::{Error, Result};
-use outpost_sys::Errno;
+use outpost_journal::StdinLog;
 use outpost_sys::file::{self, Open};
 use outpost_sys::procfs;
 use serde::{Deserialize, Serialize};
@@ -126,14 +126,10 @@ impl Store {
         entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
     }
 
-    /// Nobody will read the stdin log again. Its size stays: it says how much was accepted.
+    /// Gives the room of a stdin log back that is delivered no further. How much was accepted stays known.
     pub(crate) fn empty_stdin_log(&self, slot: Slot) {
-        let emptied = file::open(self.dir(slot).join("stdin"), Open::ReadWrite)
-            .and_then(|log| file::punch_hole(&log, 0, file::size(&log)?));
-        if let Err(errno) = emptied
-            && errno != Errno::NOENT
-        {
-            tracing::debug!(process = %slot, %errno, "the room of a stdin log is not given back");
+        if let Err(error) = StdinLog::retire(&self.dir(slot).join("stdin")) {
+            tracing::debug!(process = %slot, %error, "the room of a stdin log is not given back");
         }
     }
 
@@ -146,7 +142,7 @@ impl Store {
 
     /// How much stdin an ended process was given.
     pub(crate) fn stdin_accepted(&self, slot: Slot) -> u64 {
-        fs::metadata(self.dir(slot).join("stdin")).map_or(0, |found| found.len())
+        StdinLog::accepted_by(&self.dir(slot).join("stdin")).unwrap_or(0)
     }
 
     /// Erases the record of a slot. Blocking. The rename comes first: a record that is erased in part is never listed.

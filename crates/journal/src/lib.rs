@@ -16,7 +16,7 @@
 //! Readers ([`Cursor`]) are positions over the same files, any number at once. Replay and live reading are one code
 //! path; the writer never waits for a reader and keeps no queue for one.
 //!
-//! The stdin log ([`StdinLog`]) is the same idea backwards: its size says how many bytes were accepted, and the
+//! The stdin log ([`StdinLog`]) is the same idea backwards: its end says how many bytes were accepted, and the
 //! position of an open file description that the keeper shares says how many were delivered.
 
 #![forbid(unsafe_code)]
@@ -33,7 +33,7 @@ pub use cursor::{Batch, Cursor, Ended, Frame, Patience};
 pub use error::Error;
 pub use record::Stream;
 pub use segment::SEGMENT_BYTES;
-pub use stdin::{Accepted, StdinLog};
+pub use stdin::{Accepted, Delivered, StdinLog};
 pub use writer::{Journal, Writer};
 
 /// The most bytes one frame carries.

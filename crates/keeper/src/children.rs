@@ -125,6 +125,10 @@ impl Keeper {
         if is_new && self.table.len() < SLOTS_MAX {
             self.table.insert(slot, Entry::kept());
         }
+        // The supervisor would keep both under one name, and the next keeper could be given the old one.
+        if self.table.get(&slot).is_some_and(|entry| entry.held.iter().any(|(held, _)| *held == role)) {
+            self.unstore_one(slot, role);
+        }
         let held = match (self.table.get_mut(&slot), fd) {
             (Some(entry), Some(fd)) => entry.hold(role, fd),
             (None, _) => Err(Errno::NOENT),

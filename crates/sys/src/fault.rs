@@ -35,6 +35,8 @@ mod armed {
         Errno(Errno),
         /// Moves only part of the bytes asked for.
         Short,
+        /// Moves only part of the bytes asked for, and the next call fails with this number.
+        ShortThen(Errno),
     }
 
     #[derive(Clone, Copy)]
@@ -67,6 +69,10 @@ mod armed {
         match plan.fault {
             Fault::Errno(errno) => Err(errno),
             Fault::Short => Ok(wanted.div_ceil(2)),
+            Fault::ShortThen(errno) => {
+                PLAN.set(Some(Plan { calls_left: 1, fault: Fault::Errno(errno) }));
+                Ok(wanted.div_ceil(2))
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Input: offsets, order, a child that does not read, and closing.
 
-use crate::support::{Host, Seen, read_all, read_until, shell, within};
+use crate::support::{Host, Seen, read_all, read_until, shell, until, within};
 use outpost_engine::{Accepted, Error, How, Size, Stdio};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -103,5 +103,70 @@ async fn a_child_gets_the_descriptors_it_was_given_and_no_others() {
     let seen = read_all(&process, 0).await;
     // The last one is what `ls` itself opens.
     assert_eq!(String::from_utf8_lossy(&seen.stdout), "the plan0 1 2 3 7 ");
+    host.close().await;
+}
+
+/// A descendant shares the pipe, and reads only when the process has ended and its record has been cleared up after.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn delivered_input_that_nobody_has_read_does_not_turn_into_zeros() {
+    let host = Host::new();
+    let marks = tempfile::tempdir().unwrap();
+    let (go, read) = (marks.path().join("go"), marks.path().join("read"));
+    let script = format!(
+        "exec 3<&0; (until [ -e {go} ]; do sleep 0.01; done; head -c 800 >{read}.new; mv {read}.new {read}) <&3 >/dev/null 2>&1 &
+         echo up; read line",
+        go = go.display(),
+        read = read.display()
+    );
+    let process = host.sh("shared", &script).await;
+    let input = [b"end yourself\n".to_vec(), b"kept for a descendant, unread ".repeat(30)].concat();
+    process.write_stdin(None, input[..813].to_vec()).await.unwrap();
+    within("the end", process.finished()).await.unwrap();
+    // What was delivered is given back when the record is cleared up after.
+    let log = host.dir().join("processes").join(process.slot().to_string()).join("stdin");
+    let is_emptied = || std::fs::read(&log).map_or(true, |bytes| bytes.iter().all(|byte| *byte == 0));
+    until("the log to be emptied", is_emptied).await;
+    std::fs::write(&go, "").unwrap();
+    until("the descendant", || read.exists()).await;
+    assert_eq!(
+        String::from_utf8_lossy(&std::fs::read(&read).unwrap()),
+        String::from_utf8_lossy(&input[13..813])
+    );
+    assert_eq!(process.stdin_accepted(), 813);
+    host.close().await;
+}
+
+/// The log of a long input is several files, of which each is removed when it has been delivered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_input_is_delivered_whole_and_does_not_stay_on_the_disk() {
+    let host = Host::new();
+    let process = host.sh("long", "cksum").await;
+    let bytes: Vec<u8> =
+        (0..40_000_000u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let slot = host.dir().join("processes").join(process.slot().to_string());
+    let on_disk = || {
+        let files = std::fs::read_dir(&slot).unwrap().map(|entry| entry.unwrap());
+        let logs = files.filter(|file| file.file_name().to_str().unwrap().starts_with("stdin"));
+        logs.map(|log| log.metadata().map_or(0, |found| found.len())).sum::<u64>()
+    };
+    for piece in bytes.chunks(1_000_000) {
+        let offset = process.stdin_accepted();
+        within("room", process.stdin_room(offset, piece.len() as u64)).await.unwrap();
+        let accepted = process.write_stdin(Some(offset), piece.to_vec()).await.unwrap();
+        assert_eq!(accepted, Accepted::Applied { applied: offset + piece.len() as u64 });
+        assert!(on_disk() < 20_000_000, "{} bytes on disk", on_disk());
+    }
+    process.close_stdin().await.unwrap();
+    let sum = std::process::Command::new("cksum")
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn();
+    let mut sum = sum.unwrap();
+    std::io::Write::write_all(&mut sum.stdin.take().unwrap(), &bytes).unwrap();
+    let expected = sum.wait_with_output().unwrap().stdout;
+    assert_eq!(
+        String::from_utf8_lossy(&read_all(&process, 0).await.stdout),
+        String::from_utf8_lossy(&expected)
+    );
     host.close().await;
 }

@@ -101,3 +101,13 @@ pub(crate) async fn read_all(process: &Process, after: u64) -> Seen {
     read_until(&mut process.subscribe(after), &mut seen, |seen| seen.ended.is_some()).await;
     seen
 }
+
+/// Waits until a condition holds that no event tells of.
+pub(crate) async fn until(what: &str, holds: impl Fn() -> bool) {
+    within(what, async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}

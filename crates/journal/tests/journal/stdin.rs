@@ -1,11 +1,11 @@
 //! The stdin log: every byte accepted reaches the child once, whoever dies in between.
 
 use crate::rig::{MIB, Random, blocks_bytes};
-use outpost_journal::{Accepted, StdinLog};
+use outpost_journal::{Accepted, Delivered, StdinLog};
 use outpost_sys::Errno;
 use outpost_sys::fault::{self, Fault};
 use outpost_sys::file;
-use outpost_sys::pipe::{self, Moved, Pipe};
+use outpost_sys::pipe::{self, Pipe};
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -18,6 +18,8 @@ struct Child {
     log: StdinLog,
     to: OwnedFd,
     from: File,
+    /// The description that the keeper holds.
+    kept: OwnedFd,
 }
 
 impl Child {
@@ -26,17 +28,28 @@ impl Child {
         let log = StdinLog::create(&dir.path().join("stdin")).unwrap();
         let Pipe { read, write } = pipe::pipe().unwrap();
         file::set_nonblocking(&read).unwrap();
-        Child { dir, log, to: write, from: File::from(read) }
+        let kept = file::duplicate(log.reader()).unwrap();
+        Child { dir, log, to: write, from: File::from(read), kept }
     }
 
     fn accept(&mut self, offset: Option<u64>, data: &[u8]) -> Accepted {
         self.log.accept(offset, data, WAITING_MAX).unwrap()
     }
 
-    fn deliver(&mut self) -> Moved {
+    /// One delivery; a new part is held by the keeper at once.
+    fn deliver_some(&mut self) -> Delivered {
+        let delivered = self.log.deliver(&self.to).unwrap();
+        if delivered == Delivered::NextPart {
+            self.kept = file::duplicate(self.log.reader()).unwrap();
+            self.log.held();
+        }
+        delivered
+    }
+
+    fn deliver(&mut self) -> Delivered {
         loop {
-            match self.log.deliver(&self.to).unwrap() {
-                Moved::Bytes(_) => {}
+            match self.deliver_some() {
+                Delivered::Bytes(_) | Delivered::NextPart => {}
                 other => return other,
             }
         }
@@ -49,9 +62,15 @@ impl Child {
         bytes
     }
 
+    /// Disk blocks of all parts, in bytes.
+    fn blocks_bytes(&self) -> u64 {
+        let parts = std::fs::read_dir(self.dir.path()).unwrap();
+        parts.map(|part| blocks_bytes(&part.unwrap().path())).sum()
+    }
+
     /// The worker is killed; the keeper has the description.
     fn resume(&mut self) {
-        let kept = file::duplicate(self.log.reader()).unwrap();
+        let kept = file::duplicate(&self.kept).unwrap();
         self.log = StdinLog::resume(&self.dir.path().join("stdin"), kept).unwrap();
     }
 }
@@ -71,7 +90,7 @@ fn a_repeated_or_skipping_offset_neither_doubles_nor_loses_bytes() {
     assert_eq!(child.accept(Some(9), b""), Accepted::Applied { applied: 9 });
     assert_eq!(child.accept(Some(8), b""), Accepted::Duplicate { applied: 9 });
     assert_eq!((child.log.accepted(), child.log.delivered().unwrap()), (9, 0));
-    assert_eq!(child.deliver(), Moved::End);
+    assert_eq!(child.deliver(), Delivered::End);
     assert_eq!(child.read(), b"abcdefghi");
     assert_eq!(child.log.delivered().unwrap(), 9);
 }
@@ -85,9 +104,9 @@ fn a_child_that_does_not_read_bounds_what_waits() {
     assert_eq!(child.accept(Some(900), &[b'b'; 100]), Accepted::Applied { applied: 1000 });
     assert_eq!(child.accept(None, b"c"), Accepted::Full { applied: 1000, beyond: false });
     assert_eq!(child.accept(Some(0), &[b'a'; 900]), Accepted::Duplicate { applied: 1000 });
-    assert_eq!(child.deliver(), Moved::End);
+    assert_eq!(child.deliver(), Delivered::End);
     assert_eq!(child.accept(None, b"c"), Accepted::Applied { applied: 1001 });
-    assert_eq!(child.deliver(), Moved::End);
+    assert_eq!(child.deliver(), Delivered::End);
     assert_eq!(child.read(), [vec![b'a'; 900], vec![b'b'; 100], vec![b'c']].concat());
 }
 
@@ -97,11 +116,11 @@ fn one_message_larger_than_the_bound_is_not_refused_for_ever() {
     let large = Random::new(1).bytes(WAITING_MAX as usize * 300);
     assert_eq!(child.accept(None, b"x"), Accepted::Applied { applied: 1 });
     assert_eq!(child.accept(None, &large), Accepted::Full { applied: 1, beyond: false });
-    assert_eq!(child.deliver(), Moved::End);
+    assert_eq!(child.deliver(), Delivered::End);
     assert_eq!(child.accept(None, &large), Accepted::Applied { applied: large.len() as u64 + 1 });
     assert_eq!(child.accept(None, b"y"), Accepted::Full { applied: large.len() as u64 + 1, beyond: true });
     let mut got = child.read();
-    while child.deliver() == Moved::WouldBlock {
+    while child.deliver() == Delivered::WouldBlock {
         got.extend(child.read());
     }
     got.extend(child.read());
@@ -138,12 +157,12 @@ fn killed_at_any_point_each_byte_is_delivered_once() {
                 1 => child.resume(),
                 2 => got.extend(child.read()),
                 _ => {
-                    child.log.deliver(&child.to).unwrap();
+                    child.deliver_some();
                 }
             }
             assert_eq!(child.log.accepted() as usize, sent.len());
         }
-        while child.deliver() == Moved::WouldBlock {
+        while child.deliver() == Delivered::WouldBlock {
             got.extend(child.read());
         }
         got.extend(child.read());
@@ -158,7 +177,7 @@ fn a_child_that_closed_its_stdin_does_not_block_the_sender() {
     child.accept(None, b"unread");
     let Pipe { read, .. } = pipe::pipe().unwrap();
     child.from = File::from(read);
-    assert_eq!(child.deliver(), Moved::End);
+    assert_eq!(child.deliver(), Delivered::End);
     assert!(child.log.discards());
     assert_eq!(child.log.delivered().unwrap(), 6);
     let large = vec![b'x'; 10 * MIB];
@@ -166,18 +185,15 @@ fn a_child_that_closed_its_stdin_does_not_block_the_sender() {
     assert_eq!(child.accept(Some(5), b"dx"), Accepted::Duplicate { applied: 6 + 10 * MIB as u64 });
     assert_eq!(child.accept(None, b"y"), Accepted::Applied { applied: 7 + 10 * MIB as u64 });
     assert_eq!(child.accept(Some(1 << 40), b"y"), Accepted::Gap { applied: 7 + 10 * MIB as u64 });
-    assert_eq!(child.deliver(), Moved::End);
-    assert!(
-        blocks_bytes(&child.dir.path().join("stdin")) < MIB as u64,
-        "nobody will read it, so it is not kept"
-    );
+    assert_eq!(child.deliver(), Delivered::End);
+    assert!(child.blocks_bytes() < MIB as u64, "nobody will read it, so it is not kept");
     child.resume();
     assert_eq!(
         (child.log.accepted(), child.log.delivered().unwrap()),
         (7 + 10 * MIB as u64, 7 + 10 * MIB as u64)
     );
     assert_eq!(child.accept(None, b"z"), Accepted::Applied { applied: 8 + 10 * MIB as u64 });
-    assert_eq!(child.deliver(), Moved::End);
+    assert_eq!(child.deliver(), Delivered::End);
     assert!(child.log.discards());
 }
 
@@ -194,7 +210,7 @@ fn a_failure_while_discarding_leaves_nothing_waiting() {
             break;
         }
         assert!(failed, "call {nth}");
-        assert_eq!(child.deliver(), Moved::End);
+        assert_eq!(child.deliver(), Delivered::End);
         assert_eq!((child.log.accepted(), child.log.delivered().unwrap()), (6, 6), "call {nth}");
     }
 }
@@ -202,22 +218,21 @@ fn a_failure_while_discarding_leaves_nothing_waiting() {
 /// Pushes `total` bytes through a pipe; the child reads, and leaves `lag` bytes waiting. Returns the most disk used.
 fn push(child: &mut Child, total: usize, lag: usize) -> u64 {
     let bytes = Random::new(2).bytes(total);
-    let path = child.dir.path().join("stdin");
     let (mut got, mut most, mut accepted) = (Vec::new(), 0, 0);
     while accepted < total {
         let piece = &bytes[accepted..total.min(accepted + 300_000)];
         child.log.accept(Some(accepted as u64), piece, u64::MAX).unwrap();
         accepted += piece.len();
         while child.log.delivered().unwrap() + (lag as u64) < accepted as u64 {
-            child.log.deliver(&child.to).unwrap();
+            child.deliver_some();
             got.extend(child.read());
         }
         if lag == 0 {
-            assert_eq!(child.deliver(), Moved::End);
+            assert_eq!(child.deliver(), Delivered::End);
         }
-        most = most.max(blocks_bytes(&path));
+        most = most.max(child.blocks_bytes());
     }
-    while child.deliver() == Moved::WouldBlock {
+    while child.deliver() == Delivered::WouldBlock {
         got.extend(child.read());
     }
     got.extend(child.read());
@@ -239,4 +254,129 @@ fn a_child_that_is_always_a_little_behind_does_not_fill_the_disk() {
     let mut child = Child::new();
     let most = push(&mut child, 24 * MIB, 100_000);
     assert!(most < 11 * MIB as u64, "{most} bytes of disk");
+}
+
+/// The descendant of a child can move what it was given to other pipes, and read it much later.
+#[test]
+fn delivered_pages_that_a_pipe_still_holds_never_change() {
+    let mut child = Child::new();
+    pipe::set_capacity(&child.to, MIB).unwrap();
+    let bytes = Random::new(5).bytes(20 * MIB);
+    let mut holders = Vec::new();
+    for piece in bytes.chunks(MIB / 2) {
+        child.log.accept(None, piece, u64::MAX).unwrap();
+        assert_eq!(child.deliver(), Delivered::End);
+        let holder = pipe::pipe().unwrap();
+        pipe::set_capacity(&holder.write, MIB).unwrap();
+        let mut held = 0;
+        while held < piece.len() {
+            match pipe::splice(&child.from, &holder.write, MIB).unwrap() {
+                pipe::Moved::Bytes(count) => held += count,
+                other => panic!("{other:?} after {held} bytes"),
+            }
+        }
+        holders.push(File::from(holder.read));
+    }
+    StdinLog::retire(&child.dir.path().join("stdin")).unwrap();
+    for (number, (piece, mut holder)) in bytes.chunks(MIB / 2).zip(holders).enumerate() {
+        let mut read = vec![0; piece.len()];
+        holder.read_exact(&mut read).unwrap();
+        let changed = read.iter().zip(piece).filter(|(read, sent)| read != sent).count();
+        assert_eq!(changed, 0, "bytes of piece {number}");
+    }
+}
+
+#[test]
+fn an_ended_process_s_log_takes_no_room_and_still_says_how_much_was_accepted() {
+    let mut child = Child::new();
+    let path = child.dir.path().join("stdin");
+    assert_eq!(StdinLog::accepted_by(&path).unwrap(), 0);
+    for accepted in [700, 5 * MIB as u64, 11 * MIB as u64] {
+        let more = vec![b'x'; (accepted - child.log.accepted()) as usize];
+        child.log.accept(None, &more, u64::MAX).unwrap();
+        assert_eq!(StdinLog::accepted_by(&path).unwrap(), accepted);
+        // A part that a killed worker or a full disk left.
+        for _ in 0..2 {
+            StdinLog::retire(&path).unwrap();
+            assert_eq!(StdinLog::accepted_by(&path).unwrap(), accepted);
+            assert_eq!(child.blocks_bytes(), 0);
+        }
+        child = Child { log: StdinLog::from_start(&path).unwrap().unwrap(), ..child };
+    }
+}
+
+/// The worker dies between any two steps of a change of parts; the keeper then has the description it was last given.
+#[test]
+fn killed_between_two_parts_each_byte_is_delivered_once() {
+    for seed in 1..=4 {
+        let mut random = Random::new(seed);
+        let mut child = Child::new();
+        pipe::set_capacity(&child.to, MIB).unwrap();
+        let sent = random.bytes(18 * MIB);
+        let mut got = Vec::new();
+        while got.len() < sent.len() {
+            let applied = child.log.accepted() as usize;
+            let next = (applied + 1 + random.below(3 * MIB)).min(sent.len());
+            child.log.accept(Some(applied as u64), &sent[applied..next], 9 * MIB as u64).unwrap();
+            for _ in 0..random.below(6) {
+                // Without `held`: the keeper has not been told of the part.
+                child.log.deliver(&child.to).unwrap();
+                if random.below(3) == 0 {
+                    child.resume();
+                }
+                child.deliver_some();
+                got.extend(child.read());
+            }
+        }
+        assert!(got == sent, "seed {seed}");
+        assert_eq!(child.log.delivered().unwrap(), child.log.accepted());
+    }
+}
+
+#[test]
+fn a_child_that_closes_its_stdin_behind_several_parts_costs_no_disk() {
+    let mut child = Child::new();
+    child.log.accept(None, &vec![b'x'; 5 * MIB], u64::MAX).unwrap();
+    child.log.accept(None, &vec![b'y'; 5 * MIB], u64::MAX).unwrap();
+    child.log.accept(None, b"z", u64::MAX).unwrap();
+    child.from = File::from(pipe::pipe().unwrap().read);
+    assert_eq!(child.deliver(), Delivered::End);
+    assert!(child.log.discards());
+    let accepted = 10 * MIB as u64 + 1;
+    assert_eq!((child.log.accepted(), child.log.delivered().unwrap()), (accepted, accepted));
+    assert!(child.blocks_bytes() < MIB as u64);
+    child.resume();
+    assert_eq!(child.accept(None, b"z"), Accepted::Applied { applied: accepted + 1 });
+    assert_eq!(child.deliver(), Delivered::End);
+    assert!(child.log.discards());
+}
+
+/// A full disk takes a part of a message; the sender is told that none was taken, and sends all of it again.
+#[test]
+fn bytes_that_were_refused_are_neither_counted_nor_delivered() {
+    let mut child = Child::new();
+    child.accept(None, b"before ");
+    for nth in 1.. {
+        fault::arm(nth, Fault::ShortThen(Errno::NOSPC));
+        let refused = child.log.accept(None, b"refused and sent again ", WAITING_MAX);
+        if fault::disarm() {
+            assert!(nth > 1 && refused.is_ok(), "call {nth}: {refused:?}");
+            break;
+        }
+        if refused.is_ok() {
+            continue;
+        }
+        assert_eq!(child.log.accepted(), 7, "call {nth}");
+        child.resume();
+        assert_eq!(child.log.accepted(), 7, "what was refused is counted by the next worker");
+        assert_eq!(child.deliver(), Delivered::End);
+        assert_eq!(child.read(), if nth == 1 { &b"before "[..] } else { b"" });
+    }
+    assert_eq!(child.deliver(), Delivered::End);
+    let read = child.read();
+    assert!(
+        read.ends_with(b"refused and sent again ") && read.len() <= 30,
+        "{}",
+        String::from_utf8_lossy(&read)
+    );
 }
