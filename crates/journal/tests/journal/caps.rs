@@ -4,6 +4,7 @@ use crate::rig::{EXIT, MIB, NO_CAP, Random, Rig, Seen, blocks_bytes, drain, read
 use outpost_journal::{Batch, Cursor, FRAME_BYTES, Patience, SEGMENT_BYTES, Stream, Writer};
 use outpost_sys::Errno;
 use outpost_sys::fault::{self, Fault};
+use outpost_sys::pipe::Moved;
 use std::fs;
 use std::io::Write;
 
@@ -315,4 +316,30 @@ fn an_index_damaged_behind_a_dropped_head_recovers_to_the_same_again_and_again()
         let again = Writer::recover(copy.path(), CAP).unwrap();
         assert!(read_after(again.journal(), 0) == longer, "damage at {at}: what was appended differs");
     }
+}
+
+#[test]
+fn a_full_segment_with_nothing_in_the_pipe_drops_nothing() {
+    let mut rig = Rig::new(CAP);
+    // The next segment would not fit below the cap.
+    let bytes = Random::new(10).bytes(2 * SEGMENT_BYTES as usize);
+    rig.feed(Stream::Stdout, &bytes);
+    assert!(rig.writer.would_drop(Stream::Stdout).is_some());
+    assert_eq!(rig.writer.pump(Stream::Stdout, &rig.sources[0].read).unwrap(), Moved::WouldBlock);
+    assert_eq!(rig.journal().first_seq(), 1, "the head is dropped before there is anything to record");
+    assert!(rig.path("out.0").exists() && !rig.path("out.2").exists());
+    assert_eq!(read_after(&rig.journal(), 0).stream(Stream::Stdout), rig.written[0]);
+}
+
+#[test]
+fn output_that_fits_into_the_open_segment_drops_nothing() {
+    let mut rig = Rig::new(2 * SEGMENT_BYTES + SEGMENT_BYTES / 8);
+    let bytes = Random::new(11).bytes(SEGMENT_BYTES as usize + MIB);
+    rig.feed(Stream::Stdout, &bytes);
+    for _ in 0..3 {
+        assert_eq!(rig.writer.would_drop(Stream::Stdout), None);
+        rig.feed(Stream::Stdout, b"a little more");
+        assert_eq!(rig.journal().first_seq(), 1, "room is made for a segment that is not begun");
+    }
+    assert_eq!(read_after(&rig.journal(), 0).stream(Stream::Stdout), rig.written[0]);
 }

@@ -1,5 +1,6 @@
 //! Recovery from every place a writer, a disk or a machine may have stopped.
 
+use crate::open_any_bytes::run;
 use crate::rig::{EXIT, MIB, NO_CAP, Random, Rig, Seen, append, read_after};
 use outpost_journal::{FRAME_BYTES, SEGMENT_BYTES, Stream, Writer};
 use std::fs;
@@ -243,5 +244,24 @@ fn files_that_are_not_ours_are_left_alone() {
     assert_eq!(read_after(&rig.journal(), 0), before);
     for name in names() {
         assert_eq!(fs::read(rig.dir.path().join(name)).unwrap(), b"stray", "{}", name.display());
+    }
+}
+
+/// A number that no journal reaches would overflow what is computed of it.
+#[test]
+fn a_record_behind_a_hole_with_an_impossible_number_is_not_taken() {
+    const NUMBER_MAX: u64 = 1 << 62;
+    for (seq, is_taken) in
+        [(5, false), (129, true), (200, true), (NUMBER_MAX, true), (NUMBER_MAX + 1, false), (u64::MAX, false)]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let mut index: Vec<u8> = (0..128).flat_map(|number| run(number + 1, number)).collect();
+        index.resize(2 * 4096, 0);
+        index.extend(run(seq, 128));
+        fs::write(dir.path().join("index"), index).unwrap();
+        fs::write(dir.path().join("out.0"), [b'x'; 129]).unwrap();
+        let writer = Writer::recover(dir.path(), NO_CAP).unwrap();
+        // What is not taken is recorded anew, under the next number.
+        assert_eq!(writer.journal().last_seq(), if is_taken { seq } else { 129 }, "{seq}");
     }
 }

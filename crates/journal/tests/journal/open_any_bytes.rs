@@ -104,7 +104,7 @@ fn lay_out(dir: &Path, flags: u8, index: &[u8], segments: &[u8]) {
 }
 
 /// A record of one byte of stdout.
-fn run(seq: u64, offset: u64) -> [u8; RECORD_BYTES] {
+pub(crate) fn run(seq: u64, offset: u64) -> [u8; RECORD_BYTES] {
     let mut record = [0; RECORD_BYTES];
     record[4] = 2;
     record[12] = 1;
