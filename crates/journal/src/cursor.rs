@@ -197,6 +197,8 @@ impl Cursor {
                     batch.ended = Some(Ended { seq: found.seq, time_ms: found.time_ms, exit });
                     self.next_seq = found.seq + 1;
                 }
+                // The numbers in between were lost.
+                Entry::Lost { .. } => self.next_seq = self.next_seq.max(found.seq),
                 Entry::Exit { .. }
                 | Entry::Started { .. }
                 | Entry::StdinClosed { .. }
@@ -218,6 +220,10 @@ impl Cursor {
             }
             let len = (run.len - skipped).min(FRAME_BYTES);
             let span = &mut spans[run.stream.index()];
+            // Bytes in between were lost.
+            if span.len() > 0 && span.end != run.offset + skipped {
+                return false;
+            }
             span.add(run.offset + skipped, len);
             // Relative to the stream's span; made absolute when the bytes are loaded.
             let begin = (run.offset + skipped - span.begin) as usize;
@@ -308,7 +314,7 @@ struct Run {
     time_ms: u64,
 }
 
-/// The bytes of one stream that a batch needs: its runs follow each other without a gap.
+/// The bytes of one stream that a batch needs. They follow each other without a gap: a batch ends before one.
 #[derive(Default)]
 struct Span {
     begin: u64,

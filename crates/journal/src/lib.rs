@@ -13,6 +13,11 @@
 //! nobody has seen them under another number. Killed inside the record: its checksum is wrong and it counts as not
 //! written.
 //!
+//! A power failure leaves files that no writer left: tails are lost, blocks are zeros, names are missing.
+//! [`Writer::salvage`] opens such a journal of a process that has ended. It indexes every byte that is on the disk, and
+//! puts a record where bytes or numbers are missing. [`Journal::sync`] bounds what a power failure takes, and notes how
+//! far the bytes are safe: only zeros beyond that can be blocks that were never written.
+//!
 //! Readers ([`Cursor`]) are positions over the same files, any number at once. Replay and live reading are one code
 //! path; the writer never waits for a reader and keeps no queue for one.
 //!
@@ -25,13 +30,16 @@ mod cursor;
 mod error;
 mod record;
 mod recovery;
+mod salvage;
 mod segment;
 mod stdin;
+mod sync;
 mod writer;
 
 pub use cursor::{Batch, Cursor, Ended, Frame, Patience};
 pub use error::Error;
 pub use record::Stream;
+pub use salvage::Boot;
 pub use segment::SEGMENT_BYTES;
 pub use stdin::{Accepted, Delivered, StdinLog};
 pub use writer::{Journal, Writer};

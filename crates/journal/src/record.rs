@@ -38,6 +38,9 @@ pub(crate) enum Entry {
     StdinClosed { at: u64 },
     /// So many bytes of a stream have been recorded. Written before the records that said so are given back.
     StreamEnd { stream: Stream, offset: u64 },
+    /// The bytes of a stream before `offset`, and the numbers before the record's, were lost with a power failure as
+    /// far as no record before this one tells of them.
+    Lost { stream: Stream, offset: u64 },
     /// What the process used; stands directly before `Exit`.
     Usage { user_ms: u32, system_ms: u32, rss_max_kb: u32 },
     /// How it ended; always the last record, with a number of its own.
@@ -61,6 +64,8 @@ const EXIT_SIGNAL: u8 = 7;
 const EXIT_UNKNOWN: u8 = 8;
 const STDOUT_END: u8 = 9;
 const STDERR_END: u8 = 10;
+const STDOUT_LOST: u8 = 11;
+const STDERR_LOST: u8 = 12;
 
 impl Record {
     /// How many sequence numbers the record takes.
@@ -71,6 +76,7 @@ impl Record {
             Entry::Started { .. }
             | Entry::StdinClosed { .. }
             | Entry::StreamEnd { .. }
+            | Entry::Lost { .. }
             | Entry::Usage { .. } => 0,
         }
     }
@@ -83,6 +89,8 @@ impl Record {
             Entry::StdinClosed { at } => (STDIN_CLOSED, 0, at),
             Entry::StreamEnd { stream: Stream::Stdout, offset } => (STDOUT_END, 0, offset),
             Entry::StreamEnd { stream: Stream::Stderr, offset } => (STDERR_END, 0, offset),
+            Entry::Lost { stream: Stream::Stdout, offset } => (STDOUT_LOST, 0, offset),
+            Entry::Lost { stream: Stream::Stderr, offset } => (STDERR_LOST, 0, offset),
             Entry::Usage { user_ms, system_ms, rss_max_kb } => {
                 (USAGE, rss_max_kb, u64::from(user_ms) << 32 | u64::from(system_ms))
             }
@@ -116,6 +124,8 @@ impl Record {
             STDIN_CLOSED => Entry::StdinClosed { at: place },
             STDOUT_END => Entry::StreamEnd { stream: Stream::Stdout, offset: place },
             STDERR_END => Entry::StreamEnd { stream: Stream::Stderr, offset: place },
+            STDOUT_LOST => Entry::Lost { stream: Stream::Stdout, offset: place },
+            STDERR_LOST => Entry::Lost { stream: Stream::Stderr, offset: place },
             USAGE => {
                 Entry::Usage { user_ms: (place >> 32) as u32, system_ms: place as u32, rss_max_kb: amount }
             }
@@ -151,6 +161,8 @@ mod tests {
             Entry::StdinClosed { at: 9 },
             Entry::StreamEnd { stream: Stream::Stdout, offset: 3 },
             Entry::StreamEnd { stream: Stream::Stderr, offset: 1 << 60 },
+            Entry::Lost { stream: Stream::Stdout, offset: 0 },
+            Entry::Lost { stream: Stream::Stderr, offset: 1 << 60 },
             Entry::Usage { user_ms: 1, system_ms: u32::MAX, rss_max_kb: 3 },
             Entry::Exit { how: How::Code(-1) },
             Entry::Exit { how: How::Signal(9) },

@@ -17,13 +17,7 @@ const BLOCK_BYTES: usize = 4096;
 /// index off behind it, and removes segments that no record and no tail can reach.
 pub(crate) fn scan(dir: &Path, index: &OwnedFd) -> Result<Position> {
     let path = index_path(dir);
-    let mut scan = Scan::new(sizes(dir)?, [true; 2]);
-    scan.read(index).map_err(|errno| Error::io("read", &path, errno))?;
-    let may_be_dropped = Stream::ALL.map(|stream| !scan.goes_on_inside_what_is_gone(stream));
-    if may_be_dropped != [true; 2] {
-        scan = Scan::new(scan.sizes, may_be_dropped);
-        scan.read(index).map_err(|errno| Error::io("read", &path, errno))?;
-    }
+    let scan = survey(dir, index)?;
     let position = scan.position;
     let valid = position.records * RECORD_BYTES as u64;
     // Mostly there is nothing to cut off, and then nothing to write.
@@ -34,10 +28,23 @@ pub(crate) fn scan(dir: &Path, index: &OwnedFd) -> Result<Position> {
     Ok(position)
 }
 
-/// Sizes of the segments there are, by stream and number.
-type Sizes = [BTreeMap<u64, u64>; 2];
+/// Reads the index up to the first record that does not hold, and changes nothing.
+pub(crate) fn survey(dir: &Path, index: &OwnedFd) -> Result<Scan> {
+    let io = |errno| Error::io("read", &index_path(dir), errno);
+    let mut scan = Scan::new(sizes(dir)?, [true; 2]);
+    scan.read(index).map_err(io)?;
+    let may_be_dropped = Stream::ALL.map(|stream| !scan.goes_on_inside_what_is_gone(stream));
+    if may_be_dropped != [true; 2] {
+        scan = Scan::new(scan.sizes, may_be_dropped);
+        scan.read(index).map_err(io)?;
+    }
+    Ok(scan)
+}
 
-fn sizes(dir: &Path) -> Result<Sizes> {
+/// Sizes of the segments there are, by stream and number.
+pub(crate) type Sizes = [BTreeMap<u64, u64>; 2];
+
+pub(crate) fn sizes(dir: &Path) -> Result<Sizes> {
     let mut sizes = Sizes::default();
     let names = file::open(dir, Open::Directory)
         .and_then(file::names)
@@ -49,11 +56,15 @@ fn sizes(dir: &Path) -> Result<Sizes> {
 }
 
 /// Numbers and offsets past this are no work of ours, and sums with them would overflow.
-const NUMBER_MAX: u64 = 1 << 62;
+pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 
-struct Scan {
-    position: Position,
-    sizes: Sizes,
+pub(crate) struct Scan {
+    pub(crate) position: Position,
+    pub(crate) sizes: Sizes,
+    /// The records behind the hole leave bytes out that are on the disk.
+    skipped: bool,
+    /// The number of the first frame that is on the disk.
+    first_present: Option<u64>,
     usage: Option<(u32, u32, u32)>,
     /// Per stream: nothing has been said of it since the hole, so its offset may jump.
     loose: [bool; 2],
@@ -64,7 +75,15 @@ struct Scan {
 impl Scan {
     fn new(sizes: Sizes, may_be_dropped: [bool; 2]) -> Scan {
         let position = Position { next_seq: 1, first_seq: 1, ..Position::default() };
-        Scan { position, sizes, usage: None, loose: [false; 2], may_be_dropped }
+        Scan {
+            position,
+            sizes,
+            skipped: false,
+            first_present: None,
+            usage: None,
+            loose: [false; 2],
+            may_be_dropped,
+        }
     }
 
     /// Takes records up to the first that does not hold.
@@ -100,6 +119,12 @@ impl Scan {
         }
     }
 
+    /// Whether there are bytes on the disk that a reader would not be given. Where the head was dropped at the cap this can
+    /// be meant so; where a power failure took a segment or a block of the index it is not.
+    pub(crate) fn hides_bytes(&self) -> bool {
+        self.skipped || self.first_present.is_some_and(|seq| seq < self.position.first_seq)
+    }
+
     /// A segment that is being written is never dropped. Where it is missing all the same, damage did it, and what was
     /// written to it next would lend its records bytes that they do not mean.
     fn goes_on_inside_what_is_gone(&self, stream: Stream) -> bool {
@@ -112,26 +137,36 @@ impl Scan {
     /// numbers and offsets may jump.
     fn take(&mut self, record: &Record, behind_hole: bool) -> Option<()> {
         let next_seq = self.position.next_seq;
+        let may_jump = behind_hole || matches!(record.entry, Entry::Lost { .. });
         let follows =
-            record.seq == next_seq || (behind_hole && record.seq > next_seq && record.seq <= NUMBER_MAX);
+            record.seq == next_seq || (may_jump && record.seq > next_seq && record.seq <= NUMBER_MAX);
         if !follows || !self.fits(&record.entry, behind_hole) {
             return None;
         }
         let at = &mut self.position;
-        if behind_hole {
+        // What is lost before the first frame counts as dropped.
+        let is_head = next_seq == 1 && matches!(record.entry, Entry::Lost { .. });
+        if behind_hole || is_head {
             at.first_seq = record.seq;
+        }
+        if behind_hole {
             self.loose = [true; 2];
         }
         at.next_seq = record.seq + record.numbers();
         match record.entry {
             Entry::Started { pid, start_ticks } => at.started = Some((pid, start_ticks)),
             Entry::StdinClosed { at: bytes } => at.stdin_closed = Some(bytes),
-            Entry::StreamEnd { stream, offset } => self.end_at(stream, offset),
+            Entry::StreamEnd { stream, offset } => {
+                self.skip_to(stream, offset);
+                self.end_at(stream, offset);
+            }
+            Entry::Lost { stream, offset } => self.end_at(stream, offset),
             Entry::Usage { user_ms, system_ms, rss_max_kb } => {
                 self.usage = Some((user_ms, system_ms, rss_max_kb));
             }
             Entry::Run { stream, offset, len } => {
-                self.note_run(stream, segment::number(offset));
+                self.skip_to(stream, offset);
+                self.note_run(stream, segment::number(offset), record.seq);
                 self.end_at(stream, offset + u64::from(len));
             }
             Entry::Exit { how } => {
@@ -151,6 +186,9 @@ impl Scan {
         };
         match *entry {
             Entry::StreamEnd { stream, offset } => joins(stream, offset),
+            Entry::Lost { stream, offset } => {
+                (self.position.ends[stream.index()]..=NUMBER_MAX).contains(&offset)
+            }
             Entry::Run { stream, offset, len } => {
                 let end = segment::place(offset) + u64::from(len);
                 let there = match self.sizes[stream.index()].get(&segment::number(offset)) {
@@ -171,13 +209,24 @@ impl Scan {
         self.may_be_dropped[stream.index()] && oldest.is_none_or(|oldest| *oldest > number)
     }
 
+    /// Notes whether the bytes between the end of a stream and `offset`, which no record tells of, are on the disk.
+    fn skip_to(&mut self, stream: Stream, offset: u64) {
+        let end = self.position.ends[stream.index()];
+        if offset > end {
+            let between =
+                self.sizes[stream.index()].range(segment::number(end)..=segment::number(offset - 1));
+            let holds = |(number, size): (&u64, &u64)| number * SEGMENT_BYTES + size > end;
+            self.skipped |= between.into_iter().any(holds);
+        }
+    }
+
     fn end_at(&mut self, stream: Stream, offset: u64) {
         self.position.ends[stream.index()] = offset;
         self.loose[stream.index()] = false;
     }
 
     /// Notes that the frames before `next_seq` end in this segment, or that they are gone with it.
-    fn note_run(&mut self, stream: Stream, number: u64) {
+    fn note_run(&mut self, stream: Stream, number: u64, seq: u64) {
         let dropped = self.is_dropped(stream, number);
         let at = &mut self.position;
         if dropped {
@@ -185,6 +234,7 @@ impl Scan {
             return;
         }
         let last_seq = at.next_seq - 1;
+        self.first_present.get_or_insert(seq);
         match at
             .segments
             .iter_mut()
@@ -200,15 +250,16 @@ impl Scan {
 /// A stream goes on in the segment of its end, and past it only while segments are full. What lies beyond, or before a
 /// stream that begins later, would be taken for output of ours one day.
 fn remove_unreachable(dir: &Path, position: &Position, sizes: &Sizes) -> Result<()> {
-    for stream in Stream::ALL {
+    unreachable(position, sizes).try_for_each(|(stream, number)| segment::remove(dir, stream, number))
+}
+
+pub(crate) fn unreachable(position: &Position, sizes: &Sizes) -> impl Iterator<Item = (Stream, u64)> {
+    Stream::ALL.into_iter().flat_map(|stream| {
         let sizes = &sizes[stream.index()];
         let mut last = segment::number(position.ends[stream.index()]);
         while sizes.get(&last) == Some(&SEGMENT_BYTES) {
             last += 1;
         }
-        for number in sizes.keys().filter(|number| **number > last) {
-            segment::remove(dir, stream, *number)?;
-        }
-    }
-    Ok(())
+        sizes.keys().filter(move |number| **number > last).map(move |number| (stream, *number))
+    })
 }

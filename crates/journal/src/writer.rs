@@ -3,6 +3,7 @@
 use crate::cursor::Index;
 use crate::record::{self, Entry, RECORD_BYTES, Record, Stream};
 use crate::segment::{self, SEGMENT_BYTES};
+use crate::sync::Synced;
 use crate::{Error, Result};
 use outpost_sys::file::{self, Open};
 use outpost_sys::pidfd::Exit;
@@ -11,7 +12,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The most one splice moves. More would only lengthen the time others wait.
@@ -30,7 +31,10 @@ pub struct Journal {
     pub(crate) first_seq: AtomicU64,
     bytes_kept: AtomicU64,
     bytes_total: AtomicU64,
+    /// Per stream, the offset after the last recorded byte.
+    pub(crate) ends: [AtomicU64; 2],
     finished: AtomicBool,
+    pub(crate) synced: Mutex<Option<Synced>>,
 }
 
 impl Journal {
@@ -118,6 +122,10 @@ impl Writer {
         let path = index_path(dir);
         let index = file::open(&path, Open::Create).map_err(|errno| Error::io("open", &path, errno))?;
         let at = crate::recovery::scan(dir, &index)?;
+        Writer::go_on(dir, index, at, bytes_max)
+    }
+
+    pub(crate) fn go_on(dir: &Path, index: OwnedFd, at: Position, bytes_max: u64) -> Result<Writer> {
         let unsure = at.exit.is_none();
         let mut writer = Writer::at(dir, index, at, bytes_max, unsure);
         // On a full disk the tail waits: the next pump tries again before it moves anything.
@@ -137,7 +145,9 @@ impl Writer {
             first_seq: AtomicU64::new(at.first_seq),
             bytes_kept: AtomicU64::new(0),
             bytes_total: AtomicU64::new(0),
+            ends: Default::default(),
             finished: AtomicBool::new(false),
+            synced: Mutex::default(),
         });
         let writer = Writer { journal, index, at, current: [None, None], bytes_max, tails_unsure };
         writer.publish();
@@ -354,6 +364,9 @@ impl Writer {
         let index = self.at.records * RECORD_BYTES as u64 - self.at.punched;
         journal.bytes_kept.store(kept + index, Ordering::Relaxed);
         journal.bytes_total.store(self.at.ends.iter().sum(), Ordering::Relaxed);
+        for (published, end) in journal.ends.iter().zip(self.at.ends) {
+            published.store(end, Ordering::Release);
+        }
         journal.finished.store(self.at.exit.is_some(), Ordering::Release);
         journal.published_records.store(self.at.records, Ordering::Release);
         journal.last_seq.store(self.at.next_seq - 1, Ordering::Release);

@@ -15,6 +15,8 @@ mod open_any_bytes;
 mod open_mutated;
 #[path = "journal/order.rs"]
 mod order;
+#[path = "journal/power.rs"]
+mod power;
 #[path = "journal/random.rs"]
 mod random;
 #[path = "journal/rig.rs"]

@@ -1,6 +1,6 @@
 //! Opens a journal made of any bytes at all. Shared with the fuzz target `journal_open`.
 
-use outpost_journal::{Batch, Cursor, Ended, Patience, SEGMENT_BYTES, Stream, Writer};
+use outpost_journal::{Batch, Boot, Cursor, Ended, Patience, SEGMENT_BYTES, Stream, Writer};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
@@ -54,6 +54,20 @@ pub(crate) fn open_any_bytes(input: &[u8]) {
     assert!(longer.frames[told.frames.len()..].iter().all(|(.., bytes)| bytes == b"more"));
     let again = Writer::recover(dir.path(), 1 << 40).unwrap();
     assert_eq!(read_all(&again), longer, "what was appended is told differently after a recovery");
+    assert_same_facts(&writer, &again);
+    drop((writer, again));
+    let boot = if segments.len().is_multiple_of(2) { Boot::Same } else { Boot::Another };
+    salvage(*flags, index, segments, boot);
+}
+
+/// Whatever the index says, every byte on the disk is told, and a second time the same.
+fn salvage(flags: u8, index: &[u8], segments: &[u8], boot: Boot) {
+    let dir = tempfile::tempdir().unwrap();
+    lay_out(dir.path(), flags, index, segments);
+    let writer = Writer::salvage(dir.path(), 1 << 40, boot).unwrap();
+    let told = read_all(&writer);
+    let again = Writer::salvage(dir.path(), 1 << 40, boot).unwrap();
+    assert_eq!(read_all(&again), told, "a second salvage tells something else");
     assert_same_facts(&writer, &again);
 }
 
