@@ -10,7 +10,9 @@ use crate::wire::{
     Attach, Attached, ExitStatus, Failure, Kept, Kill, Killed, ProcessInfo, Resize, Signal, Status, Stdin,
     StdinApplied, StdinOutcome, TerminalSize, UpgradeBinary, Usage, Which, Write,
 };
-use outpost_engine::{Accepted, Engine, Error, Exit, How, Ladder, Process, Reach, Signal as Number, Size};
+use outpost_engine::{
+    Accepted, Engine, Error, Exit, ExitUnknown, How, Ladder, Process, Reach, Signal as Number, Size,
+};
 use outpost_sys::procfs;
 use outpost_wire::base64;
 use serde::Serialize;
@@ -241,6 +243,14 @@ pub(crate) fn exit_status(exit: Exit) -> ExitStatus {
     ExitStatus { code, signal, user_ms: exit.user_ms, system_ms: exit.system_ms, rss_max_kb: exit.rss_max_kb }
 }
 
+fn because(why: ExitUnknown) -> &'static str {
+    match why {
+        ExitUnknown::HostRestarted => "host restarted",
+        ExitUnknown::RecordDamaged => "record damaged",
+        ExitUnknown::KeeperDied => "keeper died",
+    }
+}
+
 async fn list(engine: &Engine) -> Outcome {
     let processes: Vec<ProcessInfo> = engine.list().await.iter().map(describe).collect();
     answer(&processes)
@@ -260,6 +270,7 @@ fn describe(process: &Process) -> ProcessInfo {
             None => "running".into(),
         },
         exit: info.status.exit().map(exit_status),
+        exit_unknown_because: info.exit_unknown.map(|why| because(why).into()),
         command: info.arguments,
         directory: info.directory,
         terminal: info.terminal,

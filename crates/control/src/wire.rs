@@ -276,6 +276,9 @@ pub struct ProcessInfo {
     pub pid: i32,
     pub state: String,
     pub exit: Option<ExitStatus>,
+    /// Of an exit without code and signal: why it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_unknown_because: Option<String>,
     pub command: Vec<String>,
     pub directory: Option<String>,
     pub terminal: bool,

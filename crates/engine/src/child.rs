@@ -199,6 +199,7 @@ impl Child {
     /// Tells readers and waiters how things stand, if that is new.
     pub(crate) fn publish(&self) {
         self.process.inner.stdin_accepted.store(self.input.accepted(), Ordering::Release);
+        self.process.inner.shared.syncing.note();
         self.process.inner.progress.send_if_modified(|progress| {
             let before = *progress;
             *progress = Progress {

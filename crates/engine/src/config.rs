@@ -21,6 +21,8 @@ pub struct Config {
     pub exited_max: usize,
     /// The most processes that may live at once.
     pub processes_max: usize,
+    /// How long after it was recorded output is synced to the disk; zero leaves it to the kernel.
+    pub sync_interval: Duration,
     /// The most places that are made ahead for processes to come.
     pub spares_max: usize,
     /// What children get unless they are given others: the limits this daemon had before it raised its own.
@@ -40,6 +42,7 @@ impl Config {
             exited_kept: Duration::from_secs(24 * 3600),
             exited_max: 4096,
             processes_max: 8192,
+            sync_interval: Duration::from_secs(5),
             spares_max: 8,
             limits: Vec::new(),
             oom_score: None,

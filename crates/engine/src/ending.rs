@@ -164,10 +164,7 @@ impl Reactor {
         self.link.send(Request::Forget { slot }, Vec::new());
         if let Some(child) = self.children.remove(&slot) {
             child.process.let_go();
-            self.shared.housekeeping.remove_cgroup(child.process.clone());
-            if child.input.accepted() > 0 {
-                self.shared.store.empty_stdin_log(child.process.slot());
-            }
+            self.shared.housekeeping.remove_cgroup(child.process);
         }
     }
 

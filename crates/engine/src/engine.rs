@@ -1,23 +1,24 @@
 //! The engine itself: its start, and the way faces reach processes.
 
 use crate::config::{Config, Counts};
-use crate::handover::{self, OwnKeeper, handle};
+use crate::handover::{self, OwnKeeper};
 use crate::housekeeping::Housekeeping;
 use crate::link::Link;
+use crate::loading::{self, Found};
 use crate::own::Order;
-use crate::process::{Os, Process, Status, WhileAlive};
+use crate::process::Process;
 use crate::reactor::{Command, Reactor};
 use crate::shared::Shared;
 use crate::spares::{self, Spares};
 use crate::spec::{Key, Slot, Spawn};
 use crate::starting::{self, Prepared};
 use crate::store::Store;
+use crate::syncing::{self, Syncing};
 use crate::{Error, Result};
-use outpost_journal::Writer;
 use outpost_keeper::{CGROUPS_ROLE, KEPT, OWN_SLOT, Said, What};
 use outpost_sys::epoll::Waker;
-use outpost_sys::{Errno, cgroup, limits};
-use std::collections::HashMap;
+use outpost_sys::{Errno, cgroup};
+use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -110,9 +111,12 @@ impl Engine {
         if let Some(own) = entries.iter().find(|entry| entry.slot == OWN_SLOT) {
             adjust(&mut config, &own.held);
         }
+        // The reactor takes over what the keeper holds. Everything else is of an earlier life.
+        let held: HashSet<u64> = entries.iter().map(|entry| entry.slot).collect();
         let slots = store.slots();
         let last_slot = slots
             .iter()
+            .flatten()
             .map(|slot| slot.0)
             .chain(entries.iter().map(|entry| entry.slot & !KEPT))
             .max()
@@ -125,6 +129,7 @@ impl Engine {
         let waker = Waker::new().map_err(|errno| Error::io("set up", "the event loop", errno))?;
         let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
         let (spares, wishes) = Spares::new();
+        let (syncing, to_sync) = Syncing::new();
         let shared = Arc::new(Shared {
             config: Mutex::new(Arc::new(config)),
             store,
@@ -133,6 +138,7 @@ impl Engine {
             cgroups,
             spares,
             housekeeping: Housekeeping::new(),
+            syncing,
             commands,
             keeper: Mutex::new(Some(link.socket())),
             inherited: Mutex::default(),
@@ -174,78 +180,19 @@ impl Engine {
         spawned.map_err(|error| {
             Error::io("start", "the thread for spares", Errno::from_io_error(&error).unwrap_or(Errno::IO))
         })?;
+        let weak = Arc::downgrade(&shared);
+        let spawned = thread("outpost-syncer").spawn(move || syncing::keep(&weak, &to_sync));
+        spawned.map_err(|error| {
+            Error::io("start", "the thread for syncing", Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        })?;
         let engine = Engine { shared };
-        let loader = engine.clone();
-        let spawned = thread("outpost-loader").spawn(move || loader.load(slots, Slot(last_slot)));
+        let loader = engine.shared.clone();
+        let found = Found { slots, held, last: Slot(last_slot) };
+        let spawned = thread("outpost-loader").spawn(move || loading::load(loader, found));
         spawned.map_err(|error| {
             Error::io("start", "the loader's thread", Errno::from_io_error(&error).unwrap_or(Errno::IO))
         })?;
         Ok((engine, own))
-    }
-
-    /// Enters ended processes of earlier lives, and ends what a life that was cut off with its keeper left behind.
-    fn load(&self, slots: Vec<Slot>, last: Slot) {
-        let known = |slot: Slot| self.shared.table().by_slot(slot).is_some();
-        let mut unknown: Vec<Slot> = slots.into_iter().filter(|slot| !known(*slot)).collect();
-        unknown.sort();
-        if let Some(cgroups) = &self.shared.cgroups {
-            let groups = cgroups.names().into_iter().filter_map(|name| name.parse::<Slot>().ok());
-            for slot in groups.filter(|slot| *slot <= last && !known(*slot)) {
-                // Empty ones only. Who is left in another was left there by a process that ended in order; a process
-                // that was cut off has a record that says so, and is ended with it below.
-                self.shared.remove_cgroup(slot);
-            }
-        }
-        for slot in unknown {
-            match self.load_one(slot) {
-                Ok(Some(process)) => {
-                    // Before we say that all are loaded, so that whoever waits for that finds it.
-                    let loser = self.shared.table().insert(process);
-                    if let Some(loser) = loser {
-                        self.shared.command_blocking(Command::Forget { slot: loser.slot() });
-                    }
-                }
-                Ok(None) => {
-                    self.shared.destroy_unknown(slot);
-                    self.shared.store.remove(slot);
-                }
-                Err(error) => {
-                    tracing::warn!(process = %slot, %error, "the record of an ended process cannot be read; it is left alone")
-                }
-            }
-        }
-        self.shared.loaded.send_replace(true);
-        limits::lower_priority();
-        self.shared.store.erase_leftovers();
-    }
-
-    /// `None` when the process never ran.
-    fn load_one(&self, slot: Slot) -> Result<Option<Process>> {
-        let dir = self.shared.store.dir(slot);
-        if !dir.join("index").exists() || !self.shared.store.is_described(slot) {
-            return Ok(None);
-        }
-        let description = self.shared.store.describe(slot)?;
-        let mut writer = Writer::recover(&dir, self.shared.journal_bytes_max(&description))?;
-        if writer.start().is_none() {
-            return Ok(None);
-        }
-        if writer.exit().is_none() {
-            // Keeper and worker died together, or the machine did: it is gone, and nobody saw how.
-            tracing::warn!(process = %slot, "no keeper has this process; it is taken to have ended with the daemon's last life");
-            self.shared.destroy_unknown(slot);
-            writer.finish(&crate::Exit::UNKNOWN)?;
-        }
-        let exit = writer.exit().unwrap_or(crate::Exit::UNKNOWN);
-        let start = writer.start();
-        let journal = writer.journal().clone();
-        let process = handle(&self.shared, slot, description, journal, None, Status::Finished(exit));
-        if let Some((pid, start_ticks)) = start {
-            let _set_once = process.inner.os.set(Os { pid, pidfd: WhileAlive::new(None), start_ticks });
-        }
-        process.inner.stdin_accepted.store(self.shared.store.stdin_accepted(slot), Ordering::Release);
-        process.set_ended_ms(self.shared.store.last_recorded_ms(slot));
-        Ok(Some(process))
     }
 
     /// Starts a process. A caller that loses interest midway does not stop it: it is started or it is not.
@@ -347,6 +294,7 @@ impl Engine {
         let mut config = (*self.shared.config()).clone();
         change(&mut config);
         *self.shared.config.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+        self.shared.syncing.look_again();
         // One that is too busy for it looks at them soon anyway.
         let _busy = self.shared.commands.try_send(Command::Configured);
         self.shared.waker.wake();

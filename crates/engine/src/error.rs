@@ -54,6 +54,19 @@ impl Error {
     }
 }
 
+impl Error {
+    /// Whether a resource of the host has run out. The same call may succeed when it is back.
+    pub fn is_exhaustion(&self) -> bool {
+        match self {
+            Error::Io { errno, .. } | Error::Journal(outpost_journal::Error::Io { errno, .. }) => {
+                outpost_sys::is_exhaustion(*errno)
+            }
+            Error::Start { failure, .. } => outpost_sys::is_exhaustion(failure.errno),
+            _ => false,
+        }
+    }
+}
+
 impl From<outpost_journal::Error> for Error {
     fn from(error: outpost_journal::Error) -> Error {
         Error::Journal(error)

@@ -9,7 +9,7 @@ use crate::reactor::{Due, LINK, RETRY, Reactor};
 use crate::readers::Readers;
 use crate::shared::Shared;
 use crate::spec::Slot;
-use crate::store::Description;
+use crate::store::{Description, Recalled};
 use crate::{Error, Result};
 use outpost_journal::{Journal, Stream, Writer};
 use outpost_keeper::state::{Running, State};
@@ -136,6 +136,7 @@ pub(crate) fn handle(
             ended_ms: AtomicU64::new(0),
             forgotten: AtomicBool::new(false),
             cgroup_left: AtomicBool::new(false),
+            is_description_synced: AtomicBool::new(false),
             shared: shared.clone(),
         }),
     }
@@ -190,7 +191,11 @@ impl Reactor {
             let copied = entry.held.get(&role).map(file::duplicate).transpose();
             copied.map_err(|errno| Error::io("duplicate", "a descriptor of a process", errno))
         };
-        let description = self.shared.store.describe(slot)?;
+        let description = match self.shared.store.recall(slot)? {
+            Recalled::Described(description) => *description,
+            // It runs, so it was started; its description could not be written.
+            Recalled::Lost | Recalled::Unused => Description::lost(slot),
+        };
         let dir = self.shared.store.dir(slot);
         let writer = Writer::recover(&dir, self.shared.journal_bytes_max(&description))?;
         let (input, unheld) = Input::resume(Target::Closed, dir.join("stdin"), copy(role::STDIN_LOG)?)?;

@@ -21,9 +21,9 @@ struct Kill {
 /// What is to be removed of a slot. A later variant includes the earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Scope {
-    /// Its cgroup, if no process is left in it.
+    /// What only a running process needs: its stdin log, and its cgroup if no process is left in it.
     Cgroup,
-    /// Its cgroup, with the processes in it.
+    /// The same, with the processes in the cgroup.
     Descendants,
     /// Also its record on disk. Processes in the cgroup live on.
     Record,
@@ -166,10 +166,22 @@ fn remove_all(removals: &Queue<Removal>, shared: &Weak<Shared>) {
         let Some(shared) = shared.upgrade() else { return };
         match (process, scope) {
             (None, _) | (_, Scope::Slot) => shared.vacate(slot),
-            (Some(process), Scope::Cgroup) => shared.leave_cgroup(&process),
-            (Some(process), Scope::Descendants) => destroy_cgroup(&shared, &process),
+            (Some(process), Scope::Cgroup) => {
+                shared.leave_cgroup(&process);
+                empty_stdin_log(&shared, &process);
+            }
+            (Some(process), Scope::Descendants) => {
+                destroy_cgroup(&shared, &process);
+                empty_stdin_log(&shared, &process);
+            }
             (Some(process), Scope::Record) => shared.erase(&process),
         }
+    }
+}
+
+fn empty_stdin_log(shared: &Shared, process: &Process) {
+    if process.stdin_accepted() > 0 {
+        shared.store.empty_stdin_log(process.slot());
     }
 }
 

@@ -9,7 +9,7 @@ use crate::store::Description;
 use crate::{Error, Result, Subscription};
 use outpost_journal::{Accepted, Journal};
 use outpost_sys::cgroup::Group;
-use outpost_sys::pidfd::{self, Exit};
+use outpost_sys::pidfd::{self, Exit, How};
 use outpost_sys::pty::Size;
 use outpost_sys::signal::Signal;
 use outpost_sys::{Errno, procfs};
@@ -39,6 +39,17 @@ impl Status {
     }
 }
 
+/// Why the exit status of a process is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExitUnknown {
+    /// The host restarted while the process ran. Output of its last seconds may be missing.
+    HostRestarted,
+    /// The record of the process was damaged, as by a power failure.
+    RecordDamaged,
+    /// The keeper did not live to see the end.
+    KeeperDied,
+}
+
 /// What readers and waiters are woken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
@@ -59,6 +70,8 @@ pub struct Info {
     pub key: Key,
     pub pid: i32,
     pub status: Status,
+    /// Of an exit that is not known: why.
+    pub exit_unknown: Option<ExitUnknown>,
     pub arguments: Vec<String>,
     pub directory: Option<String>,
     pub terminal: bool,
@@ -117,6 +130,7 @@ pub(crate) struct Inner {
     pub(crate) forgotten: AtomicBool,
     /// Its cgroup has been removed.
     pub(crate) cgroup_left: AtomicBool,
+    pub(crate) is_description_synced: AtomicBool,
     pub(crate) shared: Arc<Shared>,
 }
 
@@ -333,6 +347,19 @@ impl Process {
         tree.unwrap_or(ticks * 1000 / procfs::ticks_per_second())
     }
 
+    fn exit_unknown(&self, status: Status) -> Option<ExitUnknown> {
+        let description = &self.inner.description;
+        status.exit().filter(|exit| exit.how == How::Unknown).map(|_| {
+            if description.is_of_another_boot() {
+                ExitUnknown::HostRestarted
+            } else if description.is_lost() {
+                ExitUnknown::RecordDamaged
+            } else {
+                ExitUnknown::KeeperDied
+            }
+        })
+    }
+
     pub fn info(&self) -> Info {
         let inner = &self.inner;
         let status = self.status();
@@ -343,6 +370,7 @@ impl Process {
             key: inner.description.key.clone(),
             pid: self.pid(),
             status,
+            exit_unknown: self.exit_unknown(status),
             arguments: inner.description.arguments.clone(),
             directory: inner.description.directory.clone(),
             terminal: inner.description.terminal,

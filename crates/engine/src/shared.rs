@@ -8,8 +8,9 @@ use crate::kill;
 use crate::process::{Process, Status};
 use crate::reactor::{Command, outpost_now_ms};
 use crate::spares::Spares;
-use crate::spec::Slot;
+use crate::spec::{SLOT_CLOCK_SHIFT, Slot};
 use crate::store::{Description, Store};
+use crate::syncing::Syncing;
 use crate::table::Table;
 use crate::{Error, Result};
 use outpost_keeper::{Request, SLOT_MIN};
@@ -34,6 +35,7 @@ pub(crate) struct Shared {
     pub(crate) cgroups: Option<cgroup::Parent>,
     pub(crate) spares: Spares,
     pub(crate) housekeeping: Housekeeping,
+    pub(crate) syncing: Syncing,
     pub(crate) commands: mpsc::Sender<Command>,
     /// To ask the keeper past the reactor; none while there is no keeper. Who holds it has both asked and said so in a
     /// command before it lets go.
@@ -123,7 +125,7 @@ impl Shared {
 
     /// Larger than any slot before, also across restarts.
     pub(crate) fn next_slot(&self) -> Slot {
-        let by_clock = (outpost_now_ms() << 12).max(SLOT_MIN);
+        let by_clock = (outpost_now_ms() << SLOT_CLOCK_SHIFT).max(SLOT_MIN);
         let next = |last| Some(by_clock.max(last + 1));
         let before =
             self.last_slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or_default();

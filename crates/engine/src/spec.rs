@@ -29,9 +29,19 @@ impl Key {
     }
 }
 
+/// A slot has the milliseconds of the clock above so many bits.
+pub(crate) const SLOT_CLOCK_SHIFT: u32 = 12;
+
 /// The engine's own number of a process, never used twice. Written as hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(pub(crate) u64);
+
+impl Slot {
+    /// When the place was made, in milliseconds since 1970: slots are numbered by the clock.
+    pub(crate) fn made_ms(self) -> u64 {
+        self.0 >> SLOT_CLOCK_SHIFT
+    }
+}
 
 impl fmt::Display for Slot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,7 +5,7 @@ use crate::kill::{self, KillReport, Ladder, Reach};
 use crate::process::Process;
 use crate::shared::{DESTROY_PATIENCE, Shared};
 use crate::spec::{Key, Slot};
-use crate::{Error, Exit, Result, Signal, spares};
+use crate::{Error, Exit, Result, Signal, spares, syncing};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -99,6 +99,9 @@ impl Engine {
 
 fn clear(shared: &Shared) {
     spares::clear(shared);
+    if !shared.config().sync_interval.is_zero() {
+        syncing::sync_all(shared);
+    }
     if let Some(cgroups) = &shared.cgroups {
         for name in cgroups.names() {
             let _in_use = cgroups.group(&name).destroy(DESTROY_PATIENCE);

@@ -3,6 +3,7 @@
 use crate::spec::{Key, Slot, Supervision};
 use crate::{Error, Result};
 use outpost_journal::StdinLog;
+use outpost_sys::Errno;
 use outpost_sys::file::{self, Open};
 use outpost_sys::procfs;
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
+use std::time::Duration;
 
 /// The largest description that is read: arguments may be long.
 const DESCRIPTION_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -44,6 +46,15 @@ pub(crate) fn boot_id() -> &'static str {
 /// Room on the disk that a slot has for its description before a process is started in it.
 pub(crate) const DESCRIPTION_RESERVED_BYTES: u64 = 4096;
 
+/// What is left of a process that nobody holds.
+pub(crate) enum Recalled {
+    Described(Box<Description>),
+    /// There was a process, and its description is lost.
+    Lost,
+    /// There never was a process: the place was made ahead.
+    Unused,
+}
+
 /// The directory of a record that is being erased has this suffix.
 const REMOVED: &str = ".removed";
 
@@ -61,6 +72,30 @@ pub(crate) fn reserve(file: &OwnedFd, bytes: u64) -> Result<()> {
 }
 
 impl Description {
+    /// Stands for one that a power failure took.
+    pub(crate) fn lost(slot: Slot) -> Description {
+        Description {
+            key: Key::new("lost", "", &slot.to_string()),
+            program: String::new(),
+            arguments: Vec::new(),
+            directory: None,
+            terminal: false,
+            started_ms: slot.made_ms(),
+            started_by: String::new(),
+            supervision: Supervision::default(),
+            boot_id: String::new(),
+        }
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.program.is_empty()
+    }
+
+    /// Whether the host was started again since. False when that cannot be known.
+    pub(crate) fn is_of_another_boot(&self) -> bool {
+        !self.boot_id.is_empty() && !boot_id().is_empty() && self.boot_id != boot_id()
+    }
+
     /// As it is kept.
     pub(crate) fn encode(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(self).map_err(|_| Error::Invalid { what: "the description" })
@@ -104,26 +139,47 @@ impl Store {
         Ok((dir, description))
     }
 
-    /// Whether there ever was a process: before, its description is empty.
-    pub(crate) fn is_described(&self, slot: Slot) -> bool {
-        fs::metadata(self.dir(slot).join(DESCRIPTION)).is_ok_and(|found| found.len() > 0)
+    /// What the directory of a process that nobody holds says of it.
+    pub(crate) fn recall(&self, slot: Slot) -> Result<Recalled> {
+        use std::io::ErrorKind::{FileTooLarge, InvalidData, NotFound, UnexpectedEof};
+        let dir = self.dir(slot);
+        let path = dir.join(DESCRIPTION);
+        match read_description(&path) {
+            Ok(description) => Ok(Recalled::Described(Box::new(description))),
+            Err(error) if matches!(error.kind(), FileTooLarge | InvalidData | NotFound | UnexpectedEof) => {
+                let is_unused = is_unused(&dir).map_err(|error| Error::path("list", &dir, &error))?;
+                Ok(if is_unused { Recalled::Unused } else { Recalled::Lost })
+            }
+            Err(error) => Err(Error::path("read", &path, &error)),
+        }
     }
 
-    pub(crate) fn describe(&self, slot: Slot) -> Result<Description> {
+    /// Whether nothing was written to the directory of a process for that long.
+    pub(crate) fn is_older_than(&self, slot: Slot, age: Duration) -> bool {
+        let written = fs::metadata(self.dir(slot)).and_then(|found| found.modified());
+        written.is_ok_and(|time| time.elapsed().is_ok_and(|since| since > age))
+    }
+
+    /// Waits until all that was written to the file system of the state directory is on the disk.
+    pub(crate) fn sync_file_system(&self) -> Result<()> {
+        let synced = file::open(&self.processes, Open::Directory).and_then(file::sync_file_system);
+        synced.map_err(|errno| Error::io("sync", self.processes.display().to_string(), errno))
+    }
+
+    /// Waits until a description is on the disk, and the name of its directory.
+    pub(crate) fn sync_description(&self, slot: Slot) -> Result<()> {
         let path = self.dir(slot).join(DESCRIPTION);
-        let read = || -> std::io::Result<Description> {
-            if fs::metadata(&path)?.len() > DESCRIPTION_BYTES_MAX {
-                return Err(std::io::ErrorKind::FileTooLarge.into());
-            }
-            Ok(serde_json::from_slice(&fs::read(&path)?)?)
-        };
-        read().map_err(|error| Error::path("read", &path, &error))
+        let synced = file::open(&path, Open::Read).and_then(file::sync_data);
+        let synced =
+            synced.and_then(|()| file::open(&self.processes, Open::Directory)).and_then(file::sync_names);
+        synced.map_err(|errno| Error::io("sync", path.display().to_string(), errno))
     }
 
     /// All slots there are directories for.
-    pub(crate) fn slots(&self) -> Vec<Slot> {
-        let Ok(entries) = fs::read_dir(&self.processes) else { return Vec::new() };
-        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    pub(crate) fn slots(&self) -> Result<Vec<Slot>> {
+        let entries =
+            fs::read_dir(&self.processes).map_err(|error| Error::path("list", &self.processes, &error))?;
+        Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
     }
 
     /// Gives the room of a stdin log back that is delivered no further. How much was accepted stays known.
@@ -155,6 +211,23 @@ impl Store {
             Err(_) => erase(&dir),
         }
     }
+}
+
+fn read_description(path: &Path) -> std::io::Result<Description> {
+    if fs::metadata(path)?.len() > DESCRIPTION_BYTES_MAX {
+        return Err(std::io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(serde_json::from_slice(&fs::read(path)?)?)
+}
+
+/// Whether nothing was ever written into a directory: a place that was made ahead has two empty files.
+fn is_unused(dir: &Path) -> std::io::Result<bool> {
+    for entry in fs::read_dir(dir)? {
+        if entry?.metadata()?.len() > 0 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn erase(dir: &Path) {

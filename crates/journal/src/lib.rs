@@ -42,6 +42,7 @@ pub use record::Stream;
 pub use salvage::Boot;
 pub use segment::SEGMENT_BYTES;
 pub use stdin::{Accepted, Delivered, StdinLog};
+pub use sync::Synced;
 pub use writer::{Journal, Writer};
 
 /// The most bytes one frame carries.

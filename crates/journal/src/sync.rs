@@ -16,10 +16,10 @@ use std::sync::atomic::Ordering;
 const NOTE: &str = "synced";
 const NOTE_BYTES: usize = 20;
 
-/// Per stream the offset, and the number of records, up to which a journal was synced.
+/// Per stream the offset, and the number of records, up to which a journal was or is to be synced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Synced {
-    pub(crate) ends: [u64; 2],
+pub struct Synced {
+    ends: [u64; 2],
     records: u64,
 }
 
@@ -29,9 +29,19 @@ impl Journal {
         Synced { ends: self.ends.each_ref().map(|end| end.load(Ordering::Acquire)), records }
     }
 
-    /// Whether a power failure now would lose nothing that is recorded.
-    pub fn is_synced(&self) -> bool {
-        *self.synced.lock().unwrap_or_else(PoisonError::into_inner) == Some(self.to_sync())
+    /// What is recorded now, if a power failure could take some of it.
+    pub fn unsynced(&self) -> Option<Synced> {
+        let (synced, now) = (*self.synced.lock().unwrap_or_else(PoisonError::into_inner), self.to_sync());
+        (synced != Some(now)).then_some(now)
+    }
+
+    /// Notes that what [`Journal::unsynced`] returned is on the disk.
+    pub fn note_synced(&self, now: Synced) -> Result<()> {
+        if now.ends != [0; 2] {
+            note(&self.dir, now.ends)?;
+        }
+        *self.synced.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        Ok(())
     }
 
     /// Counts what is recorded now as synced.
@@ -41,7 +51,7 @@ impl Journal {
 
     /// Waits until all that is recorded now is on the disk. Blocking; never call it on a thread that serves others.
     pub fn sync(&self) -> Result<()> {
-        let mut synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
+        let synced = *self.synced.lock().unwrap_or_else(PoisonError::into_inner);
         let (before, now) = (synced.unwrap_or_default(), self.to_sync());
         let mut is_named = synced.is_some();
         for (stream, end) in Stream::ALL.into_iter().zip(now.ends) {
@@ -65,9 +75,7 @@ impl Journal {
             let outcome = file::open(&self.dir, Open::Directory).and_then(file::sync_names);
             outcome.map_err(|errno| Error::io("sync", &self.dir, errno))?;
         }
-        note(&self.dir, now.ends)?;
-        *synced = Some(now);
-        Ok(())
+        self.note_synced(now)
     }
 }
 

@@ -40,6 +40,8 @@ pub(crate) struct Processes {
     /// For how long an ended process can still be read, and how many of them.
     pub(crate) ended_kept_s: Option<u64>,
     pub(crate) ended_max: Option<usize>,
+    /// How long after it was recorded output is synced to the disk; 0 leaves it to the kernel.
+    pub(crate) sync_s: Option<u64>,
 }
 
 /// `[exec]`
@@ -161,6 +163,7 @@ impl Config {
                 running_max: Some(processes.processes_max),
                 ended_kept_s: seconds(processes.exited_kept),
                 ended_max: Some(processes.exited_max),
+                sync_s: seconds(processes.sync_interval),
             },
             broker: Broker {
                 ask_timeout_s: seconds(broker.ask_patience),
@@ -231,6 +234,7 @@ impl Config {
         engine.processes_max = settled.running_max.unwrap_or(engine.processes_max);
         engine.exited_max = settled.ended_max.unwrap_or(engine.exited_max);
         engine.exited_kept = seconds(settled.ended_kept_s, engine.exited_kept);
+        engine.sync_interval = seconds(settled.sync_s, engine.sync_interval);
     }
 }
 

@@ -177,6 +177,12 @@ pub fn sync_data(file: impl AsFd) -> Result<()> {
     })
 }
 
+/// Waits until everything that was written to the file system of `file` is on the disk.
+pub fn sync_file_system(file: impl AsFd) -> Result<()> {
+    fault::gate()?;
+    fs::syncfs(file)
+}
+
 /// Waits until the names in a directory are on the disk.
 pub fn sync_names(dir: impl AsFd) -> Result<()> {
     retry(|| {

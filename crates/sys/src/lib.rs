@@ -29,6 +29,22 @@ pub use rustix::io::Errno;
 /// A result whose error is the kernel's own number.
 pub type Result<T> = std::result::Result<T, Errno>;
 
+/// Whether an error means that a resource has run out for now: disk, quota, descriptors, processes, memory. The state passes,
+/// so a caller retries and never gives up for good.
+pub fn is_exhaustion(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::NOSPC
+            | Errno::DQUOT
+            | Errno::MFILE
+            | Errno::NFILE
+            | Errno::AGAIN
+            | Errno::NOMEM
+            | Errno::NOBUFS
+            | Errno::TOOMANYREFS
+    )
+}
+
 /// Repeats a call until the kernel answers with something other than `EINTR`.
 pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
     loop {

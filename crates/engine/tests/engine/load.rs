@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Records that retention drops at once, and files in each: enough to keep the eraser at work for seconds.
-const RECORDS: usize = 400;
-const FILES: usize = 400;
+/// Records that retention drops at once, and files in each: they keep the eraser at work for a while.
+const RECORDS: usize = 300;
+const FILES: usize = 60;
 
 /// Far above a turn on a busy host, and far below the time that erasing takes.
-const TURN_MAX: Duration = Duration::from_millis(700);
+const TURN_MAX: Duration = Duration::from_millis(500);
 
 /// Keeps every processor busy until dropped.
 struct Busy(Arc<AtomicBool>);

@@ -11,5 +11,6 @@ mod keeper_loss;
 mod kept;
 mod load;
 mod output;
+mod reboot;
 mod starting;
 mod usage;

@@ -182,7 +182,10 @@ pub(super) fn state(process: &ProcessInfo) -> String {
         Some(exit) => match (exit.code, exit.signal) {
             (Some(code), _) => format!("exited {code}"),
             (None, Some(signal)) => format!("signal {signal}"),
-            (None, None) => "exited ?".to_owned(),
+            (None, None) => match &process.exit_unknown_because {
+                Some(because) => format!("exited ? ({})", because.escape_debug()),
+                None => "exited ?".to_owned(),
+            },
         },
     }
 }
@@ -210,6 +213,9 @@ pub(super) fn size(bytes: u64) -> String {
 
 /// Arguments come from anywhere: nothing in them may reach the terminal as a command to it.
 pub(super) fn shown(command: &[String]) -> String {
+    if command.is_empty() {
+        return "(unknown command)".to_owned();
+    }
     let mut text = String::new();
     for character in command.join(" ").chars() {
         match character {

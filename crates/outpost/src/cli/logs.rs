@@ -44,6 +44,17 @@ pub(super) fn logs(paths: &Paths, options: &Logs) -> Outcome {
         until_now: !options.follow,
     }
     .run()?;
+    if let Some(because) = &process.exit_unknown_because {
+        let missing = match because.as_str() {
+            "keeper died" => "",
+            _ => "; the end of its output may be missing",
+        };
+        eprintln!(
+            "outpost: the exit status of {} is not known: {}{missing}",
+            process.process,
+            because.escape_debug()
+        );
+    }
     leave(ended, &process.process)
 }
 
