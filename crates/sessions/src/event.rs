@@ -134,13 +134,23 @@ impl<'a> Event<'a> {
         }
     }
 
+    /// The event that a turn begins with.
+    pub(crate) fn is_init(&self) -> bool {
+        self.kind == Kind::System && self.subtype.as_deref() == Some("init")
+    }
+
+    /// A CLI may write it before `init`, and it can wait for `init`.
+    pub(crate) fn is_early(&self) -> bool {
+        matches!(self.kind, Kind::System | Kind::Raw) && !self.is_init()
+    }
+
     pub(crate) fn error(message: impl Into<Cow<'a, str>>) -> Event<'a> {
         Event { message: Some(message.into()), ..Event::new(Kind::Error) }
     }
 }
 
 /// Appends an event in the framing of a stream: `data: ` and two line ends. JSON has no bare line ends.
-pub(crate) fn append(out: &mut Vec<u8>, event: &Event<'_>, place: Option<Place>) {
+pub(crate) fn append(out: &mut Vec<u8>, event: &impl Serialize, place: Option<Place>) {
     out.extend_from_slice(b"data: ");
     let begin = out.len();
     if serde_json::to_writer(&mut *out, event).is_err() {

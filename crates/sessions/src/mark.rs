@@ -8,9 +8,10 @@ use crate::output::End;
 use crate::session::{Session, Stage, Turn};
 use crate::turn_log::last_mark;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 /// Where a turn stands, on disk, for the worker after this one.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Mark {
     pub(crate) first_seq: u64,
     pub(crate) next_seq: u64,
@@ -34,6 +35,9 @@ pub(crate) struct Mark {
     pub(crate) conversation: Option<String>,
     pub(crate) sdk_id: Option<String>,
     pub(crate) unknown_lines: u64,
+    /// Notices that wait for `init`. A mark of an older version has none.
+    #[serde(default)]
+    pub(crate) early: Vec<Box<RawValue>>,
     pub(crate) stderr_tail: String,
     pub(crate) questions: Vec<Pending>,
     pub(crate) agent: Agent,
@@ -57,6 +61,7 @@ impl Mark {
             conversation: conversation.clone(),
             sdk_id: conversation,
             unknown_lines: 0,
+            early: Vec::new(),
             stderr_tail: String::new(),
             questions: Vec::new(),
             agent: call.agent,

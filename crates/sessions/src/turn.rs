@@ -153,6 +153,7 @@ async fn open<'a>(
     let mut out = Output::new(turn.number, mark.next_seq);
     (out.end, out.sdk_id, out.unknown_lines) = (mark.end, mark.sdk_id, mark.unknown_lines);
     (out.said, out.hushed) = (mark.unsaid.into_bytes(), mark.hushed);
+    (out.early, out.is_open) = (mark.early, mark.next_seq > mark.first_seq);
     let running = Running {
         face,
         session,
@@ -432,6 +433,7 @@ impl Running<'_> {
             sdk_id: self.out.sdk_id.clone(),
             unknown_lines: self.out.unknown_lines,
             stderr_tail: self.lines.stderr_tail().to_owned(),
+            early: self.out.early.clone(),
             questions: self.questions.clone(),
             agent: self.agent.clone(),
         };

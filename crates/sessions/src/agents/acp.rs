@@ -1,7 +1,7 @@
 //! gemini and opencode over the Agent Client Protocol: text as it comes, and questions before something is done.
 
 use super::calls::Calls;
-use super::json::{Message, raw, words};
+use super::json::{self, Message, raw, without_json, words};
 use super::spoken::Spoken;
 use super::{Agent, Answer, Call, Cli, Mode, Task};
 use crate::event::Event;
@@ -345,7 +345,7 @@ fn said(call: &Value) -> String {
 fn reason(error: &Value) -> String {
     let details = error.pointer("/data/details").and_then(Value::as_str);
     match details {
-        Some(details) => format!("{}: {details}", words(error)),
-        None => words(error),
+        Some(details) => format!("{}: {}", json::reason(error), without_json(details)),
+        None => json::reason(error),
     }
 }

@@ -1,7 +1,7 @@
 //! codex: `app-server`, which tells its text as it comes and asks before it does something.
 
 use super::codex::Codex;
-use super::json::{Message, raw, words};
+use super::json::{Message, raw, reason, words};
 use super::{Agent, Answer, Call, Mode, Task};
 use crate::event::Event;
 use crate::output::{Ask, Output};
@@ -64,7 +64,7 @@ impl AppServer {
         out: &mut Output,
     ) {
         if let Some(error) = error {
-            out.fail(words(&error));
+            out.fail(reason(&error));
             out.hushed = true;
             return;
         }
@@ -132,7 +132,9 @@ impl AppServer {
             }
             "item/started" => self.started(item, out),
             "item/completed" => completed(item, out),
-            "warning" | "configWarning" => out.tell(&Event::notice("warning", words(params))),
+            "warning" | "configWarning" | "guardianWarning" | "deprecationNotice" => {
+                out.tell(&Event::notice("warning", reason(params)));
+            }
             "error" => {
                 let said = params.get("error").map(reason).unwrap_or_default();
                 out.tell(&Event::notice("warning", said.clone()));
@@ -231,14 +233,6 @@ fn completed(item: &Value, out: &mut Output) {
             out.tell(&Event { message: Some(message.into()), ..Event::tool(tool_name(item)) });
         }
         _ => {}
-    }
-}
-
-/// The message of an error, and what stands behind it.
-fn reason(error: &Value) -> String {
-    match error.get("additionalDetails").and_then(Value::as_str) {
-        Some(details) => format!("{}: {details}", words(error)),
-        None => words(error),
     }
 }
 

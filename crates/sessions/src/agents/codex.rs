@@ -1,6 +1,6 @@
 //! codex: `exec --json`, its nested items and the flat ones of older versions.
 
-use super::json::{raw, words};
+use super::json::{raw, reason, without_json, words};
 use super::{Agent, Call, Mode, Task};
 use crate::event::Event;
 use crate::output::Output;
@@ -113,12 +113,12 @@ impl Codex {
                 out.succeed(serde_json::from_str::<&RawValue>(text).ok());
             }
             "turn.failed" => {
-                let reason = line.error.as_ref().map(words).or_else(|| self.complaint.take());
-                out.fail(reason.unwrap_or_else(|| "Turn failed".into()));
+                let said = line.error.as_ref().map(reason).or_else(|| self.complaint.take());
+                out.fail(said.unwrap_or_else(|| "Turn failed".into()));
             }
             // "`error` lines are not fatal, only `turn.failed` is": most of them tell of another try.
             "error" => {
-                let complaint = line.message.as_ref().map(words).unwrap_or_default();
+                let complaint = line.message.as_ref().map(reason).unwrap_or_default();
                 out.tell(&Event::notice("warning", complaint.clone()));
                 self.complaint = Some(complaint);
             }
@@ -192,7 +192,10 @@ impl Codex {
                 out.tell(&Event { message: message(said), ..Event::tool(item.tool_name()) });
             }
             // "`item` type `error` is not fatal".
-            "error" => out.tell(&Event::notice("warning", item.message.clone().unwrap_or_default())),
+            "error" => {
+                let said = item.message.as_deref().map(without_json).unwrap_or_default();
+                out.tell(&Event::notice("warning", said));
+            }
             "reasoning" | "plan" | "web_search" | "todo_list" | "collab_tool_call" => {}
             _ => return false,
         }

@@ -1,7 +1,7 @@
 //! gemini: `-p` with stream-json output.
 
 use super::calls::Calls;
-use super::json::words;
+use super::json::{reason, without_json, words};
 use super::spoken::Spoken;
 use super::{Agent, Call, Mode, Task};
 use crate::event::Event;
@@ -121,7 +121,8 @@ impl Gemini {
             }
             // "non-fatal by its docs": a result follows.
             Some("error") => {
-                let said = line.message.or_else(|| line.error.as_ref().map(words));
+                let said = line.message.as_deref().map(without_json);
+                let said = said.or_else(|| line.error.as_ref().map(reason));
                 let said = said.unwrap_or_default();
                 out.tell(&Event::notice("warning", said.clone()));
                 self.complaint = Some(said);
@@ -130,8 +131,8 @@ impl Gemini {
                 self.spoken.over(out);
                 // It does not find a conversation again that has no answer in it.
                 out.is_lost |= self.is_new;
-                let reason = line.error.as_ref().map(words).or_else(|| self.complaint.take());
-                out.fail(reason.unwrap_or_else(|| "it ended with an error".into()));
+                let said = line.error.as_ref().map(reason).or_else(|| self.complaint.take());
+                out.fail(said.unwrap_or_else(|| "it ended with an error".into()));
             }
             Some("result") => {
                 self.spoken.over(out);

@@ -1,6 +1,6 @@
 //! opencode: `run --format json`, its parts and the flat lines of older versions.
 
-use super::json::{raw, words};
+use super::json::{self, raw, without_json, words};
 use super::{Agent, Call, Mode, Task};
 use crate::event::Event;
 use crate::output::{Held, Output};
@@ -161,13 +161,13 @@ fn tool_use(part: &Part, out: &mut Output) {
     }
 }
 
-/// `{name, data: {message}}`, or words.
+/// The message of `{name, data: {message}}`, or of what older versions have.
 fn reason(error: &Value) -> String {
     let data = error.get("data").and_then(|data| data.get("message")).and_then(Value::as_str);
     match (error.get("name").and_then(Value::as_str), data) {
-        (_, Some(message)) => message.to_owned(),
+        (_, Some(message)) => without_json(message),
         (Some(name), None) => name.to_owned(),
-        (None, None) => words(error),
+        (None, None) => json::reason(error),
     }
 }
 

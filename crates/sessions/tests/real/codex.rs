@@ -2,6 +2,7 @@
 
 use crate::kit::World;
 use crate::scenes;
+use outpost_testkit::AgentHome;
 
 #[test]
 fn a_conversation_streams_uses_tools_and_goes_on() {
@@ -81,4 +82,39 @@ fn a_conversation_that_is_gone_is_said_to_be() {
     world.send(&session, "hello").ends("result");
     std::fs::remove_dir_all(world.home().join(".codex/sessions")).unwrap();
     scenes::begins_anew_after_a_lost_conversation(&world, &session);
+}
+
+/// Without it on PATH codex warns before it has a thread.
+#[test]
+fn a_turn_begins_with_init_with_and_without_bubblewrap_on_the_path() {
+    for has_bubblewrap in [false, true] {
+        let bin = tempfile::tempdir().unwrap();
+        let Some(codex) = AgentHome::cli("codex") else { return };
+        if has_bubblewrap {
+            let bundled = codex.parent().unwrap().parent().unwrap().join("codex-resources/bwrap");
+            std::os::unix::fs::symlink(bundled, bin.path().join("bwrap")).unwrap();
+        }
+        let path = [("PATH", bin.path().to_str().unwrap())];
+        let Some(world) = World::with("codex", "", &path) else { return };
+        for mode in ["auto", "code", "ask"] {
+            let events = world.send(&world.create(mode), "hello there").ends("result");
+            assert_eq!(events.0[0]["subtype"], "init", "{mode}: {events:#?}");
+            let messages = events.0.iter().filter_map(|event| event["message"].as_str());
+            let messages: Vec<&str> = messages.collect();
+            assert!(messages.iter().all(|text| !text.starts_with('{')), "{mode}: {events:#?}");
+            let warns = messages.iter().any(|text| text.contains("could not find bubblewrap on PATH"));
+            assert_eq!(warns, !has_bubblewrap, "{mode}: {events:#?}");
+        }
+    }
+}
+
+#[test]
+fn an_error_of_the_api_is_told_in_its_words() {
+    let Some(world) = World::new("codex") else { return };
+    let session = world.create("auto");
+    let failed = world.send(&session, "[[status: 400]]").fails("codex", &["scripted status 400"]);
+    for event in &failed.0 {
+        let message = event["message"].as_str().unwrap_or_default();
+        assert!(!message.contains('{'), "{failed:#?}");
+    }
 }

@@ -14,6 +14,7 @@ mod kit;
 mod many;
 mod methods;
 mod mock;
+mod notices;
 mod queue;
 mod restart;
 mod sandbox;

@@ -3,6 +3,9 @@
 //!
 //! A prompt that begins with `do:` is a script, a step per line; see `Agent::step`. Others are those of the mock that the
 //! original's own tests use: `echo:TEXT`, `error`, `slow`, `tools`.
+//!
+//! Called as `codex app-server` it answers the requests of that protocol, and warns before it has a thread, as codex does on
+//! a host without bubblewrap. Its turn follows the prompt's script.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -16,6 +19,10 @@ use std::time::Duration;
 
 /// Between two looks at a file that is waited for.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// The warning of codex 0.166 on a host without bubblewrap.
+const NO_BUBBLEWRAP: &str =
+    "Codex could not find bubblewrap on PATH. Install bubblewrap with your OS package manager.";
 
 struct Agent {
     arguments: Vec<String>,
@@ -33,13 +40,19 @@ fn main() {
         Some("--version") if std::env::var_os("FAKE_AGENT_MUTE").is_some() => loop {
             std::thread::park();
         },
-        Some("--version") => return println!("0.0.1 (fake)"),
+        Some("--version") => {
+            let version = std::env::var("FAKE_AGENT_VERSION").unwrap_or_else(|_| "0.0.1".into());
+            return println!("{version} (fake)");
+        }
         Some("--grandchild") => grandchild(&arguments[2], &arguments[3]),
         _ => {}
     }
     let mut agent = Agent { arguments, heard: None, session: "fake-session".into(), _deaf: None };
     if let Some(id) = agent.argument_after("--resume") {
         agent.session = id;
+    }
+    if agent.arguments.get(1).is_some_and(|argument| argument == "app-server") {
+        return agent.serve();
     }
     let prompt = agent.prompt();
     agent.follow(&prompt);
@@ -123,6 +136,35 @@ impl Agent {
     fn hear_message(&mut self) -> Option<String> {
         let message = self.hear_line()?;
         Some(message["message"]["content"][0]["text"].as_str().unwrap().to_owned())
+    }
+
+    /// `codex app-server`, one turn after the other until the end of standard input.
+    fn serve(&mut self) {
+        while let Some(request) = self.hear_line() {
+            let reply = |result: Value| say(&json!({ "id": request["id"], "result": result }));
+            match request["method"].as_str() {
+                Some("initialize") => {
+                    reply(json!({ "userAgent": "fake" }));
+                    say(
+                        &json!({ "method": "configWarning", "params": { "summary": NO_BUBBLEWRAP, "details": null } }),
+                    );
+                }
+                Some("thread/start" | "thread/resume") => {
+                    if let Ok(file) = std::env::var("FAKE_AGENT_THREAD_WAITS_FOR") {
+                        wait_for(&file);
+                    }
+                    reply(json!({ "thread": { "id": self.session }, "model": "fake-model" }));
+                }
+                Some("turn/start") => {
+                    reply(json!({ "turn": { "id": "turn", "status": "inProgress" } }));
+                    let prompt = request["params"]["input"][0]["text"].as_str().unwrap().to_owned();
+                    self.follow(&prompt);
+                    let turn = json!({ "id": "turn", "status": "completed", "error": null });
+                    say(&json!({ "method": "turn/completed", "params": { "turn": turn } }));
+                }
+                _ => {}
+            }
+        }
     }
 
     fn init(&self) -> Value {
