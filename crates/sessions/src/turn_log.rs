@@ -84,14 +84,18 @@ impl Writer {
         if slot.len() as u64 > SLOT_BYTES {
             return Err(Error::file("mark", &self.path, "there is too much to remember"));
         }
-        self.number += 1;
+        let number = self.number + 1;
         if let Some((head, text)) = slot.split_at_mut_checked(HEAD_BYTES) {
             let words = [u32::try_from(length).unwrap_or(u32::MAX), crc32fast::hash(text)];
-            let bytes = words.iter().flat_map(|word| word.to_le_bytes()).chain(self.number.to_le_bytes());
+            let bytes = words.iter().flat_map(|word| word.to_le_bytes()).chain(number.to_le_bytes());
             head.iter_mut().zip(bytes).for_each(|(place, byte)| *place = byte);
         }
-        let at = (self.number % 2) * SLOT_BYTES;
-        file::write_all_at(&self.marks, &slot, at).map_err(|errno| Error::file("mark", &self.path, errno))
+        let at = (number % 2) * SLOT_BYTES;
+        let written = file::write_all_at(&self.marks, &slot, at);
+        written.map_err(|errno| Error::file("mark", &self.path, errno))?;
+        // Only now: a retry after a failed write goes to the same slot again, and the other one stays whole.
+        self.number = number;
+        Ok(())
     }
 }
 
@@ -194,6 +198,7 @@ const SEEK_BYTES: u64 = 256 * 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use outpost_sys::fault::{self, Fault};
     use serde::Deserialize;
 
     #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -244,6 +249,27 @@ mod tests {
         std::fs::write(&path, &bytes).unwrap();
         let (_, left) = open(dir.path());
         assert_eq!(left.unwrap().word, "two");
+    }
+
+    #[test]
+    fn a_retry_after_a_failed_write_leaves_the_newest_good_mark() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut writer, _) = open(dir.path());
+        for word in ["one", "two"] {
+            writer.mark(&mark(&writer, word)).unwrap();
+        }
+        fault::arm(1, Fault::Errno(Errno::NOSPC));
+        let failed = writer.mark(&mark(&writer, "three"));
+        assert!(!fault::disarm() && failed.is_err());
+        writer.mark(&mark(&writer, "three")).unwrap();
+        assert_eq!(last_mark::<Mark>(dir.path(), 1).unwrap().word, "three");
+        // The retry is torn: its slot must not have been that of the mark before it.
+        let path = mark_path(dir.path(), 1);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let at = bytes.windows(5).position(|word| word == b"three").unwrap();
+        bytes[at] ^= 1;
+        std::fs::write(&path, &bytes).unwrap();
+        assert_eq!(last_mark::<Mark>(dir.path(), 1).unwrap().word, "two");
     }
 
     #[tokio::test]
