@@ -6,7 +6,7 @@ use crate::confine::Sandbox;
 use crate::kept::{self, Waiting};
 use crate::memory::Memory;
 use crate::records::{self, NewSession};
-use crate::session::{self, Accepted, Session, State, Stop};
+use crate::session::{self, Accepted, Created, Session, State, Stop};
 use crate::settings::Settings;
 use crate::{Error, FACE, Result, ending, mark, starting, turn};
 use outpost_approvals::{Approvals, Ledger};
@@ -141,7 +141,7 @@ impl Face {
     /// All of them, oldest first.
     pub(crate) fn all(&self) -> Vec<Arc<Session>> {
         let mut all: Vec<Arc<Session>> = self.sessions().values().cloned().collect();
-        all.sort_by(|one, other| (one.created, &one.id).cmp(&(other.created, &other.id)));
+        all.sort_by_key(|session| session.created.order);
         all
     }
 
@@ -164,7 +164,7 @@ impl Face {
         sandbox: Option<Sandbox>,
     ) -> Result<String> {
         let id = uuid::Uuid::new_v4().to_string();
-        let created = session::now();
+        let at = session::now();
         let new = NewSession {
             id: id.clone(),
             path: path.display().to_string(),
@@ -172,10 +172,10 @@ impl Face {
             mode,
             model: model.clone(),
             sandbox: sandbox.clone(),
-            created,
+            created: at,
         };
-        self.books().write(move |books| records::insert(books, &new)).await?;
-        let state = State::new(mode, model, created);
+        let order = self.books().write(move |books| records::insert(books, &new)).await?;
+        let (created, state) = (Created { at, order }, State::new(mode, model, at));
         let dir = self.settings().dir.join(&id);
         let session = Session::new(id.clone(), path, cli, created, dir, sandbox, state);
         self.sessions().insert(id.clone(), Arc::new(session));

@@ -5,14 +5,15 @@ use crate::agents::{Cli, Mode};
 use crate::confine::Sandbox;
 use crate::mark::Mark;
 use crate::output::End;
-use crate::session::{Session, Stage, State, Turn};
+use crate::session::{Created, Session, Stage, State, Turn};
 use crate::turn_log;
 use jiff::Timestamp;
 use outpost_approvals::{Books, Queue, Result};
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 
-/// The tables of this face.
+/// The tables of this face. `session_order` numbers sessions as they are created, since times of creation can be equal or
+/// go back; sessions of older versions have no number yet, and get theirs in the order of their times.
 pub const SCHEMA: &str = "
     create table if not exists sessions (
         id text primary key,
@@ -37,9 +38,16 @@ pub const SCHEMA: &str = "
         bytes integer not null default 0,
         primary key (session, number)
     ) strict, without rowid;
+    create table if not exists session_order (
+        number integer primary key autoincrement,
+        session text not null unique references sessions (id) on delete cascade
+    ) strict;
+    insert into session_order (session)
+        select id from sessions where id not in (select session from session_order) order by created_ms, id;
 ";
 
-pub(crate) fn insert(books: &mut Books<'_>, session: &NewSession) -> Result<()> {
+/// Enters a session, and returns its number in the order of creation.
+pub(crate) fn insert(books: &mut Books<'_>, session: &NewSession) -> Result<u64> {
     let sql = "insert into sessions (id, path, cli, mode, model, sandbox, created_ms, active_ms)
         values (?, ?, ?, ?, ?, ?, ?, ?)";
     let sandbox = session.sandbox.as_ref().and_then(|sandbox| serde_json::to_string(sandbox).ok());
@@ -54,7 +62,10 @@ pub(crate) fn insert(books: &mut Books<'_>, session: &NewSession) -> Result<()> 
         created,
         created,
     );
-    books.execute("enter a session", sql, values).map(|_| ())
+    books.execute("enter a session", sql, values)?;
+    let sql = "insert into session_order (session) values (?) returning number";
+    let numbers = books.rows("number a session", sql, (&session.id,), |row| row.get::<_, i64>(0))?;
+    Ok(numbers.first().copied().unwrap_or_default().cast_unsigned())
 }
 
 /// A session as it is made.
@@ -152,8 +163,8 @@ pub(crate) fn load(books: &mut Books<'_>, dir: &Path) -> Result<Vec<Session>> {
     for (session, turn) in rows {
         turns.entry(session).or_default().push_back(turn);
     }
-    let sql =
-        "select id, path, cli, mode, model, sdk_id, sandbox, created_ms, active_ms, next_turn from sessions";
+    let sql = "select id, path, cli, mode, model, sdk_id, sandbox, created_ms, active_ms, next_turn, number
+        from sessions join session_order on session = id";
     let sessions = books.rows("read sessions", sql, (), |row| {
         let id: String = row.get(0)?;
         let (cli, mode): (String, String) = (row.get(2)?, row.get(3)?);
@@ -170,7 +181,8 @@ pub(crate) fn load(books: &mut Books<'_>, dir: &Path) -> Result<Vec<Session>> {
         };
         let sandbox = sandbox.and_then(|text| serde_json::from_str(&text).ok());
         let cli = Cli::from_name(&cli).unwrap_or(Cli::Claude);
-        let (path, created): (String, Timestamp) = (row.get(1)?, time(7)?);
+        let path: String = row.get(1)?;
+        let created = Created { at: time(7)?, order: row.get::<_, i64>(10)?.cast_unsigned() };
         let place = dir.join(&id);
         Ok(Session::new(id, path.into(), cli, created, place, sandbox, state))
     })?;

@@ -78,12 +78,20 @@ pub(crate) struct State {
     pub(crate) is_destroyed: bool,
 }
 
+/// When a session was created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Created {
+    pub(crate) at: Timestamp,
+    /// Larger than that of every session before it, whatever the clock did.
+    pub(crate) order: u64,
+}
+
 /// The session. What never changes stands open.
 pub(crate) struct Session {
     pub(crate) id: String,
     pub(crate) path: PathBuf,
     pub(crate) cli: Cli,
-    pub(crate) created: Timestamp,
+    pub(crate) created: Created,
     /// Where the records of its turns are.
     pub(crate) dir: PathBuf,
     pub(crate) sandbox: Option<crate::confine::Sandbox>,
@@ -122,7 +130,7 @@ impl Session {
         id: String,
         path: PathBuf,
         cli: Cli,
-        created: Timestamp,
+        created: Created,
         dir: PathBuf,
         sandbox: Option<crate::confine::Sandbox>,
         state: State,

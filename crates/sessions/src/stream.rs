@@ -338,15 +338,16 @@ pub(crate) fn start_after(session: &Session, seq: u64) -> (Start, Option<u64>) {
 mod tests {
     use super::*;
     use crate::agents::{Cli, Mode};
-    use crate::session::State;
+    use crate::session::{Created, State};
     use jiff::Timestamp;
 
     /// A stream whose client takes everything at once.
     #[tokio::test]
     async fn a_stream_that_nothing_comes_on_is_kept_alive_until_its_end() {
         let (now, dir) = (Timestamp::now(), tempfile::tempdir().unwrap());
-        let state = State::new(Mode::Auto, None, now);
-        let session = Session::new("id".into(), "/".into(), Cli::Claude, now, dir.path().into(), None, state);
+        let (state, created) = (State::new(Mode::Auto, None, now), Created { at: now, order: 1 });
+        let session =
+            Session::new("id".into(), "/".into(), Cli::Claude, created, dir.path().into(), None, state);
         let session = Arc::new(session);
         session.accept("hello");
         let (pieces, mut read) = mpsc::channel(1);

@@ -18,7 +18,7 @@ fn summary(session: &Session) -> Value {
         "sdkSessionId": state.sdk_id,
         "model": state.model,
         // Always as many digits, so that they sort as they come.
-        "createdAt": format!("{:.3}", session.created),
+        "createdAt": format!("{:.3}", session.created.at),
         "lastActivityAt": format!("{:.3}", state.active),
     })
 }

@@ -70,3 +70,25 @@ fn nemesis_what_ran_and_what_waited_when_the_daemon_stopped_has_its_end() {
     assert_eq!(kinds(&all), ["system", "error", "system", "text", "result"], "{all:?}");
     assert!(!crate::kit::runs(&host.wait_file("pid")));
 }
+
+/// Many within a millisecond, which is as exact as their times are.
+#[test]
+fn nemesis_sessions_are_listed_in_the_order_they_were_created() {
+    let mut host = Host::start();
+    let listed = |host: &Host| -> Vec<String> {
+        let listed = host.client().result("session.list", json!({}));
+        let ids = listed["sessions"].as_array().unwrap().iter().map(|session| &session["sessionId"]);
+        ids.map(|id| id.as_str().unwrap().to_owned()).collect()
+    };
+    let mut created: Vec<String> = (0..200).map(|_| host.create()).collect();
+    assert_eq!(listed(&host), created);
+    host.daemon().kill(outpost_testkit::Which::Worker);
+    assert_eq!(listed(&host), created, "after the worker");
+    // The place of a session that is gone is not given to another.
+    host.client().result("session.destroy", json!({ "sessionId": created.pop().unwrap() }));
+    host.client().result("session.destroy", json!({ "sessionId": created.remove(100) }));
+    host.restart();
+    assert_eq!(listed(&host), created, "after the daemon");
+    created.extend((0..50).map(|_| host.create()));
+    assert_eq!(listed(&host), created);
+}
