@@ -187,6 +187,7 @@ async fn serve(
     }
     prove(engine.clone());
     let mut kept_for = Vec::new();
+    let sessions = daemon.as_ref().map(|daemon| daemon.faces.sessions());
     loop {
         let asked = tokio::select! {
             asked = wait(&mut notices, &mut received, relay.as_mut()) => asked?,
@@ -218,8 +219,11 @@ async fn serve(
                     kept_for = faces.end(paths);
                     break;
                 }
-                // The next worker has no faces: whatever they were doing ends here, as when we are killed.
-                return keep(&engine, faces.end(paths)).await;
+                // The next worker has no faces: whatever they were doing ends here, as when we are killed. Only clients
+                // of sessions are told so, since their streams have no end otherwise.
+                let (sessions, left) = (faces.sessions(), faces.end(paths));
+                sessions.close().await;
+                return keep(&engine, left).await;
             }
             (Asked::ServeAgain(reply), _) => {
                 let released = engine.release(roles::KEEPING).await;
@@ -248,6 +252,10 @@ async fn serve(
         let _gone_already = std::fs::remove_file(socket);
     }
     engine.end_processes(SHUTDOWN_PATIENCE).await.map_err(|error| error.to_string())?;
+    if let Some(sessions) = sessions {
+        sessions.end_turns().await;
+        sessions.close().await;
+    }
     if let Some(relay) = &relay {
         // While we have the lock: what is there later is another daemon's.
         relay.erase(&paths.state);

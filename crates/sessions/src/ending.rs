@@ -54,8 +54,15 @@ pub(crate) fn held(cli: Cli, out: &mut Output, stderr: &str) -> Event<'static> {
     }
 }
 
-/// The process has ended without a terminal event.
-pub(crate) fn ended(cli: Cli, agent: &Agent, out: &mut Output, stderr: &str, exit: Exit) -> Event<'static> {
+/// The process has ended without a terminal event. `why` is what ended it, where that is known.
+pub(crate) fn ended(
+    cli: Cli,
+    agent: &Agent,
+    out: &mut Output,
+    stderr: &str,
+    exit: Exit,
+    why: Option<&str>,
+) -> Event<'static> {
     match (&out.end, exit.how) {
         (End::Held(Held::Result), How::Code(0)) => return result(out),
         (End::Held(Held::Failure(reason)), how) => {
@@ -74,7 +81,7 @@ pub(crate) fn ended(cli: Cli, agent: &Agent, out: &mut Output, stderr: &str, exi
     };
     let mut message = format!("{} {what} (code={code}, signal={signal})", cli.title());
     let said = agent.complaint().unwrap_or_default();
-    for words in [said, recent(stderr)] {
+    for words in [said, recent(stderr), why.unwrap_or_default()] {
         if !words.is_empty() {
             message.push_str(": ");
             message.push_str(words);
@@ -135,7 +142,7 @@ mod tests {
     }
 
     fn message(out: &mut Output, stderr: &str, how: How) -> (Kind, String) {
-        let event = ended(Cli::Codex, &Agent::Codex(Codex::default()), out, stderr, exit(how));
+        let event = ended(Cli::Codex, &Agent::Codex(Codex::default()), out, stderr, exit(how), None);
         (event.kind, event.message.unwrap_or_default().into_owned())
     }
 

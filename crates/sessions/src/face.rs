@@ -8,13 +8,13 @@ use crate::memory::Memory;
 use crate::records::{self, NewSession};
 use crate::session::{self, Accepted, Created, Session, State, Stop};
 use crate::settings::Settings;
+use crate::shutdown::Shutdown;
 use crate::{Error, FACE, Result, ending, mark, starting, turn};
 use outpost_approvals::{Approvals, Ledger};
 use outpost_engine::{Engine, Process};
 use outpost_sandbox::Host;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -39,7 +39,7 @@ pub struct Face {
     /// Turns run on a thread of their own: taking apart what agents write keeps no request waiting.
     turns: Handle,
     host: OnceLock<Host>,
-    is_ending: AtomicBool,
+    pub(crate) shutdown: Shutdown,
 }
 
 impl Face {
@@ -58,7 +58,7 @@ impl Face {
             driven: Mutex::default(),
             turns,
             host: OnceLock::new(),
-            is_ending: AtomicBool::new(false),
+            shutdown: Shutdown::default(),
             settings: watch::Sender::new(Arc::new(settings)),
         });
         let dir = face.settings().dir.clone();
@@ -205,7 +205,7 @@ impl Face {
 
     /// Runs the turns of a session if nobody does.
     fn drive(self: &Arc<Face>, session: &Arc<Session>) {
-        if !self.is_ending()
+        if !self.shutdown.is_stopping()
             && let Some(first) = session.drive()
         {
             self.driven().insert(session.id.clone(), session.clone());
@@ -214,13 +214,9 @@ impl Face {
         }
     }
 
-    /// The daemon ends: what waits stays for the next one.
-    pub fn end(&self) {
-        self.is_ending.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn is_ending(&self) -> bool {
-        self.is_ending.load(Ordering::Acquire)
+    /// Sessions whose turns run.
+    pub(crate) fn running(&self) -> Vec<Arc<Session>> {
+        self.driven().values().cloned().collect()
     }
 
     /// Nobody runs its turns any more.

@@ -3,6 +3,7 @@
 use crate::face::Face;
 use crate::methods::{self, Reply};
 use crate::rpc::Request;
+use crate::shutdown;
 use crate::stream::{EventStream, Flushed};
 use crate::tokens::Tokens;
 use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
@@ -50,15 +51,26 @@ where
 {
     let flushed = Flushed::default();
     let io = Watched { inner: TokioIo::new(stream), flushed: flushed.clone() };
+    let (_open, mut phase) = (face.shutdown.connected(), face.shutdown.phase());
+    let answering = face.clone();
     let answer = service_fn(move |request| {
-        let (face, door, flushed) = (face.clone(), door.clone(), flushed.clone());
+        let (face, door, flushed) = (answering.clone(), door.clone(), flushed.clone());
         async move { Ok::<_, Infallible>(answer(&face, request, &door, &flushed).await) }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_PATIENCE)
         .serve_connection(io, answer);
-    if let Err(error) = connection.await {
+    let mut connection = std::pin::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = shutdown::closes(&mut phase) => {
+            // What is being answered is answered to its end.
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
         tracing::debug!(%error, "a connection of the sessions face ended");
     }
 }

@@ -31,6 +31,7 @@ mod resuming;
 mod rpc;
 mod session;
 mod settings;
+mod shutdown;
 mod skills;
 mod starting;
 mod stream;

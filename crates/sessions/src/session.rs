@@ -230,6 +230,12 @@ impl Session {
         next
     }
 
+    /// The turns are not run any more; those that wait stay. Returns no turn, as [`Session::drive_on`] does then.
+    pub(crate) fn leave(&self) -> Option<Turn> {
+        self.state().is_driven = false;
+        None
+    }
+
     /// Ends what runs and what waits. Whether there was anything.
     pub(crate) fn interrupt(&self, why: Stop) -> bool {
         let mut state = self.state();

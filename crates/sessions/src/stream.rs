@@ -4,6 +4,7 @@
 use crate::delivery::Note;
 use crate::event::{self, Event, Kind, Place};
 use crate::session::{Session, Stage};
+use crate::shutdown::{self, Phase};
 use crate::turn_log::Reader;
 use hyper::body::{Body, Bytes, Frame};
 use std::convert::Infallible;
@@ -12,13 +13,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 /// "pings every 30 s".
 const PING_EVERY: Duration = Duration::from_secs(30);
 
 /// Sent at once; what a slow client makes us hold.
 const PIECE_BYTES: u64 = 256 * 1024;
+
+/// The terminal event of a stream that ends before its turn does.
+const STOPPING: &str = "The daemon is stopping and the turn is not over. Its events are kept: reconnect when the daemon runs again";
 
 const DONE: &[u8] = b"data: [DONE]\n\n";
 
@@ -113,12 +117,19 @@ impl EventStream {
         start: Start,
         notice: Option<Event<'static>>,
         flushed: &Flushed,
+        phase: watch::Receiver<Phase>,
     ) -> EventStream {
         let (sender, pieces) = mpsc::channel(1);
         session.stream_opened(start.turn);
         let flushing = flushed.clone();
-        let feed =
-            Feed { session, turn: start.turn, pieces: sender, flushed: flushing, ping_every: PING_EVERY };
+        let feed = Feed {
+            session,
+            turn: start.turn,
+            pieces: sender,
+            flushed: flushing,
+            ping_every: PING_EVERY,
+            phase,
+        };
         tokio::spawn(feed.run(start, notice));
         EventStream { pieces, flushed: flushed.clone() }
     }
@@ -145,6 +156,7 @@ struct Feed {
     pieces: mpsc::Sender<Bytes>,
     flushed: Flushed,
     ping_every: Duration,
+    phase: watch::Receiver<Phase>,
 }
 
 /// Where in the records a stream is.
@@ -179,7 +191,7 @@ impl Feed {
 
     /// None when the client has hung up.
     async fn feed(&self, start: Start, notice: Option<Event<'static>>) -> Option<()> {
-        let mut changes = self.session.changes();
+        let (mut changes, mut phase) = (self.session.changes(), self.phase.clone());
         let mut ping = tokio::time::interval(self.ping_every);
         let mut cursor = Cursor { turn: start.turn, at: 0, events: start.skip, ends: 0, reader: None };
         let mut is_placed = start.skip == 0;
@@ -209,13 +221,27 @@ impl Feed {
                     is_placed = true;
                 }
                 Step::Done => return self.send(Bytes::from_static(DONE)).await,
+                Step::Wait if *phase.borrow() == Phase::Closing => {
+                    return self.break_off(&cursor, start).await;
+                }
                 Step::Wait => tokio::select! {
                     changed = changes.changed() => changed.ok()?,
                     _ = ping.tick() => self.say(&Event::new(Kind::Ping), None).await?,
                     () = self.pieces.closed() => return None,
+                    () = shutdown::closes(&mut phase) => {}
                 },
             }
         }
+    }
+
+    /// The face ends before the turn does. A message that only waits behind the turns of this stream has not failed.
+    async fn break_off(&self, cursor: &Cursor, start: Start) -> Option<()> {
+        let is_running =
+            self.session.state().turn(cursor.turn).is_some_and(|turn| turn.stage == Stage::Running);
+        if is_running || cursor.turn == start.turn {
+            self.say(&Event::error(STOPPING), Some(Place { turn: cursor.turn, seq: None })).await?;
+        }
+        self.send(Bytes::from_static(DONE)).await
     }
 
     fn step(&self, cursor: &Cursor, start: Start) -> Step {
@@ -359,6 +385,7 @@ mod tests {
             pieces,
             flushed: flushed.clone(),
             ping_every: Duration::from_millis(2),
+            phase: watch::Sender::new(Phase::Serving).subscribe(),
         };
         let feeding = tokio::spawn(feed.run(Start { turn: 1, skip: 0, is_all: false }, None));
         let mut next = async || {

@@ -66,7 +66,7 @@ pub(crate) async fn drive(face: Arc<Face>, session: Arc<Session>, first: Turn) {
             }
         }
         closing::close(&face, &session, number).await;
-        next = if face.is_ending() { None } else { session.drive_on() };
+        next = if face.shutdown.is_stopping() { session.leave() } else { session.drive_on() };
     }
     face.rests(&session);
     session.changed();
@@ -399,7 +399,8 @@ impl Running<'_> {
         self.withdraw_questions().await;
         if !self.out.is_told() {
             let stderr = self.lines.stderr_tail().to_owned();
-            let event = ending::ended(self.session.cli, &self.agent, &mut self.out, &stderr, ended.exit);
+            let why = self.face.shutdown.is_stopping().then_some("the daemon was stopped");
+            let event = ending::ended(self.session.cli, &self.agent, &mut self.out, &stderr, ended.exit, why);
             self.out.tell(&event);
         }
         self.publish(None).await
@@ -432,8 +433,8 @@ impl Running<'_> {
             conversation: self.conversation.clone(),
             sdk_id: self.out.sdk_id.clone(),
             unknown_lines: self.out.unknown_lines,
-            stderr_tail: self.lines.stderr_tail().to_owned(),
             early: self.out.early.clone(),
+            stderr_tail: self.lines.stderr_tail().to_owned(),
             questions: self.questions.clone(),
             agent: self.agent.clone(),
         };

@@ -31,9 +31,13 @@ pub(super) async fn send(
         Err(error) => return Ok(say(Event::error(format!("The message was not taken: {error}")), None)),
     };
     Ok(match accepted {
-        Accepted::Live { turn } => {
-            EventStream::follow(session, Start { turn, skip: 0, is_all: false }, None, flushed)
-        }
+        Accepted::Live { turn } => EventStream::follow(
+            session,
+            Start { turn, skip: 0, is_all: false },
+            None,
+            flushed,
+            face.shutdown.phase(),
+        ),
         Accepted::Queued { turn, position } => {
             say(Event { position: Some(position), ..Event::new(Kind::Queued) }, Some(turn))
         }
@@ -67,7 +71,7 @@ pub(super) async fn reconnect(
                 let message = format!("Events {} to {} are not kept any more", cursor + 1, first - 1);
                 Event::notice("gap", message)
             });
-            Ok(Reply::Stream(EventStream::follow(session, start, gap, flushed)))
+            Ok(Reply::Stream(EventStream::follow(session, start, gap, flushed, face.shutdown.phase())))
         }
     }
 }

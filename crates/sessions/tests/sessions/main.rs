@@ -7,6 +7,7 @@ mod asking;
 mod calls;
 mod elsewhere;
 mod endings;
+mod ends;
 mod http;
 mod kept;
 mod kills;
