@@ -23,6 +23,9 @@ const PASSES_MAX: usize = 64;
 /// How long what a confined command held on the host may take to be cleared up.
 const CLEAR_PATIENCE: Duration = Duration::from_millis(500);
 
+/// How long a worker that has ended everything may take to exit.
+const EXIT_PATIENCE: Duration = Duration::from_secs(5);
+
 /// How long a killed process may take before we go on with the next.
 const KILL_PATIENCE: Duration = Duration::from_millis(20);
 
@@ -172,7 +175,20 @@ impl Keeper {
     pub(crate) fn stop(&mut self) {
         match self.arguments.is_empty() && !self.is_embedded() {
             true => self.end_everyone(),
-            false => self.end = Some(0),
+            false => {
+                self.outlive_worker();
+                self.end = Some(0);
+            }
+        }
+    }
+
+    /// Waits until the worker that sent `Stop` has exited. It has the daemon's lock and books open until then, and a daemon
+    /// that is started after our exit needs them.
+    fn outlive_worker(&self) {
+        let Some(worker) = self.worker.as_ref().filter(|_| !self.is_embedded()) else { return };
+        if !epoll::wait_readable(&worker.pidfd, EXIT_PATIENCE).unwrap_or(true) {
+            worker.kill();
+            let _slow = epoll::wait_readable(&worker.pidfd, EXIT_PATIENCE);
         }
     }
 

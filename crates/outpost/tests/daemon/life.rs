@@ -1,10 +1,10 @@
 //! The daemon's life: in the background, under a supervisor, and where it cannot begin.
 
 use crate::support::{outpost, read, sh};
-use outpost_sys::epoll::wait_readable;
+use outpost_sys::epoll::{self, wait_readable};
 use outpost_sys::limits::effective_uid;
 use outpost_sys::signal::Signal;
-use outpost_sys::{file, message};
+use outpost_sys::{file, message, pidfd};
 use outpost_testkit::{Daemon, Which};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
@@ -326,5 +326,18 @@ fn units_for_systemd_are_what_it_understands() {
             };
             assert!(unit.lines().all(is_known), "{unit}");
         }
+    }
+}
+
+/// The worker has the lock and the books open until it exits: a daemon that is started when the keeper has ended needs both.
+#[test]
+fn nemesis_a_stopped_daemon_can_be_started_again_when_its_keeper_has_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    for round in 0..10 {
+        let daemon = Daemon::start_in(outpost(), dir.path());
+        let (keeper, worker) = (daemon.keeper(), daemon.worker());
+        pidfd::signal(&keeper, Signal::TERM).unwrap();
+        assert!(wait_readable(&keeper, PATIENCE).unwrap());
+        assert!(epoll::is_readable(&worker), "round {round}: the worker lives on without its keeper");
     }
 }
