@@ -17,6 +17,7 @@ use outpost_keeper::{Event, KEPT, LINK_VERSION, OWN_SLOT, Request, Roles, Standi
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd::Exit;
 use outpost_sys::pipe::{self, Pipe};
+use outpost_sys::spawn::{Failure, Step};
 use outpost_sys::{Errno, file, message, pidfd, procfs, spawn};
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -57,6 +58,10 @@ const KEEPER_RETRY: Duration = Duration::from_secs(1);
 
 /// The keeper answers a new worker at once, or something is badly wrong.
 const TABLE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The keeper's reply when it is to hold descriptors for a child that it does not know. Such a child may have executed.
+const UNKNOWN_TO_KEEPER: Standing =
+    Standing::Failed(Failure { step: Step::Gate, errno: Errno::CHILD, operation: 0 });
 
 /// An entry of the keeper's table with its descriptors.
 pub(crate) struct Entry {
@@ -161,8 +166,11 @@ impl Reactor {
 
     /// Takes over one process. What stands in the way (no descriptors, no room on the disk) may go away, so a failure never
     /// costs the process: its descriptors are kept, and it waits at its full pipes until a later attempt succeeds.
-    fn adopt_or_retry(&mut self, entry: Entry) {
+    fn adopt_or_retry(&mut self, mut entry: Entry) {
         let slot = entry.slot;
+        if entry.standing == UNKNOWN_TO_KEEPER && self.has_start_record(Slot(slot)) {
+            entry.standing = Standing::Ended(Exit::UNKNOWN);
+        }
         if let Standing::Failed(_) = entry.standing {
             self.link.send(Request::Forget { slot }, Vec::new());
             return self.shared.housekeeping.remove_slot(Slot(slot));
@@ -265,6 +273,12 @@ impl Reactor {
             self.forget(loser.slot());
         }
         self.resume(entry.slot, entry.standing);
+    }
+
+    fn has_start_record(&self, slot: Slot) -> bool {
+        let dir = self.shared.store.dir(slot);
+        let writer = Writer::recover(&dir, self.shared.config().process_bytes_max);
+        writer.is_ok_and(|writer| writer.start().is_some())
     }
 
     /// Goes on with everything that may have been under way when the worker before us died.

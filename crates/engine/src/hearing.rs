@@ -11,8 +11,10 @@ use crate::reactor::{Due, LINK, RETRY, Reactor};
 use crate::spec::Slot;
 use outpost_keeper::{Event, Request, Standing, What};
 use outpost_sys::epoll::Interest;
+use outpost_sys::pidfd::Exit;
+use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{Failure, Progress, Report};
-use outpost_sys::{Errno, procfs};
+use outpost_sys::{Errno, pidfd, procfs};
 use std::os::fd::OwnedFd;
 
 impl Reactor {
@@ -112,6 +114,15 @@ impl Reactor {
     }
 
     fn failed(&mut self, slot: u64, failure: Failure) {
+        let confirmed = |child: &&Child| child.starting.is_none();
+        if let Some(child) = self.children.get(&slot).filter(confirmed) {
+            // The keeper does not know a process that has executed. Its record stays.
+            tracing::error!(process = %Slot(slot), ?failure, "the keeper lost a running process; killing it");
+            if let Some(pidfd) = child.process.inner.os.get().and_then(|os| os.pidfd.get()) {
+                let _gone_already = pidfd::signal(&*pidfd, Signal::KILL);
+            }
+            return self.exited(slot, Exit::UNKNOWN);
+        }
         self.link.send(Request::Forget { slot }, Vec::new());
         if let Some(mut child) = self.children.remove(&slot) {
             // Before it is told, so that the key is free again for who hears of it.

@@ -156,21 +156,38 @@ impl Keeper {
     pub(crate) fn signal(&mut self, slot: u64, signal: Signal, group: bool) {
         let Some(entry) = self.table.get(&slot).filter(|entry| entry.lives()) else { return };
         let Some(pidfd) = &entry.pidfd else { return };
-        let sent = match group.then(|| pidfd::signal_group(pidfd, signal)) {
-            // Before Linux 6.9. Only a parent knows that a group's number is still its child's.
-            Some(Err(Errno::INVAL)) if pidfd::is_child(pidfd) => {
-                pidfd::signal_group_of_unreaped(entry.pid, signal)
-            }
-            // On its way to exec it may not lead its group yet.
-            Some(Err(Errno::SRCH)) if matches!(entry.standing, Standing::Waiting | Standing::Starting) => {
-                pidfd::signal(pidfd, signal)
-            }
-            Some(Err(Errno::INVAL)) | None => pidfd::signal(pidfd, signal),
-            Some(sent) => sent,
+        let (pid, sent) = match group {
+            true => (entry.pid, signal_group(pidfd, entry.pid, signal)),
+            false => (entry.pid, pidfd::signal(pidfd, signal)),
         };
-        let pid = entry.pid;
         if let Some(errno) = sent.err().filter(|errno| *errno != Errno::SRCH) {
             self.complain(format_args!("{signal:?} to pid {pid} failed ({errno})"));
         }
+    }
+
+    /// Kills and reaps children that left the table before they ended. One that a signal did not reach is signalled again.
+    pub(crate) fn end_discarded(&mut self) {
+        self.discarded.retain(|pidfd| match pidfd::reap(pidfd) {
+            Ok(None) => {
+                let _tried_again = pidfd::signal(pidfd, Signal::KILL);
+                true
+            }
+            Ok(Some(_)) | Err(Errno::CHILD) => false,
+            Err(_) => true,
+        });
+    }
+}
+
+/// Signals the group that a child leads, and the child itself where the group signal may have missed it: before exec the child
+/// leads no group yet. SIGKILL always goes to both, since a second SIGKILL changes nothing.
+fn signal_group(pidfd: &OwnedFd, pid: i32, signal: Signal) -> Result<()> {
+    let sent = match pidfd::signal_group(pidfd, signal) {
+        // Before Linux 6.9. Only the parent of an unreaped child knows that the group's number is still that child's.
+        Err(Errno::INVAL) if pidfd::is_child(pidfd) => pidfd::signal_group_of_unreaped(pid, signal),
+        sent => sent,
+    };
+    match sent {
+        Ok(()) if signal != Signal::KILL => Ok(()),
+        _ => pidfd::signal(pidfd, signal),
     }
 }

@@ -46,6 +46,8 @@ pub struct Keeper {
     pub(crate) restarts: Restarts,
     /// Slots of children that could not be watched, so they are looked at again and again.
     pub(crate) unwatched: BTreeSet<u64>,
+    /// Killed children that have left the table and are not reaped yet.
+    pub(crate) discarded: Vec<OwnedFd>,
     pub(crate) storing: Storing,
     pub(crate) events: VecDeque<Event>,
     /// Slots of entries with something untold.
@@ -125,6 +127,7 @@ impl Keeper {
             start_by: None,
             restarts: Restarts::default(),
             unwatched: BTreeSet::new(),
+            discarded: Vec::new(),
             storing: Storing::default(),
             events: VecDeque::new(),
             news: BTreeSet::new(),
@@ -163,6 +166,7 @@ impl Keeper {
         let candidate = candidate.map(|candidate| candidate.deadline);
         let behind = self.stuck
             || !self.unwatched.is_empty()
+            || !self.discarded.is_empty()
             || self.worker.as_ref().is_some_and(|worker| worker.unwatched);
         let again = behind.then(|| Instant::now() + AGAIN_AFTER);
         let (beat, store, recruit) = (self.next_beat(), self.next_store(), self.recruits.next());
@@ -186,6 +190,7 @@ impl Keeper {
 
     /// Sees after those whom nothing tells us of.
     fn catch_up(&mut self) {
+        self.end_discarded();
         for slot in std::mem::take(&mut self.unwatched) {
             self.look_at(slot);
             let _still_unwatched = self.watch(slot);

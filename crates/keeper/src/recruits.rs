@@ -11,8 +11,8 @@ use crate::spec::Spec;
 use crate::table::{Entry, KEPT, SLOT_MIN, SLOTS_MAX, Untold};
 use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{self, Child, Failure, Ordered, Started, Step};
-use outpost_sys::{Errno, memory};
-use std::collections::{BTreeSet, VecDeque};
+use outpost_sys::{Errno, memory, message};
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -32,7 +32,8 @@ const CALM: Duration = Duration::from_millis(3);
 #[derive(Default)]
 pub(crate) struct Recruits {
     wanted: VecDeque<Wanted>,
-    waiting: BTreeSet<u64>,
+    /// Slots of those that wait, each with our copy of the socket for its order. A keeper that was replaced has no copies.
+    waiting: BTreeMap<u64, Option<OwnedFd>>,
     /// When one was told what to become, or another was asked for.
     last_use: Option<Instant>,
     /// When it may have been calm for long enough, while one is missing.
@@ -61,9 +62,8 @@ impl Keeper {
     pub(crate) fn want_recruit(&mut self, slot: u64, oom_score: Option<i32>, fds: Vec<OwnedFd>) {
         let mut fds = fds.into_iter();
         let (Some(orders), Some(report)) = (fds.next(), fds.next()) else { return };
-        if self.table.get(&slot).is_some_and(|entry| entry.ahead && !entry.lives()) {
-            self.dismiss(slot);
-        }
+        // The worker wants another one in this place, so it orders nothing from the one before.
+        self.dismiss(slot);
         let known = slot < SLOT_MIN || slot & (REPORT | KEPT) != 0 || self.table.contains_key(&slot);
         if known || self.is_embedded() {
             return;
@@ -95,9 +95,18 @@ impl Keeper {
     /// Nothing has been started for a while: what that takes is given back, but for what makes the next start a fast one.
     pub(crate) fn rest(&mut self) {
         self.recruits.at_rest = true;
-        let surplus: Vec<u64> = self.recruits.waiting.iter().copied().skip(WAITING_AT_REST).collect();
-        surplus.into_iter().for_each(|slot| self.dismiss(slot));
+        let surplus: Vec<u64> = self.recruits.waiting.keys().copied().skip(WAITING_AT_REST).collect();
+        surplus.into_iter().for_each(|slot| self.close_orders(slot));
         memory::forget_program();
+    }
+
+    /// Ends a child that waits, unless the worker has sent its order already: the socket delivers what is queued and takes
+    /// nothing more. The child stays in the table until it has ended or the worker has enlisted it.
+    fn close_orders(&mut self, slot: u64) {
+        match self.recruits.waiting.remove(&slot).flatten() {
+            Some(orders) if message::shut_receiving(&orders).is_ok() => {}
+            _ => self.dismiss(slot),
+        }
     }
 
     /// Something is started again.
@@ -128,7 +137,7 @@ impl Keeper {
         match spawn::recruit(orders.as_fd(), report.as_fd(), cgroup, oom_score, bytes_max, rehearse, obey) {
             Ok(Started { pid, pidfd }) => {
                 let entry = Entry::new(pid, Standing::Waiting, Some(pidfd), Vec::new());
-                self.recruits.waiting.insert(slot);
+                self.recruits.waiting.insert(slot, Some(orders));
                 self.insert(slot, Entry { untold: Untold::Start, ahead: true, ..entry });
             }
             // The worker has just removed the place, and has us forget it next.
@@ -139,39 +148,40 @@ impl Keeper {
         }
     }
 
-    /// The worker has told the one who waits under this slot what to become.
+    /// The worker has sent the child that waits under this slot its order.
     pub(crate) fn enlist(&mut self, slot: u64, confined: bool, held: Roles, fds: Vec<OwnedFd>) {
         self.note_start();
-        let ahead = |entry: &&mut Entry| entry.ahead && fds.len() == held.len();
-        match self.table.get_mut(&slot).filter(ahead) {
-            Some(entry) => {
-                entry.enlist(confined, held.iter().zip(fds).collect());
-                if !entry.lives() {
-                    self.news.insert(slot);
-                }
-                self.recruits.waiting.remove(&slot);
-                self.recruit_later();
-                self.store_later(slot);
+        let complete = fds.len() == held.len();
+        let Some(entry) = self.table.get_mut(&slot).filter(|entry| entry.ahead) else {
+            if self.is_free(slot) {
+                self.insert(slot, Entry::failed(Failure::at(Step::Gate, Errno::CHILD)));
             }
-            None => {
-                // We do not know it, or its descriptors did not come through: it must not run without them.
-                self.dismiss(slot);
-                if self.is_free(slot) {
-                    self.insert(slot, Entry::failed(Failure::at(Step::Gate, Errno::CHILD)));
-                }
-            }
+            return;
+        };
+        entry.enlist(confined, held.iter().zip(fds).collect());
+        if !entry.lives() {
+            self.news.insert(slot);
+        }
+        self.recruits.waiting.remove(&slot);
+        self.recruit_later();
+        self.store_later(slot);
+        if !complete {
+            // It must not run without them. Its end is told as that of any other child.
+            self.complain(format_args!("descriptors of slot {slot:x} are missing; killing its child"));
+            self.signal(slot, Signal::KILL, true);
         }
     }
 
-    /// Nobody is wanted under this slot any more.
+    /// Ends the child that waits under this slot. The worker sends it no order any more, or has ended.
     pub(crate) fn dismiss(&mut self, slot: u64) {
         self.recruits.wanted.retain(|wanted| wanted.slot != slot);
         self.recruits.waiting.remove(&slot);
         if self.table.get(&slot).is_some_and(|entry| entry.ahead) {
-            // It may have been told what to become, by a worker who did not live to tell us.
+            // A worker that ended before it enlisted the child may have sent the order.
             self.signal(slot, Signal::KILL, true);
             self.news.remove(&slot);
-            self.table.remove(&slot).into_iter().for_each(|entry| entry.unwatch(&self.epoll));
+            let entry = self.table.remove(&slot);
+            self.discarded.extend(entry.and_then(|entry| entry.unwatch(&self.epoll)));
             self.recruit_later();
         }
     }
@@ -194,7 +204,7 @@ impl Keeper {
             return self.look_at(slot);
         }
         entry.look(&self.epoll);
-        if self.recruits.waiting.remove(&slot) {
+        if self.recruits.waiting.remove(&slot).is_some() {
             self.recruit_later();
         }
     }
@@ -202,7 +212,7 @@ impl Keeper {
     /// Goes on with those of the keeper before us.
     pub(crate) fn inherit_recruits(&mut self) {
         let ahead = self.table.iter().filter(|(_, entry)| entry.ahead && entry.standing == Standing::Waiting);
-        self.recruits.waiting = ahead.map(|(slot, _)| *slot).collect();
+        self.recruits.waiting = ahead.map(|(slot, _)| (*slot, None)).collect();
     }
 }
 

@@ -128,6 +128,14 @@ impl Keeper {
         if self.has_news() {
             return Err(Errno::AGAIN);
         }
+        // The state has no place for them.
+        for pidfd in &self.discarded {
+            let _slow = wait_readable(pidfd, RETIRE_PATIENCE);
+        }
+        self.end_discarded();
+        if !self.discarded.is_empty() {
+            return Err(Errno::AGAIN);
+        }
         let state = file::sealed_memory("outpost-keeper", &self.state(binary.as_raw_fd()).encode())?;
         check_binary(binary, &state)?;
         let inherited = self.set_all_inherited(true).and_then(|()| file::set_inherited(&state, true));

@@ -195,13 +195,15 @@ impl Entry {
         }
     }
 
-    /// Nobody is to hear of one that was forked ahead. It is reaped as one that we do not know.
-    pub(crate) fn unwatch(mut self, epoll: &Epoll) {
+    /// Takes a pre-forked child out of the table. Returns its pidfd if it has not been reaped.
+    pub(crate) fn unwatch(mut self, epoll: &Epoll) -> Option<OwnedFd> {
         self.close_report(epoll);
         if let Some(pidfd) = &self.pidfd {
             // The worker has a copy, so closing ours would not end the readiness.
             let _not_registered = epoll.remove(pidfd);
         }
+        let lives = self.lives();
+        self.pidfd.filter(|_| lives)
     }
 
     /// The worker says that it has told one that was forked ahead what to become. That may be old news. How far it gets with

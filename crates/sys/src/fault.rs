@@ -5,7 +5,7 @@
 use crate::Result;
 
 #[cfg(feature = "faults")]
-pub use armed::{Fault, arm, disarm};
+pub use armed::{Fault, arm, disarm, lack_group_signals};
 
 /// Passes, or fails as the thread's plan says.
 #[inline]
@@ -21,7 +21,14 @@ pub(crate) fn length(wanted: usize) -> Result<usize> {
 }
 
 #[cfg(feature = "faults")]
-pub(crate) use armed::length;
+pub(crate) use armed::{lacks_group_signals, length};
+
+/// Whether this thread's kernel is to be taken for one before Linux 6.9.
+#[cfg(not(feature = "faults"))]
+#[inline(always)]
+pub(crate) fn lacks_group_signals() -> bool {
+    false
+}
 
 #[cfg(feature = "faults")]
 mod armed {
@@ -47,6 +54,16 @@ mod armed {
 
     thread_local! {
         static PLAN: Cell<Option<Plan>> = const { Cell::new(None) };
+        static LACKS_GROUP_SIGNALS: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// Makes `pidfd::signal_group` fail with `EINVAL` on this thread from now on, as on kernels before Linux 6.9.
+    pub fn lack_group_signals() {
+        LACKS_GROUP_SIGNALS.set(true);
+    }
+
+    pub(crate) fn lacks_group_signals() -> bool {
+        LACKS_GROUP_SIGNALS.get()
     }
 
     /// Makes the `nth` call of this thread from now on (the next is 1) suffer `fault`.

@@ -70,6 +70,13 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> 
     Ok((received.bytes > 0).then_some(received.bytes))
 }
 
+/// Closes the receiving direction of a socket for all its holders. Messages that are queued can still be received; the
+/// peer's next send fails with `EPIPE`.
+pub fn shut_receiving(socket: impl AsFd) -> Result<()> {
+    fault::gate()?;
+    rustix::net::shutdown(socket, rustix::net::Shutdown::Read)
+}
+
 /// The longest path that the address of a Unix socket has room for.
 const ADDRESS_BYTES_MAX: usize = 107;
 

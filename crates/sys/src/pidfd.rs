@@ -69,6 +69,9 @@ pub fn signal(pidfd: impl AsFd, signal: Signal) -> Result<()> {
 pub fn signal_group(pidfd: impl AsFd, signal: Signal) -> Result<()> {
     const PIDFD_SIGNAL_PROCESS_GROUP: libc::c_uint = 1 << 2;
     fault::gate()?;
+    if fault::lacks_group_signals() {
+        return Err(Errno::INVAL);
+    }
     send(pidfd, signal, PIDFD_SIGNAL_PROCESS_GROUP)
 }
 

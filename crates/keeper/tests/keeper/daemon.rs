@@ -8,7 +8,7 @@ use outpost_keeper::state::{Running, State, StoredEntry};
 use outpost_keeper::{Event, Keeper, Request, Roles, Standing, What};
 use outpost_sys::Errno;
 use outpost_sys::epoll::wait_readable;
-use outpost_sys::fault::{Fault, arm, disarm};
+use outpost_sys::fault::{Fault, arm, disarm, lack_group_signals};
 use outpost_sys::file::{self, Open};
 use outpost_sys::pidfd::{self, How};
 use outpost_sys::pipe::pipe;
@@ -138,6 +138,11 @@ impl Drop for Group {
 
 /// A keeper that has a worker, whose end of the link is ours, and a child that waits under slot 20.
 fn with_one_ahead(log: &Log, waiting: Started) -> (Client, Thread<u8>) {
+    with_one_ahead_on(log, waiting, || {})
+}
+
+/// The same, where `prepare` runs first on the keeper's thread.
+fn with_one_ahead_on(log: &Log, waiting: Started, prepare: fn()) -> (Client, Thread<u8>) {
     let output = pipe().unwrap();
     let worker = sleeper(output.write.as_fd());
     // Or it would find nobody who reads that, later.
@@ -154,7 +159,10 @@ fn with_one_ahead(log: &Log, waiting: Started) -> (Client, Thread<u8>) {
         held: Vec::new(),
         report: -1,
     }];
-    let keeper = Thread::start(move || Keeper::from_state(inherited(&state)).unwrap().run());
+    let keeper = Thread::start(move || {
+        prepare();
+        Keeper::from_state(inherited(&state)).unwrap().run()
+    });
     assert_eq!(client.hello()[1].standing, Standing::Waiting);
     (client, keeper)
 }
@@ -195,6 +203,49 @@ fn one_that_was_forked_ahead_ends_with_a_worker_that_has_said_nothing_of_it() {
         let (client, keeper) = with_one_ahead(&log, waiting);
         client.die();
         assert_eq!(kit::read_to_end(&output.read), "", "nobody of it is left");
+        assert_eq!(keeper.join(), 0);
+    });
+}
+
+/// A child as it is between fork and exec: it leads no group.
+#[expect(clippy::zombie_processes, reason = "the keeper reaps it")]
+fn ungrouped() -> Started {
+    let sleep = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    let pid = sleep.id().cast_signed();
+    Started { pid, pidfd: pidfd::open(pid).unwrap() }
+}
+
+#[test]
+fn a_child_forked_ahead_that_leads_no_group_yet_is_never_left_alive_before_linux_6_9() {
+    alone(
+        "daemon::a_child_forked_ahead_that_leads_no_group_yet_is_never_left_alive_before_linux_6_9",
+        || {
+            let (log, waiting) = (Log::new("old"), ungrouped());
+            let copy = file::duplicate(&waiting.pidfd).unwrap();
+            let (mut client, keeper) = with_one_ahead_on(&log, waiting, lack_group_signals);
+            client.send(Request::Forget { slot: 20 }, &[]);
+            assert!(wait_readable(&copy, kit::PATIENCE).unwrap(), "it lives on and is in no table");
+            assert_eq!(client.hello().len(), 1);
+            let deadline = Instant::now() + kit::PATIENCE;
+            while pidfd::reap(&copy) != Err(Errno::CHILD) {
+                assert!(Instant::now() < deadline, "it stays a zombie");
+                std::thread::park_timeout(Duration::from_millis(2));
+            }
+            client.die();
+            assert_eq!(keeper.join(), 0);
+        },
+    );
+}
+
+#[test]
+fn a_child_whose_descriptors_did_not_come_through_is_killed_and_its_end_is_told() {
+    alone("daemon::a_child_whose_descriptors_did_not_come_through_is_killed_and_its_end_is_told", || {
+        let (log, waiting) = (Log::new("lacking"), ungrouped());
+        let (mut client, keeper) = with_one_ahead(&log, waiting);
+        let held = Roles::new([4]).unwrap();
+        client.send(Request::Enlist { slot: 20, confined: false, held }, &[]);
+        assert_eq!(client.ended(20), How::Signal(9));
+        client.die();
         assert_eq!(keeper.join(), 0);
     });
 }

@@ -88,3 +88,31 @@ fn an_order_that_cannot_be_obeyed_is_reported() {
     // Our threads are the test's and the one that runs it.
     assert!(!spawn::has_one_thread());
 }
+
+#[test]
+fn an_order_that_was_queued_before_the_socket_was_shut_is_not_lost_and_none_comes_after_it() {
+    let (orders, its_orders) = message::pair().unwrap();
+    let (_report, its_report) = Report::pair().unwrap();
+    let null = null();
+    message::send(&orders, b"exit 7", &[null.as_fd(), null.as_fd()]).unwrap();
+    message::shut_receiving(&its_orders).unwrap();
+    let refused = message::send(&orders, b"exit 8", &[null.as_fd(), null.as_fd()]);
+    assert_eq!(refused, Err(outpost_sys::Errno::PIPE));
+    let Started { pidfd, .. } =
+        recruit(its_orders.as_fd(), its_report.as_fd(), None, None, 4096, || {}, obey).unwrap();
+    assert!(wait_readable(&pidfd, PATIENCE).unwrap());
+    assert_eq!(pidfd::reap(&pidfd).unwrap().unwrap().how, How::Code(7));
+}
+
+#[test]
+fn a_recruit_whose_socket_is_shut_without_an_order_ends() {
+    let (_orders, its_orders) = message::pair().unwrap();
+    let (report, its_report) = Report::pair().unwrap();
+    let Started { pid, pidfd } =
+        recruit(its_orders.as_fd(), its_report.as_fd(), None, None, 4096, || {}, obey).unwrap();
+    message::shut_receiving(&its_orders).unwrap();
+    drop(its_report);
+    let begun = Begun { pid, pidfd, report };
+    how_it_ended(&begun);
+    assert_eq!(begun.report.read(), Progress::Failed(Failure::at(Step::Gate, outpost_sys::Errno::CANCELED)));
+}
