@@ -4,6 +4,7 @@ use crate::message::{Event, What};
 use crate::recruits::Recruits;
 use crate::replace::Candidate;
 use crate::state::{STATE_BYTES_MAX, State};
+use crate::stopping::Stopping;
 use crate::store::Storing;
 use crate::supervisor::Pulse;
 use crate::table::{Entry, OWN_SLOT, Table};
@@ -58,6 +59,8 @@ pub struct Keeper {
     pub(crate) table_end: bool,
     /// The worker's, where somebody wants to hear of the daemon.
     pub(crate) pulse: Option<Pulse>,
+    /// A signal has asked for the end, or the worker has begun it.
+    pub(crate) stopping: Option<Stopping>,
     pub(crate) end: Option<u8>,
 }
 
@@ -134,6 +137,7 @@ impl Keeper {
             stuck: false,
             table_end: false,
             pulse: None,
+            stopping: None,
             end: None,
         })
     }
@@ -170,7 +174,8 @@ impl Keeper {
             || self.worker.as_ref().is_some_and(|worker| worker.unwatched);
         let again = behind.then(|| Instant::now() + AGAIN_AFTER);
         let (beat, store, recruit) = (self.next_beat(), self.next_store(), self.recruits.next());
-        let next = [candidate, self.retire_by, self.start_by, beat, store, recruit, again]
+        let stop = self.next_stop();
+        let next = [candidate, self.retire_by, self.start_by, beat, store, recruit, stop, again]
             .into_iter()
             .flatten()
             .min()?;
@@ -216,19 +221,6 @@ impl Keeper {
                 _ => self.shut_down(),
             }
         }
-    }
-
-    /// With a worker, everything ends in order. Without one, children are killed rather than left without an owner.
-    fn shut_down(&mut self) {
-        if self.worker.as_ref().is_some_and(|worker| worker.listens) {
-            return self.tell(Event::Shutdown);
-        }
-        let slots: Vec<u64> = self.table.keys().copied().filter(|slot| *slot != OWN_SLOT).collect();
-        for slot in slots {
-            self.signal(slot, Signal::KILL, true);
-        }
-        self.worker.iter().for_each(Worker::kill);
-        self.end = Some(1);
     }
 }
 

@@ -18,6 +18,7 @@
 //! | keeper | the worker starts another ([`state::State`] with an empty table) and hands every entry back ([`Request::Adopt`]) |
 //! | both at once, under a supervisor that keeps descriptors | the next daemon it starts is given them back ([`Stored`]) |
 //! | worker, hung, under a supervisor that wants to hear of us | it is killed, and so replaced |
+//! | worker, while the daemon stops | another one is started and ends the processes in order; if none can, they are killed |
 //! | keeper is replaced | it checks that the new binary understands its state, then executes it in place: same pid, same children |
 //!
 //! Nothing here may panic: no unwrapping, no indexing, no allocation that grows with what others send beyond a limit.
@@ -35,6 +36,7 @@ mod recruits;
 mod replace;
 mod spec;
 pub mod state;
+mod stopping;
 mod store;
 mod supervisor;
 mod table;

@@ -108,6 +108,7 @@ impl Keeper {
             self.retire_by = None;
             self.worker.iter().for_each(Worker::kill);
         }
+        self.keep_stopping(now);
         self.keep_pulse(now);
         self.store_due(now);
     }

@@ -23,7 +23,10 @@ pub(crate) struct Pulse {
 
 impl Keeper {
     /// One that does not listen, or is not there, is none of our worries.
-    pub(crate) fn notify(&self, said: Said) {
+    pub(crate) fn notify(&mut self, said: Said) {
+        if said == Said::Stopping {
+            self.stop_begun();
+        }
         self.say(said.words());
     }
 

@@ -88,6 +88,7 @@ impl Keeper {
         self.start_by = None;
         self.forget_pulse();
         self.worker = Some(worker);
+        self.ask_to_stop();
         if let Err(errno) = self.watch_worker() {
             log(format_args!("cannot watch the worker ({errno}); looking at it every {AGAIN_AFTER:?}"));
         }
@@ -159,6 +160,9 @@ impl Keeper {
         }
         if let Some(candidate) = self.candidate.take() {
             return self.promote(candidate);
+        }
+        if self.worker_ended_in_stop(&worker) {
+            return;
         }
         // A new binary that never served gives way to the one before it.
         if !worker.served

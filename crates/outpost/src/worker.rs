@@ -126,6 +126,10 @@ async fn serve(
     settled: Option<Settled>,
 ) -> Result<(), String> {
     let mut notices = engine.notices();
+    // A worker that is started to stop the daemon gets its notice with the table.
+    if notices.borrow().is_some() {
+        notices.mark_changed();
+    }
     let settings = relay_settings(&own);
     if own.remove(&roles::LOCK).is_none() {
         // Keeper and worker before us died almost together, and the lock with them.

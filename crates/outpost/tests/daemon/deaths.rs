@@ -136,6 +136,27 @@ fn a_keeper_that_is_asked_to_end_ends_everything_in_order() {
     );
 }
 
+/// As `pkill -f` does it: whichever of the two the kernel runs first, the daemon stops.
+#[test]
+fn a_signal_to_worker_and_keeper_at_the_same_time_stops_the_daemon() {
+    for signal in [Signal::TERM, Signal::INT] {
+        for worker_first in [true, false] {
+            let daemon = daemon();
+            let process = sh(&daemon, "p", "echo before; exec sleep 1000");
+            assert_eq!(read(&daemon, &process.process, 7).0, b"before\n");
+            let (keeper, worker) = (daemon.keeper(), daemon.worker());
+            let both = if worker_first { [&worker, &keeper] } else { [&keeper, &worker] };
+            both.map(|half| pidfd::signal(half, signal).unwrap());
+            let child = pidfd::open(process.pid).unwrap();
+            for end in [&keeper, &child] {
+                let ended = wait_readable(end, Duration::from_secs(20)).unwrap();
+                assert!(ended, "{signal:?}, worker first: {worker_first}, log: {}", daemon.log());
+            }
+            assert!(!daemon.socket().exists(), "in order, so the socket went with the daemon");
+        }
+    }
+}
+
 /// A server that a finished command left running on purpose is nobody's orphan: only who asks for its end ends it.
 #[test]
 fn what_an_ended_process_left_in_the_background_survives_a_killed_worker() {
