@@ -3,12 +3,13 @@
 use crate::message::{Event, What};
 use crate::recruits::Recruits;
 use crate::replace::Candidate;
+use crate::restarts::Restarts;
 use crate::state::{STATE_BYTES_MAX, State};
 use crate::stopping::Stopping;
 use crate::store::Storing;
 use crate::supervisor::Pulse;
 use crate::table::{Entry, OWN_SLOT, Table};
-use crate::worker::{Restarts, Worker};
+use crate::worker::Worker;
 use outpost_sys::epoll::{self, Epoll, Interest, Ready};
 use outpost_sys::signal::{Signal, SignalFd, ignore_sigpipe};
 use outpost_sys::{Errno, Result, file, limits, pidfd};
@@ -45,6 +46,10 @@ pub struct Keeper {
     /// When to try again to start a worker.
     pub(crate) start_by: Option<Instant>,
     pub(crate) restarts: Restarts,
+    /// Since when no worker has served.
+    pub(crate) unserved_since: Option<Instant>,
+    /// The supervisor has been told that no worker serves.
+    pub(crate) said_unserved: bool,
     /// Slots of children that could not be watched, so they are looked at again and again.
     pub(crate) unwatched: BTreeSet<u64>,
     /// Killed children that have left the table and are not reaped yet.
@@ -91,7 +96,12 @@ impl Keeper {
         }
         keeper.inherit_recruits();
         match &state.worker {
-            Some(running) => keeper.seat(Worker::inherited(running)?),
+            Some(running) => {
+                keeper.seat(Worker::inherited(running)?);
+                if running.served {
+                    keeper.restarts.served();
+                }
+            }
             None => keeper.start_worker(),
         }
         if state.replaced {
@@ -129,6 +139,8 @@ impl Keeper {
             retire_by: None,
             start_by: None,
             restarts: Restarts::default(),
+            unserved_since: None,
+            said_unserved: false,
             unwatched: BTreeSet::new(),
             discarded: Vec::new(),
             storing: Storing::default(),

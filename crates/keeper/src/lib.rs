@@ -13,8 +13,8 @@
 //! | who dies | what happens |
 //! | --- | --- |
 //! | worker | a new one is started at once and handed the table; clients wait in the listening sockets' backlog |
-//! | worker, ten times by others before one served | it is restarted always, but from then on after 100 ms |
-//! | worker, five times in a row by its own fault before it served | no more restarts; children live on; SIGHUP tries again |
+//! | worker, ten times killed before one served | it is restarted always, but from then on after 100 ms |
+//! | worker, again and again by its own fault | after four quick restarts it is restarted after 1 s to 30 s, for ever while there are children; without children the keeper ends with 1 after ten failures over two minutes, or after five if no worker ever served; SIGHUP restarts at once |
 //! | keeper | the worker starts another ([`state::State`] with an empty table) and hands every entry back ([`Request::Adopt`]) |
 //! | both at once, under a supervisor that keeps descriptors | the next daemon it starts is given them back ([`Stored`]) |
 //! | worker, hung, under a supervisor that wants to hear of us | it is killed, and so replaced |
@@ -34,6 +34,7 @@ mod message;
 mod order;
 mod recruits;
 mod replace;
+mod restarts;
 mod spec;
 pub mod state;
 mod stopping;

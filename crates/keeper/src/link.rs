@@ -75,6 +75,8 @@ impl Keeper {
                 if let Some(worker) = &mut self.worker {
                     worker.served = true;
                 }
+                self.restarts.served();
+                self.say_served();
             }
             Request::Spawn { slot, .. } | Request::Adopt { slot, .. } if !self.is_free(slot) => {}
             Request::Spawn { slot, cgroup, held, targets } => {

@@ -30,6 +30,24 @@ impl Keeper {
         self.say(said.words());
     }
 
+    /// No worker serves: why, since when, and when another one is tried.
+    pub(crate) fn say_unserved(&mut self, why: std::fmt::Arguments<'_>, pause: Duration) {
+        let since = *self.unserved_since.get_or_insert_with(Instant::now);
+        let (since_s, pause_ms) = (since.elapsed().as_secs(), pause.as_millis());
+        let text =
+            format!("STATUS=no worker serves (since {since_s} s): {why}; trying again in {pause_ms} ms");
+        self.say(text.as_bytes());
+        self.said_unserved = true;
+    }
+
+    /// A worker serves again.
+    pub(crate) fn say_served(&mut self) {
+        self.unserved_since = None;
+        if std::mem::take(&mut self.said_unserved) {
+            self.say(b"STATUS=serving");
+        }
+    }
+
     fn say(&self, words: &[u8]) {
         let own = self.table.get(&OWN_SLOT);
         if let Some((_, socket)) = own.and_then(|own| own.held.iter().find(|(role, _)| *role == NOTIFY_ROLE))

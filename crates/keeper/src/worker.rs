@@ -1,21 +1,19 @@
-//! The worker as the keeper sees it: how it is started, and when it is not started again.
+//! The worker as the keeper sees it: how it is started, watched and replaced when it ends.
 
 use crate::keeper::{AGAIN_AFTER, Keeper, LINK, WORKER, log};
 use crate::link::COMPLAINTS_MAX;
 use crate::replace::RETIRE_PATIENCE;
+use crate::restarts::Next;
 use crate::table::{CGROUPS_ROLE, OWN_SLOT, watched};
 use crate::{LINK_FD, state};
 use outpost_sys::epoll::{self, Epoll, Interest};
-use outpost_sys::pidfd::{self, Exit, How};
+use outpost_sys::pidfd::{self, Exit};
 use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{self, Failure, Standing, Step};
 use outpost_sys::{Errno, cgroup, file, message, procfs};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
-
-/// How long a worker that could not be started is left alone before that is tried again.
-const START_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 /// Looks for processes to end. Each must find somebody to need another.
 const PASSES_MAX: usize = 64;
@@ -107,14 +105,18 @@ impl Keeper {
 
     pub(crate) fn start_worker(&mut self) {
         self.start_by = None;
+        self.unserved_since.get_or_insert_with(Instant::now);
         let Some(binary) = &self.binary else { return };
         match Worker::start(binary, &self.arguments) {
-            Ok(worker) => self.seat(worker),
+            Ok(worker) => {
+                self.restarts.started();
+                self.seat(worker);
+            }
             Err(Failure { step, errno, .. }) => {
-                log(format_args!(
-                    "cannot start a worker ({step:?}: {errno}); children live on; trying again"
-                ));
-                self.start_by = Some(Instant::now() + START_AGAIN_AFTER);
+                let pause = self.restarts.next_start();
+                log(format_args!("cannot start a worker ({step:?}: {errno}); trying again in {pause:?}"));
+                self.start_by = Some(Instant::now() + pause);
+                self.say_unserved(format_args!("cannot start a worker ({errno})"), pause);
             }
         }
     }
@@ -232,22 +234,28 @@ impl Keeper {
     }
 
     fn start_next(&mut self, worker: &Worker, exit: Exit) {
-        let pause = self.restarts.next(worker.served, exit);
-        let then = match pause {
-            Some(Duration::ZERO) => "starting another",
-            Some(_) => {
-                "killed again and again before it served; from now on others start slowly and silently"
+        let next = self.restarts.next(worker.served, exit, !self.keeps_nobody(), Instant::now());
+        let how = exit.how;
+        match next {
+            Next::GiveUp => {
+                log(format_args!(
+                    "worker {} ended ({how:?}); no worker serves and there are no children; ending",
+                    worker.pid
+                ));
+                self.end = Some(1);
             }
-            None if self.keeps_nobody() => "the fifth in a row before it served; no child to stay for",
-            None => "the fifth in a row before it served; children live on; send SIGHUP to try again",
-        };
-        if pause.is_none() || !self.restarts.is_silent() {
-            log(format_args!("worker {} ended ({:?}); {then}", worker.pid, exit.how));
-        }
-        match pause {
-            Some(Duration::ZERO) => self.start_worker(),
-            None if self.keeps_nobody() => self.end = Some(1),
-            pause => self.start_by = pause.map(|pause| Instant::now() + pause),
+            Next::Start(Duration::ZERO) => {
+                log(format_args!("worker {} ended ({how:?}); starting another", worker.pid));
+                self.start_worker();
+            }
+            Next::Start(pause) => {
+                log(format_args!(
+                    "worker {} ended ({how:?}) before it served; trying again in {pause:?}",
+                    worker.pid
+                ));
+                self.start_by = Some(Instant::now() + pause);
+                self.say_unserved(format_args!("the last worker ended ({how:?})"), pause);
+            }
         }
     }
 }
@@ -259,98 +267,5 @@ fn kill_all(processes: &[procfs::Stat]) {
             let _gone_already = pidfd::signal(&pidfd, Signal::KILL);
             let _slow = epoll::wait_readable(&pidfd, KILL_PATIENCE);
         }
-    }
-}
-
-/// Counts workers that ended before they did anything for anybody.
-#[derive(Default)]
-pub(crate) struct Restarts {
-    /// In a row by their own fault.
-    failures: u32,
-    /// Killed from outside since one last served.
-    kills: u32,
-}
-
-impl Restarts {
-    /// This many failures in a row, and starting another would change nothing.
-    const FAILURES_MAX: u32 = 5;
-
-    /// From this many kills on there is a pause: who kills (no memory, mostly) will do it again.
-    const KILLS_MAX: u32 = 10;
-
-    /// Notes an end; says after which pause to start another, if at all.
-    fn next(&mut self, served: bool, exit: Exit) -> Option<Duration> {
-        match killed_from_outside(exit) {
-            _ if served => self.forget(),
-            true => *self = Restarts { failures: 0, kills: self.kills.saturating_add(1) },
-            false => self.failures = self.failures.saturating_add(1),
-        }
-        let pause = if self.kills < Self::KILLS_MAX { Duration::ZERO } else { AGAIN_AFTER };
-        (self.failures < Self::FAILURES_MAX).then_some(pause)
-    }
-
-    /// That they are killed has been said.
-    fn is_silent(&self) -> bool {
-        self.kills > Self::KILLS_MAX
-    }
-
-    pub(crate) fn forget(&mut self) {
-        *self = Restarts::default();
-    }
-}
-
-/// Signals that a program brings upon itself are the others.
-fn killed_from_outside(exit: Exit) -> bool {
-    let outside = [Signal::KILL, Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT].map(Signal::number);
-    match exit.how {
-        How::Signal(signal) => outside.contains(&signal),
-        How::Code(_) => false,
-        How::Unknown => true,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ended(how: How) -> Exit {
-        Exit { how, ..Exit::UNKNOWN }
-    }
-
-    #[test]
-    fn five_crashes_in_a_row_stop_the_restarts() {
-        let mut restarts = Restarts::default();
-        for _ in 0..4 {
-            assert_eq!(restarts.next(false, ended(How::Code(1))), Some(Duration::ZERO));
-        }
-        assert_eq!(restarts.next(false, ended(How::Signal(6))), None);
-        restarts.forget();
-        assert_eq!(restarts.next(false, ended(How::Code(1))), Some(Duration::ZERO));
-    }
-
-    #[test]
-    fn a_worker_killed_from_outside_or_that_served_is_always_restarted() {
-        let mut restarts = Restarts::default();
-        for round in 0..100 {
-            assert_eq!(restarts.next(false, ended(How::Signal(9))), Some(Duration::ZERO), "{round}");
-            assert_eq!(restarts.next(true, ended(How::Signal(11))), Some(Duration::ZERO), "{round}");
-            assert_eq!(restarts.next(false, ended(How::Code(1))), Some(Duration::ZERO), "{round}");
-        }
-    }
-
-    #[test]
-    fn workers_killed_before_they_serve_are_restarted_with_a_pause_from_the_tenth_on() {
-        let mut restarts = Restarts::default();
-        for round in 1..10 {
-            assert_eq!(restarts.next(false, ended(How::Signal(9))), Some(Duration::ZERO), "{round}");
-        }
-        for round in 10..100 {
-            assert_eq!(restarts.next(false, ended(How::Signal(9))), Some(AGAIN_AFTER), "{round}");
-            assert_eq!(restarts.is_silent(), round > 10, "{round}");
-            // One that fails in between does not make the loop tight again.
-            assert_eq!(restarts.next(false, ended(How::Code(1))), Some(AGAIN_AFTER), "{round}");
-        }
-        assert_eq!(restarts.next(true, ended(How::Signal(9))), Some(Duration::ZERO));
-        assert_eq!(restarts.next(false, ended(How::Signal(9))), Some(Duration::ZERO));
     }
 }

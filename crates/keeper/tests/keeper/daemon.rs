@@ -5,7 +5,7 @@
 
 use crate::kit::{self, Client, Heard, Thread, alone, null};
 use outpost_keeper::state::{Running, State, StoredEntry};
-use outpost_keeper::{Event, Keeper, Request, Roles, Standing, What};
+use outpost_keeper::{Event, Keeper, NOTIFY_ROLE, OWN_SLOT, Request, Roles, Standing, What};
 use outpost_sys::Errno;
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::fault::{Fault, arm, disarm, lack_group_signals};
@@ -16,6 +16,7 @@ use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{self, Child, Program, Started};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -81,6 +82,57 @@ fn a_killed_worker_is_started_again_and_again() {
         assert_eq!(log.lines(), 20);
         // From the tenth on with a pause, so that who is killed at once is no storm of forks.
         assert!(begin.elapsed() > 9 * Duration::from_millis(100), "{:?}", begin.elapsed());
+    });
+}
+
+/// The daemon's own entry, with a supervisor's socket. Returns the supervisor's end.
+fn supervised(state: &mut State) -> UnixDatagram {
+    let (ours, its) = UnixDatagram::pair().unwrap();
+    ours.set_read_timeout(Some(kit::PATIENCE)).unwrap();
+    let held = vec![(NOTIFY_ROLE, OwnedFd::from(its).into_raw_fd())];
+    let (slot, standing) = (OWN_SLOT, Standing::Running);
+    state.entries.push(StoredEntry { slot, pid: 0, standing, pidfd: -1, held, report: -1 });
+    ours
+}
+
+fn heard(supervisor: &UnixDatagram) -> String {
+    let mut bytes = [0; 4096];
+    let len = supervisor.recv(&mut bytes).unwrap();
+    String::from_utf8_lossy(&bytes[..len]).into_owned()
+}
+
+#[test]
+fn a_keeper_with_a_child_never_gives_up_and_tells_its_supervisor() {
+    alone("daemon::a_keeper_with_a_child_never_gives_up_and_tells_its_supervisor", || {
+        let (log, output) = (Log::new("failing"), pipe().unwrap());
+        let child = sleeper(output.write.as_fd());
+        let mut state = state(log.worker("[ $count -ge 6 ] && { printf '\\002%079d' 0 >&3; stop; }; exit 1"));
+        let supervisor = supervised(&mut state);
+        state.entries.push(StoredEntry {
+            slot: 20,
+            pid: child.pid,
+            standing: Standing::Running,
+            pidfd: child.pidfd.into_raw_fd(),
+            held: Vec::new(),
+            report: -1,
+        });
+        let keeper = Thread::start(move || Keeper::from_state(inherited(&state)).unwrap().run());
+        let status = heard(&supervisor);
+        assert!(status.starts_with("STATUS=no worker serves (since 0 s): "), "{status}");
+        assert!(status.contains("Code(1)") && status.ends_with("trying again in 1000 ms"), "{status}");
+        assert_eq!(heard(&supervisor), "STATUS=serving");
+        assert_eq!(keeper.join(), 0);
+        assert_eq!(log.lines(), 6);
+    });
+}
+
+#[test]
+fn a_keeper_without_children_whose_workers_never_served_ends() {
+    alone("daemon::a_keeper_without_children_whose_workers_never_served_ends", || {
+        let log = Log::new("final");
+        let state = state(log.worker("exit 1"));
+        let keeper = Thread::start(move || Keeper::from_state(inherited(&state)).unwrap().run());
+        assert_eq!((keeper.join(), log.lines()), (1, 5));
     });
 }
 
