@@ -1,6 +1,7 @@
 //! Children: begun, taken over, watched, signalled, reaped.
 
-use crate::keeper::{AGAIN_AFTER, Keeper, REPORT, log};
+use crate::keeper::{AGAIN_AFTER, Keeper, REPORT};
+use crate::log::log;
 use crate::message::{GATE_TARGET, OPENER_TARGET, Standing};
 use crate::order::Order;
 use crate::table::{Entry, KEPT, OWN_SLOT, SLOT_MIN, SLOTS_MAX, Untold};

@@ -1,5 +1,6 @@
 //! The keeper's loop: waits for the worker, for children and for signals, and does what each calls for.
 
+use crate::log::{self, log};
 use crate::message::{Event, What};
 use crate::recruits::Recruits;
 use crate::replace::Candidate;
@@ -14,9 +15,10 @@ use outpost_sys::epoll::{self, Epoll, Interest, Ready};
 use outpost_sys::signal::{Signal, SignalFd, ignore_sigpipe};
 use outpost_sys::{Errno, Result, file, limits, pidfd};
 use std::collections::{BTreeSet, VecDeque};
-use std::ffi::CString;
-use std::io::Write;
+use std::ffi::{CString, OsStr};
 use std::os::fd::{OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 const SIGNALS: u64 = 1;
@@ -91,6 +93,9 @@ impl Keeper {
         keeper.signals = Some(signals);
         keeper.binary = Some(file::inherited(state.binary)?);
         keeper.arguments = state.arguments;
+        if let Some(file) = keeper.argument("--log-file=") {
+            log::is_file(PathBuf::from(OsStr::from_bytes(file)));
+        }
         for stored in &state.entries {
             keeper.insert(stored.slot, Entry::inherited(stored)?);
         }
@@ -123,6 +128,11 @@ impl Keeper {
     /// A worker within a keeper's own program is another part of it: there is nobody to start again.
     pub(crate) fn is_embedded(&self) -> bool {
         self.signals.is_none()
+    }
+
+    /// The value of one of the worker's arguments that concern the keeper too.
+    fn argument(&self, flag: &str) -> Option<&[u8]> {
+        self.arguments.iter().find_map(|argument| argument.to_bytes().strip_prefix(flag.as_bytes()))
     }
 
     fn empty() -> Result<Keeper> {
@@ -234,9 +244,4 @@ impl Keeper {
             }
         }
     }
-}
-
-/// One line to standard error. If that cannot be written, there is nobody to tell.
-pub(crate) fn log(line: std::fmt::Arguments<'_>) {
-    let _unheard = writeln!(std::io::stderr(), "outpost keeper: {line}");
 }

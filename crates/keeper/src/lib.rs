@@ -30,6 +30,7 @@ mod bytes;
 mod children;
 mod keeper;
 mod link;
+mod log;
 mod message;
 mod order;
 mod recruits;
@@ -44,6 +45,7 @@ mod table;
 mod worker;
 
 pub use keeper::{Keeper, check};
+pub use log::begin_anew_if_large;
 pub use message::{
     DIRECTORY_TARGET, Event, GATE_TARGET, MESSAGE_BYTES, OPENER_TARGET, ORDER_SPEC_BYTES_MAX, PROGRAM_TARGET,
     Request, Roles, Said, Standing, Targets, What,

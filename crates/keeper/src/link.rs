@@ -1,7 +1,8 @@
 //! The link to the worker: what it asks, and what it is told.
 
 use crate::LINK_VERSION;
-use crate::keeper::{Keeper, LINK, log};
+use crate::keeper::{Keeper, LINK};
+use crate::log::log;
 use crate::message::{Event, MESSAGE_BYTES, Request, What};
 use crate::order::Order;
 use crate::table::{Entry, Untold};
@@ -54,6 +55,7 @@ impl Keeper {
         true
     }
 
+    #[track_caller]
     pub(crate) fn complain(&mut self, line: std::fmt::Arguments<'_>) {
         let Some(worker) = &mut self.worker else { return log(line) };
         worker.complaints = worker.complaints.saturating_add(1);

@@ -3,7 +3,8 @@
 //! A supervisor that hears nothing would end us, and our children with us, for a worker that hangs or that nobody can
 //! start. So it hears of us as long as we live, and a worker whose pulse stops is killed: the next one has everything.
 
-use crate::keeper::{Keeper, log};
+use crate::keeper::Keeper;
+use crate::log::log;
 use crate::message::Said;
 use crate::table::{NOTIFY_ROLE, OWN_SLOT};
 use crate::worker::Worker;

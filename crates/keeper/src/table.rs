@@ -1,6 +1,6 @@
 //! The keeper's table: who runs, and which descriptors are held for whom.
 
-use crate::keeper::log;
+use crate::log::log;
 use crate::message::{Event, Roles, Standing};
 use crate::state::StoredEntry;
 use outpost_sys::epoll::{Epoll, Interest, is_readable};

@@ -1,7 +1,8 @@
 //! The worker as the keeper sees it: how it is started, watched and replaced when it ends.
 
-use crate::keeper::{AGAIN_AFTER, Keeper, LINK, WORKER, log};
+use crate::keeper::{AGAIN_AFTER, Keeper, LINK, WORKER};
 use crate::link::COMPLAINTS_MAX;
+use crate::log::log;
 use crate::replace::RETIRE_PATIENCE;
 use crate::restarts::Next;
 use crate::table::{CGROUPS_ROLE, OWN_SLOT, watched};

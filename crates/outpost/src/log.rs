@@ -7,7 +7,6 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::fmt;
-use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -80,24 +79,15 @@ struct Redacted;
 impl Write for Redacted {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut stderr = io::stderr().lock();
-        begin_anew_if_large();
+        if let Some(file) = FILE.get() {
+            outpost_keeper::begin_anew_if_large(file, FILE_BYTES_MAX.load(Ordering::Relaxed));
+        }
         stderr.write_all(redact::text(&String::from_utf8_lossy(line)).as_bytes())?;
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-/// The keeper writes to the same open file, so it is copied and emptied, not replaced. All append: a line that comes in
-/// between is lost at most.
-fn begin_anew_if_large() {
-    let Some(path) = FILE.get() else { return };
-    let most = FILE_BYTES_MAX.load(Ordering::Relaxed);
-    if path.metadata().is_ok_and(|found| found.len() > most) {
-        let _no_room = std::fs::copy(path, path.with_extension("log.1"));
-        let _gone = File::options().write(true).open(path).and_then(|file| file.set_len(0));
     }
 }
 

@@ -85,6 +85,26 @@ fn a_killed_worker_is_started_again_and_again() {
     });
 }
 
+/// Without a worker to do so the log would grow until the disk is full.
+#[test]
+fn a_keeper_whose_workers_fail_writes_few_lines_and_begins_its_log_file_anew() {
+    let test = "daemon::a_keeper_whose_workers_fail_writes_few_lines_and_begins_its_log_file_anew";
+    let said = alone(test, || {
+        let (log, file) = (Log::new("log"), Log::new("file.log"));
+        std::fs::File::create(&file.0).unwrap().set_len(17 * 1024 * 1024).unwrap();
+        let mut state = state(log.worker("[ $count -ge 20 ] && stop; kill -9 $$"));
+        state.arguments.push(CString::new(format!("--log-file={}", file.0.display())).unwrap());
+        let keeper = Thread::start(move || Keeper::from_state(inherited(&state)).unwrap().run());
+        assert_eq!(keeper.join(), 0);
+        assert_eq!(file.0.metadata().unwrap().len(), 0);
+        let before = file.0.with_extension("log.1");
+        assert_eq!(before.metadata().unwrap().len(), 17 * 1024 * 1024);
+        std::fs::remove_file(before).unwrap();
+    });
+    let lines = said.map(|text| text.matches("outpost keeper: ").count());
+    assert!(lines.is_none_or(|count| (1..=10).contains(&count)), "{lines:?}");
+}
+
 /// The daemon's own entry, with a supervisor's socket. Returns the supervisor's end.
 fn supervised(state: &mut State) -> UnixDatagram {
     let (ours, its) = UnixDatagram::pair().unwrap();
