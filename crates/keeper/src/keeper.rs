@@ -109,6 +109,7 @@ impl Keeper {
             }
             None => keeper.start_worker(),
         }
+        keeper.begin_pulse(state.worker.is_some());
         if state.replaced {
             keeper.tell(Event::Replaced(What::Keeper));
         }
@@ -131,7 +132,7 @@ impl Keeper {
     }
 
     /// The value of one of the worker's arguments that concern the keeper too.
-    fn argument(&self, flag: &str) -> Option<&[u8]> {
+    pub(crate) fn argument(&self, flag: &str) -> Option<&[u8]> {
         self.arguments.iter().find_map(|argument| argument.to_bytes().strip_prefix(flag.as_bytes()))
     }
 

@@ -57,6 +57,18 @@ impl Keeper {
         }
     }
 
+    /// Answers a supervisor's watchdog from the start, at twice the rate that it wants: a worker that never sends a pulse must
+    /// not cost the keeper its life. A worker that ran before this keeper has its pulse counted from now on.
+    pub(crate) fn begin_pulse(&mut self, runs: bool) {
+        let ms =
+            self.argument("--watchdog-ms=").and_then(|ms| std::str::from_utf8(ms).ok()?.parse::<u64>().ok());
+        let Some(every) = ms.filter(|ms| *ms > 0).map(|ms| Duration::from_millis(ms.div_ceil(2))) else {
+            return;
+        };
+        let now = Instant::now();
+        self.pulse = Some(Pulse { every, heard: runs.then_some(now), next: now });
+    }
+
     /// The worker lives, and will say so again after this time.
     pub(crate) fn worker_beats(&mut self, every_ms: u32) {
         let (now, every) = (Instant::now(), Duration::from_millis(every_ms.into()));

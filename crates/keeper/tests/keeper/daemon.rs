@@ -147,6 +147,28 @@ fn a_keeper_with_a_child_never_gives_up_and_tells_its_supervisor() {
 }
 
 #[test]
+fn a_new_keeper_answers_the_watchdog_before_any_pulse_and_replaces_a_worker_that_is_stopped() {
+    let test =
+        "daemon::a_new_keeper_answers_the_watchdog_before_any_pulse_and_replaces_a_worker_that_is_stopped";
+    alone(test, || {
+        let (log, output) = (Log::new("watchdog"), pipe().unwrap());
+        let worker = sleeper(output.write.as_fd());
+        let (_client, link) = Client::pair();
+        let mut state = state(log.worker("stop; exec sleep 1000"));
+        state.arguments.push(c"--watchdog-ms=100".into());
+        let supervisor = supervised(&mut state);
+        let (pidfd, link) = (worker.pidfd.into_raw_fd(), link.into_raw_fd());
+        state.worker = Some(Running { pid: worker.pid, pidfd, link, served: true });
+        let keeper = Thread::start(move || Keeper::from_state(inherited(&state)).unwrap().run());
+        assert_eq!(heard(&supervisor), "WATCHDOG=1");
+        assert_eq!(heard(&supervisor), "WATCHDOG=1");
+        // The worker never sends a pulse, so it is killed for another one, which ends the keeper.
+        assert_eq!(keeper.join(), 0);
+        assert_eq!(log.lines(), 1);
+    });
+}
+
+#[test]
 fn a_keeper_without_children_whose_workers_never_served_ends() {
     alone("daemon::a_keeper_without_children_whose_workers_never_served_ends", || {
         let log = Log::new("final");
