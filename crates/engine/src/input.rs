@@ -117,6 +117,12 @@ impl Input {
         delivered.saturating_add(waiting_max)
     }
 
+    /// Adds a waiter in place of those that have given up, so that a child that never reads collects none.
+    pub(crate) fn wait_for_room(&mut self, waiter: Waiter) {
+        self.waiters.retain(|waiter| !waiter.told.is_closed());
+        self.waiters.push(waiter);
+    }
+
     /// Tells those who waited for room that there is now.
     pub(crate) fn tell_waiters(&mut self, waiting_max: u64) {
         if self.waiters.is_empty() {

@@ -373,7 +373,7 @@ impl Reactor {
                     if child.exit.is_none()
                         && until > child.input.room_until(self.shared.config().stdin_waiting_max) =>
                 {
-                    child.input.waiters.push(Waiter { until, told: reply });
+                    child.input.wait_for_room(Waiter { until, told: reply });
                 }
                 _ => {
                     let _gone = reply.send(());

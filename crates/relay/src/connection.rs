@@ -8,27 +8,19 @@ use crate::wire::{
     Failure, INVALID_REQUEST, Id, LINE_BYTES, METHOD, Outcome, PARSE, Request, UNAUTHORIZED, append_failure,
     append_reply, append_result,
 };
-use outpost_wire::{Closed, Line, Lines, Outbox};
+use outpost_wire::{Closed, Line, Lines, Load, Outbox, Weight};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tokio::net::UnixStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
-/// What the requests under way on one connection may weigh together; who sends more waits.
-const WEIGHT_MAX: u32 = 8 * 1024 * 1024;
-/// A request weighs its bytes, and never less than this: so there are at most 1,024 of them.
-const WEIGHT_MIN: u32 = 8 * 1024;
-/// What one weighs of which nothing is kept but that it is owed an answer.
-const WEIGHT_LITTLE: usize = 1024;
 /// Files that are read and sent at once to one client; a large one counts as all of them.
 pub(crate) const READS_MAX: u32 = 4;
 /// Replies that are ready together are sent together, up to about this much.
 const TOGETHER_BYTES: usize = 64 * 1024;
 /// Lines that are handled before others have a turn.
 const IN_A_ROW_MAX: u32 = 256;
-/// How often a connection that only listens is looked at: nothing tells us that its peer has gone.
-const PEER_LOOK: Duration = Duration::from_secs(1);
 /// Requests without a valid token that are logged on one connection.
 const STRANGERS_LOGGED: u32 = 10;
 
@@ -40,7 +32,7 @@ pub(crate) struct Connection {
     pub(crate) inputs: Inputs,
     /// Files on their way to this client: who reads slowly must not have many in memory.
     pub(crate) reads: Arc<Semaphore>,
-    weight: Arc<Semaphore>,
+    load: Load,
     strangers: AtomicU32,
     has_spoken: AtomicBool,
 }
@@ -51,7 +43,7 @@ pub(crate) struct Pending {
     id: Id<'static>,
     since: Instant,
     namespace: &'static str,
-    weight: OwnedSemaphorePermit,
+    weight: Weight,
 }
 
 impl Pending {
@@ -75,7 +67,7 @@ impl Pending {
 
     /// What it brought is not in memory any more: others may be let in.
     pub(crate) fn weighs_little(&mut self) {
-        drop(self.weight.split(self.weight.num_permits().saturating_sub(WEIGHT_LITTLE)));
+        self.weight.shrink();
     }
 
     pub(crate) fn append_reply(&self, out: &mut Vec<u8>, outcome: &Outcome) {
@@ -88,8 +80,8 @@ impl Pending {
 enum Verdict {
     /// It was answered at once, or a method works on it.
     Taken,
-    /// So much must become free before a method can.
-    Wait(u32),
+    /// No method takes it before there is room for its bytes.
+    Wait,
     /// The daemon is to stop, and says nothing.
     Shutdown,
 }
@@ -106,7 +98,7 @@ pub(crate) async fn serve(stream: UnixStream, relay: Arc<Relay>) {
         followers: Followers::default(),
         inputs: Inputs::default(),
         reads: Arc::new(Semaphore::new(READS_MAX as usize)),
-        weight: Arc::new(Semaphore::new(WEIGHT_MAX as usize)),
+        load: relay.load.connection(),
         strangers: AtomicU32::new(0),
         has_spoken: AtomicBool::new(false),
     });
@@ -138,7 +130,7 @@ impl Connection {
                 // The original serves a last line without its newline, too.
                 Ok(Line::Cut(line)) => (line, true),
                 Ok(Line::TooLong) => break,
-                Ok(Line::End) => return self.linger(&lines).await,
+                Ok(Line::End) => return self.linger().await,
                 Err(_) => return,
             };
             self.has_spoken.store(true, Ordering::Relaxed);
@@ -158,7 +150,7 @@ impl Connection {
                 return;
             }
             if last {
-                return self.linger(&lines).await;
+                return self.linger().await;
             }
             in_a_row += 1;
             if in_a_row >= IN_A_ROW_MAX {
@@ -178,20 +170,17 @@ impl Connection {
         line: &[u8],
         replies: &mut Vec<u8>,
     ) -> Result<bool, Closed> {
-        while !line.is_empty() {
-            match self.handle(line, replies) {
-                Verdict::Taken => {}
-                Verdict::Shutdown => return Ok(false),
-                Verdict::Wait(weight) => {
-                    // What is known is not kept back by what must wait.
-                    self.flush(replies).await?;
-                    drop(self.weight.acquire_many(weight).await);
-                    continue;
-                }
-            }
-            break;
+        if line.is_empty() {
+            return Ok(true);
         }
-        Ok(true)
+        let mut verdict = self.handle(line, None, replies);
+        if let Verdict::Wait = verdict {
+            // What is known is not kept back by what must wait.
+            self.flush(replies).await?;
+            let weight = self.load.take(line.len(), &self.outbox).await.ok_or(Closed)?;
+            verdict = self.handle(line, Some(weight), replies);
+        }
+        Ok(!matches!(verdict, Verdict::Shutdown))
     }
 
     async fn flush(&self, replies: &mut Vec<u8>) -> Result<(), Closed> {
@@ -204,31 +193,27 @@ impl Connection {
 
     /// Waits until all requests have been answered and the peer has taken the answers.
     async fn finish_requests(&self) {
-        let _all = self.weight.acquire_many(WEIGHT_MAX).await;
+        self.load.finished().await;
         self.outbox.drained().await;
     }
 
     /// The peer says nothing more. It may still listen: what it asked for is answered, and processes it follows are
     /// streamed to their ends.
-    async fn linger(&self, lines: &Lines) {
-        let gone = async {
-            while !lines.reader().peer_is_gone() {
-                tokio::time::sleep(PEER_LOOK).await;
-            }
-        };
+    async fn linger(&self) {
         let done = async {
             self.finish_requests().await;
             self.followers.all_ended().await;
             self.outbox.drained().await;
         };
         tokio::select! {
-            () = gone => {}
+            () = self.outbox.peer_gone() => {}
             () = done => {}
         }
     }
 
-    /// "A request is checked in the order parse → auth → version → method → params".
-    fn handle(self: &Arc<Connection>, line: &[u8], replies: &mut Vec<u8>) -> Verdict {
+    /// "A request is checked in the order parse → auth → version → method → params". Without a weight it takes one if there
+    /// is room.
+    fn handle(self: &Arc<Connection>, line: &[u8], weight: Option<Weight>, replies: &mut Vec<u8>) -> Verdict {
         let Some(request) = Request::parse(line) else {
             append_failure(replies, &Id::Null, &Failure::new(PARSE, "Parse error"));
             return Verdict::Taken;
@@ -273,10 +258,7 @@ impl Connection {
         if !known {
             return refuse(METHOD, format!("Unknown method: {method}"));
         }
-        let weight = u32::try_from(line.len()).unwrap_or(WEIGHT_MAX).clamp(WEIGHT_MIN, WEIGHT_MAX);
-        let Ok(weight) = self.weight.clone().try_acquire_many_owned(weight) else {
-            return Verdict::Wait(weight);
-        };
+        let Some(weight) = weight.or_else(|| self.load.try_take(line.len())) else { return Verdict::Wait };
         let pending = Pending {
             connection: self.clone(),
             id: request.id().keep(),

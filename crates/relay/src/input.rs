@@ -8,8 +8,22 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
 
-/// What is done in its turn. The weight of the requests on a connection bounds how many wait.
-type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// What is done in its turn. The bytes of requests under way on a connection bound how many wait.
+pub(crate) enum Job {
+    Start(Work<()>),
+    Feed(Work<Fed>),
+}
+
+pub(crate) type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// What became of a piece of input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fed {
+    /// It was applied or refused, and the client has its answer.
+    Answered,
+    /// It waited for room when the client left.
+    Dropped,
+}
 
 /// More than a connection's requests can be.
 const JOBS_MAX: usize = 2048;
@@ -37,8 +51,17 @@ impl Inputs {
 
     async fn work(self, id: String, first: Job, mut jobs: mpsc::Receiver<Job>) {
         let mut next = Some(first);
+        // After a dropped piece, the pieces behind it are dropped too: a child never reads a stream with a hole.
+        let mut dropping = false;
         while let Some(job) = next {
-            job.await;
+            match job {
+                Job::Start(work) => {
+                    work.await;
+                    dropping = false;
+                }
+                Job::Feed(work) if !dropping => dropping = work.await == Fed::Dropped,
+                Job::Feed(_) => {}
+            }
             next = match jobs.try_recv() {
                 Ok(job) => Some(job),
                 Err(_) => {

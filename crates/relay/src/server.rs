@@ -4,6 +4,7 @@ use crate::connection;
 use crate::environment::Environment;
 use crate::metrics::Metrics;
 use outpost_engine::Engine;
+use outpost_wire::SharedLoad;
 use std::path::PathBuf;
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
@@ -36,6 +37,7 @@ pub struct Relay {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) file_turns: Arc<Semaphore>,
     pub(crate) git_turns: Arc<Semaphore>,
+    pub(crate) load: SharedLoad,
     token: Vec<u8>,
     shutdown: mpsc::Sender<()>,
     /// True once connections are to end.
@@ -54,6 +56,7 @@ impl Relay {
             home: config.home,
             file_turns: Arc::new(Semaphore::new(FILE_REQUESTS_MAX)),
             git_turns: Arc::new(Semaphore::new(GIT_REQUESTS_MAX)),
+            load: SharedLoad::default(),
             token: config.token,
             shutdown,
             closing: watch::Sender::new(false),

@@ -1,14 +1,16 @@
-//! What all faces share on the wire: lines with a limit, base64 in place, and a bounded way out.
+//! What all faces share on the wire: lines with a limit, a bound on requests under way, base64 in place, a bounded way out.
 
 #![forbid(unsafe_code)]
 
 mod accept;
 pub mod base64;
 mod lines;
+mod load;
 mod outbox;
 mod socket;
 
 pub use accept::{Listener, accept_admitted, accept_all};
 pub use lines::{Line, Lines};
+pub use load::{Load, SharedLoad, Weight};
 pub use outbox::{Closed, Outbox};
 pub use socket::{ReadHalf, WriteHalf, split, standard};

@@ -37,10 +37,6 @@ impl Lines {
         Lines { reader, buffer: Vec::new(), taken: 0, searched: 0, limit }
     }
 
-    pub fn reader(&self) -> &ReadHalf {
-        &self.reader
-    }
-
     /// Whether the next line is here already, so that asking for it does not wait.
     pub fn has_line(&self) -> bool {
         memchr(b'\n', self.buffer.get(self.searched..).unwrap_or_default()).is_some()

@@ -3,10 +3,13 @@
 use crate::socket::WriteHalf;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::Notify;
 
 /// Who has something to say waits while more than this waits for the peer. One message may go beyond.
 const WAITING_BYTES: usize = 128 * 1024;
+/// How often a connection is looked at that is neither read nor written: no event reports that its peer has left.
+const PEER_LOOK: Duration = Duration::from_secs(1);
 /// Empty buffers kept for whoever needs one next. Connections that have nothing to say have none.
 const POOLED_MAX: usize = 4;
 /// One that has grown beyond this is not kept.
@@ -121,6 +124,26 @@ impl Outbox {
                 }
             }
             room.await;
+        }
+    }
+
+    /// Waits until the peer has closed both directions.
+    pub async fn peer_gone(&self) {
+        while !self.shared.socket.peer_is_gone() {
+            tokio::time::sleep(PEER_LOOK).await;
+        }
+    }
+
+    /// Waits for something while the peer is there. None when it has left before.
+    pub async fn while_peer_stays<T>(&self, what: impl Future<Output = T>) -> Option<T> {
+        tokio::pin!(what);
+        loop {
+            // The timer first: mostly the wait is short.
+            match tokio::time::timeout(PEER_LOOK, &mut what).await {
+                Ok(done) => return Some(done),
+                Err(_) if self.shared.socket.peer_is_gone() => return None,
+                Err(_) => {}
+            }
         }
     }
 

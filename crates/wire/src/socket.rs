@@ -77,11 +77,6 @@ impl ReadHalf {
     pub async fn read(&mut self, buffer: &mut Vec<u8>) -> io::Result<usize> {
         self.watched.read_buf(buffer).await
     }
-
-    /// Whether nobody is at the other end any more, neither to write nor to read.
-    pub fn peer_is_gone(&self) -> bool {
-        message::peer_is_gone(&self.watched)
-    }
 }
 
 impl WriteHalf {
@@ -101,6 +96,11 @@ impl WriteHalf {
     /// Watches the socket for room, as long as what is returned lives.
     pub(crate) fn watch(&self) -> io::Result<Room> {
         Ok(Room { watched: Sender::from_owned_fd_unchecked(self.to.try_clone()?)? })
+    }
+
+    /// Whether the peer has closed both directions.
+    pub(crate) fn peer_is_gone(&self) -> bool {
+        message::peer_is_gone(&self.to)
     }
 
     pub(crate) fn close(&self) {

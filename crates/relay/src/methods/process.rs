@@ -1,8 +1,9 @@
 //! `process.*`: starting, feeding, ending and following processes.
 
-use crate::connection::Pending;
+use crate::connection::{Connection, Pending};
 use crate::follow::ReplyAfter;
 use crate::go;
+use crate::input::{Fed, Job};
 use crate::json::write::Object;
 use crate::server::Relay;
 use crate::wire::{
@@ -80,7 +81,7 @@ fn begin_spawn(params: SpawnParams<'_>, pending: Pending) -> Result<(), Failure>
         params.env.iter().map(|(name, value)| (name.as_ref().into(), value.as_ref().into())).collect();
     let want_pid = params.want_pid;
     let connection = pending.connection.clone();
-    connection.inputs.enqueue(&id, Box::pin(run_spawn(spawn, own, want_pid, pending)));
+    connection.inputs.enqueue(&id, Job::Start(Box::pin(run_spawn(spawn, own, want_pid, pending))));
     Ok(())
 }
 
@@ -143,18 +144,25 @@ fn begin_stdin(params: StdinParams<'_>, pending: Pending) -> Result<(), Failure>
     let connection = pending.connection.clone();
     let queue = id.clone();
     let job = async move {
-        let (result, ahead) = match stdin(&pending.connection.relay, &id, data, offset).await {
-            Ok(fed) => fed,
-            Err(failure) => return pending.reply(Err(failure)).await,
-        };
-        match ahead {
-            None => pending.reply(Ok(result)).await,
+        match stdin(&pending.connection, &id, data, offset).await {
+            Ok(Taken::Now(result)) => pending.reply(Ok(result)).await,
             // Those behind it need not wait with it.
-            Some(ahead) => drop(tokio::spawn(answer_in_time(pending, result, ahead))),
+            Ok(Taken::Ahead(result, ahead)) => drop(tokio::spawn(answer_in_time(pending, result, ahead))),
+            Ok(Taken::Dropped) => return Fed::Dropped,
+            Err(failure) => pending.reply(Err(failure)).await,
         }
+        Fed::Answered
     };
-    connection.inputs.enqueue(&queue, Box::pin(job));
+    connection.inputs.enqueue(&queue, Job::Feed(Box::pin(job)));
     Ok(())
+}
+
+/// How a piece of input was taken, and its result.
+enum Taken {
+    Now(Vec<u8>),
+    Ahead(Vec<u8>, Ahead),
+    /// The client left while its input waited for room. It has no answer, so it cannot count on it.
+    Dropped,
 }
 
 /// Input that was taken ahead of its time, from a byte on.
@@ -187,13 +195,14 @@ fn not_running() -> Failure {
     Failure::params("Process not running")
 }
 
-/// What is answered, and what that has to wait for.
+/// Takes a piece of input, waiting for room while the client is there.
 async fn stdin(
-    relay: &Relay,
+    connection: &Connection,
     id: &str,
     data: Vec<u8>,
     offset: Option<i64>,
-) -> Result<(Vec<u8>, Option<Ahead>), Failure> {
+) -> Result<Taken, Failure> {
+    let relay = &connection.relay;
     let process = relay.engine.find(&key(id)).await.ok_or(Failure::params("Process not found"))?;
     running(&process)?;
     let before = process.stdin_accepted();
@@ -205,7 +214,7 @@ async fn stdin(
             let skipped = offset.map_or(0, i64::unsigned_abs).try_into().unwrap_or(usize::MAX);
             match data.get(skipped..).filter(|tail| !tail.is_empty()) {
                 Some(tail) => (tail.to_vec(), Some(0)),
-                None => return Ok((applied_result(before, true), None)),
+                None => return Ok(Taken::Now(applied_result(before, true))),
             }
         }
     };
@@ -219,9 +228,13 @@ async fn stdin(
         match written {
             Ok(Accepted::Applied { applied }) => {
                 relay.metrics.fed(applied.saturating_sub(before));
-                return Ok((applied_result(applied, false), ahead));
+                let result = applied_result(applied, false);
+                return Ok(match ahead {
+                    Some(ahead) => Taken::Ahead(result, ahead),
+                    None => Taken::Now(result),
+                });
             }
-            Ok(Accepted::Duplicate { applied }) => return Ok((applied_result(applied, true), None)),
+            Ok(Accepted::Duplicate { applied }) => return Ok(Taken::Now(applied_result(applied, true))),
             Ok(Accepted::Gap { .. }) => {
                 return Err(Failure::new(STDIN_GAP, "stdin offset gap: offset ahead of applied bytes"));
             }
@@ -230,8 +243,11 @@ async fn stdin(
                 let (from, bytes) = (applied, end.saturating_sub(applied));
                 let room = process.stdin_room(from, bytes);
                 if ahead.take().is_some() {
-                    let _ended = room.await;
-                } else if beyond || tokio::time::timeout(STUCK_AFTER, room).await.is_err() {
+                    tokio::select! {
+                        _ended = room => {}
+                        () = connection.outbox.closed() => return Ok(Taken::Dropped),
+                    }
+                } else if beyond || is_stuck(connection, room).await {
                     ahead = Some(Ahead { process: process.clone(), from, bytes });
                 }
                 running(&process)?;
@@ -239,6 +255,14 @@ async fn stdin(
             Err(Error::NotRunning | Error::NoStdin | Error::Gone) => return Err(not_running()),
             Err(error) => return Err(Failure::internal(error.to_string())),
         }
+    }
+}
+
+/// Whether no room comes for a while. For a client that has left nothing is waited for.
+async fn is_stuck<T>(connection: &Connection, room: impl Future<Output = T>) -> bool {
+    tokio::select! {
+        waited = tokio::time::timeout(STUCK_AFTER, room) => waited.is_err(),
+        () = connection.outbox.closed() => true,
     }
 }
 

@@ -198,3 +198,62 @@ fn who_reads_large_files_and_does_not_listen_holds_up_nobody() {
     let read = other.call("files.read", &json!({"path": file}).to_string());
     assert!(read.len() > 3 * 1024 * 1024);
 }
+
+/// Waits until the worker has no more descriptors than this.
+fn descriptors_fall_to(pid: i32, most: usize) {
+    let begun = Instant::now();
+    while descriptors(pid) > most {
+        assert!(
+            begun.elapsed() < Duration::from_secs(30),
+            "{} descriptors are open, not {most}",
+            descriptors(pid)
+        );
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+fn descriptors(pid: i32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
+/// Sends a line until the peer takes no more for a second.
+fn send_until_stuck(client: &mut RelayClient, line: &str) -> usize {
+    client.stream().set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+    for sent in 0..600 {
+        if let Err(error) = client.stream().write_all(line.as_bytes()) {
+            assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
+            return sent;
+        }
+    }
+    panic!("input for a process that does not read is taken without end");
+}
+
+#[test]
+fn input_of_clients_that_left_does_not_stay_in_memory() {
+    const CLIENTS: usize = 12;
+    let relay = Relay::start();
+    let mut client = relay.connect();
+    spawn_sh(&mut client, "deaf", "exec sleep 1000");
+    let data = base64(&vec![b'x'; 750_000]);
+    let line = request("process.stdin", &json!({"id": "deaf", "data": data}));
+    // All that is taken onto the disk, and then what a connection may have in memory.
+    let mut first = relay.connect();
+    assert!(send_until_stuck(&mut first, &line) > 256);
+    let pid = relay.status().unwrap().worker_pid.cast_signed();
+    let (open_before, resident_before) = (descriptors(pid), resident(&relay));
+    let mut others: Vec<RelayClient> = (0..CLIENTS).map(|_| relay.connect()).collect();
+    for other in &mut others {
+        send_until_stuck(other, &line);
+    }
+    let growth = resident(&relay).saturating_sub(resident_before);
+    assert!(growth < 2 * GROWTH_BYTES, "{growth} bytes");
+    drop(others);
+    descriptors_fall_to(pid, open_before);
+    drop(first);
+    descriptors_fall_to(pid, open_before - 1);
+    // None of it is applied now that there is room.
+    let applied = |client: &mut RelayClient| client.call("process.reattach", r#"{"id":"deaf","fromSeq":0}"#);
+    let before = applied(&mut client);
+    client.call("process.stdin", r#"{"id":"deaf","data":""}"#);
+    assert_eq!(applied(&mut client), before);
+}
