@@ -10,6 +10,7 @@ mod confining;
 mod methods;
 mod naming;
 mod owned;
+mod peer;
 mod pens;
 mod server;
 mod starting;

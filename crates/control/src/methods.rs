@@ -2,7 +2,8 @@
 
 use crate::naming::find;
 use crate::owned;
-use crate::pens::{Connection, Held, Taken};
+use crate::peer::{Connection, Peer};
+use crate::pens::{Held, Taken};
 use crate::server::{Answer, Context, Program};
 use crate::starting;
 use crate::stream::Follow;
@@ -30,11 +31,11 @@ pub(crate) type Outcome = Result<Answer, Failure>;
 
 pub(crate) async fn call<P: Program>(
     context: &Arc<Context<P>>,
-    connection: Connection,
+    peer: &Peer,
     method: &str,
     params: Option<&RawValue>,
 ) -> Outcome {
-    let engine = &context.engine;
+    let (engine, connection) = (&context.engine, peer.number);
     match method {
         "spawn" if context.program.keeps_children() => Err(Failure {
             kind: "keep".into(),
@@ -45,7 +46,7 @@ pub(crate) async fn call<P: Program>(
         "list" => list(engine).await,
         "describe" => answer(&describe(&find(engine, &parse::<Which>(params)?.process).await?)),
         "attach" => attach(context, connection, parse(params)?).await,
-        "stdin" => stdin(context, connection, parse(params)?).await,
+        "stdin" => stdin(context, peer, parse(params)?).await,
         "closeStdin" => close_stdin(context, connection, parse(params)?).await,
         "resize" => resize(context, connection, parse(params)?).await,
         "signal" => signal(engine, parse(params)?).await,
@@ -162,26 +163,44 @@ async fn take_pen<P>(
     taken.map_err(|Taken| "another terminal has its input; `--steal` takes it over".to_owned())
 }
 
-async fn stdin<P>(context: &Context<P>, connection: Connection, params: Stdin) -> Outcome {
-    let data = base64::decode(params.data.as_bytes());
-    let data = data.ok_or_else(|| Failure { kind: "params".into(), message: "data is not base64".into() })?;
-    let data = Arc::new(data);
-    let process = find(&context.engine, &params.process).await?;
+/// Waits for room while the client is there. A client that left got no answer, so its input may be dropped.
+async fn stdin<P>(context: &Context<P>, peer: &Peer, params: Stdin) -> Outcome {
+    let Stdin { process, offset, data } = params;
+    let bytes = base64::decode(data.as_bytes());
+    drop(data);
+    let bytes =
+        bytes.ok_or_else(|| Failure { kind: "params".into(), message: "data is not base64".into() })?;
+    let bytes = Arc::new(bytes);
+    let process = find(&context.engine, &process).await?;
     loop {
-        let turn = context.pens.turn(process.slot(), connection).await.map_err(not_writer)?;
-        let accepted = process.write_stdin(params.offset, data.clone()).await.map_err(failure)?;
+        if offset.is_none() && peer.has_dropped_input() {
+            return Err(client_left());
+        }
+        let turn = context.pens.turn(process.slot(), peer.number).await.map_err(not_writer)?;
+        let accepted = process.write_stdin(offset, bytes.clone()).await.map_err(failure)?;
         drop(turn);
         let (outcome, applied) = match accepted {
             Accepted::Applied { applied } => (StdinOutcome::Applied, applied),
             Accepted::Duplicate { applied } => (StdinOutcome::Duplicate, applied),
             Accepted::Gap { applied } => (StdinOutcome::Gap, applied),
             Accepted::Full { applied, .. } => {
-                process.stdin_room(applied, data.len() as u64).await.map_err(failure)?;
+                tokio::select! {
+                    room = process.stdin_room(applied, bytes.len() as u64) => room.map_err(failure)?,
+                    () = peer.outbox.closed() => {
+                        peer.drop_input();
+                        return Err(client_left());
+                    }
+                }
                 continue;
             }
         };
         return answer(&StdinApplied { outcome, applied });
     }
+}
+
+/// For a connection that nobody reads.
+fn client_left() -> Failure {
+    Failure { kind: "gone".into(), message: "the client left before there was room for its input".into() }
 }
 
 fn not_writer(Taken: Taken) -> Failure {

@@ -1,12 +1,10 @@
 //! Who may write to a process: one connection at a time, as long as it is attached.
 
+use crate::peer::Connection;
 use outpost_engine::Slot;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-
-/// Numbers a connection.
-pub(crate) type Connection = u64;
 
 /// The input of every process that somebody has asked for.
 #[derive(Default)]

@@ -3,11 +3,12 @@
 use crate::confining::Sandboxing;
 use crate::methods;
 use crate::owned::Owned;
-use crate::pens::{Connection, Pens};
+use crate::peer::Peer;
+use crate::pens::Pens;
 use crate::stream::Follow;
 use crate::wire::{Faces, Failure, LINE_BYTES_MAX, RelayState, Reloaded, Request, Settings, WakeRelay};
 use outpost_engine::Engine;
-use outpost_wire::{Closed, Line, Lines, Outbox};
+use outpost_wire::{Closed, Line, Lines, Outbox, SharedLoad, Weight};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use std::os::fd::OwnedFd;
@@ -18,8 +19,8 @@ use tokio::sync::Semaphore;
 
 /// Connections served at once; more wait in the backlog.
 const CONNECTIONS_MAX: usize = 1024;
-/// Requests of one connection under way at once; more wait in the socket.
-const REQUESTS_MAX: usize = 64;
+/// Requests of one connection under way at once, with those that stream output; more wait in the socket.
+const REQUESTS_MAX: u32 = 64;
 
 /// What the program around us can do.
 pub trait Program: Send + Sync + 'static {
@@ -52,6 +53,7 @@ pub(crate) struct Context<P> {
     pub(crate) pens: Arc<Pens>,
     pub(crate) owned: Arc<Owned>,
     connections: AtomicU64,
+    load: SharedLoad,
 }
 
 /// Serves the control socket for ever.
@@ -59,8 +61,8 @@ pub async fn serve<P: Program>(listener: UnixListener, engine: Engine, program: 
     let (pens, owned) = (Arc::default(), Arc::<Owned>::default());
     let (inherits, its_engine) = (owned.clone(), engine.clone());
     tokio::spawn(async move { inherits.inherit(&its_engine, methods::FACE).await });
-    let connections = AtomicU64::new(0);
-    let context = Arc::new(Context { engine, program, sandboxing, pens, owned, connections });
+    let (connections, load) = (AtomicU64::new(0), SharedLoad::default());
+    let context = Arc::new(Context { engine, program, sandboxing, pens, owned, connections, load });
     let serve = |stream| serve_connection(stream, context.clone());
     outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
 }
@@ -70,23 +72,59 @@ async fn serve_connection<P: Program>(stream: UnixStream, context: Arc<Context<P
     let (outbox, writing) = Outbox::new(writer);
     let writing = tokio::spawn(writing);
     let mut lines = Lines::new(reader, LINE_BYTES_MAX);
-    let turns = Arc::new(Semaphore::new(REQUESTS_MAX));
-    let connection = context.connections.fetch_add(1, Ordering::Relaxed);
+    let requests = Arc::new(Semaphore::new(REQUESTS_MAX as usize));
+    let number = context.connections.fetch_add(1, Ordering::Relaxed);
+    let peer = Arc::new(Peer::new(number, outbox.clone()));
+    if read(&mut lines, &requests, &peer, &context).await == Ended::Sending {
+        // Its requests are answered, and its processes streamed to their ends.
+        let finished = async {
+            let _all = requests.acquire_many(REQUESTS_MAX).await;
+            outbox.drained().await;
+        };
+        tokio::select! {
+            () = outbox.peer_gone() => {}
+            () = outbox.closed() => {}
+            () = finished => {}
+        }
+    }
+    // From here on, tasks of this connection end where they would wait for it. Each request that changes something is
+    // carried out to its end: a kill that was begun escalates, a process that was started is owned.
+    outbox.close();
+    let _ended = writing.await;
+}
+
+/// What has ended when a connection is not read any more.
+#[derive(PartialEq, Eq)]
+enum Ended {
+    /// The peer sends nothing more, but may still read.
+    Sending,
+    Connection,
+}
+
+/// Reads requests, each handled by a task of its own, until no more can come.
+async fn read<P: Program>(
+    lines: &mut Lines,
+    requests: &Arc<Semaphore>,
+    peer: &Arc<Peer>,
+    context: &Arc<Context<P>>,
+) -> Ended {
+    let load = context.load.connection();
     loop {
         let line = match lines.next().await {
             Ok(Line::Whole(line)) if line.trim_ascii().is_empty() => continue,
             Ok(Line::Whole(line)) => line.to_vec(),
-            Ok(Line::Cut(_) | Line::TooLong | Line::End) | Err(_) => break,
+            Ok(Line::Cut(_) | Line::End) => return Ended::Sending,
+            Ok(Line::TooLong) | Err(_) => return Ended::Connection,
         };
-        let Ok(turn) = turns.clone().acquire_owned().await else { break };
-        let (context, outbox) = (context.clone(), outbox.clone());
+        let Some(weight) = load.take(line.len(), &peer.outbox).await else { return Ended::Connection };
+        let request = peer.outbox.while_peer_stays(requests.clone().acquire_owned()).await;
+        let Some(Ok(request)) = request else { return Ended::Connection };
+        let (context, peer) = (context.clone(), peer.clone());
         tokio::spawn(async move {
-            let _peer_gone = handle(&line, connection, &context, &outbox).await;
-            drop(turn);
+            let _peer_gone = handle(line, weight, &peer, &context).await;
+            drop(request);
         });
     }
-    outbox.close();
-    let _ended = writing.await;
 }
 
 /// A method's answer, and what is to be streamed after it.
@@ -96,28 +134,33 @@ pub(crate) struct Answer {
 }
 
 async fn handle<P: Program>(
-    line: &[u8],
-    connection: Connection,
+    line: Vec<u8>,
+    weight: Weight,
+    peer: &Peer,
     context: &Arc<Context<P>>,
-    outbox: &Outbox,
 ) -> Result<(), Closed> {
-    let request: Request<'_> = match serde_json::from_slice(line) {
+    let outbox = &peer.outbox;
+    let request: Request<'_> = match serde_json::from_slice(&line) {
         Ok(request) => request,
         Err(error) => {
             let failure = Failure { kind: "parse".into(), message: error.to_string() };
             return reply(outbox, 0, Err(&failure)).await;
         }
     };
-    match methods::call(context, connection, &request.method, request.params).await {
+    let id = request.id;
+    let called = methods::call(context, peer, &request.method, request.params).await;
+    // Output is streamed for as long as the process runs.
+    drop((line, weight));
+    match called {
         Ok(Answer { result, follow }) => {
-            reply(outbox, request.id, Ok(&result)).await?;
+            reply(outbox, id, Ok(&result)).await?;
             let _stopping = context.engine.serving().await;
             match follow {
                 Some(follow) => follow.run(outbox, &context.owned).await,
                 None => Ok(()),
             }
         }
-        Err(failure) => reply(outbox, request.id, Err(&failure)).await,
+        Err(failure) => reply(outbox, id, Err(&failure)).await,
     }
 }
 

@@ -12,6 +12,7 @@ mod deaths;
 mod desk;
 mod docs;
 mod doctor;
+mod gone;
 mod life;
 mod limits;
 mod recruits;
