@@ -2,21 +2,19 @@
 
 use crate::wire::{Failure, Sandbox, SandboxPolicy};
 use outpost_engine::{Error, Spawn, Step};
-use outpost_sandbox::{Access, Confinement, Context, Entry, Files, Host, Policy, Reads};
+use outpost_sandbox::{Access, Confinement, Context, Entry, Files, Policy, Probed, Reads};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 /// What this host can enforce, and what of ours no command sees.
 pub struct Sandboxing {
-    state: PathBuf,
     private: Vec<PathBuf>,
-    host: OnceLock<Host>,
+    host: Probed,
 }
 
 impl Sandboxing {
     /// `state` is where it is written down which names are held on the host; `private` are directories of ours.
     pub fn new(state: PathBuf, private: Vec<PathBuf>) -> Sandboxing {
-        Sandboxing { state, private, host: OnceLock::new() }
+        Sandboxing { private, host: Probed::new(state) }
     }
 
     /// Confines a process to be, whose program is then looked up inside among `candidates`. What is returned is to be kept
@@ -45,9 +43,8 @@ impl Sandboxing {
         }
         let tmpdir = std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
         let context = Context { cwd: directory.to_owned(), tmpdir };
-        let host = self.host.get_or_init(|| Host::probe(&self.state));
         let built = outpost_sandbox::plan(&policy, &context)
-            .and_then(|plan| Confinement::build(&plan, host))
+            .and_then(|plan| Confinement::build(&plan, &*self.host.get()?))
             .and_then(|confinement| Ok((confinement.for_spawn(candidates)?, confinement)));
         let (handed_over, confinement) = built.map_err(|error| Failure {
             kind: "sandbox".into(),

@@ -259,7 +259,7 @@ impl Confined {
             entries.extend(server.private.iter().map(|dir| Entry::path(dir, Access::None)));
         }
         let built = outpost_sandbox::plan(&self.policy, &self.context)
-            .and_then(|plan| Ok((Confinement::build(&plan, server.host())?, plan.late)));
+            .and_then(|plan| Ok((Confinement::build(&plan, &*server.host()?)?, plan.late)));
         let (confinement, late) =
             built.map_err(|error| Failure::internal(format!("exec failed: {error}")))?;
         let layers = Layers {

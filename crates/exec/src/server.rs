@@ -2,12 +2,12 @@
 
 use crate::policy::Ready;
 use outpost_engine::{Engine, Environment};
-use outpost_sandbox::Host;
+use outpost_sandbox::{Host, Probed};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use tokio::sync::{Semaphore, watch};
 
 /// Commands that run at once. Others wait for their turn.
@@ -44,7 +44,9 @@ pub struct Server {
     pub(crate) turns: Arc<Semaphore>,
     pub(crate) private: Vec<PathBuf>,
     state: PathBuf,
-    host: OnceLock<Host>,
+    host: Probed,
+    /// What earlier servers left on the host has been removed.
+    swept: Once,
     /// Confinements for commands that read everything and write nothing, without and with a network.
     plain: [Mutex<Option<Known>>; 2],
     connections: AtomicU64,
@@ -63,8 +65,9 @@ impl Server {
             environment: variables.into_iter().collect(),
             turns: Arc::new(Semaphore::new(COMMANDS_MAX)),
             private: settings.private,
+            host: Probed::new(settings.state.clone()),
             state: settings.state,
-            host: OnceLock::new(),
+            swept: Once::new(),
             plain: [Mutex::new(None), Mutex::new(None)],
             connections: AtomicU64::new(0),
         })
@@ -81,12 +84,10 @@ impl Server {
         self.engine().await
     }
 
-    /// What this host can enforce. Found out once, which takes a moment.
-    pub(crate) fn host(&self) -> &Host {
-        self.host.get_or_init(|| {
-            outpost_sandbox::sweep(&self.state);
-            Host::probe(&self.state)
-        })
+    /// What this host can enforce. Blocking: takes a moment until it is known.
+    pub(crate) fn host(&self) -> outpost_sandbox::Result<Arc<Host>> {
+        self.swept.call_once(|| outpost_sandbox::sweep(&self.state));
+        self.host.get()
     }
 
     /// The confinement that most commands have.

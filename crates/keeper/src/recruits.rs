@@ -128,8 +128,16 @@ impl Keeper {
         }
     }
 
+    /// Only an answer is kept. One that could not be had may come with the next recruit.
+    fn may_fork(&mut self) -> bool {
+        if self.recruits.possible.is_none() {
+            self.recruits.possible = spawn::has_one_thread().ok();
+        }
+        self.recruits.possible == Some(true)
+    }
+
     fn fork_recruit(&mut self, wanted: Wanted) {
-        if !*self.recruits.possible.get_or_insert_with(spawn::has_one_thread) {
+        if !self.may_fork() {
             return;
         }
         let Wanted { slot, orders, report, cgroup, oom_score } = wanted;

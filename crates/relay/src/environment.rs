@@ -4,8 +4,10 @@ use crate::go;
 use crate::helper::{self, Limits};
 use crate::wire::Failure;
 use outpost_engine::Spawn;
+use outpost_sys::{Errno, is_exhaustion};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +21,8 @@ const SENTINEL: &str = "___CLAUDE_SSH_PATH_EXTRACT___";
 const SHELL_PATIENCE: Duration = Duration::from_secs(4);
 /// How long after the start it is asked at the latest.
 const SHELL_DELAY: Duration = Duration::from_millis(100);
+/// How long after it could not be started for lack of descriptors, memory or processes it is asked again.
+const SHELL_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// What start files may print before we lose interest.
 const SHELL_OUTPUT_MAX: usize = 1024 * 1024;
 
@@ -51,16 +55,26 @@ impl Environment {
             () = tokio::time::sleep(SHELL_DELAY) => {}
             () = self.needed.notified() => {}
         }
-        let shell = login_shell(self.variable("SHELL"));
-        let base = self.base.clone();
-        let asked = tokio::task::spawn_blocking(move || ask_shell(&shell, &base));
-        let path = asked.await.ok().flatten();
-        match &path {
-            Some(path) => tracing::info!("[shellenv] Extracted shell PATH ({} chars)", path.len()),
-            None => tracing::warn!("[shellenv] PATH sentinel not found in shell output"),
+        loop {
+            let shell = login_shell(self.variable("SHELL"));
+            let base = self.base.clone();
+            let asked = tokio::task::spawn_blocking(move || ask_shell(&shell, &base)).await;
+            let asked = asked.unwrap_or(Ok(None));
+            let passing =
+                asked.as_ref().is_err_and(|error| Errno::from_io_error(error).is_some_and(is_exhaustion));
+            let path = asked.ok().flatten();
+            match &path {
+                Some(path) => tracing::info!("[shellenv] Extracted shell PATH ({} chars)", path.len()),
+                None => tracing::warn!("[shellenv] PATH sentinel not found in shell output"),
+            }
+            let environment = self.merged(path.as_ref(), Vec::new());
+            self.login.send_replace(Some(Login { path, environment }));
+            if !passing {
+                return;
+            }
+            // Processes start with the daemon's own PATH until the shell can be started.
+            tokio::time::sleep(SHELL_AGAIN_AFTER).await;
         }
-        let environment = self.merged(path.as_ref(), Vec::new());
-        self.login.send_replace(Some(Login { path, environment }));
     }
 
     fn variable(&self, name: &str) -> Option<&OsStr> {
@@ -142,7 +156,7 @@ fn login_shell(named: Option<&OsStr>) -> PathBuf {
 }
 
 /// The inner sh prints, so that it does not matter which language the login shell speaks.
-fn ask_shell(shell: &Path, base: &[(OsString, OsString)]) -> Option<OsString> {
+fn ask_shell(shell: &Path, base: &[(OsString, OsString)]) -> io::Result<Option<OsString>> {
     let script = format!("/bin/sh -c 'printf \"%s%s\\n\" \"{SENTINEL}\" \"$PATH\"'");
     let mut command = Command::new(shell);
     command
@@ -152,8 +166,8 @@ fn ask_shell(shell: &Path, base: &[(OsString, OsString)]) -> Option<OsString> {
         .env("DISABLE_AUTO_UPDATE", "true")
         .env("ZSH_DISABLE_COMPFIX", "true");
     let limits = Limits { patience: SHELL_PATIENCE, output_bytes: SHELL_OUTPUT_MAX, together: true };
-    let asked = helper::run(&mut command, &limits, |text| path_in(text).is_some()).ok()?;
-    path_in(&asked.stdout)
+    let asked = helper::run(&mut command, &limits, |text| path_in(text).is_some())?;
+    Ok(path_in(&asked.stdout))
 }
 
 /// The rest of the line behind the sentinel, once the line is whole.
@@ -182,14 +196,15 @@ mod tests {
         std::fs::write(dir.path().join(".profile"), "echo noise\nPATH=/from/profile:$PATH\nexport PATH\n")
             .unwrap();
         let base = vec![("HOME".into(), dir.path().into()), ("PATH".into(), "/usr/bin:/bin".into())];
-        let path = ask_shell(Path::new("/bin/sh"), &base).unwrap();
+        let path = ask_shell(Path::new("/bin/sh"), &base).unwrap().unwrap();
         assert!(path.to_string_lossy().contains("/from/profile"), "{path:?}");
     }
 
     #[test]
     fn a_shell_that_says_nothing_is_none() {
-        assert_eq!(ask_shell(Path::new("/bin/true"), &[]), None);
-        assert_eq!(ask_shell(Path::new("/no/such/shell"), &[]), None);
+        assert_eq!(ask_shell(Path::new("/bin/true"), &[]).unwrap(), None);
+        let missing = ask_shell(Path::new("/no/such/shell"), &[]).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

@@ -62,6 +62,10 @@ pub enum Error {
         what: &'static str,
         limit: usize,
     },
+    /// What the host can enforce cannot be found out now: a probe ran out of something that may be there again soon.
+    Unknown {
+        reason: String,
+    },
     /// The host cannot enforce what the plan needs.
     Host {
         needs: String,
@@ -118,6 +122,10 @@ impl std::fmt::Display for Error {
                 path.display()
             ),
             TooMany { what, limit } => write!(f, "cannot confine with more than {limit} {what}"),
+            Unknown { reason } => write!(
+                f,
+                "cannot find out now what this host can enforce: {reason}; free descriptors, memory or processes and try again"
+            ),
             Host { needs, missing } => write!(f, "this host cannot {needs}: {missing}"),
         }
     }

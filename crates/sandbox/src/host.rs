@@ -1,15 +1,16 @@
 //! What this host can enforce, found out by doing it.
 
 use crate::confinement::Confinement;
-use crate::error::explain;
+use crate::error::{Error, explain};
 use crate::plan::{Plan, Root};
-use crate::{filter, landlock};
+use crate::{Result, filter, landlock};
 use outpost_sys::namespace::{self, Network};
 use outpost_sys::spawn::{self, Child, Program, Standing, Step};
+use outpost_sys::{Errno, is_exhaustion};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// How namespaces can be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub struct Host {
     /// two loaded cores); since no command can make a socket in it that reaches another, it can be shared.
     pub(crate) network: Option<Arc<Network>>,
     pub(crate) state: PathBuf,
+    /// A limit on namespaces was reached. It may be set to none at all, so this is an answer, but not one to keep.
+    pub(crate) may_change: bool,
     filters: [Vec<u8>; 2],
 }
 
@@ -44,8 +47,9 @@ const NOWHERE: &std::ffi::CStr = c"/proc/self/outpost-probe";
 
 impl Host {
     /// Tries everything once. `state` is a directory of ours, in which names that are held on the host are written down.
-    pub fn probe(state: &Path) -> Host {
-        let mut host = Host::bare(state);
+    /// [`Error::Unknown`] when a try ran out of descriptors, memory or processes: another one may succeed.
+    pub fn probe(state: &Path) -> Result<Host> {
+        let mut host = Host::bare(state)?;
         let mut reasons = Vec::new();
         for namespaces in [Namespaces::Direct, Namespaces::User] {
             host.namespaces = namespaces;
@@ -53,11 +57,19 @@ impl Host {
                 continue;
             }
             match host.attempt() {
-                Ok(()) => return host,
-                Err(reason) => reasons.push(reason),
+                Ok(()) => return Ok(host),
+                Err(Obstacle { reason, errno })
+                    if errno.is_some_and(|errno| errno != Errno::NOSPC && is_exhaustion(errno)) =>
+                {
+                    return Err(Error::Unknown { reason });
+                }
+                Err(Obstacle { reason, errno }) => {
+                    host.may_change |= errno == Some(Errno::NOSPC);
+                    reasons.push(reason);
+                }
             }
         }
-        host.without_namespaces(reasons.join("; "))
+        Ok(host.without_namespaces(reasons.join("; ")))
     }
 
     /// The same host if it had no namespaces.
@@ -66,19 +78,27 @@ impl Host {
         Host { namespaces: Namespaces::None, network: None, why_none, ..self }
     }
 
-    fn bare(state: &Path) -> Host {
-        Host {
+    fn bare(state: &Path) -> Result<Host> {
+        let release =
+            std::fs::read_to_string("/proc/sys/kernel/osrelease").or_else(
+                |error| match Errno::from_io_error(&error).is_some_and(is_exhaustion) {
+                    true => Err(Error::Unknown {
+                        reason: format!("the kernel's release cannot be read: {error}"),
+                    }),
+                    false => Ok(String::new()),
+                },
+            )?;
+        Ok(Host {
             namespaces: Namespaces::None,
             why_none: None,
             landlock: namespace::landlock_version(),
             seccomp: namespace::has_filters(),
-            pid_limit: has_pid_limit(
-                &std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default(),
-            ),
+            pid_limit: has_pid_limit(&release),
             network: None,
             state: state.into(),
+            may_change: false,
             filters: [filter::build(false), filter::build(true)],
-        }
+        })
     }
 
     /// Whether its Landlock is one that we use.
@@ -92,13 +112,13 @@ impl Host {
     }
 
     /// Confines a child that then finds nothing to execute.
-    fn attempt(&mut self) -> Result<(), String> {
+    fn attempt(&mut self) -> std::result::Result<(), Obstacle> {
         if !self.seccomp {
-            return Err("the kernel has no seccomp filters".into());
+            return Err(Obstacle { reason: "the kernel has no seccomp filters".into(), errno: None });
         }
         let user = self.namespaces == Namespaces::User;
         let network = namespace::empty_network(user);
-        let network = network.map_err(|error| format!("a network namespace cannot be made: {error}"))?;
+        let network = network.map_err(|error| Obstacle::io("a network namespace cannot be made", &error))?;
         self.network = Some(Arc::new(network));
         let plan = Plan {
             root: Root::ReadOnly,
@@ -108,9 +128,10 @@ impl Host {
             late: Vec::new(),
             processes_max: 512,
         };
-        let confinement = Confinement::build(&plan, self).map_err(|error| error.to_string())?;
-        let null =
-            File::options().read(true).write(true).open("/dev/null").map_err(|error| error.to_string())?;
+        let confinement = Confinement::build(&plan, self)
+            .map_err(|error| Obstacle { reason: error.to_string(), errno: None })?;
+        let null = File::options().read(true).write(true).open("/dev/null");
+        let null = null.map_err(|error| Obstacle::io("/dev/null cannot be opened", &error))?;
         let mut descriptors = vec![(null.as_fd(), 0), (null.as_fd(), 1), (null.as_fd(), 2)];
         descriptors.extend(confinement.descriptors());
         let started = spawn::spawn(&Child {
@@ -121,10 +142,51 @@ impl Host {
             Err(failure) if failure.step == Step::Exec => Ok(()),
             Err(failure) => {
                 let operation = Some(failure.operation).filter(|_| failure.step == Step::Confine);
-                Err(explain(failure, operation.and_then(|at| confinement.program.describe(at.into()))))
+                let described = operation.and_then(|at| confinement.program.describe(at.into()));
+                Err(Obstacle { reason: explain(failure, described), errno: Some(failure.errno) })
             }
-            Ok(_) => Err("a file that is never there was executed".into()),
+            Ok(_) => Err(Obstacle { reason: "a file that is never there was executed".into(), errno: None }),
         }
+    }
+}
+
+/// Why a try did not succeed.
+struct Obstacle {
+    reason: String,
+    errno: Option<Errno>,
+}
+
+impl Obstacle {
+    fn io(what: &str, error: &std::io::Error) -> Obstacle {
+        Obstacle { reason: format!("{what}: {error}"), errno: Errno::from_io_error(error) }
+    }
+}
+
+/// A host that is probed when it is first needed. Only what stays so is kept.
+#[derive(Debug)]
+pub struct Probed {
+    state: PathBuf,
+    host: Mutex<Option<Arc<Host>>>,
+}
+
+impl Probed {
+    /// `state` is as for [`Host::probe`].
+    pub fn new(state: PathBuf) -> Probed {
+        Probed { state, host: Mutex::new(None) }
+    }
+
+    /// What the host can enforce. Blocking: takes a moment until it is known.
+    pub fn get(&self) -> Result<Arc<Host>> {
+        // Others wait for the same answer.
+        let mut known = self.host.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(host) = &*known {
+            return Ok(host.clone());
+        }
+        let host = Arc::new(Host::probe(&self.state)?);
+        if !host.may_change {
+            *known = Some(host.clone());
+        }
+        Ok(host)
     }
 }
 

@@ -20,7 +20,7 @@ mod resolve;
 
 pub use confinement::{Confinement, DESCRIPTOR_FIRST, HandedOver, Layers};
 pub use error::Error;
-pub use host::{Host, Namespaces};
+pub use host::{Host, Namespaces, Probed};
 pub use lease::sweep;
 pub use plan::{Context, Mount, Plan, Root, What, plan};
 pub use policy::{Access, Entry, EntryPath, Files, Policy, Reads, Special};

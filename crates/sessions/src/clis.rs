@@ -54,7 +54,7 @@ struct Known {
     looked: Option<Instant>,
     is_looking: bool,
     /// Versions of programs by what identifies a file.
-    versions: HashMap<(PathBuf, Option<SystemTime>, u64), Option<String>>,
+    versions: HashMap<(PathBuf, Option<SystemTime>, u64), (Option<String>, Instant)>,
 }
 
 impl Clis {
@@ -139,12 +139,15 @@ impl Clis {
         let real = program.canonicalize().ok()?;
         let metadata = real.metadata().ok()?;
         let identity = (real.clone(), metadata.modified().ok(), metadata.len());
-        if let Some(version) = self.known().versions.get(&identity) {
+        // A program whose version is not known is looked at again: it may have lacked memory or descriptors to tell.
+        if let Some((version, looked)) = self.known().versions.get(&identity)
+            && (version.is_some() || looked.elapsed() < BELIEVED)
+        {
             return version.clone();
         }
         let version =
             packaged_version(cli, &real).or_else(|| version_in_name(&real)).or_else(|| asked_version(&real));
-        self.known().versions.insert(identity, version.clone());
+        self.known().versions.insert(identity, (version.clone(), Instant::now()));
         version
     }
 }

@@ -66,7 +66,8 @@ impl Sandbox {
         let context = Context { cwd: session.path.clone(), tmpdir };
         let say = |error: outpost_sandbox::Error| format!("its sandbox is not possible here: {error}");
         let plan = outpost_sandbox::plan(&policy, &context).map_err(say)?;
-        let confinement = Confinement::build(&plan, face.host()).map_err(say)?;
+        let host = face.host.get().map_err(say)?;
+        let confinement = Confinement::build(&plan, &host).map_err(say)?;
         let handed_over = confinement.for_spawn(&[program.to_owned()]).map_err(say)?;
         spawn.confinement = Some(handed_over.program);
         spawn.descriptors = handed_over.descriptors;

@@ -12,10 +12,10 @@ use crate::shutdown::Shutdown;
 use crate::{Error, FACE, Result, ending, mark, starting, turn};
 use outpost_approvals::{Approvals, Ledger};
 use outpost_engine::{Engine, Process};
-use outpost_sandbox::Host;
+use outpost_sandbox::Probed;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -38,7 +38,7 @@ pub struct Face {
     driven: Mutex<HashMap<String, Arc<Session>>>,
     /// Turns run on a thread of their own: taking apart what agents write keeps no request waiting.
     turns: Handle,
-    host: OnceLock<Host>,
+    pub(crate) host: Probed,
     pub(crate) shutdown: Shutdown,
 }
 
@@ -57,7 +57,7 @@ impl Face {
             sessions: Mutex::default(),
             driven: Mutex::default(),
             turns,
-            host: OnceLock::new(),
+            host: Probed::new(settings.state.clone()),
             shutdown: Shutdown::default(),
             settings: watch::Sender::new(Arc::new(settings)),
         });
@@ -123,11 +123,6 @@ impl Face {
 
     pub(crate) fn books(&self) -> &Ledger {
         self.approvals.ledger()
-    }
-
-    /// What this host can enforce. Found out once, which takes a moment.
-    pub(crate) fn host(&self) -> &Host {
-        self.host.get_or_init(|| Host::probe(&self.settings().state))
     }
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {

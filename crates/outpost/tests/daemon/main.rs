@@ -13,6 +13,7 @@ mod desk;
 mod docs;
 mod doctor;
 mod gone;
+mod lacking;
 mod life;
 mod limits;
 mod recruits;

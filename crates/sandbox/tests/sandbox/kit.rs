@@ -18,7 +18,7 @@ pub(crate) fn root() -> bool {
 /// One for all tests, as in a daemon. Its directory is removed by the system's own tidying: it stays empty.
 pub(crate) fn host() -> &'static Host {
     static HOST: OnceLock<Host> = OnceLock::new();
-    HOST.get_or_init(|| Host::probe(&state()))
+    HOST.get_or_init(|| Host::probe(&state()).unwrap())
 }
 
 pub(crate) fn state() -> PathBuf {

@@ -108,7 +108,7 @@ fn a_terminal_has_job_control_and_reaches_the_command() {
 #[test]
 fn without_namespaces_what_can_be_said_is_and_the_rest_is_refused() {
     let place = Place::new();
-    let host = Host::probe(&crate::kit::state()).without_namespaces("for a test".into());
+    let host = Host::probe(&crate::kit::state()).unwrap().without_namespaces("for a test".into());
     let script = "touch x; echo y > /proc/sys/kernel/domainname; cat /etc/hostname > /dev/null && echo read; echo z > /dev/null && echo null; python3 -c 'import socket; socket.socket()' 2>&1 | tail -1; cat /proc/1/environ";
     let done = start_on(&host, &place.read_only(), &place.context(), &["/bin/sh", "-c", script]).unwrap();
     assert!(done.out.contains("read\nnull\n"), "{}", done.out);

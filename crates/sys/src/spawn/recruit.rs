@@ -6,7 +6,7 @@
 
 use super::{Child, Cloned, Failure, Plan, Started, Step, clone, null_ended, steps, wait_until_readable};
 use crate::signal::Set;
-use crate::{Errno, fault, file, message};
+use crate::{Errno, Result, fault, file, message};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -63,9 +63,13 @@ pub fn enlist(child: &Child<'_>) -> Failure {
     steps::run(&Plan { reset_signals: false, ..plan })
 }
 
-/// Whether this process may have recruits.
-pub fn has_one_thread() -> bool {
-    std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() == 1)
+/// Whether this process may have recruits. An error says nothing about that: without descriptors or memory it cannot be
+/// found out.
+pub fn has_one_thread() -> Result<bool> {
+    fault::gate()?;
+    let threads = std::fs::read_dir("/proc/self/task");
+    let threads = threads.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    Ok(threads.count() == 1)
 }
 
 /// A new recruit's first steps: nothing of its parent's stays with it but standard descriptors. A signal for its parent's

@@ -86,7 +86,17 @@ fn an_order_that_cannot_be_obeyed_is_reported() {
     let refused = Failure::at(Step::Prepare, outpost_sys::Errno::INVAL);
     assert_eq!(begun.report.read(), Progress::Failed(refused));
     // Our threads are the test's and the one that runs it.
-    assert!(!spawn::has_one_thread());
+    assert_eq!(spawn::has_one_thread(), Ok(false));
+}
+
+#[cfg(feature = "faults")]
+#[test]
+fn a_moment_without_descriptors_is_no_answer_to_whether_there_is_one_thread() {
+    use outpost_sys::fault::{self, Fault};
+    fault::arm(1, Fault::Errno(outpost_sys::Errno::MFILE));
+    let asked = spawn::has_one_thread();
+    assert!(!fault::disarm(), "nothing was asked");
+    assert_eq!(asked, Err(outpost_sys::Errno::MFILE));
 }
 
 #[test]

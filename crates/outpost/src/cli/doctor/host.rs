@@ -14,20 +14,19 @@ const PIPE_PAGES_USUAL: u64 = 16384;
 const PAGES_PER_PROCESS: u64 = 16 * 3;
 
 pub(super) fn checks(paths: &Paths) -> Vec<Check> {
-    let host = Host::probe(&paths.state);
-    vec![
-        kernel(&read("/proc/sys/kernel/osrelease")),
-        namespaces(&host),
-        landlock(&host),
-        seccomp(&host),
-        cgroups(),
-        pipes(),
-        descriptors(),
-        processes(),
-        inotify(),
-        sudo(),
-        git(),
-    ]
+    let sandbox = match Host::probe(&paths.state) {
+        Ok(host) => vec![namespaces(&host), landlock(&host), seccomp(&host)],
+        Err(error) => vec![Check::bad(
+            "namespaces",
+            Verdict::Missing,
+            error.to_string(),
+            "sandboxed commands are refused as long as this is so",
+            "free descriptors, memory or processes of this user, and run outpost doctor again",
+        )],
+    };
+    let others = [cgroups(), pipes(), descriptors(), processes(), inotify(), sudo(), git()];
+    let kernel = kernel(&read("/proc/sys/kernel/osrelease"));
+    std::iter::once(kernel).chain(sandbox).chain(others).collect()
 }
 
 fn read(path: &str) -> String {
