@@ -90,7 +90,7 @@ pub(crate) fn own_tokens(paths: &Paths) -> PathBuf {
 }
 
 fn home() -> PathBuf {
-    std::env::home_dir().unwrap_or_default()
+    outpost_sys::user::home().unwrap_or_default()
 }
 
 fn dir() -> PathBuf {

@@ -241,7 +241,7 @@ impl Config {
 /// Where an operator's files are looked for.
 fn dir() -> PathBuf {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    match (absolute("XDG_CONFIG_HOME"), std::env::home_dir()) {
+    match (absolute("XDG_CONFIG_HOME"), outpost_sys::user::home()) {
         (Some(dir), _) => dir.join("outpost"),
         (None, Some(home)) => home.join(".config/outpost"),
         (None, None) => "/etc/outpost".into(),

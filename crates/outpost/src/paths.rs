@@ -69,7 +69,7 @@ fn default_state() -> Result<PathBuf, String> {
     if let Some(dir) = environment_dir("XDG_STATE_HOME") {
         return Ok(dir.join("outpost"));
     }
-    match std::env::home_dir().filter(|home| home.is_absolute()) {
+    match outpost_sys::user::home().filter(|home| home.is_absolute()) {
         Some(home) => Ok(home.join(".local/state/outpost")),
         None => {
             Err("neither XDG_STATE_HOME nor HOME is set; say where to keep state with --state-dir".into())

@@ -88,7 +88,7 @@ fn mode(flags: &Flags) -> Option<Mode> {
 fn socket(flags: &Flags) -> Option<PathBuf> {
     match flags.socket.is_empty() {
         false => Some(PathBuf::from(&flags.socket)),
-        true => std::env::home_dir().map(|home| home.join(".claude/remote/rpc.sock")),
+        true => outpost_sys::user::home().map(|home| home.join(".claude/remote/rpc.sock")),
     }
 }
 

@@ -5,6 +5,7 @@ use crate::{redact, roles};
 use outpost_control::wire::{RelayState, WakeRelay};
 use outpost_engine::{Config, Engine, Process};
 use outpost_relay::{Relay, serve};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::Path;
@@ -67,7 +68,7 @@ impl RelayFace {
             token: self.settings.token.clone(),
             version: VERSION.into(),
             environment: std::env::vars_os().collect(),
-            home: std::env::home_dir(),
+            home: outpost_sys::user::home(),
         };
         let (relay, stops) = Relay::new(self.engine.clone(), config);
         relay.begin();
@@ -179,13 +180,52 @@ impl RelayFace {
 }
 
 async fn serve_metrics(address: String, relay: Arc<Relay>) {
-    // As the original's runtime has it, no host is every address of this one.
-    let host = if address.starts_with(':') { "[::]" } else { "" };
-    match tokio::net::TcpListener::bind(format!("{host}{address}")).await {
+    let bound = match listen_addresses(&address) {
+        Ok(addresses) => {
+            tokio::net::TcpListener::bind(&addresses[..]).await.map_err(|error| error.to_string())
+        }
+        Err(reason) => Err(reason),
+    };
+    match bound {
         Ok(listener) => {
             tracing::info!("[Server] metrics: serving Prometheus counters on {address}/metrics");
             outpost_relay::serve_metrics(listener, relay).await;
         }
-        Err(error) => tracing::error!("[Server] metrics: listen {address}: {error}"),
+        Err(reason) => tracing::error!("[Server] metrics: listen {address}: {reason}"),
+    }
+}
+
+/// Where to listen: the first of these that can be had. Names other than `localhost` are not looked up.
+fn listen_addresses(address: &str) -> Result<Vec<SocketAddr>, String> {
+    let refused = || "not an IP address or localhost, a colon and a port".to_owned();
+    if let Ok(address) = address.parse() {
+        return Ok(vec![address]);
+    }
+    let (host, port) = address.rsplit_once(':').ok_or_else(refused)?;
+    let port = port.parse().map_err(|_| refused())?;
+    let hosts: [IpAddr; 2] = match host {
+        // As the original's runtime has it, no host is every address of this one.
+        "" => [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()],
+        "localhost" => [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()],
+        _ => return Err(refused()),
+    };
+    Ok(hosts.map(|host| SocketAddr::new(host, port)).to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_metrics_are_served_is_never_looked_up() {
+        let addresses =
+            |text: &str| listen_addresses(text).map(|found| found.first().map(ToString::to_string));
+        assert_eq!(addresses("127.0.0.1:9100"), Ok(Some("127.0.0.1:9100".into())));
+        assert_eq!(addresses("[::1]:0"), Ok(Some("[::1]:0".into())));
+        assert_eq!(addresses(":9100"), Ok(Some("[::]:9100".into())));
+        assert_eq!(addresses("localhost:9100"), Ok(Some("127.0.0.1:9100".into())));
+        for text in ["example.com:9100", "9100", "", "localhost", "localhost:http", "::1:x"] {
+            assert!(addresses(text).is_err(), "{text}");
+        }
     }
 }

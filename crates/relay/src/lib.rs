@@ -18,6 +18,7 @@ pub mod install;
 mod json;
 mod methods;
 mod metrics;
+mod resolver;
 mod server;
 mod wire;
 
@@ -34,4 +35,5 @@ pub fn read_request(line: &[u8]) -> Option<Vec<u8>> {
 }
 
 pub use metrics::Metrics;
+pub use resolver::Resolver;
 pub use server::{Config, Relay, serve, serve_metrics};

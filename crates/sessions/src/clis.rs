@@ -82,7 +82,7 @@ impl Clis {
             return named;
         }
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let home = std::env::home_dir().unwrap_or_default();
+        let home = outpost_sys::user::home().unwrap_or_default();
         let own = BELOW_HOME.iter().map(|dir| home.join(dir));
         let dirs = std::env::split_paths(&path).filter(|dir| dir.is_absolute()).chain(own);
         dirs.map(|dir| dir.join(cli.name())).find(|program| is_executable(program))

@@ -26,7 +26,7 @@ impl AgentSettings {
 
     /// Where the agent is at home.
     pub(crate) fn home(&self) -> Option<PathBuf> {
-        self.variable("HOME").map(PathBuf::from).or_else(std::env::home_dir)
+        self.variable("HOME").map(PathBuf::from).or_else(outpost_sys::user::home)
     }
 }
 
@@ -55,7 +55,7 @@ pub struct Settings {
 impl Settings {
     pub fn new(state: impl Into<PathBuf>) -> Settings {
         let state = state.into();
-        let home = std::env::home_dir().unwrap_or_default();
+        let home = outpost_sys::user::home().unwrap_or_default();
         Settings {
             dir: state.join("sessions"),
             skills: home.join(".codecast/skills"),

@@ -1,10 +1,15 @@
-//! Users of this machine, as its name service knows them.
+//! Users of this machine, by `/etc/passwd`.
+//!
+//! The C library's look-ups load modules of the host into the process. The program is linked statically, and such a module
+//! may be of another C library: the process then crashes. So nothing here calls them; users that only a directory service
+//! knows have no name.
 
-use crate::{Errno, Result};
-use std::ffi::{CStr, CString, OsString, c_char};
-use std::os::unix::ffi::OsStringExt;
+use crate::{Errno, Result, fault};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
-use std::{mem, ptr};
 
 /// One user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,51 +20,89 @@ pub struct User {
     pub home: PathBuf,
 }
 
-/// The most that the name service may have to say about a user.
-const RECORD_BYTES_MAX: usize = 1024 * 1024;
+const PASSWD: &str = "/etc/passwd";
+/// A longer line is skipped, and nothing is read beyond so much of the file.
+const LINE_BYTES_MAX: u64 = 64 * 1024;
+const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// The user with this number, if the machine knows one.
 pub fn by_uid(uid: u32) -> Result<Option<User>> {
-    look_up(|record, buffer, found| {
-        // SAFETY: all three live across the call, and the buffer has the length that is given.
-        unsafe { libc::getpwuid_r(uid, record, buffer.as_mut_ptr().cast(), buffer.len(), found) }
-    })
+    look_up(|user| user.uid == uid)
 }
 
 /// The user with this name, if the machine knows one.
 pub fn by_name(name: &str) -> Result<Option<User>> {
-    let name = CString::new(name).map_err(|_| Errno::INVAL)?;
-    look_up(|record, buffer, found| {
-        // SAFETY: as above; the name is a C string that lives as long.
-        unsafe { libc::getpwnam_r(name.as_ptr(), record, buffer.as_mut_ptr().cast(), buffer.len(), found) }
-    })
+    if name.contains('\0') {
+        return Err(Errno::INVAL);
+    }
+    look_up(|user| user.name == *name)
 }
 
-fn look_up(
-    ask: impl Fn(*mut libc::passwd, &mut [u8], *mut *mut libc::passwd) -> libc::c_int,
-) -> Result<Option<User>> {
-    let mut buffer = vec![0; 4096];
+/// The name of this user, or its number.
+pub fn name_or_number(uid: u32) -> String {
+    match by_uid(uid) {
+        Ok(Some(user)) => user.name.display().to_string(),
+        Ok(None) | Err(_) => uid.to_string(),
+    }
+}
+
+/// The home directory of whoever runs this process: `HOME`, or else as the machine knows it.
+pub fn home() -> Option<PathBuf> {
+    let own = || by_uid(rustix::process::getuid().as_raw()).ok().flatten().map(|user| user.home);
+    std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from).or_else(own)
+}
+
+fn look_up(is_it: impl Fn(&User) -> bool) -> Result<Option<User>> {
+    fault::gate()?;
+    match File::open(PASSWD) {
+        Ok(file) => find(file, is_it).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+        // As in a root directory that has a program in it and nothing else.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+    }
+}
+
+/// The first user for whom `is_it`. Lines that describe none are skipped.
+fn find(file: impl Read, is_it: impl Fn(&User) -> bool) -> std::io::Result<Option<User>> {
+    let mut lines = BufReader::new(file.take(FILE_BYTES_MAX));
+    let mut line = Vec::new();
     loop {
-        // SAFETY: a struct of numbers and pointers, for which zero bytes are valid.
-        let mut record: libc::passwd = unsafe { mem::zeroed() };
-        let mut found = ptr::null_mut();
-        match ask(&raw mut record, &mut buffer, &raw mut found) {
-            0 if found.is_null() => return Ok(None),
-            0 => {
-                let text = |text: *const c_char| {
-                    // SAFETY: the call succeeded, so the record's texts are C strings in the buffer.
-                    OsString::from_vec(unsafe { CStr::from_ptr(text) }.to_bytes().to_vec())
-                };
-                let (name, home) = (text(record.pw_name), text(record.pw_dir).into());
-                return Ok(Some(User { uid: record.pw_uid, gid: record.pw_gid, name, home }));
+        line.clear();
+        if lines.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)? == 0 {
+            return Ok(None);
+        }
+        match line.strip_suffix(b"\n") {
+            Some(whole) => {
+                if let Some(user) = parse(whole).filter(|user| is_it(user)) {
+                    return Ok(Some(user));
+                }
             }
-            libc::ERANGE if buffer.len() < RECORD_BYTES_MAX => buffer.resize(buffer.len() * 4, 0),
-            libc::EINTR => {}
-            // What the name service says when it knows no such user differs.
-            libc::ENOENT | libc::ESRCH => return Ok(None),
-            errno => return Err(Errno::from_raw_os_error(errno)),
+            None if line.len() as u64 == LINE_BYTES_MAX => {
+                lines.skip_until(b'\n')?;
+            }
+            // The last line without its newline.
+            None => return Ok(parse(&line).filter(|user| is_it(user))),
         }
     }
+}
+
+/// `name:password:uid:gid:comment:home:shell`.
+fn parse(line: &[u8]) -> Option<User> {
+    let fields: Vec<&[u8]> = line.split(|byte| *byte == b':').collect();
+    let [name, _, uid, gid, _, home, _] = fields.as_slice() else { return None };
+    // `+` and `-` refer to a directory service.
+    if name.is_empty() || matches!(name.first(), Some(b'+' | b'-' | b'#')) {
+        return None;
+    }
+    let (uid, gid) = (number(uid)?, number(gid)?);
+    let name = OsString::from_vec(name.to_vec());
+    Some(User { uid, gid, name, home: OsStr::from_bytes(home).into() })
+}
+
+/// Digits only: the standard library would also take a sign. The largest number means "none" to the kernel.
+fn number(text: &[u8]) -> Option<u32> {
+    let digits = Some(text).filter(|text| text.iter().all(u8::is_ascii_digit))?;
+    std::str::from_utf8(digits).ok()?.parse().ok().filter(|number| *number != u32::MAX)
 }
 
 #[cfg(test)]
@@ -79,6 +122,25 @@ mod tests {
             assert_eq!(by_name(name).unwrap(), None, "{name:?}");
         }
         assert_eq!(by_uid(4_123_456_789).unwrap(), None);
+        assert_eq!(by_uid(u32::MAX).unwrap(), None);
         assert_eq!(by_name("ro\0ot"), Err(Errno::INVAL));
+        assert_eq!(name_or_number(4_123_456_789), "4123456789");
+    }
+
+    #[test]
+    fn malformed_lines_hide_no_user_and_make_none() {
+        let long = "x".repeat(3 * LINE_BYTES_MAX as usize);
+        let text = format!(
+            "\n:x:7:7::/:\n+nis:x:7:7::/:\n-nis:x:7:7::/:\n#c:x:7:7::/:\nshort:x:7\nsigned:x:+7:7::/:\n\
+             many:x:7:7::/:sh:more\nlarge:x:4294967303:7::/:\n{long}:x:7:7::/:sh\n\
+             seven:x:7:8:Comment, äöü:/home/seven:/bin/sh\nother:x:7:9::/:sh\nlast:x:9:9::/last:"
+        );
+        let found = find(text.as_bytes(), |user| user.uid == 7).unwrap().unwrap();
+        assert_eq!((found.name.to_str(), found.gid), (Some("seven"), 8));
+        assert_eq!(found.home, PathBuf::from("/home/seven"));
+        let last = find(text.as_bytes(), |user| user.name == *"last").unwrap().unwrap();
+        assert_eq!(last.home, PathBuf::from("/last"));
+        assert_eq!(find(text.as_bytes(), |user| user.uid == 8).unwrap(), None);
+        assert_eq!(find(&b""[..], |_| true).unwrap(), None);
     }
 }

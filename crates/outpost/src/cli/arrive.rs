@@ -64,7 +64,7 @@ pub(super) fn run(paths: &Paths, options: &Arrive) -> Outcome {
     let arrived = Arrived {
         did: did.into(),
         version: status.version,
-        home: std::env::home_dir().filter(|home| home.is_absolute()).unwrap_or_else(|| "/".into()),
+        home: outpost_sys::user::home().filter(|home| home.is_absolute()).unwrap_or_else(|| "/".into()),
         control: paths.control_socket(),
         exec: paths.exec_socket(),
         broker: paths.broker_socket(),

@@ -16,7 +16,7 @@ use outpost_sys::{limits, pidfd};
 use ssh::{Asking, Ssh, is_plain};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
@@ -294,7 +294,7 @@ impl Connection<'_> {
         let before = std::fs::read_to_string(&self.place.port_file).ok().and_then(|text| text.parse().ok());
         let mut why = String::new();
         for attempt in 0..PORTS_TRIED {
-            let free = || TcpListener::bind("127.0.0.1:0").and_then(|found| found.local_addr());
+            let free = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|found| found.local_addr());
             let here = match before {
                 Some(port) if attempt == 0 => port,
                 _ => free().map_err(|error| format!("no port is free: {error}"))?.port(),

@@ -34,7 +34,7 @@ pub(super) fn unit_path(is_system: bool) -> Result<PathBuf, String> {
         return Ok(Path::new("/etc/systemd/system").join(UNIT));
     }
     let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
-    let config = config.or_else(|| Some(std::env::home_dir()?.join(".config")));
+    let config = config.or_else(|| Some(outpost_sys::user::home()?.join(".config")));
     let config =
         config.ok_or("neither XDG_CONFIG_HOME nor HOME is set, so this user's units have no place")?;
     Ok(config.join("systemd/user").join(UNIT))

@@ -167,7 +167,8 @@ impl Daemon {
     fn post(&self, method: &str, params: &Value) -> Result<ureq::Body, String> {
         let body = json!({ "method": method, "params": params }).to_string();
         let config = ureq::Agent::config_builder().proxy(None).timeout_global(self.patience);
-        let agent: ureq::Agent = config.build().into();
+        let connector = ureq::unversioned::transport::DefaultConnector::default();
+        let agent = ureq::Agent::with_parts(config.build(), connector, outpost_relay::Resolver);
         let sent = agent.post(&self.url).content_type("application/json").send(body);
         let answer = sent.map_err(|error| format!("{}: {error}", self.url))?;
         Ok(answer.into_body())

@@ -16,6 +16,7 @@ mod gone;
 mod lacking;
 mod life;
 mod limits;
+mod nameless;
 mod recruits;
 mod replacement;
 mod screens;

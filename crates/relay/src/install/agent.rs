@@ -1,10 +1,11 @@
 //! One HTTP request after the other until something is not a redirect, and what went wrong in words that show no URL.
 
 use super::{Limits, roots, target};
-use crate::go;
+use crate::{Resolver, go};
 use std::io;
 use ureq::http::{Response, Uri, header};
 use ureq::tls::TlsConfig;
+use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, Body, Error, Timeout};
 
 const REDIRECTS_MAX: usize = 10;
@@ -45,7 +46,7 @@ fn request(agent: &Agent, uri: &Uri) -> Result<Response<Body>, Trouble> {
 }
 
 fn agent(limits: &Limits) -> Agent {
-    Agent::config_builder()
+    let config = Agent::config_builder()
         .http_status_as_error(false)
         .max_redirects(0)
         .max_redirects_will_error(false)
@@ -57,8 +58,8 @@ fn agent(limits: &Limits) -> Agent {
         .user_agent(concat!("outpost/", env!("CARGO_PKG_VERSION")))
         .tls_config(TlsConfig::builder().root_certs(roots::roots()).build())
         .proxy(None)
-        .build()
-        .new_agent()
+        .build();
+    Agent::with_parts(config, DefaultConnector::default(), Resolver)
 }
 
 /// The same for an error while the body is read.

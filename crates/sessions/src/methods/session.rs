@@ -60,7 +60,7 @@ pub(super) async fn create(face: &Arc<Face>, params: &Params<'_>) -> Result<Valu
     }
     let source = face.settings().skills.clone();
     let prepared = tokio::task::spawn_blocking(move || {
-        let path = paths::project(&given, &std::env::home_dir().unwrap_or_default())?;
+        let path = paths::project(&given, &outpost_sys::user::home().unwrap_or_default())?;
         let synced = skills::sync(&source, &path, cli);
         if synced.copied > 0 || !synced.failed.is_empty() {
             tracing::info!(project = %path.display(), ?synced, "Skills synced: {} files", synced.copied);

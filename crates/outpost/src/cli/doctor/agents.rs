@@ -69,7 +69,7 @@ fn how_logged_in(login: &Login, table: &AgentTable) -> Option<String> {
 }
 
 fn login(cli: Cli) -> Login {
-    let home = std::env::home_dir().unwrap_or_default();
+    let home = outpost_sys::user::home().unwrap_or_default();
     let dir = |variable: &str, default: &str| {
         std::env::var_os(variable).map_or_else(|| home.join(default), PathBuf::from)
     };

@@ -213,9 +213,8 @@ fn lingering() -> Option<Check> {
     if !has_systemd() || limits::effective_uid() == 0 {
         return None;
     }
-    let name = user::by_uid(limits::effective_uid()).ok()??.name;
+    let name = user::name_or_number(limits::effective_uid());
     let exists = Path::new("/var/lib/systemd/linger").join(&name).exists();
-    let name = name.display();
     Some(match exists {
         true => Check::ok("lingering", format!("on for {name}")),
         false => Check::bad(

@@ -237,9 +237,7 @@ fn sudo() -> Check {
     let found = program.display().to_string();
     match program.metadata() {
         Ok(of) if of.uid() == 0 && of.mode() & SET_UID != 0 => {
-            let name = user::by_uid(limits::effective_uid()).ok().flatten();
-            let name = name
-                .map_or_else(|| limits::effective_uid().to_string(), |user| user.name.display().to_string());
+            let name = user::name_or_number(limits::effective_uid());
             Check::ok("sudo", format!("{found}; what it allows {name} is asked for at each command"))
         }
         _ => Check::bad(
