@@ -48,13 +48,16 @@ pub(crate) struct Clis {
     known: Mutex<Known>,
 }
 
+/// A program by its path, when it was changed, and its size.
+type Identity = (PathBuf, Option<SystemTime>, u64);
+
 #[derive(Default)]
 struct Known {
     found: HashMap<Cli, Option<Found>>,
     looked: Option<Instant>,
     is_looking: bool,
     /// Versions of programs by what identifies a file.
-    versions: HashMap<(PathBuf, Option<SystemTime>, u64), (Option<String>, Instant)>,
+    versions: HashMap<Identity, (Option<String>, Instant)>,
 }
 
 impl Clis {
