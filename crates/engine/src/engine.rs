@@ -333,7 +333,7 @@ impl Engine {
         answer.await.map_err(|_| Error::Stopped)?
     }
 
-    /// Has the keeper close one of them.
+    /// Has the keeper close one of them. A socket refuses clients from then on, also while others have copies of it.
     pub async fn release(&self, role: u8) -> Result<()> {
         let (reply, answer) = oneshot::channel();
         self.shared.command(Command::Own(Order::Release { role, reply })).await?;

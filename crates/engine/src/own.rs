@@ -4,7 +4,7 @@
 use crate::reactor::Reactor;
 use crate::{Error, Result};
 use outpost_keeper::{OWN_SLOT, Request};
-use outpost_sys::file;
+use outpost_sys::{file, message};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, OwnedFd};
 use tokio::sync::oneshot;
@@ -55,7 +55,10 @@ impl Reactor {
             Order::Hold { role, fd, reply } => (self.hold_own(role, fd), reply),
             Order::Release { role, reply } => {
                 self.link.send(Request::Release { slot: OWN_SLOT, role }, Vec::new());
-                self.own.by_role.remove(&role);
+                if let Some(fd) = self.own.by_role.remove(&role) {
+                    // A listening socket refuses clients at once, whatever process still has a copy of it.
+                    message::shut_down(&fd);
+                }
                 (Ok(()), reply)
             }
             Order::Keep { number, role, fd, reply } => (self.keep(number, role, fd), reply),

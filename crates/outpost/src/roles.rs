@@ -30,6 +30,11 @@ pub(crate) const FACES: [u8; 7] = [
     SESSIONS_PORT,
     METRICS_PORT,
 ];
+/// All that clients connect to.
+pub(crate) fn listening() -> impl Iterator<Item = u8> {
+    FACES.into_iter().chain([CONTROL, RELAY_SOCKET])
+}
+
 /// The text of the configuration that is in force.
 pub(crate) const CONFIG: u8 = 10;
 /// The port for metrics.

@@ -248,6 +248,8 @@ async fn serve(
         relay_state.send_replace(relay.as_ref().map(RelayFace::state));
     }
     let _stopping = engine.notify(Said::Stopping).await;
+    // Before processes are ended, which takes its time: no client shall wait for a daemon that does not answer.
+    let _stopping = refuse_connections(&engine, roles::listening()).await;
     if let Some(relay) = &mut relay {
         relay.withdraw();
     }
@@ -267,14 +269,24 @@ async fn serve(
     engine.end_keeper().await.map_err(|error| error.to_string())
 }
 
+/// Closes listening sockets here and in the keeper.
+async fn refuse_connections(
+    engine: &Engine,
+    roles: impl IntoIterator<Item = u8>,
+) -> outpost_engine::Result<()> {
+    outpost_wire::stop_accepting();
+    for role in roles {
+        engine.release(role).await?;
+    }
+    Ok(())
+}
+
 /// Has the keeper start a worker without faces after this one.
 async fn keep(engine: &Engine, files: Vec<PathBuf>) -> Result<(), String> {
     let text = |error: outpost_engine::Error| error.to_string();
     let mark = file::sealed_memory("outpost-keeping", &[]).map_err(|errno| errno.to_string())?;
     engine.hold(roles::KEEPING, mark).await.map_err(text)?;
-    for role in roles::FACES {
-        engine.release(role).await.map_err(text)?;
-    }
+    refuse_connections(engine, roles::FACES).await.map_err(text)?;
     for file in files {
         let _gone_already = std::fs::remove_file(file);
     }

@@ -25,7 +25,7 @@ pub fn empty_network(with_user: bool) -> io::Result<Network> {
     fault::gate()?;
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     let namespaces = libc::CLONE_NEWNET | if with_user { libc::CLONE_NEWUSER } else { 0 };
-    let holder = hold(namespaces, read.as_raw_fd(), write.as_raw_fd())?;
+    let holder = hold(namespaces, read.as_raw_fd())?;
     let opened = open(holder, with_user);
     drop(write);
     let _reaped = crate::retry(|| rustix::process::waitpid(Pid::from_raw(holder), WaitOptions::empty()));
@@ -33,7 +33,7 @@ pub fn empty_network(with_user: bool) -> io::Result<Network> {
 }
 
 /// A child in new namespaces that lives until the pipe closes.
-fn hold(namespaces: i32, read: RawFd, write: RawFd) -> Result<i32> {
+fn hold(namespaces: i32, read: RawFd) -> Result<i32> {
     let flags = (namespaces | libc::SIGCHLD) as libc::c_ulong;
     let none: *mut i32 = ptr::null_mut();
     // SAFETY: without CLONE_VM this is a fork; the child makes system calls only, below.
@@ -41,8 +41,9 @@ fn hold(namespaces: i32, read: RawFd, write: RawFd) -> Result<i32> {
     match i32::try_from(pid) {
         Ok(0) => {
             let mut byte = 0u8;
-            // SAFETY: a plain number; ours would keep the pipe open.
-            unsafe { libc::close(write) };
+            // Nothing of its parent's stays with it, neither a listening socket nor the pipe's other end.
+            close_between(0, read.cast_unsigned());
+            close_between(read.cast_unsigned() + 1, u32::MAX);
             // SAFETY: a buffer of one byte.
             unsafe { libc::read(read, (&raw mut byte).cast(), 1) };
             // SAFETY: ends this child only.
@@ -50,6 +51,14 @@ fn hold(namespaces: i32, read: RawFd, write: RawFd) -> Result<i32> {
         }
         Ok(pid) if pid > 0 => Ok(pid),
         _ => Err(last_errno()),
+    }
+}
+
+/// Closes the descriptors from `first` up to but not including `end`.
+fn close_between(first: u32, end: u32) {
+    if first < end {
+        // SAFETY: plain numbers; the table is the calling child's own.
+        unsafe { libc::syscall(libc::SYS_close_range, first, end - 1, 0) };
     }
 }
 

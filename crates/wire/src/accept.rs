@@ -10,6 +10,14 @@ use tokio::sync::Semaphore;
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// Never has a permit. Closed when this process accepts no more connections.
+static ACCEPTING: Semaphore = Semaphore::const_new(0);
+
+/// Ends all loops that accept connections, and closes their sockets: for a daemon that stops.
+pub fn stop_accepting() {
+    ACCEPTING.close();
+}
+
 /// Where connections come from.
 pub trait Listener: Send {
     type Stream: Send + 'static;
@@ -50,7 +58,7 @@ impl Listener for TcpListener {
     }
 }
 
-/// Accepts for ever, at most `max` at a time; more wait in the backlog.
+/// Accepts until [`stop_accepting`], at most `max` at a time; more wait in the backlog.
 pub async fn accept_all<L, F, S>(listener: L, max: usize, serve: S)
 where
     L: Listener,
@@ -70,8 +78,13 @@ where
     let places = Arc::new(Semaphore::new(max));
     let mut pause = PAUSE_MIN;
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
-        match listener.accept().await {
+        let next = async { (places.clone().acquire_owned().await, listener.accept().await) };
+        let (place, accepted) = tokio::select! {
+            biased;
+            _closed = ACCEPTING.acquire() => return,
+            next = next => next,
+        };
+        match accepted {
             Ok(stream) if !admits(&stream) => {
                 tracing::warn!("[Server] a connection of another user was turned away");
             }

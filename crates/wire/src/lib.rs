@@ -9,7 +9,7 @@ mod load;
 mod outbox;
 mod socket;
 
-pub use accept::{Listener, accept_admitted, accept_all};
+pub use accept::{Listener, accept_admitted, accept_all, stop_accepting};
 pub use lines::{Line, Lines};
 pub use load::{Load, SharedLoad, Weight};
 pub use outbox::{Closed, Outbox};

@@ -9,6 +9,7 @@ mod commands;
 mod config;
 mod connect;
 mod deaths;
+mod descriptors;
 mod desk;
 mod docs;
 mod doctor;

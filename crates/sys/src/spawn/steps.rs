@@ -54,12 +54,12 @@ fn become_program(
     join_cgroup(child.cgroup.filter(|_| plan.join_cgroup))?;
     stand(child.standing)?;
     set_oom_score(child.oom_score);
-    if let Some(Directory::Open(directory)) = child.directory {
-        // While it is open.
-        // SAFETY: a plain number.
-        check(Step::Directory, unsafe { libc::fchdir(directory.as_raw_fd()) })?;
-    }
     let places = place_descriptors(plan, report)?;
+    // Only now: a file system that does not answer holds the child up, and it shall not hold our descriptors meanwhile.
+    if let Some(Directory::Open(_)) = child.directory {
+        // SAFETY: a plain number.
+        check(Step::Directory, unsafe { libc::fchdir(places.directory) })?;
+    }
     let confined = match child.confinement {
         Some(program) => Some(confine(program, child)?),
         None => {
@@ -217,13 +217,13 @@ fn wait_at_gate(gate: RawFd) -> std::result::Result<(), Stop> {
 }
 
 /// Gives the child its descriptors under their numbers and closes all others but the report's, which exec closes.
-/// Returns where the open program and the gate are.
+/// Returns where the open program, the gate and the open directory are.
 fn place_descriptors(plan: &Plan<'_>, report: &mut RawFd) -> std::result::Result<Places, Stop> {
     let step = Step::Descriptors;
     let child = plan.child;
     // First out of the way of all targets, since a source may stand where another is to go.
-    let (report_at, program_at, gate_at, first_parked) =
-        (plan.above, plan.above + 1, plan.above + 2, plan.above + 3);
+    let (report_at, program_at, gate_at) = (plan.above, plan.above + 1, plan.above + 2);
+    let (directory_at, first_parked) = (plan.above + 3, plan.above + 4);
     let mut parked = [(0, 0); DESCRIPTORS_MAX];
     for (slot, (source, target)) in parked.iter_mut().zip(child.descriptors) {
         *slot = (park(source.as_raw_fd(), first_parked)?, *target);
@@ -233,10 +233,15 @@ fn place_descriptors(plan: &Plan<'_>, report: &mut RawFd) -> std::result::Result
         Program::Path(_) => None,
     };
     let gate = child.gate.map(|gate| park(gate.as_raw_fd(), first_parked)).transpose()?;
+    let directory = match child.directory {
+        Some(Directory::Open(directory)) => Some(park(directory.as_raw_fd(), first_parked)?),
+        Some(Directory::Path(_)) | None => None,
+    };
     let parked_report = park(*report, first_parked)?;
     *report = settle(Some(parked_report), report_at)?;
     settle(program, program_at)?;
     settle(gate, gate_at)?;
+    settle(directory, directory_at)?;
     for (copy, target) in parked.iter().take(child.descriptors.len()) {
         // SAFETY: plain numbers; dup2 clears close-on-exec on the target.
         check(step, unsafe { libc::dup2(*copy, *target) })?;
@@ -248,13 +253,14 @@ fn place_descriptors(plan: &Plan<'_>, report: &mut RawFd) -> std::result::Result
             unsafe { libc::close(number) };
         }
     }
-    Ok(Places { program: program_at, gate: gate_at })
+    Ok(Places { program: program_at, gate: gate_at, directory: directory_at })
 }
 
 /// Where what is needed until exec, and closed by it, has been put.
 struct Places {
     program: RawFd,
     gate: RawFd,
+    directory: RawFd,
 }
 
 /// Moves a parked descriptor to its place, or makes sure that nothing is there.
