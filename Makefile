@@ -26,7 +26,7 @@ setup:
 	@scripts/setup-tests
 
 ## test    everything that must hold before a commit; CI runs exactly this
-# Cheap checks first, and the tests last, so that their summary is what stands at the end. The binaries are built before
+# Cheap checks first, and the tests last, so that their summary and the list of tests that could not run end the output. The binaries are built before
 # them by name: cargo builds a package's binary only for that package's own tests, and the nemesis lives in another. With
 # the tests, since those want more features of what all depend on: alone, everything would be built twice. Comments have
 # no code that could be run; that of the pages in docs/ is (crates/outpost/tests/daemon/docs.rs).
@@ -43,7 +43,7 @@ test: setup
 		echo "cargo-deny is not installed: licences, bans and sources are not checked"; \
 	fi
 	cargo build --workspace --bins --tests
-	cargo nextest run --workspace
+	@scripts/run-tests --workspace
 
 ## chaos   random clients against a daemon that is killed all the time (CHAOS_ARGS, default --minutes 10)
 # The checker starts the `outpost` and `producer` that stand beside it.

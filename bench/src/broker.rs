@@ -58,7 +58,7 @@ impl Contender {
             if begun.elapsed() > PATIENCE {
                 return Err(format!("{}: {}", binary.display(), contender.terminal.screen()).into());
             }
-            std::thread::yield_now();
+            outpost_testkit::pause();
         }
         Ok(contender)
     }

@@ -1,6 +1,6 @@
 //! One client of the nemesis: starts processes, reads them with interruptions, feeds them, and checks every byte.
 
-use crate::daemon::{Daemon, PATIENCE};
+use crate::daemon::{Daemon, PATIENCE, pause};
 use crate::noise::Noise;
 use outpost_control::client::{CallError, Client};
 use outpost_control::wire::{
@@ -208,6 +208,7 @@ impl Actor<'_> {
                     if self.daemon.list().iter().any(|process| process.id == id) {
                         return id.to_owned();
                     }
+                    pause();
                 }
             }
         }
@@ -230,7 +231,10 @@ impl Actor<'_> {
             let params = Attach { process: process.to_owned(), after: reading.last_seq, ..Attach::default() };
             let attached: Attached = match client.call("attach", &params) {
                 Ok(attached) => attached,
-                Err(CallError::Lost(_)) => continue,
+                Err(CallError::Lost(_)) => {
+                    pause();
+                    continue;
+                }
                 Err(CallError::Refused(failure)) => {
                     panic!("attach to {process} was refused: {failure:?}; log: {}", self.daemon.log())
                 }

@@ -1,8 +1,9 @@
 //! Real agent CLIs that talk to a fake model: a home with their settings, their environment, and where they are.
 //!
-//! `scripts/setup-agent-clis` installs them. Where one is missing, a test says so and is skipped.
+//! `scripts/setup-agent-clis` installs them.
 
 use crate::daemon::{kill_marked, owner};
+use crate::lack::Lack;
 use crate::model::Model;
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd;
@@ -61,9 +62,11 @@ impl AgentHome {
         AgentHome { env, dir }
     }
 
-    /// The program itself, not what npm puts before it; none where it is not installed.
-    pub fn cli(name: &str) -> Option<PathBuf> {
-        std::fs::canonicalize(programs()?.join(name)).ok()
+    /// The program itself, not what npm puts before it.
+    pub fn cli(name: &str) -> Result<PathBuf, Lack> {
+        let program = programs().and_then(|programs| std::fs::canonicalize(programs.join(name)).ok());
+        let lack = || format!("{name} is not installed; scripts/setup-agent-clis installs it");
+        program.ok_or_else(|| Lack::of_setup(lack()))
     }
 
     pub fn home(&self) -> PathBuf {
@@ -80,17 +83,17 @@ impl AgentHome {
         &self.env
     }
 
-    /// A CLI with this environment and no other, in [`AgentHome::work`]; none where it is not installed.
-    pub fn command(&self, name: &str) -> Option<Command> {
+    /// A CLI with this environment and no other, in [`AgentHome::work`].
+    pub fn command(&self, name: &str) -> Result<Command, Lack> {
         let mut command = Command::new(AgentHome::cli(name)?);
         command.env_clear().envs(self.env.iter().cloned()).current_dir(self.work());
         // Two of them read it to its end before they begin.
         command.stdin(Stdio::null());
-        Some(command)
+        Ok(command)
     }
 
-    /// Runs a CLI to its end, which it must reach; none where it is not installed.
-    pub fn run(&self, name: &str, arguments: &[&str]) -> Option<Ran> {
+    /// Runs a CLI to its end, which it must reach.
+    pub fn run(&self, name: &str, arguments: &[&str]) -> Result<Ran, Lack> {
         let mut command = self.command(name)?;
         let (stdout, stderr) = (self.dir.path().join("stdout"), self.dir.path().join("stderr"));
         command.args(arguments).stdout(File::create(&stdout).unwrap()).stderr(File::create(&stderr).unwrap());
@@ -100,7 +103,7 @@ impl AgentHome {
         let is_over = wait_readable(&process, TURN_PATIENCE).unwrap();
         assert!(is_over, "{name} {arguments:?} still runs: {}\n{}", read(&stdout), read(&stderr));
         let status = child.wait().unwrap();
-        Some(Ran { status, stdout: read(&stdout), stderr: read(&stderr) })
+        Ok(Ran { status, stdout: read(&stdout), stderr: read(&stderr) })
     }
 }
 

@@ -4,7 +4,8 @@
 //! how their expectations are checked. What we do otherwise on purpose is skipped then, by [`Broker::is_original`].
 
 use crate::broker_client::BrokerClient;
-use crate::daemon::{PATIENCE, binary_beside, kill_marked, owner};
+use crate::daemon::{PATIENCE, binary_beside, kill_marked, owner, pause};
+use crate::lack::Lack;
 use crate::terminal::Terminal;
 use outpost_sys::pidfd::Exit;
 use outpost_sys::signal::Signal;
@@ -12,6 +13,9 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+
+/// Where `scripts/fetch-broker-peer` installs the original's client.
+const SUDO_REQUEST: &str = "/var/tmp/outpost-broker-peer-1.2.0/bin/sudo-request";
 
 /// How a prompt ends; in all of them that can be answered with one key.
 const PROMPT: &str = "[y/N";
@@ -80,12 +84,19 @@ impl Broker {
         original().is_some()
     }
 
-    /// The original's own client, where there is one.
-    pub fn sudo_request() -> Option<PathBuf> {
-        let beside = original().map(|path| path.with_file_name("sudo-request"));
+    /// The original's own client: `OUTPOST_SUDO_REQUEST`, or beside the original, or where `scripts/setup-tests` has it.
+    pub fn sudo_request() -> Result<PathBuf, Lack> {
         let named =
             std::env::var_os("OUTPOST_SUDO_REQUEST").filter(|path| !path.is_empty()).map(PathBuf::from);
-        named.or(beside).filter(|path| path.exists())
+        let beside = || original().map(|path| path.with_file_name("sudo-request"));
+        let path = named.or_else(beside).unwrap_or_else(|| PathBuf::from(SUDO_REQUEST));
+        match path.exists() {
+            true => Ok(path),
+            false => Err(Lack::of_setup(format!(
+                "{} is missing; scripts/fetch-broker-peer installs it",
+                path.display()
+            ))),
+        }
     }
 
     /// Started, and its socket accepts.
@@ -177,7 +188,7 @@ impl Broker {
         let begun = Instant::now();
         while !self.terminal.family().is_empty() {
             assert!(begun.elapsed() < PATIENCE, "still running: {:?}", self.terminal.family());
-            std::thread::yield_now();
+            pause();
         }
     }
 
@@ -241,7 +252,7 @@ impl Broker {
         // The original throws away what was typed before it reads keys.
         while !self.terminal.reads_keys() {
             assert!(begun.elapsed() < PATIENCE, "no keys are read: {}", self.screen());
-            std::thread::yield_now();
+            pause();
         }
     }
 

@@ -1,6 +1,7 @@
 //! One connection to a broker: bytes there, one line back.
 
-use crate::daemon::PATIENCE;
+use crate::daemon::{PATIENCE, pause};
+use crate::user::as_user;
 use outpost_sys::epoll::wait_readable;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -25,13 +26,7 @@ impl BrokerClient {
         if uid == outpost_sys::limits::effective_uid() {
             return BrokerClient::connect(socket);
         }
-        // A thread may be another user than its process, and is gone with what it was.
-        let connect = || {
-            let user = rustix::process::Uid::from_raw(uid);
-            rustix::thread::set_thread_res_uid(user, user, user).unwrap();
-            BrokerClient::connect(socket)
-        };
-        std::thread::scope(|scope| scope.spawn(connect).join().unwrap())
+        as_user(uid, || BrokerClient::connect(socket))
     }
 
     /// The same for a socket that is not there yet, as long as its daemon runs.
@@ -39,7 +34,7 @@ impl BrokerClient {
         let begun = Instant::now();
         while UnixStream::connect(socket).is_err() {
             assert!(begun.elapsed() < PATIENCE && runs(), "nobody listens on {}", socket.display());
-            std::thread::yield_now();
+            pause();
         }
         BrokerClient::connect(socket)
     }

@@ -21,6 +21,11 @@ use tempfile::TempDir;
 /// How long anything may take before a test gives up.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Waits a moment before a condition is looked at again. A loop without it takes a processor from the daemon it waits for.
+pub fn pause() {
+    std::thread::park_timeout(Duration::from_millis(2));
+}
+
 /// How long killed processes may take to leave their groups.
 const CGROUPS_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -150,6 +155,7 @@ impl Daemon {
                 Err(CallError::Refused(failure)) => panic!("{method} was refused: {failure:?}"),
                 Err(CallError::Lost(error)) => {
                     assert!(begun.elapsed() < PATIENCE, "{method}: {error}; log: {}", self.log());
+                    pause();
                 }
             }
         }
@@ -173,6 +179,7 @@ impl Daemon {
     }
 
     fn part(&self, which: impl Fn(&Status) -> u32) -> OwnedFd {
+        let begun = Instant::now();
         loop {
             let pid = which(&self.status());
             // Asked again after it was opened: the number was not somebody else's by then.
@@ -181,6 +188,8 @@ impl Daemon {
             {
                 return pidfd;
             }
+            assert!(begun.elapsed() < PATIENCE, "{pid} cannot be opened; log: {}", self.log());
+            pause();
         }
     }
 
@@ -196,6 +205,7 @@ impl Daemon {
         let begun = Instant::now();
         while self.status().worker_pid == before {
             assert!(begun.elapsed() < PATIENCE, "the worker was not replaced; log: {}", self.log());
+            pause();
         }
     }
 
@@ -210,6 +220,7 @@ impl Daemon {
         let begun = Instant::now();
         while pid(&self.status()) == before {
             assert!(begun.elapsed() < PATIENCE, "{which:?} was not replaced; log: {}", self.log());
+            pause();
         }
     }
 }
@@ -239,6 +250,7 @@ pub fn kill_marked(marker: &str) {
         for directory in cgroups.iter().filter_map(|path| file::open(path, Open::Directory).ok()) {
             cgroup::remove_all(directory);
         }
+        pause();
     }
 }
 

@@ -1,6 +1,7 @@
 //! Resources of the host that the nemesis takes from a daemon for a moment: disk blocks, processes, descriptors.
 
 use crate::daemon::{Daemon, Which};
+use crate::lack::Lack;
 use crate::small_disk::SmallDisk;
 use outpost_sys::signal::Signal;
 use outpost_sys::{pidfd, procfs};
@@ -33,9 +34,8 @@ const CONFIG: &str = "[processes]\njournal_bytes_max = 134217728\n";
 const DESCRIPTORS_MIN: usize = 64;
 
 impl Exhaustion {
-    /// `None` where this user may neither mount nor make cgroups.
-    pub(crate) fn new() -> Option<Exhaustion> {
-        Some(Exhaustion { disk: SmallDisk::mount(DISK)?, pids: PidsCgroup::new()? })
+    pub(crate) fn new() -> Result<Exhaustion, Lack> {
+        Ok(Exhaustion { disk: SmallDisk::mount(DISK)?, pids: PidsCgroup::new()? })
     }
 
     /// Starts the daemon on the small disk and in the cgroup.
@@ -124,7 +124,7 @@ struct PidsCgroup {
 }
 
 impl PidsCgroup {
-    fn new() -> Option<PidsCgroup> {
+    fn new() -> Result<PidsCgroup, Lack> {
         let roots = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"];
         let name = format!("outpost-nemesis-{}", std::process::id());
         let made = roots.iter().map(|root| Path::new(root).join(&name)).find(|path| {
@@ -132,8 +132,11 @@ impl PidsCgroup {
                 let limits = path.join("pids.max").exists();
                 limits || std::fs::remove_dir(path).is_err()
             }
-        })?;
-        Some(PidsCgroup { path: made })
+        });
+        match made {
+            Some(path) => Ok(PidsCgroup { path }),
+            None => Err(Lack::of_host("no cgroup can be made here that limits processes")),
+        }
     }
 
     fn count(&self) -> String {

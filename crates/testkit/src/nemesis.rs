@@ -3,6 +3,7 @@
 use crate::actor::{Actor, Tally};
 use crate::daemon::{Daemon, Which};
 use crate::exhaustion::{Exhaustion, Resource};
+use crate::lack::Lack;
 use crate::noise::Noise;
 use outpost_sys::signal::Signal;
 use outpost_sys::{pidfd, procfs};
@@ -48,10 +49,9 @@ pub struct Report {
 const WORKER_MEMORY_MAX: u64 = 64 * 1024 * 1024;
 
 /// Runs the plan; panics where the daemon breaks a promise.
-pub fn run(plan: &Plan) -> Report {
+pub fn run(plan: &Plan) -> Result<Report, Lack> {
     let marker = format!("OUTPOST_NEMESIS={}-{}", std::process::id(), plan.seed);
-    let limits = (plan.exhaustions > 0)
-        .then(|| Exhaustion::new().expect("limits can be set by root, where cgroups can be made"));
+    let limits = (plan.exhaustions > 0).then(Exhaustion::new).transpose()?;
     let daemon = match &limits {
         Some(limits) => limits.start(&plan.outpost),
         None => Daemon::start(&plan.outpost),
@@ -86,7 +86,7 @@ pub fn run(plan: &Plan) -> Report {
     check_the_end(&daemon, &marker);
     report.worker_memory = procfs::private_memory(daemon.status().worker_pid.cast_signed()).unwrap_or(0);
     assert!(report.worker_memory <= WORKER_MEMORY_MAX, "the worker has {} bytes", report.worker_memory);
-    report
+    Ok(report)
 }
 
 fn client(daemon: &Daemon, plan: &Plan, marker: &str, number: u64, over: &AtomicBool) -> Tally {

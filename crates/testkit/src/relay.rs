@@ -1,6 +1,6 @@
 //! A real relay on a socket of its own, a client that sees every line, and the end of both when the test is over.
 
-use crate::daemon::{PATIENCE, Which, binary_beside, kill_marked};
+use crate::daemon::{PATIENCE, Which, binary_beside, kill_marked, pause};
 use outpost_control::client::Client as Control;
 use outpost_control::wire::Status;
 use outpost_sys::epoll::wait_readable;
@@ -149,6 +149,7 @@ impl Relay {
         let begun = Instant::now();
         while self.status().is_none_or(|status| pid(&status) == before) {
             assert!(begun.elapsed() < PATIENCE, "{which:?} was not replaced; log: {}", self.log());
+            pause();
         }
     }
 }

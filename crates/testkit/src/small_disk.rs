@@ -1,5 +1,6 @@
 //! A small file system of its own that a test fills and empties.
 
+use crate::lack::Lack;
 use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -12,10 +13,13 @@ pub struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// Mounts it with these options of tmpfs(5). `None` where this user may not mount.
-    pub fn mount(options: &str) -> Option<SmallDisk> {
+    /// Mounts it with these options of tmpfs(5).
+    pub fn mount(options: &str) -> Result<SmallDisk, Lack> {
         let disk = SmallDisk { dir: tempfile::tempdir().unwrap() };
-        disk.run("mount", &["-t", "tmpfs", "-o", options, "outpost-test"]).then_some(disk)
+        match disk.run("mount", &["-t", "tmpfs", "-o", options, "outpost-test"]) {
+            true => Ok(disk),
+            false => Err(Lack::of_host("this user may not mount")),
+        }
     }
 
     pub fn path(&self) -> &Path {

@@ -1,6 +1,7 @@
 //! A real sshd with keys of its own, for this user on this host, ended with the test and with all that it started.
 
-use crate::daemon::{PATIENCE, kill_marked};
+use crate::daemon::{PATIENCE, kill_marked, pause};
+use crate::lack::{Lack, installed};
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::DirBuilderExt;
@@ -42,13 +43,9 @@ fn make_key(path: &Path) {
 }
 
 impl Sshd {
-    /// With its files in `dir`. None where there is no sshd: nothing else is a reason not to run a test.
-    pub fn start(dir: &Path, options: &SshdOptions<'_>) -> Option<Sshd> {
-        if !Path::new(SSHD).exists() {
-            assert!(std::env::var_os("CI").is_none(), "{SSHD} is missing; scripts/setup-tests installs it");
-            eprintln!("SKIPPED: {SSHD} is missing; scripts/setup-tests installs it");
-            return None;
-        }
+    /// With its files in `dir`.
+    pub fn start(dir: &Path, options: &SshdOptions<'_>) -> Result<Sshd, Lack> {
+        installed(SSHD)?;
         for key in ["host_key", "key"] {
             make_key(&dir.join(key));
         }
@@ -85,9 +82,9 @@ impl Sshd {
         let begun = Instant::now();
         while !sshd.log().contains("Server listening on") {
             assert!(begun.elapsed() < PATIENCE, "sshd does not listen: {}", sshd.log());
-            std::thread::yield_now();
+            pause();
         }
-        Some(sshd)
+        Ok(sshd)
     }
 
     pub fn log(&self) -> String {

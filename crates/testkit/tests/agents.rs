@@ -1,7 +1,7 @@
 //! Every agent CLI with the fake model: a turn, a tool, and a session that goes on. The shapes of their lines are those that
 //! whoever reads them relies on.
 
-use outpost_testkit::{AgentHome, Model, Ran};
+use outpost_testkit::{AgentHome, Lack, Model, Ran, require};
 use serde_json::{Value, json};
 
 const MAKE: &str = "please [[sh: echo hi > made.txt]]";
@@ -15,15 +15,12 @@ fn kinds(lines: &[Value], pointers: &[&str]) -> Vec<String> {
     lines.iter().map(kind).collect()
 }
 
-/// A turn that must succeed; none where the CLI is not installed, which is said.
-fn turn(home: &AgentHome, cli: &str, arguments: &[&str]) -> Option<Vec<Value>> {
-    let Some(ran) = home.run(cli, arguments) else {
-        eprintln!("skipped: {cli} is not installed; scripts/setup-agent-clis installs it");
-        return None;
-    };
+/// A turn that must succeed.
+fn turn(home: &AgentHome, cli: &str, arguments: &[&str]) -> Result<Vec<Value>, Lack> {
+    let ran = home.run(cli, arguments)?;
     let Ran { status, stderr, .. } = &ran;
     assert!(status.success(), "{cli} {arguments:?}: {status}\n{}\n{stderr}", ran.stdout);
-    Some(ran.lines())
+    Ok(ran.lines())
 }
 
 fn was_made(home: &AgentHome) -> bool {
@@ -41,7 +38,7 @@ fn claude_streams_calls_a_tool_and_resumes() {
     let home = AgentHome::new(&model);
     let flags = ["-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages"];
     let run = |more: &[&str]| turn(&home, "claude", &[&flags[..], more].concat());
-    let Some(lines) = run(&["hello there"]) else { return };
+    let lines = require!(run(&["hello there"]));
     let pointers = ["/type", "/subtype", "/event/type", "/message/content/0/type"];
     let delta = "stream_event content_block_delta";
     let expected = [
@@ -84,7 +81,7 @@ fn codex_answers_calls_a_tool_and_resumes() {
     let home = AgentHome::new(&model);
     let flags = ["exec", "--json", "--skip-git-repo-check"];
     let run = |more: &[&str]| turn(&home, "codex", &[&flags[..], more].concat());
-    let Some(lines) = run(&["hello there"]) else { return };
+    let lines = require!(run(&["hello there"]));
     let pointers = ["/type", "/item/type"];
     let begun = ["thread.started", "item.completed error", "turn.started"];
     let (said, end) = ("item.completed agent_message", "turn.completed");
@@ -109,7 +106,7 @@ fn gemini_streams_calls_a_tool_and_resumes() {
     let model = Model::start();
     let home = AgentHome::new(&model);
     let run = |more: &[&str]| turn(&home, "gemini", &[&["-o", "stream-json"], more].concat());
-    let Some(lines) = run(&["-p", "hello there"]) else { return };
+    let lines = require!(run(&["-p", "hello there"]));
     let pointers = ["/type", "/role", "/status"];
     let (begun, word, end) = (["init", "message user"], "message assistant", "result success");
     assert_eq!(kinds(&lines, &pointers), [&begun[..], &[word; 4], &[end]].concat());
@@ -131,7 +128,7 @@ fn opencode_answers_calls_a_tool_and_resumes() {
     let model = Model::start();
     let home = AgentHome::new(&model);
     let run = |more: &[&str]| turn(&home, "opencode", &[&["run", "--format", "json"], more].concat());
-    let Some(lines) = run(&["hello"]) else { return };
+    let lines = require!(run(&["hello"]));
     let pointers = ["/type", "/part/reason"];
     let answered = ["step_start", "text", "step_finish stop"];
     assert_eq!(kinds(&lines, &pointers), answered);

@@ -1,13 +1,13 @@
 //! The short form of the nemesis, in every test run: at least 200 killed workers and 20 killed keepers.
 
-use outpost_testkit::{Plan, binary_beside, run};
+use outpost_testkit::{Plan, binary_beside, require, run};
 use std::path::PathBuf;
 use std::time::Duration;
 
 #[test]
 fn nemesis_two_hundred_killed_workers_and_twenty_killed_keepers_lose_nothing() {
     let producer = PathBuf::from(env!("CARGO_BIN_EXE_producer"));
-    let report = run(&Plan {
+    let report = require!(run(&Plan {
         outpost: binary_beside(&producer, "outpost"),
         producer,
         seed: 20_261_115,
@@ -17,7 +17,7 @@ fn nemesis_two_hundred_killed_workers_and_twenty_killed_keepers_lose_nothing() {
         upgrades: 0,
         exhaustions: 0,
         duration: Duration::ZERO,
-    });
+    }));
     println!("{report:?}");
     assert!(report.worker_kills >= 200 && report.keeper_kills >= 20);
     assert!(
@@ -30,7 +30,7 @@ fn nemesis_two_hundred_killed_workers_and_twenty_killed_keepers_lose_nothing() {
 #[test]
 fn nemesis_ten_upgrades_under_load_lose_nothing() {
     let producer = PathBuf::from(env!("CARGO_BIN_EXE_producer"));
-    let report = run(&Plan {
+    let report = require!(run(&Plan {
         outpost: binary_beside(&producer, "outpost"),
         producer,
         seed: 20_261_116,
@@ -40,7 +40,7 @@ fn nemesis_ten_upgrades_under_load_lose_nothing() {
         upgrades: 10,
         exhaustions: 0,
         duration: Duration::ZERO,
-    });
+    }));
     println!("{report:?}");
     assert!(report.upgrades == 10 && report.processes >= 50, "{report:?}");
 }
@@ -49,7 +49,7 @@ fn nemesis_ten_upgrades_under_load_lose_nothing() {
 #[test]
 fn nemesis_exhausted_resources_cost_time_and_nothing_else() {
     let producer = PathBuf::from(env!("CARGO_BIN_EXE_producer"));
-    let report = run(&Plan {
+    let report = require!(run(&Plan {
         outpost: binary_beside(&producer, "outpost"),
         producer,
         seed: 20_261_118,
@@ -59,7 +59,7 @@ fn nemesis_exhausted_resources_cost_time_and_nothing_else() {
         upgrades: 3,
         exhaustions: 30,
         duration: Duration::ZERO,
-    });
+    }));
     println!("{report:?}");
     assert!(report.exhaustions >= 30 && report.processes >= 20, "{report:?}");
 }

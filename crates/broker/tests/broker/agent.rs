@@ -1,7 +1,7 @@
 //! `forward_agent`: the daemon's own agent socket, for commands without privileges that ask for it, and for no others.
 
-use crate::kit::{broker, can_be_root, error, ok, plain, same, sh, with};
-use outpost_testkit::{Broker, BrokerOptions, stamp};
+use crate::kit::{broker, error, ok, plain, privilege, same, sh, with};
+use outpost_testkit::{Broker, BrokerOptions, available, stamp};
 use serde_json::json;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ fn a_command_that_does_not_ask_has_none() {
     same(&broker.run(&sh("a", PRINT)), &ok("a", &[(0, "")], "none"));
     let request = with(sh("b", PRINT), json!({"forward_agent": false}));
     same(&broker.run(&request), &ok("b", &[(0, "")], "none"));
-    if can_be_root() {
+    if available!(privilege()).is_some() {
         let privileged = json!({"id": "c", "time": stamp(0), "pipeline": [["sh", "-c", PRINT]]});
         same(&broker.run(&privileged), &ok("c", &[(0, "")], "none"));
     }

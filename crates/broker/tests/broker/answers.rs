@@ -1,10 +1,10 @@
 //! The answers: their fields in their order, and what of a command stands in which.
 
 use crate::kit::{
-    base64, broker, can_be_root, deny, error, message, ok, original_part, plain, press_too_late, same, sh,
+    base64, broker, deny, error, message, ok, original_part, plain, press_too_late, privilege, same, sh,
     timeout,
 };
-use outpost_testkit::{Broker, BrokerOptions, stamp};
+use outpost_testkit::{Broker, BrokerOptions, require, stamp};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -152,9 +152,7 @@ fn there_is_no_shell() {
 
 #[test]
 fn a_privileged_command_is_answered_like_any_other() {
-    if !can_be_root() {
-        return;
-    }
+    require!(privilege());
     let mut broker = broker();
     let request =
         |id: &str, script: &str| json!({"id": id, "time": stamp(0), "pipeline": [["sh", "-c", script]]});

@@ -88,7 +88,10 @@ fn ask(site: &Site, request: &Value, leave_after: Option<Duration>) -> Told {
     let begun = Instant::now();
     loop {
         assert!(begun.elapsed() < PATIENCE, "nobody answers {request}");
-        let Ok(mut stream) = UnixStream::connect(&site.broker) else { continue };
+        let Ok(mut stream) = UnixStream::connect(&site.broker) else {
+            outpost_testkit::pause();
+            continue;
+        };
         if stream.write_all(format!("{request}\n").as_bytes()).is_err() {
             continue;
         }
@@ -105,7 +108,7 @@ fn ask(site: &Site, request: &Value, leave_after: Option<Duration>) -> Told {
         }
         match line(&stream) {
             // Commands whose clients have left run on.
-            Some(answer) if answer.contains("server busy") => std::thread::yield_now(),
+            Some(answer) if answer.contains("server busy") => outpost_testkit::pause(),
             Some(answer) => return read(&answer),
             // The worker was killed before it had written the request down.
             None => continue,
@@ -190,7 +193,7 @@ fn a_thousand_requests_run_at_most_once_whatever_dies() {
             while site.told.lock().unwrap().len() < target
                 && clients.iter().any(|client| !client.is_finished())
             {
-                std::thread::yield_now();
+                outpost_testkit::pause();
             }
             if kills < 25 && clients.iter().any(|client| !client.is_finished()) {
                 daemon.kill(Which::Worker);
@@ -217,7 +220,7 @@ fn settle(daemon: &Daemon) {
     let begun = Instant::now();
     while daemon.list().iter().any(|process| process.face == "broker") {
         assert!(begun.elapsed() < PATIENCE, "still there: {:?}", daemon.list());
-        std::thread::yield_now();
+        outpost_testkit::pause();
     }
 }
 

@@ -1,34 +1,29 @@
 //! The original's own client, `sudo-request` 1.2.0, against the daemon: what it sends is understood, and it understands us.
 //!
-//! It is taken from beside `OUTPOST_BROKER_PEER`, or from where `OUTPOST_SUDO_REQUEST` says; `scripts/fetch-broker-peer` gets it.
+//! It is `OUTPOST_SUDO_REQUEST`, or the one beside `OUTPOST_BROKER_PEER`, or the one that `scripts/fetch-broker-peer` installed.
 
-use crate::kit::{broker, can_be_root};
-use outpost_testkit::Broker;
+use crate::kit::{broker, privilege};
+use outpost_testkit::{Broker, Lack, available, require};
 use std::process::{Command, Output, Stdio};
 
-/// The client with these arguments, if there is one; a test without it says so and checks nothing.
-fn client(broker: &Broker, arguments: &[&str]) -> Option<Command> {
-    let Some(program) = Broker::sudo_request() else {
-        eprintln!(
-            "SKIPPED: OUTPOST_SUDO_REQUEST does not name the original's client; see scripts/fetch-broker-peer"
-        );
-        return None;
-    };
+/// The client with these arguments.
+fn client(broker: &Broker, arguments: &[&str]) -> Result<Command, Lack> {
+    let program = Broker::sudo_request()?;
     let mut command = Command::new(program);
     command.arg("--socket").arg(broker.socket()).args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).env("NO_COLOR", "1");
-    Some(command)
+    Ok(command)
 }
 
 /// What it printed and how it ended, after its prompt was answered.
-fn told(broker: &mut Broker, arguments: &[&str], approve: bool) -> Option<(i32, String, String)> {
+fn told(broker: &mut Broker, arguments: &[&str], approve: bool) -> Result<(i32, String, String), Lack> {
     let child = client(broker, arguments)?.spawn().unwrap();
     if approve {
         broker.approve();
     } else {
         broker.deny();
     }
-    Some(outcome(&child.wait_with_output().unwrap()))
+    Ok(outcome(&child.wait_with_output().unwrap()))
 }
 
 fn outcome(output: &Output) -> (i32, String, String) {
@@ -41,9 +36,9 @@ fn it_gets_output_and_exit_code() {
     let mut broker = broker();
     let script = "echo out; echo err >&2; exit 3";
     let both: [&[&str]; 2] = [&["--no-privilege"], &[]];
-    for privilege in both.into_iter().take(if can_be_root() { 2 } else { 1 }) {
+    for privilege in both.into_iter().take(if available!(privilege()).is_some() { 2 } else { 1 }) {
         let arguments = [privilege, &["sh", "-c", script]].concat();
-        let Some(got) = told(&mut broker, &arguments, true) else { return };
+        let got = require!(told(&mut broker, &arguments, true));
         assert_eq!(got, (3, "out\n".to_owned(), "err\n(exit code: 3)\n".to_owned()));
     }
 }
@@ -52,18 +47,15 @@ fn it_gets_output_and_exit_code() {
 fn it_gets_the_output_of_a_pipeline() {
     let mut broker = broker();
     let arguments = ["--no-privilege", "printf", "b\\na\\n", "|", "sort", "|", "head", "-n1"];
-    let Some(got) = told(&mut broker, &arguments, true) else { return };
+    let got = require!(told(&mut broker, &arguments, true));
     assert_eq!(got, (0, "a\n".to_owned(), String::new()));
 }
 
 #[test]
 fn it_gets_a_denial() {
     let mut broker = broker();
-    let Some(got) =
-        told(&mut broker, &["--reason", "some reason", "--session", "some-session", "true"], false)
-    else {
-        return;
-    };
+    let got =
+        require!(told(&mut broker, &["--reason", "some reason", "--session", "some-session", "true"], false));
     assert_eq!(got, (1, String::new(), "Request denied.\n".to_owned()));
     let screen = broker.screen();
     assert!(screen.contains("some reason") && screen.contains("some-session"), "{screen}");
@@ -72,11 +64,11 @@ fn it_gets_a_denial() {
 #[test]
 fn it_prints_an_error() {
     let mut broker = broker();
-    let Some(mut command) = client(&broker, &["--no-privilege", "no-such-command"]) else { return };
+    let mut command = require!(client(&broker, &["--no-privilege", "no-such-command"]));
     let mut child = command.spawn().unwrap();
     // Ours may refuse what it does not find before anyone is asked.
     while !broker.has_prompt() && child.try_wait().unwrap().is_none() {
-        std::thread::yield_now();
+        outpost_testkit::pause();
     }
     if child.try_wait().unwrap().is_none() {
         broker.approve();
@@ -90,7 +82,7 @@ fn it_prints_an_error() {
 fn it_prints_everything_when_asked_to() {
     let mut broker = broker();
     let arguments = ["--print", "--no-privilege", "sh", "-c", "echo out; echo err >&2"];
-    let Some(got) = told(&mut broker, &arguments, true) else { return };
+    let got = require!(told(&mut broker, &arguments, true));
     let text = "exit 0\n== stdout == (1 lines)\nout\n== stderr == (1 lines)\nerr\n";
     assert_eq!(got, (0, text.to_owned(), String::new()));
 }
@@ -98,7 +90,7 @@ fn it_prints_everything_when_asked_to() {
 #[test]
 fn it_takes_a_signal_for_minus_one() {
     let mut broker = broker();
-    let Some(got) = told(&mut broker, &["--no-privilege", "sh", "-c", "kill -9 $$"], true) else { return };
+    let got = require!(told(&mut broker, &["--no-privilege", "sh", "-c", "kill -9 $$"], true));
     assert_eq!(got, (255, String::new(), "(exit code: -1)\n".to_owned()));
 }
 
@@ -106,9 +98,6 @@ fn it_takes_a_signal_for_minus_one() {
 fn it_can_ask_for_the_agent() {
     let mut broker = broker();
     let script = "printf %s \"${SSH_AUTH_SOCK-none}\"";
-    let Some(got) = told(&mut broker, &["--no-privilege", "--forward-agent", "sh", "-c", script], true)
-    else {
-        return;
-    };
+    let got = require!(told(&mut broker, &["--no-privilege", "--forward-agent", "sh", "-c", script], true));
     assert_eq!(got, (0, "none".to_owned(), String::new()));
 }

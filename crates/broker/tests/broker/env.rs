@@ -1,9 +1,7 @@
 //! The environment: which names a request may give values, what a command gets, and that nothing is quietly left out.
 
-use crate::kit::{
-    broker, can_be_root, check, decoded, error, ok, original_part, ping, plain, same, sh, with,
-};
-use outpost_testkit::{Broker, stamp};
+use crate::kit::{broker, check, decoded, error, ok, original_part, ping, plain, privilege, same, sh, with};
+use outpost_testkit::{Broker, require, stamp};
 use serde_json::{Value, json};
 
 /// What every command has, whatever the daemon was started with.
@@ -75,9 +73,7 @@ fn every_stage_gets_the_same_environment() {
 
 #[test]
 fn a_privileged_command_gets_what_was_asked_for() {
-    if !can_be_root() {
-        return;
-    }
+    require!(privilege());
     let mut broker = broker();
     let script = "printf '%s|%s|%s' \"$LANG\" \"$DEBIAN_FRONTEND\" \"$LC_ALL\"";
     let request = json!({

@@ -1,10 +1,10 @@
 //! "Field defaults (every field except pipeline is optional on the wire)": what each field may be, and what it is without one.
 
 use crate::kit::{
-    broker, can_be_root, check, check_at_once, check_lines, error, in_every_field, message, ok,
-    original_part, ping, plain, pong, same, with,
+    broker, check, check_at_once, check_lines, error, in_every_field, message, ok, original_part, ping,
+    plain, pong, privilege, same, with,
 };
-use outpost_testkit::{Broker, stamp};
+use outpost_testkit::{Broker, require, stamp};
 use serde_json::{Value, json};
 
 /// "defaults to a fresh UUIDv4"
@@ -20,9 +20,7 @@ fn is_uuid_v4(id: &str) -> bool {
 
 #[test]
 fn the_request_of_the_document_is_understood() {
-    if !can_be_root() {
-        return;
-    }
+    require!(privilege());
     let mut broker = broker();
     let request = json!({
         "id": "550e8400-e29b-41d4-a716-446655440000",
@@ -41,9 +39,7 @@ fn the_request_of_the_document_is_understood() {
 
 #[test]
 fn a_pipeline_and_a_time_are_enough() {
-    if !can_be_root() {
-        return;
-    }
+    require!(privilege());
     let mut broker = broker();
     let mut ids = Vec::new();
     for _ in 0..2 {

@@ -1,6 +1,6 @@
 //! Requests and answers in tables, and the few shapes that answers have.
 
-use outpost_testkit::{Broker, BrokerOptions, stamp};
+use outpost_testkit::{Broker, BrokerOptions, Lack, stamp};
 use serde_json::{Map, Value, json};
 use std::time::{Duration, Instant};
 
@@ -215,17 +215,16 @@ pub(crate) fn script(path: &std::path::Path, text: &str) {
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
 }
 
-/// Whether a privileged command can run without a password. Where it cannot, a test that needs one says so and is skipped.
-pub(crate) fn can_be_root() -> bool {
+/// Needs a privileged command that runs without a password.
+pub(crate) fn privilege() -> Result<(), Lack> {
     use std::os::unix::fs::MetadataExt;
     // As root the original asks `sudo` all the same, and we do not.
     let without = !Broker::is_original() && std::fs::metadata("/proc/self").unwrap().uid() == 0;
     let sudo = || std::process::Command::new("sudo").args(["-n", "true"]).output();
-    let can = without || sudo().is_ok_and(|output| output.status.success());
-    if !can {
-        eprintln!("SKIPPED: nothing here may run as root without a password");
+    if without || sudo().is_ok_and(|output| output.status.success()) {
+        return Ok(());
     }
-    can
+    Err(Lack::of_host("no command may run as root without a password"))
 }
 
 /// The `message` of an answer that must be an error.

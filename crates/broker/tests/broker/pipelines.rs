@@ -1,7 +1,7 @@
 //! "a pipeline is `[["a"], ["b"], ["c"]]` (equivalent to `a | b | c`)", and "stages carries one entry per pipeline stage".
 
-use crate::kit::{broker, can_be_root, error, ok, plain, same, with};
-use outpost_testkit::stamp;
+use crate::kit::{broker, error, ok, plain, privilege, same, with};
+use outpost_testkit::{require, stamp};
 use serde_json::{Value, json};
 
 /// Stages that are scripts.
@@ -111,9 +111,7 @@ fn a_stage_that_cannot_be_started_fails_the_request_and_ends_the_others() {
 
 #[test]
 fn a_privileged_pipeline_runs_every_stage_as_root() {
-    if !can_be_root() {
-        return;
-    }
+    require!(privilege());
     let mut broker = broker();
     let stages = scripts(&["id -u; echo e1 >&2", "cat; id -u; exit 4"]);
     let request = json!({"id": "a", "time": stamp(0), "pipeline": stages});

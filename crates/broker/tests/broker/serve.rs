@@ -91,6 +91,7 @@ fn question(approver: &mut Lines) -> Value {
             return question.clone();
         }
         assert!(begun.elapsed() < PATIENCE, "nothing is asked");
+        outpost_testkit::pause();
     }
 }
 
@@ -163,6 +164,7 @@ fn a_client_that_leaves_while_the_worker_is_dead_has_withdrawn() {
     let begun = Instant::now();
     while decide(&mut approver, &asked, true)["is"] != "failed" {
         assert!(begun.elapsed() < PATIENCE);
+        outpost_testkit::pause();
     }
     assert!(!file.exists());
 }
@@ -226,7 +228,7 @@ fn a_notice_program_is_told_and_cannot_decide() {
     let begun = Instant::now();
     while !told.exists() {
         assert!(begun.elapsed() < PATIENCE, "nobody was told: {}", site.daemon.log());
-        std::thread::yield_now();
+        outpost_testkit::pause();
     }
     let text = std::fs::read_to_string(&told).unwrap();
     assert_eq!(text, format!("{}|echo '$(id)'|1", asked["id"].as_str().unwrap()));
@@ -244,7 +246,7 @@ fn a_client_that_floods_or_was_denied_waits() {
     let site = Site::new(limits, "");
     let (mut approver, _) = site.approver();
     let mut waiting = [site.send("a", json!([["true"]])), site.send("b", json!([["false"]]))];
-    while approver.ask(json!({"do": "list"}))["questions"].as_array().unwrap().len() < 2 {}
+    wait_questions(&mut approver, 2);
     let told = site.run("c", json!([["id"]]));
     assert!(told["message"].as_str().unwrap().starts_with("rate limited: 2 requests"), "{told}");
     for client in &mut waiting {
@@ -279,13 +281,22 @@ fn commands_have_the_limits_that_the_operator_set_and_write_no_core() {
     assert_eq!(decoded(&client.receive()["stdout"]), b"0\n77\n4194304\n2048\n77\n");
 }
 
+/// Waits until this many questions are open.
+fn wait_questions(approver: &mut Lines, count: usize) {
+    let begun = Instant::now();
+    while approver.ask(json!({"do": "list"}))["questions"].as_array().unwrap().len() < count {
+        assert!(begun.elapsed() < PATIENCE, "never {count} questions");
+        outpost_testkit::pause();
+    }
+}
+
 /// So many requests wait for an answer; one more is told this, before and after a kill.
 fn check_full(config: &str, count: usize, told: &str) {
     let site = Site::new(config, "");
     let (mut approver, secret) = site.approver();
     let _clients: Vec<Lines> =
         (0..count).map(|number| site.send(&number.to_string(), json!([["true"]]))).collect();
-    while approver.ask(json!({"do": "list"}))["questions"].as_array().unwrap().len() < count {}
+    wait_questions(&mut approver, count);
     assert_eq!(site.run("before", json!([["true"]]))["message"], told);
     site.daemon.kill(Which::Worker);
     let questions = site.prove(&secret).ask(json!({"do": "list"}));

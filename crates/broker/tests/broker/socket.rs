@@ -3,17 +3,13 @@
 use crate::kit::{broker, ok, ping, plain, pong, same};
 use outpost_sys::pidfd::How;
 use outpost_sys::signal::Signal;
-use outpost_testkit::{Broker, BrokerClient, BrokerOptions};
+use outpost_testkit::{Broker, BrokerClient, BrokerOptions, require, root};
 use serde_json::json;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 
 /// Nobody in particular.
 const OTHER_UID: u32 = 65_534;
-
-fn is_root() -> bool {
-    std::fs::metadata("/proc/self").unwrap().uid() == 0
-}
 
 #[test]
 fn only_its_owner_may_use_the_socket() {
@@ -72,10 +68,7 @@ fn a_signal_ends_the_daemon_with_its_socket_and_tells_of_itself() {
 
 #[test]
 fn a_peer_of_another_user_is_told_nothing() {
-    if !is_root() {
-        eprintln!("SKIPPED: only root can be two users");
-        return;
-    }
+    require!(root());
     // We are root, and may open what is not ours; the daemon is not.
     let mut broker = Broker::start(&BrokerOptions::default().uid(OTHER_UID));
     assert_eq!(broker.send(&ping("a")).rest(), b"");
@@ -87,10 +80,10 @@ fn a_peer_of_another_user_is_told_nothing() {
 /// Passwords are typed into it.
 #[test]
 fn other_processes_of_its_user_cannot_read_its_memory() {
-    if !is_root() || Broker::is_original() {
-        eprintln!("SKIPPED: only root can be two users, and only ours hides");
+    if Broker::is_original() {
         return;
     }
+    require!(root());
     let mut broker = Broker::start(&BrokerOptions::default().uid(OTHER_UID));
     let script = r#"
         my $own = fork || do { sleep 1000; exit };
@@ -108,10 +101,7 @@ fn other_processes_of_its_user_cannot_read_its_memory() {
 
 #[test]
 fn a_peer_that_only_the_file_lets_in_is_told_nothing() {
-    if !is_root() {
-        eprintln!("SKIPPED: only root can be two users");
-        return;
-    }
+    require!(root());
     let broker = broker();
     for (path, mode) in
         [(broker.dir().to_owned(), 0o755), (broker.dir().join("run"), 0o755), (broker.socket(), 0o666)]

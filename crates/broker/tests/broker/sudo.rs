@@ -3,8 +3,9 @@
 mod serial;
 
 use crate::gate::{Gate, GateOptions};
+use outpost_testkit::Lack;
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,14 +24,10 @@ pub(crate) struct User {
     home: TempDir,
 }
 
-/// Whether the tests here can run; says so where they cannot.
-pub(crate) fn can_use_sudo() -> bool {
-    let is_root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
-    let can = is_root && Path::new("/usr/bin/sudo").exists() && !outpost_testkit::Broker::is_original();
-    if !can {
-        eprintln!("SKIPPED: only root can make users, and sudo must be there for them");
-    }
-    can
+/// Needs users of a test's own, and the sudo of the system for them.
+pub(crate) fn sudo() -> Result<(), Lack> {
+    outpost_testkit::root()?;
+    outpost_testkit::installed("/usr/bin/sudo")
 }
 
 impl User {
@@ -158,6 +155,6 @@ fn locked(argv: &[&str]) {
         }
         let is_taken = said.contains("cannot lock") || said.contains("try again");
         assert!(is_taken && begun.elapsed() < Duration::from_secs(30), "{argv:?}: {said}");
-        std::thread::yield_now();
+        outpost_testkit::pause();
     }
 }

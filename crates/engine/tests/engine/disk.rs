@@ -1,45 +1,12 @@
 //! The disk: full for a while, caps over all processes, records of earlier lives.
 
-use crate::support::{Host, PATIENCE, Seen, read_all, read_until, shell, within};
+use crate::support::{Host, LOOK_AGAIN, PATIENCE, Seen, read_all, read_until, shell, within};
 use outpost_engine::{Batch, Config, Engine, How, Key};
-use std::path::Path;
-use std::process::Command;
-
-/// A small disk of its own, given back at the end.
-struct SmallDisk {
-    dir: tempfile::TempDir,
-}
-
-impl SmallDisk {
-    /// `None` where this user may not mount.
-    fn mount(options: &str) -> Option<SmallDisk> {
-        let dir = tempfile::tempdir().unwrap();
-        let disk = SmallDisk { dir };
-        disk.run("mount", &["-t", "tmpfs", "-o", options, "outpost-test"]).then_some(disk)
-    }
-
-    fn run(&self, program: &str, arguments: &[&str]) -> bool {
-        let path = self.dir.path();
-        Command::new(program).args(arguments).arg(path).output().is_ok_and(|output| output.status.success())
-    }
-
-    fn path(&self) -> &Path {
-        self.dir.path()
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        self.run("umount", &["--lazy"]);
-    }
-}
+use outpost_testkit::{SmallDisk, require};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_slows_the_child_tells_its_readers_and_loses_nothing() {
-    let Some(disk) = SmallDisk::mount("size=6m") else {
-        println!("skipped: this user may not mount");
-        return;
-    };
+    let disk = require!(SmallDisk::mount("size=6m"));
     let engine = Engine::embedded(Config::new(disk.path())).unwrap();
     let script = "i=0; while [ $i -lt 2000 ]; do printf '%08000d\\n' $i; i=$((i+1)); done; exit 5";
     let process = engine.spawn(shell("big", script)).await.unwrap();
@@ -53,7 +20,7 @@ async fn a_full_disk_slows_the_child_tells_its_readers_and_loses_nothing() {
     assert!(process.is_stalled() && process.info().stalled && seen.ended.is_none());
     // Others go on: what needs no disk works, and the stalled one can be looked at.
     assert_eq!(engine.list().await.len(), 1);
-    assert!(disk.run("mount", &["-o", "remount,size=64m"]));
+    disk.resize("size=64m");
     read_until(&mut subscription, &mut seen, |seen| seen.ended.is_some()).await;
     let expected: Vec<u8> = (0..2000).flat_map(|i| format!("{i:08000}\n").into_bytes()).collect();
     assert!(seen.stdout == expected, "every byte although the disk was full in between");
@@ -82,7 +49,7 @@ async fn over_the_hosts_cap_ended_processes_go_first_then_the_largest_loses_its_
     let fourth = host.sh("fourth", "head -c 62914560 /dev/zero; exec sleep 1000").await;
     within("the last byte", async {
         while fourth.info().bytes_total < 60 * MIB {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(LOOK_AGAIN).await;
         }
     })
     .await;

@@ -1,6 +1,6 @@
 //! Ends: the ladder, whole trees with and without cgroups, grandchildren that hold pipes, replaced keys.
 
-use crate::support::{Host, PATIENCE, Seen, read_all, read_until, shell, within};
+use crate::support::{Host, LOOK_AGAIN, PATIENCE, Seen, read_all, read_until, shell, within};
 use outpost_engine::{Error, How, KillReport, Ladder, OnTaken, Process, Reach, Signal, Status};
 use outpost_sys::{pidfd, procfs};
 use std::time::Duration;
@@ -97,7 +97,7 @@ async fn a_descendant_that_holds_the_pipe_neither_delays_the_exit_nor_dies_of_si
     tokio::task::spawn_blocking(move || std::fs::write(fifo, "go\n")).await.unwrap().unwrap();
     within("the descendant", async {
         while !dir.path().join("proof").exists() {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(LOOK_AGAIN).await;
         }
     })
     .await;
@@ -140,7 +140,7 @@ async fn the_list_tells_what_each_process_is_and_uses() {
     // In the middle of an exec a process has no memory at all.
     within("some memory", async {
         while process.info().rss_bytes == 0 {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(LOOK_AGAIN).await;
         }
     })
     .await;
@@ -188,7 +188,7 @@ async fn an_ended_process_holds_no_descriptor_and_no_terminal() {
     }
     within("all descriptors closed", async {
         while count() > before {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(LOOK_AGAIN).await;
         }
     })
     .await;

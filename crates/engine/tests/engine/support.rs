@@ -10,6 +10,9 @@ pub(crate) struct Host {
     dir: TempDir,
 }
 
+/// Between two looks at a condition that no event announces.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
 /// How long anything may take before a test gives up.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 

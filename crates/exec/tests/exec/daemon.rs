@@ -117,7 +117,7 @@ fn until(what: &str, mut reached: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !reached() {
         assert!(Instant::now() < deadline, "{what}");
-        std::thread::yield_now();
+        outpost_testkit::pause();
     }
 }
 

@@ -6,7 +6,7 @@ use crate::table::{ours_only, server, sh, with};
 use outpost_sys::procfs::Stat;
 use outpost_sys::signal::Signal;
 use outpost_sys::{pidfd, procfs};
-use outpost_testkit::{AppServer, Options};
+use outpost_testkit::{AppServer, Options, no_cgroups, require};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -155,7 +155,7 @@ fn what_a_server_and_its_keeper_left_running_the_next_one_ends() {
     let is_group = |path: &PathBuf| {
         path.starts_with("/sys/fs/cgroup") && path.file_name().unwrap().as_bytes().starts_with(b"outpost-")
     };
-    let Some(groups) = files.find(is_group) else { return };
+    let groups = require!(files.find(is_group).ok_or_else(no_cgroups));
     for signal in [Signal::STOP, Signal::KILL] {
         for pid in &halves {
             pidfd::signal(pidfd::open(*pid).unwrap(), signal).unwrap();

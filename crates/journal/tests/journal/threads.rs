@@ -4,6 +4,7 @@ use crate::rig::{EXIT, MIB, Random, Rig, Seen, drain};
 use outpost_journal::{Batch, Cursor, Error, Journal, Patience, Stream};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 /// Reads until the end, a little at a time; now and then leaves and attaches again somewhere before.
 fn read_along(journal: Arc<Journal>, seed: u64) -> Vec<Seen> {
@@ -17,7 +18,7 @@ fn read_along(journal: Arc<Journal>, seed: u64) -> Vec<Seen> {
             Err(error) => panic!("{error}"),
         }
         if batch.is_empty() {
-            thread::yield_now();
+            thread::park_timeout(Duration::from_millis(1));
         }
         let visit = visits.last_mut().unwrap();
         visit.add(&batch);

@@ -273,7 +273,7 @@ fn how_one_ended_that_was_forked_ahead_is_told_when_the_worker_has_said_that_it_
             let begun = Instant::now();
             while pidfd::reap(&copy) != Err(Errno::CHILD) {
                 assert!(begun.elapsed() < kit::PATIENCE, "the keeper does not reap it");
-                std::thread::yield_now();
+                outpost_testkit::pause();
             }
             assert!(client.hear_within(Duration::ZERO).is_none(), "nobody has said that it is one");
             let roles = Roles::new([4]).unwrap();

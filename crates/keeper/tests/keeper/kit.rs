@@ -120,7 +120,7 @@ impl Client {
                     room.wait(&mut Vec::new(), Some(left)).unwrap();
                 }
                 // Without privilege no more descriptors may be under way than may be open. Nothing tells when they are fewer.
-                Err(Errno::TOOMANYREFS) if Instant::now() < deadline => std::thread::yield_now(),
+                Err(Errno::TOOMANYREFS) if Instant::now() < deadline => outpost_testkit::pause(),
                 Err(errno) => panic!("send: {errno}"),
             }
         }

@@ -8,6 +8,7 @@ use outpost_sys::pipe::pipe;
 use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{Failure, Step};
 use outpost_sys::{Errno, file};
+use outpost_testkit::{Lack, no_cgroups, require};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -20,17 +21,13 @@ struct Ice {
 }
 
 impl Ice {
-    /// `None` where the host has no groups for us.
-    fn new(test: &str) -> Option<Ice> {
-        let Some(parent) = Parent::detect(&format!("outpost-test-{}-{test}", kit::me())) else {
-            eprintln!("skipped: no control groups (version 2) that this user may write to");
-            return None;
-        };
+    fn new(test: &str) -> Result<Ice, Lack> {
+        let parent = Parent::detect(&format!("outpost-test-{}-{test}", kit::me())).ok_or_else(no_cgroups)?;
         let group = parent.group("ice");
         let dir = group.create().unwrap();
         let ice = Ice { parent, group, dir };
         ice.freeze(true);
-        Some(ice)
+        Ok(ice)
     }
 
     fn freeze(&self, frozen: bool) {
@@ -68,13 +65,14 @@ fn sleeps(thread: &std::path::Path) -> bool {
         let stat = std::fs::read_to_string(thread.join("stat")).unwrap();
         let state = stat.rsplit_once(") ").unwrap().1.as_bytes()[0];
         asleep = if state == b'S' { asleep + 1 } else { 0 };
+        std::thread::park_timeout(std::time::Duration::from_millis(1));
     }
     asleep == 200
 }
 
 #[test]
 fn one_that_does_not_get_to_its_program_holds_up_no_other() {
-    let Some(ice) = Ice::new("start") else { return };
+    let ice = require!(Ice::new("start"));
     let (mut client, _keeper, thread) = watched();
     let (output, null) = (pipe().unwrap(), null());
     let given = [(null.as_fd(), 0), (output.write.as_fd(), 1), (null.as_fd(), 2)];
@@ -96,7 +94,7 @@ fn one_that_does_not_get_to_its_program_holds_up_no_other() {
 
 #[test]
 fn one_that_is_killed_before_its_program_has_ended_and_not_failed() {
-    let Some(ice) = Ice::new("killed") else { return };
+    let ice = require!(Ice::new("killed"));
     for group in [false, true] {
         let (mut client, _keeper, thread) = watched();
         let null = null();
@@ -111,7 +109,7 @@ fn one_that_is_killed_before_its_program_has_ended_and_not_failed() {
 /// The worker has the pidfd of one that then fails: the same open file description stays readable for ever.
 #[test]
 fn one_that_fails_when_the_worker_knows_it_already_leaves_no_busy_loop() {
-    let Some(ice) = Ice::new("failed") else { return };
+    let ice = require!(Ice::new("failed"));
     let (mut client, _keeper, thread) = watched();
     let null = null();
     let given = [(null.as_fd(), 0), (null.as_fd(), 1), (null.as_fd(), 2)];

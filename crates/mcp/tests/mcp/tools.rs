@@ -1,7 +1,7 @@
 //! What the tools say about themselves, and `status`.
 
 use crate::kit::{Client, Lines, Told, broker, outpost, sh, with};
-use outpost_testkit::{Broker, BrokerOptions, Daemon};
+use outpost_testkit::{Broker, BrokerOptions, Daemon, require};
 use rmcp::model::Tool;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -123,9 +123,7 @@ fn the_broker_that_is_asked_is_the_daemons_unless_another_is_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_somebody_else_listens_on_is_told_nothing() {
-    if outpost_sys::limits::effective_uid() != 0 {
-        return;
-    }
+    require!(outpost_testkit::root());
     let broker = Broker::start(&BrokerOptions::default().uid(65534));
     let client = Client::start(&broker.socket()).await;
     for text in [Told::of(client.status().await).text, client.execute(sh("true")).result().await.text] {

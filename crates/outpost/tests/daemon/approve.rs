@@ -3,7 +3,7 @@
 use crate::desk::{Desk, answer};
 use outpost_sys::pidfd::How;
 use outpost_sys::signal::Signal;
-use outpost_testkit::{BrokerClient, Terminal, Which};
+use outpost_testkit::{BrokerClient, Terminal, Which, require, root};
 use serde_json::json;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
@@ -220,10 +220,8 @@ fn a_command_that_does_not_fit_is_scrolled_before_it_is_approved() {
 
 #[test]
 fn what_is_privileged_is_approved_with_two_presses() {
-    if outpost_sys::limits::effective_uid() != 0 {
-        // Sudo would ask for a password.
-        return;
-    }
+    // For another user sudo would ask for a password.
+    require!(root());
     let desk = Desk::enrolled();
     let mut terminal = desk.approve(50, 100);
     let mut client = desk.ask_with("one", &["id", "-u"], json!({"privileged": true}));
@@ -265,7 +263,7 @@ fn a_terminal_is_given_back_whatever_ends_us() {
 
 #[test]
 fn root_needs_no_secret_for_another_users_daemon_and_pastes_decide_nothing() {
-    let Some(desk) = Desk::of_nobody() else { return };
+    let desk = require!(Desk::of_nobody());
     let (mut terminal, mut client) = read_first(&desk);
     let typed = [&b"\x1b[200~yyyy\ny\x1b[201~"[..], b"\x1by", b"yy", b"\x1b]0;y\x07", b"\x1bOy"];
     for keys in typed {
@@ -306,10 +304,7 @@ fn text_that_would_move_the_cursor_never_reaches_the_screen() {
 /// The secret is typed into it, and it decides.
 #[test]
 fn other_processes_of_the_approver_cannot_read_its_memory() {
-    let Some(desk) = Desk::of_nobody() else {
-        eprintln!("SKIPPED: only root can be two users");
-        return;
-    };
+    let desk = require!(Desk::of_nobody());
     desk.decide(&["enroll"]);
     let terminal = desk.approve_as_nobody();
     terminal.wait_seen("Approver's secret:");

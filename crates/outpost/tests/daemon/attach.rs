@@ -187,6 +187,7 @@ impl Tmux {
                 return seen;
             }
             assert!(begun.elapsed() < PATIENCE, "no {wanted:?} in {seen}");
+            outpost_testkit::pause();
         }
     }
 }

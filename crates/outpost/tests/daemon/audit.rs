@@ -29,6 +29,7 @@ fn wait_ended(desk: &Desk, events: usize) {
     let begun = std::time::Instant::now();
     while lines(desk, &["show", "--event", "ended"]).len() < events {
         assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{:?}", lines(desk, &["show"]));
+        outpost_testkit::pause();
     }
 }
 

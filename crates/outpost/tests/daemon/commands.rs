@@ -4,7 +4,7 @@ use crate::support::{cli, daemon, said};
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd;
 use outpost_sys::signal::Signal;
-use outpost_testkit::{Daemon, Which};
+use outpost_testkit::{Daemon, Which, require};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
@@ -161,10 +161,7 @@ fn exec_survives_the_worker_and_ends_with_its_caller() {
 
 #[test]
 fn a_command_for_another_user_is_confined_too() {
-    if outpost_sys::limits::effective_uid() != 0 {
-        // Then every other test here is that test.
-        return;
-    }
+    require!(outpost_testkit::root());
     let daemon = Daemon::start_as(crate::support::outpost(), 65534);
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(crate::support::outpost());

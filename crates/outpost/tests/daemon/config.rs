@@ -37,7 +37,7 @@ impl Configured {
         let begun = Instant::now();
         while !self.daemon.log().contains(words) {
             assert!(begun.elapsed() < Duration::from_secs(30), "{words:?} is not in {}", self.daemon.log());
-            std::thread::yield_now();
+            outpost_testkit::pause();
         }
     }
 
@@ -175,5 +175,6 @@ fn ended_processes_are_kept_as_long_as_is_settled_now() {
     let begun = Instant::now();
     while !it.daemon.list().is_empty() {
         assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", it.daemon.list());
+        outpost_testkit::pause();
     }
 }

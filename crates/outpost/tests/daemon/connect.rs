@@ -4,7 +4,7 @@ use crate::support::outpost;
 use outpost_sys::procfs;
 use outpost_sys::signal::Signal;
 use outpost_sys::{epoll::wait_readable, pidfd};
-use outpost_testkit::{Sshd, SshdOptions};
+use outpost_testkit::{Lack, Sshd, SshdOptions, require};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -26,11 +26,11 @@ struct There {
 }
 
 impl There {
-    fn begin() -> Option<There> {
+    fn begin() -> Result<There, Lack> {
         There::begin_at(None, &[], Vec::new())
     }
 
-    fn begin_at(address: Option<(&str, u16)>, sshd_by: &[&str], by: Vec<String>) -> Option<There> {
+    fn begin_at(address: Option<(&str, u16)>, sshd_by: &[&str], by: Vec<String>) -> Result<There, Lack> {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name).display().to_string();
         fs::create_dir_all(at("home/.config/outpost")).unwrap();
@@ -43,7 +43,7 @@ impl There {
         ];
         let options = SshdOptions { address, by: sshd_by, environment: &environment };
         let sshd = Sshd::start(dir.path(), &options)?;
-        Some(There { sshd, dir, by, options: Vec::new() })
+        Ok(There { sshd, dir, by, options: Vec::new() })
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -141,7 +141,7 @@ impl Connected {
         let begun = Instant::now();
         while self.log().matches(text).count() < times {
             assert!(begun.elapsed() < PATIENCE, "never said {text:?}: {}", self.log());
-            std::thread::yield_now();
+            outpost_testkit::pause();
         }
     }
 
@@ -179,7 +179,7 @@ impl Drop for Connected {
 
 #[test]
 fn a_host_is_furnished_once_and_used_by_its_name() {
-    let Some(there) = There::begin() else { return };
+    let there = require!(There::begin());
     let none = there.on(&["ps"]).output().unwrap();
     assert!(String::from_utf8_lossy(&none.stderr).contains("no `outpost connect` is up for there"));
     let connected = there.connect();
@@ -208,6 +208,7 @@ fn a_host_is_furnished_once_and_used_by_its_name() {
     let begun = Instant::now();
     while there.said(&["logs", "p"]) != "hello\n" {
         assert!(begun.elapsed() < PATIENCE);
+        outpost_testkit::pause();
     }
     assert!(there.said(&["sessions", "list"]).starts_with("ID"));
     // Over there this is the user who also asks, as it would be there.
@@ -245,7 +246,7 @@ fn a_host_is_furnished_once_and_used_by_its_name() {
 
 #[test]
 fn what_is_about_files_of_a_host_is_carried_out_there() {
-    let Some(there) = There::begin() else { return };
+    let there = require!(There::begin());
     let _connected = there.connect();
     let shown = there.said(&["config", "show"]);
     assert!(shown.contains("listen = \"127.0.0.1:0\""), "{shown}");
@@ -279,7 +280,7 @@ echo '{"type":"result","subtype":"success","is_error":false,"result":"","session
 
 #[test]
 fn an_answer_of_an_agent_elsewhere_is_whole_when_ssh_is_killed_in_its_middle() {
-    let Some(there) = There::begin() else { return };
+    let there = require!(There::begin());
     let connected = there.connect();
     let claude = there.path("home/.local/bin/claude");
     fs::write(&claude, CLAUDE).unwrap();
@@ -297,7 +298,7 @@ fn an_answer_of_an_agent_elsewhere_is_whole_when_ssh_is_killed_in_its_middle() {
 
 #[test]
 fn an_older_binary_is_replaced_and_a_newer_one_is_not() {
-    let Some(there) = There::begin() else { return };
+    let there = require!(There::begin());
     there.put(b"#!/bin/sh\necho outpost 999.0.0\n");
     let refused = there.failure(&[]);
     assert!(
@@ -382,7 +383,7 @@ impl Drop for Reader {
 
 #[test]
 fn an_ssh_that_is_killed_in_mid_stream_loses_and_doubles_nothing() {
-    let Some(there) = There::begin() else { return };
+    let there = require!(There::begin());
     let connected = there.connect();
     let mut run = Reader::new(there.on(&["run", "--name", "p", "--", "sh", "-c", PRODUCER]));
     run.read_until(50_000);
@@ -413,15 +414,14 @@ struct Link {
 impl Link {
     const ADDRESSES: [&'static str; 2] = ["10.213.77.1", "10.213.77.2"];
 
-    /// None, with a reason, where that is not possible.
-    fn make() -> Option<Link> {
+    fn make() -> Result<Link, Lack> {
+        outpost_testkit::root()?;
         let pid = std::process::id();
         let link = Link { names: [format!("opa{pid}"), format!("opb{pid}")] };
-        if outpost_sys::limits::effective_uid() != 0 || !ip(&["netns", "add", &link.names[0]]) {
-            eprintln!("SKIPPED: network namespaces need root, and `ip` of iproute2");
-            return None;
-        }
         let [a, b] = &link.names;
+        if !ip(&["netns", "add", a]) {
+            return Err(Lack::of_setup("`ip netns add` fails; iproute2 and root have network namespaces"));
+        }
         assert!(ip(&["netns", "add", b]));
         assert!(ip(&["link", "add", a, "netns", a, "type", "veth", "peer", "name", b, "netns", b]));
         for (name, address) in link.names.iter().zip(Link::ADDRESSES) {
@@ -429,7 +429,7 @@ impl Link {
             assert!(ip(&["-n", name, "link", "set", "lo", "up"]));
             link.set(name, "up");
         }
-        Some(link)
+        Ok(link)
     }
 
     fn set(&self, name: &str, state: &str) {
@@ -451,11 +451,11 @@ fn ip(arguments: &[&str]) -> bool {
 
 #[test]
 fn a_network_that_goes_away_and_comes_back_loses_and_doubles_nothing() {
-    let Some(link) = Link::make() else { return };
+    let link = require!(Link::make());
     let [a, b] = &link.names;
     let by = ["ip", "netns", "exec", a].map(str::to_owned).to_vec();
     let address = Some((Link::ADDRESSES[1], 2222));
-    let Some(mut there) = There::begin_at(address, &["ip", "netns", "exec", b], by) else { return };
+    let mut there = require!(There::begin_at(address, &["ip", "netns", "exec", b], by));
     there.options = vec!["ServerAliveInterval=1", "ServerAliveCountMax=2", "ConnectTimeout=2"];
     let connected = there.connect();
     let mut run = Reader::new(there.on(&["run", "--name", "p", "--", "sh", "-c", PRODUCER]));

@@ -93,7 +93,7 @@ fn wait_for(mut condition: impl FnMut() -> bool, what: &str) {
     let begun = Instant::now();
     while !condition() {
         assert!(begun.elapsed() < Duration::from_secs(30), "{what}: never happened");
-        std::thread::yield_now();
+        outpost_testkit::pause();
     }
 }
 
@@ -146,7 +146,7 @@ fn a_signal_to_worker_and_keeper_at_the_same_time_stops_the_daemon() {
             assert_eq!(read(&daemon, &process.process, 7).0, b"before\n");
             let (keeper, worker) = (daemon.keeper(), daemon.worker());
             let both = if worker_first { [&worker, &keeper] } else { [&keeper, &worker] };
-            both.map(|half| pidfd::signal(half, signal).unwrap());
+            both.iter().for_each(|half| pidfd::signal(half, signal).unwrap());
             let child = pidfd::open(process.pid).unwrap();
             for end in [&keeper, &child] {
                 let ended = wait_readable(end, Duration::from_secs(20)).unwrap();

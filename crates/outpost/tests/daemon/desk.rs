@@ -2,7 +2,7 @@
 
 use crate::support::outpost;
 use outpost_sys::limits::effective_uid;
-use outpost_testkit::{BrokerClient, Daemon, Terminal, stamp};
+use outpost_testkit::{BrokerClient, Daemon, Lack, Terminal, stamp};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -38,9 +38,10 @@ impl Desk {
         desk
     }
 
-    /// The daemon is another user's, and root decides. None where we are not root.
-    pub(crate) fn of_nobody() -> Option<Desk> {
-        (effective_uid() == 0).then(|| Desk { daemon: Daemon::start_as(outpost(), NOBODY), uid: NOBODY })
+    /// The daemon is another user's, and root decides.
+    pub(crate) fn of_nobody() -> Result<Desk, Lack> {
+        outpost_testkit::root()?;
+        Ok(Desk { daemon: Daemon::start_as(outpost(), NOBODY), uid: NOBODY })
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

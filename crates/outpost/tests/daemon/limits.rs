@@ -5,7 +5,7 @@ use outpost_control::client::CallError;
 use outpost_control::wire::{Kill, Killed, Spawn, Spawned};
 use outpost_sys::signal::Signal;
 use outpost_sys::{pidfd, procfs};
-use outpost_testkit::{Daemon, SmallDisk, Which};
+use outpost_testkit::{Daemon, SmallDisk, Which, require, root};
 use std::os::fd::OwnedFd;
 use std::process::Command;
 
@@ -18,7 +18,7 @@ fn sleeper(id: &str) -> Spawn {
 
 #[test]
 fn a_process_started_on_a_full_disk_survives_the_next_worker() {
-    let disk = SmallDisk::mount("size=8m").expect("this test mounts a file system");
+    let disk = require!(SmallDisk::mount("size=8m"));
     let daemon = Daemon::start_in(outpost(), disk.path());
     let _first: Spawned = daemon.connect().call("spawn", &sleeper("first")).unwrap();
     disk.fill();
@@ -76,6 +76,7 @@ fn idle_threads(pid: u32) -> usize {
 
 #[test]
 fn a_fork_bomb_at_the_process_limit_can_be_killed() {
+    require!(root());
     let daemon = with_few_processes(80);
     let worker = daemon.status().worker_pid;
     let command = ["/usr/bin/perl", "-e", FORK_BOMB].map(Into::into).to_vec();
@@ -84,7 +85,7 @@ fn a_fork_bomb_at_the_process_limit_can_be_killed() {
     assert_eq!(read(&daemon, &bomb.process, 5).0, b"full\n");
     // Idle threads of the worker end after a while. A kill must not need one that cannot be started then.
     until("the worker has given back its idle threads", || idle_threads(worker) <= 1);
-    let kill = Kill { process: bomb.process.clone(), signal: None, grace_ms: None };
+    let kill = Kill { process: bomb.process, signal: None, grace_ms: None };
     let killed: Killed = daemon.connect().call("kill", &kill).unwrap();
     assert!(killed.died, "{killed:?}");
     until("every process of the bomb has ended", || {

@@ -16,7 +16,7 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
         assert!(begun.elapsed() < PATIENCE, "never happened: {what}");
-        std::thread::yield_now();
+        outpost_testkit::pause();
     }
 }
 
@@ -51,6 +51,7 @@ fn all_waiting(daemon: &Daemon) -> (Vec<i32>, Vec<OwnedFd>) {
         if pids.len() == 1 {
             sh(daemon, "", "exit 0");
         }
+        outpost_testkit::pause();
     }
 }
 

@@ -2,8 +2,7 @@
 
 use crate::desk::{Desk, NOBODY, answer, text};
 use crate::support::outpost;
-use outpost_sys::limits::effective_uid;
-use outpost_testkit::{Daemon, Which};
+use outpost_testkit::{Daemon, Lack, Which, require};
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -20,18 +19,14 @@ struct Shared {
 }
 
 impl Shared {
-    /// None where we are not root.
-    fn new() -> Option<Shared> {
-        if effective_uid() != 0 {
-            eprintln!("SKIPPED: only root can be several users");
-            return None;
-        }
+    fn new() -> Result<Shared, Lack> {
+        outpost_testkit::root()?;
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
         let socket = dir.path().join("approvals.sock");
         let config = config(dir.path(), &format!("approvers = [\"nobody\"]\nsocket = {socket:?}\n"));
         let daemon = Daemon::start_with(outpost(), &["--config", config.to_str().unwrap()]);
-        Some(Shared { desk: Desk::of(daemon), socket, _dir: dir })
+        Ok(Shared { desk: Desk::of(daemon), socket, _dir: dir })
     }
 
     /// `outpost approvals` of a user who has nothing but the socket.
@@ -64,7 +59,7 @@ fn config(dir: &Path, approvals: &str) -> PathBuf {
 
 #[test]
 fn another_user_decides_over_the_shared_socket_by_the_kernels_word() {
-    let Some(shared) = Shared::new() else { return };
+    let shared = require!(Shared::new());
     let mut client = shared.desk.ask("one", &["id", "-u"]);
     let id = shared.asked();
     let allowed = shared.approvals(NOBODY, &["allow", &id]);
@@ -83,7 +78,7 @@ fn another_user_decides_over_the_shared_socket_by_the_kernels_word() {
 
 #[test]
 fn on_the_shared_socket_the_daemons_own_user_and_strangers_decide_nothing() {
-    let Some(shared) = Shared::new() else { return };
+    let shared = require!(Shared::new());
     let mut client = shared.desk.ask("one", &["true"]);
     let id = shared.asked();
     for (uid, why) in [(0, "there is no approver's secret yet"), (STRANGER, "")] {
@@ -98,7 +93,7 @@ fn on_the_shared_socket_the_daemons_own_user_and_strangers_decide_nothing() {
 
 #[test]
 fn the_shared_socket_goes_with_the_daemon_and_is_taken_from_nobody() {
-    let Some(shared) = Shared::new() else { return };
+    let shared = require!(Shared::new());
     let config = shared.socket.with_file_name("outpost.toml");
     let second = failed_start(&config);
     assert!(second.contains("[approvals] socket") && second.contains("in use"), "{second}");

@@ -4,7 +4,7 @@ use crate::support::{daemon, exit_code, outpost, read, sh};
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd;
 use outpost_sys::signal::Signal;
-use outpost_testkit::Daemon;
+use outpost_testkit::{Daemon, require};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -94,10 +94,7 @@ fn the_state_of_an_earlier_life_is_found_again_and_what_was_cut_off_is_marked() 
 
 #[test]
 fn it_runs_for_a_user_who_is_not_root() {
-    if outpost_sys::limits::effective_uid() != 0 {
-        // Then every other test here is that test.
-        return;
-    }
+    require!(outpost_testkit::root());
     let daemon = Daemon::start_as(outpost(), 65534);
     let process = sh(&daemon, "p", "(setsid sh -c 'echo $$; exec sleep 1000' &); id -u; read line; exit 8");
     let mut output = Vec::new();

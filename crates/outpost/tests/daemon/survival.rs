@@ -142,9 +142,9 @@ fn descendants_of_a_command_are_ended_with_it_also_after_a_killed_worker() {
     let (last_seq, _) = read_on(&mut client, 0, &mut output, 2);
     let left: i32 = String::from_utf8(output).unwrap().trim().parse().unwrap();
     let left = pidfd::open(left).unwrap();
-    pidfd::signal(&daemon.worker(), outpost_sys::signal::Signal::KILL).unwrap();
+    pidfd::signal(daemon.worker(), outpost_sys::signal::Signal::KILL).unwrap();
     let _client = own(&daemon, &process.process, last_seq);
-    let stdin = Stdin { process: process.process.clone(), offset: Some(0), data: "Cg==".into() };
+    let stdin = Stdin { process: process.process, offset: Some(0), data: "Cg==".into() };
     let _applied: StdinApplied = daemon.ask("stdin", &stdin);
     assert!(wait_readable(&left, Duration::from_secs(20)).unwrap(), "the descendant runs on");
 }

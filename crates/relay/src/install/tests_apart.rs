@@ -1,17 +1,20 @@
 //! Tests that need a process of their own: one with a full disk, one whose memory is measured.
 //!
-//! Each runs this test binary again for one of the ignored tests.
+//! Each runs this test binary again for itself, with a variable set that the second run is recognised by.
 
 use super::testkit::{CLI, Place, Server, noise, packed, respond, sha256};
+use outpost_testkit::{Lack, require};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::process::Command;
 
+/// Set in the process that is the test itself: the small disk, and anything.
 const DISK: &str = "OUTPOST_TEST_INSTALL_DISK";
+const LARGE: &str = "OUTPOST_TEST_INSTALL_LARGE";
 
-fn this_test(name: &str) -> [String; 4] {
+fn this_test(name: &str) -> [String; 3] {
     let program = std::env::current_exe().unwrap().to_str().unwrap().to_owned();
-    [program, "--ignored".to_owned(), "--exact".to_owned(), format!("{}::{name}", module())]
+    [program, "--exact".to_owned(), format!("{}::{name}", module())]
 }
 
 /// As the test harness names it: without the crate.
@@ -29,15 +32,15 @@ fn passes(command: &mut Command) {
 
 #[test]
 fn a_full_disk_is_called_so_and_nothing_is_left_on_it() {
+    if let Ok(disk) = std::env::var(DISK) {
+        return installs_on_a_small_disk(&disk);
+    }
     let is_root = outpost_sys::limits::effective_uid() == 0;
     let own_users = if is_root { [].as_slice() } else { &["-r"] };
     let can =
         Command::new("unshare").args(own_users).args(["-m", "true"]).status().is_ok_and(|s| s.success());
-    if !is_root && !can {
-        return println!(
-            "skipped: not root, and no namespaces for others; a small file system cannot be mounted"
-        );
-    }
+    let lack = || Lack::of_host("this user may not make a mount namespace");
+    require!((is_root || can).then_some(()).ok_or_else(lack));
     let dir = tempfile::tempdir().unwrap();
     // In a name space of its own, so that it is gone with the process.
     let mount = "mount -t tmpfs -o size=64k none \"$0\" && exec \"$@\"";
@@ -46,20 +49,17 @@ fn a_full_disk_is_called_so_and_nothing_is_left_on_it() {
             .args(own_users)
             .args(["-m", "sh", "-c", mount])
             .arg(dir.path())
-            .args(this_test("on_a_small_disk"))
+            .args(this_test("a_full_disk_is_called_so_and_nothing_is_left_on_it"))
             .env(DISK, dir.path()),
     );
 }
 
-#[test]
-#[ignore = "run by a_full_disk_is_called_so_and_nothing_is_left_on_it"]
-fn on_a_small_disk() {
-    let disk = std::env::var(DISK).unwrap();
+fn installs_on_a_small_disk(disk: &str) {
     // The blob itself does not fit.
     let blob = packed(&noise(100_000));
     let server = Server::of(&blob);
     let mut place = Place::with_url(server.url("/"), &blob);
-    place.options.cli_dir.clone_from(&disk);
+    disk.clone_into(&mut place.options.cli_dir);
     let full = |text: &str, prefix: &str| {
         assert!(text.starts_with(&format!("{prefix}: write {disk}/.")), "{text}");
         assert!(text.ends_with(": no space left on device"), "{text}");
@@ -73,7 +73,7 @@ fn on_a_small_disk() {
     full(place.run().error(), "decompressing");
     assert!(place.names().is_empty());
     let mut place = Place::with_blob(&blob);
-    place.options.cli_dir.clone_from(&disk);
+    disk.clone_into(&mut place.options.cli_dir);
     full(place.run().error(), "decompressing");
     assert!(place.names().is_empty() && fs::exists(&place.options.cli_zst).unwrap());
     // No room for a name.
@@ -88,13 +88,14 @@ fn on_a_small_disk() {
 
 #[test]
 fn memory_does_not_grow_with_the_size_of_the_program() {
-    let [program, arguments @ ..] = this_test("a_large_program");
-    passes(Command::new(program).args(arguments));
+    if std::env::var_os(LARGE).is_some() {
+        return installs_a_large_program();
+    }
+    let [program, arguments @ ..] = this_test("memory_does_not_grow_with_the_size_of_the_program");
+    passes(Command::new(program).args(arguments).env(LARGE, "1"));
 }
 
-#[test]
-#[ignore = "run by memory_does_not_grow_with_the_size_of_the_program"]
-fn a_large_program() {
+fn installs_a_large_program() {
     const NOISE_BYTES: usize = 64 << 20;
     const ZERO_BYTES: usize = 136 << 20;
     const GROWTH_KB_MAX: u64 = 16 << 10;

@@ -31,7 +31,7 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
         assert!(begun.elapsed() < PATIENCE, "never happened: {what}");
-        std::thread::yield_now();
+        outpost_testkit::pause();
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::lifecycle::{Follower, Gate, ends, feed, spawn_sh, until};
 use outpost_sys::pidfd;
-use outpost_testkit::{Relay, RelayClient, Sshd, SshdOptions};
+use outpost_testkit::{Relay, RelayClient, Sshd, SshdOptions, require};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -59,7 +59,7 @@ fn bridges(relay: &Relay) -> Vec<i32> {
 fn a_broken_ssh_connection_loses_no_byte() {
     let relay = Relay::start();
     let mut gate = Gate::new(&relay.path("gate"));
-    let Some(sshd) = Sshd::start(relay.dir(), &SshdOptions::PLAIN) else { return };
+    let sshd = require!(Sshd::start(relay.dir(), &SshdOptions::PLAIN));
     let logs = || format!("{}{}", fs::read_to_string(relay.path("ssh.log")).unwrap_or_default(), sshd.log());
     let (ssh, mut client) = self::client(&sshd, &relay);
     client.request("server.ping", "");
@@ -108,7 +108,7 @@ fn a_broken_ssh_connection_loses_no_byte() {
 #[test]
 fn a_daemon_started_over_ssh_does_not_hold_the_session() {
     let relay = Relay::prepare();
-    let Some(sshd) = Sshd::start(relay.dir(), &SshdOptions::PLAIN) else { return };
+    let sshd = require!(Sshd::start(relay.dir(), &SshdOptions::PLAIN));
     fs::write(relay.path("token"), outpost_testkit::TOKEN).unwrap();
     let dir = relay.dir().display();
     let remote = format!(

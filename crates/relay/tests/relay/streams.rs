@@ -71,6 +71,7 @@ fn where_a_cap_is_reached_first_seq_tells() {
     let begun = std::time::Instant::now();
     while !ended(&relay) {
         assert!(begun.elapsed() < std::time::Duration::from_secs(60), "it does not end");
+        outpost_testkit::pause();
     }
     let mut client = relay.connect();
     let (reply, frames) = client.call_with_frames("process.reattach", r#"{"id":"p","fromSeq":0}"#);

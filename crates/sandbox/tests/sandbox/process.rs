@@ -145,12 +145,9 @@ fn slash_tmp_and_tmpdir_are_the_hosts() {
 
 const WORKSPACE: &str = "OUTPOST_SANDBOX_TEST_WORKSPACE";
 
-/// The daemon of the test below: it is gone while its command still runs.
-#[test]
-#[ignore = "ends itself; started by the next test"]
-fn a_daemon_that_is_killed() {
-    let Ok(ws) = std::env::var(WORKSPACE) else { return };
-    let context = outpost_sandbox::Context { cwd: ws.into(), tmpdir: None };
+/// The daemon of the test below: it aborts while its command still runs.
+fn be_a_daemon_that_is_killed(workspace: String) {
+    let context = outpost_sandbox::Context { cwd: workspace.into(), tmpdir: None };
     let policy = Policy::workspace_write(&[], &Reads::Everything, false, true, true);
     let confinement = Confinement::build(&plan(&policy, &context).unwrap(), host()).unwrap();
     let stdin = std::os::fd::AsFd::as_fd(&std::io::stdin()).try_clone_to_owned().unwrap();
@@ -163,9 +160,12 @@ fn a_daemon_that_is_killed() {
 #[test]
 fn held_names_go_away_after_the_daemon_was_killed() {
     use std::process::{Command, Stdio};
+    if let Ok(workspace) = std::env::var(WORKSPACE) {
+        return be_a_daemon_that_is_killed(workspace);
+    }
     let place = Place::new();
     let mut daemon = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "process::a_daemon_that_is_killed"])
+        .args(["--exact", "process::held_names_go_away_after_the_daemon_was_killed"])
         .env(WORKSPACE, place.ws())
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -180,7 +180,7 @@ fn held_names_go_away_after_the_daemon_was_killed() {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while !place.names("ws").is_empty() {
         assert!(std::time::Instant::now() < deadline, "{:?}", place.names("ws"));
-        std::thread::yield_now();
+        outpost_testkit::pause();
     }
     outpost_sandbox::sweep(&crate::kit::state());
 }

@@ -3,21 +3,21 @@
 use crate::kit::World;
 use crate::scenes;
 use outpost_control::wire::ProcessInfo;
-use outpost_sys::limits::effective_uid;
+use outpost_testkit::require;
 use serde_json::json;
 
 const SANDBOX: &[(&str, &str)] = &[("IS_SANDBOX", "1")];
 
 #[test]
 fn a_conversation_streams_uses_tools_and_goes_on() {
-    let Some(world) = World::new("claude") else { return };
+    let world = require!(World::new("claude"));
     scenes::talks_works_and_remembers(&world, "code");
 }
 
 /// With one process for all of a session's messages.
 #[test]
 fn it_stays_for_the_next_message_and_remembers() {
-    let Some(world) = World::with("claude", "claude_keep_s = 600", &[]) else { return };
+    let world = require!(World::with("claude", "claude_keep_s = 600", &[]));
     let session = world.create("code");
     let pids = |text: &str| {
         let begun = std::time::Instant::now();
@@ -39,13 +39,13 @@ fn it_stays_for_the_next_message_and_remembers() {
 
 #[test]
 fn plan_mode_writes_nothing() {
-    let Some(world) = World::new("claude") else { return };
+    let world = require!(World::new("claude"));
     scenes::plan_only_reads(&world);
 }
 
 #[test]
 fn auto_mode_does_everything_where_the_operator_says_that_it_is_a_sandbox() {
-    let Some(world) = World::with("claude", "", SANDBOX) else { return };
+    let world = require!(World::with("claude", "", SANDBOX));
     let session = world.create("auto");
     let outside = world.daemon.dir().join("outside.txt");
     world.send(&session, &format!("[[sh: touch {}]]", outside.display())).ends("result");
@@ -58,11 +58,8 @@ fn auto_mode_does_everything_where_the_operator_says_that_it_is_a_sandbox() {
 
 #[test]
 fn auto_mode_as_root_is_refused_with_the_way_out() {
-    if effective_uid() != 0 {
-        eprintln!("skipped: only root is refused");
-        return;
-    }
-    let Some(world) = World::new("claude") else { return };
+    require!(outpost_testkit::root());
+    let world = require!(World::new("claude"));
     let session = world.create("auto");
     let refused =
         world.send(&session, "hello").fails("claude", &["root/sudo privileges", "Hint:", "IS_SANDBOX=1"]);
@@ -73,14 +70,14 @@ fn auto_mode_as_root_is_refused_with_the_way_out() {
 
 #[test]
 fn ask_mode_does_what_a_human_allows() {
-    let Some(world) = World::new("claude") else { return };
+    let world = require!(World::new("claude"));
     scenes::asks_and_obeys(&world);
     scenes::stops_in_a_question(&world);
 }
 
 #[test]
 fn failures_say_what_failed_and_lose_nothing() {
-    let Some(world) = World::new("claude") else { return };
+    let world = require!(World::new("claude"));
     let session = world.create("code");
     world.send(&session, "hello there").ends("result");
     world.send(&session, "[[status: 500]]").fails("claude", &["500"]);
@@ -97,22 +94,22 @@ fn failures_say_what_failed_and_lose_nothing() {
 
 #[test]
 fn a_bad_key_is_told_with_what_to_do() {
-    let Some(world) = World::with("claude", "", &[("ANTHROPIC_API_KEY", "bad")]) else { return };
+    let world = require!(World::with("claude", "", &[("ANTHROPIC_API_KEY", "bad")]));
     let session = world.create("code");
     world.send(&session, "hello").fails("claude", &["Hint: log in", "ANTHROPIC_API_KEY"]);
 }
 
 #[test]
 fn an_interrupt_leaves_nothing_behind() {
-    let Some(world) = World::new("claude") else { return };
+    let world = require!(World::new("claude"));
     scenes::stops_in_text(&world, "code");
-    let Some(world) = World::with("claude", "", SANDBOX) else { return };
+    let world = require!(World::with("claude", "", SANDBOX));
     scenes::stops_in_a_tool(&world, "auto");
 }
 
 #[test]
 fn a_conversation_that_is_gone_is_said_to_be() {
-    let Some(world) = World::new("claude") else { return };
+    let world = require!(World::new("claude"));
     let session = world.create("code");
     world.send(&session, "hello").ends("result");
     std::fs::remove_dir_all(world.home().join(".claude/projects")).unwrap();

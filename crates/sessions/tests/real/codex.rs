@@ -2,17 +2,17 @@
 
 use crate::kit::World;
 use crate::scenes;
-use outpost_testkit::AgentHome;
+use outpost_testkit::{AgentHome, require};
 
 #[test]
 fn a_conversation_streams_uses_tools_and_goes_on() {
-    let Some(world) = World::new("codex") else { return };
+    let world = require!(World::new("codex"));
     scenes::talks_works_and_remembers(&world, "auto");
 }
 
 #[test]
 fn each_mode_lets_it_write_where_it_may() {
-    let Some(world) = World::new("codex") else { return };
+    let world = require!(World::new("codex"));
     scenes::plan_only_reads(&world);
     // Not below the directory for temporary files, which it may always write to.
     let outside = world.home().join("outside.txt");
@@ -27,14 +27,14 @@ fn each_mode_lets_it_write_where_it_may() {
 
 #[test]
 fn ask_mode_does_what_a_human_allows() {
-    let Some(world) = World::new("codex") else { return };
+    let world = require!(World::new("codex"));
     scenes::asks_and_obeys(&world);
     scenes::stops_in_a_question(&world);
 }
 
 #[test]
 fn in_ask_mode_a_change_of_a_file_is_shown_and_asked_about() {
-    let Some(world) = World::new("codex") else { return };
+    let world = require!(World::new("codex"));
     let session = world.create("ask");
     let mut stream = world.open(&session, "[[write: asked.txt | hi]]");
     let question = stream.until("approval");
@@ -52,7 +52,7 @@ fn in_ask_mode_a_change_of_a_file_is_shown_and_asked_about() {
 
 #[test]
 fn failures_say_what_failed_and_lose_nothing() {
-    let Some(world) = World::new("codex") else { return };
+    let world = require!(World::new("codex"));
     let session = world.create("auto");
     world.send(&session, "hello there").ends("result");
     world.send(&session, "[[status: 500]]").fails("codex", &["high demand"]);
@@ -63,21 +63,21 @@ fn failures_say_what_failed_and_lose_nothing() {
 
 #[test]
 fn a_bad_key_is_told_with_what_to_do() {
-    let Some(world) = World::with("codex", "", &[("FAKE_KEY", "bad")]) else { return };
+    let world = require!(World::with("codex", "", &[("FAKE_KEY", "bad")]));
     let session = world.create("auto");
     world.send(&session, "hello").fails("codex", &["401 Unauthorized", "Hint: log in", "codex login"]);
 }
 
 #[test]
 fn an_interrupt_leaves_nothing_behind() {
-    let Some(world) = World::new("codex") else { return };
+    let world = require!(World::new("codex"));
     scenes::stops_in_text(&world, "auto");
     scenes::stops_in_a_tool(&world, "auto");
 }
 
 #[test]
 fn a_conversation_that_is_gone_is_said_to_be() {
-    let Some(world) = World::new("codex") else { return };
+    let world = require!(World::new("codex"));
     let session = world.create("auto");
     world.send(&session, "hello").ends("result");
     std::fs::remove_dir_all(world.home().join(".codex/sessions")).unwrap();
@@ -89,13 +89,13 @@ fn a_conversation_that_is_gone_is_said_to_be() {
 fn a_turn_begins_with_init_with_and_without_bubblewrap_on_the_path() {
     for has_bubblewrap in [false, true] {
         let bin = tempfile::tempdir().unwrap();
-        let Some(codex) = AgentHome::cli("codex") else { return };
+        let codex = require!(AgentHome::cli("codex"));
         if has_bubblewrap {
             let bundled = codex.parent().unwrap().parent().unwrap().join("codex-resources/bwrap");
             std::os::unix::fs::symlink(bundled, bin.path().join("bwrap")).unwrap();
         }
         let path = [("PATH", bin.path().to_str().unwrap())];
-        let Some(world) = World::with("codex", "", &path) else { return };
+        let world = require!(World::with("codex", "", &path));
         for mode in ["auto", "code", "ask"] {
             let events = world.send(&world.create(mode), "hello there").ends("result");
             assert_eq!(events.0[0]["subtype"], "init", "{mode}: {events:#?}");
@@ -110,7 +110,7 @@ fn a_turn_begins_with_init_with_and_without_bubblewrap_on_the_path() {
 
 #[test]
 fn an_error_of_the_api_is_told_in_its_words() {
-    let Some(world) = World::new("codex") else { return };
+    let world = require!(World::new("codex"));
     let session = world.create("auto");
     let failed = world.send(&session, "[[status: 400]]").fails("codex", &["scripted status 400"]);
     for event in &failed.0 {

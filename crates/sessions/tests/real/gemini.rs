@@ -2,17 +2,18 @@
 
 use crate::kit::World;
 use crate::scenes;
+use outpost_testkit::require;
 use serde_json::json;
 
 #[test]
 fn a_conversation_streams_uses_tools_and_goes_on() {
-    let Some(world) = World::new("gemini") else { return };
+    let world = require!(World::new("gemini"));
     scenes::talks_works_and_remembers(&world, "auto");
 }
 
 #[test]
 fn plan_mode_writes_nothing() {
-    let Some(world) = World::new("gemini") else { return };
+    let world = require!(World::new("gemini"));
     scenes::plan_only_reads(&world);
 }
 
@@ -20,7 +21,7 @@ fn plan_mode_writes_nothing() {
 /// third, and one of the other interface, find what it has left.
 #[test]
 fn ask_mode_does_what_a_human_allows_and_keeps_the_conversation() {
-    let Some(world) = World::new("gemini") else { return };
+    let world = require!(World::new("gemini"));
     let settings = world.home().join(".gemini/settings.json");
     let mut given: serde_json::Value = serde_json::from_slice(&std::fs::read(&settings).unwrap()).unwrap();
     // As people have it: what is old or spoilt is removed at each start.
@@ -37,7 +38,7 @@ fn ask_mode_does_what_a_human_allows_and_keeps_the_conversation() {
 
 #[test]
 fn failures_say_what_failed_and_the_next_message_is_answered() {
-    let Some(world) = World::new("gemini") else { return };
+    let world = require!(World::new("gemini"));
     let session = world.create("auto");
     world.send(&session, "[[cut]]").fails("gemini", &["terminated"]);
     world.send(&session, "hello").ends("result");
@@ -48,7 +49,7 @@ fn failures_say_what_failed_and_the_next_message_is_answered() {
 
 #[test]
 fn a_bad_key_and_a_conversation_that_is_gone_are_told_with_what_to_do() {
-    let Some(world) = World::with("gemini", "", &[("GEMINI_API_KEY", "bad")]) else { return };
+    let world = require!(World::with("gemini", "", &[("GEMINI_API_KEY", "bad")]));
     let session = world.create("auto");
     world.send(&session, "hello").fails("gemini", &["Hint: log in", "GEMINI_API_KEY"]);
     let unknown = json!({ "sessionId": session, "sdkSessionId": "00000000-0000-4000-8000-000000000000" });
@@ -58,13 +59,13 @@ fn a_bad_key_and_a_conversation_that_is_gone_are_told_with_what_to_do() {
 
 #[test]
 fn an_interrupt_leaves_nothing_behind() {
-    let Some(world) = World::new("gemini") else { return };
+    let world = require!(World::new("gemini"));
     scenes::stops_in_text(&world, "auto");
     scenes::stops_in_a_tool(&world, "auto");
 }
 
 #[test]
 fn an_interrupt_in_a_question_leaves_nothing_behind() {
-    let Some(world) = World::new("gemini") else { return };
+    let world = require!(World::new("gemini"));
     scenes::stops_in_a_question(&world);
 }

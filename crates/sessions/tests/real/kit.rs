@@ -3,7 +3,7 @@
 use outpost_control::wire::ProcessInfo;
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::{pidfd, procfs};
-use outpost_testkit::{AgentHome, Daemon, Model, binary_beside};
+use outpost_testkit::{AgentHome, Daemon, Lack, Model, binary_beside};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -31,18 +31,14 @@ fn outpost() -> PathBuf {
 }
 
 impl World {
-    /// None where the CLI is not installed, which is said.
-    pub(crate) fn new(cli: &'static str) -> Option<World> {
+    pub(crate) fn new(cli: &'static str) -> Result<World, Lack> {
         World::with(cli, "", &[])
     }
 
     /// With more in `outpost.toml` (what stands before the first table is of `[sessions]`), and with these variables of the
     /// agent's. `IS_SANDBOX` is not set unless it is among them.
-    pub(crate) fn with(cli: &'static str, config: &str, env: &[(&str, &str)]) -> Option<World> {
-        if AgentHome::cli(cli).is_none() {
-            eprintln!("skipped: {cli} is not installed; scripts/setup-agent-clis installs it");
-            return None;
-        }
+    pub(crate) fn with(cli: &'static str, config: &str, env: &[(&str, &str)]) -> Result<World, Lack> {
+        AgentHome::cli(cli)?;
         let model = Model::start();
         let home = AgentHome::new(&model);
         let dir = tempfile::tempdir().unwrap();
@@ -61,7 +57,7 @@ impl World {
         let port = std::fs::read_to_string(daemon.dir().join("run/sessions.port")).unwrap();
         let url = format!("http://127.0.0.1:{}/rpc", port.trim());
         let config = ureq::Agent::config_builder().proxy(None).timeout_global(Some(PATIENCE)).build();
-        Some(World { daemon, model, cli, url, agent: config.into(), home })
+        Ok(World { daemon, model, cli, url, agent: config.into(), home })
     }
 
     pub(crate) fn work(&self) -> PathBuf {
@@ -150,6 +146,7 @@ impl World {
         let lives = |process: &ProcessInfo| process.face == "sessions" && process.exit.is_none();
         while self.daemon.list().iter().any(lives) {
             assert!(begun.elapsed() < PATIENCE, "{:?}", self.daemon.list());
+            outpost_testkit::pause();
         }
     }
 
@@ -288,6 +285,6 @@ pub(crate) fn wait_for(path: &Path) {
     let begun = Instant::now();
     while !path.exists() {
         assert!(begun.elapsed() < PATIENCE, "{} was never made", path.display());
-        std::thread::yield_now();
+        outpost_testkit::pause();
     }
 }

@@ -2,30 +2,31 @@
 
 use crate::kit::World;
 use crate::scenes;
+use outpost_testkit::require;
 use serde_json::json;
 
 #[test]
 fn a_conversation_streams_uses_tools_and_goes_on() {
-    let Some(world) = World::new("opencode") else { return };
+    let world = require!(World::new("opencode"));
     scenes::talks_works_and_remembers(&world, "auto");
 }
 
 #[test]
 fn plan_mode_writes_nothing() {
-    let Some(world) = World::new("opencode") else { return };
+    let world = require!(World::new("opencode"));
     scenes::plan_only_reads(&world);
 }
 
 #[test]
 fn ask_mode_does_what_a_human_allows() {
-    let Some(world) = World::new("opencode") else { return };
+    let world = require!(World::new("opencode"));
     scenes::asks_and_obeys(&world);
 }
 
 /// After a server error it tries again for ever, and says nothing.
 #[test]
 fn silence_ends_with_the_operators_limit() {
-    let Some(world) = World::with("opencode", "silence_timeout_s = 20", &[]) else { return };
+    let world = require!(World::with("opencode", "silence_timeout_s = 20", &[]));
     let session = world.create("auto");
     world.send(&session, "[[status: 500]]").fails("opencode", &["said nothing for too long"]);
     world.assert_nothing_left();
@@ -34,7 +35,7 @@ fn silence_ends_with_the_operators_limit() {
 /// After a cut stream, too.
 #[test]
 fn an_interrupt_ends_tries_without_end() {
-    let Some(world) = World::new("opencode") else { return };
+    let world = require!(World::new("opencode"));
     let session = world.create("auto");
     let stream = world.open(&session, "[[cut]]");
     world.model.wait_request(|request| request.body.to_string().contains("[[cut]]"));
@@ -46,14 +47,14 @@ fn an_interrupt_ends_tries_without_end() {
 #[test]
 fn a_bad_key_is_told_with_what_to_do() {
     let bad = r#"{"provider":{"fake":{"options":{"apiKey":"bad"}}}}"#;
-    let Some(world) = World::with("opencode", "", &[("OPENCODE_CONFIG_CONTENT", bad)]) else { return };
+    let world = require!(World::with("opencode", "", &[("OPENCODE_CONFIG_CONTENT", bad)]));
     let session = world.create("auto");
     world.send(&session, "hello").fails("opencode", &["Hint: log in", "opencode auth login"]);
 }
 
 #[test]
 fn a_conversation_that_is_gone_is_said_to_be() {
-    let Some(world) = World::new("opencode") else { return };
+    let world = require!(World::new("opencode"));
     let session = world.create("auto");
     let unknown = json!({ "sessionId": session, "sdkSessionId": "ses_000000000000000000000000000000" });
     world.call("session.resume", &unknown);
@@ -62,7 +63,7 @@ fn a_conversation_that_is_gone_is_said_to_be() {
 
 #[test]
 fn an_interrupt_leaves_nothing_behind() {
-    let Some(world) = World::new("opencode") else { return };
+    let world = require!(World::new("opencode"));
     scenes::stops_in_text(&world, "auto");
     scenes::stops_in_a_tool(&world, "auto");
 }

@@ -183,7 +183,10 @@ fn nemesis_a_question_waits_though_the_worker_is_killed() {
     loop {
         assert!(begun.elapsed() < crate::kit::PATIENCE, "{all:?}");
         let params = json!({ "sessionId": asking.id, "cursor": all.len() });
-        let Ok(mut stream) = host.client().try_stream("session.reconnect", &params) else { continue };
+        let Ok(mut stream) = host.client().try_stream("session.reconnect", &params) else {
+            outpost_testkit::pause();
+            continue;
+        };
         let (events, end) = stream.rest_or_lost();
         all.extend(events);
         if end.is_ok() {
@@ -213,6 +216,7 @@ fn nemesis_questions_are_asked_and_answered_once_wherever_the_worker_dies() {
             let begun = std::time::Instant::now();
             while !over.load(Ordering::Acquire) && begun.elapsed() < crate::kit::PATIENCE {
                 asking.allow_all();
+                outpost_testkit::pause();
             }
         });
         let killing = scope.spawn(|| {
@@ -227,7 +231,10 @@ fn nemesis_questions_are_asked_and_answered_once_wherever_the_worker_dies() {
         while !is_done {
             assert!(begun.elapsed() < crate::kit::PATIENCE, "{all:?}; {}", host.daemon().log());
             let params = json!({ "sessionId": asking.id, "cursor": all.len() });
-            let Ok(mut stream) = host.client().try_stream("session.reconnect", &params) else { continue };
+            let Ok(mut stream) = host.client().try_stream("session.reconnect", &params) else {
+                outpost_testkit::pause();
+                continue;
+            };
             loop {
                 match stream.try_next() {
                     Ok(Some(Sse::Event(event))) if event["type"] == "ping" => {}

@@ -1,8 +1,7 @@
 //! Those who come from elsewhere: HTTPS with a certificate they know, and a token. The daemon has a network of its own.
 
 use crate::kit::{Host, outpost};
-use outpost_sys::limits::effective_uid;
-use outpost_testkit::Which;
+use outpost_testkit::{Lack, Which, require};
 use serde_json::{Value, json};
 use std::process::{Command, Output, Stdio};
 
@@ -14,17 +13,13 @@ struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// None where no network can be made.
-    fn start() -> Option<Elsewhere> {
-        if effective_uid() != 0 {
-            eprintln!("SKIPPED: only root can make a network");
-            return None;
-        }
+    fn start() -> Result<Elsewhere, Lack> {
+        outpost_testkit::root()?;
         let mut serve = Command::new("unshare");
         let own = format!("ip link set lo up && ip address add {ADDRESS}/32 dev lo && exec \"$0\" \"$@\"");
         serve.args(["--net", "sh", "-c", &own]).arg(outpost());
         let listen = format!("--sessions-listen={ADDRESS}:0");
-        Some(Elsewhere { host: Host::start_by(serve, &[&listen]) })
+        Ok(Elsewhere { host: Host::start_by(serve, &[&listen]) })
     }
 
     /// A request of somebody in that network who trusts `tls-cert.pem`.
@@ -69,7 +64,7 @@ fn health() -> Value {
 
 #[test]
 fn from_elsewhere_a_token_lets_in_until_it_is_revoked() {
-    let Some(elsewhere) = Elsewhere::start() else { return };
+    let elsewhere = require!(Elsewhere::start());
     assert_eq!(elsewhere.call(None, &health()).0, "401");
     assert_eq!(elsewhere.call(Some("guess"), &health()).0, "401");
     let token = elsewhere.token(&["create", "laptop"]);
@@ -87,7 +82,7 @@ fn from_elsewhere_a_token_lets_in_until_it_is_revoked() {
 
 #[test]
 fn from_elsewhere_turns_are_streamed_and_nothing_is_said_in_the_open() {
-    let Some(elsewhere) = Elsewhere::start() else { return };
+    let elsewhere = require!(Elsewhere::start());
     let token = elsewhere.token(&["create", "laptop"]);
     let create = json!({ "method": "session.create", "params": { "path": elsewhere.host.path("project") } });
     let (_, answer) = elsewhere.call(Some(&token), &create);

@@ -16,7 +16,10 @@ fn follow(host: &Host, id: &str, all: &mut Vec<Value>) {
             host.daemon().log()
         );
         let params = json!({ "sessionId": id, "cursor": all.len() });
-        let Ok(mut stream) = host.client().try_stream("session.reconnect", &params) else { continue };
+        let Ok(mut stream) = host.client().try_stream("session.reconnect", &params) else {
+            outpost_testkit::pause();
+            continue;
+        };
         loop {
             match stream.try_next() {
                 Ok(Some(Sse::Event(event))) if event["type"] == "ping" => {}

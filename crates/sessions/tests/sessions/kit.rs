@@ -127,7 +127,7 @@ impl Host {
                 return found;
             }
             assert!(begun.elapsed() < PATIENCE, "{failure}; log: {}", self.daemon().log());
-            std::thread::yield_now();
+            outpost_testkit::pause();
         }
     }
 

@@ -1,6 +1,7 @@
 //! `outpost sessions`, as somebody in a shell has it.
 
 use crate::kit::{Host, outpost, real};
+use outpost_testkit::{Lack, available};
 use std::process::Command;
 
 impl Host {
@@ -66,8 +67,8 @@ fn a_path_that_means_something_here_means_the_same_there() {
 #[test]
 fn the_daemon_is_found_wherever_on_loopback_it_listens() {
     for address in ["127.0.0.1:0", "127.0.0.2:0", "[::1]:0"] {
-        if std::net::TcpListener::bind(address).is_err() {
-            eprintln!("SKIPPED: this host has no {address}");
+        let bound = std::net::TcpListener::bind(address);
+        if available!(bound.map_err(|error| Lack::of_host(format!("{address}: {error}")))).is_none() {
             continue;
         }
         let host = Host::start_by(Command::new(outpost()), &["--sessions-listen", address]);

@@ -1,10 +1,11 @@
 //! Control groups: born in one, killed with it.
 
-use crate::kit::{self, Spec, command, read_lines, read_to_end, shell, skip};
+use crate::kit::{self, Spec, command, read_lines, read_to_end, shell};
 use outpost_sys::Errno;
 use outpost_sys::cgroup::{Group, Parent};
 use outpost_sys::pidfd::How;
 use outpost_sys::procfs;
+use outpost_testkit::{Lack, no_cgroups, require};
 use std::time::Duration;
 
 /// A parent group of a test's own, removed with all in it.
@@ -13,14 +14,9 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// `None` where the host has no groups for us.
-    pub(crate) fn of(test: &str) -> Option<Groups> {
-        let found =
-            Parent::detect(&format!("outpost-test-{}-{test}", kit::me())).map(|parent| Groups { parent });
-        if found.is_none() {
-            skip("no control groups (version 2) that this user may write to");
-        }
-        found
+    pub(crate) fn of(test: &str) -> Result<Groups, Lack> {
+        let parent = Parent::detect(&format!("outpost-test-{}-{test}", kit::me())).ok_or_else(no_cgroups)?;
+        Ok(Groups { parent })
     }
 
     pub(crate) fn group(&self, name: &str, spec: &mut Spec) -> Group {
@@ -42,7 +38,7 @@ impl Drop for Groups {
 
 #[test]
 fn a_child_is_born_in_its_group() {
-    let Some(groups) = Groups::of("born") else { return };
+    let groups = require!(Groups::of("born"));
     let mut spec = command("/bin/sleep", &["1000"]);
     let group = groups.group("one", &mut spec);
     let mut sleeper = spec.start_quiet().unwrap();
@@ -64,7 +60,7 @@ pub(crate) const SCATTERED: &str = "exec 5<&0
 
 #[test]
 fn killing_the_group_reaches_those_who_left_session_and_parent() {
-    let Some(groups) = Groups::of("scattered") else { return };
+    let groups = require!(Groups::of("scattered"));
     let mut spec = shell(SCATTERED);
     let group = groups.group("tree", &mut spec);
     let (mut kid, _gate, output) = spec.start_gated();
@@ -84,7 +80,7 @@ fn killing_the_group_reaches_those_who_left_session_and_parent() {
 
 #[test]
 fn groups_that_a_child_made_go_with_its_group() {
-    let Some(groups) = Groups::of("nested") else { return };
+    let groups = require!(Groups::of("nested"));
     let mut spec = command("/bin/sleep", &["1000"]);
     let group = groups.group("outer", &mut spec);
     let inner = groups.parent.group("outer/inner");
@@ -99,7 +95,7 @@ fn groups_that_a_child_made_go_with_its_group() {
 
 #[test]
 fn a_failed_start_leaves_its_group_empty() {
-    let Some(groups) = Groups::of("failed") else { return };
+    let groups = require!(Groups::of("failed"));
     let mut spec = command("/missing", &[]);
     let group = groups.group("none", &mut spec);
     assert_eq!(spec.failure().errno, Errno::NOENT);

@@ -255,8 +255,3 @@ pub(crate) fn rerun(line: &[&str], variables: &[(&str, &str)]) -> String {
 pub(crate) fn root() -> bool {
     limits::effective_uid() == 0
 }
-
-/// Says why a test did not test.
-pub(crate) fn skip(reason: &str) {
-    eprintln!("skipped: {reason}");
-}

@@ -1,12 +1,13 @@
 //! Bytes between pipes and files: either here or there, never lost in between.
 
-use crate::kit::{self, alone, root, skip};
+use crate::kit::{self, alone};
 use outpost_sys::Errno;
 use outpost_sys::file::{self, Open};
 use outpost_sys::pidfd::How;
 use outpost_sys::pipe::{
     Content, Moved, Pipe, capacity, look, pipe, set_capacity, splice, splice_to_file, waiting, write_byte,
 };
+use outpost_testkit::{Lack, require};
 use std::os::fd::OwnedFd;
 
 fn scratch() -> OwnedFd {
@@ -84,14 +85,11 @@ fn a_capacity_that_does_not_hold_what_waits_is_refused() {
 
 #[test]
 fn a_full_disk_leaves_the_rest_in_the_pipe() {
-    if !root() {
-        return skip("a small file system needs the right to mount");
-    }
+    require!(outpost_testkit::root());
     let unshare =
         kit::command("/usr/bin/unshare", &["--mount", "/bin/mount", "-t", "tmpfs", "tmpfs", "/mnt"]);
-    if unshare.start_quiet().map(|mut kid| kid.end().how).ok() != Some(How::Code(0)) {
-        return skip("this host does not let root mount");
-    }
+    let is_mounted = unshare.start_quiet().is_ok_and(|mut kid| kid.end().how == How::Code(0));
+    require!(is_mounted.then_some(()).ok_or_else(|| Lack::of_host("root may not mount a tmpfs")));
     let mount = "mount -t tmpfs -o size=64k tmpfs /mnt && exec \"$@\"";
     let before = ["/usr/bin/unshare", "--mount", "/bin/sh", "-c", mount, "sh"];
     alone("pipe::a_full_disk_leaves_the_rest_in_the_pipe", &before, || {

@@ -8,6 +8,7 @@ use outpost_sys::pidfd::How;
 use outpost_sys::pipe::{Pipe, pipe};
 use outpost_sys::pty;
 use outpost_sys::spawn::{Failure, Standing, Step};
+use outpost_testkit::require;
 
 /// The first gate of a start is its own, the second that of clone3.
 fn forbid(errno: Errno) {
@@ -68,7 +69,7 @@ fn a_terminal_works_without_clone3() {
 
 #[test]
 fn the_child_joins_its_group_before_it_is_executed() {
-    let Some(groups) = Groups::of("plain") else { return };
+    let groups = require!(Groups::of("plain"));
     let mut spec = shell(SCATTERED);
     let group = groups.group("tree", &mut spec);
     let (gate, output): (Pipe, Pipe) = (pipe().unwrap(), pipe().unwrap());

@@ -43,7 +43,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         upgrades: 20,
         exhaustions: if options.exhaustion { 20 } else { 0 },
         duration: Duration::from_secs(60 * options.minutes),
-    });
+    })
+    .map_err(|lack| format!("{lack:?}"))?;
     println!("{report:?}\nnothing was lost, doubled or left behind");
     Ok(())
 }

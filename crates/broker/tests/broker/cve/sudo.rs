@@ -1,8 +1,8 @@
 //! Rows about sudo and sudo-rs: what a caller may say, which file is run, and what a refusal gives away.
 
 use crate::gate::{Gate, GateOptions, line};
-use crate::kit::{can_be_root, decoded, plain, script, with};
-use outpost_testkit::stamp;
+use crate::kit::{decoded, plain, privilege, script, with};
+use outpost_testkit::{available, stamp};
 use serde_json::{Value, json};
 use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -111,7 +111,7 @@ fn sudo_cve_2023_22809_dashes_in_editor_add_files() {
     let argv: Vec<&str> = ["printf", "<%s>"].into_iter().chain(words).collect();
     let expected: String = words.iter().map(|word| format!("<{word}>")).collect();
     assert_eq!(stdout(&gate.run(&plain("a", json!([argv.clone()])))), expected);
-    if can_be_root() {
+    if available!(privilege()).is_some() {
         assert_eq!(stdout(&gate.run(&root("b", json!([argv])))), expected);
     }
 }

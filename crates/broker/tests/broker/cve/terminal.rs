@@ -1,7 +1,7 @@
 //! The row about terminals: a command can reach neither the approver's keys nor the approver's screen.
 
-use crate::kit::{can_be_root, decoded, denied, plain, same, with};
-use outpost_testkit::{Broker, BrokerOptions};
+use crate::kit::{decoded, denied, plain, privilege, same, with};
+use outpost_testkit::{Broker, BrokerOptions, require};
 use serde_json::{Value, json};
 
 /// Nobody in particular.
@@ -28,9 +28,10 @@ const ATTACK: &str = r#"
 /// Commands have a session of their own and no terminal, so they cannot type an approval.
 #[test]
 fn sudo_cve_2005_4890_and_tiocsti() {
-    if Broker::is_original() || !can_be_root() {
+    if Broker::is_original() {
         return;
     }
+    require!(privilege());
     let mut broker = Broker::start(&BrokerOptions::default().uid(OTHER_UID));
     let pid = broker.pid().to_string();
     // As a user's terminal really belongs to that user.
@@ -68,9 +69,10 @@ fn sudo_cve_2005_4890_and_tiocsti() {
 /// The same with root's rights: those may reach any terminal by its name, but they are given none.
 #[test]
 fn sudo_cve_2005_4890_a_privileged_command_has_no_terminal_either() {
-    if Broker::is_original() || !can_be_root() {
+    if Broker::is_original() {
         return;
     }
+    require!(privilege());
     let mut broker = crate::kit::broker();
     let argv = json!([
         "sh",

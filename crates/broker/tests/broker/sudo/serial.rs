@@ -1,9 +1,9 @@
 //! What sudo is asked, what it answers, and what becomes of passwords. One at a time: users are the whole host's.
 
-use super::{PASSWORD, User, can_use_sudo};
+use super::{PASSWORD, User, sudo};
 use crate::gate::{GateOptions, line, send_as};
 use crate::kit::{decoded, script, with};
-use outpost_testkit::{Broker, BrokerOptions, stamp};
+use outpost_testkit::{Broker, BrokerOptions, require, stamp};
 use serde_json::{Value, json};
 use std::process::Child;
 
@@ -32,9 +32,10 @@ const SECURE_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bi
 
 #[test]
 fn what_sudoers_allows_runs_as_root_in_roots_environment() {
-    if !can_use_sudo() {
+    if Broker::is_original() {
         return;
     }
+    require!(sudo());
     let user = User::new("ALL=(root) NOPASSWD: ALL");
     let mut gate = user.gate("");
     let (sent, question) = gate.ask(&root("id", json!([["id", "-u"]])));
@@ -60,9 +61,10 @@ fn what_sudoers_allows_runs_as_root_in_roots_environment() {
 
 #[test]
 fn sudo_is_told_our_options_then_two_dashes_then_an_absolute_path_and_no_variable() {
-    if !can_use_sudo() {
+    if Broker::is_original() {
         return;
     }
+    require!(sudo());
     let user = User::new("ALL=(root) NOPASSWD: ALL");
     let mut gate = user.gate("");
     let print = "tr '\\0' '\\n' </proc/$PPID/cmdline; echo; printenv DEBIAN_FRONTEND";
@@ -100,9 +102,10 @@ fn sudo_is_told_our_options_then_two_dashes_then_an_absolute_path_and_no_variabl
 
 #[test]
 fn a_sudo_of_somebody_elses_is_never_run() {
-    if !can_use_sudo() {
+    if Broker::is_original() {
         return;
     }
+    require!(sudo());
     let user = User::new("ALL=(root) NOPASSWD: ALL");
     let ran = user.home().join("ran");
     for name in ["sudo", "sudo-rs", "doas", "id"] {
@@ -120,9 +123,10 @@ fn a_sudo_of_somebody_elses_is_never_run() {
 
 #[test]
 fn a_password_is_asked_for_once_and_leaves_no_credentials() {
-    if !can_use_sudo() {
+    if Broker::is_original() {
         return;
     }
+    require!(sudo());
     let user = User::new("ALL=(root) ALL");
     let askpass = user.askpass(&format!("echo {PASSWORD}"));
     let mut gate = user.gate(&askpass.config());
@@ -153,9 +157,10 @@ fn a_password_is_asked_for_once_and_leaves_no_credentials() {
 
 #[test]
 fn what_sudo_refuses_is_told_in_words() {
-    if !can_use_sudo() {
+    if Broker::is_original() {
         return;
     }
+    require!(sudo());
     let user = User::new("ALL=(root) /usr/bin/id, NOPASSWD: /usr/bin/printenv");
     let mut gate = user.gate("");
     let none = gate.run(&root("no way to ask", json!([["id"]])));
@@ -185,9 +190,10 @@ fn what_sudo_refuses_is_told_in_words() {
 
 #[test]
 fn a_wrong_password_is_told_as_one() {
-    if !can_use_sudo() {
+    if Broker::is_original() {
         return;
     }
+    require!(sudo());
     let user = User::new("ALL=(root) ALL");
     let askpass = user.askpass("echo wrong");
     let mut gate = user.gate(&askpass.config());
@@ -206,9 +212,10 @@ fn a_wrong_password_is_told_as_one() {
 
 #[test]
 fn a_host_without_a_sudo_that_works_is_told_as_one() {
-    if !can_use_sudo() {
+    if Broker::is_original() {
         return;
     }
+    require!(sudo());
     let user = User::new("ALL=(root) NOPASSWD: ALL");
     let weak = user.home().join("weak");
     script(&weak, "id -u");
@@ -261,9 +268,10 @@ fn too_long(ignores: &str) -> (Value, bool) {
 
 #[test]
 fn a_command_of_roots_that_takes_too_long_is_ended_by_its_sudo() {
-    if !can_use_sudo() {
+    if Broker::is_original() {
         return;
     }
+    require!(sudo());
     let (answer, runs) = too_long("");
     assert_eq!(told(&answer), "command timed out after 1s");
     assert_eq!(
@@ -275,9 +283,10 @@ fn a_command_of_roots_that_takes_too_long_is_ended_by_its_sudo() {
 
 #[test]
 fn a_command_of_roots_that_does_not_want_to_end_is_told_as_running() {
-    if !can_use_sudo() {
+    if Broker::is_original() {
         return;
     }
+    require!(sudo());
     let (answer, runs) = too_long("trap '' TERM HUP INT; ");
     let message = told(&answer);
     assert!(message.starts_with("command timed out after 1s"), "{answer}");
@@ -295,9 +304,10 @@ fn approved(user: &User, options: BrokerOptions, request: &Value) -> (Broker, Ch
 
 #[test]
 fn a_password_is_typed_on_the_drop_ins_terminal_once_and_is_not_seen() {
-    if !can_use_sudo() {
+    if Broker::is_original() {
         return;
     }
+    require!(sudo());
     let user = User::new("ALL=(root) ALL");
     let stage = json!(["sh", "-c", "cat; id -u"]);
     let (mut broker, sent) =
@@ -324,9 +334,10 @@ fn a_password_is_typed_on_the_drop_ins_terminal_once_and_is_not_seen() {
 /// What was typed of a secret is neither shown nor left for whoever reads next, when nobody waits for it any more.
 #[test]
 fn sudo_rs_ghsa_q428_typed_secret_echoed_at_the_timeout() {
-    if !can_use_sudo() {
+    if Broker::is_original() {
         return;
     }
+    require!(sudo());
     let user = User::new("ALL=(root) ALL");
     let options = BrokerOptions::default().env("SUDO_PROXY_EXEC_TIMEOUT_SECS", "2");
     let (mut broker, sent) = approved(&user, options, &root("a", json!([["id", "-u"]])));

@@ -6,6 +6,7 @@ use super::scene::Scene;
 use super::{ANY, Attempt, Limits, attempt, check};
 use crate::sandbox::for_each_user;
 use crate::table::{ours_only, with};
+use outpost_testkit::{require, x86_64};
 use serde_json::json;
 
 const ALL: &[Limits] = &[ReadOnly, Workspace, Networked, Minimal, Everything];
@@ -156,9 +157,10 @@ fn what_a_command_has_of_its_own_is_bounded() {
 /// Input made up for a terminal would be read by whoever has it afterwards. What the control may do depends on the host.
 #[test]
 fn nothing_is_typed_into_a_terminal() {
-    if ours_only() || !cfg!(target_arch = "x86_64") {
+    if ours_only() {
         return;
     }
+    require!(x86_64());
     let rows = [
         ("input", 0x5412_u64, "EPERM", &["done", "EIO"][..]),
         ("input, with bits that the kernel does not read", 0x1_0000_5412, "EPERM", &["done", "EIO"]),

@@ -6,6 +6,7 @@ use super::scene::Scene;
 use super::{Attempt, Limits, attempt, check};
 use crate::sandbox::{for_each_user, policy};
 use crate::table::{ours_only, with};
+use outpost_testkit::{Lack, require, root};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::Command;
@@ -250,10 +251,12 @@ fn neither_the_kernels_memory_nor_the_first_process_is_seen() {
 struct Mounted(PathBuf);
 
 impl Mounted {
-    /// None where root may not mount anything.
-    fn new(kind: &str, at: PathBuf) -> Option<Mounted> {
+    fn new(kind: &str, at: PathBuf) -> Result<Mounted, Lack> {
         let mounted = Command::new("mount").args(["-t", kind, "none"]).arg(&at).status();
-        mounted.is_ok_and(|status| status.success()).then_some(Mounted(at))
+        match mounted.is_ok_and(|status| status.success()) {
+            true => Ok(Mounted(at)),
+            false => Err(Lack::of_host(format!("root may not mount {kind}"))),
+        }
     }
 }
 
@@ -266,15 +269,16 @@ impl Drop for Mounted {
 /// As in a workspace with a tree for chroot(8) in it.
 #[test]
 fn settings_that_are_mounted_in_a_workspace_are_read_only_too() {
-    if ours_only() || outpost_sys::limits::effective_uid() != 0 {
+    if ours_only() {
         return;
     }
+    require!(root());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         let rows = [("proc", "sys/kernel/core_pattern"), ("sysfs", "devices/system/cpu/uevent")];
         for (kind, file) in rows {
             let at = scene.host.dir(&format!("cwd/tree here/{kind}"));
-            let Some(_mounted) = Mounted::new(kind, at.clone()) else { return };
+            let _mounted = require!(Mounted::new(kind, at.clone()));
             let script = format!(r#"told(opened("$ws/tree here/{kind}/{file}", 1))"#);
             let refused = if scene.is_root() { "EROFS" } else { "EACCES" };
             for limits in [Workspace, Networked, Limits::Minimal, Everything] {

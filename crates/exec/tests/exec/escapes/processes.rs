@@ -6,6 +6,7 @@ use super::scene::Scene;
 use super::{ANY, Attempt, Limits, attempt, check};
 use crate::sandbox::for_each_user;
 use crate::table::{ours_only, with};
+use outpost_testkit::{require, root, x86_64};
 use serde_json::json;
 
 const OFF: &[Limits] = &[ReadOnly, Workspace];
@@ -171,9 +172,10 @@ fn the_first_process_of_a_sandbox_cannot_be_driven() {
 /// Ways of talking that have names of their own: made without a sandbox, looked for in one.
 #[test]
 fn shared_memory_semaphores_and_queues_of_the_host_are_not_found() {
-    if ours_only() || !cfg!(target_arch = "x86_64") {
+    if ours_only() {
         return;
     }
+    require!(x86_64());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         let key = 0x0e5c_0000 + (scene.host.server.pid() & 0xffff);
@@ -223,9 +225,10 @@ fn a_fork_bomb_meets_its_limit() {
 #[test]
 fn programs_that_lend_rights_lend_none() {
     use std::os::unix::fs::{PermissionsExt, chown};
-    if ours_only() || outpost_sys::limits::effective_uid() != 0 {
+    if ours_only() {
         return;
     }
+    require!(root());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         let (own, other) = (options.uid.unwrap_or(0), if options.uid.is_some() { 0 } else { 65534 });

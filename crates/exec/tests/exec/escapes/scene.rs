@@ -245,7 +245,9 @@ impl Scene {
         self.furnish();
         self.end_victim();
         self.victim = victim(self.uid);
-        while !self.came().is_empty() {}
+        while !self.came().is_empty() {
+            outpost_testkit::pause();
+        }
     }
 
     pub(crate) fn end_victim(&mut self) {

@@ -109,6 +109,7 @@ impl Pane {
                 return seen;
             }
             assert!(begun.elapsed() < PATIENCE, "no {what} within {PATIENCE:?} on this screen:\n{seen}");
+            outpost_testkit::pause();
         }
     }
 

@@ -5,7 +5,7 @@ use super::rules::{
     age_cells, ages, fitted_columns, fixed_columns, sizes, surroundings, user_agent, verdicts,
 };
 use super::story::Story;
-use outpost_testkit::{Sshd, SshdOptions, install_fake_clis};
+use outpost_testkit::{Sshd, SshdOptions, available, install_fake_clis};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -368,7 +368,7 @@ pub(super) fn elsewhere(story: &mut Story) {
     fs::create_dir_all(at("ssh")).unwrap();
     fs::create_dir_all(at("there/.local/bin")).unwrap();
     let options = SshdOptions { environment: &environment, ..SshdOptions::PLAIN };
-    let Some(sshd) = Sshd::start(&story.path("ssh"), &options) else { return story.skip() };
+    let Some(sshd) = available!(Sshd::start(&story.path("ssh"), &options)) else { return story.skip() };
     let destination = sshd.destination();
     let (user, address) = destination.split_once('@').unwrap();
     let mut config = format!("Host there\nPort {}\nHost nowhere\nPort 1\n", sshd.port());

@@ -111,6 +111,7 @@ impl Story {
         let begun = Instant::now();
         while !is_so(self) {
             assert!(begun.elapsed() < PATIENCE, "no {what} within {PATIENCE:?}");
+            outpost_testkit::pause();
         }
     }
 
@@ -149,7 +150,7 @@ impl Story {
         rules.iter().chain(rules::ALWAYS).fold(text, |text, rule| rule(&text))
     }
 
-    /// It cannot be told here; whoever says so has told why.
+    /// This host cannot show it; the caller has reported why.
     pub(super) fn skip(&mut self) {
         self.is_skipped = true;
     }

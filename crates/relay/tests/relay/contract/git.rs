@@ -1,7 +1,7 @@
 //! "git.*": what a repository is, what has changed in it, which branches it has.
 
 use crate::contract::table::{Row, check, unprivileged};
-use outpost_testkit::Relay;
+use outpost_testkit::{Relay, require};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -300,9 +300,7 @@ fn branches_are_sorted_by_their_bytes() {
 /// git refuses a repository of another user, and what it refuses is none.
 #[test]
 fn a_repository_of_somebody_else_is_none() {
-    if outpost_sys::limits::effective_uid() != 0 {
-        return;
-    }
+    require!(outpost_testkit::root());
     let relay = unprivileged();
     repository(&relay.path("repo"));
     check(

@@ -3,7 +3,7 @@
 use super::{Follower, ends, in_shell, is_alive, parts, spawn_sh, stop, text};
 use outpost_sys::signal::Signal;
 use outpost_sys::{pidfd, procfs};
-use outpost_testkit::{Relay, RelayClient, TOKEN};
+use outpost_testkit::{Relay, RelayClient, TOKEN, require};
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
@@ -161,10 +161,7 @@ fn a_socket_that_cannot_be_says_why() {
 
 #[test]
 fn the_basic_flow_works_for_a_user_who_is_not_root() {
-    if outpost_sys::limits::effective_uid() != 0 {
-        eprintln!("SKIPPED: only root can become another user; the other tests ran as one");
-        return;
-    }
+    require!(outpost_testkit::root());
     let relay = Relay::start_as(65534);
     let status = relay.status().unwrap();
     for pid in [status.keeper_pid, status.worker_pid] {
