@@ -278,6 +278,17 @@ mod tests {
     }
 
     #[test]
+    fn an_exit_that_is_not_known_says_why() {
+        let mut process = process("lost", "", "1a", "1a", true);
+        process.exit = process.exit.map(|exit| outpost_control::wire::ExitStatus { code: None, ..exit });
+        assert_eq!(state(&process), "exited ?");
+        process.exit_unknown_because = Some("host restarted".into());
+        process.command.clear();
+        let text = table(&[process], false, 2000, None);
+        assert!(text.contains("exited ? (host restarted)") && text.contains("(unknown command)"), "{text}");
+    }
+
+    #[test]
     fn of_those_that_have_ended_the_last_are_shown() {
         let many: Vec<ProcessInfo> = (0..ENDED_SHOWN + 5)
             .map(|at| process("control", "", &format!("p{at}"), &format!("{at}x"), true))
