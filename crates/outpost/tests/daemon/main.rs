@@ -18,6 +18,7 @@ mod lacking;
 mod life;
 mod limits;
 mod nameless;
+mod power;
 mod recruits;
 mod replacement;
 mod screens;
