@@ -121,7 +121,7 @@ impl<'a> Child<'a> {
         }
         let has = |number| self.descriptors.iter().any(|(_, target)| *target == number);
         // Some numbers above all targets are computed with.
-        let odd = |target: RawFd| target < 0 || target.checked_add(6).is_none();
+        let odd = |target: RawFd| target < 0 || target.checked_add(5).is_none();
         match (0..3).all(has) && !self.descriptors.iter().any(|(_, target)| odd(*target)) {
             true => Ok(()),
             false => Err(Errno::BADF),
