@@ -212,3 +212,38 @@ pub(crate) fn load(books: &mut Books<'_>, dir: &Path) -> Result<Vec<Session>> {
     }
     Ok(sessions)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outpost_approvals::Ledger;
+
+    #[tokio::test]
+    async fn sessions_of_older_books_are_numbered_by_their_times_and_new_ones_after_them() {
+        let (older, _) = SCHEMA.split_once("create table if not exists session_order").unwrap();
+        let rows = [("b", 5), ("c", 3), ("a", 5)].map(|(id, ms)| {
+            format!(
+                "insert into sessions (id, path, cli, mode, created_ms, active_ms)
+                 values ('{id}', '/', 'claude', 'auto', {ms}, {ms});"
+            )
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let books = Ledger::open(dir.path(), &[older, &rows.concat(), SCHEMA, SCHEMA]).unwrap();
+        let created = Timestamp::from_millisecond(1).unwrap();
+        let new = NewSession {
+            id: "0".into(),
+            path: "/".into(),
+            cli: Cli::Claude,
+            mode: Mode::Auto,
+            model: None,
+            sandbox: None,
+            created,
+        };
+        let order = books.write(move |books| insert(books, &new)).await.unwrap();
+        let numbered = books.write(|books| {
+            let sql = "select session from session_order order by number";
+            books.rows("read the order", sql, (), |row| row.get::<_, String>(0))
+        });
+        assert_eq!((order, numbered.await.unwrap()), (4, ["c", "a", "b", "0"].map(str::to_owned).to_vec()));
+    }
+}
