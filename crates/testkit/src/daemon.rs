@@ -237,12 +237,19 @@ pub fn kill_marked(marker: &str) {
         let alive = procfs::all().into_iter().filter(|stat| !matches!(stat.state, b'Z' | b'X'));
         alive.filter(|stat| procfs::has_environment(stat.pid, marker.as_bytes()))
     };
-    let mut cgroups = BTreeSet::new();
+    let (mut cgroups, mut processes) = (BTreeSet::new(), Vec::new());
     for signal in [Signal::STOP, Signal::KILL] {
         for stat in marked() {
             cgroups.extend(cgroups_of(stat.pid));
-            let _gone = pidfd::open(stat.pid).and_then(|pidfd| pidfd::signal(&pidfd, signal));
+            if let Ok(process) = pidfd::open(stat.pid) {
+                let _gone = pidfd::signal(&process, signal);
+                processes.push(process);
+            }
         }
+    }
+    // A killed worker has the daemon's lock until it has exited.
+    for process in processes {
+        let _slow = wait_readable(&process, CGROUPS_PATIENCE);
     }
     let begun = Instant::now();
     // They are in use until the last of the killed is gone.

@@ -1,9 +1,11 @@
 //! The daemon stops in order: each open stream has its terminal event and `[DONE]` before its connection is closed.
 
-use crate::kit::{Host, check, kinds, message, runs};
+use crate::kit::{Host, PATIENCE, check, kinds, message, runs};
+use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd;
 use outpost_sys::signal::Signal;
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// A way to stop the daemon in order.
 type Stop = fn(&Host);
@@ -26,13 +28,14 @@ fn nemesis_a_stop_ends_every_stream_with_a_terminal_event() {
         let first = sender.event();
         let mut second = host.client().attach(&id, 0);
         second.event();
-        let pid = host.wait_file("pid");
+        let (pid, keeper) = (host.wait_file("pid"), host.daemon().keeper());
         stop(&host);
         let told: Vec<Value> = std::iter::once(first).chain(sender.rest()).collect();
         assert_eq!(check(&told, 1), [1], "{name}");
         assert_eq!(kinds(&told), ["system", "error"], "{name}: {told:?}");
         assert!(message(&told[1]).contains("the daemon was stopped"), "{name}: {told:?}");
         assert_eq!(second.rest(), told[1..], "{name}");
+        assert!(wait_readable(&keeper, PATIENCE).unwrap(), "{name}: the keeper still runs");
         // It stands in the record, too.
         host.restart();
         assert_eq!(host.client().attach(&id, 0).rest(), told, "{name}");
@@ -80,7 +83,6 @@ fn nemesis_a_stop_does_not_wait_for_a_client_that_does_not_read() {
     host.wait_file("written");
     let keeper = host.daemon().keeper();
     by_command(&host);
-    let is_over = outpost_sys::epoll::wait_readable(&keeper, std::time::Duration::from_secs(20)).unwrap();
-    assert!(is_over, "the daemon still runs");
+    assert!(wait_readable(&keeper, Duration::from_secs(20)).unwrap(), "the daemon still runs");
     drop(stuck);
 }
