@@ -11,6 +11,7 @@ pub mod confine;
 pub mod epoll;
 pub mod fault;
 pub mod file;
+pub mod kernel;
 pub mod limits;
 pub mod memory;
 pub mod message;

@@ -4,6 +4,7 @@
 //! their expectations are checked. What we do otherwise on purpose is skipped then, by [`AppServer::is_original`].
 
 use crate::daemon::{PATIENCE, binary_beside, kill_marked, owner};
+use crate::kernel;
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd;
 use outpost_sys::signal::Signal;
@@ -12,7 +13,7 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -30,6 +31,8 @@ pub struct Options {
     pub env: Vec<(String, Option<String>)>,
     /// As another user; only root can.
     pub uid: Option<u32>,
+    /// As on an older kernel: 6.8, 6.1 or 5.10.
+    pub kernel: Option<&'static str>,
     /// Behind `app-server`.
     pub arguments: Vec<String>,
 }
@@ -47,6 +50,11 @@ impl Options {
 
     pub fn uid(mut self, uid: u32) -> Options {
         self.uid = Some(uid);
+        self
+    }
+
+    pub fn kernel(mut self, kernel: &'static str) -> Options {
+        self.kernel = Some(kernel);
         self
     }
 
@@ -117,12 +125,12 @@ impl AppServer {
             }
         };
         let mut command = match options.uid {
-            None => Command::new(&program),
+            None => kernel::command(options.kernel, &program),
             Some(uid) => {
                 for path in [dir.path(), &home, &dir.path().join("cwd"), &home.join("config.toml")] {
                     let _missing = std::os::unix::fs::chown(path, Some(uid), Some(uid));
                 }
-                let mut command = Command::new("setpriv");
+                let mut command = kernel::command(options.kernel, Path::new("setpriv"));
                 command.args([format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".into()]);
                 command.arg(&program);
                 command

@@ -5,6 +5,7 @@
 
 use crate::broker_client::BrokerClient;
 use crate::daemon::{PATIENCE, binary_beside, kill_marked, owner, pause};
+use crate::kernel;
 use crate::lack::Lack;
 use crate::terminal::Terminal;
 use outpost_sys::pidfd::Exit;
@@ -30,6 +31,8 @@ pub struct BrokerOptions {
     pub env: Vec<(String, Option<String>)>,
     /// As another user; only root can.
     pub uid: Option<u32>,
+    /// As on an older kernel: 6.8, 6.1 or 5.10.
+    pub kernel: Option<&'static str>,
     /// Behind `--socket`.
     pub flags: Vec<String>,
     /// Without `--socket`.
@@ -44,6 +47,11 @@ impl BrokerOptions {
 
     pub fn uid(mut self, uid: u32) -> BrokerOptions {
         self.uid = Some(uid);
+        self
+    }
+
+    pub fn kernel(mut self, kernel: &'static str) -> BrokerOptions {
+        self.kernel = Some(kernel);
         self
     }
 
@@ -312,7 +320,7 @@ impl Drop for Broker {
 /// Starts the daemon: the same environment for everyone, and what the options have over it.
 fn launch(dir: &Path, options: &BrokerOptions) -> Terminal {
     let at = |name: &str| dir.join(name).display().to_string();
-    let mut arguments = Vec::new();
+    let mut arguments = kernel::prefix(options.kernel);
     if let Some(uid) = options.uid {
         arguments.extend(["/usr/bin/env".to_owned(), "setpriv".to_owned(), "--clear-groups".to_owned()]);
         arguments.extend([format!("--reuid={uid}"), format!("--regid={uid}")]);

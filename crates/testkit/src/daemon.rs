@@ -1,5 +1,6 @@
 //! A real daemon in a directory of its own, ended with everything it runs when the test is over.
 
+use crate::kernel;
 use crate::sessions::SessionsClient;
 use outpost_control::client::{CallError, Client};
 use outpost_control::wire::{ProcessInfo, Status, UpgradeBinary};
@@ -47,21 +48,31 @@ pub fn binary_beside(ours: &Path, name: &str) -> PathBuf {
 impl Daemon {
     /// Starts the daemon and waits until it says that it runs.
     pub fn start(binary: &Path) -> Daemon {
+        Daemon::start_on(None, binary)
+    }
+
+    /// The same as on an older kernel: 6.8, 6.1 or 5.10.
+    pub fn start_on(kernel: Option<&str>, binary: &Path) -> Daemon {
         let dir = tempfile::tempdir().unwrap();
-        let mut daemon = Daemon::start_in(binary, dir.path());
+        let mut daemon = Daemon::start_on_in(kernel, binary, dir.path());
         daemon._owned = Some(dir);
         daemon
     }
 
     /// In a directory where one was before.
     pub fn start_in(binary: &Path, dir: &Path) -> Daemon {
-        Daemon::launch(Command::new(binary), dir, &[])
+        Daemon::start_on_in(None, binary, dir)
+    }
+
+    /// The same as on an older kernel.
+    pub fn start_on_in(kernel: Option<&str>, binary: &Path, dir: &Path) -> Daemon {
+        Daemon::launch(kernel::command(kernel, binary), dir, &[])
     }
 
     /// With these flags of `outpost serve`.
     pub fn start_with(binary: &Path, flags: &[&str]) -> Daemon {
         let dir = tempfile::tempdir().unwrap();
-        let mut daemon = Daemon::launch(Command::new(binary), dir.path(), flags);
+        let mut daemon = Daemon::launch(kernel::command(None, binary), dir.path(), flags);
         daemon._owned = Some(dir);
         daemon
     }
@@ -70,7 +81,7 @@ impl Daemon {
     pub fn start_as(binary: &Path, uid: u32) -> Daemon {
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::chown(dir.path(), Some(uid), Some(uid)).unwrap();
-        let mut serve = Command::new("setpriv");
+        let mut serve = kernel::command(None, Path::new("setpriv"));
         serve.args([format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".into()]).arg(binary);
         // Whose home is ours has no right to look into it.
         serve.env("HOME", dir.path()).env_remove("XDG_CONFIG_HOME");

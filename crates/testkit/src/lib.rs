@@ -13,6 +13,7 @@ mod broker_client;
 mod daemon;
 mod exhaustion;
 mod fake_cli;
+mod kernel;
 mod lack;
 mod model;
 mod nemesis;

@@ -6,7 +6,7 @@ use crate::exhaustion::{Exhaustion, Resource};
 use crate::lack::Lack;
 use crate::noise::Noise;
 use outpost_sys::signal::Signal;
-use outpost_sys::{pidfd, procfs};
+use outpost_sys::{kernel, pidfd, procfs};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 pub struct Plan {
     pub outpost: PathBuf,
     pub producer: PathBuf,
+    /// As on an older kernel: 6.8, 6.1 or 5.10.
+    pub kernel: Option<&'static str>,
     pub seed: u64,
     pub clients: u64,
     /// Until at least this many were killed …
@@ -54,7 +56,7 @@ pub fn run(plan: &Plan) -> Result<Report, Lack> {
     let limits = (plan.exhaustions > 0).then(Exhaustion::new).transpose()?;
     let daemon = match &limits {
         Some(limits) => limits.start(&plan.outpost),
-        None => Daemon::start(&plan.outpost),
+        None => Daemon::start_on(plan.kernel, &plan.outpost),
     };
     let over = AtomicBool::new(false);
     let mut report = Report::default();
@@ -98,7 +100,7 @@ fn client(daemon: &Daemon, plan: &Plan, marker: &str, number: u64, over: &Atomic
         name: format!("client{number}"),
         refusals_allowed: plan.exhaustions > 0,
         refusals: 0,
-        exits_can_be_lost: !kernel_remembers_exits(),
+        exits_can_be_lost: !kernel_remembers_exits(plan.kernel),
     };
     let mut total = Tally::default();
     let mut round = 0;
@@ -114,10 +116,9 @@ fn client(daemon: &Daemon, plan: &Plan, marker: &str, number: u64, over: &Atomic
 }
 
 /// Linux 6.15 and later tell how a process ended to who holds a pidfd.
-fn kernel_remembers_exits() -> bool {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
-    (numbers.next(), numbers.next()) >= (Some(6), Some(15))
+fn kernel_remembers_exits(older: Option<&str>) -> bool {
+    let release = crate::kernel::version(older).unwrap_or_else(kernel::release);
+    kernel::version_in(&release) >= (6, 15)
 }
 
 fn attack(

@@ -10,6 +10,7 @@ fn nemesis_two_hundred_killed_workers_and_twenty_killed_keepers_lose_nothing() {
     let report = require!(run(&Plan {
         outpost: binary_beside(&producer, "outpost"),
         producer,
+        kernel: None,
         seed: 20_261_115,
         clients: 6,
         worker_kills: 200,
@@ -33,6 +34,7 @@ fn nemesis_ten_upgrades_under_load_lose_nothing() {
     let report = require!(run(&Plan {
         outpost: binary_beside(&producer, "outpost"),
         producer,
+        kernel: None,
         seed: 20_261_116,
         clients: 50,
         worker_kills: 0,

@@ -192,8 +192,5 @@ fn a_killed_stranger_tells_its_signal() {
 }
 
 fn kernel() -> (u32, u32) {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let mut numbers =
-        release.split(|letter: char| !letter.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
-    (numbers.next().unwrap(), numbers.next().unwrap())
+    outpost_sys::kernel::version_in(&outpost_sys::kernel::release())
 }

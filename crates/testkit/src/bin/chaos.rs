@@ -36,6 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let report = run(&Plan {
         outpost: binary_beside(&ours, "outpost"),
         producer: binary_beside(&ours, "producer"),
+        kernel: None,
         seed,
         clients: options.clients,
         worker_kills: 200,
