@@ -9,7 +9,7 @@ use outpost_control::wire::Status;
 use outpost_keeper::state::{State, StoredEntry};
 use outpost_keeper::{OWN_SLOT, Standing};
 use outpost_sys::file::{self, Open};
-use outpost_sys::{limits, spawn};
+use outpost_sys::{kernel, limits, spawn};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
@@ -108,6 +108,7 @@ impl Prepared {
     /// Here, where somebody reads what is wrong.
     fn new(paths: &Paths, options: &Options) -> Result<Prepared, NotServing> {
         paths.create()?;
+        check_kernel(&kernel::release())?;
         check_limits()?;
         let flags = options.flags.clone().absolute();
         let text = flags.text()?;
@@ -225,6 +226,19 @@ fn watchdog_ms() -> Option<u64> {
     number("WATCHDOG_USEC").filter(|_| is_meant).map(|us| us / 1000)
 }
 
+/// The oldest kernel that the daemon is tested as on. Before it, calls are missing that nothing stands in for.
+pub(crate) const KERNEL_MIN: kernel::Version = (5, 10);
+
+fn check_kernel(release: &str) -> Result<(), String> {
+    match kernel::version_in(release) {
+        version if version < KERNEL_MIN => {
+            let (major, minor) = KERNEL_MIN;
+            Err(format!("Linux {release} is too old; the daemon needs Linux {major}.{minor} or later"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// With fewer files the daemon would fail somewhere, and at the worst moment.
 fn check_limits() -> Result<(), String> {
     match limits::descriptors().hard {
@@ -284,4 +298,20 @@ pub(crate) fn taken(paths: &Paths, lock: &Path) -> String {
 pub(crate) fn sign_lock(lock: &OwnedFd, keeper: u32) -> outpost_sys::Result<()> {
     file::set_size(lock, 0)?;
     file::write_all_at(lock, format!("{keeper}\n").as_bytes(), 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_lacks_what_we_need_is_refused_by_name() {
+        for release in ["5.9.16-generic", "4.19.0-27-amd64"] {
+            let refused = check_kernel(release).unwrap_err();
+            assert!(refused.contains(release) && refused.contains("Linux 5.10"), "{refused}");
+        }
+        for release in ["5.10.0-32-amd64", "6.1.0", "7.0.1"] {
+            assert_eq!(check_kernel(release), Ok(()));
+        }
+    }
 }

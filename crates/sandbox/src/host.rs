@@ -4,6 +4,7 @@ use crate::confinement::Confinement;
 use crate::error::{Error, explain};
 use crate::plan::{Plan, Root};
 use crate::{Result, filter, landlock};
+use outpost_sys::kernel;
 use outpost_sys::namespace::{self, Network};
 use outpost_sys::spawn::{self, Child, Program, Standing, Step};
 use outpost_sys::{Errno, is_exhaustion};
@@ -31,6 +32,8 @@ pub struct Host {
     /// The version of Landlock.
     pub landlock: Option<u32>,
     pub seccomp: bool,
+    /// Whether mounts can be made read-only with all below them (Linux 5.12).
+    pub mount_attributes: bool,
     /// Whether a pid namespace has a limit of its own (Linux 6.14).
     pub pid_limit: bool,
     /// An empty network that commands join. One for each made a median start last 3.5 ms instead of 2.3 (a rough loop on
@@ -42,6 +45,9 @@ pub struct Host {
     filters: [Vec<u8>; 2],
 }
 
+/// Every view of a sandbox is made read-only by it, with all mounts below.
+const NO_MOUNT_ATTRIBUTES: &str = "this kernel lacks mount_setattr (Linux 5.12)";
+
 /// Never there: a confinement that gets as far as not finding it works.
 const NOWHERE: &std::ffi::CStr = c"/proc/self/outpost-probe";
 
@@ -50,6 +56,9 @@ impl Host {
     /// [`Error::Unknown`] when a try ran out of descriptors, memory or processes: another one may succeed.
     pub fn probe(state: &Path) -> Result<Host> {
         let mut host = Host::bare(state)?;
+        if !host.mount_attributes {
+            return Ok(Host { why_none: Some(NO_MOUNT_ATTRIBUTES.into()), ..host });
+        }
         let mut reasons = Vec::new();
         for namespaces in [Namespaces::Direct, Namespaces::User] {
             host.namespaces = namespaces;
@@ -93,6 +102,7 @@ impl Host {
             why_none: None,
             landlock: namespace::landlock_version(),
             seccomp: namespace::has_filters(),
+            mount_attributes: kernel::has_mount_attributes(),
             pid_limit: has_pid_limit(&release),
             network: None,
             state: state.into(),
@@ -192,11 +202,7 @@ impl Probed {
 
 /// Per-namespace limits came with Linux 6.14. Before, the file is the whole host's, and must not be written.
 fn has_pid_limit(release: &str) -> bool {
-    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(str::parse::<u32>);
-    match (numbers.next(), numbers.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= (6, 14),
-        _ => false,
-    }
+    kernel::version_in(release) >= (6, 14)
 }
 
 /// The settings that commonly forbid user namespaces.

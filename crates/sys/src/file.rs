@@ -319,10 +319,56 @@ pub fn close_on_exec_from(first: u32) -> Result<()> {
     // SAFETY: plain numbers; nothing is closed now.
     let marked =
         unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
-    if marked == 0 { Ok(()) } else { Err(crate::signal::last_errno()) }
+    match marked {
+        0 => Ok(()),
+        _ => match crate::signal::last_errno() {
+            Errno::INVAL => close_listed_on_exec(first),
+            errno => Err(errno),
+        },
+    }
+}
+
+/// The same before Linux 5.11, which has no such flag: one call for each descriptor in `/proc/self/fd`. Not atomic: no
+/// other thread may open anything meanwhile.
+fn close_listed_on_exec(first: u32) -> Result<()> {
+    let listed = std::fs::read_dir("/proc/self/fd");
+    let listed = listed.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    // Collected first: the directory itself is open while it is read.
+    let numbers: Vec<libc::c_int> =
+        listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    for number in numbers.into_iter().filter(|number| number.unsigned_abs() >= first) {
+        // SAFETY: plain numbers; what is not open any more is an error that changes nothing.
+        let marked = unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
+        match crate::signal::last_errno() {
+            errno if marked != 0 && errno != Errno::BADF => return Err(errno),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Makes standard input an empty one.
 pub fn empty_stdin() -> Result<()> {
     rustix::stdio::dup2_stdin(open("/dev/null", Open::Read)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_getfd, fcntl_setfd};
+
+    #[test]
+    fn without_the_flag_of_linux_5_11_every_descriptor_from_a_number_on_is_still_closed_by_exec() {
+        // Far above those of tests that run beside this one.
+        const FIRST: u32 = 700;
+        let null = open("/dev/null", Open::Read).unwrap();
+        let below = fcntl_dupfd_cloexec(&null, 650).unwrap();
+        let above = fcntl_dupfd_cloexec(&null, 710).unwrap();
+        for fd in [&below, &above] {
+            fcntl_setfd(fd, FdFlags::empty()).unwrap();
+        }
+        close_listed_on_exec(FIRST).unwrap();
+        assert_eq!(fcntl_getfd(&above), Ok(FdFlags::CLOEXEC));
+        assert_eq!(fcntl_getfd(&below), Ok(FdFlags::empty()));
+    }
 }

@@ -54,6 +54,7 @@ fn nemesis_exhausted_resources_cost_time_and_nothing_else() {
     let report = require!(run(&Plan {
         outpost: binary_beside(&producer, "outpost"),
         producer,
+        kernel: None,
         seed: 20_261_118,
         clients: 6,
         worker_kills: 30,

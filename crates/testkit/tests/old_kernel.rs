@@ -106,7 +106,7 @@ fn both_halves_killed_at_once_leave_no_orphan(kernel: &'static str) {
 }
 
 fn nemesis_killed_halves_lose_nothing(kernel: &'static str) {
-    let report = outpost_testkit::run(&Plan {
+    let report = require!(outpost_testkit::run(&Plan {
         outpost: program("outpost"),
         producer: program("producer"),
         kernel: Some(kernel),
@@ -115,8 +115,9 @@ fn nemesis_killed_halves_lose_nothing(kernel: &'static str) {
         worker_kills: 15,
         keeper_kills: 3,
         upgrades: 1,
+        exhaustions: 0,
         duration: Duration::from_secs(4),
-    });
+    }));
     assert!(report.worker_kills >= 15 && report.keeper_kills >= 3 && report.processes >= 3, "{report:?}");
 }
 

@@ -2,8 +2,9 @@
 
 use super::{Check, Verdict};
 use crate::paths::Paths;
+use crate::serve::KERNEL_MIN;
 use outpost_sandbox::{Host, Namespaces};
-use outpost_sys::{cgroup, limits, user};
+use outpost_sys::{cgroup, kernel, limits, user};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -25,8 +26,7 @@ pub(super) fn checks(paths: &Paths) -> Vec<Check> {
         )],
     };
     let others = [cgroups(), pipes(), descriptors(), processes(), inotify(), sudo(), git()];
-    let kernel = kernel(&read("/proc/sys/kernel/osrelease"));
-    std::iter::once(kernel).chain(sandbox).chain(others).collect()
+    std::iter::once(kernel_release(&kernel::release())).chain(sandbox).chain(others).collect()
 }
 
 fn read(path: &str) -> String {
@@ -37,23 +37,26 @@ fn number(path: &str) -> Option<u64> {
     read(path).parse().ok()
 }
 
-fn kernel(release: &str) -> Check {
-    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit()).map(str::parse::<u32>);
-    let version = match (numbers.next(), numbers.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) => (major, minor),
-        _ => (0, 0),
-    };
+fn kernel_release(release: &str) -> Check {
     let found = format!("Linux {release}");
     let mend = "run a newer kernel; 6.15 has all that is used";
-    match version {
-        (0..5, _) | (5, 0..9) => Check::bad(
+    match kernel::version_in(release) {
+        version if version < KERNEL_MIN => Check::bad(
             "kernel",
             Verdict::Missing,
             found,
-            "Linux 5.9 is the least that the daemon runs on",
+            "the daemon does not start: it needs Linux 5.10 or later",
             mend,
         ),
-        (5, 9..14) => Check::bad(
+        version if version < (5, 12) => Check::bad(
+            "kernel",
+            Verdict::Degraded,
+            found,
+            "sandboxed commands are refused before 5.12 (mount_setattr); no cgroup.kill before 5.14: descendants \
+             are found by a marker in their environment",
+            mend,
+        ),
+        version if version < (5, 14) => Check::bad(
             "kernel",
             Verdict::Degraded,
             found,
@@ -72,6 +75,13 @@ fn namespaces(host: &Host) -> Check {
     match host.namespaces {
         Namespaces::Direct => Check::ok("namespaces", "mount, pid, ipc, net"),
         Namespaces::User => Check::ok("namespaces", "user, mount, pid, ipc, net"),
+        Namespaces::None if !host.mount_attributes => Check::bad(
+            "namespaces",
+            Verdict::Missing,
+            host.why_none.as_deref().unwrap_or("none"),
+            "every sandboxed command is refused; all other commands run",
+            "run Linux 5.12 or later",
+        ),
         Namespaces::None => Check::bad(
             "namespaces",
             Verdict::Missing,
@@ -270,11 +280,13 @@ mod tests {
             ("6.18.44-fc", Verdict::Ok),
             ("5.15.0-100-generic", Verdict::Ok),
             ("5.10.0", Verdict::Degraded),
+            ("5.13.0", Verdict::Degraded),
+            ("5.9.16", Verdict::Missing),
             ("5.8.1", Verdict::Missing),
             ("4.19.0", Verdict::Missing),
             ("", Verdict::Missing),
         ] {
-            assert_eq!(kernel(release).verdict, verdict, "{release}");
+            assert_eq!(kernel_release(release).verdict, verdict, "{release}");
         }
     }
 }
