@@ -18,4 +18,5 @@ mod stream;
 pub mod wire;
 
 pub use confining::Sandboxing;
+pub use methods::exit_status;
 pub use server::{Program, serve};

@@ -9,7 +9,7 @@ use crate::starting;
 use crate::stream::Follow;
 use crate::wire::{
     Attach, Attached, ExitStatus, Failure, Kept, Kill, Killed, ProcessInfo, Resize, Signal, Status, Stdin,
-    StdinApplied, StdinOutcome, TerminalSize, UpgradeBinary, Usage, Which, Write,
+    StdinApplied, StdinOutcome, Stop, TerminalSize, UpgradeBinary, Usage, Which, Write,
 };
 use outpost_engine::{
     Accepted, Engine, Error, Exit, ExitUnknown, How, Ladder, Process, Reach, Signal as Number, Size,
@@ -84,8 +84,9 @@ pub(crate) async fn call<P: Program>(
             answer(&reloaded.map_err(|message| Failure { kind: "settings".into(), message })?)
         }
         "stop" => {
-            context.program.stop();
-            answer(&())
+            let grace = parse::<Option<Stop>>(params)?.unwrap_or_default().grace_ms;
+            let stopped = context.program.stop(grace.map(Duration::from_millis)).await;
+            answer(&stopped.map_err(|message| Failure { kind: "stopping".into(), message })?)
         }
         _ => Err(Failure { kind: "method".into(), message: format!("there is no method {method:?}") }),
     }
@@ -253,7 +254,7 @@ async fn kill(engine: &Engine, params: Kill) -> Outcome {
     })
 }
 
-pub(crate) fn exit_status(exit: Exit) -> ExitStatus {
+pub fn exit_status(exit: Exit) -> ExitStatus {
     let (code, signal) = match exit.how {
         How::Code(code) => (Some(code), None),
         How::Signal(signal) => (None, Some(signal)),

@@ -6,7 +6,9 @@ use crate::owned::Owned;
 use crate::peer::Peer;
 use crate::pens::Pens;
 use crate::stream::Follow;
-use crate::wire::{Faces, Failure, LINE_BYTES_MAX, RelayState, Reloaded, Request, Settings, WakeRelay};
+use crate::wire::{
+    Faces, Failure, LINE_BYTES_MAX, RelayState, Reloaded, Request, Settings, StopReport, WakeRelay,
+};
 use outpost_engine::Engine;
 use outpost_wire::{Closed, Line, Lines, Outbox, SharedLoad, Weight};
 use serde::Serialize;
@@ -14,6 +16,7 @@ use serde_json::value::RawValue;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
@@ -26,8 +29,8 @@ const REQUESTS_MAX: u32 = 64;
 pub trait Program: Send + Sync + 'static {
     /// Puts a new binary in place of keeper and worker.
     fn upgrade(&self, binary: OwnedFd) -> impl Future<Output = Result<(), String>> + Send;
-    /// Ends the daemon and every process.
-    fn stop(&self);
+    /// Ends every process, and then the daemon. Processes have this long to end by themselves, or as configured.
+    fn stop(&self, grace: Option<Duration>) -> impl Future<Output = Result<StopReport, String>> + Send;
     /// Ends the faces; the daemon stays as long as processes run. Says how many do.
     fn keep_children(&self) -> impl Future<Output = Result<usize, String>> + Send;
     /// Whether that was done.

@@ -257,6 +257,33 @@ pub struct Kill {
     pub grace_ms: Option<u64>,
 }
 
+/// How the daemon is to be stopped.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Stop {
+    /// How long processes have to end after SIGTERM; as configured without one.
+    pub grace_ms: Option<u64>,
+}
+
+/// How each process ended that ran when the daemon was stopped.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StopReport {
+    pub processes: Vec<StoppedProcess>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StoppedProcess {
+    pub process: String,
+    pub face: String,
+    pub id: String,
+    /// None when it could not be ended, or its exit not be recorded.
+    pub exit: Option<ExitStatus>,
+    /// Its tree was killed, because the grace time was over.
+    pub killed: bool,
+}
+
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Killed {

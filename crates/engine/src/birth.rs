@@ -29,6 +29,8 @@ pub(crate) struct Starting {
     pub(crate) gate: Option<Pipe>,
     /// It is to put a confinement on itself.
     pub(crate) confined: bool,
+    /// The child has executed its program, but its start is not recorded yet, so it is not confirmed.
+    pub(crate) has_executed: bool,
 }
 
 impl Starting {
@@ -129,6 +131,17 @@ impl Child {
         }
         let file = starting.spec_file.iter().filter(|_| !is_short);
         Ok((message, file.chain(starting.theirs.iter().map(|(fd, _)| fd)).map(AsFd::as_fd).collect()))
+    }
+
+    /// The child has executed its program. Returns the start if it can be confirmed now. A start is confirmed only when it
+    /// is recorded: a worker that finds a process without a description undoes it.
+    pub(crate) fn take_executed(&mut self) -> Option<Starting> {
+        let starting = self.starting.as_mut()?;
+        starting.has_executed = true;
+        match self.start_unrecorded {
+            true => None,
+            false => self.starting.take(),
+        }
     }
 
     /// Writes the description and the start record, whichever is missing.

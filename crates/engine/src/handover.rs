@@ -176,7 +176,15 @@ impl Reactor {
             return self.shared.housekeeping.remove_slot(Slot(slot));
         }
         match self.open_record(&entry) {
-            Ok(record) => self.adopt(entry, record),
+            Ok(Some(record)) => self.adopt(entry, record),
+            // No client has a confirmation of this start, and one that asks again must not get a second process.
+            Ok(None) => {
+                tracing::warn!(process = %Slot(slot), "a start that was not confirmed is undone");
+                let kill = Request::Signal { slot, signal: crate::Signal::KILL, group: true };
+                self.link.send(kill, Vec::new());
+                self.link.send(Request::Forget { slot }, Vec::new());
+                self.shared.housekeeping.remove_slot(Slot(slot));
+            }
             Err(error) => {
                 tracing::error!(process = %Slot(slot), %error, "a process cannot be taken over yet; trying again");
                 self.unadopted.insert(slot, entry);
@@ -192,22 +200,26 @@ impl Reactor {
         }
     }
 
-    /// Everything of an adoption that can fail. Takes nothing from the entry.
-    fn open_record(&self, entry: &Entry) -> Result<Record> {
+    /// Everything of an adoption that can fail. Takes nothing from the entry. `None` when the process has no description: it
+    /// is written before a start is confirmed.
+    fn open_record(&self, entry: &Entry) -> Result<Option<Record>> {
         let slot = Slot(entry.slot);
         let copy = |role: u8| {
             let copied = entry.held.get(&role).map(file::duplicate).transpose();
             copied.map_err(|errno| Error::io("duplicate", "a descriptor of a process", errno))
         };
+        if !self.shared.store.is_described(slot)? {
+            return Ok(None);
+        }
         let description = match self.shared.store.recall(slot)? {
             Recalled::Described(description) => *description,
-            // It runs, so it was started; its description could not be written.
+            // It was written, and is damaged now.
             Recalled::Lost | Recalled::Unused => Description::lost(slot),
         };
         let dir = self.shared.store.dir(slot);
         let writer = Writer::recover(&dir, self.shared.journal_bytes_max(&description))?;
         let (input, unheld) = Input::resume(Target::Closed, dir.join("stdin"), copy(role::STDIN_LOG)?)?;
-        Ok(Record { description, writer, master: copy(role::MASTER)?, input, unheld })
+        Ok(Some(Record { description, writer, master: copy(role::MASTER)?, input, unheld }))
     }
 
     fn adopt(&mut self, mut entry: Entry, record: Record) {

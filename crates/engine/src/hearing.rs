@@ -90,8 +90,8 @@ impl Reactor {
                 if let Some(Progress::Failed(failure)) = progress {
                     return self.failed(slot, failure);
                 }
-                // Often the end is told with the start. Who waits for that is woken once, and finds everything.
-                let starting = self.children.get_mut(&slot).and_then(|child| child.starting.take());
+                // Often the end is reported with the start. A client that waits for that is woken once.
+                let starting = self.children.get_mut(&slot).and_then(Child::take_executed);
                 self.exited(slot, exit);
                 self.confirm(slot, starting);
             }
@@ -161,14 +161,17 @@ impl Reactor {
                 tracing::error!(process = %child.process.slot(), %error, "a start cannot be recorded; trying again");
             }
             child.publish();
-            self.schedule(RETRY, Due::Record(slot));
+            return self.schedule(RETRY, Due::Record(slot));
+        }
+        if child.starting.as_ref().is_some_and(|starting| starting.has_executed) {
+            self.started(slot);
         }
     }
 
     /// The child has executed its program.
     pub(crate) fn started(&mut self, slot: u64) {
         let Some(child) = self.children.get_mut(&slot) else { return };
-        let starting = child.starting.take();
+        let starting = child.take_executed();
         child.publish();
         child.rewatch(&self.epoll);
         self.confirm(slot, starting);

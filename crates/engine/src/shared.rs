@@ -158,9 +158,7 @@ impl Shared {
             // Who waits is killed in its cgroup otherwise, or waits until this worker ends.
             let _busy = message::send(&**socket, &Request::Forget { slot: slot.0 }.encode(), &[]);
         }
-        if let Some(cgroups) = &self.cgroups {
-            let _in_use = cgroups.group(&slot.to_string()).destroy(DESTROY_PATIENCE);
-        }
+        self.destroy_unknown(slot);
         self.store.remove(slot);
     }
 

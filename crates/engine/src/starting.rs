@@ -87,6 +87,7 @@ fn make_child(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepa
             failed: None,
             gate: None,
             confined,
+            has_executed: false,
         }),
         undescribed: Some((file_for_description, encoded)),
         exit: None,

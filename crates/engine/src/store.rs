@@ -139,6 +139,16 @@ impl Store {
         Ok((dir, description))
     }
 
+    /// Whether a description was ever written: before, the file is empty.
+    pub(crate) fn is_described(&self, slot: Slot) -> Result<bool> {
+        let path = self.dir(slot).join(DESCRIPTION);
+        match fs::metadata(&path) {
+            Ok(found) => Ok(found.len() > 0),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(Error::path("look at", &path, &error)),
+        }
+    }
+
     /// What the directory of a process that nobody holds says of it.
     pub(crate) fn recall(&self, slot: Slot) -> Result<Recalled> {
         use std::io::ErrorKind::{FileTooLarge, InvalidData, NotFound, UnexpectedEof};

@@ -22,6 +22,7 @@ mod patience;
 mod run;
 mod sessions;
 mod status;
+mod stop;
 mod token;
 mod top;
 mod view;
@@ -94,7 +95,7 @@ enum Command {
     InstallService(install_service::InstallService),
     /// Continue with another binary, without losing a process
     Upgrade(manage::UpgradeTo),
-    Stop(manage::Stop),
+    Stop(stop::Stop),
     Connect(connect::Connect),
     /// End an `outpost connect`; the daemon there and its processes go on
     Disconnect(connect::Disconnect),
@@ -205,7 +206,7 @@ fn dispatch(command: Command, paths: &Paths) -> Outcome {
         Command::Reload => config::reload(paths),
         Command::InstallService(options) => install_service::run(paths, &options),
         Command::Upgrade(upgrade) => manage::upgrade(paths, &upgrade),
-        Command::Stop(options) => manage::stop(paths, &options),
+        Command::Stop(options) => stop::stop(paths, &options),
         Command::Connect(options) => connect::run(paths, options),
         Command::Disconnect(options) => connect::disconnect(paths, options),
         Command::Arrive(options) => arrive::run(paths, &options),

@@ -42,6 +42,8 @@ pub(crate) struct Processes {
     pub(crate) ended_max: Option<usize>,
     /// How long after it was recorded output is synced to the disk; 0 leaves it to the kernel.
     pub(crate) sync_s: Option<u64>,
+    /// How long processes have to end after SIGTERM when the daemon stops.
+    pub(crate) stop_grace_s: Option<u64>,
 }
 
 /// `[exec]`
@@ -164,6 +166,7 @@ impl Config {
                 ended_kept_s: seconds(processes.exited_kept),
                 ended_max: Some(processes.exited_max),
                 sync_s: seconds(processes.sync_interval),
+                stop_grace_s: seconds(crate::stopping::GRACE),
             },
             broker: Broker {
                 ask_timeout_s: seconds(broker.ask_patience),

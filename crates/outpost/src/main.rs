@@ -29,6 +29,7 @@ mod serve_again;
 mod sessions_face;
 mod settled;
 mod socket;
+mod stopping;
 mod stored;
 mod sudo_proxy;
 mod tty;

@@ -10,10 +10,10 @@ use crate::relay::{Place, Settings};
 use crate::relay_face::{self, RelayFace};
 use crate::serve::{take_lock, taken};
 use crate::settled::{self, Settled};
-use crate::{exec_face, log, roles, socket};
+use crate::{exec_face, log, roles, socket, stopping};
 use clap::Args;
 use outpost_approvals::{Approvals, unix_ms};
-use outpost_control::wire::{self, Listening, RelayState, Reloaded, Waiting, WakeRelay};
+use outpost_control::wire::{self, Listening, RelayState, Reloaded, StopReport, Waiting, WakeRelay};
 use outpost_engine::{Config, Engine, Lifecycle, Notice, Process, ResourceLimit, Said, What};
 use outpost_sys::file::{self, Open};
 use outpost_sys::spawn::DESCRIPTOR_LIMIT;
@@ -28,8 +28,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// How long processes may take to end when the daemon does.
-const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(10);
 /// Whoever asked for the end of the last process, or follows it, is told before a daemon that only kept it ends.
 const LAST_WORDS: Duration = Duration::from_millis(250);
 
@@ -190,12 +188,12 @@ async fn serve(
         tokio::spawn(tell_supervisor(engine.clone(), given.watchdog_ms));
     }
     prove(engine.clone());
-    let mut kept_for = Vec::new();
+    let (mut kept_for, mut replies, mut grace) = (Vec::new(), stopping::Replies::new(), None);
     let sessions = daemon.as_ref().map(|daemon| daemon.faces.sessions());
     loop {
         let asked = tokio::select! {
             asked = wait(&mut notices, &mut received, relay.as_mut()) => asked?,
-            () = all_end(&engine), if keeping => Asked::End,
+            () = all_end(&engine), if keeping => Asked::End { grace: None, reply: None },
         };
         match (asked, &mut relay) {
             // Everything is in the kernel or on disk; the next worker has it.
@@ -205,7 +203,12 @@ async fn serve(
                     break;
                 }
             }
-            (Asked::Stop | Asked::End, _) => break,
+            (Asked::Stop, _) => break,
+            (Asked::End { grace: asked, reply }, _) => {
+                grace = asked.or(grace);
+                replies.extend(reply);
+                break;
+            }
             (Asked::Wake(wake, reply), Some(relay)) => {
                 let _gone = reply.send(relay.wake(wake).await);
             }
@@ -253,11 +256,16 @@ async fn serve(
     if let Some(relay) = &mut relay {
         relay.withdraw();
     }
+    if let (None, Some(daemon)) = (grace, &daemon) {
+        grace = daemon.settled.config().config.processes.stop_grace_s.map(Duration::from_secs);
+    }
     let left = daemon.map(|daemon| daemon.faces.end(paths)).unwrap_or_default();
     for socket in left.into_iter().chain(kept_for).chain([paths.control_socket()]) {
         let _gone_already = std::fs::remove_file(socket);
     }
-    engine.end_processes(SHUTDOWN_PATIENCE).await.map_err(|error| error.to_string())?;
+    // "Graceful shutdown kills the whole child-process tree": the relay's original sends SIGKILL at once.
+    let grace = if relay.is_some() { Duration::ZERO } else { grace.unwrap_or(stopping::GRACE) };
+    stopping::stop_processes(&engine, grace, &mut notices, &mut received, replies).await?;
     if let Some(sessions) = sessions {
         sessions.end_turns().await;
         sessions.close().await;
@@ -336,13 +344,16 @@ async fn tell_supervisor(engine: Engine, watchdog_ms: Option<u64>) {
 }
 
 /// What the worker is to do next.
-enum Asked {
+pub(crate) enum Asked {
     /// Make room for another worker.
     Retire,
     /// Stop as the face wants it: with or without the processes.
     Stop,
-    /// Stop with everything.
-    End,
+    /// Stop with everything, within this time, and report to the client.
+    End {
+        grace: Option<Duration>,
+        reply: Option<oneshot::Sender<Result<StopReport, String>>>,
+    },
     Wake(WakeRelay, oneshot::Sender<Result<(), String>>),
     /// End the faces and stay for the processes; says how many there are.
     Keep(oneshot::Sender<Result<usize, String>>),
@@ -429,8 +440,8 @@ impl outpost_control::Program for Program {
         Ok(())
     }
 
-    fn stop(&self) {
-        let _stopping_already = self.orders.try_send(Asked::End);
+    async fn stop(&self, grace: Option<Duration>) -> Result<StopReport, String> {
+        self.order(|reply| Asked::End { grace, reply: Some(reply) }).await
     }
 
     fn relay(&self) -> Option<RelayState> {

@@ -3,7 +3,7 @@
 use crate::kernel;
 use crate::sessions::SessionsClient;
 use outpost_control::client::{CallError, Client};
-use outpost_control::wire::{ProcessInfo, Status, UpgradeBinary};
+use outpost_control::wire::{ProcessInfo, Status, Stop, StopReport, UpgradeBinary};
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::file::{self, Open};
 use outpost_sys::signal::Signal;
@@ -311,7 +311,7 @@ impl Drop for Daemon {
             client.set_patience(Some(Duration::from_secs(15))).ok()?;
             let status: Status = client.call("status", &()).ok()?;
             let parts = [status.keeper_pid, status.worker_pid].map(|pid| pidfd::open(pid.cast_signed()).ok());
-            let _lost = client.call::<()>("stop", &());
+            let _lost = client.call::<StopReport>("stop", &Stop { grace_ms: Some(0) });
             Some(parts)
         });
         for part in stopped.into_iter().flatten().flatten() {
