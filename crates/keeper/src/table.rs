@@ -283,3 +283,28 @@ pub(crate) fn watched(added: Result<()>) -> Result<()> {
 }
 
 pub(crate) type Table = BTreeMap<u64, Entry>;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use outpost_sys::pipe::pipe;
+
+    /// What the state names and the new binary does not inherit would be closed by the exec.
+    #[test]
+    fn every_descriptor_that_is_handed_over_by_number_is_inherited() {
+        let (held, more) = (pipe().unwrap(), pipe().unwrap());
+        let entry = Entry {
+            report: Some(Report::inherited(more.read)),
+            ..Entry::new(7, Standing::Starting, Some(held.read), vec![(1, held.write), (2, more.write)])
+        };
+        let stored = entry.stored(20);
+        let mut named: Vec<i32> = stored.held.iter().map(|(_, number)| *number).collect();
+        named.extend([stored.pidfd, stored.report]);
+        let mut inherited: Vec<i32> = entry.descriptors().map(|fd| fd.as_raw_fd()).collect();
+        named.sort_unstable();
+        inherited.sort_unstable();
+        assert_eq!(named.len(), 4);
+        assert_eq!(inherited, named);
+    }
+}

@@ -21,21 +21,21 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// A file with a line for every worker that was started; removed in the end.
-struct Log(PathBuf);
+pub(crate) struct Log(PathBuf);
 
 impl Log {
-    fn new(name: &str) -> Log {
+    pub(crate) fn new(name: &str) -> Log {
         Log(std::env::temp_dir().join(format!("outpost-keeper-test-{}-{name}", kit::me())))
     }
 
     /// A worker that adds its line and then does `then`. Stop is one byte and any 79 others.
-    fn worker(&self, then: &str) -> Vec<CString> {
+    pub(crate) fn worker(&self, then: &str) -> Vec<CString> {
         let script = format!("stop() {{ printf '\\n%079d' 0 >&3; }}; echo >>$0; count=$(wc -l <$0); {then}");
         let path = self.0.to_str().unwrap();
         ["sh", "-c", &script, path].map(|text| CString::new(text).unwrap()).to_vec()
     }
 
-    fn lines(&self) -> usize {
+    pub(crate) fn lines(&self) -> usize {
         std::fs::read_to_string(&self.0).unwrap_or_default().lines().count()
     }
 }
@@ -46,20 +46,20 @@ impl Drop for Log {
     }
 }
 
-fn state(arguments: Vec<CString>) -> State {
+pub(crate) fn state(arguments: Vec<CString>) -> State {
     let shell = file::open(std::fs::canonicalize("/bin/sh").unwrap(), Open::Program).unwrap();
     State { binary: shell.into_raw_fd(), arguments, worker: None, replaced: false, entries: Vec::new() }
 }
 
-fn inherited(state: &State) -> i32 {
+pub(crate) fn inherited(state: &State) -> i32 {
     file::sealed_memory("state", &state.encode()).unwrap().into_raw_fd()
 }
 
-fn sleeper(output: BorrowedFd<'_>) -> Started {
+pub(crate) fn sleeper(output: BorrowedFd<'_>) -> Started {
     shell(c"echo ready; exec sleep 1000", output)
 }
 
-fn shell(script: &CStr, output: BorrowedFd<'_>) -> Started {
+pub(crate) fn shell(script: &CStr, output: BorrowedFd<'_>) -> Started {
     let null = null();
     spawn::spawn(&Child::new(
         Program::Path(c"/bin/sh"),

@@ -11,3 +11,4 @@ mod link;
 mod signals;
 mod slow;
 mod state;
+mod teardown;
