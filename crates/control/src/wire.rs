@@ -399,6 +399,18 @@ pub struct Faces {
     pub sessions: usize,
     pub busy_sessions: usize,
     pub config_file: Option<String>,
+    /// What cannot begin now and is retried.
+    pub problems: Vec<Problem>,
+}
+
+/// A part of the daemon that cannot begin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Problem {
+    pub component: String,
+    pub message: String,
+    /// When it was first seen, in milliseconds since 1970.
+    pub since_ms: u64,
 }
 
 /// Where a face is reached.

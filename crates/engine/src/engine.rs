@@ -376,6 +376,13 @@ impl Engine {
         self.shared.command(Command::Notify(said)).await
     }
 
+    /// Has a supervisor show this text as the daemon's status.
+    pub async fn say(&self, status: &str) -> Result<()> {
+        let text = outpost_sys::file::sealed_memory("outpost-status", status.as_bytes());
+        let text = text.map_err(|errno| Error::io("write", "a status", errno))?;
+        self.shared.command(Command::Say(text)).await
+    }
+
     /// Tells the keeper that this worker lives, and within which time it says so again. One that has begun to and stops is
     /// killed.
     pub async fn alive(&self, every: Duration) -> Result<()> {

@@ -78,6 +78,8 @@ pub(crate) enum Command {
     Own(own::Order),
     Serving,
     Notify(Said),
+    /// What a supervisor is to show, in a memory file.
+    Say(OwnedFd),
     Alive(u32),
     /// Limits have changed.
     Configured,
@@ -396,6 +398,7 @@ impl Reactor {
             }
             Command::Man => self.man_spares(),
             Command::Alive(every_ms) => self.link.send(Request::Alive { every_ms }, Vec::new()),
+            Command::Say(text) => self.link.send(Request::Say, vec![text]),
             Command::Notify(said) => self.link.send(Request::Notify(said), Vec::new()),
             Command::Replace { what, binary, reply } => {
                 self.replacing = Some(reply);

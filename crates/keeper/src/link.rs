@@ -105,6 +105,7 @@ impl Keeper {
             Request::Replace(What::Worker) => self.start_candidate(fds.pop()),
             Request::Replace(What::Keeper) => self.replace_self(fds.pop()),
             Request::Notify(said) => self.notify(said),
+            Request::Say => self.say_text(fds.pop()),
             Request::Alive { every_ms } => self.worker_beats(every_ms),
             Request::Stop => self.stop(),
         }

@@ -164,6 +164,8 @@ pub enum Request {
     Replace(What),
     /// Tell whoever supervises us. Only the main process is believed, which is the keeper.
     Notify(Said),
+    /// Have the supervisor show a text as the daemon's status. Descriptor: a file with the text.
+    Say,
     /// The worker lives, and says so again after this time.
     Alive {
         every_ms: u32,
@@ -311,6 +313,7 @@ impl Request {
                 Record { slot, number, byte, ..Record::of(16) }
             }
             Request::Rest => Record::of(17),
+            Request::Say => Record::of(18),
         }
         .encode()
     }
@@ -336,6 +339,7 @@ impl Request {
             15 => Request::Enlist { slot, confined: byte != 0, held },
             16 => Request::Recruit { slot, oom_score: (byte != 0).then_some(number) },
             17 => Request::Rest,
+            18 => Request::Say,
             _ => return None,
         })
     }
@@ -418,6 +422,7 @@ mod tests {
             Request::Enlist { slot: 8, confined: true, held: roles },
             Request::Muster,
             Request::Rest,
+            Request::Say,
         ];
         requests.extend(standings.map(|standing| Request::Adopt {
             slot: 9,

@@ -8,11 +8,15 @@ use crate::log::log;
 use crate::message::Said;
 use crate::table::{NOTIFY_ROLE, OWN_SLOT};
 use crate::worker::Worker;
-use outpost_sys::message;
+use outpost_sys::{file, message};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// So many beats may be missed: a host that is busy is no reason to kill.
 const MISSED_MAX: u32 = 4;
+
+/// The longest text that a worker may have shown.
+const TEXT_BYTES_MAX: u64 = 4096;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Pulse {
@@ -47,6 +51,14 @@ impl Keeper {
         if std::mem::take(&mut self.said_unserved) {
             self.say(b"STATUS=serving");
         }
+    }
+
+    /// Passes the worker's text on, as one line.
+    pub(crate) fn say_text(&mut self, file: Option<OwnedFd>) {
+        let text = file.and_then(|file| file::read_whole(file, TEXT_BYTES_MAX).ok()).unwrap_or_default();
+        let mut words = b"STATUS=".to_vec();
+        words.extend(text.iter().map(|byte| if *byte == b'\n' { b' ' } else { *byte }));
+        self.say(&words);
     }
 
     fn say(&self, words: &[u8]) {

@@ -22,8 +22,13 @@ impl Announced {
         self.is_new
     }
 
-    pub(crate) fn into_rows(self) -> Vec<Listening> {
-        self.rows
+    pub(crate) fn extend(&mut self, more: Announced) {
+        self.is_new |= more.is_new;
+        self.rows.extend(more.rows);
+    }
+
+    pub(crate) fn rows(&self) -> &[Listening] {
+        &self.rows
     }
 }
 

@@ -12,6 +12,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
+use tokio::net::UnixListener;
 
 /// The longest path that a socket can be bound by as it is.
 const SOCKET_BYTES_MAX: usize = 107;
@@ -38,29 +39,40 @@ impl ApprovalsDesk<'_> {
         announced: &mut Announced,
     ) -> Result<Option<PathBuf>, String> {
         let path = self.paths.approvals_socket();
-        let (approver, is_new) = socket::held(self.engine, own, roles::APPROVALS_SOCKET, &path).await?;
+        let (approver, is_new) =
+            socket::held(self.engine, own, roles::APPROVALS_SOCKET, || socket::bind(&path)).await?;
+        let approver = listening(approver)?;
+        let shared = self.shared(own).await?;
         announced.add(is_new, "approve", path.display(), "outpost approve");
-        tokio::spawn(outpost_approvals::serve(listening(approver)?, approvals.clone()));
-        let Some(shared) = self.shared(own).await? else { return Ok(None) };
-        let path = shared.0.local_addr().ok().and_then(|address| Some(address.as_pathname()?.to_owned()));
+        tokio::spawn(outpost_approvals::serve(approver, approvals.clone()));
+        own.remove(&roles::APPROVALS_SOCKET);
+        own.remove(&roles::SHARED_APPROVALS_SOCKET);
+        let Some((shared, path, is_new)) = shared else { return Ok(None) };
         if let Some(path) = &path {
             let hint = format!("outpost approve --socket {}", path.display());
-            announced.add(shared.1, "approve", path.display(), &hint);
+            announced.add(is_new, "approve", path.display(), &hint);
         }
-        tokio::spawn(outpost_approvals::serve(listening(shared.0)?, approvals.clone()));
+        tokio::spawn(outpost_approvals::serve(shared, approvals.clone()));
         Ok(path)
     }
 
-    /// The socket that approvers of other users reach, and whether it is new.
-    async fn shared(&self, own: &mut HashMap<u8, OwnedFd>) -> Result<Option<(StdListener, bool)>, String> {
-        if let Some(held) = own.remove(&roles::SHARED_APPROVALS_SOCKET) {
-            return Ok(Some((held.into(), false)));
+    /// The socket that approvers of other users reach, its path, and whether it is new.
+    async fn shared(
+        &self,
+        own: &mut HashMap<u8, OwnedFd>,
+    ) -> Result<Option<(UnixListener, Option<PathBuf>, bool)>, String> {
+        let role = roles::SHARED_APPROVALS_SOCKET;
+        let socket = self.config.approvals.socket.as_deref();
+        if socket.is_none() && !own.contains_key(&role) {
+            return Ok(None);
         }
-        let Some(socket) = self.config.approvals.socket.as_deref() else { return Ok(None) };
-        let listener =
-            bind_shared(socket).map_err(|why| format!("[approvals] socket {}: {why}", socket.display()))?;
-        socket::hold(self.engine, roles::SHARED_APPROVALS_SOCKET, &listener).await?;
-        Ok(Some((listener, true)))
+        let bind = || {
+            let socket = socket.unwrap_or(Path::new(""));
+            bind_shared(socket).map_err(|why| format!("[approvals] socket {}: {why}", socket.display()))
+        };
+        let (listener, is_new) = socket::held(self.engine, own, role, bind).await?;
+        let path = listener.local_addr().ok().and_then(|address| Some(address.as_pathname()?.to_owned()));
+        Ok(Some((listening(listener)?, path, is_new)))
     }
 }
 

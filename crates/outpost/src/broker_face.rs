@@ -71,15 +71,18 @@ impl BrokerFace<'_> {
             let (askpass, listener) = askpass(&self.paths.runtime, AskPassword::Program(program))?;
             (settings.askpass, passwords) = (Some(askpass), Some(listener));
         }
+        let path = self.paths.broker_socket();
+        let (listener, is_new) =
+            socket::held(self.engine, own, roles::BROKER_SOCKET, || socket::bind(&path)).await?;
+        let listener = listening(listener)?;
         let server = Server::new(self.engine.clone(), approvals.clone(), settings);
         if let Some(listener) = passwords {
             tokio::spawn(server.serve_askpass(listener));
         }
-        let path = self.paths.broker_socket();
-        let (listener, is_new) = socket::held(self.engine, own, roles::BROKER_SOCKET, &path).await?;
         announced.add(is_new, "broker", path.display(), "outpost ask -- id -u");
         server.resume().await;
-        tokio::spawn(server.clone().serve(listening(listener)?));
+        tokio::spawn(server.clone().serve(listener));
+        own.remove(&roles::BROKER_SOCKET);
         Ok(server)
     }
 }

@@ -30,21 +30,22 @@ pub(crate) struct ExecFace<'a> {
 }
 
 impl ExecFace<'_> {
-    /// Begins with the sockets that the keeper holds, or makes them.
+    /// Begins with the socket that the keeper holds, or makes it.
     pub(crate) async fn begin(
         &self,
         own: &mut HashMap<u8, OwnedFd>,
         announced: &mut Announced,
-    ) -> Result<(), String> {
+    ) -> Result<Arc<Server>, String> {
         let text = |error: std::io::Error| error.to_string();
         let (begun, engine) = watch::channel(Some(self.engine.clone()));
         let private = vec![self.paths.state.clone(), self.paths.runtime.clone()];
         let settings = Settings::own(self.paths.state.clone(), private).map_err(text)?;
-        let server = Server::new(engine, settings);
         let path = self.paths.exec_socket();
-        let (listener, is_new) = socket::held(self.engine, own, roles::EXEC_SOCKET, &path).await?;
-        announced.add(is_new, "exec", path.display(), "outpost exec -- id");
+        let (listener, is_new) =
+            socket::held(self.engine, own, roles::EXEC_SOCKET, || socket::bind(&path)).await?;
         let listener = socket::listening(listener)?;
+        announced.add(is_new, "exec", path.display(), "outpost exec -- id");
+        let server = Server::new(engine, settings);
         tokio::spawn(end_abandoned(self.engine.clone(), self.paths.state.clone()));
         let on_socket = server.clone();
         tokio::spawn(async move {
@@ -53,34 +54,31 @@ impl ExecFace<'_> {
             // The engine is there as long as somebody is served.
             drop(begun);
         });
-        match self.websocket {
-            Some(address) => self.begin_websocket(server, address, own, announced).await,
-            None if own.remove(&roles::EXEC_WEBSOCKET).is_some() => {
-                // Nobody would be answered there.
-                self.engine.release(roles::EXEC_WEBSOCKET).await.map_err(|error| error.to_string())
-            }
-            None => Ok(()),
-        }
+        own.remove(&roles::EXEC_SOCKET);
+        Ok(server)
     }
 
-    async fn begin_websocket(
+    /// Begins with the port that the keeper holds, or takes the one that is settled.
+    pub(crate) async fn begin_port(
         &self,
         server: Arc<Server>,
-        address: SocketAddr,
         own: &mut HashMap<u8, OwnedFd>,
         announced: &mut Announced,
     ) -> Result<(), String> {
+        let Some(address) = self.websocket else {
+            return match own.remove(&roles::EXEC_WEBSOCKET) {
+                // Nobody would be answered there.
+                Some(_) => {
+                    self.engine.release(roles::EXEC_WEBSOCKET).await.map_err(|error| error.to_string())
+                }
+                None => Ok(()),
+            };
+        };
         let fail = |error: std::io::Error| format!("cannot listen on {address}: {error}");
         let token = self.token()?;
         redact::learn(&String::from_utf8_lossy(&token));
-        let (listener, is_new) = match own.remove(&roles::EXEC_WEBSOCKET) {
-            Some(socket) => (StdTcpListener::from(socket), false),
-            None => {
-                let listener = StdTcpListener::bind(address).map_err(fail)?;
-                socket::hold(self.engine, roles::EXEC_WEBSOCKET, &listener).await?;
-                (listener, true)
-            }
-        };
+        let bind = || StdTcpListener::bind(address).map_err(fail);
+        let (listener, is_new) = socket::held(self.engine, own, roles::EXEC_WEBSOCKET, bind).await?;
         let bound = listener.local_addr().map_err(fail)?;
         listener.set_nonblocking(true).map_err(fail)?;
         let listener = TcpListener::from_std(listener).map_err(fail)?;
@@ -94,6 +92,7 @@ impl ExecFace<'_> {
             self.paths.exec_token().display()
         );
         announced.add(is_new, "exec", format!("ws://{bound}"), &token);
+        own.remove(&roles::EXEC_WEBSOCKET);
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! The faces of a daemon that is no relay: which it has, in which order they begin, and what is left to do at the end.
+//! The faces of a daemon that is no relay: in which order they begin, the retry of those that cannot, and their end.
 
 use crate::announced::Announced;
 use crate::approvals_desk::{self, ApprovalsDesk};
@@ -6,75 +6,248 @@ use crate::broker_face::{self, BrokerFace};
 use crate::config::Config;
 use crate::exec_face::ExecFace;
 use crate::flags::Flags;
+use crate::metrics_face::MetricsFace;
 use crate::paths::Paths;
 use crate::sessions_face::{self, SessionsFace};
-use outpost_approvals::Approvals;
+use outpost_approvals::{Approvals, unix_ms};
+use outpost_control::wire::{Listening, Problem};
 use outpost_engine::Engine;
-use std::collections::HashMap;
+use outpost_sys::Errno;
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
-/// Faces that have begun.
+/// The pause before the first retry, which doubles up to the greatest.
+const RETRY_MIN: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(30);
+
+/// What a face needs to begin.
+#[derive(Clone, Copy)]
+pub(crate) struct Host<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) paths: &'a Paths,
+    pub(crate) flags: &'a Flags,
+    pub(crate) config: &'a Config,
+}
+
+/// What has begun and what could not, for `status` and for metrics.
+#[derive(Default)]
+pub(crate) struct Board {
+    approvals: OnceLock<Approvals>,
+    sessions: OnceLock<Arc<outpost_sessions::Face>>,
+    listening: Mutex<Vec<Listening>>,
+    problems: Mutex<Vec<Problem>>,
+}
+
+impl Board {
+    pub(crate) fn approvals(&self) -> Option<&Approvals> {
+        self.approvals.get()
+    }
+
+    pub(crate) fn sessions(&self) -> Option<&Arc<outpost_sessions::Face>> {
+        self.sessions.get()
+    }
+
+    pub(crate) fn listening(&self) -> Vec<Listening> {
+        lock(&self.listening).clone()
+    }
+
+    pub(crate) fn problems(&self) -> Vec<Problem> {
+        lock(&self.problems).clone()
+    }
+
+    pub(crate) fn announce(&self, announced: &Announced) {
+        lock(&self.listening).extend_from_slice(announced.rows());
+    }
+
+    /// Notes how an attempt to begin a component went. Keeps the time of its first failure.
+    fn note(&self, component: &str, outcome: Result<(), String>) {
+        let mut problems = lock(&self.problems);
+        let known = problems.iter().position(|problem| problem.component == component);
+        match (outcome, known.and_then(|at| problems.get_mut(at))) {
+            (Ok(()), _) => problems.retain(|problem| problem.component != component),
+            (Err(message), Some(problem)) => problem.message = message,
+            (Err(message), None) => {
+                problems.push(Problem { component: component.to_owned(), message, since_ms: unix_ms() });
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Default)]
 pub(crate) struct Faces {
-    pub(crate) approvals: Approvals,
+    pub(crate) board: Arc<Board>,
+    /// Components that have begun.
+    begun: BTreeSet<&'static str>,
+    exec: Option<Arc<outpost_exec::Server>>,
     broker: Option<Arc<outpost_broker::Server>>,
-    sessions: sessions_face::Begun,
+    port_files: Vec<PathBuf>,
     /// A socket outside our directories.
     shared: Option<PathBuf>,
+    retries: u32,
+    /// Outcomes of the attempt under way. They are shown together: a face may begin only because another one has.
+    outcomes: Vec<(&'static str, Result<(), String>)>,
 }
 
 impl Faces {
-    /// Begins them with what the keeper holds.
-    pub(crate) async fn begin(
-        engine: &Engine,
-        paths: &Paths,
-        flags: &Flags,
-        config: &Config,
-        own: &mut HashMap<u8, OwnedFd>,
-        announced: &mut Announced,
-    ) -> Result<Faces, String> {
-        let desk = ApprovalsDesk { engine, paths, config };
-        let approvals = desk.open()?;
-        let mut broker = None;
-        // Alone, as the daemon that it stands in for.
-        if !flags.sessions.codecast {
-            let exec = ExecFace { engine, paths, websocket: config.exec.websocket };
-            exec.begin(own, announced).await?;
-            let face = BrokerFace { engine, paths, config };
-            broker = Some(face.begin(&approvals, own, announced).await?);
-        }
-        let face = SessionsFace {
-            engine,
-            paths,
-            approvals: approvals.clone(),
-            config: &config.sessions,
-            flags: &flags.sessions,
-        };
-        let sessions = face.begin(own, announced).await?;
-        // Last of all: approvers shall not see a question vanish and come back.
-        let shared = desk.serve(&approvals, own, announced).await?;
-        Ok(Faces { approvals, broker, sessions, shared })
+    pub(crate) fn new(board: Arc<Board>) -> Faces {
+        Faces { board, ..Faces::default() }
     }
 
-    pub(crate) fn sessions(&self) -> Arc<outpost_sessions::Face> {
-        self.sessions.face.clone()
+    /// Begins all that has not begun, with what the keeper holds. Each component fails on its own.
+    pub(crate) async fn begin_missing(
+        &mut self,
+        host: Host<'_>,
+        own: &mut HashMap<u8, OwnedFd>,
+    ) -> Announced {
+        let mut announced = Announced::default();
+        let Host { engine, paths, flags, config } = host;
+        let desk = ApprovalsDesk { engine, paths, config };
+        if self.is_missing("approvals") {
+            let opened = desk.open().map(|approvals| {
+                let _set_once = self.board.approvals.set(approvals);
+            });
+            self.note("approvals", opened);
+        }
+        // Alone, as the daemon that it stands in for.
+        if !flags.sessions.codecast {
+            self.begin_exec(host, own, &mut announced).await;
+        }
+        if let Some(approvals) = self.board.approvals.get().cloned() {
+            if !flags.sessions.codecast && self.is_missing("broker") {
+                let begun = BrokerFace { engine, paths, config }.begin(&approvals, own, &mut announced).await;
+                self.broker = begun.as_ref().ok().cloned();
+                self.note("broker", begun.map(drop));
+            }
+            if self.is_missing("sessions") {
+                let (approvals, flags) = (approvals.clone(), &flags.sessions);
+                let face = SessionsFace { engine, paths, approvals, config: &config.sessions, flags };
+                let begun = face.begin(own, &mut announced).await.map(|begun| {
+                    let _set_once = self.board.sessions.set(begun.face);
+                    self.port_files = begun.port_files;
+                });
+                self.note("sessions", begun);
+            }
+            // After the faces: approvers shall not see a question vanish and come back.
+            if self.is_missing("approve") {
+                let served = desk.serve(&approvals, own, &mut announced).await;
+                let served = served.map(|shared| self.shared = shared);
+                self.note("approve", served);
+            }
+        }
+        if self.is_missing("metrics") {
+            let metrics = MetricsFace { engine, board: &self.board, listen: config.metrics.listen };
+            let begun = metrics.begin(own, &mut announced).await;
+            self.note("metrics", begun);
+        }
+        self.board.announce(&announced);
+        for (component, outcome) in std::mem::take(&mut self.outcomes) {
+            self.board.note(component, outcome);
+        }
+        announced
+    }
+
+    async fn begin_exec(
+        &mut self,
+        host: Host<'_>,
+        own: &mut HashMap<u8, OwnedFd>,
+        announced: &mut Announced,
+    ) {
+        let Host { engine, paths, config, .. } = host;
+        let face = ExecFace { engine, paths, websocket: config.exec.websocket };
+        if self.is_missing("exec") {
+            let begun = face.begin(own, announced).await.map(|server| self.exec = Some(server));
+            self.note("exec", begun);
+        }
+        if let Some(server) = self.exec.clone().filter(|_| self.is_missing("exec websocket")) {
+            let begun = face.begin_port(server, own, announced).await;
+            self.note("exec websocket", begun);
+        }
+    }
+
+    fn is_missing(&self, component: &'static str) -> bool {
+        !self.begun.contains(component)
+    }
+
+    fn note(&mut self, component: &'static str, outcome: Result<(), String>) {
+        match &outcome {
+            Ok(()) => {
+                if self.retries > 0 {
+                    tracing::info!(component, "has begun after all");
+                }
+                self.begun.insert(component);
+            }
+            Err(reason) => tracing::error!(component, %reason, "cannot begin; trying again"),
+        }
+        self.outcomes.push((component, outcome));
+    }
+
+    /// After which pause to try again, if something has not begun.
+    pub(crate) fn retry_after(&mut self) -> Option<Duration> {
+        if lock(&self.board.problems).is_empty() {
+            return None;
+        }
+        let pause =
+            RETRY_MIN.saturating_mul(1u32.checked_shl(self.retries).unwrap_or(u32::MAX)).min(RETRY_MAX);
+        self.retries = self.retries.saturating_add(1);
+        Some(pause)
+    }
+
+    /// The first reason why something has not begun that does not pass by itself.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let problems = lock(&self.board.problems);
+        problems.iter().map(|problem| &problem.message).find(|message| !is_exhaustion(message)).cloned()
     }
 
     /// What the operator has settled meanwhile holds for what begins from now on.
     pub(crate) fn configure(&self, paths: &Paths, config: &Config) -> Result<(), String> {
-        self.approvals.configure(approvals_desk::settings(paths, config)?);
+        let settings = approvals_desk::settings(paths, config)?;
+        if let Some(approvals) = self.board.approvals() {
+            approvals.configure(settings);
+        }
         if let Some(broker) = &self.broker {
             broker.configure(broker_face::settings(config));
         }
-        self.sessions.face.configure(sessions_face::settings(paths, &config.sessions));
+        if let Some(sessions) = self.board.sessions() {
+            sessions.configure(sessions_face::settings(paths, &config.sessions));
+        }
         Ok(())
     }
 
     /// The daemon ends. Returns what is to be removed.
     pub(crate) fn end(self, paths: &Paths) -> Vec<PathBuf> {
-        self.sessions.face.end();
+        if let Some(sessions) = self.board.sessions() {
+            sessions.end();
+        }
         let own = [paths.exec_socket(), paths.broker_socket(), paths.approvals_socket()];
-        own.into_iter().chain(self.sessions.port_files).chain(self.shared).collect()
+        own.into_iter().chain(self.port_files).chain(self.shared).collect()
+    }
+}
+
+/// Whether a face could not begin because a resource of the host has run out. Faces report in words; these are the kernel's
+/// and SQLite's.
+fn is_exhaustion(message: &str) -> bool {
+    const ERRNOS: [Errno; 6] =
+        [Errno::NOSPC, Errno::DQUOT, Errno::MFILE, Errno::NFILE, Errno::AGAIN, Errno::NOMEM];
+    let of_kernel = ERRNOS.iter().any(|errno| message.contains(&errno.to_string()));
+    of_kernel || message.contains("database or disk is full")
+}
+
+/// As a supervisor shows it.
+pub(crate) fn status_text(problems: &[Problem]) -> String {
+    let now_ms = unix_ms();
+    let text = |problem: &Problem| {
+        let since_s = now_ms.saturating_sub(problem.since_ms) / 1000;
+        format!("{} cannot begin: {} (since {since_s} s)", problem.component, problem.message)
+    };
+    match problems.is_empty() {
+        true => "serving".to_owned(),
+        false => format!("{}; retrying", problems.iter().map(text).collect::<Vec<_>>().join("; ")),
     }
 }

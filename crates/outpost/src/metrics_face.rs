@@ -1,9 +1,8 @@
 //! Metrics of the whole daemon for Prometheus: numbers only, on loopback, if the operator wants them.
 
 use crate::announced::Announced;
-use crate::faces::Faces;
+use crate::faces::Board;
 use crate::{roles, socket};
-use outpost_approvals::Approvals;
 use outpost_engine::Engine;
 use outpost_metrics::{Kind, Page};
 use std::collections::HashMap;
@@ -14,7 +13,7 @@ use tokio::net::TcpListener;
 
 pub(crate) struct MetricsFace<'a> {
     pub(crate) engine: &'a Engine,
-    pub(crate) faces: &'a Faces,
+    pub(crate) board: &'a Arc<Board>,
     pub(crate) listen: Option<SocketAddr>,
 }
 
@@ -25,42 +24,35 @@ impl MetricsFace<'_> {
         own: &mut HashMap<u8, OwnedFd>,
         announced: &mut Announced,
     ) -> Result<(), String> {
-        let held = own.remove(&roles::METRICS_PORT);
         let Some(address) = self.listen else {
-            return match held {
+            return match own.remove(&roles::METRICS_PORT) {
                 Some(_) => self.engine.release(roles::METRICS_PORT).await.map_err(|error| error.to_string()),
                 None => Ok(()),
             };
         };
         let text = |error: std::io::Error| format!("cannot offer metrics on {address}: {error}");
-        let is_new = held.is_none();
-        let listener = match held {
-            Some(held) => StdTcpListener::from(held),
-            None => {
-                let listener = StdTcpListener::bind(address).map_err(text)?;
-                socket::hold(self.engine, roles::METRICS_PORT, &listener).await?;
-                listener
-            }
-        };
+        let bind = || StdTcpListener::bind(address).map_err(text);
+        let (listener, is_new) = socket::held(self.engine, own, roles::METRICS_PORT, bind).await?;
         let bound = listener.local_addr().map_err(text)?;
         listener.set_nonblocking(true).map_err(text)?;
         let listener = TcpListener::from_std(listener).map_err(text)?;
+        own.remove(&roles::METRICS_PORT);
         announced.add(
             is_new,
             "metrics",
             format!("http://{bound}/metrics"),
             &format!("curl http://{bound}/metrics"),
         );
-        let (engine, approvals, sessions) =
-            (self.engine.clone(), self.faces.approvals.clone(), self.faces.sessions());
-        tokio::spawn(outpost_metrics::serve(listener, move || render(&engine, &approvals, &sessions)));
+        let (engine, board) = (self.engine.clone(), self.board.clone());
+        tokio::spawn(outpost_metrics::serve(listener, move || render(&engine, &board)));
         Ok(())
     }
 }
 
-fn render(engine: &Engine, approvals: &Approvals, sessions: &Arc<outpost_sessions::Face>) -> String {
+fn render(engine: &Engine, board: &Board) -> String {
     let counts = engine.counts();
-    let (all, busy) = sessions.counts();
+    let (all, busy) = board.sessions().map(|sessions| sessions.counts()).unwrap_or_default();
+    let questions = board.approvals().map_or(0, |approvals| approvals.queue().len());
     let age = |pid: u32| outpost_sys::procfs::age(pid.cast_signed()).map_or(0.0, |age| age.as_secs_f64());
     let memory = |pid: u32| {
         let pages = outpost_sys::procfs::stat(pid.cast_signed()).map_or(0, |stat| stat.rss_pages);
@@ -84,7 +76,12 @@ fn render(engine: &Engine, approvals: &Approvals, sessions: &Arc<outpost_session
         ("outpost_processes_ended", "Ended processes whose output can still be read.", counts.ended as u64),
         ("outpost_readers", "Readers of processes' output.", counts.readers as u64),
         ("outpost_journal_bytes", "Bytes of output and index on disk.", counts.journal_bytes),
-        ("outpost_questions_waiting", "Questions that wait for a human.", approvals.queue().len() as u64),
+        ("outpost_questions_waiting", "Questions that wait for a human.", questions as u64),
+        (
+            "outpost_problems",
+            "Parts of the daemon that cannot begin and are retried.",
+            board.problems().len() as u64,
+        ),
         ("outpost_sessions", "Conversations with agents.", all as u64),
         ("outpost_sessions_busy", "Those of them whose agent is answering.", busy as u64),
     ] {

@@ -2,6 +2,7 @@
 
 use crate::hosts::{Host, HostName};
 use clap::Args;
+use outpost_sys::{Errno, is_exhaustion};
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -164,15 +165,26 @@ impl Paths {
         Ok(())
     }
 
-    /// Whether something can be written to both. Only for who has the lock.
+    /// Whether this user may write to both. Only for the holder of the lock. A full disk is no reason to refuse: what needs
+    /// it is retried until there is room.
     pub(crate) fn check_room(&self) -> Result<(), String> {
         for dir in [&self.state, &self.runtime] {
             let probe = dir.join(".room");
             let written = fs::write(&probe, [0; ROOM_BYTES]);
             let _not_there = fs::remove_file(&probe);
-            written.map_err(|error| {
-                format!("{} cannot be written: {error}; make room or rights there, or choose another with --state-dir or --runtime-dir", dir.display())
-            })?;
+            let exhausted = |error: &io::Error| Errno::from_io_error(error).is_some_and(is_exhaustion);
+            match written {
+                Err(error) if exhausted(&error) => {
+                    tracing::warn!(dir = %dir.display(), %error, "nothing can be written here now");
+                }
+                Err(error) => {
+                    return Err(format!(
+                        "{} cannot be written: {error}; make rights there, or choose another with --state-dir or --runtime-dir",
+                        dir.display()
+                    ));
+                }
+                Ok(()) => {}
+            }
         }
         Ok(())
     }

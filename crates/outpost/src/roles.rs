@@ -37,5 +37,7 @@ pub(crate) fn listening() -> impl Iterator<Item = u8> {
 
 /// The text of the configuration that is in force.
 pub(crate) const CONFIG: u8 = 10;
+/// Says that all faces have begun once: from then on one that cannot begin is retried instead of ending the daemon.
+pub(crate) const BEGUN: u8 = 12;
 /// The port for metrics.
 pub(crate) const METRICS_PORT: u8 = 11;

@@ -81,55 +81,44 @@ impl SessionsFace<'_> {
         own: &mut HashMap<u8, OwnedFd>,
         announced: &mut Announced,
     ) -> Result<Begun, String> {
-        let face =
-            Face::begin(self.engine.clone(), self.approvals.clone(), settings(self.paths, self.config));
-        let face = face.await.map_err(|error| error.to_string())?;
         let address = self.config.listen.unwrap_or(DEFAULT_ADDRESS);
-        let (listener, is_new) = match own.remove(&roles::SESSIONS_PORT) {
-            Some(held) => (StdTcpListener::from(held), false),
-            None => {
-                let listener = bind(address)?;
-                socket::hold(self.engine, roles::SESSIONS_PORT, &listener).await?;
-                (listener, true)
-            }
-        };
+        let (listener, is_new) =
+            socket::held(self.engine, own, roles::SESSIONS_PORT, || bind(address)).await?;
         let text = |error: std::io::Error| format!("cannot listen on {address}: {error}");
         let bound = listener.local_addr().map_err(text)?;
         listener.set_nonblocking(true).map_err(text)?;
         let listener = TcpListener::from_std(listener).map_err(text)?;
-        let url = match bound.ip().is_loopback() {
-            true => {
+        let secured = if bound.ip().is_loopback() { None } else { Some(self.secure(bound)?) };
+        let url = format!("{}://{bound}/rpc", if secured.is_some() { "https" } else { "http" });
+        let port_files = self.write_port(bound.port(), url.clone())?;
+        // After all that can fail: a face that has begun drives its sessions.
+        let face =
+            Face::begin(self.engine.clone(), self.approvals.clone(), settings(self.paths, self.config));
+        let face = face.await.map_err(|error| error.to_string())?;
+        let hint = match &secured {
+            None => "outpost sessions list".to_owned(),
+            Some((tls, _)) => format!("outpost token create NAME (certificate sha256 {})", tls.fingerprint()),
+        };
+        announced.add(is_new, "sessions", &url, &hint);
+        match secured {
+            None => {
                 let serving = face.clone();
                 tokio::spawn(async move {
                     let serve = |stream| outpost_sessions::serve(serving.clone(), stream, Door::Loopback);
                     outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
                 });
-                let url = format!("http://{bound}/rpc");
-                announced.add(is_new, "sessions", &url, "outpost sessions list");
-                url
             }
-            false => {
-                let fingerprint = self.serve_tls(&face, listener, bound)?;
-                let hint = format!("outpost token create NAME (certificate sha256 {fingerprint})");
-                let url = format!("https://{bound}/rpc");
-                announced.add(is_new, "sessions", &url, &hint);
-                url
-            }
-        };
-        let port_files = self.write_port(bound.port(), url)?;
+            Some((tls, door)) => serve_tls(&face, listener, tls, door),
+        }
+        own.remove(&roles::SESSIONS_PORT);
         if is_new && self.flags.codecast {
             let _nobody_reads = writeln!(std::io::stdout(), "DAEMON_PORT={}", bound.port());
         }
         Ok(Begun { face, port_files })
     }
 
-    /// Whoever comes from elsewhere has to have a token, and is not overheard. Returns the certificate's fingerprint.
-    fn serve_tls(
-        &self,
-        face: &Arc<Face>,
-        listener: TcpListener,
-        bound: SocketAddr,
-    ) -> Result<String, String> {
+    /// Clients from elsewhere need a token, and talk over TLS.
+    fn secure(&self, bound: SocketAddr) -> Result<(Tls, Door), String> {
         let tls = match (&self.config.tls_cert, &self.config.tls_key) {
             (Some(cert), Some(key)) => Tls::load(cert, key),
             _ => Tls::own(&self.paths.state, bound.ip()),
@@ -137,21 +126,7 @@ impl SessionsFace<'_> {
         let tls = tls.map_err(|error| error.to_string())?;
         let theirs = self.flags.codecast_tokens.as_deref().map(codecast::tokens).unwrap_or_default();
         let ours = if self.flags.codecast { codecast::own_tokens(self.paths) } else { self.paths.tokens() };
-        let door = Door::Tokens(Arc::new(Tokens::at(ours).with(&theirs)));
-        let fingerprint = tls.fingerprint().to_string();
-        let face = face.clone();
-        tokio::spawn(async move {
-            let serve = |stream| {
-                let (face, door, tls) = (face.clone(), door.clone(), tls.clone());
-                async move {
-                    if let Some(stream) = tls.accept(stream).await {
-                        outpost_sessions::serve(face, stream, door).await;
-                    }
-                }
-            };
-            outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
-        });
-        Ok(fingerprint)
+        Ok((tls, Door::Tokens(Arc::new(Tokens::at(ours).with(&theirs)))))
     }
 
     /// Says which port it is, where clients look for it.
@@ -166,6 +141,21 @@ impl SessionsFace<'_> {
         }
         Ok(files.into_iter().map(|(file, _)| file).collect())
     }
+}
+
+fn serve_tls(face: &Arc<Face>, listener: TcpListener, tls: Tls, door: Door) {
+    let face = face.clone();
+    tokio::spawn(async move {
+        let serve = |stream| {
+            let (face, door, tls) = (face.clone(), door.clone(), tls.clone());
+            async move {
+                if let Some(stream) = tls.accept(stream).await {
+                    outpost_sessions::serve(face, stream, door).await;
+                }
+            }
+        };
+        outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
+    });
 }
 
 /// What the operator has settled about agents.

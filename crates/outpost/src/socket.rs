@@ -4,7 +4,7 @@ use outpost_engine::Engine;
 use outpost_sys::{limits, message};
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
@@ -39,17 +39,21 @@ fn bind_new(socket: &Path) -> io::Result<UnixListener> {
     bound
 }
 
-/// The socket of a face: as the keeper holds it, or a new one that it holds from now on, and which of both.
-pub(crate) async fn held(
+/// The socket of a face: as the keeper holds it, or a new one that it holds from now on, and which of both. `own` keeps a
+/// copy, so that a face that fails later finds the socket again when it is retried.
+pub(crate) async fn held<L: From<OwnedFd> + AsFd>(
     engine: &Engine,
     own: &mut HashMap<u8, OwnedFd>,
     role: u8,
-    path: &Path,
-) -> Result<(UnixListener, bool), String> {
-    if let Some(socket) = own.remove(&role) {
-        return Ok((UnixListener::from(socket), false));
+    bind: impl FnOnce() -> Result<L, String>,
+) -> Result<(L, bool), String> {
+    let copy =
+        |fd: std::os::fd::BorrowedFd<'_>| outpost_sys::file::duplicate(fd).map_err(|errno| errno.to_string());
+    if let Some(socket) = own.get(&role) {
+        return Ok((L::from(copy(socket.as_fd())?), false));
     }
-    let listener = bind(path)?;
+    let listener = bind()?;
+    own.insert(role, copy(listener.as_fd())?);
     hold(engine, role, &listener).await?;
     Ok((listener, true))
 }

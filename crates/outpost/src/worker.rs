@@ -2,9 +2,8 @@
 
 use crate::announced::{self, Announced};
 use crate::config::Effective;
-use crate::faces::Faces;
+use crate::faces::{self, Board, Faces, Host};
 use crate::flags::Flags;
-use crate::metrics_face::MetricsFace;
 use crate::paths::Paths;
 use crate::relay::{Place, Settings};
 use crate::relay_face::{self, RelayFace};
@@ -12,7 +11,7 @@ use crate::serve::{take_lock, taken};
 use crate::settled::{self, Settled};
 use crate::{exec_face, log, roles, socket, stopping};
 use clap::Args;
-use outpost_approvals::{Approvals, unix_ms};
+use outpost_approvals::unix_ms;
 use outpost_control::wire::{self, Listening, RelayState, Reloaded, StopReport, Waiting, WakeRelay};
 use outpost_engine::{Config, Engine, Lifecycle, Notice, Process, ResourceLimit, Said, What};
 use outpost_sys::file::{self, Open};
@@ -140,10 +139,14 @@ async fn serve(
     }
     let mut announced = Announced::default();
     let socket = paths.control_socket();
-    let (listener, is_new) = socket::held(&engine, &mut own, roles::CONTROL, &socket).await?;
+    let (listener, is_new) =
+        socket::held(&engine, &mut own, roles::CONTROL, || socket::bind(&socket)).await?;
+    own.remove(&roles::CONTROL);
     let keeping = own.contains_key(&roles::KEEPING);
     let hint = if keeping { "outpost ps" } else { "outpost run -- uname -a" };
     announced.add(is_new, "control", socket.display(), hint);
+    let board = Arc::<Board>::default();
+    board.announce(&announced);
     let mut daemon = None;
     if keeping {
         // Their connections ended with the face.
@@ -151,16 +154,14 @@ async fn serve(
     } else if let Some(settled) = settled {
         let effective = settled.config();
         settled.hold(&engine).await?;
-        let config = &effective.config;
-        let faces = Faces::begin(&engine, paths, &given.flags, config, &mut own, &mut announced).await?;
-        let metrics = MetricsFace { engine: &engine, faces: &faces, listen: config.metrics.listen };
-        metrics.begin(&mut own, &mut announced).await?;
+        let mut faces = Faces::new(board.clone());
+        let host = Host { engine: &engine, paths, flags: &given.flags, config: &effective.config };
+        announced.extend(faces.begin_missing(host, &mut own).await);
+        begin_or_refuse(&engine, &faces, &mut own).await?;
         daemon = Some(Daemon { settled, faces });
     }
-    let is_new = announced.is_new();
-    let listening = announced.into_rows();
-    if daemon.is_some() && is_new {
-        announce(&listening);
+    if daemon.is_some() && announced.is_new() {
+        announce(announced.rows());
     }
     let listener = socket::listening(listener)?;
     let mut relay = settings
@@ -172,13 +173,11 @@ async fn serve(
         engine: engine.clone(),
         orders,
         relay_state: relay_state.subscribe(),
-        listening,
+        board: board.clone(),
         keeping,
         daemon: daemon.as_ref().map(|daemon| Shown {
             file: given.flags.file().display().to_string(),
             effective: daemon.settled.watch(),
-            approvals: daemon.faces.approvals.clone(),
-            sessions: daemon.faces.sessions(),
         }),
     };
     let private = vec![paths.state.clone(), paths.runtime.clone()];
@@ -189,11 +188,21 @@ async fn serve(
     }
     prove(engine.clone());
     let (mut kept_for, mut replies, mut grace) = (Vec::new(), stopping::Replies::new(), None);
-    let sessions = daemon.as_ref().map(|daemon| daemon.faces.sessions());
+    let mut retry = daemon.as_mut().and_then(|daemon| daemon.faces.retry_after());
+    say_problems(&engine, &board, retry.is_some()).await;
     loop {
         let asked = tokio::select! {
             asked = wait(&mut notices, &mut received, relay.as_mut()) => asked?,
             () = all_end(&engine), if keeping => Asked::End { grace: None, reply: None },
+            () = tokio::time::sleep(retry.unwrap_or_default()), if retry.is_some() => {
+                let Some(Daemon { settled, faces }) = &mut daemon else { continue };
+                let effective = settled.config();
+                let host = Host { engine: &engine, paths, flags: &given.flags, config: &effective.config };
+                faces.begin_missing(host, &mut own).await;
+                retry = faces.retry_after();
+                say_problems(&engine, &board, true).await;
+                continue;
+            }
         };
         match (asked, &mut relay) {
             // Everything is in the kernel or on disk; the next worker has it.
@@ -228,8 +237,10 @@ async fn serve(
                 }
                 // The next worker has no faces: whatever they were doing ends here, as when we are killed. Only clients
                 // of sessions are told so, since their streams have no end otherwise.
-                let (sessions, left) = (faces.sessions(), faces.end(paths));
-                sessions.close().await;
+                let (sessions, left) = (board.sessions(), faces.end(paths));
+                if let Some(sessions) = sessions {
+                    sessions.close().await;
+                }
                 return keep(&engine, left).await;
             }
             (Asked::ServeAgain(reply), _) => {
@@ -266,7 +277,7 @@ async fn serve(
     // "Graceful shutdown kills the whole child-process tree": the relay's original sends SIGKILL at once.
     let grace = if relay.is_some() { Duration::ZERO } else { grace.unwrap_or(stopping::GRACE) };
     stopping::stop_processes(&engine, grace, &mut notices, &mut received, replies).await?;
-    if let Some(sessions) = sessions {
+    if let Some(sessions) = board.sessions() {
         sessions.end_turns().await;
         sessions.close().await;
     }
@@ -287,6 +298,30 @@ async fn refuse_connections(
         engine.release(role).await?;
     }
     Ok(())
+}
+
+/// Before all faces have begun once, a face that cannot begin is a mistake in the configuration or the command line, and
+/// ends the start. A resource that has run out is not: such a face is retried.
+async fn begin_or_refuse(
+    engine: &Engine,
+    faces: &Faces,
+    own: &mut HashMap<u8, OwnedFd>,
+) -> Result<(), String> {
+    if own.remove(&roles::BEGUN).is_some() {
+        return Ok(());
+    }
+    if let Some(reason) = faces.failure() {
+        return Err(reason);
+    }
+    let mark = file::sealed_memory("outpost-begun", &[]).map_err(|errno| errno.to_string())?;
+    engine.hold(roles::BEGUN, mark).await.map_err(|error| error.to_string())
+}
+
+/// Tells a supervisor what cannot begin, and when all has begun.
+async fn say_problems(engine: &Engine, board: &Board, is_news: bool) {
+    if is_news {
+        let _stopping = engine.say(&faces::status_text(&board.problems())).await;
+    }
 }
 
 /// Has the keeper start a worker without faces after this one.
@@ -323,13 +358,20 @@ struct Daemon {
 /// Gives back what only the start needed, and says that we serve when we have lived for a while. On a thread of its own: while
 /// the runtime has a timer, it sets the clock anew for every request.
 fn prove(engine: Engine) {
-    let runtime = tokio::runtime::Handle::current();
-    std::thread::spawn(move || {
+    let (runtime, its_engine) = (tokio::runtime::Handle::current(), engine.clone());
+    let started = std::thread::Builder::new().spawn(move || {
         std::thread::sleep(STARTED_AFTER);
         outpost_sys::memory::forget_program();
         std::thread::sleep(PROVEN_AFTER);
-        let _stopping = runtime.block_on(engine.serving());
+        let _stopping = runtime.block_on(its_engine.serving());
     });
+    // At the limit of processes there is no thread to be had.
+    if started.is_err() {
+        tokio::spawn(async move {
+            tokio::time::sleep(STARTED_AFTER + PROVEN_AFTER).await;
+            let _stopping = engine.serving().await;
+        });
+    }
 }
 
 /// Says that we serve, and that we live as often as somebody wants to hear it: on the way that all work takes.
@@ -397,7 +439,7 @@ struct Program {
     engine: Engine,
     orders: mpsc::Sender<Asked>,
     relay_state: watch::Receiver<Option<RelayState>>,
-    listening: Vec<Listening>,
+    board: Arc<Board>,
     /// Its faces have ended, and it stays for its processes.
     keeping: bool,
     daemon: Option<Shown>,
@@ -407,8 +449,6 @@ struct Program {
 struct Shown {
     file: String,
     effective: watch::Receiver<Arc<Effective>>,
-    approvals: Approvals,
-    sessions: Arc<outpost_sessions::Face>,
 }
 
 impl Program {
@@ -449,18 +489,20 @@ impl outpost_control::Program for Program {
     }
 
     fn faces(&self) -> wire::Faces {
-        let listening = self.listening.clone();
-        let Some(daemon) = &self.daemon else { return wire::Faces { listening, ..wire::Faces::default() } };
-        let (sessions, busy_sessions) = daemon.sessions.counts();
-        let queue = daemon.approvals.queue();
-        let oldest_ms = queue.oldest_ms().map_or(0, |asked_ms| unix_ms().saturating_sub(asked_ms));
-        wire::Faces {
-            listening,
-            waiting: Some(Waiting { questions: queue.len(), oldest_ms }),
-            sessions,
-            busy_sessions,
-            config_file: Some(daemon.file.clone()),
-        }
+        let faces = wire::Faces {
+            listening: self.board.listening(),
+            problems: self.board.problems(),
+            ..wire::Faces::default()
+        };
+        let Some(daemon) = &self.daemon else { return faces };
+        let waiting = self.board.approvals().map(|approvals| {
+            let queue = approvals.queue();
+            let oldest_ms = queue.oldest_ms().map_or(0, |asked_ms| unix_ms().saturating_sub(asked_ms));
+            Waiting { questions: queue.len(), oldest_ms }
+        });
+        let counts = self.board.sessions().map(|sessions| sessions.counts());
+        let (sessions, busy_sessions) = counts.unwrap_or_default();
+        wire::Faces { waiting, sessions, busy_sessions, config_file: Some(daemon.file.clone()), ..faces }
     }
 
     fn settings(&self) -> Option<wire::Settings> {

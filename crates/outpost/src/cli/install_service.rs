@@ -120,6 +120,8 @@ fn unit(binary: &Path, is_system: bool, paths: &Paths) -> Result<String, String>
 [Unit]
 Description=Outpost: runs things for agents and their humans, and loses none of them
 After=network.target
+# A full disk passes: systemd is not to give up.
+StartLimitIntervalSec=0
 
 [Service]
 Type=notify

@@ -1,10 +1,10 @@
 //! `outpost ps`.
 
 use super::patience::{RECONNECT_PATIENCE, reconnect_pause};
-use super::{Outcome, connect, explain, print};
+use super::{Outcome, connect, explain, print, status};
 use crate::paths::Paths;
 use clap::Args;
-use outpost_control::wire::ProcessInfo;
+use outpost_control::wire::{ProcessInfo, Status};
 use outpost_sys::pty;
 use std::collections::HashMap;
 use std::io::IsTerminal;
@@ -31,7 +31,12 @@ pub(super) struct Ps {
 }
 
 pub(super) fn ps(paths: &Paths, options: &Ps) -> Outcome {
-    let mut processes: Vec<ProcessInfo> = connect(paths)?.call("list", &()).map_err(explain)?;
+    let mut client = connect(paths)?;
+    let mut processes: Vec<ProcessInfo> = client.call("list", &()).map_err(explain)?;
+    if let Ok(Status { faces, .. }) = client.call("status", &()) {
+        eprint!("{}", status::problems(&faces));
+    }
+    drop(client);
     if !options.watch {
         return print(&render(&processes, options, options.json)?);
     }

@@ -5,6 +5,7 @@ use super::{Outcome, as_json, connect, explain, print};
 use crate::announced;
 use crate::paths::Paths;
 use clap::Args;
+use outpost_approvals::unix_ms;
 use outpost_control::wire;
 
 #[derive(Args)]
@@ -55,7 +56,19 @@ fn shown(status: &wire::Status) -> String {
             file.escape_debug(),
         );
     }
+    text += &problems(faces);
     text + "\n" + &announced::table(&faces.listening)
+}
+
+/// A line for each part of the daemon that cannot begin.
+pub(super) fn problems(faces: &wire::Faces) -> String {
+    let now_ms = unix_ms();
+    let line = |problem: &wire::Problem| {
+        let since = age(now_ms.saturating_sub(problem.since_ms) / 1000);
+        let (component, message) = (&problem.component, problem.message.escape_debug());
+        format!("  problem    {component} cannot begin: {message} (since {since}); it is retried\n")
+    };
+    faces.problems.iter().map(line).collect()
 }
 
 fn since(usage: Option<wire::Usage>) -> String {

@@ -63,24 +63,23 @@ fn what_ended_while_nobody_looked_is_recorded_by_the_next_worker() {
 }
 
 #[test]
-fn a_worker_that_cannot_live_is_given_up_and_tried_again_on_request() {
+fn a_worker_that_cannot_begin_is_tried_again_until_it_can() {
     let daemon = daemon();
     let process = sh(&daemon, "p", "echo before; read line; echo after; exit 0");
     assert_eq!(read(&daemon, &process.process, 7).0, b"before\n");
-    let (keeper, worker) = (daemon.keeper(), daemon.worker());
+    let worker = daemon.worker();
     // A file where the directory of journals is to be: no worker can start.
     let journals = daemon.dir().join("state/processes");
     let aside = daemon.dir().join("state/aside");
     std::fs::rename(&journals, &aside).unwrap();
     std::fs::write(&journals, "in the way").unwrap();
     pidfd::signal(&worker, Signal::KILL).unwrap();
-    wait_for(|| daemon.log().contains("the fifth in a row"), "the keeper gives up");
+    wait_for(|| daemon.log().contains("before it served; trying again in 1s"), "the keeper slows down");
     assert_eq!(daemon.log().matches("; starting another").count(), 5, "one kill and four failures");
     let child = pidfd::open(process.pid).unwrap();
     assert!(!wait_readable(&child, Duration::ZERO).unwrap(), "the child lives on");
     std::fs::remove_file(&journals).unwrap();
     std::fs::rename(&aside, &journals).unwrap();
-    pidfd::signal(&keeper, Signal::HUP).unwrap();
     let stdin =
         outpost_control::wire::Stdin { process: process.process.clone(), offset: None, data: "Z28K".into() };
     let _applied: outpost_control::wire::StdinApplied = daemon.ask("stdin", &stdin);
@@ -154,6 +153,32 @@ fn a_signal_to_worker_and_keeper_at_the_same_time_stops_the_daemon() {
             }
             assert!(!daemon.socket().exists(), "in order, so the socket went with the daemon");
         }
+    }
+}
+
+#[test]
+fn a_face_that_cannot_begin_again_is_retried_and_all_else_serves() {
+    let daemon = daemon();
+    let approvals =
+        std::fs::read_dir(daemon.dir()).unwrap().flatten().map(|entry| entry.path().join("approvals"));
+    let approvals = approvals.into_iter().find(|path| path.is_dir()).expect("the directory of the approvals");
+    let aside = approvals.with_extension("aside");
+    std::fs::rename(&approvals, &aside).unwrap();
+    std::fs::write(&approvals, "in the way").unwrap();
+    daemon.kill(Which::Worker);
+    let status = daemon.status();
+    let components: Vec<&str> =
+        status.faces.problems.iter().map(|problem| problem.component.as_str()).collect();
+    assert_eq!(components, ["approvals"], "{:?}", status.faces.problems);
+    assert!(status.faces.problems[0].since_ms > 0);
+    let process = sh(&daemon, "p", "echo served").process;
+    assert_eq!(read(&daemon, &process, usize::MAX).0, b"served\n");
+    std::fs::remove_file(&approvals).unwrap();
+    std::fs::rename(&aside, &approvals).unwrap();
+    wait_for(|| daemon.status().faces.problems.is_empty(), "all faces have begun without help");
+    let faces = daemon.status().faces.listening;
+    for face in ["control", "exec", "broker", "sessions", "approve"] {
+        assert_eq!(faces.iter().filter(|row| row.face == face).count(), 1, "{face}: {faces:?}");
     }
 }
 

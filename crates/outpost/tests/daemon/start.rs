@@ -128,7 +128,7 @@ fn a_daemon_that_cannot_work_from_the_start_ends_with_the_reason() {
         .unwrap();
     let said = String::from_utf8_lossy(&serve.stderr).into_owned();
     assert_eq!(serve.status.code(), Some(1), "{said}");
-    assert!(said.contains("state/processes") && said.contains("no child to stay for"), "{said}");
+    assert!(said.contains("state/processes") && said.contains("there are no children; ending"), "{said}");
 }
 
 #[test]

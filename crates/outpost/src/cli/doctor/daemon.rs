@@ -130,6 +130,16 @@ fn daemon(paths: &Paths) -> (Check, Option<Status>) {
     let own = env!("CARGO_PKG_VERSION");
     if let Some(status) = ask() {
         let found = format!("version {} runs, keeper {}", status.version, status.keeper_pid);
+        if let Some(problem) = status.faces.problems.first() {
+            let check = Check::bad(
+                "daemon",
+                Verdict::Degraded,
+                format!("{found}; {} cannot begin: {}", problem.component, problem.message),
+                "the other parts serve; this one is retried every 1 s to 30 s",
+                "mend the cause; `outpost status` shows all problems",
+            );
+            return (check, Some(status));
+        }
         let check = match status.version == own {
             true => Check::ok("daemon", found),
             false => Check::bad(
