@@ -7,6 +7,7 @@ use outpost_sys::epoll::wait_readable;
 use outpost_sys::procfs::{self, Stat};
 use outpost_sys::signal::Signal;
 use outpost_sys::{Errno, pidfd};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
@@ -102,6 +103,20 @@ fn members(process: &Process) -> Vec<i32> {
     }
 }
 
+/// The same, opened, so that no other process can get a signal that is meant for one of them.
+fn open_members(process: &Process) -> Vec<OwnedFd> {
+    match &process.inner.shared.cgroups {
+        Some(cgroups) => {
+            let group = cgroups.group(&process.slot().to_string());
+            members(process).into_iter().filter_map(|pid| group.open_member(pid).ok()).collect()
+        }
+        None => {
+            let tree = tree(&marker_of(process), process.leader());
+            tree.iter().filter_map(|stat| pidfd::open_same(stat).ok()).collect()
+        }
+    }
+}
+
 async fn ends_within(process: &Process, patience: Duration) -> bool {
     tokio::time::timeout(patience, process.exited()).await.is_ok_and(|exit| exit.is_ok())
 }
@@ -144,10 +159,8 @@ pub(crate) async fn signal_tree(process: &Process, signal: Signal) -> Result<()>
     }
     let process = process.clone();
     let send = move || {
-        for pid in members(&process) {
-            if let Ok(pidfd) = pidfd::open(pid) {
-                let _gone = pidfd::signal(&pidfd, signal);
-            }
+        for member in open_members(&process) {
+            let _gone = pidfd::signal(&member, signal);
         }
     };
     tokio::task::spawn_blocking(send).await.map_err(|_| Error::Stopped)
@@ -175,10 +188,8 @@ pub(crate) fn sweep(marker: &str, leader: Leader, signal: Signal) -> usize {
             break;
         }
         for member in members {
-            let Ok(pidfd) = pidfd::open(member.pid) else { continue };
-            // Only now that the descriptor is open can the number not change its owner.
-            let same = procfs::stat(member.pid).is_some_and(|stat| stat.start_ticks == member.start_ticks);
-            if same && pidfd::signal(&pidfd, signal).is_ok() {
+            let Ok(pidfd) = pidfd::open_same(&member) else { continue };
+            if pidfd::signal(&pidfd, signal).is_ok() {
                 let _slow = wait_readable(&pidfd, Duration::from_millis(20));
             }
         }

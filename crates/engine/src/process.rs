@@ -162,8 +162,10 @@ impl Process {
         }
     }
 
+    /// `None` for a process of another boot: a process of today may have its pid and its start time.
     pub(crate) fn leader(&self) -> kill::Leader {
-        self.inner.os.get().map(|os| (os.pid, os.start_ticks))
+        let os = self.inner.os.get().filter(|_| !self.inner.description.is_of_another_boot());
+        os.map(|os| (os.pid, os.start_ticks))
     }
 
     /// Wall clock at the start, in milliseconds since 1970.

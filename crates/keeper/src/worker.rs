@@ -264,7 +264,7 @@ impl Keeper {
 /// Those that we reap, or whose parents we do, so that their numbers are still theirs.
 fn kill_all(processes: &[procfs::Stat]) {
     for stat in processes {
-        if let Ok(pidfd) = pidfd::open(stat.pid) {
+        if let Ok(pidfd) = pidfd::open_same(stat) {
             let _gone_already = pidfd::signal(&pidfd, Signal::KILL);
             let _slow = epoll::wait_readable(&pidfd, KILL_PATIENCE);
         }

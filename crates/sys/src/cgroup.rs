@@ -1,7 +1,7 @@
 //! Control groups (version 2): one per process, so that "kill the tree" means every descendant.
 
 use crate::file::{self, Open};
-use crate::{Errno, Result};
+use crate::{Errno, Result, pidfd};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -82,6 +82,25 @@ impl Group {
         let mut pids = Vec::new();
         collect(&self.path, &mut pids);
         pids
+    }
+
+    /// Opens a process of the group; `ESRCH` when the process of this number is not in it. Checked after the open, so a number
+    /// that another process got meanwhile is refused.
+    pub fn open_member(&self, pid: i32) -> Result<OwnedFd> {
+        let pidfd = pidfd::open(pid)?;
+        match self.contains(pid) {
+            true => Ok(pidfd),
+            false => Err(Errno::SRCH),
+        }
+    }
+
+    fn contains(&self, pid: i32) -> bool {
+        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        let Some(path) = groups.lines().find_map(|line| line.strip_prefix("0::")) else { return false };
+        // The path begins at the root of this process's cgroup namespace, not at the mount.
+        let names = self.path.components().rev().take(2).collect::<Vec<_>>();
+        let mut own = Path::new(path).ancestors();
+        own.any(|group| group.components().rev().take(2).collect::<Vec<_>>() == names)
     }
 
     /// CPU time that its processes, those that have ended too, have used.

@@ -59,6 +59,16 @@ pub fn open(pid: i32) -> Result<OwnedFd> {
     rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK)
 }
 
+/// Opens the process that /proc showed as `stat`; `ESRCH` when another process has its number by now. The check comes after
+/// the open: from then on the number cannot change its owner unnoticed.
+pub fn open_same(stat: &crate::procfs::Stat) -> Result<OwnedFd> {
+    let pidfd = open(stat.pid)?;
+    match crate::procfs::stat(stat.pid).is_some_and(|now| now.start_ticks == stat.start_ticks) {
+        true => Ok(pidfd),
+        false => Err(Errno::SRCH),
+    }
+}
+
 /// Signals the process itself; `ESRCH` when it has been reaped.
 pub fn signal(pidfd: impl AsFd, signal: Signal) -> Result<()> {
     fault::gate()?;

@@ -37,19 +37,20 @@ impl Records {
 
     /// The descriptions are of another boot.
     fn restart_host(&self) {
-        for record in [&self.ended, &self.cut_off] {
-            let path = record.join("process.json");
-            let mut description: serde_json::Value =
-                serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-            assert!(description["boot_id"].as_str().is_some_and(|id| !id.is_empty()));
-            description["boot_id"] = "another".into();
-            fs::write(&path, serde_json::to_vec(&description).unwrap()).unwrap();
-        }
+        [&self.ended, &self.cut_off].into_iter().for_each(|record| set_another_boot(record));
     }
 
     fn engine(&self) -> Engine {
         Engine::embedded(config(self.dir.path())).unwrap()
     }
+}
+
+fn set_another_boot(record: &Path) {
+    let path = record.join("process.json");
+    let mut description: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    assert!(description["boot_id"].as_str().is_some_and(|id| !id.is_empty()));
+    description["boot_id"] = "another".into();
+    fs::write(&path, serde_json::to_vec(&description).unwrap()).unwrap();
 }
 
 fn config(dir: &Path) -> Config {
@@ -221,4 +222,33 @@ async fn output_is_synced_within_the_interval_unless_that_is_off() {
     }
     until("all to be synced", || notes.iter().all(|note| note.exists())).await;
     engine.shut_down(PATIENCE).await.unwrap();
+}
+
+/// With the same boot id the record does name the process, so the other half of this test would show a check that is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_of_another_boot_is_not_taken_for_one_of_today() {
+    for is_of_another_boot in [true, false] {
+        let (today, earlier) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let engine = Engine::embedded(config(today.path())).unwrap();
+        let process = engine.spawn(shell("p", "echo here; exec sleep 1000")).await.unwrap();
+        until("output", || process.sequence().1 > 0).await;
+        let record = |dir: &Path| dir.join("processes").join(process.slot().to_string());
+        fs::create_dir(earlier.path().join("processes")).unwrap();
+        copy_files(&record(today.path()), &record(earlier.path()));
+        if is_of_another_boot {
+            set_another_boot(&record(earlier.path()));
+        }
+        let later = Engine::embedded(config(earlier.path())).unwrap();
+        let found = later.get(process.slot()).await.expect("the record is listed");
+        assert_eq!(found.pid(), process.pid());
+        within("the kill", found.kill_tree()).await.unwrap();
+        if is_of_another_boot {
+            process.signal(outpost_engine::Signal::CONT, outpost_engine::Reach::Leader).await.unwrap();
+            assert_eq!(process.status(), outpost_engine::Status::Running);
+        } else {
+            within("the end", process.finished()).await.unwrap();
+        }
+        later.shut_down(PATIENCE).await.unwrap();
+        engine.shut_down(PATIENCE).await.unwrap();
+    }
 }
