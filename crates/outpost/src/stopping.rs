@@ -56,14 +56,16 @@ async fn hurry(
     orders: &mut mpsc::Receiver<Asked>,
     replies: &mut Replies,
 ) {
+    // Each side can end while the other goes on: the control socket without clients, the engine with its keeper.
+    let (mut notified, mut ordered) = (true, true);
     loop {
         tokio::select! {
-            changed = notices.changed() => match changed {
+            changed = notices.changed(), if notified => match changed {
                 Ok(()) if *notices.borrow_and_update() == Some(Notice::Shutdown) => return,
                 Ok(()) => {}
-                Err(_) => std::future::pending().await,
+                Err(_) => notified = false,
             },
-            order = orders.recv() => match order {
+            order = orders.recv(), if ordered => match order {
                 Some(Asked::End { grace, reply }) => {
                     replies.extend(reply);
                     if grace.is_some_and(|grace| grace.is_zero()) {
@@ -72,8 +74,9 @@ async fn hurry(
                 }
                 // The sender sees that the daemon is ending.
                 Some(_) => {}
-                None => std::future::pending().await,
+                None => ordered = false,
             },
+            else => std::future::pending().await,
         }
     }
 }

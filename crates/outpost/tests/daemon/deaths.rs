@@ -130,7 +130,7 @@ fn a_keeper_that_is_asked_to_end_ends_everything_in_order() {
     let (output, exit) = read(&again, &process.process, usize::MAX);
     assert_eq!(
         (output.as_slice(), exit.unwrap().signal),
-        (&b"before\n"[..], Some(9)),
+        (&b"before\n"[..], Some(15)),
         "the end was recorded"
     );
 }
@@ -143,10 +143,10 @@ fn a_signal_to_worker_and_keeper_at_the_same_time_stops_the_daemon() {
             let daemon = daemon();
             let process = sh(&daemon, "p", "echo before; exec sleep 1000");
             assert_eq!(read(&daemon, &process.process, 7).0, b"before\n");
+            let child = pidfd::open(process.pid).unwrap();
             let (keeper, worker) = (daemon.keeper(), daemon.worker());
             let both = if worker_first { [&worker, &keeper] } else { [&keeper, &worker] };
             both.iter().for_each(|half| pidfd::signal(half, signal).unwrap());
-            let child = pidfd::open(process.pid).unwrap();
             for end in [&keeper, &child] {
                 let ended = wait_readable(end, Duration::from_secs(20)).unwrap();
                 assert!(ended, "{signal:?}, worker first: {worker_first}, log: {}", daemon.log());

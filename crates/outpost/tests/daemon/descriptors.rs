@@ -187,7 +187,8 @@ fn a_daemon_that_stops_refuses_connections_before_its_processes_have_ended() {
     let (keeper, worker) = (of_pid(status.keeper_pid), of_pid(status.worker_pid));
     // No process is reaped meanwhile, so the worker waits for the ends of all.
     pidfd::signal(&keeper, Signal::STOP).unwrap();
-    let () = daemon.connect().call("stop", &()).unwrap();
+    let mut client = daemon.connect();
+    client.send("stop", &()).unwrap();
     until_refused(port);
     for link in &linked {
         let connected = UnixStream::connect(link);

@@ -24,6 +24,7 @@ mod replacement;
 mod screens;
 mod shared;
 mod start;
+mod stopping;
 mod support;
 mod survival;
 mod table;

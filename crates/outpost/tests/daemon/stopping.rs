@@ -1,0 +1,72 @@
+//! Stopping: SIGTERM first, a grace time, then SIGKILL, and a report of how each process ended.
+
+use crate::support::{cli, daemon, outpost, read, sh};
+use outpost_sys::epoll::wait_readable;
+use outpost_sys::pidfd;
+use outpost_sys::signal::Signal;
+use outpost_testkit::Daemon;
+use std::time::{Duration, Instant};
+
+/// Longer than any test runs: a stop that waits for it has failed.
+const LONG_GRACE: &str = "[processes]\nstop_grace_s = 600\n";
+
+#[test]
+fn a_process_can_end_by_itself_when_the_daemon_stops() {
+    let daemon = daemon();
+    let process =
+        sh(&daemon, "p", "trap 'echo bye; exit 3' TERM; echo ready; while :; do sleep 0.05; done").process;
+    assert_eq!(read(&daemon, &process, 6).0, b"ready\n");
+    let stopped = cli(&daemon, &["stop"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&stopped.stdout), "p: exited 3\n", "{stopped:?}");
+    let again = Daemon::start_in(outpost(), daemon.dir());
+    let (output, exit) = read(&again, &process, usize::MAX);
+    // The shell may report the end of its own child in between.
+    assert!(output.starts_with(b"ready\n") && output.ends_with(b"bye\n"), "{output:?}");
+    assert_eq!(exit.unwrap().code, Some(3));
+}
+
+#[test]
+fn a_process_that_ignores_sigterm_is_killed_after_the_grace_time() {
+    let daemon = daemon();
+    let process = sh(&daemon, "p", "trap '' TERM; echo ready; while :; do sleep 0.05; done").process;
+    assert_eq!(read(&daemon, &process, 6).0, b"ready\n");
+    let stopped = cli(&daemon, &["stop", "--grace", "1"]).output().unwrap();
+    let expected = "p: ended by SIGKILL: it or a descendant did not end within 1 s\n";
+    assert_eq!(String::from_utf8_lossy(&stopped.stdout), expected, "{stopped:?}");
+    let explained = String::from_utf8_lossy(&stopped.stderr).into_owned();
+    assert!(explained.contains("stopping: 1 processes have"), "{explained}");
+}
+
+#[test]
+fn a_second_signal_cuts_the_grace_time_short() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("outpost.toml");
+    std::fs::write(&file, LONG_GRACE).unwrap();
+    let daemon = Daemon::start_with(outpost(), &["--config", file.to_str().unwrap()]);
+    let process = sh(&daemon, "p", "trap '' TERM; echo ready; while :; do sleep 0.05; done");
+    assert_eq!(read(&daemon, &process.process, 6).0, b"ready\n");
+    let (keeper, child) = (daemon.keeper(), pidfd::open(process.pid).unwrap());
+    pidfd::signal(&keeper, Signal::TERM).unwrap();
+    let begun = Instant::now();
+    while !daemon.log().contains("stopping: processes get SIGTERM") {
+        assert!(begun.elapsed() < Duration::from_secs(20), "log: {}", daemon.log());
+        outpost_testkit::pause();
+    }
+    assert!(!wait_readable(&child, Duration::from_millis(200)).unwrap(), "the grace time is not over");
+    pidfd::signal(&keeper, Signal::TERM).unwrap();
+    for end in [&child, &keeper] {
+        assert!(wait_readable(end, Duration::from_secs(20)).unwrap(), "log: {}", daemon.log());
+    }
+}
+
+#[test]
+fn an_interactive_shell_on_a_terminal_does_not_use_up_the_grace_time() {
+    let daemon = daemon();
+    let command = ["/bin/bash", "--norc", "-i"].map(Into::into).to_vec();
+    let terminal = Some(outpost_control::wire::TerminalSize { rows: 24, cols: 80 });
+    let spawn = outpost_control::wire::Spawn { id: "sh".into(), command, terminal, ..Default::default() };
+    let spawned: outpost_control::wire::Spawned = daemon.connect().call("spawn", &spawn).unwrap();
+    read(&daemon, &spawned.process, 1);
+    let stopped = cli(&daemon, &["stop", "--grace", "600"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&stopped.stdout), "sh: ended by SIGHUP\n", "{stopped:?}");
+}
