@@ -236,7 +236,8 @@ fn is_exhaustion(message: &str) -> bool {
     const ERRNOS: [Errno; 6] =
         [Errno::NOSPC, Errno::DQUOT, Errno::MFILE, Errno::NFILE, Errno::AGAIN, Errno::NOMEM];
     let of_kernel = ERRNOS.iter().any(|errno| message.contains(&errno.to_string()));
-    of_kernel || message.contains("database or disk is full")
+    // SQLite has the second text for a shared-memory file that cannot grow.
+    of_kernel || ["database or disk is full", "disk I/O error"].iter().any(|text| message.contains(text))
 }
 
 /// As a supervisor shows it.

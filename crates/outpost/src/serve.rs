@@ -9,7 +9,7 @@ use outpost_control::wire::Status;
 use outpost_keeper::state::{State, StoredEntry};
 use outpost_keeper::{OWN_SLOT, Standing};
 use outpost_sys::file::{self, Open};
-use outpost_sys::{kernel, limits, spawn};
+use outpost_sys::{is_exhaustion, kernel, limits, spawn};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
@@ -283,8 +283,11 @@ pub(crate) fn take_lock(path: &Path) -> Result<Option<OwnedFd>, String> {
     if !file::try_lock(&lock).map_err(fail)? {
         return Ok(None);
     }
-    sign_lock(&lock, std::process::id()).map_err(fail)?;
-    Ok(Some(lock))
+    match sign_lock(&lock, std::process::id()) {
+        // The number is for people; the lock holds without it.
+        Err(errno) if !is_exhaustion(errno) => Err(fail(errno)),
+        _ => Ok(Some(lock)),
+    }
 }
 
 /// Who has it. The keeper that signed it may have died and been replaced since, which only the daemon itself knows.

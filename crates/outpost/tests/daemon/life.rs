@@ -5,7 +5,7 @@ use outpost_sys::epoll::{self, wait_readable};
 use outpost_sys::limits::effective_uid;
 use outpost_sys::signal::Signal;
 use outpost_sys::{file, message, pidfd};
-use outpost_testkit::{Daemon, Lack, Which, require};
+use outpost_testkit::{Daemon, Which};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
@@ -262,23 +262,6 @@ fn where_it_cannot_begin_it_says_why_and_what_to_do() {
     );
     let link = refused(home, "rmdir state; ln -s /tmp state");
     assert!(link.contains("is not a directory of this user"), "{link}");
-}
-
-#[test]
-fn on_a_full_disk_it_does_not_begin_and_leaves_nothing_half_written() {
-    require!(outpost_testkit::root());
-    let dir = tempfile::tempdir().unwrap();
-    let script = "mkdir state && mount -t tmpfs -o size=16k,mode=700 none state && \
-                  \"$0\" --state-dir state --runtime-dir run serve; code=$?; ls -A state; exit $code";
-    let mut serve = Command::new("unshare");
-    serve.args(["--mount", "sh", "-c", script]).arg(outpost()).current_dir(dir.path()).stdin(Stdio::null());
-    let output = serve.env("XDG_CONFIG_HOME", dir.path()).output().unwrap();
-    let text = said(&output);
-    let is_mounted = !(text.contains("unshare failed") || text.contains("mount:"));
-    require!(is_mounted.then_some(()).ok_or_else(|| Lack::of_host(format!("root may not mount: {text}"))));
-    assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("cannot be written: No space left on device"), "{text}");
-    assert!(output.stdout.is_empty(), "{text}");
 }
 
 #[test]
