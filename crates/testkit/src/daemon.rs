@@ -220,6 +220,21 @@ impl Daemon {
         }
     }
 
+    /// Waits until the half that was killed is another process than in `before`.
+    pub(crate) fn await_successor(&self, killed: Option<Which>, before: &Status) {
+        let begun = Instant::now();
+        loop {
+            let now = self.status();
+            match killed {
+                Some(Which::Worker) if now.worker_pid == before.worker_pid => {}
+                Some(Which::Keeper) if now.keeper_pid == before.keeper_pid => {}
+                _ => return,
+            }
+            assert!(begun.elapsed() < PATIENCE, "{killed:?} was not replaced; log: {}", self.log());
+            pause();
+        }
+    }
+
     /// Kills one of the two and waits until another has taken its place.
     pub fn kill(&self, which: Which) {
         let pid =

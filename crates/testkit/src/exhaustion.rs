@@ -53,7 +53,7 @@ impl Exhaustion {
             Resource::Disk => self.disk.fill(),
             Resource::Processes => self.pids.set_max(&self.pids.count()),
             Resource::Descriptors => {
-                for pid in halves(daemon, None) {
+                for pid in halves(daemon, Which::Worker) {
                     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
                     limit_descriptors(pid, &format!("{}:", open.max(DESCRIPTORS_MIN)));
                 }
@@ -66,7 +66,7 @@ impl Exhaustion {
             Resource::Disk => self.disk.empty(),
             Resource::Processes => self.pids.set_max("max"),
             Resource::Descriptors => {
-                for pid in halves(daemon, None) {
+                for pid in halves(daemon, Which::Worker) {
                     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
                     let line = limits.lines().find(|line| line.starts_with("Max open files"));
                     if let Some(hard) = line.and_then(|line| line.split_ascii_whitespace().nth(4)) {
@@ -79,37 +79,28 @@ impl Exhaustion {
 
     /// Kills one half without waiting for its successor, which may not come before the resource is back.
     pub(crate) fn strike(&self, daemon: &Daemon, which: Which) {
-        for pid in halves(daemon, Some(which)) {
+        for pid in halves(daemon, which) {
             let _gone = pidfd::open(pid).and_then(|pidfd| pidfd::signal(&pidfd, Signal::KILL));
         }
     }
 }
 
-/// The processes of a daemon's own program: the keeper, the worker, or all of both, with pre-forked children.
-fn halves(daemon: &Daemon, which: Option<Which>) -> Vec<i32> {
+/// The keeper or the worker, found without asking the daemon.
+fn halves(daemon: &Daemon, which: Which) -> Vec<i32> {
     let word: &[u8] = match which {
-        Some(Which::Keeper) => b"keeper",
-        Some(Which::Worker) => b"worker",
-        None => b"",
+        Which::Keeper => b"keeper",
+        Which::Worker => b"worker",
     };
     let of_half = |pid: &i32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let is_ours = procfs::has_environment(*pid, daemon.marker().as_bytes());
-        is_ours
-            && line.split(|byte| *byte == 0).nth(1).is_some_and(|second| word.is_empty() || second == word)
+        is_ours && line.split(|byte| *byte == 0).nth(1) == Some(word)
     };
     let all = procfs::all();
-    let mut found: Vec<i32> = all.iter().map(|stat| stat.pid).filter(of_half).collect();
-    if which == Some(Which::Keeper) {
-        // Pre-forked children are copies of the keeper, and below it.
-        let copies: Vec<i32> = all
-            .iter()
-            .filter(|stat| found.contains(&stat.pid) && found.contains(&stat.parent))
-            .map(|stat| stat.pid)
-            .collect();
-        found.retain(|pid| !copies.contains(pid));
-    }
-    found
+    let found: Vec<i32> = all.iter().map(|stat| stat.pid).filter(of_half).collect();
+    // Pre-forked children are copies of the keeper, and below it.
+    let is_copy = |stat: &procfs::Stat| found.contains(&stat.pid) && found.contains(&stat.parent);
+    all.iter().filter(|stat| found.contains(&stat.pid) && !is_copy(stat)).map(|stat| stat.pid).collect()
 }
 
 /// A process that has ended meanwhile needs no limit.

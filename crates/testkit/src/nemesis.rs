@@ -129,7 +129,9 @@ fn attack(
     mut client_gave_up: impl FnMut() -> bool,
 ) {
     let mut noise = Noise::new(plan.seed);
-    let copy = daemon.dir().join("another-outpost");
+    // Not on the daemon's disk, which may be a small one.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let copy = elsewhere.path().join("another-outpost");
     if plan.upgrades > 0 {
         std::fs::copy(&plan.outpost, &copy).unwrap();
     }
@@ -174,23 +176,22 @@ fn attack(
 
 /// Takes a resource away for a moment, mostly with a kill in between. Afterwards the daemon must answer by itself.
 fn exhaust(daemon: &Daemon, limits: &Exhaustion, noise: &mut Noise, report: &mut Report) {
+    let before = daemon.status();
     let resource = Resource::ALL[noise.below(Resource::ALL.len() as u64) as usize];
     limits.take(daemon, resource);
     std::thread::park_timeout(Duration::from_millis(noise.below(150)));
-    match noise.below(4) {
-        0 => {
-            limits.strike(daemon, Which::Keeper);
-            report.keeper_kills += 1;
-        }
-        1 | 2 => {
-            limits.strike(daemon, Which::Worker);
-            report.worker_kills += 1;
-        }
-        _ => {}
+    let struck =
+        [Some(Which::Keeper), Some(Which::Worker), Some(Which::Worker), None][noise.below(4) as usize];
+    match struck {
+        Some(Which::Keeper) => report.keeper_kills += 1,
+        Some(Which::Worker) => report.worker_kills += 1,
+        None => {}
     }
+    struck.into_iter().for_each(|which| limits.strike(daemon, which));
     std::thread::park_timeout(Duration::from_millis(noise.below(300)));
     limits.give_back(daemon, resource);
-    let _serves_again = daemon.status();
+    // The half that was killed is back without intervention. Before, killing the other one would lose everything.
+    daemon.await_successor(struck, &before);
     report.exhaustions += 1;
 }
 
