@@ -245,7 +245,12 @@ async fn kill(engine: &Engine, params: Kill) -> Outcome {
         grace: params.grace_ms.map_or(GRACE, Duration::from_millis),
         escalate: true,
     };
-    let report = find(engine, &params.process).await?.kill_and_wait(ladder).await.map_err(failure)?;
+    let process = find(engine, &params.process).await?;
+    let mut report = process.kill_and_wait(ladder).await.map_err(failure)?;
+    if report.already_exited {
+        // A worker that died while it killed a tree may have left a part of it.
+        report.survivors = process.kill_tree().await.map_err(failure)?;
+    }
     answer(&Killed {
         already_exited: report.already_exited,
         died: report.died,
@@ -272,7 +277,7 @@ fn because(why: ExitUnknown) -> &'static str {
 }
 
 async fn list(engine: &Engine) -> Outcome {
-    let processes: Vec<ProcessInfo> = engine.list().await.iter().map(describe).collect();
+    let processes: Vec<ProcessInfo> = engine.list_known().await.iter().map(describe).collect();
     answer(&processes)
 }
 
@@ -309,7 +314,7 @@ fn describe(process: &Process) -> ProcessInfo {
 }
 
 async fn status<P: Program>(engine: &Engine, program: &P) -> Outcome {
-    let processes = engine.list().await;
+    let processes = engine.list_known().await;
     answer(&Status {
         version: env!("CARGO_PKG_VERSION").into(),
         worker_pid: std::process::id(),

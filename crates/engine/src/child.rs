@@ -127,8 +127,10 @@ pub(crate) struct Child {
     pub(crate) last_byte: Instant,
     /// The last attempt to record output or the exit failed.
     pub(crate) stalled: bool,
-    /// The description or the start is not on disk yet.
+    /// The description or the start is not on disk yet, or the keeper does not hold the descriptors.
     pub(crate) start_unrecorded: bool,
+    /// The keeper is still to be told that a pre-forked child became this process.
+    pub(crate) enlist_due: bool,
 }
 
 /// Which end of which descriptor became ready: the slot and the role in one number.

@@ -201,7 +201,7 @@ impl Reactor {
         let oldest = outpost_now_ms().saturating_sub(config.exited_kept.as_millis() as u64);
         let ended: Vec<Process> = self.shared.ended_processes();
         let surplus = ended.len().saturating_sub(config.exited_max);
-        let expired = |(rank, process): &(usize, Process)| *rank < surplus || process.ended_ms() < oldest;
+        let expired = |(rank, process): &(usize, Process)| *rank < surplus || process.ended_ms() <= oldest;
         let mut expired = ended.into_iter().enumerate().filter(expired).map(|(_, process)| process);
         for process in expired.by_ref().take(DROPPED_AT_ONCE) {
             self.forget(process.slot());

@@ -1,7 +1,7 @@
 //! The engine itself: its start, and the way faces reach processes.
 
 use crate::config::{Config, Counts};
-use crate::handover::{self, OwnKeeper};
+use crate::handover::{self, OwnKeeper, ReceivedTable};
 use crate::housekeeping::Housekeeping;
 use crate::link::Link;
 use crate::loading::{self, Found};
@@ -105,14 +105,14 @@ impl Engine {
         outpost_sys::signal::ignore_sigpipe();
         let store = Store::open(&config.state_dir)?;
         let name = name_of(&config.state_dir);
-        let entries = handover::receive_table(&mut link)?;
+        let ReceivedTable { entries, missing, .. } = handover::receive_table(&mut link)?;
         // Not before there is a keeper who can be told of it.
         let cgroups = if config.cgroups { cgroup::Parent::detect(&cgroups_of(&name)) } else { None };
         if let Some(own) = entries.iter().find(|entry| entry.slot == OWN_SLOT) {
             adjust(&mut config, &own.held);
         }
         // The reactor takes over what the keeper holds. Everything else is of an earlier life.
-        let held: HashSet<u64> = entries.iter().map(|entry| entry.slot).collect();
+        let held: HashSet<u64> = entries.iter().map(|entry| entry.slot).chain(missing.clone()).collect();
         let slots = store.slots();
         let last_slot = slots
             .iter()
@@ -149,6 +149,7 @@ impl Engine {
             serving: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             loaded: watch::Sender::new(false),
+            adopted: watch::Sender::new(true),
             output_bytes: AtomicU64::new(0),
             exits: AtomicU64::new(0),
             longest_turn_us: AtomicU64::new(0),
@@ -167,6 +168,8 @@ impl Engine {
         }
         reactor.keeper = keeper;
         reactor.adopt_all(entries);
+        reactor.lack_descriptors(missing);
+        reactor.publish_adoption();
         *shared.inherited.lock().unwrap_or_else(PoisonError::into_inner) =
             reactor.own.copies_of_kept().collect();
         let own = reactor.own.copies().collect();
@@ -265,7 +268,7 @@ impl Engine {
         match found {
             Some(process) => Some(process),
             None => {
-                self.loaded().await;
+                self.complete().await;
                 self.shared.table().by_key(key)
             }
         }
@@ -277,7 +280,7 @@ impl Engine {
         match found {
             Some(process) => Some(process),
             None => {
-                self.loaded().await;
+                self.complete().await;
                 self.shared.table().by_slot(slot)
             }
         }
@@ -285,7 +288,14 @@ impl Engine {
 
     /// All processes, oldest first.
     pub async fn list(&self) -> Vec<Process> {
-        self.loaded().await;
+        self.complete().await;
+        self.shared.table().all().cloned().collect()
+    }
+
+    /// The processes that can be seen now, oldest first. Some of an earlier worker are missing while a resource of the host
+    /// is exhausted.
+    pub async fn list_known(&self) -> Vec<Process> {
+        until(&self.shared.loaded).await;
         self.shared.table().all().cloned().collect()
     }
 
@@ -320,10 +330,10 @@ impl Engine {
         counts
     }
 
-    async fn loaded(&self) {
-        // The sender lives as long as we do.
-        let mut loaded = self.shared.loaded.subscribe();
-        let _never_fails = loaded.wait_for(|loaded| *loaded).await;
+    /// Waits until every process of earlier lives and workers is in the table: what is not there by then does not exist.
+    async fn complete(&self) {
+        until(&self.shared.loaded).await;
+        until(&self.shared.adopted).await;
     }
 
     /// Gives the keeper one of the daemon's own descriptors to hold under a role, for workers to come.
@@ -420,6 +430,13 @@ impl Engine {
         // Our caller ends next, and the reactor with it: a keeper that was not told would start another worker.
         told.await.map_err(|_| Error::Stopped)
     }
+}
+
+/// Waits for a condition of the engine.
+async fn until(condition: &watch::Sender<bool>) {
+    let mut condition = condition.subscribe();
+    // The sender lives as long as the engine.
+    let _never_fails = condition.wait_for(|holds| *holds).await;
 }
 
 /// One state directory, one name: two daemons never touch each other's children.

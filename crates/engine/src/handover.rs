@@ -18,8 +18,8 @@ use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd::Exit;
 use outpost_sys::pipe::{self, Pipe};
 use outpost_sys::spawn::{Failure, Step};
-use outpost_sys::{Errno, file, message, pidfd, procfs, spawn};
-use std::collections::HashMap;
+use outpost_sys::{Errno, file, limits, message, pidfd, procfs, spawn};
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -83,22 +83,47 @@ struct Record {
     unheld: Option<OwnedFd>,
 }
 
+/// Descriptors that a worker keeps free for clients and files while it takes over a table.
+const DESCRIPTORS_RESERVED: usize = 64;
+
+/// The keeper's table, as far as there are descriptors for it.
+#[derive(Default)]
+pub(crate) struct ReceivedTable {
+    pub(crate) entries: Vec<Entry>,
+    /// Slots whose descriptors did not fit. The keeper holds them, and is asked again as descriptors come free.
+    pub(crate) missing: BTreeSet<u64>,
+    received: usize,
+}
+
+impl ReceivedTable {
+    fn take(&mut self, entry: Entry, expected: usize) {
+        let max = limits::descriptors().soft.and_then(|max| usize::try_from(max).ok()).unwrap_or(usize::MAX);
+        let reserved = DESCRIPTORS_RESERVED.min(max / 4);
+        let got = entry.descriptors();
+        // An adopted process opens its index, and mostly a segment.
+        let fits = self.received.saturating_add(got + 2) <= max.saturating_sub(reserved);
+        match got == expected && (fits || entry.slot == OWN_SLOT || entry.slot & KEPT != 0) {
+            true => {
+                self.received += got + 2;
+                self.entries.push(entry);
+            }
+            false => {
+                self.missing.insert(entry.slot);
+            }
+        }
+    }
+}
+
 /// Asks the keeper for the whole table.
-pub(crate) fn receive_table(link: &mut Link) -> Result<Vec<Entry>> {
+pub(crate) fn receive_table(link: &mut Link) -> Result<ReceivedTable> {
     link.send(Request::Hello { version: LINK_VERSION }, Vec::new());
-    let mut entries = Vec::new();
+    let mut table = ReceivedTable::default();
     loop {
         match link.receive() {
-            Received::Event(Event::TableEnd, _) => return Ok(entries),
+            Received::Event(Event::TableEnd, _) => return Ok(table),
             Received::Event(Event::Entry { slot, pid, standing, pidfd, held }, fds) => {
-                if fds.len() != held.len() + usize::from(pidfd) {
-                    return Err(Error::io(
-                        "receive",
-                        "the keeper's table: descriptors are missing",
-                        Errno::MFILE,
-                    ));
-                }
-                entries.push(Entry::new(slot, pid, standing, pidfd, &held, fds));
+                let expected = held.len() + usize::from(pidfd);
+                table.take(Entry::new(slot, pid, standing, pidfd, &held, fds), expected);
             }
             // Said to a worker before us.
             Received::Event(..) => {}
@@ -108,9 +133,12 @@ pub(crate) fn receive_table(link: &mut Link) -> Result<Vec<Entry>> {
                 Err(errno) => return Err(Error::io("receive", "the keeper's table", errno)),
             },
             // It died in the middle. What it has sent us is not lost if we go on with it; what it has not sent is.
-            Received::Closed if !entries.is_empty() => {
-                tracing::error!(entries = entries.len(), "the keeper died while it handed its table over");
-                return Ok(entries);
+            Received::Closed if !table.entries.is_empty() => {
+                tracing::error!(
+                    entries = table.entries.len(),
+                    "the keeper died while it handed its table over"
+                );
+                return Ok(table);
             }
             Received::Closed => return Err(Error::io("receive", "the keeper's table", Errno::PIPE)),
         }
@@ -168,6 +196,7 @@ impl Reactor {
     /// costs the process: its descriptors are kept, and it waits at its full pipes until a later attempt succeeds.
     fn adopt_or_retry(&mut self, mut entry: Entry) {
         let slot = entry.slot;
+        self.resent.remove(&slot);
         if entry.standing == UNKNOWN_TO_KEEPER && self.has_start_record(Slot(slot)) {
             entry.standing = Standing::Ended(Exit::UNKNOWN);
         }
@@ -191,6 +220,36 @@ impl Reactor {
                 self.schedule(ADOPT_RETRY, Due::Adopt(slot));
             }
         }
+    }
+
+    /// Has the keeper send a process again for which there were no descriptors.
+    pub(crate) fn ask_for_missing(&mut self) {
+        if let Some(slot) = self.missing.pop_first() {
+            self.resent.insert(slot);
+            self.link.send(Request::Resend { slot }, Vec::new());
+        }
+        if !self.missing.is_empty() {
+            self.schedule(ADOPT_RETRY, Due::Missing);
+        }
+    }
+
+    /// Lets lookups go on that wait for processes which could not be taken over yet.
+    pub(crate) fn publish_adoption(&self) {
+        let adopted = self.missing.is_empty() && self.unadopted.is_empty() && self.resent.is_empty();
+        self.shared.adopted.send_if_modified(|before| std::mem::replace(before, adopted) != adopted);
+    }
+
+    /// Notes that a process cannot be taken over before there are more descriptors.
+    pub(crate) fn lack_descriptors(&mut self, slots: BTreeSet<u64>) {
+        if slots.is_empty() {
+            return;
+        }
+        tracing::error!(
+            processes = slots.len(),
+            "too few descriptors to take over every process; they run on, and are taken over as descriptors come free"
+        );
+        self.missing.extend(slots);
+        self.schedule(ADOPT_RETRY, Due::Missing);
     }
 
     /// Tries again to take over a process.
@@ -274,6 +333,7 @@ impl Reactor {
             last_byte: now,
             stalled: false,
             start_unrecorded,
+            enlist_due: false,
         };
         child.publish();
         self.children.insert(entry.slot, child);
@@ -369,7 +429,8 @@ impl Reactor {
         self.shared.spares.unman();
         *self.shared.keeper() = Some(self.link.socket());
         // The daemon's own descriptors too.
-        self.unheld = self.children.keys().copied().chain([OWN_SLOT]).collect();
+        let slots = self.children.keys().chain(self.unadopted.keys()).copied();
+        self.unheld = slots.chain([OWN_SLOT]).collect();
         self.give_all();
         for (request, fds) in unsent {
             if let Request::Signal { .. } | Request::Serving = request {
@@ -416,6 +477,12 @@ impl Reactor {
         if slot == OWN_SLOT {
             return self.give_own();
         }
+        if let Some(entry) = self.unadopted.get(&slot) {
+            let roles = Roles::new(entry.held.keys().copied()).ok_or(Errno::MFILE)?;
+            let fds: Vec<_> = entry.pidfd.iter().chain(entry.held.values()).map(AsFd::as_fd).collect();
+            let request = Request::Adopt { slot, pid: entry.pid, standing: entry.standing, held: roles };
+            return message::send(&*self.link.socket(), &request.encode(), &fds);
+        }
         let Some(child) = self.children.get_mut(&slot) else { return Ok(()) };
         if child.process.inner.os.get().is_none() {
             if let Some(starting) = &mut child.starting {
@@ -455,6 +522,10 @@ impl Entry {
         let mut fds = fds.into_iter();
         let pidfd = if pidfd { fds.next() } else { None };
         Entry { slot, pid, standing, pidfd, held: held.iter().zip(fds).collect() }
+    }
+
+    fn descriptors(&self) -> usize {
+        self.held.len() + usize::from(self.pidfd.is_some())
     }
 
     fn pipe(&mut self, read: u8, write: u8) -> Option<Pipe> {

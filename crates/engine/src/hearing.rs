@@ -9,7 +9,7 @@ use crate::link::{Received, role};
 use crate::process::{Os, WhileAlive};
 use crate::reactor::{Due, LINK, RETRY, Reactor};
 use crate::spec::Slot;
-use outpost_keeper::{Event, Request, Standing, What};
+use outpost_keeper::{Event, NOT_ADOPTED, Request, Standing, What};
 use outpost_sys::epoll::Interest;
 use outpost_sys::pidfd::Exit;
 use outpost_sys::signal::Signal;
@@ -65,8 +65,22 @@ impl Reactor {
             self.settle(slot);
         }
         match event {
+            Event::Entry { slot, pidfd, held, .. }
+                if !self.children.contains_key(&slot) && fds.len() < held.len() + usize::from(pidfd) =>
+            {
+                self.resent.remove(&slot);
+                self.missing.insert(slot);
+                self.schedule(RETRY, Due::Missing);
+            }
             Event::Entry { slot, pid, standing, pidfd, held } if !self.children.contains_key(&slot) => {
                 self.adopt_all(vec![Entry::new(slot, pid, standing, pidfd, &held, fds)]);
+            }
+            Event::Entry { slot, standing, pidfd: true, .. }
+                if fds.is_empty() && self.awaits_pidfd(slot, standing) =>
+            {
+                // No descriptor was free for it. Without one the process could neither be signalled nor handed over, so its
+                // start is not confirmed yet.
+                self.schedule(RETRY, Due::Resend(slot));
             }
             Event::Entry { slot, pid, standing, .. } => self.hear_of_child(slot, pid, standing, fds),
             Event::TableEnd => {}
@@ -76,6 +90,12 @@ impl Reactor {
             Event::Replaced(what) => self.replaced(what, Ok(())),
             Event::NotReplaced(what, errno) => self.replaced(what, Err(errno)),
         }
+    }
+
+    fn awaits_pidfd(&self, slot: u64, standing: Standing) -> bool {
+        let unborn = |child: &Child| child.process.inner.os.get().is_none();
+        matches!(standing, Standing::Starting | Standing::Running)
+            && self.children.get(&slot).is_some_and(unborn)
     }
 
     fn hear_of_child(&mut self, slot: u64, pid: i32, standing: Standing, fds: Vec<OwnedFd>) {
@@ -89,6 +109,10 @@ impl Reactor {
                 let progress = self.children.get_mut(&slot).map(Child::look_at_report);
                 if let Some(Progress::Failed(failure)) = progress {
                     return self.failed(slot, failure);
+                }
+                if self.awaits_pidfd(slot, Standing::Running) {
+                    // It ended before its pidfd could be received: it is described all the same.
+                    self.record_start(slot);
                 }
                 // Often the end is reported with the start. A client that waits for that is woken once.
                 let starting = self.children.get_mut(&slot).and_then(Child::take_executed);
@@ -114,6 +138,12 @@ impl Reactor {
     }
 
     fn failed(&mut self, slot: u64, failure: Failure) {
+        let runs = |child: &Child| child.process.inner.os.get().is_some();
+        if failure == NOT_ADOPTED && self.children.get(&slot).is_some_and(runs) {
+            self.link.send(Request::Forget { slot }, Vec::new());
+            self.unheld.insert(slot);
+            return self.schedule(RETRY, Due::Give);
+        }
         let confirmed = |child: &&Child| child.starting.is_none();
         if let Some(child) = self.children.get(&slot).filter(confirmed) {
             // The keeper does not know a process that has executed. Its record stays.
@@ -153,7 +183,14 @@ impl Reactor {
     /// Records a start, again and again until that succeeds: without its record the next worker would not know the process.
     pub(crate) fn record_start(&mut self, slot: u64) {
         let Some(child) = self.children.get_mut(&slot) else { return };
-        let recorded = child.record_start();
+        // The keeper first: a process that is described here and not known there would be taken to be lost.
+        let held = match child.enlist_due {
+            true => child.enlisting().and_then(|(request, fds)| self.link.pass(request, &fds)),
+            false => Ok(()),
+        };
+        child.enlist_due = held.is_err();
+        let held = held.map_err(|errno| Error::io("pass", "descriptors to the keeper", errno));
+        let recorded = held.and_then(|()| child.record_start());
         let is_new = recorded.is_err() && !child.start_unrecorded;
         child.start_unrecorded = recorded.is_err();
         if let Err(error) = recorded {

@@ -113,6 +113,10 @@ pub(crate) enum Due {
     Adopt(u64),
     /// Children are to be handed to the keeper.
     Give,
+    /// The keeper is to send processes again.
+    Missing,
+    /// The keeper is to send this one again, which has started.
+    Resend(u64),
     Cool,
     Keeper,
     Retention,
@@ -134,6 +138,10 @@ pub(crate) struct Reactor {
     pub(crate) own: Own,
     /// Processes that could not be taken over yet.
     pub(crate) unadopted: BTreeMap<u64, Entry>,
+    /// Processes that the keeper has, and for which there were no descriptors here.
+    pub(crate) missing: BTreeSet<u64>,
+    /// Those of them that the keeper was asked to send again.
+    pub(crate) resent: BTreeSet<u64>,
     /// Children that the keeper does not hold yet, because it is new.
     pub(crate) unheld: BTreeSet<u64>,
     /// Finished, and to be cleared up after.
@@ -187,6 +195,8 @@ impl Reactor {
             children: HashMap::new(),
             own: Own::default(),
             unadopted: BTreeMap::new(),
+            missing: BTreeSet::new(),
+            resent: BTreeSet::new(),
             unheld: BTreeSet::new(),
             leaving: Vec::new(),
             dropped: Vec::new(),
@@ -234,6 +244,7 @@ impl Reactor {
             if self.link.is_flushed() {
                 self.stop_if_asked();
             }
+            self.publish_adoption();
             let took_us = u64::try_from(turn.elapsed().as_micros()).unwrap_or(u64::MAX);
             self.shared.longest_turn_us.fetch_max(took_us, Ordering::Relaxed);
         }
@@ -321,6 +332,8 @@ impl Reactor {
                 Due::Record(slot) => self.record_start(slot),
                 Due::Adopt(slot) => self.retry_adoption(slot),
                 Due::Give => self.give_all(),
+                Due::Missing => self.ask_for_missing(),
+                Due::Resend(slot) => self.link.send(Request::Resend { slot }, Vec::new()),
                 Due::Cool => self.cool(now),
                 Due::Keeper => self.keeper_died(),
                 Due::Retention => self.retain(),
@@ -353,10 +366,9 @@ impl Reactor {
     pub(crate) fn obey(&mut self, command: Command) {
         match command {
             Command::Start { child } => self.start(*child),
-            Command::Told { child, os } => {
+            Command::Told { mut child, os } => {
                 self.note_start();
-                // The keeper first: what is described here and not known there would be taken to be lost.
-                self.enlist(&child);
+                child.enlist_due = true;
                 let slot = child.slot();
                 let _set_once = child.process.inner.os.set(os);
                 self.children.insert(slot, *child);
@@ -459,16 +471,6 @@ impl Reactor {
         let oom_score = self.shared.config().oom_score;
         let recruit = |slot: Slot| Request::Recruit { slot: slot.0, oom_score };
         self.shared.spares.man(|slot, fds| self.link.send_now(recruit(slot), fds));
-    }
-
-    /// Tells the keeper of somebody who has been told to become this child.
-    fn enlist(&mut self, child: &Child) {
-        if let Ok((request, fds)) = child.enlisting()
-            && self.link.pass(request, &fds).is_err()
-        {
-            // Without the descriptors the keeper ends the child, and reports that.
-            self.link.send(request, Vec::new());
-        }
     }
 
     /// Has a request for this child sent, unless it has been started.

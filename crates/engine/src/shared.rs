@@ -51,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) closing: AtomicBool,
     /// Whether ended processes of earlier lives have been entered.
     pub(crate) loaded: watch::Sender<bool>,
+    /// Whether every process that the keeper has is in the table.
+    pub(crate) adopted: watch::Sender<bool>,
     pub(crate) output_bytes: AtomicU64,
     pub(crate) exits: AtomicU64,
     /// The longest that one turn of the reactor took. Nothing else moves meanwhile.

@@ -95,6 +95,7 @@ fn make_child(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepa
         last_byte: now,
         stalled: false,
         start_unrecorded: false,
+        enlist_due: false,
     };
     let loser = {
         let mut table = shared.table();

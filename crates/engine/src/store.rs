@@ -3,7 +3,6 @@
 use crate::spec::{Key, Slot, Supervision};
 use crate::{Error, Result};
 use outpost_journal::StdinLog;
-use outpost_sys::Errno;
 use outpost_sys::file::{self, Open};
 use outpost_sys::procfs;
 use serde::{Deserialize, Serialize};
@@ -62,13 +61,10 @@ pub(crate) struct Store {
     processes: PathBuf,
 }
 
-/// Takes room on the disk for what will be written to a file. A file system that cannot reserve is no error: the write
-/// itself is retried.
+/// Takes room on the disk for a description.
 pub(crate) fn reserve(file: &OwnedFd, bytes: u64) -> Result<()> {
-    match file::reserve(file, bytes) {
-        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
-        Err(errno) => Err(Error::io("reserve room for", "the description of a process", errno)),
-    }
+    file::reserve(file, bytes)
+        .map_err(|errno| Error::io("reserve room for", "the description of a process", errno))
 }
 
 impl Description {
@@ -245,5 +241,48 @@ fn erase(dir: &Path) {
         && error.kind() != std::io::ErrorKind::NotFound
     {
         tracing::warn!(dir = %dir.display(), %error, "cannot remove the record of a process");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::{AtCap, Drain, Rest};
+
+    /// Every combination of settings that the engine acts on after the start.
+    fn all() -> impl Iterator<Item = Supervision> {
+        let drains = [Drain::default(), Drain { quiet: Duration::ZERO, longest: Duration::from_secs(5) }];
+        let caps = [None, Some(0), Some(1), Some(u64::MAX)];
+        [AtCap::DropHead, AtCap::WaitForReaders].into_iter().flat_map(move |at_cap| {
+            [Rest::Lives, Rest::Ends].into_iter().flat_map(move |rest| {
+                drains.into_iter().flat_map(move |drain| {
+                    caps.into_iter().map(move |journal_bytes_max| Supervision {
+                        at_cap,
+                        journal_bytes_max,
+                        drain,
+                        rest,
+                    })
+                })
+            })
+        })
+    }
+
+    #[test]
+    fn what_the_engine_acts_on_after_a_start_survives_the_description() {
+        assert_eq!(all().count(), 32);
+        for supervision in all() {
+            let description = Description { supervision, ..Description::lost(Slot(7)) };
+            let read: Description = serde_json::from_slice(&description.encode().unwrap()).unwrap();
+            assert_eq!(read.supervision, supervision);
+        }
+    }
+
+    #[test]
+    fn a_description_of_an_older_version_has_the_defaults() {
+        let older = br#"{"key":{"face":"f","scope":"","id":"i"},"program":"/bin/true","arguments":[],"directory":null,
+            "terminal":false,"started_ms":1,"started_by":"","drain":{"quiet":{"secs":0,"nanos":1},"longest":{"secs":2,"nanos":0}}}"#;
+        let read: Description = serde_json::from_slice(older).unwrap();
+        let drain = Drain { quiet: Duration::from_nanos(1), longest: Duration::from_secs(2) };
+        assert_eq!(read.supervision, Supervision { drain, ..Supervision::default() });
     }
 }

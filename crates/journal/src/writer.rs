@@ -18,6 +18,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// The most one splice moves. More would only lengthen the time others wait.
 const SPLICE_BYTES: u64 = 1024 * 1024;
 
+/// Room on the disk that an index has before its first record.
+const INDEX_RESERVED_BYTES: u64 = 4096;
+
 /// The most records one append writes.
 const RECORDS_AT_ONCE: usize = 3;
 
@@ -113,6 +116,8 @@ impl Writer {
     pub fn create(dir: &Path, bytes_max: u64) -> Result<Writer> {
         let path = index_path(dir);
         let index = file::open(&path, Open::Create).map_err(|errno| Error::io("create", &path, errno))?;
+        // The start and the exit of a process can then be recorded on a full disk.
+        file::reserve(&index, INDEX_RESERVED_BYTES).map_err(|errno| Error::io("reserve", &path, errno))?;
         let at = Position { next_seq: 1, first_seq: 1, ..Position::default() };
         Ok(Writer::at(dir, index, at, bytes_max, false))
     }

@@ -4,16 +4,19 @@ use crate::keeper::{AGAIN_AFTER, Keeper, REPORT};
 use crate::log::log;
 use crate::message::{GATE_TARGET, OPENER_TARGET, Standing};
 use crate::order::Order;
-use crate::table::{Entry, KEPT, OWN_SLOT, SLOT_MIN, SLOTS_MAX, Untold};
+use crate::table::{Entry, HELD_MAX, KEPT, OWN_SLOT, SLOT_MIN, SLOTS_MAX, Untold};
 use outpost_sys::pidfd::{self, Exit};
 use outpost_sys::pipe::{self, Pipe};
 use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{self, Child, Failure, Step};
-use outpost_sys::{Errno, Result, file};
+use outpost_sys::{Errno, Result, file, limits};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Room in the table for those that were refused, until the worker has heard of it and forgets them.
 const REFUSED_MAX: usize = 1024;
+
+/// Descriptors that children never get: a start of a worker takes some for a moment, and the keeper has some of its own.
+const DESCRIPTORS_RESERVED: usize = 48;
 
 impl Keeper {
     /// Even one that cannot be watched must be known.
@@ -103,6 +106,9 @@ impl Keeper {
         if self.table.len() >= SLOTS_MAX {
             return Err(prepare(Errno::AGAIN));
         }
+        if !self.has_descriptors_to_spare() {
+            return Err(prepare(Errno::MFILE));
+        }
         let order = order.map_err(prepare)?;
         // A worker of an older version leaves the gate to us.
         let made = match order.given(OPENER_TARGET) {
@@ -119,6 +125,13 @@ impl Keeper {
         let entry = Entry::new(begun.pid, Standing::Starting, Some(begun.pidfd), order.held);
         let (report, gate) = (Some(begun.report), Some(opener));
         Ok(Entry { report, gate, confined, untold: Untold::Start, ..entry })
+    }
+
+    /// Whether another child leaves enough descriptors to start a worker.
+    pub(crate) fn has_descriptors_to_spare(&self) -> bool {
+        let held: usize = self.table.values().map(|entry| 1 + entry.held.len()).sum();
+        let max = limits::descriptors().soft.and_then(|max| usize::try_from(max).ok()).unwrap_or(usize::MAX);
+        held.saturating_add(DESCRIPTORS_RESERVED + HELD_MAX) <= max
     }
 
     pub(crate) fn hold(&mut self, slot: u64, role: u8, fd: Option<OwnedFd>) {

@@ -87,6 +87,8 @@ impl Keeper {
         let state = read_state(state)?;
         ignore_sigpipe();
         limits::become_subreaper()?;
+        // A worker that was short of descriptors may have started this keeper.
+        let _as_it_is = limits::raise_descriptors();
         let signals = SignalFd::new(&[Signal::CHLD, Signal::TERM, Signal::INT, Signal::HUP])?;
         let mut keeper = Keeper::empty()?;
         keeper.epoll.add(&signals, SIGNALS, Interest::Read)?;

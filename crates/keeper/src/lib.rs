@@ -47,8 +47,8 @@ mod worker;
 pub use keeper::{Keeper, check};
 pub use log::begin_anew_if_large;
 pub use message::{
-    DIRECTORY_TARGET, Event, GATE_TARGET, MESSAGE_BYTES, OPENER_TARGET, ORDER_SPEC_BYTES_MAX, PROGRAM_TARGET,
-    Request, Roles, Said, Standing, Targets, What,
+    DIRECTORY_TARGET, Event, GATE_TARGET, MESSAGE_BYTES, NOT_ADOPTED, OPENER_TARGET, ORDER_SPEC_BYTES_MAX,
+    PROGRAM_TARGET, Request, Roles, Said, Standing, Targets, What,
 };
 pub use spec::Spec;
 pub use store::Stored;

@@ -3,7 +3,7 @@
 use crate::LINK_VERSION;
 use crate::keeper::{Keeper, LINK};
 use crate::log::log;
-use crate::message::{Event, MESSAGE_BYTES, Request, What};
+use crate::message::{Event, MESSAGE_BYTES, NOT_ADOPTED, Request, Standing, What};
 use crate::order::Order;
 use crate::table::{Entry, Untold};
 use crate::worker::Worker;
@@ -90,6 +90,14 @@ impl Keeper {
             Request::Muster => self.muster(),
             Request::Rest => self.rest(),
             Request::Enlist { slot, confined, held } => self.enlist(slot, confined, held, fds),
+            Request::Adopt { slot, standing, held, .. }
+                if fds.len() < held.len() + usize::from(!matches!(standing, Standing::Failed(_))) =>
+            {
+                self.complain(format_args!(
+                    "no descriptors to take over slot {slot:x}; the worker tries again"
+                ));
+                self.insert(slot, Entry::failed(NOT_ADOPTED));
+            }
             Request::Adopt { slot, pid, standing, held } => {
                 self.insert(slot, Entry::adopted(pid, standing, held, fds));
             }
@@ -105,6 +113,12 @@ impl Keeper {
             Request::Replace(What::Worker) => self.start_candidate(fds.pop()),
             Request::Replace(What::Keeper) => self.replace_self(fds.pop()),
             Request::Notify(said) => self.notify(said),
+            Request::Resend { slot } => {
+                if let Some(entry) = self.table.get_mut(&slot) {
+                    entry.untold = Untold::All;
+                    self.news.insert(slot);
+                }
+            }
             Request::Say => self.say_text(fds.pop()),
             Request::Alive { every_ms } => self.worker_beats(every_ms),
             Request::Stop => self.stop(),

@@ -73,6 +73,9 @@ pub enum Standing {
     Failed(Failure),
 }
 
+/// How the keeper reports an entry that it could not take over for want of descriptors. The worker hands it over again.
+pub const NOT_ADOPTED: Failure = Failure { step: Step::Prepare, errno: Errno::MFILE, operation: 0 };
+
 /// What is being replaced by a new binary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
@@ -158,6 +161,10 @@ pub enum Request {
     },
     /// Close everything of an entry. One that runs is not forgotten.
     Forget {
+        slot: u64,
+    },
+    /// Send an entry again, with all descriptors: the worker had no room for them.
+    Resend {
         slot: u64,
     },
     /// Continue with another binary. Descriptor: the binary.
@@ -314,6 +321,7 @@ impl Request {
             }
             Request::Rest => Record::of(17),
             Request::Say => Record::of(18),
+            Request::Resend { slot } => Record { slot, ..Record::of(19) },
         }
         .encode()
     }
@@ -340,6 +348,7 @@ impl Request {
             16 => Request::Recruit { slot, oom_score: (byte != 0).then_some(number) },
             17 => Request::Rest,
             18 => Request::Say,
+            19 => Request::Resend { slot },
             _ => return None,
         })
     }
@@ -423,6 +432,7 @@ mod tests {
             Request::Muster,
             Request::Rest,
             Request::Say,
+            Request::Resend { slot: 8 },
         ];
         requests.extend(standings.map(|standing| Request::Adopt {
             slot: 9,

@@ -137,7 +137,7 @@ impl Keeper {
     }
 
     fn fork_recruit(&mut self, wanted: Wanted) {
-        if !self.may_fork() {
+        if !self.may_fork() || !self.has_descriptors_to_spare() {
             return;
         }
         let Wanted { slot, orders, report, cgroup, oom_score } = wanted;

@@ -33,6 +33,9 @@ const LAST_WORDS: Duration = Duration::from_millis(250);
 /// Threads that may wait: more than requests can tie up with a file system that does not answer.
 const BLOCKING_THREADS_MAX: usize = 96;
 
+/// Idle ones stay. The runtime panics when it has none and the host is at its process limit.
+const BLOCKING_THREAD_IDLE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 /// By then whoever waited for us has been answered, and what only the start needed can go.
 const STARTED_AFTER: Duration = Duration::from_millis(50);
 
@@ -82,6 +85,7 @@ pub(crate) fn run(paths: &Paths, given: &Given) -> ExitCode {
 }
 
 fn work(paths: &Paths, given: &Given) -> Result<(), String> {
+    let _as_it_is = outpost_sys::limits::raise_descriptors();
     let link = file::inherited(outpost_keeper::LINK_FD);
     let link =
         link.map_err(|_| "the worker is started by the keeper, not by hand; use `outpost serve`".to_owned())?;
@@ -92,9 +96,12 @@ fn work(paths: &Paths, given: &Given) -> Result<(), String> {
     let config = Config { limits: given.limits(), oom_score: given.oom_score, ..Config::new(&paths.state) };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(BLOCKING_THREADS_MAX)
+        .thread_keep_alive(BLOCKING_THREAD_IDLE)
         .enable_all()
         .build();
     let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
+    // The one that is always there.
+    runtime.spawn_blocking(|| ());
     let lifecycle = Lifecycle::Daemon { binary, arguments };
     let mut settled = None;
     let limit = |config: &mut Config, own: &HashMap<u8, OwnedFd>| match relay_settings(own) {

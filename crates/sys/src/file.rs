@@ -203,12 +203,16 @@ pub fn set_position(file: impl AsFd, position: u64) -> Result<()> {
     fs::seek(file, SeekFrom::Start(position)).map(|_| ())
 }
 
-/// Takes disk blocks for the first `len` bytes, while the file keeps its size.
+/// Takes disk blocks for the first `len` bytes, while the file keeps its size. A file system that cannot do that takes none.
 pub fn reserve(file: impl AsFd, len: u64) -> Result<()> {
-    retry(|| {
+    let reserved = retry(|| {
         fault::gate()?;
         fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, len)
-    })
+    });
+    match reserved {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        reserved => reserved,
+    }
 }
 
 /// Gives the disk blocks of `offset..offset + len` back while the file keeps its size.

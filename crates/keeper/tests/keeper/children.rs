@@ -2,7 +2,7 @@
 
 use crate::kit::{self, Heard, command, greeted, null, read_to_end, shell};
 use outpost_keeper::{LINK_VERSION, Request, Roles, Spec, Standing, Targets};
-use outpost_sys::pidfd::{Exit, How};
+use outpost_sys::pidfd::How;
 use outpost_sys::pipe::pipe;
 use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{self, Child, Failure, Program, Step};
@@ -169,11 +169,11 @@ fn an_orphan_taken_over_tells_its_code() {
 }
 
 #[test]
-fn one_taken_over_without_its_pidfd_has_ended_nobody_knows_how() {
+fn a_child_handed_over_without_its_pidfd_is_refused_so_that_the_worker_repeats_it() {
     let (mut client, _keeper) = greeted();
     for (slot, standing) in [(20, Standing::Running), (21, Standing::Starting)] {
         client.send(Request::Adopt { slot, pid: kit::me(), standing, held: Roles::EMPTY }, &[]);
-        assert_eq!(client.told(slot).standing, Standing::Ended(Exit::UNKNOWN));
+        assert_eq!(client.told(slot).standing, Standing::Failed(outpost_keeper::NOT_ADOPTED));
         client.send(Request::Forget { slot }, &[]);
     }
     assert_eq!(client.hello().len(), 1, "both can be forgotten");

@@ -6,8 +6,8 @@ use outpost_control::wire::{Kill, Killed, Spawn, Spawned};
 use outpost_sys::signal::Signal;
 use outpost_sys::{pidfd, procfs};
 use outpost_testkit::{Daemon, SmallDisk, Which, require, root};
-use std::os::fd::OwnedFd;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// A user of its own: the kernel counts processes per user.
 const UID: u32 = 54_321;
@@ -50,6 +50,21 @@ fn a_process_started_on_a_full_disk_survives_the_next_worker() {
     }
 }
 
+#[test]
+fn a_daemon_begins_on_a_full_disk_and_its_faces_follow_when_there_is_room() {
+    let disk = require!(SmallDisk::mount("size=16m"));
+    disk.fill();
+    let daemon = Daemon::start_in(outpost(), disk.path());
+    let problems = daemon.status().faces.problems;
+    assert!(problems.iter().any(|problem| problem.component == "approvals"), "{problems:?}");
+    let refused = daemon.connect().call::<Spawned>("spawn", &sleeper("p"));
+    assert!(matches!(refused, Err(CallError::Refused(_))), "{refused:?}");
+    disk.empty();
+    until("every face has begun", || daemon.status().faces.problems.is_empty());
+    daemon.sessions().result("health.check", serde_json::json!({}));
+    let _started: Spawned = daemon.connect().call("spawn", &sleeper("p")).unwrap();
+}
+
 /// A daemon of another user who may have few processes.
 fn with_few_processes(max: u32) -> Daemon {
     let dir = tempfile::tempdir().unwrap();
@@ -65,6 +80,9 @@ fn with_few_processes(max: u32) -> Daemon {
 const FORK_BOMB: &str = "$| = 1; my $told; while (1) { my $p = fork(); \
     if (!defined $p) { print \"full\\n\" unless $told++; select(undef, undef, undef, 0.01); next } \
     if ($p == 0) { setpgrp(0, 0); sleep 1000; exit } }";
+
+/// Longer than a runtime keeps idle threads by default.
+const THREADS_KEPT: Duration = Duration::from_secs(12);
 
 /// Threads of a process that its runtime has for blocking work.
 fn idle_threads(pid: u32) -> usize {
@@ -84,7 +102,10 @@ fn a_fork_bomb_at_the_process_limit_can_be_killed() {
         daemon.connect().call("spawn", &Spawn { id: "bomb".into(), command, ..Spawn::default() }).unwrap();
     assert_eq!(read(&daemon, &bomb.process, 5).0, b"full\n");
     // Idle threads of the worker end after a while. A kill must not need one that cannot be started then.
-    until("the worker has given back its idle threads", || idle_threads(worker) <= 1);
+    let begun = Instant::now();
+    until("the worker has given back the threads that it would", || {
+        idle_threads(worker) <= 1 || begun.elapsed() > THREADS_KEPT
+    });
     let kill = Kill { process: bomb.process, signal: None, grace_ms: None };
     let killed: Killed = daemon.connect().call("kill", &kill).unwrap();
     assert!(killed.died, "{killed:?}");
@@ -99,34 +120,60 @@ fn a_fork_bomb_at_the_process_limit_can_be_killed() {
     let _again: Spawned = daemon.connect().call("spawn", &sleeper("again")).unwrap();
 }
 
-#[test]
-fn a_keeper_killed_near_the_descriptor_limit_leaves_no_process_that_never_ends() {
+/// A daemon that may open few files, with as many processes as it takes, less some: on any host not all that was started
+/// still runs.
+fn near_the_descriptor_limit() -> Daemon {
     let dir = tempfile::tempdir().unwrap();
     let mut serve = Command::new("prlimit");
-    serve.arg("--nofile=400:400").arg(outpost());
+    serve.arg("--nofile=300:300").arg(outpost());
     let daemon = Daemon::start_by(serve, dir, &[]);
-    let mut children: Vec<OwnedFd> = Vec::new();
-    let refused = (0..400).find_map(|number| {
-        match daemon.connect().call::<Spawned>("spawn", &sleeper(&format!("p{number}"))) {
-            Ok(spawned) => {
-                children.push(pidfd::open(spawned.pid).unwrap());
-                None
-            }
-            Err(CallError::Refused(failure)) => Some(failure),
-            Err(error) => panic!("{error}; log: {}", daemon.log()),
-        }
+    let refused = (0..300).find_map(|number| {
+        // Without a descriptor for the connection it is closed.
+        daemon.connect().call::<Spawned>("spawn", &sleeper(&format!("p{number}"))).err()
     });
-    assert!(refused.is_some() && children.len() > 20, "{} started", children.len());
-    // Some room, as on any host where not all that was started still runs.
-    for child in children.drain(..4) {
-        pidfd::signal(&child, Signal::KILL).unwrap();
+    assert!(refused.is_some(), "so many cannot be started");
+    let running = running(&daemon);
+    assert!(running.len() > 20, "{} started", running.len());
+    for pid in &running[..4] {
+        end(*pid);
     }
-    until("those four are known to have ended", || {
-        daemon.list().iter().filter(|info| info.exit.is_some()).count() == 4
-    });
+    until("those four are known to have ended", || self::running(&daemon).len() == running.len() - 4);
+    daemon
+}
+
+fn running(daemon: &Daemon) -> Vec<i32> {
+    let running = daemon.list().into_iter().filter(|info| info.exit.is_none());
+    running.map(|info| info.pid).filter(|pid| *pid > 0).collect()
+}
+
+fn end(pid: i32) {
+    let _ended_already = pidfd::open(pid).and_then(|pidfd| pidfd::signal(pidfd, Signal::KILL));
+}
+
+#[test]
+fn a_keeper_killed_near_the_descriptor_limit_leaves_no_process_that_never_ends() {
+    let daemon = near_the_descriptor_limit();
+    let pids = running(&daemon);
     daemon.kill(Which::Keeper);
-    for child in &children {
-        pidfd::signal(child, Signal::KILL).unwrap();
-    }
-    until("every end is known", || daemon.list().iter().all(|info| info.exit.is_some()));
+    assert_eq!(running(&daemon), pids);
+    pids.into_iter().for_each(end);
+    until("every end is known", || running(&daemon).is_empty());
+}
+
+#[test]
+fn a_worker_killed_near_the_descriptor_limit_is_replaced_and_takes_over_every_process() {
+    let daemon = near_the_descriptor_limit();
+    let pids = running(&daemon);
+    daemon.kill(Which::Worker);
+    let alive = |pid: &i32| procfs::stat(*pid).is_some_and(|stat| !matches!(stat.state, b'Z' | b'X'));
+    assert!(pids.iter().all(alive), "no process may end with the worker");
+    // Those that did not fit are taken over as descriptors come free.
+    let listed = running(&daemon);
+    listed[..listed.len() / 2].iter().for_each(|pid| end(*pid));
+    until("every process that runs is listed", || {
+        let alive: Vec<i32> = pids.iter().copied().filter(|pid| alive(pid)).collect();
+        running(&daemon) == alive
+    });
+    pids.into_iter().for_each(end);
+    until("every end is known", || running(&daemon).is_empty());
 }
