@@ -349,7 +349,7 @@ fn rounds(name: &str, fault: Fault) {
     let mut nth = 1;
     loop {
         let (log, before) = (Log::new(name), kit::open_descriptors());
-        let state = state(log.worker("[ $count -ge 3 ] && stop && exec sleep 1000; kill -9 $$"));
+        let state = state(log.worker("[ $count -ge 3 ] && stop && exit; kill -9 $$"));
         let state = inherited(&state);
         let keeper = Thread::start(move || {
             arm(nth, fault);
@@ -357,7 +357,7 @@ fn rounds(name: &str, fault: Fault) {
             (code, disarm())
         });
         let (code, untouched) = keeper.join();
-        // The last worker, which was told nothing.
+        // A keeper that could not begin reaps no worker.
         kit::bury_children();
         match code {
             Ok(code) => {
