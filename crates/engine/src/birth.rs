@@ -31,6 +31,8 @@ pub(crate) struct Starting {
     pub(crate) confined: bool,
     /// The child has executed its program, but its start is not recorded yet, so it is not confirmed.
     pub(crate) has_executed: bool,
+    /// The pid that the keeper reported when no descriptor was free for the pidfd. The child may have executed its program.
+    pub(crate) reported: Option<i32>,
 }
 
 impl Starting {

@@ -3,6 +3,7 @@
 use crate::child::{Child, Output, Source, Watch, stream_index};
 use crate::engine::Lifecycle;
 use crate::input::{Input, Target};
+use crate::kill;
 use crate::link::{Link, Received, role};
 use crate::process::{Inner, Os, Process, Progress, Status, WhileAlive};
 use crate::reactor::{Due, LINK, RETRY, Reactor};
@@ -482,6 +483,25 @@ impl Reactor {
             let fds: Vec<_> = entry.pidfd.iter().chain(entry.held.values()).map(AsFd::as_fd).collect();
             let request = Request::Adopt { slot, pid: entry.pid, standing: entry.standing, held: roles };
             return message::send(&*self.link.socket(), &request.encode(), &fds);
+        }
+        let Some(child) = self.children.get_mut(&slot) else { return Ok(()) };
+        if let Some(pid) = child.starting.as_ref().and_then(|starting| starting.reported)
+            && child.process.inner.os.get().is_none()
+        {
+            // It may have executed, so it must not be started again.
+            match kill::open_leader(&child.process, pid) {
+                Ok(os) => {
+                    let _set_once = child.process.inner.os.set(os);
+                    self.record_start(slot);
+                }
+                Err(Errno::SRCH) => {
+                    self.record_start(slot);
+                    self.started(slot);
+                    self.exited(slot, Exit::UNKNOWN);
+                    return Ok(());
+                }
+                Err(errno) => return Err(errno),
+            }
         }
         let Some(child) = self.children.get_mut(&slot) else { return Ok(()) };
         if child.process.inner.os.get().is_none() {

@@ -75,11 +75,15 @@ impl Reactor {
             Event::Entry { slot, pid, standing, pidfd, held } if !self.children.contains_key(&slot) => {
                 self.adopt_all(vec![Entry::new(slot, pid, standing, pidfd, &held, fds)]);
             }
-            Event::Entry { slot, standing, pidfd: true, .. }
+            Event::Entry { slot, pid, standing, pidfd: true, .. }
                 if fds.is_empty() && self.awaits_pidfd(slot, standing) =>
             {
                 // No descriptor was free for it. Without one the process could neither be signalled nor handed over, so its
                 // start is not confirmed yet.
+                let child = self.children.get_mut(&slot);
+                if let Some(starting) = child.and_then(|child| child.starting.as_mut()) {
+                    starting.reported = Some(pid);
+                }
                 self.schedule(RETRY, Due::Resend(slot));
             }
             Event::Entry { slot, pid, standing, .. } => self.hear_of_child(slot, pid, standing, fds),

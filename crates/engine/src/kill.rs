@@ -1,6 +1,6 @@
 //! Ending processes: the ladder from a polite signal to the end of the whole tree.
 
-use crate::process::Process;
+use crate::process::{Os, Process, WhileAlive};
 use crate::spec::Slot;
 use crate::{Error, Result};
 use outpost_sys::epoll::wait_readable;
@@ -115,6 +115,21 @@ fn open_members(process: &Process) -> Vec<OwnedFd> {
             tree.iter().filter_map(|stat| pidfd::open_same(stat).ok()).collect()
         }
     }
+}
+
+/// Opens the first process of a tree by its number, which only its keeper knew for certain. `ESRCH` when that is another
+/// process by now, or none.
+pub(crate) fn open_leader(process: &Process, pid: i32) -> outpost_sys::Result<Os> {
+    let _room = pidfd::open(pid)?;
+    // Nothing can be told from /proc while no descriptor is free.
+    procfs::stat(std::process::id().cast_signed()).ok_or(Errno::MFILE)?;
+    let stat = procfs::stat(pid).ok_or(Errno::SRCH)?;
+    let pidfd = match &process.inner.shared.cgroups {
+        Some(cgroups) => cgroups.group(&process.slot().to_string()).open_member(pid)?,
+        None if procfs::has_environment(pid, marker_of(process).as_bytes()) => pidfd::open_same(&stat)?,
+        None => return Err(Errno::SRCH),
+    };
+    Ok(Os { pid, pidfd: WhileAlive::new(Some(pidfd)), start_ticks: stat.start_ticks })
 }
 
 async fn ends_within(process: &Process, patience: Duration) -> bool {

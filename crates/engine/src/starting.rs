@@ -88,6 +88,7 @@ fn make_child(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepa
             gate: None,
             confined,
             has_executed: false,
+            reported: None,
         }),
         undescribed: Some((file_for_description, encoded)),
         exit: None,
