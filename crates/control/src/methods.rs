@@ -199,7 +199,7 @@ async fn stdin<P>(context: &Context<P>, peer: &Peer, params: Stdin) -> Outcome {
     }
 }
 
-/// For a connection that nobody reads.
+/// For a connection whose peer does not read.
 fn client_left() -> Failure {
     Failure { kind: "gone".into(), message: "the client left before there was room for its input".into() }
 }

@@ -45,7 +45,7 @@ pub(crate) fn boot_id() -> &'static str {
 /// Room on the disk that a slot has for its description before a process is started in it.
 pub(crate) const DESCRIPTION_RESERVED_BYTES: u64 = 4096;
 
-/// What is left of a process that nobody holds.
+/// What is left of a process that no keeper holds.
 pub(crate) enum Recalled {
     Described(Box<Description>),
     /// There was a process, and its description is lost.
@@ -145,7 +145,7 @@ impl Store {
         }
     }
 
-    /// What the directory of a process that nobody holds says of it.
+    /// What the directory of a process that no keeper holds records.
     pub(crate) fn recall(&self, slot: Slot) -> Result<Recalled> {
         use std::io::ErrorKind::{FileTooLarge, InvalidData, NotFound, UnexpectedEof};
         let dir = self.dir(slot);

@@ -39,7 +39,7 @@ pub(crate) enum Entry {
     /// So many bytes of a stream have been recorded. Written before the records that said so are given back.
     StreamEnd { stream: Stream, offset: u64 },
     /// The bytes of a stream before `offset`, and the numbers before the record's, were lost with a power failure as
-    /// far as no record before this one tells of them.
+    /// far as no record before this one covers them.
     Lost { stream: Stream, offset: u64 },
     /// What the process used; stands directly before `Exit`.
     Usage { user_ms: u32, system_ms: u32, rss_max_kb: u32 },

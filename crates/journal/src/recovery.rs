@@ -209,7 +209,7 @@ impl Scan {
         self.may_be_dropped[stream.index()] && oldest.is_none_or(|oldest| *oldest > number)
     }
 
-    /// Notes whether the bytes between the end of a stream and `offset`, which no record tells of, are on the disk.
+    /// Notes whether the bytes between the end of a stream and `offset`, which no record covers, are on the disk.
     fn skip_to(&mut self, stream: Stream, offset: u64) {
         let end = self.position.ends[stream.index()];
         if offset > end {

@@ -158,7 +158,7 @@ impl Rebuilt {
         rebuilt
     }
 
-    /// Indexes the bytes of a stream before `end` that are on the disk and that no record tells of.
+    /// Indexes the bytes of a stream before `end` that are on the disk and that no record covers.
     fn index_up_to(&mut self, stream: Stream, end: u64) {
         let begin = self.ends[stream.index()];
         let segments: Vec<u64> =

@@ -174,7 +174,7 @@ impl Keeper {
         self.recruit_later();
         self.store_later(slot);
         if !complete {
-            // It must not run without them. Its end is told as that of any other child.
+            // It must not run without them. Its end is reported as that of any other child.
             self.complain(format_args!("descriptors of slot {slot:x} are missing; killing its child"));
             self.signal(slot, Signal::KILL, true);
         }

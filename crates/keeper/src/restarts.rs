@@ -77,7 +77,7 @@ impl Restarts {
         let since = self.first_failure.map_or(Duration::ZERO, |first| now.saturating_duration_since(first));
         match self.ever_served {
             true => self.failures >= FINAL_FAILURES && since >= FINAL_AFTER,
-            // Whoever started the daemon waits to see whether it begins.
+            // The caller of `serve` waits to see whether the daemon begins.
             false => self.failures > QUICK_MAX,
         }
     }

@@ -67,7 +67,7 @@ impl ExecFace<'_> {
     ) -> Result<(), String> {
         let Some(address) = self.websocket else {
             return match own.remove(&roles::EXEC_WEBSOCKET) {
-                // Nobody would be answered there.
+                // No request would be answered there.
                 Some(_) => {
                     self.engine.release(roles::EXEC_WEBSOCKET).await.map_err(|error| error.to_string())
                 }

@@ -243,7 +243,7 @@ async fn serve(
                     break;
                 }
                 // The next worker has no faces: whatever they were doing ends here, as when we are killed. Only clients
-                // of sessions are told so, since their streams have no end otherwise.
+                // of sessions get a terminal event, since their streams have no end otherwise.
                 let (sessions, left) = (board.sessions(), faces.end(paths));
                 if let Some(sessions) = sessions {
                     sessions.close().await;

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 /// A line that nobody understands is shown up to this size, and only counted beyond.
 const RAW_BYTES_MAX: usize = 64 * 1024;
 
-/// Events that may be held back for `init`, in bytes. Beyond that they are told without waiting for it.
+/// Events that may be held back for `init`, in bytes. Beyond that they are sent without waiting for it.
 const EARLY_BYTES_MAX: usize = 64 * 1024;
 
 /// How the turn stands.
@@ -87,7 +87,7 @@ impl Output {
         self.end == End::Told
     }
 
-    /// Tells an event. Nothing follows a terminal one, and a notice before `init` is told after it.
+    /// Emits an event. Nothing follows a terminal one, and a notice before `init` is emitted after it.
     pub(crate) fn tell(&mut self, event: &Event<'_>) {
         if self.is_told() {
             return;

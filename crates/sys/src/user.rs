@@ -46,7 +46,7 @@ pub fn name_or_number(uid: u32) -> String {
     }
 }
 
-/// The home directory of whoever runs this process: `HOME`, or else as the machine knows it.
+/// The home directory of the user of this process: `HOME`, or else the one of its passwd entry.
 pub fn home() -> Option<PathBuf> {
     let own = || by_uid(rustix::process::getuid().as_raw()).ok().flatten().map(|user| user.home);
     std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from).or_else(own)

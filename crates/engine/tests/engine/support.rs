@@ -105,7 +105,7 @@ pub(crate) async fn read_all(process: &Process, after: u64) -> Seen {
     seen
 }
 
-/// Waits until a condition holds that no event tells of.
+/// Waits until a condition holds that no event reports.
 pub(crate) async fn until(what: &str, holds: impl Fn() -> bool) {
     within(what, async {
         while !holds() {

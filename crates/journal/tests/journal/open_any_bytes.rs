@@ -60,7 +60,7 @@ pub(crate) fn open_any_bytes(input: &[u8]) {
     salvage(*flags, index, segments, boot);
 }
 
-/// Whatever the index says, every byte on the disk is told, and a second time the same.
+/// Whatever the index holds, every byte on the disk is read, and a second read is the same.
 fn salvage(flags: u8, index: &[u8], segments: &[u8], boot: Boot) {
     let dir = tempfile::tempdir().unwrap();
     lay_out(dir.path(), flags, index, segments);

@@ -154,7 +154,7 @@ fn assert_salvaged(before: &Written, losses: &[(&str, Loss)]) {
     }
     let again = read_after(Writer::salvage(dir.path(), NO_CAP, Boot::Another).unwrap().journal(), 0);
     assert_eq!(again, seen, "{losses:?}: the second time");
-    // As the daemon does with a process whose end nobody saw.
+    // As the daemon does with a process whose exit status is unknown.
     writer.finish(&EXIT).unwrap();
     let ended = read_after(Writer::salvage(dir.path(), NO_CAP, Boot::Another).unwrap().journal(), 0);
     assert_eq!(ended.pieces, seen.pieces, "{losses:?}: with its end");

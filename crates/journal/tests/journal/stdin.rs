@@ -186,7 +186,7 @@ fn a_child_that_closed_its_stdin_does_not_block_the_sender() {
     assert_eq!(child.accept(None, b"y"), Accepted::Applied { applied: 7 + 10 * MIB as u64 });
     assert_eq!(child.accept(Some(1 << 40), b"y"), Accepted::Gap { applied: 7 + 10 * MIB as u64 });
     assert_eq!(child.deliver(), Delivered::End);
-    assert!(child.blocks_bytes() < MIB as u64, "nobody will read it, so it is not kept");
+    assert!(child.blocks_bytes() < MIB as u64, "it will not be read, so it is not kept");
     child.resume();
     assert_eq!(
         (child.log.accepted(), child.log.delivered().unwrap()),
@@ -351,7 +351,7 @@ fn a_child_that_closes_its_stdin_behind_several_parts_costs_no_disk() {
     assert!(child.log.discards());
 }
 
-/// A full disk takes a part of a message; the sender is told that none was taken, and sends all of it again.
+/// A full disk takes a part of a message; the reply is that none was taken, and the sender repeats all of it.
 #[test]
 fn bytes_that_were_refused_are_neither_counted_nor_delivered() {
     let mut child = Child::new();

@@ -185,7 +185,7 @@ fn ending(process: &StoppedProcess, grace: Option<Duration>) -> String {
     }
 }
 
-/// The two processes of a daemon that is told to end.
+/// The two processes of a daemon that is being stopped.
 enum Halves {
     Here(Vec<OwnedFd>),
     /// Their numbers mean nothing here: the daemon has ended when it does not answer, while there is a way to it.
@@ -231,7 +231,7 @@ fn keep_children(paths: &Paths) -> Outcome {
         Err(CallError::Lost(_)) => false,
         Err(error) => return Err(explain(error)),
     };
-    // Between two workers nobody answers either, which is all that can be seen from elsewhere.
+    // Between two workers the socket does not answer either, and another host sees no more than that.
     let may_end = paths.host.is_none() || has_none;
     let deadline = Instant::now() + STOP_PATIENCE;
     loop {
@@ -243,12 +243,12 @@ fn keep_children(paths: &Paths) -> Outcome {
                     "stopped; still running: {running}; `outpost serve` goes on with them\n"
                 ));
             }
-            // There was nobody to stay for.
+            // No process was left to keep.
             _ if may_end && halves.have_ended(paths)? => {
                 return print("stopped; no process was running\n");
             }
             _ if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
-            _ => return Err("the daemon was told to end and has not; its log says what it waits for".into()),
+            _ => return Err("the daemon has not stopped; its log has the reason".into()),
         }
     }
 }

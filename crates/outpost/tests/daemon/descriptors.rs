@@ -135,7 +135,7 @@ fn no_child_gets_a_descriptor_it_was_not_meant_to_have() {
             for ours in ["anon_inode", "memfd:", "outpost.lock", "/state/", "cgroup", "net:[", "user:["] {
                 assert!(!text.contains(ours), "{told}");
             }
-            // A child that was forked ahead is told by a socket, and only that one.
+            // A pre-forked child gets its order by a socket, and has only that one.
             assert!(!text.starts_with("socket:") || (is_ours(*pid) && *number == 3), "{told}");
             let standard = *number <= 2;
             assert!(standard || is_ours(*pid), "{told}");

@@ -168,6 +168,6 @@ fn what_a_client_asked_for_before_it_left_is_done() {
     client.write_all(request(2, "stdin", &input).as_bytes()).unwrap();
     drop(client);
     let (_, exit) = read(&daemon, &stubborn, usize::MAX);
-    assert_eq!(exit.unwrap().signal, Some(9), "the tree is killed though nobody waits for it");
+    assert_eq!(exit.unwrap().signal, Some(9), "the tree is killed though no client waits for it");
     assert_eq!(read(&daemon, &fed, usize::MAX).0, b"hi");
 }
