@@ -1,7 +1,8 @@
 //! The engine itself: its start, and the way faces reach processes.
 
+use crate::adoption::{self, ReceivedTable};
 use crate::config::{Config, Counts};
-use crate::handover::{self, OwnKeeper, ReceivedTable};
+use crate::handover::{self, OwnKeeper};
 use crate::housekeeping::Housekeeping;
 use crate::link::Link;
 use crate::loading::{self, Found};
@@ -105,7 +106,7 @@ impl Engine {
         outpost_sys::signal::ignore_sigpipe();
         let store = Store::open(&config.state_dir)?;
         let name = name_of(&config.state_dir);
-        let ReceivedTable { entries, missing, .. } = handover::receive_table(&mut link)?;
+        let ReceivedTable { entries, missing, .. } = adoption::receive_table(&mut link)?;
         // Not before there is a keeper who can be told of it.
         let cgroups = if config.cgroups { cgroup::Parent::detect(&cgroups_of(&name)) } else { None };
         if let Some(own) = entries.iter().find(|entry| entry.slot == OWN_SLOT) {

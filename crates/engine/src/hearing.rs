@@ -1,10 +1,10 @@
 //! The reactor's ear: what the keeper tells of children, and of binaries that were replaced.
 
 use crate::Error;
+use crate::adoption::Entry;
 use crate::birth::Starting;
 use crate::child::{Child, token};
 use crate::engine::{Lifecycle, Notice};
-use crate::handover::Entry;
 use crate::link::{Received, role};
 use crate::process::{Os, WhileAlive};
 use crate::reactor::{Due, LINK, RETRY, Reactor};

@@ -16,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+mod adoption;
 mod birth;
 mod child;
 mod config;

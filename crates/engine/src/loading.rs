@@ -1,7 +1,7 @@
 //! Entering the processes of earlier lives of the daemon: their records, in whatever state a kill or a power failure left
 //! them.
 
-use crate::handover::handle;
+use crate::adoption::handle;
 use crate::process::{Os, Process, Status, WhileAlive};
 use crate::reactor::Command;
 use crate::shared::Shared;

@@ -1,8 +1,9 @@
 //! The engine's thread: the only place where bytes move and processes change.
 
+use crate::adoption::Entry;
 use crate::child::{Child, Watch, open_nowhere, stream_index};
 use crate::engine::Lifecycle;
-use crate::handover::{Entry, OwnKeeper};
+use crate::handover::OwnKeeper;
 use crate::input::Waiter;
 use crate::link::{Link, role};
 use crate::own::{self, Own};

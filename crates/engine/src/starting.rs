@@ -1,8 +1,8 @@
 //! Starting a process, up to the point where the keeper is asked: its place, its journal, its descriptors.
 
+use crate::adoption::handle;
 use crate::birth::Starting;
 use crate::child::{Child, Output, Source, Watch};
-use crate::handover::handle;
 use crate::input::{Input, Target};
 use crate::kill;
 use crate::link::role;
