@@ -13,6 +13,8 @@ pub enum Error {
     Audit(String),
     /// What an approver or a face asked for cannot be done.
     Refused(String),
+    /// A key or a signature.
+    Key(String),
     /// The same, but who proves to know the approver's secret may have it.
     SecretWanted(String),
     /// Another daemon has the books.
@@ -40,7 +42,7 @@ impl fmt::Display for Error {
             }
             Error::File { what, path, reason } => write!(f, "cannot {what} {}: {reason}", path.display()),
             Error::Audit(reason) => write!(f, "the audit log cannot be written, so nothing is run: {reason}"),
-            Error::Refused(why) | Error::SecretWanted(why) => f.write_str(why),
+            Error::Refused(why) | Error::Key(why) | Error::SecretWanted(why) => f.write_str(why),
             Error::InUse => f.write_str("another daemon writes into these books"),
             Error::Stopped => f.write_str("the daemon is ending"),
         }

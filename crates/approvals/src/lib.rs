@@ -20,6 +20,7 @@ mod queue;
 pub mod rules;
 mod secret;
 mod server;
+pub mod signing;
 pub mod wire;
 pub mod written;
 

@@ -22,6 +22,9 @@ pub struct Question {
     pub privileged: bool,
     /// Whether an approver may have the answer remembered for the very same digest.
     pub rememberable: bool,
+    /// The user whose process asks, where one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
     /// When it was asked, in milliseconds of Unix time.
     pub asked_ms: u64,
     /// When it will have been answered by nobody.

@@ -309,6 +309,7 @@ mod tests {
             warnings: Vec::new(),
             privileged: false,
             rememberable: false,
+            uid: None,
             asked_ms: 0,
             deadline_ms: 0,
         }

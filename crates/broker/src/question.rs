@@ -24,6 +24,7 @@ pub(crate) fn of(order: &Order, peer: &Peer, time: Timestamp, patience: Duration
         warnings: suspicions(order),
         privileged: order.request.privileged,
         rememberable: order.is_rememberable(),
+        uid: Some(peer.uid),
         asked_ms,
         deadline_ms: asked_ms.saturating_add(patience_ms),
     }

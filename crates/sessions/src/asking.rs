@@ -171,6 +171,7 @@ fn question(patience: Duration, session: &Session, ask: &Ask) -> Question {
         warnings: found,
         privileged: false,
         rememberable: false,
+        uid: None,
         asked_ms,
         deadline_ms: asked_ms.saturating_add(patience),
     }

@@ -28,6 +28,7 @@ fn question(id: &str, title: &str) -> Question {
         warnings: vec![],
         privileged: false,
         rememberable: true,
+        uid: None,
         asked_ms: NOW_MS - 5000,
         deadline_ms: NOW_MS + 55_000,
     }

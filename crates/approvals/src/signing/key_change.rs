@@ -1,0 +1,121 @@
+//! The statement that enrols, renames or revokes an approver's key.
+
+use super::fields::{Fields, Parse};
+use crate::audit::Head;
+
+const MAGIC: &str = "outpost-key-statement";
+
+/// Names in a scope.
+const SCOPE_MAX: u64 = 256;
+
+/// How long such a statement can be submitted after it was made.
+const VALID_MS: u64 = 10 * 60 * 1000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyAction {
+    Enroll,
+    Rename,
+    Revoke,
+}
+
+/// What is to change about one key. `root`, `users`, `hosts` and `not_after_ms` count for `Enroll` only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyChange {
+    /// The public key of the host that has the list, in SSH's wire format.
+    pub host: Vec<u8>,
+    pub action: KeyAction,
+    /// The approver's public key, in SSH's wire format.
+    pub key: Vec<u8>,
+    pub name: String,
+    /// May decide what runs with root's rights.
+    pub root: bool,
+    /// Whose questions it may decide; everybody's where none is named.
+    pub users: Vec<String>,
+    /// On which hosts; on all where none is named.
+    pub hosts: Vec<String>,
+    /// Unix time after which the key is void; 0 for never.
+    pub not_after_ms: u64,
+    pub head: Head,
+    pub issued_ms: u64,
+    pub expires_ms: u64,
+}
+
+impl KeyChange {
+    /// A change of `key` that is made now, without limits.
+    pub fn new(action: KeyAction, host: &[u8], head: Head, key: &[u8], name: &str) -> KeyChange {
+        let issued_ms = crate::unix_ms();
+        KeyChange {
+            host: host.to_vec(),
+            action,
+            key: key.to_vec(),
+            name: name.to_owned(),
+            root: true,
+            users: Vec::new(),
+            hosts: Vec::new(),
+            not_after_ms: 0,
+            head,
+            issued_ms,
+            expires_ms: issued_ms.saturating_add(VALID_MS),
+        }
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let action = match self.action {
+            KeyAction::Enroll => "enroll",
+            KeyAction::Rename => "rename",
+            KeyAction::Revoke => "revoke",
+        };
+        Fields::new(MAGIC)
+            .string(&self.host)
+            .string(action)
+            .string(&self.key)
+            .string(&self.name)
+            .string(if self.root { "root" } else { "" })
+            .strings(&self.users)
+            .strings(&self.hosts)
+            .number(self.not_after_ms)
+            .head(&self.head)
+            .number(self.issued_ms)
+            .number(self.expires_ms)
+            .bytes()
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<KeyChange, String> {
+        KeyChange::parse(bytes).map_err(|why| format!("the key statement {why}"))
+    }
+
+    fn parse(bytes: &[u8]) -> Result<KeyChange, String> {
+        let mut from = Parse::new(bytes, MAGIC)?;
+        let host = from.bytes("host key")?;
+        let action = match from.text("action")?.as_str() {
+            "enroll" => KeyAction::Enroll,
+            "rename" => KeyAction::Rename,
+            "revoke" => KeyAction::Revoke,
+            _ => return Err("has an unknown action".into()),
+        };
+        let (key, name) = (from.bytes("key")?, from.text("name")?);
+        let root = match from.text("scope")?.as_str() {
+            "root" => true,
+            "" => false,
+            _ => return Err("has an unknown scope".into()),
+        };
+        let (users, hosts) = (from.strings("users", SCOPE_MAX)?, from.strings("hosts", SCOPE_MAX)?);
+        let not_after_ms = from.number("end of the key")?;
+        let head = from.head()?;
+        let (issued_ms, expires_ms) = (from.number("time of issue")?, from.number("expiry")?);
+        from.end()?;
+        Ok(KeyChange {
+            host,
+            action,
+            key,
+            name,
+            root,
+            users,
+            hosts,
+            not_after_ms,
+            head,
+            issued_ms,
+            expires_ms,
+        })
+    }
+}
