@@ -1,15 +1,17 @@
 //! Hand-over: a worker whose keeper died starts another one and gives it every process.
 
+use crate::adoption::Entry;
+use crate::child::Child;
 use crate::engine::Lifecycle;
 use crate::kill;
 use crate::link::Link;
 use crate::reactor::{Due, LINK, RETRY, Reactor};
 use crate::{Error, Result};
 use outpost_keeper::state::{Running, State};
-use outpost_keeper::{OWN_SLOT, Request, Roles, What};
+use outpost_keeper::{EXITS_ROLE, OWN_SLOT, Request, Roles, Standing, What};
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd::Exit;
-use outpost_sys::{Errno, file, message, pidfd, pipe, spawn};
+use outpost_sys::{Errno, exits, file, message, pidfd, pipe, spawn};
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -45,6 +47,7 @@ impl Reactor {
     /// The keeper is gone: starts another, which takes over all that this worker holds.
     pub(crate) fn keeper_died(&mut self) {
         self.link_watch.set(&self.epoll, &self.link, LINK, None);
+        self.subscribe_to_exits();
         // From here on nobody asks it for anything, and who has done so has told us.
         *self.shared.keeper() = None;
         while let Ok(command) = self.commands.try_recv() {
@@ -83,6 +86,11 @@ impl Reactor {
         self.keeper = Some(keeper);
         let unsent = self.link.take_unsent();
         self.link = Link::new(link);
+        if let Some(socket) = self.exit_events.take() {
+            // Before the children. A keeper that does not get it subscribes itself, later.
+            let _subscribes_itself =
+                self.link.pass(Request::Hold { slot: OWN_SLOT, role: EXITS_ROLE }, &[socket.as_fd()]);
+        }
         self.shared.spares.unman();
         *self.shared.keeper() = Some(self.link.socket());
         // The daemon's own descriptors too.
@@ -99,6 +107,18 @@ impl Reactor {
         // The one that was to be replaced tells nobody any more.
         if self.replacing.is_some() {
             self.replaced(What::Keeper, Err(Errno::PIPE));
+        }
+    }
+
+    /// Has the kernel report how children end from now on, until the next keeper receives the reports. A child that ends
+    /// between the keeper's death and this call is known only as long as it is a zombie.
+    fn subscribe_to_exits(&mut self) {
+        let runs = |child: &Child| child.exit.is_none() && child.process.inner.os.get().is_some();
+        let is_unended = |entry: &Entry| matches!(entry.standing, Standing::Starting | Standing::Running);
+        let lives = self.children.values().any(runs) || self.unadopted.values().any(is_unended);
+        let daemon = matches!(self.lifecycle, Lifecycle::Daemon { .. });
+        if daemon && lives && self.exit_events.is_none() && !pidfd::notes_exits() {
+            self.exit_events = exits::subscribe().ok();
         }
     }
 

@@ -134,6 +134,8 @@ pub(crate) struct Reactor {
     /// The keeper, if it was started by us.
     pub(crate) keeper: Option<OwnKeeper>,
     pub(crate) keeper_failures: u32,
+    /// Exit events of the kernel, while there is no keeper.
+    pub(crate) exit_events: Option<OwnedFd>,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) children: HashMap<u64, Child>,
     pub(crate) own: Own,
@@ -192,6 +194,7 @@ impl Reactor {
             keeper_gone: false,
             keeper: None,
             keeper_failures: 0,
+            exit_events: None,
             lifecycle,
             children: HashMap::new(),
             own: Own::default(),

@@ -37,7 +37,7 @@ impl Keeper {
     }
 
     pub(crate) fn watch(&mut self, slot: u64) -> Result<()> {
-        let Some(entry) = self.table.get(&slot) else { return Ok(()) };
+        let Some(entry) = self.table.get(&slot).filter(|_| !self.is_undecided(slot)) else { return Ok(()) };
         let watched = entry.watch(&self.epoll, slot, slot | REPORT);
         if watched.is_err() {
             self.unwatched.insert(slot);
@@ -49,8 +49,11 @@ impl Keeper {
         if self.table.get(&slot).is_some_and(|entry| entry.ahead) {
             return self.look_at_one_ahead(slot);
         }
-        if self.table.get_mut(&slot).is_some_and(|entry| entry.look(&self.epoll)) {
-            self.news.insert(slot);
+        self.receive_exits();
+        let is_overdue = self.is_overdue(slot);
+        if let Some(entry) = self.table.get_mut(&slot) {
+            let seen = entry.look(&self.epoll, is_overdue);
+            self.seen(slot, seen);
         }
     }
 

@@ -1,5 +1,6 @@
 //! The keeper's loop: waits for the worker, for children and for signals, and does what each calls for.
 
+use crate::exits::Exits;
 use crate::log::{self, log};
 use crate::message::{Event, What};
 use crate::recruits::Recruits;
@@ -26,6 +27,7 @@ pub(crate) const LINK: u64 = 2;
 pub(crate) const WORKER: u64 = 3;
 pub(crate) const CANDIDATE_LINK: u64 = 4;
 pub(crate) const CANDIDATE: u64 = 5;
+pub(crate) const EXITS: u64 = 6;
 
 /// Added to a slot, the token of its child's report.
 pub(crate) const REPORT: u64 = 1 << 63;
@@ -42,6 +44,7 @@ pub struct Keeper {
     pub(crate) arguments: Vec<CString>,
     pub(crate) table: Table,
     pub(crate) recruits: Recruits,
+    pub(crate) exits: Exits,
     pub(crate) worker: Option<Worker>,
     pub(crate) candidate: Option<Candidate>,
     pub(crate) retire_by: Option<Instant>,
@@ -101,6 +104,9 @@ impl Keeper {
         for stored in &state.entries {
             keeper.insert(stored.slot, Entry::inherited(stored)?);
         }
+        for stored in state.entries.iter().filter(|stored| stored.slot != OWN_SLOT) {
+            keeper.expect_exit(stored.slot);
+        }
         keeper.inherit_recruits();
         match &state.worker {
             Some(running) => {
@@ -147,6 +153,7 @@ impl Keeper {
             arguments: Vec::new(),
             table: Table::from([(OWN_SLOT, Entry::own())]),
             recruits: Recruits::default(),
+            exits: Exits::default(),
             worker: None,
             candidate: None,
             retire_by: None,
@@ -199,8 +206,8 @@ impl Keeper {
             || self.worker.as_ref().is_some_and(|worker| worker.unwatched);
         let again = behind.then(|| Instant::now() + AGAIN_AFTER);
         let (beat, store, recruit) = (self.next_beat(), self.next_store(), self.recruits.next());
-        let stop = self.next_stop();
-        let next = [candidate, self.retire_by, self.start_by, beat, store, recruit, stop, again]
+        let (stop, exit) = (self.next_stop(), self.next_exit());
+        let next = [candidate, self.retire_by, self.start_by, beat, store, recruit, stop, exit, again]
             .into_iter()
             .flatten()
             .min()?;
@@ -214,6 +221,7 @@ impl Keeper {
             WORKER => self.worker_ended(),
             CANDIDATE_LINK => self.handle_candidate(),
             CANDIDATE => self.candidate_failed(Errno::CHILD),
+            EXITS => self.receive_exits(),
             child => self.look_at(child & !REPORT),
         }
     }
@@ -221,6 +229,7 @@ impl Keeper {
     /// Sees after those whom nothing tells us of.
     fn catch_up(&mut self) {
         self.end_discarded();
+        self.decide_exits();
         for slot in std::mem::take(&mut self.unwatched) {
             self.look_at(slot);
             let _still_unwatched = self.watch(slot);

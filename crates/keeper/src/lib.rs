@@ -28,6 +28,7 @@
 
 mod bytes;
 mod children;
+mod exits;
 mod keeper;
 mod link;
 mod log;
@@ -52,7 +53,7 @@ pub use message::{
 };
 pub use spec::Spec;
 pub use store::Stored;
-pub use table::{CGROUPS_ROLE, HELD_MAX, KEPT, NOTIFY_ROLE, OWN_SLOT, SLOT_MIN, STORE_ROLE};
+pub use table::{CGROUPS_ROLE, EXITS_ROLE, HELD_MAX, KEPT, NOTIFY_ROLE, OWN_SLOT, SLOT_MIN, STORE_ROLE};
 
 /// The number under which a worker finds its end of the socket pair.
 pub const LINK_FD: i32 = 3;

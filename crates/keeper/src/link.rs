@@ -100,6 +100,7 @@ impl Keeper {
             }
             Request::Adopt { slot, pid, standing, held } => {
                 self.insert(slot, Entry::adopted(pid, standing, held, fds));
+                self.expect_exit(slot);
             }
             Request::Hold { slot, role } => self.hold(slot, role, fds.pop()),
             Request::Release { slot, role } => {

@@ -211,7 +211,8 @@ impl Keeper {
         if !entry.ahead {
             return self.look_at(slot);
         }
-        entry.look(&self.epoll);
+        // A child of this keeper, which reaps it.
+        entry.look(&self.epoll, true);
         if self.recruits.waiting.remove(&slot).is_some() {
             self.recruit_later();
         }

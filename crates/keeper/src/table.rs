@@ -22,6 +22,9 @@ pub const NOTIFY_ROLE: u8 = 253;
 /// Under this role of its own slot a keeper has the socket of a supervisor that keeps descriptors for it.
 pub const STORE_ROLE: u8 = 252;
 
+/// Under this role of its own slot a keeper has the socket of exit events. Workers are not given it.
+pub const EXITS_ROLE: u8 = 251;
+
 /// Slots below this are not for children.
 pub const SLOT_MIN: u64 = 16;
 
@@ -53,7 +56,19 @@ pub(crate) struct Entry {
     pub(crate) ahead: bool,
     /// The supervisor has its descriptors too.
     pub(crate) stored: bool,
+    /// How it ended, by an exit event of the kernel. Only where an earlier keeper is its parent.
+    pub(crate) reported_exit: Option<Exit>,
     pub(crate) untold: Untold,
+}
+
+/// What looking at a child has shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    Nothing,
+    Started,
+    Ended,
+    /// It has ended, and how is not known yet.
+    EndedSomehow,
 }
 
 /// What the worker has not been told of an entry.
@@ -80,6 +95,7 @@ impl Entry {
             confined: false,
             ahead: false,
             stored: false,
+            reported_exit: None,
             untold: Untold::Nothing,
         }
     }
@@ -134,7 +150,8 @@ impl Entry {
     /// What is untold, and the descriptors that go with it.
     pub(crate) fn news(&self, slot: u64) -> (Event, Vec<BorrowedFd<'_>>) {
         let pidfd = self.pidfd.as_ref().filter(|_| self.untold >= Untold::Start);
-        let held = self.held.iter().filter(|_| self.untold == Untold::All);
+        let is_told = |role: u8| self.untold == Untold::All && (slot, role) != (OWN_SLOT, EXITS_ROLE);
+        let held = self.held.iter().filter(|(role, _)| is_told(*role));
         let roles = Roles::new(held.clone().map(|(role, _)| *role)).unwrap_or(Roles::EMPTY);
         let (pid, standing) = (self.pid, self.told());
         let event = Event::Entry { slot, pid, standing, pidfd: pidfd.is_some(), held: roles };
@@ -241,17 +258,19 @@ impl Entry {
         }
     }
 
-    /// Looks whether the process has started or ended and notes how. True when there is news.
-    pub(crate) fn look(&mut self, epoll: &Epoll) -> bool {
-        let started = self.look_at_report(epoll);
+    /// Looks whether the process has started or ended and notes how. With `is_overdue` an exit that is not known by now
+    /// is recorded as unknown.
+    pub(crate) fn look(&mut self, epoll: &Epoll, is_overdue: bool) -> Seen {
+        let started = if self.look_at_report(epoll) { Seen::Started } else { Seen::Nothing };
         let Some(pidfd) = self.pidfd.as_ref().filter(|_| self.lives()) else { return started };
         let exit = match pidfd::reap(pidfd) {
             Ok(Some(exit)) => exit,
             Ok(None) => return started,
-            // A keeper before us was its parent; who reaps it now, if anybody, does not tell us.
-            Err(Errno::CHILD) => match is_readable(pidfd) {
-                true => pidfd::exit_of_stranger(pidfd, self.pid),
-                false => return started,
+            // An earlier keeper was its parent, and another process reaps it.
+            Err(Errno::CHILD) if !is_readable(pidfd) => return started,
+            Err(Errno::CHILD) => match self.foreign_exit(pidfd) {
+                None if !is_overdue => return Seen::EndedSomehow,
+                exit => exit.unwrap_or(Exit::UNKNOWN),
             },
             // Cannot be known now; the pidfd stays readable and brings us back here.
             Err(_) => return started,
@@ -270,7 +289,12 @@ impl Entry {
         } else {
             self.standing = Standing::Ended(exit);
         }
-        true
+        Seen::Ended
+    }
+
+    /// How a process ended that is not our child.
+    fn foreign_exit(&self, pidfd: &OwnedFd) -> Option<Exit> {
+        pidfd::exit_note(pidfd).or(self.reported_exit).or_else(|| pidfd::exit_of_zombie(pidfd, self.pid))
     }
 }
 

@@ -9,6 +9,7 @@ pub mod cgroup;
 pub mod clock;
 pub mod confine;
 pub mod epoll;
+pub mod exits;
 pub mod fault;
 pub mod file;
 pub mod kernel;

@@ -41,7 +41,7 @@ impl Exit {
     }
 
     /// From the status word of wait(2).
-    fn from_status(status: i32) -> Exit {
+    pub(crate) fn from_status(status: i32) -> Exit {
         let how = if libc::WIFSIGNALED(status) {
             How::Signal(libc::WTERMSIG(status))
         } else {
@@ -176,13 +176,12 @@ pub fn ended_child() -> Result<Option<i32>> {
     }
 }
 
-/// How a process ended that is not our child: from the kernel's own note (6.15 and later), else from its zombie.
-/// The pidfd must be readable, that is, the process must have ended.
+/// How a process ended that is not our child. The pidfd must be readable, that is, the process must have ended.
 pub fn exit_of_stranger(pidfd: impl AsFd, pid: i32) -> Exit {
     // While it is being reaped it is no zombie any more and the note is not written yet: a matter of microseconds.
     const LOOKS_MAX: u32 = 20;
     for _ in 0..LOOKS_MAX {
-        if let Some(exit) = exit_note(&pidfd).or_else(|| zombie_status(&pidfd, pid)) {
+        if let Some(exit) = exit_note(&pidfd).or_else(|| exit_of_zombie(&pidfd, pid)) {
             return exit;
         }
         std::thread::sleep(std::time::Duration::from_millis(1));
@@ -199,16 +198,31 @@ struct PidfdInfo {
     exit_code: i32,
 }
 
-fn exit_note(pidfd: impl AsFd) -> Option<Exit> {
+const PIDFD_INFO_EXIT: u64 = 1 << 3;
+
+fn info(pidfd: impl AsFd) -> Option<PidfdInfo> {
     const PIDFD_GET_INFO: libc::c_ulong = 0xC040_FF0B;
-    const PIDFD_INFO_EXIT: u64 = 1 << 3;
     let mut info = PidfdInfo { mask: PIDFD_INFO_EXIT, ..PidfdInfo::default() };
     // SAFETY: the request number encodes the size of the struct, which is 64 bytes, writable and plain data.
     let result = unsafe { libc::ioctl(pidfd.as_fd().as_raw_fd(), PIDFD_GET_INFO, &mut info) };
-    (result == 0 && info.mask & PIDFD_INFO_EXIT != 0).then(|| Exit::from_status(info.exit_code))
+    (result == 0).then_some(info)
 }
 
-fn zombie_status(pidfd: impl AsFd, pid: i32) -> Option<Exit> {
+/// Whether the kernel notes exits of processes for holders of their pidfds (Linux 6.15).
+pub fn notes_exits() -> bool {
+    let version = crate::kernel::version_in(&crate::kernel::release());
+    // The ioctl came two versions before the note.
+    version >= (6, 15) && open(std::process::id().cast_signed()).is_ok_and(|own| info(own).is_some())
+}
+
+/// How a process ended that is not our child, from the kernel's note. The note is written when the process is reaped.
+pub fn exit_note(pidfd: impl AsFd) -> Option<Exit> {
+    let info = info(pidfd).filter(|info| info.mask & PIDFD_INFO_EXIT != 0)?;
+    Some(Exit::from_status(info.exit_code))
+}
+
+/// How a process ended that is not our child and that its parent has not reaped yet.
+pub fn exit_of_zombie(pidfd: impl AsFd, pid: i32) -> Option<Exit> {
     let stat = crate::procfs::stat(pid)?;
     // Still unreaped after the look, so the number was its own all the while.
     (stat.state == b'Z' && signal_zero(pidfd)).then(|| Exit::from_status(stat.exit_code))

@@ -50,6 +50,14 @@ pub fn installed(path: &str) -> Result<(), Lack> {
     }
 }
 
+/// Needs the kernel's process connector.
+pub fn process_events() -> Result<(), Lack> {
+    match outpost_sys::exits::subscribe() {
+        Ok(_socket) => Ok(()),
+        Err(errno) => Err(Lack::of_host(format!("the kernel reports no process events here ({errno})"))),
+    }
+}
+
 /// What is lacking where `cgroup::Parent::detect` finds nothing.
 pub fn no_cgroups() -> Lack {
     let uid = outpost_sys::limits::effective_uid();

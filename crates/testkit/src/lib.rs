@@ -32,7 +32,7 @@ pub use broker::{Broker, BrokerOptions, stamp};
 pub use broker_client::BrokerClient;
 pub use daemon::{Daemon, Which, binary_beside, kill_all_daemons, kill_marked, pause};
 pub use fake_cli::install_fake_clis;
-pub use lack::{Lack, enclosing_function, installed, no_cgroups, report_lack, root, x86_64};
+pub use lack::{Lack, enclosing_function, installed, no_cgroups, process_events, report_lack, root, x86_64};
 pub use model::{Model, Received};
 pub use nemesis::{Plan, Report, run};
 pub use noise::Noise;

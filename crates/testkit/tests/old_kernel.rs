@@ -10,9 +10,12 @@ use outpost_sys::epoll::wait_readable;
 use outpost_sys::signal::Signal;
 use outpost_sys::{pidfd, procfs};
 use outpost_testkit::{
-    AppServer, Broker, BrokerOptions, Daemon, Options, Plan, binary_beside, pause, require, root, stamp,
+    AppServer, Broker, BrokerOptions, Daemon, Options, Plan, Which, binary_beside, pause, process_events,
+    require, root, stamp,
 };
 use serde_json::{Value, json};
+use std::fs::OpenOptions;
+use std::os::unix::fs::{OpenOptionsExt, chown};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -105,6 +108,52 @@ fn both_halves_killed_at_once_leave_no_orphan(kernel: &'static str) {
     }
 }
 
+/// Below an init that reaps at once, children of a killed keeper end at the same time: how each ended is known.
+fn exits_after_the_death_of_a_keeper_are_known(kernel: &'static str, uid: u32) {
+    const SIGNALS: [i32; 6] = [1, 9, 10, 12, 14, 15];
+    let dir = tempfile::tempdir().unwrap();
+    let mut serve = Command::new(program("reaper"));
+    if uid != 0 {
+        chown(dir.path(), Some(uid), Some(uid)).unwrap();
+        serve.args(["setpriv", &format!("--reuid={uid}"), &format!("--regid={uid}"), "--clear-groups"]);
+        serve.env("HOME", dir.path());
+    }
+    serve.arg(program("oldkernel")).arg(kernel).arg(program("outpost"));
+    let daemon = Daemon::start_by(serve, dir, &[]);
+    let gate = daemon.dir().join("gate");
+    assert!(Command::new("mkfifo").args(["-m", "666"]).arg(&gate).status().unwrap().success());
+    // Code and signal.
+    let expected: Vec<(Option<i32>, Option<i32>)> = (0..25)
+        .zip(SIGNALS.iter().cycle())
+        .flat_map(|(code, signal)| [(Some(code), None), (None, Some(*signal))])
+        .collect();
+    for (number, (code, signal)) in expected.iter().enumerate() {
+        let end = match (code, signal) {
+            (Some(code), _) => format!("exit {code}"),
+            (None, signal) => format!("kill -{} $$", signal.unwrap()),
+        };
+        spawn(&daemon, &number.to_string(), &format!("read line < {}; {end}", gate.display()));
+    }
+    daemon.kill(Which::Keeper);
+    // A child that has not opened the gate yet finds it closed again.
+    let begun = Instant::now();
+    while !running(&daemon).is_empty() {
+        assert!(begun.elapsed() < PATIENCE, "{:?} do not end: {}", running(&daemon), daemon.log());
+        let _no_reader = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&gate);
+        pause();
+    }
+    let list = daemon.list();
+    let seen = |number: usize| {
+        let exit = list.iter().find(|process| process.id == number.to_string())?.exit.as_ref()?;
+        Some((exit.code, exit.signal))
+    };
+    let wrong: Vec<_> = (0..expected.len())
+        .map(|number| (number, seen(number), expected[number]))
+        .filter(|(_, seen, expected)| seen.as_ref() != Some(expected))
+        .collect();
+    assert!(wrong.is_empty(), "number, seen, expected: {wrong:?}; log: {}", daemon.log());
+}
+
 fn nemesis_killed_halves_lose_nothing(kernel: &'static str) {
     let report = require!(outpost_testkit::run(&Plan {
         outpost: program("outpost"),
@@ -173,6 +222,13 @@ macro_rules! as_on {
             }
 
             #[test]
+            fn exits_after_the_death_of_a_keeper_are_known() {
+                super::require!(super::root());
+                super::require!(super::process_events());
+                super::exits_after_the_death_of_a_keeper_are_known($kernel, 0);
+            }
+
+            #[test]
             fn nemesis_killed_halves_lose_nothing() {
                 super::nemesis_killed_halves_lose_nothing($kernel);
             }
@@ -193,6 +249,14 @@ macro_rules! as_on {
 
 as_on!(linux_6_8, "6.8");
 as_on!(linux_5_10, "5.10");
+
+/// Since Linux 6.6 the kernel reports exits to ordinary users.
+#[test]
+fn exits_after_the_death_of_a_keeper_are_known_to_a_user() {
+    require!(root());
+    require!(process_events());
+    exits_after_the_death_of_a_keeper_are_known("6.8", 65534);
+}
 
 /// What the filter answers, seen by a program that makes the calls itself.
 #[test]

@@ -36,7 +36,7 @@ fn a_killed_keeper_loses_no_child_and_the_exit_is_still_known() {
     let (output, exit) = read(&daemon, &process, usize::MAX);
     assert_eq!(String::from_utf8_lossy(&output), "before\ngot hello\n");
     let exit = exit.unwrap();
-    // Before Linux 6.15 nobody can know; a wrong answer would be worse than none.
+    // Before Linux 6.15 it depends on the host; a wrong answer would be worse than none.
     assert!(exit.code == Some(9) || (exit.code.is_none() && exit.signal.is_none()), "{exit:?}");
 }
 

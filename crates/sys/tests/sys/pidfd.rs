@@ -2,6 +2,7 @@
 
 use crate::kit::{self, Kid, alone, command, read_lines, read_to_end, readable, shell};
 use outpost_sys::epoll::wait_readable;
+use outpost_sys::exits::{self, Received};
 use outpost_sys::pidfd::{self, Exit, How};
 use outpost_sys::pipe::{Pipe, pipe};
 use outpost_sys::signal::Signal;
@@ -189,6 +190,26 @@ fn a_killed_stranger_tells_its_signal() {
         assert!(readable(&it.pidfd));
         assert_eq!(pidfd::exit_of_stranger(&it.pidfd, it.pid).how, How::Signal(9), "{afterwards}");
     }
+}
+
+#[test]
+fn an_exit_event_tells_how_a_reaped_stranger_ended() {
+    outpost_testkit::require!(outpost_testkit::process_events());
+    let events = exits::subscribe().unwrap();
+    let mut it = stranger("wait; echo reaped");
+    drop(it.gate);
+    assert_eq!(read_to_end(it.output), b"reaped\n");
+    let begun = std::time::Instant::now();
+    let exit = loop {
+        match exits::receive(&events).unwrap() {
+            Received::Exit(ended) if ended.pid == it.pid => break ended.exit,
+            Received::Nothing => outpost_testkit::pause(),
+            Received::Exit(_) | Received::Other => {}
+        }
+        assert!(begun.elapsed() < std::time::Duration::from_secs(30), "no event");
+    };
+    assert_eq!(exit.how, How::Code(33));
+    assert_eq!(it.parent.end().how, How::Code(0));
 }
 
 fn kernel() -> (u32, u32) {

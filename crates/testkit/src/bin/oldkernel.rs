@@ -94,6 +94,11 @@ fn rules() -> Vec<Rule> {
         // AT_EXECVE_CHECK.
         ((6, 14), libc::SYS_execveat, Bits(4, 0x1_0000), libc::EINVAL),
     ];
+    if outpost_sys::limits::effective_uid() != 0 {
+        // Process events need CAP_NET_ADMIN. The older kernel refuses in bind(2), by an address that lies in memory.
+        let connector = libc::NETLINK_CONNECTOR.cast_unsigned();
+        rules.push(((6, 6), libc::SYS_socket, Between(2, ALL, connector, connector), libc::EPERM));
+    }
     rules.extend(PROBES.iter().map(|call| ((6, 11), *call, Always, libc::ENOSYS)));
     rules
 }

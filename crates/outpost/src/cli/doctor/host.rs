@@ -65,7 +65,7 @@ fn kernel_release(release: &str) -> Check {
         ),
         version if version < (6, 15) => Check::ok(
             "kernel",
-            format!("{found}; how a process ended while the keeper was dead is known from 6.15 on"),
+            format!("{found}; after a keeper's death exits are known by process events, always from 6.15 on"),
         ),
         _ => Check::ok("kernel", found),
     }
