@@ -155,10 +155,10 @@ fn is_ours(path: &Path) -> bool {
     owner.is_ok_and(|owner| owner == outpost_sys::limits::effective_uid())
 }
 
-/// Files that are only told of.
+/// Files that are only told of, and where kernel file systems are mounted.
 #[cfg(test)]
 #[derive(Default)]
-pub(crate) struct Told(pub(crate) BTreeMap<PathBuf, (Kind, String)>);
+pub(crate) struct Told(pub(crate) BTreeMap<PathBuf, (Kind, String)>, pub(crate) Vec<PathBuf>);
 
 #[cfg(test)]
 impl Told {
@@ -202,7 +202,7 @@ impl Look for Told {
     }
 
     fn kernel_mounts(&self) -> Result<Vec<PathBuf>, String> {
-        Ok(Vec::new())
+        Ok(self.1.clone())
     }
 
     fn is_lease(&self, _: &Path) -> bool {

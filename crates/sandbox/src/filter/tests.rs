@@ -35,12 +35,88 @@ fn says(network: bool, call: c_long, arguments: [u64; 6]) -> u32 {
 
 const NONE: [u64; 6] = [0; 6];
 
+/// What no command may call, with or without a network. Written out: a test over the filter's own lists would not notice a
+/// call that is missing from them.
+const NEVER: &[(c_long, &str)] = &[
+    (libc::SYS_mount, "mount"),
+    (libc::SYS_umount2, "umount2"),
+    (libc::SYS_pivot_root, "pivot_root"),
+    (libc::SYS_chroot, "chroot"),
+    (428, "open_tree"),
+    (429, "move_mount"),
+    (430, "fsopen"),
+    (431, "fsconfig"),
+    (432, "fsmount"),
+    (433, "fspick"),
+    (442, "mount_setattr"),
+    (467, "open_tree_attr"),
+    (libc::SYS_unshare, "unshare"),
+    (libc::SYS_setns, "setns"),
+    (libc::SYS_swapon, "swapon"),
+    (libc::SYS_swapoff, "swapoff"),
+    (libc::SYS_quotactl, "quotactl"),
+    (443, "quotactl_fd"),
+    (libc::SYS_acct, "acct"),
+    (libc::SYS_reboot, "reboot"),
+    (libc::SYS_syslog, "syslog"),
+    (libc::SYS_kexec_load, "kexec_load"),
+    (libc::SYS_init_module, "init_module"),
+    (libc::SYS_finit_module, "finit_module"),
+    (libc::SYS_delete_module, "delete_module"),
+    (libc::SYS_settimeofday, "settimeofday"),
+    (libc::SYS_clock_settime, "clock_settime"),
+    (libc::SYS_sethostname, "sethostname"),
+    (libc::SYS_setdomainname, "setdomainname"),
+    (libc::SYS_vhangup, "vhangup"),
+    (libc::SYS_add_key, "add_key"),
+    (libc::SYS_request_key, "request_key"),
+    (libc::SYS_keyctl, "keyctl"),
+    (libc::SYS_bpf, "bpf"),
+    (libc::SYS_perf_event_open, "perf_event_open"),
+    (libc::SYS_userfaultfd, "userfaultfd"),
+    (libc::SYS_fanotify_init, "fanotify_init"),
+    (libc::SYS_open_by_handle_at, "open_by_handle_at"),
+    (425, "io_uring_setup"),
+    (426, "io_uring_enter"),
+    (427, "io_uring_register"),
+    (438, "pidfd_getfd"),
+];
+
+#[cfg(target_arch = "x86_64")]
+const NEVER_HERE: &[(c_long, &str)] = &[
+    (320, "kexec_file_load"),
+    (172, "iopl"),
+    (173, "ioperm"),
+    (134, "uselib"),
+    (136, "ustat"),
+    (139, "sysfs"),
+    (154, "modify_ldt"),
+];
+#[cfg(not(target_arch = "x86_64"))]
+const NEVER_HERE: &[(c_long, &str)] = &[];
+
+/// What only a command with a network may call.
+const WITHOUT_A_NETWORK_NEVER: &[(c_long, &str)] = &[
+    (libc::SYS_connect, "connect"),
+    (libc::SYS_bind, "bind"),
+    (libc::SYS_listen, "listen"),
+    (libc::SYS_accept, "accept"),
+    (libc::SYS_accept4, "accept4"),
+    (libc::SYS_ptrace, "ptrace"),
+    (libc::SYS_process_vm_readv, "process_vm_readv"),
+    (libc::SYS_process_vm_writev, "process_vm_writev"),
+];
+
 #[test]
 fn every_number_gets_the_verdict_of_its_rule() {
-    let refused: Vec<c_long> = REFUSED.iter().chain(OLD_REFUSED).copied().collect();
-    for call in &refused {
-        assert_eq!(says(false, *call, NONE), EPERM, "{call}");
-        assert_eq!(says(true, *call, NONE), EPERM, "{call}");
+    let refused: Vec<_> = NEVER.iter().chain(NEVER_HERE).collect();
+    for (call, name) in &refused {
+        assert_eq!(says(false, *call, NONE), EPERM, "{name}");
+        assert_eq!(says(true, *call, NONE), EPERM, "{name}");
+    }
+    for (call, name) in WITHOUT_A_NETWORK_NEVER {
+        assert_eq!(says(false, *call, NONE), EPERM, "{name}");
+        assert_eq!(says(true, *call, NONE), ALLOW, "{name}");
     }
     for call in [libc::SYS_read, libc::SYS_execve, libc::SYS_prctl, libc::SYS_setsid, 434, 449, 470] {
         assert_eq!(says(false, call, NONE), ALLOW, "{call}");
@@ -48,7 +124,8 @@ fn every_number_gets_the_verdict_of_its_rule() {
     for call in [435, libc::SYS_openat2, 471, 500, 0x4000_0000, 0x4000_0000 | libc::SYS_mount, 0xffff_ffff] {
         assert_eq!(says(false, call, NONE), ENOSYS, "{call}");
     }
-    let with_rules = |call: &c_long| refused.contains(call) || [435, libc::SYS_openat2].contains(call);
+    let is_refused = |call: &c_long| refused.iter().any(|(refused, _)| refused == call);
+    let with_rules = |call: &c_long| is_refused(call) || [435, libc::SYS_openat2].contains(call);
     let allowed = (0..471).filter(|call| !with_rules(call)).filter(|call| says(true, *call, NONE) == ALLOW);
     assert_eq!(allowed.count(), 471 - refused.len() - 2 - 1, "all but socket of no family");
 }
@@ -60,7 +137,7 @@ fn another_instruction_set_has_no_calls() {
 
 #[test]
 fn only_the_low_half_of_an_ioctl_counts() {
-    for request in [0x5412, 0x1_0000_5412, 0xffff_ffff_0000_5412, 0x541c] {
+    for request in [0x5412, 0x1_0000_5412, 0xffff_ffff_0000_5412] {
         assert_eq!(says(true, libc::SYS_ioctl, [0, request, 0, 0, 0, 0]), EPERM);
     }
     assert_eq!(says(true, libc::SYS_ioctl, [0, 0x5401, 0, 0, 0, 0]), ALLOW);
@@ -96,9 +173,31 @@ fn no_file_gets_the_rights_of_its_owner() {
     assert_eq!(says(true, libc::SYS_openat, [0, 0, libc::O_TMPFILE as u64, 0o2755, 0, 0]), EPERM);
 }
 
+/// Input for the terminal's reader, the console's paste and redirection, and other line disciplines.
+#[test]
+fn a_terminal_takes_no_tricks() {
+    for (request, name) in
+        [(0x5412, "TIOCSTI"), (0x541c, "TIOCLINUX"), (0x541d, "TIOCCONS"), (0x5423, "TIOCSETD")]
+    {
+        for network in [false, true] {
+            assert_eq!(says(network, libc::SYS_ioctl, [0, request, 0, 0, 0, 0]), EPERM, "{name}");
+        }
+    }
+}
+
 #[test]
 fn a_clone_makes_no_namespaces() {
-    assert_eq!(says(true, libc::SYS_clone, [0x1000_0011, 0, 0, 0, 0, 0]), EPERM);
+    for (flag, name) in [
+        (0x0002_0000, "NEWNS"),
+        (0x0200_0000, "NEWCGROUP"),
+        (0x0400_0000, "NEWUTS"),
+        (0x0800_0000, "NEWIPC"),
+        (0x1000_0000, "NEWUSER"),
+        (0x2000_0000, "NEWPID"),
+        (0x4000_0000, "NEWNET"),
+    ] {
+        assert_eq!(says(true, libc::SYS_clone, [flag | 0x11, 0, 0, 0, 0, 0]), EPERM, "{name}");
+    }
     assert_eq!(says(true, libc::SYS_clone, [0x0101_0f11, 0, 0, 0, 0, 0]), ALLOW);
 }
 

@@ -100,6 +100,64 @@ fn a_link_that_could_be_replaced_is_refused() {
     );
 }
 
+/// An earlier command wrote there: the link, and so what this one would open, may be its choice.
+#[test]
+fn a_link_that_an_earlier_command_could_have_planted_opens_nothing() {
+    for access in [Access::Read, Access::Write] {
+        let policy = profile(&[("/w", Access::Write), ("/w/link", access)]);
+        let refused = made(&policy, &["/w/link -> /data/secret", "/data/secret/"]);
+        assert!(
+            matches!(&refused, Err(Error::PlantedLink { link, .. }) if link.ends_with("link")),
+            "{refused:?}"
+        );
+    }
+    let elsewhere = profile(&[("/w", Access::Write), ("/home/link", Access::Write)]);
+    let all = ["/w/.git/", "/home/link -> /data", "/data/"];
+    assert!(printed(&elsewhere, &all).contains(&"write /data".to_owned()));
+}
+
+/// A submodule's repository lies in its parent's: whoever writes its hooks or its configuration runs outside.
+#[test]
+fn what_a_gitdir_file_leads_to_is_protected() {
+    let policy = profile(&[("/", Access::Read), ("/w", Access::Write), ("/w/module", Access::Write)]);
+    let names = ["/w/.codex/", "/w/.agents/", "/w/module/.codex/", "/w/module/.agents/"];
+    let module = ["/w/store/modules/m/HEAD", "/w/module/.git: gitdir: ../store/modules/m"];
+    let lines = printed(&policy, &[&names[..], &module].concat());
+    for line in ["read /w/module/.git", "read /w/store/modules/m"] {
+        assert!(lines.contains(&line.to_owned()), "{line}: {lines:?}");
+    }
+    let worktree =
+        ["/w/store/.git/worktrees/m/commondir: ../..", "/w/module/.git: gitdir: /w/store/.git/worktrees/m"];
+    let lines = printed(&policy, &[&names[..], &worktree].concat());
+    assert!(lines.contains(&"read /w/store/.git".to_owned()), "{lines:?}");
+}
+
+#[test]
+fn a_second_mount_of_a_kernel_file_system_is_read_only() {
+    let names = ["/w/.git/", "/w/.codex/", "/w/.agents/", "/.git/", "/.codex/", "/.agents/"];
+    let host = ["/w/jail/proc/sys/", "/home/sys/", "/w/hidden -> /home", "/proc/", "/sys/", "/dev/cgroup/"];
+    let mut told = Told::of(&[&names[..], &host].concat());
+    told.1 = ["/proc", "/dev/cgroup", "/w/jail/proc", "/w/gone", "/w/hidden/sys"].map(PathBuf::from).to_vec();
+    let context = Context { cwd: "/w".into(), tmpdir: None };
+    let writes = |paths: &[&str]| {
+        let entries = paths.iter().map(|path| (*path, Access::Write)).collect::<Vec<_>>();
+        plan_with(&told, &profile(&[&[("/", Access::Read)], &entries[..]].concat()), &context)
+    };
+    // What was protected or held: all but what is written or protected anyway.
+    let kept = |plan: Plan| -> Vec<String> {
+        let mounts = plan.mounts.into_iter().filter(|mount| !matches!(mount.what, What::Write | What::Pin));
+        let paths = mounts.map(|mount| mount.path.display().to_string());
+        paths.filter(|path| !names.contains(&format!("{path}/").as_str())).collect()
+    };
+    assert_eq!(kept(writes(&["/w"]).unwrap()), ["/w/jail/proc"]);
+    // A command's own /proc and /dev are none of the host's.
+    assert_eq!(kept(writes(&["/"]).unwrap()), ["/sys", "/w/jail/proc"]);
+    for path in ["/w/jail/proc", "/w/jail/proc/sys"] {
+        let refused = writes(&[path]);
+        assert!(matches!(&refused, Err(Error::Reserved { path: at }) if at.ends_with(path)), "{refused:?}");
+    }
+}
+
 #[test]
 fn a_denied_link_elsewhere_denies_its_target() {
     let policy = profile(&[("/", Access::Read), ("/home/link", Access::None)]);
