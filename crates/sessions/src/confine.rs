@@ -26,6 +26,9 @@ pub(crate) enum Sandbox {
         #[serde(default = "yes")]
         network_access: bool,
     },
+    /// The books have a sandbox that cannot be read, for this reason. Never written.
+    #[serde(skip)]
+    Unreadable(String),
 }
 
 fn yes() -> bool {
@@ -43,6 +46,12 @@ impl Sandbox {
         Ok(sandbox)
     }
 
+    /// The sandbox as the books have it. One that cannot be read refuses every turn: less than was asked for is no sandbox.
+    pub(crate) fn from_books(text: &str) -> Sandbox {
+        let read = serde_json::from_str(text).map_err(|error| error.to_string()).and_then(Sandbox::from_json);
+        read.unwrap_or_else(Sandbox::Unreadable)
+    }
+
     /// Gives the process to be its confinement, which is to be kept while it runs. Looks at the disk.
     pub(crate) fn confine(
         &self,
@@ -55,6 +64,11 @@ impl Sandbox {
             Sandbox::ReadOnly { network_access } => Policy::read_only(&Reads::Everything, *network_access),
             Sandbox::WorkspaceWrite { writable_roots, network_access } => {
                 Policy::workspace_write(writable_roots, &Reads::Everything, *network_access, false, false)
+            }
+            Sandbox::Unreadable(reason) => {
+                return Err(format!(
+                    "its stored sandbox cannot be read ({reason}); destroy the session and create it again"
+                ));
             }
         };
         if let Files::Restricted { entries, .. } = &mut policy.files {

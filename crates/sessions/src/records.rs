@@ -8,7 +8,7 @@ use crate::output::End;
 use crate::session::{Created, Session, Stage, State, Turn};
 use crate::turn_log;
 use jiff::Timestamp;
-use outpost_approvals::{Books, Queue, Result};
+use outpost_approvals::{Books, Error, Queue, Result};
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 
@@ -50,7 +50,8 @@ pub const SCHEMA: &str = "
 pub(crate) fn insert(books: &mut Books<'_>, session: &NewSession) -> Result<u64> {
     let sql = "insert into sessions (id, path, cli, mode, model, sandbox, created_ms, active_ms)
         values (?, ?, ?, ?, ?, ?, ?, ?)";
-    let sandbox = session.sandbox.as_ref().and_then(|sandbox| serde_json::to_string(sandbox).ok());
+    let sandbox = session.sandbox.as_ref().map(serde_json::to_string).transpose();
+    let sandbox = sandbox.map_err(|error| Error::Refused(format!("cannot store the sandbox: {error}")))?;
     let created = session.created.as_millisecond();
     let values = (
         &session.id,
@@ -179,7 +180,7 @@ pub(crate) fn load(books: &mut Books<'_>, dir: &Path) -> Result<Vec<Session>> {
             next_turn: row.get::<_, i64>(9)?.cast_unsigned(),
             ..State::new(mode, row.get(4)?, time(8)?)
         };
-        let sandbox = sandbox.and_then(|text| serde_json::from_str(&text).ok());
+        let sandbox = sandbox.as_deref().map(Sandbox::from_books);
         let cli = Cli::from_name(&cli).unwrap_or(Cli::Claude);
         let path: String = row.get(1)?;
         let created = Created { at: time(7)?, order: row.get::<_, i64>(10)?.cast_unsigned() };
