@@ -51,7 +51,8 @@ enum Command {
         path: String,
         #[arg(long, default_value = "claude")]
         agent: Agent,
-        #[arg(long, default_value = "auto")]
+        /// What the agent may do without a human's answer
+        #[arg(long, default_value = "ask")]
         mode: Mode,
         #[arg(long)]
         model: Option<String>,
