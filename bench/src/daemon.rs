@@ -109,7 +109,7 @@ impl Daemon {
     /// Kills the worker and returns how long it took until another one answers.
     pub(crate) fn restart_worker(&mut self) -> Result<Duration> {
         let old = self.worker()?;
-        let worker = pidfd::open(old)?;
+        let worker = outpost_testkit::process(old)?;
         let begun = Instant::now();
         pidfd::signal(&worker, Signal::KILL)?;
         while begun.elapsed() < PATIENCE {
@@ -153,7 +153,9 @@ impl Daemon {
         if asked && matches!(self.has_ended_within(PATIENCE), Ok(true)) {
             return;
         }
-        let kill = |pid: i32, signal| pidfd::open(pid).and_then(|process| pidfd::signal(&process, signal));
+        let kill = |pid: i32, signal| {
+            outpost_testkit::process(pid).and_then(|process| pidfd::signal(&process, signal))
+        };
         let Ok(keeper) = self.keeper() else { return };
         // Each of the two starts the other again: the keeper must stand still while its worker dies.
         let _gone = kill(keeper, Signal::STOP);

@@ -136,13 +136,15 @@ impl Drop for Server {
     fn drop(&mut self) {
         // In order if that works; in any case nothing stays.
         self.stdin = None;
-        let ended = pidfd::open(self.child.id().cast_signed())
+        let ended = outpost_testkit::process(self.child.id().cast_signed())
             .map(|child| wait_readable(&child, Duration::from_secs(5)));
         if !matches!(ended, Ok(Ok(true))) {
             let _gone = self.child.kill();
         }
         let _reaped = self.child.wait();
-        for process in self.family.processes().into_iter().filter_map(|pid| pidfd::open(pid).ok()) {
+        for process in
+            self.family.processes().into_iter().filter_map(|pid| outpost_testkit::process(pid).ok())
+        {
             let _gone = pidfd::signal(&process, Signal::KILL);
         }
     }

@@ -57,7 +57,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         let pid = i32::try_from(self.keeper.id()).unwrap_or_default();
-        if let Ok(pidfd) = pidfd::open(pid) {
+        if let Ok(pidfd) = outpost_testkit::process(pid) {
             let _gone = pidfd::signal(&pidfd, Signal::TERM);
         }
         let _ended = self.keeper.wait();

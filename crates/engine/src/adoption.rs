@@ -13,10 +13,10 @@ use crate::{Error, Result};
 use outpost_journal::{Journal, Stream, Writer};
 use outpost_keeper::{Event, KEPT, LINK_VERSION, OWN_SLOT, Request, Roles, Standing};
 use outpost_sys::epoll::wait_readable;
-use outpost_sys::pidfd::Exit;
+use outpost_sys::pidfd::{Exit, Pidfd};
 use outpost_sys::pipe::Pipe;
 use outpost_sys::spawn::{Failure, Step};
-use outpost_sys::{Errno, file, limits, procfs};
+use outpost_sys::{Errno, file, limits};
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -39,7 +39,7 @@ pub(crate) struct Entry {
     pub(crate) slot: u64,
     pub(crate) pid: i32,
     pub(crate) standing: Standing,
-    pub(crate) pidfd: Option<OwnedFd>,
+    pub(crate) pidfd: Option<Pidfd>,
     pub(crate) held: HashMap<u8, OwnedFd>,
 }
 
@@ -261,7 +261,10 @@ impl Reactor {
         }
         let start_ticks = match writer.start() {
             Some((_, ticks)) => ticks,
-            None => procfs::stat(entry.pid).map_or(0, |stat| stat.start_ticks),
+            None => {
+                let identity = entry.pidfd.as_ref().and_then(Pidfd::identity);
+                identity.map_or(0, |identity| identity.start_ticks())
+            }
         };
         let start_unrecorded = writer.started(entry.pid, start_ticks).is_err();
         let master = entry.held.remove(&role::MASTER);
@@ -368,6 +371,7 @@ impl Entry {
     ) -> Entry {
         let mut fds = fds.into_iter();
         let pidfd = if pidfd { fds.next() } else { None };
+        let pidfd = pidfd.map(|fd| Pidfd::received(pid, fd));
         Entry { slot, pid, standing, pidfd, held: held.iter().zip(fds).collect() }
     }
 

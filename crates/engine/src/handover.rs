@@ -10,7 +10,7 @@ use crate::{Error, Result};
 use outpost_keeper::state::{Running, State};
 use outpost_keeper::{EXITS_ROLE, OWN_SLOT, Request, Roles, Standing, What};
 use outpost_sys::epoll::wait_readable;
-use outpost_sys::pidfd::Exit;
+use outpost_sys::pidfd::{Exit, Pidfd};
 use outpost_sys::{Errno, exits, file, message, pidfd, pipe, spawn};
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -156,7 +156,8 @@ impl Reactor {
         }
         if let Some(entry) = self.unadopted.get(&slot) {
             let roles = Roles::new(entry.held.keys().copied()).ok_or(Errno::MFILE)?;
-            let fds: Vec<_> = entry.pidfd.iter().chain(entry.held.values()).map(AsFd::as_fd).collect();
+            let fds: Vec<_> =
+                entry.pidfd.iter().map(AsFd::as_fd).chain(entry.held.values().map(AsFd::as_fd)).collect();
             let request = Request::Adopt { slot, pid: entry.pid, standing: entry.standing, held: roles };
             return message::send(&*self.link.socket(), &request.encode(), &fds);
         }
@@ -200,7 +201,8 @@ impl Reactor {
         let Some(os) = child.process.inner.os.get() else { return Ok(()) };
         let (held, pidfd) = (child.held(), os.pidfd.get());
         let roles = Roles::new(held.iter().map(|(role, _)| *role)).ok_or(Errno::MFILE)?;
-        let fds: Vec<_> = pidfd.iter().map(AsFd::as_fd).chain(held.iter().map(|(_, fd)| *fd)).collect();
+        let fds: Vec<_> =
+            pidfd.iter().map(|pidfd| pidfd.as_fd()).chain(held.iter().map(|(_, fd)| *fd)).collect();
         let request = Request::Adopt { slot, pid: os.pid, standing: child.standing(), held: roles };
         message::send(&*self.link.socket(), &request.encode(), &fds)
     }
@@ -214,12 +216,11 @@ pub(crate) fn start_keeper(binary: &OwnedFd, arguments: &[CString]) -> Result<(O
     const PIDFD: i32 = 7;
     let io = |errno| Error::io("start", "a keeper", errno);
     let (ours, its) = message::pair().map_err(io)?;
-    let own_pid = std::process::id().cast_signed();
-    let own_pidfd = pidfd::open(own_pid).map_err(io)?;
+    let own_pidfd = Pidfd::own().map_err(io)?;
     let state = State {
         binary: BINARY_FD,
         arguments: arguments.to_vec(),
-        worker: Some(Running { pid: own_pid, pidfd: PIDFD, link: LINK_FD, served: true }),
+        worker: Some(Running { pid: own_pidfd.pid(), pidfd: PIDFD, link: LINK_FD, served: true }),
         replaced: false,
         entries: Vec::new(),
     };

@@ -11,10 +11,10 @@ use crate::reactor::{Due, LINK, RETRY, Reactor};
 use crate::spec::Slot;
 use outpost_keeper::{Event, NOT_ADOPTED, Request, Standing, What};
 use outpost_sys::epoll::Interest;
-use outpost_sys::pidfd::Exit;
+use outpost_sys::pidfd::{Exit, Pidfd};
 use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{Failure, Progress, Report};
-use outpost_sys::{Errno, pidfd, procfs};
+use outpost_sys::{Errno, pidfd};
 use std::os::fd::OwnedFd;
 
 impl Reactor {
@@ -235,6 +235,7 @@ impl Reactor {
 }
 
 fn os(pid: i32, pidfd: OwnedFd) -> Os {
-    let start_ticks = procfs::stat(pid).map_or(0, |stat| stat.start_ticks);
+    let pidfd = Pidfd::received(pid, pidfd);
+    let start_ticks = pidfd.identity().map_or(0, |identity| identity.start_ticks());
     Os { pid, pidfd: WhileAlive::new(Some(pidfd)), start_ticks }
 }

@@ -4,10 +4,11 @@ use crate::process::{Os, Process, WhileAlive};
 use crate::spec::Slot;
 use crate::{Error, Result};
 use outpost_sys::epoll::wait_readable;
+use outpost_sys::identity::{self, Identity};
+use outpost_sys::pidfd::Pidfd;
 use outpost_sys::procfs::{self, Stat};
 use outpost_sys::signal::Signal;
 use outpost_sys::{Errno, pidfd};
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
@@ -93,18 +94,17 @@ async fn tree_ends_by(process: &Process, deadline: Instant) -> Result<bool> {
 
 /// The living processes of a process's tree.
 fn members(process: &Process) -> Vec<i32> {
-    let alive = |stat: &Stat| !matches!(stat.state, b'Z' | b'X');
     match &process.inner.shared.cgroups {
         Some(cgroups) => {
             let members = cgroups.group(&process.slot().to_string()).members();
-            members.into_iter().filter(|pid| procfs::stat(*pid).is_some_and(|stat| alive(&stat))).collect()
+            members.into_iter().filter(|pid| procfs::stat(*pid).is_some_and(|stat| stat.is_alive())).collect()
         }
         None => tree(&marker_of(process), process.leader()).iter().map(|stat| stat.pid).collect(),
     }
 }
 
 /// The same, opened, so that no other process can get a signal that is meant for one of them.
-fn open_members(process: &Process) -> Vec<OwnedFd> {
+fn open_members(process: &Process) -> Vec<Pidfd> {
     match &process.inner.shared.cgroups {
         Some(cgroups) => {
             let group = cgroups.group(&process.slot().to_string());
@@ -112,7 +112,7 @@ fn open_members(process: &Process) -> Vec<OwnedFd> {
         }
         None => {
             let tree = tree(&marker_of(process), process.leader());
-            tree.iter().filter_map(|stat| pidfd::open_same(stat).ok()).collect()
+            tree.iter().filter_map(|stat| Identity::of(stat).open().ok()).collect()
         }
     }
 }
@@ -126,7 +126,7 @@ pub(crate) fn open_leader(process: &Process, pid: i32) -> outpost_sys::Result<Os
     let stat = procfs::stat(pid).ok_or(Errno::SRCH)?;
     let pidfd = match &process.inner.shared.cgroups {
         Some(cgroups) => cgroups.group(&process.slot().to_string()).open_member(pid)?,
-        None if procfs::has_environment(pid, marker_of(process).as_bytes()) => pidfd::open_same(&stat)?,
+        None if procfs::has_environment(pid, marker_of(process).as_bytes()) => Identity::of(&stat).open()?,
         None => return Err(Errno::SRCH),
     };
     Ok(Os { pid, pidfd: WhileAlive::new(Some(pidfd)), start_ticks: stat.start_ticks })
@@ -181,9 +181,6 @@ pub(crate) async fn signal_tree(process: &Process, signal: Signal) -> Result<()>
     tokio::task::spawn_blocking(send).await.map_err(|_| Error::Stopped)
 }
 
-/// The pid and the start time of a tree's first process, which together no other process has; none when not known.
-pub(crate) type Leader = Option<(i32, u64)>;
-
 /// What children carry in their environment where there is no cgroup to tell whose they are.
 pub(crate) fn marker(daemon: &str, slot: Slot) -> String {
     format!("OUTPOST_PROCESS={slot}.{daemon}")
@@ -194,7 +191,7 @@ fn marker_of(process: &Process) -> String {
 }
 
 /// Signals a tree until nobody is left in it; says how many are.
-pub(crate) fn sweep(marker: &str, leader: Leader, signal: Signal) -> usize {
+pub(crate) fn sweep(marker: &str, leader: Option<Identity>, signal: Signal) -> usize {
     let mut left = 0;
     for _ in 0..PASSES_MAX {
         let members = tree(marker, leader);
@@ -203,7 +200,7 @@ pub(crate) fn sweep(marker: &str, leader: Leader, signal: Signal) -> usize {
             break;
         }
         for member in members {
-            let Ok(pidfd) = pidfd::open_same(&member) else { continue };
+            let Ok(pidfd) = Identity::of(&member).open() else { continue };
             if pidfd::signal(&pidfd, signal).is_ok() {
                 let _slow = wait_readable(&pidfd, Duration::from_millis(20));
             }
@@ -212,22 +209,29 @@ pub(crate) fn sweep(marker: &str, leader: Leader, signal: Signal) -> usize {
     left
 }
 
-/// The living processes of a tree: the leader with its group, who carries its marker, and the descendants of all of them.
-pub(crate) fn tree(marker: &str, leader: Leader) -> Vec<Stat> {
+/// The living processes of a tree: the leader with its group, those that carry its marker, and the descendants of all of them.
+/// Whatever was read by pid is confirmed by a later look at the same process, so a recycled pid brings no other process in.
+pub(crate) fn tree(marker: &str, leader: Option<Identity>) -> Vec<Stat> {
     let all = procfs::all();
-    let is_leader = |stat: &Stat| leader == Some((stat.pid, stat.start_ticks));
-    // While its leader is there, the group's number is nobody else's.
-    let group = all.iter().find(|stat| is_leader(stat)).map(|stat| stat.group).filter(|group| *group > 1);
-    let in_group =
-        |stat: &Stat| group == Some(stat.group) && leader.is_some_and(|(pid, _)| pid == stat.group);
+    let leader = leader.filter(Identity::is_current);
     let is_root = |stat: &Stat| {
-        is_leader(stat) || in_group(stat) || procfs::has_environment(stat.pid, marker.as_bytes())
+        leader.is_some_and(|leader| leader.is(stat) || is_in_group(stat, leader))
+            || procfs::has_environment(stat.pid, marker.as_bytes()) && Identity::of(stat).is_current()
     };
-    let roots: Vec<i32> = all.iter().filter(|stat| is_root(stat)).map(|stat| stat.pid).collect();
-    let mut members = procfs::descendants(&all, &roots);
-    let alive = |stat: &&Stat| !matches!(stat.state, b'Z' | b'X');
-    members.extend(all.iter().filter(|stat| roots.contains(&stat.pid)).filter(alive));
+    let roots: Vec<Stat> = all.iter().filter(|stat| is_root(stat)).copied().collect();
+    let identities: Vec<Identity> = roots.iter().map(Identity::of).collect();
+    let mut members = identity::descendants(&all, &identities);
+    members.extend(roots.iter().filter(|stat| stat.is_alive()));
     members
+}
+
+/// Whether a process is in the group that a tree's leader leads. While the leader is there, the group's number is its own.
+fn is_in_group(stat: &Stat, leader: Identity) -> bool {
+    let is_in = |now: Stat| Identity::of(stat).is(&now) && now.group == leader.pid();
+    stat.group > 1
+        && stat.group == leader.pid()
+        && procfs::stat(stat.pid).is_some_and(is_in)
+        && leader.is_current()
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@ use crate::store::Description;
 use crate::{Error, Result, Subscription};
 use outpost_journal::{Accepted, Journal};
 use outpost_sys::cgroup::Group;
-use outpost_sys::pidfd::{self, Exit, How};
+use outpost_sys::identity::{Identity, this_boot};
+use outpost_sys::pidfd::{self, Exit, How, Pidfd};
 use outpost_sys::pty::Size;
 use outpost_sys::signal::Signal;
 use outpost_sys::{Errno, procfs};
@@ -92,14 +93,14 @@ pub struct Info {
 }
 
 /// A descriptor that a handle has use for while the process lives. The record of one that has ended holds none.
-pub(crate) struct WhileAlive(Mutex<Option<Arc<OwnedFd>>>);
+pub(crate) struct WhileAlive<T = OwnedFd>(Mutex<Option<Arc<T>>>);
 
-impl WhileAlive {
-    pub(crate) fn new(fd: Option<OwnedFd>) -> WhileAlive {
+impl<T> WhileAlive<T> {
+    pub(crate) fn new(fd: Option<T>) -> WhileAlive<T> {
         WhileAlive(Mutex::new(fd.map(Arc::new)))
     }
 
-    pub(crate) fn get(&self) -> Option<Arc<OwnedFd>> {
+    pub(crate) fn get(&self) -> Option<Arc<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -111,7 +112,7 @@ impl WhileAlive {
 /// The process as the kernel knows it.
 pub(crate) struct Os {
     pub(crate) pid: i32,
-    pub(crate) pidfd: WhileAlive,
+    pub(crate) pidfd: WhileAlive<Pidfd>,
     pub(crate) start_ticks: u64,
 }
 
@@ -162,10 +163,13 @@ impl Process {
         }
     }
 
-    /// `None` for a process of another boot: a process of today may have its pid and its start time.
-    pub(crate) fn leader(&self) -> kill::Leader {
-        let os = self.inner.os.get().filter(|_| !self.inner.description.is_of_another_boot());
-        os.map(|os| (os.pid, os.start_ticks))
+    /// The identity of its first process; `None` when that is not known, or is of another boot.
+    pub(crate) fn leader(&self) -> Option<Identity> {
+        let os = self.inner.os.get()?;
+        // A process that the keeper holds is of this boot, also if an older version recorded no boot id.
+        let held = os.pidfd.get().map(|_| this_boot());
+        let boot_id = held.unwrap_or(&self.inner.description.boot_id);
+        Identity::recorded(boot_id, os.pid, os.start_ticks).ok()
     }
 
     /// Wall clock at the start, in milliseconds since 1970.

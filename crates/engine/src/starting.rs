@@ -11,9 +11,10 @@ use crate::reactor::outpost_now_ms;
 use crate::shared::Shared;
 use crate::spares::Spare;
 use crate::spec::{Given, Slot, Spawn, Stdio, Supervision};
-use crate::store::{DESCRIPTION_RESERVED_BYTES, Description, boot_id, reserve};
+use crate::store::{DESCRIPTION_RESERVED_BYTES, Description, reserve};
 use crate::{Error, Result};
 use outpost_keeper::{DIRECTORY_TARGET, PROGRAM_TARGET};
+use outpost_sys::identity::this_boot;
 use outpost_sys::pipe::Pipe;
 use outpost_sys::{file, pipe, pty};
 use std::os::fd::OwnedFd;
@@ -153,7 +154,7 @@ fn describe(spawn: &Spawn, slot: Slot) -> Description {
             drain: *drain,
             rest: *rest,
         },
-        boot_id: boot_id().to_owned(),
+        boot_id: this_boot().to_owned(),
     }
 }
 

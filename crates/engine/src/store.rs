@@ -4,13 +4,12 @@ use crate::spec::{Key, Slot, Supervision};
 use crate::{Error, Result};
 use outpost_journal::StdinLog;
 use outpost_sys::file::{self, Open};
-use outpost_sys::procfs;
+use outpost_sys::identity::this_boot;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
 use std::time::Duration;
 
 /// The largest description that is read: arguments may be long.
@@ -34,12 +33,6 @@ pub(crate) struct Description {
     /// The boot of the host that the process ran in; empty in a description of an older version.
     #[serde(default)]
     pub(crate) boot_id: String,
-}
-
-/// The id of this boot. Read once: it cannot change while this process lives.
-pub(crate) fn boot_id() -> &'static str {
-    static BOOT_ID: LazyLock<String> = LazyLock::new(procfs::boot_id);
-    &BOOT_ID
 }
 
 /// Room on the disk that a slot has for its description before a process is started in it.
@@ -89,7 +82,7 @@ impl Description {
 
     /// Whether the host was started again since. False when that cannot be known.
     pub(crate) fn is_of_another_boot(&self) -> bool {
-        !self.boot_id.is_empty() && !boot_id().is_empty() && self.boot_id != boot_id()
+        !self.boot_id.is_empty() && !this_boot().is_empty() && self.boot_id != this_boot()
     }
 
     /// As it is kept.

@@ -5,7 +5,7 @@ use crate::log::log;
 use crate::message::{GATE_TARGET, OPENER_TARGET, Standing};
 use crate::order::Order;
 use crate::table::{Entry, HELD_MAX, KEPT, OWN_SLOT, SLOT_MIN, SLOTS_MAX, Untold};
-use outpost_sys::pidfd::{self, Exit};
+use outpost_sys::pidfd::{self, Exit, Pidfd};
 use outpost_sys::pipe::{self, Pipe};
 use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{self, Child, Failure, Step};
@@ -174,7 +174,7 @@ impl Keeper {
         let Some(entry) = self.table.get(&slot).filter(|entry| entry.lives()) else { return };
         let Some(pidfd) = &entry.pidfd else { return };
         let (pid, sent) = match group {
-            true => (entry.pid, signal_group(pidfd, entry.pid, signal)),
+            true => (entry.pid, signal_group(pidfd, signal)),
             false => (entry.pid, pidfd::signal(pidfd, signal)),
         };
         if let Some(errno) = sent.err().filter(|errno| *errno != Errno::SRCH) {
@@ -197,13 +197,8 @@ impl Keeper {
 
 /// Signals the group that a child leads, and the child itself where the group signal may have missed it: before exec the child
 /// leads no group yet. SIGKILL always goes to both, since a second SIGKILL changes nothing.
-fn signal_group(pidfd: &OwnedFd, pid: i32, signal: Signal) -> Result<()> {
-    let sent = match pidfd::signal_group(pidfd, signal) {
-        // Before Linux 6.9. Only the parent of an unreaped child knows that the group's number is still that child's.
-        Err(Errno::INVAL) if pidfd::is_child(pidfd) => pidfd::signal_group_of_unreaped(pid, signal),
-        sent => sent,
-    };
-    match sent {
+fn signal_group(pidfd: &Pidfd, signal: Signal) -> Result<()> {
+    match pidfd::signal_group_of_child(pidfd, signal) {
         Ok(()) if signal != Signal::KILL => Ok(()),
         _ => pidfd::signal(pidfd, signal),
     }

@@ -13,8 +13,9 @@ use crate::supervisor::Pulse;
 use crate::table::{Entry, OWN_SLOT, Table};
 use crate::worker::Worker;
 use outpost_sys::epoll::{self, Epoll, Interest, Ready};
+use outpost_sys::pidfd::Pidfd;
 use outpost_sys::signal::{Signal, SignalFd, ignore_sigpipe};
-use outpost_sys::{Errno, Result, file, limits, pidfd};
+use outpost_sys::{Errno, Result, file, limits};
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::{CString, OsStr};
 use std::os::fd::{OwnedFd, RawFd};
@@ -58,7 +59,7 @@ pub struct Keeper {
     /// Slots of children that could not be watched, so they are looked at again and again.
     pub(crate) unwatched: BTreeSet<u64>,
     /// Killed children that have left the table and are not reaped yet.
-    pub(crate) discarded: Vec<OwnedFd>,
+    pub(crate) discarded: Vec<Pidfd>,
     pub(crate) storing: Storing,
     pub(crate) events: VecDeque<Event>,
     /// Slots of entries with something untold.
@@ -130,7 +131,7 @@ impl Keeper {
         let mut keeper = Keeper::empty()?;
         keeper.epoll.add(&link, LINK, Interest::Read)?;
         let pid = std::process::id().cast_signed();
-        keeper.worker = Some(Worker { served: true, ..Worker::new(pid, pidfd::open(pid)?, link) });
+        keeper.worker = Some(Worker { served: true, ..Worker::new(pid, Pidfd::own()?, link) });
         Ok(keeper)
     }
 

@@ -4,7 +4,7 @@ use crate::log::log;
 use crate::message::{Event, Roles, Standing};
 use crate::state::StoredEntry;
 use outpost_sys::epoll::{Epoll, Interest, is_readable};
-use outpost_sys::pidfd::Exit;
+use outpost_sys::pidfd::{Exit, Pidfd};
 use outpost_sys::spawn::{Failure, Progress, Report};
 use outpost_sys::{Errno, Result, file, pidfd, pipe};
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ pub(crate) struct Entry {
     pub(crate) pid: i32,
     pub(crate) standing: Standing,
     /// None when it never ran, and for the daemon's own slot.
-    pub(crate) pidfd: Option<OwnedFd>,
+    pub(crate) pidfd: Option<Pidfd>,
     pub(crate) held: Held,
     /// While it is starting.
     pub(crate) report: Option<Report>,
@@ -84,7 +84,7 @@ pub(crate) enum Untold {
 }
 
 impl Entry {
-    pub(crate) fn new(pid: i32, standing: Standing, pidfd: Option<OwnedFd>, held: Held) -> Entry {
+    pub(crate) fn new(pid: i32, standing: Standing, pidfd: Option<Pidfd>, held: Held) -> Entry {
         Entry {
             pid,
             standing,
@@ -118,6 +118,7 @@ impl Entry {
     pub(crate) fn adopted(pid: i32, standing: Standing, held: Roles, fds: Vec<OwnedFd>) -> Entry {
         let mut fds = fds.into_iter();
         let pidfd = if matches!(standing, Standing::Failed(_)) { None } else { fds.next() };
+        let pidfd = pidfd.map(|fd| Pidfd::received(pid, fd));
         Entry::new(pid, standing, pidfd, held.iter().zip(fds).collect())
     }
 
@@ -125,7 +126,8 @@ impl Entry {
     pub(crate) fn inherited(stored: &StoredEntry) -> Result<Entry> {
         let fd = |number| (number >= 0).then(|| file::inherited(number)).transpose();
         let held = stored.held.iter().map(|(role, number)| Ok((*role, file::inherited(*number)?)));
-        let entry = Entry::new(stored.pid, stored.standing, fd(stored.pidfd)?, held.collect::<Result<_>>()?);
+        let pidfd = fd(stored.pidfd)?.map(|fd| Pidfd::received(stored.pid, fd));
+        let entry = Entry::new(stored.pid, stored.standing, pidfd, held.collect::<Result<_>>()?);
         let (report, ahead) =
             (fd(stored.report)?.map(Report::inherited), stored.standing == Standing::Waiting);
         // Whether they are stored nobody says; that they are not any more can be said of any.
@@ -143,8 +145,8 @@ impl Entry {
 
     /// Every descriptor.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let held = self.held.iter().map(|(_, fd)| fd);
-        self.pidfd.iter().chain(held).map(AsFd::as_fd).chain(self.report.as_ref().map(AsFd::as_fd))
+        let held = self.held.iter().map(|(_, fd)| fd.as_fd());
+        self.pidfd.iter().map(AsFd::as_fd).chain(held).chain(self.report.as_ref().map(AsFd::as_fd))
     }
 
     /// What is untold, and the descriptors that go with it.
@@ -155,7 +157,7 @@ impl Entry {
         let roles = Roles::new(held.clone().map(|(role, _)| *role)).unwrap_or(Roles::EMPTY);
         let (pid, standing) = (self.pid, self.told());
         let event = Event::Entry { slot, pid, standing, pidfd: pidfd.is_some(), held: roles };
-        (event, pidfd.into_iter().chain(held.map(|(_, fd)| fd)).map(AsFd::as_fd).collect())
+        (event, pidfd.into_iter().map(AsFd::as_fd).chain(held.map(|(_, fd)| fd.as_fd())).collect())
     }
 
     /// The worker knows all there is to know; a child may do what it was started for. Whatever happens to us from here
@@ -213,7 +215,7 @@ impl Entry {
     }
 
     /// Takes a pre-forked child out of the table. Returns its pidfd if it has not been reaped.
-    pub(crate) fn unwatch(mut self, epoll: &Epoll) -> Option<OwnedFd> {
+    pub(crate) fn unwatch(mut self, epoll: &Epoll) -> Option<Pidfd> {
         self.close_report(epoll);
         if let Some(pidfd) = &self.pidfd {
             // The worker has a copy, so closing ours would not end the readiness.
@@ -293,8 +295,8 @@ impl Entry {
     }
 
     /// How a process ended that is not our child.
-    fn foreign_exit(&self, pidfd: &OwnedFd) -> Option<Exit> {
-        pidfd::exit_note(pidfd).or(self.reported_exit).or_else(|| pidfd::exit_of_zombie(pidfd, self.pid))
+    fn foreign_exit(&self, pidfd: &Pidfd) -> Option<Exit> {
+        pidfd::exit_note(pidfd).or(self.reported_exit).or_else(|| pidfd::exit_of_zombie(pidfd))
     }
 }
 
@@ -320,7 +322,12 @@ mod tests {
         let (held, more) = (pipe().unwrap(), pipe().unwrap());
         let entry = Entry {
             report: Some(Report::inherited(more.read)),
-            ..Entry::new(7, Standing::Starting, Some(held.read), vec![(1, held.write), (2, more.write)])
+            ..Entry::new(
+                7,
+                Standing::Starting,
+                Some(Pidfd::received(7, held.read)),
+                vec![(1, held.write), (2, more.write)],
+            )
         };
         let stored = entry.stored(20);
         let mut named: Vec<i32> = stored.held.iter().map(|(_, number)| *number).collect();

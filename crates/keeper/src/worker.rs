@@ -8,7 +8,8 @@ use crate::restarts::Next;
 use crate::table::{CGROUPS_ROLE, OWN_SLOT, watched};
 use crate::{LINK_FD, state};
 use outpost_sys::epoll::{self, Epoll, Interest};
-use outpost_sys::pidfd::{self, Exit};
+use outpost_sys::identity::{self, Identity};
+use outpost_sys::pidfd::{self, Exit, Pidfd};
 use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{self, Failure, Standing, Step};
 use outpost_sys::{Errno, cgroup, file, message, procfs};
@@ -30,7 +31,7 @@ const KILL_PATIENCE: Duration = Duration::from_millis(20);
 
 pub(crate) struct Worker {
     pub(crate) pid: i32,
-    pub(crate) pidfd: OwnedFd,
+    pub(crate) pidfd: Pidfd,
     pub(crate) link: OwnedFd,
     /// It has asked for the table, so it may be told things.
     pub(crate) listens: bool,
@@ -46,7 +47,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(pid: i32, pidfd: OwnedFd, link: OwnedFd) -> Worker {
+    pub(crate) fn new(pid: i32, pidfd: Pidfd, link: OwnedFd) -> Worker {
         let (listens, served, unlinked, choked, unwatched) = (false, false, false, false, false);
         Worker { pid, pidfd, link, listens, served, unlinked, choked, unwatched, complaints: 0 }
     }
@@ -64,7 +65,8 @@ impl Worker {
 
     /// The worker that runs already when a keeper begins.
     pub(crate) fn inherited(running: &state::Running) -> Result<Worker, Errno> {
-        let (pidfd, link) = (file::inherited(running.pidfd)?, file::inherited(running.link)?);
+        let pidfd = Pidfd::received(running.pid, file::inherited(running.pidfd)?);
+        let link = file::inherited(running.link)?;
         Ok(Worker { listens: true, served: running.served, ..Worker::new(running.pid, pidfd, link) })
     }
 
@@ -140,7 +142,7 @@ impl Keeper {
         let Some(worker) = self.worker.take() else { return };
         let exit = match pidfd::reap(&worker.pidfd) {
             Ok(Some(exit)) => exit,
-            Err(Errno::CHILD) => pidfd::exit_of_stranger(&worker.pidfd, worker.pid),
+            Err(Errno::CHILD) => pidfd::exit_of_stranger(&worker.pidfd),
             Ok(None) | Err(_) => {
                 self.worker = Some(worker);
                 return;
@@ -202,17 +204,19 @@ impl Keeper {
     /// Ends all that was ever started here and ends. Whatever left its parent, its group and its session came to us.
     fn end_everyone(&mut self) {
         // A confined command's first process clears up behind it, so it is let to see the others end.
-        for (pid, pidfd) in self
+        for (identity, pidfd) in self
             .table
             .values()
             .filter(|entry| entry.confined && entry.lives())
-            .filter_map(|entry| Some((entry.pid, entry.pidfd.as_ref()?)))
+            .filter_map(|entry| entry.pidfd.as_ref())
+            .filter_map(|pidfd| Some((pidfd.identity()?, pidfd)))
         {
-            kill_all(&procfs::descendants(&procfs::all(), &[pid]));
+            kill_all(&identity::descendants(&procfs::all(), &[identity]));
             let _slow = epoll::wait_readable(pidfd, CLEAR_PATIENCE);
         }
         for _ in 0..PASSES_MAX {
-            let below = procfs::descendants(&procfs::all(), &[std::process::id().cast_signed()]);
+            let own = procfs::stat(std::process::id().cast_signed()).map(|stat| Identity::of(&stat));
+            let below = identity::descendants(&procfs::all(), own.as_slice());
             kill_all(&below);
             while let Ok(Some(pid)) = pidfd::ended_child() {
                 let _reaped = pidfd::reap_pid(pid);
@@ -261,10 +265,9 @@ impl Keeper {
     }
 }
 
-/// Those that we reap, or whose parents we do, so that their numbers are still theirs.
 fn kill_all(processes: &[procfs::Stat]) {
     for stat in processes {
-        if let Ok(pidfd) = pidfd::open_same(stat) {
+        if let Ok(pidfd) = Identity::of(stat).open() {
             let _gone_already = pidfd::signal(&pidfd, Signal::KILL);
             let _slow = epoll::wait_readable(&pidfd, KILL_PATIENCE);
         }

@@ -5,8 +5,10 @@ use crate::serve::Options;
 use outpost_control::client::{CallError, Client};
 use outpost_control::wire::{Status, UpgradeBinary};
 use outpost_sys::epoll::wait_any_readable;
-use outpost_sys::pidfd;
+use outpost_sys::identity::Identity;
+use outpost_sys::pidfd::{self, Pidfd};
 use outpost_sys::signal::{Signal, SignalFd};
+use outpost_sys::{Errno, procfs};
 use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -27,7 +29,7 @@ pub(crate) fn run(paths: &Paths, options: &Options) -> Result<Option<ExitCode>, 
     // Before any other thread: they are for the daemon.
     let signals = SignalFd::new(&[Signal::INT, Signal::TERM, Signal::HUP]);
     let signals = signals.map_err(|errno| format!("cannot wait for signals: {errno}"))?;
-    let keeper = pidfd::open(kept.keeper_pid.cast_signed()).map_err(|errno| {
+    let keeper = open_keeper(&kept).map_err(|errno| {
         format!("the daemon that kept its processes (keeper {}) is gone: {errno}", kept.keeper_pid)
     })?;
     if is_other_binary(kept.worker_pid) {
@@ -51,6 +53,17 @@ pub(crate) fn run(paths: &Paths, options: &Options) -> Result<Option<ExitCode>, 
             let _gone = pidfd::signal(&keeper, signal);
         }
     }
+}
+
+/// Opens the keeper of a daemon that has just answered. One half has started the other, which is checked after the open: a
+/// process that got the keeper's pid is no relative of the worker.
+fn open_keeper(status: &Status) -> outpost_sys::Result<Pidfd> {
+    let stat = |pid: u32| procfs::stat(pid.cast_signed()).ok_or(Errno::SRCH);
+    let identity = Identity::of(&stat(status.keeper_pid)?);
+    let keeper = identity.open()?;
+    let (now, worker) = (stat(status.keeper_pid)?, stat(status.worker_pid)?);
+    let is_keeper = identity.is(&now) && (worker.parent == now.pid || now.parent == worker.pid);
+    if is_keeper { Ok(keeper) } else { Err(Errno::SRCH) }
 }
 
 /// It goes on with the flags that it has: others would be ignored.

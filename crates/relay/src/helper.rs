@@ -2,8 +2,9 @@
 //! time, with a limit on what it prints.
 
 use outpost_sys::epoll::{wait_any_readable, wait_readable};
+use outpost_sys::pidfd::{self, Pidfd};
 use outpost_sys::signal::Signal;
-use outpost_sys::{file, pidfd, pipe};
+use outpost_sys::{file, pipe};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -44,14 +45,13 @@ pub(crate) fn run(
     // The command holds our ends of the pipes as long as it has them, and we would wait for ourselves.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = spawned?;
-    let program = pidfd::open(child.id().cast_signed())?;
+    let program = Pidfd::of_child(&child)?;
     let mut readers = [Reader::new(output.read), Reader::new(errors.read)];
     let read = read_all(&mut readers, limits.output_bytes, deadline, enough);
     let [stdout, stderr] = readers.map(|reader| reader.bytes);
     let ended = read && wait_readable(&program, deadline.saturating_duration_since(Instant::now()))?;
     if !ended {
-        // We have not reaped it, so the group is its own.
-        let _gone = pidfd::signal_group_of_unreaped(child.id().cast_signed(), Signal::KILL);
+        let _gone = pidfd::signal_group_of_child(&program, Signal::KILL);
     }
     let succeeded = child.wait()?.success() && ended;
     Ok(Ended { succeeded, stopped: !ended, stdout, stderr })

@@ -1,7 +1,8 @@
 //! Control groups (version 2): one per process, so that "kill the tree" means every descendant.
 
 use crate::file::{self, Open};
-use crate::{Errno, Result, pidfd};
+use crate::pidfd::{self, Pidfd};
+use crate::{Errno, Result};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -86,10 +87,10 @@ impl Group {
 
     /// Opens a process of the group; `ESRCH` when the process of this number is not in it. Checked after the open, so a number
     /// that another process got meanwhile is refused.
-    pub fn open_member(&self, pid: i32) -> Result<OwnedFd> {
-        let pidfd = pidfd::open(pid)?;
+    pub fn open_member(&self, pid: i32) -> Result<Pidfd> {
+        let opened = pidfd::open(pid)?;
         match self.contains(pid) {
-            true => Ok(pidfd),
+            true => Ok(opened.verified(pid)),
             false => Err(Errno::SRCH),
         }
     }

@@ -12,6 +12,7 @@ pub mod epoll;
 pub mod exits;
 pub mod fault;
 pub mod file;
+pub mod identity;
 pub mod kernel;
 pub mod limits;
 pub mod memory;

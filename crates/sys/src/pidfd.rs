@@ -1,10 +1,15 @@
-//! Processes by pidfd: a signal through one never reaches a stranger who got a recycled number.
+//! Processes by pidfd: how they are signalled, reaped and waited for.
+//!
+//! [`Pidfd`] is the only type that can be signalled. Each of its constructors proves which process it is of, so a signal never
+//! reaches a process that got a recycled pid.
 
+use crate::identity::Identity;
 use crate::signal::{Signal, last_errno};
 use crate::{Errno, Result, fault, retry};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags};
-use std::os::fd::AsRawFd;
+use std::borrow::Borrow;
+use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,38 +56,113 @@ impl Exit {
     }
 }
 
-/// Opens a pidfd for a number. Only who knows that the number has not been recycled may trust it.
-pub fn open(pid: i32) -> Result<OwnedFd> {
-    fault::gate()?;
-    // `Pid` takes a negative number for a broken promise of its caller and panics.
-    let pid = Some(pid).filter(|pid| *pid > 0).and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
-    rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK)
+/// One process, which it is known to be of. It comes from the clone that made the process, from another process of ours that
+/// passed it on, or from an open that was verified ([`Identity::open`], [`Group::open_member`](crate::cgroup::Group::open_member)).
+#[derive(Debug)]
+pub struct Pidfd {
+    pid: i32,
+    fd: OwnedFd,
 }
 
-/// Opens the process that /proc showed as `stat`; `ESRCH` when another process has its number by now. The check comes after
-/// the open: from then on the number cannot change its owner unnoticed.
-pub fn open_same(stat: &crate::procfs::Stat) -> Result<OwnedFd> {
-    let pidfd = open(stat.pid)?;
-    match crate::procfs::stat(stat.pid).is_some_and(|now| now.start_ticks == stat.start_ticks) {
-        true => Ok(pidfd),
-        false => Err(Errno::SRCH),
+impl Pidfd {
+    /// Of a child that was just cloned.
+    pub(crate) fn cloned(pid: i32, fd: OwnedFd) -> Pidfd {
+        Pidfd { pid, fd }
+    }
+
+    /// A pidfd that was passed to this process over a socket or an exec, by a process that had it from its clone. `pid` is 0
+    /// when not known.
+    pub fn received(pid: i32, fd: OwnedFd) -> Pidfd {
+        Pidfd { pid, fd }
+    }
+
+    /// Of this process.
+    pub fn own() -> Result<Pidfd> {
+        let pid = std::process::id().cast_signed();
+        Ok(open(pid)?.verified(pid))
+    }
+
+    /// Of a child of the standard library's; `ECHILD` when it has been reaped. Checked after the open: a pid is not recycled
+    /// while its process is a child that nothing has reaped.
+    pub fn of_child(child: &std::process::Child) -> Result<Pidfd> {
+        let pid = child.id().cast_signed();
+        let opened = open(pid)?;
+        match is_child(&opened) {
+            true => Ok(opened.verified(pid)),
+            false => Err(Errno::CHILD),
+        }
+    }
+
+    /// The kernel's number of the process; 0 when not known.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// The identity of the process, for a record; `None` once it has been reaped.
+    pub fn identity(&self) -> Option<Identity> {
+        let stat = crate::procfs::stat(self.pid)?;
+        // Not reaped after the look, so the pid was its own when it was read.
+        signal_zero(self).then(|| Identity::of(&stat))
     }
 }
 
-/// Signals the process itself; `ESRCH` when it has been reaped.
-pub fn signal(pidfd: impl AsFd, signal: Signal) -> Result<()> {
+impl AsFd for Pidfd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsRawFd for Pidfd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+impl IntoRawFd for Pidfd {
+    fn into_raw_fd(self) -> RawFd {
+        self.fd.into_raw_fd()
+    }
+}
+
+/// A pidfd of whichever process had a number. It can be waited for and cannot be signalled.
+#[derive(Debug)]
+pub struct Unverified(OwnedFd);
+
+impl Unverified {
+    /// For who has found out, after the open, that the number was the right process's.
+    pub(crate) fn verified(self, pid: i32) -> Pidfd {
+        Pidfd { pid, fd: self.0 }
+    }
+}
+
+impl AsFd for Unverified {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Opens whichever process has this number now, to wait for its end.
+pub fn open(pid: i32) -> Result<Unverified> {
     fault::gate()?;
-    send(pidfd, signal, 0)
+    // `Pid` takes a negative number for a broken promise of its caller and panics.
+    let pid = Some(pid).filter(|pid| *pid > 0).and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+    rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK).map(Unverified)
+}
+
+/// Signals the process itself; `ESRCH` when it has been reaped.
+pub fn signal(process: impl Borrow<Pidfd>, signal: Signal) -> Result<()> {
+    fault::gate()?;
+    send(process.borrow(), signal, 0)
 }
 
 /// Signals the process group the process leads; `EINVAL` where the kernel cannot (before 6.9).
-pub fn signal_group(pidfd: impl AsFd, signal: Signal) -> Result<()> {
+pub fn signal_group(process: impl Borrow<Pidfd>, signal: Signal) -> Result<()> {
     const PIDFD_SIGNAL_PROCESS_GROUP: libc::c_uint = 1 << 2;
     fault::gate()?;
     if fault::lacks_group_signals() {
         return Err(Errno::INVAL);
     }
-    send(pidfd, signal, PIDFD_SIGNAL_PROCESS_GROUP)
+    send(process.borrow(), signal, PIDFD_SIGNAL_PROCESS_GROUP)
 }
 
 fn send(pidfd: impl AsFd, signal: Signal, flags: libc::c_uint) -> Result<()> {
@@ -93,15 +173,22 @@ fn send(pidfd: impl AsFd, signal: Signal, flags: libc::c_uint) -> Result<()> {
     if sent == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
-/// Signals the process group of `pgid`. Only safe while its leader is not reaped, which its parent alone knows.
-pub fn signal_group_of_unreaped(pgid: i32, signal: Signal) -> Result<()> {
-    fault::gate()?;
-    // 0, 1 and negative numbers would mean other things than one group.
-    if pgid <= 1 {
-        return Err(Errno::SRCH);
+/// Signals the process group that a child leads, also before Linux 6.9. `ECHILD` unless the process is a child of ours that is
+/// not reaped: only then is the number of the group still the child's. The caller must be the one that reaps it.
+pub fn signal_group_of_child(child: impl Borrow<Pidfd>, signal: Signal) -> Result<()> {
+    let child = child.borrow();
+    match signal_group(child, signal) {
+        Err(Errno::INVAL) => {}
+        sent => return sent,
     }
+    // 0, 1 and negative numbers would mean other things than one group.
+    if child.pid <= 1 || !is_child(child) {
+        return Err(Errno::CHILD);
+    }
+    fault::gate()?;
+    #[allow(clippy::disallowed_methods, reason = "the group of an unreaped child")]
     // SAFETY: plain numbers.
-    if unsafe { libc::kill(-pgid, signal.number()) } == 0 { Ok(()) } else { Err(last_errno()) }
+    if unsafe { libc::kill(-child.pid, signal.number()) } == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
 /// Whose children to reap.
@@ -177,11 +264,11 @@ pub fn ended_child() -> Result<Option<i32>> {
 }
 
 /// How a process ended that is not our child. The pidfd must be readable, that is, the process must have ended.
-pub fn exit_of_stranger(pidfd: impl AsFd, pid: i32) -> Exit {
+pub fn exit_of_stranger(pidfd: &Pidfd) -> Exit {
     // While it is being reaped it is no zombie any more and the note is not written yet: a matter of microseconds.
     const LOOKS_MAX: u32 = 20;
     for _ in 0..LOOKS_MAX {
-        if let Some(exit) = exit_note(&pidfd).or_else(|| exit_of_zombie(&pidfd, pid)) {
+        if let Some(exit) = exit_note(pidfd).or_else(|| exit_of_zombie(pidfd)) {
             return exit;
         }
         std::thread::sleep(std::time::Duration::from_millis(1));
@@ -222,8 +309,8 @@ pub fn exit_note(pidfd: impl AsFd) -> Option<Exit> {
 }
 
 /// How a process ended that is not our child and that its parent has not reaped yet.
-pub fn exit_of_zombie(pidfd: impl AsFd, pid: i32) -> Option<Exit> {
-    let stat = crate::procfs::stat(pid)?;
+pub fn exit_of_zombie(pidfd: &Pidfd) -> Option<Exit> {
+    let stat = crate::procfs::stat(pidfd.pid)?;
     // Still unreaped after the look, so the number was its own all the while.
     (stat.state == b'Z' && signal_zero(pidfd)).then(|| Exit::from_status(stat.exit_code))
 }

@@ -25,6 +25,13 @@ pub struct Stat {
     pub exit_code: i32,
 }
 
+impl Stat {
+    /// Whether the process runs: a zombie does not.
+    pub fn is_alive(&self) -> bool {
+        !matches!(self.state, b'Z' | b'X')
+    }
+}
+
 /// Reads /proc/PID/stat; `None` when there is no such process.
 pub fn stat(pid: i32) -> Option<Stat> {
     // One line of numbers and a short name; asking for its size and its end would be two calls for nothing.
@@ -61,7 +68,8 @@ pub fn all() -> Vec<Stat> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(stat).collect()
 }
 
-/// The living among `all` that descend from one of `roots`, which are not among them.
+/// The living among `all` that descend from one of `roots`, which are not among them. For lists: a pid that was recycled while
+/// `all` was read may put a process into the wrong family (see [`crate::identity::descendants`]).
 pub fn descendants(all: &[Stat], roots: &[i32]) -> Vec<Stat> {
     let mut family: HashSet<i32> = roots.iter().copied().collect();
     loop {
@@ -73,10 +81,9 @@ pub fn descendants(all: &[Stat], roots: &[i32]) -> Vec<Stat> {
             break;
         }
     }
-    let alive = |stat: &&Stat| !matches!(stat.state, b'Z' | b'X');
     all.iter()
         .filter(|stat| family.contains(&stat.pid) && !roots.contains(&stat.pid))
-        .filter(alive)
+        .filter(|stat| stat.is_alive())
         .copied()
         .collect()
 }

@@ -12,6 +12,7 @@ mod steps;
 
 pub use recruit::{Ordered, enlist, has_one_thread, recruit};
 
+use crate::pidfd::Pidfd;
 use crate::signal::{Set, last_errno};
 use crate::{Errno, Result, confine, fault, pidfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -132,7 +133,7 @@ impl<'a> Child<'a> {
 /// A child that is on its way.
 pub struct Begun {
     pub pid: i32,
-    pub pidfd: OwnedFd,
+    pub pidfd: Pidfd,
     pub report: Report,
 }
 
@@ -151,7 +152,7 @@ pub enum Progress {
 /// A started child.
 pub struct Started {
     pub pid: i32,
-    pub pidfd: OwnedFd,
+    pub pidfd: Pidfd,
 }
 
 /// The step at which a start failed.
@@ -437,7 +438,7 @@ fn parent_or_child(pid: libc::c_long, pidfd: c_int, join_cgroup: bool) -> Result
         Ok(pid) if pid > 0 => {
             // SAFETY: the kernel stored a new descriptor there, which nobody else owns.
             let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-            Ok(Cloned::Parent(Started { pid, pidfd }))
+            Ok(Cloned::Parent(Started { pid, pidfd: Pidfd::cloned(pid, pidfd) }))
         }
         _ => Err(last_errno()),
     }

@@ -6,7 +6,6 @@ use crate::daemon::{kill_marked, owner};
 use crate::lack::Lack;
 use crate::model::Model;
 use outpost_sys::epoll::wait_readable;
-use outpost_sys::pidfd;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -99,7 +98,7 @@ impl AgentHome {
         command.args(arguments).stdout(File::create(&stdout).unwrap()).stderr(File::create(&stderr).unwrap());
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
         let read = |path| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned();
-        let process = pidfd::open(child.id().cast_signed()).unwrap();
+        let process = crate::process(child.id().cast_signed()).unwrap();
         let is_over = wait_readable(&process, TURN_PATIENCE).unwrap();
         assert!(is_over, "{name} {arguments:?} still runs: {}\n{}", read(&stdout), read(&stderr));
         let status = child.wait().unwrap();

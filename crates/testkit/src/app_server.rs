@@ -357,14 +357,14 @@ impl AppServer {
 
     /// How the server ended, which it must do within reason.
     pub fn wait(&mut self) -> ExitStatus {
-        let process = pidfd::open(self.pid()).unwrap();
+        let process = crate::process(self.pid()).unwrap();
         assert!(wait_readable(&process, PATIENCE).unwrap(), "the server still runs; log: {}", self.log());
         self.child.wait().unwrap()
     }
 
     /// `kill -9`.
     pub fn kill(&mut self) {
-        pidfd::signal(pidfd::open(self.pid()).unwrap(), Signal::KILL).unwrap();
+        pidfd::signal(crate::process(self.pid()).unwrap(), Signal::KILL).unwrap();
     }
 }
 

@@ -6,13 +6,13 @@ use outpost_control::client::{CallError, Client};
 use outpost_control::wire::{ProcessInfo, Status, Stop, StopReport, UpgradeBinary};
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::file::{self, Open};
+use outpost_sys::pidfd::Pidfd;
 use outpost_sys::signal::Signal;
 use outpost_sys::{cgroup, pidfd, procfs};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -181,20 +181,20 @@ impl Daemon {
     }
 
     /// A pidfd of the worker as it is now.
-    pub fn worker(&self) -> OwnedFd {
+    pub fn worker(&self) -> Pidfd {
         self.part(|status| status.worker_pid)
     }
 
-    pub fn keeper(&self) -> OwnedFd {
+    pub fn keeper(&self) -> Pidfd {
         self.part(|status| status.keeper_pid)
     }
 
-    fn part(&self, which: impl Fn(&Status) -> u32) -> OwnedFd {
+    fn part(&self, which: impl Fn(&Status) -> u32) -> Pidfd {
         let begun = Instant::now();
         loop {
             let pid = which(&self.status());
             // Asked again after it was opened: the number was not somebody else's by then.
-            if let Ok(pidfd) = pidfd::open(pid.cast_signed())
+            if let Ok(pidfd) = crate::process(pid.cast_signed())
                 && which(&self.status()) == pid
             {
                 return pidfd;
@@ -267,7 +267,7 @@ pub fn kill_marked(marker: &str) {
     for signal in [Signal::STOP, Signal::KILL] {
         for stat in marked() {
             cgroups.extend(cgroups_of(stat.pid));
-            if let Ok(process) = pidfd::open(stat.pid) {
+            if let Ok(process) = crate::process(stat.pid) {
                 let _gone = pidfd::signal(&process, signal);
                 processes.push(process);
             }
@@ -325,7 +325,8 @@ impl Drop for Daemon {
         let stopped = Client::connect(&self.socket()).ok().and_then(|mut client| {
             client.set_patience(Some(Duration::from_secs(15))).ok()?;
             let status: Status = client.call("status", &()).ok()?;
-            let parts = [status.keeper_pid, status.worker_pid].map(|pid| pidfd::open(pid.cast_signed()).ok());
+            let parts =
+                [status.keeper_pid, status.worker_pid].map(|pid| crate::process(pid.cast_signed()).ok());
             let _lost = client.call::<StopReport>("stop", &Stop { grace_ms: Some(0) });
             Some(parts)
         });

@@ -80,7 +80,7 @@ impl Exhaustion {
     /// Kills one half without waiting for its successor, which may not come before the resource is back.
     pub(crate) fn strike(&self, daemon: &Daemon, which: Which) {
         for pid in halves(daemon, which) {
-            let _gone = pidfd::open(pid).and_then(|pidfd| pidfd::signal(&pidfd, Signal::KILL));
+            let _gone = crate::process(pid).and_then(|pidfd| pidfd::signal(&pidfd, Signal::KILL));
         }
     }
 }

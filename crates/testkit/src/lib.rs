@@ -18,6 +18,7 @@ mod lack;
 mod model;
 mod nemesis;
 mod noise;
+mod process;
 mod relay;
 mod sessions;
 mod small_disk;
@@ -36,6 +37,7 @@ pub use lack::{Lack, enclosing_function, installed, no_cgroups, process_events, 
 pub use model::{Model, Received};
 pub use nemesis::{Plan, Report, run};
 pub use noise::Noise;
+pub use process::process;
 pub use relay::{Relay, RelayClient, TOKEN};
 pub use sessions::{EventReader, HttpAnswer, SessionsClient, Sse};
 pub use small_disk::SmallDisk;

@@ -143,7 +143,7 @@ impl Relay {
             Which::Keeper => status.keeper_pid,
         };
         let before = pid(&self.status().unwrap());
-        let victim = pidfd::open(before.cast_signed()).unwrap();
+        let victim = crate::process(before.cast_signed()).unwrap();
         pidfd::signal(&victim, Signal::KILL).unwrap();
         assert!(wait_readable(&victim, PATIENCE).unwrap());
         let begun = Instant::now();
@@ -163,7 +163,7 @@ impl Drop for Relay {
                 let _gone = Control::connect(&socket).map(|mut control| control.call::<()>("stop", &()));
             }
             for pid in [status.worker_pid, status.keeper_pid] {
-                let part = pidfd::open(pid.cast_signed());
+                let part = crate::process(pid.cast_signed());
                 let _gone = part.map(|part| wait_readable(&part, PATIENCE));
             }
         }

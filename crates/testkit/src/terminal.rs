@@ -3,7 +3,7 @@
 use crate::daemon::PATIENCE;
 use crate::svg::svg;
 use outpost_sys::epoll::wait_readable;
-use outpost_sys::pidfd::{self, Exit};
+use outpost_sys::pidfd::{self, Exit, Pidfd};
 use outpost_sys::pty::{self, Size};
 use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{self, Child, Directory, Program, Standing};
@@ -12,7 +12,7 @@ use rustix::termios::LocalModes;
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ const SIZE: Size = Size { rows: 50, cols: 200 };
 
 pub struct Terminal {
     pid: i32,
-    pidfd: OwnedFd,
+    pidfd: Pidfd,
     master: File,
     screen: Arc<Screen>,
     size: Size,
@@ -231,7 +231,7 @@ impl Screen {
 impl Drop for Terminal {
     fn drop(&mut self) {
         let kill = |pid: i32| {
-            if let Ok(process) = pidfd::open(pid) {
+            if let Ok(process) = crate::process(pid) {
                 let _gone = pidfd::signal(process, Signal::KILL);
             }
         };

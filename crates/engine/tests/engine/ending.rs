@@ -2,7 +2,7 @@
 
 use crate::support::{Host, LOOK_AGAIN, PATIENCE, Seen, read_all, read_until, shell, within};
 use outpost_engine::{Error, How, KillReport, Ladder, OnTaken, Process, Reach, Signal, Status};
-use outpost_sys::{pidfd, procfs};
+use outpost_sys::procfs;
 use std::time::Duration;
 
 fn ladder(signal: Signal, grace_ms: u64, escalate: bool) -> Ladder {
@@ -56,7 +56,7 @@ fn alive(pid: i32) -> bool {
 async fn tree_dies(host: Host) {
     let process = host.sh("tree", DOUBLE_FORK).await;
     let pids = escaped_pids(&process).await;
-    let pidfds: Vec<_> = pids.iter().map(|pid| pidfd::open(*pid).unwrap()).collect();
+    let pidfds: Vec<_> = pids.iter().map(|pid| outpost_testkit::process(*pid).unwrap()).collect();
     assert!(pids.iter().all(|pid| alive(*pid)));
     process.signal(Signal::KILL, Reach::Tree).await.unwrap();
     within("the exit", process.exited()).await.unwrap();
@@ -115,7 +115,7 @@ async fn a_taken_key_is_refused_or_its_process_is_replaced_and_killed() {
     replacement.on_taken = OnTaken::Replace;
     let mut reader = old.subscribe(0);
     read_until(&mut reader, &mut Seen::default(), |seen| seen.stdout == b"old\n").await;
-    let old_pidfd = pidfd::open(old.pid()).unwrap();
+    let old_pidfd = outpost_testkit::process(old.pid()).unwrap();
     let new = host.engine.spawn(replacement).await.unwrap();
     assert_eq!(host.engine.find(new.key()).await.unwrap().slot(), new.slot());
     assert!(outpost_sys::epoll::wait_readable(&old_pidfd, Duration::from_secs(10)).unwrap());
@@ -163,7 +163,7 @@ async fn a_tree_has_ended_when_its_last_member_has_not_its_first() {
         read_until(&mut process.subscribe(0), &mut seen, |seen| seen.stdout.ends_with(b"\n")).await;
         let deaf: i32 =
             String::from_utf8_lossy(&seen.stdout).trim().rsplit(' ').next().unwrap().parse().unwrap();
-        let deaf_pidfd = pidfd::open(deaf).unwrap();
+        let deaf_pidfd = outpost_testkit::process(deaf).unwrap();
         let climb = Ladder { reach: Reach::Tree, ..ladder(Signal::TERM, 100, true) };
         let report = process.kill_and_wait(climb).await;
         assert_eq!(report, Ok(KillReport { escalated: true, ..CLEAN }), "with cgroups: {cgroups}");

@@ -1,8 +1,8 @@
 //! Processes that a test watches: by pidfds, and by what /proc says.
 
 use outpost_sys::epoll::wait_readable;
-use outpost_sys::{pidfd, procfs};
-use std::os::fd::OwnedFd;
+use outpost_sys::pidfd::Pidfd;
+use outpost_sys::procfs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ pub(crate) fn is_alive(pid: i32) -> bool {
 /// A process that a command has told the number of, and that runs.
 pub(crate) struct Watched {
     pid: i32,
-    process: Option<OwnedFd>,
+    process: Option<Pidfd>,
 }
 
 impl Watched {
@@ -41,7 +41,7 @@ impl Watched {
 
     pub(crate) fn new(pid: i32) -> Watched {
         // One that is gone already has ended, which is for the test to judge.
-        Watched { pid, process: pidfd::open(pid).ok() }
+        Watched { pid, process: outpost_testkit::process(pid).ok() }
     }
 
     /// It must end.

@@ -158,7 +158,7 @@ fn what_a_server_and_its_keeper_left_running_the_next_one_ends() {
     let groups = require!(files.find(is_group).ok_or_else(no_cgroups));
     for signal in [Signal::STOP, Signal::KILL] {
         for pid in &halves {
-            pidfd::signal(pidfd::open(*pid).unwrap(), signal).unwrap();
+            pidfd::signal(outpost_testkit::process(*pid).unwrap(), signal).unwrap();
         }
     }
     server.wait();

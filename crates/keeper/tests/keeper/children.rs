@@ -156,7 +156,7 @@ fn an_orphan_taken_over_tells_its_code() {
     let (input, output) = client.spawn_piped(20, &shell("exec 5<&0; (read line <&5; exit 33) & echo $!"));
     assert_eq!(client.ended(20), How::Code(0));
     let pid = kit::read(&output).trim().parse().unwrap();
-    let pidfd = pidfd::open(pid).unwrap();
+    let pidfd = outpost_testkit::process(pid).unwrap();
     assert!(!pidfd::is_child(&pidfd));
     client.send(
         Request::Adopt { slot: 21, pid, standing: Standing::Running, held: Roles::EMPTY },

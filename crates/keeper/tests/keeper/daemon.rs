@@ -10,7 +10,7 @@ use outpost_sys::Errno;
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::fault::{Fault, arm, disarm, lack_group_signals};
 use outpost_sys::file::{self, Open};
-use outpost_sys::pidfd::{self, How};
+use outpost_sys::pidfd::{self, How, Pidfd};
 use outpost_sys::pipe::pipe;
 use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{self, Child, Program, Started};
@@ -216,11 +216,11 @@ fn a_keeper_put_in_place_goes_on_with_worker_and_children() {
 }
 
 /// Ends what a test that failed has left of a child's group.
-struct Group(OwnedFd);
+struct Group(Pidfd);
 
 impl Group {
     fn of(leader: &Started) -> Group {
-        Group(file::duplicate(&leader.pidfd).unwrap())
+        Group(Pidfd::received(leader.pid, file::duplicate(&leader.pidfd).unwrap()))
     }
 }
 
@@ -306,7 +306,7 @@ fn one_that_was_forked_ahead_ends_with_a_worker_that_has_said_nothing_of_it() {
 fn ungrouped() -> Started {
     let sleep = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
     let pid = sleep.id().cast_signed();
-    Started { pid, pidfd: pidfd::open(pid).unwrap() }
+    Started { pid, pidfd: outpost_testkit::process(pid).unwrap() }
 }
 
 #[test]

@@ -339,7 +339,7 @@ pub(crate) fn open_descriptors() -> usize {
 /// Kills and reaps every child of this process, for a test that is alone in it.
 pub(crate) fn bury_children() {
     for pid in children() {
-        let Ok(pidfd) = pidfd::open(pid) else { continue };
+        let Ok(pidfd) = outpost_testkit::process(pid) else { continue };
         let _gone = pidfd::signal(&pidfd, Signal::KILL);
         let _in_time = wait_readable(&pidfd, PATIENCE);
         let _reaped = pidfd::reap(&pidfd);

@@ -5,7 +5,7 @@ use crate::kit::{self, Client, Thread, alone, null};
 use outpost_keeper::state::{Running, StoredEntry};
 use outpost_keeper::{Keeper, Request, Roles, Standing};
 use outpost_sys::epoll::{is_readable, wait_readable};
-use outpost_sys::pidfd;
+use outpost_sys::pidfd::{self, Pidfd};
 use outpost_sys::pipe::pipe;
 use outpost_sys::signal::Signal;
 use outpost_sys::spawn::Started;
@@ -28,8 +28,8 @@ fn with_child(arguments: Vec<CString>, child: &Started, standing: Standing) -> (
 }
 
 /// The process whose number a shell has printed.
-fn printed(output: &OwnedFd) -> OwnedFd {
-    pidfd::open(kit::read(output).trim().parse().unwrap()).unwrap()
+fn printed(output: &OwnedFd) -> Pidfd {
+    outpost_testkit::process(kit::read(output).trim().parse().unwrap()).unwrap()
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Clients of `outpost mcp`: rmcp's, and one that knows only lines.
 
 use outpost_sys::epoll::wait_readable;
-use outpost_sys::pidfd;
 use outpost_testkit::{Broker, BrokerOptions, binary_beside};
 use rmcp::model::{
     CallToolRequestParams, CallToolResult, ClientCapabilities, ClientConfig, Implementation,
@@ -198,7 +197,7 @@ impl Lines {
 
     /// Closes its input and waits for its end, which must come within this time.
     pub(crate) fn close(mut self, patience: Duration) -> ExitStatus {
-        let pidfd = pidfd::open(self.child.id().cast_signed()).unwrap();
+        let pidfd = outpost_testkit::process(self.child.id().cast_signed()).unwrap();
         drop(self.stdin.take());
         assert!(wait_readable(&pidfd, patience).unwrap(), "still there");
         self.child.wait().unwrap()

@@ -11,8 +11,9 @@ use clap::Args;
 use install::{Replace, install};
 use outpost_control::client::Link;
 use outpost_sys::epoll::wait_readable;
+use outpost_sys::identity::Identity;
 use outpost_sys::signal::Signal;
-use outpost_sys::{limits, pidfd};
+use outpost_sys::{limits, pidfd, procfs};
 use ssh::{Asking, Ssh, is_plain};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -415,9 +416,13 @@ pub(super) struct Disconnect {
 pub(super) fn disconnect(paths: &Paths, options: Disconnect) -> Outcome {
     let host = Host::at(&paths.runtime, options.name);
     let none = || format!("no `outpost connect` is up for {}", host.name.as_str());
-    let process = host.connected_by().and_then(|pid| pidfd::open(pid).ok()).ok_or_else(none)?;
-    // Again, now that the number cannot become another's.
-    host.connected_by().ok_or_else(none)?;
+    let connected = || procfs::stat(host.connected_by()?).map(|stat| Identity::of(&stat));
+    let identity = connected().ok_or_else(none)?;
+    let process = identity.open().map_err(|_| none())?;
+    // Again after the open: the pid in the lock file is of the process that holds the lock.
+    if connected() != Some(identity) {
+        return Err(none());
+    }
     pidfd::signal(&process, Signal::TERM).map_err(|errno| format!("cannot end it: {errno}"))?;
     match wait_readable(&process, END_PATIENCE).map_err(|errno| errno.to_string())? {
         true => Ok(ExitCode::SUCCESS),

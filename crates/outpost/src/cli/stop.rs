@@ -6,11 +6,11 @@ use crate::stopping;
 use clap::Args;
 use outpost_control::client::{CallError, Client};
 use outpost_control::wire::{self, Kept, Status, StopReport, StoppedProcess};
+use outpost_sys::epoll;
+use outpost_sys::pidfd::{self, Unverified};
 use outpost_sys::signal::{Signal, SignalFd};
-use outpost_sys::{epoll, pidfd};
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
-use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -187,7 +187,7 @@ fn ending(process: &StoppedProcess, grace: Option<Duration>) -> String {
 
 /// The two processes of a daemon that is being stopped.
 enum Halves {
-    Here(Vec<OwnedFd>),
+    Here(Vec<Unverified>),
     /// Their numbers mean nothing here: the daemon has ended when it does not answer, while there is a way to it.
     Elsewhere,
 }

@@ -2,12 +2,11 @@
 
 use crate::support::{cli, daemon, said};
 use outpost_sys::epoll::wait_readable;
-use outpost_sys::pidfd;
+use outpost_sys::pidfd::{self, Pidfd};
 use outpost_sys::signal::Signal;
 use outpost_testkit::{Daemon, Which, require};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -34,7 +33,7 @@ impl Started {
     }
 
     fn signal(&self, signal: Signal) {
-        let pidfd = pidfd::open(self.child.id().cast_signed()).unwrap();
+        let pidfd = outpost_testkit::process(self.child.id().cast_signed()).unwrap();
         pidfd::signal(pidfd, signal).unwrap();
     }
 
@@ -48,15 +47,15 @@ impl Started {
 }
 
 /// The process that says its number on its first line.
-fn process_of(started: &mut Started) -> OwnedFd {
-    pidfd::open(started.line().parse().unwrap()).unwrap()
+fn process_of(started: &mut Started) -> Pidfd {
+    outpost_testkit::process(started.line().parse().unwrap()).unwrap()
 }
 
 /// The number that the kernel has for the only process of this daemon.
-fn only_process(daemon: &Daemon) -> OwnedFd {
+fn only_process(daemon: &Daemon) -> Pidfd {
     let list = daemon.list();
     assert_eq!(list.len(), 1, "{list:?}");
-    pidfd::open(list[0].pid).unwrap()
+    outpost_testkit::process(list[0].pid).unwrap()
 }
 
 #[test]

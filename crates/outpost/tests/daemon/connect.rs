@@ -153,12 +153,12 @@ impl Connected {
             line.split(|byte| *byte == 0).any(|word| word == b"-M")
         };
         let mut children = procfs::all().into_iter().filter(|stat| stat.parent == own && is_master(stat.pid));
-        let ssh = pidfd::open(children.next().expect("an ssh").pid).unwrap();
+        let ssh = outpost_testkit::process(children.next().expect("an ssh").pid).unwrap();
         pidfd::signal(&ssh, Signal::KILL).unwrap();
     }
 
     fn end(mut self) {
-        let process = pidfd::open(self.child.id().cast_signed()).unwrap();
+        let process = outpost_testkit::process(self.child.id().cast_signed()).unwrap();
         pidfd::signal(&process, Signal::TERM).unwrap();
         assert!(wait_readable(&process, PATIENCE).unwrap(), "{}", self.log());
         assert!(self.child.wait().unwrap().success(), "{}", self.log());
@@ -167,7 +167,7 @@ impl Connected {
 
 impl Drop for Connected {
     fn drop(&mut self) {
-        if let Ok(process) = pidfd::open(self.child.id().cast_signed()) {
+        if let Ok(process) = outpost_testkit::process(self.child.id().cast_signed()) {
             let _gone = pidfd::signal(&process, Signal::TERM);
             if !wait_readable(&process, Duration::from_secs(10)).unwrap_or(false) {
                 let _gone = self.child.kill();

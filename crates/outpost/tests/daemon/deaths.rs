@@ -44,7 +44,7 @@ fn a_killed_keeper_loses_no_child_and_the_exit_is_still_known() {
 fn what_ended_while_nobody_looked_is_recorded_by_the_next_worker() {
     let daemon = daemon();
     let process = sh(&daemon, "p", "read line; head -c 300000 /dev/zero; exit 3");
-    let child = pidfd::open(process.pid).unwrap();
+    let child = outpost_testkit::process(process.pid).unwrap();
     let worker = daemon.worker();
     pidfd::signal(&worker, Signal::STOP).unwrap();
     // Accepted by nobody yet: the worker is stopped, then killed, with the request in its socket.
@@ -76,7 +76,7 @@ fn a_worker_that_cannot_begin_is_tried_again_until_it_can() {
     pidfd::signal(&worker, Signal::KILL).unwrap();
     wait_for(|| daemon.log().contains("before it served; trying again in 1s"), "the keeper slows down");
     assert_eq!(daemon.log().matches("; starting another").count(), 5, "one kill and four failures");
-    let child = pidfd::open(process.pid).unwrap();
+    let child = outpost_testkit::process(process.pid).unwrap();
     assert!(!wait_readable(&child, Duration::ZERO).unwrap(), "the child lives on");
     std::fs::remove_file(&journals).unwrap();
     std::fs::rename(&aside, &journals).unwrap();
@@ -120,7 +120,7 @@ fn a_keeper_that_is_asked_to_end_ends_everything_in_order() {
     let daemon = daemon();
     let process = sh(&daemon, "p", "echo before; exec sleep 1000");
     assert_eq!(read(&daemon, &process.process, 7).0, b"before\n");
-    let ends = [daemon.keeper(), daemon.worker(), pidfd::open(process.pid).unwrap()];
+    let ends = [daemon.keeper(), daemon.worker(), outpost_testkit::process(process.pid).unwrap()];
     pidfd::signal(&ends[0], Signal::TERM).unwrap();
     for end in &ends {
         assert!(wait_readable(end, Duration::from_secs(20)).unwrap(), "log: {}", daemon.log());
@@ -143,10 +143,10 @@ fn a_signal_to_worker_and_keeper_at_the_same_time_stops_the_daemon() {
             let daemon = daemon();
             let process = sh(&daemon, "p", "echo before; exec sleep 1000");
             assert_eq!(read(&daemon, &process.process, 7).0, b"before\n");
-            let child = pidfd::open(process.pid).unwrap();
+            let child = outpost_testkit::process(process.pid).unwrap();
             let (keeper, worker) = (daemon.keeper(), daemon.worker());
             let both = if worker_first { [&worker, &keeper] } else { [&keeper, &worker] };
-            both.iter().for_each(|half| pidfd::signal(half, signal).unwrap());
+            both.iter().for_each(|half| pidfd::signal(*half, signal).unwrap());
             for end in [&keeper, &child] {
                 let ended = wait_readable(end, Duration::from_secs(20)).unwrap();
                 assert!(ended, "{signal:?}, worker first: {worker_first}, log: {}", daemon.log());
@@ -190,7 +190,8 @@ fn what_an_ended_process_left_in_the_background_survives_a_killed_worker() {
     let process = sh(&daemon, "p", script).process;
     let (output, exit) = read(&daemon, &process, usize::MAX);
     assert_eq!(exit_code(exit), Some(0));
-    let background = pidfd::open(String::from_utf8_lossy(&output).trim().parse().unwrap()).unwrap();
+    let background =
+        outpost_testkit::process(String::from_utf8_lossy(&output).trim().parse().unwrap()).unwrap();
     daemon.kill(Which::Worker);
     // Complete only when the new worker has gone through all that it found.
     assert_eq!(daemon.list().len(), 1);

@@ -3,6 +3,7 @@
 use crate::support::{outpost, sh};
 use outpost_control::wire::{Sandbox, SandboxPolicy, Spawn, Spawned, TerminalSize};
 use outpost_sys::epoll::wait_readable;
+use outpost_sys::pidfd::Pidfd;
 use outpost_sys::signal::Signal;
 use outpost_sys::{pidfd, procfs};
 use outpost_testkit::{Daemon, install_fake_clis, kill_marked};
@@ -10,7 +11,6 @@ use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
@@ -168,8 +168,8 @@ fn until_refused(address: SocketAddr) {
     }
 }
 
-fn of_pid(pid: u32) -> OwnedFd {
-    pidfd::open(pid.cast_signed()).unwrap()
+fn of_pid(pid: u32) -> Pidfd {
+    outpost_testkit::process(pid.cast_signed()).unwrap()
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn nothing_listens_any_more_when_both_halves_were_killed() {
     assert!(!is_refused(port));
     let status = daemon.status();
     let halves = [of_pid(status.keeper_pid), of_pid(status.worker_pid)];
-    let left = [outer, plain].map(|pid| pidfd::open(pid).unwrap());
+    let left = [outer, plain].map(|pid| outpost_testkit::process(pid).unwrap());
     // Each half would start the other one again.
     for signal in [Signal::STOP, Signal::KILL] {
         halves.iter().for_each(|half| pidfd::signal(half, signal).unwrap());

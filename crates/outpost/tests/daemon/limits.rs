@@ -147,7 +147,7 @@ fn running(daemon: &Daemon) -> Vec<i32> {
 }
 
 fn end(pid: i32) {
-    let _ended_already = pidfd::open(pid).and_then(|pidfd| pidfd::signal(pidfd, Signal::KILL));
+    let _ended_already = outpost_testkit::process(pid).and_then(|pidfd| pidfd::signal(pidfd, Signal::KILL));
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use crate::support::{daemon, exit_code, outpost, read, sh};
 use outpost_control::wire::{Spawn, Spawned, Stdin, StdinApplied, Which as Process};
 use outpost_sys::epoll::{self, wait_readable};
+use outpost_sys::pidfd::Pidfd;
 use outpost_sys::signal::Signal;
 use outpost_sys::{pidfd, procfs};
 use outpost_testkit::{Daemon, Which};
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -38,11 +38,11 @@ fn waiting(daemon: &Daemon) -> Vec<i32> {
 }
 
 /// Those who wait soon after something was started, and their pidfds.
-fn all_waiting(daemon: &Daemon) -> (Vec<i32>, Vec<OwnedFd>) {
+fn all_waiting(daemon: &Daemon) -> (Vec<i32>, Vec<Pidfd>) {
     let begun = Instant::now();
     loop {
         let pids = waiting(daemon);
-        let pidfds: Vec<OwnedFd> = pids.iter().flat_map(|pid| pidfd::open(*pid)).collect();
+        let pidfds: Vec<Pidfd> = pids.iter().flat_map(|pid| outpost_testkit::process(*pid)).collect();
         if pidfds.len() == 3 {
             return (pids, pidfds);
         }
@@ -73,7 +73,7 @@ fn feed(daemon: &Daemon, process: &Spawned) {
     let _applied: StdinApplied = daemon.ask("stdin", &stdin);
 }
 
-fn all_end(pidfds: &[OwnedFd], what: &str) {
+fn all_end(pidfds: &[Pidfd], what: &str) {
     for pidfd in pidfds {
         assert!(wait_readable(pidfd, PATIENCE).unwrap(), "{what}");
     }

@@ -70,7 +70,7 @@ fn the_state_of_an_earlier_life_is_found_again_and_what_was_cut_off_is_marked() 
     read(&daemon, &done, usize::MAX);
     let cut = sh(&daemon, "cut", "echo cut; exec sleep 1000");
     assert_eq!(read(&daemon, &cut.process, 4).0, b"cut\n");
-    let child = pidfd::open(cut.pid).unwrap();
+    let child = outpost_testkit::process(cut.pid).unwrap();
     // Both at once, as when the machine goes down.
     let (keeper, worker) = (daemon.keeper(), daemon.worker());
     for half in [&worker, &keeper] {

@@ -45,7 +45,7 @@ fn a_second_signal_cuts_the_grace_time_short() {
     let daemon = Daemon::start_with(outpost(), &["--config", file.to_str().unwrap()]);
     let process = sh(&daemon, "p", "trap '' TERM; echo ready; while :; do sleep 0.05; done");
     assert_eq!(read(&daemon, &process.process, 6).0, b"ready\n");
-    let (keeper, child) = (daemon.keeper(), pidfd::open(process.pid).unwrap());
+    let (keeper, child) = (daemon.keeper(), outpost_testkit::process(process.pid).unwrap());
     pidfd::signal(&keeper, Signal::TERM).unwrap();
     let begun = Instant::now();
     while !daemon.log().contains("stopping: processes get SIGTERM") {

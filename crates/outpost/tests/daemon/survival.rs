@@ -56,7 +56,7 @@ fn terminal_is_closed(daemon: &Daemon, process: &Spawned) {
 fn a_process_that_closed_its_terminal_is_not_hung_up_by_a_killed_worker() {
     let daemon = daemon();
     let process = on_terminal(&daemon, "p", "exec sleep 1000 </dev/null >/dev/null 2>&1");
-    let child = pidfd::open(process.pid).unwrap();
+    let child = outpost_testkit::process(process.pid).unwrap();
     terminal_is_closed(&daemon, &process);
     daemon.kill(Which::Worker);
     assert_eq!(info(&daemon, &process.process).state, "running");
@@ -141,7 +141,7 @@ fn descendants_of_a_command_are_ended_with_it_also_after_a_killed_worker() {
     let mut client = own(&daemon, &process.process, 0);
     let (last_seq, _) = read_on(&mut client, 0, &mut output, 2);
     let left: i32 = String::from_utf8(output).unwrap().trim().parse().unwrap();
-    let left = pidfd::open(left).unwrap();
+    let left = outpost_testkit::process(left).unwrap();
     pidfd::signal(daemon.worker(), outpost_sys::signal::Signal::KILL).unwrap();
     let _client = own(&daemon, &process.process, last_seq);
     let stdin = Stdin { process: process.process, offset: Some(0), data: "Cg==".into() };

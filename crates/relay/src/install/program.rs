@@ -78,7 +78,7 @@ impl Running {
         if !in_time {
             // Both: before it has a group of its own, only the first reaches it.
             let _it = pidfd::signal(&begun.pidfd, Signal::KILL);
-            let _all = pidfd::signal_group_of_unreaped(begun.pid, Signal::KILL);
+            let _all = pidfd::signal_group_of_child(&begun.pidfd, Signal::KILL);
             let _gone = epoll::wait_readable(&begun.pidfd, Duration::from_secs(5));
         }
         let exit = pidfd::reap(&begun.pidfd)?;

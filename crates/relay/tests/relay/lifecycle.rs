@@ -13,12 +13,12 @@ mod stop;
 mod token;
 
 use outpost_sys::epoll::wait_readable;
-use outpost_sys::{pidfd, procfs};
+use outpost_sys::pidfd::Pidfd;
+use outpost_sys::procfs;
 use outpost_testkit::{Relay, RelayClient, TOKEN};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// Waits for the end of a process that may have ended already.
-pub(crate) fn ends(pidfd: &OwnedFd, what: &str) {
+pub(crate) fn ends(pidfd: &Pidfd, what: &str) {
     assert!(wait_readable(pidfd, PATIENCE).unwrap(), "{what} is still there");
 }
 
@@ -45,9 +45,9 @@ pub(crate) fn is_alive(pid: i32) -> bool {
 }
 
 /// The keeper and the worker, as they are now.
-pub(crate) fn parts(relay: &Relay) -> [OwnedFd; 2] {
+pub(crate) fn parts(relay: &Relay) -> [Pidfd; 2] {
     let status = relay.status().expect("the daemon runs");
-    [status.keeper_pid, status.worker_pid].map(|pid| pidfd::open(pid.cast_signed()).unwrap())
+    [status.keeper_pid, status.worker_pid].map(|pid| outpost_testkit::process(pid.cast_signed()).unwrap())
 }
 
 /// Whether processes are kept while nobody is served.

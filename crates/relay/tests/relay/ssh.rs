@@ -1,7 +1,6 @@
 //! A client behind a real ssh: sshd runs the bridge, and the connection breaks.
 
 use crate::lifecycle::{Follower, Gate, ends, feed, spawn_sh, until};
-use outpost_sys::pidfd;
 use outpost_testkit::{Relay, RelayClient, Sshd, SshdOptions, require};
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -82,7 +81,7 @@ fn a_broken_ssh_connection_loses_no_byte() {
     }
     let bridge = bridges(&relay);
     assert_eq!(bridge.len(), 1);
-    let bridge = pidfd::open(bridge[0]).unwrap();
+    let bridge = outpost_testkit::process(bridge[0]).unwrap();
     ssh.kill();
     drop(client);
     gate.open();
@@ -120,7 +119,7 @@ fn a_daemon_started_over_ssh_does_not_hold_the_session() {
     let mut ssh = sshd.ssh();
     ssh.arg(&remote);
     let started = ssh.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let session = pidfd::open(started.id().cast_signed()).unwrap();
+    let session = outpost_testkit::process(started.id().cast_signed()).unwrap();
     // ssh waits until nobody has its pipes any more.
     ends(&session, "the session that started the daemon");
     let output = started.wait_with_output().unwrap();

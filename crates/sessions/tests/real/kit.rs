@@ -2,7 +2,7 @@
 
 use outpost_control::wire::ProcessInfo;
 use outpost_sys::epoll::wait_readable;
-use outpost_sys::{pidfd, procfs};
+use outpost_sys::procfs;
 use outpost_testkit::{AgentHome, Daemon, Lack, Model, binary_beside};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
@@ -137,7 +137,7 @@ impl World {
             let left = self.agents();
             let Some(first) = left.first() else { break };
             let command = std::fs::read_to_string(format!("/proc/{first}/cmdline")).unwrap_or_default();
-            if let Ok(process) = pidfd::open(*first) {
+            if let Ok(process) = outpost_testkit::process(*first) {
                 let is_over = wait_readable(&process, Duration::from_secs(20)).unwrap();
                 assert!(is_over && begun.elapsed() < PATIENCE, "{left:?} are left: {command:?}");
             }

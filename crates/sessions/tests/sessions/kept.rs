@@ -123,7 +123,7 @@ fn one_that_died_while_it_waited_is_replaced() {
     let host = Host::start_with(KEPT, &[]);
     let id = host.create();
     let pid = kept(&host, &id);
-    let process = outpost_sys::pidfd::open(pid.parse().unwrap()).unwrap();
+    let process = outpost_testkit::process(pid.parse().unwrap()).unwrap();
     outpost_sys::pidfd::signal(&process, outpost_sys::signal::Signal::KILL).unwrap();
     host.wait("it is gone", || (!runs(&pid)).then_some(()));
     let ended = || host.daemon().ask::<Value>("list", &())[0]["exit"].is_object();

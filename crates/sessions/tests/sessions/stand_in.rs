@@ -50,7 +50,9 @@ impl StandIn {
 
     /// As `codecast stop` does it. Whether it ended.
     fn end(&mut self) -> bool {
-        let Ok(keeper) = pidfd::open(i32::try_from(self.keeper.id()).unwrap()) else { return true };
+        let Ok(keeper) = outpost_testkit::process(i32::try_from(self.keeper.id()).unwrap()) else {
+            return true;
+        };
         let _gone = pidfd::signal(&keeper, Signal::TERM);
         let ended = wait_readable(&keeper, PATIENCE).unwrap_or(false);
         if ended {

@@ -1,4 +1,9 @@
 //! The two processes that stay behind a confined command: what they keep, how they wait and how they end.
+//!
+//! They signal pids, not pidfds: they have no descriptor but a pipe. That is safe, because each has one thread, signals only
+//! its own child, and signals it only before it reaps it. The pid of an unreaped child is not recycled. Init also signals
+//! every process of its own pid namespace at once.
+#![allow(clippy::disallowed_methods, reason = "unreaped children of a single thread, see above")]
 
 use super::calls::{self, Outcome};
 use super::run::{Lease, Registers};

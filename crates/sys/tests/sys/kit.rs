@@ -1,7 +1,7 @@
 //! What the tests share: a child that is killed and reaped whatever happens, reads with a deadline, a process of one's own.
 
 use outpost_sys::file::{self, Open};
-use outpost_sys::pidfd::{self, Exit};
+use outpost_sys::pidfd::{self, Exit, Pidfd};
 use outpost_sys::pipe::{Pipe, pipe};
 use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{Child, Directory, Failure, Program, ResourceLimit, Standing, spawn};
@@ -95,7 +95,7 @@ pub(crate) fn me() -> i32 {
 /// A started child; killed and reaped when dropped.
 pub(crate) struct Kid {
     pub(crate) pid: i32,
-    pub(crate) pidfd: OwnedFd,
+    pub(crate) pidfd: Pidfd,
     reaped: bool,
 }
 

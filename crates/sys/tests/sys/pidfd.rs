@@ -3,10 +3,10 @@
 use crate::kit::{self, Kid, alone, command, read_lines, read_to_end, readable, shell};
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::exits::{self, Received};
-use outpost_sys::pidfd::{self, Exit, How};
+use outpost_sys::pidfd::{self, Exit, How, Pidfd};
 use outpost_sys::pipe::{Pipe, pipe};
 use outpost_sys::signal::Signal;
-use outpost_sys::{Errno, procfs};
+use outpost_sys::{Errno, fault, file, procfs};
 use std::os::fd::{AsFd, OwnedFd};
 
 #[test]
@@ -98,16 +98,37 @@ fn the_group_outlives_its_leader_and_can_still_be_signalled() {
     let (mut kid, _gate, output) = shell("exec 5<&0; cat <&5 & echo started; exit 0").start_gated();
     assert_eq!(read_lines(&output, 1), ["started"]);
     assert!(readable(&kid.pidfd));
-    pidfd::signal_group_of_unreaped(kid.pid, Signal::KILL).unwrap();
+    pidfd::signal_group_of_child(&kid.pidfd, Signal::KILL).unwrap();
     assert_eq!(read_to_end(output), b"");
     assert_eq!(kid.end().how, How::Code(0));
 }
 
 #[test]
-fn a_group_number_that_means_something_else_is_refused() {
-    for number in [0, 1, -1, i32::MIN] {
-        assert_eq!(pidfd::signal_group_of_unreaped(number, Signal::CONT), Err(Errno::SRCH));
-    }
+fn before_linux_6_9_only_the_group_of_an_unreaped_child_is_signalled() {
+    std::thread::spawn(|| {
+        fault::lack_group_signals();
+        let mut kid = command("/bin/sleep", &["1000"]).start_quiet().unwrap();
+        // Numbers that mean something else than a group, with the pidfd of a child.
+        for number in [0, 1, -1, i32::MIN] {
+            let other = Pidfd::received(number, file::duplicate(&kid.pidfd).unwrap());
+            assert_eq!(pidfd::signal_group_of_child(&other, Signal::KILL), Err(Errno::CHILD), "{number}");
+        }
+        let own = Pidfd::own().unwrap();
+        assert_eq!(pidfd::signal_group_of_child(&own, Signal::CONT), Err(Errno::CHILD), "no child");
+        pidfd::signal_group_of_child(&kid.pidfd, Signal::KILL).unwrap();
+        assert_eq!(kid.end().how, How::Signal(9));
+        assert_eq!(pidfd::signal_group_of_child(&kid.pidfd, Signal::KILL), Err(Errno::CHILD), "reaped");
+    })
+    .join()
+    .unwrap();
+}
+
+#[test]
+fn a_child_of_the_standard_library_is_opened_until_it_is_reaped() {
+    let mut child = std::process::Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+    pidfd::signal(Pidfd::of_child(&child).unwrap(), Signal::KILL).unwrap();
+    let _ended = child.wait().unwrap();
+    assert!(matches!(Pidfd::of_child(&child), Err(Errno::CHILD | Errno::SRCH)));
 }
 
 #[test]
@@ -120,7 +141,7 @@ fn a_number_no_process_can_have_is_refused_without_a_panic() {
 /// A process that is not our child and exits with 33 when `gate` is closed.
 struct Stranger {
     pid: i32,
-    pidfd: OwnedFd,
+    pidfd: Pidfd,
     gate: OwnedFd,
     output: OwnedFd,
     parent: Kid,
@@ -134,7 +155,7 @@ fn stranger(afterwards: &str) -> Stranger {
     let given = [(null.as_fd(), 0), (output.write.as_fd(), 1), (errors.as_fd(), 2), (gate.read.as_fd(), 5)];
     let parent = spec.start(&given).unwrap();
     let pid = read_lines(&output.read, 1)[0].parse().unwrap();
-    let pidfd = pidfd::open(pid).unwrap();
+    let pidfd = outpost_testkit::process(pid).unwrap();
     assert_eq!(pidfd::reap(&pidfd), Err(Errno::CHILD));
     assert!(!pidfd::is_child(&pidfd));
     Stranger { pid, pidfd, gate: gate.write, output: output.read, parent }
@@ -148,7 +169,7 @@ fn an_orphan_tells_its_code_to_a_stranger() {
     drop(it.gate);
     // Whoever adopted it may or may not reap it.
     assert!(readable(&it.pidfd));
-    assert_eq!(pidfd::exit_of_stranger(&it.pidfd, it.pid).how, How::Code(33));
+    assert_eq!(pidfd::exit_of_stranger(&it.pidfd).how, How::Code(33));
 }
 
 #[test]
@@ -163,7 +184,7 @@ fn an_unreaped_stranger_tells_its_code() {
     drop(it.gate);
     assert!(readable(&it.pidfd));
     assert_eq!(procfs::stat(it.pid).unwrap().state, b'Z', "its parent does not reap");
-    assert_eq!(pidfd::exit_of_stranger(&it.pidfd, it.pid).how, How::Code(33));
+    assert_eq!(pidfd::exit_of_stranger(&it.pidfd).how, How::Code(33));
 }
 
 #[test]
@@ -172,7 +193,7 @@ fn a_reaped_stranger_tells_its_code() {
     drop(it.gate);
     assert_eq!(read_to_end(it.output), b"reaped\n");
     assert_eq!(pidfd::signal(&it.pidfd, Signal::CONT), Err(Errno::SRCH));
-    let exit = pidfd::exit_of_stranger(&it.pidfd, it.pid);
+    let exit = pidfd::exit_of_stranger(&it.pidfd);
     // Since Linux 6.15 the kernel keeps a note; before that nobody knows.
     if kernel() >= (6, 15) {
         assert_eq!(exit.how, How::Code(33));
@@ -188,7 +209,7 @@ fn a_killed_stranger_tells_its_signal() {
         let it = stranger(afterwards);
         pidfd::signal(&it.pidfd, Signal::KILL).unwrap();
         assert!(readable(&it.pidfd));
-        assert_eq!(pidfd::exit_of_stranger(&it.pidfd, it.pid).how, How::Signal(9), "{afterwards}");
+        assert_eq!(pidfd::exit_of_stranger(&it.pidfd).how, How::Signal(9), "{afterwards}");
     }
 }
 

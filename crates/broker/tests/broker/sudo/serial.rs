@@ -246,7 +246,7 @@ struct Ended(std::path::PathBuf);
 impl Drop for Ended {
     fn drop(&mut self) {
         let pid = std::fs::read_to_string(&self.0).ok().and_then(|text| text.trim().parse().ok());
-        if let Some(process) = pid.and_then(|pid: i32| outpost_sys::pidfd::open(pid).ok()) {
+        if let Some(process) = pid.and_then(|pid: i32| outpost_testkit::process(pid).ok()) {
             let _gone = outpost_sys::pidfd::signal(&process, outpost_sys::signal::Signal::KILL);
         }
     }

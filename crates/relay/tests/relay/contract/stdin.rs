@@ -344,7 +344,7 @@ fn what_a_child_did_not_read_for_a_while_arrives_whole_when_it_does() {
     outpost_wire::base64::append(&mut data, &bytes);
     let data = String::from_utf8(data).unwrap();
     let asleep = pid_in(&client.call("process.reattach", r#"{"id":"late","wantPid":true}"#));
-    assert!(outpost_sys::pidfd::open(asleep).is_ok());
+    assert!(outpost_testkit::process(asleep).is_ok());
     // It stops before it reads, so nothing of this is taken for now.
     std::process::Command::new("kill").args(["-STOP", &asleep.to_string()]).status().unwrap();
     client.request("process.stdin", r#"{"id":"late","data":"Cg=="}"#);

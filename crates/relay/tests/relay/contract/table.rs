@@ -1,10 +1,9 @@
 //! Tables of requests and answers, and clients that see what a process does.
 
 use outpost_sys::epoll::wait_readable;
-use outpost_sys::pidfd;
+use outpost_sys::pidfd::Pidfd;
 use outpost_testkit::{Relay, RelayClient, TOKEN};
 use std::io::{BufRead, BufReader, Write};
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -207,11 +206,11 @@ pub(crate) fn has_written(relay: &Relay, id: &str, bytes: &[u8]) {
 }
 
 /// A process of any parent, to wait for; none when it is gone.
-pub(crate) fn handle(pid: i32) -> Option<OwnedFd> {
-    pidfd::open(pid).ok()
+pub(crate) fn handle(pid: i32) -> Option<Pidfd> {
+    outpost_testkit::process(pid).ok()
 }
 
-pub(crate) fn ends(process: Option<OwnedFd>, what: &str) {
+pub(crate) fn ends(process: Option<Pidfd>, what: &str) {
     if let Some(process) = process {
         assert!(wait_readable(&process, PATIENCE).unwrap(), "{what} is still there");
     }

@@ -2,7 +2,6 @@
 
 use super::{Follower, PATIENCE, ends, is_alive, parts, spawn_sh, stop, text, until};
 use outpost_sys::epoll::wait_readable;
-use outpost_sys::pidfd;
 use outpost_testkit::{Relay, RelayClient, TOKEN};
 use serde_json::json;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -131,7 +130,7 @@ fn it_ends_with_the_daemon_while_stdin_is_open() {
     assert_eq!(client.call("server.ping", ""), r#""result":{"pong":true}"#);
     let parts = parts(&relay);
     stop(&relay);
-    let ended = pidfd::open(bridge.0.id().cast_signed()).unwrap();
+    let ended = outpost_testkit::process(bridge.0.id().cast_signed()).unwrap();
     assert!(wait_readable(&ended, PATIENCE).unwrap(), "the bridge holds on to nothing");
     assert_eq!(bridge.0.wait().unwrap().code(), Some(0));
     assert_eq!(client.try_line(), None);
@@ -157,7 +156,7 @@ fn it_ends_with_a_client_that_follows_a_process_that_writes() {
     let mut out = bridge.0.stdout.take().unwrap();
     out.read_exact(&mut [0; 100_000]).unwrap();
     drop((stdin, out));
-    let ended = pidfd::open(bridge.0.id().cast_signed()).unwrap();
+    let ended = outpost_testkit::process(bridge.0.id().cast_signed()).unwrap();
     ends(&ended, "the bridge");
     until("its connection is gone", || connections(&relay) == 0);
     let pid = super::result(
@@ -182,7 +181,7 @@ fn it_ends_with_a_client_that_follows_a_silent_process() {
     assert!(line.contains(r#""found":true"#), "{line}");
     // The session is gone: nobody writes, and nobody could read.
     drop((stdin, out));
-    let ended = pidfd::open(bridge.0.id().cast_signed()).unwrap();
+    let ended = outpost_testkit::process(bridge.0.id().cast_signed()).unwrap();
     ends(&ended, "the bridge of a client that is gone");
     until("its connection is gone", || connections(&relay) == 0);
     assert!(is_alive(child));

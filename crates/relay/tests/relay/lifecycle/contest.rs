@@ -104,7 +104,7 @@ fn a_start_while_the_last_kept_process_ends_succeeds_again_and_again() {
         super::Follower::new(&relay.socket(), "p").read_until("here\n");
         stop(&relay);
         until("the process is kept", || super::is_keeping(&relay));
-        let child = outpost_sys::pidfd::open(pid).unwrap();
+        let child = outpost_testkit::process(pid).unwrap();
         let mut serve = relay.serve_command(outpost_testkit::TOKEN, &["-keep-children"]);
         let starter = serve.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         // Not always at the same moment of the start: the rounds look at the status more and more often first.

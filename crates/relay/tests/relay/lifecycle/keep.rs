@@ -27,7 +27,7 @@ pub(super) fn stop_keeping(relay: &Relay, told: Told, token: &str) {
         }
         Told::Signal(signal) => {
             let keeper = relay.status().unwrap().keeper_pid.cast_signed();
-            pidfd::signal(pidfd::open(keeper).unwrap(), signal).unwrap();
+            pidfd::signal(outpost_testkit::process(keeper).unwrap(), signal).unwrap();
         }
     }
     until("it keeps", || is_keeping(relay));
@@ -190,7 +190,7 @@ fn who_serves_again_without_the_flag_ends_what_was_kept() {
     let served = writer.relay.serve_command("plain", &[]).output().unwrap();
     assert!(served.status.success(), "{served:?}");
     writer.talk_after_adoption();
-    let (child, parts) = (pidfd::open(writer.pid).unwrap(), super::parts(&writer.relay));
+    let (child, parts) = (outpost_testkit::process(writer.pid).unwrap(), super::parts(&writer.relay));
     super::assert_silent(&stop_with(&writer.relay, "plain"));
     super::ends(&child, "the process");
     parts.iter().for_each(|part| super::ends(part, "the daemon"));

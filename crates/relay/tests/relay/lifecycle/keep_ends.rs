@@ -26,7 +26,7 @@ fn one_that_ends_while_it_is_kept_is_found_ended_with_all_it_wrote() {
     let mut gate = Gate::new(&relay.path("gate"));
     relay.serve(FLAGS);
     let mut client = relay.connect();
-    let ending = pidfd::open(spawn_sh(&mut client, "ends", SCRIPT)).unwrap();
+    let ending = outpost_testkit::process(spawn_sh(&mut client, "ends", SCRIPT)).unwrap();
     spawn_sh(&mut client, "before", "echo over; exit 2");
     assert_eq!(Follower::new(&relay.socket(), "before").read_to_exit(), 2);
     let staying = spawn_sh(&mut client, "stays", "read line; echo $line; exit 1");
@@ -111,7 +111,7 @@ fn a_kept_tree_is_kept_whole() {
     let mut follower = Follower::new(&relay.socket(), "p");
     follower.read_while(|bytes| bytes.iter().filter(|byte| **byte == b'\n').count() < 2);
     let tree: Vec<i32> = follower.text().lines().map(|line| line.parse().unwrap()).chain([child]).collect();
-    let pidfds: Vec<_> = tree.iter().map(|pid| pidfd::open(*pid).unwrap()).collect();
+    let pidfds: Vec<_> = tree.iter().map(|pid| outpost_testkit::process(*pid).unwrap()).collect();
     stop_keeping(&relay, Told::Stop, TOKEN);
     assert!(tree.iter().all(|pid| super::is_alive(*pid)));
     relay.serve(&[]);
@@ -129,7 +129,7 @@ fn a_kept_process_is_ended_by_a_signal_to_the_keeper() {
     relay.serve(FLAGS);
     let child = spawn_sh(&mut relay.connect(), "p", "trap '' TERM; echo here; while :; do sleep 1; done");
     stop_keeping(&relay, Told::Stop, TOKEN);
-    let (child, parts) = (pidfd::open(child).unwrap(), parts(&relay));
+    let (child, parts) = (outpost_testkit::process(child).unwrap(), parts(&relay));
     pidfd::signal(&parts[0], Signal::TERM).unwrap();
     parts.iter().for_each(|part| ends(part, "the daemon"));
     ends(&child, "what it kept");

@@ -177,7 +177,7 @@ fn the_basic_flow_works_for_a_user_who_is_not_root() {
     assert_eq!(follower.read_to_exit(), 4);
     assert_eq!(follower.text(), "65534\nstarted\ngot this\n");
     let child = spawn_sh(&mut relay.connect(), "q", "setsid sleep 1000 & exec sleep 1000");
-    let (parts, child) = (parts(&relay), pidfd::open(child).unwrap());
+    let (parts, child) = (parts(&relay), outpost_testkit::process(child).unwrap());
     stop(&relay);
     parts.iter().for_each(|part| ends(part, "the daemon"));
     ends(&child, "its child");

@@ -42,7 +42,7 @@ fn a_stop_takes_its_own_files_and_processes_and_nothing_else() {
     let mut follower = Follower::new(&relay.socket(), "p");
     follower.read_while(|bytes| bytes.iter().filter(|byte| **byte == b'\n').count() < 2);
     let tree: Vec<i32> = follower.text().lines().map(|line| line.parse().unwrap()).chain([child]).collect();
-    let ended = tree.iter().map(|pid| pidfd::open(*pid).unwrap()).collect::<Vec<_>>();
+    let ended = tree.iter().map(|pid| outpost_testkit::process(*pid).unwrap()).collect::<Vec<_>>();
     let parts = parts(&relay);
     stop(&relay);
     assert!(!relay.socket().exists() && !relay.path("daemon.token").exists());
@@ -100,7 +100,7 @@ fn a_shutdown_by_request_closes_every_connection_without_a_word() {
     let child = spawn_sh(&mut watching, "p", "echo ready; exec sleep 1000");
     let ready = watching.line();
     assert!(ready.contains(r#""stream":"stdout","seq":1"#), "{ready}");
-    let (parts, child) = (parts(&relay), pidfd::open(child).unwrap());
+    let (parts, child) = (parts(&relay), outpost_testkit::process(child).unwrap());
     asking.request("server.shutdown", "");
     assert_eq!((asking.try_line(), watching.try_line()), (None, None));
     assert!(!relay.socket().exists(), "whoever sees the end finds no socket any more");
