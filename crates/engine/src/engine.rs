@@ -31,6 +31,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 /// Commands that may wait for the reactor.
 const COMMANDS_MAX: usize = 1024;
+/// How often, and at which distance, the start of an engine looks for cgroups while a resource has run out.
+const CGROUPS_ATTEMPTS: u32 = 20;
+const CGROUPS_RETRY: Duration = Duration::from_millis(25);
 /// How long who clears up after another engine waits for those that it has killed.
 const CLEAR_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -108,7 +111,8 @@ impl Engine {
         let name = name_of(&config.state_dir);
         let ReceivedTable { entries, missing, .. } = adoption::receive_table(&mut link)?;
         // Not before there is a keeper who can be told of it.
-        let cgroups = if config.cgroups { cgroup::Parent::detect(&cgroups_of(&name)) } else { None };
+        let cgroups =
+            if config.cgroups { find_cgroups(|| cgroup::Parent::detect(&cgroups_of(&name)))? } else { None };
         if let Some(own) = entries.iter().find(|entry| entry.slot == OWN_SLOT) {
             adjust(&mut config, &own.held);
         }
@@ -450,4 +454,42 @@ fn name_of(state_dir: &Path) -> String {
 
 fn cgroups_of(name: &str) -> String {
     format!("outpost-{name}")
+}
+
+/// Finds out whether there are cgroups. A resource that has run out for now is no answer: a worker that went on without the
+/// cgroups of earlier workers could not end their trees. So this is tried again, and then the start of the engine fails, which
+/// the keeper repeats with back-off. `EAGAIN` is a limit of the hierarchy, which may stay: no tree is in a cgroup then.
+fn find_cgroups<T>(mut detect: impl FnMut() -> outpost_sys::Result<Option<T>>) -> Result<Option<T>> {
+    for _ in 1..CGROUPS_ATTEMPTS {
+        if let Ok(found) = detect() {
+            return Ok(found);
+        }
+        std::thread::sleep(CGROUPS_RETRY);
+    }
+    match detect() {
+        Err(Errno::AGAIN) => {
+            tracing::warn!("the limit of the cgroup hierarchy is reached; trees are ended without cgroups");
+            Ok(None)
+        }
+        found => found.map_err(|errno| Error::io("make", "the cgroup of this daemon", errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resource_that_runs_out_for_a_moment_does_not_disable_cgroups() {
+        let mut answers = [Err(Errno::MFILE), Err(Errno::NOMEM), Ok(Some(7))].into_iter();
+        assert_eq!(find_cgroups(|| answers.next().unwrap()), Ok(Some(7)));
+        assert_eq!(find_cgroups::<i32>(|| Ok(None)), Ok(None), "a host without cgroups");
+    }
+
+    #[test]
+    fn a_resource_that_stays_away_fails_the_start_and_a_limit_of_the_hierarchy_does_not() {
+        let failed = find_cgroups::<i32>(|| Err(Errno::NFILE)).unwrap_err();
+        assert!(failed.is_exhaustion(), "{failed}");
+        assert_eq!(find_cgroups::<i32>(|| Err(Errno::AGAIN)), Ok(None));
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::file::{self, Open};
 use crate::pidfd::{self, Pidfd};
-use crate::{Errno, Result};
+use crate::{Errno, Result, fault, is_exhaustion};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,17 +21,27 @@ pub struct Group {
 }
 
 impl Parent {
-    /// Makes `name` below this process's own group; `None` where version 2 is not mounted, not writable, or cannot kill.
-    pub fn detect(name: &str) -> Option<Parent> {
+    /// Makes `name` below this process's own group; `None` where version 2 is not mounted, not writable, or cannot kill. An
+    /// error says nothing about that: a resource has run out ([`is_exhaustion`]), and the caller tries again.
+    pub fn detect(name: &str) -> Result<Option<Parent>> {
+        match Parent::make(name) {
+            Ok(parent) => Ok(Some(parent)),
+            Err(errno) if is_exhaustion(errno) => Err(errno),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn make(name: &str) -> Result<Parent> {
         let Group { path } = below_own(name)?;
-        match fs::create_dir(&path) {
-            Ok(()) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(_) => return None,
+        fault::gate()?;
+        match rustix::fs::mkdir(&path, rustix::fs::Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
         }
         // `cgroup.kill` came with Linux 5.14; write access to it is what we need.
-        fs::OpenOptions::new().write(true).open(path.join("cgroup.kill")).ok()?;
-        Some(Parent { path })
+        fault::gate()?;
+        fs::OpenOptions::new().write(true).open(path.join("cgroup.kill")).map_err(errno_of)?;
+        Ok(Parent { path })
     }
 
     /// The group of this name, whether it exists or not.
@@ -74,7 +84,7 @@ impl Group {
     pub fn kill(&self) -> Result<()> {
         match fs::write(self.path.join("cgroup.kill"), "1") {
             Ok(()) => Ok(()),
-            Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+            Err(error) => Err(errno_of(error)),
         }
     }
 
@@ -136,15 +146,25 @@ impl Group {
 
 /// Ends and removes what somebody who is no more has left under a name below this process's own group.
 pub fn destroy_abandoned(name: &str, patience: Duration) {
-    if let Some(group) = below_own(name).filter(|group| group.path.exists()) {
+    if let Some(group) = below_own(name).ok().filter(|group| group.path.exists()) {
         let _in_use = group.destroy(patience);
     }
 }
 
-fn below_own(name: &str) -> Option<Group> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-    Some(Group { path: own_directory(&mounts, &own)?.join(name) })
+/// `ENOENT` where version 2 is not mounted.
+fn below_own(name: &str) -> Result<Group> {
+    let mounts = read("/proc/self/mountinfo")?;
+    let own = read("/proc/self/cgroup")?;
+    Ok(Group { path: own_directory(&mounts, &own).ok_or(Errno::NOENT)?.join(name) })
+}
+
+fn read(path: &str) -> Result<String> {
+    fault::gate()?;
+    fs::read_to_string(path).map_err(errno_of)
+}
+
+fn errno_of(error: std::io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
 /// Removes a directory of groups that nobody is in any more.

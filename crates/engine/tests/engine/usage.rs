@@ -21,7 +21,7 @@ async fn memory_of_tree(host: Host) -> u64 {
 async fn memory_is_that_of_the_whole_tree_where_there_are_cgroups() {
     let alone = memory_of_tree(Host::with(|config| config.cgroups = false)).await;
     assert!((1..20 * MEGABYTES).contains(&alone), "{alone}");
-    let cgroups = require!(Parent::detect("outpost-usage-test").ok_or_else(no_cgroups));
+    let cgroups = require!(Parent::detect("outpost-usage-test").unwrap().ok_or_else(no_cgroups));
     cgroups.remove().unwrap();
     let all = memory_of_tree(Host::new()).await;
     assert!(all > 40 * MEGABYTES, "{all}");

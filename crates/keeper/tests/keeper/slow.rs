@@ -22,7 +22,8 @@ struct Ice {
 
 impl Ice {
     fn new(test: &str) -> Result<Ice, Lack> {
-        let parent = Parent::detect(&format!("outpost-test-{}-{test}", kit::me())).ok_or_else(no_cgroups)?;
+        let parent =
+            Parent::detect(&format!("outpost-test-{}-{test}", kit::me())).unwrap().ok_or_else(no_cgroups)?;
         let group = parent.group("ice");
         let dir = group.create().unwrap();
         let ice = Ice { parent, group, dir };

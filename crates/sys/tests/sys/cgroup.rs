@@ -3,6 +3,7 @@
 use crate::kit::{self, Spec, command, read_lines, read_to_end, shell};
 use outpost_sys::Errno;
 use outpost_sys::cgroup::{Group, Parent};
+use outpost_sys::fault::{self, Fault};
 use outpost_sys::pidfd::How;
 use outpost_sys::procfs;
 use outpost_testkit::{Lack, no_cgroups, require};
@@ -15,7 +16,8 @@ pub(crate) struct Groups {
 
 impl Groups {
     pub(crate) fn of(test: &str) -> Result<Groups, Lack> {
-        let parent = Parent::detect(&format!("outpost-test-{}-{test}", kit::me())).ok_or_else(no_cgroups)?;
+        let parent =
+            Parent::detect(&format!("outpost-test-{}-{test}", kit::me())).unwrap().ok_or_else(no_cgroups)?;
         Ok(Groups { parent })
     }
 
@@ -103,4 +105,25 @@ fn a_failed_start_leaves_its_group_empty() {
     // The directory is still open, the group is gone.
     let failure = spec.failure();
     assert!(matches!(failure.errno, Errno::NODEV | Errno::NOENT), "{failure:?}");
+}
+
+#[test]
+fn a_resource_that_has_run_out_is_not_taken_for_a_host_without_cgroups() {
+    let name = format!("outpost-test-{}-exhausted", kit::me());
+    require!(Parent::detect(&name).unwrap().ok_or_else(no_cgroups)).remove().unwrap();
+    for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOSPC, Errno::AGAIN, Errno::ACCESS] {
+        for nth in 1.. {
+            fault::arm(nth, Fault::Errno(errno));
+            let detected = Parent::detect(&name);
+            if fault::disarm() {
+                assert!(nth > 3, "the calls of a detection do not pass the gate");
+                detected.unwrap().unwrap().remove().unwrap();
+                break;
+            }
+            match errno {
+                Errno::ACCESS => assert!(detected.unwrap().is_none(), "call {nth}"),
+                errno => assert_eq!(detected.err(), Some(errno), "call {nth}"),
+            }
+        }
+    }
 }

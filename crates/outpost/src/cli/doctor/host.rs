@@ -129,11 +129,11 @@ fn seccomp(host: &Host) -> Check {
 
 fn cgroups() -> Check {
     match cgroup::Parent::detect(&format!("outpost-doctor-{}", std::process::id())) {
-        Some(parent) => {
+        Ok(Some(parent)) => {
             let _not_empty = parent.remove();
             Check::ok("cgroups", "version 2, writable: a process is killed with all its descendants")
         }
-        None => Check::bad(
+        Ok(None) | Err(_) => Check::bad(
             "cgroups",
             Verdict::Degraded,
             "no group below this process's own can be made",
