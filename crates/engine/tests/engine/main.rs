@@ -12,5 +12,6 @@ mod kept;
 mod load;
 mod output;
 mod reboot;
+mod recycling;
 mod starting;
 mod usage;
