@@ -27,8 +27,6 @@ pub(crate) struct Starting {
     pub(crate) failed: Option<Failure>,
     /// Where one that the keeper forks for it waits until we have heard of that.
     pub(crate) gate: Option<Pipe>,
-    /// It is to put a confinement on itself.
-    pub(crate) confined: bool,
     /// The child has executed its program, but its start is not recorded yet, so it is not confirmed.
     pub(crate) has_executed: bool,
     /// The pid that the keeper reported when no descriptor was free for the pidfd. The child may have executed its program.
@@ -110,10 +108,9 @@ impl Child {
 
     /// What the keeper is told of somebody who becomes this child.
     pub(crate) fn enlisting(&self) -> outpost_sys::Result<(Request, Vec<BorrowedFd<'_>>)> {
-        let confined = self.starting.as_ref().is_some_and(|starting| starting.confined);
         let held = self.held();
         let roles = Roles::new(held.iter().map(|(role, _)| *role)).ok_or(Errno::MFILE)?;
-        let request = Request::Enlist { slot: self.slot(), confined, held: roles };
+        let request = Request::Enlist { slot: self.slot(), held: roles };
         Ok((request, held.into_iter().map(|(_, fd)| fd).collect()))
     }
 

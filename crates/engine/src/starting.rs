@@ -57,7 +57,6 @@ fn make_child(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepa
         writer.set_bytes_max(bytes_max);
     }
     let plumbing = Plumbing::make(spawn.stdio, &spawn.given, stdio).map_err(io)?;
-    let confined = spawn.confinement.is_some();
     let master = plumbing.master.as_ref().map(file::duplicate).transpose().map_err(io)?;
     let process = handle(shared, slot, description, writer.journal().clone(), master, Status::Starting);
     let (reply, answer) = oneshot::channel();
@@ -87,7 +86,6 @@ fn make_child(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepa
             report: None,
             failed: None,
             gate: None,
-            confined,
             has_executed: false,
             reported: None,
         }),

@@ -8,7 +8,7 @@ use crate::table::{Entry, HELD_MAX, KEPT, OWN_SLOT, SLOT_MIN, SLOTS_MAX, Untold}
 use outpost_sys::pidfd::{self, Exit, Pidfd};
 use outpost_sys::pipe::{self, Pipe};
 use outpost_sys::signal::Signal;
-use outpost_sys::spawn::{self, Child, Failure, Step};
+use outpost_sys::spawn::{self, Failure, Step};
 use outpost_sys::{Errno, Result, file, limits};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -123,11 +123,10 @@ impl Keeper {
             None => (order.given(GATE_TARGET), order.given(OPENER_TARGET)),
         };
         let opener = file::duplicate(opener.ok_or(prepare(Errno::MFILE))?).map_err(prepare)?;
-        let begin = |child: &Child<'_>| Ok((spawn::begin(child)?, child.confinement.is_some()));
-        let (begun, confined) = order.with_child(gate, begin).map_err(prepare)??;
+        let begun = order.with_child(gate, spawn::begin).map_err(prepare)??;
         let entry = Entry::new(begun.pid, Standing::Starting, Some(begun.pidfd), order.held);
         let (report, gate) = (Some(begun.report), Some(opener));
-        Ok(Entry { report, gate, confined, untold: Untold::Start, ..entry })
+        Ok(Entry { report, gate, untold: Untold::Start, ..entry })
     }
 
     /// Whether another child leaves enough descriptors to start a worker.

@@ -89,7 +89,7 @@ impl Keeper {
             Request::Recruit { slot, oom_score } => self.want_recruit(slot, oom_score, fds),
             Request::Muster => self.muster(),
             Request::Rest => self.rest(),
-            Request::Enlist { slot, confined, held } => self.enlist(slot, confined, held, fds),
+            Request::Enlist { slot, held } => self.enlist(slot, held, fds),
             Request::Adopt { slot, standing, held, .. }
                 if fds.len() < held.len() + usize::from(!matches!(standing, Standing::Failed(_))) =>
             {

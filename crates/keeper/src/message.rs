@@ -134,7 +134,6 @@ pub enum Request {
     /// not outlive the worker.
     Enlist {
         slot: u64,
-        confined: bool,
         held: Roles,
     },
     /// Take an entry over from a keeper that died. Descriptors: pidfd (unless it failed), those to hold.
@@ -312,9 +311,7 @@ impl Request {
             Request::Notify(said) => Record { byte: said as u8, ..Record::of(11) },
             Request::Alive { every_ms } => Record { number: every_ms.cast_signed(), ..Record::of(12) },
             Request::Muster => Record::of(14),
-            Request::Enlist { slot, confined, held } => {
-                Record { slot, byte: confined.into(), held, ..Record::of(15) }
-            }
+            Request::Enlist { slot, held } => Record { slot, held, ..Record::of(15) },
             Request::Recruit { slot, oom_score } => {
                 let (number, byte) = (oom_score.unwrap_or(0), oom_score.is_some().into());
                 Record { slot, number, byte, ..Record::of(16) }
@@ -344,7 +341,7 @@ impl Request {
             11 => Request::Notify(Said::ALL.into_iter().find(|said| *said as u8 == byte)?),
             12 => Request::Alive { every_ms: number.cast_unsigned() },
             14 => Request::Muster,
-            15 => Request::Enlist { slot, confined: byte != 0, held },
+            15 => Request::Enlist { slot, held },
             16 => Request::Recruit { slot, oom_score: (byte != 0).then_some(number) },
             17 => Request::Rest,
             18 => Request::Say,
@@ -428,7 +425,7 @@ mod tests {
             Request::Alive { every_ms: 15_000 },
             Request::Recruit { slot: 8, oom_score: None },
             Request::Recruit { slot: 8, oom_score: Some(-900) },
-            Request::Enlist { slot: 8, confined: true, held: roles },
+            Request::Enlist { slot: 8, held: roles },
             Request::Muster,
             Request::Rest,
             Request::Say,

@@ -157,7 +157,7 @@ impl Keeper {
     }
 
     /// The worker has sent the child that waits under this slot its order.
-    pub(crate) fn enlist(&mut self, slot: u64, confined: bool, held: Roles, fds: Vec<OwnedFd>) {
+    pub(crate) fn enlist(&mut self, slot: u64, held: Roles, fds: Vec<OwnedFd>) {
         self.note_start();
         let complete = fds.len() == held.len();
         let Some(entry) = self.table.get_mut(&slot).filter(|entry| entry.ahead) else {
@@ -166,7 +166,7 @@ impl Keeper {
             }
             return;
         };
-        entry.enlist(confined, held.iter().zip(fds).collect());
+        entry.enlist(held.iter().zip(fds).collect());
         if !entry.lives() {
             self.news.insert(slot);
         }

@@ -50,8 +50,6 @@ pub(crate) struct Entry {
     pub(crate) report: Option<Report>,
     /// Until the worker has been told of it, what keeps it from executing its program.
     pub(crate) gate: Option<OwnedFd>,
-    /// It was started with a confinement.
-    pub(crate) confined: bool,
     /// It was forked ahead, and the worker has not said yet that it was told what to become. It may have become that.
     pub(crate) ahead: bool,
     /// The supervisor has its descriptors too.
@@ -92,7 +90,6 @@ impl Entry {
             held,
             report: None,
             gate: None,
-            confined: false,
             ahead: false,
             stored: false,
             reported_exit: None,
@@ -227,8 +224,8 @@ impl Entry {
 
     /// The worker says that it has told one that was forked ahead what to become. That may be old news. How far it gets with
     /// it the worker hears from itself.
-    pub(crate) fn enlist(&mut self, confined: bool, held: Held) {
-        (self.ahead, self.confined, self.held) = (false, confined, held);
+    pub(crate) fn enlist(&mut self, held: Held) {
+        (self.ahead, self.held) = (false, held);
         if self.standing == Standing::Waiting {
             // One of an older version reports to us.
             self.standing = if self.report.is_some() { Standing::Starting } else { Standing::Running };

@@ -203,16 +203,16 @@ impl Keeper {
 
     /// Ends all that was ever started here and ends. Whatever left its parent, its group and its session came to us.
     fn end_everyone(&mut self) {
-        // A confined command's first process clears up behind it, so it is let to see the others end.
-        for (identity, pidfd) in self
-            .table
-            .values()
-            .filter(|entry| entry.confined && entry.lives())
-            .filter_map(|entry| entry.pidfd.as_ref())
-            .filter_map(|pidfd| Some((pidfd.identity()?, pidfd)))
+        // The first process of a confined command removes what it held on the host, so it is killed after the others.
+        let all = procfs::all();
+        for pidfd in
+            self.table.values().filter(|entry| entry.lives()).filter_map(|entry| entry.pidfd.as_ref())
         {
-            kill_all(&identity::descendants(&procfs::all(), &[identity]));
-            let _slow = epoll::wait_readable(pidfd, CLEAR_PATIENCE);
+            let Some(identity) = pidfd.identity() else { continue };
+            if is_confined(identity, &identity::descendants(&all, &[identity])) {
+                kill_all(&identity::descendants(&procfs::all(), &[identity]));
+                let _slow = epoll::wait_readable(pidfd, CLEAR_PATIENCE);
+            }
         }
         for _ in 0..PASSES_MAX {
             let own = procfs::stat(std::process::id().cast_signed()).map(|stat| Identity::of(&stat));
@@ -263,6 +263,13 @@ impl Keeper {
             }
         }
     }
+}
+
+/// Whether a process runs a confined command: some descendant is in a pid namespace of its own. The kernel is asked, since no
+/// record of the confinement outlives the keeper that started the command.
+fn is_confined(first: Identity, below: &[procfs::Stat]) -> bool {
+    let own = procfs::pid_namespaces(first.pid());
+    below.iter().any(|stat| procfs::pid_namespaces(stat.pid) > own)
 }
 
 fn kill_all(processes: &[procfs::Stat]) {

@@ -94,6 +94,13 @@ pub fn has_environment(pid: i32, marker: &[u8]) -> bool {
     environment.split(|&byte| byte == 0).any(|entry| entry == marker)
 }
 
+/// How many pid namespaces a process is in, from the one that /proc shows on; `None` when there is no such process.
+pub fn pid_namespaces(pid: i32) -> Option<usize> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    Some(numbers.split_ascii_whitespace().count())
+}
+
 /// How long a process has been there.
 pub fn age(pid: i32) -> Option<Duration> {
     let started = stat(pid)?.start_ticks as f64 / rustix::param::clock_ticks_per_second() as f64;

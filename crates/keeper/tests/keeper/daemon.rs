@@ -277,7 +277,7 @@ fn how_one_ended_that_was_forked_ahead_is_told_when_the_worker_has_said_that_it_
             }
             assert!(client.hear_within(Duration::ZERO).is_none(), "nobody has said that it is one");
             let roles = Roles::new([4]).unwrap();
-            client.send(Request::Enlist { slot: 20, confined: false, held: roles }, &[held.write.as_fd()]);
+            client.send(Request::Enlist { slot: 20, held: roles }, &[held.write.as_fd()]);
             assert_eq!(client.ended(20), How::Code(7));
             client.die();
             assert_eq!(keeper.join(), 0);
@@ -337,7 +337,7 @@ fn a_child_whose_descriptors_did_not_come_through_is_killed_and_its_end_is_told(
         let (log, waiting) = (Log::new("lacking"), ungrouped());
         let (mut client, keeper) = with_one_ahead(&log, waiting);
         let held = Roles::new([4]).unwrap();
-        client.send(Request::Enlist { slot: 20, confined: false, held }, &[]);
+        client.send(Request::Enlist { slot: 20, held }, &[]);
         assert_eq!(client.ended(20), How::Signal(9));
         client.die();
         assert_eq!(keeper.join(), 0);

@@ -3,13 +3,14 @@
 use crate::daemon::{Log, inherited, shell, sleeper, state};
 use crate::kit::{self, Client, Thread, alone, null};
 use outpost_keeper::state::{Running, StoredEntry};
-use outpost_keeper::{Keeper, Request, Roles, Standing};
+use outpost_keeper::{Keeper, Request, Standing};
 use outpost_sys::epoll::{is_readable, wait_readable};
 use outpost_sys::pidfd::{self, Pidfd};
 use outpost_sys::pipe::pipe;
 use outpost_sys::signal::Signal;
 use outpost_sys::spawn::Started;
 use outpost_sys::{file, procfs};
+use outpost_testkit::{require, root};
 use std::ffi::CString;
 use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
 
@@ -62,20 +63,25 @@ fn a_daemon_that_ends_leaves_its_children_alive() {
     });
 }
 
+/// The entry comes from another keeper, which says nothing about a confinement.
 #[test]
-fn the_first_process_of_a_confined_command_sees_the_others_end_and_clears_up() {
-    alone("teardown::the_first_process_of_a_confined_command_sees_the_others_end_and_clears_up", || {
-        let output = pipe().unwrap();
-        let child = shell(c"sleep 1000 & echo ready; wait; echo cleared", output.write.as_fd());
-        drop(output.write);
-        assert_eq!(kit::read(&output.read), "ready\n");
-        let (mut client, keeper) = with_child(Vec::new(), &child, Standing::Waiting);
-        client.send(Request::Enlist { slot: 20, confined: true, held: Roles::EMPTY }, &[]);
-        client.send(Request::Stop, &[]);
-        assert_eq!(keeper.join(), 0);
-        assert_eq!(kit::read_to_end(&output.read), "cleared\n");
-        client.die();
-    });
+fn the_first_process_of_a_confined_command_sees_the_others_end_also_under_a_later_keeper() {
+    require!(root());
+    alone(
+        "teardown::the_first_process_of_a_confined_command_sees_the_others_end_also_under_a_later_keeper",
+        || {
+            let output = pipe().unwrap();
+            let script = c"unshare --pid --fork sh -c 'echo ready; exec sleep 1000' & wait; echo cleared";
+            let child = shell(script, output.write.as_fd());
+            drop(output.write);
+            assert_eq!(kit::read(&output.read), "ready\n");
+            let (mut client, keeper) = with_child(Vec::new(), &child, Standing::Running);
+            client.send(Request::Stop, &[]);
+            assert_eq!(keeper.join(), 0);
+            assert_eq!(kit::read_to_end(&output.read), "cleared\n");
+            client.die();
+        },
+    );
 }
 
 /// More than the keeper takes at once, and the last one counts: nothing is to be started again.
