@@ -40,8 +40,12 @@ impl OwnKeeper {
 const KEEPER_PROVEN: Duration = Duration::from_millis(100);
 const KEEPER_FAILURES_MAX: u32 = 5;
 
-/// How long to wait before another attempt to start a keeper.
+/// How long to wait before another attempt when keepers die as soon as they are started.
 const KEEPER_RETRY: Duration = Duration::from_secs(1);
+
+/// How long to wait before another attempt when no keeper could be started. A worker that is killed meanwhile takes the
+/// pipes of its children along, and an attempt at the process limit costs the host next to nothing.
+const START_RETRY: Duration = Duration::from_millis(50);
 
 impl Reactor {
     /// The keeper is gone: starts another, which takes over all that this worker holds.
@@ -73,16 +77,24 @@ impl Reactor {
                 return self.schedule(KEEPER_RETRY, Due::Keeper);
             }
         }
-        tracing::warn!("the keeper died; starting another");
+        let is_retry = self.keeper_gone;
+        if !is_retry {
+            tracing::warn!("the keeper died; starting another");
+        }
         let started = start_keeper(binary, arguments);
         self.keeper_gone = started.is_err();
         let (link, keeper) = match started {
             Ok(started) => started,
             Err(error) => {
-                tracing::error!(%error, "no keeper can be started; children live as long as this worker; trying again");
-                return self.schedule(KEEPER_RETRY, Due::Keeper);
+                if !is_retry {
+                    tracing::error!(%error, "no keeper can be started; children live as long as this worker; trying again");
+                }
+                return self.schedule(START_RETRY, Due::Keeper);
             }
         };
+        if is_retry {
+            tracing::info!("a keeper has been started after all");
+        }
         self.keeper = Some(keeper);
         let unsent = self.link.take_unsent();
         self.link = Link::new(link);
