@@ -19,6 +19,7 @@ mod life;
 mod limits;
 mod nameless;
 mod power;
+mod quotas;
 mod recruits;
 mod replacement;
 mod screens;
