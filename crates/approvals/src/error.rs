@@ -1,16 +1,19 @@
 //! What can go wrong here, told with the object it went wrong on.
 
+use crate::audit;
+use outpost_sys::Errno;
+use rusqlite::ErrorCode;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug)]
 pub enum Error {
     /// The database of what waits.
-    Database { what: &'static str, reason: String },
+    Database { what: &'static str, cause: Cause },
     /// A file or a socket.
-    File { what: &'static str, path: PathBuf, reason: String },
+    File { what: &'static str, path: PathBuf, cause: Cause },
     /// The audit chain: what is not recorded is not done.
-    Audit(String),
+    Audit(Cause),
     /// What an approver or a face asked for cannot be done.
     Refused(String),
     /// A key or a signature.
@@ -29,19 +32,33 @@ impl Error {
         matches!(self, Error::InUse)
     }
 
-    pub(crate) fn file(what: &'static str, path: &Path, reason: impl fmt::Display) -> Error {
-        Error::File { what, path: path.to_owned(), reason: reason.to_string() }
+    /// Whether a resource of the host has run out. The same call may succeed when it is back.
+    pub fn is_exhaustion(&self) -> bool {
+        match self {
+            Error::Database { cause, .. } | Error::File { cause, .. } | Error::Audit(cause) => {
+                cause.is_exhaustion()
+            }
+            _ => false,
+        }
+    }
+
+    pub(crate) fn file(what: &'static str, path: &Path, cause: impl Into<Cause>) -> Error {
+        Error::File { what, path: path.to_owned(), cause: cause.into() }
+    }
+
+    pub(crate) fn database(what: &'static str, error: rusqlite::Error) -> Error {
+        Error::Database { what, cause: error.into() }
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Database { what, reason } => {
-                write!(f, "cannot {what} in the approvals database: {reason}")
+            Error::Database { what, cause } => {
+                write!(f, "cannot {what} in the approvals database: {cause}")
             }
-            Error::File { what, path, reason } => write!(f, "cannot {what} {}: {reason}", path.display()),
-            Error::Audit(reason) => write!(f, "the audit log cannot be written, so nothing is run: {reason}"),
+            Error::File { what, path, cause } => write!(f, "cannot {what} {}: {cause}", path.display()),
+            Error::Audit(cause) => write!(f, "the audit log cannot be written, so nothing is run: {cause}"),
             Error::Refused(why) | Error::Key(why) | Error::SecretWanted(why) => f.write_str(why),
             Error::InUse => f.write_str("another daemon writes into these books"),
             Error::Stopped => f.write_str("the daemon is ending"),
@@ -53,3 +70,93 @@ impl std::error::Error for Error {}
 
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why an operation failed: the text, and the kernel's error number where there is one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cause {
+    text: String,
+    errno: Option<Errno>,
+}
+
+impl Cause {
+    /// Whether a resource of the host has run out.
+    pub fn is_exhaustion(&self) -> bool {
+        self.errno.is_some_and(outpost_sys::is_exhaustion)
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl From<Errno> for Cause {
+    fn from(errno: Errno) -> Cause {
+        Cause { text: errno.to_string(), errno: Some(errno) }
+    }
+}
+
+impl From<std::io::Error> for Cause {
+    fn from(error: std::io::Error) -> Cause {
+        Cause { text: error.to_string(), errno: Errno::from_io_error(&error) }
+    }
+}
+
+impl From<rusqlite::Error> for Cause {
+    fn from(error: rusqlite::Error) -> Cause {
+        let errno = error.sqlite_error_code().and_then(|code| match code {
+            // The second is also the code of a shared-memory file that cannot grow.
+            ErrorCode::DiskFull | ErrorCode::SystemIoFailure => Some(Errno::NOSPC),
+            ErrorCode::OutOfMemory => Some(Errno::NOMEM),
+            _ => None,
+        });
+        Cause { text: error.to_string(), errno }
+    }
+}
+
+impl From<audit::Error> for Cause {
+    fn from(error: audit::Error) -> Cause {
+        let errno = match &error {
+            audit::Error::Io { errno, .. } => Some(*errno),
+            _ => None,
+        };
+        Cause { text: error.to_string(), errno }
+    }
+}
+
+impl From<&str> for Cause {
+    fn from(text: &str) -> Cause {
+        text.to_owned().into()
+    }
+}
+
+impl From<&dyn fmt::Display> for Cause {
+    fn from(reason: &dyn fmt::Display) -> Cause {
+        reason.to_string().into()
+    }
+}
+
+impl From<String> for Cause {
+    fn from(text: String) -> Cause {
+        Cause { text, errno: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_exhaustion_whichever_book_reports_it() {
+        let full = |code| rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None);
+        let path = Path::new("/books");
+        assert!(Error::database("store", full(rusqlite::ffi::SQLITE_FULL)).is_exhaustion());
+        assert!(Error::database("store", full(rusqlite::ffi::SQLITE_IOERR_SHMSIZE)).is_exhaustion());
+        assert!(!Error::database("store", full(rusqlite::ffi::SQLITE_CORRUPT)).is_exhaustion());
+        assert!(Error::file("make", path, Errno::DQUOT).is_exhaustion());
+        assert!(!Error::file("make", path, Errno::ACCESS).is_exhaustion());
+        // A text that names an errno decides nothing.
+        assert!(!Error::file("make", path, Errno::NOSPC.to_string()).is_exhaustion());
+    }
+}

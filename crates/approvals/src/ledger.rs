@@ -38,7 +38,7 @@ pub struct Books<'a> {
 impl Books<'_> {
     /// Writes a record into the chain.
     pub fn record(&mut self, event: audit::Event, data: &impl serde::Serialize) -> Result<()> {
-        self.audit.append(event, data).map_err(|error| Error::Audit(error.to_string()))
+        self.audit.append(event, data).map_err(|error| Error::Audit(error.into()))
     }
 
     /// The job has succeeded only when its records are on the disk.
@@ -49,7 +49,7 @@ impl Books<'_> {
     /// Runs one statement.
     pub fn execute(&self, what: &'static str, sql: &str, values: impl rusqlite::Params) -> Result<usize> {
         let done = self.db.prepare_cached(sql).and_then(|mut statement| statement.execute(values));
-        done.map_err(|error| Error::Database { what, reason: error.to_string() })
+        done.map_err(|error| Error::database(what, error))
     }
 
     /// Every row of a query.
@@ -64,7 +64,7 @@ impl Books<'_> {
             let rows = statement.query_map(values, read)?;
             rows.collect::<rusqlite::Result<Vec<T>>>()
         });
-        rows.map_err(|error| Error::Database { what, reason: error.to_string() })
+        rows.map_err(|error| Error::database(what, error))
     }
 }
 
@@ -91,7 +91,7 @@ impl Ledger {
         // The lock of the chain is the lock of both.
         let audit = audit::Writer::open(&dir.join("audit")).map_err(|error| match error {
             audit::Error::Locked { .. } => Error::InUse,
-            error => Error::Audit(error.to_string()),
+            error => Error::Audit(error.into()),
         })?;
         let path = dir.join("approvals.db");
         // SQLite would make it readable for others.
@@ -126,7 +126,7 @@ impl Ledger {
             let done = outcome.is_ok();
             let reply: Reply = Box::new(move |failed| {
                 let outcome = match (outcome, failed) {
-                    (Ok(_), Some(reason)) => Err(Error::Audit(reason.to_owned())),
+                    (Ok(_), Some(reason)) => Err(Error::Audit(reason.into())),
                     (outcome, _) => outcome,
                 };
                 let _lost_interest = reply.send(outcome);
@@ -228,10 +228,7 @@ fn store_seq(db: &Connection, audit: &Chain) -> rusqlite::Result<()> {
 /// Notes which records of an earlier life did not take effect: those that the database has not heard of. After a reboot it
 /// may have forgotten, so then nobody knows.
 fn agree(db: &Connection, audit: &mut Chain) -> Result<()> {
-    let fail = |error: rusqlite::Error| Error::Database {
-        what: "compare with the chain",
-        reason: error.to_string(),
-    };
+    let fail = |error: rusqlite::Error| Error::database("compare with the chain", error);
     let read =
         |row: &rusqlite::Row<'_>| Ok((row.get::<_, i64>(0)?.cast_unsigned(), row.get::<_, String>(1)?));
     let known = db.query_row("select seq, boot_id from chain", (), read).optional().map_err(fail)?;
@@ -243,7 +240,7 @@ fn agree(db: &Connection, audit: &mut Chain) -> Result<()> {
             false => "the machine ended before the books agreed: whether these took effect is not known",
         };
         let data = serde_json::json!({ "from": seq + 1, "to": opened - 1, "why": why });
-        audit.append(audit::Event::Voided, &data).map_err(|error| Error::Audit(error.to_string()))?;
+        audit.append(audit::Event::Voided, &data).map_err(|error| Error::Audit(error.into()))?;
     }
     store_seq(db, audit).map_err(fail)
 }

@@ -26,7 +26,7 @@ pub mod written;
 
 pub use client::Client;
 pub use desk::{Approvals, Settings};
-pub use error::{Error, Result};
+pub use error::{Cause, Error, Result};
 pub use ledger::{Books, Ledger};
 pub use moment::{Moment, unix_ms};
 pub use question::{Decision, Line, Outcome, Question, Remember, Section};

@@ -1,6 +1,6 @@
 //! The approver's secret: told once to the human, kept as a digest that says nothing about it.
 
-use crate::{Error, Result};
+use crate::{Cause, Error, Result};
 use outpost_sys::file::{self, Open};
 use sha2::{Digest, Sha256};
 use std::io::Write;
@@ -45,15 +45,15 @@ impl Verifier {
 
     /// Makes a secret, stores its digest and returns it, the only time.
     pub(crate) fn renew(&self) -> Result<String> {
-        let fail = |reason: &dyn std::fmt::Display| Error::file("write", &self.file, reason);
-        let random = outpost_sys::limits::random::<SECRET_BYTES>().map_err(|errno| fail(&errno))?;
+        let fail = |cause: Cause| Error::file("write", &self.file, cause);
+        let random = outpost_sys::limits::random::<SECRET_BYTES>().map_err(|errno| fail(errno.into()))?;
         let secret = hex(&random);
         let digest = hex(&Sha256::digest(secret.as_bytes()));
         let new = self.file.with_extension("new");
-        let file = file::open(&new, Open::Replace).map_err(|errno| fail(&errno))?;
+        let file = file::open(&new, Open::Replace).map_err(|errno| fail(errno.into()))?;
         let mut file = std::fs::File::from(file);
         let written = writeln!(file, "{digest}").and_then(|()| file.sync_all());
-        written.and_then(|()| std::fs::rename(&new, &self.file)).map_err(|error| fail(&error))?;
+        written.and_then(|()| std::fs::rename(&new, &self.file)).map_err(|error| fail(error.into()))?;
         Ok(secret)
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::announced::Announced;
 use crate::config::{self, Config};
+use crate::failure::Failure;
 use crate::paths::Paths;
 use crate::roles;
 use crate::socket::{self, listening};
@@ -25,10 +26,10 @@ pub(crate) struct ApprovalsDesk<'a> {
 
 impl ApprovalsDesk<'_> {
     /// Opens the books. Nobody can decide yet: faces first ask again what they have asked before.
-    pub(crate) fn open(&self) -> Result<Approvals, String> {
+    pub(crate) fn open(&self) -> Result<Approvals, Failure> {
         let settings = settings(self.paths, self.config)?;
         let schemas = [outpost_broker::SCHEMA, outpost_sessions::SCHEMA];
-        Approvals::open(settings, &schemas).map_err(|error| error.to_string())
+        Ok(Approvals::open(settings, &schemas)?)
     }
 
     /// Lets approvers in. Returns the socket outside our directories, to be removed at the end.
@@ -37,7 +38,7 @@ impl ApprovalsDesk<'_> {
         approvals: &Approvals,
         own: &mut HashMap<u8, OwnedFd>,
         announced: &mut Announced,
-    ) -> Result<Option<PathBuf>, String> {
+    ) -> Result<Option<PathBuf>, Failure> {
         let path = self.paths.approvals_socket();
         let (approver, is_new) =
             socket::held(self.engine, own, roles::APPROVALS_SOCKET, || socket::bind(&path)).await?;
@@ -60,7 +61,7 @@ impl ApprovalsDesk<'_> {
     async fn shared(
         &self,
         own: &mut HashMap<u8, OwnedFd>,
-    ) -> Result<Option<(UnixListener, Option<PathBuf>, bool)>, String> {
+    ) -> Result<Option<(UnixListener, Option<PathBuf>, bool)>, Failure> {
         let role = roles::SHARED_APPROVALS_SOCKET;
         let socket = self.config.approvals.socket.as_deref();
         if socket.is_none() && !own.contains_key(&role) {
@@ -68,7 +69,8 @@ impl ApprovalsDesk<'_> {
         }
         let bind = || {
             let socket = socket.unwrap_or(Path::new(""));
-            bind_shared(socket).map_err(|why| format!("[approvals] socket {}: {why}", socket.display()))
+            bind_shared(socket)
+                .map_err(|failure| failure.within(format_args!("[approvals] socket {}", socket.display())))
         };
         let (listener, is_new) = socket::held(self.engine, own, role, bind).await?;
         let path = listener.local_addr().ok().and_then(|address| Some(address.as_pathname()?.to_owned()));
@@ -88,23 +90,23 @@ pub(crate) fn settings(paths: &Paths, config: &Config) -> Result<Settings, Strin
 }
 
 /// Everybody can connect; who may decide is what the kernel says about the other end.
-fn bind_shared(socket: &Path) -> Result<StdListener, String> {
+fn bind_shared(socket: &Path) -> Result<StdListener, Failure> {
     const STICKY: u32 = 0o1000;
     // One that is longer would be bound by another name, which says nothing when it is to be removed.
     if !socket.is_absolute() || socket.as_os_str().len() > SOCKET_BYTES_MAX {
-        return Err(format!("not an absolute path of at most {SOCKET_BYTES_MAX} bytes"));
+        return Err(format!("not an absolute path of at most {SOCKET_BYTES_MAX} bytes").into());
     }
     let dir = socket.parent().unwrap_or(socket);
-    let of = std::fs::metadata(dir).map_err(|error| format!("its directory: {error}"))?;
+    let of = std::fs::metadata(dir).map_err(|error| Failure::io("its directory", &error))?;
     let owned = [0, outpost_sys::limits::effective_uid()].contains(&of.uid());
     if !owned || (of.mode() & 0o022 != 0 && of.mode() & STICKY == 0) {
         return Err("others could put a socket of theirs in its place; choose a directory that only this user or root \
                     can change"
+            .to_owned()
             .into());
     }
-    let listener = crate::socket::bind_if_free(socket).map_err(|error| error.to_string())?;
-    let set = std::fs::set_permissions(socket, PermissionsExt::from_mode(0o666));
-    set.map_err(|error| error.to_string())?;
+    let listener = crate::socket::bind_if_free(socket)?;
+    std::fs::set_permissions(socket, PermissionsExt::from_mode(0o666))?;
     Ok(listener)
 }
 

@@ -2,6 +2,7 @@
 
 use crate::announced::Announced;
 use crate::config::{self, Config};
+use crate::failure::Failure;
 use crate::paths::Paths;
 use crate::roles;
 use crate::socket::{self, listening};
@@ -64,7 +65,7 @@ impl BrokerFace<'_> {
         approvals: &Approvals,
         own: &mut HashMap<u8, OwnedFd>,
         announced: &mut Announced,
-    ) -> Result<Arc<Server>, String> {
+    ) -> Result<Arc<Server>, Failure> {
         let mut settings = settings(self.config);
         let mut passwords = None;
         if let Some(program) = self.config.broker.askpass.clone().or_else(own_askpass) {
@@ -137,9 +138,9 @@ fn own_askpass() -> Option<PathBuf> {
 }
 
 /// What sudo runs to ask for a password, and the socket that this asks on, both in one directory.
-pub(crate) fn askpass(dir: &Path, who: AskPassword) -> Result<(Askpass, UnixListener), String> {
+pub(crate) fn askpass(dir: &Path, who: AskPassword) -> Result<(Askpass, UnixListener), Failure> {
     let link = dir.join(ASKPASS_NAME);
-    let fail = |error: std::io::Error| format!("{}: {error}", link.display());
+    let fail = |error: std::io::Error| Failure::io(link.display(), &error);
     let binary = std::env::current_exe().map_err(fail)?;
     let _not_there = std::fs::remove_file(&link);
     std::os::unix::fs::symlink(binary, &link).map_err(fail)?;

@@ -1,6 +1,7 @@
 //! The exec face in the worker: a socket that speaks lines or websocket, and a port on loopback if one is asked for.
 
 use crate::announced::Announced;
+use crate::failure::Failure;
 use crate::paths::Paths;
 use crate::{redact, roles, socket};
 use outpost_engine::{Engine, Process};
@@ -35,11 +36,10 @@ impl ExecFace<'_> {
         &self,
         own: &mut HashMap<u8, OwnedFd>,
         announced: &mut Announced,
-    ) -> Result<Arc<Server>, String> {
-        let text = |error: std::io::Error| error.to_string();
+    ) -> Result<Arc<Server>, Failure> {
         let (begun, engine) = watch::channel(Some(self.engine.clone()));
         let private = vec![self.paths.state.clone(), self.paths.runtime.clone()];
-        let settings = Settings::own(self.paths.state.clone(), private).map_err(text)?;
+        let settings = Settings::own(self.paths.state.clone(), private)?;
         let path = self.paths.exec_socket();
         let (listener, is_new) =
             socket::held(self.engine, own, roles::EXEC_SOCKET, || socket::bind(&path)).await?;
@@ -64,17 +64,15 @@ impl ExecFace<'_> {
         server: Arc<Server>,
         own: &mut HashMap<u8, OwnedFd>,
         announced: &mut Announced,
-    ) -> Result<(), String> {
+    ) -> Result<(), Failure> {
         let Some(address) = self.websocket else {
             return match own.remove(&roles::EXEC_WEBSOCKET) {
                 // No request would be answered there.
-                Some(_) => {
-                    self.engine.release(roles::EXEC_WEBSOCKET).await.map_err(|error| error.to_string())
-                }
+                Some(_) => Ok(self.engine.release(roles::EXEC_WEBSOCKET).await?),
                 None => Ok(()),
             };
         };
-        let fail = |error: std::io::Error| format!("cannot listen on {address}: {error}");
+        let fail = |error: std::io::Error| Failure::io(format_args!("cannot listen on {address}"), &error);
         let token = self.token()?;
         redact::learn(&String::from_utf8_lossy(&token));
         let bind = || StdTcpListener::bind(address).map_err(fail);
@@ -97,19 +95,19 @@ impl ExecFace<'_> {
     }
 
     /// The token of this host, made once.
-    fn token(&self) -> Result<Vec<u8>, String> {
+    fn token(&self) -> Result<Vec<u8>, Failure> {
         let path = self.paths.exec_token();
-        let fail = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+        let fail = |failure: Failure| failure.within(path.display());
         if let Ok(token) = std::fs::read(&path) {
             let token = token.trim_ascii().to_vec();
             if token.len() >= TOKEN_BYTES {
                 return Ok(token);
             }
         }
-        let random = outpost_sys::limits::random::<TOKEN_BYTES>().map_err(|errno| fail(&errno))?;
+        let random = outpost_sys::limits::random::<TOKEN_BYTES>().map_err(|errno| fail(errno.into()))?;
         let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-        let made = file::open(&path, Open::Replace).map_err(|errno| fail(&errno))?;
-        std::fs::File::from(made).write_all(token.as_bytes()).map_err(|error| fail(&error))?;
+        let made = file::open(&path, Open::Replace).map_err(|errno| fail(errno.into()))?;
+        std::fs::File::from(made).write_all(token.as_bytes()).map_err(|error| fail(error.into()))?;
         Ok(token.into_bytes())
     }
 }

@@ -5,6 +5,7 @@ use crate::approvals_desk::{self, ApprovalsDesk};
 use crate::broker_face::{self, BrokerFace};
 use crate::config::Config;
 use crate::exec_face::ExecFace;
+use crate::failure::Failure;
 use crate::flags::Flags;
 use crate::metrics_face::MetricsFace;
 use crate::paths::Paths;
@@ -12,7 +13,6 @@ use crate::sessions_face::{self, SessionsFace};
 use outpost_approvals::{Approvals, unix_ms};
 use outpost_control::wire::{Listening, Problem};
 use outpost_engine::Engine;
-use outpost_sys::Errno;
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -93,6 +93,8 @@ pub(crate) struct Faces {
     retries: u32,
     /// Outcomes of the attempt under way. They are shown together: a face may begin only because another one has.
     outcomes: Vec<(&'static str, Result<(), String>)>,
+    /// The first failure of the last attempt that does not pass by itself.
+    lasting: Option<Failure>,
 }
 
 impl Faces {
@@ -106,6 +108,7 @@ impl Faces {
         host: Host<'_>,
         own: &mut HashMap<u8, OwnedFd>,
     ) -> Announced {
+        self.lasting = None;
         let mut announced = Announced::default();
         let Host { engine, paths, flags, config } = host;
         let desk = ApprovalsDesk { engine, paths, config };
@@ -175,7 +178,7 @@ impl Faces {
         !self.begun.contains(component)
     }
 
-    fn note(&mut self, component: &'static str, outcome: Result<(), String>) {
+    fn note(&mut self, component: &'static str, outcome: Result<(), Failure>) {
         match &outcome {
             Ok(()) => {
                 if self.retries > 0 {
@@ -183,9 +186,14 @@ impl Faces {
                 }
                 self.begun.insert(component);
             }
-            Err(reason) => tracing::error!(component, %reason, "cannot begin; trying again"),
+            Err(reason) => {
+                tracing::error!(component, %reason, "cannot begin; trying again");
+                if self.lasting.is_none() && !reason.is_exhaustion() {
+                    self.lasting = Some(reason.clone());
+                }
+            }
         }
-        self.outcomes.push((component, outcome));
+        self.outcomes.push((component, outcome.map_err(String::from)));
     }
 
     /// After which pause to try again, if something has not begun.
@@ -201,8 +209,7 @@ impl Faces {
 
     /// The first reason why something has not begun that does not pass by itself.
     pub(crate) fn failure(&self) -> Option<String> {
-        let problems = lock(&self.board.problems);
-        problems.iter().map(|problem| &problem.message).find(|message| !is_exhaustion(message)).cloned()
+        self.lasting.as_ref().map(ToString::to_string)
     }
 
     /// What the operator has settled meanwhile holds for what begins from now on.
@@ -228,16 +235,6 @@ impl Faces {
         let own = [paths.exec_socket(), paths.broker_socket(), paths.approvals_socket()];
         own.into_iter().chain(self.port_files).chain(self.shared).collect()
     }
-}
-
-/// Whether a face could not begin because a resource of the host has run out. Faces report in words; these are the kernel's
-/// and SQLite's.
-fn is_exhaustion(message: &str) -> bool {
-    const ERRNOS: [Errno; 6] =
-        [Errno::NOSPC, Errno::DQUOT, Errno::MFILE, Errno::NFILE, Errno::AGAIN, Errno::NOMEM];
-    let of_kernel = ERRNOS.iter().any(|errno| message.contains(&errno.to_string()));
-    // SQLite has the second text for a shared-memory file that cannot grow.
-    of_kernel || ["database or disk is full", "disk I/O error"].iter().any(|text| message.contains(text))
 }
 
 /// As a supervisor shows it.

@@ -13,6 +13,7 @@ mod config;
 mod detach;
 mod exec_face;
 mod faces;
+mod failure;
 mod flags;
 mod hosts;
 mod log;

@@ -2,6 +2,7 @@
 
 use crate::announced::Announced;
 use crate::faces::Board;
+use crate::failure::Failure;
 use crate::{roles, socket};
 use outpost_engine::Engine;
 use outpost_metrics::{Kind, Page};
@@ -23,14 +24,15 @@ impl MetricsFace<'_> {
         &self,
         own: &mut HashMap<u8, OwnedFd>,
         announced: &mut Announced,
-    ) -> Result<(), String> {
+    ) -> Result<(), Failure> {
         let Some(address) = self.listen else {
             return match own.remove(&roles::METRICS_PORT) {
-                Some(_) => self.engine.release(roles::METRICS_PORT).await.map_err(|error| error.to_string()),
+                Some(_) => Ok(self.engine.release(roles::METRICS_PORT).await?),
                 None => Ok(()),
             };
         };
-        let text = |error: std::io::Error| format!("cannot offer metrics on {address}: {error}");
+        let text =
+            |error: std::io::Error| Failure::io(format_args!("cannot offer metrics on {address}"), &error);
         let bind = || StdTcpListener::bind(address).map_err(text);
         let (listener, is_new) = socket::held(self.engine, own, roles::METRICS_PORT, bind).await?;
         let bound = listener.local_addr().map_err(text)?;

@@ -2,6 +2,7 @@
 
 use crate::announced::Announced;
 use crate::config::{AgentTable, Sessions as Config};
+use crate::failure::Failure;
 use crate::paths::Paths;
 use crate::{codecast, roles, socket};
 use clap::Args;
@@ -80,11 +81,11 @@ impl SessionsFace<'_> {
         &self,
         own: &mut HashMap<u8, OwnedFd>,
         announced: &mut Announced,
-    ) -> Result<Begun, String> {
+    ) -> Result<Begun, Failure> {
         let address = self.config.listen.unwrap_or(DEFAULT_ADDRESS);
         let (listener, is_new) =
             socket::held(self.engine, own, roles::SESSIONS_PORT, || bind(address)).await?;
-        let text = |error: std::io::Error| format!("cannot listen on {address}: {error}");
+        let text = |error: std::io::Error| Failure::io(format_args!("cannot listen on {address}"), &error);
         let bound = listener.local_addr().map_err(text)?;
         listener.set_nonblocking(true).map_err(text)?;
         let listener = TcpListener::from_std(listener).map_err(text)?;
@@ -94,7 +95,7 @@ impl SessionsFace<'_> {
         // After all that can fail: a face that has begun drives its sessions.
         let face =
             Face::begin(self.engine.clone(), self.approvals.clone(), settings(self.paths, self.config));
-        let face = face.await.map_err(|error| error.to_string())?;
+        let face = face.await?;
         let hint = match &secured {
             None => "outpost sessions list".to_owned(),
             Some((tls, _)) => format!("outpost token create NAME (certificate sha256 {})", tls.fingerprint()),
@@ -118,26 +119,26 @@ impl SessionsFace<'_> {
     }
 
     /// Clients from elsewhere need a token, and talk over TLS.
-    fn secure(&self, bound: SocketAddr) -> Result<(Tls, Door), String> {
+    fn secure(&self, bound: SocketAddr) -> Result<(Tls, Door), Failure> {
         let tls = match (&self.config.tls_cert, &self.config.tls_key) {
             (Some(cert), Some(key)) => Tls::load(cert, key),
             _ => Tls::own(&self.paths.state, bound.ip()),
         };
-        let tls = tls.map_err(|error| error.to_string())?;
+        let tls = tls?;
         let theirs = self.flags.codecast_tokens.as_deref().map(codecast::tokens).unwrap_or_default();
         let ours = if self.flags.codecast { codecast::own_tokens(self.paths) } else { self.paths.tokens() };
         Ok((tls, Door::Tokens(Arc::new(Tokens::at(ours).with(&theirs)))))
     }
 
     /// Says which port it is, where clients look for it.
-    fn write_port(&self, port: u16, url: String) -> Result<Vec<PathBuf>, String> {
+    fn write_port(&self, port: u16, url: String) -> Result<Vec<PathBuf>, Failure> {
         let mut files =
             vec![(self.paths.sessions_url(), url), (self.paths.sessions_port(), port.to_string())];
         if self.flags.codecast {
             files.push((codecast::port_file(), port.to_string()));
         }
         for (file, text) in &files {
-            std::fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+            std::fs::write(file, text).map_err(|error| Failure::io(file.display(), &error))?;
         }
         Ok(files.into_iter().map(|(file, _)| file).collect())
     }
@@ -190,16 +191,16 @@ fn agent(table: &AgentTable) -> AgentSettings {
 }
 
 /// The first port that is free, from the one that is asked for on.
-fn bind(address: SocketAddr) -> Result<StdTcpListener, String> {
+fn bind(address: SocketAddr) -> Result<StdTcpListener, Failure> {
     let tried = if address.port() == 0 { 0 } else { PORTS_TRIED };
     let mut last = None;
     for port in address.port()..=address.port().saturating_add(tried) {
         match StdTcpListener::bind(SocketAddr::new(address.ip(), port)) {
             Ok(listener) => return Ok(listener),
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => last = Some(error),
-            Err(error) => return Err(format!("cannot listen on {address}: {error}")),
+            Err(error) => return Err(Failure::io(format_args!("cannot listen on {address}"), &error)),
         }
     }
     let reason = last.map(|error| error.to_string()).unwrap_or_default();
-    Err(format!("cannot listen on {address}, nor on the {tried} ports after it: {reason}"))
+    Err(format!("cannot listen on {address}, nor on the {tried} ports after it: {reason}").into())
 }

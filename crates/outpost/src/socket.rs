@@ -1,5 +1,6 @@
 //! Sockets in the file system: for this user only from their first moment on, and never in the place of a live one.
 
+use crate::failure::Failure;
 use outpost_engine::Engine;
 use outpost_sys::{limits, message};
 use std::collections::HashMap;
@@ -9,9 +10,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 /// We hold the lock, so a socket that is there is nobody's.
-pub(crate) fn bind(socket: &Path) -> Result<UnixListener, String> {
+pub(crate) fn bind(socket: &Path) -> Result<UnixListener, Failure> {
     let _not_there = std::fs::remove_file(socket);
-    bind_new(socket).map_err(|error| format!("cannot listen on {}: {error}", socket.display()))
+    bind_new(socket)
+        .map_err(|error| Failure::io(format_args!("cannot listen on {}", socket.display()), &error))
 }
 
 /// Where somebody else's may be: one that nobody answers on is replaced, anything else is in use.
@@ -45,10 +47,9 @@ pub(crate) async fn held<L: From<OwnedFd> + AsFd>(
     engine: &Engine,
     own: &mut HashMap<u8, OwnedFd>,
     role: u8,
-    bind: impl FnOnce() -> Result<L, String>,
-) -> Result<(L, bool), String> {
-    let copy =
-        |fd: std::os::fd::BorrowedFd<'_>| outpost_sys::file::duplicate(fd).map_err(|errno| errno.to_string());
+    bind: impl FnOnce() -> Result<L, Failure>,
+) -> Result<(L, bool), Failure> {
+    let copy = |fd: std::os::fd::BorrowedFd<'_>| outpost_sys::file::duplicate(fd).map_err(Failure::from);
     if let Some(socket) = own.get(&role) {
         return Ok((L::from(copy(socket.as_fd())?), false));
     }
@@ -59,13 +60,13 @@ pub(crate) async fn held<L: From<OwnedFd> + AsFd>(
 }
 
 /// Has the keeper hold a copy, so that clients wait in the backlog while there is no worker.
-pub(crate) async fn hold(engine: &Engine, role: u8, listener: &impl std::os::fd::AsFd) -> Result<(), String> {
-    let copy = outpost_sys::file::duplicate(listener.as_fd()).map_err(|errno| errno.to_string())?;
-    engine.hold(role, copy).await.map_err(|error| error.to_string())
+pub(crate) async fn hold(engine: &Engine, role: u8, listener: &impl AsFd) -> Result<(), Failure> {
+    let copy = outpost_sys::file::duplicate(listener.as_fd())?;
+    Ok(engine.hold(role, copy).await?)
 }
 
 /// For a task that waits for clients.
-pub(crate) fn listening(listener: UnixListener) -> Result<tokio::net::UnixListener, String> {
+pub(crate) fn listening(listener: UnixListener) -> Result<tokio::net::UnixListener, Failure> {
     let made = listener.set_nonblocking(true).and_then(|()| tokio::net::UnixListener::from_std(listener));
-    made.map_err(|error| error.to_string())
+    Ok(made?)
 }

@@ -275,8 +275,7 @@ impl Face {
 }
 
 fn turns_thread() -> Result<Handle> {
-    let fail =
-        |error: std::io::Error| Error::file("start", std::path::Path::new("the thread of turns"), error);
+    let fail = |error: std::io::Error| Error::io("start", std::path::Path::new("the thread of turns"), error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(fail)?;
     let handle = runtime.handle().clone();
     let thread = std::thread::Builder::new().name("outpost-turns".into());

@@ -87,7 +87,7 @@ fn host_name() -> Option<String> {
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut options = std::fs::OpenOptions::new();
     let file = options.write(true).create(true).truncate(true).mode(0o600).open(path);
-    file.and_then(|mut file| file.write_all(bytes)).map_err(|error| Error::file("write", path, error))
+    file.and_then(|mut file| file.write_all(bytes)).map_err(|error| Error::io("write", path, error))
 }
 
 #[cfg(test)]

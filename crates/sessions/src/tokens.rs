@@ -87,7 +87,7 @@ impl Tokens {
             return fail("there are too many tokens; revoke some first");
         }
         let random = outpost_sys::limits::random::<32>()
-            .map_err(|errno| Error::file("make a token for", &self.path, errno))?;
+            .map_err(|errno| Error::io("make a token for", &self.path, errno))?;
         let token = format!("{PREFIX}{}", outpost_approvals::hex(&random));
         tokens.push(Token {
             label: label.to_owned(),
@@ -111,7 +111,7 @@ impl Tokens {
     }
 
     fn save(&self, tokens: &[Token]) -> Result<()> {
-        let fail = |error: std::io::Error| Error::file("write", &self.path, error);
+        let fail = |error: std::io::Error| Error::io("write", &self.path, error);
         if let Some(dir) = self.path.parent() {
             std::fs::create_dir_all(dir).map_err(fail)?;
         }

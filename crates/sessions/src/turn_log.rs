@@ -48,11 +48,11 @@ impl Writer {
         let make = std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700)
             .recursive(true)
             .create(dir);
-        make.map_err(|error| Error::file("make", dir, error))?;
+        make.map_err(|error| Error::io("make", dir, error))?;
         let (path, mark_path) = (events_path(dir, turn), mark_path(dir, turn));
-        let events = file::open(&path, Open::Create).map_err(|errno| Error::file("open", &path, errno))?;
+        let events = file::open(&path, Open::Create).map_err(|errno| Error::io("open", &path, errno))?;
         let marks =
-            file::open(&mark_path, Open::Create).map_err(|errno| Error::file("open", &mark_path, errno))?;
+            file::open(&mark_path, Open::Create).map_err(|errno| Error::io("open", &mark_path, errno))?;
         let newest = [0, SLOT_BYTES].into_iter().filter_map(|at| read_mark(&marks, at));
         let newest = newest.max_by_key(|(number, _)| *number);
         let (number, mark) = match newest {
@@ -60,7 +60,7 @@ impl Writer {
             None => (0, None),
         };
         let bytes = mark.as_ref().map_or(0, bytes_of);
-        file::set_size(&events, bytes).map_err(|errno| Error::file("cut", &path, errno))?;
+        file::set_size(&events, bytes).map_err(|errno| Error::io("cut", &path, errno))?;
         Ok((Writer { path, events, marks, bytes, number }, mark))
     }
 
@@ -72,7 +72,7 @@ impl Writer {
     /// Appends events. They do not count before a mark vouches for them.
     pub(crate) fn append(&mut self, events: &[u8]) -> Result<()> {
         let written = file::write_all_at(&self.events, events, self.bytes);
-        written.map_err(|errno| Error::file("write to", &self.path, errno))?;
+        written.map_err(|errno| Error::io("write to", &self.path, errno))?;
         self.bytes += events.len() as u64;
         Ok(())
     }
@@ -92,7 +92,7 @@ impl Writer {
         }
         let at = (number % 2) * SLOT_BYTES;
         let written = file::write_all_at(&self.marks, &slot, at);
-        written.map_err(|errno| Error::file("mark", &self.path, errno))?;
+        written.map_err(|errno| Error::io("mark", &self.path, errno))?;
         // Only now: a retry after a failed write goes to the same slot again, and the other one stays whole.
         self.number = number;
         Ok(())
@@ -140,7 +140,7 @@ pub(crate) struct Reader {
 impl Reader {
     pub(crate) fn open(dir: &Path, turn: u64) -> Result<Reader> {
         let path = events_path(dir, turn);
-        let file = file::open(&path, Open::Read).map_err(|errno| Error::file("open", &path, errno))?;
+        let file = file::open(&path, Open::Read).map_err(|errno| Error::io("open", &path, errno))?;
         Ok(Reader { file: Arc::new(file) })
     }
 
@@ -161,7 +161,7 @@ impl Reader {
             }
             read => read,
         };
-        let read = read.map_err(|errno| Error::file("read", Path::new("a turn's events"), errno))?;
+        let read = read.map_err(|errno| Error::io("read", Path::new("a turn's events"), errno))?;
         buffer.truncate(read);
         Ok(buffer)
     }

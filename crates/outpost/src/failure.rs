@@ -1,0 +1,77 @@
+//! Why a part of the daemon cannot begin, and whether that passes by itself.
+
+use outpost_sys::Errno;
+use std::fmt;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    text: String,
+    is_exhaustion: bool,
+}
+
+impl Failure {
+    /// A call to the kernel failed in this context.
+    pub(crate) fn io(context: impl fmt::Display, error: &std::io::Error) -> Failure {
+        let is_exhaustion = Errno::from_io_error(error).is_some_and(outpost_sys::is_exhaustion);
+        Failure { text: format!("{context}: {error}"), is_exhaustion }
+    }
+
+    /// The same failure, with what it means for the caller before it.
+    pub(crate) fn within(self, context: impl fmt::Display) -> Failure {
+        Failure { text: format!("{context}: {}", self.text), ..self }
+    }
+
+    /// Whether a resource of the host has run out. Other failures are mistakes in the configuration or the command line.
+    pub(crate) fn is_exhaustion(&self) -> bool {
+        self.is_exhaustion
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl From<String> for Failure {
+    fn from(text: String) -> Failure {
+        Failure { text, is_exhaustion: false }
+    }
+}
+
+impl From<Failure> for String {
+    fn from(failure: Failure) -> String {
+        failure.text
+    }
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Failure {
+        Failure { text: errno.to_string(), is_exhaustion: outpost_sys::is_exhaustion(errno) }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Failure {
+        let is_exhaustion = Errno::from_io_error(&error).is_some_and(outpost_sys::is_exhaustion);
+        Failure { text: error.to_string(), is_exhaustion }
+    }
+}
+
+impl From<outpost_engine::Error> for Failure {
+    fn from(error: outpost_engine::Error) -> Failure {
+        Failure { text: error.to_string(), is_exhaustion: error.is_exhaustion() }
+    }
+}
+
+impl From<outpost_approvals::Error> for Failure {
+    fn from(error: outpost_approvals::Error) -> Failure {
+        Failure { text: error.to_string(), is_exhaustion: error.is_exhaustion() }
+    }
+}
+
+impl From<outpost_sessions::Error> for Failure {
+    fn from(error: outpost_sessions::Error) -> Failure {
+        Failure { text: error.to_string(), is_exhaustion: error.is_exhaustion() }
+    }
+}
