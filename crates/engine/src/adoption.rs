@@ -314,11 +314,12 @@ impl Reactor {
         if start_unrecorded {
             self.schedule(RETRY, Due::Record(entry.slot));
         }
-        let loser = self.shared.table().insert(process);
+        let loser = self.shared.table().insert(process.clone());
         if let Some(loser) = loser {
             self.forget(loser.slot());
         }
         self.resume(entry.slot, entry.standing);
+        crate::kill::finish_kill_tree(&process);
     }
 
     fn has_start_record(&self, slot: Slot) -> bool {

@@ -160,11 +160,28 @@ fn kill_cgroup(process: &Process) -> bool {
     matches!(cgroups.group(&process.slot().to_string()).kill(), Ok(()) | Err(Errno::NOENT))
 }
 
-/// Kills every descendant; returns the number of survivors. Blocking.
+/// Kills every descendant; returns the number of survivors. Blocking. Without a cgroup this takes many steps, so it is noted on
+/// disk first: the next worker finishes what this one cannot.
 pub(crate) fn kill_tree_now(process: &Process) -> usize {
-    match kill_cgroup(process) {
+    let (store, slot) = (&process.inner.shared.store, process.slot());
+    let survivors = match kill_cgroup(process) {
         true => 0,
-        false => sweep(&marker_of(process), process.leader(), Signal::KILL),
+        false => {
+            store.note_kill(slot);
+            sweep(&marker_of(process), process.leader(), Signal::KILL)
+        }
+    };
+    if survivors == 0 {
+        store.note_killed(slot);
+    }
+    survivors
+}
+
+/// Finishes the kill of a tree that an earlier worker has begun.
+pub(crate) fn finish_kill_tree(process: &Process) {
+    if process.inner.shared.store.is_kill_due(process.slot()) {
+        tracing::warn!(process = %process.slot(), "an earlier worker did not finish killing this tree; finishing it");
+        process.inner.shared.housekeeping.kill_tree(process.clone(), None);
     }
 }
 

@@ -2,6 +2,7 @@
 //! them.
 
 use crate::adoption::handle;
+use crate::kill;
 use crate::process::{Os, Process, Status, WhileAlive};
 use crate::reactor::Command;
 use crate::shared::Shared;
@@ -67,6 +68,7 @@ fn load_all(shared: &Arc<Shared>, slots: &mut [Slot]) -> Vec<Slot> {
         match load_one(shared, slot) {
             Ok(Some(process)) => {
                 // Before `loaded` is set: a client that waits for that finds the process.
+                kill::finish_kill_tree(&process);
                 let loser = shared.table().insert(process);
                 if let Some(loser) = loser {
                     shared.command_blocking(Command::Forget { slot: loser.slot() });

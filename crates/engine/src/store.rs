@@ -3,6 +3,7 @@
 use crate::spec::{Key, Slot, Supervision};
 use crate::{Error, Result};
 use outpost_journal::StdinLog;
+use outpost_sys::Errno;
 use outpost_sys::file::{self, Open};
 use outpost_sys::identity::this_boot;
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,9 @@ const DESCRIPTION_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// The name of the file in which that is.
 const DESCRIPTION: &str = "process.json";
+
+/// An empty file of this name says that the tree of a process is to be killed, until that is done.
+const KILL: &str = "kill";
 
 /// What is known of a process besides its journal. Neither its environment nor its input: they may be secret.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -136,6 +140,27 @@ impl Store {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(Error::path("look at", &path, &error)),
         }
+    }
+
+    /// Notes that the tree of a process is to be killed. A worker that dies before it has done so leaves the note to the next.
+    pub(crate) fn note_kill(&self, slot: Slot) {
+        let noted = file::open(self.dir(slot).join(KILL), Open::Create);
+        // Without a record there is nothing that the next worker could find.
+        if let Err(errno) = noted.as_ref().map_err(|errno| *errno)
+            && errno != Errno::NOENT
+        {
+            tracing::warn!(process = %slot, %errno, "a kill is not noted; if this worker dies, it is not finished by the next");
+        }
+    }
+
+    /// The tree has been killed.
+    pub(crate) fn note_killed(&self, slot: Slot) {
+        let _never_noted = fs::remove_file(self.dir(slot).join(KILL));
+    }
+
+    /// Whether a worker has begun to kill the tree of a process and has not finished.
+    pub(crate) fn is_kill_due(&self, slot: Slot) -> bool {
+        self.dir(slot).join(KILL).exists()
     }
 
     /// What the directory of a process that no keeper holds records.

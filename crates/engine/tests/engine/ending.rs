@@ -1,7 +1,9 @@
 //! Ends: the ladder, whole trees with and without cgroups, grandchildren that hold pipes, replaced keys.
 
-use crate::support::{Host, LOOK_AGAIN, PATIENCE, Seen, read_all, read_until, shell, within};
-use outpost_engine::{Error, How, KillReport, Ladder, OnTaken, Process, Reach, Signal, Status};
+use crate::support::{Host, LOOK_AGAIN, PATIENCE, Seen, read_all, read_until, shell, until, within};
+use outpost_engine::{
+    Config, Engine, Error, How, KillReport, Ladder, OnTaken, Process, Reach, Signal, Status,
+};
 use outpost_sys::procfs;
 use std::time::Duration;
 
@@ -207,4 +209,42 @@ async fn nothing_is_made_for_processes_to_come_when_all_have_been_ended() {
         within("the keeper's end", host.engine.end_keeper()).await.unwrap();
         assert!(!host.dir().exists());
     }
+}
+
+/// What a worker leaves that died while it killed a tree without a cgroup.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tree_kill_that_a_worker_did_not_finish_is_finished_by_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = || Config { cgroups: false, ..Config::new(dir.path()) };
+    let engine = Engine::embedded(config()).unwrap();
+    let script = "setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo $!";
+    let process = engine.spawn(shell("cut", script)).await.unwrap();
+    let seen = read_all(&process, 0).await;
+    let left: i32 = String::from_utf8(seen.stdout).unwrap().trim().parse().unwrap();
+    let left = outpost_testkit::process(left).unwrap();
+    let note = dir.path().join("processes").join(process.slot().to_string()).join("kill");
+    engine.shut_down(PATIENCE).await.unwrap();
+    assert!(!outpost_sys::epoll::is_readable(&left), "what a process left behind lives on");
+    std::fs::write(&note, "").unwrap();
+    let engine = Engine::embedded(config()).unwrap();
+    assert!(outpost_sys::epoll::wait_readable(&left, PATIENCE).unwrap(), "the descendant lives");
+    until("the note is removed", || !note.exists()).await;
+    engine.shut_down(PATIENCE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tree_kill_without_cgroups_is_noted_on_disk_while_it_lasts() {
+    let host = Host::with(|config| config.cgroups = false);
+    let script = "i=0; while [ $i -lt 300 ]; do sleep 1000 & i=$((i+1)); done; echo up; wait";
+    let process = host.sh("large", script).await;
+    read_until(&mut process.subscribe(0), &mut Seen::default(), |seen| seen.stdout == b"up\n").await;
+    let note = host.dir().join("processes").join(process.slot().to_string()).join("kill");
+    assert!(!note.exists());
+    let (killing, killed) = (process.clone(), note.clone());
+    let kill = tokio::spawn(async move { killing.kill_tree().await });
+    until("the note", || killed.exists() || kill.is_finished()).await;
+    assert!(note.exists(), "the kill was not noted");
+    assert_eq!(within("the kill", kill).await.unwrap(), Ok(0));
+    assert!(!note.exists(), "the kill is done");
+    host.close().await;
 }
