@@ -53,7 +53,8 @@ impl Keeper {
                 None => Err(Errno::NOENT),
             });
             if let Err(errno) = subscribed {
-                self.exits.refused = true;
+                // A lack of descriptors or memory passes: the next adopted child brings another attempt.
+                self.exits.refused = !outpost_sys::is_exhaustion(errno);
                 return log(format_args!(
                     "the kernel reports no exit events ({errno}); how adopted children end may stay unknown"
                 ));
