@@ -141,7 +141,7 @@ impl Command {
             Some(input) => {
                 tokio::select! {
                     outcome = running => outcome,
-                    () = stdin::feed(self, connection, input) => std::future::pending().await,
+                    () = stdin::feed(self, input) => std::future::pending().await,
                 }
             }
         };

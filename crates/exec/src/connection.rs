@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 /// The original has no limit. A line that is longer is no request.
 const LINE_BYTES: usize = 64 * 1024 * 1024;
@@ -25,7 +25,8 @@ pub(crate) struct Connection {
     pub(crate) outbox: Outbox,
     pub(crate) number: u64,
     state: Mutex<State>,
-    stdin_waiting: AtomicUsize,
+    /// Bytes that may still be queued for standard inputs. Queued input holds its permits until it is dropped.
+    stdin_room: Arc<Semaphore>,
     /// Commands that have not been answered.
     running: AtomicUsize,
     /// One has been.
@@ -50,7 +51,7 @@ pub async fn serve(server: Arc<Server>, (reader, writer): (ReadHalf, WriteHalf))
         server,
         outbox: outbox.clone(),
         state: Mutex::default(),
-        stdin_waiting: AtomicUsize::new(0),
+        stdin_room: Arc::new(Semaphore::new(STDIN_WAITING_BYTES)),
         running: AtomicUsize::new(0),
         ended: Notify::new(),
         closing: watch::Sender::new(false),
@@ -111,14 +112,10 @@ impl Connection {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Room for input on its way to a command; false when there is none.
-    pub(crate) fn take_stdin_room(&self, bytes: usize) -> bool {
-        let fits = |waiting: usize| Some(waiting + bytes).filter(|sum| *sum <= STDIN_WAITING_BYTES);
-        self.stdin_waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
-    }
-
-    pub(crate) fn give_stdin_room(&self, bytes: usize) {
-        self.stdin_waiting.fetch_sub(bytes, Ordering::Relaxed);
+    /// Room for input on its way to a command; none when too much waits.
+    pub(crate) fn take_stdin_room(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let bytes = u32::try_from(bytes).ok()?;
+        self.stdin_room.clone().try_acquire_many_owned(bytes).ok()
     }
 
     /// Counts a command that begins; false when there are too many.

@@ -1,12 +1,11 @@
 //! A command's standard input: queued in the order it was sent, delivered at the command's own pace.
 
 use super::Command;
-use crate::connection::Connection;
 use crate::wire::{Failure, OVERLOADED};
 use outpost_engine::{Accepted, Error, Process};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 /// Writes that may wait for one command; what their bytes may take together is the connection's business.
 const WRITES_MAX: usize = 16 * 1024;
@@ -17,6 +16,8 @@ const TERMINAL_END: &[u8] = b"\n\x04";
 pub(crate) struct Input {
     pub(crate) bytes: Vec<u8>,
     pub(crate) close: bool,
+    /// The connection's room that these bytes take, given back when they were delivered or dropped with the queue.
+    pub(crate) room: OwnedSemaphorePermit,
 }
 
 pub(crate) struct Stdin {
@@ -48,12 +49,11 @@ impl Stdin {
 }
 
 /// Delivers what is queued, in order. A command that does not read keeps nobody waiting but this.
-pub(super) async fn feed(command: &Command, connection: &Connection, mut queued: mpsc::Receiver<Input>) {
+pub(super) async fn feed(command: &Command, mut queued: mpsc::Receiver<Input>) {
     let Some(process) = command.started().await else { return };
-    while let Some(Input { bytes, close }) = queued.recv().await {
-        let len = bytes.len();
+    while let Some(Input { bytes, close, room }) = queued.recv().await {
         deliver(&process, bytes).await;
-        connection.give_stdin_room(len);
+        drop(room);
         if close {
             close_input(command, &process).await;
         }

@@ -28,17 +28,11 @@ pub(super) fn write(connection: &Connection, params: CommandExecWriteParams) -> 
             false => Err(Failure::invalid_request("stdin is already closed")),
         };
     }
-    let len = bytes.len();
-    if !connection.take_stdin_room(len) {
+    let Some(room) = connection.take_stdin_room(bytes.len()) else {
         return Err(Failure::new(OVERLOADED, "Server overloaded; retry later."));
-    }
-    match stdin.queue(Input { bytes, close: params.close_stdin }) {
-        Ok(()) => Ok(Empty {}),
-        Err(refused) => {
-            connection.give_stdin_room(len);
-            Err(refused)
-        }
-    }
+    };
+    stdin.queue(Input { bytes, close: params.close_stdin, room })?;
+    Ok(Empty {})
 }
 
 /// In the original's words: those of the library have changed since.

@@ -62,6 +62,28 @@ fn a_command_that_does_not_read_ends_with_its_time() {
     }
 }
 
+/// The room for waiting input is the connection's, so a leak would outlive the commands that it was taken for.
+#[test]
+fn input_that_waits_when_its_command_ends_takes_no_room_from_the_next() {
+    if ours_only() {
+        return;
+    }
+    let mut server = server();
+    for at in 0..6 {
+        let process = format!("stuck-{at}");
+        let params = with(fed(&process, "echo up; exec sleep 1000"), json!({"disableTimeout": true}));
+        let (id, _writes) = stuff(&mut server, &process, params);
+        check(&mut server, &[("command/exec/terminate", json!({"processId": process}), "{}")]);
+        server.reply(id);
+    }
+    let id = server.request("command/exec", &fed("cat", "wc -c"));
+    let piece = input("cat", "x".repeat(PIECE_BYTES));
+    check(&mut server, &[(WRITE, piece, "{}")]);
+    server.call(WRITE, &json!({"processId": "cat", "closeStdin": true}));
+    server.reply(id);
+    assert_eq!(server.text("cat", "stdout"), format!("{PIECE_BYTES}\n"));
+}
+
 /// It reads late, and then everything is there.
 #[test]
 fn what_waited_for_a_command_arrives_when_it_reads() {
