@@ -2,7 +2,7 @@
 
 use crate::follow::Followers;
 use crate::input::Inputs;
-use crate::methods;
+use crate::methods::{self, Method};
 use crate::server::Relay;
 use crate::wire::{
     Failure, INVALID_REQUEST, Id, LINE_BYTES, METHOD, Outcome, PARSE, Request, UNAUTHORIZED, append_failure,
@@ -230,34 +230,21 @@ impl Connection {
             return refuse(INVALID_REQUEST, "Invalid JSON-RPC version".into());
         }
         let method = request.method.read();
-        let Some((namespace, name)) = method.split_once('.') else {
-            return refuse(METHOD, format!("Invalid method format: {method}"));
+        let method = match Method::parse(&method) {
+            Ok(method) => method,
+            Err(refusal) => return refuse(METHOD, refusal),
         };
-        let namespace = match namespace {
-            "server" => match name {
-                "shutdown" => return Verdict::Shutdown,
-                _ => match methods::server::find(name) {
-                    Some(method) => {
-                        append_result(replies, &request.id(), |out| method(&self.relay, out));
-                        self.relay.metrics.answered("server", Duration::ZERO);
-                        return Verdict::Taken;
-                    }
-                    None => return refuse(METHOD, format!("Unknown method: {method}")),
-                },
-            },
-            "files" => "files",
-            "git" => "git",
-            "process" => "process",
-            _ => return refuse(METHOD, format!("Unknown namespace: {namespace}")),
+        let namespace = match method {
+            Method::Server(method) => {
+                let Some(answer) = method.answer() else { return Verdict::Shutdown };
+                append_result(replies, &request.id(), |out| answer(&self.relay, out));
+                self.relay.metrics.answered("server", Duration::ZERO);
+                return Verdict::Taken;
+            }
+            Method::Files(_) => "files",
+            Method::Git(_) => "git",
+            Method::Process(_) => "process",
         };
-        let known = match namespace {
-            "files" => methods::files::is_method(name),
-            "git" => methods::git::is_method(name),
-            _ => methods::process::is_method(name),
-        };
-        if !known {
-            return refuse(METHOD, format!("Unknown method: {method}"));
-        }
         let Some(weight) = weight.or_else(|| self.load.try_take(line.len())) else { return Verdict::Wait };
         let pending = Pending {
             connection: self.clone(),
@@ -266,10 +253,11 @@ impl Connection {
             namespace,
             weight,
         };
-        let refused = match namespace {
-            "files" => methods::files::begin(name, &request, pending),
-            "git" => methods::git::begin(name, &request, pending),
-            _ => methods::process::begin(name, &request, pending),
+        let refused = match method {
+            Method::Server(_) => Ok(()),
+            Method::Files(method) => methods::files::begin(method, &request, pending),
+            Method::Git(method) => methods::git::begin(method, &request, pending),
+            Method::Process(method) => methods::process::begin(method, &request, pending),
         };
         if let Err(failure) = refused {
             append_failure(replies, &request.id(), &failure);

@@ -1,10 +1,13 @@
 //! Runs the `git` program: never with a prompt, a hook or a terminal, never longer than it may, and never with an
 //! argument of a client's that it could take for an option.
 
+mod filters;
+
 use crate::helper::{self, Limits};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -30,8 +33,16 @@ const MISLEADING: [&str; 9] = [
 
 /// git in a directory.
 pub(crate) struct Git {
-    dir: String,
+    dir: PathBuf,
     environment: Vec<(OsString, OsString)>,
+}
+
+/// What git is run for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Task {
+    Look,
+    /// Writes a tree. It may fetch objects and run filters, and what it prints is one text.
+    Checkout,
 }
 
 /// What git printed and whether it succeeded.
@@ -52,7 +63,12 @@ impl Printed {
 
 impl Git {
     pub(crate) fn new(dir: &str, environment: Vec<(OsString, OsString)>) -> Git {
-        Git { dir: dir.to_owned(), environment }
+        Git { dir: dir.into(), environment }
+    }
+
+    /// The same git in another directory.
+    fn at(&self, dir: &Path) -> Git {
+        Git { dir: dir.to_owned(), environment: self.environment.clone() }
     }
 
     /// The top of the work tree; none when the directory is in none.
@@ -69,7 +85,17 @@ impl Git {
 
     pub(crate) fn run(&self, arguments: &[&str]) -> Printed {
         let arguments: Vec<&OsStr> = arguments.iter().map(OsStr::new).collect();
-        self.execute(&arguments, PATIENCE, false)
+        self.execute(&arguments, Task::Look)
+    }
+
+    /// The status, without running a filter that the repository or a submodule configures: `git status` passes files whose
+    /// times have changed through the filters that attributes name.
+    pub(crate) fn status(&self) -> Result<Printed, String> {
+        let settings = filters::off(self)?;
+        let overridden = settings.iter().flat_map(|setting| [OsStr::new("-c"), setting.as_os_str()]);
+        let asked = ["status", "--porcelain"].map(OsStr::new);
+        let arguments: Vec<&OsStr> = overridden.chain(asked).collect();
+        Ok(self.execute(&arguments, Task::Look))
     }
 
     /// Adds a worktree with a new branch. A branch that an attempt left behind is removed again.
@@ -78,6 +104,10 @@ impl Git {
         if branch.starts_with('-') {
             return Err(format!("fatal: '{branch}' is not a valid branch name").into_bytes());
         }
+        // git before 2.40 passes the source on in the same way. A lone hyphen is the branch that was checked out before.
+        if source.starts_with(b"-") && source != b"-" {
+            return Err([b"fatal: invalid reference: ", source].concat());
+        }
         let reference = format!("refs/heads/{branch}");
         let existed = self.ask(&["show-ref", "--verify", "--quiet", &reference]).is_some();
         let mut arguments: Vec<&OsStr> =
@@ -85,7 +115,7 @@ impl Git {
         if !source.is_empty() {
             arguments.push(OsStr::from_bytes(source));
         }
-        let added = self.execute(&arguments, CHECKOUT_PATIENCE, true);
+        let added = self.execute(&arguments, Task::Checkout);
         if added.succeeded {
             return Ok(());
         }
@@ -95,17 +125,27 @@ impl Git {
         Err(added.stdout)
     }
 
-    fn execute(&self, arguments: &[&OsStr], patience: Duration, together: bool) -> Printed {
-        self.try_execute(arguments, patience, together).unwrap_or_else(|error| Printed {
+    fn execute(&self, arguments: &[&OsStr], task: Task) -> Printed {
+        self.try_execute(arguments, task).unwrap_or_else(|error| Printed {
             succeeded: false,
             stdout: format!("git: {error}").into_bytes(),
             stderr: Vec::new(),
         })
     }
 
-    fn try_execute(&self, arguments: &[&OsStr], patience: Duration, together: bool) -> io::Result<Printed> {
+    fn try_execute(&self, arguments: &[&OsStr], task: Task) -> io::Result<Printed> {
+        let mut command = self.command(arguments);
+        let (patience, together) = match task {
+            Task::Look => (PATIENCE, false),
+            Task::Checkout => (CHECKOUT_PATIENCE, true),
+        };
+        if task == Task::Look {
+            // A partial clone would fetch what it lacks, by a transport program of its own choice. The empty list of
+            // transports does the same for git before 2.45.
+            command.env("GIT_NO_LAZY_FETCH", "1").env("GIT_ALLOW_PROTOCOL", "");
+        }
         let limits = Limits { patience, output_bytes: OUTPUT_MAX, together };
-        let mut ended = helper::run(&mut self.command(arguments), &limits, |_| false)?;
+        let mut ended = helper::run(&mut command, &limits, |_| false)?;
         while ended.stdout.last() == Some(&b'\n') {
             ended.stdout.pop();
         }
@@ -134,5 +174,28 @@ impl Git {
             .env("GIT_OPTIONAL_LOCKS", "0")
             .env("LC_ALL", "C");
         command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// git before 2.40 would take it for an option of `git branch`, whatever stands before it.
+    #[test]
+    fn a_source_that_begins_with_a_hyphen_never_reaches_git() {
+        let dir = tempfile::tempdir().unwrap();
+        let (program, seen) = (dir.path().join("git"), dir.path().join("seen"));
+        std::fs::write(&program, format!("#!/bin/sh\necho \"$@\" >> '{}'\n", seen.display())).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let path = format!("{}:/usr/bin:/bin", dir.path().display());
+        let git = Git::new("/", vec![("PATH".into(), path.into())]);
+        for source in ["-D", "--delete", "--"] {
+            git.add_worktree("dev", "new", source.as_bytes()).unwrap_err();
+        }
+        assert!(!seen.exists());
+        git.add_worktree("dev", "new", b"-").unwrap();
+        assert!(std::fs::read_to_string(&seen).unwrap().contains("worktree add -b dev -- new -\n"));
     }
 }

@@ -16,29 +16,44 @@ const READ_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Files larger than this are read one at a time.
 const LARGE_BYTES: u64 = 1024 * 1024;
 
-pub(crate) fn is_method(name: &str) -> bool {
-    matches!(name, "list" | "validate" | "stat" | "read" | "extract_tar")
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    List,
+    Validate,
+    Stat,
+    Read,
+    ExtractTar,
 }
 
 /// Takes a request on; an error is its answer.
-pub(crate) fn begin(name: &str, request: &Request<'_>, pending: Pending) -> Result<(), Failure> {
-    if name == "extract_tar" {
-        let params = ExtractTarParams::parse(request)?;
-        if params.archive_path.is_empty() || params.dest_dir.is_empty() {
-            return Err(Failure::params("archivePath and destDir are required"));
+pub(crate) fn begin(method: Method, request: &Request<'_>, pending: Pending) -> Result<(), Failure> {
+    let path = || PathParams::parse(request).map(|params| params.path.into_owned());
+    match method {
+        Method::List => {
+            let path = path()?;
+            run(pending, move || list(&path));
         }
-        let (archive_path, dest_dir) = (params.archive_path.into_owned(), params.dest_dir.into_owned());
-        let home = pending.connection.relay.home.clone();
-        run(pending, move || Ok(extract_tar(&archive_path, &dest_dir, home.as_deref())));
-        return Ok(());
-    }
-    let params = PathParams::parse(request)?;
-    let (path, max_bytes) = (params.path.into_owned(), params.max_bytes);
-    match name {
-        "list" => run(pending, move || list(&path)),
-        "validate" => run(pending, move || Ok(validate(&path))),
-        "stat" => run(pending, move || Ok(stat(&path))),
-        _ => read_in_turn(pending, path, max_bytes),
+        Method::Validate => {
+            let path = path()?;
+            run(pending, move || Ok(validate(&path)));
+        }
+        Method::Stat => {
+            let path = path()?;
+            run(pending, move || Ok(stat(&path)));
+        }
+        Method::Read => {
+            let params = PathParams::parse(request)?;
+            read_in_turn(pending, params.path.into_owned(), params.max_bytes);
+        }
+        Method::ExtractTar => {
+            let params = ExtractTarParams::parse(request)?;
+            if params.archive_path.is_empty() || params.dest_dir.is_empty() {
+                return Err(Failure::params("archivePath and destDir are required"));
+            }
+            let (archive_path, dest_dir) = (params.archive_path.into_owned(), params.dest_dir.into_owned());
+            let home = pending.connection.relay.home.clone();
+            run(pending, move || Ok(extract_tar(&archive_path, &dest_dir, home.as_deref())));
+        }
     }
     Ok(())
 }

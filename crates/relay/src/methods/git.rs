@@ -6,31 +6,36 @@ use crate::go;
 use crate::json::write::Object;
 use crate::wire::{Failure, GitParams, Outcome, Params, Request};
 
-pub(crate) fn is_method(name: &str) -> bool {
-    matches!(name, "info" | "status" | "list_branches" | "worktree_create" | "worktree_remove")
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    Info,
+    Status,
+    ListBranches,
+    WorktreeCreate,
+    WorktreeRemove,
 }
 
 /// Takes a request on; an error is its answer.
-pub(crate) fn begin(name: &str, request: &Request<'_>, pending: Pending) -> Result<(), Failure> {
+pub(crate) fn begin(method: Method, request: &Request<'_>, pending: Pending) -> Result<(), Failure> {
     let params = GitParams::parse(request)?;
     let environment = pending.connection.relay.environment.for_helpers();
     let at = |dir: &str| Git::new(dir, environment.clone());
     // "The repo is baseRepo (not path); absent → the daemon's cwd repo."
     let base = if params.base_repo.is_empty() { "." } else { params.base_repo.as_ref() };
-    match name {
-        "info" => {
+    match method {
+        Method::Info => {
             let git = at(&params.path);
             run(pending, move || Ok(info(&git)));
         }
-        "status" => {
+        Method::Status => {
             let git = at(&params.path);
             run(pending, move || status(&git));
         }
-        "list_branches" => {
+        Method::ListBranches => {
             let git = at(&params.path);
             run(pending, move || list_branches(&git));
         }
-        "worktree_create" => {
+        Method::WorktreeCreate => {
             if params.branch_name.is_empty() {
                 return Err(Failure::params("branchName is required"));
             }
@@ -39,7 +44,7 @@ pub(crate) fn begin(name: &str, request: &Request<'_>, pending: Pending) -> Resu
                 .map(|text| text.into_owned());
             run(pending, move || Ok(worktree_create(&git, &branch, &path, source)));
         }
-        _ => {
+        Method::WorktreeRemove => {
             let git = at(base);
             let path = params.worktree_path.into_owned();
             run(pending, move || Ok(worktree_remove(&git, &path)));
@@ -103,9 +108,10 @@ fn status(git: &Git) -> Outcome {
         object.bool("isRepo", false).bool("clean", false).end();
         return Ok(out);
     }
-    let status = git.run(&["status", "--porcelain"]);
+    let failed = |why: String| Failure::internal(format!("git status failed: {why}"));
+    let status = git.status().map_err(failed)?;
     if !status.succeeded {
-        return Err(Failure::internal(format!("git status failed: {}", status.text())));
+        return Err(failed(status.text()));
     }
     let changes: Vec<&[u8]> = lines(&status.stdout).collect();
     object.bool("isRepo", true).bool("clean", changes.is_empty());

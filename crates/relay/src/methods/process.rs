@@ -38,18 +38,23 @@ const AHEAD_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// How long an answer that says that a process is gone waits for the frame that says the same.
 const EXIT_FRAME_PATIENCE: Duration = Duration::from_millis(250);
 
-pub(crate) fn is_method(name: &str) -> bool {
-    matches!(name, "spawn" | "stdin" | "kill" | "killAndWait" | "reattach")
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    Spawn,
+    Stdin,
+    Kill,
+    KillAndWait,
+    Reattach,
 }
 
 /// Takes a request on; an error is its answer.
-pub(crate) fn begin(name: &str, request: &Request<'_>, pending: Pending) -> Result<(), Failure> {
-    match name {
-        "spawn" => begin_spawn(SpawnParams::parse(request)?, pending),
-        "stdin" => begin_stdin(StdinParams::parse(request)?, pending),
-        "kill" => begin_kill(KillParams::parse(request)?, pending),
-        "killAndWait" => begin_kill_and_wait(KillAndWaitParams::parse(request)?, pending),
-        _ => begin_reattach(ReattachParams::parse(request)?, pending),
+pub(crate) fn begin(method: Method, request: &Request<'_>, pending: Pending) -> Result<(), Failure> {
+    match method {
+        Method::Spawn => begin_spawn(SpawnParams::parse(request)?, pending),
+        Method::Stdin => begin_stdin(StdinParams::parse(request)?, pending),
+        Method::Kill => begin_kill(KillParams::parse(request)?, pending),
+        Method::KillAndWait => begin_kill_and_wait(KillAndWaitParams::parse(request)?, pending),
+        Method::Reattach => begin_reattach(ReattachParams::parse(request)?, pending),
     }
 }
 

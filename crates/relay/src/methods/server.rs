@@ -3,41 +3,28 @@
 use crate::json::write::Object;
 use crate::server::Relay;
 
-/// "server.capabilities self-describes the set. Order as returned".
-const METHODS: [&str; 19] = [
-    "server.ping",
-    "server.version",
-    "server.capabilities",
-    "server.shutdown",
-    "files.list",
-    "files.validate",
-    "files.stat",
-    "files.read",
-    "files.extract_tar",
-    "git.info",
-    "git.status",
-    "git.list_branches",
-    "git.worktree_create",
-    "git.worktree_remove",
-    "process.spawn",
-    "process.stdin",
-    "process.kill",
-    "process.killAndWait",
-    "process.reattach",
-];
-
 const FEATURES: [&str; 1] = ["process.stdin.offset"];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    Ping,
+    Version,
+    Capabilities,
+    Shutdown,
+}
 
 /// Appends the result of a method.
 pub(crate) type Append = fn(&Relay, &mut Vec<u8>);
 
-/// The method of that name, if it is one that is answered at once.
-pub(crate) fn find(name: &str) -> Option<Append> {
-    match name {
-        "ping" => Some(ping),
-        "version" => Some(version),
-        "capabilities" => Some(capabilities),
-        _ => None,
+impl Method {
+    /// What answers it at once. A shutdown has no answer.
+    pub(crate) fn answer(self) -> Option<Append> {
+        match self {
+            Method::Ping => Some(ping),
+            Method::Version => Some(version),
+            Method::Capabilities => Some(capabilities),
+            Method::Shutdown => None,
+        }
     }
 }
 
@@ -56,7 +43,7 @@ fn version(relay: &Relay, out: &mut Vec<u8>) {
 fn capabilities(relay: &Relay, out: &mut Vec<u8>) {
     Object::begin(out)
         .string("version", &relay.version)
-        .strings("methods", METHODS)
+        .strings("methods", super::ALL.map(|(name, _)| name))
         .strings("features", FEATURES)
         .end();
 }

@@ -356,3 +356,83 @@ fn looking_at_a_repository_runs_nothing_of_it_and_changes_nothing_in_it() {
     assert!(!mark.exists(), "a program of the repository ran");
     assert_eq!(fs::read(repo.join(".git/index")).unwrap(), index);
 }
+
+/// `git status` hashes a file whose time has changed, and passes it through the filter that attributes name. The programs of
+/// filters come from configuration: the repository's own, and that of each submodule.
+#[test]
+fn status_runs_no_filter_of_the_repository_or_of_a_submodule() {
+    let relay = Relay::start();
+    let (repo, mark) = (relay.path("repo"), relay.path("ran"));
+    repository(&repo);
+    repository(&repo.join("nested"));
+    must(&repo, &["add", "nested"]);
+    must(&repo, &["commit", "-q", "-m", "nested"]);
+    trap(&relay.path("filter"), &mark);
+    let filter = relay.path("filter").display().to_string();
+    let configure = |at: &Path, driver: &str, key: &str| {
+        must(at, &["config", &format!("filter.{driver}.{key}"), &filter]);
+        must(at, &["config", &format!("filter.{driver}.required"), "true"]);
+        fs::write(at.join(".git/info/attributes"), format!("* filter={driver}\n")).unwrap();
+    };
+    let mut client = relay.connect();
+    for (at, driver, key) in [
+        ("repo", "evil", "clean"),
+        ("repo", "evil", "process"),
+        ("repo", "Dotted.Name", "clean"),
+        ("repo/nested", "deep", "clean"),
+        ("repo/nested", "deep", "process"),
+    ] {
+        let at = relay.path(at);
+        configure(&at, driver, key);
+        // The same content with another time, so that git must read it.
+        let other_time = fs::FileTimes::new().set_modified(std::time::UNIX_EPOCH);
+        fs::File::options().write(true).open(at.join("a.txt")).unwrap().set_times(other_time).unwrap();
+        check(
+            &mut client,
+            relay.dir(),
+            &[("git.status", r#"{"path":"$D/repo"}"#, r#"{"isRepo":true,"clean":true}"#)],
+        );
+        assert!(!mark.exists(), "the {key} program of the filter {driver} ran");
+    }
+}
+
+/// A name that cannot be overridden on git's command line is refused, not run.
+#[test]
+fn status_refuses_a_filter_that_it_cannot_switch_off() {
+    let relay = Relay::start();
+    let (repo, mark) = (relay.path("repo"), relay.path("ran"));
+    repository(&repo);
+    trap(&relay.path("filter"), &mark);
+    let section = format!("[filter \"a=b\"]\n\tclean = {}\n", relay.path("filter").display());
+    let config = repo.join(".git/config");
+    fs::write(&config, fs::read_to_string(&config).unwrap() + &section).unwrap();
+    fs::write(repo.join(".git/info/attributes"), "* filter=a=b\n").unwrap();
+    fs::write(repo.join("a.txt"), "b\n").unwrap();
+    let told = "-32603 git status failed: the repository configures a filter whose name contains '='";
+    check(&mut relay.connect(), relay.dir(), &[("git.status", r#"{"path":"$D/repo"}"#, told)]);
+    assert!(!mark.exists(), "the filter ran");
+}
+
+/// An object that a partial clone lacks is fetched when it is needed, by a transport of the repository's choice.
+#[test]
+fn status_fetches_nothing() {
+    let relay = Relay::start();
+    let (repo, mark) = (relay.path("repo"), relay.path("ran"));
+    repository(&repo);
+    trap(&relay.path("transport"), &mark);
+    for (key, value) in [
+        ("core.repositoryFormatVersion", "1".to_owned()),
+        ("extensions.partialClone", "origin".into()),
+        ("remote.origin.promisor", "true".into()),
+        ("remote.origin.url", format!("ext::{}", relay.path("transport").display())),
+        ("protocol.ext.allow", "always".into()),
+    ] {
+        must(&repo, &["config", key, &value]);
+    }
+    let tree = must(&repo, &["rev-parse", "HEAD:sub"]);
+    fs::remove_file(repo.join(".git/objects").join(&tree[..2]).join(&tree[2..])).unwrap();
+    fs::remove_file(repo.join(".git/index")).unwrap();
+    let params = format!(r#"{{"path":"{}"}}"#, repo.display());
+    let _whatever = relay.connect().call("git.status", &params);
+    assert!(!mark.exists(), "a transport of the repository ran");
+}

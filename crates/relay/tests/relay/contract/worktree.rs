@@ -225,8 +225,6 @@ fn a_failed_attempt_says_what_git_said_and_leaves_nothing_behind() {
         ("w", String::new(), "main"),
         ("bad name", in_dir("new"), "main"),
         ("bad..name", in_dir("new"), "main"),
-        // It is no option of git's.
-        ("w", in_dir("new"), "--detach"),
         ("w", in_dir("new"), "-"),
     ];
     for (branch, path, source) in cases {
@@ -262,6 +260,35 @@ fn a_branch_that_begins_with_a_hyphen_is_none() {
         assert_eq!(branches(&repo), before, "{branch}");
         assert!(!relay.path("new").exists(), "{branch}");
     }
+}
+
+/// git before 2.40 passes the source to `git branch` as an argument: `-D` deletes the branch that was to be made, if there is
+/// one. A lone hyphen means the branch that was checked out before.
+#[test]
+fn a_source_that_begins_with_a_hyphen_is_no_option() {
+    let relay = Relay::start();
+    let repo = relay.path("repo");
+    repository(&repo);
+    must(&repo, &["branch", "dev"]);
+    let before = branches(&repo);
+    let mut client = relay.connect();
+    for source in ["-D", "-d", "-m", "--force", "--detach", "--"] {
+        let params = serde_json::json!({
+            "baseRepo": repo, "branchName": "dev", "worktreePath": relay.path("new"), "sourceBranch": source,
+        });
+        let told = format!(
+            r#"{{"success":false,"error":"git worktree add failed: fatal: invalid reference: {source}","errorCode":"worktree_add_failed"}}"#
+        );
+        check(&mut client, relay.dir(), &[("git.worktree_create", &params.to_string(), &told)]);
+        assert_eq!(branches(&repo), before, "{source}");
+        assert!(!relay.path("new").exists(), "{source}");
+    }
+    must(&repo, &["checkout", "-q", "dev"]);
+    let params = serde_json::json!({
+        "baseRepo": repo, "branchName": "w", "worktreePath": relay.path("new"), "sourceBranch": "-",
+    });
+    let told = r#"{"success":true,"path":"$D/new","sourceBranch":"-"}"#;
+    check(&mut client, relay.dir(), &[("git.worktree_create", &params.to_string(), told)]);
 }
 
 /// In the original a name that begins with a hyphen is an option of git's. Here it is a name.
