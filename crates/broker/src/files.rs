@@ -1,10 +1,9 @@
 //! The files that a request names: looked up once, opened, hashed, and looked at again before they are executed.
 
-mod chain;
-
 use crate::environment::SECURE_PATH;
 use outpost_approvals::hex;
 use outpost_sys::file::{self, Open};
+use outpost_sys::root_only;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::fs::File;
@@ -104,11 +103,19 @@ pub(crate) fn program(name: &str, directory: &Path, guarded: bool) -> Result<Pin
         }
         let pinned = pin(&candidate)?;
         if guarded && !pinned.is_guarded {
-            return Err(Unusable::Refused(chain::complaint(&pinned.found)));
+            return Err(Unusable::Refused(complaint(&pinned.found)));
         }
         return Ok(pinned);
     }
     Err(Unusable::Os(if refused { NOT_ALLOWED } else { NOT_THERE }))
+}
+
+/// Why a program that is not guarded is not run.
+fn complaint(path: &Path) -> String {
+    let at = root_only::weak_spot(path).unwrap_or_else(|| path.to_owned());
+    let [path, at] =
+        [path, at.as_path()].map(|path| outpost_approvals::display::quote(&path.to_string_lossy()));
+    format!("{path} is not run with root's rights: others than root can change {at}")
 }
 
 /// Opens and hashes what a path leads to now.
@@ -122,7 +129,7 @@ pub(crate) fn pin(found: &Path) -> Result<Pinned, Unusable> {
     }
     let identity = Identity::of(&file).map_err(fail)?;
     let (sha256, is_script) = hashed(&file, identity)?;
-    let is_guarded = chain::is_guarded(found);
+    let is_guarded = root_only::is_root_only(found);
     let found = found.to_owned();
     Ok(Pinned { found, path, file: Arc::new(file.into()), identity, sha256, is_script, is_guarded })
 }

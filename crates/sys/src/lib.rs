@@ -22,6 +22,7 @@ pub mod pidfd;
 pub mod pipe;
 pub mod procfs;
 pub mod pty;
+pub mod root_only;
 pub mod signal;
 pub mod spawn;
 pub mod terminal;

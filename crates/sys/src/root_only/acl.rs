@@ -1,0 +1,117 @@
+//! What an access control list of a file grants beyond its mode.
+
+use std::path::Path;
+
+const NAME: &str = "system.posix_acl_access";
+/// The version that the kernel has had since it knows such lists.
+const VERSION: u32 = 2;
+const HEADER_BYTES: usize = 4;
+const ENTRY_BYTES: usize = 8;
+/// Far more entries than any file system keeps.
+const BYTES_MAX: usize = 64 * 1024;
+
+const OWNER: u16 = 0x01;
+const USER: u16 = 0x02;
+const OWNING_GROUP: u16 = 0x04;
+const GROUP: u16 = 0x08;
+const MASK: u16 = 0x10;
+const OTHERS: u16 = 0x20;
+const WRITE: u16 = 0x2;
+
+/// The list of a file.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Acl {
+    /// The mode says everything.
+    None,
+    /// Its bytes.
+    Some(Vec<u8>),
+    /// It cannot be read.
+    Unknown,
+}
+
+impl Acl {
+    /// Of the file itself, should it be a link.
+    pub(super) fn of(path: &Path) -> Acl {
+        let mut list = vec![0; BYTES_MAX];
+        match crate::retry(|| rustix::fs::lgetxattr(path, NAME, &mut list[..])) {
+            Ok(bytes) => {
+                list.truncate(bytes);
+                Acl::Some(list)
+            }
+            Err(crate::Errno::NODATA | crate::Errno::OPNOTSUPP) => Acl::None,
+            Err(_) => Acl::Unknown,
+        }
+    }
+}
+
+/// Whether a list lets only root and root's group write, given the group that owns the file. False for a list that has
+/// another form than the kernel documents.
+pub(super) fn only_root_writes(list: &[u8], gid: u32) -> bool {
+    let Some((header, entries)) = list.split_first_chunk::<HEADER_BYTES>() else { return false };
+    let (entries, rest) = entries.as_chunks::<ENTRY_BYTES>();
+    if u32::from_le_bytes(*header) != VERSION || !rest.is_empty() {
+        return false;
+    }
+    let parsed = entries.iter().map(|[tag0, tag1, perm0, perm1, id @ ..]| {
+        let (tag, perm) = (u16::from_le_bytes([*tag0, *tag1]), u16::from_le_bytes([*perm0, *perm1]));
+        (tag, perm & WRITE != 0, u32::from_le_bytes(*id))
+    });
+    let entries: Vec<(u16, bool, u32)> = parsed.collect();
+    // A list without a mask masks nothing.
+    let masked = entries.iter().any(|(tag, writes, _)| *tag == MASK && !writes);
+    entries.iter().all(|(tag, writes, id)| match *tag {
+        // Its owner is looked at elsewhere.
+        OWNER | MASK => true,
+        USER | GROUP => !writes || masked || *id == 0,
+        OWNING_GROUP => !writes || masked || gid == 0,
+        OTHERS => !writes,
+        _ => false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READ_WRITE: u16 = 6;
+    const READ: u16 = 4;
+
+    fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+        let mut list = VERSION.to_le_bytes().to_vec();
+        for (tag, perm, id) in entries {
+            list.extend([tag.to_le_bytes(), perm.to_le_bytes()].concat());
+            list.extend(id.to_le_bytes());
+        }
+        list
+    }
+
+    #[test]
+    fn whom_a_list_lets_write_decides() {
+        let base = |more: &[(u16, u16, u32)]| {
+            let plain =
+                [(OWNER, READ_WRITE, u32::MAX), (OWNING_GROUP, READ, u32::MAX), (OTHERS, READ, u32::MAX)];
+            list(&[&plain[..], more].concat())
+        };
+        let mask = |perm| (MASK, perm, u32::MAX);
+        let cases = [
+            (base(&[]), true),
+            (base(&[(USER, READ_WRITE, 1000), mask(READ_WRITE)]), false),
+            (base(&[(GROUP, READ_WRITE, 100), mask(READ_WRITE)]), false),
+            // Without a mask it is not valid; then it counts as it reads.
+            (base(&[(USER, READ_WRITE, 1000)]), false),
+            (base(&[(USER, READ_WRITE, 1000), mask(READ)]), true),
+            (base(&[(USER, READ, 1000), mask(READ_WRITE)]), true),
+            (base(&[(USER, READ_WRITE, 0), (GROUP, READ_WRITE, 0), mask(READ_WRITE)]), true),
+            (list(&[(OTHERS, READ_WRITE, u32::MAX)]), false),
+            (list(&[(0x40, READ, 0)]), false),
+            (base(&[])[..7].to_vec(), false),
+            (vec![3, 0, 0, 0], false),
+            (Vec::new(), false),
+        ];
+        for (list, expected) in cases {
+            assert_eq!(only_root_writes(&list, 0), expected, "{list:?}");
+        }
+        let group = list(&[(OWNING_GROUP, READ_WRITE, u32::MAX)]);
+        assert!(only_root_writes(&group, 0) && !only_root_writes(&group, 100));
+    }
+}

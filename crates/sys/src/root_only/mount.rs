@@ -1,0 +1,59 @@
+//! Whether the owners that a file system reports are root's word, or that of a user who mounted it.
+
+use std::path::Path;
+
+/// The kind of file system whose server is a process.
+const FUSE: i64 = 0x6573_5546;
+
+/// Whether the file system of a path was mounted by root, as far as it matters: only FUSE lets a user mount what reports
+/// any owner. `device` is the one that the path's metadata names.
+pub(super) fn is_roots(path: &Path, device: u64) -> bool {
+    let Ok(of) = crate::retry(|| rustix::fs::statfs(path)) else { return false };
+    // The type differs by architecture.
+    #[allow(clippy::unnecessary_cast)]
+    let kind = of.f_type as i64;
+    if kind != FUSE {
+        return true;
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    is_mounted_by_root(&mounts, (rustix::fs::major(device), rustix::fs::minor(device)))
+}
+
+/// Whether every mount of a FUSE device is root's, by the text of `/proc/self/mountinfo`.
+fn is_mounted_by_root(mounts: &str, (major, minor): (u32, u32)) -> bool {
+    let device = format!("{major}:{minor}");
+    let mut of_device = mounts
+        .lines()
+        .filter_map(|line| line.split_once(" - "))
+        .filter(|(mount, _)| mount.split(' ').nth(2) == Some(device.as_str()))
+        .map(|(_, system)| {
+            let mut fields = system.split(' ');
+            let (kind, options) = (fields.next().unwrap_or_default(), fields.nth(1).unwrap_or_default());
+            // The host of a virtual machine serves this one, and only root can mount it.
+            kind == "virtiofs" || options.split(',').any(|option| option == "user_id=0")
+        })
+        .peekable();
+    of_device.peek().is_some() && of_device.all(|by_root| by_root)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fuse_mount_counts_as_its_users() {
+        let mounts = "\
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+90 22 0:50 / /home/u/remote rw,nosuid,nodev - fuse.sshfs h:/ rw,user_id=1000,group_id=1000
+91 22 0:51 / /data rw,relatime - fuse.glusterfs h:/v rw,user_id=0,group_id=0,allow_other
+92 22 0:52 / /shared rw,relatime - virtiofs tag rw
+93 22 0:53 / /a rw - fuse.x x rw,user_id=0,group_id=0
+94 22 0:53 / /b rw - fuse.x x rw,user_id=1000,group_id=0
+95 22 0:54 / /c rw - fuse.x x rw,user_id=00,group_id=0,xuser_id=0
+";
+        for (minor, expected) in [(50, false), (51, true), (52, true), (53, false), (54, false), (99, false)]
+        {
+            assert_eq!(is_mounted_by_root(mounts, (0, minor)), expected, "0:{minor}");
+        }
+    }
+}
