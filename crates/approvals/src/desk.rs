@@ -3,10 +3,10 @@
 use crate::hook;
 use crate::ledger::Ledger;
 use crate::queue::{self, Queue};
-use crate::rules::Rules;
+use crate::rules::{Rules, Sources, Stamp};
 use crate::secret::Verifier;
 use crate::{Result, grants};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 
@@ -16,7 +16,7 @@ pub struct Settings {
     /// Where the books are.
     pub dir: PathBuf,
     /// The operator's rules; a file that is not there has none.
-    pub rules: PathBuf,
+    pub rules: Sources,
     /// Users besides root who may decide, by what the kernel says.
     pub approvers: Vec<u32>,
     /// A program that is told of each question. It cannot answer.
@@ -37,11 +37,11 @@ struct Inner {
     rules: Mutex<Loaded>,
 }
 
-/// Rules, and which state of which file they are.
+/// Rules, and which state of which files they are.
 struct Loaded {
     rules: Arc<Rules>,
-    path: PathBuf,
-    file: Option<Stamp>,
+    sources: Sources,
+    stamp: Stamp,
 }
 
 impl Approvals {
@@ -83,11 +83,11 @@ impl Approvals {
 
     /// The rules as they stand in the file now.
     pub fn rules(&self) -> Arc<Rules> {
-        let path = &self.settings().rules;
-        let file = stamp(path);
+        let sources = &self.settings().rules;
+        let stamp = sources.stamp();
         let mut loaded = self.inner.rules.lock().unwrap_or_else(PoisonError::into_inner);
-        if loaded.file != file || loaded.path != *path {
-            *loaded = Loaded::from(path);
+        if loaded.stamp != stamp || loaded.sources != *sources {
+            *loaded = Loaded::from(sources);
         }
         loaded.rules.clone()
     }
@@ -104,28 +104,13 @@ impl Approvals {
 }
 
 impl Loaded {
-    fn from(path: &Path) -> Loaded {
+    fn from(sources: &Sources) -> Loaded {
         // First: what is changed while it is read is read again.
-        let file = stamp(path);
-        let rules = Rules::load(path);
+        let stamp = sources.stamp();
+        let rules = sources.load();
         if let Some(problem) = rules.problem() {
             tracing::error!("{problem}");
         }
-        Loaded { rules: Arc::new(rules), path: path.to_owned(), file }
+        Loaded { rules: Arc::new(rules), sources: sources.clone(), stamp }
     }
-}
-
-/// Tells one state of a file from another, rights included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
-    inode: u64,
-    bytes: u64,
-    changed: (i64, i64),
-}
-
-/// None when there is no file.
-fn stamp(path: &Path) -> Option<Stamp> {
-    use std::os::unix::fs::MetadataExt;
-    let file = std::fs::metadata(path).ok()?;
-    Some(Stamp { inode: file.ino(), bytes: file.len(), changed: (file.ctime(), file.ctime_nsec()) })
 }

@@ -14,6 +14,7 @@
 //!   `reboot` may be `systemctl`. Rules that deny or ask count for it all the same.
 //! - `session` is what the client claims to be. It is no protection in a rule that allows.
 //! - Shells, interpreters and whatever else runs what it is given cannot be allowed; see [`is_interpreter`].
+//! - Where root has a directory for policy, only rules there can allow; see [`Sources`].
 //! - `matches` and `differs` are examples, checked when the file is read.
 //!
 //! A file that is not there has no rules, and everything is asked about. One that cannot be trusted or understood denies
@@ -24,8 +25,11 @@ mod file;
 mod interpreters;
 mod parse;
 mod rule;
+mod sources;
 
 pub use interpreters::is_interpreter;
+pub use sources::Sources;
+pub(crate) use sources::Stamp;
 
 use jiff::Timestamp;
 use rule::Rule;
@@ -82,12 +86,15 @@ impl Rules {
         };
         match parsed {
             Ok(rules) => rules,
-            Err(why) => {
-                let file = crate::display::quote(&path.to_string_lossy());
-                let problem = format!("rules file {file}{why}; every request is denied until it is mended");
-                Rules { rules: Vec::new(), problem: Some(problem) }
-            }
+            Err(why) => Rules::denying(path, &why),
         }
+    }
+
+    /// Rules that deny everything, because of a file.
+    fn denying(path: &Path, why: &str) -> Rules {
+        let file = crate::display::quote(&path.to_string_lossy());
+        let problem = format!("rules file {file}{why}; every request is denied until it is mended");
+        Rules { rules: Vec::new(), problem: Some(problem) }
     }
 
     /// The rules of a text, or the first mistake in it with its line and column.

@@ -83,7 +83,7 @@ pub(crate) fn settings(paths: &Paths, config: &Config) -> Result<Settings, Strin
     let config = &config.approvals;
     Ok(Settings {
         dir: paths.approvals(),
-        rules: config.rules.clone().unwrap_or_else(config::default_rules),
+        rules: config::rules(config.rules.clone()),
         approvers: approvers(config.approvers.as_deref().unwrap_or_default())?,
         hook: config.notify.clone(),
     })

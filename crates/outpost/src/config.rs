@@ -7,6 +7,7 @@ pub(crate) use effective::{Effective, needs_restart};
 pub(crate) use file::read;
 
 use crate::log::Format;
+use outpost_approvals::rules::Sources;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -247,7 +248,7 @@ fn dir() -> PathBuf {
     match (absolute("XDG_CONFIG_HOME"), outpost_sys::user::home()) {
         (Some(dir), _) => dir.join("outpost"),
         (None, Some(home)) => home.join(".config/outpost"),
-        (None, None) => "/etc/outpost".into(),
+        (None, None) => SYSTEM_DIR.into(),
     }
 }
 
@@ -255,10 +256,19 @@ pub(crate) fn default_file() -> PathBuf {
     dir().join("outpost.toml")
 }
 
-/// Root's rules go before one's own: whoever has those cannot be overruled by who only has a home.
-pub(crate) fn default_rules() -> PathBuf {
-    let system = Path::new("/etc/outpost/rules.toml");
-    if system.exists() { system.to_owned() } else { dir().join("rules.toml") }
+/// Root's directory for policy. Where it exists, rules that allow count only there.
+const SYSTEM_DIR: &str = "/etc/outpost";
+
+/// Where rules come from, given the file that a flag or the configuration names.
+pub(crate) fn rules(named: Option<PathBuf>) -> Sources {
+    Sources::new(named.unwrap_or_else(default_rules), Path::new(SYSTEM_DIR))
+}
+
+/// For root those of the system, if there are any, and else those of its home.
+fn default_rules() -> PathBuf {
+    let system = Path::new(SYSTEM_DIR).join("rules.toml");
+    let is_root = outpost_sys::limits::effective_uid() == 0;
+    if is_root && system.exists() { system } else { dir().join("rules.toml") }
 }
 
 pub(crate) fn seconds(given: Option<u64>, default: Duration) -> Duration {

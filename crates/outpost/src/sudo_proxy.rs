@@ -165,7 +165,7 @@ fn state_dir(socket: &Path) -> Result<PathBuf, String> {
 }
 
 async fn work(flags: &Flags, socket: &Path, state: &Path) -> Result<ExitCode, String> {
-    let rules = flags.rules.clone().unwrap_or_else(crate::config::default_rules);
+    let rules = crate::config::rules(flags.rules.clone());
     let desk = Desk { dir: state.to_owned(), rules, ..Desk::default() };
     // Whoever has the books has the socket.
     let approvals =

@@ -27,6 +27,8 @@ pub(crate) struct Gate {
 #[derive(Default)]
 pub(crate) struct GateOptions {
     pub(crate) rules: Option<String>,
+    /// No flag names the rules.
+    pub(crate) rules_by_configuration: bool,
     pub(crate) config: Option<String>,
     pub(crate) env: Vec<(&'static str, OsString)>,
     /// Another user, who has to have the daemon's directory.
@@ -58,7 +60,8 @@ impl Gate {
             if !text.is_empty() || name == "config" {
                 std::fs::write(&file, text).unwrap();
             }
-            if !flags.iter().any(|flag| flag.starts_with(&format!("--{name}"))) {
+            let is_named = name == "rules" && options.rules_by_configuration;
+            if !is_named && !flags.iter().any(|flag| flag.starts_with(&format!("--{name}"))) {
                 flags.push(format!("--{name}={}", file.display()));
             }
             if let Some(uid) = options.uid.filter(|_| file.exists()) {

@@ -22,6 +22,7 @@ mod kit;
 mod limits;
 mod ours;
 mod pipelines;
+mod policy;
 mod prompt;
 mod replay;
 mod serve;
