@@ -47,6 +47,8 @@ pub enum Event {
     Withdrawn,
     /// Records before this one did not take effect: whoever wrote them ended, or failed, before both books agreed.
     Voided,
+    /// Records that were in the chain were not there any more when it was opened, and the machine had not ended meanwhile.
+    Shortened,
 }
 
 impl Event {
@@ -60,6 +62,7 @@ impl Event {
             Event::Ended => "ended",
             Event::Withdrawn => "withdrawn",
             Event::Voided => "voided",
+            Event::Shortened => SHORTENED,
         }
     }
 }
@@ -67,6 +70,9 @@ impl Event {
 /// What the writer records of itself.
 const OPENED: &str = "opened";
 const ROTATED: &str = "rotated";
+
+/// A chain with such a record does not hold.
+const SHORTENED: &str = "shortened";
 
 /// The newest record of a chain: who knows it can tell whether anything up to it was changed or cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

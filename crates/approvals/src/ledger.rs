@@ -3,11 +3,12 @@
 //! Whoever has something to write hands that thread a job. Jobs that arrive while the disk is busy are done together:
 //! one transaction, one sync of the chain, however many they are. A job hears of its success when both are done.
 
-use crate::audit;
+use crate::audit::{self, Event};
 use crate::{Error, Result};
 use outpost_sys::file::{self, Open};
 use outpost_sys::procfs;
 use rusqlite::{Connection, OptionalExtension};
+use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
@@ -37,7 +38,7 @@ pub struct Books<'a> {
 
 impl Books<'_> {
     /// Writes a record into the chain.
-    pub fn record(&mut self, event: audit::Event, data: &impl serde::Serialize) -> Result<()> {
+    pub fn record(&mut self, event: Event, data: &impl serde::Serialize) -> Result<()> {
         self.audit.append(event, data).map_err(|error| Error::Audit(error.into()))
     }
 
@@ -189,12 +190,12 @@ impl Chain {
             return;
         }
         let data = serde_json::json!({ "from": seq + 1, "to": last, "why": why });
-        if let Err(error) = self.append(audit::Event::Voided, &data) {
+        if let Err(error) = self.append(Event::Voided, &data) {
             tracing::error!(%error, "records that did not take effect stand in the audit chain");
         }
     }
 
-    fn append(&mut self, event: audit::Event, data: &impl serde::Serialize) -> audit::Result<()> {
+    fn append(&mut self, event: Event, data: &impl serde::Serialize) -> audit::Result<()> {
         let done = self.writer()?.append(event, data).map(|_| ());
         if let Err(audit::Error::Io { .. } | audit::Error::Failed { .. }) = done {
             self.writer = None;
@@ -225,8 +226,8 @@ fn store_seq(db: &Connection, audit: &Chain) -> rusqlite::Result<()> {
     db.prepare_cached(sql)?.execute(values).map(|_| ())
 }
 
-/// Notes which records of an earlier life did not take effect: those that the database has not heard of. After a reboot it
-/// may have forgotten, so then nobody knows.
+/// Compares the chain with what the database knows of it. Records that the database does not know did not take effect.
+/// Records that only the database knows were removed, unless the machine ended: then either book may lack its end.
 fn agree(db: &Connection, audit: &mut Chain) -> Result<()> {
     let fail = |error: rusqlite::Error| Error::database("compare with the chain", error);
     let read =
@@ -234,13 +235,39 @@ fn agree(db: &Connection, audit: &mut Chain) -> Result<()> {
     let known = db.query_row("select seq, boot_id from chain", (), read).optional().map_err(fail)?;
     // The newest one tells that the chain was opened.
     let opened = audit.seq();
-    if let Some((seq, boot_id)) = known.filter(|(seq, _)| seq + 1 < opened) {
-        let why = match boot_id == procfs::boot_id() {
-            true => "the daemon ended before the books agreed",
-            false => "the machine ended before the books agreed: whether these took effect is not known",
+    if let Some((seq, boot_id)) = known {
+        let same_boot = boot_id == procfs::boot_id();
+        let note = match (seq.cmp(&(opened.saturating_sub(1))), same_boot) {
+            (Ordering::Equal, _) => None,
+            (Ordering::Less, true) => {
+                Some((Event::Voided, seq + 1, opened - 1, "the daemon ended before the books agreed"))
+            }
+            (Ordering::Less, false) => Some((
+                Event::Voided,
+                seq + 1,
+                opened - 1,
+                "the machine ended before the books agreed: whether these took effect is not known",
+            )),
+            (Ordering::Greater, true) => Some((
+                Event::Shortened,
+                opened,
+                seq,
+                "the database knows these records and the chain has lost them",
+            )),
+            (Ordering::Greater, false) => Some((
+                Event::Voided,
+                opened,
+                seq,
+                "the machine ended before these records were on the disk, or they were removed",
+            )),
         };
-        let data = serde_json::json!({ "from": seq + 1, "to": opened - 1, "why": why });
-        audit.append(audit::Event::Voided, &data).map_err(|error| Error::Audit(error.into()))?;
+        if let Some((event, from, to, why)) = note {
+            if from == opened {
+                tracing::error!(from, to, why, "records are missing at the end of the audit chain");
+            }
+            let data = serde_json::json!({ "from": from, "to": to, "why": why });
+            audit.append(event, &data).map_err(|error| Error::Audit(error.into()))?;
+        }
     }
     store_seq(db, audit).map_err(fail)
 }
@@ -330,7 +357,7 @@ mod tests {
         // The first is told at once, the second comes too soon after it, and nothing makes the third last.
         for lasts in [true, true, false] {
             let write = move |books: &mut Books<'_>| {
-                books.record(audit::Event::Ended, &serde_json::json!({}))?;
+                books.record(Event::Ended, &serde_json::json!({}))?;
                 if lasts {
                     books.must_last();
                 }
@@ -347,5 +374,43 @@ mod tests {
                 return;
             }
         }
+    }
+
+    /// Opens the books when the thread that kept them before has let them go.
+    fn opened(dir: &Path) -> Ledger {
+        if let Ok(lock) = std::fs::File::open(dir.join("audit/audit.lock")) {
+            lock.lock().unwrap();
+        }
+        Ledger::open_telling(dir, &[], Path::new("/nonexistent")).unwrap()
+    }
+
+    async fn record(ledger: &Ledger) {
+        let write = |books: &mut Books<'_>| books.record(Event::Ended, &serde_json::json!({}));
+        ledger.write(write).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_chain_that_lost_its_end_while_nobody_wrote_it_is_reported_for_good() {
+        let dir = tempfile::tempdir().unwrap();
+        let chain = dir.path().join("audit");
+        let ledger = opened(dir.path());
+        for _ in 0..3 {
+            record(&ledger).await;
+        }
+        drop(ledger);
+        drop(opened(dir.path()));
+        drop(opened(dir.path()));
+        audit::verify(&chain, None).unwrap();
+        let path = chain.join("audit.jsonl");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let kept: Vec<&str> = text.split_inclusive('\n').take(2).collect();
+        std::fs::write(&path, kept.concat()).unwrap();
+        let ledger = opened(dir.path());
+        for _ in 0..9 {
+            record(&ledger).await;
+        }
+        let error = audit::verify(&chain, None).unwrap_err().to_string();
+        assert!(error.contains("line 4: it reports that records before it were removed"), "{error}");
+        assert!(error.contains(r#""from":3,"to":6"#), "{error}");
     }
 }

@@ -21,6 +21,9 @@ use tracing::Instrument;
 /// Of an id, in the log.
 const LOGGED_CHARS_MAX: usize = 100;
 
+/// Of the command of a refused request, in the audit chain.
+const RECORDED_CHARS_MAX: usize = 4000;
+
 pub(crate) async fn serve(server: Arc<Server>, stream: UnixStream) {
     let peer = match Peer::of(&stream) {
         Ok(peer) => peer,
@@ -49,6 +52,26 @@ pub(crate) async fn serve(server: Arc<Server>, stream: UnixStream) {
     line::write(&stream, &response).await;
 }
 
+/// What a record of a refusal needs to know of a request.
+struct Refused {
+    id: String,
+    action: Action,
+    /// What was to run, cut to [`RECORDED_CHARS_MAX`]; empty where nothing was.
+    command: String,
+}
+
+impl Refused {
+    fn of(request: &Request) -> Refused {
+        let rights = if request.privileged { "as ROOT" } else { "with own rights" };
+        let command = match request.pipeline.is_empty() {
+            true => String::new(),
+            false => format!("{rights} {}", display::command(&request.pipeline)),
+        };
+        let command = display::claim(&command, RECORDED_CHARS_MAX);
+        Refused { id: request.id.clone(), action: request.action, command }
+    }
+}
+
 struct Handling<'a> {
     server: &'a Arc<Server>,
     stream: &'a UnixStream,
@@ -64,8 +87,9 @@ impl Handling<'_> {
             .and_then(|()| freshness::check(&request.time, Timestamp::now(), settings.window));
         let time = match fresh {
             Ok(time) => time,
-            Err(message) => return Some(self.refuse(&id, message).await),
+            Err(message) => return Some(self.refuse(&Refused::of(&request), message).await),
         };
+        let refused = Refused::of(&request);
         if request.action == Action::Exec
             && let Err(message) = self.server.meter.admit(&self.peer, &request.session, Instant::now())
         {
@@ -81,27 +105,29 @@ impl Handling<'_> {
         });
         let (no_order, denial) = match (made.await, action) {
             (Err(_), _) => return Some(Response::error(&id, "the daemon is ending")),
-            (Ok(Err((NoOrder::Variable(message), _))), _) => return Some(self.refuse(&id, message).await),
+            (Ok(Err((NoOrder::Variable(message), _))), _) => {
+                return Some(self.refuse(&refused, message).await);
+            }
             (Ok(Ok(order)), Action::Exec) => return self.decide(order, time).await,
             (Ok(Ok(_)), _) => (None, None),
             (Ok(Err((no_order, denial))), _) => (Some(no_order), denial),
         };
         if let Err(message) = self.use_id(&id, time).await {
-            return Some(self.refuse(&id, message).await);
+            return Some(self.refuse(&refused, message).await);
         }
         if let Some(message) = denial.filter(|_| action == Action::Exec) {
-            self.record_refusal(&id, &message).await;
+            self.record_refusal(&refused, &message).await;
             return Some(Response { message: Some(message), ..Response::new(&id, Status::Denied) });
         }
         Some(match (action, no_order) {
             (Action::Ping, _) => pong(&id),
-            (Action::Stop, _) => self.stop(&id, session).await,
+            (Action::Stop, _) => self.stop(&refused, session).await,
             (Action::Exec, Some(NoOrder::Program(at, errno))) => {
-                self.record_refusal(&id, "no such program").await;
+                self.record_refusal(&refused, "no such program").await;
                 run::not_executable(&id, count, at, errno)
             }
             (Action::Exec, Some(NoOrder::Refused(message) | NoOrder::Variable(message))) => {
-                self.refuse(&id, message).await
+                self.refuse(&refused, message).await
             }
             (Action::Exec, None) => Response::error(&id, "the daemon is ending"),
         })
@@ -115,14 +141,20 @@ impl Handling<'_> {
     }
 
     /// An error that is recorded.
-    async fn refuse(&self, id: &str, message: String) -> Response {
-        self.record_refusal(id, &message).await;
-        Response::error(id, message)
+    async fn refuse(&self, refused: &Refused, message: String) -> Response {
+        self.record_refusal(refused, &message).await;
+        Response::error(&refused.id, message)
     }
 
-    async fn record_refusal(&self, id: &str, why: &str) {
-        let data =
-            json!({ "id": display::claim(id, 200), "why": display::claim(why, 1000), "peer": self.peer });
+    /// A ping asks for nothing, so there is nothing to refuse: clients use it to learn what this daemon understands.
+    async fn record_refusal(&self, refused: &Refused, why: &str) {
+        if refused.action == Action::Ping {
+            return;
+        }
+        let data = json!({
+            "id": display::claim(&refused.id, 200), "command": refused.command,
+            "why": display::claim(why, 1000), "peer": self.peer,
+        });
         let recorded =
             self.server.approvals.ledger().write(move |books| books.record(Event::Refused, &data)).await;
         if let Err(error) = recorded {
@@ -130,10 +162,11 @@ impl Handling<'_> {
         }
     }
 
-    async fn stop(&self, id: &str, session: String) -> Response {
+    async fn stop(&self, asked: &Refused, session: String) -> Response {
+        let id = &asked.id;
         if !self.server.settings().stoppable {
             let message = "this daemon is not ended by its clients; use `outpost stop`".to_owned();
-            return self.refuse(id, message).await;
+            return self.refuse(asked, message).await;
         }
         // The answer first: who asked waits for it.
         line::write(self.stream, &pong_without_message(id)).await;
@@ -183,7 +216,7 @@ impl Handling<'_> {
     async fn deny_by_rule(&self, order: &Order, time: Timestamp, message: String) -> Response {
         let id = &order.request.id;
         if let Err(message) = self.use_id(id, time).await {
-            return self.refuse(id, message).await;
+            return self.refuse(&Refused::of(&order.request), message).await;
         }
         let mut record = records::received("", order, &self.peer);
         record["denied"] = json!(message);
@@ -197,7 +230,7 @@ impl Handling<'_> {
 
     /// Writes the request down and goes on as that says.
     async fn enter(&self, order: Order, time: Timestamp, why: Option<Why>) -> Option<Response> {
-        let id = order.request.id.clone();
+        let (id, refused) = (order.request.id.clone(), Refused::of(&order.request));
         let server = self.server;
         let connection = match self.keep().await {
             Ok(connection) => connection,
@@ -228,8 +261,8 @@ impl Handling<'_> {
             server.approvals.ledger().write(move |books| records::enter(books, entry, record, asks, window));
         let response = match (entered.await, question) {
             (Err(error), _) => Some(Response::error(&id, error.to_string())),
-            (Ok(Entered::Duplicate), _) => Some(self.refuse(&id, records::duplicate(&id)).await),
-            (Ok(Entered::Full), _) => Some(self.refuse(&id, records::full()).await),
+            (Ok(Entered::Duplicate), _) => Some(self.refuse(&refused, records::duplicate(&id)).await),
+            (Ok(Entered::Full), _) => Some(self.refuse(&refused, records::full()).await),
             (Ok(Entered::MayRun(why)), _) => {
                 under_way.entry.why = Some(why);
                 under_way.entry.started = true;

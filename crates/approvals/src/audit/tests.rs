@@ -340,3 +340,79 @@ fn a_head_is_read_as_it_is_printed_and_nothing_else_is() {
         assert!(text.parse::<Head>().is_err(), "{text}");
     }
 }
+
+/// Which operations of `run` fail when each system call fails in turn. `prepare` makes the place anew.
+fn operations<T>(prepare: impl Fn() -> T, run: impl Fn(T) -> Result<()>) -> Vec<&'static str> {
+    let mut operations = Vec::new();
+    for nth in 1.. {
+        let prepared = prepare();
+        fault::arm(nth, Fault::Errno(Errno::IO));
+        let outcome = run(prepared);
+        if fault::disarm() {
+            outcome.unwrap();
+            break;
+        }
+        match outcome {
+            Err(Error::Io { operation, .. }) => operations.push(operation),
+            other => panic!("call {nth}: {other:?}"),
+        }
+    }
+    operations
+}
+
+/// What is not on the disk when a call returns is lost with the machine, and no test can look there. So the calls are
+/// counted: dropping one of them changes these lists.
+#[test]
+fn opening_waits_for_the_disk() {
+    let opening = operations(|| tempfile::tempdir().unwrap(), |dir| Writer::open(dir.path()).map(|_| ()));
+    let syncs: Vec<&str> = opening
+        .iter()
+        .copied()
+        .filter(|operation| operation.contains("sync") || *operation == "write to")
+        .collect();
+    assert_eq!(syncs, ["sync the directory of", "write to", "sync"], "{opening:?}");
+}
+
+#[test]
+fn each_step_of_a_rotation_waits_for_the_disk() {
+    let full = || {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = Writer::open_sized(dir.path(), 1).unwrap();
+        writer.sync().unwrap();
+        (dir, writer)
+    };
+    let rotating = operations(full, |(_dir, mut writer)| {
+        writer.append(Event::Started, &json!({}))?;
+        writer.sync()
+    });
+    assert_eq!(rotating, ["write to", "sync", "rename", "make", "sync the directory of", "write to", "sync"]);
+}
+
+#[test]
+fn a_head_from_elsewhere_is_compared_by_its_hash() {
+    let dir = tempfile::tempdir().unwrap();
+    let head = written(dir.path(), 3, u64::MAX);
+    verify(dir.path(), Some(&head)).unwrap();
+    let other = Head { seq: head.seq, hash: [7; 32] };
+    let error = verify(dir.path(), Some(&other)).unwrap_err().to_string();
+    assert!(
+        error.contains("line 4: it is not the record that was told elsewhere, seq=4 sha256=0707"),
+        "{error}"
+    );
+}
+
+/// Records of the right numbers and hashes that stand where the file had ended.
+#[test]
+fn nothing_follows_the_record_that_ends_a_file() {
+    for name in ["audit.jsonl".to_owned(), files::rotated_name(1)] {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut head, mut text, mut line) = (Head::NONE, Vec::new(), Vec::new());
+        for event in [OPENED, ROTATED, "received", ROTATED] {
+            head = record::encode(&mut line, &head, event, &json!({})).ok().unwrap();
+            text.extend_from_slice(&line);
+        }
+        std::fs::write(dir.path().join(name), &text).unwrap();
+        let why = broken(dir.path());
+        assert!(why.contains("line 3: it follows the record that ended the file"), "{why}");
+    }
+}

@@ -1,7 +1,7 @@
 //! Checks a chain from its first record to its last.
 
 use super::files::{self, Line, Lines};
-use super::{Error, Head, ROTATED, Result, record};
+use super::{Error, Head, ROTATED, Result, SHORTENED, record};
 use std::path::Path;
 
 /// What is in a chain that holds.
@@ -78,6 +78,9 @@ impl Chain<'_> {
         let (parsed, head) = record::parse(line)?;
         if self.has_ended {
             return Err("it follows the record that ended the file".into());
+        }
+        if parsed.event == SHORTENED {
+            return Err(format!("it reports that records before it were removed: {}", parsed.data.get()));
         }
         if wanted_seq.is_some_and(|wanted| wanted != head.seq) {
             return Err(format!("its number is {}, other than the name of the file says", head.seq));

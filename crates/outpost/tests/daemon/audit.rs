@@ -97,3 +97,23 @@ fn a_byte_that_was_changed_is_found_and_so_is_an_end_that_was_cut_off() {
     fails("copy", &["--head", &head], "is missing");
     fails("nowhere", &[], "nowhere");
 }
+
+/// `outpost ask` first learns what the broker understands. That is no request for a command.
+#[test]
+fn asking_leaves_no_refusal_behind_where_nothing_was_refused() {
+    let desk = Desk::enrolled();
+    let mut watcher = desk.watch();
+    let asked = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| desk.run(&["ask", "--unprivileged", "--", "true"]));
+        let question = watcher.asked();
+        desk.decide(&["allow", question["id"].as_str().unwrap()]);
+        asking.join().unwrap()
+    });
+    assert!(asked.status.success(), "{asked:?}");
+    assert_eq!(lines(&desk, &["show", "--event", "refused"]), Vec::<String>::new());
+    // One that is refused is recorded, with what it was about.
+    assert!(!desk.run(&["ask", "--unprivileged", "--", "/no/such/program"]).status.success());
+    let refused = lines(&desk, &["show", "--event", "refused"]);
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert!(refused[0].contains("with own rights /no/such/program because"), "{refused:?}");
+}

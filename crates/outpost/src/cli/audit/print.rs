@@ -4,6 +4,9 @@ use outpost_approvals::audit::Record;
 use outpost_approvals::display::{claim, command};
 use serde_json::Value;
 
+/// Of the input of a tool. `audit export` has all of it.
+const INPUT_CHARS_MAX: usize = 4000;
+
 pub(super) fn line(record: &Record) -> String {
     let what = match record.event.as_str() {
         "received" => received(&record.data),
@@ -23,13 +26,29 @@ fn received(data: &Value) -> String {
     words.word(&asked(data)).word(&peer(data)).text()
 }
 
-/// What was to run, with which rights.
+/// The command or the tool call that was asked for, with which rights or by which agent.
 fn asked(data: &Value) -> String {
+    if let Some(tool) = data.get("tool").and_then(Value::as_str) {
+        return tool_call(data, tool);
+    }
+    if let Some(command) = data.get("command").and_then(Value::as_str) {
+        return claim(command, usize::MAX);
+    }
     let stages = data.get("pipeline").cloned().unwrap_or_default();
     let stages: Vec<Vec<String>> = serde_json::from_value(stages).unwrap_or_default();
     let rights =
         if data.get("privileged") == Some(&Value::Bool(true)) { "as ROOT" } else { "with own rights" };
     if stages.is_empty() { String::new() } else { format!("{rights} {}", command(&stages)) }
+}
+
+/// What an agent wants to do.
+fn tool_call(data: &Value, tool: &str) -> String {
+    let input = match data.get("input") {
+        None | Some(Value::Null) => String::new(),
+        Some(input) => format!(" input {}", claim(&input.to_string(), INPUT_CHARS_MAX)),
+    };
+    let words = Words::of(data).word(&format!("tool {}{input}", claim(tool, usize::MAX)));
+    words.then("cli", "of").then("session", "session").then("cwd", "in").text()
 }
 
 fn refused(data: &Value) -> String {
@@ -107,5 +126,34 @@ impl<'a> Words<'a> {
 
     fn text(self) -> String {
         self.words.join(" ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn printed(event: &str, data: Value) -> String {
+        let time = "2026-11-16T07:05:47Z".parse().unwrap();
+        line(&Record { seq: 7, time, boot_ns: 0, event: event.into(), data, line: String::new() })
+    }
+
+    #[test]
+    fn a_tool_call_of_an_agent_is_printed_with_its_input_in_printable_ascii() {
+        let data = json!({
+            "request": "q", "face": "sessions", "session": "s", "cli": "claude", "digest": "d",
+            "tool": "Bash", "input": {"command": "rm -rf /\u{1b}[2J\u{202e}"}, "cwd": "/work",
+        });
+        let line = printed("received", data);
+        assert!(line.contains(r#"request q digest d tool Bash input {"command":"rm -rf /"#), "{line}");
+        assert!(line.ends_with("of claude session s in /work"), "{line}");
+        assert!(line.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{line}");
+    }
+
+    #[test]
+    fn a_refusal_names_the_command() {
+        let line = printed("refused", json!({"id": "1", "command": "as ROOT id", "why": "no"}));
+        assert!(line.ends_with("refused   id 1 as ROOT id because no"), "{line}");
     }
 }
