@@ -1,9 +1,12 @@
 //! Skills and instructions that a new session's project gets, where it has none of its own.
 
 use crate::agents::Cli;
+use outpost_sys::Errno;
+use outpost_sys::beneath::Dir;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A directory of skills is copied up to this depth, and so many files of it.
 const DEPTH_MAX: usize = 16;
@@ -26,58 +29,84 @@ pub(crate) fn sync(source: &Path, project: &Path, cli: Cli) -> Synced {
         Cli::Codex | Cli::Opencode => "AGENTS.md",
         Cli::Gemini => "GEMINI.md",
     };
-    copy(&source.join(instructions), &project.join(instructions), &mut synced);
-    if cli == Cli::Claude {
-        let skills = source.join(".claude/skills");
-        if skills.is_dir() {
-            copy_tree(&skills, &project.join(".claude/skills"), DEPTH_MAX, &mut synced);
+    let top = match Dir::at(project) {
+        Ok(top) => Target { dir: top, path: project.to_owned() },
+        Err(errno) => {
+            synced.failed.push(format!("{}: {errno}", project.display()));
+            return synced;
+        }
+    };
+    copy(&source.join(instructions), &top, OsStr::new(instructions), &mut synced);
+    let skills = source.join(".claude/skills");
+    if cli == Cli::Claude && skills.is_dir() {
+        match top.below(".claude".as_ref()).and_then(|claude| claude.below("skills".as_ref())) {
+            Ok(target) => copy_tree(&skills, &target, DEPTH_MAX, &mut synced),
+            Err(why) => synced.failed.push(why),
         }
     }
     synced
 }
 
-fn copy(from: &Path, to: &Path, synced: &mut Synced) {
+/// A directory of the project, held open: a link in the project could lead copies anywhere, also one that appears meanwhile.
+struct Target {
+    dir: Dir,
+    path: PathBuf,
+}
+
+impl Target {
+    /// A directory in it, made if there is none; never one that a link leads to.
+    fn below(&self, name: &OsStr) -> Result<Target, String> {
+        let path = self.path.join(name);
+        let dir = match self.dir.make_dir(name) {
+            Err(Errno::EXIST) => self.dir.open_dir(Path::new(name)),
+            made => made,
+        };
+        match dir {
+            Ok(dir) => Ok(Target { dir, path }),
+            Err(errno) => Err(format!("{}: {errno}", path.display())),
+        }
+    }
+}
+
+fn copy(from: &Path, to: &Target, name: &OsStr, synced: &mut Synced) {
     if !from.is_file() {
         return;
     }
-    match copy_new(from, to) {
+    match copy_new(from, to, name) {
         Ok(()) => synced.copied += 1,
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => synced.kept += 1,
-        Err(error) => synced.failed.push(format!("{}: {error}", to.display())),
+        Err(error) => synced.failed.push(format!("{}: {error}", to.path.join(name).display())),
     }
 }
 
 /// Never onto something that is there, be it a link that leads nowhere.
-fn copy_new(from: &Path, to: &Path) -> io::Result<()> {
+fn copy_new(from: &Path, to: &Target, name: &OsStr) -> io::Result<()> {
     let mut source = fs::File::open(from)?;
-    let mut target = fs::OpenOptions::new().write(true).create_new(true).open(to)?;
+    let mut target = fs::File::from(to.dir.create_new_file(name)?);
     let copied = io::copy(&mut source, &mut target).and_then(|_| {
         let permissions = source.metadata()?.permissions();
         target.set_permissions(permissions)
     });
     if copied.is_err() {
-        let _half = fs::remove_file(to);
+        let _half = to.dir.remove_file(name);
     }
     copied
 }
 
-fn copy_tree(from: &Path, to: &Path, depth: usize, synced: &mut Synced) {
-    // A link in the project could lead the copies anywhere.
-    let is_link = fs::symlink_metadata(to).is_ok_and(|metadata| metadata.is_symlink());
-    if is_link || depth == 0 || synced.copied + synced.kept > FILES_MAX {
-        synced.failed.push(format!("{}: a link, too deep or too much", to.display()));
-        return;
-    }
-    if let Err(error) = fs::create_dir_all(to) {
-        synced.failed.push(format!("{}: {error}", to.display()));
+fn copy_tree(from: &Path, to: &Target, depth: usize, synced: &mut Synced) {
+    if depth == 0 || synced.copied + synced.kept > FILES_MAX {
+        synced.failed.push(format!("{}: too deep or too much", to.path.display()));
         return;
     }
     let Ok(entries) = fs::read_dir(from) else { return };
     for entry in entries.flatten() {
-        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        let (source, name) = (entry.path(), entry.file_name());
         match source.metadata() {
-            Ok(metadata) if metadata.is_dir() => copy_tree(&source, &target, depth - 1, synced),
-            Ok(_) => copy(&source, &target, synced),
+            Ok(metadata) if metadata.is_dir() => match to.below(&name) {
+                Ok(below) => copy_tree(&source, &below, depth - 1, synced),
+                Err(why) => synced.failed.push(why),
+            },
+            Ok(_) => copy(&source, to, &name, synced),
             Err(error) => synced.failed.push(format!("{}: {error}", source.display())),
         }
     }
@@ -124,6 +153,12 @@ mod tests {
         std::os::unix::fs::symlink(outside.join("made"), project.join("CLAUDE.md")).unwrap();
         let synced = sync(&source, &project, Cli::Claude);
         assert_eq!((synced.copied, synced.kept, synced.failed.len()), (0, 1, 1));
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+        // Nor one that stands for `.claude` itself.
+        fs::remove_file(project.join(".claude/skills")).unwrap();
+        fs::remove_dir(project.join(".claude")).unwrap();
+        std::os::unix::fs::symlink(&outside, project.join(".claude")).unwrap();
+        assert_eq!(sync(&source, &project, Cli::Claude).failed.len(), 1);
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
     }
 }

@@ -105,6 +105,19 @@ impl Dir {
         Err(Errno::EXIST)
     }
 
+    /// A new, empty file that only its owner may use, open for writing; `EEXIST` when the name is taken, also by a link.
+    pub fn create_new_file(&self, name: &OsStr) -> Result<OwnedFd> {
+        checked(Path::new(name), 1)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        self.open_below(Path::new(name), flags, Mode::RUSR | Mode::WUSR)
+    }
+
+    /// Removes a name that is no directory. That it is gone already is what was wanted.
+    pub fn remove_file(&self, name: &OsStr) -> Result<()> {
+        checked(Path::new(name), 1)?;
+        self.unlink(name, AtFlags::empty())
+    }
+
     /// What a name of this directory leads to, links followed, for reading. Never waits for a writer of a FIFO.
     pub fn open_any(&self, name: &OsStr) -> Result<OwnedFd> {
         checked(Path::new(name), 1)?;
