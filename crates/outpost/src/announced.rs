@@ -1,5 +1,6 @@
 //! Where each face listens, and how to try it.
 
+use crate::console;
 use outpost_control::wire::Listening;
 use std::fmt::Display;
 
@@ -34,10 +35,11 @@ impl Announced {
 
 /// As people read it.
 pub(crate) fn table(rows: &[Listening]) -> String {
-    let wide = |cell: fn(&Listening) -> &String| rows.iter().map(|row| cell(row).chars().count()).max();
-    let (faces, addresses) = (wide(|row| &row.face), wide(|row| &row.address));
-    let (faces, addresses) = (faces.unwrap_or_default(), addresses.unwrap_or_default());
+    let rows: Vec<[_; 3]> =
+        rows.iter().map(|row| [&row.face, &row.address, &row.hint].map(|cell| console::line(cell))).collect();
+    let wide = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let (faces, addresses) = (wide(0), wide(1));
     let line =
-        |row: &Listening| format!("  {:<faces$}  {:<addresses$}  try: {}\n", row.face, row.address, row.hint);
+        |[face, address, hint]: &[_; 3]| format!("  {face:<faces$}  {address:<addresses$}  try: {hint}\n");
     rows.iter().map(line).collect()
 }

@@ -15,7 +15,7 @@ const PASSWORD_BYTES_MAX: u64 = 1024;
 /// The daemon's socket is beside the name we were called by.
 pub(crate) fn run(called: &OsStr) -> ExitCode {
     if let Err(errno) = limits::hide_memory() {
-        eprintln!("outpost: cannot hide the memory of what is to have a password: {errno}");
+        errln!("outpost: cannot hide the memory of what is to have a password: {errno}");
         return ExitCode::FAILURE;
     }
     let socket = Path::new(called).with_file_name(ASKPASS_SOCKET);
@@ -29,7 +29,7 @@ pub(crate) fn run(called: &OsStr) -> ExitCode {
         },
         Ok(0) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("outpost: cannot ask the daemon for a password on {}: {error}", socket.display());
+            errln!("outpost: cannot ask the daemon for a password on {}: {error}", socket.display());
             ExitCode::FAILURE
         }
     }

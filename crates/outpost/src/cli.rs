@@ -27,13 +27,13 @@ mod token;
 mod top;
 mod view;
 
+use crate::console;
 use crate::paths::{Dirs, Paths};
 use crate::serve::NotServing;
 use crate::{app_server, log, redact, serve, serve_again, worker};
 use clap::{Parser, Subcommand};
 use outpost_control::client::{CallError, Client};
 use outpost_control::wire;
-use outpost_sys::signal::{Signal, end_by};
 use std::process::ExitCode;
 
 /// Runs things on this host for agents and their humans, and loses none of them.
@@ -123,7 +123,7 @@ pub(crate) fn run() -> ExitCode {
     });
     let outcome = cli.dirs.resolve().and_then(|paths| dispatch(cli.command, &paths));
     outcome.unwrap_or_else(|reason| {
-        eprintln!("outpost: {}", redact::text(&reason));
+        console::complain(&redact::text(&reason));
         ExitCode::FAILURE
     })
 }
@@ -177,7 +177,7 @@ fn dispatch(command: Command, paths: &Paths) -> Outcome {
             Err(NotServing::Taken(reason)) => match serve_again::run(paths, &options)? {
                 Some(ended) => Ok(ended),
                 None => {
-                    eprintln!("outpost: {reason}");
+                    errln!("outpost: {reason}");
                     Ok(ExitCode::from(TAKEN))
                 }
             },
@@ -230,28 +230,26 @@ fn connect(paths: &Paths) -> Result<Client, String> {
         .map_err(|error| format!("no daemon answers on {} ({error}); {}", socket.display(), paths.remedy()))
 }
 
+/// What the daemon said, which may be that of another host: one line, among ours.
 fn explain(error: CallError) -> String {
-    error.to_string()
+    console::line(&error.to_string()).into_owned()
 }
 
-/// Writes to standard output. Where nobody reads any more we end as others do, without a word.
+/// Writes to standard output.
 fn print(text: &str) -> Outcome {
-    use std::io::Write;
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => end_by(Signal::PIPE),
+    match console::try_out(text) {
         Err(error) => Err(format!("cannot write to standard output: {error}")),
         Ok(()) => Ok(ExitCode::SUCCESS),
     }
 }
 
-fn as_json(value: &impl serde::Serialize) -> Result<String, String> {
-    serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(|error| error.to_string())
+fn as_json(value: &(impl serde::Serialize + ?Sized)) -> Result<String, String> {
+    let text = serde_json::to_string_pretty(value).map_err(|error| error.to_string())?;
+    Ok(console::json(&text).into_owned() + "\n")
 }
 
 /// Columns as wide as they have to be; the first row has their names.
 fn print_table<const N: usize>(rows: &[[String; N]]) {
-    use std::io::Write;
     let width =
         |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
     let widths: Vec<usize> = (0..N).map(|column| width(column).unwrap_or_default()).collect();
@@ -261,7 +259,7 @@ fn print_table<const N: usize>(rows: &[[String; N]]) {
             .zip(&widths)
             .map(|(cell, width)| format!("{:<width$}", cell.escape_debug().to_string()));
         let line = cells.collect::<Vec<_>>().join("  ");
-        let _nobody_reads = writeln!(std::io::stdout(), "{}", line.trim_end());
+        outln!("{}", line.trim_end());
     }
 }
 

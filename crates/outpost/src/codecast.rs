@@ -37,14 +37,14 @@ struct TheirToken {
 /// Flags that are not known are its starter's business: "everything else is ignored".
 pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     if arguments.into_iter().any(|argument| argument == "--version" || argument == "-V") {
-        println!("{NAME} {}", env!("CARGO_PKG_VERSION"));
+        outln!("{NAME} {}", env!("CARGO_PKG_VERSION"));
         return ExitCode::SUCCESS;
     }
     log::begin("info");
     match start() {
         Ok(code) => code,
         Err(reason) => {
-            eprintln!("{NAME}: {reason}");
+            errln!("{NAME}: {reason}");
             ExitCode::FAILURE
         }
     }
@@ -67,8 +67,8 @@ fn start() -> Result<ExitCode, String> {
     match (served, std::fs::read_to_string(port_file())) {
         // One per user: who starts another finds the one that is there.
         (Err(NotServing::Taken(reason)), Ok(port)) => {
-            println!("DAEMON_PORT={}", port.trim());
-            eprintln!("{NAME}: {reason}");
+            outln!("DAEMON_PORT={}", port.trim());
+            errln!("{NAME}: {reason}");
             Ok(ExitCode::SUCCESS)
         }
         (Err(why), _) => Err(why.reason()),

@@ -50,13 +50,13 @@ pub(crate) fn start(paths: &Paths, options: &Options, prepared: Prepared) -> Res
     drop(given);
     let status = wait(paths, &keeper)
         .map_err(|reason| format!("{reason}; {} says:\n{}", log.display(), since(&log, begins_at)))?;
-    println!(
+    outln!(
         "outpost {} is running in the background (keeper {}); its log is {}",
         status.version,
         status.keeper_pid,
         log.display()
     );
-    print!("{}", announced::table(&status.faces.listening));
+    out!("{}", announced::table(&status.faces.listening));
     Ok(())
 }
 

@@ -1,6 +1,11 @@
 //! The binary: command line and wiring. Everything of substance is in the crates below.
 
 #![forbid(unsafe_code)]
+// `console` writes what people read.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+#[macro_use]
+mod console;
 
 mod announced;
 mod app_server;
@@ -78,7 +83,7 @@ fn abort_on_panic() {
 /// `keeper --state N` is the keeper itself; `keeper --check N` says whether this binary could take that state over.
 fn keeper(how: Option<&str>, state: Option<&str>) -> ExitCode {
     let Some(state) = state.and_then(|number| number.parse().ok()) else {
-        eprintln!("outpost: the keeper is started by `outpost serve`, not by hand");
+        errln!("outpost: the keeper is started by `outpost serve`, not by hand");
         return ExitCode::from(2);
     };
     match how {
@@ -89,7 +94,7 @@ fn keeper(how: Option<&str>, state: Option<&str>) -> ExitCode {
                 ExitCode::from(keeper.run())
             }
             Err(errno) => {
-                eprintln!("outpost keeper: cannot begin from the state handed over: {errno}");
+                errln!("outpost keeper: cannot begin from the state handed over: {errno}");
                 ExitCode::FAILURE
             }
         },

@@ -25,17 +25,17 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let flags = match flags::parse(arguments) {
         Parsed::Flags(flags) => flags,
         Parsed::Help => {
-            eprint!("{}", flags::usage());
+            err!("{}", flags::usage());
             return ExitCode::SUCCESS;
         }
         Parsed::Wrong(reason) => {
-            eprint!("{reason}\n{}", flags::usage());
+            err!("{reason}\n{}", flags::usage());
             return ExitCode::from(2);
         }
     };
     let outcome = match mode(&flags) {
         Some(Mode::Version) => {
-            println!("claustrum {VERSION} (built {})", env!("OUTPOST_BUILD_TIME"));
+            outln!("claustrum {VERSION} (built {})", env!("OUTPOST_BUILD_TIME"));
             Ok(())
         }
         Some(Mode::Install) => {
@@ -51,14 +51,14 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         Some(Mode::Bridge) => required_socket(&flags).and_then(|socket| bridge::bridge(&socket)),
         Some(Mode::Serve) => required_socket(&flags).and_then(|socket| launch::serve(&flags, &socket)),
         None => {
-            eprintln!("claustrum: one of --version/--install/--serve/--bridge/--stop is required");
+            errln!("claustrum: one of --version/--install/--serve/--bridge/--stop is required");
             return ExitCode::from(2);
         }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
-            eprintln!("claustrum: {reason}");
+            errln!("claustrum: {reason}");
             ExitCode::FAILURE
         }
     }

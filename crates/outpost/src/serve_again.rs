@@ -39,7 +39,7 @@ pub(crate) fn run(paths: &Paths, options: &Options) -> Result<Option<ExitCode>, 
     }
     call(paths, "serveAgain", &())?;
     let now = wait_until(paths, |now| !now.keeping)?;
-    println!("outpost {} is running again; processes that were kept: {}", now.version, now.running);
+    outln!("outpost {} is running again; processes that were kept: {}", now.version, now.running);
     if options.detach {
         return Ok(Some(ExitCode::SUCCESS));
     }

@@ -96,7 +96,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     match serve(&flags) {
         Ok(code) => code,
         Err(reason) => {
-            eprintln!("error: {reason}");
+            errln!("error: {reason}");
             ExitCode::FAILURE
         }
     }
@@ -106,7 +106,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
 fn explain(error: &clap::Error) -> ExitCode {
     match (error.kind(), error.get(ContextKind::InvalidArg)) {
         (ErrorKind::UnknownArgument, Some(ContextValue::String(argument))) => {
-            eprintln!("unknown option: {argument}");
+            errln!("unknown option: {argument}");
             ExitCode::FAILURE
         }
         _ => {
@@ -185,7 +185,7 @@ async fn work(flags: &Flags, socket: &Path, state: &Path) -> Result<ExitCode, St
     let server = Server::new(engine.clone(), approvals, settings);
     tokio::spawn(server.serve_askpass(sudos));
     if flags.verbose {
-        eprintln!("sudo-proxy listening on {}", socket.display());
+        errln!("sudo-proxy listening on {}", socket.display());
     }
     server.resume().await;
     tokio::spawn(server.clone().serve(listener));

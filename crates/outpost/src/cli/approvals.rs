@@ -4,12 +4,12 @@ pub(super) mod print;
 
 use super::Outcome;
 use super::approver::{self, Approver, Proven, unexpected};
+use crate::console;
 use crate::paths::Paths;
 use clap::{Args, Subcommand};
 use outpost_approvals::wire::{Answer, Grant, Request};
 use outpost_approvals::{Client, Question, Remember};
 use serde::Serialize;
-use std::io::Write;
 use std::process::ExitCode;
 
 /// Fewer characters of an id are a slip of the fingers more often than an id.
@@ -135,9 +135,7 @@ impl Form {
         text: impl Fn(&T) -> String,
     ) -> Result<String, String> {
         match self.json {
-            true => {
-                serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(|error| error.to_string())
-            }
+            true => super::as_json(value),
             false => Ok(text(value)),
         }
     }
@@ -145,7 +143,7 @@ impl Form {
 
 async fn enroll(mut approver: Approver) -> Result<(), String> {
     let secret = approver.enroll().await?;
-    eprintln!(
+    errln!(
         "This is the approver's secret. It is not told again: keep it where no agent of this user can read it.\n\
          An earlier one is void."
     );
@@ -232,7 +230,10 @@ async fn watch(client: &mut Client, form: &Form) -> Result<(), String> {
     let mut event = ask(client, &Request::Watch).await?;
     loop {
         let text = match form.json {
-            true => serde_json::to_string(&event).map_err(|error| error.to_string())? + "\n",
+            true => {
+                let text = serde_json::to_string(&event).map_err(|error| error.to_string())?;
+                console::json(&text).into_owned() + "\n"
+            }
             false => print::event(&event),
         };
         write(&text)?;
@@ -245,7 +246,5 @@ async fn ask(client: &mut Client, request: &Request) -> Result<Answer, String> {
 }
 
 fn write(text: &str) -> Result<(), String> {
-    let mut out = std::io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.map_err(|error| format!("cannot write to standard output: {error}"))
+    console::try_out(text).map_err(|error| format!("cannot write to standard output: {error}"))
 }

@@ -1,5 +1,6 @@
 //! The way to the daemon's approver socket: where it is, and the secret that may have to be proven there.
 
+pub(super) use crate::console::printable;
 use crate::paths::Paths;
 use crate::tty;
 use clap::Args;
@@ -150,12 +151,4 @@ fn read_secret(path: &Path) -> Result<Zeroizing<String>, String> {
 pub(super) fn unexpected(answer: &Answer) -> String {
     let text = serde_json::to_string(answer).unwrap_or_default();
     format!("the daemon answered something else than it was asked: {}", display::claim(&text, 200))
-}
-
-/// Text of the daemon's, which is printable ASCII; should it not be, nothing of it reaches the terminal as it is.
-pub(super) fn printable(text: &str) -> String {
-    match text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
-        true => text.to_owned(),
-        false => display::claim(text, usize::MAX),
-    }
 }

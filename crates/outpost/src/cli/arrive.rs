@@ -1,6 +1,7 @@
 //! The other end of `outpost connect`: has a daemon of this binary run, and says where it listens.
 
 use super::{Outcome, manage};
+use crate::console;
 use crate::hosts::ProgramThere;
 use crate::paths::Paths;
 use crate::serve::{self, NotServing};
@@ -73,7 +74,7 @@ pub(super) fn run(paths: &Paths, options: &Arrive) -> Outcome {
         program,
     };
     let text = serde_json::to_string(&arrived).map_err(|error| error.to_string())?;
-    println!("{MARK} arrived {text}");
+    outln!("{MARK} arrived {}", console::json(&text));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -56,7 +56,7 @@ pub(super) fn run(paths: &Paths, options: Ask) -> Outcome {
         Ok(response) => Ok(pass_through(&response)),
         // Not 1, which may be the command's own.
         Err(why) => {
-            eprintln!("outpost: {}", redact::text(&why));
+            crate::console::complain(&redact::text(&why));
             Ok(ExitCode::from(ERROR))
         }
     }
@@ -85,20 +85,20 @@ fn pass_through(response: &Response) -> ExitCode {
                 let _nobody_reads = std::io::stderr().write_all(&decode(&stage.stderr));
             }
             if response.stdout_truncated || response.stages.iter().any(|stage| stage.stderr_truncated) {
-                eprintln!("outpost: it wrote more than the broker passes on");
+                errln!("outpost: it wrote more than the broker passes on");
             }
             response.stages.last().map_or(ERROR, exit_code)
         }
         Status::Denied => {
-            eprintln!("outpost: denied: {said}");
+            errln!("outpost: denied: {said}");
             DENIED
         }
         Status::Timeout => {
-            eprintln!("outpost: nobody answered in time, nothing was run: {said}");
+            errln!("outpost: nobody answered in time, nothing was run: {said}");
             TIMEOUT
         }
         Status::Error => {
-            eprintln!("outpost: {said}");
+            errln!("outpost: {said}");
             ERROR
         }
     };

@@ -3,6 +3,7 @@
 mod print;
 
 use super::Outcome;
+use crate::console;
 use crate::paths::Paths;
 use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Timestamp};
@@ -96,7 +97,7 @@ fn verify(dir: &Path, head: Option<Head>) -> Result<(), String> {
     if report.torn_bytes > 0 {
         text += &format!("{} bytes of an unfinished record are at the end\n", report.torn_bytes);
     }
-    wrote(std::io::stdout().lock().write_all(text.as_bytes()))
+    wrote(console::try_out(&text))
 }
 
 fn print_all(dir: &Path, options: Show) -> Result<(), String> {

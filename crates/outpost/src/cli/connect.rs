@@ -198,7 +198,7 @@ impl Connection<'_> {
     /// Until somebody ends it; with --detach, until all that may have to be asked about is done.
     async fn work(&self) -> Result<(), String> {
         let name = self.place.host.name.as_str();
-        eprintln!("outpost: connecting to {}", self.options.destination.0);
+        errln!("outpost: connecting to {}", self.options.destination.0);
         let asking = if self.options.batch { Asking::Never } else { Asking::Allowed };
         let replace = if self.options.force { Replace::Any } else { Replace::Older };
         let mut up = self.establish(asking, replace).await?;
@@ -212,7 +212,7 @@ impl Connection<'_> {
             self.place.clear();
             let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
             self.keep_log_small();
-            eprintln!("outpost: the connection to {name} is lost (ssh: {how}); connecting again");
+            errln!("outpost: the connection to {name} is lost (ssh: {how}); connecting again");
             if up.since.elapsed() > LASTED {
                 pause = PAUSE_FIRST;
             }
@@ -223,13 +223,12 @@ impl Connection<'_> {
                 // Whoever else puts another build there meanwhile is not fought with.
                 match self.establish(Asking::Never, Replace::Nothing).await {
                     Ok(up) => break up,
-                    Err(why) => eprintln!(
-                        "outpost: {name}: {why}; trying again in about {} s",
-                        pause.as_secs().max(1)
-                    ),
+                    Err(why) => {
+                        errln!("outpost: {name}: {why}; trying again in about {} s", pause.as_secs().max(1))
+                    }
                 }
             };
-            eprintln!("outpost: connected to {name} again");
+            errln!("outpost: connected to {name} again");
         }
     }
 
@@ -248,7 +247,7 @@ impl Connection<'_> {
         let binary = install(&self.ssh, replace).await?;
         let arrived = self.arrive(&binary, replace).await?;
         if arrived.did != "found" {
-            eprintln!("outpost: {} the daemon there", arrived.did.escape_debug());
+            errln!("outpost: {} the daemon there", arrived.did.escape_debug());
         }
         let sockets = self.forwards(&arrived)?;
         self.ssh.forward(&sockets).await.map_err(|why| format!("cannot forward the sockets: {why}"))?;
@@ -331,7 +330,7 @@ impl Connection<'_> {
 
     fn show(&self, up: &Up) {
         let name = self.place.host.name.as_str();
-        eprintln!("outpost: connected to {name}, where outpost {} runs", up.arrived.version.escape_debug());
+        errln!("outpost: connected to {name}, where outpost {} runs", up.arrived.version.escape_debug());
         let mut table = vec![["FACE", "HERE", "THERE"].map(str::to_owned)];
         for (name, there) in SOCKETS.iter().zip(sockets_there(&up.arrived)) {
             table.push([
@@ -384,7 +383,7 @@ fn detach(paths: &Paths, options: &Connect, host: &Host) -> Outcome {
     drop(its);
     let mut is_up = false;
     for line in BufReader::new(says).lines().map_while(Result::ok) {
-        println!("{line}");
+        outln!("{line}");
         is_up = line.starts_with("try: ");
         if is_up {
             break;
@@ -392,7 +391,7 @@ fn detach(paths: &Paths, options: &Connect, host: &Host) -> Outcome {
     }
     match is_up {
         true => {
-            eprintln!(
+            errln!(
                 "outpost: it stays in the background (process {}, log {}); `outpost disconnect {}` ends it",
                 started.pid,
                 log_path.display(),

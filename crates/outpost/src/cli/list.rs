@@ -2,6 +2,7 @@
 
 use super::patience::{RECONNECT_PATIENCE, reconnect_pause};
 use super::{Outcome, connect, explain, print, status};
+use crate::console;
 use crate::paths::Paths;
 use clap::Args;
 use outpost_control::wire::{ProcessInfo, Status};
@@ -34,7 +35,7 @@ pub(super) fn ps(paths: &Paths, options: &Ps) -> Outcome {
     let mut client = connect(paths)?;
     let mut processes: Vec<ProcessInfo> = client.call("list", &()).map_err(explain)?;
     if let Ok(Status { faces, .. }) = client.call("status", &()) {
-        eprint!("{}", status::problems(&faces));
+        err!("{}", status::problems(&faces));
     }
     drop(client);
     if !options.watch {
@@ -43,7 +44,10 @@ pub(super) fn ps(paths: &Paths, options: &Ps) -> Outcome {
     let on_terminal = std::io::stdout().is_terminal() && !options.json;
     loop {
         let text = render(&processes, options, false)?;
-        print(&if on_terminal { in_place(&text) } else { text + if options.json { "" } else { "\n" } })?;
+        match on_terminal {
+            true => console::draw(&in_place(&console::visible(&text))).map_err(|error| error.to_string())?,
+            false => drop(print(&(text + if options.json { "" } else { "\n" }))?),
+        }
         std::thread::sleep(TICK);
         processes = list_again(paths)?;
     }
@@ -68,7 +72,8 @@ fn render(processes: &[ProcessInfo], options: &Ps, pretty: bool) -> Result<Strin
             true => serde_json::to_string_pretty(processes),
             false => serde_json::to_string(processes),
         };
-        return text.map(|text| text + "\n").map_err(|error| error.to_string());
+        let text = text.map_err(|error| error.to_string())?;
+        return Ok(console::json(&text).into_owned() + "\n");
     }
     let columns = pty::size(std::io::stdout()).ok().map(|size| size.cols.into()).filter(|cols| *cols > 0);
     Ok(table(processes, options.all, now_ms(), columns))

@@ -49,7 +49,7 @@ pub(super) fn logs(paths: &Paths, options: &Logs) -> Outcome {
             "keeper died" => "",
             _ => "; the end of its output may be missing",
         };
-        eprintln!(
+        errln!(
             "outpost: the exit status of {} is not known: {}{missing}",
             process.process,
             because.escape_debug()

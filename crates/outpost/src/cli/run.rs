@@ -230,11 +230,11 @@ impl What {
         match ended {
             Ended::Exited(exit) => Ok(exit_code(Some(exit))),
             Ended::Detached if owns => {
-                eprintln!("outpost: left; the command ends with us (`outpost run` starts one that stays)");
+                errln!("outpost: left; the command ends with us (`outpost run` starts one that stays)");
                 Ok(ExitCode::SUCCESS)
             }
             Ended::OutputGone if !owns => {
-                eprintln!("outpost: nobody reads the output any more; {process} goes on without us");
+                errln!("outpost: nobody reads the output any more; {process} goes on without us");
                 leave(Ended::OutputGone, &process)
             }
             ended => leave(ended, &process),
@@ -257,7 +257,7 @@ pub(super) fn leave(ended: Ended, process: &str) -> Outcome {
     match ended {
         Ended::Exited(_) | Ended::Shown => Ok(ExitCode::SUCCESS),
         Ended::Detached => {
-            eprintln!("outpost: left {process} running; `outpost attach {process}` comes back to it");
+            errln!("outpost: left {process} running; `outpost attach {process}` comes back to it");
             Ok(ExitCode::SUCCESS)
         }
         Ended::OutputGone => end_by(Signal::PIPE),

@@ -8,7 +8,7 @@ use crate::paths::Paths;
 use clap::{Args, Subcommand, ValueEnum};
 use print::Printer;
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Component;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -132,7 +132,7 @@ pub(super) fn run(paths: &Paths, options: Sessions) -> Outcome {
 }
 
 fn say(text: &str) {
-    let _nobody_reads = writeln!(std::io::stdout(), "{text}");
+    outln!("{text}");
 }
 
 /// Where the daemon answers.
@@ -209,7 +209,7 @@ fn list(daemon: &Daemon, as_json: bool) -> Outcome {
     let listed = daemon.call("monitor.sessions", &json!({}))?;
     let sessions = listed.get("sessions").cloned().unwrap_or_default();
     if as_json {
-        say(&sessions.to_string());
+        say(&crate::console::json(&sessions.to_string()));
         return Ok(ExitCode::SUCCESS);
     }
     let mut table = vec![HEAD.map(str::to_owned)];
@@ -369,7 +369,7 @@ impl Following<'_> {
             match attempt {
                 Ok(body) => return Ok(body),
                 Err(_) if Instant::now() >= deadline && self.paths.is_away() => {
-                    eprintln!("outpost: {ELSEWHERE_LOST}");
+                    errln!("outpost: {ELSEWHERE_LOST}");
                     deadline = Instant::now() + RECONNECT_PATIENCE;
                 }
                 Err(reason) if Instant::now() >= deadline => {

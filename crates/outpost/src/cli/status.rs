@@ -3,6 +3,7 @@
 use super::list::{age, size};
 use super::{Outcome, as_json, connect, explain, print};
 use crate::announced;
+use crate::console;
 use crate::paths::Paths;
 use clap::Args;
 use outpost_approvals::unix_ms;
@@ -36,7 +37,7 @@ fn shown(status: &wire::Status) -> String {
     let faces = &status.faces;
     let mut text = format!(
         "outpost {} {stands}{other}\n  keeper     {}, since {}\n  worker     {}, since {}\n  processes  {} running, {} ended and still readable\n  journals   {}\n",
-        status.version,
+        console::line(&status.version),
         status.keeper_pid,
         since(status.keeper),
         status.worker_pid,
@@ -53,7 +54,7 @@ fn shown(status: &wire::Status) -> String {
             faces.busy_sessions,
             waiting,
             if waiting > 0 { ": outpost approve" } else { "" },
-            file.escape_debug(),
+            console::line(file),
         );
     }
     text += &problems(faces);
@@ -65,7 +66,7 @@ pub(super) fn problems(faces: &wire::Faces) -> String {
     let now_ms = unix_ms();
     let line = |problem: &wire::Problem| {
         let since = age(now_ms.saturating_sub(problem.since_ms) / 1000);
-        let (component, message) = (&problem.component, problem.message.escape_debug());
+        let (component, message) = (console::line(&problem.component), console::line(&problem.message));
         format!("  problem    {component} cannot begin: {message} (since {since}); it is retried\n")
     };
     faces.problems.iter().map(line).collect()

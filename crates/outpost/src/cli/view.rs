@@ -206,8 +206,8 @@ impl<'a> Showing<'a> {
     /// For humans. On a terminal that is in other hands it stands among what those write.
     fn tell(&mut self, text: &str) {
         match self.taken {
-            Some(_) => self.notes += &format!("\r\noutpost: {text}\r\n"),
-            None => eprintln!("outpost: {text}"),
+            Some(_) => self.notes += &format!("\r\noutpost: {}\r\n", crate::console::line(text)),
+            None => crate::console::complain(text),
         }
     }
 

@@ -1,6 +1,7 @@
 //! What is written on the terminal: a question, and how what it was about ended. All of it is printable ASCII but for
 //! our own signs.
 
+use crate::console::printable;
 use crate::tty;
 use outpost_approvals::display::{output_lines, wrap};
 use outpost_approvals::{Question, Section};
@@ -38,18 +39,19 @@ impl Style {
 pub(crate) fn question(question: &Question, columns: Option<u16>, style: Style) -> String {
     let columns = columns.map_or(COLUMNS, usize::from).max(20);
     let Style { bold, dim, plain } = style;
-    let mut text = format!("\n{bold}=== Privilege request {} ==={plain}\n", short(&question.digest));
+    let mut text =
+        format!("\n{bold}=== Privilege request {} ==={plain}\n", printable(short(&question.digest)));
     for section in &question.sections {
         let claimed = if section.claimed { " (not checked by anybody)" } else { "" };
-        text.push_str(&format!("{dim}{}{claimed}{plain}\n", section.heading));
+        text.push_str(&format!("{dim}{}{claimed}{plain}\n", printable(&section.heading)));
         push_section(&mut text, section, columns);
     }
     text.push_str(&format!("{bold}Command:{plain}\n"));
-    for line in wrap(&question.title, columns.saturating_sub(4)) {
+    for line in wrap(&printable(&question.title), columns.saturating_sub(4)) {
         text.push_str(&format!("  {bold}{line}{plain}\n"));
     }
     for warning in &question.warnings {
-        for line in wrap(&format!("Warning: {warning}"), columns.saturating_sub(2)) {
+        for line in wrap(&format!("Warning: {}", printable(warning)), columns.saturating_sub(2)) {
             text.push_str(&format!("{bold}{line}{plain}\n"));
         }
     }
@@ -62,7 +64,7 @@ fn push_section(text: &mut String, section: &Section, columns: usize) {
             true => line.value.clone(),
             false => format!("{}: {}", line.name, line.value),
         };
-        for part in wrap(&drawn, columns.saturating_sub(4)) {
+        for part in wrap(&printable(&drawn), columns.saturating_sub(4)) {
             text.push_str(&format!("  {part}\n"));
         }
     }
@@ -115,4 +117,25 @@ pub(crate) fn result(response: &Response, style: Style) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The daemon that asks may be that of another host.
+    #[test]
+    fn nothing_of_a_hostile_question_reaches_the_terminal_raw() {
+        let hostile = "x\u{1b}]52;c;aGk=\u{7}\u{1b}[2J\u{9b}2J\u{202e}\r\ny";
+        let asked: Question = serde_json::from_value(serde_json::json!({
+            "id": hostile, "face": "broker", "digest": hostile, "title": hostile, "warnings": [hostile],
+            "sections": [{"heading": hostile, "lines": [{"name": hostile, "value": hostile}], "claimed": true}],
+            "privileged": true, "rememberable": false, "asked_ms": 0, "deadline_ms": 0,
+        }))
+        .unwrap();
+        let style = Style { bold: "", dim: "", plain: "" };
+        let text = question(&asked, Some(80), style);
+        assert!(text.bytes().all(|byte| byte == b'\n' || (b' '..=b'~').contains(&byte)), "{text:?}");
+        assert!(!text.lines().any(|line| line.starts_with('y')), "{text}");
+    }
 }

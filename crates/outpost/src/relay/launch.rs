@@ -94,7 +94,7 @@ fn make_state(places: &[Paths]) -> Result<Paths, String> {
         match paths.create() {
             Ok(()) => {
                 if let Some(reason) = refused {
-                    eprintln!("claustrum: journals are kept beside the socket: {reason}");
+                    errln!("claustrum: journals are kept beside the socket: {reason}");
                 }
                 return Ok(paths.clone());
             }
@@ -140,7 +140,7 @@ fn read_token(flags: &Flags) -> Result<String, String> {
 fn start(flags: &Flags, place: &Place, paths: &Paths, lock: OwnedFd, token: String) -> Result<(), String> {
     let (listener, bound) = place.bind()?;
     if let Err(error) = place.write_token(token.as_bytes()) {
-        eprintln!("claustrum: [daemon] failed to persist token: {}", words::io(&error));
+        errln!("claustrum: [daemon] failed to persist token: {}", words::io(&error));
     }
     let settings = Settings {
         socket: place.real_socket(),

@@ -8,6 +8,7 @@ mod audit;
 mod commands;
 mod config;
 mod connect;
+mod console;
 mod deaths;
 mod descriptors;
 mod desk;

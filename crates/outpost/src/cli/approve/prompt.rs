@@ -30,13 +30,13 @@ impl Desk for Remote {
             .ask(&Request::Decide { id, digest, allow, note: String::new(), remember: None })
             .await;
         if let Err(error) = decided {
-            eprintln!("outpost: {error}");
+            crate::console::complain(&error.to_string());
         }
     }
 
     /// Somebody else may be able to.
     async fn give_up(&mut self, _question: &Question, why: &str) {
-        eprintln!("outpost: cannot ask on this terminal: {why}");
+        errln!("outpost: cannot ask on this terminal: {why}");
     }
 }
 
@@ -53,7 +53,7 @@ pub(super) async fn work(mut approver: Approver) -> Outcome {
         match asker.desk.event().await {
             Some(event) => asker.note(event, ""),
             None => {
-                eprintln!("outpost: the daemon has ended; start this again when it runs");
+                errln!("outpost: the daemon has ended; start this again when it runs");
                 return Ok(ExitCode::FAILURE);
             }
         };

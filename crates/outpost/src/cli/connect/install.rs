@@ -91,7 +91,7 @@ pub(super) async fn install(ssh: &Ssh<'_>, replace: Replace) -> Result<String, S
     match (decide(&own, &found, replace)?, &found.binary) {
         (Step::Keep(why), Some(binary)) => {
             if replace != Replace::Nothing {
-                eprintln!("outpost: copying nothing: {why}");
+                errln!("outpost: copying nothing: {why}");
             }
             Ok(quoted(&binary.path))
         }
@@ -106,7 +106,7 @@ async fn copy(ssh: &Ssh<'_>, own: &Own, why: &str) -> Result<(), String> {
     let fail = |error: std::io::Error| format!("this program: {error}");
     let binary = File::open("/proc/self/exe").map_err(fail)?;
     let bytes = binary.metadata().map_err(fail)?.len();
-    eprintln!(
+    errln!(
         "outpost: copying outpost {} ({} MiB) to ~/{PLACE} there: {why}",
         own.version,
         bytes.div_ceil(1 << 20)

@@ -1,8 +1,8 @@
 //! A session's events as a human reads them in a shell.
 
 use super::say;
+use crate::console;
 use serde_json::Value;
-use std::io::{IsTerminal, Write};
 
 pub(super) struct Printer {
     as_json: bool,
@@ -28,7 +28,7 @@ impl Printer {
         }
         if self.as_json {
             if kind != "ping" {
-                say(text);
+                say(&console::json(text));
             }
             return;
         }
@@ -81,28 +81,16 @@ impl Printer {
 
     fn note(&mut self, text: &str) {
         self.end();
-        say(&shown(text));
+        say(text);
     }
 
     fn write(&self, text: &str) {
-        let mut out = std::io::stdout();
-        let _nobody_reads = out.write_all(shown(text).as_bytes()).and_then(|()| out.flush());
+        console::out(text);
     }
 
     pub(super) fn end(&mut self) {
         if std::mem::take(&mut self.is_open) {
             say("");
-        }
-    }
-}
-
-/// What a model writes is not for the terminal to act upon.
-fn shown(text: &str) -> String {
-    match std::io::stdout().is_terminal() {
-        false => text.to_owned(),
-        true => {
-            let plain = |c: &char| !c.is_control() || matches!(c, '\n' | '\t');
-            text.chars().filter(plain).collect()
         }
     }
 }

@@ -1,0 +1,153 @@
+//! What the command line writes: text of a hostile daemon, and outputs that were closed.
+
+use crate::support::{cli, daemon, outpost};
+use serde_json::{Value, json};
+use std::fs::Permissions;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// Sets the clipboard (OSC 52), clears the screen, the same in 8 bits, turns the direction of reading, forges a line.
+const HOSTILE: &str = "x\u{1b}]52;c;aGk=\u{7}\u{1b}[2J\u{9b}2J\u{202e}\r\noutpost: approved";
+const SIGPIPE: i32 = 13;
+
+/// A daemon that answers every request with these results, and what it has none for with an error.
+fn hostile(dir: &Path, results: fn(&str) -> Option<Value>) {
+    std::fs::create_dir(dir.join("run")).unwrap();
+    std::fs::set_permissions(dir.join("run"), Permissions::from_mode(0o700)).unwrap();
+    let listener = UnixListener::bind(dir.join("run/control.sock")).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut out = stream.try_clone().unwrap();
+            for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                let request: Value = serde_json::from_str(&line).unwrap();
+                let answer = match results(request["method"].as_str().unwrap()) {
+                    Some(result) => json!({"id": request["id"], "result": result}),
+                    None => json!({"id": request["id"], "error": {"kind": "x", "message": HOSTILE}}),
+                };
+                let _gone = writeln!(out, "{answer}");
+            }
+        }
+    });
+}
+
+fn asked(dir: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(outpost());
+    command.args(["--state-dir", "state", "--runtime-dir", "run"]).args(arguments).current_dir(dir);
+    command.stdin(Stdio::null()).output().unwrap()
+}
+
+#[track_caller]
+fn assert_harmless(arguments: &[&str], bytes: &[u8]) {
+    let text = std::str::from_utf8(bytes).unwrap();
+    let acts = |character: char| (character.is_control() && character != '\n') || character == '\u{202e}';
+    assert!(!text.contains(acts), "{arguments:?}: {text:?}");
+    assert!(!text.lines().any(|line| line.starts_with("outpost: approved")), "{arguments:?}: {text}");
+}
+
+#[test]
+fn an_error_of_a_hostile_daemon_cannot_drive_the_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    hostile(dir.path(), |_| None);
+    for arguments in [
+        &["ps"][..],
+        &["status"],
+        &["run", "--", "true"],
+        &["kill", "1"],
+        &["logs", "1"],
+        &["attach", "--read-only", "1"],
+        &["stop"],
+        &["reload"],
+        &["config", "show"],
+    ] {
+        let said = asked(dir.path(), arguments);
+        assert!(!said.status.success(), "{arguments:?}: {said:?}");
+        assert_harmless(arguments, &said.stdout);
+        assert_harmless(arguments, &said.stderr);
+    }
+}
+
+#[test]
+fn what_a_hostile_daemon_reports_cannot_drive_the_terminal() {
+    let dir = tempfile::tempdir().unwrap();
+    hostile(dir.path(), |method| match method {
+        "status" => Some(json!({
+            "version": HOSTILE, "workerPid": 1, "keeperPid": 1, "processes": 1, "sessions": 0, "busySessions": 0,
+            "running": 1, "configFile": HOSTILE,
+            "listening": [{"face": HOSTILE, "address": HOSTILE, "hint": HOSTILE}],
+            "problems": [{"component": HOSTILE, "message": HOSTILE, "sinceMs": 0}],
+        })),
+        _ => None,
+    });
+    for arguments in [&["status"][..], &["status", "--json"]] {
+        let said = asked(dir.path(), arguments);
+        assert!(said.status.success(), "{said:?}");
+        assert!(String::from_utf8_lossy(&said.stdout).contains("]52;c;aGk="), "{said:?}");
+        assert_harmless(arguments, &said.stdout);
+        assert_harmless(arguments, &said.stderr);
+    }
+    let json: Value = serde_json::from_slice(&asked(dir.path(), &["status", "--json"]).stdout).unwrap();
+    assert_eq!(json["version"], HOSTILE);
+}
+
+/// The command with a standard output that nothing reads any more.
+fn unread(mut command: Command) -> Output {
+    let (reads, writes) = std::io::pipe().unwrap();
+    drop(reads);
+    command.stdout(writes).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap()
+}
+
+#[track_caller]
+fn assert_quiet(arguments: &[&str], said: &Output) {
+    let errors = String::from_utf8_lossy(&said.stderr);
+    assert!(!errors.contains("panicked"), "{arguments:?}: {errors}");
+    let is_quiet = said.status.success() || said.status.signal() == Some(SIGPIPE);
+    assert!(is_quiet, "{arguments:?}: {:?} {errors}", said.status);
+}
+
+#[test]
+fn a_command_whose_output_was_closed_ends_without_a_word() {
+    let daemon = daemon();
+    for arguments in [
+        &["ps"][..],
+        &["ps", "--json"],
+        &["status"],
+        &["audit", "show"],
+        &["audit", "export"],
+        &["audit", "verify"],
+        &["config", "show"],
+        &["token", "list"],
+        &["sessions", "list"],
+        &["completions", "bash"],
+        &["run", "--", "echo", "x"],
+        &["--help"],
+        &["--version"],
+    ] {
+        assert_quiet(arguments, &unread(cli(&daemon, arguments)));
+    }
+}
+
+/// `outpost serve --detach | true`.
+#[test]
+fn a_daemon_starts_in_the_background_also_if_nothing_reads_where_it_listens() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(outpost());
+    command.args([
+        "--state-dir",
+        "state",
+        "--runtime-dir",
+        "run",
+        "serve",
+        "--detach",
+        "--sessions-listen",
+        "127.0.0.1:0",
+    ]);
+    command.current_dir(dir.path()).env("HOME", dir.path()).stdin(Stdio::null());
+    let said = unread(command);
+    let stopped = asked(dir.path(), &["stop"]);
+    assert_quiet(&["serve", "--detach"], &said);
+    assert!(stopped.status.success(), "the daemon was not there: {stopped:?}");
+}
