@@ -35,7 +35,10 @@ mod validate;
 pub mod wire;
 
 pub use freshness::Window;
-pub use password::{ASKPASS_NAME, ASKPASS_SOCKET, AskPassword, Askpass, Typed};
+pub use password::{
+    ASKPASS_ANCHOR, ASKPASS_HIDDEN, ASKPASS_RECOGNISED, ASKPASS_SOCKET, ASKPASS_VARIABLE, AskPassword,
+    Askpass, Typed,
+};
 pub use rates::Rates;
 pub use records::SCHEMA;
 pub use server::{Notice, Server, Settings};

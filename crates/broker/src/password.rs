@@ -1,11 +1,18 @@
 //! The password that sudo may want: asked for once for a whole pipeline, given to the sudos of that pipeline only.
 //!
-//! Sudo runs a program to ask. That program is this binary under another name; it connects to a socket of ours, and the
-//! kernel tells whether its parent is a sudo that we have started. Nothing secret is in arguments, environment or files.
+//! Sudo runs a program to ask. That program is this binary (see [`program`]); it connects to a socket of ours. Before it
+//! gets a password we check that it executes our own file, that its parent is a sudo that we have started, and that its
+//! memory is hidden. Nothing secret is in arguments, environment or files.
+
+mod program;
+
+pub use program::ASKPASS_ANCHOR;
 
 use crate::peer_watch;
-use outpost_sys::{message, procfs};
+use outpost_sys::message;
+use program::{Anchor, Identity};
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -31,10 +38,18 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// A sudo may ask before we have noted that we started it.
 const NOTED_WITHIN: Duration = Duration::from_secs(2);
 
-/// The name under which this binary is called by sudo.
-pub const ASKPASS_NAME: &str = "outpost-askpass";
-/// The socket beside it.
+/// The variable by which this binary knows that sudo runs it to ask for a password. Its value is the socket's path.
+pub const ASKPASS_VARIABLE: &str = "OUTPOST_ASKPASS_SOCKET";
+/// The name of that socket.
 pub const ASKPASS_SOCKET: &str = "askpass.sock";
+
+/// What the daemon sends to a program that it has recognised, and what the program answers when its memory is hidden. Not
+/// before: the kernel lets nobody look at the executable of a process whose memory is hidden.
+pub const ASKPASS_RECOGNISED: u8 = b'?';
+pub const ASKPASS_HIDDEN: u8 = b'!';
+
+/// How long a program may take to hide its memory.
+const HIDDEN_WITHIN: Duration = Duration::from_secs(10);
 
 pub type Typed = Zeroizing<String>;
 
@@ -42,8 +57,8 @@ pub type Typed = Zeroizing<String>;
 #[derive(Clone, Debug)]
 pub struct Askpass {
     pub who: AskPassword,
-    /// What sudo runs to ask: this binary by the name of [`ASKPASS_NAME`], beside [`ASKPASS_SOCKET`].
-    pub link: PathBuf,
+    /// The socket on which the program asks that sudo runs.
+    pub socket: PathBuf,
 }
 
 /// Who is asked for a password.
@@ -62,24 +77,36 @@ pub(crate) struct Password {
     desk: Weak<Desk>,
     attempts: [OnceCell<Option<Typed>>; ATTEMPTS_MAX],
     /// Sudos of this pipeline, and how often each has asked.
-    asked: Mutex<HashMap<i32, usize>>,
+    asked: Mutex<HashMap<Identity, usize>>,
+    anchor: Anchor,
+    socket: PathBuf,
 }
 
 /// Every pipeline whose sudos may ask.
 #[derive(Default)]
 pub(crate) struct Desk {
-    pipelines: Mutex<HashMap<i32, Weak<Password>>>,
+    pipelines: Mutex<HashMap<Identity, Weak<Password>>>,
     noted: tokio::sync::Notify,
 }
 
 impl Desk {
-    fn pipelines(&self) -> MutexGuard<'_, HashMap<i32, Weak<Password>>> {
+    fn pipelines(&self) -> MutexGuard<'_, HashMap<Identity, Weak<Password>>> {
         self.pipelines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn password(self: &Arc<Desk>, ask: AskPassword, what: String) -> Arc<Password> {
+    /// For a pipeline that is about to start. Starts a process; an error says why it cannot be.
+    pub(crate) fn password(
+        self: &Arc<Desk>,
+        askpass: Askpass,
+        what: String,
+    ) -> Result<Arc<Password>, String> {
+        let anchor = Anchor::start();
+        let anchor =
+            anchor.map_err(|error| format!("cannot start what sudo asks for a password: {error}"))?;
         let attempts = [OnceCell::new(), OnceCell::new(), OnceCell::new()];
-        Arc::new(Password { ask, what, desk: Arc::downgrade(self), attempts, asked: Mutex::default() })
+        let Askpass { who, socket } = askpass;
+        let (desk, asked) = (Arc::downgrade(self), Mutex::default());
+        Ok(Arc::new(Password { ask: who, what, desk, attempts, asked, anchor, socket }))
     }
 
     /// Answers programs that sudo has started, for ever.
@@ -89,13 +116,13 @@ impl Desk {
         outpost_wire::accept_all(listener, ASKING_MAX, move |stream| answer(desk.clone(), stream)).await;
     }
 
-    async fn of_parent(&self, parent: i32) -> Option<Arc<Password>> {
+    async fn of_sudo(&self, sudo: Identity) -> Option<Arc<Password>> {
         let deadline = tokio::time::Instant::now() + NOTED_WITHIN;
         loop {
             let noted = self.noted.notified();
             tokio::pin!(noted);
             noted.as_mut().enable();
-            if let Some(password) = self.pipelines().get(&parent).and_then(Weak::upgrade) {
+            if let Some(password) = self.pipelines().get(&sudo).and_then(Weak::upgrade) {
                 return Some(password);
             }
             tokio::time::timeout_at(deadline, noted).await.ok()?;
@@ -106,7 +133,7 @@ impl Desk {
 impl Password {
     /// One of the pipeline's sudos.
     pub(crate) fn may_be_asked_for(self: &Arc<Password>, sudo: i32) {
-        let Some(desk) = self.desk.upgrade() else { return };
+        let (Some(desk), Some(sudo)) = (self.desk.upgrade(), Identity::of(sudo)) else { return };
         let mut pipelines = desk.pipelines();
         pipelines.retain(|_, password| password.strong_count() > 0);
         pipelines.insert(sudo, Arc::downgrade(self));
@@ -114,7 +141,15 @@ impl Password {
         desk.noted.notify_waiters();
     }
 
-    async fn for_sudo(&self, sudo: i32) -> Option<&Typed> {
+    /// What sudo needs to know to ask for it.
+    pub(crate) fn environment(&self) -> [(OsString, OsString); 2] {
+        [
+            ("SUDO_ASKPASS".into(), self.anchor.program().into()),
+            (ASKPASS_VARIABLE.into(), self.socket.clone().into()),
+        ]
+    }
+
+    async fn for_sudo(&self, sudo: Identity) -> Option<&Typed> {
         let attempt = {
             let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
             let count = asked.entry(sudo).or_default();
@@ -128,22 +163,39 @@ impl Password {
 
 async fn answer(desk: Arc<Desk>, mut stream: UnixStream) {
     let Ok(peer) = message::peer(&stream) else { return };
-    let parent = procfs::stat(peer.pid).map(|stat| stat.parent).unwrap_or_default();
-    let Some(password) = desk.of_parent(parent).await else {
-        return tracing::warn!(
-            pid = peer.pid,
-            "a program that no sudo of ours has started asked for a password"
-        );
+    let refuse = |why: &str| tracing::warn!(pid = peer.pid, why, "a program may not ask for a password");
+    let Some(program) = Identity::of(peer.pid) else { return };
+    if !program.is_this_binary() {
+        return refuse("it executes another file than the daemon");
+    }
+    let password = match program.of_parent() {
+        Some(sudo) => desk.of_sudo(sudo).await.map(|password| (sudo, password)),
+        None => None,
     };
+    let Some((sudo, password)) = password else {
+        return refuse("its parent is no sudo of this daemon's");
+    };
+    if !hides(&mut stream).await {
+        return refuse("it did not hide its memory");
+    }
     // Nobody goes on typing for a sudo that is gone.
     let typed = tokio::select! {
-        typed = password.for_sudo(parent) => typed,
+        typed = password.for_sudo(sudo) => typed,
         () = peer_watch::gone(&stream) => None,
     };
     if let Some(typed) = typed {
         let _gone = stream.write_all(typed.as_bytes()).await;
         let _gone = stream.shutdown().await;
     }
+}
+
+/// Has the program hide its memory, in which the password will be.
+async fn hides(stream: &mut UnixStream) -> bool {
+    let hidden = async {
+        stream.write_all(&[ASKPASS_RECOGNISED]).await.ok()?;
+        stream.read_u8().await.ok()
+    };
+    tokio::time::timeout(HIDDEN_WITHIN, hidden).await.ok().flatten() == Some(ASKPASS_HIDDEN)
 }
 
 async fn ask(how: &AskPassword, what: &str) -> Option<Typed> {

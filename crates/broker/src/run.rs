@@ -4,12 +4,13 @@ mod collect;
 mod ending;
 
 use crate::order::Order;
-use crate::password::Password;
+use crate::password::{Desk, Password};
 use crate::server::Settings;
 use crate::sudo;
 use crate::wire::{Resolved, Response, Stage, Status};
 use collect::Collected;
 pub(crate) use ending::kill;
+use outpost_approvals::display;
 use outpost_engine::{AtCap, Drain, Engine, Error, Given, How, Key, Process, ResourceLimit, Spawn, Stdio};
 use outpost_sys::spawn::CORE_LIMIT;
 use std::ffi::OsString;
@@ -66,7 +67,7 @@ pub(crate) async fn start(
     settings: &Settings,
     order: &Order,
     key: &str,
-    password: Option<Arc<Password>>,
+    passwords: &Arc<Desk>,
 ) -> Result<Running, Response> {
     let id = &order.request.id;
     let through_sudo = order.request.privileged && outpost_sys::limits::effective_uid() != 0;
@@ -76,6 +77,16 @@ pub(crate) async fn start(
             let found = tokio::task::spawn_blocking(sudo::find).await;
             let found = found.unwrap_or_else(|_| Err("the daemon is ending".into()));
             Some(found.map_err(|reason| Response::error(id, reason))?)
+        }
+    };
+    let password = match settings.askpass.clone().filter(|_| through_sudo) {
+        None => None,
+        Some(askpass) => {
+            let what = format!("Password for sudo, to run {}:", display::command(&order.request.pipeline));
+            let desk = passwords.clone();
+            let made = tokio::task::spawn_blocking(move || desk.password(askpass, what)).await;
+            let made = made.unwrap_or_else(|_| Err("the daemon is ending".into()));
+            Some(made.map_err(|reason| Response::error(id, reason))?)
         }
     };
     let count = order.request.pipeline.len();
@@ -92,7 +103,7 @@ pub(crate) async fn start(
         let given =
             Given { stdin: input.take().map(Arc::new), stdout: output.map(Arc::new), ..Given::default() };
         let spawn = match &sudo {
-            Some(sudo) => through(sudo, order, at, key, given, settings),
+            Some(sudo) => through(sudo, order, at, key, given, settings, password.as_deref()),
             None => direct(order, at, key, given, settings),
         };
         match engine.spawn(spawn).await {
@@ -198,19 +209,18 @@ fn through(
     key: &str,
     given: Given,
     settings: &Settings,
+    password: Option<&Password>,
 ) -> Spawn {
     let stage = order.request.pipeline.get(at).map(Vec::as_slice).unwrap_or_default();
     let names: Vec<String> = order.request.env.keys().cloned().collect();
     let program = order.programs.get(at).map(|program| program.found.clone()).unwrap_or_default();
-    let askpass = settings.askpass.as_ref();
-    let arguments = sudo::arguments(&program, stage, &names, askpass.is_some());
+    let arguments = sudo::arguments(&program, stage, &names, password.is_some());
     let mut spawn = spawn(order, at, key, arguments, given, settings);
     spawn.program = sudo.path.clone();
     spawn.given.program = Some(sudo.file.clone());
     // Sudo makes the command's own HOME, USER and PATH; these are sudo's.
-    if let Some(askpass) = askpass {
-        let told = ("SUDO_ASKPASS".into(), askpass.link.clone().into());
-        spawn.environment = spawn.environment.iter().cloned().chain([told]).collect();
+    if let Some(password) = password {
+        spawn.environment = spawn.environment.iter().cloned().chain(password.environment()).collect();
     }
     spawn
 }

@@ -98,13 +98,7 @@ impl UnderWay {
             return Some(Response::error(&id, message));
         }
         let settings = server.settings();
-        let password = settings.askpass.clone().filter(|_| self.order.request.privileged);
-        let password = password.map(|askpass| {
-            let what =
-                format!("Password for sudo, to run {}:", display::command(&self.order.request.pipeline));
-            server.passwords.password(askpass.who, what)
-        });
-        match run::start(&server.engine, &settings, &self.order, &self.entry.key, password).await {
+        match run::start(&server.engine, &settings, &self.order, &self.entry.key, &server.passwords).await {
             Ok(running) => Some(self.finish(server, stream, running).await),
             Err(response) => {
                 let data = json!({ "status": "error", "message": response.message });

@@ -1,9 +1,9 @@
 //! What sudo runs to ask for a password: fetches it from the daemon that started that sudo, and writes it for it.
 
-use outpost_broker::ASKPASS_SOCKET;
+use outpost_broker::{ASKPASS_ANCHOR, ASKPASS_HIDDEN, ASKPASS_RECOGNISED, ASKPASS_VARIABLE};
 use outpost_sys::limits;
 use std::ffi::OsStr;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
@@ -12,25 +12,48 @@ use zeroize::Zeroizing;
 /// The longest password.
 const PASSWORD_BYTES_MAX: u64 = 1024;
 
-/// The daemon's socket is beside the name we were called by.
-pub(crate) fn run(called: &OsStr) -> ExitCode {
-    if let Err(errno) = limits::hide_memory() {
-        errln!("outpost: cannot hide the memory of what is to have a password: {errno}");
-        return ExitCode::FAILURE;
+/// Whether we are called for a password; then it has been dealt with when this returns.
+pub(crate) fn run_if_called(called: &OsStr) -> Option<ExitCode> {
+    if called == ASKPASS_ANCHOR {
+        return Some(anchor());
     }
-    let socket = Path::new(called).with_file_name(ASKPASS_SOCKET);
-    let mut typed = Zeroizing::new(String::new());
-    let fetched = UnixStream::connect(&socket)
-        .and_then(|daemon| daemon.take(PASSWORD_BYTES_MAX).read_to_string(&mut typed));
-    match fetched {
-        Ok(1..) => match writeln!(std::io::stdout(), "{}", typed.as_str()) {
+    let is_by_number = Path::new(called).starts_with("/proc") && Path::new(called).ends_with("exe");
+    let socket = std::env::var_os(ASKPASS_VARIABLE).filter(|_| is_by_number)?;
+    Some(ask(Path::new(&socket)))
+}
+
+/// Lives until the daemon closes our standard input or ends.
+fn anchor() -> ExitCode {
+    outpost_sys::memory::forget_program();
+    let _ended = io::copy(&mut io::stdin(), &mut io::sink());
+    ExitCode::SUCCESS
+}
+
+fn ask(socket: &Path) -> ExitCode {
+    match fetch(socket) {
+        Ok(Some(typed)) => match writeln!(io::stdout(), "{}", typed.as_str()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::FAILURE,
         },
-        Ok(0) => ExitCode::FAILURE,
+        Ok(None) => ExitCode::FAILURE,
         Err(error) => {
-            errln!("outpost: cannot ask the daemon for a password on {}: {error}", socket.display());
+            errln!("outpost: cannot get a password from the daemon on {}: {error}", socket.display());
             ExitCode::FAILURE
         }
     }
+}
+
+/// None when there is no password for us.
+fn fetch(socket: &Path) -> io::Result<Option<Zeroizing<String>>> {
+    let mut daemon = UnixStream::connect(socket)?;
+    let mut recognised = [0];
+    if daemon.read(&mut recognised)? != 1 || recognised != [ASKPASS_RECOGNISED] {
+        return Ok(None);
+    }
+    // Only now: the daemon could not have looked at our executable any more.
+    limits::hide_memory()?;
+    daemon.write_all(&[ASKPASS_HIDDEN])?;
+    let mut typed = Zeroizing::new(String::new());
+    let read = daemon.take(PASSWORD_BYTES_MAX).read_to_string(&mut typed)?;
+    Ok((read > 0).then_some(typed))
 }

@@ -8,9 +8,7 @@ use crate::roles;
 use crate::socket::{self, listening};
 use clap::Args;
 use outpost_approvals::Approvals;
-use outpost_broker::{
-    ASKPASS_NAME, ASKPASS_SOCKET, AskPassword, Askpass, Rates, Server, Settings, Shape, Window,
-};
+use outpost_broker::{ASKPASS_SOCKET, AskPassword, Askpass, Rates, Server, Settings, Shape, Window};
 use outpost_engine::{Engine, ResourceLimit};
 use outpost_sys::spawn::{CPU_LIMIT, FILE_SIZE_LIMIT, MEMORY_LIMIT};
 use std::collections::HashMap;
@@ -32,7 +30,7 @@ pub(crate) struct Flags {
     /// How long an approved command may run, in seconds [default: 300]
     #[arg(long, value_name = "SECONDS")]
     pub(crate) run_timeout: Option<u64>,
-    /// The operator's rules [default: /etc/outpost/rules.toml, or rules.toml beside the configuration]
+    /// The operator's rules; where /etc/outpost exists, only rules there can allow [default: rules.toml beside the configuration]
     #[arg(long, value_name = "FILE")]
     pub(crate) rules: Option<PathBuf>,
 }
@@ -137,15 +135,11 @@ fn own_askpass() -> Option<PathBuf> {
     std::env::var_os("SUDO_ASKPASS").map(PathBuf::from)
 }
 
-/// What sudo runs to ask for a password, and the socket that this asks on, both in one directory.
+/// The socket on which sudo's helper asks for a password.
 pub(crate) fn askpass(dir: &Path, who: AskPassword) -> Result<(Askpass, UnixListener), Failure> {
-    let link = dir.join(ASKPASS_NAME);
-    let fail = |error: std::io::Error| Failure::io(link.display(), &error);
-    let binary = std::env::current_exe().map_err(fail)?;
-    let _not_there = std::fs::remove_file(&link);
-    std::os::unix::fs::symlink(binary, &link).map_err(fail)?;
-    let listener = listening(crate::socket::bind(&dir.join(ASKPASS_SOCKET))?)?;
-    Ok((Askpass { who, link }, listener))
+    let socket = dir.join(ASKPASS_SOCKET);
+    let listener = listening(crate::socket::bind(&socket)?)?;
+    Ok((Askpass { who, socket }, listener))
 }
 
 #[cfg(test)]

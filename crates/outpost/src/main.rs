@@ -54,6 +54,9 @@ fn main() -> ExitCode {
     abort_on_panic();
     let mut arguments = std::env::args_os();
     let called = arguments.next().unwrap_or_default();
+    if let Some(ended) = askpass::run_if_called(&called) {
+        return ended;
+    }
     match Path::new(&called).file_name().and_then(|name| name.to_str()) {
         Some("claustrum") => return relay::run(arguments),
         // Its keeper starts its worker under this name too.
@@ -61,7 +64,6 @@ fn main() -> ExitCode {
             return codecast::run(arguments);
         }
         Some("sudo-proxy") => return sudo_proxy::run(arguments),
-        Some(outpost_broker::ASKPASS_NAME) => return askpass::run(&called),
         _ => {}
     }
     if std::env::args_os().nth(1).is_some_and(|first| first == "relay") {

@@ -2,9 +2,10 @@
 
 use super::{PASSWORD, User, sudo};
 use crate::gate::{GateOptions, line, send_as};
-use crate::kit::{decoded, script, with};
+use crate::kit::{binary, decoded, script, with};
 use outpost_testkit::{Broker, BrokerOptions, require, stamp};
 use serde_json::{Value, json};
+use std::path::Path;
 use std::process::Child;
 
 fn root(id: &str, pipeline: Value) -> Value {
@@ -147,12 +148,68 @@ fn a_password_is_asked_for_once_and_leaves_no_credentials() {
     let child = gate.run(&command);
     assert_eq!((child["stages"][0]["exit_code"].as_i64(), stdout(&child).as_str()), (Some(1), ""), "{child}");
     // Nor from the socket that sudo's own helper asks on.
-    let run = gate.daemon().dir().join("run");
-    let helper = user.run(&[run.join("outpost-askpass").to_str().unwrap(), "Password:"]);
+    let helper = user.run(&["bash", "-c", &as_helper(&gate.daemon().dir().join("run"))]);
     assert!(!helper.status.success() && helper.stdout.is_empty(), "{helper:?}");
     assert_eq!(askpass.asked().len(), 3, "{:.900?}", askpass.asked());
     let (log, audit) = (gate.daemon().log(), String::from_utf8(gate.audit()).unwrap());
     assert!(!log.contains(PASSWORD) && !audit.contains(PASSWORD), "the password was written down");
+}
+
+/// A script that becomes the helper of a daemon, as sudo would run it.
+fn as_helper(run: &Path) -> String {
+    let socket = run.join("askpass.sock");
+    let binary = binary();
+    format!("OUTPOST_ASKPASS_SOCKET={} exec -a /proc/1/exe {} Password:", socket.display(), binary.display())
+}
+
+/// Who runs as the daemon's user can write the daemon's directories. A program there that sudo ran as its helper could run
+/// the real helper, with another standard output than sudo's.
+#[test]
+fn a_password_goes_to_no_program_by_a_name_that_the_user_can_write() {
+    if Broker::is_original() {
+        return;
+    }
+    require!(sudo());
+    let user = User::new("ALL=(root) ALL");
+    let askpass = user.askpass(&format!("echo {PASSWORD}"));
+    let mut gate = user.gate(&askpass.config());
+    let run = gate.daemon().dir().join("run");
+    let stolen = user.home().join("stolen");
+    // The name by which earlier versions told sudo of the helper.
+    let name = run.join("outpost-askpass");
+    let _not_there = std::fs::remove_file(&name);
+    let thief = format!(
+        "exec >{}\nexec bash -c 'exec -a {} {} Password:'",
+        stolen.display(),
+        name.display(),
+        binary().display()
+    );
+    script(&name, &thief);
+    gate.run(&root("one", json!([["id", "-u"]])));
+    let stolen = std::fs::read_to_string(stolen).unwrap_or_default();
+    assert!(!stolen.contains(PASSWORD), "a program of the user's got the password");
+    assert_eq!(stdout(&gate.run(&root("two", json!([["id", "-u"]])))), "0\n");
+}
+
+/// The command is a child of sudo as its helper is. Other than the helper, it does not execute our binary.
+#[test]
+fn a_command_that_sudo_runs_gets_no_password() {
+    if Broker::is_original() {
+        return;
+    }
+    require!(sudo());
+    let user = User::new("ALL=(root) ALL");
+    let askpass = user.askpass(&format!("echo {PASSWORD}"));
+    let mut gate = user.gate(&askpass.config());
+    let socket = gate.daemon().dir().join("run/askpass.sock");
+    let asks = format!(
+        "import socket; s = socket.socket(socket.AF_UNIX); s.connect({:?}); print(s.recv(99))",
+        socket.display().to_string()
+    );
+    assert_eq!(stdout(&gate.run(&root("asks", json!([["python3", "-c", asks]])))), "b''\n");
+    assert_eq!(askpass.asked().len(), 1, "the human was asked for a command that is no helper");
+    let log = gate.daemon().log();
+    assert!(log.contains("executes another file than the daemon"), "{log}");
 }
 
 #[test]
