@@ -206,3 +206,27 @@ fn operands_of(program: &Pinned, stage: &[String], cwd: &Path) -> Operands {
     }
     operands
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An operand may contain `=` and still be a file; only an option's value stands behind it.
+    #[test]
+    fn every_file_that_an_interpreter_is_given_is_pinned() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = std::fs::canonicalize(dir.path()).unwrap();
+        for name in ["a=b", "value", "short", "plain"] {
+            std::fs::write(dir.join(name), name).unwrap();
+        }
+        let shell = files::program("sh", &dir, false).unwrap();
+        let stage = ["sh", "a=b", "--file=value", "-fshort", "plain", "plain", "missing", "--", "-"];
+        let operands = operands_of(&shell, &stage.map(str::to_owned), &dir);
+        let pinned: Vec<&std::ffi::OsStr> =
+            operands.pinned.iter().filter_map(|pinned| pinned.path.file_name()).collect();
+        assert_eq!(pinned, ["a=b", "value", "short", "plain"]);
+        assert_eq!(operands.loose, 0);
+        let other = files::program("true", &dir, false).unwrap();
+        assert!(operands_of(&other, &["true".into(), "plain".into()], &dir).pinned.is_empty());
+    }
+}

@@ -141,3 +141,36 @@ fn what_is_compared_is_really_compared() {
     }
     assert!(!matches(&["one", "two"], &lines(&["one"])) && !matches(&["one"], &lines(&["one", "two"])));
 }
+
+/// Every source file of the workspace.
+fn sources(dir: &Path, all: &mut String) {
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            sources(&path, all);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            all.push_str(&std::fs::read_to_string(path).unwrap());
+        }
+    }
+}
+
+/// A row without a test would be a promise that nothing keeps.
+#[test]
+fn each_known_class_of_bypass_names_tests_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = std::fs::read_to_string(root.join("docs/security.md")).unwrap();
+    let (_, table) = page.split_once("## Known classes of bypass").unwrap();
+    let (table, _) = table.split_once("\n## ").unwrap();
+    let rows: Vec<&str> = table.lines().filter(|line| line.starts_with("| ")).skip(2).collect();
+    assert!(rows.len() >= 35, "{} rows", rows.len());
+    let mut code = String::new();
+    sources(&root.join("crates"), &mut code);
+    for row in rows {
+        let tests: Vec<&str> = row.split('`').filter(|part| part.contains("::")).collect();
+        assert!(!tests.is_empty(), "no test covers: {row}");
+        for test in tests {
+            let name = test.rsplit("::").next().unwrap();
+            assert!(code.contains(&format!("fn {name}(")), "there is no test {test}");
+        }
+    }
+}
