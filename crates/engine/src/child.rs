@@ -5,7 +5,7 @@ use crate::input::{Input, Target};
 use crate::link::role;
 use crate::process::{Process, Progress, Status};
 use crate::spec::Supervision;
-use outpost_journal::{Stream, Writer};
+use outpost_journal::{Chore, Pumped, Stream, Writer};
 use outpost_keeper::Standing;
 use outpost_sys::epoll::{Epoll, Interest};
 use outpost_sys::pidfd::Exit;
@@ -62,8 +62,10 @@ pub(crate) enum Source {
 pub(crate) struct Output {
     pub(crate) source: Source,
     pub(crate) watch: Watch,
-    /// Not watched: we come back by the clock.
+    /// Not watched: the clock or a chore that is done resumes it.
     pub(crate) paused: bool,
+    /// Bytes wait in the pipe until a chore of the journal is done.
+    pub(crate) awaits_chore: bool,
     /// No process has the terminal open at the moment. One may open it again while the child lives.
     hung_up: bool,
     last_pump: Instant,
@@ -78,6 +80,7 @@ impl Output {
             source,
             watch: Watch::default(),
             paused: false,
+            awaits_chore: false,
             hung_up: false,
             last_pump: long_ago,
             large_pieces: 0,
@@ -162,8 +165,11 @@ impl Child {
     }
 
     /// Moves what waits on a stream: into the journal, or to nowhere once the exit is recorded.
-    pub(crate) fn pump(&mut self, stream: Stream, nowhere: &OwnedFd) -> outpost_journal::Result<Moved> {
-        let Some(output) = &mut self.outputs[stream_index(stream)] else { return Ok(Moved::End) };
+    pub(crate) fn pump(&mut self, stream: Stream, nowhere: &OwnedFd) -> outpost_journal::Result<Pumped> {
+        let Some(output) = &mut self.outputs[stream_index(stream)] else {
+            return Ok(Pumped::Moved(Moved::End));
+        };
+        output.awaits_chore = false;
         let from_master = match (&output.source, &self.master) {
             (Source::Terminal(pipe), Some(master)) => take_from_master(master, pipe, self.exit.is_some())?,
             _ => FromMaster::Moved(Moved::WouldBlock),
@@ -172,16 +178,34 @@ impl Child {
         let moved = if self.writer.exit().is_some() {
             discard(output.pipe(), nowhere)
         } else {
-            self.writer.pump(stream, output.pipe())?
+            match self.writer.pump(stream, output.pipe())? {
+                Pumped::Moved(moved) => moved,
+                Pumped::Waits => {
+                    (output.paused, output.awaits_chore) = (true, true);
+                    return Ok(Pumped::Waits);
+                }
+            }
         };
         if let (Moved::Bytes(bytes), None) = (&moved, self.writer.exit()) {
             self.process.inner.shared.output_bytes.fetch_add(*bytes as u64, Ordering::Relaxed);
         }
         match (moved, from_master) {
             // The private pipe never ends by itself: it ends when the terminal has ended and it is empty.
-            (Moved::WouldBlock, FromMaster::Moved(moved)) => Ok(moved),
-            (moved, _) => Ok(moved),
+            (Moved::WouldBlock, FromMaster::Moved(moved)) => Ok(Pumped::Moved(moved)),
+            (moved, _) => Ok(Pumped::Moved(moved)),
         }
+    }
+
+    /// Whether output, or the record of the exit, waits for a chore of the journal.
+    pub(crate) fn awaits_chore(&self) -> bool {
+        self.writer.is_busy() || self.outputs.iter().flatten().any(|output| output.awaits_chore)
+    }
+
+    /// Work on files that another thread is to do.
+    pub(crate) fn chores(&mut self) -> Vec<Chore> {
+        let mut chores = self.writer.chores();
+        chores.extend(self.input.chores());
+        chores
     }
 
     /// Whether moving more of this stream would drop what a reader that is waited for has not read.
@@ -316,6 +340,10 @@ impl Child {
     pub(crate) fn end_input(&mut self, epoll: &Epoll) -> Vec<u8> {
         self.input_blocked = false;
         self.input.waiters.clear();
+        let why = if self.exit.is_some() { crate::Error::NotRunning } else { crate::Error::NoStdin };
+        for offer in self.input.offers.drain(..) {
+            offer.refuse(why.clone());
+        }
         let target = std::mem::replace(&mut self.input.target, Target::Closed);
         match target {
             Target::Pipe(pipe) => {

@@ -5,7 +5,7 @@ use crate::kill;
 use crate::process::{Process, Status};
 use crate::reactor::{Due, RETENTION_TICK, RETRY, Reactor, outpost_now_ms};
 use crate::spec::{Drain, Rest, Slot};
-use outpost_journal::Stream;
+use outpost_journal::{Pumped, Stream};
 use outpost_keeper::Request;
 use outpost_sys::pidfd::Exit;
 use outpost_sys::pipe::Moved;
@@ -57,6 +57,10 @@ impl Reactor {
             if !self.leaving.contains(&slot) {
                 self.let_go(slot);
             }
+            return;
+        }
+        // Resumed when the chore is done.
+        if child.awaits_chore() {
             return;
         }
         let exit_seen = child.exit_seen;
@@ -126,14 +130,15 @@ impl Reactor {
         self.let_go(slot);
     }
 
-    /// Moves once more what waits on each stream; true when there was something and there is time for another look, or when
-    /// it could not be moved, for which the end waits as long as it takes.
+    /// Moves once more what waits on each stream. True when there was something and there is time for another look, or when
+    /// it could not be moved: the exit is not recorded before it is.
     fn take_rest(&mut self, slot: u64, since_exit: Duration) -> bool {
-        let mut moved = false;
+        let (mut moved, mut waits) = (false, false);
         for stream in Stream::ALL {
             let Some(child) = self.children.get_mut(&slot) else { return false };
             match child.pump(stream, &self.nowhere) {
-                Ok(outcome) => moved |= matches!(outcome, Moved::Bytes(_)),
+                Ok(Pumped::Moved(outcome)) => moved |= matches!(outcome, Moved::Bytes(_)),
+                Ok(Pumped::Waits) => waits = true,
                 Err(error) => {
                     self.stall(slot, stream, &error);
                     return true;
@@ -145,7 +150,10 @@ impl Reactor {
             child.last_byte = Instant::now();
             child.publish();
         }
-        moved && since_exit < child.supervision().drain.longest
+        child.rewatch(&self.epoll);
+        let longest = child.supervision().drain.longest;
+        self.dispatch(slot);
+        waits || (moved && since_exit < longest)
     }
 
     /// Forgets the descriptors of a finished process. While a descendant holds its pipes, they are read to nowhere, so
@@ -164,7 +172,7 @@ impl Reactor {
         self.link.send(Request::Forget { slot }, Vec::new());
         if let Some(child) = self.children.remove(&slot) {
             child.process.let_go();
-            self.shared.housekeeping.remove_cgroup(child.process);
+            self.shared.housekeeping.leave(child);
         }
     }
 
@@ -233,10 +241,12 @@ impl Reactor {
                 return;
             };
             let before = largest.writer.journal().bytes_kept();
-            match largest.writer.shed() {
-                Ok(true) => total -= before.saturating_sub(largest.writer.journal().bytes_kept()).min(total),
-                Ok(false) | Err(_) => return,
+            if !largest.writer.shed() {
+                return;
             }
+            total -= before.saturating_sub(largest.writer.journal().bytes_kept()).min(total);
+            let slot = largest.slot();
+            self.dispatch(slot);
         }
     }
 }

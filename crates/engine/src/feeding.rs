@@ -1,6 +1,8 @@
 //! The reactor's work with input: into the log, then to the child.
+//!
+//! Offers of clients are taken in their order. One that waits for a chore of the log is offered again when that is done.
 
-use crate::input::Delivery;
+use crate::input::{Delivery, Offer};
 use crate::link::role;
 use crate::reactor::{Due, RETRY, Reactor};
 use crate::spec::Slot;
@@ -31,7 +33,7 @@ impl Reactor {
         };
         child.input_blocked = outcome == Ok(Delivery::Blocked);
         match outcome {
-            Ok(Delivery::Done | Delivery::Blocked | Delivery::NewReader) => {}
+            Ok(Delivery::Done | Delivery::Blocked | Delivery::NewReader | Delivery::Waits) => {}
             Ok(Delivery::Closed) => {
                 for role in child.end_input(&self.epoll) {
                     self.link.send(Request::Release { slot, role }, Vec::new());
@@ -45,42 +47,108 @@ impl Reactor {
         let Some(child) = self.children.get_mut(&slot) else { return };
         child.rewatch(&self.epoll);
         child.input.tell_waiters(self.shared.config().stdin_waiting_max);
+        self.dispatch(slot);
     }
 
-    pub(crate) fn accept(
+    /// Takes an offer, behind those that wait.
+    pub(crate) fn offer(&mut self, slot: u64, offer: Offer) {
+        let Some(child) = self.children.get_mut(&slot).filter(|child| child.exit.is_none()) else {
+            return offer.refuse(Error::NotRunning);
+        };
+        match offer {
+            Offer::Bytes { reply, .. } if !child.input.has_room_for(&offer) => {
+                let full = Accepted::Full { applied: child.input.accepted(), beyond: false };
+                let _gone = reply.send(Ok(full));
+            }
+            offer => {
+                child.input.offers.push_back(offer);
+                if child.input.offers.len() == 1 {
+                    self.take_offers(slot);
+                }
+            }
+        }
+    }
+
+    /// Takes the offers that wait, up to the first that has to wait on.
+    pub(crate) fn take_offers(&mut self, slot: u64) {
+        while let Some(offer) = self.children.get_mut(&slot).and_then(|child| child.input.offers.pop_front())
+        {
+            let waits = match offer {
+                Offer::Bytes { offset, data, waiting_max, reply } => {
+                    match self.accept(slot, offset, &data, waiting_max).transpose() {
+                        Some(outcome) => {
+                            let _gone = reply.send(outcome);
+                            None
+                        }
+                        None => Some(Offer::Bytes { offset, data, waiting_max, reply }),
+                    }
+                }
+                Offer::Close { reply } => match self.close_stdin(slot).transpose() {
+                    Some(outcome) => {
+                        let _gone = reply.send(outcome);
+                        None
+                    }
+                    None => Some(Offer::Close { reply }),
+                },
+            };
+            if let (Some(offer), Some(child)) = (waits, self.children.get_mut(&slot)) {
+                child.input.offers.push_front(offer);
+                return self.dispatch(slot);
+            }
+        }
+        if let Some(child) = self.children.get_mut(&slot) {
+            child.input.tell_waiters(self.shared.config().stdin_waiting_max);
+        }
+    }
+
+    /// A chore of the stdin log is done.
+    pub(crate) fn go_on_with_input(&mut self, slot: u64, outcome: Result<()>) {
+        let Some(child) = self.children.get_mut(&slot) else { return };
+        if let Err(error) = outcome
+            && let Some(offer) = child.input.offers.pop_front()
+        {
+            offer.refuse(error);
+        }
+        self.take_offers(slot);
+        self.deliver(slot);
+    }
+
+    /// `None` until a chore is done.
+    fn accept(
         &mut self,
         slot: u64,
         offset: Option<u64>,
         data: &[u8],
         waiting_max: u64,
-    ) -> Result<Accepted> {
+    ) -> Result<Option<Accepted>> {
         let child =
             self.children.get_mut(&slot).filter(|child| child.exit.is_none()).ok_or(Error::NotRunning)?;
         if !child.input.is_open() {
             return Err(Error::NoStdin);
         }
-        if let Some(reader) = child.input.open_log()? {
-            self.link.send(Request::Hold { slot, role: role::STDIN_LOG }, vec![reader]);
-        }
-        let accepted = child.input.accept(offset, data, waiting_max)?;
+        let Some(accepted) = child.input.accept(offset, data, waiting_max)? else { return Ok(None) };
         child.process.inner.stdin_accepted.store(child.input.accepted(), Ordering::Release);
         self.deliver(slot);
-        Ok(accepted)
+        Ok(Some(accepted))
     }
 
-    pub(crate) fn close_stdin(&mut self, slot: u64) -> Result<()> {
+    /// `None` until a chore is done.
+    fn close_stdin(&mut self, slot: u64) -> Result<Option<()>> {
         let child =
             self.children.get_mut(&slot).filter(|child| child.exit.is_none()).ok_or(Error::NotRunning)?;
         if !child.input.is_open() {
-            return Ok(());
+            return Ok(Some(()));
         }
         if let Some(end_of_file) = child.input.end_of_file() {
             // However much waits: a refused end of file would be lost, and the caller has no way to repeat it.
-            return self.accept(slot, None, end_of_file, u64::MAX).map(|_| ());
+            return self.accept(slot, None, end_of_file, u64::MAX).map(|accepted| accepted.map(|_| ()));
+        }
+        if child.writer.is_busy() {
+            return Ok(None);
         }
         child.writer.close_stdin(child.input.accepted())?;
         child.input.closing = true;
         self.deliver(slot);
-        Ok(())
+        Ok(Some(()))
     }
 }

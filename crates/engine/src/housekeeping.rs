@@ -1,14 +1,20 @@
-//! Work of the reactor that may block: killing process trees by /proc, removing cgroups, erasing records.
+//! Work of the reactor that may block: killing process trees by /proc, removing cgroups, erasing records, and whatever a
+//! journal has to do on the disk besides writing to open files.
 //!
-//! Two threads do it. They start with the engine, so a host at its process limit cannot keep a kill from being carried
-//! out. A kill never waits for an erasure.
+//! Three threads do it. They start with the engine, so a host at its process limit cannot keep a kill from being carried
+//! out. A kill never waits for an erasure, and output that waits for its next segment waits for neither.
 
+use crate::child::Child;
+use crate::input::Input;
 use crate::kill;
 use crate::process::Process;
+use crate::reactor::Command;
 use crate::shared::{DESTROY_PATIENCE, Shared};
 use crate::spec::Slot;
+use outpost_journal::{Chore, Writer};
 use outpost_sys::{Errno, limits};
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::sync::oneshot;
 
@@ -35,6 +41,8 @@ struct Removal {
     /// `None` for a slot without a process.
     process: Option<Process>,
     scope: Scope,
+    /// Files to close.
+    files: Option<(Writer, Input)>,
 }
 
 /// Work by slot. Each slot is in it once, so the queue is never longer than the number of slots.
@@ -45,12 +53,17 @@ struct Queue<T> {
 
 struct State<T> {
     work: BTreeMap<Slot, T>,
+    /// The slot that was served last. The next greater one follows, so none is served twice while another waits.
+    last: Slot,
     closed: bool,
 }
 
 impl<T> Queue<T> {
     fn new() -> Queue<T> {
-        Queue { state: Mutex::new(State { work: BTreeMap::new(), closed: false }), changed: Condvar::new() }
+        Queue {
+            state: Mutex::new(State { work: BTreeMap::new(), last: Slot(0), closed: false }),
+            changed: Condvar::new(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
@@ -81,23 +94,31 @@ impl<T> Queue<T> {
             if state.closed {
                 return None;
             }
-            if let Some(work) = state.work.pop_first() {
-                return Some(work);
+            let greater = state.work.range((Bound::Excluded(state.last), Bound::Unbounded)).next();
+            if let Some(slot) = greater.or_else(|| state.work.first_key_value()).map(|(slot, _)| *slot) {
+                state.last = slot;
+                return state.work.remove_entry(&slot);
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
-/// The queues of both threads. The threads end when this is dropped.
+/// The queues of the threads. The threads end when this is dropped.
 pub(crate) struct Housekeeping {
     kills: Arc<Queue<Kill>>,
     removals: Arc<Queue<Removal>>,
+    /// A journal asks for each chore once, so there are few for each slot.
+    chores: Arc<Queue<Vec<Chore>>>,
 }
 
 impl Housekeeping {
     pub(crate) fn new() -> Housekeeping {
-        Housekeeping { kills: Arc::new(Queue::new()), removals: Arc::new(Queue::new()) }
+        Housekeeping {
+            kills: Arc::new(Queue::new()),
+            removals: Arc::new(Queue::new()),
+            chores: Arc::new(Queue::new()),
+        }
     }
 
     /// Starts the threads.
@@ -117,6 +138,15 @@ impl Housekeeping {
             limits::lower_priority();
             remove_all(&removals, &weak);
         })?;
+        let (chores, weak) = (shared.housekeeping.chores.clone(), Arc::downgrade(shared));
+        thread("outpost-files").spawn(move || {
+            while let Some((slot, chores)) = chores.next() {
+                for done in chores.into_iter().map(Chore::carry_out) {
+                    let Some(shared) = weak.upgrade() else { return };
+                    shared.command_blocking(Command::Worked { slot, done });
+                }
+            }
+        })?;
         Ok(())
     }
 
@@ -127,29 +157,37 @@ impl Housekeeping {
         self.kills.add(slot, work, |waiting, work| waiting.replies.extend(work.replies));
     }
 
-    /// Removes the cgroup of a process that has ended. A cgroup with members stays, and goes with the record.
-    pub(crate) fn remove_cgroup(&self, process: Process) {
-        self.remove(process.slot(), Some(process), Scope::Cgroup);
+    /// Has chores of a journal carried out, in their order. The reactor gets the results.
+    pub(crate) fn work(&self, slot: Slot, chores: Vec<Chore>) {
+        self.chores.add(slot, chores, |waiting, chores| waiting.extend(chores));
+    }
+
+    /// Removes the cgroup of a process that has ended. A cgroup with members stays, and goes with the record. Closes the
+    /// process's files, which may wait for the disk.
+    pub(crate) fn leave(&self, child: Child) {
+        let Child { process, writer, input, .. } = child;
+        self.remove(process.slot(), Some(process), Scope::Cgroup, Some((writer, input)));
     }
 
     /// Removes the cgroup of a process that has ended, and kills the members.
     pub(crate) fn remove_descendants(&self, process: Process) {
-        self.remove(process.slot(), Some(process), Scope::Descendants);
+        self.remove(process.slot(), Some(process), Scope::Descendants, None);
     }
 
     /// Erases the record of a process. No thread may write its journal any more.
     pub(crate) fn erase(&self, process: Process) {
-        self.remove(process.slot(), Some(process), Scope::Record);
+        self.remove(process.slot(), Some(process), Scope::Record, None);
     }
 
     /// Removes a slot in which no process was started.
     pub(crate) fn remove_slot(&self, slot: Slot) {
-        self.remove(slot, None, Scope::Slot);
+        self.remove(slot, None, Scope::Slot, None);
     }
 
-    fn remove(&self, slot: Slot, process: Option<Process>, scope: Scope) {
-        self.removals.add(slot, Removal { process, scope }, |waiting, work| {
+    fn remove(&self, slot: Slot, process: Option<Process>, scope: Scope, files: Option<(Writer, Input)>) {
+        self.removals.add(slot, Removal { process, scope, files }, |waiting, work| {
             waiting.scope = waiting.scope.max(work.scope);
+            waiting.files = waiting.files.take().or(work.files);
         });
     }
 }
@@ -158,11 +196,13 @@ impl Drop for Housekeeping {
     fn drop(&mut self) {
         self.kills.close();
         self.removals.close();
+        self.chores.close();
     }
 }
 
 fn remove_all(removals: &Queue<Removal>, shared: &Weak<Shared>) {
-    while let Some((slot, Removal { process, scope })) = removals.next() {
+    while let Some((slot, Removal { process, scope, files })) = removals.next() {
+        drop(files);
         let Some(shared) = shared.upgrade() else { return };
         match (process, scope) {
             (None, _) | (_, Scope::Slot) => shared.vacate(slot),

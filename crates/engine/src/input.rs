@@ -2,11 +2,13 @@
 
 use crate::link::role;
 use crate::{Error, Result};
-use outpost_journal::{Accepted, Delivered, StdinLog};
+use outpost_journal::{Accepted, Chore, Delivered, StdinDone, StdinLog};
 use outpost_sys::Errno;
 use outpost_sys::pipe::{self, Moved, Pipe};
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// What a terminal takes for the end of input.
@@ -32,16 +34,66 @@ pub(crate) enum Delivery {
     Closed,
     /// The log goes on in another file: nothing is delivered before the keeper holds [`Input::unheld_reader`].
     NewReader,
+    /// Nothing is delivered before a chore is done.
+    Waits,
+}
+
+/// What a client wants of the input. It is answered in the order in which it came.
+pub(crate) enum Offer {
+    Bytes {
+        offset: Option<u64>,
+        data: Arc<Vec<u8>>,
+        waiting_max: u64,
+        reply: oneshot::Sender<Result<Accepted>>,
+    },
+    Close {
+        reply: oneshot::Sender<Result<()>>,
+    },
+}
+
+impl Offer {
+    pub(crate) fn refuse(self, error: Error) {
+        match self {
+            Offer::Bytes { reply, .. } => drop(reply.send(Err(error))),
+            Offer::Close { reply } => drop(reply.send(Err(error))),
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        match self {
+            Offer::Bytes { data, .. } => data.len() as u64,
+            Offer::Close { .. } => 0,
+        }
+    }
+}
+
+/// How far the log has come to be.
+enum Log {
+    Missing,
+    Wanted,
+    UnderWay,
+    Ready(Box<StdinLog>),
+}
+
+impl Log {
+    fn get(&self) -> Option<&StdinLog> {
+        match self {
+            Log::Ready(log) => Some(log),
+            Log::Missing | Log::Wanted | Log::UnderWay => None,
+        }
+    }
 }
 
 pub(crate) struct Input {
     pub(crate) target: Target,
-    log: Option<StdinLog>,
+    log: Log,
     log_path: PathBuf,
     /// Close once everything accepted is delivered.
     pub(crate) closing: bool,
     /// Who waits for room.
     pub(crate) waiters: Vec<Waiter>,
+    /// Offers that wait for a chore, and those behind them. Their bytes together are bounded.
+    pub(crate) offers: VecDeque<Offer>,
 }
 
 /// One who waits until there is room for all before this byte.
@@ -52,7 +104,8 @@ pub(crate) struct Waiter {
 
 impl Input {
     pub(crate) fn new(target: Target, log_path: PathBuf) -> Input {
-        Input { target, log: None, log_path, closing: false, waiters: Vec::new() }
+        let (waiters, offers) = (Vec::new(), VecDeque::new());
+        Input { target, log: Log::Missing, log_path, closing: false, waiters, offers }
     }
 
     /// Goes on where another worker stopped. Without a description from the keeper nothing was delivered yet; then the
@@ -64,37 +117,77 @@ impl Input {
     ) -> Result<(Input, Option<OwnedFd>)> {
         let mut input = Input::new(target, log_path);
         if let Some(reader) = reader {
-            input.log = Some(StdinLog::resume(&input.log_path, reader)?);
+            input.log = Log::Ready(Box::new(StdinLog::resume(&input.log_path, reader)?));
             return Ok((input, None));
         }
-        input.log = StdinLog::from_start(&input.log_path)?;
-        let unheld = input.log.as_ref().map(|log| duplicate(log.reader())).transpose()?;
+        let log = StdinLog::from_start(&input.log_path)?;
+        input.log = log.map_or(Log::Missing, |log| Log::Ready(Box::new(log)));
+        let unheld = input.log.get().map(|log| duplicate(log.reader())).transpose()?;
         Ok((input, unheld))
     }
 
     pub(crate) fn accepted(&self) -> u64 {
-        self.log.as_ref().map_or(0, StdinLog::accepted)
+        self.log.get().map_or(0, StdinLog::accepted)
     }
 
     pub(crate) fn is_open(&self) -> bool {
         !matches!(self.target, Target::Closed) && !self.closing
     }
 
-    /// Makes the log before the first byte; the description that the keeper must hold is returned then.
-    pub(crate) fn open_log(&mut self) -> Result<Option<OwnedFd>> {
-        if self.log.is_some() {
-            return Ok(None);
-        }
-        let log = StdinLog::create(&self.log_path)?;
+    /// Takes the log that was begun. Returns the description that the keeper must hold before the first delivery.
+    pub(crate) fn begin(&mut self, log: outpost_journal::Result<StdinLog>) -> Result<OwnedFd> {
+        self.log = Log::Missing;
+        let log = log?;
         let reader = duplicate(log.reader())?;
-        self.log = Some(log);
-        Ok(Some(reader))
+        self.log = Log::Ready(Box::new(log));
+        Ok(reader)
     }
 
-    pub(crate) fn accept(&mut self, offset: Option<u64>, data: &[u8], waiting_max: u64) -> Result<Accepted> {
+    /// `None` until a chore is done.
+    pub(crate) fn accept(
+        &mut self,
+        offset: Option<u64>,
+        data: &[u8],
+        waiting_max: u64,
+    ) -> Result<Option<Accepted>> {
         match &mut self.log {
-            Some(log) => Ok(log.accept(offset, data, waiting_max)?),
-            None => Err(Error::NoStdin),
+            Log::Ready(log) => Ok(log.accept(offset, data, waiting_max)?),
+            Log::UnderWay => Ok(None),
+            Log::Missing | Log::Wanted => {
+                self.log = Log::Wanted;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Whether there is room for an offer behind those that wait.
+    pub(crate) fn has_room_for(&self, offer: &Offer) -> bool {
+        let waiting: u64 = self.offers.iter().map(Offer::bytes).sum();
+        match offer {
+            Offer::Bytes { waiting_max, .. } => {
+                self.offers.is_empty() || waiting.saturating_add(offer.bytes()) <= *waiting_max
+            }
+            Offer::Close { .. } => true,
+        }
+    }
+
+    /// Work on the log's files that another thread is to do.
+    pub(crate) fn chores(&mut self) -> Vec<Chore> {
+        match &mut self.log {
+            Log::Ready(log) => log.chores(),
+            Log::Wanted => {
+                self.log = Log::UnderWay;
+                vec![StdinLog::wanted(&self.log_path)]
+            }
+            Log::Missing | Log::UnderWay => Vec::new(),
+        }
+    }
+
+    /// Takes the result of a chore.
+    pub(crate) fn take(&mut self, done: StdinDone) -> Result<()> {
+        match &mut self.log {
+            Log::Ready(log) => Ok(log.take(done)?),
+            Log::Missing | Log::Wanted | Log::UnderWay => Ok(()),
         }
     }
 
@@ -105,7 +198,7 @@ impl Input {
 
     /// The description that the keeper must hold before the next delivery.
     pub(crate) fn unheld_reader(&mut self) -> Result<Option<OwnedFd>> {
-        let Some(log) = &mut self.log else { return Ok(None) };
+        let Log::Ready(log) = &mut self.log else { return Ok(None) };
         let reader = duplicate(log.reader())?;
         log.held();
         Ok(Some(reader))
@@ -113,7 +206,7 @@ impl Input {
 
     /// The byte before which all may wait.
     pub(crate) fn room_until(&self, waiting_max: u64) -> u64 {
-        let delivered = self.log.as_ref().map_or(0, |log| log.delivered().unwrap_or(0).min(log.accepted()));
+        let delivered = self.log.get().map_or(0, |log| log.delivered().unwrap_or(0).min(log.accepted()));
         delivered.saturating_add(waiting_max)
     }
 
@@ -125,7 +218,7 @@ impl Input {
 
     /// Tells those who waited for room that there is now.
     pub(crate) fn tell_waiters(&mut self, waiting_max: u64) {
-        if self.waiters.is_empty() {
+        if self.waiters.is_empty() || !self.offers.is_empty() {
             return;
         }
         let room_until = self.room_until(waiting_max);
@@ -138,9 +231,9 @@ impl Input {
     pub(crate) fn deliver(&mut self, master: Option<&OwnedFd>) -> Result<Delivery> {
         let delivery = match (&self.target, &mut self.log) {
             (Target::Closed, _) => return Ok(Delivery::Done),
-            (_, None) => Delivery::Done,
-            (Target::Pipe(pipe), Some(log)) => move_all(log, pipe)?,
-            (Target::Terminal(pipe), Some(log)) => {
+            (_, Log::Missing | Log::Wanted | Log::UnderWay) => Delivery::Done,
+            (Target::Pipe(pipe), Log::Ready(log)) => move_all(log, pipe)?,
+            (Target::Terminal(pipe), Log::Ready(log)) => {
                 let moved = move_all(log, &pipe.write)?;
                 match master {
                     _ if moved == Delivery::NewReader => moved,
@@ -165,7 +258,7 @@ impl Input {
                 vec![(role::TO_MASTER_READ, pipe.read.as_fd()), (role::TO_MASTER_WRITE, pipe.write.as_fd())]
             }
         };
-        held.extend(self.log.as_ref().map(|log| (role::STDIN_LOG, log.reader().as_fd())));
+        held.extend(self.log.get().map(|log| (role::STDIN_LOG, log.reader().as_fd())));
         held
     }
 }
@@ -181,6 +274,7 @@ fn move_all(log: &mut StdinLog, to: &OwnedFd) -> Result<Delivery> {
             Delivered::WouldBlock => return Ok(Delivery::Blocked),
             Delivered::End => return Ok(Delivery::Done),
             Delivered::NextPart => return Ok(Delivery::NewReader),
+            Delivered::Waits => return Ok(Delivery::Waits),
         }
     }
 }

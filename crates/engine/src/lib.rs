@@ -19,6 +19,7 @@
 mod adoption;
 mod birth;
 mod child;
+mod chores;
 mod config;
 mod ending;
 mod engine;

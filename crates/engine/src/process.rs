@@ -1,5 +1,6 @@
 //! The handle to a process, and what can be asked of it without its cooperation.
 
+use crate::input::Offer;
 use crate::kill::{self, KillReport, Ladder, Reach};
 use crate::reactor::Command;
 use crate::readers::Readers;
@@ -237,7 +238,10 @@ impl Process {
     ) -> Result<Accepted> {
         let (slot, data) = (self.inner.slot, data.into());
         let (reply, answer) = oneshot::channel();
-        self.inner.shared.command(Command::Stdin { slot, offset, data, waiting_max, reply }).await?;
+        self.inner
+            .shared
+            .command(Command::Stdin { slot, offer: Offer::Bytes { offset, data, waiting_max, reply } })
+            .await?;
         answer.await.map_err(|_| Error::Stopped)?
     }
 
@@ -252,7 +256,10 @@ impl Process {
     /// Ends stdin after what has been accepted. On a terminal, sends the end-of-file character.
     pub async fn close_stdin(&self) -> Result<()> {
         let (reply, answer) = oneshot::channel();
-        self.inner.shared.command(Command::CloseStdin { slot: self.inner.slot, reply }).await?;
+        self.inner
+            .shared
+            .command(Command::Stdin { slot: self.inner.slot, offer: Offer::Close { reply } })
+            .await?;
         answer.await.map_err(|_| Error::Stopped)?
     }
 

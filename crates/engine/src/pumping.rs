@@ -2,7 +2,7 @@
 
 use crate::child::{COLLECT, HOT_PIPE_BYTES, PIPE_BYTES, stream_index};
 use crate::reactor::{Due, RETRY, Reactor};
-use outpost_journal::Stream;
+use outpost_journal::{Pumped, Stream};
 use outpost_keeper::Request;
 use outpost_sys::pipe::{self, Moved};
 use std::time::{Duration, Instant};
@@ -28,11 +28,12 @@ impl Reactor {
             return self.wait_for_reader(slot, stream);
         }
         match child.pump(stream, &self.nowhere) {
-            Ok(Moved::Bytes(bytes)) => self.moved(slot, stream, bytes),
-            Ok(Moved::WouldBlock) => child.rewatch(&self.epoll),
-            Ok(Moved::End) => self.stream_ended(slot, stream),
+            Ok(Pumped::Moved(Moved::Bytes(bytes))) => self.moved(slot, stream, bytes),
+            Ok(Pumped::Moved(Moved::WouldBlock) | Pumped::Waits) => child.rewatch(&self.epoll),
+            Ok(Pumped::Moved(Moved::End)) => self.stream_ended(slot, stream),
             Err(error) => self.stall(slot, stream, &error),
         }
+        self.dispatch(slot);
     }
 
     /// Lets a reader that keeps up have what the cap is about to take from it; the child waits at its pipe for so long.
@@ -83,7 +84,7 @@ impl Reactor {
             child.publish();
         }
         if let Some(output) = &mut child.outputs[stream_index(stream)] {
-            output.paused = true;
+            (output.paused, output.awaits_chore) = (true, false);
         }
         child.rewatch(&self.epoll);
         self.schedule(RETRY, Due::Pump(slot, stream));

@@ -4,14 +4,14 @@ use crate::adoption::Entry;
 use crate::child::{Child, Watch, open_nowhere, stream_index};
 use crate::engine::Lifecycle;
 use crate::handover::OwnKeeper;
-use crate::input::Waiter;
+use crate::input::{Offer, Waiter};
 use crate::link::{Link, role};
 use crate::own::{self, Own};
 use crate::process::{Os, Process};
 use crate::shared::Shared;
 use crate::spec::Slot;
 use crate::{Error, Result};
-use outpost_journal::{Accepted, Stream};
+use outpost_journal::{Done, Stream};
 use outpost_keeper::{Request, Said, What};
 use outpost_sys::epoll::{Epoll, Interest, Ready, Timer};
 use outpost_sys::signal::Signal;
@@ -55,19 +55,17 @@ pub(crate) enum Command {
     },
     Stdin {
         slot: Slot,
-        offset: Option<u64>,
-        data: Arc<Vec<u8>>,
-        waiting_max: u64,
-        reply: oneshot::Sender<Result<Accepted>>,
+        offer: Offer,
     },
     StdinRoom {
         slot: Slot,
         until: u64,
         reply: oneshot::Sender<()>,
     },
-    CloseStdin {
+    /// A chore of a process's journal is done.
+    Worked {
         slot: Slot,
-        reply: oneshot::Sender<Result<()>>,
+        done: Done,
     },
     SignalGroup {
         slot: Slot,
@@ -383,13 +381,12 @@ impl Reactor {
                 self.note_start();
                 self.children.insert(child.slot(), *child);
             }
-            Command::Stdin { slot, offset, data, waiting_max, reply } => {
-                let _gone = reply.send(self.accept(slot.0, offset, &data, waiting_max));
-            }
+            Command::Stdin { slot, offer } => self.offer(slot.0, offer),
             Command::StdinRoom { slot, until, reply } => match self.children.get_mut(&slot.0) {
                 Some(child)
                     if child.exit.is_none()
-                        && until > child.input.room_until(self.shared.config().stdin_waiting_max) =>
+                        && (!child.input.offers.is_empty()
+                            || until > child.input.room_until(self.shared.config().stdin_waiting_max)) =>
                 {
                     child.input.wait_for_room(Waiter { until, told: reply });
                 }
@@ -397,9 +394,7 @@ impl Reactor {
                     let _gone = reply.send(());
                 }
             },
-            Command::CloseStdin { slot, reply } => {
-                let _gone = reply.send(self.close_stdin(slot.0));
-            }
+            Command::Worked { slot, done } => self.worked(slot.0, done),
             Command::SignalGroup { slot, signal } => {
                 self.link.send(Request::Signal { slot: slot.0, signal, group: true }, Vec::new());
             }

@@ -13,6 +13,9 @@
 //! nobody has seen them under another number. Killed inside the record: its checksum is wrong and it counts as not
 //! written.
 //!
+//! The thread that moves bytes only writes to files that are open. The next segment is created, and dropped segments are
+//! removed, by a [`Chore`] that another thread carries out.
+//!
 //! A power failure leaves files that no writer left: tails are lost, blocks are zeros, names are missing.
 //! [`Writer::salvage`] opens such a journal of a process that has ended. It indexes every byte that is on the disk, and
 //! puts a record where bytes or numbers are missing. [`Journal::sync`] bounds what a power failure takes, and notes how
@@ -26,6 +29,7 @@
 
 #![forbid(unsafe_code)]
 
+mod chore;
 mod cursor;
 mod error;
 mod record;
@@ -36,6 +40,7 @@ mod stdin;
 mod sync;
 mod writer;
 
+pub use chore::{Chore, Done, OutputDone, StdinDone};
 pub use cursor::{Batch, Cursor, Ended, Frame, Patience};
 pub use error::Error;
 pub use record::Stream;
@@ -43,7 +48,7 @@ pub use salvage::Boot;
 pub use segment::SEGMENT_BYTES;
 pub use stdin::{Accepted, Delivered, StdinLog};
 pub use sync::Synced;
-pub use writer::{Journal, Writer};
+pub use writer::{Journal, Pumped, Writer};
 
 /// The most bytes one frame carries.
 pub const FRAME_BYTES: u64 = 32 * 1024;

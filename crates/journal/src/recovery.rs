@@ -38,6 +38,7 @@ pub(crate) fn survey(dir: &Path, index: &OwnedFd) -> Result<Scan> {
         scan = Scan::new(scan.sizes, may_be_dropped);
         scan.read(index).map_err(io)?;
     }
+    scan.note_unrecorded();
     Ok(scan)
 }
 
@@ -123,6 +124,19 @@ impl Scan {
     /// be meant so; where a power failure took a segment or a block of the index it is not.
     pub(crate) fn hides_bytes(&self) -> bool {
         self.skipped || self.first_present.is_some_and(|seq| seq < self.position.first_seq)
+    }
+
+    /// Notes the bytes behind the end of each stream. A stream goes on in the next segment only when one is full.
+    fn note_unrecorded(&mut self) {
+        for stream in Stream::ALL.into_iter().filter(|_| self.position.exit.is_none()) {
+            let mut end = self.position.ends[stream.index()];
+            while let Some(size) = self.sizes[stream.index()].get(&segment::number(end))
+                && *size > segment::place(end)
+            {
+                end = segment::number(end) * SEGMENT_BYTES + size;
+            }
+            self.position.unrecorded[stream.index()] = end - self.position.ends[stream.index()];
+        }
     }
 
     /// A segment that is being written is never dropped. Where it is missing all the same, damage did it, and what was
@@ -260,6 +274,8 @@ pub(crate) fn unreachable(position: &Position, sizes: &Sizes) -> impl Iterator<I
         while sizes.get(&last) == Some(&SEGMENT_BYTES) {
             last += 1;
         }
-        sizes.keys().filter(move |number| **number > last).map(move |number| (stream, *number))
+        // An empty one was made ahead and holds nothing that could be taken for output.
+        let holds_bytes = move |(number, size): &(&u64, &u64)| **number > last && **size > 0;
+        sizes.iter().filter(holds_bytes).map(move |(number, _)| (stream, *number))
     })
 }

@@ -9,14 +9,20 @@
 //! references as long as it likes. So delivered pages never change. Punching a hole zeroes a page of which it covers
 //! only a part, and a large folio likewise; unlinking a file frees its pages without a change to their contents. A
 //! part is therefore unlinked as a whole, once all of it is delivered and the keeper holds the next one.
+//!
+//! [`StdinLog::accept`] and [`StdinLog::deliver`] read and write open files only. Parts are created, cut and removed by a
+//! [`Chore`].
 
+use crate::chore::{Chore, Stdin, StdinDone, Work};
 use crate::{Error, Result};
 use outpost_sys::Errno;
 use outpost_sys::beneath::identity;
 use outpost_sys::file::{self, Open};
 use outpost_sys::pipe::{self, Moved};
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The most one splice moves to the child.
 const SPLICE_BYTES: usize = 1024 * 1024;
@@ -48,33 +54,80 @@ pub enum Delivered {
     /// The log goes on in another part. Nothing is delivered before the keeper holds its [`StdinLog::reader`] and
     /// [`StdinLog::held`] says so.
     NextPart,
+    /// Nothing is delivered before a chore is done.
+    Waits,
+}
+
+/// A file of the log.
+pub(crate) struct Part {
+    /// The offset of its first byte.
+    base: u64,
+    file: OwnedFd,
+    reader: OwnedFd,
+}
+
+impl Part {
+    /// Begins an empty part.
+    pub(crate) fn create(path: &Path, base: u64) -> Result<Part> {
+        let path = part_path(path, base);
+        let file = file::open(&path, Open::Create).map_err(|errno| Error::io("create", &path, errno))?;
+        file::set_size(&file, 0).map_err(|errno| Error::io("empty", &path, errno))?;
+        let reader = file::open(&path, Open::Read).map_err(|errno| Error::io("open", &path, errno))?;
+        Ok(Part { base, file, reader })
+    }
+}
+
+/// The part that follows the last one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Unwanted,
+    Wanted,
+    UnderWay,
+}
+
+/// Bytes behind the last accepted one, of a message that was refused.
+enum Refused {
+    Uncut(Error),
+    UnderWay(Error),
+    Cut(Error),
 }
 
 pub struct StdinLog {
     /// Of the first part.
     path: PathBuf,
     /// The last part, and the offset of its first byte.
-    file: OwnedFd,
+    file: Arc<OwnedFd>,
     base: u64,
     /// The part that is being delivered.
     reader: OwnedFd,
     reader_base: u64,
+    /// Readers of the parts behind that, with the offsets of their first bytes.
+    later: VecDeque<(u64, OwnedFd)>,
     /// The keeper does not hold `reader` yet.
     unheld: bool,
-    /// There may be parts before the reader's.
-    passed: bool,
+    /// Parts before the reader's, and those of them that can be removed because the keeper holds the reader.
+    passed: Vec<u64>,
+    removable: Vec<u64>,
+    is_removing: bool,
+    /// Files of such parts that are still open.
+    unused: Vec<Arc<OwnedFd>>,
+    next: Next,
+    refused: Option<Refused>,
     accepted: u64,
     /// The child has closed its end: bytes are counted and forgotten.
     discards: bool,
 }
 
 impl StdinLog {
-    /// Begins an empty log. The caller has the keeper hold the reader before the first delivery.
-    pub fn create(path: &Path) -> Result<StdinLog> {
-        let file = file::open(path, Open::Create).map_err(|errno| Error::io("create", path, errno))?;
-        file::set_size(&file, 0).map_err(|errno| Error::io("empty", path, errno))?;
-        let reader = file::open(path, Open::Read).map_err(|errno| Error::io("open", path, errno))?;
-        Ok(StdinLog::at(path, (file, 0), (reader, 0), 0))
+    /// The chore that begins a log at `path`.
+    pub fn wanted(path: &Path) -> Chore {
+        Chore(Work::Log { path: path.to_owned() })
+    }
+
+    /// Begins an empty log.
+    pub(crate) fn create(path: &Path) -> Result<StdinLog> {
+        let Part { base, file, reader } = Part::create(path, 0)?;
+        Ok(StdinLog::at(path, (file, base), (reader, base), 0))
     }
 
     /// Goes on with a log whose reading description the keeper has kept.
@@ -103,26 +156,87 @@ impl StdinLog {
     }
 
     fn from_part(path: &Path, reader: OwnedFd, reader_base: u64) -> Result<StdinLog> {
-        let base = parts(path)?.last().copied().unwrap_or(reader_base);
+        let parts = parts(path)?;
+        let base = parts.last().copied().unwrap_or(reader_base);
         let part = part_path(path, base);
         let file = file::open(&part, Open::ReadWrite).map_err(|errno| Error::io("open", &part, errno))?;
         let size = file::size(&file).map_err(|errno| Error::io("look at", &part, errno))?;
-        Ok(StdinLog::at(path, (file, base), (reader, reader_base), base + size))
+        let mut log = StdinLog::at(path, (file, base), (reader, reader_base), base + size);
+        for base in parts {
+            if base < reader_base {
+                log.passed.push(base);
+            } else if base > reader_base {
+                let part = part_path(path, base);
+                let later = file::open(&part, Open::Read).map_err(|errno| Error::io("open", &part, errno))?;
+                log.later.push_back((base, later));
+            }
+        }
+        Ok(log)
     }
 
     fn at(path: &Path, last: (OwnedFd, u64), reader: (OwnedFd, u64), accepted: u64) -> StdinLog {
         let ((file, base), (reader, reader_base)) = (last, reader);
         StdinLog {
             path: path.to_owned(),
-            file,
+            file: Arc::new(file),
             base,
             reader,
             reader_base,
+            later: VecDeque::new(),
             unheld: false,
-            passed: reader_base > 0,
+            passed: Vec::new(),
+            removable: Vec::new(),
+            is_removing: false,
+            unused: Vec::new(),
+            next: Next::Unwanted,
+            refused: None,
             accepted,
             discards: false,
         }
+    }
+
+    /// The work that is wanted now. Each piece is returned once.
+    pub fn chores(&mut self) -> Vec<Chore> {
+        let mut chores = Vec::new();
+        let path = || self.path.clone();
+        if self.next == Next::Wanted {
+            self.next = Next::UnderWay;
+            chores.push(Chore(Work::Part { path: path(), base: self.accepted }));
+        }
+        if let Some(Refused::Uncut(error)) = &self.refused {
+            let size = self.accepted - self.base;
+            chores.push(Chore(Work::Cut { file: self.file.clone(), size }));
+            self.refused = Some(Refused::UnderWay(error.clone()));
+        }
+        if !self.removable.is_empty() && !self.is_removing {
+            self.is_removing = true;
+            let (bases, unused) = (std::mem::take(&mut self.removable), std::mem::take(&mut self.unused));
+            chores.push(Chore(Work::RemoveParts { path: path(), bases, unused }));
+        }
+        chores
+    }
+
+    /// Takes the result of a chore.
+    pub fn take(&mut self, done: StdinDone) -> Result<()> {
+        match done.0 {
+            Stdin::Part(outcome) => {
+                self.next = Next::Unwanted;
+                let Part { base, file, reader } = outcome?;
+                self.unused.push(std::mem::replace(&mut self.file, Arc::new(file)));
+                self.base = base;
+                self.later.push_back((base, reader));
+                if self.discards {
+                    self.read_next();
+                }
+            }
+            Stdin::Cut => {
+                if let Some(Refused::UnderWay(error)) = self.refused.take() {
+                    self.refused = Some(Refused::Cut(error));
+                }
+            }
+            Stdin::Removed => self.is_removing = false,
+        }
+        Ok(())
     }
 
     /// The description whose position is what was delivered, for the keeper to hold.
@@ -146,45 +260,56 @@ impl StdinLog {
     }
 
     /// Takes bytes that begin at `offset` of the child's input, or at its end without one. All of the new part or none.
-    pub fn accept(&mut self, offset: Option<u64>, data: &[u8], waiting_max: u64) -> Result<Accepted> {
+    /// `None` until a chore is done; then the caller offers the same bytes again before any others.
+    pub fn accept(&mut self, offset: Option<u64>, data: &[u8], waiting_max: u64) -> Result<Option<Accepted>> {
+        match self.refused.take() {
+            Some(Refused::Cut(error)) => return Err(error),
+            None => {}
+            under_way => {
+                self.refused = under_way;
+                return Ok(None);
+            }
+        }
         let applied = self.accepted;
         let offset = offset.unwrap_or(applied);
         if offset > applied {
-            return Ok(Accepted::Gap { applied });
+            return Ok(Some(Accepted::Gap { applied }));
         }
         let known = applied - offset;
         let fresh = match usize::try_from(known).ok().and_then(|known| data.get(known..)) {
             Some(fresh) if !fresh.is_empty() => fresh,
             // Nothing at the very end is an append of nothing, not a repetition.
-            Some(_) if known == 0 => return Ok(Accepted::Applied { applied }),
-            _ => return Ok(Accepted::Duplicate { applied }),
+            Some(_) if known == 0 => return Ok(Some(Accepted::Applied { applied })),
+            _ => return Ok(Some(Accepted::Duplicate { applied })),
         };
-        let after = applied + fresh.len() as u64;
-        if self.discards {
-            return self.forget_up_to(after);
-        }
         // One message larger than the bound is taken when nothing waits: it could never be sent otherwise.
         let waiting = applied - self.delivered()?.min(applied);
         if waiting > 0 && waiting + fresh.len() as u64 > waiting_max {
-            return Ok(Accepted::Full { applied, beyond: waiting > waiting_max });
+            return Ok(Some(Accepted::Full { applied, beyond: waiting > waiting_max }));
         }
         if applied - self.base >= PART_BYTES {
-            self.begin_part()?;
+            if self.next == Next::Unwanted {
+                self.next = Next::Wanted;
+            }
+            return Ok(None);
         }
-        if let Err(errno) = file::write_all_at(&self.file, fresh, applied - self.base) {
-            // The size must not count a part that we refuse. If even this fails, the sender's next offset still fits.
-            let _cut = file::set_size(&self.file, applied - self.base);
-            return Err(Error::io("append to", &self.path, errno));
+        let at = applied - self.base;
+        let after = applied + fresh.len() as u64;
+        let written = match (self.discards, fresh) {
+            // The size counts them. They will not be read, so the rest is left a hole.
+            (true, [.., last]) => file::write_all_at(&*self.file, &[*last], after - self.base - 1),
+            _ => file::write_all_at(&*self.file, fresh, at),
+        };
+        if let Err(errno) = written {
+            // The size must not count a part that we refuse.
+            self.refused = Some(Refused::Uncut(Error::io("append to", &self.path, errno)));
+            return Ok(None);
         }
         self.accepted = after;
-        Ok(Accepted::Applied { applied: after })
-    }
-
-    fn begin_part(&mut self) -> Result<()> {
-        let part = part_path(&self.path, self.accepted);
-        self.file = file::open(&part, Open::Create).map_err(|errno| Error::io("create", &part, errno))?;
-        self.base = self.accepted;
-        Ok(())
+        if self.discards {
+            self.skip_all()?;
+        }
+        Ok(Some(Accepted::Applied { applied: after }))
     }
 
     /// Moves accepted bytes to the child's pipe.
@@ -192,35 +317,38 @@ impl StdinLog {
         if self.unheld {
             return Ok(Delivered::NextPart);
         }
-        self.remove_passed();
+        self.removable.append(&mut self.passed);
+        if self.refused.is_some() {
+            return Ok(Delivered::Waits);
+        }
         if self.discards {
+            self.skip_all()?;
             return Ok(Delivered::End);
         }
         match pipe::splice(&self.reader, to, SPLICE_BYTES) {
             Ok(Moved::Bytes(count)) => Ok(Delivered::Bytes(count)),
             Ok(Moved::WouldBlock) => Ok(Delivered::WouldBlock),
-            Ok(Moved::End) if self.reader_base < self.base => self.read_from(self.delivered()?),
-            Ok(Moved::End) => Ok(Delivered::End),
+            Ok(Moved::End) => Ok(if self.read_next() { Delivered::NextPart } else { Delivered::End }),
             Err(Errno::PIPE) => {
-                let outcome = match self.reader_base < self.base {
-                    true => self.read_from(self.base)?,
-                    false => Delivered::End,
-                };
-                self.forget_up_to(self.accepted)?;
+                let mut outcome = Delivered::End;
+                while self.read_next() {
+                    outcome = Delivered::NextPart;
+                }
                 self.discards = true;
+                self.skip_all()?;
                 Ok(outcome)
             }
             Err(errno) => Err(Error::io("deliver", &self.path, errno)),
         }
     }
 
-    /// Goes on with the part that begins at `base`.
-    fn read_from(&mut self, base: u64) -> Result<Delivered> {
-        let part = part_path(&self.path, base);
-        self.reader = file::open(&part, Open::Read).map_err(|errno| Error::io("open", &part, errno))?;
-        self.reader_base = base;
-        (self.unheld, self.passed) = (true, true);
-        Ok(Delivered::NextPart)
+    /// Goes on with the next part; false when there is none.
+    fn read_next(&mut self) -> bool {
+        let Some((base, reader)) = self.later.pop_front() else { return false };
+        self.passed.push(self.reader_base);
+        self.unused.push(Arc::new(std::mem::replace(&mut self.reader, reader)));
+        (self.reader_base, self.unheld) = (base, true);
+        true
     }
 
     /// Whether the child has closed its end.
@@ -228,22 +356,10 @@ impl StdinLog {
         self.discards
     }
 
-    /// Counts bytes that nobody will read, without keeping them.
-    fn forget_up_to(&mut self, accepted: u64) -> Result<Accepted> {
-        let size = accepted - self.base;
-        file::set_size(&self.file, size).map_err(|errno| Error::io("extend", &self.path, errno))?;
-        file::set_position(&self.reader, size).map_err(|errno| Error::io("skip", &self.path, errno))?;
-        self.accepted = accepted;
-        Ok(Accepted::Applied { applied: accepted })
-    }
-
-    /// Removes the parts that are delivered. What cannot be removed now goes with the next part, or with the record.
-    fn remove_passed(&mut self) {
-        if std::mem::take(&mut self.passed)
-            && let Ok(parts) = parts(&self.path)
-        {
-            remove_before(&self.path, &parts, self.reader_base);
-        }
+    /// Counts all that was accepted as delivered: the child will not read it.
+    fn skip_all(&mut self) -> Result<()> {
+        let end = self.accepted - self.reader_base;
+        file::set_position(&self.reader, end).map_err(|errno| Error::io("skip", &self.path, errno))
     }
 
     /// How many bytes were accepted by the log that begins at `path`; 0 when there is none.
@@ -263,7 +379,8 @@ impl StdinLog {
         }
         let last = part_path(path, accepted);
         let _empty = file::open(&last, Open::Create).map_err(|errno| Error::io("create", &last, errno))?;
-        remove_before(path, &parts(path)?, accepted);
+        let passed: Vec<u64> = parts(path)?.into_iter().filter(|base| *base < accepted).collect();
+        remove_parts(path, &passed);
         Ok(())
     }
 }
@@ -296,8 +413,9 @@ fn parts(path: &Path) -> Result<Vec<u64>> {
     Ok(parts)
 }
 
-fn remove_before(path: &Path, parts: &[u64], end: u64) {
-    for base in parts.iter().filter(|base| **base < end) {
+/// Removes parts, oldest first. What cannot be removed now goes with the record.
+pub(crate) fn remove_parts(path: &Path, bases: &[u64]) {
+    for base in bases {
         let _goes_with_the_record = std::fs::remove_file(part_path(path, *base));
     }
 }

@@ -1,5 +1,9 @@
 //! The writing side of a journal: moves bytes from pipes to segments, appends records, drops the head at the cap.
+//!
+//! [`Writer::pump`], [`Writer::shed`] and the functions that append records write to open files only. What else there is to
+//! do on the disk they leave to a [`Chore`].
 
+use crate::chore::{Chore, Head, INDEX_BLOCK_BYTES, Output, OutputDone, Work};
 use crate::cursor::Index;
 use crate::record::{self, Entry, RECORD_BYTES, Record, Stream};
 use crate::segment::{self, SEGMENT_BYTES};
@@ -23,6 +27,9 @@ const INDEX_RESERVED_BYTES: u64 = 4096;
 
 /// The most records one append writes.
 const RECORDS_AT_ONCE: usize = 3;
+
+/// From this place in a segment on the next one is wanted.
+const NEXT_WANTED_AT: u64 = SEGMENT_BYTES / 2;
 
 /// What cursors see of a journal. The writer publishes here after each record.
 pub struct Journal {
@@ -91,6 +98,8 @@ pub(crate) struct Position {
     pub(crate) first_seq: u64,
     /// Per stream, the offset after the last recorded byte.
     pub(crate) ends: [u64; 2],
+    /// Per stream, the bytes behind that offset which are in segments and which no record covers.
+    pub(crate) unrecorded: [u64; 2],
     /// In the order they were begun.
     pub(crate) segments: VecDeque<Segment>,
     pub(crate) stdin_closed: Option<u64>,
@@ -100,15 +109,39 @@ pub(crate) struct Position {
     pub(crate) punched: u64,
 }
 
+/// What one pump did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pumped {
+    Moved(Moved),
+    /// Bytes wait in the pipe until a chore is done.
+    Waits,
+}
+
+/// The next segment of a stream.
+enum Next {
+    Missing,
+    UnderWay,
+    Ready(u64, OwnedFd),
+}
+
 /// The one writer of a journal.
 pub struct Writer {
     journal: Arc<Journal>,
     index: Arc<Index>,
     at: Position,
     current: [Option<(u64, OwnedFd)>; 2],
+    next: [Next; 2],
+    /// Per stream: the last pump found no segment.
+    waits: [bool; 2],
+    /// Full segments that are still open.
+    unused: Vec<OwnedFd>,
+    /// Segments to be removed, oldest first. No reader is promised their frames.
+    dropping: Vec<(Stream, u64)>,
+    /// A chore removes those in `dropping`.
+    is_dropping: bool,
+    /// The chore also gives back the head of the index.
+    is_punching: bool,
     bytes_max: u64,
-    /// Segments may hold bytes that no record tells of yet.
-    tails_unsure: bool,
 }
 
 impl Writer {
@@ -119,7 +152,7 @@ impl Writer {
         // The start and the exit of a process can then be recorded on a full disk.
         file::reserve(&index, INDEX_RESERVED_BYTES).map_err(|errno| Error::io("reserve", &path, errno))?;
         let at = Position { next_seq: 1, first_seq: 1, ..Position::default() };
-        Ok(Writer::at(dir, index, at, bytes_max, false))
+        Ok(Writer::at(dir, index, at, bytes_max))
     }
 
     /// Opens what an earlier writer left, however it ended. Bytes past the last record become a new run.
@@ -131,8 +164,7 @@ impl Writer {
     }
 
     pub(crate) fn go_on(dir: &Path, index: OwnedFd, at: Position, bytes_max: u64) -> Result<Writer> {
-        let unsure = at.exit.is_none();
-        let mut writer = Writer::at(dir, index, at, bytes_max, unsure);
+        let mut writer = Writer::at(dir, index, at, bytes_max);
         // On a full disk the tail waits: the next pump tries again before it moves anything.
         match writer.record_tails() {
             Err(error) if !error.is_no_space() => Err(error),
@@ -140,7 +172,7 @@ impl Writer {
         }
     }
 
-    fn at(dir: &Path, index: OwnedFd, at: Position, bytes_max: u64, tails_unsure: bool) -> Writer {
+    fn at(dir: &Path, index: OwnedFd, at: Position, bytes_max: u64) -> Writer {
         let index = Arc::new(Index { file: index, path: index_path(dir) });
         let journal = Arc::new(Journal {
             dir: dir.to_owned(),
@@ -154,7 +186,19 @@ impl Writer {
             finished: AtomicBool::new(false),
             synced: Mutex::default(),
         });
-        let writer = Writer { journal, index, at, current: [None, None], bytes_max, tails_unsure };
+        let writer = Writer {
+            journal,
+            index,
+            at,
+            current: [None, None],
+            next: [Next::Missing, Next::Missing],
+            waits: [false; 2],
+            unused: Vec::new(),
+            dropping: Vec::new(),
+            is_dropping: false,
+            is_punching: false,
+            bytes_max,
+        };
         writer.publish();
         writer
     }
@@ -206,30 +250,89 @@ impl Writer {
 
     /// Moves what waits in `pipe` into the stream's segment and records it. On an error nothing is lost: what was not
     /// moved is in the pipe, and what was moved but not recorded is recorded by the next call.
-    pub fn pump(&mut self, stream: Stream, pipe: impl AsFd) -> Result<Moved> {
+    pub fn pump(&mut self, stream: Stream, pipe: impl AsFd) -> Result<Pumped> {
+        self.waits[stream.index()] = false;
+        if self.is_busy() {
+            return Ok(Pumped::Waits);
+        }
         self.record_tails()?;
         let offset = self.at.ends[stream.index()];
         let room = (SEGMENT_BYTES - segment::place(offset)).min(SPLICE_BYTES) as usize;
         let number = segment::number(offset);
         if !self.is_open(stream, number) {
-            // No file, and no room made for one, before there is something to put into it.
+            // No segment, and no room made for one, before there is something to put into it.
             let content =
                 pipe::look(&pipe).map_err(|errno| Error::io("look at", Path::new("a pipe"), errno))?;
             match content {
                 Content::Bytes => {}
-                Content::Nothing => return Ok(Moved::WouldBlock),
-                Content::End => return Ok(Moved::End),
+                Content::Nothing => return Ok(Pumped::Moved(Moved::WouldBlock)),
+                Content::End => return Ok(Pumped::Moved(Moved::End)),
             }
         }
-        let segment = self.segment(stream, number)?;
+        let Some(segment) = self.segment(stream, number) else {
+            self.waits[stream.index()] = true;
+            return Ok(Pumped::Waits);
+        };
         let moved = pipe::splice_to_file(pipe, segment, segment::place(offset), room)
             .map_err(|errno| Error::io("write", &segment::path(&self.journal.dir, stream, number), errno))?;
         if let Moved::Bytes(count) = moved {
-            self.tails_unsure = true;
+            self.at.unrecorded[stream.index()] += count as u64;
             self.append_run(stream, count as u64)?;
-            self.tails_unsure = false;
         }
-        Ok(moved)
+        Ok(Pumped::Moved(moved))
+    }
+
+    /// Whether nothing can be appended now: a chore works on the index, and an append would wait for its lock.
+    pub fn is_busy(&self) -> bool {
+        self.is_punching
+    }
+
+    /// The work that is wanted now. Each piece is returned once, and again if it fails.
+    pub fn chores(&mut self) -> Vec<Chore> {
+        let mut chores = Vec::new();
+        for stream in Stream::ALL {
+            if let (Some(number), Next::Missing) = (self.wants(stream), &self.next[stream.index()]) {
+                self.next[stream.index()] = Next::UnderWay;
+                let (dir, unused) = (self.journal.dir.clone(), std::mem::take(&mut self.unused));
+                chores.push(Chore(Work::Segment { dir, stream, number, unused }));
+            }
+        }
+        if !self.dropping.is_empty() && !self.is_dropping {
+            let head = self.head();
+            (self.is_dropping, self.is_punching) = (true, head.is_some());
+            let (dir, segments) = (self.journal.dir.clone(), self.dropping.clone());
+            chores.push(Chore(Work::Drop { dir, segments, head }));
+        }
+        chores
+    }
+
+    /// The segment that this stream needs soon, or waits for.
+    fn wants(&self, stream: Stream) -> Option<u64> {
+        let end = self.at.ends[stream.index()];
+        let number = segment::number(end);
+        match self.is_open(stream, number) {
+            true => (self.at.exit.is_none() && segment::place(end) >= NEXT_WANTED_AT).then_some(number + 1),
+            false => self.waits[stream.index()].then_some(number),
+        }
+    }
+
+    /// Takes the result of a chore. After an error the chore is wanted again.
+    pub fn take(&mut self, done: OutputDone) -> Result<()> {
+        match done.0 {
+            Output::Segment { stream, number, outcome } => {
+                self.next[stream.index()] = Next::Missing;
+                self.next[stream.index()] = Next::Ready(number, outcome?);
+            }
+            Output::Dropped { removed, outcome } => {
+                self.dropping.drain(..removed);
+                (self.is_dropping, self.is_punching) = (false, false);
+                if let Some(end) = outcome? {
+                    self.at.punched = end - INDEX_BLOCK_BYTES;
+                    self.publish();
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Records the exit as the last entry.
@@ -240,7 +343,8 @@ impl Writer {
         self.record_tails()?;
         self.append(&record::ending(self.at.next_seq, now_ms(), exit))?;
         self.at.exit = Some(*exit);
-        self.current = [None, None];
+        // Closed with the writer: closing a file may wait for the disk.
+        self.unused.extend(self.current.iter_mut().filter_map(|current| Some(current.take()?.1)));
         self.journal.finished.store(true, Ordering::Release);
         Ok(())
     }
@@ -266,34 +370,36 @@ impl Writer {
         self.at.segments.iter().position(|segment| !being_written(segment))
     }
 
-    /// Drops the oldest segment to make room for others; false when there is none to spare.
-    pub fn shed(&mut self) -> Result<bool> {
-        let Some(oldest) = self.oldest_to_spare() else { return Ok(false) };
+    /// Drops the oldest segment to make room for others; false when there is none to spare. A chore removes its file.
+    pub fn shed(&mut self) -> bool {
+        let Some(oldest) = self.oldest_to_spare() else { return false };
         let Segment { stream, number, last_seq } = self.at.segments[oldest];
-        // Told before it is done: a reader that then finds the file gone knows why.
+        // Readers learn of it before it is done: one that then finds the file gone knows why.
         self.at.first_seq = self.at.first_seq.max(last_seq + 1);
         self.journal.first_seq.store(self.at.first_seq, Ordering::Release);
-        segment::remove(&self.journal.dir, stream, number)?;
         self.at.segments.remove(oldest);
-        // Before what may fail, or who tries again would drop another for want of the room this one made.
+        self.dropping.push((stream, number));
         self.publish();
-        self.give_back_index()?;
-        self.publish();
-        Ok(true)
+        true
     }
 
-    fn segment(&mut self, stream: Stream, number: u64) -> Result<&OwnedFd> {
+    /// The open segment of this number, if it is there.
+    fn segment(&mut self, stream: Stream, number: u64) -> Option<&OwnedFd> {
         let at = stream.index();
-        if !self.is_open(stream, number) {
-            while self.journal.bytes_kept() + SEGMENT_BYTES > self.bytes_max && self.shed()? {}
-            let file = segment::create(&self.journal.dir, stream, number)?;
-            self.note_segment(stream, number);
-            self.current[at] = Some((number, file));
+        // Until the last segments that were dropped are removed, another one would exceed the cap.
+        if !self.is_open(stream, number) && self.dropping.is_empty() {
+            match std::mem::replace(&mut self.next[at], Next::Missing) {
+                Next::Ready(ready, file) if ready == number => {
+                    while self.journal.bytes_kept() + SEGMENT_BYTES > self.bytes_max && self.shed() {}
+                    self.unused.extend(self.current[at].take().map(|(_, full)| full));
+                    self.note_segment(stream, number);
+                    self.current[at] = Some((number, file));
+                }
+                Next::UnderWay => self.next[at] = Next::UnderWay,
+                Next::Ready(..) | Next::Missing => {}
+            }
         }
-        match &self.current[at] {
-            Some((_, file)) => Ok(file),
-            None => Err(Error::Damaged { path: self.journal.dir.clone(), seq: self.at.next_seq }),
-        }
+        self.current[at].as_ref().filter(|(open, _)| *open == number).map(|(_, file)| file)
     }
 
     fn note_segment(&mut self, stream: Stream, number: u64) {
@@ -304,25 +410,16 @@ impl Writer {
         }
     }
 
-    /// Turns bytes that no record tells of into runs.
+    /// Turns bytes that no record covers into runs.
     fn record_tails(&mut self) -> Result<()> {
-        if !self.tails_unsure {
-            return Ok(());
-        }
         for stream in Stream::ALL {
-            loop {
+            while self.at.unrecorded[stream.index()] > 0 {
                 let end = self.at.ends[stream.index()];
-                let number = segment::number(end);
-                let size = segment::size(&self.journal.dir, stream, number)?;
-                let Some(unrecorded) = size.checked_sub(segment::place(end)).filter(|bytes| *bytes > 0)
-                else {
-                    break;
-                };
-                self.note_segment(stream, number);
-                self.append_run(stream, unrecorded)?;
+                let room = SEGMENT_BYTES - segment::place(end);
+                self.note_segment(stream, segment::number(end));
+                self.append_run(stream, self.at.unrecorded[stream.index()].min(room))?;
             }
         }
-        self.tails_unsure = false;
         Ok(())
     }
 
@@ -332,6 +429,7 @@ impl Writer {
         let run = self.record(Entry::Run { stream, offset, len: len as u32 });
         self.append(&[run])?;
         self.at.ends[stream.index()] = offset + len;
+        self.at.unrecorded[stream.index()] -= len;
         let (number, last_seq) = (segment::number(offset), self.at.next_seq - 1);
         let mut newest_first = self.at.segments.iter_mut().rev();
         if let Some(segment) =
@@ -394,35 +492,18 @@ impl Writer {
         self.append(&facts)
     }
 
-    /// Gives the blocks of records back that no reader can ask for any more.
-    fn give_back_index(&mut self) -> Result<()> {
-        const BLOCK_BYTES: u64 = 4096;
+    /// The head of the index that no reader can ask for any more, if there may be blocks of it to give back.
+    fn head(&mut self) -> Option<Head> {
         // Nothing may follow the exit, not even a repeated fact; what is finished is dropped whole anyway.
         if self.at.exit.is_some() {
-            return Ok(());
+            return None;
         }
-        let record = crate::cursor::find_record(
-            &self.index,
-            self.at.first_seq,
-            self.at.records,
-            crate::Patience::Disk,
-        )?;
-        let end = record * RECORD_BYTES as u64 / BLOCK_BYTES * BLOCK_BYTES;
         // The first block stays: it holds the start of the process.
-        let begin = self.at.punched + BLOCK_BYTES;
-        if end <= begin {
-            return Ok(());
-        }
-        self.repeat_facts()?;
-        match file::punch_hole(&self.index.file, begin, end - begin) {
-            Ok(()) => {
-                self.at.punched = end - BLOCK_BYTES;
-                Ok(())
-            }
-            // A file system without holes keeps the index; the segments are what matters.
-            Err(outpost_sys::Errno::OPNOTSUPP | outpost_sys::Errno::NOSYS) => Ok(()),
-            Err(errno) => Err(Error::io("shrink", &self.index.path, errno)),
-        }
+        let begin = self.at.punched + INDEX_BLOCK_BYTES;
+        let (first_seq, records) = (self.at.first_seq, self.at.records);
+        let head = Head { index: self.index.clone(), first_seq, records, begin };
+        // Without room for the facts the index keeps its head until the next segment is dropped.
+        (head.is_worth_it() && self.repeat_facts().is_ok()).then_some(head)
     }
 }
 

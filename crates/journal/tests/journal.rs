@@ -5,6 +5,8 @@
 
 #[path = "journal/caps.rs"]
 mod caps;
+#[path = "journal/chores.rs"]
+mod chores;
 #[path = "journal/damage.rs"]
 mod damage;
 #[path = "journal/faults.rs"]

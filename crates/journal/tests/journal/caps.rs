@@ -1,6 +1,6 @@
 //! Dropping the head: bounded disk, readers that are told, recovery that still knows where everything stands.
 
-use crate::rig::{EXIT, MIB, NO_CAP, Random, Rig, Seen, blocks_bytes, drain, read_after};
+use crate::rig::{EXIT, MIB, NO_CAP, Random, Rig, Seen, WriteNow, blocks_bytes, drain, read_after};
 use outpost_journal::{Batch, Cursor, FRAME_BYTES, Patience, SEGMENT_BYTES, Stream, Writer};
 use outpost_sys::Errno;
 use outpost_sys::fault::{self, Fault};
@@ -200,7 +200,7 @@ fn segments_being_written_are_never_shed() {
     let mut rig = Rig::new(NO_CAP);
     rig.feed(Stream::Stdout, b"a");
     rig.feed(Stream::Stderr, b"b");
-    assert!(!rig.writer.shed().unwrap());
+    assert!(!rig.writer.shed_now().unwrap());
     assert_eq!(read_after(&rig.journal(), 0).pieces.len(), 2);
     assert_eq!(rig.journal().first_seq(), 1);
 }
@@ -215,7 +215,7 @@ fn a_finished_journal_that_was_shed_keeps_its_exit() {
     rig.writer.finish(&EXIT).unwrap();
     let last = rig.journal().last_seq();
     let mut shed = 0;
-    while rig.writer.shed().unwrap() {
+    while rig.writer.shed_now().unwrap() {
         shed += 1;
         let seen = read_after(&rig.journal(), 0);
         assert_eq!(seen.ended.map(|ended| (ended.seq, ended.exit)), Some((last, EXIT)));
@@ -227,24 +227,30 @@ fn a_finished_journal_that_was_shed_keeps_its_exit() {
 
 #[test]
 fn killed_after_a_full_segment_was_shed_and_before_the_next_begins_no_number_is_used_twice() {
-    let mut rig = Rig::new(NO_CAP);
-    rig.writer.started(3, 4).unwrap();
-    let bytes = Random::new(8).bytes(SEGMENT_BYTES as usize);
-    rig.feed(Stream::Stderr, b"x");
-    for piece in bytes.chunks(MIB) {
-        rig.write(Stream::Stdout, piece);
-        // One pump each: none that would find the pipe empty and begin the next segment.
-        rig.writer.pump(Stream::Stdout, &rig.sources[0].read).unwrap();
+    for is_made_ahead in [true, false] {
+        let mut rig = Rig::new(NO_CAP);
+        rig.writer.started(3, 4).unwrap();
+        let bytes = Random::new(8).bytes(SEGMENT_BYTES as usize);
+        rig.feed(Stream::Stderr, b"x");
+        for piece in bytes.chunks(MIB) {
+            rig.write(Stream::Stdout, piece);
+            // One pump each: none that would find the pipe empty and begin the next segment.
+            rig.writer.pump_now(Stream::Stdout, &rig.sources[0].read).unwrap();
+        }
+        let last = rig.journal().last_seq();
+        assert!(rig.writer.shed_now().unwrap());
+        assert!(!rig.path("out.0").exists());
+        assert_eq!(fs::metadata(rig.path("out.1")).unwrap().len(), 0);
+        if !is_made_ahead {
+            fs::remove_file(rig.path("out.1")).unwrap();
+        }
+        rig.recover();
+        assert_eq!(rig.journal().last_seq(), last);
+        assert_eq!(rig.journal().bytes_total(), SEGMENT_BYTES + 1);
+        rig.feed(Stream::Stdout, b"next");
+        let seen = read_after(&rig.journal(), 0);
+        assert_eq!((seen.first_kept[0], &seen.pieces[0].bytes[..]), (last + 1, &b"next"[..]));
     }
-    let last = rig.journal().last_seq();
-    assert!(rig.writer.shed().unwrap());
-    assert!(!rig.path("out.0").exists() && !rig.path("out.1").exists());
-    rig.recover();
-    assert_eq!(rig.journal().last_seq(), last);
-    assert_eq!(rig.journal().bytes_total(), SEGMENT_BYTES + 1);
-    rig.feed(Stream::Stdout, b"next");
-    let seen = read_after(&rig.journal(), 0);
-    assert_eq!((seen.first_kept[0], &seen.pieces[0].bytes[..]), (last + 1, &b"next"[..]));
 }
 
 #[test]
@@ -266,12 +272,12 @@ fn a_reader_at_the_end_survives_the_index_before_it_being_given_back() {
         let mut seen = Seen::default();
         drain(&mut cursor, &mut seen);
         assert_eq!(seen.pieces.len(), 1);
-        assert!(rig.writer.shed().unwrap());
-        assert!(rig.writer.shed().unwrap());
-        assert!(!rig.writer.shed().unwrap());
+        assert!(rig.writer.shed_now().unwrap());
+        assert!(rig.writer.shed_now().unwrap());
+        assert!(!rig.writer.shed_now().unwrap());
         drain(&mut cursor, &mut seen);
         rig.write(Stream::Stdout, b"next");
-        rig.writer.pump(Stream::Stdout, &rig.sources[0].read).unwrap();
+        rig.writer.pump_now(Stream::Stdout, &rig.sources[0].read).unwrap();
         drain(&mut cursor, &mut seen);
         assert_eq!(seen.pieces[1].bytes, b"next", "{tiny} tiny runs");
     }
@@ -310,7 +316,7 @@ fn an_index_damaged_behind_a_dropped_head_recovers_to_the_same_again_and_again()
 
         // What is appended does not bring dropped numbers back with other bytes.
         rig.sources[0].write.write_all(b"more").unwrap();
-        writer.pump(Stream::Stdout, &rig.sources[0].read).unwrap();
+        writer.pump_now(Stream::Stdout, &rig.sources[0].read).unwrap();
         let longer = read_after(writer.journal(), 0);
         assert_eq!(longer.pieces.last().unwrap().bytes, b"more");
         let again = Writer::recover(copy.path(), CAP).unwrap();
@@ -325,9 +331,10 @@ fn a_full_segment_with_nothing_in_the_pipe_drops_nothing() {
     let bytes = Random::new(10).bytes(2 * SEGMENT_BYTES as usize);
     rig.feed(Stream::Stdout, &bytes);
     assert!(rig.writer.would_drop(Stream::Stdout).is_some());
-    assert_eq!(rig.writer.pump(Stream::Stdout, &rig.sources[0].read).unwrap(), Moved::WouldBlock);
+    assert_eq!(rig.writer.pump_now(Stream::Stdout, &rig.sources[0].read).unwrap(), Moved::WouldBlock);
     assert_eq!(rig.journal().first_seq(), 1, "the head is dropped before there is anything to record");
-    assert!(rig.path("out.0").exists() && !rig.path("out.2").exists());
+    assert!(rig.path("out.0").exists());
+    assert_eq!(fs::metadata(rig.path("out.2")).unwrap().len(), 0);
     assert_eq!(read_after(&rig.journal(), 0).stream(Stream::Stdout), rig.written[0]);
 }
 

@@ -1,6 +1,6 @@
 //! Every system call of a journal's life fails once, in every way; what was promised still holds.
 
-use crate::rig::{EXIT, MIB, NO_CAP, Random, Seen, Source, at, read_after};
+use crate::rig::{EXIT, LogNow, MIB, NO_CAP, Random, Seen, Source, WriteNow, at, read_after};
 use outpost_journal::{
     Accepted, Batch, Cursor, Error, FRAME_BYTES, Patience, SEGMENT_BYTES, StdinLog, Stream, Writer,
 };
@@ -86,7 +86,7 @@ impl Life {
             // An injected EAGAIN says that nothing waits, though something does: readiness would tell us again.
             let mut idle = 0;
             while idle < 2 {
-                match self.writing(|writer, sources| writer.pump(stream, &sources[at(stream)].read)) {
+                match self.writing(|writer, sources| writer.pump_now(stream, &sources[at(stream)].read)) {
                     Moved::Bytes(_) => idle = 0,
                     Moved::WouldBlock | Moved::End => idle += 1,
                 }
@@ -114,7 +114,7 @@ impl Life {
         for _ in 0..3 {
             let mut log = match (self.log.take(), &self.reader) {
                 (Some(log), _) => log,
-                (None, None) => insist(|| StdinLog::create(&path)),
+                (None, None) => insist(|| StdinLog::create_now(&path)),
                 (None, Some(kept)) => insist(|| {
                     let kept = file::duplicate(kept).or_else(|_| file::duplicate(kept)).unwrap();
                     StdinLog::resume(&path, kept)
@@ -137,22 +137,22 @@ impl Life {
     fn stdin(&mut self, bytes: &[u8]) {
         for (number, piece) in bytes.chunks(7000).enumerate() {
             let offset = number as u64 * 7000;
-            let accepted = self.with_log(|log, _| log.accept(Some(offset), piece, 1 << 20));
+            let accepted = self.with_log(|log, _| log.accept_now(Some(offset), piece, 1 << 20));
             let applied = offset + piece.len() as u64;
             // After a crash the bytes of a write that failed half-way may count already.
             assert!(
                 accepted == Accepted::Applied { applied } || accepted == Accepted::Duplicate { applied },
                 "{accepted:?}"
             );
-            self.with_log(|log, to| log.deliver(to));
+            self.with_log(|log, to| log.deliver_now(to));
         }
         let mut got = Vec::new();
         while got.len() < bytes.len() {
-            self.with_log(|log, to| log.deliver(to));
+            self.with_log(|log, to| log.deliver_now(to));
             let _empty = self.child.1.read_to_end(&mut got);
         }
         assert!(got == bytes, "stdin differs");
-        assert_eq!(self.with_log(|log, to| { log.deliver(to).and(log.delivered()) }), bytes.len() as u64);
+        assert_eq!(self.with_log(|log, to| { log.deliver_now(to).and(log.delivered()) }), bytes.len() as u64);
     }
 }
 

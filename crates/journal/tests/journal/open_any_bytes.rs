@@ -1,6 +1,8 @@
 //! Opens a journal made of any bytes at all. Shared with the fuzz target `journal_open`.
 
-use outpost_journal::{Batch, Boot, Cursor, Ended, Patience, SEGMENT_BYTES, Stream, Writer};
+use outpost_journal::{
+    Batch, Boot, Chore, Cursor, Done, Ended, Patience, Pumped, SEGMENT_BYTES, Stream, Writer,
+};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
@@ -44,7 +46,12 @@ pub(crate) fn open_any_bytes(input: &[u8]) {
         let pipe = outpost_sys::pipe::pipe().unwrap();
         for stream in Stream::ALL {
             File::from(pipe.write.try_clone().unwrap()).write_all(b"more").unwrap();
-            writer.pump(stream, &pipe.read).unwrap();
+            while writer.pump(stream, &pipe.read).unwrap() == Pumped::Waits {
+                for done in writer.chores().into_iter().map(Chore::carry_out) {
+                    let Done::Output(done) = done else { unreachable!("no work of a writer") };
+                    writer.take(done).unwrap();
+                }
+            }
         }
     }
     let longer = read_all(&writer);

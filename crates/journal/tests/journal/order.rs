@@ -1,6 +1,6 @@
 //! What was written is read back: all of it, once, in order, whoever reads when.
 
-use crate::rig::{EXIT, MIB, NO_CAP, Random, Rig, Seen, drain, read_after};
+use crate::rig::{EXIT, MIB, NO_CAP, Random, Rig, Seen, WriteNow, drain, read_after};
 use outpost_journal::{Batch, Cursor, FRAME_BYTES, Patience, SEGMENT_BYTES, Stream};
 use outpost_sys::pipe::Moved;
 
@@ -123,10 +123,10 @@ fn a_batch_is_bounded_in_bytes_and_in_frames() {
 #[test]
 fn an_empty_pipe_and_an_ended_one_are_told_apart() {
     let mut rig = Rig::new(NO_CAP);
-    assert_eq!(rig.writer.pump(Stream::Stdout, &rig.sources[0].read).unwrap(), Moved::WouldBlock);
+    assert_eq!(rig.writer.pump_now(Stream::Stdout, &rig.sources[0].read).unwrap(), Moved::WouldBlock);
     let pipe = outpost_sys::pipe::pipe().unwrap();
     drop(pipe.write);
-    assert_eq!(rig.writer.pump(Stream::Stderr, &pipe.read).unwrap(), Moved::End);
+    assert_eq!(rig.writer.pump_now(Stream::Stderr, &pipe.read).unwrap(), Moved::End);
     assert_eq!(rig.journal().last_seq(), 0);
     assert_eq!(rig.journal().first_seq(), 0);
 }

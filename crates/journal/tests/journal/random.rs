@@ -1,6 +1,6 @@
 //! Random lives of a journal against a model in memory: kills, late records, torn records, shedding, re-attached readers.
 
-use crate::rig::{EXIT, MIB, Random, Rig, Seen, append, at, drain, read_after};
+use crate::rig::{EXIT, MIB, Random, Rig, Seen, WriteNow, append, at, drain, read_after};
 use outpost_journal::{Cursor, Stream};
 
 const CAP: u64 = 14 * 1024 * 1024;
@@ -40,7 +40,7 @@ fn live_randomly(seed: u64) {
             9 => {
                 if random.below(4) == 0 {
                     let kept = rig.journal().bytes_kept();
-                    let shed = rig.writer.shed().unwrap();
+                    let shed = rig.writer.shed_now().unwrap();
                     assert!(!shed || rig.journal().bytes_kept() < kept);
                 }
             }

@@ -1,6 +1,9 @@
 //! What the tests share: a journal in a directory of its own, fed through real pipes, read by cursors.
 
-use outpost_journal::{Batch, Cursor, Ended, FRAME_BYTES, Journal, Patience, Stream, Writer};
+use outpost_journal::{
+    Accepted, Batch, Chore, Cursor, Delivered, Done, Ended, Error, FRAME_BYTES, Journal, Patience, Pumped,
+    StdinLog, Stream, Writer,
+};
 use outpost_sys::pidfd::{Exit, How};
 use outpost_sys::pipe::{self, Moved};
 use std::fs::{File, OpenOptions};
@@ -44,6 +47,78 @@ impl Random {
         }
         bytes.truncate(len);
         bytes
+    }
+}
+
+/// A writer whose chores are carried out at once, on this thread.
+pub(crate) trait WriteNow {
+    fn work(&mut self) -> Result<(), Error>;
+    fn pump_now(&mut self, stream: Stream, pipe: &OwnedFd) -> Result<Moved, Error>;
+    fn shed_now(&mut self) -> Result<bool, Error>;
+}
+
+impl WriteNow for Writer {
+    fn work(&mut self) -> Result<(), Error> {
+        self.chores().into_iter().map(Chore::carry_out).try_for_each(|done| match done {
+            Done::Output(done) => self.take(done),
+            Done::Log(_) | Done::Stdin(_) => unreachable!("no work of a writer"),
+        })
+    }
+
+    fn pump_now(&mut self, stream: Stream, pipe: &OwnedFd) -> Result<Moved, Error> {
+        // What an earlier call left undone because it failed.
+        self.work()?;
+        loop {
+            let pumped = self.pump(stream, pipe)?;
+            self.work()?;
+            if let Pumped::Moved(moved) = pumped {
+                return Ok(moved);
+            }
+        }
+    }
+
+    fn shed_now(&mut self) -> Result<bool, Error> {
+        let shed = self.shed();
+        self.work().map(|()| shed)
+    }
+}
+
+/// A stdin log whose chores are carried out at once, on this thread.
+pub(crate) trait LogNow: Sized {
+    fn create_now(path: &Path) -> Result<Self, Error>;
+    fn work(&mut self) -> Result<(), Error>;
+    fn accept_now(&mut self, offset: Option<u64>, data: &[u8], waiting_max: u64) -> Result<Accepted, Error>;
+    fn deliver_now(&mut self, to: &OwnedFd) -> Result<Delivered, Error>;
+}
+
+impl LogNow for StdinLog {
+    fn create_now(path: &Path) -> Result<StdinLog, Error> {
+        match StdinLog::wanted(path).carry_out() {
+            Done::Log(log) => log,
+            Done::Output(_) | Done::Stdin(_) => unreachable!("no log was begun"),
+        }
+    }
+
+    fn work(&mut self) -> Result<(), Error> {
+        self.chores().into_iter().map(Chore::carry_out).try_for_each(|done| match done {
+            Done::Stdin(done) => self.take(done),
+            Done::Log(_) | Done::Output(_) => unreachable!("no work of a stdin log"),
+        })
+    }
+
+    fn accept_now(&mut self, offset: Option<u64>, data: &[u8], waiting_max: u64) -> Result<Accepted, Error> {
+        loop {
+            if let Some(accepted) = self.accept(offset, data, waiting_max)? {
+                return Ok(accepted);
+            }
+            self.work()?;
+        }
+    }
+
+    fn deliver_now(&mut self, to: &OwnedFd) -> Result<Delivered, Error> {
+        let delivered = self.deliver(to);
+        self.work()?;
+        delivered
     }
 }
 
@@ -163,7 +238,7 @@ impl Rig {
 
     /// Pumps until the pipe is empty.
     pub(crate) fn pump(&mut self, stream: Stream) {
-        while let Moved::Bytes(_) = self.writer.pump(stream, &self.sources[at(stream)].read).unwrap() {}
+        while let Moved::Bytes(_) = self.writer.pump_now(stream, &self.sources[at(stream)].read).unwrap() {}
     }
 
     /// The child writes, in pieces that the pipe holds, and all is moved.

@@ -1,6 +1,6 @@
 //! The stdin log: every byte accepted reaches the child once, whoever dies in between.
 
-use crate::rig::{MIB, Random, blocks_bytes};
+use crate::rig::{LogNow, MIB, Random, blocks_bytes};
 use outpost_journal::{Accepted, Delivered, StdinLog};
 use outpost_sys::Errno;
 use outpost_sys::fault::{self, Fault};
@@ -25,7 +25,7 @@ struct Child {
 impl Child {
     fn new() -> Child {
         let dir = tempfile::tempdir().unwrap();
-        let log = StdinLog::create(&dir.path().join("stdin")).unwrap();
+        let log = StdinLog::create_now(&dir.path().join("stdin")).unwrap();
         let Pipe { read, write } = pipe::pipe().unwrap();
         file::set_nonblocking(&read).unwrap();
         let kept = file::duplicate(log.reader()).unwrap();
@@ -33,12 +33,12 @@ impl Child {
     }
 
     fn accept(&mut self, offset: Option<u64>, data: &[u8]) -> Accepted {
-        self.log.accept(offset, data, WAITING_MAX).unwrap()
+        self.log.accept_now(offset, data, WAITING_MAX).unwrap()
     }
 
     /// One delivery; a new part is held by the keeper at once.
     fn deliver_some(&mut self) -> Delivered {
-        let delivered = self.log.deliver(&self.to).unwrap();
+        let delivered = self.log.deliver_now(&self.to).unwrap();
         if delivered == Delivered::NextPart {
             self.kept = file::duplicate(self.log.reader()).unwrap();
             self.log.held();
@@ -144,7 +144,7 @@ fn killed_at_any_point_each_byte_is_delivered_once() {
                     let back = random.below(sent.len().min(500) + 1);
                     let offset = sent.len() - back;
                     let data = [&sent[offset..], &data].concat();
-                    match child.log.accept(Some(offset as u64), &data, 100_000).unwrap() {
+                    match child.log.accept_now(Some(offset as u64), &data, 100_000).unwrap() {
                         Accepted::Applied { applied } => {
                             sent.extend_from_slice(&data[back..]);
                             assert_eq!(applied as usize, sent.len());
@@ -204,9 +204,9 @@ fn a_failure_while_discarding_leaves_nothing_waiting() {
         child.accept(None, b"unread");
         child.from = File::from(pipe::pipe().unwrap().read);
         fault::arm(nth, Fault::Errno(Errno::IO));
-        let failed = child.log.deliver(&child.to).is_err();
+        let failed = child.log.deliver_now(&child.to).is_err();
         if fault::disarm() {
-            assert!(nth > 3);
+            assert!(nth > 2);
             break;
         }
         assert!(failed, "call {nth}");
@@ -221,7 +221,7 @@ fn push(child: &mut Child, total: usize, lag: usize) -> u64 {
     let (mut got, mut most, mut accepted) = (Vec::new(), 0, 0);
     while accepted < total {
         let piece = &bytes[accepted..total.min(accepted + 300_000)];
-        child.log.accept(Some(accepted as u64), piece, u64::MAX).unwrap();
+        child.log.accept_now(Some(accepted as u64), piece, u64::MAX).unwrap();
         accepted += piece.len();
         while child.log.delivered().unwrap() + (lag as u64) < accepted as u64 {
             child.deliver_some();
@@ -264,7 +264,7 @@ fn delivered_pages_that_a_pipe_still_holds_never_change() {
     let bytes = Random::new(5).bytes(20 * MIB);
     let mut holders = Vec::new();
     for piece in bytes.chunks(MIB / 2) {
-        child.log.accept(None, piece, u64::MAX).unwrap();
+        child.log.accept_now(None, piece, u64::MAX).unwrap();
         assert_eq!(child.deliver(), Delivered::End);
         let holder = pipe::pipe().unwrap();
         pipe::set_capacity(&holder.write, MIB).unwrap();
@@ -293,7 +293,7 @@ fn an_ended_process_s_log_takes_no_room_and_still_says_how_much_was_accepted() {
     assert_eq!(StdinLog::accepted_by(&path).unwrap(), 0);
     for accepted in [700, 5 * MIB as u64, 11 * MIB as u64] {
         let more = vec![b'x'; (accepted - child.log.accepted()) as usize];
-        child.log.accept(None, &more, u64::MAX).unwrap();
+        child.log.accept_now(None, &more, u64::MAX).unwrap();
         assert_eq!(StdinLog::accepted_by(&path).unwrap(), accepted);
         // A part that a killed worker or a full disk left.
         for _ in 0..2 {
@@ -317,10 +317,10 @@ fn killed_between_two_parts_each_byte_is_delivered_once() {
         while got.len() < sent.len() {
             let applied = child.log.accepted() as usize;
             let next = (applied + 1 + random.below(3 * MIB)).min(sent.len());
-            child.log.accept(Some(applied as u64), &sent[applied..next], 9 * MIB as u64).unwrap();
+            child.log.accept_now(Some(applied as u64), &sent[applied..next], 9 * MIB as u64).unwrap();
             for _ in 0..random.below(6) {
                 // Without `held`: the keeper has not been told of the part.
-                child.log.deliver(&child.to).unwrap();
+                child.log.deliver_now(&child.to).unwrap();
                 if random.below(3) == 0 {
                     child.resume();
                 }
@@ -336,9 +336,9 @@ fn killed_between_two_parts_each_byte_is_delivered_once() {
 #[test]
 fn a_child_that_closes_its_stdin_behind_several_parts_costs_no_disk() {
     let mut child = Child::new();
-    child.log.accept(None, &vec![b'x'; 5 * MIB], u64::MAX).unwrap();
-    child.log.accept(None, &vec![b'y'; 5 * MIB], u64::MAX).unwrap();
-    child.log.accept(None, b"z", u64::MAX).unwrap();
+    child.log.accept_now(None, &vec![b'x'; 5 * MIB], u64::MAX).unwrap();
+    child.log.accept_now(None, &vec![b'y'; 5 * MIB], u64::MAX).unwrap();
+    child.log.accept_now(None, b"z", u64::MAX).unwrap();
     child.from = File::from(pipe::pipe().unwrap().read);
     assert_eq!(child.deliver(), Delivered::End);
     assert!(child.log.discards());
@@ -358,7 +358,7 @@ fn bytes_that_were_refused_are_neither_counted_nor_delivered() {
     child.accept(None, b"before ");
     for nth in 1.. {
         fault::arm(nth, Fault::ShortThen(Errno::NOSPC));
-        let refused = child.log.accept(None, b"refused and sent again ", WAITING_MAX);
+        let refused = child.log.accept_now(None, b"refused and sent again ", WAITING_MAX);
         if fault::disarm() {
             assert!(nth > 1 && refused.is_ok(), "call {nth}: {refused:?}");
             break;
