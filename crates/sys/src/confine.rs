@@ -62,6 +62,14 @@ pub fn filter_own_calls(instructions: &[u8]) -> Result<()> {
     filtered.map_err(Errno::from_raw_os_error)
 }
 
+/// The same, and returns the descriptor by which another process answers the calls that the filter hands over.
+#[cfg(feature = "intercept")]
+pub(crate) fn hand_over_own_calls(instructions: &[u8]) -> Result<std::os::fd::OwnedFd> {
+    calls::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0)
+        .and_then(|()| calls::filter_with_listener(instructions))
+        .map_err(Errno::from_raw_os_error)
+}
+
 /// A register that stands for none: paths are then taken from the root.
 const NO_REGISTER: u8 = u8::MAX;
 

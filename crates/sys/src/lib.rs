@@ -13,6 +13,8 @@ pub mod exits;
 pub mod fault;
 pub mod file;
 pub mod identity;
+#[cfg(feature = "intercept")]
+pub mod intercept;
 pub mod kernel;
 pub mod limits;
 pub mod memory;

@@ -1,6 +1,6 @@
 //! The daemon's life: in the background, under a supervisor, and where it cannot begin.
 
-use crate::support::{outpost, read, sh};
+use crate::support::{http_get, outpost, read, sh};
 use outpost_sys::epoll::{self, wait_readable};
 use outpost_sys::limits::effective_uid;
 use outpost_sys::signal::Signal;
@@ -87,16 +87,6 @@ fn in_the_background_it_returns_when_all_answer_and_outlives_who_started_it() {
     let stopped = run(dir.path(), &["stop"]);
     assert!(stopped.status.success(), "{stopped:?}");
     assert!(!dir.path().join("run/control.sock").exists());
-}
-
-fn http_get(url: &str) -> String {
-    use std::io::{Read, Write};
-    let (host, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
-    let mut stream = std::net::TcpStream::connect(host).unwrap();
-    write!(stream, "GET /{path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n").unwrap();
-    let mut page = String::new();
-    stream.read_to_string(&mut page).unwrap();
-    page
 }
 
 #[test]

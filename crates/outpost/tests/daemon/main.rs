@@ -25,6 +25,7 @@ mod recruits;
 mod replacement;
 mod screens;
 mod shared;
+mod slow_disk;
 mod start;
 mod stopping;
 mod support;

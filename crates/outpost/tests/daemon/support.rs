@@ -75,3 +75,14 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
         std::thread::park_timeout(Duration::from_millis(20));
     }
 }
+
+/// A page over HTTP, with its head.
+pub(crate) fn http_get(url: &str) -> String {
+    use std::io::{Read, Write};
+    let (host, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
+    let mut stream = std::net::TcpStream::connect(host).unwrap();
+    write!(stream, "GET /{path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    page
+}

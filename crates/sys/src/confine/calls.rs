@@ -280,6 +280,19 @@ pub(super) fn enforce_rules(ruleset: RawFd) -> Outcome {
 
 /// Installs a filter of eight-byte instructions.
 pub(super) fn filter(instructions: &[u8]) -> Outcome {
+    filter_with_flags(instructions, 0).map(|_| ())
+}
+
+/// Filters, and returns the descriptor from which the calls that the filter hands over are received.
+#[cfg(feature = "intercept")]
+pub(super) fn filter_with_listener(instructions: &[u8]) -> Outcome<std::os::fd::OwnedFd> {
+    use std::os::fd::FromRawFd;
+    let listener = filter_with_flags(instructions, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
+    // SAFETY: the kernel has just opened this descriptor for us.
+    Ok(unsafe { std::os::fd::OwnedFd::from_raw_fd(listener) })
+}
+
+fn filter_with_flags(instructions: &[u8], flags: c_ulong) -> Outcome<c_int> {
     #[repr(C)]
     struct Filter {
         len: u16,
@@ -289,7 +302,7 @@ pub(super) fn filter(instructions: &[u8]) -> Outcome {
     let len = u16::try_from(instructions.len() / 8).map_err(|_| libc::EINVAL)?;
     let filter = Filter { len, at: instructions.as_ptr() };
     // SAFETY: the kernel's struct; the instructions are valid for their count and copied by the call.
-    done(unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, 0, &raw const filter) })
+    number(unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, flags, &raw const filter) })
 }
 
 /// Has the kernel send SIGIO when there is something to read, which does not wait from now on. Without it the end of who

@@ -1,0 +1,135 @@
+//! A disk on which every operation but reading and writing open files takes long: other processes do not notice.
+
+use crate::support::{cli, http_get, outpost, read, sh, until};
+use outpost_control::client::Client;
+use outpost_control::wire::{Attach, Attached, Spawned, Stdin, StdinApplied, StdinOutcome, Which};
+use outpost_testkit::{Daemon, binary_beside, require, root};
+use outpost_wire::base64;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// What each operation takes longer. One turn of the reactor that contains any takes at least as long.
+const DELAY: Duration = Duration::from_millis(300);
+
+/// A start without a prepared slot makes directories and files itself, one after the other.
+const START_MAX: Duration = Duration::from_secs(15);
+
+/// Output of each process that floods, and the cap: segments are created and dropped all the time.
+const FLOOD_BYTES: u64 = 18 * 1024 * 1024;
+const CAP_BYTES: u64 = 9 * 1024 * 1024;
+
+/// Input of the process that reads: its log has several parts.
+const INPUT_BYTES: u64 = 10 * 1024 * 1024;
+
+fn slow_daemon() -> Daemon {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("config/outpost");
+    std::fs::create_dir_all(&config).unwrap();
+    let processes = format!("[processes]\noutput_bytes_max = {CAP_BYTES}\nsync_s = 1\n");
+    std::fs::write(config.join("outpost.toml"), processes).unwrap();
+    let mut serve = Command::new(binary_beside(outpost(), "slowdisk"));
+    serve.arg(DELAY.as_millis().to_string()).arg(dir.path().join("state/processes")).arg(outpost());
+    Daemon::start_by(serve, dir, &["--metrics-listen=127.0.0.1:0"])
+}
+
+/// The metric, from the page where monitoring reads it.
+fn longest_turn(daemon: &Daemon) -> Duration {
+    let status = cli(daemon, &["status", "--json"]).output().unwrap().stdout;
+    let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+    let listening = status["listening"].as_array().unwrap();
+    let metrics = listening.iter().find(|row| row["face"] == "metrics").unwrap();
+    let page = http_get(metrics["address"].as_str().unwrap());
+    let line = page.lines().find_map(|line| line.strip_prefix("outpost_reactor_turn_max_seconds "));
+    Duration::from_secs_f64(line.unwrap_or_else(|| panic!("{page}")).trim().parse().unwrap())
+}
+
+/// Ends [`watch`] when dropped, also by a panic.
+struct Watching<'a>(&'a AtomicBool);
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Reads lines of a process until `over`; returns the longest time without one.
+fn watch(daemon: &Daemon, process: &str, over: &AtomicBool) -> Duration {
+    let mut client: Client = daemon.connect();
+    let attach = Attach { process: process.to_owned(), ..Attach::default() };
+    let _attached: Attached = client.call("attach", &attach).unwrap();
+    let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
+    while !over.load(Ordering::Relaxed) {
+        client.receive().unwrap();
+        longest = longest.max(last.elapsed());
+        last = Instant::now();
+    }
+    longest
+}
+
+/// Writes all input of a process, and closes it.
+fn feed(daemon: &Daemon, process: &str) {
+    let mut client = daemon.connect();
+    let mut piece = Vec::new();
+    base64::append(&mut piece, &vec![b'x'; 512 * 1024]);
+    let data = String::from_utf8(piece).unwrap();
+    let mut offset = 0;
+    while offset < INPUT_BYTES {
+        let data = data.clone();
+        let stdin = Stdin { process: process.to_owned(), offset: Some(offset), data };
+        let applied: StdinApplied = client.call("stdin", &stdin).unwrap();
+        assert_eq!(applied.outcome, StdinOutcome::Applied);
+        offset = applied.applied;
+    }
+    let _closed: serde_json::Value =
+        client.call("closeStdin", &Which { process: process.to_owned() }).unwrap();
+}
+
+#[test]
+fn output_and_starts_of_other_processes_go_on_while_each_operation_on_the_disk_takes_long() {
+    require!(root());
+    let daemon = slow_daemon();
+    let old: Vec<Spawned> = (0..4).map(|number| sh(&daemon, &format!("old{number}"), "echo old")).collect();
+    for spawned in &old {
+        read(&daemon, &spawned.process, usize::MAX);
+    }
+    let ticker = sh(&daemon, "ticker", "while echo tick; do sleep 0.02; done");
+    let reader = sh(&daemon, "reader", "wc -c");
+    let flood = format!("head -c {FLOOD_BYTES} /dev/zero; head -c 5000000 /dev/zero >&2; echo done");
+    let floods: Vec<Spawned> = (0..2).map(|number| sh(&daemon, &format!("flood{number}"), &flood)).collect();
+    let over = AtomicBool::new(false);
+    let (longest_start, longest_silence) = std::thread::scope(|scope| {
+        let silence = scope.spawn(|| watch(&daemon, &ticker.process, &over));
+        let watching = Watching(&over);
+        let fed = scope.spawn(|| feed(&daemon, &reader.process));
+        for spawned in &old {
+            let which = Which { process: spawned.process.clone() };
+            let _forgotten: serde_json::Value = daemon.connect().call("forget", &which).unwrap();
+        }
+        let mut longest_start = Duration::ZERO;
+        for number in 0..4 {
+            let begun = Instant::now();
+            let spawned = sh(&daemon, &format!("new{number}"), "echo new");
+            assert_eq!(read(&daemon, &spawned.process, 4).0, b"new\n");
+            longest_start = longest_start.max(begun.elapsed());
+        }
+        fed.join().unwrap();
+        for spawned in &floods {
+            let (output, exit) = read(&daemon, &spawned.process, usize::MAX);
+            // The two streams are read in the order in which they were recorded.
+            let is_whole = output.windows(5).any(|end| end == b"done\n");
+            assert!(is_whole && exit.is_some(), "{} bytes", output.len());
+        }
+        drop(watching);
+        (longest_start, silence.join().unwrap())
+    });
+    let counted = format!("{INPUT_BYTES}\n").into_bytes();
+    assert_eq!(read(&daemon, &reader.process, usize::MAX).0, counted);
+    let turn = longest_turn(&daemon);
+    println!("longest turn {turn:?}, start {longest_start:?}, silence {longest_silence:?}");
+    assert!(turn < DELAY, "one turn of the reactor took {turn:?}");
+    assert!(longest_start < START_MAX, "one start took {longest_start:?}");
+    assert!(longest_silence < 10 * DELAY, "output of another process stood still for {longest_silence:?}");
+    let records = daemon.dir().join("state/processes");
+    until("the records are erased", || !old.iter().any(|spawned| records.join(&spawned.process).exists()));
+}
