@@ -1,10 +1,11 @@
 //! A plan compiled for the child: the program of its confinement, and what has to be kept while it runs.
 
+mod alone;
 mod devices;
 mod view;
 
 use crate::host::{Host, Namespaces};
-use crate::landlock::{Rights, VERSION_ALONE_MIN, VERSION_MIN};
+use crate::landlock::{Rights, VERSION_MIN};
 use crate::lease::Leases;
 use crate::plan::{Plan, Root, What};
 use crate::{Error, Result};
@@ -55,7 +56,7 @@ impl Confinement {
         }
         let mut layers = Layers { seccomp: true, ..Layers::default() };
         if host.namespaces == Namespaces::None {
-            let program = without_namespaces(plan, host, &mut layers)?;
+            let program = alone::build(plan, host, &mut layers)?;
             return Ok(Confinement { program, layers, network: None, leases: Leases::default() });
         }
         let leases = Leases::acquire(&host.state, plan.held().map(|mount| mount.path.as_path()))?;
@@ -185,62 +186,8 @@ fn rules(builder: &mut Builder, plan: &Plan, rights: Rights) -> Result<Register>
             _ => {}
         }
     }
-    builder.allow_terminal(ruleset, rights.devices(false));
-    Ok(ruleset)
-}
-
-/// Where namespaces are forbidden: Landlock and seccomp alone, if they can say all of it.
-fn without_namespaces(plan: &Plan, host: &Host, layers: &mut Layers) -> Result<Program> {
-    let missing = || host.why_none.clone().unwrap_or_else(|| "no namespaces".into());
-    let version = host.landlock.filter(|version| *version >= VERSION_ALONE_MIN);
-    let Some(version) = version else {
-        let missing = format!("{}, and Landlock is older than version {VERSION_ALONE_MIN}", missing());
-        return Err(Error::Host { needs: "confine a command".into(), missing });
-    };
-    let cannot = plan.mounts.iter().find(|mount| match mount.what {
-        What::Write => false,
-        What::Read => !mount.in_the_void,
-        _ => true,
-    });
-    if let Some(mount) = cannot {
-        let needs = format!("protect {} inside of what is open", mount.path.display());
-        return Err(Error::Host { needs, missing: missing() });
-    }
-    if plan.root == Root::Writable {
-        let needs = "keep /sys and /proc read-only where everything else can be written to".into();
-        return Err(Error::Host { needs, missing: missing() });
-    }
-    let mut builder = Builder::default();
-    builder.keyring();
-    let ruleset = bare_rules(&mut builder, plan, Rights::of(version, plan.network))?;
-    layers.landlock = Some(version);
-    builder.no_new_privileges();
-    builder.enforce(ruleset);
-    builder.child_limits();
-    builder.drop_capabilities();
-    builder.filter(host.filter(plan.network));
-    builder.finish().ok_or(TOO_LONG)
-}
-
-/// The rules where the host's own /dev and /proc are seen.
-fn bare_rules(builder: &mut Builder, plan: &Plan, rights: Rights) -> Result<Register> {
-    let ruleset = register(builder)?;
-    builder.ruleset(rights.files, rights.network, rights.scopes, ruleset);
-    if plan.root == Root::ReadOnly {
-        builder.allow(ruleset, c"/", rights.read(true));
-    }
-    for device in devices::NODES.iter().chain(&[c"/dev/ptmx"]) {
-        if Path::new(std::ffi::OsStr::from_bytes(device.to_bytes())).exists() {
-            builder.allow(ruleset, device, rights.devices(false));
-        }
-    }
-    for mount in &plan.mounts {
-        let allowed = if mount.what == What::Write {
-            rights.write(mount.directory)
-        } else {
-            rights.read(mount.directory)
-        };
-        builder.allow(ruleset, &text(&mount.path)?, allowed);
+    for shadow in &plan.shadows {
+        builder.allow(ruleset, &text(&shadow.at)?, rights.write(shadow.directory));
     }
     builder.allow_terminal(ruleset, rights.devices(false));
     Ok(ruleset)

@@ -2,8 +2,8 @@
 
 use crate::confinement::Confinement;
 use crate::error::{Error, explain};
-use crate::plan::{Plan, Root};
-use crate::{Result, filter, landlock};
+use crate::plan::{Mount, Plan, Root, What};
+use crate::{Result, causes, filter, landlock};
 use outpost_sys::kernel;
 use outpost_sys::namespace::{self, Network};
 use outpost_sys::spawn::{self, Child, Program, Standing, Step};
@@ -29,6 +29,8 @@ pub struct Host {
     pub namespaces: Namespaces,
     /// Why there are none.
     pub why_none: Option<String>,
+    /// Without namespaces: why Landlock cannot enforce a read-only policy alone; none if it can.
+    pub why_not_alone: Option<String>,
     /// The version of Landlock.
     pub landlock: Option<u32>,
     pub seccomp: bool,
@@ -57,7 +59,8 @@ impl Host {
     pub fn probe(state: &Path) -> Result<Host> {
         let mut host = Host::bare(state)?;
         if !host.mount_attributes {
-            return Ok(Host { why_none: Some(NO_MOUNT_ATTRIBUTES.into()), ..host });
+            let why = Some(NO_MOUNT_ATTRIBUTES.to_owned());
+            return Ok(Host { why_none: why.clone(), why_not_alone: why, ..host });
         }
         let mut reasons = Vec::new();
         for namespaces in [Namespaces::Direct, Namespaces::User] {
@@ -65,7 +68,7 @@ impl Host {
             if namespaces == Namespaces::Direct && outpost_sys::limits::effective_uid() != 0 {
                 continue;
             }
-            match host.attempt() {
+            match host.attempt_namespaces() {
                 Ok(()) => return Ok(host),
                 Err(Obstacle { reason, errno })
                     if errno.is_some_and(|errno| errno != Errno::NOSPC && is_exhaustion(errno)) =>
@@ -78,13 +81,23 @@ impl Host {
                 }
             }
         }
-        Ok(host.without_namespaces(reasons.join("; ")))
+        Ok(host.without_namespaces(&reasons.join("; ")))
     }
 
-    /// The same host if it had no namespaces.
-    pub fn without_namespaces(self, reason: String) -> Host {
-        let why_none = Some(format!("namespaces cannot be used ({reason}){}", hint()));
-        Host { namespaces: Namespaces::None, network: None, why_none, ..self }
+    /// The same host if it had no namespaces, with what Landlock can do there tried once.
+    pub fn without_namespaces(self, reason: &str) -> Host {
+        let why_none = Some(format!("namespaces cannot be used ({reason}); {}", causes::advice()));
+        let mut host = Host { namespaces: Namespaces::None, network: None, why_none, ..self };
+        // A directory like ours, kept from a command.
+        let mounts = match std::fs::canonicalize(&host.state) {
+            Ok(path) => {
+                let what = What::DeniedDirectory { inside: Vec::new() };
+                vec![Mount { path, directory: true, what, in_the_void: false }]
+            }
+            Err(_) => Vec::new(),
+        };
+        host.why_not_alone = host.attempt(mounts).err().map(|obstacle| obstacle.reason);
+        host
     }
 
     fn bare(state: &Path) -> Result<Host> {
@@ -100,6 +113,7 @@ impl Host {
         Ok(Host {
             namespaces: Namespaces::None,
             why_none: None,
+            why_not_alone: None,
             landlock: namespace::landlock_version(),
             seccomp: namespace::has_filters(),
             mount_attributes: kernel::has_mount_attributes(),
@@ -121,18 +135,26 @@ impl Host {
         if network { with } else { without }
     }
 
+    /// Makes an empty network, and tries a confinement in it.
+    fn attempt_namespaces(&mut self) -> std::result::Result<(), Obstacle> {
+        let (user, what) = match self.namespaces {
+            Namespaces::User => (true, "as an ordinary user, clone(CLONE_NEWUSER | CLONE_NEWNET)"),
+            _ => (false, "as root, clone(CLONE_NEWNET)"),
+        };
+        let network = namespace::empty_network(user).map_err(|error| Obstacle::io(what, &error))?;
+        self.network = Some(Arc::new(network));
+        self.attempt(Vec::new())
+    }
+
     /// Confines a child that then finds nothing to execute.
-    fn attempt(&mut self) -> std::result::Result<(), Obstacle> {
+    fn attempt(&self, mounts: Vec<Mount>) -> std::result::Result<(), Obstacle> {
         if !self.seccomp {
             return Err(Obstacle { reason: "the kernel has no seccomp filters".into(), errno: None });
         }
-        let user = self.namespaces == Namespaces::User;
-        let network = namespace::empty_network(user);
-        let network = network.map_err(|error| Obstacle::io("a network namespace cannot be made", &error))?;
-        self.network = Some(Arc::new(network));
         let plan = Plan {
             root: Root::ReadOnly,
-            mounts: Vec::new(),
+            mounts,
+            shadows: Vec::new(),
             links: Vec::new(),
             network: false,
             late: Vec::new(),
@@ -203,19 +225,6 @@ impl Probed {
 /// Per-namespace limits came with Linux 6.14. Before, the file is the whole host's, and must not be written.
 fn has_pid_limit(release: &str) -> bool {
     kernel::version_in(release) >= (6, 14)
-}
-
-/// The settings that commonly forbid user namespaces.
-fn hint() -> String {
-    const SETTINGS: &[(&str, &str)] = &[
-        ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"),
-        ("/proc/sys/kernel/unprivileged_userns_clone", "0"),
-        ("/proc/sys/user/max_user_namespaces", "0"),
-    ];
-    let forbids =
-        |(path, value): &&(&str, &str)| std::fs::read_to_string(path).is_ok_and(|text| text.trim() == *value);
-    let found = SETTINGS.iter().filter(forbids).map(|(path, value)| format!("; {path} is {value}"));
-    found.collect()
 }
 
 #[cfg(test)]

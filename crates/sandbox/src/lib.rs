@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod causes;
 mod confinement;
 mod error;
 mod filter;
@@ -18,12 +19,13 @@ mod plan;
 mod policy;
 mod resolve;
 
+pub use causes::advice;
 pub use confinement::{Confinement, DESCRIPTOR_FIRST, HandedOver, Layers};
 pub use error::Error;
 pub use host::{Host, Namespaces, Probed};
 pub use lease::sweep;
-pub use plan::{Context, Mount, Plan, Root, What, plan};
-pub use policy::{Access, Entry, EntryPath, Files, Policy, Reads, Special};
+pub use plan::{Context, Mount, Plan, Root, Shadow, Shown, What, plan};
+pub use policy::{AGENT_FILES, Access, Entry, EntryPath, Files, Policy, Reads, Special};
 
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

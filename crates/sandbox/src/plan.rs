@@ -21,6 +21,7 @@ mod tests;
 
 use crate::look::{Look, Real};
 use crate::{Files, Policy, Result};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// What a policy refers to.
@@ -70,11 +71,34 @@ pub struct Mount {
     pub(crate) in_the_void: bool,
 }
 
+/// A writable directory or file of ours that the command sees in place of the host's.
+///
+/// What the command writes stays there. Some names in it show the host's own files all the same ([`Shown`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shadow {
+    /// What it stands in for: absolute, without links, there, and of the same kind.
+    pub at: PathBuf,
+    pub from: PathBuf,
+    pub directory: bool,
+    pub shown: Vec<Shown>,
+}
+
+/// A name in a shadow under which something of the host is seen. A place of the same kind is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    pub name: OsString,
+    /// Absolute and without links.
+    pub source: PathBuf,
+    pub writable: bool,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub root: Root,
     /// From shallow to deep: later ones lie on top of earlier ones.
     pub mounts: Vec<Mount>,
+    /// Lie on top of all mounts. A policy has none: who knows what a command keeps in its home adds them.
+    pub shadows: Vec<Shadow>,
     /// Links of the host that an empty root needs to have: where, and what they say.
     pub links: Vec<(PathBuf, PathBuf)>,
     pub network: bool,
@@ -96,6 +120,7 @@ pub(crate) fn plan_with(look: &dyn Look, policy: &Policy, context: &Context) -> 
     let mut plan = Plan {
         root: Root::Writable,
         mounts: Vec::new(),
+        shadows: Vec::new(),
         links: Vec::new(),
         network: policy.network,
         late: Vec::new(),
@@ -144,6 +169,9 @@ impl std::fmt::Display for Plan {
                 What::Held => "hold",
             };
             writeln!(f, "{what:8} {}", mount.path.display())?;
+        }
+        for shadow in &self.shadows {
+            writeln!(f, "shadow   {}", shadow.at.display())?;
         }
         for (pattern, below) in &self.late {
             writeln!(f, "late     {pattern} below {}", below.display())?;

@@ -1,6 +1,12 @@
 //! What a request may ask for: entries of paths and accesses, and the named policies as such entries.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// Where claude, gemini and opencode look for settings in a project. Those of codex are protected in every policy.
+const AGENT_NAMES: &[&str] = &[".claude", ".gemini", ".opencode", ".mcp.json"];
+
+/// The same, where they are there: opencode does not start beside a directory of such a name.
+pub const AGENT_FILES: &[&str] = &["opencode.json", "opencode.jsonc"];
 
 /// What may be done with a path and everything below it.
 ///
@@ -134,6 +140,21 @@ impl Policy {
         }
         entries.extend(writable_roots.iter().map(|root| Entry::path(root, Access::Write)));
         Policy::restricted(entries, network)
+    }
+
+    /// Keeps what agents read their settings from in these directories from being written: hooks, plugins and servers that it
+    /// names run outside of any sandbox later. Of [`AGENT_FILES`] those that are there, of the others all. An entry that lets
+    /// exactly such a path be written stands. Looks at the disk.
+    pub fn protect_agents<'a>(&mut self, roots: impl IntoIterator<Item = &'a Path>) {
+        if let Files::Restricted { entries, .. } = &mut self.files {
+            let below = |root: &'a Path| {
+                let names = AGENT_NAMES.iter().map(|name| root.join(name));
+                let files = AGENT_FILES.iter().map(|name| root.join(name));
+                names.chain(files.filter(|path| path.symlink_metadata().is_ok()))
+            };
+            let protected = roots.into_iter().flat_map(below);
+            entries.extend(protected.map(|path| Entry::path(path, Access::Read)));
+        }
     }
 
     /// Whether there is nothing to confine: the command is then spawned as it is.

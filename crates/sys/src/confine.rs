@@ -32,7 +32,7 @@ pub const PROGRAM_BYTES_MAX: usize = 6 * 1024 * 1024;
 pub const REGISTERS: usize = 224;
 
 /// The most leases the outer process can hold.
-pub const LEASES_MAX: usize = 64;
+pub const LEASES_MAX: usize = 128;
 
 /// The mode of a directory that was made only to be mounted upon: nobody makes such a one by chance.
 pub const LEASE_MODE: u32 = 0o1555;
@@ -132,6 +132,9 @@ impl Code {
         }
     }
 }
+
+/// A flag of `Rule`: a path that is not there is none to allow.
+const MAY_BE_GONE: u32 = 1;
 
 /// One operation, borrowed from a program's bytes.
 #[derive(Clone, Copy)]

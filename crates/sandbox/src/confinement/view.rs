@@ -2,7 +2,7 @@
 
 use super::{devices, register, text};
 use crate::host::Host;
-use crate::plan::{Mount, Plan, Root, What};
+use crate::plan::{Mount, Plan, Root, Shadow, Shown, What};
 use crate::{Error, Result};
 use outpost_sys::confine::{Builder, Register, attr};
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,6 +46,11 @@ pub(super) fn build(builder: &mut Builder, plan: &Plan, host: &Host) -> Result<(
         builder.restrict(tree, attr::NO_SUID | devices | read_only);
         taken.insert(mount.path.as_path(), tree);
     }
+    let scratch = register(builder)?;
+    let mut shadows = Vec::new();
+    for shadow in &plan.shadows {
+        shadows.push((take_shadow(builder, shadow, scratch)?, text(&shadow.at)?));
+    }
     // In a user namespace /proc can only be mounted while the host's is seen.
     let early = if plan.root == Root::Empty { Some(register(builder)?) } else { None };
     if let Some(tree) = early {
@@ -64,9 +69,11 @@ pub(super) fn build(builder: &mut Builder, plan: &Plan, host: &Host) -> Result<(
             below.filter(|mount| !devices::has(&mount.path) && taken.contains_key(mount.path.as_path()));
         places(builder, Path::new("/dev"), new.map(|mount| (mount.path.as_path(), mount.directory)), 0o755)
     })?;
-    let scratch = register(builder)?;
     for (index, mount) in plan.mounts.iter().enumerate() {
         place(builder, mount, index, taken.get(mount.path.as_path()).copied(), scratch)?;
+    }
+    for (tree, at) in shadows {
+        builder.place(tree, &at);
     }
     match early {
         None => processes(builder, plan, host),
@@ -76,6 +83,19 @@ pub(super) fn build(builder: &mut Builder, plan: &Plan, host: &Host) -> Result<(
         }
     }
     Ok(())
+}
+
+/// What is shown in a shadow is mounted where the shadow lies on the host, and taken together with it.
+fn take_shadow(builder: &mut Builder, shadow: &Shadow, scratch: Register) -> Result<Register> {
+    for Shown { name, source, writable } in &shadow.shown {
+        builder.take(&text(source)?, scratch);
+        builder.restrict(scratch, PLAIN | if *writable { 0 } else { attr::READ_ONLY });
+        builder.place(scratch, &text(&shadow.from.join(name))?);
+    }
+    let tree = register(builder)?;
+    builder.take(&text(&shadow.from)?, tree);
+    builder.restrict(tree, PLAIN);
+    Ok(tree)
 }
 
 /// A `/proc` of the command's own processes, all of it read-only: root could otherwise write to the kernel's settings.

@@ -1,7 +1,7 @@
 //! A confined command as a process: how it starts, is told things, and ends, and who ends with it.
 
 use crate::kit::{Place, end, host, launch, pipe, start_on};
-use outpost_sandbox::{Confinement, Host, Policy, Reads, plan};
+use outpost_sandbox::{Access, Confinement, Entry, Host, Policy, Reads, Special, plan};
 use outpost_sys::Errno;
 use outpost_sys::pidfd::{self, How};
 use outpost_sys::pty;
@@ -108,7 +108,7 @@ fn a_terminal_has_job_control_and_reaches_the_command() {
 #[test]
 fn without_namespaces_what_can_be_said_is_and_the_rest_is_refused() {
     let place = Place::new();
-    let host = Host::probe(&crate::kit::state()).unwrap().without_namespaces("for a test".into());
+    let host = Host::probe(&crate::kit::state()).unwrap().without_namespaces("for a test");
     let script = "touch x; echo y > /proc/sys/kernel/domainname; cat /etc/hostname > /dev/null && echo read; echo z > /dev/null && echo null; python3 -c 'import socket; socket.socket()' 2>&1 | tail -1; cat /proc/1/environ";
     let done = start_on(&host, &place.read_only(), &place.context(), &["/bin/sh", "-c", script]).unwrap();
     assert!(done.out.contains("read\nnull\n"), "{}", done.out);
@@ -117,6 +117,45 @@ fn without_namespaces_what_can_be_said_is_and_the_rest_is_refused() {
     let refused = Confinement::build(&plan(&place.workspace_write(), &place.context()).unwrap(), &host);
     let text = refused.unwrap_err().to_string();
     assert!(text.contains("for a test") && text.contains("/ws/."), "{text}");
+}
+
+/// The daemon keeps its own directories from every command. Without namespaces Landlock has to.
+#[test]
+fn without_namespaces_denied_directories_stay_closed_to_a_read_only_command() {
+    let place = Place::new();
+    let host = Host::probe(&crate::kit::state()).unwrap().without_namespaces("for a test");
+    assert_eq!(host.why_not_alone, None, "this kernel's Landlock can stand alone");
+    place.write("own/state/secret", "hidden");
+    place.write("own/open", "seen");
+    place.write("ws/file", "read");
+    std::os::unix::fs::symlink("own/state", place.path("link")).unwrap();
+    let denied = |network: bool| {
+        let entries = [
+            Entry::special(Special::Root, Access::Read),
+            Entry::path(place.path("own/state"), Access::None),
+            Entry::path(place.path("own/missing"), Access::None),
+        ];
+        Policy::restricted(entries.to_vec(), network)
+    };
+    let script = "cat file ../own/open; cat ../own/state/secret ../link/secret; ls ../own/state ../link/; \
+        ls . > /dev/null && echo listed; cat /etc/passwd > /dev/null && echo passwd; touch ../own/x; echo x > /dev/null && echo null";
+    let line = ["/bin/sh", "-c", script];
+    let done = start_on(&host, &denied(false), &place.context(), &line).unwrap();
+    assert!(done.out.starts_with("readseen"), "{}", done.out);
+    assert!(
+        done.out.contains("listed\n") && done.out.contains("passwd\n") && done.out.ends_with("null\n"),
+        "{}",
+        done.out
+    );
+    assert!(
+        !done.out.contains("hidden") && done.out.matches("ermission denied").count() == 5,
+        "{}",
+        done.out
+    );
+    // A socket there could be connected to: Landlock does not know of that.
+    let refused = Confinement::build(&plan(&denied(true), &place.context()).unwrap(), &host);
+    let text = refused.unwrap_err().to_string();
+    assert!(text.contains("keep sockets in") && text.contains("network access"), "{text}");
 }
 
 #[test]

@@ -210,6 +210,11 @@ impl Builder {
         self.on_path(Code::Rule, (ruleset.0, NO_REGISTER), 0, files, path);
     }
 
+    /// The same, for a path that may be gone by then.
+    pub fn allow_if_there(&mut self, ruleset: Register, path: &CStr, files: u64) {
+        self.on_path(Code::Rule, (ruleset.0, NO_REGISTER), super::MAY_BE_GONE, files, path);
+    }
+
     /// Allows accesses to the terminal behind 0, 1 or 2, if there is one: its name lies outside of what is seen here, but
     /// `/dev/stderr` leads to it.
     pub fn allow_terminal(&mut self, ruleset: Register, files: u64) {

@@ -160,7 +160,10 @@ impl<'a> State<'a> {
                 self.keep(operation.register, ruleset)
             }
             Code::Rule => {
-                let at = calls::open_path(operation.string(0), libc::O_PATH)?;
+                let at = match calls::open_path(operation.string(0), libc::O_PATH) {
+                    Err(libc::ENOENT) if operation.flags & super::MAY_BE_GONE != 0 => return Ok(()),
+                    at => at?,
+                };
                 let added = calls::add_rule(self.register(operation.register), at, operation.value);
                 calls::close(at);
                 added

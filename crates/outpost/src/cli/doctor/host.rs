@@ -82,35 +82,31 @@ fn namespaces(host: &Host) -> Check {
             "every sandboxed command is refused; all other commands run",
             "run Linux 5.12 or later",
         ),
-        Namespaces::None => Check::bad(
-            "namespaces",
-            Verdict::Missing,
-            host.why_none.as_deref().unwrap_or("none"),
-            "sandboxed commands other than readOnly are refused",
-            "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu), or kernel.unprivileged_userns_clone=1 \
-             (Debian), or user.max_user_namespaces=10000; in a container, allow namespaces",
-        ),
+        Namespaces::None => {
+            let means = match &host.why_not_alone {
+                None => "sandboxed commands are refused, except read-only ones without network, which Landlock holds alone".into(),
+                Some(why) => format!("every sandboxed command is refused; Landlock cannot hold one alone: {why}"),
+            };
+            let found = host.why_none.as_deref().unwrap_or("none");
+            Check::bad("namespaces", Verdict::Missing, found, means, outpost_sandbox::advice())
+        }
     }
 }
 
 fn landlock(host: &Host) -> Check {
     let mend = "boot with lsm=landlock,... among the security modules, or a kernel from 6.7 on";
+    let means = match host.namespaces {
+        Namespaces::None => "without namespaces no command can be sandboxed",
+        _ => "sandboxes have one layer less: mounts and seccomp alone keep files and network",
+    };
+    let bad = |found: String| Check::bad("landlock", Verdict::Degraded, found, means, mend);
     match host.landlock {
+        Some(version) if host.namespaces == Namespaces::None && host.why_not_alone.is_some() => {
+            bad(format!("ABI {version}; it cannot hold a command alone"))
+        }
         Some(version) if host.landlock_is_used() => Check::ok("landlock", format!("ABI {version}")),
-        Some(version) => Check::bad(
-            "landlock",
-            Verdict::Degraded,
-            format!("ABI {version}, too old to be used"),
-            "sandboxes have one layer less: mounts and seccomp alone keep files and network",
-            mend,
-        ),
-        None => Check::bad(
-            "landlock",
-            Verdict::Degraded,
-            "none",
-            "sandboxes have one layer less: mounts and seccomp alone keep files and network",
-            mend,
-        ),
+        Some(version) => bad(format!("ABI {version}, too old to be used")),
+        None => bad("none".into()),
     }
 }
 

@@ -1,0 +1,73 @@
+//! Why namespaces are forbidden on a host or in a container, and what allows them there.
+
+use std::path::Path;
+
+/// Settings that forbid user namespaces: the file, the value that does, and the command that sets another.
+const SETTINGS: &[(&str, &str, &str)] = &[
+    (
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+        "1",
+        "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or an AppArmor profile for outpost that allows userns",
+    ),
+    ("/proc/sys/kernel/unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1"),
+    ("/proc/sys/user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=10000"),
+];
+
+/// Files that container engines leave in their containers.
+const CONTAINERS: &[&str] = &["/run/.containerenv", "/.dockerenv", "/run/systemd/container"];
+
+const IN_A_CONTAINER: &str = "this is a container, whose seccomp filter, AppArmor profile or masked /proc forbids them: \
+     start it with --privileged, or with --security-opt seccomp=unconfined --security-opt apparmor=unconfined \
+     --security-opt unmask=ALL (podman; docker: systempaths=unconfined)";
+
+const UNKNOWN: &str = "no known setting forbids them: a security module or a seccomp filter around the daemon does, which \
+     the kernel's log or the service manager may name";
+
+/// What allows namespaces here.
+pub fn advice() -> String {
+    let settings: Vec<String> =
+        SETTINGS.iter().filter(|(path, value, _)| reads(path, value)).map(shown).collect();
+    let is_container = CONTAINERS.iter().any(|path| Path::new(path).exists());
+    chosen(settings, is_container)
+}
+
+fn reads(path: &str, value: &str) -> bool {
+    std::fs::read_to_string(path).is_ok_and(|text| text.trim() == value)
+}
+
+fn shown((path, value, mend): &(&str, &str, &str)) -> String {
+    format!("{path} is {value}: {mend}")
+}
+
+/// Settings of the host count for containers of an ordinary user too.
+fn chosen(mut settings: Vec<String>, is_container: bool) -> String {
+    if is_container {
+        settings.push(IN_A_CONTAINER.to_owned());
+    }
+    match settings.is_empty() {
+        true => UNKNOWN.to_owned(),
+        false => settings.join("; "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_advice_fits_the_host_or_the_container() {
+        let setting = shown(&SETTINGS[2]);
+        let host = chosen(vec![setting.clone()], false);
+        assert!(
+            host.contains("sysctl -w user.max_user_namespaces=10000") && !host.contains("container"),
+            "{host}"
+        );
+        let container = chosen(Vec::new(), true);
+        for option in ["--privileged", "seccomp=unconfined", "apparmor=unconfined", "unmask=ALL"] {
+            assert!(container.contains(option), "{container}");
+        }
+        assert!(!container.contains("sysctl"), "settings that are right are not advised: {container}");
+        assert!(chosen(Vec::new(), false).contains("security module"));
+        assert!(chosen(vec![setting], true).contains("; this is a container"));
+    }
+}

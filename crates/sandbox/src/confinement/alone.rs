@@ -1,0 +1,141 @@
+//! Where namespaces are forbidden: Landlock and seccomp alone, if they can express all of the plan.
+//!
+//! Landlock only allows, for a path and everything below it. So a denied path in a root that is read is expressed by allowing
+//! everything beside it, and beside each directory above it. Those directories cannot be listed then, and a name that appears in
+//! them later cannot be read. What cannot be expressed is refused.
+
+use super::{Layers, TOO_LONG, devices, register, text};
+use crate::host::Host;
+use crate::landlock::{Rights, VERSION_ALONE_MIN};
+use crate::plan::{Mount, Plan, Root, What};
+use crate::{Error, Result};
+use outpost_sys::confine::{Builder, Program, Register};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Names beside denied paths and the directories above them.
+const NAMES_MAX: usize = 16 * 1024;
+
+pub(super) fn build(plan: &Plan, host: &Host, layers: &mut Layers) -> Result<Program> {
+    let missing = || host.why_none.clone().unwrap_or_else(|| "no namespaces".into());
+    let version = host.landlock.filter(|version| *version >= VERSION_ALONE_MIN);
+    let Some(version) = version else {
+        let found = host.landlock.map_or_else(
+            || "there is no Landlock".into(),
+            |version| format!("Landlock has version {version}"),
+        );
+        let missing = format!(
+            "{}; and {found}, where version {VERSION_ALONE_MIN} (Linux 6.2) could enforce a read-only policy alone",
+            missing()
+        );
+        return Err(Error::Host { needs: "confine a command".into(), missing });
+    };
+    if let Some(needs) = inexpressible(plan) {
+        return Err(Error::Host { needs, missing: missing() });
+    }
+    let mut builder = Builder::default();
+    builder.keyring();
+    let ruleset = rules(&mut builder, plan, Rights::of(version, plan.network))?;
+    layers.landlock = Some(version);
+    builder.no_new_privileges();
+    builder.enforce(ruleset);
+    builder.child_limits();
+    builder.drop_capabilities();
+    builder.filter(host.filter(plan.network));
+    builder.finish().ok_or(TOO_LONG)
+}
+
+/// What of the plan Landlock cannot express.
+fn inexpressible(plan: &Plan) -> Option<String> {
+    if let Some(shadow) = plan.shadows.first() {
+        return Some(format!(
+            "keep the settings in {} from an agent that writes beside them",
+            shadow.at.display()
+        ));
+    }
+    let is_written = |path: &Path| {
+        plan.mounts.iter().any(|mount| mount.what == What::Write && path.starts_with(&mount.path))
+    };
+    let cannot = plan.mounts.iter().find(|mount| match &mount.what {
+        What::Write => false,
+        What::Read => !mount.in_the_void,
+        What::DeniedDirectory { inside } if !inside.is_empty() => true,
+        What::DeniedDirectory { .. } | What::DeniedFile => {
+            plan.root != Root::Empty && is_written(&mount.path)
+        }
+        What::Pin | What::Held => true,
+    });
+    if let Some(mount) = cannot {
+        return Some(format!("protect {} inside of what is open", mount.path.display()));
+    }
+    if let Some(mount) = denied(plan).next()
+        && plan.network
+    {
+        // Connecting to a socket by its path is no access to a file.
+        return Some(format!("keep sockets in {} from a command with network access", mount.path.display()));
+    }
+    (plan.root == Root::Writable)
+        .then(|| "keep /sys and /proc read-only where everything else can be written to".into())
+}
+
+fn denied(plan: &Plan) -> impl Iterator<Item = &Mount> {
+    let is_denied = |mount: &&Mount| matches!(mount.what, What::DeniedDirectory { .. } | What::DeniedFile);
+    plan.mounts.iter().filter(is_denied)
+}
+
+/// The rules where the host's own /dev and /proc are seen.
+fn rules(builder: &mut Builder, plan: &Plan, rights: Rights) -> Result<Register> {
+    let ruleset = register(builder)?;
+    builder.ruleset(rights.files, rights.network, rights.scopes, ruleset);
+    if plan.root == Root::ReadOnly {
+        let denied: Vec<&Path> = denied(plan).map(|mount| mount.path.as_path()).collect();
+        match denied.is_empty() {
+            true => builder.allow(ruleset, c"/", rights.read(true)),
+            false => allow_beside(builder, ruleset, Path::new("/"), &denied, rights, &mut 0)?,
+        }
+    }
+    for device in devices::NODES.iter().chain(&[c"/dev/ptmx"]) {
+        if Path::new(std::ffi::OsStr::from_bytes(device.to_bytes())).exists() {
+            builder.allow(ruleset, device, rights.devices(false));
+        }
+    }
+    for mount in &plan.mounts {
+        let allowed = match mount.what {
+            What::Write => rights.write(mount.directory),
+            What::Read => rights.read(mount.directory),
+            _ => continue,
+        };
+        builder.allow(ruleset, &text(&mount.path)?, allowed);
+    }
+    builder.allow_terminal(ruleset, rights.devices(false));
+    Ok(ruleset)
+}
+
+/// Lets everything in a directory be read but what is denied in it. A symbolic link gives no access by itself, so none is
+/// allowed: it might lead to what is denied.
+fn allow_beside(
+    builder: &mut Builder,
+    ruleset: Register,
+    directory: &Path,
+    denied: &[&Path],
+    rights: Rights,
+    names: &mut usize,
+) -> Result<()> {
+    let look = |error: std::io::Error| Error::Look { path: directory.into(), reason: error.to_string() };
+    for entry in std::fs::read_dir(directory).map_err(look)? {
+        let entry = entry.map_err(look)?;
+        let (path, kind) = (entry.path(), entry.file_type().map_err(look)?);
+        *names += 1;
+        if *names > NAMES_MAX {
+            return Err(Error::TooMany { what: "names beside denied paths", limit: NAMES_MAX });
+        }
+        if denied.contains(&path.as_path()) || kind.is_symlink() {
+            continue;
+        }
+        match denied.iter().any(|denied| denied.starts_with(&path)) {
+            true => allow_beside(builder, ruleset, &path, denied, rights, names)?,
+            false => builder.allow_if_there(ruleset, &text(&path)?, rights.read(kind.is_dir())),
+        }
+    }
+    Ok(())
+}
