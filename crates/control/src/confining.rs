@@ -37,6 +37,9 @@ impl Sandboxing {
                 Policy::workspace_write(&writable, &Reads::Everything, asked.network, false, false)
             }
         };
+        if asked.policy == SandboxPolicy::WorkspaceWrite {
+            policy.protect_agents(writable.iter().map(PathBuf::as_path).chain([directory]));
+        }
         if let Files::Restricted { entries, .. } = &mut policy.files {
             // What we keep there, we read again: no command shall write it, nor see what others wrote.
             entries.extend(self.private.iter().map(|path| Entry::path(path, Access::None)));

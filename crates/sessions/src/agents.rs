@@ -105,29 +105,17 @@ pub(crate) struct Task {
     pub(crate) keeps: bool,
 }
 
-/// How a CLI is called for a task.
+/// How a CLI is called for a task. Its message goes by standard input: arguments of a process are seen by every user.
 #[derive(Debug)]
 pub(crate) struct Call {
     /// Without the program's own name.
     pub(crate) arguments: Vec<OsString>,
     /// Set besides what is inherited.
     pub(crate) environment: Vec<(&'static str, String)>,
-    /// Whether anything is said on its standard input.
-    pub(crate) speaks: bool,
     pub(crate) agent: Agent,
 }
 
-/// Longer messages go by standard input: the kernel takes 128 KiB per argument.
-const ARGUMENT_BYTES_MAX: usize = 100 * 1024;
-
 impl Task {
-    /// Whether the message can stand among the arguments without being taken for an option or being too long.
-    fn fits_argument(&self) -> bool {
-        self.message.len() <= ARGUMENT_BYTES_MAX
-            && !self.message.starts_with('-')
-            && !self.message.contains('\0')
-    }
-
     /// The model and the conversation, where they were chosen, for the CLIs that take them alike.
     fn choices(&self, resume: &'static str) -> Vec<OsString> {
         let chosen = [("--model", &self.model), (resume, &self.sdk_id)];

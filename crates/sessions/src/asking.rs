@@ -4,6 +4,7 @@ use crate::agents::Answer;
 use crate::event::{Event, Kind};
 use crate::face::Face;
 use crate::output::Ask;
+use crate::room::Room;
 use crate::session::Session;
 use crate::{Error, FACE, Result};
 use outpost_approvals::audit::Event as Record;
@@ -31,15 +32,19 @@ pub(crate) struct Pending {
 
 type Outcomes = JoinSet<(Ask, String, Outcome)>;
 
-/// Writes a question down and asks it.
+/// Writes a question down and asks it. One that there is no room for is not asked: then the reason is returned.
 pub(crate) async fn ask(
     face: &Arc<Face>,
     session: &Session,
     ask: &Ask,
+    room: &mut Room,
     outcomes: &mut Outcomes,
-) -> Result<Pending> {
+) -> Result<std::result::Result<Pending, String>> {
     let patience = face.settings().ask_patience;
     let question = question(patience, session, ask);
+    if let Err(why) = room.take(&question, &ask.input) {
+        return Ok(Err(why));
+    }
     let deadline = Moment::now().after(patience);
     let (entered, id) = (question.clone(), question.id.clone());
     let record = json!({
@@ -52,7 +57,18 @@ pub(crate) async fn ask(
     });
     written.await.map_err(Error::from)?;
     wait(face, ask.clone(), question, patience, outcomes);
-    Ok(Pending { ask: ask.clone(), question: id })
+    Ok(Ok(Pending { ask: ask.clone(), question: id }))
+}
+
+/// How clients and the agent are told that a question is not asked. Its input is in no event: it may be too large for one.
+pub(crate) fn refused(ask: &Ask, why: &str) -> (Event<'static>, Answer) {
+    let event = Event {
+        state: Some("denied"),
+        tool: Some(Cow::Owned(claim(&ask.tool, TOOL_CHARS_MAX))),
+        message: Some(why.to_owned().into()),
+        ..Event::new(Kind::Approval)
+    };
+    (event, Answer { allow: false, note: why.to_owned() })
 }
 
 fn wait(face: &Arc<Face>, ask: Ask, question: Question, left: Duration, outcomes: &mut Outcomes) {

@@ -1,11 +1,11 @@
 //! The sandbox of a session, as its creator asked for it: what the agent and its tools may write and reach.
 
-use crate::agents::Cli;
 use crate::face::Face;
+use crate::made_files::Needed;
+use crate::own_files;
 use crate::session::Session;
-use crate::settings::AgentSettings;
 use outpost_engine::Spawn;
-use outpost_sandbox::{Access, Confinement, Context, Entry, Files, Policy, Reads};
+use outpost_sandbox::{Access, Confinement, Context, Entry, Files, Policy, Reads, Shadow};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub(crate) enum Sandbox {
-    /// Nothing but the agent's own files is written.
+    /// Nothing is written but logins and conversations of the agent, and what stays with the session.
     ReadOnly {
         #[serde(default = "yes")]
         network_access: bool,
@@ -52,14 +52,14 @@ impl Sandbox {
         read.unwrap_or_else(Sandbox::Unreadable)
     }
 
-    /// Gives the process to be its confinement, which is to be kept while it runs. Looks at the disk.
+    /// Gives the process to be its confinement, and returns what is to be kept while it runs. Looks at the disk.
     pub(crate) fn confine(
         &self,
         face: &Face,
         session: &Session,
         program: &Path,
         spawn: &mut Spawn,
-    ) -> Result<Confinement, String> {
+    ) -> Result<Held, String> {
         let mut policy = match self {
             Sandbox::ReadOnly { network_access } => Policy::read_only(&Reads::Everything, *network_access),
             Sandbox::WorkspaceWrite { writable_roots, network_access } => {
@@ -71,54 +71,55 @@ impl Sandbox {
                 ));
             }
         };
+        let settings = face.settings();
+        let mut made = None;
+        if let Sandbox::WorkspaceWrite { writable_roots, .. } = self {
+            let roots = || writable_roots.iter().map(PathBuf::as_path).chain([session.path.as_path()]);
+            let needed = face.made_files.need(roots());
+            made = Some(needed.map_err(|error| format!("its sandbox is not possible here: {error}"))?);
+            policy.protect_agents(roots());
+        }
+        let own = session.dir.join("agent");
+        let mut shadows = own_files::shadows(session.cli, settings.agent(session.cli), &own)?;
+        refuse_in_own_files(session, &shadows)?;
+        shadows.extend(own_files::project_shadow(session.cli, &session.path, &own)?);
         if let Files::Restricted { entries, .. } = &mut policy.files {
-            let own = own_files(session.cli, face.settings().agent(session.cli));
-            entries.extend(own.into_iter().map(|path| Entry::path(path, Access::Write)));
-            entries.extend(face.settings().private.iter().map(|path| Entry::path(path, Access::None)));
+            let agents = own_files::settings_of_all(&settings);
+            entries.extend(agents.into_iter().map(|path| Entry::path(path, Access::Read)));
+            entries.extend(settings.private.iter().map(|path| Entry::path(path, Access::None)));
         }
         let tmpdir = std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
         let context = Context { cwd: session.path.clone(), tmpdir };
         let say = |error: outpost_sandbox::Error| format!("its sandbox is not possible here: {error}");
-        let plan = outpost_sandbox::plan(&policy, &context).map_err(say)?;
+        let mut plan = outpost_sandbox::plan(&policy, &context).map_err(say)?;
+        // One that stands in for nothing is not needed: its name cannot be made.
+        shadows.retain(|shadow| shadow.at.exists() || plan.held().any(|mount| mount.path == shadow.at));
+        plan.shadows = shadows;
         let host = face.host.get().map_err(say)?;
         let confinement = Confinement::build(&plan, &host).map_err(say)?;
         let handed_over = confinement.for_spawn(&[program.to_owned()]).map_err(say)?;
         spawn.confinement = Some(handed_over.program);
         spawn.descriptors = handed_over.descriptors;
-        Ok(confinement)
+        Ok(Held { _confinement: confinement, _made: made })
     }
 }
 
-/// Where an agent keeps its conversations and its login: without them it cannot go on. Those that are there.
-fn own_files(cli: Cli, settings: &AgentSettings) -> Vec<PathBuf> {
-    let Some(home) = settings.home() else { return Vec::new() };
-    let (variable, below): (&str, &[&str]) = match cli {
-        Cli::Claude => ("CLAUDE_CONFIG_DIR", &[".claude", ".claude.json", ".cache/claude"]),
-        Cli::Codex => ("CODEX_HOME", &[".codex"]),
-        Cli::Gemini => ("GEMINI_CLI_HOME", &[".gemini"]),
-        Cli::Opencode => (
-            "OPENCODE_CONFIG_DIR",
-            &[".local/share/opencode", ".local/state/opencode", ".cache/opencode", ".config/opencode"],
-        ),
-    };
-    let own = settings.variable(variable).map(PathBuf::from).filter(|path| path.is_absolute());
-    own.into_iter().chain(below.iter().map(|path| home.join(path))).filter(|path| path.exists()).collect()
+/// What is on the host for a confined process. Goes when this is dropped.
+pub(crate) struct Held {
+    _confinement: Confinement,
+    _made: Option<Needed>,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_agents_own_files_are_where_its_environment_says() {
-        let dir = tempfile::tempdir().unwrap();
-        let (home, codex) = (dir.path().join("home"), dir.path().join("codex"));
-        for path in [home.join(".codex"), codex.clone()] {
-            std::fs::create_dir_all(path).unwrap();
-        }
-        let text = |path: &Path| path.to_str().unwrap().to_owned();
-        let set = vec![("HOME".to_owned(), text(&home)), ("CODEX_HOME".to_owned(), text(&codex))];
-        let settings = AgentSettings { set: set.into_iter().collect(), ..AgentSettings::default() };
-        assert_eq!(own_files(Cli::Codex, &settings), [codex, home.join(".codex")]);
+/// What a project has below an agent's own directory, that agent would not see.
+fn refuse_in_own_files(session: &Session, shadows: &[Shadow]) -> Result<(), String> {
+    let path = std::fs::canonicalize(&session.path).unwrap_or_else(|_| session.path.clone());
+    match shadows.iter().find(|shadow| path.starts_with(&shadow.at)) {
+        None => Ok(()),
+        Some(shadow) => Err(format!(
+            "its sandbox is not possible here: {} is in {}, where {} keeps its own files; use another directory",
+            path.display(),
+            shadow.at.display(),
+            session.cli.name()
+        )),
     }
 }

@@ -4,6 +4,7 @@ use crate::agents::{Cli, Mode};
 use crate::clis::Clis;
 use crate::confine::Sandbox;
 use crate::kept::{self, Waiting};
+use crate::made_files::MadeFiles;
 use crate::memory::Memory;
 use crate::records::{self, NewSession};
 use crate::session::{self, Accepted, Created, Session, State, Stop};
@@ -31,6 +32,8 @@ pub struct Face {
     pub(crate) clis: Arc<Clis>,
     pub(crate) began: Instant,
     pub(crate) memory: Memory,
+    /// What questions of all sessions take.
+    pub(crate) asked: crate::room::All,
     /// Processes that wait for the next message.
     pub(crate) kept: Waiting,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
@@ -39,6 +42,7 @@ pub struct Face {
     /// Turns run on a thread of their own: taking apart what agents write keeps no request waiting.
     turns: Handle,
     pub(crate) host: Probed,
+    pub(crate) made_files: MadeFiles,
     pub(crate) shutdown: Shutdown,
 }
 
@@ -53,10 +57,12 @@ impl Face {
             clis,
             began: Instant::now(),
             memory: Memory::default(),
+            asked: crate::room::All::default(),
             kept: Waiting::default(),
             sessions: Mutex::default(),
             driven: Mutex::default(),
             turns,
+            made_files: MadeFiles::default(),
             host: Probed::new(settings.state.clone()),
             shutdown: Shutdown::default(),
             settings: watch::Sender::new(Arc::new(settings)),

@@ -28,7 +28,7 @@ pub(crate) struct Mark {
     pub(crate) hushed: bool,
     /// What is said next, at that place. Perhaps it was already: the engine knows.
     pub(crate) unsaid: String,
-    /// Whether its standard input is anything but empty.
+    /// Whether its standard input is anything but empty. An older version gave messages as arguments.
     pub(crate) speaks: bool,
     /// What it began with, and as its agent says.
     #[serde(default)]
@@ -57,7 +57,7 @@ impl Mark {
             said: kept.map_or(0, |kept| kept.said),
             hushed: false,
             unsaid: String::new(),
-            speaks: call.speaks,
+            speaks: true,
             conversation: conversation.clone(),
             sdk_id: conversation,
             unknown_lines: 0,

@@ -2,6 +2,7 @@
 
 use crate::FACE;
 use crate::agents::{Cli, Task};
+use crate::confine::Held;
 use crate::face::Face;
 use crate::session::Session;
 use outpost_engine::{AtCap, Drain, Error, Key, OnTaken, Process, Rest, Spawn, Stdio};
@@ -82,7 +83,7 @@ fn prepare(
     session: &Session,
     key: Key,
     task: &Task,
-) -> Result<(Spawn, Option<outpost_sandbox::Confinement>), NotStarted> {
+) -> Result<(Spawn, Option<Held>), NotStarted> {
     let missing = |reason: String| NotStarted { reason, is_missing: true };
     let program = face.clis.program(task.cli);
     let program = program.ok_or_else(|| missing("No such file or directory (os error 2)".into()))?;
@@ -96,7 +97,7 @@ fn prepare(
     let mut spawn = Spawn {
         environment: environment(face, task, call.environment).into_iter().collect(),
         directory: Some(session.path.clone()),
-        stdio: Stdio::Pipes { stdin: call.speaks },
+        stdio: Stdio::Pipes { stdin: true },
         new_session: true,
         on_taken: OnTaken::Refuse,
         at_cap: AtCap::WaitForReaders,

@@ -9,6 +9,7 @@ use crate::limits::{EXIT_GRACE, Expired, Limits};
 use crate::lines::Lines;
 use crate::mark::{Mark, process_of};
 use crate::output::{Ask, End, Output};
+use crate::room::Room;
 use crate::session::{Session, Stage, Stop, Turn};
 use crate::starting::{self, NotStarted};
 use crate::turn_log::Writer;
@@ -45,6 +46,7 @@ struct Running<'a> {
     questions: Vec<Pending>,
     /// Questions that the next mark will not know, and nobody will ask for after it.
     settled: Vec<String>,
+    room: Room,
     outcomes: JoinSet<(Ask, String, outpost_approvals::Outcome)>,
     /// Its process was told to end.
     is_cut: bool,
@@ -110,7 +112,13 @@ async fn run(face: &Arc<Face>, session: &Arc<Session>, turn: Turn) -> Result<()>
     }
     running.begin(&process).await?;
     running.ask_again().await;
-    match running.follow(&process, &mut stop).await? {
+    let followed = running.follow(&process, &mut stop).await;
+    if followed.is_err() {
+        // Nobody could hear an answer: the turn's record cannot be written.
+        running.withdraw_questions().await;
+        running.forget_settled();
+    }
+    match followed? {
         Some(ended) => {
             running.finish(ended).await?;
             // What it left behind must not go on with a turn that is over.
@@ -171,6 +179,7 @@ async fn open<'a>(
         conversation: mark.conversation,
         questions: mark.questions,
         settled: Vec::new(),
+        room: Room::new(&face.asked),
         outcomes: JoinSet::new(),
         is_cut: false,
     };
@@ -210,6 +219,7 @@ impl Running<'_> {
     /// Questions that an earlier worker has asked, with what has been answered meanwhile.
     async fn ask_again(&mut self) {
         for pending in &self.questions {
+            self.room.take_again(&pending.question, &pending.ask.input);
             asking::resume(self.face, pending, &mut self.outcomes).await;
         }
     }
@@ -363,9 +373,19 @@ impl Running<'_> {
     /// What the agent has just asked becomes questions, and what it has taken back is withdrawn.
     async fn ask_new(&mut self) -> Result<()> {
         for ask in std::mem::take(&mut self.out.asks) {
-            let pending = asking::ask(self.face, self.session, &ask, &mut self.outcomes).await?;
-            self.out.tell(&asking::asked(&ask, &pending.question));
-            self.questions.push(pending);
+            let asked = asking::ask(self.face, self.session, &ask, &mut self.room, &mut self.outcomes);
+            match asked.await? {
+                Ok(pending) => {
+                    self.out.tell(&asking::asked(&ask, &pending.question));
+                    self.questions.push(pending);
+                }
+                Err(why) => {
+                    tracing::warn!(session = self.session.id, why, "a question of an agent is not asked");
+                    let (told, answer) = asking::refused(&ask, &why);
+                    self.out.tell(&told);
+                    self.agent.answer(&ask, &answer, &mut self.out);
+                }
+            }
         }
         for id in std::mem::take(&mut self.out.taken_back) {
             if let Some(pending) = self.questions.iter().find(|pending| pending.ask.id == id) {
@@ -377,6 +397,7 @@ impl Running<'_> {
 
     fn answered(&mut self, ask: &Ask, question: &str, outcome: &outpost_approvals::Outcome) {
         self.questions.retain(|pending| pending.question != question);
+        self.room.give_back(question);
         let (told, answer) = asking::settled(ask, question, outcome);
         self.out.tell(&told);
         self.agent.answer(ask, &answer, &mut self.out);
@@ -389,9 +410,16 @@ impl Running<'_> {
             // Perhaps it has been answered this moment.
             let outcome = self.face.approvals.queue().withdraw(&pending.question).await;
             self.out.tell(&asking::settled(&pending.ask, &pending.question, &outcome).0);
+            self.room.give_back(&pending.question);
             self.settled.push(pending.question);
         }
         self.outcomes.abort_all();
+    }
+
+    fn forget_settled(&mut self) {
+        for question in std::mem::take(&mut self.settled) {
+            asking::forget(self.face, &question);
+        }
     }
 
     /// The process has ended: whatever it did, the turn has its terminal event afterwards.
@@ -442,9 +470,7 @@ impl Running<'_> {
         if let Some(process) = process {
             self.say(process, said).await;
         }
-        for question in std::mem::take(&mut self.settled) {
-            asking::forget(self.face, &question);
-        }
+        self.forget_settled();
         let mut state = self.session.state();
         state.next_seq = mark.next_seq;
         if self.out.is_lost || mark.sdk_id.is_some() {

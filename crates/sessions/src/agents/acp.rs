@@ -58,7 +58,7 @@ pub(super) fn call(task: &Task) -> Call {
         options: Vec::new(),
         failure: None,
     };
-    Call { arguments, environment, speaks: true, agent: Agent::Acp(acp) }
+    Call { arguments, environment, agent: Agent::Acp(acp) }
 }
 
 /// opencode's rules, of which the last that fits counts. They go over what is configured. Without them it does everything

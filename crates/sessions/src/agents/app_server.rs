@@ -5,6 +5,7 @@ use super::json::{Message, raw, reason, words};
 use super::{Agent, Answer, Call, Mode, Task};
 use crate::event::Event;
 use crate::output::{Ask, Output};
+use crate::room::INPUT_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -16,6 +17,7 @@ const TURN: u64 = 3;
 
 /// Changes of files are remembered for questions about them, so many.
 const CHANGES_MAX: usize = 16;
+const CHANGES_BYTES_MAX: usize = 2 * INPUT_BYTES_MAX;
 
 /// Programs around a command that a human need not be shown.
 const SHELLS: [&str; 6] =
@@ -34,7 +36,6 @@ pub(super) fn call() -> Call {
     Call {
         arguments: vec!["app-server".into()],
         environment: Vec::new(),
-        speaks: true,
         agent: Agent::AppServer(AppServer::default()),
     }
 }
@@ -112,7 +113,11 @@ impl AppServer {
                     Some((_, changes)) => {
                         out.asks.push(Ask { id, tool: "edit".into(), input: json!({ "changes": changes }) });
                     }
-                    None => decide(&id, "decline", out),
+                    None => {
+                        let why = "changes of files were declined without asking: they are unknown or too large to be shown";
+                        out.tell(&Event::notice("warning", why));
+                        decide(&id, "decline", out);
+                    }
                 }
             }
             _ => {
@@ -169,8 +174,7 @@ impl AppServer {
                 let changes = item.get("changes").cloned().unwrap_or_default();
                 out.tell(&Event { input: raw(&changes), ..Event::tool("edit") });
                 let id = item.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
-                self.changes.push_back((id, changes));
-                self.changes.drain(..self.changes.len().saturating_sub(CHANGES_MAX));
+                self.remember(id, changes);
             }
             Some("mcpToolCall") => {
                 let input = item.get("arguments").and_then(raw);
@@ -182,6 +186,20 @@ impl AppServer {
             }
             _ => {}
         }
+    }
+
+    /// Keeps changes for a question about them, within what a question may have.
+    fn remember(&mut self, id: String, changes: Value) {
+        let bytes = |changes: &Value| changes.to_string().len();
+        self.changes.push_back((id, changes));
+        let sizes = self.changes.iter().rev().map(|(_, changes)| bytes(changes));
+        let mut sum = 0usize;
+        let fitting = sizes.take_while(|bytes| {
+            sum = sum.saturating_add(*bytes);
+            sum <= CHANGES_BYTES_MAX
+        });
+        let kept = fitting.count().min(CHANGES_MAX);
+        self.changes.drain(..self.changes.len() - kept);
     }
 
     pub(super) fn complaint(&self) -> Option<&str> {

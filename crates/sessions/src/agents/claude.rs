@@ -23,11 +23,7 @@ pub(crate) struct Claude {
 
 pub(crate) fn call(task: &Task) -> Call {
     let converses = task.mode == Mode::Ask || task.keeps;
-    let by_argument = !converses && task.fits_argument();
     let mut arguments = vec!["-p".into()];
-    if by_argument {
-        arguments.push(task.message.clone().into());
-    }
     arguments.extend(
         ["--output-format", "stream-json", "--include-partial-messages", "--verbose"].map(Into::into),
     );
@@ -42,7 +38,6 @@ pub(crate) fn call(task: &Task) -> Call {
     Call {
         arguments,
         environment: Vec::new(),
-        speaks: !by_argument,
         agent: Agent::Claude(Claude { converses, stays: task.keeps, ..Claude::default() }),
     }
 }

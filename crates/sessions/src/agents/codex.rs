@@ -29,9 +29,8 @@ pub(crate) fn call(task: &Task) -> Call {
     if let Some(id) = &task.sdk_id {
         arguments.extend(["resume".into(), id.into()]);
     }
-    let by_argument = task.fits_argument();
-    arguments.push(if by_argument { task.message.clone().into() } else { "-".into() });
-    Call { arguments, environment: Vec::new(), speaks: !by_argument, agent: Agent::Codex(Codex::default()) }
+    arguments.push("-".into());
+    Call { arguments, environment: Vec::new(), agent: Agent::Codex(Codex::default()) }
 }
 
 fn mode(mode: Mode) -> &'static [&'static str] {

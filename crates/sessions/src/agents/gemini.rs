@@ -21,19 +21,14 @@ pub(crate) struct Gemini {
 }
 
 pub(crate) fn call(task: &Task) -> Call {
-    let by_argument = task.fits_argument();
-    let mut arguments: Vec<std::ffi::OsString> = match by_argument {
-        true => vec!["-p".into(), task.message.clone().into()],
-        // What is read goes before what is given here, which is nothing.
-        false => vec!["--prompt=".into()],
-    };
+    // What is read goes before what is given here, which is nothing.
+    let mut arguments: Vec<std::ffi::OsString> = vec!["--prompt=".into()];
     arguments.extend(["--output-format", "stream-json"].map(Into::into));
     arguments.extend(mode(task.mode).iter().map(Into::into));
     arguments.extend(task.choices("--resume"));
     Call {
         arguments,
         environment: environment(),
-        speaks: !by_argument,
         agent: Agent::Gemini(Gemini { is_new: task.sdk_id.is_none(), ..Gemini::default() }),
     }
 }

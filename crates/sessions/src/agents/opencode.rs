@@ -16,20 +16,11 @@ pub(crate) struct Opencode {
 }
 
 pub(crate) fn call(task: &Task) -> Call {
-    let by_argument = task.fits_argument();
     let mut arguments: Vec<std::ffi::OsString> = vec!["run".into()];
-    if by_argument {
-        arguments.push(task.message.clone().into());
-    }
     arguments.extend(["--format", "json"].map(Into::into));
     arguments.extend(mode(task.mode).iter().map(Into::into));
     arguments.extend(task.choices("--session"));
-    Call {
-        arguments,
-        environment: Vec::new(),
-        speaks: !by_argument,
-        agent: Agent::Opencode(Opencode::default()),
-    }
+    Call { arguments, environment: Vec::new(), agent: Agent::Opencode(Opencode::default()) }
 }
 
 fn mode(mode: Mode) -> &'static [&'static str] {

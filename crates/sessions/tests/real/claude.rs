@@ -115,3 +115,9 @@ fn a_conversation_that_is_gone_is_said_to_be() {
     std::fs::remove_dir_all(world.home().join(".claude/projects")).unwrap();
     scenes::begins_anew_after_a_lost_conversation(&world, &session);
 }
+
+#[test]
+fn it_works_in_a_sandbox_and_cannot_write_its_settings() {
+    let world = require!(World::with("claude", "", SANDBOX));
+    scenes::works_in_a_sandbox(&world, &[".claude/settings.json", ".claude.json", ".claude/hooks/hook"]);
+}

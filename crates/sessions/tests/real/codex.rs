@@ -118,3 +118,9 @@ fn an_error_of_the_api_is_told_in_its_words() {
         assert!(!message.contains('{'), "{failed:#?}");
     }
 }
+
+#[test]
+fn it_works_in_a_sandbox_and_cannot_write_its_settings() {
+    let world = require!(World::with("codex", "", &[]));
+    scenes::works_in_a_sandbox(&world, &[".codex/config.toml", ".codex/hooks.json"]);
+}

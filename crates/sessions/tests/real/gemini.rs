@@ -69,3 +69,9 @@ fn an_interrupt_in_a_question_leaves_nothing_behind() {
     let world = require!(World::new("gemini"));
     scenes::stops_in_a_question(&world);
 }
+
+#[test]
+fn it_works_in_a_sandbox_and_cannot_write_its_settings() {
+    let world = require!(World::with("gemini", "", &[]));
+    scenes::works_in_a_sandbox(&world, &[".gemini/settings.json"]);
+}

@@ -97,6 +97,11 @@ impl World {
         self.call("session.create", &params)["sessionId"].as_str().unwrap().to_owned()
     }
 
+    pub(crate) fn create_confined(&self, mode: &str, sandbox: &Value) -> String {
+        let params = json!({ "path": self.work(), "mode": mode, "cli_type": self.cli, "sandbox": sandbox });
+        self.call("session.create", &params)["sessionId"].as_str().unwrap().to_owned()
+    }
+
     pub(crate) fn set_mode(&self, session: &str, mode: &str) {
         self.call("session.set_mode", &json!({ "sessionId": session, "mode": mode }));
     }

@@ -67,3 +67,12 @@ fn an_interrupt_leaves_nothing_behind() {
     scenes::stops_in_text(&world, "auto");
     scenes::stops_in_a_tool(&world, "auto");
 }
+
+#[test]
+fn it_works_in_a_sandbox_and_cannot_write_its_settings() {
+    let world = require!(World::with("opencode", "", &[]));
+    scenes::works_in_a_sandbox(
+        &world,
+        &[".config/opencode/package-lock.json", ".config/opencode/opencode.json"],
+    );
+}

@@ -1,7 +1,7 @@
 //! What is expected of every agent, whichever it is.
 
 use crate::kit::{Events, World, wait_for};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A tool that never ends by itself, and says when it has begun.
 const ENDLESS: &str = "[[sh: touch begun; tail -f /dev/null]]";
@@ -32,6 +32,38 @@ pub(crate) fn talks_works_and_remembers(world: &World, mode: &str) {
     let all = [first, second, third].map(|events| events.conversation());
     assert!(all.iter().all(|id| *id == all[0]), "{all:?}");
     // Nobody lives on between turns.
+    world.assert_nothing_left();
+}
+
+/// In a sandbox it talks, works and remembers, and cannot write what its own settings are read from.
+pub(crate) fn works_in_a_sandbox(world: &World, settings: &[&str]) {
+    let paths: Vec<_> = settings.iter().map(|name| world.home().join(name)).collect();
+    let read = || paths.iter().map(|path| std::fs::read_to_string(path).ok()).collect::<Vec<_>>();
+    let attack = paths.iter().map(|path| format!("echo planted >> {0}; mv {0} {0}.old; ", path.display()));
+    let project = ".claude/settings.json .mcp.json .gemini/settings.json opencode.json";
+    let attack = format!(
+        "{} for f in {project}; do mkdir -p .claude .gemini; echo x > $f; done",
+        attack.collect::<String>()
+    );
+    for kind in ["workspaceWrite", "readOnly"] {
+        let session = world.create_confined("auto", &json!({ "type": kind }));
+        let first = world.send(&session, "hello there").ends("result");
+        assert_eq!(first.text(), "You said: hello there", "{kind}");
+        let before = read();
+        let made = format!("[[sh: echo hi > made-{kind}.txt; {attack}; echo o''ut]]");
+        let second = world.send(&session, &made).ends("result");
+        let heard = second.tools().last().and_then(|(_, _, said)| said.map(str::to_owned));
+        assert!(heard.is_some_and(|said| said.contains("out")), "{second:#?}");
+        assert_eq!(world.has(&format!("made-{kind}.txt")), kind == "workspaceWrite");
+        assert_eq!(read(), before, "{kind}: its settings are the same");
+        for name in project.split(' ') {
+            let text = std::fs::read_to_string(world.work().join(name)).unwrap_or_default();
+            assert!(!text.contains('x'), "{kind}: {name}: {text}");
+        }
+        let third = world.send(&session, "[[history]]").ends("result");
+        assert_eq!(third.text(), "I saw 3 prompts; the first was: hello there", "{kind}");
+        assert_eq!(third.conversation(), first.conversation(), "{kind}");
+    }
     world.assert_nothing_left();
 }
 

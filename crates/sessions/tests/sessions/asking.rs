@@ -146,6 +146,47 @@ fn an_agent_may_take_its_question_back() {
     assert_eq!(kinds(&stream.rest()), ["result"]);
 }
 
+/// Of 7 MB no approver's client could show anything, not even what else waits.
+#[test]
+fn a_question_that_cannot_be_shown_whole_is_denied_with_its_size_and_hash() {
+    let asking = Asking::start("");
+    let steps = ["init", ASK, "ask-large q2 7000000", "await q2", "await q1", "result"];
+    let mut stream = asking.host.run(&asking.id, &steps);
+    let mut all = stream.until(|event| event["type"] == "text");
+    let denied = &all[2];
+    assert_eq!((&denied["type"], &denied["state"]), (&json!("approval"), &json!("denied")), "{denied}");
+    let input = json!({ "file_path": "large", "content": "x".repeat(7_000_000) }).to_string();
+    let digest = outpost_approvals::hex(&<sha2::Sha256 as sha2::Digest>::digest(&input));
+    let message = denied["message"].as_str().unwrap();
+    assert!(message.contains(&format!("{} bytes", input.len())) && message.contains(&digest), "{message}");
+    assert!(all[3]["content"].as_str().unwrap().contains(&digest), "the agent is told: {}", all[3]);
+    let questions = asking.questions();
+    assert_eq!(questions.len(), 1, "only what can be shown waits");
+    asking.decide(&["allow", questions[0]["id"].as_str().unwrap()]);
+    all.extend(stream.rest());
+    end(&all, 1);
+}
+
+#[test]
+fn a_flood_of_questions_is_denied_beyond_what_a_human_is_asked_at_once() {
+    let asking = Asking::start("");
+    let mut stream = asking.host.run(&asking.id, &["init", "ask-many 20000", "await n20000", "hang"]);
+    let told = stream.until(|event| event["type"] == "text");
+    let with = |state: &str| told.iter().filter(|event| event["state"] == state).count();
+    assert_eq!((with("asked"), with("denied")), (32, 20_000 - 32));
+    let questions = asking.questions();
+    assert_eq!(questions.len(), 32);
+    // One that is decided makes room for another, and none of the others is in the way.
+    asking.decide(&["deny", questions[7]["id"].as_str().unwrap()]);
+    assert_eq!(stream.event()["state"], "denied");
+    asking.host.client().result("session.interrupt", json!({ "sessionId": asking.id }));
+    let rest = stream.rest();
+    assert_eq!(rest.len(), 32, "{rest:?}");
+    assert!(rest[..31].iter().all(|event| event["state"] == "withdrawn"), "{rest:?}");
+    assert_eq!(rest[31]["type"], "interrupted");
+    assert_eq!(asking.questions(), Vec::<Value>::new());
+}
+
 #[test]
 fn several_questions_wait_side_by_side() {
     let asking = Asking::start("");

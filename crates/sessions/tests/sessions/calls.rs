@@ -93,16 +93,29 @@ fn prompts_that_look_like_options_or_are_too_long_arrive_whole() {
 }
 
 #[test]
-fn a_prompt_of_a_long_script_comes_by_standard_input() {
+fn a_prompt_of_a_long_script_comes_whole() {
     let host = Host::start();
     let id = host.create();
     let steps = [vec!["record @it", "init", "result"], vec![""; 200_000]].concat();
     let prompt = host.script(&steps);
     let events = host.client().send(&id, &prompt).rest();
     assert_eq!(kinds(&events), ["system", "result"]);
-    let record = host.wait_record("it");
-    assert_eq!(record["stdin"], json!(prompt));
-    assert!(!argv(&record).iter().any(|word| word.starts_with("do:")));
+    assert_eq!(host.wait_record("it")["stdin"], json!(prompt));
+}
+
+/// Arguments of a process are seen by every user of the host.
+#[test]
+fn no_message_is_among_the_arguments_of_any_agent() {
+    let host = Host::start();
+    for (cli, mode) in CLIS.iter().flat_map(|cli| ["auto", "code", "plan", "ask"].map(|mode| (cli, mode))) {
+        let id = host.create_with(json!({ "cli_type": cli, "mode": mode }));
+        let name = format!("{cli}-{mode}");
+        host.run(&id, &[&format!("record @{name}"), "line secret-word", "result"]).rest();
+        let record = host.wait_record(&name);
+        assert!(!record["argv"].to_string().contains("secret-word"), "{cli} {mode}: {record}");
+        assert!(!record["env"].to_string().contains("secret-word"), "{cli} {mode}: {record}");
+        assert!(record["stdin"].to_string().contains("secret-word"), "{cli} {mode}: {record}");
+    }
 }
 
 #[test]

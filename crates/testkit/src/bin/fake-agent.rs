@@ -96,6 +96,13 @@ fn assistant(block: &Value) -> Value {
     json!({ "type": "assistant", "message": { "role": "assistant", "content": [block] } })
 }
 
+/// What a command says, as a tool of an agent runs it.
+fn shell(script: &str) -> String {
+    let mut command = std::process::Command::new("/bin/sh");
+    let done = command.args(["-c", script]).stdin(std::process::Stdio::null()).output().unwrap();
+    String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned()
+}
+
 fn wait_for(file: &str) {
     while !Path::new(file).exists() {
         std::thread::sleep(LOOK_AGAIN);
@@ -240,8 +247,11 @@ impl Agent {
             "long" => self.text(&"x".repeat(rest.parse().unwrap())),
             "wait" => wait_for(rest),
             "touch" => write_whole(Path::new(rest), &std::process::id().to_string()),
+            "sh" => self.text(&shell(rest)),
             "record" => self.record(rest),
             "ask" => ask(rest),
+            "ask-large" => ask_large(rest),
+            "ask-many" => ask_many(rest.parse().unwrap()),
             "await" => self.await_answer(rest),
             // Follows messages that come later, until there are none, as claude does with lines of JSON.
             "stay" => {
@@ -314,6 +324,18 @@ fn ask(question: &str) {
     let input: Value = serde_json::from_str(input).unwrap();
     let request = json!({ "subtype": "can_use_tool", "tool_name": tool, "input": input });
     say(&json!({ "type": "control_request", "request_id": id, "request": request }));
+}
+
+/// `ID BYTES`: a question about a file with so much in it.
+fn ask_large(question: &str) {
+    let (id, bytes) = question.split_once(' ').unwrap();
+    let input = json!({ "file_path": "large", "content": "x".repeat(bytes.parse().unwrap()) });
+    ask(&format!("{id} Write {input}"));
+}
+
+/// Questions `n1` to `nCOUNT`.
+fn ask_many(count: usize) {
+    (1..=count).for_each(|number| ask(&format!("n{number} Bash {{\"command\":\"echo {number}\"}}")));
 }
 
 /// `stays FILE` or `leaves FILE`: one that has our standard output, and where its pid goes. Returns once it runs.
