@@ -2,6 +2,7 @@
 
 use crate::{Environment, Error, Result};
 use outpost_sys::confine;
+use outpost_sys::credentials::Credentials;
 use outpost_sys::pty::Size;
 use outpost_sys::spawn::{ResourceLimit, Standing};
 use serde::{Deserialize, Serialize};
@@ -163,6 +164,8 @@ pub struct Spawn {
     pub new_session: bool,
     pub limits: Vec<ResourceLimit>,
     pub umask: Option<u32>,
+    /// The user that it runs as, if not the daemon's; only root's daemon can. Not with a confinement.
+    pub credentials: Option<Credentials>,
     pub on_taken: OnTaken,
     pub at_cap: AtCap,
     /// The most its journal takes on disk, if that is not what the others may.
@@ -198,6 +201,7 @@ impl Spawn {
             new_session: false,
             limits: Vec::new(),
             umask: None,
+            credentials: None,
             on_taken: OnTaken::Refuse,
             at_cap: AtCap::DropHead,
             journal_bytes_max: None,
@@ -240,6 +244,7 @@ impl Spawn {
             umask: self.umask,
             oom_score,
             confinement: self.confinement.as_deref().cloned(),
+            credentials: self.credentials.clone(),
         };
         Ok(spec.encode())
     }

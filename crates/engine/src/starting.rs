@@ -132,6 +132,7 @@ fn describe(spawn: &Spawn, slot: Slot) -> Description {
         new_session: _,
         limits: _,
         umask: _,
+        credentials: _,
         marked: _,
     } = spawn;
     let mut key = key.clone();

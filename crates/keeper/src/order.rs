@@ -100,6 +100,7 @@ impl Order {
             cgroup: self.cgroup.as_ref().map(AsFd::as_fd),
             gate,
             confinement: spec.confinement.as_ref(),
+            credentials: spec.credentials.as_ref(),
         }))
     }
 }

@@ -249,6 +249,7 @@ fn rehearse() {
         umask: None,
         oom_score: None,
         confinement: None,
+        credentials: None,
     };
     let request = Request::Spawn { slot: 0, cgroup: false, held: Roles::EMPTY, targets: Targets::EMPTY };
     let bytes = [request.encode().as_slice(), &spec.encode()].concat();

@@ -2,6 +2,7 @@
 
 use crate::bytes::{Reader, Writer};
 use outpost_sys::confine;
+use outpost_sys::credentials::{Credentials, GROUPS_MAX};
 use outpost_sys::spawn::{ResourceLimit, Standing};
 use std::ffi::{CStr, CString};
 
@@ -13,6 +14,10 @@ const MOST_BYTES: usize = 8 * 1024;
 
 /// The most resource limits one may name: the kernel knows 16.
 const LIMITS_MAX: u32 = 16;
+
+/// Set in the first byte when the child becomes another user. A binary that does not know the field refuses the whole
+/// specification: it would start the child with its own rights.
+const OTHER_USER: u8 = 0x10;
 
 /// A child to be, without its descriptors.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,16 +34,19 @@ pub struct Spec<S = CString> {
     pub oom_score: Option<i32>,
     /// What the child does to itself before it executes the program.
     pub confinement: Option<confine::Program>,
+    /// The user that the child becomes, if not the daemon's.
+    pub credentials: Option<Credentials>,
 }
 
 impl<S: AsRef<CStr>> Spec<S> {
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer { bytes: Vec::with_capacity(MOST_BYTES) };
-        out.u8(match self.standing {
+        let standing = match self.standing {
             Standing::Group => 0,
             Standing::Session => 1,
             Standing::Terminal => 2,
-        });
+        };
+        out.u8(standing | if self.credentials.is_some() { OTHER_USER } else { 0 });
         out.flag(self.directory.is_some());
         out.flag(self.umask.is_some());
         out.flag(self.oom_score.is_some());
@@ -58,6 +66,12 @@ impl<S: AsRef<CStr>> Spec<S> {
         if let Some(confinement) = &self.confinement {
             out.block(confinement.as_bytes());
         }
+        if let Some(Credentials { uid, gid, groups }) = &self.credentials {
+            out.u32(*uid);
+            out.u32(*gid);
+            out.count(groups.len());
+            groups.iter().for_each(|group| out.u32(*group));
+        }
         out.bytes
     }
 }
@@ -66,7 +80,8 @@ impl<'a> Spec<&'a CStr> {
     /// Borrowed from the bytes it was sent in; `None` for bytes that are no specification.
     pub(crate) fn decode(bytes: &'a [u8]) -> Option<Spec<&'a CStr>> {
         let mut from = Reader(bytes);
-        let standing = match from.u8()? {
+        let first = from.u8()?;
+        let standing = match first & !OTHER_USER {
             0 => Standing::Group,
             1 => Standing::Session,
             2 => Standing::Terminal,
@@ -86,6 +101,10 @@ impl<'a> Spec<&'a CStr> {
             true => Some(confine::Program::from_bytes(from.block()?)?),
             false => None,
         };
+        let credentials = match first & OTHER_USER != 0 {
+            true => Some(decode_credentials(&mut from)?),
+            false => None,
+        };
         Some(Spec {
             program,
             arguments,
@@ -96,8 +115,19 @@ impl<'a> Spec<&'a CStr> {
             umask,
             oom_score,
             confinement,
+            credentials,
         })
     }
+}
+
+fn decode_credentials(from: &mut Reader<'_>) -> Option<Credentials> {
+    let (uid, gid) = (from.u32()?, from.u32()?);
+    let count = usize::try_from(from.u32()?).ok().filter(|count| *count <= GROUPS_MAX)?;
+    let mut groups = Vec::new();
+    for _ in 0..count {
+        groups.push(from.u32()?);
+    }
+    Some(Credentials { uid, gid, groups })
 }
 
 #[cfg(test)]
@@ -116,6 +146,7 @@ mod tests {
             umask: Some(0o77),
             oom_score: Some(-5),
             confinement: None,
+            credentials: Some(Credentials { uid: 1000, gid: 100, groups: vec![100, 27] }),
         }
     }
 
@@ -130,6 +161,7 @@ mod tests {
         assert_eq!(read.directory, Some(c"/tmp"));
         assert_eq!((read.standing, read.umask, read.oom_score), (Standing::Terminal, Some(0o77), Some(-5)));
         assert_eq!(read.limits, spec.limits);
+        assert_eq!(read.credentials, spec.credentials);
     }
 
     #[test]

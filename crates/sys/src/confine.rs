@@ -19,6 +19,7 @@ mod run;
 mod watch;
 
 pub use builder::{Builder, Register, attr};
+pub(crate) use calls::{join_new_keyring, set_capabilities};
 pub(crate) use run::{Run, run};
 
 use crate::{Errno, Result, fault};

@@ -101,12 +101,13 @@ pub fn peer_uid(socket: impl AsFd) -> Result<u32> {
 pub struct Peer {
     pub pid: i32,
     pub uid: u32,
+    pub gid: u32,
 }
 
 /// Who opened the other end of a Unix socket. That process may be gone, and its number another's.
 pub fn peer(socket: impl AsFd) -> Result<Peer> {
     let peer = rustix::net::sockopt::socket_peercred(socket)?;
-    Ok(Peer { pid: peer.pid.as_raw_pid(), uid: peer.uid.as_raw() })
+    Ok(Peer { pid: peer.pid.as_raw_pid(), uid: peer.uid.as_raw(), gid: peer.gid.as_raw() })
 }
 
 /// Whether the other end of a stream socket is closed in both directions, so that nobody reads what we would write.

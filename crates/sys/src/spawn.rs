@@ -12,6 +12,7 @@ mod steps;
 
 pub use recruit::{Ordered, enlist, has_one_thread, recruit};
 
+use crate::credentials::Credentials;
 use crate::pidfd::Pidfd;
 use crate::signal::{Set, last_errno};
 use crate::{Errno, Result, confine, fault, pidfd};
@@ -87,6 +88,8 @@ pub struct Child<'a> {
     /// What the child does to itself before it executes. The path of the program and the directory are then looked up
     /// inside, and the program gets no descriptors but 0, 1 and 2.
     pub confinement: Option<&'a confine::Program>,
+    /// The user that the child becomes before it looks for its directory and its program. Not for a confined child.
+    pub credentials: Option<&'a Credentials>,
 }
 
 impl<'a> Child<'a> {
@@ -111,13 +114,14 @@ impl<'a> Child<'a> {
             cgroup: None,
             gate: None,
             confinement: None,
+            credentials: None,
         }
     }
 
     /// Whether the child's side can rely on it: nothing may panic there.
     fn check(&self) -> Result<()> {
-        let elsewhere = matches!(self.directory, Some(Directory::Open(_))) && self.confinement.is_some();
-        if self.descriptors.len() > DESCRIPTORS_MAX || elsewhere {
+        let elsewhere = matches!(self.directory, Some(Directory::Open(_))) || self.credentials.is_some();
+        if self.descriptors.len() > DESCRIPTORS_MAX || (elsewhere && self.confinement.is_some()) {
             return Err(Errno::INVAL);
         }
         let has = |number| self.descriptors.iter().any(|(_, target)| *target == number);
@@ -169,14 +173,14 @@ pub enum Step {
     Exec = 8,
     Gate = 9,
     Confine = 10,
+    Credentials = 11,
 }
 
 impl Step {
     pub fn from_number(number: u8) -> Option<Step> {
         use Step::*;
-        [Prepare, Clone, Cgroup, Standing, Descriptors, Limits, Directory, Exec, Gate, Confine]
-            .into_iter()
-            .find(|step| *step as u8 == number)
+        let all = [Prepare, Clone, Cgroup, Standing, Descriptors, Limits, Directory, Exec, Gate, Confine];
+        all.into_iter().chain([Step::Credentials]).find(|step| *step as u8 == number)
     }
 }
 

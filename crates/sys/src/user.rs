@@ -1,4 +1,4 @@
-//! Users of this machine, by `/etc/passwd`.
+//! Users of this machine, by `/etc/passwd`, and their groups, by `/etc/group`.
 //!
 //! The C library's look-ups load modules of the host into the process. The program is linked statically, and such a module
 //! may be of another C library: the process then crashes. So nothing here calls them; users that only a directory service
@@ -21,6 +21,7 @@ pub struct User {
 }
 
 const PASSWD: &str = "/etc/passwd";
+const GROUP: &str = "/etc/group";
 /// A longer line is skipped, and nothing is read beyond so much of the file.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
@@ -38,6 +39,20 @@ pub fn by_name(name: &str) -> Result<Option<User>> {
     look_up(|user| user.name == *name)
 }
 
+/// The numbers of all groups of a user, by `/etc/group`: its own first, then those that list its name.
+pub fn groups(user: &User) -> Result<Vec<u32>> {
+    let mut groups = vec![user.gid];
+    read(GROUP, |lines| {
+        each_line(lines, |line| {
+            if let Some(gid) = member(line, user.name.as_bytes()).filter(|gid| !groups.contains(gid)) {
+                groups.push(gid);
+            }
+            None::<()>
+        })
+    })?;
+    Ok(groups)
+}
+
 /// The name of this user, or its number.
 pub fn name_or_number(uid: u32) -> String {
     match by_uid(uid) {
@@ -53,17 +68,26 @@ pub fn home() -> Option<PathBuf> {
 }
 
 fn look_up(is_it: impl Fn(&User) -> bool) -> Result<Option<User>> {
+    read(PASSWD, |file| find(file, is_it))
+}
+
+/// Reads one of the machine's tables. None where there is no such file, as in a root directory that has a program in it and
+/// nothing else.
+fn read<T>(path: &str, look: impl FnOnce(File) -> std::io::Result<Option<T>>) -> Result<Option<T>> {
     fault::gate()?;
-    match File::open(PASSWD) {
-        Ok(file) => find(file, is_it).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)),
-        // As in a root directory that has a program in it and nothing else.
+    match File::open(path).and_then(look) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+        found => found.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)),
     }
 }
 
 /// The first user for whom `is_it`. Lines that describe none are skipped.
 fn find(file: impl Read, is_it: impl Fn(&User) -> bool) -> std::io::Result<Option<User>> {
+    each_line(file, |line| parse(line).filter(|user| is_it(user)))
+}
+
+/// What the first line has for which `look` finds something.
+fn each_line<T>(file: impl Read, mut look: impl FnMut(&[u8]) -> Option<T>) -> std::io::Result<Option<T>> {
     let mut lines = BufReader::new(file.take(FILE_BYTES_MAX));
     let mut line = Vec::new();
     loop {
@@ -73,17 +97,27 @@ fn find(file: impl Read, is_it: impl Fn(&User) -> bool) -> std::io::Result<Optio
         }
         match line.strip_suffix(b"\n") {
             Some(whole) => {
-                if let Some(user) = parse(whole).filter(|user| is_it(user)) {
-                    return Ok(Some(user));
+                if let Some(found) = look(whole) {
+                    return Ok(Some(found));
                 }
             }
             None if line.len() as u64 == LINE_BYTES_MAX => {
                 lines.skip_until(b'\n')?;
             }
             // The last line without its newline.
-            None => return Ok(parse(&line).filter(|user| is_it(user))),
+            None => return Ok(look(&line)),
         }
     }
+}
+
+/// The number of a group that lists this user: `name:password:gid:user,user`.
+fn member(line: &[u8], user: &[u8]) -> Option<u32> {
+    let fields: Vec<&[u8]> = line.split(|byte| *byte == b':').collect();
+    let [name, _, gid, members] = fields.as_slice() else { return None };
+    if name.is_empty() || matches!(name.first(), Some(b'+' | b'-' | b'#')) {
+        return None;
+    }
+    members.split(|byte| *byte == b',').any(|member| member == user).then(|| number(gid)).flatten()
 }
 
 /// `name:password:uid:gid:comment:home:shell`.
@@ -142,5 +176,27 @@ mod tests {
         assert_eq!(last.home, PathBuf::from("/last"));
         assert_eq!(find(text.as_bytes(), |user| user.uid == 8).unwrap(), None);
         assert_eq!(find(&b""[..], |_| true).unwrap(), None);
+    }
+
+    #[test]
+    fn a_group_counts_for_the_members_that_its_line_lists_and_for_no_others() {
+        let of = |line: &str| member(line.as_bytes(), b"ann");
+        assert_eq!(of("docker:x:99:bob,ann"), Some(99));
+        assert_eq!(of("docker:x:99:ann"), Some(99));
+        for line in [
+            "docker:x:99:anna,joann",
+            "docker:x:99:",
+            "ann:x:99:bob",
+            "short:x:99",
+            "many:x:99:ann:more",
+            "signed:x:+9:ann",
+            "none:x:4294967295:ann",
+            "+nis:x:99:ann",
+            ":x:99:ann",
+        ] {
+            assert_eq!(of(line), None, "{line}");
+        }
+        let root = by_uid(0).unwrap().unwrap();
+        assert_eq!(groups(&root).unwrap().first(), Some(&root.gid));
     }
 }

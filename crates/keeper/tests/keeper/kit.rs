@@ -278,6 +278,7 @@ pub(crate) fn command(program: &str, arguments: &[&str]) -> Spec {
         umask: None,
         oom_score: None,
         confinement: None,
+        credentials: None,
     }
 }
 

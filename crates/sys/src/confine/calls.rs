@@ -212,7 +212,7 @@ pub(super) fn prctl(option: c_int, first: c_ulong, second: c_ulong) -> Outcome {
 }
 
 /// Makes these the permitted and effective capabilities, and none inheritable.
-pub(super) fn set_capabilities(mask: u32) -> Outcome {
+pub(crate) fn set_capabilities(mask: u32) -> Outcome {
     const VERSION_3: u32 = 0x2008_0522;
     let head = [VERSION_3, 0];
     let sets = [mask, mask, 0, 0, 0, 0];
@@ -220,7 +220,7 @@ pub(super) fn set_capabilities(mask: u32) -> Outcome {
     done(unsafe { libc::syscall(libc::SYS_capset, head.as_ptr(), sets.as_ptr()) })
 }
 
-pub(super) fn join_new_keyring() -> Outcome {
+pub(crate) fn join_new_keyring() -> Outcome {
     const JOIN_SESSION_KEYRING: c_int = 1;
     let anonymous: *const u8 = ptr::null();
     // SAFETY: a null name asks for a new keyring.

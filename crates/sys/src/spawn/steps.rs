@@ -2,7 +2,7 @@
 
 use super::{Child, DESCRIPTORS_MAX, Directory, Failure, Plan, Program, ResourceLimit, Standing, Step};
 use crate::signal::{Set, default_dispositions};
-use crate::{Errno, confine};
+use crate::{Errno, confine, credentials};
 use std::ffi::{CStr, c_int, c_uint};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
@@ -55,6 +55,11 @@ fn become_program(
     stand(child.standing)?;
     set_oom_score(child.oom_score);
     let places = place_descriptors(plan, report)?;
+    if let Some(credentials) = child.credentials {
+        // Limits first: a user could not raise them again.
+        set_limits(child.limits)?;
+        credentials::assume(credentials).map_err(|errno| (Step::Credentials, errno, 0))?;
+    }
     // Only now: a file system that does not answer holds the child up, and it shall not hold our descriptors meanwhile.
     if let Some(Directory::Open(_)) = child.directory {
         // SAFETY: a plain number.
@@ -64,7 +69,9 @@ fn become_program(
         Some(program) => Some(confine(program, child)?),
         None => {
             take_terminal(child.standing)?;
-            set_limits(child.limits)?;
+            if child.credentials.is_none() {
+                set_limits(child.limits)?;
+            }
             None
         }
     };

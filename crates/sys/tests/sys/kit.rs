@@ -1,5 +1,6 @@
 //! What the tests share: a child that is killed and reaped whatever happens, reads with a deadline, a process of one's own.
 
+use outpost_sys::credentials::Credentials;
 use outpost_sys::file::{self, Open};
 use outpost_sys::pidfd::{self, Exit, Pidfd};
 use outpost_sys::pipe::{Pipe, pipe};
@@ -131,6 +132,7 @@ pub(crate) struct Spec {
     pub(crate) umask: Option<u32>,
     pub(crate) oom_score: Option<i32>,
     pub(crate) cgroup: Option<OwnedFd>,
+    pub(crate) credentials: Option<Credentials>,
 }
 
 pub(crate) fn command(program: &str, arguments: &[&str]) -> Spec {
@@ -145,6 +147,7 @@ pub(crate) fn command(program: &str, arguments: &[&str]) -> Spec {
         umask: None,
         oom_score: None,
         cgroup: None,
+        credentials: None,
     }
 }
 
@@ -172,6 +175,7 @@ impl Spec {
             cgroup: self.cgroup.as_ref().map(AsFd::as_fd),
             gate: None,
             confinement: None,
+            credentials: self.credentials.as_ref(),
         })?;
         Ok(Kid { pid: started.pid, pidfd: started.pidfd, reaped: false })
     }

@@ -1,6 +1,7 @@
 //! What a child is started as, and what is left when it cannot be started.
 
-use crate::kit::{self, alone, command, cstring, shell};
+use crate::kit::{self, alone, command, cstring, root, shell};
+use outpost_sys::credentials::Credentials;
 use outpost_sys::file::{self, Open};
 use outpost_sys::pidfd::How;
 use outpost_sys::pipe::{Pipe, pipe};
@@ -289,4 +290,48 @@ fn replacing_ourselves_keeps_the_number_and_the_children() {
         );
         panic!("{errno}");
     });
+}
+
+#[test]
+fn a_child_of_another_user_keeps_no_right_of_its_parent() {
+    let mut child = shell(
+        "grep -E '^(Uid|Gid|Groups|Cap(Inh|Prm|Eff|Amb)):' /proc/self/status; ulimit -n; \
+         cat /proc/self/keys | wc -l; echo 0 > /proc/sys/kernel/printk && echo writes",
+    );
+    child.credentials = Some(Credentials { uid: 54_321, gid: 54_322, groups: vec![54_323, 54_324] });
+    child.limits = vec![ResourceLimit { resource: DESCRIPTOR_LIMIT, soft: 77, hard: 77 }];
+    if !root() {
+        assert_eq!(child.failure(), Failure::at(Step::Credentials, Errno::PERM));
+        return;
+    }
+    let (output, _) = child.output();
+    let text = String::from_utf8(output).unwrap();
+    let words: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    let none = "0000000000000000";
+    let wanted = [
+        vec!["Uid:", "54321", "54321", "54321", "54321"],
+        vec!["Gid:", "54322", "54322", "54322", "54322"],
+        vec!["Groups:", "54323", "54324"],
+        vec!["CapInh:", none],
+        vec!["CapPrm:", none],
+        vec!["CapEff:", none],
+        vec!["CapAmb:", none],
+        vec!["77"],
+    ];
+    assert_eq!(words.get(..wanted.len()), Some(&wanted[..]), "{text}");
+    assert!(!text.contains("writes"), "{text}");
+}
+
+#[test]
+fn a_child_of_another_user_looks_its_directory_up_with_that_users_rights() {
+    if !root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o700)).unwrap();
+    let mut child = shell("true");
+    child.directory = Some(cstring(dir.path().join("inner").to_str().unwrap()));
+    fs::create_dir(dir.path().join("inner")).unwrap();
+    child.credentials = Some(Credentials { uid: 54_321, gid: 54_321, groups: Vec::new() });
+    assert_eq!(child.failure(), Failure::at(Step::Directory, Errno::ACCESS));
 }
