@@ -12,6 +12,7 @@ mod desk;
 pub mod display;
 mod error;
 pub mod grants;
+pub mod guard;
 mod hook;
 mod ledger;
 mod moment;

@@ -1,13 +1,14 @@
 //! One connection: one line in, through every gate in the contract's order, one line out.
 
+use crate::asker::Asker;
 use crate::line::{self, Got};
 use crate::order::{NoOrder, Order};
 use crate::peer::Peer;
-use crate::records::{self, Entered, Entry, Why};
+use crate::records::{self, Entered, Entry, IdKey, Why};
 use crate::server::{CONNECTION_ROLE, Notice, Server};
 use crate::under_way::UnderWay;
 use crate::wire::{Action, Request, Response, Status};
-use crate::{freshness, judging, parse, question, run, validate};
+use crate::{forward, freshness, judging, parse, question, run, validate};
 use jiff::Timestamp;
 use outpost_approvals::audit::Event;
 use outpost_approvals::rules::Ruling;
@@ -29,6 +30,10 @@ pub(crate) async fn serve(server: Arc<Server>, stream: UnixStream) {
         Ok(peer) => peer,
         Err(errno) => return tracing::warn!(%errno, "nobody knows who a client is; it was turned away"),
     };
+    let Some(_connection) = server.connections.place(peer.uid) else {
+        let busy = Response::error("", "server busy: too many connections of this user");
+        return line::write(&stream, &busy).await;
+    };
     let line = match line::read(&stream).await {
         Got::Line(line) => line,
         Got::Silence => return,
@@ -37,7 +42,7 @@ pub(crate) async fn serve(server: Arc<Server>, stream: UnixStream) {
             return line::discard(&stream).await;
         }
     };
-    let Some(_place) = server.in_flight() else {
+    let Some(_place) = server.in_flight(peer.uid) else {
         let busy = Response::error("", "server busy: too many in-flight requests");
         return line::write(&stream, &busy).await;
     };
@@ -45,6 +50,9 @@ pub(crate) async fn serve(server: Arc<Server>, stream: UnixStream) {
         Ok(request) => request,
         Err(response) => return line::write(&stream, &response).await,
     };
+    if let Some(places) = forward::wanted(&server, &request) {
+        return forward::pass(&server, stream, &request.id, line, &places).await;
+    }
     drop(line);
     let span = tracing::info_span!("broker", request = %display::claim(&request.id, LOGGED_CHARS_MAX));
     let handling = Handling { server: &server, stream: &stream, peer };
@@ -82,6 +90,9 @@ impl Handling<'_> {
     /// The answer; none for a client that has left.
     async fn handle(&self, request: Request) -> Option<Response> {
         let id = request.id.clone();
+        if let Err(message) = self.server.meter.admit_line(&self.peer, Instant::now()) {
+            return Some(Response::error(&id, message));
+        }
         let settings = self.server.settings();
         let fresh = validate::check(&request, &settings.shape)
             .and_then(|()| freshness::check(&request.time, Timestamp::now(), settings.window));
@@ -99,9 +110,12 @@ impl Handling<'_> {
         let count = request.pipeline.len();
         let agent = settings.agent.clone();
         let rules = self.server.approvals.rules();
+        let peer = self.peer.clone();
         let made = tokio::task::spawn_blocking(move || {
             let unseen = request.clone();
-            Order::make(request, agent).map_err(|no_order| (no_order, judging::denial(&unseen, &rules)))
+            let asker = Asker::of(&peer).map_err(|reason| (NoOrder::Refused(reason), None))?;
+            let denial = || asker.looking(|| judging::denial(&unseen, &asker, &rules)).ok().flatten();
+            Order::make(request, agent, &asker).map_err(|no_order| (no_order, denial()))
         });
         let (no_order, denial) = match (made.await, action) {
             (Err(_), _) => return Some(Response::error(&id, "the daemon is ending")),
@@ -133,8 +147,13 @@ impl Handling<'_> {
         })
     }
 
+    /// Under which a client's id is remembered. Users choose ids independently of each other.
+    fn id_key(&self, id: &str) -> IdKey {
+        IdKey { user: self.server.any_user.then_some(self.peer.uid), id: id.to_owned() }
+    }
+
     async fn use_id(&self, id: &str, time: Timestamp) -> Result<(), String> {
-        let (id, window) = (id.to_owned(), self.server.settings().window.past);
+        let (id, window) = (self.id_key(id), self.server.settings().window.past);
         let used =
             self.server.approvals.ledger().write(move |books| records::use_id_once(books, &id, time, window));
         used.await.unwrap_or_else(|error| Err(error.to_string()))
@@ -257,8 +276,11 @@ impl Handling<'_> {
         let asks = question.clone().map(|question| (question, Moment::now().after(patience)));
         let window = settings.window.past;
         let mut under_way = UnderWay { entry: entry.clone(), order };
-        let entered =
-            server.approvals.ledger().write(move |books| records::enter(books, entry, record, asks, window));
+        let id_key = self.id_key(&id);
+        let entered = server
+            .approvals
+            .ledger()
+            .write(move |books| records::enter(books, entry, record, asks, (&id_key, window)));
         let response = match (entered.await, question) {
             (Err(error), _) => Some(Response::error(&id, error.to_string())),
             (Ok(Entered::Duplicate), _) => Some(self.refuse(&refused, records::duplicate(&id)).await),

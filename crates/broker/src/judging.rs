@@ -1,5 +1,6 @@
 //! What the operator's rules say about a request: as it would run, or had its files been there.
 
+use crate::asker::Asker;
 use crate::files;
 use crate::order::{self, Order};
 use crate::wire::Request;
@@ -19,8 +20,8 @@ pub(crate) fn verdict(order: &Order, rules: &Rules) -> Verdict {
 
 /// The message for a request whose files could not be looked up, if it would be denied had they been there: who is
 /// refused does not learn which files this host has.
-pub(crate) fn denial(request: &Request, rules: &Rules) -> Option<String> {
-    let run_as = order::run_as(request).map(|user| user.name.to_string_lossy().into_owned());
+pub(crate) fn denial(request: &Request, asker: &Asker, rules: &Rules) -> Option<String> {
+    let run_as = order::run_as(request, asker).map(|user| user.name.to_string_lossy().into_owned());
     let cwd = real(Path::new(request.cwd.as_deref().unwrap_or("/")));
     // Each place where a program could have been is judged like a stage of its own: one that is denied denies all.
     let stages = request.pipeline.iter().flat_map(|stage| {

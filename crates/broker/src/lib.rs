@@ -12,9 +12,11 @@
 
 #![forbid(unsafe_code)]
 
+mod asker;
 mod connection;
 mod environment;
 mod files;
+mod forward;
 mod freshness;
 mod judging;
 mod line;

@@ -52,7 +52,7 @@ pub(crate) async fn read(stream: &UnixStream) -> Got {
     }
 }
 
-async fn read_some(stream: &UnixStream, into: &mut Vec<u8>) -> io::Result<usize> {
+pub(crate) async fn read_some(stream: &UnixStream, into: &mut Vec<u8>) -> io::Result<usize> {
     loop {
         stream.readable().await?;
         into.reserve(CHUNK_BYTES);
@@ -73,19 +73,24 @@ pub(crate) fn encode(response: &Response) -> Vec<u8> {
 
 /// Writes an answer. A client that has gone misses it.
 pub(crate) async fn write(stream: &UnixStream, response: &Response) {
-    let line = encode(response);
-    let mut rest = line.as_slice();
+    let _gone = write_bytes(stream, &encode(response)).await;
+}
+
+/// Writes all of it; none for a client that has gone or takes nothing.
+pub(crate) async fn write_bytes(stream: &UnixStream, bytes: &[u8]) -> Option<()> {
+    let mut rest = bytes;
     while !rest.is_empty() {
         match timeout(WRITE_PATIENCE, stream.writable()).await {
             Ok(Ok(())) => {}
-            Ok(Err(_)) | Err(_) => return,
+            Ok(Err(_)) | Err(_) => return None,
         }
         match stream.try_write(rest) {
             Ok(written) => rest = rest.get(written..).unwrap_or_default(),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => return,
+            Err(_) => return None,
         }
     }
+    Some(())
 }
 
 /// Lets a client finish writing, so that it can read why it was refused.

@@ -1,11 +1,13 @@
 //! An order: a request that passed every gate, with everything it means looked up and fixed. What a human decides about
 //! is this, and what runs is this.
 
+use crate::asker::Asker;
 use crate::environment;
 use crate::files::{self, Identity, Pinned, Unusable};
 use crate::wire::{Action, Request};
 use outpost_approvals::hex;
 use outpost_approvals::rules::is_interpreter;
+use outpost_sys::credentials::Credentials;
 use outpost_sys::file::{self, Open};
 use outpost_sys::user::{self, User};
 use serde::Serialize;
@@ -20,6 +22,10 @@ use std::sync::Arc;
 pub(crate) struct Order {
     pub(crate) request: Request,
     pub(crate) run_as: User,
+    /// What its processes become before they execute, if they do not run as the daemon does.
+    pub(crate) credentials: Option<Credentials>,
+    /// The user that asked.
+    pub(crate) asked_by: u32,
     pub(crate) environment: BTreeMap<String, String>,
     pub(crate) cwd: PathBuf,
     pub(crate) directory: Arc<OwnedFd>,
@@ -49,6 +55,7 @@ struct Canonical<'a> {
     cwd: &'a Path,
     directory: (u64, u64),
     run_as: u32,
+    asked_by: u32,
     privileged: bool,
     forward_agent: bool,
     files: Vec<CanonicalFile<'a>>,
@@ -82,10 +89,29 @@ pub(crate) enum NoOrder {
 }
 
 impl Order {
-    /// Looks everything up. Waits for the disk.
-    pub(crate) fn make(request: Request, agent: Option<String>) -> Result<Order, NoOrder> {
+    /// Looks everything up: names with the rights of the user that asks, so that no answer tells what other directories
+    /// have in them. Waits for the disk.
+    pub(crate) fn make(request: Request, agent: Option<String>, asker: &Asker) -> Result<Order, NoOrder> {
+        if asker.credentials.is_some() && request.forward_agent {
+            let reason = "forward_agent is not available here: commands of this user are run by the guard, which cannot \
+                          reach its SSH agent";
+            return Err(NoOrder::Refused(reason.into()));
+        }
+        match request.privileged {
+            false => asker
+                .looking(|| Order::look_up(request, agent, asker))
+                .unwrap_or_else(|why| Err(NoOrder::Refused(why))),
+            true => {
+                let visible = asker.looking(|| check_visible(&request));
+                visible.unwrap_or_else(|why| Err(NoOrder::Refused(why)))?;
+                Order::look_up(request, agent, asker)
+            }
+        }
+    }
+
+    fn look_up(request: Request, agent: Option<String>, asker: &Asker) -> Result<Order, NoOrder> {
         let fail = |reason: String| NoOrder::Refused(reason);
-        let run_as = run_as(&request).map_err(fail)?;
+        let run_as = run_as(&request, asker).map_err(fail)?;
         let strictly = request.privileged && request.action == Action::Exec;
         environment::check(&request.env, strictly, &run_as).map_err(NoOrder::Variable)?;
         let (cwd, directory) = open_directory(request.cwd.as_deref().unwrap_or("/")).map_err(fail)?;
@@ -104,8 +130,20 @@ impl Order {
         let agent = agent.filter(|_| request.forward_agent);
         let environment = environment::of_command(&request.env, &run_as, agent);
         let directory = Arc::new(directory);
-        let mut order =
-            Order { request, run_as, environment, cwd, directory, programs, operands, digest: String::new() };
+        let credentials = asker.credentials.clone().filter(|_| !request.privileged);
+        let asked_by = asker.user.uid;
+        let mut order = Order {
+            request,
+            run_as,
+            credentials,
+            asked_by,
+            environment,
+            cwd,
+            directory,
+            programs,
+            operands,
+            digest: String::new(),
+        };
         order.digest = order.compute_digest().map_err(fail)?;
         Ok(order)
     }
@@ -120,12 +158,13 @@ impl Order {
         let link = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
         let of = std::fs::metadata(link).map_err(|error| format!("{}: {error}", self.cwd.display()))?;
         let canonical = Canonical {
-            version: 2,
+            version: 3,
             pipeline: &self.request.pipeline,
             environment: &self.environment,
             cwd: &self.cwd,
             directory: (of.dev(), of.ino()),
             run_as: self.run_as.uid,
+            asked_by: self.asked_by,
             privileged: self.request.privileged,
             forward_agent: self.request.forward_agent,
             files: self.files().map(CanonicalFile::of).collect(),
@@ -164,19 +203,50 @@ impl Order {
 }
 
 /// The user that a request would run as.
-pub(crate) fn run_as(request: &Request) -> Result<User, String> {
-    let uid = if request.privileged { 0 } else { outpost_sys::limits::effective_uid() };
-    let found = user::by_uid(uid).map_err(|errno| format!("cannot look up user {uid}: {errno}"))?;
-    let unnamed = || User { uid, gid: uid, name: uid.to_string().into(), home: "/".into() };
-    Ok(found.unwrap_or_else(unnamed))
+pub(crate) fn run_as(request: &Request, asker: &Asker) -> Result<User, String> {
+    if !request.privileged {
+        return Ok(asker.user.clone());
+    }
+    let found = user::by_uid(0).map_err(|errno| format!("cannot look up user 0: {errno}"))?;
+    Ok(found.unwrap_or_else(|| User { uid: 0, gid: 0, name: "root".into(), home: "/".into() }))
+}
+
+/// Whether the asking user can see the directory and the programs that a request names.
+fn check_visible(request: &Request) -> Result<(), NoOrder> {
+    const NOT_THERE: i32 = 2;
+    if request.action != Action::Exec {
+        return Ok(());
+    }
+    let cwd = real_directory(request.cwd.as_deref().unwrap_or("/")).map_err(NoOrder::Refused)?;
+    for (at, stage) in request.pipeline.iter().enumerate() {
+        let name = stage.first().map(String::as_str).unwrap_or_default();
+        let mut errno = NOT_THERE;
+        let seen = |path: &PathBuf| match std::fs::metadata(path) {
+            Ok(_) => true,
+            Err(error) => {
+                errno = error.raw_os_error().unwrap_or(NOT_THERE);
+                false
+            }
+        };
+        if !files::candidates(name, &cwd).iter().any(seen) {
+            return Err(NoOrder::Program(at, errno));
+        }
+    }
+    Ok(())
+}
+
+/// The directory by its real name.
+fn real_directory(path: &str) -> Result<PathBuf, String> {
+    let real = std::fs::canonicalize(path);
+    real.map_err(|error| format!("cwd {}: {error}", outpost_approvals::display::quote(path)))
 }
 
 /// The directory by its real name, and open.
 fn open_directory(path: &str) -> Result<(PathBuf, OwnedFd), String> {
-    let shown = outpost_approvals::display::quote(path);
-    let fail = |reason: &dyn std::fmt::Display| format!("cwd {shown}: {reason}");
-    let real = std::fs::canonicalize(path).map_err(|error| fail(&error))?;
-    let directory = file::open(&real, Open::Directory).map_err(|errno| fail(&errno))?;
+    let real = real_directory(path)?;
+    let directory = file::open(&real, Open::Directory);
+    let directory =
+        directory.map_err(|errno| format!("cwd {}: {errno}", outpost_approvals::display::quote(path)))?;
     Ok((real, directory))
 }
 

@@ -8,6 +8,9 @@ use std::os::fd::AsFd;
 pub(crate) struct Peer {
     pub(crate) pid: i32,
     pub(crate) uid: u32,
+    /// The group of its process; none in books from before it was recorded.
+    #[serde(default)]
+    pub(crate) gid: Option<u32>,
     /// When it began, so that another process of the same number is another client. 0 if it is gone already.
     pub(crate) start_ticks: u64,
     /// Its executable, if it can be seen.
@@ -17,11 +20,11 @@ pub(crate) struct Peer {
 impl Peer {
     /// Not knowing who asks is a reason to refuse.
     pub(crate) fn of(socket: impl AsFd) -> Result<Peer> {
-        let message::Peer { pid, uid } = message::peer(socket)?;
+        let message::Peer { pid, uid, gid } = message::peer(socket)?;
         let start_ticks = procfs::stat(pid).map_or(0, |stat| stat.start_ticks);
         let program = std::fs::read_link(format!("/proc/{pid}/exe"));
         let program = program.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
-        Ok(Peer { pid, uid, start_ticks, program })
+        Ok(Peer { pid, uid, gid: Some(gid), start_ticks, program })
     }
 
     /// For people: the process and its parents, nearest first.

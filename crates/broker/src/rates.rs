@@ -42,11 +42,18 @@ const DENIALS_FREE: u32 = 3;
 /// Clients that are remembered; beyond, those that did nothing for a minute are forgotten first.
 const CLIENTS_MAX: usize = 4096;
 
-/// Who is counted: a process, and what it calls its session. Changing the one does not help without the other.
+/// Requests of any kind that one user may send within a minute, as a multiple of the commands that a client may ask for.
+const LINES_PER_REQUEST: usize = 4;
+
+/// Who is counted: a process, what it calls its session, and its user where there are several. Changing one does not help
+/// without the others.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Client {
-    Process(i32, u64),
+    Process(u32, i32, u64),
     Session(u32, String),
+    User(u32),
+    /// Every request line of a user, before it is looked at.
+    Lines(u32),
 }
 
 #[derive(Default)]
@@ -57,7 +64,25 @@ struct Counts {
     paused_until: Option<Instant>,
 }
 
+impl Counts {
+    /// Counts a request of now, unless there were `most` within the last minute.
+    fn count(&mut self, most: Option<usize>, now: Instant) -> Result<(), String> {
+        while self.recent.front().is_some_and(|first| now.duration_since(*first) >= MINUTE) {
+            self.recent.pop_front();
+        }
+        let Some(most) = most else { return Ok(()) };
+        if self.recent.len() >= most {
+            let first = self.recent.front().copied().unwrap_or(now);
+            return Err(limited(MINUTE.saturating_sub(now.duration_since(first))));
+        }
+        self.recent.push_back(now);
+        Ok(())
+    }
+}
+
 pub(crate) struct Meter {
+    /// Limits hold for each user as a whole, too.
+    per_user: bool,
     rates: Mutex<Rates>,
     clients: Mutex<HashMap<Client, Counts>>,
     denied: Mutex<HashMap<String, Instant>>,
@@ -66,7 +91,7 @@ pub(crate) struct Meter {
 /// A question that is counted as waiting until this is dropped.
 pub(crate) struct Place {
     meter: Arc<Meter>,
-    clients: [Client; 2],
+    clients: Vec<Client>,
 }
 
 impl Drop for Place {
@@ -81,8 +106,8 @@ impl Drop for Place {
 }
 
 impl Meter {
-    pub(crate) fn new(rates: Rates) -> Meter {
-        Meter { rates: Mutex::new(rates), clients: Mutex::default(), denied: Mutex::default() }
+    pub(crate) fn new(rates: Rates, per_user: bool) -> Meter {
+        Meter { per_user, rates: Mutex::new(rates), clients: Mutex::default(), denied: Mutex::default() }
     }
 
     pub(crate) fn set_rates(&self, rates: Rates) {
@@ -101,8 +126,19 @@ impl Meter {
         self.denied.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn names(peer: &Peer, session: &str) -> [Client; 2] {
-        [Client::Process(peer.pid, peer.start_ticks), Client::Session(peer.uid, session.to_owned())]
+    fn names(&self, peer: &Peer, session: &str) -> Vec<Client> {
+        let process = Client::Process(peer.uid, peer.pid, peer.start_ticks);
+        let session = Client::Session(peer.uid, session.to_owned());
+        [process, session].into_iter().chain(self.per_user.then_some(Client::User(peer.uid))).collect()
+    }
+
+    /// Counts a line of a user, whatever it asks for: refusals are recorded, so they are limited as well.
+    pub(crate) fn admit_line(&self, peer: &Peer, now: Instant) -> Result<(), String> {
+        let most = self.rates().per_minute.filter(|_| self.per_user);
+        let Some(most) = most else { return Ok(()) };
+        let mut clients = self.clients();
+        let counts = clients.entry(Client::Lines(peer.uid)).or_default();
+        counts.count(Some(most.saturating_mul(LINES_PER_REQUEST)), now)
     }
 
     /// Counts a request, or says why it comes too soon.
@@ -117,28 +153,19 @@ impl Meter {
         if clients.len() >= CLIENTS_MAX {
             return Err(limited(MINUTE));
         }
-        for name in Meter::names(peer, session) {
+        for name in self.names(peer, session) {
             let counts = clients.entry(name).or_default();
             if let Some(until) = counts.paused_until.filter(|until| *until > now) {
                 return Err(limited(until - now));
             }
-            while counts.recent.front().is_some_and(|first| now.duration_since(*first) >= MINUTE) {
-                counts.recent.pop_front();
-            }
-            if let Some(max) = self.rates().per_minute {
-                if counts.recent.len() >= max {
-                    let first = counts.recent.front().copied().unwrap_or(now);
-                    return Err(limited(MINUTE.saturating_sub(now.duration_since(first))));
-                }
-                counts.recent.push_back(now);
-            }
+            counts.count(self.rates().per_minute, now)?;
         }
         Ok(())
     }
 
     /// A place for a question that will wait.
     pub(crate) fn place(self: &Arc<Meter>, peer: &Peer, session: &str) -> Result<Place, String> {
-        let names = Meter::names(peer, session);
+        let names = self.names(peer, session);
         let mut clients = self.clients();
         if let Some(max) = self.rates().pending
             && names.iter().any(|name| clients.get(name).is_some_and(|counts| counts.pending >= max))
@@ -154,7 +181,7 @@ impl Meter {
     /// Notes what an approver said: approval fatigue is an attack, so denials make a client slower.
     pub(crate) fn decided(&self, peer: &Peer, session: &str, digest: &str, allow: bool, now: Instant) {
         let mut clients = self.clients();
-        for name in Meter::names(peer, session) {
+        for name in self.names(peer, session) {
             let counts = clients.entry(name).or_default();
             if allow {
                 counts.denials = 0;
@@ -197,12 +224,12 @@ mod tests {
     use super::*;
 
     fn peer(pid: i32) -> Peer {
-        Peer { pid, uid: 1000, start_ticks: 7, program: String::new() }
+        Peer { pid, uid: 1000, gid: Some(1000), start_ticks: 7, program: String::new() }
     }
 
     #[test]
     fn neither_a_new_process_nor_a_new_session_resets_the_count() {
-        let meter = Meter::new(Rates { per_minute: Some(2), ..Rates::NONE });
+        let meter = Meter::new(Rates { per_minute: Some(2), ..Rates::NONE }, false);
         let now = Instant::now();
         assert!(meter.admit(&peer(1), "a", now).is_ok() && meter.admit(&peer(1), "a", now).is_ok());
         assert_eq!(meter.admit(&peer(1), "b", now), Err("rate limited, retry after 61s".into()));
@@ -213,7 +240,7 @@ mod tests {
 
     #[test]
     fn denials_in_a_row_make_a_client_slower_and_an_approval_forgives() {
-        let meter = Meter::new(Rates { pause_max: Some(Duration::from_secs(3)), ..Rates::NONE });
+        let meter = Meter::new(Rates { pause_max: Some(Duration::from_secs(3)), ..Rates::NONE }, false);
         let now = Instant::now();
         for _ in 0..2 {
             meter.decided(&peer(1), "a", "d", false, now);
@@ -236,7 +263,7 @@ mod tests {
 
     #[test]
     fn what_was_denied_is_not_asked_again_at_once() {
-        let meter = Meter::new(Rates { denied_for: Some(Duration::from_secs(5)), ..Rates::NONE });
+        let meter = Meter::new(Rates { denied_for: Some(Duration::from_secs(5)), ..Rates::NONE }, false);
         let now = Instant::now();
         meter.decided(&peer(1), "a", "digest", false, now);
         assert!(meter.was_denied("digest", now).is_err());
@@ -246,11 +273,29 @@ mod tests {
 
     #[test]
     fn a_place_is_given_back() {
-        let meter = Arc::new(Meter::new(Rates { pending: Some(1), ..Rates::NONE }));
+        let meter = Arc::new(Meter::new(Rates { pending: Some(1), ..Rates::NONE }, false));
         let place = meter.place(&peer(1), "a");
         assert!(place.is_ok());
         assert!(meter.place(&peer(1), "b").is_err() && meter.place(&peer(2), "a").is_err());
         drop(place);
         assert!(meter.place(&peer(1), "b").is_ok());
+    }
+
+    #[test]
+    fn several_processes_and_sessions_of_a_user_share_its_limit_and_leave_others_theirs() {
+        let meter =
+            Arc::new(Meter::new(Rates { per_minute: Some(2), pending: Some(2), ..Rates::NONE }, true));
+        let now = Instant::now();
+        let other = Peer { uid: 1001, ..peer(9) };
+        assert!(meter.admit(&peer(1), "a", now).is_ok() && meter.admit(&peer(2), "b", now).is_ok());
+        assert!(meter.admit(&peer(3), "c", now).is_err());
+        assert!(meter.admit(&other, "a", now).is_ok(), "another user with a session of the same name");
+        let places = [meter.place(&peer(1), "a"), meter.place(&peer(2), "b")];
+        assert!(places.iter().all(Result::is_ok) && meter.place(&peer(3), "c").is_err());
+        assert!(meter.place(&other, "a").is_ok());
+        for _ in 0..2 * LINES_PER_REQUEST {
+            assert!(meter.admit_line(&peer(1), now).is_ok());
+        }
+        assert!(meter.admit_line(&peer(2), now).is_err() && meter.admit_line(&other, now).is_ok());
     }
 }

@@ -30,9 +30,13 @@ pub const SCHEMA: &str = "
         approver text,
         started integer not null default 0
     ) strict, without rowid;
+    create table if not exists broker_forwards (
+        guard integer primary key,
+        client integer not null
+    ) strict;
 ";
 
-/// Ids that are remembered. When there are more, nothing is forgotten: new requests are refused.
+/// Ids of a user that are remembered. When there are more, nothing is forgotten: new requests are refused.
 const IDS_MAX: i64 = 100_000;
 
 /// A request that is under way.
@@ -71,14 +75,39 @@ pub(crate) enum Entered {
     Asks,
 }
 
+/// The id of a request, and where there are several users, of which one.
+pub(crate) struct IdKey {
+    pub(crate) user: Option<u32>,
+    pub(crate) id: String,
+}
+
+impl IdKey {
+    /// As it stands in the books.
+    fn text(&self) -> String {
+        match self.user {
+            Some(uid) => format!("{uid}:{}", self.id),
+            None => self.id.clone(),
+        }
+    }
+
+    /// How many ids are remembered that count towards the same limit.
+    fn count(&self, books: &mut Books<'_>) -> Result<i64> {
+        // `;` follows `:`, so these are the ids of this user and no others.
+        let (first, end) =
+            self.user.map_or_else(Default::default, |uid| (format!("{uid}:"), format!("{uid};")));
+        let sql = "select count(*) from broker_ids where ?1 = '' or (id >= ?1 and id < ?2)";
+        let counted = books.rows("count ids", sql, (first, end), |row| row.get::<_, i64>(0))?;
+        Ok(counted.first().copied().unwrap_or(0))
+    }
+}
+
 /// Remembers an id. False if it was used before.
-fn use_id(books: &mut Books<'_>, id: &str, time: Timestamp, window: Duration) -> Result<Option<bool>> {
+fn use_id(books: &mut Books<'_>, id: &IdKey, time: Timestamp, window: Duration) -> Result<Option<bool>> {
     let now = Moment::now();
     let ms = unix_ms();
     let sweep = "delete from broker_ids where until_unix_ms < ? and (boot_id <> ? or until_boot_ns < ?)";
     books.execute("sweep ids", sweep, (ms.cast_signed(), &now.boot_id, now.boot_ns.cast_signed()))?;
-    let count = books.rows("count ids", "select count(*) from broker_ids", (), |row| row.get::<_, i64>(0))?;
-    if count.first().is_some_and(|count| *count >= IDS_MAX) {
+    if id.count(books)? >= IDS_MAX {
         return Ok(None);
     }
     // As long as the request could be fresh, by its clock and by ours.
@@ -88,20 +117,20 @@ fn use_id(books: &mut Books<'_>, id: &str, time: Timestamp, window: Duration) ->
     let until_ms = ms.saturating_add(u64::try_from(keep.as_millis()).unwrap_or(u64::MAX));
     let sql =
         "insert or ignore into broker_ids (id, boot_id, until_boot_ns, until_unix_ms) values (?, ?, ?, ?)";
-    let values = (id, &until.boot_id, until.boot_ns.cast_signed(), until_ms.cast_signed());
+    let values = (id.text(), &until.boot_id, until.boot_ns.cast_signed(), until_ms.cast_signed());
     Ok(Some(books.execute("remember an id", sql, values)? == 1))
 }
 
 /// Only remembers an id, for what is answered at once. The message for one that was used before.
 pub(crate) fn use_id_once(
     books: &mut Books<'_>,
-    id: &str,
+    id: &IdKey,
     time: Timestamp,
     window: Duration,
 ) -> Result<std::result::Result<(), String>> {
     Ok(match use_id(books, id, time, window)? {
         Some(true) => Ok(()),
-        Some(false) => Err(duplicate(id)),
+        Some(false) => Err(duplicate(&id.id)),
         None => Err(full()),
     })
 }
@@ -120,9 +149,9 @@ pub(crate) fn enter(
     mut entry: Entry,
     record: Value,
     question: Option<(Question, Moment)>,
-    window: Duration,
+    (id, window): (&IdKey, Duration),
 ) -> Result<Entered> {
-    match use_id(books, &entry.request.id, entry.time, window)? {
+    match use_id(books, id, entry.time, window)? {
         None => return Ok(Entered::Full),
         Some(false) => return Ok(Entered::Duplicate),
         Some(true) => {}
@@ -218,6 +247,32 @@ pub(crate) fn left(books: &mut Books<'_>) -> Result<Vec<Entry>> {
         }))
     })?;
     Ok(rows.into_iter().flatten().collect())
+}
+
+/// A request that was passed on to the guard: the numbers under which the keeper has both connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Forward {
+    pub(crate) guard: u64,
+    pub(crate) client: u64,
+}
+
+pub(crate) fn enter_forward(books: &mut Books<'_>, forward: Forward) -> Result<()> {
+    let values = (forward.guard.cast_signed(), forward.client.cast_signed());
+    let sql = "insert or replace into broker_forwards (guard, client) values (?, ?)";
+    books.execute("enter a forward", sql, values).map(|_| ())
+}
+
+pub(crate) fn end_forward(books: &mut Books<'_>, forward: Forward) -> Result<()> {
+    let sql = "delete from broker_forwards where guard = ?";
+    books.execute("end a forward", sql, (forward.guard.cast_signed(),)).map(|_| ())
+}
+
+/// What an earlier worker was passing on.
+pub(crate) fn forwards(books: &mut Books<'_>) -> Result<Vec<Forward>> {
+    let number = |number: i64| number.cast_unsigned();
+    books.rows("read forwards", "select guard, client from broker_forwards", (), |row| {
+        Ok(Forward { guard: number(row.get(0)?), client: number(row.get(1)?) })
+    })
 }
 
 /// The request is over: `data` tells how, and nothing is under way any more.

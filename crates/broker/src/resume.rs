@@ -1,7 +1,9 @@
 //! What an earlier worker has left under way: its clients are still connected, and are answered as if nothing had been.
 
+use crate::asker::Asker;
+use crate::forward;
 use crate::line;
-use crate::order::Order;
+use crate::order::{NoOrder, Order};
 use crate::records::{self, Entry};
 use crate::run::{self, Running};
 use crate::server::{CONNECTION_ROLE, Server};
@@ -16,6 +18,7 @@ use std::sync::Arc;
 use tokio::net::UnixStream;
 
 pub(crate) async fn resume(server: &Arc<Server>) {
+    forward::resume(server).await;
     let mut connections: HashMap<u64, OwnedFd> =
         server.engine.take_kept(CONNECTION_ROLE).into_iter().collect();
     let left = server
@@ -37,7 +40,7 @@ pub(crate) async fn resume(server: &Arc<Server>) {
             .filter(|_| stream.is_some() && !entry.started)
             .map(|question| ask_again(server, question));
         // They count as they did: a restart is no way around a limit.
-        let in_flight = server.still_in_flight();
+        let in_flight = server.still_in_flight(entry.peer.uid);
         let pending = answer.as_ref().map(|_| server.meter.place(&entry.peer, &entry.request.session));
         let server = server.clone();
         tokio::spawn(async move {
@@ -83,7 +86,7 @@ async fn forget_others(server: Arc<Server>, under_way: HashSet<String>) {
     }
 }
 
-fn usable(connection: OwnedFd) -> Option<UnixStream> {
+pub(crate) fn usable(connection: OwnedFd) -> Option<UnixStream> {
     let stream = StdStream::from(connection);
     stream.set_nonblocking(true).ok()?;
     UnixStream::from_std(stream).ok()
@@ -136,8 +139,12 @@ async fn resume_asking(
 ) -> Option<Response> {
     let (id, request, agent) =
         (entry.request.id.clone(), entry.request.clone(), server.settings().agent.clone());
-    let made = tokio::task::spawn_blocking(move || Order::make(request, agent)).await;
-    let order = match made {
+    let peer = entry.peer.clone();
+    let made = tokio::task::spawn_blocking(move || {
+        let asker = Asker::of(&peer).map_err(NoOrder::Refused)?;
+        Order::make(request, agent, &asker)
+    });
+    let order = match made.await {
         Ok(Ok(order)) if order.digest == entry.digest => order,
         _ => {
             let message =

@@ -172,6 +172,7 @@ fn spawn(
         new_session: true,
         limits: settings.limits.iter().copied().chain([core]).collect(),
         // Root's files are for others to read, unless somebody says otherwise.
+        credentials: order.credentials.clone(),
         umask: Some(if order.request.privileged { 0o022 } else { 0o077 }),
         at_cap: AtCap::WaitForReaders,
         journal_bytes_max: Some(JOURNAL_BYTES_MAX),

@@ -6,16 +6,22 @@ use crate::password::{Askpass, Desk};
 use crate::rates::{Meter, Rates};
 use crate::validate::Shape;
 use crate::wire::Response;
+use outpost_approvals::guard::Places;
 use outpost_approvals::{Approvals, Question};
 use outpost_engine::{Engine, ResourceLimit};
+use outpost_wire::{PerUser, UserPlace};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, broadcast, watch};
 
 /// Connections that are served at once, most of them silent; more wait in the backlog.
 const CONNECTIONS_MAX: usize = 512;
+
+/// The same where every user is served: of one user, and of all.
+const CONNECTIONS_PER_USER_MAX: usize = 64;
+const CONNECTIONS_OF_ALL_MAX: usize = 4096;
 
 /// What happened that a terminal may want to show.
 const NOTICES_MAX: usize = 64;
@@ -35,7 +41,7 @@ pub struct Settings {
     pub window: Window,
     pub shape: Shape,
     pub rates: Rates,
-    /// Requests under way at once.
+    /// Requests of one user that are under way at once.
     pub in_flight_max: usize,
     /// Resource limits of commands.
     pub limits: Vec<ResourceLimit>,
@@ -47,6 +53,10 @@ pub struct Settings {
     pub stoppable: bool,
     /// Whether a command ends when its client leaves. Questions always do.
     pub ends_with_client: bool,
+    /// Serves every user of the host, each with limits of its own. Only root's daemon can.
+    pub any_user: bool,
+    /// Where to look for the guard of this host. While it has one, requests are decided and run there.
+    pub guard: Option<Places>,
 }
 
 impl Default for Settings {
@@ -64,6 +74,8 @@ impl Default for Settings {
             askpass: None,
             stoppable: false,
             ends_with_client: false,
+            any_user: false,
+            guard: None,
         }
     }
 }
@@ -77,15 +89,6 @@ pub enum Notice {
     Stopped { session: String },
 }
 
-/// One of the requests under way.
-pub(crate) struct InFlight(Arc<Server>);
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// The server.
 pub struct Server {
     pub(crate) engine: Engine,
@@ -93,7 +96,11 @@ pub struct Server {
     settings: watch::Sender<Arc<Settings>>,
     pub(crate) meter: Arc<Meter>,
     pub(crate) passwords: Arc<Desk>,
-    in_flight: AtomicUsize,
+    /// Requests under way, and connections, of each user.
+    in_flight: PerUser,
+    pub(crate) connections: PerUser,
+    /// Serves every user of the host.
+    pub(crate) any_user: bool,
     /// A human has allowed everything without root's rights, for as long as we live.
     unattended: AtomicBool,
     pub(crate) notices: broadcast::Sender<Notice>,
@@ -102,13 +109,16 @@ pub struct Server {
 
 impl Server {
     pub fn new(engine: Engine, approvals: Approvals, settings: Settings) -> Arc<Server> {
+        let any_user = settings.any_user;
         Arc::new(Server {
             engine,
             approvals,
-            meter: Arc::new(Meter::new(settings.rates)),
+            meter: Arc::new(Meter::new(settings.rates, any_user)),
+            any_user,
             settings: watch::Sender::new(Arc::new(settings)),
             passwords: Arc::default(),
-            in_flight: AtomicUsize::new(0),
+            in_flight: PerUser::new(usize::MAX),
+            connections: PerUser::new(if any_user { CONNECTIONS_PER_USER_MAX } else { CONNECTIONS_MAX }),
             unattended: AtomicBool::new(false),
             notices: broadcast::Sender::new(NOTICES_MAX),
             stopped: Notify::new(),
@@ -129,21 +139,17 @@ impl Server {
     pub fn configure(&self, settings: Settings) {
         self.meter.set_rates(settings.rates);
         let askpass = self.settings().askpass.clone();
-        self.settings.send_replace(Arc::new(Settings { askpass, ..settings }));
+        self.settings.send_replace(Arc::new(Settings { askpass, any_user: self.any_user, ..settings }));
     }
 
-    /// A place among the requests under way, if there is one.
-    pub(crate) fn in_flight(self: &Arc<Server>) -> Option<InFlight> {
-        let most = self.settings().in_flight_max;
-        let more = |count| (count < most).then_some(count + 1);
-        self.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(InFlight(self.clone()))
+    /// A place among the requests of this user that are under way, if there is one.
+    pub(crate) fn in_flight(&self, uid: u32) -> Option<UserPlace> {
+        self.in_flight.place_among(uid, self.settings().in_flight_max)
     }
 
     /// The same for one that was under way before us: there may be more of those by now than are let in.
-    pub(crate) fn still_in_flight(self: &Arc<Server>) -> InFlight {
-        self.in_flight.fetch_add(1, Ordering::Relaxed);
-        InFlight(self.clone())
+    pub(crate) fn still_in_flight(&self, uid: u32) -> Option<UserPlace> {
+        self.in_flight.place(uid)
     }
 
     /// Goes on with what an earlier worker has left: its questions wait again when this returns.
@@ -154,12 +160,13 @@ impl Server {
     /// Serves for ever.
     pub async fn serve(self: Arc<Server>, listener: UnixListener) {
         let serve = |stream| connection::serve(self.clone(), stream);
-        // Nobody else, root included: who asks is who the daemon runs for.
+        // The daemon of one user serves that user alone: a request of root is for root's daemon or the guard.
         let admits = |stream: &UnixStream| {
             outpost_sys::message::peer_uid(stream)
-                .is_ok_and(|uid| uid == outpost_sys::limits::effective_uid())
+                .is_ok_and(|uid| self.any_user || uid == outpost_sys::limits::effective_uid())
         };
-        outpost_wire::accept_admitted(listener, CONNECTIONS_MAX, admits, serve).await;
+        let max = if self.any_user { CONNECTIONS_OF_ALL_MAX } else { CONNECTIONS_MAX };
+        outpost_wire::accept_admitted(listener, max, admits, serve).await;
     }
 
     /// Answers the sudos of ours that want a password.

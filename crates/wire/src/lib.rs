@@ -7,10 +7,12 @@ pub mod base64;
 mod lines;
 mod load;
 mod outbox;
+mod per_user;
 mod socket;
 
 pub use accept::{Listener, accept_admitted, accept_all, stop_accepting};
 pub use lines::{Line, Lines};
 pub use load::{Load, SharedLoad, Weight};
 pub use outbox::{Closed, Outbox};
+pub use per_user::{PerUser, UserPlace};
 pub use socket::{ReadHalf, WriteHalf, split, standard};
