@@ -399,6 +399,8 @@ pub struct Faces {
     pub sessions: usize,
     pub busy_sessions: usize,
     pub config_file: Option<String>,
+    /// Where approvals live and what that protects against.
+    pub approvals_mode: Option<String>,
     /// What cannot begin now and is retried.
     pub problems: Vec<Problem>,
 }

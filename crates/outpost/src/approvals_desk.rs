@@ -6,6 +6,7 @@ use crate::failure::Failure;
 use crate::paths::Paths;
 use crate::roles;
 use crate::socket::{self, listening};
+use outpost_approvals::rules::Sources;
 use outpost_approvals::{Approvals, Settings};
 use outpost_engine::Engine;
 use std::collections::HashMap;
@@ -41,7 +42,8 @@ impl ApprovalsDesk<'_> {
     ) -> Result<Option<PathBuf>, Failure> {
         let path = self.paths.approvals_socket();
         let (approver, is_new) =
-            socket::held(self.engine, own, roles::APPROVALS_SOCKET, || socket::bind(&path)).await?;
+            socket::held(self.engine, own, roles::APPROVALS_SOCKET, || socket::bind_face(self.paths, &path))
+                .await?;
         let approver = listening(approver)?;
         let shared = self.shared(own).await?;
         announced.add(is_new, "approve", path.display(), "outpost approve");
@@ -63,7 +65,8 @@ impl ApprovalsDesk<'_> {
         own: &mut HashMap<u8, OwnedFd>,
     ) -> Result<Option<(UnixListener, Option<PathBuf>, bool)>, Failure> {
         let role = roles::SHARED_APPROVALS_SOCKET;
-        let socket = self.config.approvals.socket.as_deref();
+        // The guard's own socket is open to all.
+        let socket = self.config.approvals.socket.as_deref().filter(|_| !self.paths.is_guard);
         if socket.is_none() && !own.contains_key(&role) {
             return Ok(None);
         }
@@ -83,7 +86,10 @@ pub(crate) fn settings(paths: &Paths, config: &Config) -> Result<Settings, Strin
     let config = &config.approvals;
     Ok(Settings {
         dir: paths.approvals(),
-        rules: config::rules(config.rules.clone()),
+        rules: match paths.is_guard {
+            true => Sources::new(paths.guard.rules(), &paths.guard.etc()),
+            false => config::rules(config.rules.clone()),
+        },
         approvers: approvers(config.approvers.as_deref().unwrap_or_default())?,
         hook: config.notify.clone(),
     })

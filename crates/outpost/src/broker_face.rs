@@ -64,15 +64,18 @@ impl BrokerFace<'_> {
         own: &mut HashMap<u8, OwnedFd>,
         announced: &mut Announced,
     ) -> Result<Arc<Server>, Failure> {
-        let mut settings = settings(self.config);
+        let mut settings = settings(self.paths, self.config);
         let mut passwords = None;
-        if let Some(program) = self.config.broker.askpass.clone().or_else(own_askpass) {
+        // The guard needs no password, and takes nothing from its environment.
+        let askpass_program = || self.config.broker.askpass.clone().or_else(own_askpass);
+        if let Some(program) = (!self.paths.is_guard).then(askpass_program).flatten() {
             let (askpass, listener) = askpass(&self.paths.runtime, AskPassword::Program(program))?;
             (settings.askpass, passwords) = (Some(askpass), Some(listener));
         }
         let path = self.paths.broker_socket();
         let (listener, is_new) =
-            socket::held(self.engine, own, roles::BROKER_SOCKET, || socket::bind(&path)).await?;
+            socket::held(self.engine, own, roles::BROKER_SOCKET, || socket::bind_face(self.paths, &path))
+                .await?;
         let listener = listening(listener)?;
         let server = Server::new(self.engine.clone(), approvals.clone(), settings);
         if let Some(listener) = passwords {
@@ -86,7 +89,7 @@ impl BrokerFace<'_> {
     }
 }
 
-pub(crate) fn settings(config: &Config) -> Settings {
+pub(crate) fn settings(paths: &Paths, config: &Config) -> Settings {
     let (broker, default) = (&config.broker, Settings::default());
     let rates = Rates::default();
     let count = |given: Option<usize>, default: Option<usize>| {
@@ -117,8 +120,10 @@ pub(crate) fn settings(config: &Config) -> Settings {
             denied_for: wait(broker.denied_for_s, rates.denied_for),
         },
         limits: limits.into_iter().flatten().collect(),
-        agent: own_agent(),
+        agent: if paths.is_guard { None } else { own_agent() },
         ends_with_client: broker.end_with_client.unwrap_or(false),
+        any_user: paths.is_guard,
+        guard: (!paths.is_guard).then(|| paths.guard.clone()),
         ..default
     }
 }
@@ -149,10 +154,12 @@ mod tests {
     #[test]
     fn the_defaults_in_the_example_are_the_defaults() {
         let defaults = Config::defaults(Path::new("/state"));
+        let dirs = crate::paths::Dirs { state_dir: Some("/state".into()), ..Default::default() };
+        let paths = dirs.resolve().unwrap();
         let [example, default, settled] =
             [config::tests::example(), Config::default(), defaults].map(|config| {
                 let Settings { ask_patience, run_patience, window, shape, rates, ends_with_client, .. } =
-                    settings(&config);
+                    settings(&paths, &config);
                 (ask_patience, run_patience, window, shape, rates, ends_with_client)
             });
         assert_eq!(example, default);

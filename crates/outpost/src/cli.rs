@@ -13,6 +13,7 @@ mod connect;
 mod doctor;
 mod fullscreen;
 mod generate;
+mod install_guard;
 mod install_service;
 mod list;
 mod logs;

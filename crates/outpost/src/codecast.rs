@@ -78,9 +78,9 @@ fn start() -> Result<ExitCode, String> {
 
 /// Beside what `outpost serve` keeps, so that both can run.
 fn paths() -> Result<Paths, String> {
-    let Paths { state, .. } = Dirs::from_environment().resolve()?;
-    let state = state.join("codecast");
-    Ok(Paths { runtime: state.join("run"), state, host: None })
+    let paths = Dirs::from_environment().resolve()?;
+    let state = paths.state.join("codecast");
+    Ok(Paths { runtime: state.join("run"), state, ..paths })
 }
 
 /// Tokens of `outpost token`, which is told of no other place.

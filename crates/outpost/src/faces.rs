@@ -119,7 +119,7 @@ impl Faces {
             self.note("approvals", opened);
         }
         // Alone, as the daemon that it stands in for.
-        if !flags.sessions.codecast {
+        if !flags.sessions.codecast && !paths.is_guard {
             self.begin_exec(host, own, &mut announced).await;
         }
         if let Some(approvals) = self.board.approvals.get().cloned() {
@@ -128,7 +128,7 @@ impl Faces {
                 self.broker = begun.as_ref().ok().cloned();
                 self.note("broker", begun.map(drop));
             }
-            if self.is_missing("sessions") {
+            if !paths.is_guard && self.is_missing("sessions") {
                 let (approvals, flags) = (approvals.clone(), &flags.sessions);
                 let face = SessionsFace { engine, paths, approvals, config: &config.sessions, flags };
                 let begun = face.begin(own, &mut announced).await.map(|begun| {
@@ -144,7 +144,7 @@ impl Faces {
                 self.note("approve", served);
             }
         }
-        if self.is_missing("metrics") {
+        if !paths.is_guard && self.is_missing("metrics") {
             let metrics = MetricsFace { engine, board: &self.board, listen: config.metrics.listen };
             let begun = metrics.begin(own, &mut announced).await;
             self.note("metrics", begun);
@@ -219,7 +219,7 @@ impl Faces {
             approvals.configure(settings);
         }
         if let Some(broker) = &self.broker {
-            broker.configure(broker_face::settings(config));
+            broker.configure(broker_face::settings(paths, config));
         }
         if let Some(sessions) = self.board.sessions() {
             sessions.configure(sessions_face::settings(paths, &config.sessions));

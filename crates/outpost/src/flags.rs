@@ -2,6 +2,7 @@
 
 use crate::config::{self, Config, Effective};
 use crate::log::Format;
+use crate::paths::Paths;
 use crate::{broker_face, sessions_face};
 use clap::{Args, ValueEnum};
 use std::ffi::CString;
@@ -27,6 +28,9 @@ pub(crate) struct Flags {
     /// What lines of the log look like [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) log_format: Option<Format>,
+    /// The configuration where none is named.
+    #[arg(skip)]
+    pub(crate) default_config: Option<PathBuf>,
 }
 
 impl Flags {
@@ -44,6 +48,23 @@ impl Flags {
         let given = flags.into_iter().filter_map(|(flag, value)| Some(format!("{flag}={}", value?)));
         let own = given.filter_map(|flag| CString::new(flag).ok());
         own.chain(self.sessions.arguments()).chain(self.broker.arguments()).collect()
+    }
+
+    /// As the daemon with these directories takes them. The guard's configuration is in one place.
+    pub(crate) fn of(mut self, paths: &Paths) -> Result<Flags, String> {
+        if !paths.is_guard {
+            return Ok(self);
+        }
+        if self.config.is_some() || self.broker.rules.is_some() {
+            let etc = paths.guard.etc();
+            return Err(format!(
+                "--config and --rules are not for the guard: it reads {} only",
+                etc.display()
+            ));
+        }
+        paths.guard.check_configuration()?;
+        self.default_config = Some(paths.guard.config());
+        Ok(self)
     }
 
     /// With paths that mean the same to a process that begins elsewhere.
@@ -72,7 +93,7 @@ impl Flags {
     }
 
     pub(crate) fn file(&self) -> PathBuf {
-        self.config.clone().unwrap_or_else(config::default_file)
+        self.config.clone().or_else(|| self.default_config.clone()).unwrap_or_else(config::default_file)
     }
 
     /// The text of the file. One that was named must be there; where nobody named one, there may be none.

@@ -2,6 +2,7 @@
 
 use crate::hosts::{Host, HostName};
 use clap::Args;
+use outpost_approvals::guard::{self, Found};
 use outpost_sys::{Errno, is_exhaustion};
 use std::fs;
 use std::io;
@@ -23,13 +24,23 @@ pub(crate) struct Dirs {
     /// Do it on another host, for which `outpost connect` is up
     #[arg(long, global = true, display_order = 902, value_name = "NAME")]
     pub(crate) host: Option<HostName>,
+    /// The guard of this host, root's daemon for approvals, in place of this user's daemon
+    #[arg(long, global = true, display_order = 903, conflicts_with = "host")]
+    pub(crate) guard: bool,
+    /// In place of `/` where the guard and root's configuration are looked for
+    #[arg(long, global = true, hide = true, value_name = "DIR")]
+    pub(crate) guard_root: Option<PathBuf>,
 }
 
 impl Dirs {
     /// As the environment has them, for commands whose flags are not ours to choose.
     pub(crate) fn from_environment() -> Dirs {
         let dir = |name| std::env::var_os(name).map(PathBuf::from);
-        Dirs { state_dir: dir("OUTPOST_STATE_DIR"), runtime_dir: dir("OUTPOST_RUNTIME_DIR"), host: None }
+        Dirs {
+            state_dir: dir("OUTPOST_STATE_DIR"),
+            runtime_dir: dir("OUTPOST_RUNTIME_DIR"),
+            ..Dirs::default()
+        }
     }
 }
 
@@ -39,10 +50,24 @@ pub(crate) struct Paths {
     pub(crate) runtime: PathBuf,
     /// The daemon is on another host; `runtime` has what `outpost connect` forwards.
     pub(crate) host: Option<Host>,
+    /// Where this host's guard is, if it has one.
+    pub(crate) guard: guard::Places,
+    /// These are the guard's own.
+    pub(crate) is_guard: bool,
 }
 
 impl Dirs {
     pub(crate) fn resolve(&self) -> Result<Paths, String> {
+        let guard = guard::Places::new(self.guard_root.as_deref())?;
+        if self.guard {
+            return Ok(Paths {
+                state: guard.state(),
+                runtime: guard.runtime(),
+                host: None,
+                guard,
+                is_guard: true,
+            });
+        }
         let uid = outpost_sys::limits::effective_uid();
         let state = match &self.state_dir {
             Some(dir) => dir.clone(),
@@ -53,7 +78,13 @@ impl Dirs {
             None => environment_dir("XDG_RUNTIME_DIR")
                 .map_or_else(|| format!("/tmp/outpost-{uid}").into(), |dir| dir.join("outpost")),
         };
-        let paths = Paths { state: absolute(&state)?, runtime: absolute(&runtime)?, host: None };
+        let paths = Paths {
+            state: absolute(&state)?,
+            runtime: absolute(&runtime)?,
+            host: None,
+            guard,
+            is_guard: false,
+        };
         let Some(name) = &self.host else { return Ok(paths) };
         let host = Host::at(&paths.runtime, name.clone());
         match host.connected_by() {
@@ -94,6 +125,22 @@ impl Paths {
 
     pub(crate) fn broker_socket(&self) -> PathBuf {
         self.runtime.join("broker.sock")
+    }
+
+    /// Where requests are decided: by this host's guard if it has one, else by this user's daemon. A guard that is away
+    /// is not replaced by the user's daemon.
+    pub(crate) fn deciding_socket(&self) -> Result<PathBuf, String> {
+        if self.host.is_some() || self.is_guard {
+            return Ok(self.broker_socket());
+        }
+        match self.guard.find() {
+            Found::Absent => Ok(self.broker_socket()),
+            Found::Serving => Ok(self.guard.broker_socket()),
+            Found::Away(reason) => Err(format!(
+                "the guard of this host is away, so nothing can be approved: {reason}\n\
+                 hint: `systemctl status outpost-guard` shows why"
+            )),
+        }
     }
 
     pub(crate) fn approvals_socket(&self) -> PathBuf {
@@ -140,6 +187,7 @@ impl Paths {
     /// What has a daemon answer here.
     pub(crate) fn remedy(&self) -> String {
         match &self.host {
+            None if self.is_guard => "root starts it with `systemctl start outpost-guard`".into(),
             None => "start one with `outpost serve`".into(),
             Some(host) => {
                 format!(
@@ -157,6 +205,9 @@ impl Paths {
 
     /// Makes both directories for this user only. One that belongs to somebody else is refused, not used.
     pub(crate) fn create(&self) -> Result<(), String> {
+        if self.is_guard {
+            return self.guard.create();
+        }
         for dir in [&self.state, &self.runtime] {
             make_private(dir).map_err(|error| {
                 format!("{}: {error}; --state-dir and --runtime-dir say where else", dir.display())

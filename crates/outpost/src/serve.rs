@@ -9,6 +9,7 @@ use outpost_control::wire::Status;
 use outpost_keeper::state::{State, StoredEntry};
 use outpost_keeper::{OWN_SLOT, Standing};
 use outpost_sys::file::{self, Open};
+use outpost_sys::limits::effective_uid;
 use outpost_sys::{is_exhaustion, kernel, limits, spawn};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -107,10 +108,15 @@ pub(crate) struct Prepared {
 impl Prepared {
     /// Here, where somebody reads what is wrong.
     fn new(paths: &Paths, options: &Options) -> Result<Prepared, NotServing> {
+        if paths.is_guard && effective_uid() != 0 {
+            return Err("the guard runs as root: `sudo outpost install-service --guard` sets it up"
+                .to_owned()
+                .into());
+        }
         paths.create()?;
         check_kernel(&kernel::release())?;
         check_limits()?;
-        let flags = options.flags.clone().absolute();
+        let flags = options.flags.clone().absolute().of(paths)?;
         let text = flags.text()?;
         let effective = flags.effective(&text, &paths.state)?;
         approvals_desk::settings(paths, &effective.config)?;
@@ -263,6 +269,12 @@ pub(crate) fn worker_arguments(paths: &Paths, name: &CStr) -> Result<Vec<CString
         c"--runtime-dir".to_owned(),
         c_string(&paths.runtime)?,
     ];
+    if paths.is_guard {
+        arguments.push(c"--guard".to_owned());
+    }
+    if let Some(root) = paths.guard.root() {
+        arguments.extend([c"--guard-root".to_owned(), c_string(root)?]);
+    }
     let number = |limit: Option<u64>| limit.map_or("unlimited".to_owned(), |limit| limit.to_string());
     let given = [("--descriptors", format!("{}:{}", number(descriptors.soft), number(descriptors.hard)))];
     let score = shielded.then(|| ("--oom-score", oom_score.to_string()));

@@ -10,6 +10,7 @@ use outpost_engine::Engine;
 use outpost_sys::file;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -42,6 +43,11 @@ impl Settled {
         in_effect(&effective.config);
         let effective = watch::Sender::new(Arc::new(effective));
         Ok(Settled { flags: flags.clone(), paths: paths.clone(), text, effective })
+    }
+
+    /// The file that it comes from.
+    pub(crate) fn file(&self) -> PathBuf {
+        self.flags.file()
     }
 
     pub(crate) fn config(&self) -> Arc<Effective> {
@@ -79,6 +85,9 @@ impl Settled {
     }
 
     async fn try_reload(&mut self, engine: &Engine, faces: &Faces) -> Result<Reloaded, String> {
+        if self.paths.is_guard {
+            self.paths.guard.check_configuration()?;
+        }
         let text = self.flags.text()?;
         let running = self.config();
         let read = self.flags.effective(&text, &self.paths.state)?;

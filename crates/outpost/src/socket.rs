@@ -1,6 +1,7 @@
 //! Sockets in the file system: for this user only from their first moment on, and never in the place of a live one.
 
 use crate::failure::Failure;
+use crate::paths::Paths;
 use outpost_engine::Engine;
 use outpost_sys::{limits, message};
 use std::collections::HashMap;
@@ -9,16 +10,29 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
+/// The umask for a socket of this user alone, and for one of everybody.
+const PRIVATE: u32 = 0o177;
+const OPEN: u32 = 0o111;
+
 /// We hold the lock, so a socket that is there is nobody's.
 pub(crate) fn bind(socket: &Path) -> Result<UnixListener, Failure> {
+    bind_as(socket, PRIVATE)
+}
+
+/// The socket of a face: for this user, or for everybody where it is the guard's.
+pub(crate) fn bind_face(paths: &Paths, socket: &Path) -> Result<UnixListener, Failure> {
+    bind_as(socket, if paths.is_guard { OPEN } else { PRIVATE })
+}
+
+fn bind_as(socket: &Path, umask: u32) -> Result<UnixListener, Failure> {
     let _not_there = std::fs::remove_file(socket);
-    bind_new(socket)
+    bind_new(socket, umask)
         .map_err(|error| Failure::io(format_args!("cannot listen on {}", socket.display()), &error))
 }
 
 /// Where somebody else's may be: one that nobody answers on is replaced, anything else is in use.
 pub(crate) fn bind_if_free(socket: &Path) -> io::Result<UnixListener> {
-    match bind_new(socket) {
+    match bind_new(socket, PRIVATE) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             let (address, _open) = message::address(socket)?;
             let nobody_listens = UnixStream::connect(address)
@@ -27,15 +41,15 @@ pub(crate) fn bind_if_free(socket: &Path) -> io::Result<UnixListener> {
                 return Err(error);
             }
             std::fs::remove_file(socket)?;
-            bind_new(socket)
+            bind_new(socket, PRIVATE)
         }
         bound => bound,
     }
 }
 
-fn bind_new(socket: &Path) -> io::Result<UnixListener> {
+fn bind_new(socket: &Path, umask: u32) -> io::Result<UnixListener> {
     let (address, _open) = message::address(socket)?;
-    let before = limits::set_umask(0o177);
+    let before = limits::set_umask(umask);
     let bound = UnixListener::bind(address);
     limits::set_umask(before);
     bound

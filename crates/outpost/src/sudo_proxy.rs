@@ -6,6 +6,7 @@ use crate::paths::Dirs;
 use crate::place::Place;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser};
+use outpost_approvals::guard::{Found, Places};
 use outpost_approvals::{Approvals, Settings as Desk, hex};
 use outpost_broker::{AskPassword, Rates, Server, Settings};
 use outpost_sys::limits;
@@ -187,6 +188,9 @@ async fn work(flags: &Flags, socket: &Path, state: &Path) -> Result<ExitCode, St
     if flags.verbose {
         errln!("sudo-proxy listening on {}", socket.display());
     }
+    if Places::default().find() != Found::Absent {
+        eprintln!("sudo-proxy: this host has a guard: requests are decided there, with `outpost approve`");
+    }
     server.resume().await;
     tokio::spawn(server.clone().serve(listener));
     let eligible = flags.unattended_eligible && !flags.no_unattended_eligible;
@@ -217,6 +221,7 @@ fn settings(flags: &Flags) -> Settings {
         rates: Rates { per_minute: flags.requests_per_minute, pending: None, ..rates },
         agent: crate::broker_face::own_agent(),
         stoppable: true,
+        guard: Some(Places::default()),
         ..Settings::default()
     }
 }

@@ -11,7 +11,7 @@ use crate::serve::{take_lock, taken};
 use crate::settled::{self, Settled};
 use crate::{exec_face, log, roles, socket, stopping};
 use clap::Args;
-use outpost_approvals::unix_ms;
+use outpost_approvals::{guard, unix_ms};
 use outpost_control::wire::{self, Listening, RelayState, Reloaded, StopReport, Waiting, WakeRelay};
 use outpost_engine::{Config, Engine, Lifecycle, Notice, Process, ResourceLimit, Said, What};
 use outpost_sys::file::{self, Open};
@@ -107,7 +107,7 @@ fn work(paths: &Paths, given: &Given) -> Result<(), String> {
     let limit = |config: &mut Config, own: &HashMap<u8, OwnedFd>| match relay_settings(own) {
         Some(settings) => relay_face::limit_journals(config, &settings),
         None => {
-            let begun = Settled::begin(&given.flags, paths, own);
+            let begun = given.flags.clone().of(paths).and_then(|flags| Settled::begin(&flags, paths, own));
             if let Ok(settled) = &begun {
                 settled.config().config.limit_engine(config);
             }
@@ -181,9 +181,10 @@ async fn serve(
         orders,
         relay_state: relay_state.subscribe(),
         board: board.clone(),
+        paths: paths.clone(),
         keeping,
         daemon: daemon.as_ref().map(|daemon| Shown {
-            file: given.flags.file().display().to_string(),
+            file: daemon.settled.file().display().to_string(),
             effective: daemon.settled.watch(),
         }),
     };
@@ -447,6 +448,7 @@ struct Program {
     orders: mpsc::Sender<Asked>,
     relay_state: watch::Receiver<Option<RelayState>>,
     board: Arc<Board>,
+    paths: Paths,
     /// Its faces have ended, and it stays for its processes.
     keeping: bool,
     daemon: Option<Shown>,
@@ -509,7 +511,12 @@ impl outpost_control::Program for Program {
         });
         let counts = self.board.sessions().map(|sessions| sessions.counts());
         let (sessions, busy_sessions) = counts.unwrap_or_default();
-        wire::Faces { waiting, sessions, busy_sessions, config_file: Some(daemon.file.clone()), ..faces }
+        let approvals_mode = Some(match self.paths.is_guard {
+            true => guard::GUARD_MODE.to_owned(),
+            false => self.paths.guard.find().mode().to_owned(),
+        });
+        let config_file = Some(daemon.file.clone());
+        wire::Faces { waiting, sessions, busy_sessions, config_file, approvals_mode, ..faces }
     }
 
     fn settings(&self) -> Option<wire::Settings> {

@@ -32,6 +32,7 @@ const CGROUPS_PATIENCE: Duration = Duration::from_secs(2);
 
 pub struct Daemon {
     dir: PathBuf,
+    control: PathBuf,
     serve: Child,
     /// In the environment of both halves, whoever started them.
     marker: String,
@@ -102,6 +103,13 @@ impl Daemon {
         Daemon::launch(command, dir, flags)
     }
 
+    /// The guard, in a directory that stands for `/`.
+    pub(crate) fn start_guard(command: Command, root: &Path) -> Daemon {
+        let mut daemon = Daemon::launch(command, root, &[]);
+        daemon.control = root.join("run/outpost-guard/control.sock");
+        daemon
+    }
+
     fn launch(mut serve: Command, dir: &Path, flags: &[&str]) -> Daemon {
         let log = File::create(dir.join("log")).unwrap();
         serve.args(["--state-dir", "state", "--runtime-dir", "run", "serve"]).args(flags).current_dir(dir);
@@ -119,7 +127,8 @@ impl Daemon {
         let mut serve = serve.process_group(0).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(serve.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let daemon = Daemon { dir: dir.to_owned(), serve, marker, _owned: None };
+        let control = dir.join("run/control.sock");
+        let daemon = Daemon { dir: dir.to_owned(), control, serve, marker, _owned: None };
         assert!(line.contains("is running"), "the daemon says {line:?} and {}", daemon.log());
         daemon
     }
@@ -134,7 +143,7 @@ impl Daemon {
     }
 
     pub fn socket(&self) -> PathBuf {
-        self.dir.join("run/control.sock")
+        self.control.clone()
     }
 
     /// The sessions face, where it is now.

@@ -8,7 +8,7 @@ use outpost_broker::wire::{Action, Request, Response, Stage, Status};
 use outpost_mcp::Broker;
 use outpost_sys::signal::Signal;
 use outpost_wire::base64;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -35,7 +35,15 @@ pub(super) struct Ask {
 
 /// Whoever is ended while it waits withdraws the question.
 pub(super) fn run(paths: &Paths, options: Ask) -> Outcome {
-    let broker = Broker::new(options.socket.unwrap_or_else(|| paths.broker_socket()));
+    let socket = match options.socket.map_or_else(|| paths.deciding_socket(), Ok) {
+        Ok(socket) => socket,
+        Err(why) => {
+            eprintln!("error: {}", redact::text(&why));
+            return Ok(ExitCode::from(ERROR));
+        }
+    };
+    say_mode(paths);
+    let broker = Broker::new(socket);
     let here = std::env::current_dir().map_err(|error| format!("the current directory: {error}"))?;
     let text = |error: outpost_mcp::Error| explain(paths, error);
     let response = block_on(async {
@@ -60,6 +68,20 @@ pub(super) fn run(paths: &Paths, options: Ask) -> Outcome {
             Ok(ExitCode::from(ERROR))
         }
     }
+}
+
+/// Tells a person, at the first use and when it has changed, what an approval is worth here.
+fn say_mode(paths: &Paths) {
+    if paths.host.is_some() || !std::io::stderr().is_terminal() {
+        return;
+    }
+    let (mode, noted) = (paths.guard.find().mode(), paths.state.join("approvals-mode"));
+    if std::fs::read_to_string(&noted).is_ok_and(|known| known == mode) {
+        return;
+    }
+    eprintln!("outpost: {mode}");
+    // Where there is no state directory, the next use says it again.
+    let _not_noted = std::fs::write(&noted, mode);
 }
 
 /// What an agent is told to ask its human for, the human here can do.

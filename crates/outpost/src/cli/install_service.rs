@@ -1,6 +1,6 @@
 //! `outpost install-service`: a unit of systemd, so that the daemon runs from boot on.
 
-use super::{Outcome, print};
+use super::{Outcome, install_guard, print};
 use crate::paths::{Dirs, Paths};
 use clap::Args;
 use outpost_sys::limits::effective_uid;
@@ -26,6 +26,9 @@ pub(super) struct InstallService {
     /// Replace a unit that somebody has changed
     #[arg(long)]
     force: bool,
+    /// With --guard: stop the guard and take it away again; its records are put aside
+    #[arg(long, conflicts_with = "print")]
+    uninstall: bool,
 }
 
 /// Where the unit goes.
@@ -41,6 +44,17 @@ pub(super) fn unit_path(is_system: bool) -> Result<PathBuf, String> {
 }
 
 pub(super) fn run(paths: &Paths, options: &InstallService) -> Outcome {
+    match (paths.is_guard, options.uninstall) {
+        (true, true) => return install_guard::uninstall(paths, options.force),
+        (true, false) => return install_guard::install(paths, options.print, options.force),
+        (false, true) => {
+            return Err(
+                "--uninstall is for the guard\nhint: `systemctl disable --now outpost` ends another daemon"
+                    .into(),
+            );
+        }
+        (false, false) => {}
+    }
     let is_system = options.system || (!options.user && effective_uid() == 0);
     let binary = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
     let paths = if is_system { system_paths(paths) } else { paths.clone() };
@@ -69,12 +83,12 @@ fn system_paths(given: &Paths) -> Paths {
     Paths {
         state: choose(&given.state, |paths| &paths.state, "/var/lib/outpost"),
         runtime: choose(&given.runtime, |paths| &paths.runtime, "/run/outpost"),
-        host: None,
+        ..given.clone()
     }
 }
 
 /// False when it was there. One that is not as we wrote it is somebody's work.
-fn write(path: &Path, unit: &str, force: bool) -> Result<bool, String> {
+pub(super) fn write(path: &Path, unit: &str, force: bool) -> Result<bool, String> {
     let fail = |error: std::io::Error| format!("{}: {error}", path.display());
     match std::fs::read_to_string(path) {
         Ok(found) if found == unit => return Ok(false),
@@ -96,7 +110,7 @@ fn write(path: &Path, unit: &str, force: bool) -> Result<bool, String> {
 }
 
 /// Whether it is, to the letter, what some version of us wrote: its second line has the digest of the rest.
-fn is_untouched(unit: &str) -> bool {
+pub(super) fn is_untouched(unit: &str) -> bool {
     let mut lines = unit.splitn(3, '\n');
     let (first, second, rest) = (lines.next(), lines.next(), lines.next().unwrap_or_default());
     first == Some(MARK) && second == Some(&seal(rest))
@@ -151,11 +165,16 @@ OOMPolicy=continue
 WantedBy={target}
 "
     );
-    Ok(format!("{MARK}\n{}\n{rest}", seal(&rest)))
+    Ok(sealed(&rest))
+}
+
+/// A unit with its mark and its digest before it.
+pub(super) fn sealed(rest: &str) -> String {
+    format!("{MARK}\n{}\n{rest}", seal(rest))
 }
 
 /// As systemd reads a word of a command line.
-fn quoted(path: &Path) -> Result<String, String> {
+pub(super) fn quoted(path: &Path) -> Result<String, String> {
     let text = path.to_str().filter(|text| !text.contains(char::is_control));
     let text =
         text.ok_or_else(|| format!("{} is no name for a unit: put the program elsewhere", path.display()))?;
@@ -190,7 +209,12 @@ mod tests {
     #[test]
     fn a_unit_that_somebody_changed_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let paths = Paths { state: "/var/lib/o".into(), runtime: "/run/o".into(), host: None };
+        let dirs = Dirs {
+            state_dir: Some("/var/lib/o".into()),
+            runtime_dir: Some("/run/o".into()),
+            ..Dirs::default()
+        };
+        let paths = dirs.resolve().unwrap();
         let path = dir.path().join("systemd").join(UNIT);
         let [old, new] = ["/usr/bin/outpost", "/opt/my tools/100%/outpost"]
             .map(|binary| unit(Path::new(binary), true, &paths).unwrap());

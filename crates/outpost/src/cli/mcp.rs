@@ -14,7 +14,7 @@ pub(super) struct Mcp {
 }
 
 pub(super) fn run(paths: &Paths, options: Mcp) -> Outcome {
-    let socket = options.socket.unwrap_or_else(|| paths.broker_socket());
+    let socket = options.socket.map_or_else(|| paths.deciding_socket(), Ok)?;
     let socket = std::path::absolute(&socket).map_err(|error| format!("{}: {error}", socket.display()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;

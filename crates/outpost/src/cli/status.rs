@@ -57,6 +57,9 @@ fn shown(status: &wire::Status) -> String {
             console::line(file),
         );
     }
+    if let Some(mode) = &faces.approvals_mode {
+        text += &format!("  mode       {}\n", mode.escape_debug());
+    }
     text += &problems(faces);
     text + "\n" + &announced::table(&faces.listening)
 }

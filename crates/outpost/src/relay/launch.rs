@@ -6,6 +6,7 @@ use super::settings::Settings;
 use crate::paths::{Dirs, Paths};
 use crate::serve_again::is_other_binary;
 use crate::{roles, serve};
+use outpost_approvals::guard::Places;
 use outpost_control::client::{CallError, Client};
 use outpost_control::wire::{RelayState, Status, UpgradeBinary, WakeRelay};
 use outpost_relay::words;
@@ -75,7 +76,7 @@ pub(super) fn serve(flags: &Flags, socket: &Path) -> Result<(), String> {
 fn state_places(place: &Place) -> Result<Vec<Paths>, String> {
     let below = |root: &Path| {
         let state = place.state(root);
-        Paths { runtime: state.clone(), state, host: None }
+        Paths { runtime: state.clone(), state, host: None, guard: Places::default(), is_guard: false }
     };
     let dirs = Dirs::from_environment();
     let beside = below(&place.directory().join(".outpost"));

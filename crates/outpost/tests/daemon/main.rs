@@ -15,6 +15,8 @@ mod desk;
 mod docs;
 mod doctor;
 mod gone;
+mod guard;
+mod guard_users;
 mod lacking;
 mod life;
 mod limits;

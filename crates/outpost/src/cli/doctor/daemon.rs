@@ -4,6 +4,7 @@ use super::{Check, Verdict};
 use crate::cli::list::size;
 use crate::flags::Flags;
 use crate::paths::Paths;
+use outpost_approvals::guard::Found;
 use outpost_control::client::Client;
 use outpost_control::wire::Status;
 use outpost_sys::file::{self, Open};
@@ -31,9 +32,24 @@ pub(super) fn checks(paths: &Paths, flags: &Flags, mistake: Option<&String>) -> 
     if let Some(status) = &status {
         checks.extend(sockets(paths, status));
     }
+    checks.push(approvals(paths));
     checks.push(service());
     checks.extend(lingering());
     checks
+}
+
+/// Who decides on this host, and what that protects against.
+fn approvals(paths: &Paths) -> Check {
+    match paths.guard.find() {
+        Found::Away(reason) => Check::bad(
+            "approvals",
+            Verdict::Missing,
+            format!("guard mode, and the guard is away: {reason}"),
+            "nothing can be approved on this host until the guard serves again",
+            "sudo systemctl restart outpost-guard, or sudo outpost install-service --guard --uninstall",
+        ),
+        found => Check::ok("approvals", found.mode()),
+    }
 }
 
 fn config(flags: &Flags, mistake: Option<&String>) -> Check {

@@ -1,0 +1,274 @@
+//! The guard: root's daemon for approvals, asked by several users, and attacked by them.
+
+use crate::support::{outpost, until};
+use outpost_sys::procfs;
+use outpost_testkit::{ANN, BOB, BrokerClient, Guard, Which, broker_request, require, root};
+use outpost_wire::base64;
+use serde_json::{Value, json};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+/// Allows what the tests run, for root and for users.
+const RULES: &str = r#"
+[[rule]]
+name = "id"
+decision = "allow"
+command = ["/usr/bin/id", "-u"]
+privileged = true
+[[rule]]
+name = "own-id"
+decision = "allow"
+command = ["/usr/bin/id"]
+privileged = false
+[[rule]]
+name = "status"
+decision = "allow"
+command = ["/usr/bin/cat", { any = true }]
+privileged = false
+[[rule]]
+name = "sleep"
+decision = "allow"
+command = ["/usr/bin/sleep", { any = true }]
+privileged = false
+"#;
+
+fn guard() -> Guard {
+    Guard::start(outpost(), RULES)
+}
+
+fn stdout(answer: &Value) -> String {
+    let text = answer["stdout"].as_str().unwrap_or_else(|| panic!("{answer}"));
+    String::from_utf8(base64::decode(text.as_bytes()).unwrap()).unwrap()
+}
+
+/// A client whose question waits.
+fn waiting(guard: &Guard, uid: u32, id: &str, privileged: bool, command: &[&str]) -> BrokerClient {
+    let before = guard.status().faces.waiting.unwrap().questions;
+    let client = guard.send(uid, &broker_request(id, privileged, command));
+    until("a question waits", || guard.status().faces.waiting.unwrap().questions == before + 1);
+    client
+}
+
+#[test]
+fn what_is_approved_runs_as_root_or_as_the_asking_user_with_its_groups_and_no_more() {
+    require!(root());
+    let guard = guard();
+    let by_root = guard.ask(ANN, &broker_request("1", true, &["id", "-u"]));
+    assert_eq!((stdout(&by_root).as_str(), &by_root["decision"]), ("0\n", &json!("rule:id")), "{by_root}");
+    let status = guard.ask(ANN, &broker_request("2", false, &["cat", "/proc/self/status"]));
+    let status = stdout(&status);
+    let field = |name: &str| {
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        line.split_whitespace().skip(1).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let own = vec![ANN.to_string(); 4];
+    assert_eq!((field("Uid:"), field("Gid:")), (own.clone(), own));
+    assert_eq!(field("Groups:"), ["54321", "54401", "54402"], "as /etc/group has them");
+    for set in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
+        assert_eq!(field(set), ["0000000000000000"], "{set}");
+    }
+    assert_eq!(field("Seccomp:"), ["0"]);
+    let environment = guard.ask(ANN, &broker_request("3", false, &["cat", "/proc/self/environ"]));
+    let environment = stdout(&environment);
+    assert!(
+        environment.contains("HOME=/home/ann\0") && environment.contains("USER=ann\0"),
+        "{environment:?}"
+    );
+    assert!(!environment.contains("OUTPOST"), "{environment:?}");
+}
+
+#[test]
+fn users_neither_get_nor_hinder_each_others_requests() {
+    require!(root());
+    let guard = guard();
+    // The same id, session and command of two users, at the same time.
+    let request = broker_request("same", false, &["id"]);
+    let (mut ann, mut bob) = (guard.send(ANN, &request), guard.send(BOB, &request));
+    let [ann, bob]: [Value; 2] =
+        [&mut ann, &mut bob].map(|client| serde_json::from_str(&client.answer()).unwrap());
+    assert!(stdout(&ann).starts_with("uid=54321"), "{ann}");
+    assert!(stdout(&bob).starts_with("uid=54322"), "{bob}");
+    assert_ne!(ann["digest"], bob["digest"], "a decision for one user is none for another");
+    let again = guard.ask(ANN, &request);
+    assert_eq!(again["message"], "duplicate request id: same");
+}
+
+#[test]
+fn one_user_cannot_take_the_places_of_another() {
+    require!(root());
+    let guard = guard();
+    let silent: Vec<BrokerClient> = (0..64).map(|_| BrokerClient::connect_as(&guard.broker(), ANN)).collect();
+    let mut refused = BrokerClient::connect_as(&guard.broker(), ANN);
+    assert!(refused.answer().contains("too many connections of this user"));
+    let answer = guard.ask(BOB, &broker_request("1", false, &["id"]));
+    assert!(stdout(&answer).starts_with("uid=54322"), "{answer}");
+    drop(silent);
+    until("the places are free", || {
+        let answer = guard.ask(ANN, &json!({ "action": "ping", "time": outpost_testkit::stamp(0) }));
+        answer["status"] == "ok"
+    });
+    // Questions that wait: the next one of the same user is refused, that of another is asked.
+    let asked: Vec<BrokerClient> =
+        (0..16).map(|at| waiting(&guard, ANN, &format!("q{at}"), true, &["true", &at.to_string()])).collect();
+    let full = guard.ask(ANN, &broker_request("q16", true, &["true", "16"]));
+    assert!(full["message"].as_str().unwrap().contains("wait for an answer already"), "{full}");
+    let _bob = waiting(&guard, BOB, "q0", true, &["true", "0"]);
+    drop(asked);
+}
+
+#[test]
+fn requests_of_one_user_are_limited_and_those_of_another_go_on() {
+    require!(root());
+    let guard = Guard::prepare(outpost(), RULES);
+    std::fs::write(guard.root().join("etc/outpost/guard.toml"), "[broker]\nrequests_per_minute = 3\n")
+        .unwrap();
+    let mut guard = guard;
+    guard.serve();
+    for at in 0..3 {
+        let mut request = broker_request(&at.to_string(), false, &["id"]);
+        request["session"] = json!(format!("session {at}"));
+        assert_eq!(guard.ask(ANN, &request)["status"], "ok");
+    }
+    let limited = guard.ask(ANN, &broker_request("4", false, &["id"]));
+    assert!(limited["message"].as_str().unwrap().starts_with("rate limited"), "{limited}");
+    assert_eq!(guard.ask(BOB, &broker_request("4", false, &["id"]))["status"], "ok");
+}
+
+#[test]
+fn no_answer_tells_what_a_directory_of_root_has_in_it() {
+    require!(root());
+    let guard = guard();
+    let hidden = guard.root().join("hidden");
+    std::fs::create_dir(&hidden).unwrap();
+    std::fs::set_permissions(&hidden, PermissionsExt::from_mode(0o700)).unwrap();
+    std::fs::copy("/usr/bin/id", hidden.join("there")).unwrap();
+    for privileged in [true, false] {
+        let ask = |name: &str| {
+            let path = hidden.join(name);
+            let id = format!("{name} {privileged}");
+            let mut answer = guard.ask(ANN, &broker_request(&id, privileged, &[path.to_str().unwrap()]));
+            answer["id"] = json!("");
+            answer
+        };
+        let there = ask("there");
+        assert_eq!(there, ask("missing"), "privileged: {privileged}");
+        assert_eq!(there["status"], "error", "{there}");
+    }
+    let mut elsewhere = broker_request("cwd", false, &["id"]);
+    elsewhere["cwd"] = json!(hidden.join("there"));
+    let refused = guard.ask(ANN, &elsewhere);
+    assert!(refused["message"].as_str().unwrap().contains("Permission denied"), "{refused}");
+}
+
+/// What an unconfined process of the asking user can try: each line that succeeds prints its name.
+const ATTACKS: &str = r#"
+root=$1; worker=$2; keeper=$3
+state=$root/var/lib/outpost-guard; run=$root/run/outpost-guard
+try() { name=$1; shift; "$@" 2>/dev/null && echo "$name"; }
+try list-state ls "$state"
+try write-state touch "$state/approvals/grants"
+try new-socket touch "$run/approvals.sock.new"
+try remove-socket rm -f "$run/broker.sock"
+try rename-socket mv "$run/broker.sock" "$run/old.sock"
+try rename-runtime mv "$run" "$root/run/old"
+try write-rules sh -c "echo >> $root/etc/outpost/rules.toml"
+try write-approvers sh -c "echo > $root/etc/outpost/approvers.toml"
+try kill-worker kill -STOP "$worker"
+try kill-keeper kill -STOP "$keeper"
+try read-memory head -c 1 "/proc/$worker/mem"
+try read-environment head -c 1 "/proc/$worker/environ"
+try read-descriptors ls "/proc/$worker/fd"
+try look-into-memory head -c 1 "/proc/$worker/maps"
+"#;
+
+#[test]
+fn an_unconfined_process_of_the_asking_user_reaches_nothing_of_the_guard() {
+    require!(root());
+    let guard = guard();
+    let _question = waiting(&guard, ANN, "1", true, &["true"]);
+    let status = guard.status();
+    let mut attack = Guard::command_as(ANN, "/bin/sh");
+    attack.args(["-c", ATTACKS, "sh"]).arg(guard.root());
+    attack.args([status.worker_pid, status.keeper_pid].map(|pid| pid.to_string()));
+    let succeeded = String::from_utf8(attack.output().unwrap().stdout).unwrap();
+    assert_eq!(succeeded, "");
+    assert_eq!(guard.status().worker_pid, status.worker_pid);
+    // The same tried by root does succeed: the attacks are real.
+    let mut harmless = Guard::command_as(0, "/bin/sh");
+    harmless
+        .args(["-c", "ls \"$1/var/lib/outpost-guard\" && head -c 1 /proc/$2/environ", "sh"])
+        .arg(guard.root());
+    assert!(harmless.arg(status.worker_pid.to_string()).output().unwrap().status.success());
+    // Neither its control socket, nor the question of its own.
+    let mut cli = Guard::command_as(ANN, outpost());
+    cli.args(["--guard", "--guard-root"]).arg(guard.root()).arg("status");
+    assert!(!cli.output().unwrap().status.success());
+    for arguments in [&["approvals", "list"][..], &["approvals", "enroll"]] {
+        let mut cli = Guard::command_as(ANN, outpost());
+        cli.args(["--guard", "--guard-root"]).arg(guard.root()).args(arguments);
+        let output = cli.output().unwrap();
+        assert!(!output.status.success(), "{arguments:?}: {output:?}");
+    }
+    assert_eq!(guard.status().faces.waiting.unwrap().questions, 1);
+}
+
+#[test]
+fn a_killed_worker_of_the_guard_loses_neither_question_nor_command() {
+    require!(root());
+    let guard = guard();
+    let mut asked = waiting(&guard, ANN, "asked", true, &["true"]);
+    let mut running = guard.send(BOB, &broker_request("running", false, &["sleep", "3"]));
+    let sleeps = || {
+        let line = b"sleep\x003\0".as_slice();
+        procfs::all().into_iter().find(|stat| {
+            std::fs::read(format!("/proc/{}/cmdline", stat.pid)).is_ok_and(|found| found == line)
+                && std::fs::metadata(format!("/proc/{}", stat.pid)).is_ok_and(|of| of.uid() == BOB)
+        })
+    };
+    until("the command runs", || sleeps().is_some());
+    guard.kill(Which::Worker);
+    assert_eq!(guard.status().faces.waiting.unwrap().questions, 1);
+    assert!(!asked.has_answer(Duration::ZERO));
+    let answer: Value = serde_json::from_str(&running.answer()).unwrap();
+    assert_eq!((&answer["status"], &answer["stages"][0]["exit_code"]), (&json!("ok"), &json!(0)), "{answer}");
+    guard.kill(Which::Keeper);
+    assert_eq!(guard.status().faces.waiting.unwrap().questions, 1);
+    asked.end();
+}
+
+#[test]
+fn its_sockets_are_for_everybody_and_its_state_is_for_root() {
+    require!(root());
+    let guard = guard();
+    let mode = |path: &Path| {
+        let of = std::fs::symlink_metadata(path).unwrap();
+        (of.uid(), of.mode() & 0o777)
+    };
+    let runtime = guard.root().join("run/outpost-guard");
+    assert_eq!(mode(&runtime), (0, 0o755));
+    assert_eq!(mode(&guard.broker()), (0, 0o666));
+    assert_eq!(mode(&guard.approvals()), (0, 0o666));
+    assert_eq!(mode(&runtime.join("control.sock")), (0, 0o600));
+    assert_eq!(mode(&guard.root().join("var/lib/outpost-guard")), (0, 0o700));
+    let faces: Vec<String> = guard.status().faces.listening.iter().map(|row| row.face.clone()).collect();
+    assert_eq!(faces, ["control", "broker", "approve"], "two faces and root's control socket");
+}
+
+#[test]
+fn a_guard_is_roots_and_takes_no_configuration_that_others_can_write() {
+    require!(root());
+    let guard = Guard::prepare(outpost(), RULES);
+    let serve = |uid: u32, arguments: &[&str]| {
+        let mut command = Guard::command_as(uid, outpost());
+        command.args(["--guard", "--guard-root"]).arg(guard.root()).arg("serve").args(arguments);
+        let output = command.output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(serve(ANN, &[]).contains("the guard runs as root"));
+    assert!(serve(0, &["--rules", "/tmp/rules.toml"]).contains("not for the guard"));
+    let rules = guard.root().join("etc/outpost/rules.toml");
+    std::os::unix::fs::chown(&rules, Some(ANN), None).unwrap();
+    assert!(serve(0, &[]).contains("others than root can change it"));
+}
