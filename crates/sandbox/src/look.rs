@@ -162,14 +162,17 @@ pub(crate) struct Told(pub(crate) BTreeMap<PathBuf, (Kind, String)>, pub(crate) 
 
 #[cfg(test)]
 impl Told {
-    /// Directories end in a slash, `link -> target`, `file: text`; parents are made.
+    /// Directories end in a slash, `link -> target`, `file: text`, `directory/: lease`; parents are made.
     pub(crate) fn of(lines: &[&str]) -> Told {
         let mut told = Told::default();
         for line in lines {
             let (path, what) = match (line.split_once(" -> "), line.split_once(": "), line.strip_suffix('/'))
             {
                 (Some((path, target)), ..) => (path, (Kind::Link(target.into()), String::new())),
-                (_, Some((path, text)), _) => (path, (Kind::File, text.to_owned())),
+                (_, Some((path, text)), _) => match path.strip_suffix('/') {
+                    Some(directory) => (directory, (Kind::Directory, text.to_owned())),
+                    None => (path, (Kind::File, text.to_owned())),
+                },
                 (.., Some(path)) => (path, (Kind::Directory, String::new())),
                 _ => (*line, (Kind::File, String::new())),
             };
@@ -205,8 +208,9 @@ impl Look for Told {
         Ok(self.1.clone())
     }
 
-    fn is_lease(&self, _: &Path) -> bool {
-        false
+    /// A directory with the text `lease`.
+    fn is_lease(&self, path: &Path) -> bool {
+        self.0.get(path).is_some_and(|(kind, text)| *kind == Kind::Directory && text == "lease")
     }
 }
 

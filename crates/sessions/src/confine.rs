@@ -100,14 +100,21 @@ impl Sandbox {
         let handed_over = confinement.for_spawn(&[program.to_owned()]).map_err(say)?;
         spawn.confinement = Some(handed_over.program);
         spawn.descriptors = handed_over.descriptors;
-        Ok(Held { _confinement: confinement, _made: made })
+        Ok(Held { confinement, _made: made })
     }
 }
 
 /// What is on the host for a confined process. Goes when this is dropped.
 pub(crate) struct Held {
-    _confinement: Confinement,
+    confinement: Confinement,
     _made: Option<Needed>,
+}
+
+impl Held {
+    /// What an operation of the confinement was about to do.
+    pub(crate) fn describe(&self, operation: u16) -> Option<String> {
+        self.confinement.program.describe(usize::from(operation))
+    }
 }
 
 /// What a project has below an agent's own directory, that agent would not see.

@@ -5,7 +5,7 @@ use crate::agents::{Cli, Task};
 use crate::confine::Held;
 use crate::face::Face;
 use crate::session::Session;
-use outpost_engine::{AtCap, Drain, Error, Key, OnTaken, Process, Rest, Spawn, Stdio};
+use outpost_engine::{AtCap, Drain, Error, Key, OnTaken, Process, Rest, Spawn, Stdio, Step};
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +55,7 @@ pub(crate) async fn start(
     let prepared = tokio::task::spawn_blocking(move || prepare(&preparing_face, &preparing, key, &task));
     let (spawn, held) =
         prepared.await.map_err(|error| NotStarted { reason: error.to_string(), is_missing: false })??;
-    let process = face.engine.spawn(spawn).await.map_err(|error| not_started(&error))?;
+    let process = face.engine.spawn(spawn).await.map_err(|error| not_started(&error, held.as_ref()))?;
     if let Some(held) = held {
         // Names that a sandbox holds on the host are let go when the process has ended.
         let ended = process.clone();
@@ -67,11 +67,21 @@ pub(crate) async fn start(
     Ok(process)
 }
 
-fn not_started(error: &Error) -> NotStarted {
+fn not_started(error: &Error, held: Option<&Held>) -> NotStarted {
     match error {
         Error::Start { failure, .. } => {
             let os = std::io::Error::from_raw_os_error(failure.errno.raw_os_error());
-            NotStarted { reason: os.to_string(), is_missing: os.kind() == std::io::ErrorKind::NotFound }
+            match failure.step {
+                Step::Confine => {
+                    let what = held.and_then(|held| held.describe(failure.operation)).unwrap_or_default();
+                    NotStarted { reason: format!("its sandbox failed: {what}: {os}"), is_missing: false }
+                }
+                Step::Exec => {
+                    let is_missing = os.kind() == std::io::ErrorKind::NotFound;
+                    NotStarted { reason: os.to_string(), is_missing }
+                }
+                step => NotStarted { reason: format!("{step:?}: {os}"), is_missing: false },
+            }
         }
         error => NotStarted { reason: error.to_string(), is_missing: false },
     }

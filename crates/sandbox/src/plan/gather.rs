@@ -69,6 +69,8 @@ impl Gathered {
             let found = resolve(look, path)?;
             match found.kind {
                 Kind::Missing => continue,
+                // A placeholder of another command may be removed before this command's mounts are made.
+                Kind::Directory if look.is_lease(&found.path) => continue,
                 _ if found.links.is_empty() => {
                     gathered.insert(found.path, *access, found.kind == Kind::Directory, true);
                 }
@@ -215,7 +217,10 @@ impl Gathered {
         if let Some(reason) = unseen {
             return Err(Error::Look { path: path.into(), reason });
         }
-        match missing.or_else(|| look.is_lease(&real).then(|| real.clone())) {
+        match missing
+            .or_else(|| look.is_lease(&real).then(|| real.clone()))
+            .map(|first| above_lease(look, first))
+        {
             None => self.insert(real, access, kind == Kind::Directory, pinned),
             Some(first) => {
                 let parent = first.parent().unwrap_or(Path::new("/"));
@@ -281,6 +286,15 @@ impl Gathered {
         let seen = |at: &Path| !matches!(self.access_above(at), Some(Access::None) | None);
         let links: BTreeSet<_> = self.links.iter().filter(|(at, _)| !seen(at)).cloned().collect();
         if root == Root::Empty { links.into_iter().collect() } else { Vec::new() }
+    }
+}
+
+/// The name to hold. The parent of a missing name may be a placeholder of another command, which removes it at its exit: then
+/// the parent counts as missing. A directory below it would also keep the placeholder from being removed.
+fn above_lease(look: &dyn Look, first: PathBuf) -> PathBuf {
+    match first.parent() {
+        Some(parent) if look.is_lease(parent) => parent.to_owned(),
+        _ => first,
     }
 }
 

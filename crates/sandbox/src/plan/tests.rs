@@ -85,6 +85,18 @@ fn a_missing_denied_path_is_held_at_its_first_missing_component() {
 }
 
 #[test]
+fn a_placeholder_of_another_command_counts_as_missing() {
+    let policy = profile(&[("/", Access::Read), ("/w", Access::Write), ("/w/a/b/c", Access::None)]);
+    let lines = printed(&policy, &["/w/.git/", "/w/.codex/", "/w/.agents/", "/w/a/: lease"]);
+    assert!(lines.contains(&"hold /w/a".to_owned()), "{lines:?}");
+    assert!(!lines.iter().any(|line| line.contains("/w/a/b")), "{lines:?}");
+    // Also where reading is granted, which would mount it.
+    let policy = profile(&[("/", Access::Read), ("/w", Access::Write), ("/w/a", Access::Read)]);
+    let lines = printed(&policy, &["/w/.git/", "/w/.codex/", "/w/.agents/", "/w/a/: lease"]);
+    assert!(lines.contains(&"hold /w/a".to_owned()), "{lines:?}");
+}
+
+#[test]
 fn a_missing_denied_path_where_nothing_can_be_made_is_nothing() {
     let policy = profile(&[("/", Access::Read), ("/etc/secret", Access::None)]);
     assert_eq!(printed(&policy, &["/etc/", "/w/"]), [READ]);
