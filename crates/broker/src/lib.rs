@@ -34,7 +34,8 @@ mod server;
 mod sudo;
 mod under_way;
 mod validate;
-pub mod wire;
+
+use outpost_broker_wire as wire;
 
 pub use freshness::Window;
 pub use password::{

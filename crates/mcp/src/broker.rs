@@ -1,7 +1,7 @@
 //! The broker as its client sees it: a connection, one line there, one line back.
 
 use crate::error::{Error, Result};
-use outpost_broker::wire::{Action, OUTPUT_BYTES_MAX, REQUEST_BYTES_MAX, Request, Response, Status};
+use outpost_broker_wire::{Action, OUTPUT_BYTES_MAX, REQUEST_BYTES_MAX, Request, Response, Status};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use crate::broker;
 use crate::error::{Error, Result};
-use outpost_broker::wire::{Action, Request};
+use outpost_broker_wire::{Action, Request};
 use rmcp::model::Implementation;
 use rmcp::schemars::JsonSchema;
 use serde::Deserialize;

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::output::{self, Form, Shown};
-use outpost_broker::wire::{self, OUTPUT_BYTES_MAX, Resolved, Response};
+use outpost_broker_wire::{self as wire, OUTPUT_BYTES_MAX, Resolved, Response};
 use outpost_wire::base64;
 use rmcp::model::{CallToolResult, ContentBlock};
 use rmcp::schemars::JsonSchema;

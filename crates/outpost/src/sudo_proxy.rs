@@ -34,7 +34,7 @@ const RUN_SECONDS: u64 = 300;
 
 /// Runs commands for agents, with root's rights or without, once a human on this terminal has allowed each of them.
 #[derive(Parser, Clone, Debug)]
-#[command(name = "sudo-proxy", version = outpost_broker::wire::VERSION, disable_help_subcommand = true)]
+#[command(name = "sudo-proxy", version = outpost_broker_wire::VERSION, disable_help_subcommand = true)]
 struct Flags {
     /// Where to listen [default: $XDG_RUNTIME_DIR/sudo-proxy.sock]
     #[arg(long, value_name = "PATH")]

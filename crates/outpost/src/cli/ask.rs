@@ -4,7 +4,7 @@ use super::{Outcome, block_on};
 use crate::paths::Paths;
 use crate::redact;
 use clap::Args;
-use outpost_broker::wire::{Action, Request, Response, Stage, Status};
+use outpost_broker_wire::{Action, Request, Response, Stage, Status};
 use outpost_mcp::Broker;
 use outpost_sys::signal::Signal;
 use outpost_wire::base64;

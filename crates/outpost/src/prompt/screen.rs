@@ -5,7 +5,7 @@ use crate::console::printable;
 use crate::tty;
 use outpost_approvals::display::{output_lines, wrap};
 use outpost_approvals::{Question, Section};
-use outpost_broker::wire::{Response, Status};
+use outpost_broker_wire::{Response, Status};
 
 /// Of a command's output as much as tells whether it went well.
 const OUTPUT_LINES: usize = 3;

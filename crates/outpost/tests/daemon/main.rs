@@ -4,6 +4,7 @@
 mod approvals;
 mod approve;
 mod attach;
+mod boundaries;
 mod audit;
 mod commands;
 mod config;

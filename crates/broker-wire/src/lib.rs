@@ -1,4 +1,6 @@
-//! The contract's types: one request line, one answer line.
+//! The types of the broker's contract, for its server and its clients: one request line, one answer line.
+
+#![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
