@@ -2,10 +2,10 @@
 
 use crate::wire::{Answer, LINE_BYTES_MAX, Request};
 use crate::{Error, Result};
+use outpost_sys::connect::{Trust, untrusted};
 use outpost_wire::{Line, Lines, Outbox};
 use std::collections::VecDeque;
 use std::path::Path;
-use tokio::net::UnixStream;
 
 /// A connection to the daemon's approver socket.
 pub struct Client {
@@ -16,11 +16,12 @@ pub struct Client {
 }
 
 impl Client {
-    pub async fn connect(socket: &Path) -> Result<Client> {
-        let fail = |error: std::io::Error| Error::file("connect to", socket, error);
-        let (address, _open) = outpost_sys::message::address(socket)
-            .map_err(|errno| Error::file("connect to", socket, errno))?;
-        let stream = UnixStream::connect(address).await.map_err(fail)?;
+    pub async fn connect(socket: &Path, trust: Trust) -> Result<Client> {
+        let fail = |error: std::io::Error| match untrusted(&error) {
+            Some(reason) => Error::Refused(format!("{reason}\nhint: {}", reason.hint())),
+            None => Error::file("connect to", socket, error),
+        };
+        let stream = outpost_wire::connect(socket, trust).map_err(fail)?;
         let (reader, writer) = outpost_wire::split(stream).map_err(fail)?;
         let (outbox, write) = Outbox::new(writer);
         tokio::spawn(write);

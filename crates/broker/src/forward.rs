@@ -7,7 +7,8 @@ use crate::resume::usable;
 use crate::server::Server;
 use crate::wire::{Action, Request, Response};
 use outpost_approvals::guard::{Found, Places};
-use outpost_sys::message::{self, peer_uid};
+use outpost_sys::connect::Trust;
+use outpost_sys::message;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ pub(crate) async fn pass(
     mut line: Vec<u8>,
     places: &Places,
 ) {
-    let guard = match connect(places).await {
+    let guard = match connect(places) {
         Ok(guard) => guard,
         Err(reason) => {
             let message = format!("the guard of this host is away, so nothing was run: {reason}\n{HINT}");
@@ -83,7 +84,7 @@ pub(crate) async fn resume(server: &Arc<Server>) {
 }
 
 /// A connection to the guard, whose other end is root's.
-async fn connect(places: &Places) -> Result<UnixStream, String> {
+fn connect(places: &Places) -> Result<UnixStream, String> {
     match places.find() {
         Found::Serving => {}
         Found::Away(reason) => return Err(reason),
@@ -91,12 +92,7 @@ async fn connect(places: &Places) -> Result<UnixStream, String> {
     }
     let socket = places.broker_socket();
     let fail = |error: std::io::Error| format!("{}: {error}", socket.display());
-    let (address, _open) = message::address(&socket).map_err(|errno| fail(errno.into()))?;
-    let stream = UnixStream::connect(address).await.map_err(fail)?;
-    match peer_uid(&stream) {
-        Ok(0) => Ok(stream),
-        _ => Err(format!("{}: its listener is not root", socket.display())),
-    }
+    outpost_wire::connect(&socket, Trust::Root).map_err(fail)
 }
 
 /// Has the keeper hold both connections for a worker to come.

@@ -2,6 +2,7 @@
 //! those that do several things at once.
 
 use crate::wire::{Failure, LINE_BYTES_MAX, Message};
+use outpost_sys::connect::{self, Trust};
 use outpost_wire::{Line, Lines, Outbox};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -44,9 +45,12 @@ pub struct Client {
 }
 
 impl Client {
+    /// To a daemon of this user or of root, and to no other.
     pub fn connect(socket: &Path) -> io::Result<Client> {
-        let (address, _open) = outpost_sys::message::address(socket)?;
-        let writer = UnixStream::connect(address)?;
+        Client::over(connect::connect(socket, Trust::Own)?)
+    }
+
+    pub fn over(writer: UnixStream) -> io::Result<Client> {
         Ok(Client { reader: BufReader::with_capacity(64 * 1024, writer.try_clone()?), writer, next_id: 1 })
     }
 
@@ -109,9 +113,7 @@ pub struct Link {
 
 impl Link {
     pub async fn connect(socket: &Path) -> io::Result<Link> {
-        let (address, _open) = outpost_sys::message::address(socket)?;
-        let stream = tokio::net::UnixStream::connect(address).await?;
-        let (reader, writer) = outpost_wire::split(stream)?;
+        let (reader, writer) = outpost_wire::split(outpost_wire::connect(socket, Trust::Own)?)?;
         let (outbox, writing) = Outbox::new(writer);
         tokio::spawn(writing);
         Ok(Link { lines: Lines::new(reader, LINE_BYTES_MAX), outbox, next_id: 1 })

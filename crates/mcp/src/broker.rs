@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use outpost_broker_wire::{Action, OUTPUT_BYTES_MAX, REQUEST_BYTES_MAX, Request, Response, Status};
+use outpost_sys::connect::{self, Trust};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,11 +18,12 @@ const PING_PATIENCE: Duration = Duration::from_secs(5);
 
 pub struct Broker {
     socket: PathBuf,
+    trust: Trust,
 }
 
 impl Broker {
-    pub fn new(socket: PathBuf) -> Broker {
-        Broker { socket }
+    pub fn new(socket: PathBuf, trust: Trust) -> Broker {
+        Broker { socket, trust }
     }
 
     pub(crate) fn socket(&self) -> &Path {
@@ -36,7 +38,7 @@ impl Broker {
         if line.len() > REQUEST_BYTES_MAX {
             return Err(Error::TooLong { bytes: line.len(), bytes_max: REQUEST_BYTES_MAX });
         }
-        let mut stream = self.connect().await?;
+        let mut stream = self.connect()?;
         let sent = stream.write_all(&line).await;
         // One that refuses may close before it has read everything; its answer is there all the same.
         match (self.answer(&mut stream).await, sent) {
@@ -65,15 +67,12 @@ impl Broker {
         timeout(PING_PATIENCE, self.ask(request)).await.unwrap_or_else(|_| Err(silent()))
     }
 
-    async fn connect(&self) -> Result<UnixStream> {
-        let fail = |error| Error::NoBroker { socket: self.socket.clone(), error };
-        let stream = UnixStream::connect(&self.socket).await.map_err(fail)?;
-        // Commands and their reasons are told to nobody else, and nobody else's output is believed.
-        let uid = stream.peer_cred().map_err(fail)?.uid();
-        if uid != 0 && uid != outpost_sys::limits::effective_uid() {
-            return Err(Error::Foreign { socket: self.socket.clone(), uid });
-        }
-        Ok(stream)
+    fn connect(&self) -> Result<UnixStream> {
+        let fail = |error| match connect::untrusted(&error) {
+            Some(reason) => Error::Untrusted(reason.clone()),
+            None => Error::NoBroker { socket: self.socket.clone(), error },
+        };
+        outpost_wire::connect(&self.socket, self.trust).map_err(fail)
     }
 
     async fn answer(&self, stream: &mut UnixStream) -> Result<Response> {

@@ -1,5 +1,6 @@
 //! What can go wrong between a client and the broker, in words for a model and its human.
 
+use outpost_sys::connect::Untrusted;
 use std::path::PathBuf;
 use std::{fmt, io};
 
@@ -19,11 +20,8 @@ pub enum Error {
         socket: PathBuf,
         error: io::Error,
     },
-    /// Whoever listens there is neither this user nor root.
-    Foreign {
-        socket: PathBuf,
-        uid: u32,
-    },
+    /// Another user may have put the socket there, or listens on it.
+    Untrusted(Untrusted),
     /// The broker would run the command elsewhere than asked.
     NoCwd {
         socket: PathBuf,
@@ -70,11 +68,9 @@ impl fmt::Display for Error {
                 "No broker answers on {} ({error}). Nothing was run. Ask the human to start `outpost serve`, and to answer with `outpost approve`.",
                 socket.display()
             ),
-            Error::Foreign { socket, uid } => write!(
-                to,
-                "What listens on {} belongs to user {uid}, neither to this user nor to root. Nothing was sent to it.",
-                socket.display()
-            ),
+            Error::Untrusted(reason) => {
+                write!(to, "Nothing was run, and {reason}. Ask the human: {}.", reason.hint())
+            }
             Error::NoCwd { socket } => write!(
                 to,
                 "The broker on {} does not know `cwd` and would run the command in `/`. Nothing was run. Leave `cwd` out and name files by absolute paths.",

@@ -21,15 +21,14 @@ pub use error::{Error, Result};
 use rmcp::ServiceExt;
 use rmcp::service::ServerInitializeError;
 use rmcp::transport::async_rw::AsyncRwTransport;
-use std::path::PathBuf;
 use tokio::sync::watch;
 
 /// Serves the client on standard input and output until it closes the one or takes no more from the other.
-pub async fn serve(socket: PathBuf) -> Result<()> {
+pub async fn serve(broker: Broker) -> Result<()> {
     let (gone, left) = watch::channel(false);
     let (input, output) = rmcp::transport::stdio_pipes();
     let transport = stdio::Stdio::new(AsyncRwTransport::new_server(input, output), gone);
-    let server = server::Server::new(broker::Broker::new(socket), left);
+    let server = server::Server::new(broker, left);
     let running = match server.serve(transport).await {
         Ok(running) => running,
         // It looked whether we are there, and left.

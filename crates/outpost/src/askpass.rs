@@ -1,10 +1,10 @@
 //! What sudo runs to ask for a password: fetches it from the daemon that started that sudo, and writes it for it.
 
 use outpost_broker::{ASKPASS_ANCHOR, ASKPASS_HIDDEN, ASKPASS_RECOGNISED, ASKPASS_VARIABLE};
+use outpost_sys::connect::{self, Trust};
 use outpost_sys::limits;
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
 use zeroize::Zeroizing;
@@ -45,7 +45,7 @@ fn ask(socket: &Path) -> ExitCode {
 
 /// None when there is no password for us.
 fn fetch(socket: &Path) -> io::Result<Option<Zeroizing<String>>> {
-    let mut daemon = UnixStream::connect(socket)?;
+    let mut daemon = connect::connect(socket, Trust::Own)?;
     let mut recognised = [0];
     if daemon.read(&mut recognised)? != 1 || recognised != [ASKPASS_RECOGNISED] {
         return Ok(None);

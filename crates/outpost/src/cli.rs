@@ -29,12 +29,13 @@ mod top;
 mod view;
 
 use crate::console;
-use crate::paths::{Dirs, Paths};
+use crate::paths::{Dirs, Paths, distrust};
 use crate::serve::NotServing;
 use crate::{app_server, log, redact, serve, serve_again, worker};
 use clap::{Parser, Subcommand};
 use outpost_control::client::{CallError, Client};
 use outpost_control::wire;
+use outpost_sys::connect::untrusted;
 use std::process::ExitCode;
 
 /// Runs things on this host for agents and their humans, and loses none of them.
@@ -227,8 +228,10 @@ fn connect(paths: &Paths) -> Result<Client, String> {
             _ => Ok(client),
         },
     });
-    connected
-        .map_err(|error| format!("no daemon answers on {} ({error}); {}", socket.display(), paths.remedy()))
+    connected.map_err(|error| match untrusted(&error) {
+        Some(reason) => distrust(reason),
+        None => format!("no daemon answers on {} ({error}); {}", socket.display(), paths.remedy()),
+    })
 }
 
 /// What the daemon said, which may be that of another host: one line, among ours.

@@ -1,11 +1,10 @@
 //! Other hosts: where the forwarded sockets of each are on this one, and whether `outpost connect` is up for it.
 
+use outpost_sys::connect::{self, Trust};
 use outpost_sys::file::{self, Open};
-use outpost_sys::message;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
@@ -112,10 +111,7 @@ impl Host {
 
     /// Connected as far as anybody wants to be, and ssh is not there: it is about to be again.
     pub(crate) fn is_away(&self, control_socket: &Path) -> bool {
-        let reached = match message::address(control_socket) {
-            Ok((address, _open)) => UnixStream::connect(address).is_ok(),
-            Err(_) => false,
-        };
+        let reached = connect::connect(control_socket, Trust::Own).is_ok();
         !reached && self.connected_by().is_some()
     }
 

@@ -3,7 +3,10 @@
 use crate::hosts::{Host, HostName};
 use clap::Args;
 use outpost_approvals::guard::{self, Found};
-use outpost_sys::{Errno, is_exhaustion};
+use outpost_mcp::Broker;
+use outpost_sys::connect::{self, Trust, Untrusted};
+use outpost_sys::file::{self, Open};
+use outpost_sys::{Errno, is_exhaustion, limits};
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -68,7 +71,7 @@ impl Dirs {
                 is_guard: true,
             });
         }
-        let uid = outpost_sys::limits::effective_uid();
+        let uid = limits::effective_uid();
         let state = match &self.state_dir {
             Some(dir) => dir.clone(),
             None => default_state()?,
@@ -86,6 +89,7 @@ impl Dirs {
             is_guard: false,
         };
         let Some(name) = &self.host else { return Ok(paths) };
+        paths.check_runtime()?;
         let host = Host::at(&paths.runtime, name.clone());
         match host.connected_by() {
             Some(_) => Ok(Paths { runtime: host.dir.clone(), host: Some(host), ..paths }),
@@ -127,19 +131,39 @@ impl Paths {
         self.runtime.join("broker.sock")
     }
 
-    /// Where requests are decided: by this host's guard if it has one, else by this user's daemon. A guard that is away
-    /// is not replaced by the user's daemon.
-    pub(crate) fn deciding_socket(&self) -> Result<PathBuf, String> {
+    /// The broker to ask: the given one, or else this host's guard if it has one, or else this user's daemon. A guard that
+    /// is away is not replaced by the user's daemon.
+    pub(crate) fn broker(&self, given: Option<PathBuf>) -> Result<Broker, String> {
+        if let Some(socket) = given {
+            return Ok(Broker::new(absolute(&socket)?, Trust::Own));
+        }
         if self.host.is_some() || self.is_guard {
-            return Ok(self.broker_socket());
+            return Ok(Broker::new(self.broker_socket(), self.trust()));
         }
         match self.guard.find() {
-            Found::Absent => Ok(self.broker_socket()),
-            Found::Serving => Ok(self.guard.broker_socket()),
+            Found::Absent => Ok(Broker::new(self.broker_socket(), Trust::Own)),
+            Found::Serving => Ok(Broker::new(self.guard.broker_socket(), Trust::Root)),
             Found::Away(reason) => Err(format!(
                 "the guard of this host is away, so nothing can be approved: {reason}\n\
                  hint: `systemctl status outpost-guard` shows why"
             )),
+        }
+    }
+
+    /// Which users may listen on the sockets of the runtime directory.
+    pub(crate) fn trust(&self) -> Trust {
+        if self.is_guard { Trust::Root } else { Trust::Own }
+    }
+
+    /// Refuses a runtime directory that another user made or can change: what its files contain would be that user's word.
+    pub(crate) fn check_runtime(&self) -> Result<(), String> {
+        match connect::check_directory(&self.runtime, self.trust()) {
+            Err(error) => match connect::untrusted(&error) {
+                Some(reason) => Err(distrust(reason)),
+                // Without a directory there is nothing to be misled by.
+                None => Ok(()),
+            },
+            Ok(()) => Ok(()),
         }
     }
 
@@ -203,17 +227,21 @@ impl Paths {
         self.host.as_ref().is_some_and(|host| host.is_away(&self.control_socket()))
     }
 
-    /// Makes both directories for this user only. One that belongs to somebody else is refused, not used.
+    /// Makes both directories for this user only. A directory of another user is refused, and so is a runtime directory
+    /// that other users could replace.
     pub(crate) fn create(&self) -> Result<(), String> {
         if self.is_guard {
             return self.guard.create();
         }
         for dir in [&self.state, &self.runtime] {
             make_private(dir).map_err(|error| {
-                format!("{}: {error}; --state-dir and --runtime-dir say where else", dir.display())
+                format!(
+                    "{}: {error}\nhint: choose another directory with --state-dir or --runtime-dir",
+                    dir.display()
+                )
             })?;
         }
-        Ok(())
+        self.check_runtime()
     }
 
     /// Whether this user may write to both. Only for the holder of the lock. A full disk is no reason to refuse: what needs
@@ -241,14 +269,25 @@ impl Paths {
     }
 }
 
+/// A refusal to use a socket, with the next step.
+pub(crate) fn distrust(reason: &Untrusted) -> String {
+    format!("{reason}\nhint: {}", reason.hint())
+}
+
+/// Makes a directory for this user only, or makes one of this user private. Never follows a link.
 pub(crate) fn make_private(dir: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    let metadata = fs::symlink_metadata(dir)?;
-    if !metadata.is_dir() || metadata.uid() != outpost_sys::limits::effective_uid() {
-        return Err(io::Error::other("is not a directory of this user; choose another one"));
+    let foreign = || io::Error::other("is not a directory of this user");
+    let opened = match file::open(dir, Open::Directory) {
+        Err(Errno::NOTDIR | Errno::LOOP) => return Err(foreign()),
+        opened => fs::File::from(opened?),
+    };
+    let found = opened.metadata()?;
+    if found.uid() != limits::effective_uid() {
+        return Err(foreign());
     }
-    if metadata.mode() & 0o077 != 0 {
-        fs::set_permissions(dir, fs::Permissions::from_mode(0o700))?;
+    if found.mode() & 0o077 != 0 {
+        opened.set_permissions(fs::Permissions::from_mode(0o700))?;
     }
     Ok(())
 }

@@ -3,11 +3,11 @@
 use crate::failure::Failure;
 use crate::paths::Paths;
 use outpost_engine::Engine;
-use outpost_sys::{limits, message};
+use outpost_sys::{connect, limits, message};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 /// The umask for a socket of this user alone, and for one of everybody.
@@ -34,10 +34,7 @@ fn bind_as(socket: &Path, umask: u32) -> Result<UnixListener, Failure> {
 pub(crate) fn bind_if_free(socket: &Path) -> io::Result<UnixListener> {
     match bind_new(socket, PRIVATE) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            let (address, _open) = message::address(socket)?;
-            let nobody_listens = UnixStream::connect(address)
-                .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-            if !nobody_listens {
+            if !connect::is_abandoned(socket) {
                 return Err(error);
             }
             std::fs::remove_file(socket)?;

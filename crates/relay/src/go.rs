@@ -181,7 +181,7 @@ mod tests {
             assert_eq!(errno_text(errno), text);
             assert_eq!(io_text(&errno.into()), text);
         }
-        let unasked = std::os::unix::net::UnixStream::connect("x".repeat(200)).unwrap_err();
+        let unasked = std::os::unix::net::SocketAddr::from_pathname("x".repeat(200)).unwrap_err();
         assert_eq!(io_text(&unasked), "invalid argument");
     }
 

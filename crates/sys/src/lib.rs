@@ -8,6 +8,7 @@ pub mod beneath;
 pub mod cgroup;
 pub mod clock;
 pub mod confine;
+pub mod connect;
 pub mod credentials;
 pub mod epoll;
 pub mod exits;

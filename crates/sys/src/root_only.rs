@@ -1,13 +1,15 @@
-//! The way to a file: whether anybody but root could make its name stand for something else.
+//! The way to a file: whether users other than the trusted ones could make its name stand for something else.
 
 mod acl;
 mod mount;
+mod trusted;
 
 use acl::Acl;
 use std::ffi::OsString;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+use trusted::Trusted;
 
 /// Names looked at on the way to one file; more is a loop of links.
 const STEPS_MAX: usize = 256;
@@ -17,40 +19,57 @@ pub fn is_root_only(path: &Path) -> bool {
     weak_spot(path).is_none()
 }
 
-/// The first file, directory or link on the way that others can change.
+/// The first file, directory or link on the way that others than root can change.
 pub fn weak_spot(path: &Path) -> Option<PathBuf> {
+    weak_spot_for(path, &[])
+}
+
+/// The same where root and these users are trusted. A path that does not exist is its own weak spot.
+pub fn weak_spot_for(path: &Path, uids: &[u32]) -> Option<PathBuf> {
+    walk(path, &Trusted::new(uids)).unwrap_or_else(Some)
+}
+
+/// The first directory or link on the way by which others could replace the file. Writing to the file itself may be open
+/// to all, as it is for a socket.
+pub fn weak_way_for(path: &Path, uids: &[u32]) -> Option<PathBuf> {
+    walk(path, &Trusted::new(uids)).err()
+}
+
+/// Follows the path name by name. The error is the weak spot on the way; the value is the file itself if that is weak.
+fn walk(path: &Path, trusted: &Trusted<'_>) -> Result<Option<PathBuf>, PathBuf> {
     let mut at = PathBuf::from("/");
     // What is still to be walked, the next part last.
     let mut parts: Vec<OsString> = parts_of(path);
-    let mut weak_above: Option<PathBuf> = look(&at);
+    let mut weak_above: Option<PathBuf> = look(&at, trusted);
     for _ in 0..STEPS_MAX {
-        let Some(part) = parts.pop() else { return weak_above };
+        let Some(part) = parts.pop() else { return Ok(weak_above) };
         if part == ".." {
             at.pop();
             continue;
         }
         let step = at.join(&part);
-        let Ok(of) = std::fs::symlink_metadata(&step) else { return Some(step) };
-        // Where only owners may rename, what root owns stays where it is.
+        let Ok(of) = std::fs::symlink_metadata(&step) else { return Err(step) };
+        // Where only owners may rename, what a trusted user owns stays where it is.
         match weak_above.take() {
-            Some(above) if !(is_sticky(&above) && of.uid() == 0) => return Some(above),
+            Some(above) if !is_sticky(&above, trusted) => return Err(above),
+            Some(_) if !trusted.has_user(of.uid()) => return Err(step),
             _ => {}
         }
         if of.file_type().is_symlink() {
-            if of.uid() != 0 {
-                return Some(step);
+            if !trusted.has_user(of.uid()) {
+                return Err(step);
             }
-            let Ok(target) = std::fs::read_link(&step) else { return Some(step) };
+            let Ok(target) = std::fs::read_link(&step) else { return Err(step) };
             if target.is_absolute() {
                 at = PathBuf::from("/");
             }
             parts.extend(parts_of(&target));
             continue;
         }
-        weak_above = look(&step);
+        weak_above = look(&step, trusted);
         at = step;
     }
-    Some(path.to_owned())
+    Err(path.to_owned())
 }
 
 fn parts_of(path: &Path) -> Vec<OsString> {
@@ -62,24 +81,29 @@ fn parts_of(path: &Path) -> Vec<OsString> {
     path.components().rev().filter_map(named).collect()
 }
 
-/// The path, if others than root can write what is there.
-fn look(path: &Path) -> Option<PathBuf> {
-    let safe = std::fs::symlink_metadata(path)
-        .is_ok_and(|of| of.uid() == 0 && only_root_writes(path, &of) && mount::is_roots(path, of.dev()));
+/// The path, if others than the trusted users can write what is there.
+fn look(path: &Path, trusted: &Trusted<'_>) -> Option<PathBuf> {
+    let safe = std::fs::symlink_metadata(path).is_ok_and(|of| {
+        trusted.has_user(of.uid())
+            && only_trusted_write(path, &of, trusted)
+            && mount::is_trusted(path, of.dev(), trusted)
+    });
     (!safe).then(|| path.to_owned())
 }
 
 /// Where there is a list, the mode's bits of the group are the list's mask, and say nothing about that group.
-fn only_root_writes(path: &Path, of: &Metadata) -> bool {
+fn only_trusted_write(path: &Path, of: &Metadata, trusted: &Trusted<'_>) -> bool {
     match Acl::of(path) {
-        Acl::None => of.mode() & 0o002 == 0 && (of.mode() & 0o020 == 0 || of.gid() == 0),
-        Acl::Some(list) => acl::only_root_writes(&list, of.gid()),
+        Acl::None => of.mode() & 0o002 == 0 && (of.mode() & 0o020 == 0 || trusted.has_group(of.gid())),
+        Acl::Some(list) => acl::only_trusted_write(&list, of.gid(), trusted),
         Acl::Unknown => false,
     }
 }
 
-fn is_sticky(path: &Path) -> bool {
-    std::fs::symlink_metadata(path).is_ok_and(|of| of.is_dir() && of.uid() == 0 && of.mode() & 0o1000 != 0)
+/// Also a directory of a trusted user: its owner can rename what is in it.
+fn is_sticky(path: &Path, trusted: &Trusted<'_>) -> bool {
+    std::fs::symlink_metadata(path)
+        .is_ok_and(|of| of.is_dir() && trusted.has_user(of.uid()) && of.mode() & 0o1000 != 0)
 }
 
 #[cfg(test)]

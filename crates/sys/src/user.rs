@@ -53,6 +53,15 @@ pub fn groups(user: &User) -> Result<Vec<u32>> {
     Ok(groups)
 }
 
+/// Whether a user is the only member of its own group, by both tables. False for users and groups that they do not have.
+pub fn is_private_group(gid: u32, uid: u32) -> bool {
+    let Ok(Some(user)) = by_uid(uid) else { return false };
+    let others = look_up(|other| other.gid == gid && other.uid != uid);
+    let members =
+        read(GROUP, |lines| each_line(lines, |line| has_other_members(line, gid, user.name.as_bytes())));
+    user.gid == gid && others == Ok(None) && members == Ok(Some(false))
+}
+
 /// The name of this user, or its number.
 pub fn name_or_number(uid: u32) -> String {
     match by_uid(uid) {
@@ -118,6 +127,14 @@ fn member(line: &[u8], user: &[u8]) -> Option<u32> {
         return None;
     }
     members.split(|byte| *byte == b',').any(|member| member == user).then(|| number(gid)).flatten()
+}
+
+/// Whether a group lists others than this user; none for the line of another group.
+fn has_other_members(line: &[u8], gid: u32, user: &[u8]) -> Option<bool> {
+    let fields: Vec<&[u8]> = line.split(|byte| *byte == b':').collect();
+    let [_, _, found, members] = fields.as_slice() else { return None };
+    let is_other = |member: &[u8]| !member.is_empty() && member != user;
+    (number(found) == Some(gid)).then(|| members.split(|byte| *byte == b',').any(is_other))
 }
 
 /// `name:password:uid:gid:comment:home:shell`.
@@ -195,6 +212,17 @@ mod tests {
             ":x:99:ann",
         ] {
             assert_eq!(of(line), None, "{line}");
+        }
+        let others = |line: &str| has_other_members(line.as_bytes(), 99, b"ann");
+        for (line, expected) in [
+            ("ann:x:99:", Some(false)),
+            ("ann:x:99:ann", Some(false)),
+            ("ann:x:99:ann,bob", Some(true)),
+            ("ann:x:99:bob", Some(true)),
+            ("bob:x:98:bob", None),
+            ("short:x:99", None),
+        ] {
+            assert_eq!(others(line), expected, "{line}");
         }
         let root = by_uid(0).unwrap().unwrap();
         assert_eq!(groups(&root).unwrap().first(), Some(&root.gid));

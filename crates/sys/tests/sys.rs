@@ -7,6 +7,8 @@ mod kit;
 
 #[path = "sys/cgroup.rs"]
 mod cgroup;
+#[path = "sys/connect.rs"]
+mod connect;
 #[path = "sys/descriptors.rs"]
 mod descriptors;
 #[path = "sys/epoll.rs"]

@@ -15,8 +15,7 @@ pub struct BrokerClient {
 
 impl BrokerClient {
     pub fn connect(socket: &Path) -> BrokerClient {
-        let stream =
-            UnixStream::connect(socket).unwrap_or_else(|error| panic!("{}: {error}", socket.display()));
+        let stream = crate::connect(socket).unwrap_or_else(|error| panic!("{}: {error}", socket.display()));
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         BrokerClient { stream }
     }
@@ -32,7 +31,7 @@ impl BrokerClient {
     /// The same for a socket that is not there yet, as long as its daemon runs.
     pub fn wait_connect(socket: &Path, runs: impl Fn() -> bool) -> BrokerClient {
         let begun = Instant::now();
-        while UnixStream::connect(socket).is_err() {
+        while crate::connect(socket).is_err() {
             assert!(begun.elapsed() < PATIENCE && runs(), "nobody listens on {}", socket.display());
             pause();
         }

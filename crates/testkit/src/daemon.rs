@@ -160,7 +160,8 @@ impl Daemon {
 
     /// A connection, however long that takes within reason.
     pub fn connect(&self) -> Client {
-        let client = Client::connect(&self.socket())
+        let client = crate::connect(self.socket())
+            .and_then(Client::over)
             .unwrap_or_else(|error| panic!("connect: {error}; log: {}", self.log()));
         client.set_patience(Some(PATIENCE)).unwrap();
         client
@@ -331,7 +332,7 @@ pub enum Which {
 impl Drop for Daemon {
     fn drop(&mut self) {
         // In order if that works; in any case nothing stays.
-        let stopped = Client::connect(&self.socket()).ok().and_then(|mut client| {
+        let stopped = crate::connect(self.socket()).and_then(Client::over).ok().and_then(|mut client| {
             client.set_patience(Some(Duration::from_secs(15))).ok()?;
             let status: Status = client.call("status", &()).ok()?;
             let parts =

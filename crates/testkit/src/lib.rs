@@ -45,4 +45,4 @@ pub use sessions::{EventReader, HttpAnswer, SessionsClient, Sse};
 pub use small_disk::SmallDisk;
 pub use sshd::{Sshd, SshdOptions};
 pub use terminal::Terminal;
-pub use user::without_root;
+pub use user::{as_user, connect, without_root};

@@ -181,8 +181,7 @@ pub struct RelayClient {
 
 impl RelayClient {
     pub fn connect(socket: &Path) -> RelayClient {
-        let writer =
-            UnixStream::connect(socket).unwrap_or_else(|error| panic!("{}: {error}", socket.display()));
+        let writer = crate::connect(socket).unwrap_or_else(|error| panic!("{}: {error}", socket.display()));
         RelayClient::over(writer)
     }
 

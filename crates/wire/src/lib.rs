@@ -4,6 +4,7 @@
 
 mod accept;
 pub mod base64;
+mod connect;
 mod lines;
 mod load;
 mod outbox;
@@ -11,6 +12,7 @@ mod per_user;
 mod socket;
 
 pub use accept::{Listener, accept_admitted, accept_all, stop_accepting};
+pub use connect::connect;
 pub use lines::{Line, Lines};
 pub use load::{Load, SharedLoad, Weight};
 pub use outbox::{Closed, Outbox};

@@ -88,7 +88,7 @@ fn ask(site: &Site, request: &Value, leave_after: Option<Duration>) -> Told {
     let begun = Instant::now();
     loop {
         assert!(begun.elapsed() < PATIENCE, "nobody answers {request}");
-        let Ok(mut stream) = UnixStream::connect(&site.broker) else {
+        let Ok(mut stream) = outpost_testkit::connect(&site.broker) else {
             outpost_testkit::pause();
             continue;
         };
@@ -128,7 +128,7 @@ fn read(answer: &str) -> Told {
 fn approver(site: &Site, secret: &str, seed: u64) {
     let mut noise = Noise::new(seed);
     while !site.over.load(Ordering::Relaxed) {
-        let Ok(stream) = UnixStream::connect(&site.approvals) else { continue };
+        let Ok(stream) = outpost_testkit::connect(&site.approvals) else { continue };
         let say = |request: Value| -> Option<Value> {
             (&stream).write_all(format!("{request}\n").as_bytes()).ok()?;
             serde_json::from_str(&line(&stream)?).ok()
@@ -209,7 +209,7 @@ fn a_thousand_requests_run_at_most_once_whatever_dies() {
 }
 
 fn enroll(socket: &Path) -> String {
-    let mut stream = UnixStream::connect(socket).unwrap();
+    let mut stream = outpost_testkit::connect(socket).unwrap();
     stream.write_all(b"{\"do\":\"enroll\"}\n").unwrap();
     let answer: Value = serde_json::from_str(&line(&stream).unwrap()).unwrap();
     answer["secret"].as_str().unwrap().to_owned()

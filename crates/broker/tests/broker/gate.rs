@@ -271,7 +271,7 @@ impl Approver {
 
     /// Only connected.
     pub(crate) fn connect(socket: &Path) -> Approver {
-        let stream = UnixStream::connect(socket).unwrap();
+        let stream = outpost_testkit::connect(socket).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Approver { lines: BufReader::new(stream), events: VecDeque::new(), secret: None }
     }

@@ -22,7 +22,7 @@ struct Lines {
 
 impl Lines {
     fn connect(socket: &Path) -> Lines {
-        let stream = UnixStream::connect(socket).unwrap();
+        let stream = outpost_testkit::connect(socket).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Lines { reader: BufReader::new(stream) }
     }

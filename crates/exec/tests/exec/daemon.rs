@@ -38,7 +38,7 @@ struct Lines {
 
 impl Lines {
     fn connect(daemon: &Daemon) -> Lines {
-        let socket = UnixStream::connect(daemon.dir().join("run/exec.sock")).unwrap();
+        let socket = outpost_testkit::connect(daemon.dir().join("run/exec.sock")).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let reader = BufReader::new(socket.try_clone().unwrap());
         Lines { socket, reader }
@@ -139,7 +139,7 @@ fn stay(talk: &mut impl Talk) -> i32 {
 fn the_socket_speaks_lines_and_websocket() {
     let daemon = start(&[]);
     converse(&mut Lines::connect(&daemon));
-    let stream = UnixStream::connect(daemon.dir().join("run/exec.sock")).unwrap();
+    let stream = outpost_testkit::connect(daemon.dir().join("run/exec.sock")).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let (mut socket, _) = tungstenite::client("ws://localhost/", stream).unwrap();
     converse(&mut socket);

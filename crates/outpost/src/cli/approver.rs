@@ -6,6 +6,7 @@ use crate::tty;
 use clap::Args;
 use outpost_approvals::wire::{Answer, Request};
 use outpost_approvals::{Client, Error, display};
+use outpost_sys::connect::Trust;
 use outpost_sys::limits;
 use std::io::{IsTerminal, Read};
 use std::os::unix::fs::MetadataExt;
@@ -35,6 +36,7 @@ pub(super) struct Options {
 /// How to be an approver, as often as it takes.
 pub(super) struct Approver {
     socket: PathBuf,
+    trust: Trust,
     secret: Option<Zeroizing<String>>,
     /// What the audit calls this program.
     program: &'static str,
@@ -52,8 +54,12 @@ impl Options {
         // Who has the secret, or can type in our place, can approve.
         limits::hide_memory().map_err(|errno| format!("cannot hide this process's memory: {errno}"))?;
         let secret = self.secret_file.as_deref().map(read_secret).transpose()?;
-        let socket = self.socket.clone().unwrap_or_else(|| paths.approvals_socket());
-        Ok(Approver { socket, secret, program })
+        // A socket that a person names may be that of another user's daemon.
+        let (socket, trust) = match &self.socket {
+            Some(socket) => (socket.clone(), Trust::Owner),
+            None => (paths.approvals_socket(), paths.trust()),
+        };
+        Ok(Approver { socket, trust, secret, program })
     }
 }
 
@@ -74,7 +80,7 @@ impl Approver {
 
     /// The same with what is known already: nobody is asked.
     pub(super) async fn prove_again(&self) -> outpost_approvals::Result<Proven> {
-        let mut client = Client::connect(&self.socket).await?;
+        let mut client = Client::connect(&self.socket, self.trust).await?;
         let name = self.proven(&mut client).await?;
         Ok(Proven { client, name })
     }
@@ -101,7 +107,10 @@ impl Approver {
 
     async fn connect(&self) -> Result<Client, String> {
         let hint = "is the daemon running, and is it yours? `outpost serve` starts one";
-        Client::connect(&self.socket).await.map_err(|error| format!("{error}; {hint}"))
+        Client::connect(&self.socket, self.trust).await.map_err(|error| match error {
+            Error::Refused(reason) => reason,
+            error => format!("{error}; {hint}"),
+        })
     }
 
     async fn proven(&self, client: &mut Client) -> outpost_approvals::Result<String> {

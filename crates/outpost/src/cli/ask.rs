@@ -5,7 +5,6 @@ use crate::paths::Paths;
 use crate::redact;
 use clap::Args;
 use outpost_broker_wire::{Action, Request, Response, Stage, Status};
-use outpost_mcp::Broker;
 use outpost_sys::signal::Signal;
 use outpost_wire::base64;
 use std::io::{IsTerminal, Write};
@@ -35,15 +34,14 @@ pub(super) struct Ask {
 
 /// Whoever is ended while it waits withdraws the question.
 pub(super) fn run(paths: &Paths, options: Ask) -> Outcome {
-    let socket = match options.socket.map_or_else(|| paths.deciding_socket(), Ok) {
-        Ok(socket) => socket,
+    let broker = match paths.broker(options.socket) {
+        Ok(broker) => broker,
         Err(why) => {
             eprintln!("error: {}", redact::text(&why));
             return Ok(ExitCode::from(ERROR));
         }
     };
     say_mode(paths);
-    let broker = Broker::new(socket);
     let here = std::env::current_dir().map_err(|error| format!("the current directory: {error}"))?;
     let text = |error: outpost_mcp::Error| explain(paths, error);
     let response = block_on(async {
@@ -92,6 +90,9 @@ fn explain(paths: &Paths, error: outpost_mcp::Error) -> String {
             socket.display(),
             paths.remedy()
         ),
+        outpost_mcp::Error::Untrusted(reason) => {
+            format!("nothing was run, and {reason}\nhint: {}", reason.hint())
+        }
         error => error.to_string(),
     }
 }

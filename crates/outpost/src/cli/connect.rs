@@ -148,6 +148,7 @@ impl Place {
         for dir in [&paths.runtime, &paths.runtime.join("hosts"), &host.dir] {
             make_private(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
         }
+        paths.check_runtime()?;
         let lock = host.take_lock()?.ok_or_else(|| {
             let name = host.name.as_str();
             format!("`outpost connect` is up for {name} already; `outpost disconnect {name}` ends it")
@@ -413,6 +414,7 @@ pub(super) struct Disconnect {
 }
 
 pub(super) fn disconnect(paths: &Paths, options: Disconnect) -> Outcome {
+    paths.check_runtime()?;
     let host = Host::at(&paths.runtime, options.name);
     let none = || format!("no `outpost connect` is up for {}", host.name.as_str());
     let connected = || procfs::stat(host.connected_by()?).map(|stat| Identity::of(&stat));

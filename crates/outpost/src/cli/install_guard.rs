@@ -4,6 +4,7 @@ use super::install_service::{self, quoted};
 use super::{Outcome, print};
 use crate::paths::Paths;
 use outpost_approvals::guard::Places;
+use outpost_sys::connect::{self, Trust};
 use outpost_sys::limits::effective_uid;
 use outpost_sys::root_only;
 use std::fs;
@@ -86,7 +87,7 @@ pub(super) fn uninstall(paths: &Paths, force: bool) -> Outcome {
     if let Some(systemctl) = systemctl(places).filter(|_| unit.exists()) {
         run(systemctl, &["disable", "--now", UNIT])?;
     }
-    if std::os::unix::net::UnixStream::connect(paths.control_socket()).is_ok() {
+    if connect::connect(&paths.control_socket(), Trust::Root).is_ok() {
         return Err("the guard still runs\nhint: stop it with `outpost --guard stop`, then try again".into());
     }
     match fs::remove_file(&unit) {

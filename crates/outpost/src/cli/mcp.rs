@@ -14,11 +14,10 @@ pub(super) struct Mcp {
 }
 
 pub(super) fn run(paths: &Paths, options: Mcp) -> Outcome {
-    let socket = options.socket.map_or_else(|| paths.deciding_socket(), Ok)?;
-    let socket = std::path::absolute(&socket).map_err(|error| format!("{}: {error}", socket.display()))?;
+    let broker = paths.broker(options.socket)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
-    let served = runtime.block_on(outpost_mcp::serve(socket));
+    let served = runtime.block_on(outpost_mcp::serve(broker));
     // A read of standard input that never ends must not hold us.
     runtime.shutdown_background();
     served.map(|()| ExitCode::SUCCESS).map_err(|error| error.to_string())

@@ -144,6 +144,7 @@ struct Daemon {
 
 impl Daemon {
     fn find(paths: &Paths) -> Result<Daemon, String> {
+        paths.check_runtime()?;
         let url = std::fs::read_to_string(paths.sessions_url());
         match url.or_else(|_| Daemon::forwarded(paths)) {
             Ok(url) if url.starts_with("https:") => Err(format!(

@@ -1,11 +1,11 @@
 //! `-bridge`: stdin and stdout of an ssh session, connected to the server's socket. It adds nothing.
 
 use outpost_relay::words;
+use outpost_sys::connect::{self, Trust};
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::message::peer_is_gone;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Ends when the server closes the connection, or nobody reads any more. When stdin ends, the server is told, and what it
 /// still has to say is passed on.
 pub(super) fn bridge(socket: &Path) -> Result<(), String> {
-    let server = UnixStream::connect(socket).map_err(|error| {
+    let server = connect::connect(socket, Trust::Own).map_err(|error| {
         format!("dial server: dial unix {}: connect: {}", socket.display(), words::io(&error))
     })?;
     // A client that is gone ends the bridge with an error from write, which stops the copying.

@@ -10,6 +10,7 @@ use outpost_approvals::guard::Places;
 use outpost_control::client::{CallError, Client};
 use outpost_control::wire::{RelayState, Status, UpgradeBinary, WakeRelay};
 use outpost_relay::words;
+use outpost_sys::connect::{self, Trust};
 use outpost_sys::file::{self, Open};
 use outpost_sys::spawn::{self, Child, Program, Started};
 use outpost_sys::{epoll::wait_readable, pidfd, signal::Signal};
@@ -18,7 +19,6 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -231,7 +231,7 @@ fn wait_for_notice(place: &Place, keeper: &Started) -> Result<(), String> {
         let _gone = pidfd::signal(&keeper.pidfd, Signal::TERM);
         format!("{reason}; see {}", place.log().display())
     };
-    let mut server = UnixStream::connect(&place.socket).map_err(|_| give_up(timeout()))?;
+    let mut server = connect::connect(&place.socket, Trust::Own).map_err(|_| give_up(timeout()))?;
     server.shutdown(Shutdown::Write).map_err(|_| give_up(timeout()))?;
     let deadline = Instant::now() + PATIENCE;
     let mut noticed = false;

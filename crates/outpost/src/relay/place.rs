@@ -1,6 +1,7 @@
 //! What belongs to a relay's socket: the lock and the token beside it, and the directory that holds its processes.
 
 use outpost_relay::words;
+use outpost_sys::connect::{self, Trust};
 use outpost_sys::file::{self, Open};
 use outpost_sys::{Errno, limits};
 use serde::{Deserialize, Serialize};
@@ -10,7 +11,7 @@ use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 /// A log larger than this is put aside at the next start.
@@ -95,9 +96,9 @@ impl Place {
         Ok(file::try_lock(&lock).map_err(fail)?.then_some(lock))
     }
 
-    /// Whether somebody answers there.
+    /// Whether a process of this user or of root listens there.
     pub(crate) fn is_live(&self) -> bool {
-        UnixStream::connect(&self.socket).is_ok()
+        connect::connect(&self.socket, Trust::Own).is_ok()
     }
 
     /// Binds the socket. The caller has the lock; a socket that nobody listens on is a leftover and is replaced, anything
@@ -106,10 +107,7 @@ impl Place {
         let fail = |error: &io::Error| bind_error(&self.socket, error);
         let real = self.real_socket();
         if let Ok(found) = fs::symlink_metadata(&real) {
-            let refused = found.file_type().is_socket()
-                && UnixStream::connect(&real)
-                    .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-            if !refused {
+            if !(found.file_type().is_socket() && connect::is_abandoned(&real)) {
                 return Err(fail(&Errno::ADDRINUSE.into()));
             }
             fs::remove_file(&real).map_err(|error| fail(&error))?;

@@ -1,7 +1,7 @@
 //! `-stop`: asks a server to shut down. Whatever goes wrong is none of the caller's concern.
 
+use outpost_sys::connect::{self, Trust};
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// "a missing or unreachable daemon is a silent no-op … Only a live daemon's response (if any) is echoed to stdout."
 pub(super) fn stop(socket: &Path) {
-    let Ok(mut server) = UnixStream::connect(socket) else { return };
+    let Ok(mut server) = connect::connect(socket, Trust::Own) else { return };
     let token = std::env::var("CLAUDE_RPC_TOKEN").unwrap_or_default();
     let request = serde_json::json!({"jsonrpc": "2.0", "id": 1, "method": "server.shutdown", "auth": token});
     let asked = server

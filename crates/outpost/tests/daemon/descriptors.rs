@@ -11,7 +11,6 @@ use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -191,7 +190,7 @@ fn a_daemon_that_stops_refuses_connections_before_its_processes_have_ended() {
     client.send("stop", &()).unwrap();
     until_refused(port);
     for link in &linked {
-        let connected = UnixStream::connect(link);
+        let connected = outpost_testkit::connect(link);
         assert!(
             connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused),
             "{}",

@@ -19,7 +19,7 @@ const WAITING_MAX: usize = 8 * MIB;
 const GROWTH_BYTES: u64 = 192 * MIB as u64;
 
 fn raw(daemon: &Daemon) -> UnixStream {
-    let stream = UnixStream::connect(daemon.socket()).unwrap();
+    let stream = outpost_testkit::connect(daemon.socket()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
 }

@@ -4,8 +4,8 @@
 mod approvals;
 mod approve;
 mod attach;
-mod boundaries;
 mod audit;
+mod boundaries;
 mod commands;
 mod config;
 mod connect;
@@ -29,6 +29,7 @@ mod replacement;
 mod screens;
 mod shared;
 mod slow_disk;
+mod squatted;
 mod start;
 mod stopping;
 mod support;

@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Starts a command of the exec face and waits for its first output.
 fn exec_face(daemon: &Daemon, id: &str, script: &str) -> BufReader<UnixStream> {
-    let mut socket = UnixStream::connect(daemon.dir().join("run/exec.sock")).unwrap();
+    let mut socket = outpost_testkit::connect(daemon.dir().join("run/exec.sock")).unwrap();
     let command =
         json!({"command": ["sh", "-c", script], "processId": id, "tty": true, "timeoutMs": 600_000});
     let requests = [

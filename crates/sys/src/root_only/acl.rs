@@ -1,5 +1,6 @@
 //! What an access control list of a file grants beyond its mode.
 
+use super::trusted::Trusted;
 use std::path::Path;
 
 const NAME: &str = "system.posix_acl_access";
@@ -44,9 +45,9 @@ impl Acl {
     }
 }
 
-/// Whether a list lets only root and root's group write, given the group that owns the file. False for a list that has
+/// Whether a list lets only trusted users and groups write, given the group that owns the file. False for a list that has
 /// another form than the kernel documents.
-pub(super) fn only_root_writes(list: &[u8], gid: u32) -> bool {
+pub(super) fn only_trusted_write(list: &[u8], gid: u32, trusted: &Trusted<'_>) -> bool {
     let Some((header, entries)) = list.split_first_chunk::<HEADER_BYTES>() else { return false };
     let (entries, rest) = entries.as_chunks::<ENTRY_BYTES>();
     if u32::from_le_bytes(*header) != VERSION || !rest.is_empty() {
@@ -62,8 +63,9 @@ pub(super) fn only_root_writes(list: &[u8], gid: u32) -> bool {
     entries.iter().all(|(tag, writes, id)| match *tag {
         // Its owner is looked at elsewhere.
         OWNER | MASK => true,
-        USER | GROUP => !writes || masked || *id == 0,
-        OWNING_GROUP => !writes || masked || gid == 0,
+        USER => !writes || masked || trusted.has_user(*id),
+        GROUP => !writes || masked || trusted.has_group(*id),
+        OWNING_GROUP => !writes || masked || trusted.has_group(gid),
         OTHERS => !writes,
         _ => false,
     })
@@ -109,9 +111,13 @@ mod tests {
             (Vec::new(), false),
         ];
         for (list, expected) in cases {
-            assert_eq!(only_root_writes(&list, 0), expected, "{list:?}");
+            assert_eq!(only_trusted_write(&list, 0, &Trusted::new(&[])), expected, "{list:?}");
         }
         let group = list(&[(OWNING_GROUP, READ_WRITE, u32::MAX)]);
-        assert!(only_root_writes(&group, 0) && !only_root_writes(&group, 100));
+        let by_group = |gid| only_trusted_write(&group, gid, &Trusted::new(&[]));
+        assert!(by_group(0) && !by_group(100));
+        let user = base(&[(USER, READ_WRITE, 1000), mask(READ_WRITE)]);
+        assert!(only_trusted_write(&user, 0, &Trusted::new(&[1000])));
+        assert!(!only_trusted_write(&user, 0, &Trusted::new(&[1001])));
     }
 }

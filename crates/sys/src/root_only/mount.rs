@@ -1,13 +1,14 @@
-//! Whether the owners that a file system reports are root's word, or that of a user who mounted it.
+//! Whether the owners that a file system reports are the word of a trusted user, or of another one who mounted it.
 
+use super::trusted::Trusted;
 use std::path::Path;
 
 /// The kind of file system whose server is a process.
 const FUSE: i64 = 0x6573_5546;
 
-/// Whether the file system of a path was mounted by root, as far as it matters: only FUSE lets a user mount what reports
-/// any owner. `device` is the one that the path's metadata names.
-pub(super) fn is_roots(path: &Path, device: u64) -> bool {
+/// Whether the file system of a path was mounted by a trusted user, as far as it matters: only FUSE lets a user mount what
+/// reports any owner. `device` is the one that the path's metadata names.
+pub(super) fn is_trusted(path: &Path, device: u64, trusted: &Trusted<'_>) -> bool {
     let Ok(of) = crate::retry(|| rustix::fs::statfs(path)) else { return false };
     // The type differs by architecture.
     #[allow(clippy::unnecessary_cast)]
@@ -16,11 +17,11 @@ pub(super) fn is_roots(path: &Path, device: u64) -> bool {
         return true;
     }
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    is_mounted_by_root(&mounts, (rustix::fs::major(device), rustix::fs::minor(device)))
+    is_mounted_by(&mounts, (rustix::fs::major(device), rustix::fs::minor(device)), trusted)
 }
 
-/// Whether every mount of a FUSE device is root's, by the text of `/proc/self/mountinfo`.
-fn is_mounted_by_root(mounts: &str, (major, minor): (u32, u32)) -> bool {
+/// Whether every mount of a FUSE device is a trusted user's, by the text of `/proc/self/mountinfo`.
+fn is_mounted_by(mounts: &str, (major, minor): (u32, u32), trusted: &Trusted<'_>) -> bool {
     let device = format!("{major}:{minor}");
     let mut of_device = mounts
         .lines()
@@ -30,10 +31,16 @@ fn is_mounted_by_root(mounts: &str, (major, minor): (u32, u32)) -> bool {
             let mut fields = system.split(' ');
             let (kind, options) = (fields.next().unwrap_or_default(), fields.nth(1).unwrap_or_default());
             // The host of a virtual machine serves this one, and only root can mount it.
-            kind == "virtiofs" || options.split(',').any(|option| option == "user_id=0")
+            kind == "virtiofs" || options.split(',').any(|option| is_mounter(option, trusted))
         })
         .peekable();
-    of_device.peek().is_some() && of_device.all(|by_root| by_root)
+    of_device.peek().is_some() && of_device.all(|by_trusted| by_trusted)
+}
+
+fn is_mounter(option: &str, trusted: &Trusted<'_>) -> bool {
+    let uid = option.strip_prefix("user_id=").and_then(|text| text.parse::<u32>().ok());
+    // The kernel writes plain digits; another spelling is part of a name.
+    uid.is_some_and(|uid| trusted.has_user(uid) && option.len() == format!("user_id={uid}").len())
 }
 
 #[cfg(test)]
@@ -53,7 +60,9 @@ mod tests {
 ";
         for (minor, expected) in [(50, false), (51, true), (52, true), (53, false), (54, false), (99, false)]
         {
-            assert_eq!(is_mounted_by_root(mounts, (0, minor)), expected, "0:{minor}");
+            assert_eq!(is_mounted_by(mounts, (0, minor), &Trusted::new(&[])), expected, "0:{minor}");
         }
+        assert!(is_mounted_by(mounts, (0, 50), &Trusted::new(&[1000])));
+        assert!(!is_mounted_by(mounts, (0, 50), &Trusted::new(&[1001])));
     }
 }

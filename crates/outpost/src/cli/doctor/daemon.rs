@@ -7,6 +7,7 @@ use crate::paths::Paths;
 use outpost_approvals::guard::Found;
 use outpost_control::client::Client;
 use outpost_control::wire::Status;
+use outpost_sys::connect;
 use outpost_sys::file::{self, Open};
 use outpost_sys::{limits, user};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -24,7 +25,7 @@ pub(super) fn checks(paths: &Paths, flags: &Flags, mistake: Option<&String>) -> 
     let mut checks = vec![
         config(flags, mistake),
         directory("state", &paths.state, "--state-dir"),
-        directory("runtime", &paths.runtime, "--runtime-dir"),
+        runtime(paths),
         room(paths),
     ];
     let (running, status) = daemon(paths);
@@ -68,6 +69,22 @@ fn config(flags: &Flags, mistake: Option<&String>) -> Check {
 }
 
 /// The directory itself, or what it would be made in.
+/// Also the way to it.
+fn runtime(paths: &Paths) -> Check {
+    let check = directory("runtime", &paths.runtime, "--runtime-dir");
+    let weak = connect::check_directory(&paths.runtime, paths.trust()).err();
+    match weak.as_ref().and_then(connect::untrusted) {
+        Some(reason) if matches!(check.verdict, Verdict::Ok) => Check::bad(
+            "runtime",
+            Verdict::Missing,
+            reason.to_string(),
+            "the daemon does not start there, and clients send nothing to its sockets",
+            reason.hint(),
+        ),
+        _ => check,
+    }
+}
+
 fn directory(name: &'static str, dir: &Path, flag: &str) -> Check {
     let shown = dir.display();
     let choose = format!("give another with {flag}");

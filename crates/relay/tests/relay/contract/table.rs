@@ -4,7 +4,6 @@ use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd::Pidfd;
 use outpost_testkit::{Relay, RelayClient, TOKEN};
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
@@ -55,7 +54,7 @@ pub(crate) fn check_lines(relay: &Relay, rows: &[(&str, &str)]) {
 
 /// One request of any bytes on a connection of its own, and the bytes of its reply.
 pub(crate) fn raw(relay: &Relay, request: &[u8]) -> Vec<u8> {
-    let mut stream = UnixStream::connect(relay.socket()).unwrap();
+    let mut stream = outpost_testkit::connect(relay.socket()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(request).unwrap();
     let mut reply = Vec::new();

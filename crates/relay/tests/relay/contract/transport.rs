@@ -84,13 +84,13 @@ fn a_line_over_the_limit_closes_the_connection_without_a_reply() {
         "\0".repeat(1_048_576) + "\n",
     ];
     for bytes in too_long {
-        let mut stream = UnixStream::connect(relay.socket()).unwrap();
+        let mut stream = outpost_testkit::connect(relay.socket()).unwrap();
         // The other side may close before it has taken everything.
         let _broken = stream.write_all(bytes.as_bytes());
         assert_eq!(rest(stream), "", "{} bytes", bytes.len());
     }
     // What came before it is answered; nothing behind it is looked at.
-    let mut stream = UnixStream::connect(relay.socket()).unwrap();
+    let mut stream = outpost_testkit::connect(relay.socket()).unwrap();
     let bytes = format!("{}\n{}\n{}\n", ping(1), padded(2, 1_048_576), ping(3));
     let _broken = stream.write_all(bytes.as_bytes());
     let got = rest(stream);
@@ -113,7 +113,7 @@ fn garbage_is_answered_line_by_line_and_the_connection_goes_on() {
 
 /// Sends bytes, says that no more come, and reads to the end.
 fn half_closed(relay: &Relay, bytes: &[u8]) -> Vec<u8> {
-    let mut stream = UnixStream::connect(relay.socket()).unwrap();
+    let mut stream = outpost_testkit::connect(relay.socket()).unwrap();
     stream.write_all(bytes).unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
     rest(stream).into_bytes()

@@ -7,7 +7,7 @@ use outpost_testkit::{Relay, RelayClient, TOKEN, require};
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::process::Stdio;
 
 const PONG: &str = r#""result":{"pong":true}"#;
@@ -143,7 +143,7 @@ fn what_is_not_ours_stays_in_the_way() {
     let foreign = UnixListener::bind(relay.socket()).unwrap();
     refuse("a foreign socket");
     // It was asked whether it listens; a client that comes now finds it as it was.
-    let (_ours, _probe) = (UnixStream::connect(relay.socket()).unwrap(), foreign.accept().unwrap());
+    let (_ours, _probe) = (outpost_testkit::connect(relay.socket()).unwrap(), foreign.accept().unwrap());
     drop(foreign);
     relay.serve(&[]);
 }
