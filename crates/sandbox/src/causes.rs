@@ -16,7 +16,7 @@ const SETTINGS: &[(&str, &str, &str)] = &[
 /// Files that container engines leave in their containers.
 const CONTAINERS: &[&str] = &["/run/.containerenv", "/.dockerenv", "/run/systemd/container"];
 
-const IN_A_CONTAINER: &str = "this is a container, whose seccomp filter, AppArmor profile or masked /proc forbids them: \
+const IN_A_CONTAINER: &str = "in this container a seccomp filter, an AppArmor profile or a masked /proc can forbid them: \
      start it with --privileged, or with --security-opt seccomp=unconfined --security-opt apparmor=unconfined \
      --security-opt unmask=ALL (podman; docker: systempaths=unconfined)";
 
@@ -68,6 +68,6 @@ mod tests {
         }
         assert!(!container.contains("sysctl"), "settings that are right are not advised: {container}");
         assert!(chosen(Vec::new(), false).contains("security module"));
-        assert!(chosen(vec![setting], true).contains("; this is a container"));
+        assert!(chosen(vec![setting], true).contains("; in this container"));
     }
 }

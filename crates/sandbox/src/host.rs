@@ -84,9 +84,18 @@ impl Host {
         Ok(host.without_namespaces(&reasons.join("; ")))
     }
 
+    /// Why there are no namespaces, and what allows them here.
+    pub(crate) fn lacks_namespaces(&self) -> String {
+        match &self.why_none {
+            Some(why) if self.mount_attributes => format!("{why}; {}", causes::advice()),
+            Some(why) => why.clone(),
+            None => "no namespaces".into(),
+        }
+    }
+
     /// The same host if it had no namespaces, with what Landlock can do there tried once.
     pub fn without_namespaces(self, reason: &str) -> Host {
-        let why_none = Some(format!("namespaces cannot be used ({reason}); {}", causes::advice()));
+        let why_none = Some(format!("namespaces cannot be used ({reason})"));
         let mut host = Host { namespaces: Namespaces::None, network: None, why_none, ..self };
         // A directory like ours, kept from a command.
         let mounts = match std::fs::canonicalize(&host.state) {

@@ -17,7 +17,6 @@ use std::path::Path;
 const NAMES_MAX: usize = 16 * 1024;
 
 pub(super) fn build(plan: &Plan, host: &Host, layers: &mut Layers) -> Result<Program> {
-    let missing = || host.why_none.clone().unwrap_or_else(|| "no namespaces".into());
     let version = host.landlock.filter(|version| *version >= VERSION_ALONE_MIN);
     let Some(version) = version else {
         let found = host.landlock.map_or_else(
@@ -26,12 +25,12 @@ pub(super) fn build(plan: &Plan, host: &Host, layers: &mut Layers) -> Result<Pro
         );
         let missing = format!(
             "{}; and {found}, where version {VERSION_ALONE_MIN} (Linux 6.2) could enforce a read-only policy alone",
-            missing()
+            host.lacks_namespaces()
         );
         return Err(Error::Host { needs: "confine a command".into(), missing });
     };
     if let Some(needs) = inexpressible(plan) {
-        return Err(Error::Host { needs, missing: missing() });
+        return Err(Error::Host { needs, missing: host.lacks_namespaces() });
     }
     let mut builder = Builder::default();
     builder.keyring();

@@ -1,7 +1,7 @@
 //! What no confined command gets through, whatever its policy: privileges, kernel interfaces, network, other processes.
 
 use crate::kit::{Place, host, root, run_plan};
-use outpost_sandbox::plan;
+use outpost_sandbox::{Access, Entry, Policy, plan};
 use outpost_sys::pidfd::How;
 
 /// A Python script that must print nothing but `no` lines: each statement of `attempts` has to raise.
@@ -177,4 +177,45 @@ fn shared_memory_is_bounded() {
     let done =
         place.sh(&place.read_only(), "head -c 300000000 /dev/zero > /dev/shm/big 2>/dev/null || echo full");
     assert_eq!(done.out, "full\n");
+}
+
+/// The devices of all tmpfs in a text of `/proc/self/mountinfo`, with their options.
+fn memory_file_systems(mounts: &str) -> Vec<(String, String)> {
+    let of_line = |line: &str| {
+        let (mount, system) = line.split_once(" - ")?;
+        let (device, mut fields) = (mount.split(' ').nth(2)?, system.split(' '));
+        (fields.next()? == "tmpfs").then(|| (device.to_owned(), fields.nth(1).unwrap_or_default().to_owned()))
+    };
+    mounts.lines().filter_map(of_line).collect()
+}
+
+/// Without a size a tmpfs may take half of the host's memory.
+#[test]
+fn tmpfs_is_bounded() {
+    let place = Place::new();
+    place.write("ws/secret/key", "x");
+    place.write("closed/key", "x");
+    let of_host = memory_file_systems(&std::fs::read_to_string("/proc/self/mountinfo").unwrap());
+    let some = [place.ws(), "/usr".into(), "/bin".into(), "/lib".into(), "/lib64".into()].into_iter();
+    let some = some.filter(|path| path.exists()).map(|path| Entry::path(path, Access::Read)).collect();
+    let policies = [
+        place.read_only(),
+        place.workspace_write(),
+        place.profile(&[("ws/secret", Access::None), ("closed", Access::None)]),
+        Policy::restricted(some, false),
+    ];
+    for policy in policies {
+        let done = place.sh(&policy, "cat /proc/self/mountinfo");
+        assert!(done.ok(), "{}", done.out);
+        let own = memory_file_systems(&done.out).into_iter().filter(|found| {
+            // What the host has mounted is the host's to limit.
+            !of_host.iter().any(|(device, _)| *device == found.0)
+        });
+        let own: Vec<(String, String)> = own.collect();
+        assert!(own.len() >= 2, "at least /dev and /dev/shm: {}", done.out);
+        for (_, options) in own {
+            let has = |name: &str| options.split(',').any(|option| option.starts_with(name));
+            assert!(has("size=") && has("nr_inodes="), "{options}");
+        }
+    }
 }
