@@ -189,7 +189,7 @@ async fn work(flags: &Flags, socket: &Path, state: &Path) -> Result<ExitCode, St
         errln!("sudo-proxy listening on {}", socket.display());
     }
     if Places::default().find() != Found::Absent {
-        eprintln!("sudo-proxy: this host has a guard: requests are decided there, with `outpost approve`");
+        errln!("sudo-proxy: this host has a guard: requests are decided there, with `outpost approve`");
     }
     server.resume().await;
     tokio::spawn(server.clone().serve(listener));

@@ -37,7 +37,7 @@ pub(super) fn run(paths: &Paths, options: Ask) -> Outcome {
     let broker = match paths.broker(options.socket) {
         Ok(broker) => broker,
         Err(why) => {
-            eprintln!("error: {}", redact::text(&why));
+            errln!("error: {}", redact::text(&why));
             return Ok(ExitCode::from(ERROR));
         }
     };
@@ -77,7 +77,7 @@ fn say_mode(paths: &Paths) {
     if std::fs::read_to_string(&noted).is_ok_and(|known| known == mode) {
         return;
     }
-    eprintln!("outpost: {mode}");
+    errln!("outpost: {mode}");
     // Where there is no state directory, the next use says it again.
     let _not_noted = std::fs::write(&noted, mode);
 }
