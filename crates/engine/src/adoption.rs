@@ -1,6 +1,7 @@
 //! Adoption: a new worker takes over the processes that the keeper holds, as far as its resources allow.
 
 use crate::child::{Child, Output, Source, Watch, stream_index};
+use crate::descriptors;
 use crate::input::{Input, Target};
 use crate::link::{Link, Received, role};
 use crate::process::{Inner, Os, Process, Progress, Status, WhileAlive};
@@ -16,7 +17,7 @@ use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd::{Exit, Pidfd};
 use outpost_sys::pipe::Pipe;
 use outpost_sys::spawn::{Failure, Step};
-use outpost_sys::{Errno, file, limits};
+use outpost_sys::{Errno, file};
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -54,9 +55,6 @@ struct Record {
     unheld: Option<OwnedFd>,
 }
 
-/// Descriptors that a worker keeps free for clients and files while it takes over a table.
-const DESCRIPTORS_RESERVED: usize = 64;
-
 /// The keeper's table, as far as there are descriptors for it.
 #[derive(Default)]
 pub(crate) struct ReceivedTable {
@@ -68,11 +66,9 @@ pub(crate) struct ReceivedTable {
 
 impl ReceivedTable {
     fn take(&mut self, entry: Entry, expected: usize) {
-        let max = limits::descriptors().soft.and_then(|max| usize::try_from(max).ok()).unwrap_or(usize::MAX);
-        let reserved = DESCRIPTORS_RESERVED.min(max / 4);
         let got = entry.descriptors();
         // An adopted process opens its index, and mostly a segment.
-        let fits = self.received.saturating_add(got + 2) <= max.saturating_sub(reserved);
+        let fits = self.received.saturating_add(got + 2) <= descriptors::for_processes();
         match got == expected && (fits || entry.slot == OWN_SLOT || entry.slot & KEPT != 0) {
             true => {
                 self.received += got + 2;

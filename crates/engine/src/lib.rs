@@ -21,6 +21,7 @@ mod birth;
 mod child;
 mod chores;
 mod config;
+mod descriptors;
 mod ending;
 mod engine;
 mod environment;

@@ -4,16 +4,16 @@
 //! there to be told what to become. Nothing is written into it before there is a process. One that is found after a
 //! restart has an empty description and is removed.
 
-use crate::Result;
 use crate::process::Os;
 use crate::reactor::Command;
 use crate::shared::Shared;
 use crate::spec::Slot;
 use crate::starting::Standard;
 use crate::store::{DESCRIPTION_RESERVED_BYTES, reserve};
+use crate::{Result, descriptors};
 use outpost_journal::Writer;
 use outpost_sys::spawn::Report;
-use outpost_sys::{epoll, limits, message};
+use outpost_sys::{Errno, epoll, limits, message};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -250,7 +250,11 @@ pub(crate) fn make(shared: &Arc<Shared>) -> Result<Spare> {
 }
 
 fn make_in(shared: &Arc<Shared>, slot: Slot) -> Result<Spare> {
+    let io = |errno| crate::Error::io("make", "descriptors for a child", errno);
     let (dir, description) = shared.store.create(slot)?;
+    if !descriptors::are_left(&description) {
+        return Err(io(Errno::MFILE));
+    }
     // A start in this slot then needs no more room on the disk for what must be written of it.
     reserve(&description, DESCRIPTION_RESERVED_BYTES)?;
     let writer = Writer::create(&dir, shared.config().process_bytes_max)?;
@@ -261,7 +265,6 @@ fn make_in(shared: &Arc<Shared>, slot: Slot) -> Result<Spare> {
         }
         None => None,
     };
-    let stdio =
-        Standard::make().map_err(|errno| crate::Error::io("make", "descriptors for a child", errno))?;
+    let stdio = Standard::make().map_err(io)?;
     Ok(Spare { slot, dir, writer, description, stdio, cgroup, manning: Manning::Nobody })
 }
