@@ -401,15 +401,16 @@ pub struct Faces {
     pub config_file: Option<String>,
     /// Where approvals live and what that protects against.
     pub approvals_mode: Option<String>,
-    /// What cannot begin now and is retried.
+    /// What cannot work now and is retried.
     pub problems: Vec<Problem>,
 }
 
-/// A part of the daemon that cannot begin.
+/// A part of the daemon that cannot work now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
     pub component: String,
+    /// What fails, and why.
     pub message: String,
     /// When it was first seen, in milliseconds since 1970.
     pub since_ms: u64,

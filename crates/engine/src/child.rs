@@ -226,6 +226,7 @@ impl Child {
     pub(crate) fn publish(&self) {
         self.process.inner.stdin_accepted.store(self.input.accepted(), Ordering::Release);
         self.process.inner.shared.syncing.note();
+        let mut has_resumed = false;
         self.process.inner.progress.send_if_modified(|progress| {
             let before = *progress;
             *progress = Progress {
@@ -235,8 +236,18 @@ impl Child {
                 stdout_ended: self.outputs[stream_index(Stream::Stdout)].is_none(),
                 gone: before.gone,
             };
+            has_resumed = before.stalled && !progress.stalled;
             *progress != before
         });
+        if has_resumed {
+            self.process.inner.shared.stalls.send_modify(|_| ());
+        }
+    }
+
+    /// The process waits because this failed. Shows that.
+    pub(crate) fn show_stall(&self, error: &dyn std::fmt::Display) {
+        self.publish();
+        self.process.inner.shared.stalls.send_replace(error.to_string());
     }
 
     fn status(&self) -> Status {
@@ -384,4 +395,18 @@ fn discard(pipe: &OwnedFd, nowhere: &OwnedFd) -> Moved {
 pub(crate) fn open_nowhere() -> crate::Result<OwnedFd> {
     file::open("/dev/null", file::Open::ReadWrite)
         .map_err(|errno| crate::Error::io("open", "/dev/null", errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_at_a_terminal_is_the_end_of_its_output_only_after_the_exit() {
+        // Reading it fails with another error than EIO.
+        let master = file::open("/", file::Open::Directory).unwrap();
+        let pipe = pipe::pipe().unwrap();
+        assert!(take_from_master(&master, &pipe, false).is_err(), "read again later");
+        assert!(matches!(take_from_master(&master, &pipe, true), Ok(FromMaster::Moved(Moved::End))));
+    }
 }

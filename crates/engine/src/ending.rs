@@ -83,7 +83,7 @@ impl Reactor {
         let Some(child) = self.children.get_mut(&slot) else { return };
         if let Err(error) = child.writer.finish(&exit) {
             child.stalled = true;
-            child.publish();
+            child.show_stall(&error);
             tracing::error!(process = %child.process.slot(), %error, "an exit cannot be recorded; trying again");
             return self.schedule(RETRY, Due::Drain(slot));
         }

@@ -155,6 +155,7 @@ impl Engine {
             closing: AtomicBool::new(false),
             loaded: watch::Sender::new(false),
             adopted: watch::Sender::new(true),
+            stalls: watch::Sender::default(),
             output_bytes: AtomicU64::new(0),
             exits: AtomicU64::new(0),
             longest_turn_us: AtomicU64::new(0),
@@ -227,6 +228,17 @@ impl Engine {
         }
         answer.await.map_err(|_| Error::Stopped)??;
         Ok(process)
+    }
+
+    /// Changes when a process begins or ceases to wait because its output, start or exit cannot be recorded. The value is why
+    /// it last could not be.
+    pub fn stalls(&self) -> watch::Receiver<String> {
+        self.shared.stalls.subscribe()
+    }
+
+    /// How many processes wait because they cannot be recorded.
+    pub fn stalled(&self) -> usize {
+        self.shared.table().all().filter(|process| process.is_stalled()).count()
     }
 
     /// Starts a process that `make` describes on a thread that may wait, where it is then prepared.

@@ -200,6 +200,7 @@ impl Reactor {
         if let Err(error) = recorded {
             if is_new {
                 tracing::error!(process = %child.process.slot(), %error, "a start cannot be recorded; trying again");
+                child.show_stall(&error);
             }
             child.publish();
             return self.schedule(RETRY, Due::Record(slot));

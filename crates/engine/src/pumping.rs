@@ -81,7 +81,7 @@ impl Reactor {
         let Some(child) = self.children.get_mut(&slot) else { return };
         if !std::mem::replace(&mut child.stalled, true) {
             tracing::error!(process = %child.process.slot(), %error, "output cannot be recorded; the process is slowed until it can");
-            child.publish();
+            child.show_stall(error);
         }
         if let Some(output) = &mut child.outputs[stream_index(stream)] {
             (output.paused, output.awaits_chore) = (true, false);

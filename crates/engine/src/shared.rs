@@ -53,6 +53,8 @@ pub(crate) struct Shared {
     pub(crate) loaded: watch::Sender<bool>,
     /// Whether every process that the keeper has is in the table.
     pub(crate) adopted: watch::Sender<bool>,
+    /// Changes when a process begins or ceases to wait because it cannot be recorded. Why it last could not be.
+    pub(crate) stalls: watch::Sender<String>,
     pub(crate) output_bytes: AtomicU64,
     pub(crate) exits: AtomicU64,
     /// The longest that one turn of the reactor took. Nothing else moves meanwhile.
@@ -137,6 +139,9 @@ impl Shared {
     /// Takes a process out of the table; its readers learn that there is nothing more.
     pub(crate) fn unlist(&self, process: &Process) {
         self.table().remove(process.slot());
+        if process.is_stalled() {
+            self.stalls.send_modify(|_| ());
+        }
         process.inner.progress.send_modify(|progress| progress.gone = true);
     }
 

@@ -62,8 +62,8 @@ impl Board {
         lock(&self.listening).extend_from_slice(announced.rows());
     }
 
-    /// Notes how an attempt to begin a component went. Keeps the time of its first failure.
-    fn note(&self, component: &str, outcome: Result<(), String>) {
+    /// Notes how a component does. Keeps the time of its first failure.
+    pub(crate) fn note(&self, component: &str, outcome: Result<(), String>) {
         let mut problems = lock(&self.problems);
         let known = problems.iter().position(|problem| problem.component == component);
         match (outcome, known.and_then(|at| problems.get_mut(at))) {
@@ -91,6 +91,8 @@ pub(crate) struct Faces {
     /// A socket outside our directories.
     shared: Option<PathBuf>,
     retries: u32,
+    /// Whether something could not begin at the last attempt.
+    are_missing: bool,
     /// Outcomes of the attempt under way. They are shown together: a face may begin only because another one has.
     outcomes: Vec<(&'static str, Result<(), String>)>,
     /// The first failure of the last attempt that does not pass by itself.
@@ -150,6 +152,7 @@ impl Faces {
             self.note("metrics", begun);
         }
         self.board.announce(&announced);
+        self.are_missing = self.outcomes.iter().any(|(_, outcome)| outcome.is_err());
         for (component, outcome) in std::mem::take(&mut self.outcomes) {
             self.board.note(component, outcome);
         }
@@ -193,12 +196,12 @@ impl Faces {
                 }
             }
         }
-        self.outcomes.push((component, outcome.map_err(String::from)));
+        self.outcomes.push((component, outcome.map_err(|reason| format!("cannot begin: {reason}"))));
     }
 
     /// After which pause to try again, if something has not begun.
     pub(crate) fn retry_after(&mut self) -> Option<Duration> {
-        if lock(&self.board.problems).is_empty() {
+        if !self.are_missing {
             return None;
         }
         let pause =
@@ -242,7 +245,7 @@ pub(crate) fn status_text(problems: &[Problem]) -> String {
     let now_ms = unix_ms();
     let text = |problem: &Problem| {
         let since_s = now_ms.saturating_sub(problem.since_ms) / 1000;
-        format!("{} cannot begin: {} (since {since_s} s)", problem.component, problem.message)
+        format!("{} {} (since {since_s} s)", problem.component, problem.message)
     };
     match problems.is_empty() {
         true => "serving".to_owned(),

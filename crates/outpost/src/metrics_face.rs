@@ -81,7 +81,7 @@ fn render(engine: &Engine, board: &Board) -> String {
         ("outpost_questions_waiting", "Questions that wait for a human.", questions as u64),
         (
             "outpost_problems",
-            "Parts of the daemon that cannot begin and are retried.",
+            "Parts of the daemon that cannot work now and are retried.",
             board.problems().len() as u64,
         ),
         ("outpost_sessions", "Conversations with agents.", all as u64),

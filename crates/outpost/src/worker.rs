@@ -194,6 +194,7 @@ async fn serve(
     if own.contains_key(&outpost_keeper::NOTIFY_ROLE) {
         tokio::spawn(tell_supervisor(engine.clone(), given.watchdog_ms));
     }
+    tokio::spawn(show_stalls(engine.clone(), board.clone()));
     prove(engine.clone());
     let (mut kept_for, mut replies, mut grace) = (Vec::new(), stopping::Replies::new(), None);
     let mut retry = daemon.as_mut().and_then(|daemon| daemon.faces.retry_after());
@@ -325,7 +326,28 @@ async fn begin_or_refuse(
     engine.hold(roles::BEGUN, mark).await.map_err(|error| error.to_string())
 }
 
-/// Tells a supervisor what cannot begin, and when all has begun.
+/// How often at most a supervisor gets news of processes that cannot be recorded.
+const STALL_NEWS_APART: Duration = Duration::from_secs(1);
+
+/// Shows that processes wait because they cannot be recorded, as on a full disk, and when all go on.
+async fn show_stalls(engine: Engine, board: Arc<Board>) {
+    let mut stalls = engine.stalls();
+    if engine.stalled() > 0 {
+        stalls.mark_changed();
+    }
+    while stalls.changed().await.is_ok() {
+        let reason = stalls.borrow_and_update().clone();
+        let outcome = match engine.stalled() {
+            0 => Ok(()),
+            processes => Err(format!("fails, {processes} processes wait: {reason}")),
+        };
+        board.note("recording", outcome);
+        say_problems(&engine, &board, true).await;
+        tokio::time::sleep(STALL_NEWS_APART).await;
+    }
+}
+
+/// Tells a supervisor what cannot work now, and when all does.
 async fn say_problems(engine: &Engine, board: &Board, is_news: bool) {
     if is_news {
         let _stopping = engine.say(&faces::status_text(&board.problems())).await;

@@ -64,13 +64,13 @@ fn shown(status: &wire::Status) -> String {
     text + "\n" + &announced::table(&faces.listening)
 }
 
-/// A line for each part of the daemon that cannot begin.
+/// A line for each part of the daemon that cannot work now.
 pub(super) fn problems(faces: &wire::Faces) -> String {
     let now_ms = unix_ms();
     let line = |problem: &wire::Problem| {
         let since = age(now_ms.saturating_sub(problem.since_ms) / 1000);
         let (component, message) = (console::line(&problem.component), console::line(&problem.message));
-        format!("  problem    {component} cannot begin: {message} (since {since}); it is retried\n")
+        format!("  problem    {component} {message} (since {since}); it is retried\n")
     };
     faces.problems.iter().map(line).collect()
 }

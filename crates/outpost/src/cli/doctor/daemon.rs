@@ -1,10 +1,11 @@
 //! The daemon's own: its configuration, directories, sockets, and whether it runs and is kept running.
 
 use super::{Check, Verdict};
-use crate::cli::list::size;
+use crate::cli::list::{age, size};
 use crate::flags::Flags;
 use crate::paths::Paths;
 use outpost_approvals::guard::Found;
+use outpost_approvals::unix_ms;
 use outpost_control::client::Client;
 use outpost_control::wire::Status;
 use outpost_sys::connect;
@@ -164,11 +165,12 @@ fn daemon(paths: &Paths) -> (Check, Option<Status>) {
     if let Some(status) = ask() {
         let found = format!("version {} runs, keeper {}", status.version, status.keeper_pid);
         if let Some(problem) = status.faces.problems.first() {
+            let since = age(unix_ms().saturating_sub(problem.since_ms) / 1000);
             let check = Check::bad(
                 "daemon",
                 Verdict::Degraded,
-                format!("{found}; {} cannot begin: {}", problem.component, problem.message),
-                "the other parts serve; this one is retried every 1 s to 30 s",
+                format!("{found}; {} {} (since {since})", problem.component, problem.message),
+                "the other parts serve; this one is retried until it succeeds",
                 "mend the cause; `outpost status` shows all problems",
             );
             return (check, Some(status));
