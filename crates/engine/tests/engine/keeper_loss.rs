@@ -1,12 +1,13 @@
 //! The keeper's death at bad moments, played by a test that is the keeper.
 
 use crate::support::{PATIENCE, shell, within};
-use outpost_engine::{Config, Engine, Lifecycle};
+use outpost_engine::{Config, Engine, Lifecycle, OnTaken, Spawn};
 use outpost_keeper::{Event, MESSAGE_BYTES, OWN_SLOT, Request, Roles, Standing};
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::file::{self, Open};
-use outpost_sys::pidfd::How;
-use outpost_sys::spawn::{self, Child, Failure, Program, Step};
+use outpost_sys::pidfd::{self, How};
+use outpost_sys::signal::Signal;
+use outpost_sys::spawn::{self, Child, Failure, Program, Started, Step};
 use outpost_sys::{Errno, message};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -45,6 +46,59 @@ fn receive(link: &OwnedFd) -> Request {
     Request::decode(&bytes).unwrap()
 }
 
+/// The slot of the next process that the engine asks its keeper for.
+fn asked_for(keeper: &OwnedFd) -> u64 {
+    loop {
+        if let Request::Spawn { slot, .. } = receive(keeper) {
+            return slot;
+        }
+    }
+}
+
+fn sleeper() -> Started {
+    let null = file::open("/dev/null", Open::ReadWrite).unwrap();
+    let descriptors = [0, 1, 2].map(|number| (null.as_fd(), number));
+    let program = Program::Path(c"/bin/sleep");
+    spawn::spawn(&Child::new(program, &[c"sleep", c"1000"], &[], spawn::Standing::Group, &descriptors))
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_is_replaced_while_it_starts_does_not_run_on_unlisted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (keeper, its) = message::pair().unwrap();
+    message::send(&keeper, &Event::TableEnd.encode(), &[]).unwrap();
+    let config = Config { cgroups: false, ..Config::new(dir.path()) };
+    let (engine, _) = Engine::start(config, its, Lifecycle::Embedded, |_, _| ()).unwrap();
+    let start = |on_taken| {
+        let engine = engine.clone();
+        tokio::spawn(async move { engine.spawn(Spawn { on_taken, ..shell("p", "exit 0") }).await })
+    };
+    let first = start(OnTaken::Refuse);
+    let first_slot = asked_for(&keeper);
+    let second = start(OnTaken::Replace);
+    let second_slot = asked_for(&keeper);
+    let confirm = |slot| {
+        let child = sleeper();
+        let (standing, held) = (Standing::Running, Roles::EMPTY);
+        let entry = Event::Entry { slot, pid: child.pid, standing, pidfd: true, held };
+        message::send(&keeper, &entry.encode(), &[child.pidfd.as_fd()]).unwrap();
+        child
+    };
+    let kept = confirm(second_slot);
+    within("the second start", second).await.unwrap().unwrap();
+    let replaced = confirm(first_slot);
+    let has_ended = wait_readable(&replaced.pidfd, PATIENCE).unwrap();
+    for child in [kept, replaced] {
+        let _ended_already = pidfd::signal(&child.pidfd, Signal::KILL);
+        wait_readable(&child.pidfd, PATIENCE).unwrap();
+        let _reaped = pidfd::reap(&child.pidfd);
+    }
+    first.abort();
+    assert!(has_ended, "the process runs on, and no client can find it");
+    assert_eq!(engine.list().await.len(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_the_keeper_lost_after_its_start_is_killed_and_keeps_its_record() {
     let dir = tempfile::tempdir().unwrap();
@@ -56,20 +110,8 @@ async fn a_process_that_the_keeper_lost_after_its_start_is_killed_and_keeps_its_
         let engine = engine.clone();
         async move { engine.spawn(shell("lost", "exit 0")).await.unwrap() }
     });
-    let slot = loop {
-        if let Request::Spawn { slot, .. } = receive(&keeper) {
-            break slot;
-        }
-    };
-    let null = file::open("/dev/null", Open::ReadWrite).unwrap();
-    let child = spawn::spawn(&Child::new(
-        Program::Path(c"/bin/sleep"),
-        &[c"sleep", c"1000"],
-        &[],
-        spawn::Standing::Group,
-        &[(null.as_fd(), 0), (null.as_fd(), 1), (null.as_fd(), 2)],
-    ))
-    .unwrap();
+    let slot = asked_for(&keeper);
+    let child = sleeper();
     let entry = |standing, pidfd| Event::Entry { slot, pid: child.pid, standing, pidfd, held: Roles::EMPTY };
     message::send(&keeper, &entry(Standing::Running, true).encode(), &[child.pidfd.as_fd()]).unwrap();
     let process = within("the start", spawning).await.unwrap();

@@ -3,6 +3,7 @@
 
 mod support;
 
+mod adoption;
 mod disk;
 mod ending;
 mod given;

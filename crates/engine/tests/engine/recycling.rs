@@ -1,6 +1,6 @@
 //! Recycled pids: in a pid namespace with few pids, signals reach the processes that they are for and no other.
 
-use crate::support::{Host, PATIENCE, shell, within};
+use crate::support::{Host, LOOK_AGAIN, PATIENCE, shell, within};
 use outpost_engine::{Process, Reach, Signal};
 use outpost_sys::cgroup::Parent;
 use outpost_sys::epoll::wait_readable;
@@ -155,7 +155,7 @@ async fn start(host: &Host, id: &str) -> Process {
         if let Ok(process) = host.engine.spawn(shell(id, TREE)).await {
             return process;
         }
-        tokio::task::yield_now().await;
+        tokio::time::sleep(LOOK_AGAIN).await;
     }
 }
 

@@ -1,11 +1,12 @@
 //! A daemon at the limits of its host: no room on the disk, no more processes, no more descriptors.
 
-use crate::support::{outpost, read, until};
+use crate::support::{cli, outpost, read, until};
 use outpost_control::client::CallError;
 use outpost_control::wire::{Kill, Killed, Spawn, Spawned};
 use outpost_sys::signal::Signal;
 use outpost_sys::{pidfd, procfs};
 use outpost_testkit::{Daemon, SmallDisk, Which, require, root};
+use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -16,11 +17,19 @@ fn sleeper(id: &str) -> Spawn {
     Spawn { id: id.into(), command: ["/bin/sleep", "1000"].map(Into::into).to_vec(), ..Spawn::default() }
 }
 
+/// Slots without a process that have room on the disk for a description.
+fn prepared_slots(daemon: &Daemon) -> usize {
+    let slots = std::fs::read_dir(daemon.dir().join("state/processes")).into_iter().flatten().flatten();
+    let descriptions = slots.filter_map(|slot| slot.path().join("process.json").metadata().ok());
+    descriptions.filter(|description| description.len() == 0 && description.blocks() > 0).count()
+}
+
 #[test]
 fn a_process_started_on_a_full_disk_survives_the_next_worker() {
     let disk = require!(SmallDisk::mount("size=8m"));
     let daemon = Daemon::start_in(outpost(), disk.path());
     let _first: Spawned = daemon.connect().call("spawn", &sleeper("first")).unwrap();
+    until("slots are prepared", || prepared_slots(&daemon) > 1);
     disk.fill();
     let mut started = Vec::new();
     for number in 0..12 {
@@ -65,6 +74,36 @@ fn a_daemon_begins_on_a_full_disk_and_its_faces_follow_when_there_is_room() {
     let _started: Spawned = daemon.connect().call("spawn", &sleeper("p")).unwrap();
 }
 
+#[test]
+fn a_process_that_waits_for_room_on_the_disk_is_reported_until_it_goes_on() {
+    let disk = require!(SmallDisk::mount("size=16m"));
+    let daemon = Daemon::start_in(outpost(), disk.path());
+    let script = "while :; do head -c 100000 /dev/zero; sleep 0.01; done";
+    let command = ["/bin/sh", "-c", script].map(Into::into).to_vec();
+    let _noisy: Spawned =
+        daemon.connect().call("spawn", &Spawn { id: "noisy".into(), command, ..Spawn::default() }).unwrap();
+    disk.fill();
+    let problem =
+        || daemon.status().faces.problems.into_iter().find(|problem| problem.component == "recording");
+    until("the full disk is reported", || problem().is_some());
+    let found = problem().unwrap();
+    assert!(
+        found.message.contains("1 processes wait") && found.message.contains("No space left"),
+        "{found:?}"
+    );
+    for command in ["status", "ps", "doctor"] {
+        let output = cli(&daemon, &[command]).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text);
+        assert!(
+            text.contains("recording fails, 1 processes wait") && text.contains("(since "),
+            "{command}: {text}"
+        );
+    }
+    disk.empty();
+    until("the process goes on", || problem().is_none());
+}
+
 /// A daemon of another user who may have few processes.
 fn with_few_processes(max: u32) -> Daemon {
     let dir = tempfile::tempdir().unwrap();
@@ -76,8 +115,8 @@ fn with_few_processes(max: u32) -> Daemon {
     Daemon::start_by(serve, dir, &[])
 }
 
-/// Forks up to the limit and keeps trying; tells when it was refused.
-const FORK_BOMB: &str = "$| = 1; my $told; while (1) { my $p = fork(); \
+/// Ignores SIGTERM, forks up to the limit and keeps trying; writes when it was refused.
+const FORK_BOMB: &str = "$| = 1; $SIG{TERM} = 'IGNORE'; my $told; while (1) { my $p = fork(); \
     if (!defined $p) { print \"full\\n\" unless $told++; select(undef, undef, undef, 0.01); next } \
     if ($p == 0) { setpgrp(0, 0); sleep 1000; exit } }";
 
@@ -104,16 +143,17 @@ fn a_fork_bomb_at_the_process_limit_can_be_killed() {
     // Idle threads of the worker end after a while. A kill must not need one that cannot be started then.
     let begun = Instant::now();
     until("the worker has given back the threads that it would", || {
-        idle_threads(worker) <= 1 || begun.elapsed() > THREADS_KEPT
+        idle_threads(worker) == 0 || begun.elapsed() > THREADS_KEPT
     });
-    let kill = Kill { process: bomb.process, signal: None, grace_ms: None };
+    // SIGTERM to every process of the tree, and SIGKILL after the grace: two ways, and neither may need a new thread.
+    let kill = Kill { process: bomb.process, signal: None, grace_ms: Some(200) };
     let killed: Killed = daemon.connect().call("kill", &kill).unwrap();
-    assert!(killed.died, "{killed:?}");
+    assert!(killed.died && killed.escalated, "{killed:?}");
     until("every process of the bomb has ended", || {
         let alive = procfs::all().into_iter().filter(|stat| !matches!(stat.state, b'Z' | b'X'));
         !alive.into_iter().any(|stat| {
             let line = std::fs::read(format!("/proc/{}/cmdline", stat.pid)).unwrap_or_default();
-            line.starts_with(b"/usr/bin/perl\0-e\0$| = 1; my $told")
+            line.starts_with(b"/usr/bin/perl\0-e\0$| = 1; $SIG{TERM} = 'IGNORE'; my $told")
         })
     });
     assert_eq!(daemon.status().worker_pid, worker, "the worker died; log: {}", daemon.log());
@@ -127,11 +167,11 @@ fn near_the_descriptor_limit() -> Daemon {
     let mut serve = Command::new("prlimit");
     serve.arg("--nofile=300:300").arg(outpost());
     let daemon = Daemon::start_by(serve, dir, &[]);
-    let refused = (0..300).find_map(|number| {
-        // Without a descriptor for the connection it is closed.
-        daemon.connect().call::<Spawned>("spawn", &sleeper(&format!("p{number}"))).err()
-    });
-    assert!(refused.is_some(), "so many cannot be started");
+    let refused = (0..300)
+        .find_map(|number| daemon.connect().call::<Spawned>("spawn", &sleeper(&format!("p{number}"))).err());
+    // The worker has descriptors left for this and other answers.
+    let Some(CallError::Refused(failure)) = refused else { panic!("{refused:?}; log: {}", daemon.log()) };
+    assert!(failure.message.contains("Too many open files"), "{failure:?}");
     let running = running(&daemon);
     assert!(running.len() > 20, "{} started", running.len());
     for pid in &running[..4] {

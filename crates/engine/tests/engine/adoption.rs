@@ -1,0 +1,95 @@
+//! What a process was started with, under a worker that takes it over from a keeper that the test plays.
+
+use crate::support::{PATIENCE, read_all, until, within};
+use outpost_engine::{Config, Engine, Key, Lifecycle, Process};
+use outpost_keeper::{Event, Roles, Standing};
+use outpost_sys::epoll::wait_readable;
+use outpost_sys::file::{self, Open};
+use outpost_sys::pidfd;
+use outpost_sys::spawn::{self, Child, Program, Started};
+use outpost_sys::{message, pipe};
+use std::ffi::CString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+const SLOT: u64 = 0x001a_1ed8_920d_e001;
+
+/// The role of a child's standard output.
+const STDOUT: u8 = 2;
+
+fn start(script: &str, stdout: BorrowedFd<'_>) -> Started {
+    let null = file::open("/dev/null", Open::ReadWrite).unwrap();
+    let script = CString::new(script).unwrap();
+    let (arguments, null) = ([c"sh", c"-c", script.as_c_str()], null.as_fd());
+    let descriptors = [(null, 0), (stdout, 1), (null, 2)];
+    let program = Program::Path(c"/bin/sh");
+    spawn::spawn(&Child::new(
+        program,
+        &arguments,
+        &[c"PATH=/usr/bin:/bin"],
+        spawn::Standing::Group,
+        &descriptors,
+    ))
+    .unwrap()
+}
+
+fn entry(
+    child: &Started,
+    standing: Standing,
+    pidfd: bool,
+    held: Roles,
+) -> [u8; outpost_keeper::MESSAGE_BYTES] {
+    Event::Entry { slot: SLOT, pid: child.pid, standing, pidfd, held }.encode()
+}
+
+/// An engine that takes over a process with these settings in its description, and the keeper's end of the link.
+async fn adopted(dir: &Path, settings: &str, script: &str) -> (Engine, Process, Started, OwnedFd) {
+    let place = dir.join(format!("processes/{SLOT:x}"));
+    std::fs::create_dir_all(&place).unwrap();
+    let description = format!(
+        r#"{{"key":{{"face":"test","scope":"","id":"p"}},"program":"/bin/sh","arguments":["sh"],"directory":null,
+        "terminal":false,"started_ms":1,"started_by":"",{settings}}}"#
+    );
+    std::fs::write(place.join("process.json"), description).unwrap();
+    std::fs::write(place.join("index"), "").unwrap();
+    let stdout = pipe::pipe().unwrap();
+    file::set_nonblocking(&stdout.read).unwrap();
+    let child = start(script, stdout.write.as_fd());
+    let (keeper, link) = message::pair().unwrap();
+    let held = entry(&child, Standing::Running, true, Roles::new([STDOUT]).unwrap());
+    message::send(&keeper, &held, &[child.pidfd.as_fd(), stdout.read.as_fd()]).unwrap();
+    message::send(&keeper, &Event::TableEnd.encode(), &[]).unwrap();
+    let config = Config { cgroups: false, ..Config::new(dir) };
+    let (engine, _) = Engine::start(config, link, Lifecycle::Embedded, |_, _| ()).unwrap();
+    let process = within("the adoption", engine.find(&Key::new("test", "", "p"))).await.unwrap();
+    (engine, process, child, keeper)
+}
+
+fn report_exit(keeper: &OwnedFd, child: &Started) {
+    assert!(wait_readable(&child.pidfd, PATIENCE).unwrap());
+    let exit = pidfd::reap(&child.pidfd).unwrap().unwrap();
+    message::send(keeper, &entry(child, Standing::Ended(exit), false, Roles::EMPTY), &[]).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_cap_of_a_journal_holds_under_the_next_worker() {
+    const MIB: u64 = 1024 * 1024;
+    let dir = tempfile::tempdir().unwrap();
+    let settings = format!(r#""journal_bytes_max":{}"#, 8 * MIB);
+    let (_engine, process, child, keeper) =
+        adopted(dir.path(), &settings, "head -c 67108864 /dev/zero").await;
+    until("all output is recorded", || process.info().bytes_total == 64 * MIB).await;
+    report_exit(&keeper, &child);
+    within("the end", process.finished()).await.unwrap();
+    assert!(process.info().bytes_kept <= 16 * MIB, "{} bytes are kept", process.info().bytes_kept);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_patience_with_late_output_holds_under_the_next_worker() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = r#""drain":{"quiet":{"secs":15,"nanos":0},"longest":{"secs":15,"nanos":0}}"#;
+    let script = "(sleep 0.5; echo late) & echo early";
+    let (_engine, process, child, keeper) = adopted(dir.path(), settings, script).await;
+    report_exit(&keeper, &child);
+    assert_eq!(read_all(&process, 0).await.stdout, b"early\nlate\n");
+}
