@@ -18,6 +18,22 @@ pub(crate) fn ours_only() -> bool {
     Broker::is_original() && std::env::var_os("OUTPOST_BROKER_ALL").is_none()
 }
 
+/// For a test of what we do otherwise on purpose.
+pub(crate) fn ours() -> Result<(), Lack> {
+    match ours_only() {
+        true => Err(Lack::of_host("the original does otherwise")),
+        false => Ok(()),
+    }
+}
+
+/// For a test that needs more than the original has.
+pub(crate) fn no_original() -> Result<(), Lack> {
+    match Broker::is_original() {
+        true => Err(Lack::of_host("the original has nothing of the kind")),
+        false => Ok(()),
+    }
+}
+
 /// Our own binary.
 pub(crate) fn binary() -> std::path::PathBuf {
     let test = std::env::current_exe().unwrap();

@@ -2,7 +2,7 @@
 //! `Gate::run` waits for a question.
 
 use crate::gate::{Gate, GateOptions};
-use crate::kit::{ours_only, plain};
+use crate::kit::plain;
 use outpost_testkit::require;
 use serde_json::json;
 
@@ -38,9 +38,7 @@ fn gate(system: Option<&str>, own: &str) -> Gate {
 /// The flag and the configuration name files that the user can write; so can the agent.
 #[test]
 fn under_roots_policy_a_rule_of_the_user_cannot_allow() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     require!(outpost_testkit::root());
     let mut gate = gate(None, &rule("allow", "/usr/bin/true"));
     assert_eq!(gate.run(&plain("flag", json!([["true"]])))["status"], "ok");
@@ -53,9 +51,7 @@ fn under_roots_policy_a_rule_of_the_user_cannot_allow() {
 
 #[test]
 fn under_roots_policy_its_own_rules_allow_and_those_of_the_user_make_it_stricter() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     require!(outpost_testkit::root());
     let allow = [
         rule("allow", "/usr/bin/true"),
@@ -71,9 +67,7 @@ fn under_roots_policy_its_own_rules_allow_and_those_of_the_user_make_it_stricter
 /// `[approvals] rules` in the user's configuration is a path that the user chose, whoever owns the file there.
 #[test]
 fn a_reload_cannot_lead_to_other_rules_that_allow() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     require!(outpost_testkit::root());
     let before = etc(None) + &format!("cat >/etc/other.toml <<'E'\n{}\nE\n", rule("allow", "/usr/bin/true"));
     let mut gate = Gate::with(GateOptions {

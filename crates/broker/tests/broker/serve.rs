@@ -1,6 +1,6 @@
 //! The broker in the daemon: questions that outlive the worker, rules, notices, limits, and who may decide.
 
-use crate::kit::{binary, decoded, ours_only};
+use crate::kit::{binary, decoded};
 use outpost_testkit::{Daemon, Which, stamp};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
@@ -101,9 +101,7 @@ fn decide(approver: &mut Lines, question: &Value, allow: bool) -> Value {
 
 #[test]
 fn a_question_outlives_the_worker_with_its_id_and_its_deadline_and_the_client_is_answered() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let site = Site::new("", "");
     let (mut approver, secret) = site.approver();
     let mut client = site.send("a", json!([["echo", "still here"]]));
@@ -127,9 +125,7 @@ fn a_question_outlives_the_worker_with_its_id_and_its_deadline_and_the_client_is
 
 #[test]
 fn a_command_outlives_the_worker_and_its_client_is_answered() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let site = Site::new("", "");
     let (mut approver, _) = site.approver();
     let fifo = site.path("gate");
@@ -150,9 +146,7 @@ fn a_command_outlives_the_worker_and_its_client_is_answered() {
 
 #[test]
 fn a_client_that_leaves_while_the_worker_is_dead_has_withdrawn() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let site = Site::new("", "");
     let (mut approver, secret) = site.approver();
     let file = site.path("ran");
@@ -184,9 +178,7 @@ command = ["/usr/bin/touch", { rest = true }]
 
 #[test]
 fn rules_allow_and_deny_without_a_human_and_a_broken_file_denies_all() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let site = Site::new("", RULES);
     let answer = site.run("a", json!([["echo", "hello"]]));
     assert_eq!((answer["status"].as_str(), answer["decision"].as_str()), (Some("ok"), Some("rule:greet")));
@@ -212,9 +204,7 @@ fn rules_allow_and_deny_without_a_human_and_a_broken_file_denies_all() {
 
 #[test]
 fn a_notice_program_is_told_and_cannot_decide() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let dir = tempfile::tempdir().unwrap();
     let told = dir.path().join("told");
     let notify = format!(
@@ -239,9 +229,7 @@ fn a_notice_program_is_told_and_cannot_decide() {
 
 #[test]
 fn a_client_that_floods_or_was_denied_waits() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let limits = "[broker]\npending_max = 2\nrequests_per_minute = 6\npause_max_s = 60\ndenied_for_s = 60\n";
     let site = Site::new(limits, "");
     let (mut approver, _) = site.approver();
@@ -267,9 +255,7 @@ fn a_client_that_floods_or_was_denied_waits() {
 
 #[test]
 fn commands_have_the_limits_that_the_operator_set_and_write_no_core() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let limits = "cpu_seconds_max = 77\nmemory_bytes_max = 4294967296\nfile_bytes_max = 1048576\n";
     let site = Site::new(&format!("[broker]\n{limits}"), "");
     let (mut approver, _) = site.approver();
@@ -306,9 +292,7 @@ fn check_full(config: &str, count: usize, told: &str) {
 
 #[test]
 fn what_a_killed_worker_had_under_way_still_counts() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let unlimited = "[broker]\npending_max = 0\nrequests_per_minute = 0\n";
     check_full(unlimited, 64, "server busy: too many in-flight requests");
     let told = "rate limited: 2 requests of this client wait for an answer already";
@@ -317,9 +301,7 @@ fn what_a_killed_worker_had_under_way_still_counts() {
 
 #[test]
 fn who_may_be_the_one_who_asks_decides_nothing_without_the_secret() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let site = Site::new("", "");
     let (mut approver, secret) = site.approver();
     let mut client = site.send("a", json!([["true"]]));

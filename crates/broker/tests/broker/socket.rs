@@ -80,9 +80,7 @@ fn a_peer_of_another_user_is_told_nothing() {
 /// Passwords are typed into it.
 #[test]
 fn other_processes_of_its_user_cannot_read_its_memory() {
-    if Broker::is_original() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::no_original());
     require!(root());
     let mut broker = Broker::start(&BrokerOptions::default().uid(OTHER_UID));
     let script = r#"

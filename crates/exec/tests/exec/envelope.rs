@@ -1,6 +1,6 @@
 //! What is no request: unknown methods, and, where the original is silent, the answers of our own.
 
-use crate::table::{PROBE, danger, ours_only, server};
+use crate::table::{PROBE, danger, server};
 use serde_json::{Value, json};
 
 /// The list behind it is the original's own, with everything that is not of this family.
@@ -56,9 +56,7 @@ fn answered(lines: &[&str], code: i32) {
 
 #[test]
 fn malformed_json_is_told() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     answered(
         &[
             "x",
@@ -83,9 +81,7 @@ fn malformed_json_is_told() {
 
 #[test]
 fn a_request_whose_id_is_none_is_refused() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     let lines: Vec<String> = [
         "null",
         "1.5",
@@ -106,8 +102,6 @@ fn a_request_whose_id_is_none_is_refused() {
 
 #[test]
 fn batches_and_other_things_that_are_no_requests_are_refused() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     answered(&["[]", r#"[{"id":1,"method":"x"}]"#, "5", "-1.5", "\"text\"", "null", "true", "{}"], -32600);
 }

@@ -2,7 +2,7 @@
 
 use crate::process::until;
 use crate::streaming::{fed, on_terminal, streamed};
-use crate::table::{PROBE, PROBE_TEXT, danger, error, is_result, ours_only, result, server, sh, with};
+use crate::table::{PROBE, PROBE_TEXT, danger, error, is_result, result, server, sh, with};
 use outpost_sys::procfs;
 use outpost_testkit::AppServer;
 use serde_json::{Value, json};
@@ -16,9 +16,7 @@ const REQUESTS: usize = 3000;
 /// The original loses most of them without a word, or says that it is overloaded.
 #[test]
 fn of_three_thousand_requests_in_one_write_none_is_lost() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     let mut server = server();
     let mut lines = String::new();
     for id in 0..REQUESTS {
@@ -47,9 +45,7 @@ fn all_at_once(server: &mut AppServer, commands: u32, params: impl Fn(&str) -> V
 
 #[test]
 fn of_many_commands_in_one_write_none_is_lost() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     all_at_once(&mut server(), 1500, |word| danger(&["/bin/echo", word]));
 }
 

@@ -1,6 +1,6 @@
 //! Lines, and the handshake that comes before everything else.
 
-use crate::table::{PROBE, PROBE_TEXT, check_lines, danger, error, ours_only, server, sh, with};
+use crate::table::{PROBE, PROBE_TEXT, check_lines, danger, error, server, sh, with};
 use base64::Engine;
 use outpost_testkit::{AppServer, Options};
 use serde_json::{Value, json};
@@ -232,9 +232,7 @@ fn members_stand_in_the_original_order() {
 /// The original stops reading at such a byte and ends; we answer and go on.
 #[test]
 fn a_byte_that_is_no_text_does_not_end_the_server() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     let mut server = server();
     for line in [&b"\xff"[..], b"{\"id\":1,\xc3}", b"{\"id\":1,\"method\":\"\xed\xa0\x80\"}", b"\xc3\x28"] {
         server.send([line, b"\n"].concat());

@@ -94,9 +94,7 @@ fn a_killed_server_takes_its_commands_with_it() {
 /// Names that are held for a confined command stand on the host while it runs, and cgroups are nobody else's to remove.
 #[test]
 fn a_killed_server_leaves_nothing_on_the_host() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     let mut server = server();
     let names = |server: &AppServer| {
         let mut names: Vec<_> =
@@ -117,9 +115,7 @@ fn a_killed_server_leaves_nothing_on_the_host() {
 /// For a user without a cgroup of its own there is nothing it could be found by while the server runs.
 #[test]
 fn who_left_its_session_and_its_environment_ends_with_the_server() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     let is_root = outpost_sys::limits::effective_uid() == 0;
     let options = if is_root { Options::default().uid(65534) } else { Options::default() };
     let mut server = AppServer::start(&options);
@@ -139,9 +135,7 @@ fn who_left_its_session_and_its_environment_ends_with_the_server() {
 /// With both halves killed at once nobody is left who could end it, until somebody comes to the same place.
 #[test]
 fn what_a_server_and_its_keeper_left_running_the_next_one_ends() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     let mut server = server();
     let file = server.dir().join("pid");
     let script = format!("echo $$ > {}; exec sleep 1000", file.display());
@@ -173,9 +167,7 @@ fn what_a_server_and_its_keeper_left_running_the_next_one_ends() {
 /// A command waits for a client that does not read, with its output and with its end: that must not outlive the client.
 #[test]
 fn a_client_that_never_read_takes_its_command_with_it() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     let dir = tempfile::Builder::new().prefix("outpost-exec-").tempdir_in("/var/tmp").unwrap();
     let server = Command::new(crate::daemon::binary())
         .args(["--state-dir", "state", "app-server"])
@@ -229,9 +221,7 @@ fn bytes_below(dir: &Path) -> u64 {
 /// A descendant that has left group and session; unsandboxed it survives everything in the original.
 #[test]
 fn a_descendant_in_a_session_of_its_own_ends_with_the_connection() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     for kill in [false, true] {
         let mut server = server();
         let file = server.dir().join("pid");

@@ -1,6 +1,6 @@
 //! Requests and answers in tables, and the few shapes that answers have.
 
-use outpost_testkit::{AppServer, Options};
+use outpost_testkit::{AppServer, Lack, Options};
 use serde_json::{Value, json};
 
 /// A server with the handshake behind it.
@@ -12,6 +12,14 @@ pub(crate) fn server() -> AppServer {
 /// runs there too: it must fail, or it would not notice when we do as the original does.
 pub(crate) fn ours_only() -> bool {
     AppServer::is_original() && std::env::var_os("OUTPOST_EXEC_ALL").is_none()
+}
+
+/// For a test of what we do otherwise on purpose.
+pub(crate) fn ours() -> Result<(), Lack> {
+    match ours_only() {
+        true => Err(Lack::of_host("the original does otherwise")),
+        false => Ok(()),
+    }
 }
 
 /// Params of a command that nothing confines.

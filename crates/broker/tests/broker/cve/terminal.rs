@@ -28,9 +28,7 @@ const ATTACK: &str = r#"
 /// Commands have a session of their own and no terminal, so they cannot type an approval.
 #[test]
 fn sudo_cve_2005_4890_and_tiocsti() {
-    if Broker::is_original() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::no_original());
     require!(privilege());
     let mut broker = Broker::start(&BrokerOptions::default().uid(OTHER_UID));
     let pid = broker.pid().to_string();
@@ -69,9 +67,7 @@ fn sudo_cve_2005_4890_and_tiocsti() {
 /// The same with root's rights: those may reach any terminal by its name, but they are given none.
 #[test]
 fn sudo_cve_2005_4890_a_privileged_command_has_no_terminal_either() {
-    if Broker::is_original() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::no_original());
     require!(privilege());
     let mut broker = crate::kit::broker();
     let argv = json!([

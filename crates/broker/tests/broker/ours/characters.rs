@@ -63,9 +63,7 @@ each_kind_is_refused! {
 
 #[test]
 fn a_time_is_drawn_too_and_may_have_none_of_them() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let broker = broker();
     let now = stamp(0);
     let (date, clock) = now.split_once('T').unwrap();
@@ -79,9 +77,7 @@ fn a_time_is_drawn_too_and_may_have_none_of_them() {
 
 #[test]
 fn a_script_may_have_lines_and_tabs() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let mut broker = broker();
     let script = "if true; then\n\tprintf '%s' \"$0\"\nfi\n";
     let request = plain("a", json!([["sh", "-c", script, "x\ty\nz"]]));

@@ -1,6 +1,6 @@
 //! A command that runs too long, or leaves something behind, still tells what it said.
 
-use crate::kit::{base64, broker, decoded, original_part, ours_only, plain, sh};
+use crate::kit::{base64, broker, decoded, original_part, plain, sh};
 use outpost_testkit::{Broker, BrokerOptions};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -24,18 +24,14 @@ fn timed_out(answer: &str, stages: &[(i32, &str)], stdout: &str, message: &str) 
 
 #[test]
 fn what_a_command_said_before_its_time_was_up_is_kept() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let answer = one_second().run(&sh("a", "echo out; echo err >&2; exec sleep 600"));
     timed_out(&answer, &[(-1, "err\n")], "out\n", "command timed out after 1s");
 }
 
 #[test]
 fn what_a_pipeline_said_before_its_time_was_up_is_kept() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let pipeline = json!([
         ["sh", "-c", "echo e0 >&2; exit 3"],
         ["sh", "-c", "cat; echo out; echo e1 >&2; exec sleep 600"]
@@ -46,9 +42,7 @@ fn what_a_pipeline_said_before_its_time_was_up_is_kept() {
 
 #[test]
 fn a_grandchild_that_holds_the_output_does_not_hold_the_answer() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let mut broker = broker();
     let mut client = broker.send(&sh("a", "echo out; sleep 40 & exit 5"));
     broker.approve();
@@ -59,9 +53,7 @@ fn a_grandchild_that_holds_the_output_does_not_hold_the_answer() {
 
 #[test]
 fn a_command_that_is_stopped_by_a_signal_says_by_which() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let answer: Value = serde_json::from_str(&broker().run(&sh("a", "kill -TERM $$"))).unwrap();
     let signal = answer["stages"][0]["signal"].as_str().unwrap_or_default();
     assert_eq!(signal.trim_start_matches("SIG"), "TERM", "{answer}");

@@ -1,14 +1,12 @@
 //! A request is an object, and who sends one that is wrong is told which it was.
 
-use crate::kit::{broker, check_lines, error, message, ours_only};
+use crate::kit::{broker, check_lines, error, message};
 use outpost_testkit::stamp;
 use serde_json::json;
 
 #[test]
 fn the_refusal_of_what_is_json_names_the_request() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let broker = broker();
     let told = |text: &str| error("some id", &format!("invalid JSON: {text}"));
     let rows = [
@@ -27,9 +25,7 @@ fn the_refusal_of_what_is_json_names_the_request() {
 
 #[test]
 fn an_array_is_no_request() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let broker = broker();
     let line = json!(["a", "host", "session", stamp(0), [], "ping"]);
     let answer = broker.send_raw(format!("{line}\n")).answer();

@@ -1,6 +1,6 @@
 //! Keys that were meant for something else decide nothing.
 
-use crate::kit::{broker, denied, ok, ours_only, plain, same, sh};
+use crate::kit::{broker, denied, ok, plain, same, sh};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,7 @@ const SURELY_EARLY: Duration = Duration::from_millis(500);
 
 #[test]
 fn a_key_that_was_on_its_way_when_the_prompt_came_approves_nothing() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let mut broker = broker();
     // A machine that stands still for half a second makes an early key a late one; then it proves nothing.
     for attempt in 0..20 {
@@ -35,9 +33,7 @@ fn a_key_that_was_on_its_way_when_the_prompt_came_approves_nothing() {
 
 #[test]
 fn a_key_that_was_on_its_way_when_the_prompt_came_denies_nothing() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let mut broker = broker();
     for attempt in 0..20 {
         let id = attempt.to_string();
@@ -72,9 +68,7 @@ const SEQUENCES: [&str; 10] = [
 
 #[test]
 fn an_escape_sequence_is_nothing_as_a_whole() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let mut broker = broker();
     let mut client = broker.send(&sh("a", "echo x"));
     broker.wait_prompt();

@@ -16,9 +16,7 @@ fn wait_withdrawn(broker: &mut Broker) {
 
 #[test]
 fn a_prompt_whose_client_has_left_can_no_longer_be_approved() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let mut broker = broker();
     let file = broker.path("ran");
     let client = broker.send(&plain("a", json!([["touch", file]])));
@@ -31,9 +29,7 @@ fn a_prompt_whose_client_has_left_can_no_longer_be_approved() {
 
 #[test]
 fn a_request_that_waits_for_its_turn_is_withdrawn_unseen() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let mut broker = broker();
     let file = broker.path("ran");
     let mut first = broker.send(&plain("first", json!([["printf", "x"]])));
@@ -54,9 +50,7 @@ fn a_request_that_waits_for_its_turn_is_withdrawn_unseen() {
 
 #[test]
 fn a_withdrawn_request_is_still_not_to_be_repeated() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let mut broker = broker();
     let request = plain("a", json!([["true"]]));
     let client = broker.send(&request);

@@ -1,6 +1,6 @@
 //! What was asked is remembered beyond the daemon's life: a request does not become new by a restart.
 
-use crate::kit::{broker, deny, error, ok, ours_only, ping, plain, pong, same, sh};
+use crate::kit::{broker, deny, error, ok, ping, plain, pong, same, sh};
 use serde_json::json;
 
 fn duplicate(id: &str) -> String {
@@ -9,9 +9,7 @@ fn duplicate(id: &str) -> String {
 
 #[test]
 fn a_request_that_ran_is_not_run_again_by_the_next_daemon() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let mut broker = broker();
     let file = broker.path("runs");
     let request = sh("a", &format!("echo run >>{}", file.display()));
@@ -23,9 +21,7 @@ fn a_request_that_ran_is_not_run_again_by_the_next_daemon() {
 
 #[test]
 fn neither_are_a_ping_and_a_denied_one() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let mut broker = broker();
     same(&broker.request(&ping("a")), &pong("a"));
     deny(&mut broker, &plain("b", json!([["true"]])));
@@ -36,9 +32,7 @@ fn neither_are_a_ping_and_a_denied_one() {
 
 #[test]
 fn a_request_that_was_pending_when_the_daemon_died_is_not_asked_again() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let mut broker = broker();
     let request = plain("a", json!([["true"]]));
     let _client = broker.send(&request);

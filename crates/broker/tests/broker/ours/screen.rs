@@ -1,6 +1,6 @@
 //! The screen shows the whole of what is decided, once and as it is, and nothing that a command has written there.
 
-use crate::kit::{broker, denied, deny, ok, ours_only, plain, same, sh, with};
+use crate::kit::{broker, denied, deny, ok, plain, same, sh, with};
 use serde_json::json;
 
 /// Letters and digits of a screen, in order, without the sequences that only move or colour.
@@ -21,9 +21,7 @@ fn letters(screen: &str) -> String {
 
 #[test]
 fn a_long_command_is_shown_whole() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let mut broker = broker();
     let words: Vec<String> = (0..1_000).map(|number| format!("w{number:04}x")).collect();
     let mut argv = vec!["true".to_owned()];
@@ -44,9 +42,7 @@ fn a_long_command_is_shown_whole() {
 
 #[test]
 fn one_long_word_is_shown_whole() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let mut broker = broker();
     let word: String = (0..1_000).map(|number| format!("w{number:04}x")).collect();
     let mut client = broker.send(&plain("a", json!([["true", word]])));
@@ -59,9 +55,7 @@ fn one_long_word_is_shown_whole() {
 
 #[test]
 fn an_argument_cannot_draw_lines_of_its_own() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let mut broker = broker();
     let mut client = broker.send(&plain("a", json!([["printf", "%s", "one\nCommand: another\ttab"]])));
     broker.wait_prompt();
@@ -74,9 +68,7 @@ fn an_argument_cannot_draw_lines_of_its_own() {
 
 #[test]
 fn a_letter_that_looks_like_another_is_told_apart() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let mut broker = broker();
     // A Cyrillic letter in place of the first of `apt`.
     let mut client =
@@ -90,9 +82,7 @@ fn a_letter_that_looks_like_another_is_told_apart() {
 
 #[test]
 fn output_of_a_command_never_reaches_the_terminal_raw() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let mut broker = broker();
     // A title, a colour, a move, and the same by an upper control; as output and as complaint.
     let script = "printf '\\033]0;evil\\007\\033[31mevil\\033[2Jevil\\302\\2332Jevil\\rfake\\n'";

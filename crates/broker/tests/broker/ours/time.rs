@@ -1,6 +1,6 @@
 //! `time` is RFC 3339 in full, read for what it says, and has a bound on either side.
 
-use crate::kit::{broker, check, message, ours_only, ping, pong, with};
+use crate::kit::{broker, check, message, ping, pong, with};
 use outpost_testkit::{Broker, stamp};
 use serde_json::{Value, json};
 
@@ -32,25 +32,19 @@ fn refused(broker: &Broker, time: &str, begin: &str) {
 
 #[test]
 fn a_time_may_have_a_fraction() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     accepted(&[".1Z", ".123Z", ".123456Z", ".999999999Z", ".000+00:00"].map(|end| ending(0, end)));
 }
 
 #[test]
 fn a_time_may_be_in_lower_case() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     accepted(&[stamp(0).to_lowercase(), stamp(0).replace('T', "t"), ending(0, "z"), ending(0, ".5z")]);
 }
 
 #[test]
 fn an_offset_is_read_for_what_it_says() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let hours = 3_600;
     accepted(&[
         ending(0, "+00:00"),
@@ -64,17 +58,13 @@ fn an_offset_is_read_for_what_it_says() {
 
 #[test]
 fn an_old_time_is_not_made_fresh_by_its_offset() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     refused(&broker(), &ending(0, "+02:00"), "request too old: 72");
 }
 
 #[test]
 fn a_request_from_the_future_is_refused() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let broker = broker();
     for seconds in [10, 90, 86_400, 1_000_000_000] {
         refused(&broker, &stamp(seconds), "request from the future");
@@ -84,9 +74,7 @@ fn a_request_from_the_future_is_refused() {
 
 #[test]
 fn a_time_is_read_whole() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::ours());
     let broker = broker();
     let now = stamp(0);
     // What the original skips as being no number.

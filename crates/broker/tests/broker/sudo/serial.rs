@@ -33,9 +33,7 @@ const SECURE_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bi
 
 #[test]
 fn what_sudoers_allows_runs_as_root_in_roots_environment() {
-    if Broker::is_original() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::no_original());
     require!(sudo());
     let user = User::new("ALL=(root) NOPASSWD: ALL");
     let mut gate = user.gate("");
@@ -62,9 +60,7 @@ fn what_sudoers_allows_runs_as_root_in_roots_environment() {
 
 #[test]
 fn sudo_is_told_our_options_then_two_dashes_then_an_absolute_path_and_no_variable() {
-    if Broker::is_original() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::no_original());
     require!(sudo());
     let user = User::new("ALL=(root) NOPASSWD: ALL");
     let mut gate = user.gate("");
@@ -103,9 +99,7 @@ fn sudo_is_told_our_options_then_two_dashes_then_an_absolute_path_and_no_variabl
 
 #[test]
 fn a_sudo_of_somebody_elses_is_never_run() {
-    if Broker::is_original() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::no_original());
     require!(sudo());
     let user = User::new("ALL=(root) NOPASSWD: ALL");
     let ran = user.home().join("ran");
@@ -124,9 +118,7 @@ fn a_sudo_of_somebody_elses_is_never_run() {
 
 #[test]
 fn a_password_is_asked_for_once_and_leaves_no_credentials() {
-    if Broker::is_original() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::no_original());
     require!(sudo());
     let user = User::new("ALL=(root) ALL");
     let askpass = user.askpass(&format!("echo {PASSWORD}"));
@@ -166,9 +158,7 @@ fn as_helper(run: &Path) -> String {
 /// the real helper, with another standard output than sudo's.
 #[test]
 fn a_password_goes_to_no_program_by_a_name_that_the_user_can_write() {
-    if Broker::is_original() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::no_original());
     require!(sudo());
     let user = User::new("ALL=(root) ALL");
     let askpass = user.askpass(&format!("echo {PASSWORD}"));
@@ -194,9 +184,7 @@ fn a_password_goes_to_no_program_by_a_name_that_the_user_can_write() {
 /// The command is a child of sudo as its helper is. Other than the helper, it does not execute our binary.
 #[test]
 fn a_command_that_sudo_runs_gets_no_password() {
-    if Broker::is_original() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::no_original());
     require!(sudo());
     let user = User::new("ALL=(root) ALL");
     let askpass = user.askpass(&format!("echo {PASSWORD}"));
@@ -214,9 +202,7 @@ fn a_command_that_sudo_runs_gets_no_password() {
 
 #[test]
 fn what_sudo_refuses_is_told_in_words() {
-    if Broker::is_original() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::no_original());
     require!(sudo());
     let user = User::new("ALL=(root) /usr/bin/id, NOPASSWD: /usr/bin/printenv");
     let mut gate = user.gate("");
@@ -247,9 +233,7 @@ fn what_sudo_refuses_is_told_in_words() {
 
 #[test]
 fn a_wrong_password_is_told_as_one() {
-    if Broker::is_original() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::no_original());
     require!(sudo());
     let user = User::new("ALL=(root) ALL");
     let askpass = user.askpass("echo wrong");
@@ -269,9 +253,7 @@ fn a_wrong_password_is_told_as_one() {
 
 #[test]
 fn a_host_without_a_sudo_that_works_is_told_as_one() {
-    if Broker::is_original() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::no_original());
     require!(sudo());
     let user = User::new("ALL=(root) NOPASSWD: ALL");
     let weak = user.home().join("weak");
@@ -325,9 +307,7 @@ fn too_long(ignores: &str) -> (Value, bool) {
 
 #[test]
 fn a_command_of_roots_that_takes_too_long_is_ended_by_its_sudo() {
-    if Broker::is_original() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::no_original());
     require!(sudo());
     let (answer, runs) = too_long("");
     assert_eq!(told(&answer), "command timed out after 1s");
@@ -340,9 +320,7 @@ fn a_command_of_roots_that_takes_too_long_is_ended_by_its_sudo() {
 
 #[test]
 fn a_command_of_roots_that_does_not_want_to_end_is_told_as_running() {
-    if Broker::is_original() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::no_original());
     require!(sudo());
     let (answer, runs) = too_long("trap '' TERM HUP INT; ");
     let message = told(&answer);
@@ -361,9 +339,7 @@ fn approved(user: &User, options: BrokerOptions, request: &Value) -> (Broker, Ch
 
 #[test]
 fn a_password_is_typed_on_the_drop_ins_terminal_once_and_is_not_seen() {
-    if Broker::is_original() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::no_original());
     require!(sudo());
     let user = User::new("ALL=(root) ALL");
     let stage = json!(["sh", "-c", "cat; id -u"]);
@@ -391,9 +367,7 @@ fn a_password_is_typed_on_the_drop_ins_terminal_once_and_is_not_seen() {
 /// What was typed of a secret is neither shown nor left for whoever reads next, when nobody waits for it any more.
 #[test]
 fn sudo_rs_ghsa_q428_typed_secret_echoed_at_the_timeout() {
-    if Broker::is_original() {
-        return;
-    }
+    outpost_testkit::require!(crate::kit::no_original());
     require!(sudo());
     let user = User::new("ALL=(root) ALL");
     let options = BrokerOptions::default().env("SUDO_PROXY_EXEC_TIMEOUT_SECS", "2");

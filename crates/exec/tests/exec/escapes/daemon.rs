@@ -4,7 +4,7 @@ use super::Limits;
 use super::Limits::{Networked, ReadOnly, Workspace};
 use super::scene::Scene;
 use crate::sandbox::{for_each_user, policy, profile};
-use crate::table::{ours_only, with};
+use crate::table::with;
 use serde_json::{Value, json};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -17,9 +17,7 @@ fn home_is_writable(scene: &Scene, network: bool) -> Value {
 
 #[test]
 fn what_the_daemon_keeps_is_neither_seen_nor_moved() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         let rows = [
@@ -57,9 +55,7 @@ fn what_the_daemon_keeps_is_neither_seen_nor_moved() {
 /// Who may use the network may talk to sockets, but whoever talks to the daemon's is not confined any more.
 #[test]
 fn the_daemons_socket_is_not_reached_with_a_network_either() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     for_each_user(|options| {
         let run = tempfile::Builder::new().prefix("outpost-exec-run-").tempdir_in("/var/tmp").unwrap();
         if let Some(uid) = options.uid {
@@ -96,9 +92,7 @@ fn the_daemons_socket_is_not_reached_with_a_network_either() {
 /// A root that is missing, or lies where commands write, can become a link to anywhere between two requests.
 #[test]
 fn a_writable_root_that_a_command_made_a_link_opens_nothing() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         let cases = [
@@ -134,9 +128,7 @@ fn a_writable_root_that_a_command_made_a_link_opens_nothing() {
 /// What a command leaves where the daemon looks must not make the daemon wait, or look elsewhere.
 #[test]
 fn files_that_a_command_drops_do_not_stop_the_daemon() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     let drops = [
         ("a pipe", r#"told(sys(133, "$ws/sub/.git", 0010644, 0))"#),
         (
@@ -168,9 +160,7 @@ fn files_that_a_command_drops_do_not_stop_the_daemon() {
 /// A link in place of a protected name is refused by name: it could be replaced while it is relied upon.
 #[test]
 fn a_protected_name_that_is_a_link_is_refused() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         scene.host.dir("cwd/sub");
@@ -185,9 +175,7 @@ fn a_protected_name_that_is_a_link_is_refused() {
 /// A lock on the directory that stands for a missing name, by somebody who can only read it.
 #[test]
 fn a_reader_that_locks_a_held_name_keeps_nobody_waiting() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         let limits = Workspace.params(&scene);

@@ -5,7 +5,7 @@ use super::Limits::{Everything, Minimal, Networked, ReadOnly, Workspace};
 use super::scene::Scene;
 use super::{ANY, Attempt, Limits, attempt, check};
 use crate::sandbox::for_each_user;
-use crate::table::{ours_only, with};
+use crate::table::with;
 use outpost_testkit::{require, x86_64};
 use serde_json::json;
 
@@ -157,9 +157,7 @@ fn what_a_command_has_of_its_own_is_bounded() {
 /// Input made up for a terminal would be read by whoever has it afterwards. What the control may do depends on the host.
 #[test]
 fn nothing_is_typed_into_a_terminal() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     require!(x86_64());
     let rows = [
         ("input", 0x5412_u64, "EPERM", &["done", "EIO"][..]),

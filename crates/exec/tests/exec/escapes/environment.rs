@@ -4,7 +4,7 @@ use super::Limits;
 use super::Limits::{Networked, ReadOnly, Workspace};
 use super::scene::Scene;
 use crate::sandbox::for_each_user;
-use crate::table::{ours_only, with};
+use crate::table::with;
 use serde_json::{Value, json};
 use std::os::unix::fs::symlink;
 
@@ -18,9 +18,7 @@ fn with_env(mut params: Value, name: &str, value: &str) -> Value {
 /// The loader writes what it does to a file of its choice: whoever had the variable unconfined would leave one.
 #[test]
 fn what_the_loader_is_told_reaches_nobody_before_the_sandbox() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         let inner = scene.outside().join("inner");
@@ -47,9 +45,7 @@ fn what_the_loader_is_told_reaches_nobody_before_the_sandbox() {
 /// The policy's temporary directory is the server's.
 #[test]
 fn a_requests_temporary_directory_is_not_made_writable() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         let outside = scene.outside();
@@ -65,9 +61,7 @@ fn a_requests_temporary_directory_is_not_made_writable() {
 /// A program that is found first is executed, but inside like any other.
 #[test]
 fn a_hostile_directory_in_the_path_is_searched_inside() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         let hostile = "#!/bin/sh\necho hostile $$\n{ echo x > ../outside/new; } 2>/dev/null && echo out\n";
@@ -89,9 +83,7 @@ fn a_hostile_directory_in_the_path_is_searched_inside() {
 
 #[test]
 fn no_descriptor_but_the_three_is_inherited() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     let script = r#"
         opendir(my $dir, "/proc/self/fd") or die; my @open = sort grep { /\d/ && $_ != fileno_of($dir) } readdir $dir;
         print "@open"; sub fileno_of { require POSIX; POSIX::dup2(0, 99); opendir(my $d, "/proc/self/fd");
@@ -111,9 +103,7 @@ fn no_descriptor_but_the_three_is_inherited() {
 /// "policy cwd = the server's cwd": a link elsewhere makes nothing writable there.
 #[test]
 fn a_directory_that_is_a_link_opens_nothing() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         let link = scene.workspace().join("link");
@@ -130,9 +120,7 @@ fn a_directory_that_is_a_link_opens_nothing() {
 /// Names are bytes: none of them ends a pattern, a line of a record or a program.
 #[test]
 fn hostile_names_are_denied_like_others() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         let names = [

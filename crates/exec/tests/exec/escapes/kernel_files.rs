@@ -5,7 +5,7 @@ use super::Limits::{Everything, Networked, ReadOnly, Workspace};
 use super::scene::Scene;
 use super::{Attempt, Limits, attempt, check};
 use crate::sandbox::{for_each_user, policy};
-use crate::table::{ours_only, with};
+use crate::table::with;
 use outpost_testkit::{Lack, require, root};
 use serde_json::json;
 use std::path::PathBuf;
@@ -269,9 +269,7 @@ impl Drop for Mounted {
 /// As in a workspace with a tree for chroot(8) in it.
 #[test]
 fn settings_that_are_mounted_in_a_workspace_are_read_only_too() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     require!(root());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);

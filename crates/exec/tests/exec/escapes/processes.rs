@@ -5,7 +5,7 @@ use super::Limits::{Networked, ReadOnly, Workspace};
 use super::scene::Scene;
 use super::{ANY, Attempt, Limits, attempt, check};
 use crate::sandbox::for_each_user;
-use crate::table::{ours_only, with};
+use crate::table::with;
 use outpost_testkit::{require, root, x86_64};
 use serde_json::json;
 
@@ -172,9 +172,7 @@ fn the_first_process_of_a_sandbox_cannot_be_driven() {
 /// Ways of talking that have names of their own: made without a sandbox, looked for in one.
 #[test]
 fn shared_memory_semaphores_and_queues_of_the_host_are_not_found() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     require!(x86_64());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
@@ -208,9 +206,7 @@ fn shared_memory_semaphores_and_queues_of_the_host_are_not_found() {
 /// The kernel says so, and everything of it is gone with the command.
 #[test]
 fn a_fork_bomb_meets_its_limit() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         let script = r#"
@@ -225,7 +221,7 @@ fn a_fork_bomb_meets_its_limit() {
 #[test]
 fn programs_that_lend_rights_lend_none() {
     use std::os::unix::fs::{PermissionsExt, chown};
-    if ours_only() {
+    if outpost_testkit::available!(crate::table::ours()).is_none() {
         return;
     }
     require!(root());

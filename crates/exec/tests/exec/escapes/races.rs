@@ -4,7 +4,7 @@ use super::Limits;
 use super::Limits::Workspace;
 use super::scene::Scene;
 use crate::sandbox::{for_each_user, policy};
-use crate::table::{ours_only, with};
+use crate::table::with;
 use serde_json::json;
 
 /// As many commands as are started during a race.
@@ -38,9 +38,7 @@ fn end_race(scene: &mut Scene, id: u64) {
 /// A writable root is a directory at one moment and a link to somewhere else at the next.
 #[test]
 fn a_root_that_is_swapped_for_a_link_never_opens_what_the_link_leads_to() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         scene.host.dir("cwd/sub");
@@ -68,9 +66,7 @@ fn a_root_that_is_swapped_for_a_link_never_opens_what_the_link_leads_to() {
 /// A repository is a directory at one moment and a link at the next.
 #[test]
 fn a_repository_that_is_swapped_for_a_link_is_never_written() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         scene.host.file("cwd/sub/.git/config", "[core]\n");
@@ -109,9 +105,7 @@ fn a_repository_that_is_swapped_for_a_link_is_never_written() {
 /// The directory that stands for a missing name comes and goes while another command tries to take its place.
 #[test]
 fn a_held_name_is_not_taken_while_commands_come_and_go() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         let take = r#"

@@ -1,7 +1,7 @@
 //! How a command ends: codes, signals, time limits, and what it leaves behind.
 
 use crate::process::{PATIENCE, Watched};
-use crate::table::{check_exec, danger, fits, is_result, ours_only, result, server, sh, with};
+use crate::table::{check_exec, danger, fits, is_result, result, server, sh, with};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -29,9 +29,7 @@ fn an_exit_code_is_told_and_a_signal_is_minus_one() {
 /// Behind the three that every client knows.
 #[test]
 fn what_the_code_cannot_say_is_told_beside_it() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     let mut server = server();
     let mut run = |params: &Value| server.exec(params);
     let plain = run(&sh("printf abc; printf de >&2"));
@@ -151,9 +149,7 @@ fn a_background_child_with_files_of_its_own_ends_right_after_the_reply() {
 /// The original's reach is the group. A descendant that has left it outlives every command.
 #[test]
 fn a_descendant_in_a_session_of_its_own_ends_too() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     let mut server = server();
     for (more, code) in [(json!({}), 0), (json!({"timeoutMs": 1500}), 124)] {
         let file = server.dir().join(format!("pid-{code}"));

@@ -1,6 +1,6 @@
 //! Buffered output: how much of it, and how bytes become text.
 
-use crate::table::{check_exec, danger, ours_only, server, sh, with};
+use crate::table::{check_exec, danger, server, sh, with};
 use serde_json::json;
 
 const MIB: usize = 1024 * 1024;
@@ -92,9 +92,7 @@ fn bytes_that_are_no_utf8_become_what_they_were_meant_as() {
 /// The original takes what is left for another charset and garbles the whole.
 #[test]
 fn a_cap_within_a_character_does_not_garble_the_text() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     let capped = |text: &str, cap: usize| {
         let text = format!("%b|{}", escaped(text.as_bytes()));
         let (format, text) = text.split_once('|').unwrap();

@@ -3,7 +3,7 @@
 use super::{Host, for_each_user, policy, profile};
 use crate::process::Watched;
 use crate::streaming::{fed, input, on_terminal, streamed};
-use crate::table::{check, check_exec, fits, ours_only, server, sh, with};
+use crate::table::{check, check_exec, fits, server, sh, with};
 use serde_json::{Value, json};
 
 fn read_only(params: Value) -> Value {
@@ -74,9 +74,7 @@ fn ends_in_a_sandbox() {
 /// In the original it is exit code 101 with words of its helper's.
 #[test]
 fn a_program_that_is_missing_in_a_sandbox_is_an_error() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     let missing = "-32603 failed to spawn command: No such file or directory (os error 2)";
     let denied = "-32603 failed to spawn command: Permission denied (os error 13)";
     let run = |program: &str| read_only(json!({"command": [program]}));
@@ -131,9 +129,7 @@ fn nothing_of_a_sandboxed_command_runs_on() {
 /// The original leaves empty files where something missing was to be protected.
 #[test]
 fn a_sandbox_leaves_nothing_on_the_host() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     for_each_user(|options| {
         let mut host = Host::start(&options);
         let cwd = host.server.cwd();
@@ -167,9 +163,7 @@ fn a_sandbox_leaves_nothing_on_the_host() {
 /// In the original root keeps all its capabilities in the sandbox and mounts it away.
 #[test]
 fn root_does_not_get_out() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     for_each_user(|options| {
         let mut host = Host::start(&options);
         let target = host.dir("other");
@@ -192,9 +186,7 @@ fn root_does_not_get_out() {
 /// Which layers were active is told behind the three members.
 #[test]
 fn the_layers_of_a_sandbox_are_told() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     let mut server = server();
     let result = server.exec(&read_only(sh("true")));
     assert!(result["sandbox"].as_object().is_some_and(|layers| !layers.is_empty()), "{result}");

@@ -257,9 +257,7 @@ fn a_profile_without_entries_lets_nothing_run() {
 /// Only what is named can be read. In the original such a command never starts, unless its helper is among it.
 #[test]
 fn what_no_entry_names_cannot_be_read() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     for_each_user(|options| {
         let mut host = Host::start(&options);
         let (inside, outside) = (host.file("cwd/file", "inside"), host.file("other/file", "outside"));

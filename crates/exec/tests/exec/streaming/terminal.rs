@@ -1,7 +1,7 @@
 //! Commands on a terminal: echo, size, keys, and its end.
 
 use super::{input, on_terminal};
-use crate::table::{check, fits, ours_only, server, with};
+use crate::table::{check, fits, server, with};
 use outpost_testkit::AppServer;
 use serde_json::{Value, json};
 
@@ -142,9 +142,7 @@ fn ends_on_a_terminal() {
 
 #[test]
 fn the_signal_that_ended_a_command_on_a_terminal_is_told() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     let mut server = server();
     let result = server.exec(&on_terminal("p", "kill -TERM $$"));
     assert_eq!((&result["exitCode"], &result["signal"]), (&json!(1), &json!("SIGTERM")), "{result}");
@@ -167,9 +165,7 @@ fn a_background_child_does_not_keep_a_terminal() {
 /// The original starts it in the home directory without a word.
 #[test]
 fn a_directory_that_is_missing_is_told_on_a_terminal_too() {
-    if ours_only() {
-        return;
-    }
+    outpost_testkit::require!(crate::table::ours());
     let mut server = server();
     let params = with(on_terminal("p", "touch made"), json!({"cwd": "/no/such/directory"}));
     let text = "-32603 failed to spawn command: No such file or directory (os error 2)";
