@@ -16,6 +16,7 @@
 //! [`Head`] goes elsewhere too, by [`syslog::tell`], and `verify` checks that what was told is in the chain.
 
 mod error;
+mod examine;
 mod files;
 mod read;
 mod record;
@@ -25,7 +26,8 @@ mod verify;
 mod writer;
 
 pub use error::{Error, Result};
-pub use read::{Filter, Reader, Record, read};
+pub use examine::{Findings, Trusted, examine};
+pub use read::{Filter, Reader, Record, has, read};
 pub use verify::{Report, verify};
 pub use writer::Writer;
 
@@ -45,6 +47,8 @@ pub enum Event {
     Started,
     Ended,
     Withdrawn,
+    /// A key of the host, of an approver or of a terminal was made, changed or revoked.
+    Key,
     /// Records before this one did not take effect: whoever wrote them ended, or failed, before both books agreed.
     Voided,
     /// Records that were in the chain were not there any more when it was opened, and the machine had not ended meanwhile.
@@ -61,6 +65,7 @@ impl Event {
             Event::Started => "started",
             Event::Ended => "ended",
             Event::Withdrawn => "withdrawn",
+            Event::Key => "key",
             Event::Voided => "voided",
             Event::Shortened => SHORTENED,
         }
@@ -83,7 +88,7 @@ pub struct Head {
 
 impl Head {
     /// Before the first record.
-    const NONE: Head = Head { seq: 0, hash: [0; 32] };
+    pub const NONE: Head = Head { seq: 0, hash: [0; 32] };
 }
 
 impl fmt::Display for Head {

@@ -4,7 +4,8 @@ use crate::hook;
 use crate::ledger::Ledger;
 use crate::queue::{self, Queue};
 use crate::rules::{Rules, Sources, Stamp};
-use crate::secret::Verifier;
+use crate::signing::Signer;
+use crate::trust::{self, Trust};
 use crate::{Result, grants};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,8 +18,12 @@ pub struct Settings {
     pub dir: PathBuf,
     /// The operator's rules; a file that is not there has none.
     pub rules: Sources,
-    /// Users besides root who may decide, by what the kernel says.
-    pub approvers: Vec<u32>,
+    /// Users besides root that see every question.
+    pub viewers: Vec<u32>,
+    /// Root's directory of policy: where it exists, only approvers in it count.
+    pub etc: PathBuf,
+    /// This is the guard: every user of the host may connect, and approvers come from `etc` alone.
+    pub is_guard: bool,
     /// A program that is told of each question. It cannot answer.
     pub hook: Option<Vec<String>>,
 }
@@ -33,7 +38,7 @@ struct Inner {
     settings: watch::Sender<Arc<Settings>>,
     ledger: Ledger,
     queue: Queue,
-    verifier: Verifier,
+    trust: Arc<Trust>,
     rules: Mutex<Loaded>,
 }
 
@@ -47,22 +52,27 @@ struct Loaded {
 impl Approvals {
     /// Opens the books. `schema` makes the tables of the faces that write into them.
     pub fn open(settings: Settings, schema: &[&str]) -> Result<Approvals> {
-        let schema: Vec<&str> =
-            [queue::SCHEMA, grants::SCHEMA].into_iter().chain(schema.iter().copied()).collect();
+        let schema: Vec<&str> = [queue::SCHEMA, grants::SCHEMA, trust::SCHEMA]
+            .into_iter()
+            .chain(schema.iter().copied())
+            .collect();
         let ledger = Ledger::open(&settings.dir, &schema)?;
-        let queue = Queue::new(ledger.clone());
-        let verifier = Verifier::new(&settings.dir);
+        let trust = Arc::new(Trust::open(&settings.dir, &settings.etc, settings.is_guard)?);
+        let recorder = trust.clone();
+        ledger.begin_with(move |books| recorder.record_host(books));
+        let queue = Queue::new(ledger.clone(), trust.clone());
         let rules = Mutex::new(Loaded::from(&settings.rules));
         let settings = watch::Sender::new(Arc::new(settings));
         tokio::spawn(hook::run(settings.subscribe(), queue.clone()));
-        let inner = Inner { settings, ledger, queue, verifier, rules };
+        let inner = Inner { settings, ledger, queue, trust, rules };
         Ok(Approvals { inner: Arc::new(inner) })
     }
 
-    /// What the operator has decided meanwhile. The books stay where they are.
+    /// What the operator has decided meanwhile. The books stay where they are, and so do the approvers.
     pub fn configure(&self, settings: Settings) {
-        let dir = self.settings().dir.clone();
-        self.inner.settings.send_replace(Arc::new(Settings { dir, ..settings }));
+        let before = self.settings();
+        let (dir, etc, is_guard) = (before.dir.clone(), before.etc.clone(), before.is_guard);
+        self.inner.settings.send_replace(Arc::new(Settings { dir, etc, is_guard, ..settings }));
     }
 
     fn settings(&self) -> Arc<Settings> {
@@ -77,8 +87,14 @@ impl Approvals {
         &self.inner.ledger
     }
 
-    pub(crate) fn verifier(&self) -> &Verifier {
-        &self.inner.verifier
+    /// What decisions are checked against.
+    pub fn trust(&self) -> &Arc<Trust> {
+        &self.inner.trust
+    }
+
+    /// A key for the terminal that this very process asks on: it counts until the process ends.
+    pub async fn enroll_terminal(&self) -> Result<Signer> {
+        self.inner.trust.enroll_terminal(&self.inner.ledger).await
     }
 
     /// The rules as they stand in the file now.
@@ -92,14 +108,19 @@ impl Approvals {
         loaded.rules.clone()
     }
 
-    /// Whether this user is the one the daemon runs as, and so may be who asks.
-    pub(crate) fn is_own(&self, uid: u32) -> bool {
-        uid == outpost_sys::limits::effective_uid()
+    /// Whether a process of this user may connect.
+    pub(crate) fn admits(&self, uid: u32) -> bool {
+        let own = outpost_sys::limits::effective_uid();
+        self.settings().is_guard || uid == own || self.sees_all(uid)
     }
 
-    /// Whether the kernel's word suffices for this user.
-    pub(crate) fn is_approver(&self, uid: u32) -> bool {
-        !self.is_own(uid) && (uid == 0 || self.settings().approvers.contains(&uid))
+    /// Whether this user sees the questions of all users.
+    pub(crate) fn sees_all(&self, uid: u32) -> bool {
+        let named = || {
+            let list = self.inner.trust.list();
+            list.is_ok_and(|list| list.viewers.contains(&uid) || list.trusted.contains(&uid))
+        };
+        uid == 0 || self.settings().viewers.contains(&uid) || named()
     }
 }
 

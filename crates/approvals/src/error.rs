@@ -16,10 +16,8 @@ pub enum Error {
     Audit(Cause),
     /// What an approver or a face asked for cannot be done.
     Refused(String),
-    /// A key or a signature.
+    /// A key, a signature, or a statement that does not count.
     Key(String),
-    /// The same, but who proves to know the approver's secret may have it.
-    SecretWanted(String),
     /// Another daemon has the books.
     InUse,
     /// The ledger's thread is gone.
@@ -59,7 +57,7 @@ impl fmt::Display for Error {
             }
             Error::File { what, path, cause } => write!(f, "cannot {what} {}: {cause}", path.display()),
             Error::Audit(cause) => write!(f, "the audit log cannot be written, so nothing is run: {cause}"),
-            Error::Refused(why) | Error::Key(why) | Error::SecretWanted(why) => f.write_str(why),
+            Error::Refused(why) | Error::Key(why) => f.write_str(why),
             Error::InUse => f.write_str("another daemon writes into these books"),
             Error::Stopped => f.write_str("the daemon is ending"),
         }

@@ -9,7 +9,9 @@ use outpost_sys::file::{self, Open};
 use outpost_sys::procfs;
 use rusqlite::{Connection, OptionalExtension};
 use std::cmp::Ordering;
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
@@ -77,6 +79,25 @@ type Reply = Box<dyn FnOnce(Option<&str>) + Send>;
 #[derive(Clone)]
 pub struct Ledger {
     jobs: mpsc::Sender<Job>,
+    heads: Heads,
+    chain: PathBuf,
+}
+
+/// Heads that are remembered without reading the chain.
+const HEADS_MAX: usize = 16_384;
+
+/// The newest heads of the chain, oldest first.
+#[derive(Clone, Default)]
+struct Heads(Arc<Mutex<VecDeque<audit::Head>>>);
+
+impl Heads {
+    fn add(&self, head: audit::Head) {
+        let mut heads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if heads.len() >= HEADS_MAX {
+            heads.pop_front();
+        }
+        heads.push_back(head);
+    }
 }
 
 impl Ledger {
@@ -106,6 +127,7 @@ impl Ledger {
             db.execute_batch(table).map_err(fail)?;
         }
         let mut chain = Chain::new(audit, dir.join("audit"), log.to_owned());
+        let (heads, chain_dir) = (chain.heads.clone(), chain.dir.clone());
         agree(&db, &mut chain)?;
         let (jobs, receiver) = mpsc::channel(JOBS_MAX);
         let waits = tokio::runtime::Builder::new_current_thread().enable_time().build();
@@ -113,7 +135,42 @@ impl Ledger {
         let thread = std::thread::Builder::new().name("outpost-ledger".into());
         let spawned = thread.spawn(move || keep(db, chain, receiver, &waits));
         spawned.map_err(|error| Error::file("start a thread for", dir, error))?;
-        Ok(Ledger { jobs })
+        Ok(Ledger { jobs, heads, chain: chain_dir })
+    }
+
+    /// The newest record of the chain.
+    pub fn head(&self) -> audit::Head {
+        let heads = self.heads.0.lock().unwrap_or_else(PoisonError::into_inner);
+        heads.back().copied().unwrap_or(audit::Head::NONE)
+    }
+
+    /// Whether the chain has this record.
+    pub(crate) async fn has(&self, head: audit::Head) -> bool {
+        let recent = {
+            let heads = self.heads.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let oldest = heads.front().map_or(u64::MAX, |oldest| oldest.seq);
+            (head.seq >= oldest).then(|| heads.contains(&head))
+        };
+        match recent {
+            Some(found) => found,
+            None => {
+                let dir = self.chain.clone();
+                let looked = tokio::task::spawn_blocking(move || audit::has(&dir, &head));
+                looked.await.is_ok_and(|found| found.unwrap_or(false))
+            }
+        }
+    }
+
+    /// Hands over a job that nobody waits for, before any other can be.
+    pub(crate) fn begin_with(&self, job: impl FnOnce(&mut Books<'_>) -> Result<()> + Send + 'static) {
+        let job: Job = Box::new(move |books| {
+            let outcome = job(books);
+            if let Err(error) = &outcome {
+                tracing::error!(%error, "the host's key is not recorded");
+            }
+            (outcome.is_ok(), Box::new(|_| {}))
+        });
+        let _empty_so_far = self.jobs.try_send(job);
     }
 
     /// Does a job and waits until it is in both books, or in neither. A caller that loses interest does not stop it.
@@ -147,6 +204,7 @@ struct Chain {
     log: PathBuf,
     writer: Option<audit::Writer>,
     told: Option<Told>,
+    heads: Heads,
 }
 
 /// What the system's log knows.
@@ -161,7 +219,9 @@ const TOLD_EVERY: Duration = Duration::from_secs(1);
 
 impl Chain {
     fn new(writer: audit::Writer, dir: PathBuf, log: PathBuf) -> Chain {
-        Chain { dir, log, writer: Some(writer), told: None }
+        let heads = Heads::default();
+        heads.add(writer.head());
+        Chain { dir, log, writer: Some(writer), told: None, heads }
     }
 
     fn writer(&mut self) -> audit::Result<&mut audit::Writer> {
@@ -196,7 +256,7 @@ impl Chain {
     }
 
     fn append(&mut self, event: Event, data: &impl serde::Serialize) -> audit::Result<()> {
-        let done = self.writer()?.append(event, data).map(|_| ());
+        let done = self.writer()?.append(event, data).map(|head| self.heads.add(head));
         if let Err(audit::Error::Io { .. } | audit::Error::Failed { .. }) = done {
             self.writer = None;
         }

@@ -1,5 +1,6 @@
 //! What a human is asked and what may come of it.
 
+use crate::signing::Proof;
 use serde::{Deserialize, Serialize};
 
 /// Something that waits for a human. Every text in it is printable ASCII: what came from elsewhere was escaped where the
@@ -77,6 +78,9 @@ pub enum Outcome {
         decision: Decision,
         /// Which approver, by which way.
         by: String,
+        /// What makes it count; nothing that is stored counts without.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        proof: Option<Box<Proof>>,
     },
     /// Nobody answered in time.
     Expired,

@@ -6,6 +6,8 @@ use crate::grants;
 use crate::ledger::{Books, Ledger};
 use crate::moment::{Moment, unix_ms};
 use crate::question::{Decision, Outcome, Question, Remember};
+use crate::signing::{Proof, Signed, Statement};
+use crate::trust::{Trust, Verified};
 use crate::wire::Answer;
 use crate::{Error, Result};
 use serde_json::json;
@@ -32,12 +34,17 @@ pub(crate) const SCHEMA: &str = "
         deadline_boot_ns integer not null,
         outcome text
     ) strict;
+    create table if not exists receipts (
+        statement text primary key,
+        until_ms integer not null
+    ) strict;
 ";
 
 /// All questions of the daemon.
 #[derive(Clone)]
 pub struct Queue {
     ledger: Ledger,
+    trust: Arc<Trust>,
     inner: Arc<Inner>,
 }
 
@@ -49,17 +56,50 @@ struct Inner {
 struct Waiting {
     question: Question,
     deadline: watch::Sender<Instant>,
-    outcome: watch::Sender<Option<Outcome>>,
-    /// Somebody's decision is being written down: it is too late for another.
-    settling: bool,
+    state: watch::Sender<State>,
     shown: bool,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Open,
+    /// A decision or an end is being written down: it is too late for another.
+    Settling,
+    Settled(Outcome),
+}
+
+impl State {
+    fn is_settled(&self) -> bool {
+        matches!(self, State::Settled(_))
+    }
+
+    fn outcome(&self) -> Option<Outcome> {
+        match self {
+            State::Settled(outcome) => Some(outcome.clone()),
+            _ => None,
+        }
+    }
+}
+
+impl Waiting {
+    fn is_open(&self) -> bool {
+        matches!(*self.state.borrow(), State::Open)
+    }
+}
+
+/// The client that submits a decision.
+pub struct Submitter {
+    /// How the audit names it.
+    pub name: String,
+    /// As the kernel has it: its word may count without a signature.
+    pub uid: Option<u32>,
 }
 
 /// A question that has been asked.
 pub struct Asked {
     id: String,
     deadline: watch::Receiver<Instant>,
-    outcome: watch::Receiver<Option<Outcome>>,
+    state: watch::Receiver<State>,
 }
 
 impl Asked {
@@ -71,9 +111,9 @@ impl Asked {
     pub async fn outcome(&mut self) -> Option<Outcome> {
         loop {
             let deadline = *self.deadline.borrow_and_update();
-            let settled = tokio::time::timeout_at(deadline, self.outcome.wait_for(Option::is_some));
+            let settled = tokio::time::timeout_at(deadline, self.state.wait_for(State::is_settled));
             tokio::select! {
-                settled = settled => return settled.ok()?.ok()?.clone(),
+                settled = settled => return settled.ok()?.ok()?.outcome(),
                 Ok(()) = self.deadline.changed() => {}
             }
         }
@@ -84,14 +124,20 @@ impl Asked {
 pub struct Remembered {
     pub question: Question,
     pub deadline: Moment,
-    /// It was settled, but whoever asked may not have got to know.
+    /// It was settled, but whoever asked may not have got to know. A decision without a proof that counts now is left out:
+    /// the question is asked again.
     pub outcome: Option<Outcome>,
 }
 
 impl Queue {
-    pub fn new(ledger: Ledger) -> Queue {
+    pub fn new(ledger: Ledger, trust: Arc<Trust>) -> Queue {
         let inner = Inner { waiting: Mutex::default(), events: broadcast::Sender::new(EVENTS_MAX) };
-        Queue { ledger, inner: Arc::new(inner) }
+        Queue { ledger, trust, inner: Arc::new(inner) }
+    }
+
+    /// What decisions are checked against.
+    pub fn trust(&self) -> &Arc<Trust> {
+        &self.trust
     }
 
     fn waiting(&self) -> MutexGuard<'_, BTreeMap<String, Waiting>> {
@@ -121,8 +167,13 @@ impl Queue {
         books.execute("erase a question", "delete from questions where id = ?", (id,)).map(|_| ())
     }
 
+    /// The ids of a face's questions in the books.
+    pub fn ids(books: &mut Books<'_>, face: &str) -> Result<Vec<String>> {
+        books.rows("read questions", "select id from questions where face = ?", (face,), |row| row.get(0))
+    }
+
     /// The questions of a face that earlier workers have left in the books.
-    pub fn remembered(books: &mut Books<'_>, face: &str) -> Result<Vec<Remembered>> {
+    pub fn remembered(&self, books: &mut Books<'_>, face: &str) -> Result<Vec<Remembered>> {
         let sql =
             "select body, boot_id, deadline_boot_ns, outcome from questions where face = ? order by rowid";
         let rows = books.rows("read questions", sql, (face,), |row| {
@@ -131,20 +182,49 @@ impl Queue {
         })?;
         let read = |(body, boot_id, boot_ns, outcome): (String, String, i64, Option<String>)| {
             let deadline = Moment { boot_id, boot_ns: boot_ns.cast_unsigned() };
-            let question = serde_json::from_str(&body).ok()?;
+            let question: Question = serde_json::from_str(&body).ok()?;
             let outcome = outcome.and_then(|outcome| serde_json::from_str(&outcome).ok());
+            let outcome = outcome.filter(|outcome| self.counts(&question, outcome));
             Some(Remembered { question, deadline, outcome })
         };
         Ok(rows.into_iter().filter_map(read).collect())
     }
 
+    /// Whether an outcome in the books is to be believed.
+    fn counts(&self, question: &Question, outcome: &Outcome) -> bool {
+        let Outcome::Decided { decision, proof, .. } = outcome else { return true };
+        let checked = match proof {
+            None => Err("it has no signature".to_owned()),
+            Some(proof) => self.trust.check(question, proof),
+        };
+        let checked = checked.and_then(|verified| match verified.statement.decision == *decision {
+            true => Ok(()),
+            false => Err("it is not what was signed".into()),
+        });
+        if let Err(why) = &checked {
+            tracing::warn!(
+                question = question.id,
+                why,
+                "a stored decision does not count; the question is asked again"
+            );
+        }
+        checked.is_ok()
+    }
+
+    /// The question that is in the books under this id.
+    pub fn stored(books: &mut Books<'_>, id: &str) -> Result<Option<Question>> {
+        let sql = "select body from questions where id = ?";
+        let found = books.rows("read a question", sql, (id,), |row| row.get::<_, String>(0))?;
+        Ok(found.first().and_then(|body| serde_json::from_str(body).ok()))
+    }
+
     /// Shows a question that is in the books to whoever watches.
     pub fn ask(&self, question: Question, left: Duration) -> Asked {
-        let (outcome, receiver) = watch::channel(None);
+        let (state, receiver) = watch::channel(State::Open);
         let (deadline, until) = watch::channel(Instant::now() + left);
-        let asked = Asked { id: question.id.clone(), deadline: until, outcome: receiver };
+        let asked = Asked { id: question.id.clone(), deadline: until, state: receiver };
         let event = Answer::Asked { question: Box::new(question.clone()) };
-        let waiting = Waiting { question, deadline, outcome, settling: false, shown: false };
+        let waiting = Waiting { question, deadline, state, shown: false };
         self.waiting().insert(asked.id.clone(), waiting);
         let _nobody_watches = self.inner.events.send(event);
         asked
@@ -153,7 +233,7 @@ impl Queue {
     /// Gives a question so much time from now on, and tells it with that; none when it does not wait any more.
     pub fn give_time(&self, id: &str, left: Duration) -> Option<Question> {
         let mut waiting = self.waiting();
-        let waiting = waiting.get_mut(id).filter(|waiting| !waiting.settling)?;
+        let waiting = waiting.get_mut(id).filter(|waiting| waiting.is_open())?;
         waiting.deadline.send_replace(Instant::now() + left);
         let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
         waiting.question.deadline_ms = unix_ms().saturating_add(left_ms);
@@ -208,20 +288,84 @@ impl Queue {
         }
     }
 
-    /// An approver's decision about what it has seen. The first one stands.
-    pub async fn decide(&self, id: &str, digest: &str, decision: Decision, by: &str) -> Result<()> {
-        let question = self.begin_settling(id, digest, &decision)?;
-        let outcome = Outcome::Decided { decision: decision.clone(), by: by.to_owned() };
-        let (id, by) = (id.to_owned(), by.to_owned());
+    /// A decision that was submitted. The first one that counts stands; the same statement again gets the same receipt,
+    /// which is returned with the question's id.
+    pub async fn decide(&self, signed: Signed, by: &Submitter) -> Result<(String, String)> {
+        let bytes = signed.statement_bytes().map_err(Error::Key)?;
+        let statement = Statement::decode(&bytes).map_err(Error::Key)?;
+        let id = statement.question.clone();
+        let question = match self.show(&id) {
+            Ok(question) => question,
+            Err(gone) => return self.receipt_again(&signed, &statement, gone).await,
+        };
+        let proof = match signed.signature.is_empty() {
+            false => Proof::signed(signed.clone()),
+            true => self.trust.witness(&signed, by.uid.unwrap_or(u32::MAX))?,
+        };
+        let (trust, checked, about) = (self.trust.clone(), proof.clone(), question);
+        let checked = tokio::task::spawn_blocking(move || trust.check_new(&about, &checked));
+        let verified = checked.await.map_err(|_| Error::Stopped)??;
+        if !self.ledger.has(verified.statement.head).await {
+            return Err(Error::Key(
+                "the statement names an audit record that this host does not have".into(),
+            ));
+        }
+        let receipt = self.trust.receipt(&signed)?;
+        let question = match self.begin_settling(&id, &verified.statement) {
+            Ok(question) => question,
+            Err(error) => return self.receipt_again(&signed, &statement, error).await,
+        };
+        self.write_decision(question, verified, proof, &by.name).await?;
+        Ok((id, receipt))
+    }
+
+    /// The receipt of a statement that was accepted before; otherwise `why` there is none.
+    async fn receipt_again(
+        &self,
+        signed: &Signed,
+        statement: &Statement,
+        why: Error,
+    ) -> Result<(String, String)> {
+        let id = statement.id();
+        let known = self.ledger.write(move |books| {
+            let sql = "select 1 from receipts where statement = ?";
+            Ok(!books.rows("find a receipt", sql, (id,), |_| Ok(()))?.is_empty())
+        });
+        match known.await? {
+            true => Ok((statement.question.clone(), self.trust.receipt(signed)?)),
+            false => Err(why),
+        }
+    }
+
+    /// Writes a decision down and settles its question. Whatever fails, the question waits for another decision, or for
+    /// its end.
+    async fn write_decision(
+        &self,
+        question: Question,
+        verified: Verified,
+        proof: Proof,
+        submitter: &str,
+    ) -> Result<()> {
+        let Verified { statement, signer } = verified;
+        let by = format!("{signer}, {submitter}");
+        let decision = statement.decision.clone();
+        let outcome = Outcome::Decided { decision, by: by.clone(), proof: Some(Box::new(proof.clone())) };
+        let id = question.id.clone();
         let written = self.write_outcome(question, outcome.clone(), move |books, question| {
-            let data = json!({
+            let decision = &statement.decision;
+            let mut data = json!({
                 "question": question.id, "digest": question.digest, "allow": decision.allow,
-                "note": decision.note, "remember": decision.remember, "by": by,
+                "note": decision.note, "remember": decision.remember, "by": by, "signer": signer,
             });
+            proof.add_to(&mut data);
             books.record(Event::Decided, &data)?;
-            if let Some(remember) = decision.remember {
-                grants::add(books, question, remember, &by)?;
+            if decision.remember.is_some() {
+                grants::add(books, question, &statement, &proof, &by)?;
             }
+            let sweep = "delete from receipts where until_ms < ?";
+            books.execute("sweep receipts", sweep, (unix_ms().cast_signed(),))?;
+            let sql = "insert or ignore into receipts (statement, until_ms) values (?, ?)";
+            books.execute("store a receipt", sql, (statement.id(), statement.expires_ms.cast_signed()))?;
             books.must_last();
             Ok(())
         });
@@ -231,13 +375,14 @@ impl Queue {
     }
 
     /// Checks a decision and closes the question to others.
-    fn begin_settling(&self, id: &str, digest: &str, decision: &Decision) -> Result<Question> {
+    fn begin_settling(&self, id: &str, statement: &Statement) -> Result<Question> {
+        let decision: &Decision = &statement.decision;
         let mut waiting = self.waiting();
-        let waiting = waiting.get_mut(id).filter(|waiting| !waiting.settling).ok_or_else(|| gone(id))?;
+        let waiting = waiting.get_mut(id).filter(|waiting| waiting.is_open()).ok_or_else(|| gone(id))?;
         if Instant::now() >= *waiting.deadline.borrow() {
             return Err(gone(id));
         }
-        if waiting.question.digest != digest {
+        if waiting.question.digest != statement.digest {
             return Err(Error::Refused(format!(
                 "question {id} is about something else than what was decided; show it again"
             )));
@@ -262,7 +407,7 @@ impl Queue {
                 )));
             }
         }
-        waiting.settling = true;
+        waiting.state.send_replace(State::Settling);
         Ok(waiting.question.clone())
     }
 
@@ -282,38 +427,35 @@ impl Queue {
     }
 
     async fn end(&self, id: &str, outcome: Outcome) -> Outcome {
-        let found = match self.waiting().get_mut(id) {
-            Some(waiting) if waiting.settling => Err(waiting.outcome.subscribe()),
-            Some(waiting) => {
-                waiting.settling = true;
-                Ok(Some(waiting.question.clone()))
-            }
-            None => Ok(None),
-        };
-        match found {
-            Err(mut settled) => {
-                let settled = settled.wait_for(Option::is_some).await;
-                settled.ok().and_then(|settled| settled.clone()).unwrap_or(outcome)
-            }
-            Ok(None) => outcome,
-            Ok(Some(question)) => {
-                let written = match &outcome {
-                    Outcome::Withdrawn => {
-                        let left = move |books: &mut Books<'_>| {
-                            Queue::asker_left(books, &question.id, &question.digest)
-                        };
-                        self.ledger.write(left).await
-                    }
-                    // What follows from it, whoever asked records.
-                    other => self.write_outcome(question, other.clone(), |_, _| Ok(())).await,
-                };
-                if let Err(error) = written {
-                    tracing::warn!(%error, "the end of a question is not recorded");
+        let question = loop {
+            let mut settling = match self.waiting().get_mut(id) {
+                None => return outcome,
+                Some(waiting) if waiting.is_open() => {
+                    waiting.state.send_replace(State::Settling);
+                    break waiting.question.clone();
                 }
-                self.settle(id, Some(outcome.clone()));
-                outcome
+                Some(waiting) => waiting.state.subscribe(),
+            };
+            // A decision that cannot be written down leaves the question open: then it ends as it was to.
+            let settled = settling.wait_for(|state| !matches!(state, State::Settling)).await;
+            if let Some(settled) = settled.ok().and_then(|state| state.outcome()) {
+                return settled;
             }
+        };
+        let written = match &outcome {
+            Outcome::Withdrawn => {
+                let left =
+                    move |books: &mut Books<'_>| Queue::asker_left(books, &question.id, &question.digest);
+                self.ledger.write(left).await
+            }
+            // What follows from it, whoever asked records.
+            other => self.write_outcome(question, other.clone(), |_, _| Ok(())).await,
+        };
+        if let Err(error) = written {
+            tracing::warn!(%error, "the end of a question is not recorded");
         }
+        self.settle(id, Some(outcome.clone()));
+        outcome
     }
 
     async fn write_outcome(
@@ -336,12 +478,12 @@ impl Queue {
         match outcome {
             None => {
                 if let Some(waiting) = waiting.get_mut(id) {
-                    waiting.settling = false;
+                    waiting.state.send_replace(State::Open);
                 }
             }
             Some(outcome) => {
                 if let Some(settled) = waiting.remove(id) {
-                    settled.outcome.send_replace(Some(outcome.clone()));
+                    settled.state.send_replace(State::Settled(outcome.clone()));
                 }
                 let _nobody_watches = self.inner.events.send(Answer::Settled { id: id.to_owned(), outcome });
             }
@@ -355,7 +497,7 @@ fn in_order(waiting: &BTreeMap<String, Waiting>) -> Vec<Question> {
     questions
 }
 
-fn gone(id: &str) -> Error {
+pub(crate) fn gone(id: &str) -> Error {
     let shown = crate::display::claim(id, 64);
     Error::Refused(format!("no question {shown} waits: it was answered, withdrawn, or its time has run out"))
 }
@@ -364,3 +506,6 @@ fn gone(id: &str) -> Error {
 fn outcome_text(outcome: &Outcome) -> Result<String> {
     serde_json::to_string(outcome).map_err(|error| Error::Refused(error.to_string()))
 }
+
+#[cfg(test)]
+mod tests;

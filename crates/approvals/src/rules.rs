@@ -33,6 +33,7 @@ pub(crate) use sources::Stamp;
 
 use jiff::Timestamp;
 use rule::Rule;
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -74,6 +75,8 @@ pub struct Verdict {
 pub struct Rules {
     rules: Vec<Rule>,
     problem: Option<String>,
+    /// Of the file that can allow, in hexadecimal digits; empty where there is none.
+    sha256: String,
 }
 
 impl Rules {
@@ -94,7 +97,7 @@ impl Rules {
     fn denying(path: &Path, why: &str) -> Rules {
         let file = crate::display::quote(&path.to_string_lossy());
         let problem = format!("rules file {file}{why}; every request is denied until it is mended");
-        Rules { rules: Vec::new(), problem: Some(problem) }
+        Rules { problem: Some(problem), ..Rules::default() }
     }
 
     /// The rules of a text, or the first mistake in it with its line and column.
@@ -103,7 +106,13 @@ impl Rules {
             let (line, column) = mistake.place(text);
             format!("line {line}, column {column}: {}", mistake.why)
         })?;
-        Ok(Rules { rules, problem: None })
+        let sha256 = crate::hex(&Sha256::digest(text.as_bytes()));
+        Ok(Rules { rules, problem: None, sha256 })
+    }
+
+    /// Names the file that can allow by its content: the SHA-256 in hexadecimal digits.
+    pub fn sha256(&self) -> &str {
+        &self.sha256
     }
 
     /// Why every request is denied, if it is.

@@ -1,58 +1,77 @@
-//! The approver socket: who may decide, and what they ask for.
+//! The approver socket: what each user sees, and what happens to the decisions that are submitted.
 
 use crate::audit::Event;
 use crate::desk::Approvals;
-use crate::question::{Decision, Question};
+use crate::question::Question;
+use crate::queue::Submitter;
+use crate::signing::{self, Signed};
+use crate::silent::{Places, Silent};
+use crate::trust::OLD_SECRET_REFUSED;
 use crate::wire::{Answer, QUESTIONS_BYTES_MAX, Request};
-use crate::{Error, grants};
+use crate::{Error, grants, unix_ms};
 use outpost_sys::message::{self, Peer};
-use outpost_wire::{Closed, Line, Lines, Outbox};
+use outpost_wire::{Closed, Line, Lines, Outbox, PerUser};
 use serde_json::json;
+use std::collections::HashSet;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::broadcast::{self, error::RecvError};
 
-/// Connections at once; more wait in the backlog.
-const CONNECTIONS_MAX: usize = 64;
+/// Connections of one user, and of all users but root.
+const CONNECTIONS_PER_USER_MAX: usize = 64;
+const CONNECTIONS_OF_USERS_MAX: usize = 4096;
+
+/// Connections at once: more than all users but root may have.
+const CONNECTIONS_MAX: usize = CONNECTIONS_OF_USERS_MAX + CONNECTIONS_PER_USER_MAX;
 
 /// The longest line of an approver's client.
 const REQUEST_BYTES_MAX: usize = 64 * 1024;
 
-/// Wrong secrets that one connection may try.
-const PROOFS_MAX: usize = 3;
+/// Statements that do not count, of one connection.
+const REFUSED_MAX: usize = 3;
+
+/// The longest nonce.
+const NONCE_BYTES_MAX: usize = 256;
 
 /// Serves approvers for ever.
 pub async fn serve(listener: UnixListener, approvals: Approvals) {
     let admitted = approvals.clone();
-    let admits = move |stream: &UnixStream| {
-        message::peer(stream).is_ok_and(|peer| admitted.is_own(peer.uid) || admitted.is_approver(peer.uid))
-    };
-    let serve = |stream| one(approvals.clone(), stream);
+    let admits = move |stream: &UnixStream| message::peer(stream).is_ok_and(|peer| admitted.admits(peer.uid));
+    let (places, users) = (Places::new(CONNECTIONS_PER_USER_MAX), PerUser::new(CONNECTIONS_OF_USERS_MAX));
+    let serve = |stream| one(approvals.clone(), stream, places.clone(), users.clone());
     outpost_wire::accept_admitted(listener, CONNECTIONS_MAX, admits, serve).await;
 }
 
-async fn one(approvals: Approvals, stream: UnixStream) {
+async fn one(approvals: Approvals, stream: UnixStream, places: Places, users: PerUser) {
     let Ok(peer) = message::peer(&stream) else { return };
     let Ok((reader, writer)) = outpost_wire::split(stream) else { return };
     let (outbox, write) = Outbox::new(writer);
     tokio::spawn(write);
-    let name = approvals.is_approver(peer.uid).then(|| describe(peer, ""));
-    let mut connection = Connection {
-        approvals,
-        peer,
-        outbox: outbox.clone(),
-        name,
-        proofs: 0,
-        watcher: None,
-        to_watch: None,
-    };
-    let _gone = connection.converse(Lines::new(reader, REQUEST_BYTES_MAX)).await;
-    if let Some(watcher) = connection.watcher.take() {
-        watcher.abort();
+    let of_users = (peer.uid != 0).then(|| users.place(1));
+    let silent = places.admit(peer.uid).filter(|_| of_users.as_ref().is_none_or(Option::is_some));
+    match silent {
+        None => {
+            let _gone = send(&outbox, &failed("too many connections of this user")).await;
+        }
+        Some(silent) => {
+            let mut connection = Connection {
+                approvals,
+                peer,
+                outbox: outbox.clone(),
+                name: describe(peer, ""),
+                refused: 0,
+                watcher: None,
+                to_watch: None,
+            };
+            let _gone = connection.converse(Lines::new(reader, REQUEST_BYTES_MAX), silent).await;
+            if let Some(watcher) = connection.watcher.take() {
+                watcher.abort();
+            }
+        }
     }
     outbox.close();
 }
 
-/// How the audit calls an approver. The program's name is its own word.
+/// How the audit names a client. The program's name is its own word.
 fn describe(peer: Peer, client: &str) -> String {
     let client = crate::display::claim(client, 40);
     let with = if client.is_empty() { String::new() } else { format!(" with {client}") };
@@ -63,21 +82,28 @@ struct Connection {
     approvals: Approvals,
     peer: Peer,
     outbox: Outbox,
-    /// Set for one that may decide.
-    name: Option<String>,
-    proofs: usize,
+    /// How the audit names it.
+    name: String,
+    /// Statements that did not count.
+    refused: usize,
     watcher: Option<tokio::task::JoinHandle<()>>,
     /// To be watched as soon as the answer with everything there was has been sent.
     to_watch: Option<broadcast::Receiver<Answer>>,
 }
 
 impl Connection {
-    async fn converse(&mut self, mut lines: Lines) -> Result<(), Closed> {
+    async fn converse(&mut self, mut lines: Lines, mut silent: Silent) -> Result<(), Closed> {
+        let first = tokio::select! {
+            first = lines.next() => first,
+            _over = &mut silent.over => return Ok(()),
+        };
+        let Some(_place) = silent.speak() else { return Ok(()) };
+        let mut next = first;
         loop {
-            let answer = match lines.next().await {
+            let answer = match next {
                 Ok(Line::Whole(line)) => match serde_json::from_slice(line) {
                     Ok(request) => self.answer(request).await,
-                    Err(error) => failed(&format!("this is no request to the approver socket: {error}")),
+                    Err(error) => misread(line, &error),
                 },
                 Ok(Line::TooLong) => {
                     return send(&self.outbox, &failed("a request has at most 64 KiB")).await;
@@ -86,124 +112,154 @@ impl Connection {
             };
             send_whole(&self.outbox, answer).await?;
             self.begin_to_watch();
-            if self.proofs >= PROOFS_MAX {
+            if self.refused >= REFUSED_MAX {
                 return Ok(());
             }
+            next = lines.next().await;
         }
     }
 
     async fn answer(&mut self, request: Request) -> Answer {
-        let done = match request {
-            Request::Prove { secret, client } => return self.prove(secret.as_deref(), &client).await,
-            Request::Enroll => self.enroll().await,
-            request => match self.name.clone() {
-                Some(name) => self.serve(request, &name).await,
-                None => Err(self.unproven()),
-            },
-        };
-        done.unwrap_or_else(refused)
+        match self.serve(request).await {
+            Ok(answer) => answer,
+            Err(Error::Key(why)) => {
+                self.refused += 1;
+                self.record_refusal(&why).await;
+                failed(&why)
+            }
+            Err(error) => failed(&error.to_string()),
+        }
     }
 
-    async fn serve(&mut self, request: Request, name: &str) -> crate::Result<Answer> {
+    async fn serve(&mut self, request: Request) -> crate::Result<Answer> {
         let queue = self.approvals.queue();
         Ok(match request {
-            Request::Prove { .. } | Request::Enroll => failed("asked for in the wrong place"),
+            Request::Hello { nonce, client } => return self.hello(&nonce, &client),
             Request::List => {
-                let questions = queue.list();
-                self.seen(&questions, name).await;
+                let questions = self.visible(queue.list());
+                self.seen(&questions).await;
                 Answer::Questions { questions, more: false }
             }
             Request::Show { id } => {
                 let question = Box::new(queue.show(&id)?);
-                self.seen(std::slice::from_ref(&question), name).await;
+                if !sees(&self.approvals, self.peer.uid, &question) {
+                    return Err(crate::queue::gone(&id));
+                }
+                self.seen(std::slice::from_ref(&question)).await;
                 Answer::Question { question }
             }
             Request::Watch => {
                 let (questions, events) = queue.watch();
-                self.seen(&questions, name).await;
+                let questions = self.visible(questions);
+                self.seen(&questions).await;
                 self.to_watch = Some(events);
                 Answer::Questions { questions, more: false }
             }
-            Request::Decide { id, digest, allow, note, remember } => {
-                let decision = Decision { allow, note, remember };
-                queue.decide(&id, &digest, decision, name).await?;
-                Answer::Decided { id }
+            Request::Decide { statement, signature } => {
+                let by = Submitter { name: self.name.clone(), uid: Some(self.peer.uid) };
+                let (id, receipt) = queue.decide(Signed { statement, signature }, &by).await?;
+                Answer::Decided { id, receipt }
             }
-            Request::Grants => Answer::Grants { grants: grants::list(self.approvals.ledger()).await? },
+            Request::Keys => {
+                let list = self.approvals.trust().list().map_err(Error::Refused)?;
+                let now = unix_ms();
+                let keys = list.approvers.iter().map(|approver| approver.listed(now)).collect();
+                Answer::Keys { keys, host: self.host() }
+            }
+            Request::ChangeKey { statement, signature } => {
+                let signed = Signed { statement, signature };
+                let (trust, name) = (self.approvals.trust().clone(), self.name.clone());
+                let change = move |books: &mut crate::Books<'_>| trust.change(books, &signed, &name);
+                Answer::KeyChanged { fingerprint: self.approvals.ledger().write(change).await? }
+            }
+            Request::Grants => {
+                let (ledger, trust) = (self.approvals.ledger(), self.approvals.trust());
+                Answer::Grants { grants: grants::list(ledger, trust, self.sight()).await? }
+            }
             Request::Revoke { id } => {
-                grants::revoke(self.approvals.ledger(), &id, name).await?;
+                grants::revoke(self.approvals.ledger(), &id, &self.name, self.sight()).await?;
                 Answer::Revoked { id }
             }
         })
     }
 
+    fn host(&self) -> String {
+        self.approvals.trust().host().public().to_openssh().unwrap_or_default()
+    }
+
+    fn hello(&mut self, nonce: &str, client: &str) -> crate::Result<Answer> {
+        if nonce.len() > NONCE_BYTES_MAX {
+            return Err(Error::Refused(format!("a nonce has at most {NONCE_BYTES_MAX} bytes")));
+        }
+        let trust = self.approvals.trust();
+        let head = self.approvals.ledger().head();
+        let signature = trust.host().sign(&signing::hello(nonce, &head))?;
+        self.name = describe(self.peer, client);
+        Ok(Answer::Hello {
+            name: self.name.clone(),
+            host: self.host(),
+            head: head.to_string(),
+            signature: signing::base64(&signature),
+            trusted: trust.trusts(self.peer.uid),
+            approvers_file: trust.root_file().map(|file| file.path().display().to_string()),
+            old_secret: trust.has_old_secret(),
+        })
+    }
+
+    /// Which users' grants this client sees.
+    fn sight(&self) -> impl Fn(u32) -> bool + Send + use<> {
+        let (all, own) = (self.approvals.sees_all(self.peer.uid), self.peer.uid);
+        move |uid| all || uid == own
+    }
+
+    fn visible(&self, questions: Vec<Question>) -> Vec<Question> {
+        let seen = |question: &Question| sees(&self.approvals, self.peer.uid, question);
+        questions.into_iter().filter(seen).collect()
+    }
+
     fn begin_to_watch(&mut self) {
-        let (Some(events), Some(name)) = (self.to_watch.take(), self.name.clone()) else { return };
-        let watching = watch(self.approvals.clone(), events, self.outbox.clone(), name);
-        if let Some(before) = self.watcher.replace(tokio::spawn(watching)) {
+        let Some(events) = self.to_watch.take() else { return };
+        let watcher = Watcher {
+            approvals: self.approvals.clone(),
+            uid: self.peer.uid,
+            outbox: self.outbox.clone(),
+            name: self.name.clone(),
+        };
+        let shown = self.approvals.queue().list();
+        let shown = self.visible(shown).into_iter().map(|question| question.id).collect();
+        if let Some(before) = self.watcher.replace(tokio::spawn(watcher.watch(events, shown))) {
             before.abort();
         }
     }
 
-    async fn seen(&self, questions: &[impl AsRef<Question>], name: &str) {
+    async fn seen(&self, questions: &[impl AsRef<Question>]) {
         for question in questions {
-            self.approvals.queue().shown(&question.as_ref().id, name).await;
+            self.approvals.queue().shown(&question.as_ref().id, &self.name).await;
         }
     }
 
-    async fn prove(&mut self, secret: Option<&str>, client: &str) -> Answer {
-        let by_kernel = self.approvals.is_approver(self.peer.uid);
-        let by_secret = secret.is_some_and(|secret| self.approvals.verifier().accepts(secret));
-        let name = describe(self.peer, client);
-        if by_kernel || by_secret {
-            self.name = Some(name.clone());
-            return Answer::Welcome { name };
-        }
-        if secret.is_some() {
-            self.proofs += 1;
-            let data = json!({ "approver": name, "why": "wrong secret" });
-            let recorded =
-                self.approvals.ledger().write(move |books| books.record(Event::Refused, &data)).await;
-            if let Err(error) = recorded {
-                tracing::warn!(%error, "a wrong secret is not recorded");
-            }
-            return failed("this is not the approver's secret");
-        }
-        refused(self.unproven())
-    }
-
-    /// What stands between this connection and a decision.
-    fn unproven(&self) -> Error {
-        match self.approvals.verifier().is_set() {
-            true => Error::SecretWanted(
-                "the approver's secret is needed: this user may also be the one who asks".into(),
-            ),
-            false => Error::Refused(
-                "there is no approver's secret yet, and this user may also be the one who asks; \
-                 make one with `outpost approvals enroll`"
-                    .into(),
-            ),
+    async fn record_refusal(&self, why: &str) {
+        let data = json!({ "approver": self.name, "why": crate::display::claim(why, 1000) });
+        let recorded = self.approvals.ledger().write(move |books| books.record(Event::Refused, &data)).await;
+        if let Err(error) = recorded {
+            tracing::warn!(%error, "a refused statement is not recorded");
         }
     }
+}
 
-    /// The first one is made for whoever asks first, and recorded; a new one for who knows the old.
-    async fn enroll(&mut self) -> crate::Result<Answer> {
-        if self.name.is_none() && self.approvals.verifier().is_set() {
-            return Err(Error::SecretWanted(
-                "there is an approver's secret already; prove that you know it to get a new one".into(),
-            ));
-        }
-        let name = describe(self.peer, "");
-        let data = json!({ "enrolled": name });
-        let recorded = self.approvals.ledger().write(move |books| {
-            books.record(Event::Decided, &data)?;
-            books.must_last();
-            Ok(())
-        });
-        recorded.await?;
-        let secret = self.approvals.verifier().renew()?;
-        self.name = Some(name);
-        Ok(Answer::Enrolled { secret })
+/// Whether a question is for the eyes of this user.
+fn sees(approvals: &Approvals, uid: u32, question: &Question) -> bool {
+    let asker = question.uid.unwrap_or_else(outpost_sys::limits::effective_uid);
+    asker == uid || approvals.sees_all(uid)
+}
+
+/// What is said to a line that is no request.
+fn misread(line: &[u8], error: &serde_json::Error) -> Answer {
+    let is_old = serde_json::from_slice::<serde_json::Value>(line)
+        .is_ok_and(|asked| asked["do"] == "prove" || asked["do"] == "enroll" || !asked["secret"].is_null());
+    match is_old {
+        true => failed(OLD_SECRET_REFUSED),
+        false => failed(&format!("this is no request to the approver socket: {error}")),
     }
 }
 
@@ -213,15 +269,8 @@ impl AsRef<Question> for Question {
     }
 }
 
-fn refused(error: Error) -> Answer {
-    match error {
-        Error::SecretWanted(why) => Answer::Failed { why, secret_wanted: true },
-        error => failed(&error.to_string()),
-    }
-}
-
 fn failed(why: &str) -> Answer {
-    Answer::Failed { why: why.to_owned(), secret_wanted: false }
+    Answer::Failed { why: why.to_owned() }
 }
 
 /// Sends what may be too much for one line as several.
@@ -274,23 +323,43 @@ async fn send(outbox: &Outbox, answer: &Answer) -> Result<(), Closed> {
     outbox.send(write).await
 }
 
-async fn watch(approvals: Approvals, mut events: broadcast::Receiver<Answer>, outbox: Outbox, name: String) {
-    loop {
-        let event = match events.recv().await {
-            Ok(event) => event,
-            // Too far behind: everything anew.
-            Err(RecvError::Lagged(_)) => {
-                let (questions, newer) = approvals.queue().watch();
-                events = newer;
-                Answer::Anew { questions }
+/// Passes events on to one client.
+struct Watcher {
+    approvals: Approvals,
+    uid: u32,
+    outbox: Outbox,
+    name: String,
+}
+
+impl Watcher {
+    /// `shown` are the questions that the client has been sent and that have not ended.
+    async fn watch(self, mut events: broadcast::Receiver<Answer>, mut shown: HashSet<String>) {
+        loop {
+            let event = match events.recv().await {
+                Ok(event) => event,
+                // Too far behind: everything anew.
+                Err(RecvError::Lagged(_)) => {
+                    let (questions, newer) = self.approvals.queue().watch();
+                    events = newer;
+                    let seen = |question: &Question| sees(&self.approvals, self.uid, question);
+                    let questions: Vec<Question> = questions.into_iter().filter(seen).collect();
+                    shown = questions.iter().map(|question| question.id.clone()).collect();
+                    Answer::Anew { questions }
+                }
+                Err(RecvError::Closed) => return,
+            };
+            match &event {
+                Answer::Asked { question } if !sees(&self.approvals, self.uid, question) => continue,
+                Answer::Asked { question } => {
+                    shown.insert(question.id.clone());
+                    self.approvals.queue().shown(&question.id, &self.name).await;
+                }
+                Answer::Settled { id, .. } if !shown.remove(id) => continue,
+                _ => {}
             }
-            Err(RecvError::Closed) => return,
-        };
-        if let Answer::Asked { question } = &event {
-            approvals.queue().shown(&question.id, &name).await;
-        }
-        if send_whole(&outbox, event).await.is_err() {
-            return;
+            if send_whole(&self.outbox, event).await.is_err() {
+                return;
+            }
         }
     }
 }
@@ -324,5 +393,47 @@ mod tests {
         let counts: Vec<usize> = parts.iter().map(Vec::len).collect();
         assert_eq!(counts, [2, 1, 2, 2]);
         assert_eq!(parts.concat(), all);
+    }
+
+    /// A daemon's approver socket in a directory.
+    async fn serving() -> (crate::kit::Site, std::path::PathBuf) {
+        let site = crate::kit::Site::new().await;
+        let socket = site.dir.path().join("s");
+        tokio::spawn(serve(UnixListener::bind(&socket).unwrap(), site.approvals.clone()));
+        (site, socket)
+    }
+
+    #[tokio::test]
+    async fn silent_connections_do_not_keep_an_approver_out() {
+        let (_site, socket) = serving().await;
+        let mut silent = Vec::new();
+        for _ in 0..3 * CONNECTIONS_PER_USER_MAX {
+            silent.push(UnixStream::connect(&socket).await.unwrap());
+        }
+        let patience = std::time::Duration::from_secs(20);
+        let hello = async { crate::Client::connect(&socket).await.unwrap().hello("test").await };
+        tokio::time::timeout(patience, hello).await.expect("the socket is blocked").unwrap();
+        // Those in use are not ended for it.
+        let mut used = Vec::new();
+        for _ in 0..CONNECTIONS_PER_USER_MAX {
+            let mut client = crate::Client::connect(&socket).await.unwrap();
+            client.hello("test").await.unwrap();
+            used.push(client);
+        }
+        let refused = crate::Client::connect(&socket).await.unwrap().hello("test").await.unwrap_err();
+        assert!(refused.to_string().contains("too many connections of this user"), "{refused}");
+        used.pop().unwrap().hello("test").await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_connection_whose_statements_do_not_count_is_ended() {
+        let (site, socket) = serving().await;
+        let mut client = crate::Client::connect(&socket).await.unwrap();
+        let wrong = Request::Decide { statement: "AAAA".into(), signature: "AAAA".into() };
+        for _ in 0..REFUSED_MAX {
+            assert!(matches!(client.ask(&wrong).await, Err(Error::Refused(_))));
+        }
+        assert!(matches!(client.ask(&wrong).await, Err(Error::Stopped)));
+        assert_eq!(site.recorded("refused").len(), REFUSED_MAX);
     }
 }

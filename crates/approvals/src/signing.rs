@@ -7,6 +7,7 @@ mod agent;
 mod fields;
 mod host;
 mod key_change;
+mod proof;
 mod signature;
 mod signer;
 mod statement;
@@ -14,10 +15,11 @@ mod statement;
 pub use agent::Agent;
 pub use host::HostKey;
 pub use key_change::{KeyAction, KeyChange};
+pub use proof::{Proof, hello, receipt, witness};
 pub use signature::{Signed, fingerprint, verify};
 pub use signer::{KeyFile, Signer};
 pub use ssh_key::PublicKey;
-pub use statement::{Statement, shown};
+pub use statement::{Statement, VALID_MS, shown};
 
 /// The SSHSIG namespace of what approvers sign.
 pub const NAMESPACE: &str = "outpost-decision";

@@ -1,10 +1,10 @@
 //! The approver socket: JSON lines, one request and one answer each, and events for those who watch.
 //!
-//! A connection of another user than the daemon's is an approver by what the kernel says of it, if the daemon's
-//! settings name that user (root always is). One of the daemon's own user has to prove that it knows the approver's
-//! secret first: whoever runs as that user may be the very agent that asks.
+//! No secret is sent to it. A process sees the questions of its own user, root and viewers see all. What decides is the
+//! signature of a statement, whichever process submits it.
 
-use crate::question::{Outcome, Question, Remember, is_false};
+use crate::approvers::Listed;
+use crate::question::{Outcome, Question, is_false};
 use serde::{Deserialize, Serialize};
 
 /// The longest line either side sends.
@@ -17,31 +17,32 @@ pub(crate) const QUESTIONS_BYTES_MAX: usize = 4 * 1024 * 1024;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// Proves who we are; the first of a connection that the kernel's word does not suffice for. `client` names the program
-    /// for the audit, such as `outpost approve`.
-    Prove {
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        secret: Option<String>,
+    /// Which host this is. `client` names the program for the audit, such as `outpost approve`.
+    Hello {
+        /// Whatever the client chooses anew each time: the host signs it.
+        nonce: String,
         #[serde(default)]
         client: String,
     },
-    /// Makes the approver's secret, if there is none yet; with the old one proven before, a new one.
-    Enroll,
     List,
     Show {
         id: String,
     },
     /// Every question there is, and from then on events: `asked`, `settled` and `anew`.
     Watch,
-    /// `digest` is the one that was shown.
+    /// A decision: an encoded statement and its SSHSIG, both in base64. Without a signature it counts only for a user whom
+    /// root's file trusts.
     Decide {
-        id: String,
-        digest: String,
-        allow: bool,
+        statement: String,
         #[serde(default)]
-        note: String,
-        #[serde(default)]
-        remember: Option<Remember>,
+        signature: String,
+    },
+    /// The approvers.
+    Keys,
+    /// A change of the approvers: an encoded key statement and its SSHSIG.
+    ChangeKey {
+        statement: String,
+        signature: String,
     },
     Grants,
     Revoke {
@@ -53,13 +54,25 @@ pub enum Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Answer {
-    /// Proven. `name` is how the audit calls this approver.
-    Welcome {
+    /// Which host this is.
+    Hello {
+        /// How the audit names this connection.
         name: String,
-    },
-    /// The only time that the secret is told.
-    Enrolled {
-        secret: String,
+        /// The host's public key, one line of OpenSSH.
+        host: String,
+        /// The newest record of the audit chain.
+        head: String,
+        /// The host's SSHSIG, in base64, over nonce and head.
+        signature: String,
+        /// This user decides without a signature.
+        #[serde(default, skip_serializing_if = "is_false")]
+        trusted: bool,
+        /// Root's file, where approvers come from it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        approvers_file: Option<String>,
+        /// A secret of before there were keys is still there.
+        #[serde(default, skip_serializing_if = "is_false")]
+        old_secret: bool,
     },
     Questions {
         questions: Vec<Question>,
@@ -83,6 +96,16 @@ pub enum Answer {
     /// The decision stands.
     Decided {
         id: String,
+        /// The host's SSHSIG, in base64, over the statement's receipt: the same each time.
+        receipt: String,
+    },
+    Keys {
+        keys: Vec<Listed>,
+        /// The host's public key.
+        host: String,
+    },
+    KeyChanged {
+        fingerprint: String,
     },
     Grants {
         grants: Vec<Grant>,
@@ -98,9 +121,6 @@ pub enum Answer {
     /// It was not done. `why` says what to do about it.
     Failed {
         why: String,
-        /// It will be done for who proves to know the approver's secret.
-        #[serde(default, skip_serializing_if = "is_false")]
-        secret_wanted: bool,
     },
 }
 

@@ -4,7 +4,7 @@ use crate::asker::Asker;
 use crate::line::{self, Got};
 use crate::order::{NoOrder, Order};
 use crate::peer::Peer;
-use crate::records::{self, Entered, Entry, IdKey, Why};
+use crate::records::{self, Authority, Entered, Entry, IdKey, Why};
 use crate::server::{CONNECTION_ROLE, Notice, Server};
 use crate::under_way::UnderWay;
 use crate::wire::{Action, Request, Response, Status};
@@ -207,13 +207,16 @@ impl Handling<'_> {
             // a program with several is another command than the one that was allowed.
             Ruling::Allow if order.request.forward_agent || order.is_renamed() => None,
             Ruling::Allow => {
-                Some(Why { decision: format!("rule:{}", verdict.rules.join(",")), by: "rules".into() })
+                let authority = Authority::Rules { sha256: rules.sha256().to_owned() };
+                let decision = format!("rule:{}", verdict.rules.join(","));
+                Some(Why { decision, by: "rules".into(), authority })
             }
             // What a rule says is to be asked about is asked about.
             Ruling::Ask
                 if verdict.rules.is_empty() && self.server.is_unattended() && !order.request.privileged =>
             {
-                Some(Why { decision: "session".into(), by: "the terminal, until the daemon ends".into() })
+                let by = "the terminal, until the daemon ends".into();
+                Some(Why { decision: "session".into(), by, authority: Authority::Session })
             }
             Ruling::Ask => None,
         };
@@ -276,11 +279,11 @@ impl Handling<'_> {
         let asks = question.clone().map(|question| (question, Moment::now().after(patience)));
         let window = settings.window.past;
         let mut under_way = UnderWay { entry: entry.clone(), order };
-        let id_key = self.id_key(&id);
+        let (id_key, approvals) = (self.id_key(&id), server.approvals.clone());
         let entered = server
             .approvals
             .ledger()
-            .write(move |books| records::enter(books, entry, record, asks, (&id_key, window)));
+            .write(move |books| records::enter(books, &approvals, entry, record, asks, (&id_key, window)));
         let response = match (entered.await, question) {
             (Err(error), _) => Some(Response::error(&id, error.to_string())),
             (Ok(Entered::Duplicate), _) => Some(self.refuse(&refused, records::duplicate(&id)).await),

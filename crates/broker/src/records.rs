@@ -4,8 +4,10 @@ use crate::order::Order;
 use crate::peer::Peer;
 use crate::wire::Request;
 use jiff::Timestamp;
+use outpost_approvals::approvers::Matter;
 use outpost_approvals::audit::Event;
-use outpost_approvals::{Books, Moment, Question, Queue, Result, grants, unix_ms};
+use outpost_approvals::signing::Proof;
+use outpost_approvals::{Approvals, Books, Error, Moment, Question, Queue, Result, grants, unix_ms};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -61,6 +63,37 @@ pub(crate) struct Why {
     /// `human`, `rule:NAME`, `grant`, `session`.
     pub(crate) decision: String,
     pub(crate) by: String,
+    pub(crate) authority: Authority,
+}
+
+/// What makes that so, and is checked again before anything runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Authority {
+    /// An approver's decision about the question of this very request.
+    Decision(Box<Proof>),
+    /// An approver's earlier decision, for a number of times or a time.
+    Grant { id: String, proof: Box<Proof> },
+    /// The operator's rules, by their hash.
+    Rules { sha256: String },
+    /// A human at the drop-in's terminal, for everything without root's rights.
+    Session,
+    /// It was started by an earlier worker, which has recorded by what.
+    Recorded,
+}
+
+impl Authority {
+    /// As the record of the start names it.
+    fn name(&self) -> Value {
+        let statement =
+            |proof: &Proof| proof.statement().map(|(statement, _)| statement.id()).unwrap_or_default();
+        match self {
+            Authority::Decision(proof) => json!({ "statement": statement(proof) }),
+            Authority::Grant { id, proof } => json!({ "grant": id, "statement": statement(proof) }),
+            Authority::Rules { sha256 } => json!({ "rules_sha256": sha256 }),
+            Authority::Session => json!({ "session": true }),
+            Authority::Recorded => Value::Null,
+        }
+    }
 }
 
 /// What became of a request when it was written down.
@@ -146,6 +179,7 @@ pub(crate) fn full() -> String {
 /// Writes a new request down, and decides how it goes on: by `why`, by a grant, or by the question.
 pub(crate) fn enter(
     books: &mut Books<'_>,
+    approvals: &Approvals,
     mut entry: Entry,
     record: Value,
     question: Option<(Question, Moment)>,
@@ -157,17 +191,33 @@ pub(crate) fn enter(
         Some(true) => {}
     }
     books.record(Event::Received, &record)?;
+    let matter = Matter { privileged: entry.request.privileged, uid: entry.peer.uid };
     if entry.why.is_none()
-        && let Some((grant, by)) = grants::take(books, &entry.digest)?
+        && let Some(grant) = grants::take(books, approvals.trust(), &entry.digest, matter)?
     {
-        entry.why = Some(Why { decision: "grant".into(), by: format!("{by}, grant {grant}") });
+        let authority = Authority::Grant { id: grant.id.clone(), proof: Box::new(grant.proof) };
+        let by = format!("{}, grant {}", grant.by, grant.id);
+        entry.why = Some(Why { decision: "grant".into(), by, authority });
     }
     if let Some(why) = entry.why.clone() {
-        let data = json!({ "request": entry.key, "digest": entry.digest, "allow": true, "decision": why.decision, "by": why.by });
+        let mut data = json!({ "request": entry.key, "digest": entry.digest, "allow": true, "decision": why.decision, "by": why.by });
+        match &why.authority {
+            Authority::Grant { id, proof } => {
+                data["grant"] = json!(id);
+                proof.add_to(&mut data);
+            }
+            Authority::Rules { sha256 } if approvals.rules().sha256() == sha256 => {
+                data["rules_sha256"] = json!(sha256);
+            }
+            Authority::Rules { .. } => {
+                return Err(Error::Refused("the rules were changed meanwhile; ask again".into()));
+            }
+            Authority::Decision(_) | Authority::Session | Authority::Recorded => {}
+        }
         books.record(Event::Decided, &data)?;
         entry.started = true;
         insert(books, &entry)?;
-        started(books, &entry.key, &entry.digest)?;
+        started(books, &entry, &why)?;
         return Ok(Entered::MayRun(why));
     }
     let Some((question, deadline)) = question else { return Ok(Entered::Full) };
@@ -178,23 +228,49 @@ pub(crate) fn enter(
 }
 
 /// The last record before a command runs. It lasts, or the command does not run.
-fn started(books: &mut Books<'_>, key: &str, digest: &str) -> Result<()> {
-    books.record(Event::Started, &json!({ "request": key, "digest": digest }))?;
+fn started(books: &mut Books<'_>, entry: &Entry, why: &Why) -> Result<()> {
+    let data = json!({
+        "request": entry.key, "digest": entry.digest, "privileged": entry.request.privileged,
+        "authorization": why.authority.name(), "by": why.by,
+    });
+    books.record(Event::Started, &data)?;
     books.must_last();
     Ok(())
 }
 
-/// A human has allowed it.
-pub(crate) fn start(books: &mut Books<'_>, key: &str, digest: &str, why: &Why) -> Result<()> {
+/// A human has allowed it, and by what is known of the approvers now, that counts.
+pub(crate) fn start(books: &mut Books<'_>, approvals: &Approvals, entry: &Entry, why: &Why) -> Result<()> {
+    check(books, approvals, entry, why).map_err(|reason| {
+        Error::Refused(format!("the decision about this request does not count any more: {reason}"))
+    })?;
     let sql =
         "update broker_requests set started = 1, decision = ?, approver = ? where key = ? and started = 0";
-    let changed = books.execute("start a request", sql, (&why.decision, &why.by, key))?;
+    let changed = books.execute("start a request", sql, (&why.decision, &why.by, &entry.key))?;
     if changed != 1 {
-        return Err(outpost_approvals::Error::Refused(
-            "this request was started before; it is not run twice".into(),
-        ));
+        return Err(Error::Refused("this request was started before; it is not run twice".into()));
     }
-    started(books, key, digest)
+    started(books, entry, why)
+}
+
+/// Whether an approver's decision about the question of this request allows it.
+fn check(
+    books: &mut Books<'_>,
+    approvals: &Approvals,
+    entry: &Entry,
+    why: &Why,
+) -> std::result::Result<(), String> {
+    let Authority::Decision(proof) = &why.authority else { return Err("it is not signed".into()) };
+    let question = entry.question.as_ref().map(|id| Queue::stored(books, id));
+    let question = question.transpose().map_err(|error| error.to_string())?.flatten();
+    let question = question.ok_or("its question is gone")?;
+    let verified = approvals.trust().check(&question, proof)?;
+    let is_about_it = question.digest == entry.digest
+        && question.privileged == entry.request.privileged
+        && question.uid == Some(entry.peer.uid);
+    match is_about_it && verified.statement.decision.allow {
+        true => Ok(()),
+        false => Err("it is about something else".into()),
+    }
 }
 
 fn insert(books: &mut Books<'_>, entry: &Entry) -> Result<()> {
@@ -226,7 +302,7 @@ pub(crate) fn left(books: &mut Books<'_>) -> Result<Vec<Entry>> {
         from broker_requests";
     let rows = books.rows("read requests", sql, (), |row| {
         let why = match (row.get(7)?, row.get(8)?) {
-            (Some(decision), Some(by)) => Some(Why { decision, by }),
+            (Some(decision), Some(by)) => Some(Why { decision, by, authority: Authority::Recorded }),
             _ => None,
         };
         let (request, peer, time): (String, String, String) = (row.get(1)?, row.get(2)?, row.get(3)?);

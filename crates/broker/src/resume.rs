@@ -9,7 +9,7 @@ use crate::run::{self, Running};
 use crate::server::{CONNECTION_ROLE, Server};
 use crate::under_way::{self, UnderWay};
 use crate::wire::Response;
-use outpost_approvals::{Asked, Moment, Outcome, Queue, Remembered, unix_ms};
+use outpost_approvals::{Asked, Moment, Outcome, Remembered, unix_ms};
 use serde_json::json;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -21,10 +21,11 @@ pub(crate) async fn resume(server: &Arc<Server>) {
     forward::resume(server).await;
     let mut connections: HashMap<u64, OwnedFd> =
         server.engine.take_kept(CONNECTION_ROLE).into_iter().collect();
+    let queue = server.approvals.queue().clone();
     let left = server
         .approvals
         .ledger()
-        .write(|books| Ok((records::left(books)?, Queue::remembered(books, "broker")?)));
+        .write(move |books| Ok((records::left(books)?, queue.remembered(books, "broker")?)));
     let (entries, questions) = match left.await {
         Ok(left) => left,
         Err(error) => return tracing::error!(%error, "what was under way before is lost"),

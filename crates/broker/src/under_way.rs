@@ -2,7 +2,7 @@
 
 use crate::order::Order;
 use crate::peer_watch;
-use crate::records::{self, Entry, Why};
+use crate::records::{self, Authority, Entry, Why};
 use crate::run;
 use crate::server::{Notice, Server};
 use crate::wire::{Resolved, Response, Status};
@@ -45,8 +45,8 @@ impl UnderWay {
         outcome: Outcome,
     ) -> Option<Response> {
         let id = self.order.request.id.clone();
-        let (decision, by) = match outcome {
-            Outcome::Decided { decision, by } => (decision, by),
+        let (decision, by, proof) = match outcome {
+            Outcome::Decided { decision, by, proof } => (decision, by, proof),
             Outcome::Expired => {
                 end(server, &self.entry, json!({ "status": "timeout" })).await;
                 return Some(Response::new(&id, Status::Timeout));
@@ -73,7 +73,9 @@ impl UnderWay {
             withdraw(server, &self.entry).await;
             return None;
         }
-        self.entry.why = Some(Why { decision: "human".into(), by });
+        // One without a proof does not get as far as this; it would not be started.
+        let authority = proof.map_or(Authority::Recorded, Authority::Decision);
+        self.entry.why = Some(Why { decision: "human".into(), by, authority });
         self.run(server, stream, true).await
     }
 
@@ -109,9 +111,12 @@ impl UnderWay {
     }
 
     async fn record_start(&self, server: &Server) -> outpost_approvals::Result<()> {
-        let (key, digest) = (self.entry.key.clone(), self.order.digest.clone());
-        let why = self.entry.why.clone().unwrap_or(Why { decision: String::new(), by: String::new() });
-        server.approvals.ledger().write(move |books| records::start(books, &key, &digest, &why)).await
+        let (entry, approvals) = (self.entry.clone(), server.approvals.clone());
+        let write = move |books: &mut outpost_approvals::Books<'_>| match &entry.why {
+            Some(why) => records::start(books, &approvals, &entry, why),
+            None => Err(outpost_approvals::Error::Refused("nobody has allowed this request".into())),
+        };
+        server.approvals.ledger().write(write).await
     }
 
     /// Waits for the end and says how it was.

@@ -90,12 +90,14 @@ pub(crate) fn settings(paths: &Paths, config: &Config) -> Result<Settings, Strin
             true => Sources::new(paths.guard.rules(), &paths.guard.etc()),
             false => config::rules(config.rules.clone()),
         },
-        approvers: approvers(config.approvers.as_deref().unwrap_or_default())?,
+        viewers: viewers(config.approvers.as_deref().unwrap_or_default())?,
+        etc: paths.guard.etc(),
+        is_guard: paths.is_guard,
         hook: config.notify.clone(),
     })
 }
 
-/// Everybody can connect; who may decide is what the kernel says about the other end.
+/// Every user can connect; what each sees depends on its uid, and what decides is a signature.
 fn bind_shared(socket: &Path) -> Result<StdListener, Failure> {
     const STICKY: u32 = 0o1000;
     // One that is longer would be bound by another name, which says nothing when it is to be removed.
@@ -116,8 +118,8 @@ fn bind_shared(socket: &Path) -> Result<StdListener, Failure> {
     Ok(listener)
 }
 
-/// Users by name, looked up once: numbers in another form of writing are no names.
-fn approvers(names: &[String]) -> Result<Vec<u32>, String> {
+/// Users that see every question, by name, looked up once: numbers in another form of writing are no names.
+fn viewers(names: &[String]) -> Result<Vec<u32>, String> {
     let find = |name: &String| match outpost_sys::user::by_name(name) {
         Ok(Some(user)) => Ok(user.uid),
         Ok(None) => Err(format!("approvers: this host has no user {name:?}")),

@@ -57,13 +57,17 @@ pub(crate) struct Paths {
     pub(crate) guard: guard::Places,
     /// These are the guard's own.
     pub(crate) is_guard: bool,
+    /// Where this user's programs keep an approver's key and the keys of hosts: never root's directory of the guard.
+    pub(crate) own: PathBuf,
 }
 
 impl Dirs {
     pub(crate) fn resolve(&self) -> Result<Paths, String> {
         let guard = guard::Places::new(self.guard_root.as_deref())?;
         if self.guard {
+            let own = self.state_dir.clone().or_else(|| default_state().ok());
             return Ok(Paths {
+                own: own.map_or_else(|| Ok(guard.state()), |own| absolute(&own))?,
                 state: guard.state(),
                 runtime: guard.runtime(),
                 host: None,
@@ -82,6 +86,7 @@ impl Dirs {
                 .map_or_else(|| format!("/tmp/outpost-{uid}").into(), |dir| dir.join("outpost")),
         };
         let paths = Paths {
+            own: absolute(&state)?,
             state: absolute(&state)?,
             runtime: absolute(&runtime)?,
             host: None,
@@ -189,6 +194,16 @@ impl Paths {
     /// The books of what waits for a human, and of what came of it.
     pub(crate) fn approvals(&self) -> PathBuf {
         self.state.join("approvals")
+    }
+
+    /// The key that `outpost approvals enroll` makes.
+    pub(crate) fn approver_key(&self) -> PathBuf {
+        self.own.join("approver.key")
+    }
+
+    /// The keys of hosts that this user's programs have met.
+    pub(crate) fn known_hosts(&self) -> PathBuf {
+        self.own.join("known_hosts")
     }
 
     pub(crate) fn exec_socket(&self) -> PathBuf {

@@ -167,7 +167,7 @@ fn state_dir(socket: &Path) -> Result<PathBuf, String> {
 
 async fn work(flags: &Flags, socket: &Path, state: &Path) -> Result<ExitCode, String> {
     let rules = crate::config::rules(flags.rules.clone());
-    let desk = Desk { dir: state.to_owned(), rules, ..Desk::default() };
+    let desk = Desk { dir: state.to_owned(), rules, etc: Places::default().etc(), ..Desk::default() };
     // Whoever has the books has the socket.
     let approvals =
         Approvals::open(desk, &[outpost_broker::SCHEMA]).map_err(|error| match error.is_in_use() {
@@ -183,6 +183,7 @@ async fn work(flags: &Flags, socket: &Path, state: &Path) -> Result<ExitCode, St
     let mut settings = settings(flags);
     let (askpass, sudos) = crate::broker_face::askpass(state, AskPassword::Terminal(asks))?;
     settings.askpass = Some(askpass);
+    let signer = approvals.enroll_terminal().await.map_err(|error| error.to_string())?;
     let server = Server::new(engine.clone(), approvals, settings);
     tokio::spawn(server.serve_askpass(sudos));
     if flags.verbose {
@@ -194,7 +195,7 @@ async fn work(flags: &Flags, socket: &Path, state: &Path) -> Result<ExitCode, St
     server.resume().await;
     tokio::spawn(server.clone().serve(listener));
     let eligible = flags.unattended_eligible && !flags.no_unattended_eligible;
-    tokio::spawn(asking::ask_all(server.clone(), passwords, eligible));
+    tokio::spawn(asking::ask_all(server.clone(), signer, passwords, eligible));
     let ended_by = tokio::select! {
         () = server.stopped() => None,
         signal = asked_to_end => Some(signal),

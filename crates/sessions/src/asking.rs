@@ -86,8 +86,9 @@ fn wait(face: &Arc<Face>, ask: Ask, question: Question, left: Duration, outcomes
 /// Asks again what an earlier worker has asked, with what is left of its time, or takes what was answered meanwhile.
 pub(crate) async fn resume(face: &Arc<Face>, pending: &Pending, outcomes: &mut Outcomes) {
     let id = pending.question.clone();
+    let queue = face.approvals.queue().clone();
     let found = face.books().write(move |books| {
-        let all = Queue::remembered(books, FACE)?;
+        let all = queue.remembered(books, FACE)?;
         Ok(all.into_iter().find(|remembered| remembered.question.id == id))
     });
     let (ask, id) = (pending.ask.clone(), pending.question.clone());

@@ -206,9 +206,9 @@ pub(crate) fn load(books: &mut Books<'_>, dir: &Path) -> Result<Vec<Session>> {
         state.next_seq = ends.max().unwrap_or_default().max(1);
     }
     // A question that no record knows was written down by a worker that died before it could be asked; it is asked anew.
-    for remembered in Queue::remembered(books, FACE)? {
-        if !marks.iter().any(|mark| mark.asks(&remembered.question.id)) {
-            Queue::erase(books, &remembered.question.id)?;
+    for id in Queue::ids(books, FACE)? {
+        if !marks.iter().any(|mark| mark.asks(&id)) {
+            Queue::erase(books, &id)?;
         }
     }
     Ok(sessions)

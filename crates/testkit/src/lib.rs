@@ -8,6 +8,7 @@
 mod actor;
 mod agents;
 mod app_server;
+pub mod approver;
 mod broker;
 mod broker_client;
 mod daemon;
@@ -30,6 +31,7 @@ mod user;
 
 pub use agents::{AgentHome, Ran};
 pub use app_server::{AppServer, Delta, Options};
+pub use approver::ApproverKey;
 pub use broker::{Broker, BrokerOptions, stamp};
 pub use broker_client::BrokerClient;
 pub use daemon::{Daemon, Which, binary_beside, kill_all_daemons, kill_marked, pause};

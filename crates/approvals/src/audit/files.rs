@@ -41,8 +41,18 @@ pub(super) struct Source {
     current: Option<File>,
 }
 
+/// Whether this is the export of a chain, and not the directory of one.
+pub(super) fn is_export(path: &Path) -> bool {
+    path.is_file()
+}
+
 /// Every file of a chain, oldest first, also while it is being written.
+/// An export is a file with all of them.
 pub(super) fn sources(dir: &Path) -> Result<Vec<Source>> {
+    if is_export(dir) {
+        let opened = file::open(dir, Open::Foreign).map_err(|errno| Error::io("open", dir, errno))?;
+        return Ok(vec![Source { path: dir.to_owned(), first_seq: None, current: Some(File::from(opened)) }]);
+    }
     let path = dir.join(CURRENT);
     let current = match file::open(&path, Open::Read) {
         Ok(file) => Some(File::from(file)),

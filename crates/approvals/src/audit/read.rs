@@ -1,7 +1,7 @@
 //! Records for people: what `show` and `export` print.
 
 use super::files::{self, Line, Lines, Source};
-use super::{Result, record};
+use super::{Head, Result, record};
 use jiff::Timestamp;
 use std::collections::VecDeque;
 use std::path::Path;
@@ -38,6 +38,14 @@ pub fn read(dir: &Path, filter: Filter) -> Result<Reader> {
         sources.pop_front();
     }
     Ok(Reader { sources, lines: None, filter })
+}
+
+/// Whether the chain in a directory has this very record.
+pub fn has(dir: &Path, head: &Head) -> Result<bool> {
+    let mut reader = read(dir, Filter { from_seq: head.seq, ..Filter::default() })?;
+    let first = reader.next().transpose()?;
+    let found = first.and_then(|record| Some(record::parse(record.line.as_bytes()).ok()?.1));
+    Ok(found == Some(*head))
 }
 
 /// The records that pass a filter. It ends after an error.

@@ -17,10 +17,11 @@ pub struct Report {
     pub torn_bytes: u64,
 }
 
-/// Reads every file of the chain in a directory. `expected` is a head that was told elsewhere: the chain must have that
+/// Reads every file of the chain in a directory, or the export of one. `expected` is a head that was told elsewhere: the chain must have that
 /// very record, and may have gone on since. Fails with [`Error::Broken`] at the first thing that is not as it was written.
 pub fn verify(dir: &Path, expected: Option<&Head>) -> Result<Report> {
-    let mut chain = Chain { report: Report::default(), expected, has_ended: false };
+    let mut chain =
+        Chain { report: Report::default(), expected, has_ended: false, is_export: files::is_export(dir) };
     for source in files::sources(dir)? {
         let first_seq = source.first_seq;
         let mut lines = source.lines()?;
@@ -48,6 +49,8 @@ struct Chain<'a> {
     expected: Option<&'a Head>,
     /// The last record ended its file.
     has_ended: bool,
+    /// All files of the chain in one.
+    is_export: bool,
 }
 
 impl Chain<'_> {
@@ -76,7 +79,7 @@ impl Chain<'_> {
 
     fn record(&mut self, line: &[u8], wanted_seq: Option<u64>) -> std::result::Result<(), String> {
         let (parsed, head) = record::parse(line)?;
-        if self.has_ended {
+        if self.has_ended && !self.is_export {
             return Err("it follows the record that ended the file".into());
         }
         if parsed.event == SHORTENED {

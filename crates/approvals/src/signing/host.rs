@@ -50,13 +50,8 @@ impl HostKey {
         self.is_new
     }
 
-    /// An SSHSIG of the host's over one of the messages below.
+    /// An SSHSIG of the host's over a message of the host's.
     pub fn sign(&self, message: &[u8]) -> Result<Vec<u8>> {
         sign_with(&self.key, HOST_NAMESPACE, message)
-    }
-
-    /// An SSHSIG over a decision that a user made by uid.
-    pub fn sign_decision(&self, statement: &[u8]) -> Result<Vec<u8>> {
-        sign_with(&self.key, super::NAMESPACE, statement)
     }
 }

@@ -1,5 +1,6 @@
-//! The statement that enrols, renames or revokes an approver's key.
+//! The statement that enrols, renames, ends or revokes an approver's key.
 
+use super::VALID_MS;
 use super::fields::{Fields, Parse};
 use crate::audit::Head;
 
@@ -8,17 +9,27 @@ const MAGIC: &str = "outpost-key-statement";
 /// Names in a scope.
 const SCOPE_MAX: u64 = 256;
 
-/// How long such a statement can be submitted after it was made.
-const VALID_MS: u64 = 10 * 60 * 1000;
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyAction {
     Enroll,
     Rename,
+    /// Sets when the key ends.
+    Expire,
     Revoke,
 }
 
-/// What is to change about one key. `root`, `users`, `hosts` and `not_after_ms` count for `Enroll` only.
+impl KeyAction {
+    pub fn name(self) -> &'static str {
+        match self {
+            KeyAction::Enroll => "enroll",
+            KeyAction::Rename => "rename",
+            KeyAction::Expire => "expire",
+            KeyAction::Revoke => "revoke",
+        }
+    }
+}
+
+/// What is to change about one key. `root`, `users` and `hosts` count for `Enroll`, `not_after_ms` also for `Expire`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyChange {
     /// The public key of the host that has the list, in SSH's wire format.
@@ -60,14 +71,9 @@ impl KeyChange {
     }
 
     pub fn encode(&self) -> Vec<u8> {
-        let action = match self.action {
-            KeyAction::Enroll => "enroll",
-            KeyAction::Rename => "rename",
-            KeyAction::Revoke => "revoke",
-        };
         Fields::new(MAGIC)
             .string(&self.host)
-            .string(action)
+            .string(self.action.name())
             .string(&self.key)
             .string(&self.name)
             .string(if self.root { "root" } else { "" })
@@ -90,6 +96,7 @@ impl KeyChange {
         let action = match from.text("action")?.as_str() {
             "enroll" => KeyAction::Enroll,
             "rename" => KeyAction::Rename,
+            "expire" => KeyAction::Expire,
             "revoke" => KeyAction::Revoke,
             _ => return Err("has an unknown action".into()),
         };

@@ -9,7 +9,7 @@ const MAGIC: &str = "outpost-decision-statement";
 const SHOWN_MAGIC: &str = "outpost-question-shown";
 
 /// How long a statement can be submitted after it was made.
-const VALID_MS: u64 = 10 * 60 * 1000;
+pub const VALID_MS: u64 = 10 * 60 * 1000;
 
 /// Everything that a decision binds. Two statements are equal exactly if their bytes are.
 #[derive(Clone, Debug, PartialEq, Eq)]

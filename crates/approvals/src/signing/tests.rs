@@ -348,3 +348,51 @@ fn a_key_that_others_can_read_is_not_used() {
     std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     assert!(KeyFile::open(&path).is_ok());
 }
+
+/// All the way: a decision by a key file, a real ssh-agent and hardware keys, as the daemon takes it and OpenSSH verifies it.
+#[tokio::test]
+async fn decisions_of_every_kind_of_key_count_and_openssh_verifies_them() {
+    use crate::kit::{ALLOW, Site, question};
+    let site = Site::new().await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = KeyFile::create(&dir.path().join("key"), "correct horse", "test").unwrap();
+    let p256 = Algorithm::Ecdsa { curve: EcdsaCurve::NistP256 };
+    let held = PrivateKey::random(&mut OsRng, p256.clone()).unwrap();
+    let real = RealAgent::start(&[&held]);
+    let agent = Agent::at(&real.dir.path().join("agent"));
+    let of_agent = Signer::Agent { key: agent.keys().unwrap()[0].clone(), agent };
+    let hardware = [Algorithm::Ed25519, p256].map(|kind| PrivateKey::random(&mut OsRng, kind).unwrap());
+    type Sign<'a> = Box<dyn Fn(&[u8]) -> (PublicKey, Vec<u8>) + 'a>;
+    let of_file = file.unlock("correct horse").unwrap();
+    let by = |signer: Signer| -> Sign<'_> {
+        Box::new(move |message| (signer.key().clone(), signer.sign(NAMESPACE, message).unwrap()))
+    };
+    let mut signs = vec![by(of_file), by(of_agent)];
+    for key in &hardware {
+        signs.push(Box::new(|message| {
+            let (public, signature) = touch(key, 1, message);
+            (PublicKey::from(public), signature)
+        }));
+    }
+    for (number, sign) in signs.iter().enumerate() {
+        let (key, _) = sign(b"");
+        let blob = key.to_bytes().unwrap();
+        let enrol = |change: &mut KeyChange| {
+            change.key = blob;
+            change.name = format!("key {number}");
+        };
+        site.change(KeyAction::Enroll, &site.key, &site.key, enrol).await.unwrap();
+        let asked = question(&format!("q{number}"));
+        let _waits = site.ask(&asked, std::time::Duration::from_secs(60)).await;
+        let message = site.statement(&asked, ALLOW).encode();
+        let (_, signature) = sign(&message);
+        assert!(openssh_verifies(&key, &message, &signature), "{}", key.algorithm());
+        site.submit(Signed::new(&message, &signature)).await.unwrap();
+    }
+    let untouched = question("untouched");
+    let _waits = site.ask(&untouched, std::time::Duration::from_secs(60)).await;
+    let message = site.statement(&untouched, ALLOW).encode();
+    let (_, signature) = touch(&hardware[0], 0, &message);
+    let refused = site.submit(Signed::new(&message, &signature)).await.unwrap_err().to_string();
+    assert!(refused.contains("not touched"), "{refused}");
+}

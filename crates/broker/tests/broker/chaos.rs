@@ -3,7 +3,8 @@
 
 use base64::Engine as _;
 use outpost_approvals::audit;
-use outpost_testkit::{Daemon, Noise, Which, stamp};
+use outpost_testkit::approver::hello;
+use outpost_testkit::{ApproverKey, Daemon, Noise, Which, stamp};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
@@ -124,7 +125,7 @@ fn read(answer: &str) -> Told {
 }
 
 /// Decides about everything it sees, one way or the other, or leaves it to time.
-fn approver(site: &Site, secret: &str, seed: u64) {
+fn approver(site: &Site, key: &ApproverKey, seed: u64) {
     let mut noise = Noise::new(seed);
     while !site.over.load(Ordering::Relaxed) {
         let Ok(stream) = outpost_testkit::connect(&site.approvals) else { continue };
@@ -132,9 +133,7 @@ fn approver(site: &Site, secret: &str, seed: u64) {
             (&stream).write_all(format!("{request}\n").as_bytes()).ok()?;
             serde_json::from_str(&line(&stream)?).ok()
         };
-        if say(json!({"do": "prove", "secret": secret})).is_none() {
-            continue;
-        }
+        let Some(host) = say(hello()) else { continue };
         while !site.over.load(Ordering::Relaxed) {
             let Some(answer) = say(json!({"do": "list"})) else { break };
             for question in answer["questions"].as_array().unwrap() {
@@ -142,10 +141,7 @@ fn approver(site: &Site, secret: &str, seed: u64) {
                 if choice == 9 {
                     continue;
                 }
-                let decision = json!({
-                    "do": "decide", "id": question["id"], "digest": question["digest"], "allow": choice < 7,
-                });
-                if say(decision).is_none() {
+                if say(key.decision(&host, question, &json!({ "allow": choice < 7 }))).is_none() {
                     break;
                 }
             }
@@ -170,12 +166,12 @@ fn a_thousand_requests_run_at_most_once_whatever_dies() {
         over: AtomicBool::new(false),
         told: Mutex::default(),
     });
-    let secret = enroll(&site.approvals);
+    let key = Arc::new(enroll(&site.approvals));
     let mut noise = Noise::new(seed);
     std::thread::scope(|scope| {
         for number in 0..2 {
-            let (site, secret) = (site.clone(), secret.clone());
-            scope.spawn(move || approver(&site, &secret, seed ^ (number + 1000)));
+            let (site, key) = (site.clone(), key.clone());
+            scope.spawn(move || approver(&site, &key, seed ^ (number + 1000)));
         }
         let clients: Vec<_> = (0..CLIENTS as u64)
             .map(|number| {
@@ -205,11 +201,16 @@ fn a_thousand_requests_run_at_most_once_whatever_dies() {
     check(&site, &daemon);
 }
 
-fn enroll(socket: &Path) -> String {
-    let mut stream = outpost_testkit::connect(socket).unwrap();
-    stream.write_all(b"{\"do\":\"enroll\"}\n").unwrap();
-    let answer: Value = serde_json::from_str(&line(&stream).unwrap()).unwrap();
-    answer["secret"].as_str().unwrap().to_owned()
+fn enroll(socket: &Path) -> ApproverKey {
+    let stream = outpost_testkit::connect(socket).unwrap();
+    let say = |request: Value| -> Value {
+        (&stream).write_all(format!("{request}\n").as_bytes()).unwrap();
+        serde_json::from_str(&line(&stream).unwrap()).unwrap()
+    };
+    let key = ApproverKey::random();
+    let host = say(hello());
+    assert_eq!(say(key.enrolment(&host))["is"], "key_changed");
+    key
 }
 
 /// Until nothing of the broker is under way any more: every record is written then.

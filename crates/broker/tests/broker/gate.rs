@@ -1,6 +1,7 @@
 //! A whole daemon, `outpost serve`, with an agent at its broker socket and an approver at the other one.
 
-use outpost_testkit::{BrokerClient, Daemon, binary_beside};
+use outpost_testkit::approver::hello;
+use outpost_testkit::{ApproverKey, BrokerClient, Daemon, binary_beside};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -33,7 +34,7 @@ pub(crate) struct GateOptions {
     pub(crate) env: Vec<(&'static str, OsString)>,
     /// Another user, who has to have the daemon's directory.
     pub(crate) uid: Option<u32>,
-    /// A script for `sh`, in a mount namespace of its own, before the daemon starts.
+    /// A script for `sh`, in a mount namespace of its own, before the daemon starts. `{approver}` stands for the approver's key.
     pub(crate) before: Option<String>,
     pub(crate) flags: Vec<String>,
 }
@@ -49,6 +50,7 @@ impl Gate {
     }
 
     pub(crate) fn with(options: GateOptions) -> Gate {
+        let key = ApproverKey::random();
         let work = tempfile::Builder::new().prefix("outpost-gate-").tempdir().unwrap();
         let dir = tempfile::Builder::new().prefix("outpost-gate-").tempdir().unwrap();
         let mut flags = options.flags.clone();
@@ -84,6 +86,7 @@ impl Gate {
         words.push(binary().display().to_string());
         let mut command = match &options.before {
             Some(script) => {
+                let script = script.replace("{approver}", &key.public());
                 let mut command = Command::new("unshare");
                 command.args(["-m", "sh", "-e", "-c", &format!("{script}\nexec \"$@\""), "sh"]).args(&words);
                 command
@@ -99,17 +102,15 @@ impl Gate {
         command.envs(options.env);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let daemon = Daemon::start_by(command, dir, &flags);
-        let approver = Approver::begin(&daemon.dir().join("run/approvals.sock"));
+        let approver = Approver::begin(&daemon.dir().join("run/approvals.sock"), key);
         Gate { approver, daemon, uid: options.uid, work }
     }
 
     /// With the approver connected anew, after a worker that was killed.
     pub(crate) fn again(mut self) -> Gate {
-        let secret = self.approver.secret.take();
+        let key = self.approver.key.take();
         self.approver = Approver::connect(&self.daemon.dir().join("run/approvals.sock"));
-        let told = self.approver.tell(&json!({"do": "prove", "secret": secret}));
-        assert_eq!(told["is"], "welcome", "{told}");
-        self.approver.secret = secret;
+        self.approver.key = key;
         assert_eq!(self.approver.tell(&json!({"do": "watch"}))["is"], "questions");
         self
     }
@@ -253,18 +254,20 @@ pub(crate) fn send_as(uid: u32, socket: &Path, line: &str) -> Child {
 pub(crate) struct Approver {
     lines: BufReader<UnixStream>,
     events: VecDeque<Value>,
-    pub(crate) secret: Option<String>,
+    key: Option<ApproverKey>,
 }
 
 impl Approver {
-    /// Connected, proven if need be, and watching.
-    fn begin(socket: &Path) -> Approver {
+    /// Connected, with a key that is enrolled, and watching.
+    fn begin(socket: &Path, key: ApproverKey) -> Approver {
         let mut approver = Approver::connect(socket);
-        // Another user than the daemon's is believed without a secret.
-        if approver.tell(&json!({"do": "list"}))["is"] == "failed" {
-            let enrolled = approver.tell(&json!({"do": "enroll"}));
-            approver.secret = Some(enrolled["secret"].as_str().unwrap().to_owned());
+        let host = approver.tell(&hello());
+        // Otherwise root has enrolled it.
+        if host["approvers_file"].is_null() {
+            let enrolled = approver.tell(&key.enrolment(&host));
+            assert_eq!(enrolled["is"], "key_changed", "{enrolled}");
         }
+        approver.key = Some(key);
         assert_eq!(approver.tell(&json!({"do": "watch"}))["is"], "questions");
         approver
     }
@@ -273,7 +276,7 @@ impl Approver {
     pub(crate) fn connect(socket: &Path) -> Approver {
         let stream = outpost_testkit::connect(socket).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Approver { lines: BufReader::new(stream), events: VecDeque::new(), secret: None }
+        Approver { lines: BufReader::new(stream), events: VecDeque::new(), key: None }
     }
 
     fn receive(&mut self) -> Value {
@@ -338,9 +341,14 @@ impl Approver {
     }
 
     pub(crate) fn decide(&mut self, question: &Value, more: Value) -> Value {
-        let mut request = json!({"do": "decide", "id": question["id"], "digest": question["digest"]});
-        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let host = self.tell(&hello());
+        let request = self.key.as_ref().unwrap().decision(&host, question, &more);
         self.tell(&request)
+    }
+
+    /// The approver's key, signing for another connection.
+    pub(crate) fn key(&self) -> &ApproverKey {
+        self.key.as_ref().unwrap()
     }
 }
 

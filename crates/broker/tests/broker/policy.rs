@@ -9,13 +9,16 @@ use serde_json::json;
 /// Any user but root.
 const USER: u32 = 54_321;
 
+/// Root's approvers: the one of the gate.
+const APPROVERS: &str = "[[approver]]\nname = \"test\"\nkey = \"{approver}\"\nroot = true\n";
+
 /// Gives the daemon an `/etc` with these rules of root's in a mount namespace of its own.
 fn etc(rules: Option<&str>) -> String {
     let rules =
         rules.map_or(String::new(), |rules| format!("cat >/etc/outpost/rules.toml <<'E'\n{rules}\nE\n"));
     format!(
         "mount -t tmpfs -o mode=755 none /mnt\ncp -a /etc/passwd /etc/group /etc/nsswitch.conf /mnt/\nmount --bind /mnt /etc\n\
-         umask 022\nmkdir /etc/outpost\n{rules}"
+         umask 022\nmkdir /etc/outpost\n{rules}cat >/etc/outpost/approvers.toml <<'E'\n{APPROVERS}E\n"
     )
 }
 

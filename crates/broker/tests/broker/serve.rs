@@ -1,11 +1,13 @@
 //! The broker in the daemon: questions that outlive the worker, rules, notices, limits, and who may decide.
 
 use crate::kit::{binary, decoded};
-use outpost_testkit::{Daemon, Which, stamp};
+use outpost_testkit::approver::{self, hello};
+use outpost_testkit::{ApproverKey, Daemon, Which, stamp};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -18,13 +20,15 @@ struct Site {
 /// A connection of JSON lines.
 struct Lines {
     reader: BufReader<UnixStream>,
+    /// Of one that decides.
+    key: Option<Arc<ApproverKey>>,
 }
 
 impl Lines {
     fn connect(socket: &Path) -> Lines {
         let stream = outpost_testkit::connect(socket).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Lines { reader: BufReader::new(stream) }
+        Lines { reader: BufReader::new(stream), key: None }
     }
 
     fn send(&mut self, request: &Value) {
@@ -59,15 +63,19 @@ impl Site {
         self.dir.path().join(name)
     }
 
-    fn approver(&self) -> (Lines, String) {
-        let mut lines = Lines::connect(&self.daemon.dir().join("run/approvals.sock"));
-        let enrolled = lines.ask(json!({"do": "enroll"}));
-        (lines, enrolled["secret"].as_str().unwrap().to_owned())
+    /// A connection with a key that is enrolled, and the key.
+    fn approver(&self) -> (Lines, Arc<ApproverKey>) {
+        let key = Arc::new(ApproverKey::random());
+        let mut lines = self.connect(&key);
+        let host = lines.ask(hello());
+        assert_eq!(lines.ask(key.enrolment(&host))["is"], "key_changed");
+        (lines, key)
     }
 
-    fn prove(&self, secret: &str) -> Lines {
+    /// A connection with this key.
+    fn connect(&self, key: &Arc<ApproverKey>) -> Lines {
         let mut lines = Lines::connect(&self.daemon.dir().join("run/approvals.sock"));
-        assert_eq!(lines.ask(json!({"do": "prove", "secret": secret}))["is"], "welcome");
+        lines.key = Some(key.clone());
         lines
     }
 
@@ -96,22 +104,24 @@ fn question(approver: &mut Lines) -> Value {
 }
 
 fn decide(approver: &mut Lines, question: &Value, allow: bool) -> Value {
-    approver.ask(json!({"do": "decide", "id": question["id"], "digest": question["digest"], "allow": allow}))
+    let host = approver.ask(hello());
+    let request = approver.key.as_ref().unwrap().decision(&host, question, &json!({ "allow": allow }));
+    approver.ask(request)
 }
 
 #[test]
 fn a_question_outlives_the_worker_with_its_id_and_its_deadline_and_the_client_is_answered() {
     outpost_testkit::require!(crate::kit::ours());
     let site = Site::new("", "");
-    let (mut approver, secret) = site.approver();
+    let (mut approver, key) = site.approver();
     let mut client = site.send("a", json!([["echo", "still here"]]));
     let before = question(&mut approver);
     for _ in 0..3 {
         site.daemon.kill(Which::Worker);
-        let after = question(&mut site.prove(&secret));
+        let after = question(&mut site.connect(&key));
         assert_eq!(after, before);
     }
-    assert_eq!(decide(&mut site.prove(&secret), &before, true)["is"], "decided");
+    assert_eq!(decide(&mut site.connect(&key), &before, true)["is"], "decided");
     let answer = client.receive();
     assert_eq!(
         (answer["status"].as_str(), decoded(&answer["stdout"])),
@@ -148,13 +158,13 @@ fn a_command_outlives_the_worker_and_its_client_is_answered() {
 fn a_client_that_leaves_while_the_worker_is_dead_has_withdrawn() {
     outpost_testkit::require!(crate::kit::ours());
     let site = Site::new("", "");
-    let (mut approver, secret) = site.approver();
+    let (mut approver, key) = site.approver();
     let file = site.path("ran");
     let client = site.send("a", json!([["touch", file]]));
     let asked = question(&mut approver);
     site.daemon.kill(Which::Worker);
     drop(client);
-    let mut approver = site.prove(&secret);
+    let mut approver = site.connect(&key);
     let begun = Instant::now();
     while decide(&mut approver, &asked, true)["is"] != "failed" {
         assert!(begun.elapsed() < PATIENCE);
@@ -279,13 +289,13 @@ fn wait_questions(approver: &mut Lines, count: usize) {
 /// So many requests wait for an answer; one more is told this, before and after a kill.
 fn check_full(config: &str, count: usize, told: &str) {
     let site = Site::new(config, "");
-    let (mut approver, secret) = site.approver();
+    let (mut approver, key) = site.approver();
     let _clients: Vec<Lines> =
         (0..count).map(|number| site.send(&number.to_string(), json!([["true"]]))).collect();
     wait_questions(&mut approver, count);
     assert_eq!(site.run("before", json!([["true"]]))["message"], told);
     site.daemon.kill(Which::Worker);
-    let questions = site.prove(&secret).ask(json!({"do": "list"}));
+    let questions = site.connect(&key).ask(json!({"do": "list"}));
     assert_eq!(questions["questions"].as_array().unwrap().len(), count);
     assert_eq!(site.run("after", json!([["true"]]))["message"], told);
 }
@@ -300,38 +310,77 @@ fn what_a_killed_worker_had_under_way_still_counts() {
 }
 
 #[test]
-fn who_may_be_the_one_who_asks_decides_nothing_without_the_secret() {
+fn a_user_that_may_be_the_one_that_asks_decides_nothing_without_an_enrolled_key() {
     outpost_testkit::require!(crate::kit::ours());
     let site = Site::new("", "");
-    let (mut approver, secret) = site.approver();
+    let (mut approver, key) = site.approver();
     let mut client = site.send("a", json!([["true"]]));
     let asked = question(&mut approver);
-    let socket = site.daemon.dir().join("run/approvals.sock");
-    let mut stranger = Lines::connect(&socket);
-    for request in [
-        json!({"do": "list"}),
-        json!({"do": "show", "id": asked["id"]}),
-        json!({"do": "watch"}),
-        json!({"do": "decide", "id": asked["id"], "digest": asked["digest"], "allow": true}),
-        json!({"do": "grants"}),
-        json!({"do": "revoke", "id": "x"}),
-        json!({"do": "enroll"}),
-        json!({"do": "prove"}),
-        json!({"do": "prove", "secret": ""}),
-        json!({"do": "prove", "secret": "0".repeat(32)}),
+    let host = approver.ask(hello());
+    let stranger = ApproverKey::random();
+    let allow = json!({ "allow": true });
+    let unsigned = approver::statement(&host, &asked, &allow);
+    let unsigned =
+        json!({"do": "decide", "statement": outpost_approvals::signing::base64(&unsigned.encode())});
+    let mut late = approver::statement(&host, &asked, &allow);
+    (late.issued_ms, late.expires_ms) = (late.issued_ms - 700_000, late.issued_ms - 100_000);
+    let mut unknown_head = approver::statement(&host, &asked, &allow);
+    unknown_head.head.hash[0] ^= 1;
+    let mut other_host = approver::statement(&host, &asked, &allow);
+    *other_host.host.last_mut().unwrap() ^= 1;
+    let mut seen_otherwise = asked.clone();
+    seen_otherwise["title"] = json!("something harmless");
+    let cut = {
+        let mut request = key.decision(&host, &asked, &allow);
+        request["statement"] = json!(&request["statement"].as_str().unwrap()[4..]);
+        request
+    };
+    for (request, why) in [
+        (unsigned, "needs an approver's signature"),
+        (stranger.decision(&host, &asked, &allow), "is not an approver's here"),
+        (stranger.enrolment(&host), "is not an approver's here"),
+        (key.signed_decision(&late), "has expired"),
+        (key.signed_decision(&unknown_head), "an audit record that this host does not have"),
+        (key.signed_decision(&other_host), "for another host"),
+        (key.decision(&host, &seen_otherwise, &allow), "something else than what was decided"),
+        (key.decision(&host, &json_with(&asked, "digest", "0".repeat(64)), &allow), "something else"),
+        (cut, "the statement"),
+        (json!({"do": "decide", "id": asked["id"], "digest": asked["digest"], "allow": true}), "no request"),
+        (json!({"do": "enroll"}), "the approver's secret is not used any more"),
+        (json!({"do": "prove", "secret": "0".repeat(32)}), "hint: `outpost approvals enroll`"),
     ] {
-        let answer = stranger.ask(request.clone());
+        // Each on a connection of its own: after three that do not count, the daemon ends one.
+        let answer = Lines::connect(&site.daemon.dir().join("run/approvals.sock")).ask(request.clone());
         assert_eq!(answer["is"], "failed", "{request}: {answer}");
+        assert!(answer["why"].as_str().unwrap().contains(why), "{why}: {answer}");
     }
-    let other = decide(&mut approver, &json!({"id": asked["id"], "digest": "0".repeat(64)}), true);
-    assert_eq!(other["is"], "failed", "what was shown is what is decided");
-    assert_eq!(decide(&mut site.prove(&secret), &asked, true)["is"], "decided");
+    assert_eq!(decide(&mut site.connect(&key), &asked, true)["is"], "decided");
     assert_eq!(decide(&mut approver, &asked, false)["is"], "failed", "the first answer stands");
     assert_eq!(client.receive()["status"], "ok");
-    let files = std::fs::read_dir(site.daemon.dir().join("state/approvals")).unwrap();
-    for file in files.map(Result::unwrap).filter(|file| file.path().is_file()) {
-        let bytes = std::fs::read(file.path()).unwrap();
-        let has = bytes.windows(secret.len()).any(|window| window == secret.as_bytes());
-        assert!(!has, "the secret is in {}", file.path().display());
-    }
+}
+
+fn json_with(value: &Value, name: &str, other: String) -> Value {
+    let mut value = value.clone();
+    value[name] = json!(other);
+    value
+}
+
+/// An answer that got lost is asked for again, also from the next worker.
+#[test]
+fn the_same_statement_gets_the_same_receipt_and_another_one_gets_none() {
+    outpost_testkit::require!(crate::kit::ours());
+    let site = Site::new("", "");
+    let (mut approver, key) = site.approver();
+    let mut client = site.send("a", json!([["true"]]));
+    let asked = question(&mut approver);
+    let host = approver.ask(hello());
+    let request = key.decision(&host, &asked, &json!({ "allow": true }));
+    let decided = approver.ask(request.clone());
+    assert_eq!(decided["is"], "decided", "{decided}");
+    assert_eq!(client.receive()["status"], "ok");
+    assert_eq!(approver.ask(request.clone()), decided);
+    site.daemon.kill(Which::Worker);
+    assert_eq!(site.connect(&key).ask(request), decided);
+    let other = key.decision(&host, &asked, &json!({ "allow": false }));
+    assert_eq!(site.connect(&key).ask(other)["is"], "failed");
 }

@@ -1,14 +1,15 @@
 //! `outpost approvals`: what waits for a human, for scripts.
 
+mod keys;
 pub(super) mod print;
 
 use super::Outcome;
-use super::approver::{self, Approver, Proven, unexpected};
+use super::approver::{self, Approver, Connected, unexpected};
 use crate::console;
 use crate::paths::Paths;
 use clap::{Args, Subcommand};
 use outpost_approvals::wire::{Answer, Grant, Request};
-use outpost_approvals::{Client, Question, Remember};
+use outpost_approvals::{Client, Decision, Question, Remember};
 use serde::Serialize;
 use std::process::ExitCode;
 
@@ -57,8 +58,19 @@ enum Command {
         /// The grant's id, or at least 4 characters of its beginning
         id: String,
     },
-    /// Make the approver's secret, which is printed this one time; the old one, if there is one, is needed for it
-    Enroll,
+    /// Enrol an approver's key: a new one, --key or --ssh-agent
+    ///
+    /// Without --key and --ssh-agent an Ed25519 key is made in the state directory. The first key of a daemon is taken as it comes;
+    /// each later one is signed by a key that is enrolled already. Where root has /etc/outpost, only root enrols keys.
+    Enroll(keys::Enroll),
+    /// List the keys that decide
+    Keys(keys::Keys),
+    /// Give a key another name
+    Rename(keys::Rename),
+    /// Set when a key ends
+    Expire(keys::Expire),
+    /// Take a key back: nothing that it has decided and that has not begun counts any more
+    RevokeKey(keys::Revoke),
     /// Print what waits, then what is asked and how it ends, as it comes
     Watch(Form),
 }
@@ -87,44 +99,51 @@ struct Allow {
 
 pub(super) fn run(paths: &Paths, options: Approvals) -> Outcome {
     let approver = options.approver.approver(paths, "outpost approvals")?;
-    super::block_on(dispatch(approver, options.command))?;
+    super::block_on(dispatch(paths, approver, options.command))?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn dispatch(mut approver: Approver, command: Command) -> Result<(), String> {
-    if let Command::Enroll = command {
-        return enroll(approver).await;
-    }
-    let Proven { mut client, .. } = approver.prove().await?;
+async fn dispatch(paths: &Paths, mut approver: Approver, command: Command) -> Result<(), String> {
+    let command = match command {
+        Command::Enroll(enroll) => return keys::enroll(paths, &approver, enroll).await,
+        Command::Rename(rename) => return keys::rename(paths, approver, rename).await,
+        Command::Expire(expire) => return keys::expire(paths, approver, expire).await,
+        Command::RevokeKey(revoke) => return keys::revoke(paths, approver, revoke).await,
+        command => command,
+    };
+    let mut connected = approver.connect().await?;
+    let client = &mut connected.client;
     match command {
-        Command::Enroll => Ok(()),
+        Command::Enroll(_) | Command::Rename(_) | Command::Expire(_) | Command::RevokeKey(_) => Ok(()),
+        Command::Keys(keys) => keys::list(client, &keys).await,
         Command::List(form) => {
-            let questions = list(&mut client).await?;
+            let questions = list(client).await?;
             write(&form.render(questions.as_slice(), print::questions)?)
         }
         Command::Show { id, form } => {
-            let question = find(&mut client, &id).await?;
+            let question = find(client, &id).await?;
             write(&form.render(&question, print::question)?)
         }
-        Command::Allow(allow) => decide_allow(&mut client, &allow).await,
+        Command::Allow(allow) => decide_allow(&mut approver, &mut connected, &allow).await,
         Command::Deny { id, note } => {
-            let question = find(&mut client, &id).await?;
-            decide(&mut client, &question, false, note, None).await?;
+            let question = find(client, &id).await?;
+            let decision = Decision { allow: false, note, remember: None };
+            decide(&mut approver, &mut connected, &question, decision).await?;
             write(&format!("denied {}\n", question.id))
         }
         Command::Grants(form) => {
-            let grants = grants(&mut client).await?;
+            let grants = grants(client).await?;
             write(&form.render(grants.as_slice(), print::grants)?)
         }
         Command::Revoke { id } => {
-            let grants = grants(&mut client).await?;
+            let grants = grants(client).await?;
             let grant = only(&grants, |grant| &grant.id, &id, "grant", "grants")?;
-            match ask(&mut client, &Request::Revoke { id: grant.id.clone() }).await? {
+            match ask(client, &Request::Revoke { id: grant.id.clone() }).await? {
                 Answer::Revoked { id } => write(&format!("revoked {id}\n")),
                 other => Err(unexpected(&other)),
             }
         }
-        Command::Watch(form) => watch(&mut client, &form).await,
+        Command::Watch(form) => watch(client, &form).await,
     }
 }
 
@@ -141,17 +160,12 @@ impl Form {
     }
 }
 
-async fn enroll(mut approver: Approver) -> Result<(), String> {
-    let secret = approver.enroll().await?;
-    errln!(
-        "This is the approver's secret. It is not told again: keep it where no agent of this user can read it.\n\
-         An earlier one is void."
-    );
-    write(&format!("{secret}\n"))
-}
-
-async fn decide_allow(client: &mut Client, allow: &Allow) -> Result<(), String> {
-    let question = find(client, &allow.id).await?;
+async fn decide_allow(
+    approver: &mut Approver,
+    connected: &mut Connected,
+    allow: &Allow,
+) -> Result<(), String> {
+    let question = find(&mut connected.client, &allow.id).await?;
     if let Some(digest) = &allow.digest
         && *digest != question.digest
     {
@@ -161,22 +175,19 @@ async fn decide_allow(client: &mut Client, allow: &Allow) -> Result<(), String> 
         ));
     }
     let remember = allow.times.map(Remember::Times).or(allow.minutes.map(Remember::Minutes));
-    decide(client, &question, true, String::new(), remember).await?;
+    let decision = Decision { allow: true, note: String::new(), remember };
+    decide(approver, connected, &question, decision).await?;
     write(&format!("approved {}\n", question.id))
 }
 
 async fn decide(
-    client: &mut Client,
+    approver: &mut Approver,
+    connected: &mut Connected,
     question: &Question,
-    allow: bool,
-    note: String,
-    remember: Option<Remember>,
+    decision: Decision,
 ) -> Result<(), String> {
-    let Question { id, digest, .. } = question.clone();
-    match ask(client, &Request::Decide { id, digest, allow, note, remember }).await? {
-        Answer::Decided { .. } => Ok(()),
-        other => Err(unexpected(&other)),
-    }
+    approver.prepare(connected).await?;
+    approver.decide(connected, question, decision).await.map_err(|error| error.to_string())
 }
 
 async fn list(client: &mut Client) -> Result<Vec<Question>, String> {

@@ -47,13 +47,14 @@ pub(super) fn run(paths: &Paths, options: &Approve) -> Outcome {
 }
 
 async fn work(mut approver: Approver) -> Outcome {
-    let proven = approver.prove().await?;
+    let mut connected = approver.connect().await?;
+    approver.prepare(&mut connected).await?;
     let fail = |error: std::io::Error| format!("cannot use the terminal: {error}");
     // First of all, so that none of them finds the terminal in our hands.
     let signals = Signals::new()?;
     let mut screen = Screen::enter().map_err(fail)?;
     let mut keys = Reader::new(screen.tty()).map_err(fail)?;
-    let link = Link::begin(approver, proven);
+    let link = Link::begin(approver, connected);
     let ended = converse(&mut screen, &mut keys, signals, link).await;
     drop((keys, screen));
     ended.map_err(fail)?
@@ -74,10 +75,10 @@ async fn converse(
         app.tick(Instant::now());
         screen.terminal.draw(|frame| draw::draw(frame, &app, unix_ms(), looks))?;
         app.drawn(Instant::now());
-        let request = tokio::select! {
+        let order = tokio::select! {
             key = keys.next() => match app.key(key?, Instant::now()) {
                 Some(Action::Quit) => return Ok(Ok(ExitCode::SUCCESS)),
-                Some(Action::Ask(request)) => Some(request),
+                Some(Action::Do(order)) => Some(order),
                 None => None,
             },
             Some(news) = link.news.recv() => match news {
@@ -91,8 +92,8 @@ async fn converse(
             },
         };
         // Not waited for: the other side may be waiting for us to hear its news.
-        if let Some(request) = request
-            && link.requests.try_send(request).is_err()
+        if let Some(order) = order
+            && link.orders.try_send(order).is_err()
         {
             app.hear(News::Refused { why: "the daemon is too slow: not done".into() }, Instant::now());
         }

@@ -1,160 +1,145 @@
-//! The way to the daemon's approver socket: where it is, and the secret that may have to be proven there.
+//! An approver's end: the daemon's socket, the host's key that is expected there, and the key that signs decisions.
+
+mod known_hosts;
+pub(super) mod signer;
 
 pub(super) use crate::console::printable;
 use crate::paths::Paths;
-use crate::tty;
 use clap::Args;
-use outpost_approvals::wire::{Answer, Request};
-use outpost_approvals::{Client, Error, display};
+use known_hosts::KnownHosts;
+use outpost_approvals::signing::Signer;
+use outpost_approvals::wire::Answer;
+use outpost_approvals::{Client, Decision, Error, Hello, Question, display};
 use outpost_sys::connect::Trust;
 use outpost_sys::limits;
-use std::io::{IsTerminal, Read};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use tokio::signal::unix::{SignalKind, signal};
-use zeroize::Zeroizing;
+use signer::Choice;
+use std::path::PathBuf;
+use std::sync::Arc;
 
-/// The longest secret in a file.
-const SECRET_BYTES_MAX: u64 = 1024;
+/// What is said to a script that still has the old secret.
+const OLD_SECRET: &str = "the approver's secret is not used any more: decisions are signed\n\
+    hint: `outpost approvals enroll` makes a key; leave --secret-file out";
 
 #[derive(Args)]
 pub(super) struct Options {
-    /// The file that has the approver's secret; without it, the secret is asked for on the terminal where one is needed
+    /// The approver's key: a private key in OpenSSH's format, or the public half of one in ssh-agent [default: approver.key
+    /// in the state directory, or an enrolled key in ssh-agent]
+    #[arg(long, global = true, display_order = 799, value_name = "FILE", env = "OUTPOST_APPROVER_KEY")]
+    key: Option<PathBuf>,
+    /// Sign by ssh-agent, with the key of this fingerprint or the only one that fits
     #[arg(
         long,
         global = true,
         display_order = 800,
-        value_name = "PATH",
-        env = "OUTPOST_APPROVER_SECRET_FILE"
+        value_name = "FINGERPRINT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "",
+        conflicts_with = "key"
     )]
-    secret_file: Option<PathBuf>,
+    ssh_agent: Option<String>,
     /// The approver socket [default: approvals.sock in the runtime directory]
     #[arg(long, global = true, display_order = 801, value_name = "PATH")]
     socket: Option<PathBuf>,
+    #[arg(long, global = true, hide = true, value_name = "PATH", env = "OUTPOST_APPROVER_SECRET_FILE")]
+    secret_file: Option<PathBuf>,
 }
 
 /// How to be an approver, as often as it takes.
 pub(super) struct Approver {
     socket: PathBuf,
     trust: Trust,
-    secret: Option<Zeroizing<String>>,
-    /// What the audit calls this program.
+    known: KnownHosts,
+    pub(super) choice: Choice,
+    signer: Option<Arc<Signer>>,
+    /// How the audit names this program.
     program: &'static str,
 }
 
-/// A connection on which decisions can be made.
-pub(super) struct Proven {
+/// A connection to a host that has proven its key.
+pub(super) struct Connected {
     pub(super) client: Client,
-    /// What the audit calls us.
-    pub(super) name: String,
+    pub(super) hello: Hello,
 }
 
 impl Options {
     pub(super) fn approver(&self, paths: &Paths, program: &'static str) -> Result<Approver, String> {
-        // Who has the secret, or can type in our place, can approve.
+        // Who has the key, or can type in our place, can approve.
         limits::hide_memory().map_err(|errno| format!("cannot hide this process's memory: {errno}"))?;
-        let secret = self.secret_file.as_deref().map(read_secret).transpose()?;
+        if self.secret_file.is_some() {
+            return Err(OLD_SECRET.into());
+        }
         // A socket that a person names may be that of another user's daemon.
         let (socket, trust) = match &self.socket {
             Some(socket) => (socket.clone(), Trust::Owner),
             None => (paths.approvals_socket(), paths.trust()),
         };
-        Ok(Approver { socket, trust, secret, program })
+        let name = match &paths.host {
+            Some(host) => host.name.as_str().to_owned(),
+            None => socket.display().to_string(),
+        };
+        Ok(Approver {
+            known: KnownHosts::new(paths.known_hosts(), name),
+            choice: Choice {
+                key: self.key.clone(),
+                ssh_agent: self.ssh_agent.clone(),
+                default_key: paths.approver_key(),
+            },
+            socket,
+            trust,
+            signer: None,
+            program,
+        })
     }
 }
 
 impl Approver {
-    /// A connection that may decide. Asks for the secret, once, if the daemon wants one and there is somebody to ask.
-    pub(super) async fn prove(&mut self) -> Result<Proven, String> {
-        let mut client = self.connect().await?;
-        match self.proven(&mut client).await {
-            Ok(name) => Ok(Proven { client, name }),
-            Err(Error::SecretWanted(why)) => {
-                self.ask_secret(&why).await?;
-                let name = self.proven(&mut client).await.map_err(|error| error.to_string())?;
-                Ok(Proven { client, name })
-            }
-            Err(error) => Err(error.to_string()),
-        }
-    }
-
-    /// The same with what is known already: nobody is asked.
-    pub(super) async fn prove_again(&self) -> outpost_approvals::Result<Proven> {
-        let mut client = Client::connect(&self.socket, self.trust).await?;
-        let name = self.proven(&mut client).await?;
-        Ok(Proven { client, name })
-    }
-
-    /// Has a new secret made. The old one, if there is one, has to be proven first.
-    pub(super) async fn enroll(&mut self) -> Result<String, String> {
-        let mut client = self.connect().await?;
-        if self.secret.is_some() {
-            self.proven(&mut client).await.map_err(|error| error.to_string())?;
-        }
-        let answer = match client.ask(&Request::Enroll).await {
-            Err(Error::SecretWanted(why)) => {
-                self.ask_secret(&why).await?;
-                self.proven(&mut client).await.map_err(|error| error.to_string())?;
-                client.ask(&Request::Enroll).await
-            }
-            answer => answer,
-        };
-        match answer.map_err(|error| error.to_string())? {
-            Answer::Enrolled { secret } => Ok(secret),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    async fn connect(&self) -> Result<Client, String> {
+    pub(super) async fn connect(&self) -> Result<Connected, String> {
         let hint = "is the daemon running, and is it yours? `outpost serve` starts one";
-        Client::connect(&self.socket, self.trust).await.map_err(|error| match error {
-            Error::Refused(reason) => reason,
-            error => format!("{error}; {hint}"),
+        self.try_connect().await.map_err(|error| match error {
+            Error::File { .. } => format!("{error}; {hint}"),
+            error => error.to_string(),
         })
     }
 
-    async fn proven(&self, client: &mut Client) -> outpost_approvals::Result<String> {
-        let secret = self.secret.as_ref().map(|secret| secret.to_string());
-        let prove = Request::Prove { secret, client: self.program.to_owned() };
-        match client.ask(&prove).await? {
-            Answer::Welcome { name } => Ok(name),
-            other => Err(Error::Refused(unexpected(&other))),
-        }
+    /// The same for one that tries again: a daemon that is away is told from one that is not to be used.
+    pub(super) async fn try_connect(&self) -> outpost_approvals::Result<Connected> {
+        let mut client = Client::connect(&self.socket, self.trust).await?;
+        let hello = client.hello(self.program).await?;
+        self.known.check(&hello.host).map_err(Error::Refused)?;
+        Ok(Connected { client, hello })
     }
 
-    async fn ask_secret(&mut self, why: &str) -> Result<(), String> {
-        if !std::io::stdin().is_terminal() {
-            return Err(format!("{why}; name the file that has it with --secret-file"));
+    /// Makes the key ready that signs decisions, asking for what it needs. Not needed for a user whose word counts.
+    pub(super) async fn prepare(&mut self, connected: &mut Connected) -> Result<(), String> {
+        if self.signer.is_none() {
+            let enrolled = keys(&mut connected.client).await?;
+            self.signer = self.choice.signer(&enrolled, connected.hello.trusted).await?.map(Arc::new);
         }
-        let stop = SignalKind::interrupt();
-        let mut interrupted = signal(stop).map_err(|error| format!("cannot wait for signals: {error}"))?;
-        // Whoever is interrupted leaves the terminal as it was.
-        let typed = tokio::select! {
-            typed = tty::ask_secret("Approver's secret:") => typed,
-            _ = interrupted.recv() => Ok(None),
-        };
-        let typed = typed.map_err(|error| format!("cannot ask for the approver's secret: {error}"))?;
-        self.secret = Some(typed.ok_or("no secret was given")?);
         Ok(())
+    }
+
+    /// Decides a question as it was shown.
+    pub(super) async fn decide(
+        &self,
+        connected: &mut Connected,
+        question: &Question,
+        decision: Decision,
+    ) -> outpost_approvals::Result<()> {
+        // With the newest head: the decision vouches for the chain up to it.
+        let hello = connected.client.hello(self.program).await?;
+        self.known.check(&hello.host).map_err(Error::Refused)?;
+        connected.hello = hello;
+        connected.client.decide(&connected.hello, question, decision, self.signer.clone()).await
     }
 }
 
-fn read_secret(path: &Path) -> Result<Zeroizing<String>, String> {
-    let fail = |error: std::io::Error| format!("cannot read the secret in {}: {error}", path.display());
-    let file = std::fs::File::open(path).map_err(fail)?;
-    let found = file.metadata().map_err(fail)?;
-    if found.is_file() && found.mode() & 0o077 != 0 {
-        return Err(format!(
-            "others can read the secret in {0}: `chmod 600 {0}`, and have a new one made",
-            path.display()
-        ));
+/// The approvers of the host.
+pub(super) async fn keys(client: &mut Client) -> Result<Vec<outpost_approvals::approvers::Listed>, String> {
+    match client.ask(&outpost_approvals::wire::Request::Keys).await.map_err(|error| error.to_string())? {
+        Answer::Keys { keys, .. } => Ok(keys),
+        other => Err(unexpected(&other)),
     }
-    let mut secret = Zeroizing::new(String::new());
-    file.take(SECRET_BYTES_MAX).read_to_string(&mut secret).map_err(fail)?;
-    if secret.trim().is_empty() {
-        return Err(format!("there is no secret in {}", path.display()));
-    }
-    Ok(secret)
 }
 
 pub(super) fn unexpected(answer: &Answer) -> String {

@@ -1,5 +1,6 @@
 //! `outpost audit`: whether the chain of what happened holds, and what is in it.
 
+mod keys;
 mod print;
 
 use super::Outcome;
@@ -7,7 +8,7 @@ use crate::console;
 use crate::paths::Paths;
 use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Timestamp};
-use outpost_approvals::audit::{self, Error, Filter, Head, Record};
+use outpost_approvals::audit::{self, Error, Filter, Findings, Head, Record};
 use serde_json::Value;
 use std::collections::HashSet;
 use std::io::{ErrorKind, Write};
@@ -25,7 +26,10 @@ pub(super) struct Audit {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Say whether every record is as it was written, and that none is missing in between
+    /// Say whether every record is as it was written, that none is missing in between, and by whom each command was allowed
+    ///
+    /// Each command that was started needs a decision before it that an approver has signed, a grant that one has signed, or rules by
+    /// their hash. With --keys and the export of a chain this works on any host.
     ///
     /// That the end was cut off, or that all of it was written anew, shows only with a head that was kept elsewhere: the daemon
     /// tells it to syslog.
@@ -33,6 +37,12 @@ enum Command {
         /// A record that must be there, as syslog has it
         #[arg(long, value_name = "seq=N sha256=H")]
         head: Option<Head>,
+        /// Only these keys count, as `outpost approvals keys --allowed-signers` prints them; without it, those that the chain has
+        /// recorded and those in /etc/outpost
+        #[arg(long, value_name = "FILE")]
+        keys: Option<PathBuf>,
+        /// What `outpost audit export` has printed, in place of the chain of this host
+        export: Option<PathBuf>,
     },
     /// Print what happened, one line each
     Show(Show),
@@ -54,7 +64,7 @@ struct Since {
 struct Show {
     #[command(flatten)]
     since: Since,
-    /// Only this event: received, refused, shown, decided, started, ended, withdrawn, voided, opened, rotated
+    /// Only this event: received, refused, shown, decided, started, ended, withdrawn, key, voided, opened, rotated
     #[arg(long)]
     event: Option<String>,
     /// Only what became of one request: its key, its question's id, or the client's own id of it
@@ -66,7 +76,11 @@ struct Show {
 }
 
 pub(super) fn run(paths: &Paths, options: Audit) -> Outcome {
-    let dir = options.dir.unwrap_or_else(|| paths.approvals().join("audit"));
+    let export = match &options.command {
+        Command::Verify { export, .. } => export.clone(),
+        _ => None,
+    };
+    let dir = export.or(options.dir).unwrap_or_else(|| paths.approvals().join("audit"));
     if !dir.exists() {
         return Err(format!(
             "there are no records in {}: the first `outpost serve` begins them, and --dir says where others are",
@@ -74,14 +88,14 @@ pub(super) fn run(paths: &Paths, options: Audit) -> Outcome {
         ));
     }
     match options.command {
-        Command::Verify { head } => verify(&dir, head),
+        Command::Verify { head, keys, .. } => verify(paths, &dir, head, keys.as_deref()),
         Command::Show(show) => print_all(&dir, show),
         Command::Export { since } => print_all(&dir, Show { since, event: None, request: None, json: true }),
     }
     .map(|()| ExitCode::SUCCESS)
 }
 
-fn verify(dir: &Path, head: Option<Head>) -> Result<(), String> {
+fn verify(paths: &Paths, dir: &Path, head: Option<Head>, keys: Option<&Path>) -> Result<(), String> {
     let report = audit::verify(dir, head.as_ref()).map_err(explain)?;
     let Some(head) = report.head else { return Err(format!("there is no record in {}", dir.display())) };
     let mut text = format!(
@@ -97,7 +111,34 @@ fn verify(dir: &Path, head: Option<Head>) -> Result<(), String> {
     if report.torn_bytes > 0 {
         text += &format!("{} bytes of an unfinished record are at the end\n", report.torn_bytes);
     }
+    let trusted = match keys {
+        Some(file) => keys::given(file)?,
+        None => keys::of_this_host(paths)?,
+    };
+    let findings = audit::examine(dir, trusted).map_err(explain)?;
+    if !findings.problems.is_empty() {
+        let problems: Vec<String> =
+            findings.problems.iter().map(|problem| console::printable(problem)).collect();
+        return Err(format!("the chain holds, but not all in it was allowed:\n{}", problems.join("\n")));
+    }
+    text += &allowed(&findings);
     wrote(console::try_out(&text))
+}
+
+/// By whom commands were allowed.
+fn allowed(findings: &Findings) -> String {
+    let mut text = String::new();
+    for (by, count) in &findings.privileged {
+        let commands = if *count == 1 { "command" } else { "commands" };
+        text += &format!("{count} {commands} as root allowed by {}\n", console::printable(by));
+    }
+    if findings.before > 0 {
+        text += &format!("{} commands were started before decisions were signed\n", findings.before);
+    }
+    for note in &findings.notes {
+        text += &format!("note: {}\n", console::printable(note));
+    }
+    text
 }
 
 fn print_all(dir: &Path, options: Show) -> Result<(), String> {

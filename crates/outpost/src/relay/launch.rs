@@ -76,7 +76,14 @@ pub(super) fn serve(flags: &Flags, socket: &Path) -> Result<(), String> {
 fn state_places(place: &Place) -> Result<Vec<Paths>, String> {
     let below = |root: &Path| {
         let state = place.state(root);
-        Paths { runtime: state.clone(), state, host: None, guard: Places::default(), is_guard: false }
+        Paths {
+            runtime: state.clone(),
+            own: state.clone(),
+            state,
+            host: None,
+            guard: Places::default(),
+            is_guard: false,
+        }
     };
     let dirs = Dirs::from_environment();
     let beside = below(&place.directory().join(".outpost"));

@@ -2,8 +2,9 @@
 
 use crate::prompt::{self, Asker, Desk, Style};
 use crate::tty::{ask_secret, show};
+use outpost_approvals::signing::{NAMESPACE, Signed, Signer, Statement};
 use outpost_approvals::wire::Answer;
-use outpost_approvals::{Decision, Question};
+use outpost_approvals::{Decision, Question, Submitter};
 use outpost_broker::{Notice, Server, Typed};
 use outpost_sys::terminal::Terminal;
 use std::sync::Arc;
@@ -15,6 +16,8 @@ type PasswordAsked = (String, oneshot::Sender<Option<Typed>>);
 /// The queue of this very process.
 struct Own {
     server: Arc<Server>,
+    /// Of this terminal, for as long as the process lives.
+    signer: Signer,
     events: broadcast::Receiver<Answer>,
 }
 
@@ -40,9 +43,7 @@ impl Desk for Own {
             self.server.allow_unattended();
         }
         let decision = Decision { allow, note: String::new(), remember: None };
-        let by = format!("uid {}, the terminal", outpost_sys::limits::effective_uid());
-        let Question { id, digest, .. } = question;
-        if let Err(error) = self.server.approvals().queue().decide(id, digest, decision, &by).await {
+        if let Err(error) = self.submit(question, decision).await {
             tracing::warn!(%error, "an answer does not stand");
         }
     }
@@ -52,15 +53,28 @@ impl Desk for Own {
     }
 }
 
+impl Own {
+    /// Signs what was answered with the terminal's own key.
+    async fn submit(&self, question: &Question, decision: Decision) -> outpost_approvals::Result<()> {
+        let approvals = self.server.approvals();
+        let (host, head) = (approvals.trust().host().blob(), approvals.ledger().head());
+        let statement = Statement::about(question, host, head, decision).encode();
+        let signed = Signed::new(&statement, &self.signer.sign(NAMESPACE, &statement)?);
+        let name = format!("uid {}, the terminal", outpost_sys::limits::effective_uid());
+        approvals.queue().decide(signed, &Submitter { name, uid: None }).await.map(|_| ())
+    }
+}
+
 /// Asks for ever.
 pub(super) async fn ask_all(
     server: Arc<Server>,
+    signer: Signer,
     mut passwords: mpsc::Receiver<PasswordAsked>,
     eligible: bool,
 ) {
     let mut notices = server.notices();
     let (waiting, events) = server.approvals().queue().watch();
-    let mut asker = Asker::new(Own { server, events }, waiting, eligible);
+    let mut asker = Asker::new(Own { server, signer, events }, waiting, eligible);
     loop {
         // Before the next question: what was approved waits for it.
         while let Ok(asked) = passwords.try_recv() {

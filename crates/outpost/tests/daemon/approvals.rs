@@ -1,7 +1,7 @@
 //! `outpost approvals`: decisions from scripts, and who may make them.
 
 use crate::desk::{Desk, answer, text};
-use outpost_testkit::require;
+use outpost_testkit::{Which, require};
 use serde_json::{Value, json};
 
 fn id(question: &Value) -> &str {
@@ -56,7 +56,7 @@ fn what_is_allowed_is_what_has_the_digest_that_was_shown() {
     let question = watcher.asked();
     let (id, digest) = (id(&question), question["digest"].as_str().unwrap());
     let wrong = digest.replace(|_: char| true, "0");
-    let refused = desk.approvals(&["--secret-file", "secret", "allow", id, "--digest", &wrong]);
+    let refused = desk.approvals(&["allow", id, "--digest", &wrong]);
     assert_eq!(refused.status.code(), Some(1));
     assert!(text(&refused.stderr).contains("has another digest"), "{refused:?}");
     desk.decide(&["allow", id, "--digest", digest]);
@@ -70,7 +70,7 @@ fn an_id_that_is_unknown_short_or_of_several_decides_nothing() {
     let _client = desk.ask("one", &["true"]);
     let question = watcher.asked();
     let fails = |arguments: &[&str], why: &str| {
-        let done = desk.approvals(&[&["--secret-file", "secret"], arguments].concat());
+        let done = desk.approvals(arguments);
         assert_eq!(done.status.code(), Some(1), "{arguments:?}: {done:?}");
         assert!(text(&done.stderr).contains(why) && done.stdout.is_empty(), "{arguments:?}: {done:?}");
     };
@@ -105,42 +105,122 @@ fn what_is_remembered_runs_unasked_as_often_as_was_said_and_not_once_it_is_revok
 }
 
 #[test]
-fn the_user_who_may_be_asking_decides_nothing_without_the_secret() {
+fn the_user_that_may_be_asking_decides_nothing_without_an_enrolled_key() {
     let desk = Desk::own();
     let refused = |arguments: &[&str], why: &str| {
         let done = desk.approvals(arguments);
         assert_eq!(done.status.code(), Some(1), "{arguments:?}: {done:?}");
         assert!(text(&done.stderr).contains(why) && done.stdout.is_empty(), "{arguments:?}: {done:?}");
     };
-    refused(&["list"], "there is no approver's secret yet");
-    let secret = desk.approvals(&["enroll"]).stdout;
-    assert_eq!(text(&secret).trim().len(), 32);
-    refused(&["list"], "name the file that has it with --secret-file");
-    refused(&["enroll"], "there is an approver's secret already");
-    desk.write_secret("wrong", "0123456789abcdef0123456789abcdef\n");
-    refused(&["list", "--secret-file", "wrong"], "this is not the approver's secret");
-    refused(&["list", "--secret-file", "missing"], "cannot read the secret in missing");
-    desk.write_secret("empty", " \n");
-    refused(&["list", "--secret-file", "empty"], "there is no secret in empty");
-    desk.write_secret("secret", &secret);
-    desk.decide(&["list"]);
-    std::fs::set_permissions(desk.path("secret"), std::os::unix::fs::PermissionsExt::from_mode(0o640))
-        .unwrap();
-    refused(&["list", "--secret-file", "secret"], "others can read the secret");
+    let mut watcher = desk.watch();
+    let mut client = desk.ask("one", &["true"]);
+    let question = watcher.asked();
+    let id = id(&question);
+    refused(&["allow", id], "there is no key to sign with");
+    refused(&["enroll"], "--no-passphrase makes one without");
+    desk.ssh_key("own", "", 0);
+    refused(&["allow", id, "--key", "own"], "is not an approver's here");
+    assert!(
+        text(&desk.approvals(&["enroll", "--no-passphrase", "--name", "laptop"]).stdout)
+            .starts_with("enrolled laptop SHA256:")
+    );
+    refused(&["enroll"], "is enrolled already");
+    refused(&["enroll", "--key", "own", "--by", "own"], "is not an approver's here");
+    refused(&["allow", id, "--key", "own"], "is not an approver's here");
+    refused(&["allow", id, "--key", "missing"], "missing");
+    refused(&["allow", id, "--secret-file", "own"], "the approver's secret is not used any more");
+    std::fs::set_permissions(desk.path("own"), std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();
+    refused(&["allow", id, "--key", "own"], "others can read it");
+    desk.decide(&["allow", id]);
+    let done = answer(&mut client);
+    assert!(done["approved_by"].as_str().unwrap().starts_with("laptop (SHA256:"), "{done}");
 }
 
+/// The list of keys: each change is signed by one that is enrolled, and takes effect at once.
 #[test]
-fn a_new_secret_makes_the_old_one_void() {
+fn keys_are_enrolled_renamed_ended_and_revoked_by_those_before_them() {
     let desk = Desk::enrolled();
-    let newer = desk.decide(&["enroll"]);
-    let refused = desk.approvals(&["list", "--secret-file", "secret"]);
-    assert!(text(&refused.stderr).contains("not the approver's secret"), "{refused:?}");
-    desk.write_secret("secret", newer);
+    let mut watcher = desk.watch();
+    desk.ssh_key("second", "", 0);
+    desk.ssh_key("third", "", 0);
+    desk.decide(&["enroll", "--key", "second", "--name", "second", "--no-root"]);
+    let refused = |arguments: &[&str], why: &str| {
+        let done = desk.approvals(arguments);
+        assert!(!done.status.success() && text(&done.stderr).contains(why), "{arguments:?}: {done:?}");
+    };
+    // One of a smaller scope enrols none of a larger one.
+    refused(&["enroll", "--key", "third", "--name", "third", "--by", "second"], "is smaller than");
+    let mut client = desk.ask_with("root", &["true"], json!({"privileged": true}));
+    let question = watcher.asked();
+    refused(&["allow", id(&question), "--key", "second"], "may not decide what runs as root");
+    desk.decide(&["deny", id(&question)]);
+    assert_eq!(answer(&mut client)["status"], "denied");
+    watcher.settled();
+    desk.decide(&["rename", "second", "desk"]);
+    let keys: Value = serde_json::from_str(&desk.decide(&["keys", "--json"])).unwrap();
+    assert_eq!(
+        (&keys[1]["name"], &keys[1]["root"], &keys[1]["usable"]),
+        (&json!("desk"), &json!(false), &json!(true))
+    );
+    // A grant of that key holds until the key is revoked.
+    let mut client = desk.ask("one", &["true"]);
+    desk.decide(&["allow", id(&watcher.asked()), "--times", "5", "--key", "second"]);
+    assert_eq!(answer(&mut client)["status"], "ok");
+    watcher.settled();
+    assert_eq!(answer(&mut desk.ask("two", &["true"]))["decision"], "grant");
+    desk.decide(&["revoke-key", "desk"]);
+    assert_eq!(desk.decide(&["grants", "--json"]), "[]\n");
+    let mut client = desk.ask("three", &["true"]);
+    let question = watcher.asked();
+    refused(&["allow", id(&question), "--key", "second"], "is revoked");
+    desk.decide(&["enroll", "--key", "third", "--name", "third"]);
+    desk.decide(&["expire", "third", "2020-01-01T00:00:00Z"]);
+    refused(&["allow", id(&question), "--key", "third"], "has expired");
+    let own = serde_json::from_str::<Value>(&desk.decide(&["keys", "--json"])).unwrap()[0]["name"].clone();
+    refused(&["revoke-key", own.as_str().unwrap()], "the last key that can decide");
+    desk.decide(&["deny", id(&question)]);
+    assert_eq!(answer(&mut client)["status"], "denied");
+    // All of it holds for the next worker.
+    desk.daemon.kill(Which::Worker);
+    let after: Value = serde_json::from_str(&desk.decide(&["keys", "--json"])).unwrap();
+    let usable: Vec<&Value> = after.as_array().unwrap().iter().map(|key| &key["usable"]).collect();
+    assert_eq!(usable, [&json!(true), &json!(false), &json!(false)], "{after}");
+    let events = text(&desk.run(&["audit", "show", "--event", "key"]).stdout);
+    for action in ["host", "enroll", "rename", "revoke", "expire"] {
+        assert!(events.contains(action), "{action}: {events}");
+    }
+}
+
+/// A daemon of before there were keys has the digest of a secret in its state.
+#[test]
+fn what_is_left_of_the_secret_goes_with_the_first_key() {
+    let desk = Desk::own();
+    let old = desk.path("state/approvals/approver.sha256");
+    std::fs::write(&old, "0".repeat(64)).unwrap();
+    let done = desk.approvals(&["enroll", "--no-passphrase"]);
+    assert!(done.status.success() && text(&done.stderr).contains("secret of before is removed"), "{done:?}");
+    assert!(!old.exists());
+}
+
+/// A client that knows the host refuses another one at the same place, and one at another place is another host.
+#[test]
+fn a_daemon_with_another_host_key_is_not_believed() {
+    let desk = Desk::enrolled();
     desk.decide(&["list"]);
+    let known = desk.path("state/known_hosts");
+    let line = std::fs::read_to_string(&known).unwrap();
+    let name = line.split_once(' ').unwrap().0.to_owned();
+    assert!(name.ends_with("/run/approvals.sock"), "{line}");
+    let other = std::fs::read_to_string(desk.ssh_key("other", "", 0).with_extension("pub")).unwrap();
+    std::fs::write(&known, format!("{name} {other}")).unwrap();
+    let refused = desk.approvals(&["list"]);
+    assert!(!refused.status.success() && refused.stdout.is_empty(), "{refused:?}");
+    let told = text(&refused.stderr);
+    assert!(told.contains("may be another daemon") && told.contains("hint: "), "{told}");
 }
 
 #[test]
-fn root_decides_for_another_users_daemon_by_the_kernels_word() {
+fn root_decides_for_another_users_daemon_with_its_own_key() {
     let desk = require!(Desk::of_nobody());
     let mut watcher = desk.watch();
     let mut client = desk.ask("one", &["id", "-u"]);
@@ -148,7 +228,8 @@ fn root_decides_for_another_users_daemon_by_the_kernels_word() {
     desk.decide(&["allow", id(&question)]);
     let done = answer(&mut client);
     assert_eq!((&done["status"], &done["stdout"]), (&"ok".into(), &"NjU1MzQK".into()), "{done}");
-    assert!(done["approved_by"].as_str().unwrap().starts_with("uid 0 pid "), "{done}");
+    let by = done["approved_by"].as_str().unwrap();
+    assert!(by.starts_with("root@") && by.contains("), uid 0 pid "), "{done}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `outpost approve`, on a terminal and in front of a real daemon.
 
-use crate::desk::{Desk, answer};
+use crate::desk::{Desk, NOBODY, answer};
 use outpost_sys::pidfd::How;
 use outpost_sys::signal::Signal;
 use outpost_testkit::{BrokerClient, Terminal, Which, require, root};
@@ -262,7 +262,7 @@ fn a_terminal_is_given_back_whatever_ends_us() {
 }
 
 #[test]
-fn root_needs_no_secret_for_another_users_daemon_and_pastes_decide_nothing() {
+fn root_decides_for_another_users_daemon_with_its_own_key_and_pastes_decide_nothing() {
     let desk = require!(Desk::of_nobody());
     let (mut terminal, mut client) = read_first(&desk);
     let typed = [&b"\x1b[200~yyyy\ny\x1b[201~"[..], b"\x1by", b"yy", b"\x1b]0;y\x07", b"\x1bOy"];
@@ -277,14 +277,14 @@ fn root_needs_no_secret_for_another_users_daemon_and_pastes_decide_nothing() {
 }
 
 #[test]
-fn the_secret_is_asked_for_on_the_terminal_and_not_shown() {
+fn the_passphrase_is_asked_for_on_the_terminal_and_not_shown() {
     let desk = Desk::enrolled();
-    let secret = std::fs::read_to_string(desk.path("secret")).unwrap();
-    let mut terminal = desk.approve_without_secret(24, 80);
-    terminal.wait_seen("Approver's secret:");
-    terminal.key(secret.as_bytes());
+    desk.ssh_key("locked", "correct horse", 0);
+    let mut terminal = desk.approve_with(&["--key", "locked"], 24, 80);
+    terminal.wait_seen("Passphrase of the approver's key:");
+    terminal.key(b"correct horse\r");
     terminal.wait_seen("nothing waits");
-    assert!(!terminal.screen().contains(secret.trim()));
+    assert!(!terminal.screen().contains("correct horse"));
 }
 
 #[test]
@@ -301,13 +301,13 @@ fn text_that_would_move_the_cursor_never_reaches_the_screen() {
     assert!(seen.contains("WARNING: ") && seen.is_ascii(), "{seen}");
 }
 
-/// The secret is typed into it, and it decides.
+/// The passphrase is typed into it, and it decides.
 #[test]
 fn other_processes_of_the_approver_cannot_read_its_memory() {
     let desk = require!(Desk::of_nobody());
-    desk.decide(&["enroll"]);
+    desk.ssh_key("state/approver.key", "correct horse", NOBODY);
     let terminal = desk.approve_as_nobody();
-    terminal.wait_seen("Approver's secret:");
+    terminal.wait_seen("Passphrase of the approver's key:");
     let owner = |name: &str| std::fs::metadata(format!("/proc/{}/{name}", terminal.pid())).unwrap().uid();
     assert_eq!((owner("status"), owner("mem")), (0, 0), "files of what may be read are its user's");
 }

@@ -211,9 +211,11 @@ fn a_host_is_furnished_once_and_used_by_its_name() {
         outpost_testkit::pause();
     }
     assert!(there.said(&["sessions", "list"]).starts_with("ID"));
-    // Over there this is the user who also asks, as it would be there.
+    // Over there this is the user that also asks, as it would be there: it sees its questions, and decides with a key.
     let approvals = there.on(&["approvals", "list"]).output().unwrap();
-    assert!(String::from_utf8_lossy(&approvals.stderr).contains("approver's secret"), "{approvals:?}");
+    assert!(String::from_utf8_lossy(&approvals.stdout).starts_with("ID"), "{approvals:?}");
+    let approvals = there.on(&["approvals", "allow", &"0".repeat(36)]).output().unwrap();
+    assert!(String::from_utf8_lossy(&approvals.stderr).contains("no question 0000"), "{approvals:?}");
     let refused = there.on(&["token", "list"]).output().unwrap();
     assert!(
         String::from_utf8_lossy(&refused.stderr).contains("--host is not for this command"),

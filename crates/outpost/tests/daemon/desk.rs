@@ -5,7 +5,6 @@ use outpost_sys::limits::effective_uid;
 use outpost_testkit::{BrokerClient, Daemon, Lack, Terminal, stamp};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
@@ -29,38 +28,49 @@ impl Desk {
         Desk { daemon, uid: effective_uid() }
     }
 
-    /// The same, and the secret is in a file.
+    /// The same, with an approver's key in the state directory.
     pub(crate) fn enrolled() -> Desk {
         let desk = Desk::own();
-        let enrolled = desk.approvals(&["enroll"]);
-        assert!(enrolled.status.success(), "{enrolled:?}");
-        desk.write_secret("secret", &enrolled.stdout);
+        desk.enroll();
         desk
     }
 
-    /// The daemon is another user's, and root decides.
+    /// The daemon is another user's, and root decides, with a key of its own.
     pub(crate) fn of_nobody() -> Result<Desk, Lack> {
         outpost_testkit::root()?;
-        Ok(Desk { daemon: Daemon::start_as(outpost(), NOBODY), uid: NOBODY })
+        let desk = Desk { daemon: Daemon::start_as(outpost(), NOBODY), uid: NOBODY };
+        desk.enroll();
+        Ok(desk)
+    }
+
+    fn enroll(&self) {
+        let enrolled = self.approvals(&["enroll", "--no-passphrase"]);
+        assert!(enrolled.status.success(), "{enrolled:?}");
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.daemon.dir().join(name)
     }
 
-    pub(crate) fn write_secret(&self, name: &str, secret: impl AsRef<[u8]>) {
-        std::fs::write(self.path(name), secret).unwrap();
-        std::fs::set_permissions(self.path(name), PermissionsExt::from_mode(0o600)).unwrap();
+    /// Makes a key by OpenSSH's program, for this user. The passphrase may be empty.
+    pub(crate) fn ssh_key(&self, name: &str, passphrase: &str, uid: u32) -> PathBuf {
+        let path = self.path(name);
+        let mut keygen = Command::new("ssh-keygen");
+        keygen.args(["-q", "-t", "ed25519", "-C", "test", "-N", passphrase, "-f"]).arg(&path);
+        assert!(keygen.stdin(Stdio::null()).status().unwrap().success());
+        std::os::unix::fs::chown(&path, Some(uid), None).unwrap();
+        path
     }
 
-    /// What an approver needs who is of the daemon's user.
-    fn secret(&self) -> &'static [&'static str] {
-        if self.uid == effective_uid() { &["--secret-file", "secret"] } else { &[] }
+    /// Where clients of ours keep their keys: the directory of another user's daemon is not ours.
+    fn own_state(&self) -> &'static str {
+        if self.uid == effective_uid() { "state" } else { "mine" }
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(outpost());
-        command.args(["--state-dir", "state", "--runtime-dir", "run"]).args(arguments);
+        command.args(["--state-dir", self.own_state(), "--runtime-dir", "run"]).args(arguments);
+        command.env_remove("SSH_AUTH_SOCK");
         command.current_dir(self.daemon.dir()).stdin(Stdio::null());
         command
     }
@@ -70,14 +80,14 @@ impl Desk {
         self.command(arguments).output().unwrap()
     }
 
-    /// `outpost approvals` without a secret.
+    /// `outpost approvals`, whatever comes of it.
     pub(crate) fn approvals(&self, arguments: &[&str]) -> Output {
         self.run(&[&["approvals"], arguments].concat())
     }
 
     /// `outpost approvals` of an approver: must succeed.
     pub(crate) fn decide(&self, arguments: &[&str]) -> String {
-        let done = self.run(&[&["approvals"], self.secret(), arguments].concat());
+        let done = self.approvals(arguments);
         assert!(done.status.success(), "{arguments:?}: {done:?}");
         String::from_utf8(done.stdout).unwrap()
     }
@@ -100,7 +110,7 @@ impl Desk {
 
     /// Events from now on, of one that watches.
     pub(crate) fn watch(&self) -> Watcher {
-        let mut command = self.command(&[&["approvals", "watch", "--json"], self.secret()].concat());
+        let mut command = self.command(&["approvals", "watch", "--json"]);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
         let mut watcher = Watcher { child, lines };
@@ -110,25 +120,26 @@ impl Desk {
 
     /// `outpost approve` on a terminal.
     pub(crate) fn approve(&self, rows: u16, columns: u16) -> Terminal {
-        self.full_screen(&[], self.secret(), rows, columns)
+        self.full_screen(&[], self.own_state(), &[], rows, columns)
     }
 
-    pub(crate) fn approve_without_secret(&self, rows: u16, columns: u16) -> Terminal {
-        self.full_screen(&[], &[], rows, columns)
+    /// The same with more arguments.
+    pub(crate) fn approve_with(&self, arguments: &[&str], rows: u16, columns: u16) -> Terminal {
+        self.full_screen(&[], self.own_state(), arguments, rows, columns)
     }
 
     /// The same by nobody.
     pub(crate) fn approve_as_nobody(&self) -> Terminal {
         let (uid, gid) = (format!("--reuid={NOBODY}"), format!("--regid={NOBODY}"));
-        self.full_screen(&["/usr/bin/env", "setpriv", "--clear-groups", &uid, &gid], &[], 24, 80)
+        self.full_screen(&["/usr/bin/env", "setpriv", "--clear-groups", &uid, &gid], "state", &[], 24, 80)
     }
 
-    fn full_screen(&self, by: &[&str], secret: &[&str], rows: u16, columns: u16) -> Terminal {
+    fn full_screen(&self, by: &[&str], state: &str, more: &[&str], rows: u16, columns: u16) -> Terminal {
         let text = |text: &str| text.to_owned();
         let mut arguments: Vec<String> = by.iter().map(|argument| text(argument)).collect();
         arguments.push(outpost().display().to_string());
-        arguments.extend(["--state-dir", "state", "--runtime-dir", "run", "approve"].map(text));
-        arguments.extend(secret.iter().map(|argument| text(argument)));
+        arguments.extend(["--state-dir", state, "--runtime-dir", "run", "approve"].map(text));
+        arguments.extend(more.iter().map(|argument| text(argument)));
         let environment = [("TERM", "xterm-256color"), ("NO_COLOR", "1")];
         let environment = environment.map(|(name, value)| (text(name), text(value)));
         Terminal::start_sized(

@@ -126,6 +126,11 @@ fn the_broker_page_does_what_it_shows() {
 }
 
 #[test]
+fn the_approvals_page_does_what_it_shows() {
+    run_page("approvals.md");
+}
+
+#[test]
 fn the_sessions_page_does_what_it_shows() {
     run_page("sessions.md");
 }

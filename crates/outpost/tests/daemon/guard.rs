@@ -204,12 +204,37 @@ fn an_unconfined_process_of_the_asking_user_reaches_nothing_of_the_guard() {
     let mut cli = Guard::command_as(ANN, outpost());
     cli.args(["--guard", "--guard-root"]).arg(guard.root()).arg("status");
     assert!(!cli.output().unwrap().status.success());
-    for arguments in [&["approvals", "list"][..], &["approvals", "enroll"]] {
-        let mut cli = Guard::command_as(ANN, outpost());
-        cli.args(["--guard", "--guard-root"]).arg(guard.root()).args(arguments);
-        let output = cli.output().unwrap();
-        assert!(!output.status.success(), "{arguments:?}: {output:?}");
+    // It sees its own question, and decides nothing about it, whatever it signs with.
+    let own = tempfile::tempdir().unwrap();
+    std::os::unix::fs::chown(own.path(), Some(ANN), Some(ANN)).unwrap();
+    let approvals = |uid: u32, arguments: &[&str]| {
+        let mut cli = Guard::command_as(uid, outpost());
+        cli.args(["--guard", "--guard-root"]).arg(guard.root()).arg("--state-dir").arg(own.path());
+        cli.arg("approvals").args(arguments).env_remove("SSH_AUTH_SOCK").output().unwrap()
+    };
+    let listed = approvals(ANN, &["list", "--json"]);
+    let listed: Value = serde_json::from_slice(&listed.stdout).unwrap_or_else(|_| panic!("{listed:?}"));
+    let id = listed[0]["id"].as_str().unwrap().to_owned();
+    let key = own.path().join("key");
+    let mut keygen = Guard::command_as(ANN, "ssh-keygen");
+    assert!(keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key).status().unwrap().success());
+    let key = key.to_str().unwrap();
+    for (arguments, why) in [
+        (&["allow", id.as_str()][..], "there is no key to sign with"),
+        (&["allow", &id, "--key", key], "is not an approver's here"),
+        (&["enroll", "--no-passphrase"], "which root changes"),
+        (&["enroll", "--key", key], "which root changes"),
+        (&["revoke-key", "x"], "there is no key x"),
+    ] {
+        let output = approvals(ANN, arguments);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && told.contains(why), "{arguments:?}: {output:?}");
     }
+    // Nor does another user see it.
+    std::os::unix::fs::chown(own.path(), Some(BOB), Some(BOB)).unwrap();
+    std::fs::remove_file(own.path().join("known_hosts")).unwrap();
+    let listed = approvals(BOB, &["list", "--json"]);
+    assert_eq!(String::from_utf8_lossy(&listed.stdout), "[]\n", "{listed:?}");
     assert_eq!(guard.status().faces.waiting.unwrap().questions, 1);
 }
 
@@ -271,4 +296,62 @@ fn a_guard_is_roots_and_takes_no_configuration_that_others_can_write() {
     let rules = guard.root().join("etc/outpost/rules.toml");
     std::os::unix::fs::chown(&rules, Some(ANN), None).unwrap();
     assert!(serve(0, &[]).contains("others than root can change it"));
+}
+
+/// What root's file names decides, for whom and what it says, and no longer than it says.
+#[test]
+fn the_guards_approvers_are_those_of_roots_file() {
+    require!(root());
+    let guard = guard();
+    let own = tempfile::tempdir().unwrap();
+    let approvals = |arguments: &[&str]| {
+        let mut cli = Guard::command_as(0, outpost());
+        cli.args(["--guard", "--guard-root"]).arg(guard.root()).arg("--state-dir").arg(own.path());
+        let done = cli.arg("approvals").args(arguments).env_remove("SSH_AUTH_SOCK").output().unwrap();
+        (
+            done.status.success(),
+            String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr),
+        )
+    };
+    let succeeds = |arguments: &[&str]| {
+        let (succeeded, told) = approvals(arguments);
+        assert!(succeeded, "{arguments:?}: {told}");
+        told
+    };
+    succeeds(&["enroll", "--no-passphrase", "--name", "desk", "--for-user", "ann"]);
+    let question = |client: &BrokerClient| {
+        let _waits = client;
+        let listed: Value = serde_json::from_str(&succeeds(&["list", "--json"])).unwrap();
+        listed[0]["id"].as_str().unwrap().to_owned()
+    };
+    let mut ann = waiting(&guard, ANN, "a", true, &["id", "-g"]);
+    succeeds(&["allow", &question(&ann)]);
+    let answer: Value = serde_json::from_str(&ann.answer()).unwrap();
+    assert_eq!((stdout(&answer).as_str(), &answer["decision"]), ("0\n", &json!("human")), "{answer}");
+    assert!(answer["approved_by"].as_str().unwrap().starts_with("desk (SHA256:"), "{answer}");
+    let mut bob = waiting(&guard, BOB, "b", true, &["id", "-g"]);
+    let (_, told) = approvals(&["allow", &question(&bob)]);
+    assert!(told.contains("may not decide for user 54322"), "{told}");
+    bob.end();
+    until("it is withdrawn", || guard.status().faces.waiting.unwrap().questions == 0);
+    let mut ann = waiting(&guard, ANN, "c", true, &["id", "-g"]);
+    succeeds(&["revoke-key", "desk"]);
+    let (_, told) = approvals(&["allow", &question(&ann)]);
+    assert!(told.contains("is revoked"), "{told}");
+    // A file that others can write names nobody.
+    let file = guard.root().join("etc/outpost/approvers.toml");
+    std::fs::write(&file, "trusted_users = [\"root\"]\n").unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).unwrap();
+    let (succeeded, told) = approvals(&["allow", &question(&ann)]);
+    assert!(!succeeded && told.contains("others than root can change"), "{told}");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    std::fs::remove_file(own.path().join("approver.key")).unwrap();
+    succeeds(&["allow", &question(&ann)]);
+    let answer: Value = serde_json::from_str(&ann.answer()).unwrap();
+    assert!(answer["approved_by"].as_str().unwrap().starts_with("uid 0 without a signature"), "{answer}");
+    let mut verify = Guard::command_as(0, outpost());
+    verify.args(["--guard", "--guard-root"]).arg(guard.root()).args(["audit", "verify"]);
+    let refused = verify.output().unwrap();
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert!(told.contains("is none that counts"), "the file does not have the key any more: {refused:?}");
 }

@@ -20,12 +20,26 @@ struct Shared {
 
 impl Shared {
     fn new() -> Result<Shared, Lack> {
+        Shared::trusting("trusted_users = [\"nobody\"]\n")
+    }
+
+    /// With this in root's file of approvers.
+    fn trusting(trusted: &str) -> Result<Shared, Lack> {
         outpost_testkit::root()?;
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
         let socket = dir.path().join("approvals.sock");
         let config = config(dir.path(), &format!("approvers = [\"nobody\"]\nsocket = {socket:?}\n"));
-        let daemon = Daemon::start_with(outpost(), &["--config", config.to_str().unwrap()]);
+        // Root's word on whose decisions need no signature.
+        std::fs::create_dir_all(dir.path().join("etc/outpost")).unwrap();
+        std::fs::write(dir.path().join("etc/outpost/approvers.toml"), trusted).unwrap();
+        for uid in [0, NOBODY, STRANGER] {
+            let own = dir.path().join(uid.to_string());
+            std::fs::create_dir(&own).unwrap();
+            std::os::unix::fs::chown(&own, Some(uid), Some(uid)).unwrap();
+        }
+        let (config, root) = (config.to_str().unwrap(), dir.path().to_str().unwrap());
+        let daemon = Daemon::start_with(outpost(), &["--config", config, "--guard-root", root]);
         Ok(Shared { desk: Desk::of(daemon), socket, _dir: dir })
     }
 
@@ -33,7 +47,8 @@ impl Shared {
     fn approvals(&self, uid: u32, arguments: &[&str]) -> Output {
         let mut command = Command::new("setpriv");
         command.args([format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".into()]);
-        command.arg(outpost()).args(["--state-dir", "/nowhere", "--runtime-dir", "/nowhere", "approvals"]);
+        let own = self.socket.with_file_name(uid.to_string());
+        command.arg(outpost()).arg("--state-dir").arg(own).args(["--runtime-dir", "/nowhere", "approvals"]);
         command.arg("--socket").arg(&self.socket).args(arguments);
         command.current_dir("/").stdin(Stdio::null()).output().unwrap()
     }
@@ -66,7 +81,8 @@ fn another_user_decides_over_the_shared_socket_by_the_kernels_word() {
     assert!(allowed.status.success(), "{allowed:?}");
     let done = answer(&mut client);
     assert_eq!((&done["status"], &done["decision"]), (&"ok".into(), &"human".into()), "{done}");
-    assert!(done["approved_by"].as_str().unwrap().starts_with("uid 65534 pid "), "{done}");
+    let by = done["approved_by"].as_str().unwrap();
+    assert!(by.starts_with("uid 65534 without a signature, uid 65534 pid "), "{done}");
     // It is the same socket for the next worker, and the same approver.
     let mut client = shared.desk.ask("two", &["false"]);
     let id = shared.asked();
@@ -81,7 +97,7 @@ fn on_the_shared_socket_the_daemons_own_user_and_strangers_decide_nothing() {
     let shared = require!(Shared::new());
     let mut client = shared.desk.ask("one", &["true"]);
     let id = shared.asked();
-    for (uid, why) in [(0, "there is no approver's secret yet"), (STRANGER, "")] {
+    for (uid, why) in [(0, "there is no key to sign with"), (STRANGER, "")] {
         let refused = shared.approvals(uid, &["allow", &id]);
         assert!(!refused.status.success() && text(&refused.stderr).contains(why), "uid {uid}: {refused:?}");
     }
@@ -89,6 +105,18 @@ fn on_the_shared_socket_the_daemons_own_user_and_strangers_decide_nothing() {
     assert_eq!(own.permissions().mode() & 0o777, 0o600, "the daemon's own is as private as ever");
     assert!(shared.approvals(NOBODY, &["deny", &id]).status.success());
     assert_eq!(answer(&mut client)["status"], "denied");
+}
+
+/// The user's own configuration gives sight, and nothing more.
+#[test]
+fn a_user_that_roots_file_does_not_trust_sees_and_does_not_decide() {
+    let shared = require!(Shared::trusting(""));
+    let client = shared.desk.ask("one", &["true"]);
+    let id = shared.asked();
+    let refused = shared.approvals(NOBODY, &["allow", &id]);
+    assert!(!refused.status.success(), "{refused:?}");
+    assert!(text(&refused.stderr).contains("there is no key to sign with"), "{refused:?}");
+    assert!(!client.has_answer(std::time::Duration::ZERO));
 }
 
 #[test]

@@ -6,7 +6,6 @@ use outpost_sys::procfs;
 use outpost_testkit::{AgentHome, Daemon, Lack, Model, binary_beside};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -155,14 +154,12 @@ impl World {
         }
     }
 
-    /// The same `outpost approvals` that people have. The first use makes the secret.
+    /// The same `outpost approvals` that people have. The first use makes the key.
     pub(crate) fn decide(&self, arguments: &[&str]) {
-        let secret = self.daemon.dir().join("secret");
-        if !secret.exists() {
-            std::fs::write(&secret, self.approvals(&["enroll"])).unwrap();
-            std::fs::set_permissions(&secret, PermissionsExt::from_mode(0o600)).unwrap();
+        if !self.daemon.dir().join("state/approver.key").exists() {
+            self.approvals(&["enroll", "--no-passphrase"]);
         }
-        self.approvals(&[&["--secret-file", "secret"], arguments].concat());
+        self.approvals(arguments);
     }
 
     fn approvals(&self, arguments: &[&str]) -> Vec<u8> {

@@ -3,7 +3,6 @@
 use crate::kit::{Host, check, end, kinds};
 use outpost_testkit::{Noise, Sse, Which};
 use serde_json::{Value, json};
-use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const ASK: &str = r#"ask q1 Bash {"command":"rm -rf build"}"#;
@@ -16,25 +15,21 @@ struct Asking {
 impl Asking {
     fn start(config: &str) -> Asking {
         let host = Host::start_with(config, &[]);
-        let enrolled = host.outpost(&["approvals", "enroll"]);
+        let enrolled = host.outpost(&["approvals", "enroll", "--no-passphrase"]);
         assert!(enrolled.status.success(), "{enrolled:?}");
-        std::fs::write(host.path("secret"), &enrolled.stdout).unwrap();
-        std::fs::set_permissions(host.path("secret"), PermissionsExt::from_mode(0o600)).unwrap();
         let id = host.create_with(json!({ "mode": "ask" }));
         Asking { host, id }
     }
 
     fn decide(&self, arguments: &[&str]) -> String {
-        let done = self.host.outpost(&[&["approvals", "--secret-file", "secret"], arguments].concat());
+        let done = self.host.outpost(&[&["approvals"], arguments].concat());
         assert!(done.status.success(), "{arguments:?}: {done:?}");
         String::from_utf8(done.stdout).unwrap()
     }
 
     /// Says yes to whatever waits. The worker may die over it, before or after.
     fn allow_all(&self) {
-        let with = |arguments: &[&str]| {
-            self.host.outpost(&[&["approvals", "--secret-file", "secret"], arguments].concat()).stdout
-        };
+        let with = |arguments: &[&str]| self.host.outpost(&[&["approvals"], arguments].concat()).stdout;
         let waiting: Vec<Value> = serde_json::from_slice(&with(&["list", "--json"])).unwrap_or_default();
         for question in waiting {
             with(&["allow", question["id"].as_str().unwrap()]);

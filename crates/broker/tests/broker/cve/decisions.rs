@@ -2,7 +2,9 @@
 
 use crate::gate::Gate;
 use crate::kit::{plain, script, with};
-use outpost_testkit::stamp;
+use outpost_approvals::signing::base64;
+use outpost_testkit::approver::{self, hello};
+use outpost_testkit::{ApproverKey, stamp};
 use serde_json::{Value, json};
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -76,33 +78,34 @@ fn openclaw_cve_2026_28466_approval_fields_from_the_caller() {
     let decide = json!({"do": "decide", "id": question["id"], "digest": question["digest"], "allow": true});
     assert_eq!(gate.send(&decide).answer()["status"], "error");
     assert_eq!(gate.send(&with(decide.clone(), json!({"time": stamp(0)}))).answer()["status"], "error");
-    // On the approver's, without the secret.
+    // On the approver's, without an approver's key.
     let socket = gate.daemon().dir().join("run/approvals.sock");
-    let secret = gate.approver().secret.clone().unwrap();
-    let mut agent = crate::gate::Approver::connect(&socket);
+    let host = gate.approver().tell(&hello());
+    let allow = json!({"allow": true});
+    let own_key = ApproverKey::random();
+    let unsigned = base64(&approver::statement(&host, &question, &allow).encode());
+    let denial = gate.approver().key().decision(&host, &question, &json!({"allow": false}));
     for request in [
-        json!({"do": "list"}),
-        json!({"do": "show", "id": question["id"]}),
-        json!({"do": "watch"}),
         decide.clone(),
-        with(decide, json!({"secret": secret})),
-        json!({"do": "grants"}),
+        with(decide, json!({"signature": "human"})),
+        json!({"do": "decide", "statement": unsigned}),
+        json!({"do": "decide", "statement": unsigned, "signature": ""}),
+        json!({"do": "decide", "statement": unsigned, "signature": "human"}),
+        // An approver's signature, over something else.
+        json!({"do": "decide", "statement": unsigned, "signature": denial["signature"]}),
+        own_key.decision(&host, &question, &allow),
         json!({"do": "revoke", "id": question["id"]}),
+        own_key.enrolment(&host),
+        json!({"do": "change_key", "statement": unsigned, "signature": denial["signature"]}),
         json!({"do": "enroll"}),
         json!({"do": "enroll", "force": true}),
         json!({"do": "prove"}),
         json!({"do": "prove", "secret": ""}),
-        json!({"do": "prove", "secret": secret.to_uppercase() + "0"}),
     ] {
-        let told = agent.tell(&request);
+        let told = crate::gate::Approver::connect(&socket).tell(&request);
         assert_eq!(told["is"], "failed", "{request}: {told}");
         assert!(!told.to_string().contains("touch"), "it tells what is asked: {told}");
     }
-    // Whoever guesses is sent away, and what is stored does not open anything.
-    let stored =
-        std::fs::read_to_string(gate.daemon().dir().join("state/approvals/approver.sha256")).unwrap();
-    let told = agent.tell(&json!({"do": "prove", "secret": stored.trim()}));
-    assert_eq!(told["is"], "failed", "{told}");
     assert!(!file.exists());
     // The approver's own answer is about the digest that was shown, and stands once.
     let other = with(question.clone(), json!({"digest": "0".repeat(64)}));

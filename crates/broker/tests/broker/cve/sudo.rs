@@ -236,8 +236,11 @@ fn sudo_cve_2023_28486_and_28487_control_characters_in_logs() {
     let (_sent, question) = gate.ask(&plain("d", json!([["true"]])));
     let told = gate.approver().decide(&question, json!({"allow": false, "note": "\u{1b}[2J"}));
     assert_eq!(told["is"], "failed", "{told}");
-    let wrong = json!({"do": "prove", "secret": "\u{1b}[2J", "client": "\u{1b}[2J\n"});
-    gate.approver().tell(&wrong);
+    let wrong = json!({"do": "hello", "nonce": "\u{1b}[2J", "client": "\u{1b}[2J\n"});
+    assert_eq!(gate.approver().tell(&wrong)["is"], "hello");
+    let told =
+        gate.approver().tell(&json!({"do": "decide", "statement": "\u{1b}[2J", "signature": "\u{1b}[2J"}));
+    assert_eq!(told["is"], "failed", "{told}");
     for (what, text) in [("audit", gate.audit()), ("log", gate.daemon().log().into_bytes())] {
         let raw = text.iter().find(|byte| byte.is_ascii_control() && **byte != b'\n');
         assert_eq!(raw, None, "in the {what}: {}", String::from_utf8_lossy(&text));

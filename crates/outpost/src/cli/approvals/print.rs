@@ -99,7 +99,7 @@ pub(super) fn event(event: &Answer) -> String {
 /// How a question ended, and by whom.
 pub(in crate::cli) fn ending(outcome: &Outcome) -> String {
     match outcome {
-        Outcome::Decided { decision, by } => {
+        Outcome::Decided { decision, by, .. } => {
             let what = match (decision.allow, decision.remember) {
                 (true, None) => "approved",
                 (true, Some(_)) => "approved and remembered",

@@ -4,7 +4,7 @@ use super::page::{self, Row};
 use crate::cli::approvals::print::ending;
 use crate::cli::fullscreen::Size;
 use outpost_approvals::wire::{Answer, Grant, Request};
-use outpost_approvals::{Outcome, Question};
+use outpost_approvals::{Decision, Outcome, Question};
 use std::time::{Duration, Instant};
 
 /// What is typed before anybody can have read the question is no answer.
@@ -73,6 +73,17 @@ pub(super) enum Dialog {
 pub(super) enum Unit {
     Times,
     Minutes,
+}
+
+/// What is to be done at the daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// To be signed: the question as it was on the screen.
+    Decide {
+        question: Box<Question>,
+        decision: Decision,
+    },
+    Ask(Request),
 }
 
 /// What the daemon tells, or the way to it.
@@ -171,7 +182,7 @@ impl App {
     }
 
     /// What follows from what the daemon tells, if that is another request.
-    pub(super) fn hear(&mut self, news: News, now: Instant) -> Option<Request> {
+    pub(super) fn hear(&mut self, news: News, now: Instant) -> Option<Order> {
         match news {
             News::Connected { name, questions } => {
                 self.status = match self.name.is_empty() {
@@ -214,7 +225,7 @@ impl App {
         }
     }
 
-    fn hear_answer(&mut self, answer: Answer) -> Option<Request> {
+    fn hear_answer(&mut self, answer: Answer) -> Option<Order> {
         match answer {
             Answer::Grants { grants } => {
                 self.grants = grants;
@@ -226,7 +237,7 @@ impl App {
             }
             Answer::Revoked { id } => {
                 self.status = format!("revoked {}", short(&id));
-                Some(Request::Grants)
+                Some(Order::Ask(Request::Grants))
             }
             // How it ended is told as an event, to everybody alike.
             _ => None,
@@ -236,9 +247,13 @@ impl App {
     fn settle(&mut self, id: &str, outcome: &Outcome, now: Instant) {
         let Some(at) = self.questions.iter().position(|question| question.id == id) else { return };
         let question = self.questions.remove(at);
-        let by_us = matches!(outcome, Outcome::Decided { by, .. } if *by == self.name);
+        // The signer, and behind it the client that has submitted the decision.
+        let by_us = match outcome {
+            Outcome::Decided { by, .. } if by.ends_with(&self.name) => Some(by),
+            _ => None,
+        };
         let ending = ending(outcome);
-        let ending = if by_us { ending.replacen(&self.name, "you", 1) } else { ending };
+        let ending = by_us.map_or(ending.clone(), |by| ending.replacen(by, "you", 1));
         self.status = format!("{} {ending}", short(&question.digest));
         self.leave(id, now);
         self.select_something(at);

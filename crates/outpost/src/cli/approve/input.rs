@@ -1,10 +1,10 @@
 //! What keys do: never more than their name says, and nothing before what they are about was read.
 
-use super::app::{App, Details, Dialog, KEYS_IGNORED, Unit, View};
+use super::app::{App, Details, Dialog, KEYS_IGNORED, Order, Unit, View};
 use crate::cli::fullscreen::{CONTROL_C, ENTER, ESCAPE, Pressed, moved, pop_character, pressed};
 use crate::tty::keys::{Key, Move};
-use outpost_approvals::Remember;
 use outpost_approvals::wire::Request;
+use outpost_approvals::{Decision, Remember};
 use std::time::{Duration, Instant};
 
 /// How long a second `y` is waited for.
@@ -15,7 +15,7 @@ const DIGITS_MAX: usize = 4;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    Ask(Request),
+    Do(Order),
     Quit,
 }
 
@@ -69,7 +69,7 @@ impl App {
             ENTER => self.open(),
             b'g' => {
                 self.view = View::Grants;
-                return Some(Action::Ask(Request::Grants));
+                return Some(Action::Do(Order::Ask(Request::Grants)));
             }
             b'q' => return Some(Action::Quit),
             _ => {}
@@ -79,10 +79,10 @@ impl App {
 
     fn key_in_grants(&mut self, byte: u8) -> Option<Action> {
         match byte {
-            b'g' => return Some(Action::Ask(Request::Grants)),
+            b'g' => return Some(Action::Do(Order::Ask(Request::Grants))),
             b'x' => {
                 let id = self.selected_grant.clone()?;
-                return Some(Action::Ask(Request::Revoke { id }));
+                return Some(Action::Do(Order::Ask(Request::Revoke { id })));
             }
             b'q' => return Some(Action::Quit),
             ESCAPE => self.view = View::List,
@@ -124,7 +124,7 @@ impl App {
             Dialog::Remember { .. } => details.key_in_remember(byte, confirm_until, now),
         };
         match done {
-            Ok(request) => request.map(Action::Ask),
+            Ok(order) => order.map(Action::Do),
             Err(why) => {
                 self.status = why;
                 None
@@ -134,7 +134,7 @@ impl App {
 }
 
 /// What a key has led to, or what to tell about it.
-type Done = Result<Option<Request>, String>;
+type Done = Result<Option<Order>, String>;
 
 impl Details {
     /// It has been there long enough to be what a key is about.
@@ -179,7 +179,7 @@ impl Details {
         }
     }
 
-    fn key_in_note(&mut self, byte: u8) -> Option<Request> {
+    fn key_in_note(&mut self, byte: u8) -> Option<Order> {
         let Dialog::Note(note) = &mut self.dialog else { return None };
         match byte {
             ESCAPE => self.close_dialog(),
@@ -240,9 +240,9 @@ impl Details {
         Ok(Some(self.decide(true, String::new(), remember)))
     }
 
-    fn decide(&mut self, allow: bool, note: String, remember: Option<Remember>) -> Request {
+    fn decide(&mut self, allow: bool, note: String, remember: Option<Remember>) -> Order {
         self.decided = true;
-        let (id, digest) = (self.question.id.clone(), self.question.digest.clone());
-        Request::Decide { id, digest, allow, note, remember }
+        let decision = Decision { allow, note, remember };
+        Order::Decide { question: Box::new(self.question.clone()), decision }
     }
 }

@@ -2,19 +2,21 @@
 
 use super::Approver;
 use crate::cli::Outcome;
+use crate::cli::approver::Connected;
 use crate::prompt::{Asker, Desk};
 use outpost_approvals::wire::{Answer, Request};
-use outpost_approvals::{Client, Question};
+use outpost_approvals::{Decision, Question};
 use std::process::ExitCode;
 
 /// The daemon's queue.
 struct Remote {
-    client: Client,
+    approver: Approver,
+    connected: Connected,
 }
 
 impl Desk for Remote {
     async fn event(&mut self) -> Option<Answer> {
-        self.client.event().await.ok()
+        self.connected.client.event().await.ok()
     }
 
     /// Its time has run since it was asked: others see it too.
@@ -24,12 +26,8 @@ impl Desk for Remote {
 
     /// `always` is not offered here.
     async fn decide(&mut self, question: &Question, allow: bool, _always: bool) {
-        let (id, digest) = (question.id.clone(), question.digest.clone());
-        let decided = self
-            .client
-            .ask(&Request::Decide { id, digest, allow, note: String::new(), remember: None })
-            .await;
-        if let Err(error) = decided {
+        let decision = Decision { allow, note: String::new(), remember: None };
+        if let Err(error) = self.approver.decide(&mut self.connected, question, decision).await {
             crate::console::complain(&error.to_string());
         }
     }
@@ -41,13 +39,14 @@ impl Desk for Remote {
 }
 
 pub(super) async fn work(mut approver: Approver) -> Outcome {
-    let mut client = approver.prove().await?.client;
-    let questions = match client.ask(&Request::Watch).await {
+    let mut connected = approver.connect().await?;
+    approver.prepare(&mut connected).await?;
+    let questions = match connected.client.ask(&Request::Watch).await {
         Ok(Answer::Questions { questions, .. }) => questions,
         Ok(other) => return Err(format!("the daemon answered {other:?}")),
         Err(error) => return Err(error.to_string()),
     };
-    let mut asker = Asker::new(Remote { client }, questions, false);
+    let mut asker = Asker::new(Remote { approver, connected }, questions, false);
     loop {
         asker.ask().await;
         match asker.desk.event().await {

@@ -1,6 +1,6 @@
 //! The full screen without a terminal: keys and news in, requests and pictures out.
 
-use super::app::{App, KEYS_IGNORED, News, View};
+use super::app::{App, KEYS_IGNORED, News, Order, View};
 use super::draw::draw;
 use super::input::Action;
 use crate::cli::fullscreen::{Looks, Size};
@@ -55,7 +55,7 @@ impl Stage {
         stage
     }
 
-    fn hear(&mut self, news: News) -> Option<Request> {
+    fn hear(&mut self, news: News) -> Option<Order> {
         let request = self.app.hear(news, self.now);
         self.picture();
         request
@@ -102,14 +102,23 @@ impl Stage {
     }
 }
 
-fn decided(allow: bool, note: &str, remember: Option<Remember>) -> Option<Action> {
-    let (id, digest) = ("aaaa".to_owned(), "aaaa0123456789".to_owned());
-    Some(Action::Ask(Request::Decide { id, digest, allow, note: note.into(), remember }))
+/// What was decided about question `aaaa`, by what it was shown as.
+fn decided(allow: bool, note: &str, remember: Option<Remember>) -> Option<(String, String, Decision)> {
+    Some(("aaaa".into(), "aaaa0123456789".into(), Decision { allow, note: note.into(), remember }))
+}
+
+fn answer(action: Option<Action>) -> Option<(String, String, Decision)> {
+    match action {
+        Some(Action::Do(Order::Decide { question, decision })) => {
+            Some((question.id, question.digest, decision))
+        }
+        _ => None,
+    }
 }
 
 fn by(by: &str, allow: bool) -> Outcome {
     let decision = Decision { allow, note: String::new(), remember: None };
-    Outcome::Decided { decision, by: by.into() }
+    Outcome::Decided { decision, by: by.into(), proof: None }
 }
 
 fn long(id: &str) -> Question {
@@ -177,7 +186,7 @@ fn a_key_before_the_question_can_have_been_read_is_no_answer() {
     assert_eq!(stage.press(b"y"), None);
     assert_eq!(stage.press(b"n"), None);
     stage.wait(Duration::from_millis(1));
-    assert_eq!(stage.press(b"y"), decided(true, "", None));
+    assert_eq!(answer(stage.press(b"y")), decided(true, "", None));
     assert_eq!(stage.press(b"y"), None, "one answer is enough");
 }
 
@@ -198,7 +207,7 @@ fn enter_never_approves_and_neither_do_pastes_and_sequences() {
     for key in [Key::Pasted(b'y'), Key::Sequence, Key::Pasted(b'n'), Key::Move(Move::Down)] {
         assert_eq!(stage.key(key), None, "{key:?}");
     }
-    assert_eq!(stage.press(b"y"), decided(true, "", None));
+    assert_eq!(answer(stage.press(b"y")), decided(true, "", None));
 }
 
 #[test]
@@ -215,7 +224,7 @@ fn what_does_not_fit_is_approved_only_once_its_end_was_in_sight() {
         assert!(seen.matches('x').count() >= 3000);
         stage.key(Key::Move(Move::Home));
         match keys {
-            b"y" => assert_eq!(stage.press(b"y"), decided(true, "", None), "what was seen was seen"),
+            b"y" => assert_eq!(answer(stage.press(b"y")), decided(true, "", None), "what was seen was seen"),
             _ => {
                 stage.press(b"r");
                 assert!(stage.picture().contains("Approve this"), "{}", stage.picture());
@@ -232,7 +241,7 @@ fn a_screen_of_another_size_has_to_be_read_again() {
     stage.wait(KEYS_IGNORED);
     assert_eq!(stage.press(b"y"), None);
     stage.key(Key::Move(Move::End));
-    assert_eq!(stage.press(b"y"), decided(true, "", None));
+    assert_eq!(answer(stage.press(b"y")), decided(true, "", None));
     let mut stage = Stage::reading(question("aaaa", "echo hi"));
     stage.app.resize(Size { columns: 39, rows: 10 });
     assert!(stage.picture().contains("too small"), "{}", stage.picture());
@@ -265,19 +274,19 @@ fn what_is_privileged_takes_a_second_press_within_three_seconds() {
     assert!(!stage.picture().contains("press y again"), "{}", stage.picture());
     assert_eq!(stage.press(b"y"), None, "that was too late, and is a first one again");
     assert_eq!(stage.press(b" y"), None, "another key in between takes it back");
-    assert_eq!(stage.press(b"y"), decided(true, "", None));
+    assert_eq!(answer(stage.press(b"y")), decided(true, "", None));
 }
 
 #[test]
 fn a_denial_can_have_a_note_and_escape_takes_it_back() {
     let mut stage = Stage::reading(question("aaaa", "echo hi"));
-    assert_eq!(stage.press(b"n"), decided(false, "", None));
+    assert_eq!(answer(stage.press(b"n")), decided(false, "", None));
     let mut stage = Stage::reading(question("aaaa", "echo hi"));
     assert_eq!(stage.press(b"dyes, no\x1b"), None);
     stage.wait(KEYS_IGNORED);
     stage.press("dn\u{f6}".as_bytes());
     assert!(stage.picture().contains("n\\u{f6}_"), "{}", stage.picture());
-    assert_eq!(stage.press(b"\x7fo\r"), decided(false, "no", None));
+    assert_eq!(answer(stage.press(b"\x7fo\r")), decided(false, "no", None));
 }
 
 #[test]
@@ -286,13 +295,13 @@ fn an_answer_is_remembered_for_times_or_minutes_and_enter_does_not_give_it() {
     assert_eq!(stage.press(b"r15\ry"), None, "nor does a key that comes too early");
     stage.wait(KEYS_IGNORED);
     assert_eq!(stage.press(b"\r"), None);
-    assert_eq!(stage.press(b"y"), decided(true, "", Some(Remember::Times(15))));
+    assert_eq!(answer(stage.press(b"y")), decided(true, "", Some(Remember::Times(15))));
     let mut stage = Stage::reading(privileged("aaaa"));
     stage.press(b"rm10");
     assert!(stage.picture().contains("the same for 10_ minutes"), "{}", stage.picture());
     stage.wait(KEYS_IGNORED);
     assert_eq!(stage.press(b"y"), None, "what is privileged still takes two");
-    assert_eq!(stage.press(b"y"), decided(true, "", Some(Remember::Minutes(10))));
+    assert_eq!(answer(stage.press(b"y")), decided(true, "", Some(Remember::Minutes(10))));
     let mut stage = Stage::reading(Question { rememberable: false, ..question("aaaa", "sh") });
     stage.press(b"r");
     assert!(stage.picture().contains("cannot be remembered"), "{}", stage.picture());
@@ -326,7 +335,8 @@ fn how_others_ended_is_told_and_changes_nothing_that_is_looked_at() {
     stage.settle("cccc", Outcome::Expired);
     stage.ask(question("dddd", "new"));
     assert!(stage.picture().starts_with("bbbb0123 "), "{}", stage.picture());
-    let Some(Action::Ask(Request::Decide { id, .. })) = stage.press(b"y") else { panic!("no answer") };
+    let Some(Action::Do(Order::Decide { question, .. })) = stage.press(b"y") else { panic!("no answer") };
+    let id = question.id;
     assert_eq!(id, "bbbb");
     stage.settle("bbbb", by("uid 0 pid 7", true));
     assert!(stage.picture().contains("bbbb0123 approved by you"), "{}", stage.picture());
@@ -340,7 +350,7 @@ fn without_a_connection_nothing_is_decided_and_questions_survive_it() {
     assert_eq!(stage.press(b"y"), None);
     let (name, same) = ("uid 0 pid 7".to_owned(), vec![question("aaaa", "echo hi")]);
     stage.hear(News::Connected { name: name.clone(), questions: same });
-    assert_eq!(stage.press(b"y"), decided(true, "", None));
+    assert_eq!(answer(stage.press(b"y")), decided(true, "", None));
     stage.hear(News::Lost { why: "the daemon is ending".into() });
     assert!(stage.picture().contains("whether the answer arri"), "{}", stage.picture());
     stage.hear(News::Connected { name, questions: vec![] });
@@ -360,7 +370,7 @@ fn a_decision_that_does_not_stand_can_be_made_again() {
 #[test]
 fn grants_are_listed_and_revoked() {
     let mut stage = Stage::with(vec![]);
-    assert_eq!(stage.press(b"g"), Some(Action::Ask(Request::Grants)));
+    assert_eq!(stage.press(b"g"), Some(Action::Do(Order::Ask(Request::Grants))));
     let grant = |id: &str, times_left, seconds_left| Grant {
         id: id.into(),
         digest: "aaaa0123456789".into(),
@@ -375,9 +385,9 @@ fn grants_are_listed_and_revoked() {
     let picture = stage.picture();
     assert!(picture.contains("     2 times aaaa0123 echo hi  by uid 5"), "{picture}");
     assert!(picture.contains(">        10m aaaa0123"), "{picture}");
-    assert_eq!(stage.press(b"x"), Some(Action::Ask(Request::Revoke { id: "g2".into() })));
+    assert_eq!(stage.press(b"x"), Some(Action::Do(Order::Ask(Request::Revoke { id: "g2".into() }))));
     let next = stage.hear(News::Answered(Answer::Revoked { id: "g2".into() }));
-    assert_eq!(next, Some(Request::Grants));
+    assert_eq!(next, Some(Order::Ask(Request::Grants)));
     assert_eq!(stage.press(b"\x1bq"), Some(Action::Quit));
 }
 

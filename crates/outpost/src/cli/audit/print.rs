@@ -13,7 +13,8 @@ pub(super) fn line(record: &Record) -> String {
         "refused" => refused(&record.data),
         "shown" => Words::of(&record.data).named("question").named("digest").then("to", "to").text(),
         "decided" => decided(&record.data),
-        "started" => Words::of(&record.data).named("request").named("digest").text(),
+        "started" => Words::of(&record.data).named("request").named("digest").then("by", "allowed by").text(),
+        "key" => key(&record.data),
         "ended" => ended(&record.data),
         "withdrawn" => Words::of(&record.data).named("question").named("digest").text(),
         _ => claim(&record.data.to_string(), usize::MAX),
@@ -65,8 +66,16 @@ fn decided(data: &Value) -> String {
         (None, _) => "",
     };
     let words = Words::of(data).word(what).named("grant").named("question").named("request").named("digest");
-    let words = words.then("enrolled", "a new approver's secret for").then("decision", "by");
-    words.then("by", "by").then("note", "note").then("remember", "remember").text()
+    words.then("decision", "by").then("by", "by").then("note", "note").then("remember", "remember").text()
+}
+
+/// What happened to a key, and by which client.
+fn key(data: &Value) -> String {
+    let words = Words::of(data).then("action", "").then("name", "").named("fingerprint").then("by", "by");
+    match data.get("first") == Some(&Value::Bool(true)) {
+        true => words.word("as the first key, without an earlier one's signature").text(),
+        false => words.text(),
+    }
 }
 
 fn ended(data: &Value) -> String {
@@ -120,6 +129,7 @@ impl<'a> Words<'a> {
         };
         match value.is_empty() {
             true => self,
+            false if before.is_empty() => self.word(&value),
             false => self.word(&format!("{before} {value}")),
         }
     }

@@ -203,7 +203,7 @@ pub(super) fn configuration(story: &mut Story) {
 
 /// What an approver is told, which the audit says.
 fn approver_told(story: &Story, what: &str) -> Vec<Value> {
-    story.told(&["approvals", "--secret-file", "secret", what, "--json"]).as_array().unwrap().clone()
+    story.told(&["approvals", what, "--json"]).as_array().unwrap().clone()
 }
 
 /// Asks in a pane, and waits until it is asked. Returns the question's id.
@@ -217,11 +217,12 @@ fn ask(story: &mut Story, line: &str) -> (Pane, String) {
 }
 
 pub(super) fn approvals(story: &mut Story) {
-    let own = |words: &str| format!("outpost approvals {words} --secret-file secret");
+    let own = |words: &str| format!("outpost approvals {words}");
     story.serve();
     story.shows("outpost approvals list");
-    story.shows("umask 077; outpost approvals enroll > secret");
     story.shows("outpost approvals enroll < /dev/null");
+    story.shows("outpost approvals enroll --no-passphrase --name laptop");
+    story.shows("outpost approvals keys");
     story.shows(&own("list"));
     let line = "outpost ask --unprivileged --reason 'to see it' -- echo approved";
     let (asking, id) = ask(story, line);
@@ -251,7 +252,7 @@ pub(super) fn approvals(story: &mut Story) {
     let seen = asking.wait_prompt();
     story.record(line, &seen, &[]);
     story.shows("outpost ask --unprivileged -- no-such-program");
-    let line = "outpost approve --secret-file secret";
+    let line = "outpost approve";
     let pane = story.pane();
     pane.enters(line);
     let seen = pane.wait_seen("connected as");
