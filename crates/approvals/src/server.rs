@@ -411,11 +411,12 @@ mod tests {
             silent.push(UnixStream::connect(&socket).await.unwrap());
         }
         let patience = std::time::Duration::from_secs(20);
-        let hello = async { crate::Client::connect(&socket).await.unwrap().hello("test").await };
-        tokio::time::timeout(patience, hello).await.expect("the socket is blocked").unwrap();
+        let mut first = crate::Client::connect(&socket).await.unwrap();
+        let hello = tokio::time::timeout(patience, first.hello("test"));
+        hello.await.expect("the socket is blocked").unwrap();
         // Those in use are not ended for it.
-        let mut used = Vec::new();
-        for _ in 0..CONNECTIONS_PER_USER_MAX {
+        let mut used = vec![first];
+        for _ in 1..CONNECTIONS_PER_USER_MAX {
             let mut client = crate::Client::connect(&socket).await.unwrap();
             client.hello("test").await.unwrap();
             used.push(client);

@@ -68,8 +68,9 @@ struct Examiner {
     heads: VecDeque<Head>,
     requests: HashMap<String, Request>,
     by_question: HashMap<String, String>,
-    /// How often each grant was used.
+    /// How often each grant was used, and when it was given, since boot.
     uses: HashMap<String, u32>,
+    given: HashMap<String, u64>,
     findings: Findings,
 }
 
@@ -88,6 +89,7 @@ impl Examiner {
             requests: HashMap::new(),
             by_question: HashMap::new(),
             uses: HashMap::new(),
+            given: HashMap::new(),
             findings: Findings::default(),
         }
     }
@@ -245,22 +247,29 @@ impl Examiner {
             return Err(format!("the statement was made for another chain: it names {}", statement.head));
         }
         let time_ms = milliseconds(record);
-        let last_ms = match text(&record.data, "decision") {
-            "grant" => match statement.decision.remember {
-                None => return Err("the statement of the grant grants nothing".into()),
-                Some(Remember::Times(_)) => u64::MAX,
-                Some(Remember::Minutes(minutes)) => {
-                    statement.issued_ms.saturating_add(u64::from(minutes).saturating_mul(60_000))
-                }
-            },
-            _ if Some(&statement.question) != request.question.as_ref() => {
-                return Err("the statement is about another question".into());
-            }
-            _ => statement.expires_ms,
-        };
+        if text(&record.data, "decision") == "grant" {
+            return self.check_grant(statement, record);
+        }
+        if Some(&statement.question) != request.question.as_ref() {
+            return Err("the statement is about another question".into());
+        }
         let within = time_ms.saturating_add(CLOCKS_MS) >= statement.issued_ms
-            && time_ms <= last_ms.saturating_add(CLOCKS_MS);
+            && time_ms <= statement.expires_ms.saturating_add(CLOCKS_MS);
         if within { Ok(()) } else { Err("the statement was not valid at that time".into()) }
+    }
+
+    /// Whether a grant held, by the clock since boot.
+    fn check_grant(&self, statement: &Statement, record: &Record) -> std::result::Result<(), String> {
+        let minutes = match statement.decision.remember {
+            None => return Err("the statement of the grant grants nothing".into()),
+            Some(Remember::Times(_)) => return Ok(()),
+            Some(Remember::Minutes(minutes)) => u64::from(minutes),
+        };
+        let Some(given_ns) = self.given.get(&statement.id()) else { return Ok(()) };
+        match record.boot_ns.checked_sub(*given_ns) {
+            Some(age_ns) if age_ns <= minutes.saturating_mul(60_000_000_000) => Ok(()),
+            _ => Err(format!("its grant was for {minutes} minutes and had ended")),
+        }
     }
 
     fn signer(
@@ -294,14 +303,21 @@ impl Examiner {
         Ok(approver.title())
     }
 
+    /// Counts the use of a grant, and remembers when one was given.
     fn count_use(&mut self, record: &Record) -> std::result::Result<(), String> {
         let id = text(&record.data, "grant");
-        if id.is_empty() {
+        if text(&record.data, "statement").is_empty() {
             return Ok(());
         }
         let proof =
             Proof { statement: text(&record.data, "statement").into(), signature: String::new(), uid: None };
         let (statement, _) = proof.statement()?;
+        if id.is_empty() {
+            if statement.decision.remember.is_some() {
+                self.given.insert(statement.id(), record.boot_ns);
+            }
+            return Ok(());
+        }
         let used = self.uses.entry(statement.id()).or_default();
         *used += 1;
         match statement.decision.remember {

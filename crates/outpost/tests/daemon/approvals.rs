@@ -3,6 +3,8 @@
 use crate::desk::{Desk, answer, text};
 use outpost_testkit::{Which, require};
 use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 fn id(question: &Value) -> &str {
     question["id"].as_str().unwrap()
@@ -156,11 +158,11 @@ fn keys_are_enrolled_renamed_ended_and_revoked_by_those_before_them() {
     desk.decide(&["deny", id(&question)]);
     assert_eq!(answer(&mut client)["status"], "denied");
     watcher.settled();
-    desk.decide(&["rename", "second", "desk"]);
+    desk.decide(&["rename", "second", "renamed"]);
     let keys: Value = serde_json::from_str(&desk.decide(&["keys", "--json"])).unwrap();
     assert_eq!(
         (&keys[1]["name"], &keys[1]["root"], &keys[1]["usable"]),
-        (&json!("desk"), &json!(false), &json!(true))
+        (&json!("renamed"), &json!(false), &json!(true))
     );
     // A grant of that key holds until the key is revoked.
     let mut client = desk.ask("one", &["true"]);
@@ -168,7 +170,7 @@ fn keys_are_enrolled_renamed_ended_and_revoked_by_those_before_them() {
     assert_eq!(answer(&mut client)["status"], "ok");
     watcher.settled();
     assert_eq!(answer(&mut desk.ask("two", &["true"]))["decision"], "grant");
-    desk.decide(&["revoke-key", "desk"]);
+    desk.decide(&["revoke-key", "renamed"]);
     assert_eq!(desk.decide(&["grants", "--json"]), "[]\n");
     let mut client = desk.ask("three", &["true"]);
     let question = watcher.asked();
@@ -229,7 +231,7 @@ fn root_decides_for_another_users_daemon_with_its_own_key() {
     let done = answer(&mut client);
     assert_eq!((&done["status"], &done["stdout"]), (&"ok".into(), &"NjU1MzQK".into()), "{done}");
     let by = done["approved_by"].as_str().unwrap();
-    assert!(by.starts_with("root@") && by.contains("), uid 0 pid "), "{done}");
+    assert!(by.starts_with("desk (SHA256:") && by.contains("), uid 0 pid "), "{done}");
 }
 
 #[test]
@@ -241,4 +243,86 @@ fn who_has_no_daemon_is_told_how_to_start_one() {
         text(&done.stderr).contains("nowhere.sock") && text(&done.stderr).contains("outpost serve"),
         "{done:?}"
     );
+}
+
+/// OpenSSH's agent, ended with the test.
+struct SshAgent {
+    child: std::process::Child,
+    socket: std::path::PathBuf,
+}
+
+impl SshAgent {
+    fn with(desk: &Desk, key: &std::path::Path) -> SshAgent {
+        let socket = desk.path("agent");
+        let mut agent = Command::new("ssh-agent");
+        let mut child = agent.args(["-D", "-a"]).arg(&socket).stdout(Stdio::piped()).spawn().unwrap();
+        // It prints where it is once it listens.
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let added = Command::new("ssh-add").env("SSH_AUTH_SOCK", &socket).arg(key).output().unwrap();
+        assert!(added.status.success(), "{added:?}");
+        SshAgent { child, socket }
+    }
+}
+
+impl Drop for SshAgent {
+    fn drop(&mut self) {
+        let _gone = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+/// Nothing of ours holds the key, and nothing of ours is needed to check what it has signed.
+#[test]
+fn a_key_of_ssh_agent_decides_and_openssh_verifies_the_record() {
+    let desk = Desk::own();
+    let key = desk.ssh_key("held", "", 0);
+    let agent = SshAgent::with(&desk, &key);
+    std::fs::remove_file(&key).unwrap();
+    let signing = |arguments: &[&str]| {
+        let done = desk.command(arguments).env("SSH_AUTH_SOCK", &agent.socket).output().unwrap();
+        assert!(done.status.success(), "{arguments:?}: {done:?}");
+        text(&done.stdout)
+    };
+    signing(&["approvals", "enroll", "--ssh-agent", "--name", "agent"]);
+    let mut watcher = desk.watch();
+    let mut client = desk.ask_with("one", &["true"], json!({"privileged": true}));
+    let question = watcher.asked();
+    let refused = desk.approvals(&["allow", id(&question)]);
+    assert!(text(&refused.stderr).contains("there is no key to sign with"), "{refused:?}");
+    signing(&["approvals", "allow", id(&question)]);
+    let done = answer(&mut client);
+    assert!(done["approved_by"].as_str().unwrap().starts_with("agent (SHA256:"), "{done}");
+    // By OpenSSH alone, from the records and the public keys.
+    let export = desk.run(&["audit", "export"]).stdout;
+    std::fs::write(desk.path("chain"), &export).unwrap();
+    std::fs::write(desk.path("signers"), desk.decide(&["keys", "--allowed-signers"])).unwrap();
+    let decided = export.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    let decided = decided.map(|line| serde_json::from_slice::<Value>(line).unwrap());
+    let decided = decided.into_iter().find(|record| record["event"] == "decided").unwrap();
+    let field = |name: &str| decided["data"][name].as_str().unwrap().to_owned();
+    let armored =
+        format!("-----BEGIN SSH SIGNATURE-----\n{}\n-----END SSH SIGNATURE-----\n", field("signature"));
+    std::fs::write(desk.path("signature"), armored).unwrap();
+    let statement = outpost_wire::base64::decode(field("statement").as_bytes()).unwrap();
+    std::fs::write(desk.path("statement"), statement).unwrap();
+    let verify = "ssh-keygen -Y verify -f signers -I agent -n outpost-decision -s signature < statement";
+    let verified = Command::new("sh").args(["-c", verify]).current_dir(desk.daemon.dir()).output().unwrap();
+    assert!(
+        text(&verified.stdout).starts_with("Good \"outpost-decision\" signature for agent"),
+        "{verified:?}"
+    );
+    // By this program, on a host that knows nothing but the public keys.
+    let there = |keys: &str| {
+        let mut verify = Command::new(crate::support::outpost());
+        verify.args(["--state-dir", "/nonexistent", "audit", "verify", "--keys", keys, "chain"]);
+        verify.current_dir(desk.daemon.dir()).output().unwrap()
+    };
+    let verified = there("signers");
+    assert!(text(&verified.stdout).contains("1 command as root allowed by agent (SHA256:"), "{verified:?}");
+    let other = std::fs::read_to_string(desk.ssh_key("other", "", 0).with_extension("pub")).unwrap();
+    std::fs::write(desk.path("others"), format!("agent {other}")).unwrap();
+    let refused = there("others");
+    assert!(!refused.status.success(), "{refused:?}");
+    assert!(text(&refused.stderr).contains("is none that counts"), "{refused:?}");
 }

@@ -180,7 +180,7 @@ fn what_is_remembered_runs_unasked_until_the_grant_is_revoked() {
 #[test]
 fn another_approver_sees_what_the_first_one_decided() {
     let desk = Desk::enrolled();
-    let (mut first, mut second) = (desk.approve(50, 100), desk.approve(50, 100));
+    let (mut first, mut second) = (desk.approve(50, 130), desk.approve(50, 130));
     let mut client = desk.ask("one", &["true"]);
     for terminal in [&mut first, &mut second] {
         terminal.wait_seen("1 question waits");
@@ -188,7 +188,7 @@ fn another_approver_sees_what_the_first_one_decided() {
     }
     first.key(b"n");
     first.wait_seen("denied by you");
-    let seen = second.wait_seen("denied by uid ");
+    let seen = second.wait_seen("denied by desk (SHA256:");
     assert!(seen.contains("nothing waits") && seen.contains("with outpost approve"), "{seen}");
     assert_eq!(answer(&mut client)["status"], "denied");
     let client = desk.ask("two", &["echo"]);

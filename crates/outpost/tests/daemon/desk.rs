@@ -44,7 +44,7 @@ impl Desk {
     }
 
     fn enroll(&self) {
-        let enrolled = self.approvals(&["enroll", "--no-passphrase"]);
+        let enrolled = self.approvals(&["enroll", "--no-passphrase", "--name", "desk"]);
         assert!(enrolled.status.success(), "{enrolled:?}");
     }
 
@@ -67,7 +67,7 @@ impl Desk {
         if self.uid == effective_uid() { "state" } else { "mine" }
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(outpost());
         command.args(["--state-dir", self.own_state(), "--runtime-dir", "run"]).args(arguments);
         command.env_remove("SSH_AUTH_SOCK");

@@ -216,8 +216,10 @@ fn an_unconfined_process_of_the_asking_user_reaches_nothing_of_the_guard() {
     let listed: Value = serde_json::from_slice(&listed.stdout).unwrap_or_else(|_| panic!("{listed:?}"));
     let id = listed[0]["id"].as_str().unwrap().to_owned();
     let key = own.path().join("key");
-    let mut keygen = Guard::command_as(ANN, "ssh-keygen");
+    // OpenSSH makes none for a user without an account.
+    let mut keygen = Guard::command_as(0, "ssh-keygen");
     assert!(keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key).status().unwrap().success());
+    std::os::unix::fs::chown(&key, Some(ANN), Some(ANN)).unwrap();
     let key = key.to_str().unwrap();
     for (arguments, why) in [
         (&["allow", id.as_str()][..], "there is no key to sign with"),

@@ -232,7 +232,8 @@ fn a_grant_is_counted_and_a_revoked_key_allows_nothing_more() {
 fn rules_count_by_their_hash_and_what_was_started_before_signatures_is_only_counted() {
     let mut story = Story::new();
     story.received(true);
-    let rules = json!({ "request": "r", "allow": true, "decision": "rule:x", "rules_sha256": "0".repeat(64) });
+    let rules =
+        json!({ "request": "r", "allow": true, "decision": "rule:x", "rules_sha256": "0".repeat(64) });
     story.decided(rules);
     story.started();
     assert_eq!(story.problems(), "");

@@ -6,7 +6,7 @@ use super::pane::COLUMNS;
 pub(super) type Rule = fn(&str) -> String;
 
 /// For every screen.
-pub(super) const ALWAYS: &[Rule] = &[ids, digests, times, ports, pids, version];
+pub(super) const ALWAYS: &[Rule] = &[ids, digests, fingerprints, times, ports, pids, version];
 
 /// `3f2a…-…` of any value is one of noughts.
 fn ids(text: &str) -> String {
@@ -23,6 +23,18 @@ fn digests(text: &str) -> String {
     words(text, |_, word| match word.strip_prefix("outpost_") {
         Some(secret) => is_digest(secret).then(|| format!("outpost_{}", noughts(secret))),
         None => is_digest(word).then(|| noughts(word)),
+    })
+}
+
+/// Keys, by `SHA256:` and base64.
+fn fingerprints(text: &str) -> String {
+    const KIND: &str = "SHA256:";
+    const DIGITS: usize = 43;
+    let mut parts = text.split(KIND);
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |settled, part| match part.get(DIGITS..) {
+        Some(rest) => settled + KIND + &"0".repeat(DIGITS) + rest,
+        None => settled + KIND + part,
     })
 }
 

@@ -223,6 +223,9 @@ pub(super) fn approvals(story: &mut Story) {
     story.shows("outpost approvals enroll < /dev/null");
     story.shows("outpost approvals enroll --no-passphrase --name laptop");
     story.shows("outpost approvals keys");
+    story.shows("outpost approvals rename laptop desk");
+    story.shows("outpost approvals expire desk 2999-01-01T00:00:00Z");
+    story.shows("outpost approvals revoke-key desk");
     story.shows(&own("list"));
     let line = "outpost ask --unprivileged --reason 'to see it' -- echo approved";
     let (asking, id) = ask(story, line);
