@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod approve;
 mod broker;
 mod budget;
 mod daemon;
@@ -135,6 +136,7 @@ fn measure(cli: &Cli) -> Result<bool> {
     }
     if wanted(Part::Broker) {
         broker::measure(&mut table, &binary, cli.peer_broker.as_deref(), cli.quick)?;
+        approve::measure(&mut table, &binary, cli.quick)?;
     }
     if wanted(Part::Sessions) {
         sessions::measure(&mut table, &binary, cli.quick)?;

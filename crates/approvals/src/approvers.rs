@@ -24,7 +24,7 @@ pub struct Approver {
     pub name: String,
     /// May decide what runs with root's rights.
     pub root: bool,
-    /// Whose questions it may decide; everybody's where none is named.
+    /// Users whose questions it may decide; all users where none is named.
     pub users: Vec<String>,
     /// On which hosts; on all where none is named.
     pub hosts: Vec<String>,
@@ -49,7 +49,7 @@ impl Matter {
     }
 }
 
-/// An approver as clients are told of it.
+/// An approver as clients receive it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listed {
     pub name: String,

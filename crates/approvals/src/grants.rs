@@ -63,7 +63,7 @@ impl Row {
         Some(self)
     }
 
-    /// What an approver has signed, if the row says no more than that.
+    /// What an approver has signed, if the row grants no more than that.
     fn proven(&self, trust: &Trust) -> std::result::Result<(Proof, String), String> {
         let proof: Proof = serde_json::from_str(&self.proof).map_err(|_| "it has no signature".to_owned())?;
         let verified = trust.check_grant(&self.grant.digest, &self.matter, &proof)?;

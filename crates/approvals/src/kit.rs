@@ -99,7 +99,7 @@ impl Site {
         self.queue().decide(signed, &by).await.map(|(_, receipt)| receipt)
     }
 
-    /// Runs SQL in the books, as one who can write the database would.
+    /// Runs SQL in the books, as a process that can write the database would.
     pub(crate) async fn tamper(&self, sql: &'static str) {
         let changed = self.approvals.ledger().write(move |books| books.execute("tamper", sql, ())).await;
         assert!(changed.unwrap() > 0, "{sql}");

@@ -161,7 +161,7 @@ impl Ledger {
         }
     }
 
-    /// Hands over a job that nobody waits for, before any other can be.
+    /// Hands over a job without waiting for it, before any other can be.
     pub(crate) fn begin_with(&self, job: impl FnOnce(&mut Books<'_>) -> Result<()> + Send + 'static) {
         let job: Job = Box::new(move |books| {
             let outcome = job(books);

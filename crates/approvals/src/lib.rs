@@ -1,7 +1,7 @@
 //! What waits for a human: questions and decisions, grants, the operator's rules, and the audit chain of it all.
 //!
 //! A face that wants something done that a human has to allow describes it as a [`Question`] and asks. The answer comes
-//! from an approver, who signs it, from an operator's rule, or from a grant that an approver has signed for exactly the
+//! from an approver, signed, from an operator's rule, or from a grant that an approver has signed for exactly the
 //! same thing. Whatever happens is in the audit chain before it has consequences.
 
 #![forbid(unsafe_code)]

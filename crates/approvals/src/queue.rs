@@ -1,13 +1,12 @@
-//! What waits for a human: questions in order, who watches them, and how each was settled.
+//! What waits for a human: questions in order, their watchers, and how each was settled.
+
+mod deciding;
 
 use crate::audit::Event;
-use crate::display::Newlines;
-use crate::grants;
 use crate::ledger::{Books, Ledger};
 use crate::moment::{Moment, unix_ms};
-use crate::question::{Decision, Outcome, Question, Remember};
-use crate::signing::{Proof, Signed, Statement};
-use crate::trust::{Trust, Verified};
+use crate::question::{Outcome, Question};
+use crate::trust::Trust;
 use crate::wire::Answer;
 use crate::{Error, Result};
 use serde_json::json;
@@ -19,11 +18,6 @@ use tokio::time::Instant;
 
 /// Events that one who watches may be behind; further behind, it is told everything anew.
 const EVENTS_MAX: usize = 256;
-
-/// The longest note and the longest time that an approver may give.
-const NOTE_CHARS_MAX: usize = 500;
-const TIMES_MAX: u32 = 1000;
-const MINUTES_MAX: u32 = 24 * 60;
 
 pub(crate) const SCHEMA: &str = "
     create table if not exists questions (
@@ -124,7 +118,7 @@ impl Asked {
 pub struct Remembered {
     pub question: Question,
     pub deadline: Moment,
-    /// It was settled, but whoever asked may not have got to know. A decision without a proof that counts now is left out:
+    /// It was settled, and the asking face may not have drawn the consequences. A decision without a proof that counts now is left out:
     /// the question is asked again.
     pub outcome: Option<Outcome>,
 }
@@ -190,7 +184,7 @@ impl Queue {
         Ok(rows.into_iter().filter_map(read).collect())
     }
 
-    /// Whether an outcome in the books is to be believed.
+    /// Whether an outcome in the books counts.
     fn counts(&self, question: &Question, outcome: &Outcome) -> bool {
         let Outcome::Decided { decision, proof, .. } = outcome else { return true };
         let checked = match proof {
@@ -288,129 +282,6 @@ impl Queue {
         }
     }
 
-    /// A decision that was submitted. The first one that counts stands; the same statement again gets the same receipt,
-    /// which is returned with the question's id.
-    pub async fn decide(&self, signed: Signed, by: &Submitter) -> Result<(String, String)> {
-        let bytes = signed.statement_bytes().map_err(Error::Key)?;
-        let statement = Statement::decode(&bytes).map_err(Error::Key)?;
-        let id = statement.question.clone();
-        let question = match self.show(&id) {
-            Ok(question) => question,
-            Err(gone) => return self.receipt_again(&signed, &statement, gone).await,
-        };
-        let proof = match signed.signature.is_empty() {
-            false => Proof::signed(signed.clone()),
-            true => self.trust.witness(&signed, by.uid.unwrap_or(u32::MAX))?,
-        };
-        let (trust, checked, about) = (self.trust.clone(), proof.clone(), question);
-        let checked = tokio::task::spawn_blocking(move || trust.check_new(&about, &checked));
-        let verified = checked.await.map_err(|_| Error::Stopped)??;
-        if !self.ledger.has(verified.statement.head).await {
-            return Err(Error::Key(
-                "the statement names an audit record that this host does not have".into(),
-            ));
-        }
-        let receipt = self.trust.receipt(&signed)?;
-        let question = match self.begin_settling(&id, &verified.statement) {
-            Ok(question) => question,
-            Err(error) => return self.receipt_again(&signed, &statement, error).await,
-        };
-        self.write_decision(question, verified, proof, &by.name).await?;
-        Ok((id, receipt))
-    }
-
-    /// The receipt of a statement that was accepted before; otherwise `why` there is none.
-    async fn receipt_again(
-        &self,
-        signed: &Signed,
-        statement: &Statement,
-        why: Error,
-    ) -> Result<(String, String)> {
-        let id = statement.id();
-        let known = self.ledger.write(move |books| {
-            let sql = "select 1 from receipts where statement = ?";
-            Ok(!books.rows("find a receipt", sql, (id,), |_| Ok(()))?.is_empty())
-        });
-        match known.await? {
-            true => Ok((statement.question.clone(), self.trust.receipt(signed)?)),
-            false => Err(why),
-        }
-    }
-
-    /// Writes a decision down and settles its question. Whatever fails, the question waits for another decision, or for
-    /// its end.
-    async fn write_decision(
-        &self,
-        question: Question,
-        verified: Verified,
-        proof: Proof,
-        submitter: &str,
-    ) -> Result<()> {
-        let Verified { statement, signer } = verified;
-        let by = format!("{signer}, {submitter}");
-        let decision = statement.decision.clone();
-        let outcome = Outcome::Decided { decision, by: by.clone(), proof: Some(Box::new(proof.clone())) };
-        let id = question.id.clone();
-        let written = self.write_outcome(question, outcome.clone(), move |books, question| {
-            let decision = &statement.decision;
-            let mut data = json!({
-                "question": question.id, "digest": question.digest, "allow": decision.allow,
-                "note": decision.note, "remember": decision.remember, "by": by, "signer": signer,
-            });
-            proof.add_to(&mut data);
-            books.record(Event::Decided, &data)?;
-            if decision.remember.is_some() {
-                grants::add(books, question, &statement, &proof, &by)?;
-            }
-            let sweep = "delete from receipts where until_ms < ?";
-            books.execute("sweep receipts", sweep, (unix_ms().cast_signed(),))?;
-            let sql = "insert or ignore into receipts (statement, until_ms) values (?, ?)";
-            books.execute("store a receipt", sql, (statement.id(), statement.expires_ms.cast_signed()))?;
-            books.must_last();
-            Ok(())
-        });
-        let written = written.await;
-        self.settle(&id, written.is_ok().then_some(outcome));
-        written
-    }
-
-    /// Checks a decision and closes the question to others.
-    fn begin_settling(&self, id: &str, statement: &Statement) -> Result<Question> {
-        let decision: &Decision = &statement.decision;
-        let mut waiting = self.waiting();
-        let waiting = waiting.get_mut(id).filter(|waiting| waiting.is_open()).ok_or_else(|| gone(id))?;
-        if Instant::now() >= *waiting.deadline.borrow() {
-            return Err(gone(id));
-        }
-        if waiting.question.digest != statement.digest {
-            return Err(Error::Refused(format!(
-                "question {id} is about something else than what was decided; show it again"
-            )));
-        }
-        if decision.note.chars().count() > NOTE_CHARS_MAX
-            || crate::display::forbidden(&decision.note, Newlines::Refused).is_some()
-        {
-            return Err(Error::Refused(format!(
-                "a note has at most {NOTE_CHARS_MAX} characters, none of them invisible"
-            )));
-        }
-        match decision.remember {
-            None => {}
-            Some(_) if !decision.allow || !waiting.question.rememberable => {
-                return Err(Error::Refused(format!("the answer to question {id} cannot be remembered")));
-            }
-            Some(Remember::Times(times)) if (1..=TIMES_MAX).contains(&times) => {}
-            Some(Remember::Minutes(minutes)) if (1..=MINUTES_MAX).contains(&minutes) => {}
-            Some(_) => {
-                return Err(Error::Refused(format!(
-                    "an answer is remembered for 1 to {TIMES_MAX} times or 1 to {MINUTES_MAX} minutes"
-                )));
-            }
-        }
-        waiting.state.send_replace(State::Settling);
-        Ok(waiting.question.clone())
-    }
-
     /// Ends a question whose time has run out. An approver may have been faster: then what it said is returned.
     pub async fn expire(&self, id: &str) -> Outcome {
         self.end(id, Outcome::Expired).await
@@ -448,7 +319,7 @@ impl Queue {
                     move |books: &mut Books<'_>| Queue::asker_left(books, &question.id, &question.digest);
                 self.ledger.write(left).await
             }
-            // What follows from it, whoever asked records.
+            // What follows from it, the asking face records.
             other => self.write_outcome(question, other.clone(), |_, _| Ok(())).await,
         };
         if let Err(error) = written {

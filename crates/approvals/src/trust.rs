@@ -22,7 +22,7 @@ const CLOCK_AHEAD_MS: u64 = 5 * 60 * 1000;
 /// The digest of the secret that approvers had before they had keys.
 const OLD_SECRET: &str = "approver.sha256";
 
-/// What is said to a client that still has the old secret.
+/// The answer to a client that still has the old secret.
 pub(crate) const OLD_SECRET_REFUSED: &str = "the approver's secret is not used any more: decisions are signed\n\
     hint: `outpost approvals enroll` makes a key and removes what is left of the secret";
 
@@ -36,12 +36,15 @@ pub struct Trust {
     /// Approvers come from root's file also where the directory does not exist.
     is_guard: bool,
     own: Mutex<std::result::Result<OwnList, String>>,
-    from_root: Mutex<Option<(Stamp, std::result::Result<Arc<List>, String>)>>,
+    from_root: Mutex<Option<FromRoot>>,
     /// The key of the terminal that this very process asks on.
     terminal: Mutex<Option<Approver>>,
 }
 
-/// Tells one state of root's file from another.
+/// What root's file had when it was in this state.
+type FromRoot = (Stamp, std::result::Result<Arc<List>, String>);
+
+/// Distinguishes one state of root's file from another.
 type Stamp = Option<(u64, u64, i64, i64)>;
 
 /// A decision that counts.
@@ -56,7 +59,7 @@ impl Trust {
         let host = HostKey::open(&dir.join("host.key"))?;
         let own = OwnList::open(dir, host.blob());
         if let Err(error) = &own {
-            tracing::error!(%error, "nobody can approve anything");
+            tracing::error!(%error, "nothing can be approved");
         }
         let host_name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         Ok(Trust {
@@ -80,7 +83,7 @@ impl Trust {
         (self.is_guard || std::fs::symlink_metadata(&self.etc).is_ok()).then(|| RootFile::in_dir(&self.etc))
     }
 
-    /// The approvers as they are now; why nobody is one where the list cannot be used.
+    /// The approvers as they are now; the reason where the list cannot be used.
     pub fn list(&self) -> std::result::Result<Arc<List>, String> {
         let list = match self.root_file() {
             Some(file) => self.roots_list(&file)?,
@@ -112,12 +115,12 @@ impl Trust {
         }
         let list = file.read().map(Arc::new);
         if let Err(why) = &list {
-            tracing::error!(why, "nobody can approve anything");
+            tracing::error!(why, "nothing can be approved");
         }
         known.insert((stamp, list)).1.clone()
     }
 
-    /// Whether this user's word counts without a signature.
+    /// Whether decisions of this user count without a signature.
     pub(crate) fn trusts(&self, uid: u32) -> bool {
         self.list().is_ok_and(|list| list.trusted.contains(&uid))
     }
@@ -256,7 +259,7 @@ impl Trust {
         Ok(Verified { statement, signer })
     }
 
-    /// The host's signature that says that a statement was accepted. It is the same each time.
+    /// The host's signature over an accepted statement. It is the same each time.
     pub(crate) fn receipt(&self, statement: &Signed) -> Result<String> {
         let bytes = statement.statement_bytes().map_err(Error::Key)?;
         Ok(signing::base64(&self.host.sign(&signing::receipt(&bytes))?))

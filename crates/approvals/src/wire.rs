@@ -30,8 +30,8 @@ pub enum Request {
     },
     /// Every question there is, and from then on events: `asked`, `settled` and `anew`.
     Watch,
-    /// A decision: an encoded statement and its SSHSIG, both in base64. Without a signature it counts only for a user whom
-    /// root's file trusts.
+    /// A decision: an encoded statement and its SSHSIG, both in base64. Without a signature it counts only for a user in
+    /// `trusted_users` of root's file.
     Decide {
         statement: String,
         #[serde(default)]

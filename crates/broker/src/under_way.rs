@@ -114,7 +114,7 @@ impl UnderWay {
         let (entry, approvals) = (self.entry.clone(), server.approvals.clone());
         let write = move |books: &mut outpost_approvals::Books<'_>| match &entry.why {
             Some(why) => records::start(books, &approvals, &entry, why),
-            None => Err(outpost_approvals::Error::Refused("nobody has allowed this request".into())),
+            None => Err(outpost_approvals::Error::Refused("this request was not allowed".into())),
         };
         server.approvals.ledger().write(write).await
     }

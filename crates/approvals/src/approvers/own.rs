@@ -24,7 +24,7 @@ pub(crate) struct OwnList {
 }
 
 impl OwnList {
-    /// Replays the file. One change that does not follow from those before it voids the file: nobody may decide then.
+    /// Replays the file. One change that does not follow from those before it voids the file: it names no approver then.
     pub(crate) fn open(dir: &Path, host: &[u8]) -> Result<OwnList> {
         let path = dir.join(FILE);
         let mut own =

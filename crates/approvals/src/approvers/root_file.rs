@@ -1,4 +1,4 @@
-//! `/etc/outpost/approvers.toml`: the approvers that root names, read only where nobody but root can have written them.
+//! `/etc/outpost/approvers.toml`: the approvers that root names, read only where root alone can have written them.
 
 use super::own::replace;
 use super::{Approver, List, date};
@@ -57,7 +57,7 @@ impl RootFile {
         &self.path
     }
 
-    /// The list; an empty one where there is no file. Says what is wrong with a file that cannot be used.
+    /// The list; an empty one where there is no file. The error names what is wrong with the file.
     pub fn read(&self) -> Result<List, String> {
         let Written { trusted_users, viewers, approver } = self.written()?;
         let mut list = List {

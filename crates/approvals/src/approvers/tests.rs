@@ -1,4 +1,4 @@
-//! Who may change the list of approvers, and what of it counts after a restart.
+//! Which keys may change the list of approvers, and what of it counts after a restart.
 
 use super::*;
 use crate::kit::Site;
@@ -37,7 +37,7 @@ async fn keys_are_changed_by_keys_of_at_least_their_scope() {
 }
 
 #[tokio::test]
-async fn a_list_that_was_edited_names_nobody() {
+async fn a_list_that_was_edited_names_no_approver() {
     let site = Site::new().await;
     let second = Signer::random().unwrap();
     site.change(KeyAction::Enroll, &second, &site.key, |_| {}).await.unwrap();
@@ -60,7 +60,7 @@ async fn a_list_that_was_edited_names_nobody() {
 }
 
 #[test]
-fn roots_file_is_read_back_and_mistakes_are_told() {
+fn roots_file_is_read_back_and_mistakes_are_reported() {
     if outpost_sys::limits::effective_uid() != 0 {
         return;
     }

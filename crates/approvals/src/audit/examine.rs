@@ -1,4 +1,4 @@
-//! Whether each command that a chain says was started had been allowed: by a signed decision, a grant that is one, or rules.
+//! Whether each command whose start is in a chain had been allowed: by a signed decision, a grant that is one, or rules.
 
 use super::{Head, Record, Result, read, record};
 use crate::approvers::{Approver, List};
@@ -27,7 +27,7 @@ pub struct Trusted {
     pub host: Option<PublicKey>,
 }
 
-/// What a chain says about what was started.
+/// What a chain shows about what was started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// Commands with root's rights by what allowed them.
@@ -212,7 +212,7 @@ impl Examiner {
         }
     }
 
-    /// Who has signed the decision, if it counts for this request.
+    /// The signer of the decision, if it counts for this request.
     fn signed(&self, record: &Record, request: &Request) -> std::result::Result<String, String> {
         let data = &record.data;
         let proof = Proof {
@@ -284,7 +284,7 @@ impl Examiner {
             let by = signing::verify(HOST_NAMESPACE, &signing::witness(bytes, uid), &signature)?;
             return match self.host.as_ref().is_some_and(|host| host.key_data() == by.key_data()) {
                 true => Ok(format!("uid {uid} without a signature, which root's file allowed")),
-                false => Err("the host has not signed who decided".into()),
+                false => Err("the host has not signed which user decided".into()),
             };
         }
         let key = signing::verify(NAMESPACE, bytes, &signature)?;

@@ -38,7 +38,7 @@ async fn a_grant_that_has_ended_does_not_hold() {
 }
 
 #[tokio::test]
-async fn a_row_says_no_more_than_was_signed() {
+async fn a_row_grants_no_more_than_was_signed() {
     for sql in [
         "update signed_grants set times_left = 3",
         "update signed_grants set proof = '{}'",

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::kit::{ALLOW, DENY, Site, question};
-use crate::signing::{KeyAction, Signer};
+use crate::question::Decision;
+use crate::signing::{KeyAction, Signer, Statement};
 use outpost_sys::fault::{self, Fault};
 use std::sync::mpsc;
 
@@ -61,7 +62,7 @@ async fn a_decision_that_is_being_written_is_not_overtaken_by_the_deadline() {
     assert!(matches!(outcome, Outcome::Decided { .. }), "{outcome:?}");
 }
 
-/// Whoever waits for the end of a question gets one, whatever happens to the decision.
+/// The end of a question comes, whatever happens to the decision.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_decision_that_cannot_be_written_hangs_nothing_and_leaves_the_question_open() {
     let site = Site::new().await;

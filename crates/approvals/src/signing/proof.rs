@@ -61,7 +61,7 @@ pub fn receipt(statement: &[u8]) -> Vec<u8> {
     Fields::new(RECEIPT_MAGIC).string(statement).bytes()
 }
 
-/// What the host signs for a client that wants to know which host it is and how far its audit chain goes.
+/// What the host signs to prove its key to a client, with the head of its audit chain.
 pub fn hello(nonce: &str, head: &Head) -> Vec<u8> {
     Fields::new(HELLO_MAGIC).string(nonce).head(head).bytes()
 }

@@ -16,7 +16,7 @@ use signer::Choice;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What is said to a script that still has the old secret.
+/// The answer to a script that still has the old secret.
 const OLD_SECRET: &str = "the approver's secret is not used any more: decisions are signed\n\
     hint: `outpost approvals enroll` makes a key; leave --secret-file out";
 
@@ -64,7 +64,7 @@ pub(super) struct Connected {
 
 impl Options {
     pub(super) fn approver(&self, paths: &Paths, program: &'static str) -> Result<Approver, String> {
-        // Who has the key, or can type in our place, can approve.
+        // A process that reads the key, or types in our place, can approve.
         limits::hide_memory().map_err(|errno| format!("cannot hide this process's memory: {errno}"))?;
         if self.secret_file.is_some() {
             return Err(OLD_SECRET.into());
@@ -102,7 +102,7 @@ impl Approver {
         })
     }
 
-    /// The same for one that tries again: a daemon that is away is told from one that is not to be used.
+    /// The same for a client that tries again: its error distinguishes a daemon that is away from one that is refused.
     pub(super) async fn try_connect(&self) -> outpost_approvals::Result<Connected> {
         let mut client = Client::connect(&self.socket, self.trust).await?;
         let hello = client.hello(self.program).await?;
@@ -110,7 +110,7 @@ impl Approver {
         Ok(Connected { client, hello })
     }
 
-    /// Makes the key ready that signs decisions, asking for what it needs. Not needed for a user whose word counts.
+    /// Makes the key ready that signs decisions, asking for what it needs. Not needed for a user that decides without a signature.
     pub(super) async fn prepare(&mut self, connected: &mut Connected) -> Result<(), String> {
         if self.signer.is_none() {
             let enrolled = keys(&mut connected.client).await?;

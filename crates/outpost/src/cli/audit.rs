@@ -26,7 +26,7 @@ pub(super) struct Audit {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Say whether every record is as it was written, that none is missing in between, and by whom each command was allowed
+    /// Say whether every record is as it was written, that none is missing in between, and which approver allowed each command
     ///
     /// Each command that was started needs a decision before it that an approver has signed, a grant that one has signed, or rules by
     /// their hash. With --keys and the export of a chain this works on any host.
@@ -125,7 +125,7 @@ fn verify(paths: &Paths, dir: &Path, head: Option<Head>, keys: Option<&Path>) ->
     wrote(console::try_out(&text))
 }
 
-/// By whom commands were allowed.
+/// The approvers and rules that allowed commands.
 fn allowed(findings: &Findings) -> String {
     let mut text = String::new();
     for (by, count) in &findings.privileged {

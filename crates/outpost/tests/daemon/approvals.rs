@@ -204,9 +204,9 @@ fn what_is_left_of_the_secret_goes_with_the_first_key() {
     assert!(!old.exists());
 }
 
-/// A client that knows the host refuses another one at the same place, and one at another place is another host.
+/// A client that has met the host refuses another one at the same place.
 #[test]
-fn a_daemon_with_another_host_key_is_not_believed() {
+fn a_daemon_with_another_host_key_is_refused() {
     let desk = Desk::enrolled();
     desk.decide(&["list"]);
     let known = desk.path("state/known_hosts");
@@ -312,7 +312,7 @@ fn a_key_of_ssh_agent_decides_and_openssh_verifies_the_record() {
         text(&verified.stdout).starts_with("Good \"outpost-decision\" signature for agent"),
         "{verified:?}"
     );
-    // By this program, on a host that knows nothing but the public keys.
+    // By this program, on a host that has nothing but the public keys.
     let there = |keys: &str| {
         let mut verify = Command::new(crate::support::outpost());
         verify.args(["--state-dir", "/nonexistent", "audit", "verify", "--keys", keys, "chain"]);

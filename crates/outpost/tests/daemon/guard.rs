@@ -300,7 +300,7 @@ fn a_guard_is_roots_and_takes_no_configuration_that_others_can_write() {
     assert!(serve(0, &[]).contains("others than root can change it"));
 }
 
-/// What root's file names decides, for whom and what it says, and no longer than it says.
+/// Keys in root's file decide within their scope, until they are revoked.
 #[test]
 fn the_guards_approvers_are_those_of_roots_file() {
     require!(root());
@@ -340,7 +340,7 @@ fn the_guards_approvers_are_those_of_roots_file() {
     succeeds(&["revoke-key", "desk"]);
     let (_, told) = approvals(&["allow", &question(&ann)]);
     assert!(told.contains("is revoked"), "{told}");
-    // A file that others can write names nobody.
+    // A file that others can write names no approver.
     let file = guard.root().join("etc/outpost/approvers.toml");
     std::fs::write(&file, "trusted_users = [\"root\"]\n").unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).unwrap();

@@ -74,7 +74,7 @@ impl Story {
         examine(&self.dir.path().join("audit"), trusted).unwrap()
     }
 
-    /// What is wrong by what the chain itself says of keys.
+    /// What is wrong by the keys in the chain itself.
     fn problems(&self) -> String {
         self.findings(Trusted { of_chain: true, ..Trusted::default() }).problems.join("\n")
     }
@@ -86,7 +86,7 @@ fn with(mut value: Value, more: Value) -> Value {
 }
 
 #[test]
-fn a_start_after_a_signed_decision_is_told_with_its_signer() {
+fn a_start_after_a_signed_decision_is_reported_with_its_signer() {
     let mut story = Story::new();
     story.received(true);
     let decided = story.signed(&story.statement(ALLOW));
@@ -97,7 +97,7 @@ fn a_start_after_a_signed_decision_is_told_with_its_signer() {
     let by = format!("laptop ({})", fingerprint(story.key.key()));
     assert_eq!(findings.privileged, BTreeMap::from([(by, 1)]));
     assert!(findings.notes[0].contains("was taken as it came"), "{findings:?}");
-    // From an export, with the keys that somebody else has.
+    // From an export, with keys from elsewhere.
     let export = story.dir.path().join("export");
     let lines = read(&story.dir.path().join("audit"), Filter::default()).unwrap();
     let text: String = lines.map(|record| record.unwrap().line + "\n").collect();

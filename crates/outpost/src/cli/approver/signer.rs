@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use tokio::signal::unix::{SignalKind, signal};
 use zeroize::Zeroizing;
 
-/// What the command line says about the key.
+/// The key that the command line names.
 #[derive(Clone)]
 pub(in crate::cli) struct Choice {
     pub(in crate::cli) key: Option<PathBuf>,
@@ -18,7 +18,7 @@ pub(in crate::cli) struct Choice {
 }
 
 impl Choice {
-    /// The key that signs decisions at a host with these approvers. None for a user whose word counts without.
+    /// The key that signs decisions at a host with these approvers. None for a user that decides without a signature.
     pub(super) async fn signer(&self, enrolled: &[Listed], trusted: bool) -> Result<Option<Signer>, String> {
         let fits = |key: &PublicKey| {
             enrolled.iter().any(|listed| listed.usable && listed.fingerprint == fingerprint(key))

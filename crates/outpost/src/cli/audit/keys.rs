@@ -1,4 +1,4 @@
-//! The keys that `outpost audit verify` believes: a file of OpenSSH's allowed signers, or what this host has.
+//! The keys that `outpost audit verify` accepts: a file of OpenSSH's allowed signers, or what this host has.
 
 use crate::paths::Paths;
 use outpost_approvals::approvers::{Approver, RootFile};
