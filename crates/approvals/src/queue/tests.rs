@@ -160,7 +160,8 @@ async fn a_statement_that_differs_in_anything_does_not_count() {
     let site = Site::new().await;
     let asked = question("q");
     let _waits = site.ask(&asked, MINUTE).await;
-    let changes: [(fn(&mut Statement), &str); 7] = [
+    type Change = fn(&mut Statement);
+    let changes: [(Change, &str); 7] = [
         (|statement| statement.host.push(0), "another host"),
         (|statement| statement.digest.push('0'), "something else"),
         (|statement| statement.shown[0] ^= 1, "something else"),
