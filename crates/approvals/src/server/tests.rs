@@ -1,6 +1,7 @@
 //! Lists in parts, silent connections, and connections whose statements do not count.
 
 use super::*;
+use outpost_sys::connect::Trust;
 
 fn question(id: usize, bytes: usize) -> Question {
     Question {
@@ -45,17 +46,17 @@ async fn silent_connections_do_not_keep_an_approver_out() {
         silent.push(UnixStream::connect(&socket).await.unwrap());
     }
     let patience = std::time::Duration::from_secs(20);
-    let mut first = crate::Client::connect(&socket).await.unwrap();
+    let mut first = crate::Client::connect(&socket, Trust::Own).await.unwrap();
     let hello = tokio::time::timeout(patience, first.hello("test"));
     hello.await.expect("the socket is blocked").unwrap();
     // Those in use are not ended for it.
     let mut used = vec![first];
     for _ in 1..CONNECTIONS_PER_USER_MAX {
-        let mut client = crate::Client::connect(&socket).await.unwrap();
+        let mut client = crate::Client::connect(&socket, Trust::Own).await.unwrap();
         client.hello("test").await.unwrap();
         used.push(client);
     }
-    let refused = crate::Client::connect(&socket).await.unwrap().hello("test").await.unwrap_err();
+    let refused = crate::Client::connect(&socket, Trust::Own).await.unwrap().hello("test").await.unwrap_err();
     assert!(refused.to_string().contains("too many connections of this user"), "{refused}");
     used.pop().unwrap().hello("test").await.unwrap();
 }
@@ -63,7 +64,7 @@ async fn silent_connections_do_not_keep_an_approver_out() {
 #[tokio::test]
 async fn a_connection_whose_statements_do_not_count_is_ended() {
     let (site, socket) = serving().await;
-    let mut client = crate::Client::connect(&socket).await.unwrap();
+    let mut client = crate::Client::connect(&socket, Trust::Own).await.unwrap();
     let wrong = Request::Decide { statement: "AAAA".into(), signature: "AAAA".into() };
     for _ in 0..REFUSED_MAX {
         assert!(matches!(client.ask(&wrong).await, Err(Error::Refused(_))));
