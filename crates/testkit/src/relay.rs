@@ -133,7 +133,9 @@ impl Relay {
     pub fn status(&self) -> Option<Status> {
         let sockets = std::fs::read_dir(self.path("state/relay")).ok()?;
         let sockets = sockets.filter_map(|entry| Some(entry.ok()?.path().join("control.sock")));
-        sockets.into_iter().find_map(|socket| Control::connect(&socket).ok()?.call("status", &()).ok())
+        sockets
+            .into_iter()
+            .find_map(|socket| crate::connect(&socket).and_then(Control::over).ok()?.call("status", &()).ok())
     }
 
     /// Kills one of the two and waits until another has taken its place.
@@ -160,7 +162,8 @@ impl Drop for Relay {
         if let Some(status) = self.status() {
             let sockets = std::fs::read_dir(self.path("state/relay")).into_iter().flatten().flatten();
             for socket in sockets.map(|entry| entry.path().join("control.sock")) {
-                let _gone = Control::connect(&socket).map(|mut control| control.call::<()>("stop", &()));
+                let control = crate::connect(&socket).and_then(Control::over);
+                let _gone = control.map(|mut control| control.call::<()>("stop", &()));
             }
             for pid in [status.worker_pid, status.keeper_pid] {
                 let part = crate::process(pid.cast_signed());

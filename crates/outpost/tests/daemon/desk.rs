@@ -67,6 +67,11 @@ impl Desk {
         if self.uid == effective_uid() { "state" } else { "mine" }
     }
 
+    /// The socket's name, for a daemon of another user.
+    fn socket(&self) -> &'static [&'static str] {
+        if self.uid == effective_uid() { &[] } else { &["--socket", "run/approvals.sock"] }
+    }
+
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(outpost());
         command.args(["--state-dir", self.own_state(), "--runtime-dir", "run"]).args(arguments);
@@ -82,7 +87,7 @@ impl Desk {
 
     /// `outpost approvals`, whatever comes of it.
     pub(crate) fn approvals(&self, arguments: &[&str]) -> Output {
-        self.run(&[&["approvals"], arguments].concat())
+        self.run(&[&["approvals"], self.socket(), arguments].concat())
     }
 
     /// `outpost approvals` of an approver: must succeed.
@@ -110,7 +115,7 @@ impl Desk {
 
     /// Events from now on, of one that watches.
     pub(crate) fn watch(&self) -> Watcher {
-        let mut command = self.command(&["approvals", "watch", "--json"]);
+        let mut command = self.command(&[&["approvals", "watch", "--json"], self.socket()].concat());
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
         let mut watcher = Watcher { child, lines };
@@ -120,7 +125,7 @@ impl Desk {
 
     /// `outpost approve` on a terminal.
     pub(crate) fn approve(&self, rows: u16, columns: u16) -> Terminal {
-        self.full_screen(&[], self.own_state(), &[], rows, columns)
+        self.full_screen(&[], self.own_state(), self.socket(), rows, columns)
     }
 
     /// The same with more arguments.
