@@ -5,6 +5,7 @@ use crate::pidfd::{self, Pidfd};
 use crate::{Errno, Result, fault, is_exhaustion};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -151,6 +152,18 @@ pub fn destroy_abandoned(name: &str, patience: Duration) {
     }
 }
 
+/// What sock_diag(7) calls the cgroup of a process; `None` where version 2 is not mounted, or shows another part of the tree.
+pub fn id_of(pid: i32) -> Option<u64> {
+    let mounts = read("/proc/self/mountinfo").ok()?;
+    let groups = read(&format!("/proc/{pid}/cgroup")).ok()?;
+    Some(fs::metadata(own_directory(&mounts, &groups)?).ok()?.ino())
+}
+
+/// The same of an open directory of a cgroup.
+pub fn id(directory: impl AsFd) -> Result<u64> {
+    Ok(rustix::fs::fstat(directory)?.st_ino)
+}
+
 /// `ENOENT` where version 2 is not mounted.
 fn below_own(name: &str) -> Result<Group> {
     let mounts = read("/proc/self/mountinfo")?;
@@ -204,7 +217,7 @@ fn collect(path: &Path, pids: &mut Vec<i32>) {
     }
 }
 
-/// Where this process's own version-2 group is mounted. Version 2 may be mounted anywhere, also beside version 1.
+/// Where the version-2 group of a process is mounted, of which `own` is `/proc/PID/cgroup`. Version 2 may be mounted anywhere, also beside version 1.
 fn own_directory(mountinfo: &str, own: &str) -> Option<PathBuf> {
     let own = own.lines().find_map(|line| line.strip_prefix("0::"))?;
     mountinfo.lines().find_map(|line| {

@@ -8,6 +8,7 @@ pub mod beneath;
 pub mod cgroup;
 pub mod clock;
 pub mod confine;
+pub mod confined;
 pub mod connect;
 pub mod credentials;
 pub mod epoll;
@@ -29,6 +30,7 @@ pub mod pty;
 pub mod root_only;
 pub mod signal;
 pub mod spawn;
+pub mod tcp_peer;
 pub mod terminal;
 pub mod user;
 
