@@ -2,18 +2,18 @@
 
 use crate::wire::{Failure, Sandbox, SandboxPolicy};
 use outpost_engine::{Error, Spawn, Step};
-use outpost_sandbox::{Access, Confinement, Context, Entry, Files, Policy, Probed, Reads};
+use outpost_sandbox::{Confinement, Context, Policy, Private, Probed, Reads};
 use std::path::{Path, PathBuf};
 
 /// What this host can enforce, and what of ours no command sees.
 pub struct Sandboxing {
-    private: Vec<PathBuf>,
+    private: Private,
     host: Probed,
 }
 
 impl Sandboxing {
-    /// `state` is where it is written down which names are held on the host; `private` are directories of ours.
-    pub fn new(state: PathBuf, private: Vec<PathBuf>) -> Sandboxing {
+    /// `state` is where it is written down which names are held on the host; `private` is the daemon's own.
+    pub fn new(state: PathBuf, private: Private) -> Sandboxing {
         Sandboxing { private, host: Probed::new(state) }
     }
 
@@ -40,10 +40,7 @@ impl Sandboxing {
         if asked.policy == SandboxPolicy::WorkspaceWrite {
             policy.protect_agents(writable.iter().map(PathBuf::as_path).chain([directory]));
         }
-        if let Files::Restricted { entries, .. } = &mut policy.files {
-            // What we keep there, we read again: no command shall write it, nor see what others wrote.
-            entries.extend(self.private.iter().map(|path| Entry::path(path, Access::None)));
-        }
+        self.private.hide(&mut policy);
         let tmpdir = std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
         let context = Context { cwd: directory.to_owned(), tmpdir };
         let built = outpost_sandbox::plan(&policy, &context)

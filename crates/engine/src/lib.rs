@@ -21,6 +21,7 @@ mod birth;
 mod child;
 mod chores;
 mod config;
+mod confined_groups;
 mod descriptors;
 mod ending;
 mod engine;

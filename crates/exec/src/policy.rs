@@ -254,10 +254,7 @@ impl Confined {
         if self.policy.files == Files::Unrestricted {
             self.policy.files = everything();
         }
-        if let Files::Restricted { entries, .. } = &mut self.policy.files {
-            // What we keep there, we read again: no command shall write it, nor see what others wrote.
-            entries.extend(server.private.iter().map(|dir| Entry::path(dir, Access::None)));
-        }
+        server.private.hide(&mut self.policy);
         let built = outpost_sandbox::plan(&self.policy, &self.context)
             .and_then(|plan| Ok((Confinement::build(&plan, &*server.host()?)?, plan.late)));
         let (confinement, late) =

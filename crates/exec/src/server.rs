@@ -2,7 +2,7 @@
 
 use crate::policy::Ready;
 use outpost_engine::{Engine, Environment};
-use outpost_sandbox::{Host, Probed};
+use outpost_sandbox::{Host, Private, Probed};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -22,13 +22,13 @@ pub struct Settings {
     pub environment: Vec<(OsString, OsString)>,
     /// Where it is written down which names are held on the host for confined commands.
     pub state: PathBuf,
-    /// Directories of ours, which no confined command sees.
-    pub private: Vec<PathBuf>,
+    /// What is the daemon's own, which no confined command sees.
+    pub private: Private,
 }
 
 impl Settings {
     /// With the directory and the environment of this process.
-    pub fn own(state: PathBuf, private: Vec<PathBuf>) -> std::io::Result<Settings> {
+    pub fn own(state: PathBuf, private: Private) -> std::io::Result<Settings> {
         let directory = std::env::current_dir()?;
         Ok(Settings { directory, environment: std::env::vars_os().collect(), state, private })
     }
@@ -42,7 +42,7 @@ pub struct Server {
     /// The same for commands that reach nobody.
     environment_offline: Environment,
     pub(crate) turns: Arc<Semaphore>,
-    pub(crate) private: Vec<PathBuf>,
+    pub(crate) private: Private,
     state: PathBuf,
     host: Probed,
     /// What earlier servers left on the host has been removed.
@@ -95,8 +95,7 @@ impl Server {
         let [without, with] = &self.plain;
         let kept = if network { with } else { without };
         // What is there to be hidden is part of it.
-        let present = self.private.iter().map(|dir| dir.symlink_metadata().is_ok()).collect();
-        Plain { kept, present }
+        Plain { kept, present: self.private.existing() }
     }
 
     /// What commands start from, if they ask for nothing else.
@@ -119,12 +118,12 @@ impl Server {
 }
 
 /// A confinement, and which of our own directories there were when it was made.
-type Known = (Vec<bool>, Ready);
+type Known = (Vec<PathBuf>, Ready);
 
 /// A place for the confinement that most commands have, as long as what it hides does not change.
 pub(crate) struct Plain<'a> {
     kept: &'a Mutex<Option<Known>>,
-    present: Vec<bool>,
+    present: Vec<PathBuf>,
 }
 
 impl Plain<'_> {

@@ -4,7 +4,7 @@
 
 mod http;
 
-pub use http::serve;
+pub use http::{Door, serve};
 
 use std::fmt::Write;
 

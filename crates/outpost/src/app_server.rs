@@ -27,8 +27,7 @@ pub(crate) fn run(paths: &Paths, options: &AppServer) -> Result<ExitCode, String
             options.listen
         ));
     }
-    let private = vec![paths.state.clone(), paths.runtime.clone()];
-    let settings = Settings::own(paths.state.clone(), private)
+    let settings = Settings::own(paths.state.clone(), paths.private())
         .map_err(|error| format!("the working directory: {error}"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;

@@ -1,5 +1,6 @@
 //! Called as `codecast-daemon`: the sessions face alone, with the files and the habits of the daemon that it stands in for.
 
+use crate::listen::Listen;
 use crate::paths::{Dirs, Paths};
 use crate::serve::NotServing;
 use crate::sessions_face::{DEFAULT_ADDRESS, Flags};
@@ -55,7 +56,7 @@ fn start() -> Result<ExitCode, String> {
     let address = address(&config, std::env::var("DAEMON_BIND").ok(), std::env::var("DAEMON_PORT").ok())?;
     std::fs::create_dir_all(dir()).map_err(|error| format!("{}: {error}", dir().display()))?;
     let sessions = Flags {
-        sessions_listen: Some(address),
+        sessions_listen: Some(Listen::At(address)),
         codecast: true,
         codecast_tokens: Some(
             config.tokens_file.map_or_else(|| dir().join("tokens.yaml"), |file| expand(&file)),
@@ -100,6 +101,11 @@ fn dir() -> PathBuf {
 /// Where its clients look for its port.
 pub(crate) fn port_file() -> PathBuf {
     dir().join("daemon.port")
+}
+
+/// Tokens as they are, and where the daemon listens.
+pub(crate) fn private() -> [PathBuf; 2] {
+    [dir().join("tokens.yaml"), port_file()]
 }
 
 fn expand(path: &str) -> PathBuf {

@@ -6,11 +6,11 @@ mod file;
 pub(crate) use effective::{Effective, needs_restart};
 pub(crate) use file::read;
 
+use crate::listen::Listen;
 use crate::log::Format;
 use outpost_approvals::rules::Sources;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ pub(crate) struct Processes {
 #[serde(default)]
 pub(crate) struct Exec {
     /// Where it listens for websockets besides its socket.
-    pub(crate) websocket: Option<SocketAddr>,
+    pub(crate) websocket: Option<Listen>,
 }
 
 /// `[broker]`
@@ -101,7 +101,7 @@ pub(crate) struct Approvals {
 #[serde(default)]
 pub(crate) struct Sessions {
     /// Where it listens.
-    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) listen: Option<Listen>,
     /// For those who come from elsewhere; without them one of our own is made.
     pub(crate) tls_cert: Option<PathBuf>,
     pub(crate) tls_key: Option<PathBuf>,
@@ -147,7 +147,7 @@ pub(crate) struct Log {
 #[serde(default)]
 pub(crate) struct Metrics {
     /// Where they can be read; nowhere without it.
-    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) listen: Option<Listen>,
 }
 
 impl Config {
@@ -184,7 +184,7 @@ impl Config {
             },
             approvals: Approvals { rules: Some(default_rules()), ..Approvals::default() },
             sessions: Sessions {
-                listen: Some(crate::sessions_face::DEFAULT_ADDRESS),
+                listen: Some(Listen::At(crate::sessions_face::DEFAULT_ADDRESS)),
                 turn_timeout_s: Some(0),
                 silence_timeout_s: Some(0),
                 ask_timeout_s: seconds(sessions.ask_patience),
@@ -203,8 +203,8 @@ impl Config {
 
     /// What a daemon cannot begin with, beyond what each value is for itself.
     pub(crate) fn contradiction(&self) -> Option<String> {
-        let loopback = |key: &str, address: Option<SocketAddr>, why: &str| {
-            let address = address.filter(|address| !address.ip().is_loopback())?;
+        let loopback = |key: &str, listen: Option<Listen>, why: &str| {
+            let address = listen.and_then(Listen::address).filter(|address| !address.ip().is_loopback())?;
             Some(format!("{key} = \"{address}\" is not a loopback address; {why}"))
         };
         if self.approvals.approvers.as_ref().is_some_and(|names| !names.is_empty())
@@ -225,7 +225,7 @@ impl Config {
             return Some("[log] level: give error, warn, info, debug or trace, or a filter of such".into());
         }
         loopback("[exec] websocket", self.exec.websocket, "reach it from elsewhere over ssh")
-            .or_else(|| loopback("[metrics] listen", self.metrics.listen, "it has no authentication"))
+            .or_else(|| loopback("[metrics] listen", self.metrics.listen, "it is not encrypted"))
     }
 
     /// Puts what is settled about processes into an engine's own words.

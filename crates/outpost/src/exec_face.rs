@@ -2,14 +2,13 @@
 
 use crate::announced::Announced;
 use crate::failure::Failure;
+use crate::listen::Listen;
 use crate::paths::Paths;
-use crate::{redact, roles, socket};
+use crate::{own_token, roles, socket};
 use outpost_engine::{Engine, Process};
 use outpost_exec::{Door, Server, Settings};
-use outpost_sys::file::{self, Open};
 use std::collections::HashMap;
-use std::io::Write;
-use std::net::{SocketAddr, TcpListener as StdTcpListener};
+use std::net::TcpListener as StdTcpListener;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,14 +19,11 @@ use tokio::sync::watch;
 /// Connections served at once; more wait in the backlog.
 const CONNECTIONS_MAX: usize = 1024;
 
-/// Bytes of a token that is made here.
-const TOKEN_BYTES: usize = 32;
-
 pub(crate) struct ExecFace<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) paths: &'a Paths,
     /// Where to listen for websockets.
-    pub(crate) websocket: Option<SocketAddr>,
+    pub(crate) websocket: Option<Listen>,
 }
 
 impl ExecFace<'_> {
@@ -38,8 +34,7 @@ impl ExecFace<'_> {
         announced: &mut Announced,
     ) -> Result<Arc<Server>, Failure> {
         let (begun, engine) = watch::channel(Some(self.engine.clone()));
-        let private = vec![self.paths.state.clone(), self.paths.runtime.clone()];
-        let settings = Settings::own(self.paths.state.clone(), private)?;
+        let settings = Settings::own(self.paths.state.clone(), self.paths.private())?;
         let path = self.paths.exec_socket();
         let (listener, is_new) =
             socket::held(self.engine, own, roles::EXEC_SOCKET, || socket::bind(&path)).await?;
@@ -65,7 +60,7 @@ impl ExecFace<'_> {
         own: &mut HashMap<u8, OwnedFd>,
         announced: &mut Announced,
     ) -> Result<(), Failure> {
-        let Some(address) = self.websocket else {
+        let Some(address) = self.websocket.and_then(Listen::address) else {
             return match own.remove(&roles::EXEC_WEBSOCKET) {
                 // No request would be answered there.
                 Some(_) => Ok(self.engine.release(roles::EXEC_WEBSOCKET).await?),
@@ -73,14 +68,13 @@ impl ExecFace<'_> {
             };
         };
         let fail = |error: std::io::Error| Failure::io(format_args!("cannot listen on {address}"), &error);
-        let token = self.token()?;
-        redact::learn(&String::from_utf8_lossy(&token));
+        let token = own_token::make(&self.paths.exec_token())?;
         let bind = || StdTcpListener::bind(address).map_err(fail);
         let (listener, is_new) = socket::held(self.engine, own, roles::EXEC_WEBSOCKET, bind).await?;
         let bound = listener.local_addr().map_err(fail)?;
         listener.set_nonblocking(true).map_err(fail)?;
         let listener = TcpListener::from_std(listener).map_err(fail)?;
-        let door = Door::Bearer(token.into());
+        let door = Door::Bearer(token.into_bytes().into());
         tokio::spawn(async move {
             let serve = |stream| outpost_exec::serve_http(server.clone(), stream, door.clone());
             outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
@@ -92,23 +86,6 @@ impl ExecFace<'_> {
         announced.add(is_new, "exec", format!("ws://{bound}"), &token);
         own.remove(&roles::EXEC_WEBSOCKET);
         Ok(())
-    }
-
-    /// The token of this host, made once.
-    fn token(&self) -> Result<Vec<u8>, Failure> {
-        let path = self.paths.exec_token();
-        let fail = |failure: Failure| failure.within(path.display());
-        if let Ok(token) = std::fs::read(&path) {
-            let token = token.trim_ascii().to_vec();
-            if token.len() >= TOKEN_BYTES {
-                return Ok(token);
-            }
-        }
-        let random = outpost_sys::limits::random::<TOKEN_BYTES>().map_err(|errno| fail(errno.into()))?;
-        let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-        let made = file::open(&path, Open::Replace).map_err(|errno| fail(errno.into()))?;
-        std::fs::File::from(made).write_all(token.as_bytes()).map_err(|error| fail(error.into()))?;
-        Ok(token.into_bytes())
     }
 }
 

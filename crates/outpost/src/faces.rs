@@ -147,7 +147,7 @@ impl Faces {
             }
         }
         if !paths.is_guard && self.is_missing("metrics") {
-            let metrics = MetricsFace { engine, board: &self.board, listen: config.metrics.listen };
+            let metrics = MetricsFace { engine, paths, board: &self.board, listen: config.metrics.listen };
             let begun = metrics.begin(own, &mut announced).await;
             self.note("metrics", begun);
         }

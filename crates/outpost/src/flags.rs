@@ -1,12 +1,12 @@
 //! Flags of `outpost serve`, which its worker gets again.
 
 use crate::config::{self, Config, Effective};
+use crate::listen::Listen;
 use crate::log::Format;
 use crate::paths::Paths;
 use crate::{broker_face, sessions_face};
 use clap::{Args, ValueEnum};
 use std::ffi::CString;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 #[derive(Args, Clone, Debug, Default)]
@@ -15,16 +15,16 @@ pub(crate) struct Flags {
     /// The configuration file [default: $XDG_CONFIG_HOME/outpost/outpost.toml]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Offer the exec face as a websocket on this loopback address too, for those who have its token
+    /// Offer the exec face as a websocket on this loopback address too, to clients that have its token; or none
     #[arg(long, value_name = "IP:PORT")]
-    pub(crate) exec_websocket: Option<SocketAddr>,
+    pub(crate) exec_websocket: Option<Listen>,
     #[command(flatten)]
     pub(crate) sessions: sessions_face::Flags,
     #[command(flatten)]
     pub(crate) broker: broker_face::Flags,
-    /// Offer metrics for Prometheus on this loopback address
+    /// Offer metrics for Prometheus on this loopback address; or none
     #[arg(long, value_name = "IP:PORT")]
-    pub(crate) metrics_listen: Option<SocketAddr>,
+    pub(crate) metrics_listen: Option<Listen>,
     /// What lines of the log look like [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) log_format: Option<Format>,

@@ -3,9 +3,13 @@
 use crate::announced::Announced;
 use crate::faces::Board;
 use crate::failure::Failure;
-use crate::{roles, socket};
+use crate::listen::Listen;
+use crate::paths::Paths;
+use crate::{own_token, roles, socket};
 use outpost_engine::Engine;
-use outpost_metrics::{Kind, Page};
+use outpost_metrics::{Door, Kind, Page};
+use outpost_sys::limits::effective_uid;
+use outpost_wire::Peers;
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
 use std::os::fd::OwnedFd;
@@ -15,7 +19,8 @@ use tokio::net::TcpListener;
 pub(crate) struct MetricsFace<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) board: &'a Arc<Board>,
-    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) paths: &'a Paths,
+    pub(crate) listen: Option<Listen>,
 }
 
 impl MetricsFace<'_> {
@@ -25,7 +30,7 @@ impl MetricsFace<'_> {
         own: &mut HashMap<u8, OwnedFd>,
         announced: &mut Announced,
     ) -> Result<(), Failure> {
-        let Some(address) = self.listen else {
+        let Some(address) = self.listen.and_then(Listen::address) else {
             return match own.remove(&roles::METRICS_PORT) {
                 Some(_) => Ok(self.engine.release(roles::METRICS_PORT).await?),
                 None => Ok(()),
@@ -33,22 +38,36 @@ impl MetricsFace<'_> {
         };
         let text =
             |error: std::io::Error| Failure::io(format_args!("cannot offer metrics on {address}"), &error);
+        let token = own_token::make(&self.paths.metrics_token())?;
         let bind = || StdTcpListener::bind(address).map_err(text);
         let (listener, is_new) = socket::held(self.engine, own, roles::METRICS_PORT, bind).await?;
         let bound = listener.local_addr().map_err(text)?;
         listener.set_nonblocking(true).map_err(text)?;
         let listener = TcpListener::from_std(listener).map_err(text)?;
         own.remove(&roles::METRICS_PORT);
-        announced.add(
-            is_new,
-            "metrics",
-            format!("http://{bound}/metrics"),
-            &format!("curl http://{bound}/metrics"),
-        );
+        announced.add(is_new, "metrics", format!("http://{bound}/metrics"), &self.hint(bound));
         let (engine, board) = (self.engine.clone(), self.board.clone());
-        tokio::spawn(outpost_metrics::serve(listener, move || render(&engine, &board)));
+        let door =
+            Door { peers: peers(self.engine), token: token.into_bytes().into(), is_open_to_hosts: false };
+        tokio::spawn(outpost_metrics::serve(listener, door, move || render(&engine, &board)));
         Ok(())
     }
+
+    fn hint(&self, bound: SocketAddr) -> String {
+        let token = self.paths.metrics_token();
+        match effective_uid() {
+            0 => {
+                format!("curl -H \"Authorization: Bearer $(cat {})\" http://{bound}/metrics", token.display())
+            }
+            _ => format!("curl http://{bound}/metrics"),
+        }
+    }
+}
+
+/// Clients of the daemon's loopback ports.
+pub(crate) fn peers(engine: &Engine) -> Peers {
+    let engine = engine.clone();
+    Peers::new(move |group| engine.is_confined_group(group))
 }
 
 fn render(engine: &Engine, board: &Board) -> String {

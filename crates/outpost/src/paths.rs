@@ -1,9 +1,11 @@
 //! Where the daemon keeps things: state that survives a reboot, sockets that do not.
 
 use crate::hosts::{Host, HostName};
+use crate::{codecast, relay};
 use clap::Args;
 use outpost_approvals::guard::{self, Found};
 use outpost_mcp::Broker;
+use outpost_sandbox::Private;
 use outpost_sys::connect::{self, Trust, Untrusted};
 use outpost_sys::file::{self, Open};
 use outpost_sys::{Errno, is_exhaustion, limits};
@@ -208,6 +210,28 @@ impl Paths {
 
     pub(crate) fn exec_socket(&self) -> PathBuf {
         self.runtime.join("exec.sock")
+    }
+
+    /// What clients of the sessions face send that are not admitted without a token.
+    pub(crate) fn sessions_token(&self) -> PathBuf {
+        self.runtime.join("sessions.token")
+    }
+
+    /// What scrapers of other users send. It survives a reboot, since it stands in their configuration.
+    pub(crate) fn metrics_token(&self) -> PathBuf {
+        self.state.join("metrics.token")
+    }
+
+    /// What no sandbox shows: directories, sockets and tokens of this daemon, of the guard, and of the user's relays. What is
+    /// added to the daemon outside of these directories is to be added here, and nowhere else.
+    pub(crate) fn private(&self) -> Private {
+        let paths = self.clone();
+        Private::new(move || {
+            let own = [paths.state.clone(), paths.runtime.clone()];
+            let others = [paths.guard.state(), paths.guard.runtime()];
+            let others = others.into_iter().chain(codecast::private()).chain(relay::private(&paths.state));
+            own.into_iter().chain(others.filter(|path| path.symlink_metadata().is_ok())).collect()
+        })
     }
 
     pub(crate) fn exec_token(&self) -> PathBuf {

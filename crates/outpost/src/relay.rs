@@ -14,7 +14,7 @@ use flags::{Flags, Parsed};
 use outpost_relay::install;
 use std::ffi::OsString;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// What `-version` and `server.version` say.
@@ -84,11 +84,24 @@ fn mode(flags: &Flags) -> Option<Mode> {
     modes.into_iter().find_map(|(named, mode)| named.then_some(mode))
 }
 
+/// Sockets, locks and tokens of the relays that keep their records below this state directory or beside it, and of a relay
+/// at the default place.
+pub(crate) fn private(state: &Path) -> Vec<PathBuf> {
+    let roots = [Some(state), state.parent()].into_iter().flatten();
+    let known = roots.flat_map(Place::recorded);
+    let default = default_socket().and_then(|socket| Place::new(&socket).ok());
+    known.chain(default).flat_map(|place| place.private()).collect()
+}
+
+fn default_socket() -> Option<PathBuf> {
+    outpost_sys::user::home().map(|home| home.join(".claude/remote/rpc.sock"))
+}
+
 /// "when -socket is omitted, … fall back to ~/.claude/remote/rpc.sock".
 fn socket(flags: &Flags) -> Option<PathBuf> {
     match flags.socket.is_empty() {
         false => Some(PathBuf::from(&flags.socket)),
-        true => outpost_sys::user::home().map(|home| home.join(".claude/remote/rpc.sock")),
+        true => default_socket(),
     }
 }
 

@@ -72,7 +72,7 @@ impl RelayFace {
         };
         let (relay, stops) = Relay::new(self.engine.clone(), config);
         relay.begin();
-        if !self.settings.metrics_addr.is_empty() {
+        if !["", "none"].contains(&self.settings.metrics_addr.as_str()) {
             tokio::spawn(serve_metrics(self.settings.metrics_addr.clone(), relay.clone()));
         }
         tokio::spawn(serve(listener, relay.clone()));

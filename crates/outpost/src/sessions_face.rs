@@ -1,14 +1,17 @@
-//! The sessions face in the worker: its port, who is let in, and what the operator has settled about agents.
+//! The sessions face in the worker: its port, which clients it admits, and what the operator has settled about agents.
 
 use crate::announced::Announced;
 use crate::config::{AgentTable, Sessions as Config};
 use crate::failure::Failure;
+use crate::listen::Listen;
+use crate::metrics_face::peers;
 use crate::paths::Paths;
-use crate::{codecast, roles, socket};
+use crate::{codecast, own_token, roles, socket};
 use clap::Args;
 use outpost_approvals::Approvals;
 use outpost_engine::Engine;
 use outpost_sessions::{AgentSettings, Cli, Door, Face, Settings, Tls, Tokens};
+use outpost_wire::Peers;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::io::Write;
@@ -17,7 +20,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
 /// Connections served at once, most of them streams; more wait in the backlog.
 const CONNECTIONS_MAX: usize = 4096;
@@ -30,9 +33,9 @@ const PORTS_TRIED: u16 = 100;
 #[derive(Args, Clone, Debug, Default)]
 #[group(skip)]
 pub(crate) struct Flags {
-    /// Where the sessions face listens [default: 127.0.0.1:9100, or the first free port after it]
+    /// Where the sessions face listens, or none [default: 127.0.0.1:9100, or the first free port after it]
     #[arg(long, value_name = "IP:PORT")]
-    pub(crate) sessions_listen: Option<SocketAddr>,
+    pub(crate) sessions_listen: Option<Listen>,
     /// As the daemon that this face stands in for: alone, with its files
     #[arg(long, hide = true)]
     pub(crate) codecast: bool,
@@ -82,13 +85,16 @@ impl SessionsFace<'_> {
         own: &mut HashMap<u8, OwnedFd>,
         announced: &mut Announced,
     ) -> Result<Begun, Failure> {
-        let address = self.config.listen.unwrap_or(DEFAULT_ADDRESS);
+        let Some(address) = self.config.listen.unwrap_or(Listen::At(DEFAULT_ADDRESS)).address() else {
+            return self.begin_without_port(own).await;
+        };
         let (listener, is_new) =
             socket::held(self.engine, own, roles::SESSIONS_PORT, || bind(address)).await?;
         let text = |error: std::io::Error| Failure::io(format_args!("cannot listen on {address}"), &error);
         let bound = listener.local_addr().map_err(text)?;
         listener.set_nonblocking(true).map_err(text)?;
         let listener = TcpListener::from_std(listener).map_err(text)?;
+        let tokens = self.tokens()?;
         let secured = if bound.ip().is_loopback() { None } else { Some(self.secure(bound)?) };
         let url = format!("{}://{bound}/rpc", if secured.is_some() { "https" } else { "http" });
         let port_files = self.write_port(bound.port(), url.clone())?;
@@ -98,18 +104,14 @@ impl SessionsFace<'_> {
         let face = face.await?;
         let hint = match &secured {
             None => "outpost sessions list".to_owned(),
-            Some((tls, _)) => format!("outpost token create NAME (certificate sha256 {})", tls.fingerprint()),
+            Some(tls) => format!("outpost token create NAME (certificate sha256 {})", tls.fingerprint()),
         };
         announced.add(is_new, "sessions", &url, &hint);
         match secured {
             None => {
-                let serving = face.clone();
-                tokio::spawn(async move {
-                    let serve = |stream| outpost_sessions::serve(serving.clone(), stream, Door::Loopback);
-                    outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
-                });
+                tokio::spawn(serve_loopback(face.clone(), listener, peers(self.engine), tokens));
             }
-            Some((tls, door)) => serve_tls(&face, listener, tls, door),
+            Some(tls) => serve_tls(&face, listener, tls, Door::Tokens(tokens)),
         }
         own.remove(&roles::SESSIONS_PORT);
         if is_new && self.flags.codecast {
@@ -118,16 +120,31 @@ impl SessionsFace<'_> {
         Ok(Begun { face, port_files })
     }
 
+    /// Without a port: sessions of before go on, and their agents' questions can be decided.
+    async fn begin_without_port(&self, own: &mut HashMap<u8, OwnedFd>) -> Result<Begun, Failure> {
+        if own.remove(&roles::SESSIONS_PORT).is_some() {
+            self.engine.release(roles::SESSIONS_PORT).await?;
+        }
+        let settings = settings(self.paths, self.config);
+        let face = Face::begin(self.engine.clone(), self.approvals.clone(), settings).await?;
+        Ok(Begun { face, port_files: Vec::new() })
+    }
+
+    /// What is accepted as a token: those of `outpost token`, the daemon's own, and those of the daemon that it stands in for.
+    fn tokens(&self) -> Result<Arc<Tokens>, Failure> {
+        let mut others = self.flags.codecast_tokens.as_deref().map(codecast::tokens).unwrap_or_default();
+        others.push(own_token::make(&self.paths.sessions_token())?);
+        let ours = if self.flags.codecast { codecast::own_tokens(self.paths) } else { self.paths.tokens() };
+        Ok(Arc::new(Tokens::at(ours).with(&others)))
+    }
+
     /// Clients from elsewhere need a token, and talk over TLS.
-    fn secure(&self, bound: SocketAddr) -> Result<(Tls, Door), Failure> {
+    fn secure(&self, bound: SocketAddr) -> Result<Tls, Failure> {
         let tls = match (&self.config.tls_cert, &self.config.tls_key) {
             (Some(cert), Some(key)) => Tls::load(cert, key),
             _ => Tls::own(&self.paths.state, bound.ip()),
         };
-        let tls = tls?;
-        let theirs = self.flags.codecast_tokens.as_deref().map(codecast::tokens).unwrap_or_default();
-        let ours = if self.flags.codecast { codecast::own_tokens(self.paths) } else { self.paths.tokens() };
-        Ok((tls, Door::Tokens(Arc::new(Tokens::at(ours).with(&theirs)))))
+        Ok(tls?)
     }
 
     /// Says which port it is, where clients look for it.
@@ -142,6 +159,18 @@ impl SessionsFace<'_> {
         }
         Ok(files.into_iter().map(|(file, _)| file).collect())
     }
+}
+
+/// Each connection is looked up once; requests of those that are not admitted need a token.
+async fn serve_loopback(face: Arc<Face>, listener: TcpListener, peers: Peers, tokens: Arc<Tokens>) {
+    let serve = |stream: TcpStream| {
+        let (face, peers, tokens) = (face.clone(), peers.clone(), tokens.clone());
+        async move {
+            let refused = peers.admit(&stream).await.err();
+            outpost_sessions::serve(face, stream, Door::Loopback(refused, tokens)).await;
+        }
+    };
+    outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
 }
 
 fn serve_tls(face: &Arc<Face>, listener: TcpListener, tls: Tls, door: Door) {
@@ -171,7 +200,7 @@ pub(crate) fn settings(paths: &Paths, config: &Config) -> Settings {
     ];
     Settings {
         skills: config.skills.clone().unwrap_or(default.skills),
-        private: vec![paths.state.clone(), paths.runtime.clone()],
+        private: paths.private(),
         agents: agents.into_iter().map(|(cli, table)| (cli, agent(table))).collect(),
         turn_patience: wait(config.turn_timeout_s),
         silence_patience: wait(config.silence_timeout_s),

@@ -188,8 +188,7 @@ async fn serve(
             effective: daemon.settled.watch(),
         }),
     };
-    let private = vec![paths.state.clone(), paths.runtime.clone()];
-    let sandboxing = outpost_control::Sandboxing::new(paths.state.clone(), private);
+    let sandboxing = outpost_control::Sandboxing::new(paths.state.clone(), paths.private());
     tokio::spawn(outpost_control::serve(listener, engine.clone(), program, sandboxing));
     if own.contains_key(&outpost_keeper::NOTIFY_ROLE) {
         tokio::spawn(tell_supervisor(engine.clone(), given.watchdog_ms));

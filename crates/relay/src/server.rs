@@ -103,11 +103,17 @@ pub async fn serve(listener: UnixListener, relay: Arc<Relay>) {
     }
 }
 
-/// Offers metrics until the relay closes. Counts only, and no authentication: "bind it to a trusted interface (loopback)".
+/// Offers metrics until the relay closes. Counts only. "Bind it to a trusted interface (loopback)": hosts that reach another
+/// address need no token, as with the original.
 pub async fn serve_metrics(listener: TcpListener, relay: Arc<Relay>) {
-    let metrics = relay.metrics();
+    let (metrics, engine) = (relay.metrics(), relay.engine.clone());
+    let door = outpost_metrics::Door {
+        peers: outpost_wire::Peers::new(move |group| engine.is_confined_group(group)),
+        token: relay.token.clone().into(),
+        is_open_to_hosts: true,
+    };
     tokio::select! {
-        () = outpost_metrics::serve(listener, move || metrics.render()) => {}
+        () = outpost_metrics::serve(listener, door, move || metrics.render()) => {}
         () = relay.closing() => {}
     }
 }

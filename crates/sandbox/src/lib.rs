@@ -17,6 +17,7 @@ mod lease;
 mod look;
 mod plan;
 mod policy;
+mod private;
 mod resolve;
 
 pub use causes::advice;
@@ -26,6 +27,7 @@ pub use host::{Host, Namespaces, Probed};
 pub use lease::sweep;
 pub use plan::{Context, Mount, Plan, Root, Shadow, Shown, What, plan};
 pub use policy::{AGENT_FILES, Access, Entry, EntryPath, Files, Policy, Reads, Special};
+pub use private::Private;
 
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -86,8 +86,8 @@ impl Sandbox {
         if let Files::Restricted { entries, .. } = &mut policy.files {
             let agents = own_files::settings_of_all(&settings);
             entries.extend(agents.into_iter().map(|path| Entry::path(path, Access::Read)));
-            entries.extend(settings.private.iter().map(|path| Entry::path(path, Access::None)));
         }
+        settings.private.hide(&mut policy);
         let tmpdir = std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
         let context = Context { cwd: session.path.clone(), tmpdir };
         let say = |error: outpost_sandbox::Error| format!("its sandbox is not possible here: {error}");

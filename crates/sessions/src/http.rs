@@ -1,4 +1,4 @@
-//! `POST /rpc` over HTTP: who may come in, what a request may look like, and the answer.
+//! `POST /rpc` over HTTP: which requests are served, what they may look like, and the answer.
 
 use crate::face::Face;
 use crate::methods::{self, Reply};
@@ -15,6 +15,7 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::service::service_fn;
 use hyper::{Method, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use outpost_wire::TokenNeeded;
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
@@ -33,12 +34,12 @@ const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 /// How long it may take for the rest.
 const BODY_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Who may come in.
+/// Which requests of a connection are served. None of a web page is.
 #[derive(Clone)]
 pub enum Door {
-    /// Whoever reaches a loopback address, but no web page.
-    Loopback,
-    /// Who has a token.
+    /// Those of a client on a loopback port, by its name: all, or, for this reason, those with a token.
+    Loopback(Option<TokenNeeded>, Arc<Tokens>),
+    /// Those with a token.
     Tokens(Arc<Tokens>),
 }
 
@@ -163,27 +164,33 @@ fn is_json(headers: &HeaderMap) -> bool {
 }
 
 impl Door {
-    /// Why who asks is not let in.
-    fn refuses(&self, headers: &HeaderMap) -> Option<(StatusCode, &'static str)> {
+    /// Why a request is refused.
+    fn refuses(&self, headers: &HeaderMap) -> Option<(StatusCode, String)> {
         // Browsers send it, and no page shall talk to an agent on its reader's host.
         if headers.contains_key(ORIGIN) {
-            return Some((StatusCode::FORBIDDEN, "Forbidden: requests from web pages are refused"));
+            return Some((StatusCode::FORBIDDEN, "Forbidden: requests from web pages are refused".into()));
         }
         match self {
-            Door::Loopback => match headers.get(HOST).is_none_or(is_loopback) {
-                true => None,
-                // A name that somebody made to lead here.
-                false => Some((StatusCode::FORBIDDEN, "Forbidden: use localhost or a loopback address")),
-            },
+            // A name that was made to lead here.
+            Door::Loopback(..) if !headers.get(HOST).is_none_or(is_loopback) => {
+                Some((StatusCode::FORBIDDEN, "Forbidden: use localhost or a loopback address".into()))
+            }
+            Door::Loopback(None, _) => None,
+            Door::Loopback(Some(reason), tokens) => refuses_token(tokens, headers)
+                .map(|text| (StatusCode::UNAUTHORIZED, format!("{text} ({reason})"))),
             Door::Tokens(tokens) => {
-                let given = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
-                match given.strip_prefix(b"Bearer ") {
-                    None => Some((StatusCode::UNAUTHORIZED, "Unauthorized: missing Bearer token")),
-                    Some(token) if tokens.knows(token) => None,
-                    Some(_) => Some((StatusCode::UNAUTHORIZED, "Unauthorized: invalid token")),
-                }
+                refuses_token(tokens, headers).map(|text| (StatusCode::UNAUTHORIZED, text.to_owned()))
             }
         }
+    }
+}
+
+fn refuses_token(tokens: &Tokens, headers: &HeaderMap) -> Option<&'static str> {
+    let given = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
+    match given.strip_prefix(b"Bearer ") {
+        None => Some("Unauthorized: missing Bearer token"),
+        Some(token) if tokens.knows(token) => None,
+        Some(_) => Some("Unauthorized: invalid token"),
     }
 }
 

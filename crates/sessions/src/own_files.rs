@@ -54,6 +54,8 @@ const CLAUDE: &[(&str, Kept)] = &[
     ("ide", Kept::Own),
     ("paste-cache", Kept::Own),
     ("plans", Kept::Own),
+    // The socket and the token of a relay.
+    ("remote", Kept::Own),
     ("session-env", Kept::Own),
     ("sessions", Kept::Own),
     ("shell-snapshots", Kept::Own),

@@ -1,6 +1,7 @@
 //! What an operator decides about the sessions face.
 
 use crate::agents::Cli;
+use outpost_sandbox::Private;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -36,8 +37,8 @@ pub struct Settings {
     pub dir: PathBuf,
     /// Skills that new sessions get.
     pub skills: PathBuf,
-    /// Directories of ours that no agent in a sandbox shall see.
-    pub private: Vec<PathBuf>,
+    /// What is the daemon's own, which no agent in a sandbox sees.
+    pub private: Private,
     /// Where names are written down that a sandbox holds on the host.
     pub state: PathBuf,
     pub agents: HashMap<Cli, AgentSettings>,
@@ -59,7 +60,7 @@ impl Settings {
         Settings {
             dir: state.join("sessions"),
             skills: home.join(".codecast/skills"),
-            private: Vec::new(),
+            private: Private::new(Vec::new),
             state,
             agents: HashMap::new(),
             turn_patience: None,

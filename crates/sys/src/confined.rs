@@ -28,11 +28,12 @@ pub fn of_user(uid: u32) -> Result<Vec<Confined>> {
         .collect())
 }
 
-/// Whether a process of this user that is not sandboxed has the socket open. A process whose descriptors cannot be read does
-/// not count.
+/// Whether processes of this user have the socket open, and none of them is sandboxed. A process whose descriptors cannot be
+/// read does not count.
 pub fn is_open_outside(uid: u32, inode: u64) -> Result<bool> {
     let all = of_user_all(uid)?;
-    Ok(all.into_iter().any(|(pid, is_confined)| !is_confined && has_open(pid, inode)))
+    let mut open = all.into_iter().filter(|(pid, _)| has_open(*pid, inode)).peekable();
+    Ok(open.peek().is_some() && open.all(|(_, is_confined)| !is_confined))
 }
 
 /// Every process of the user, and whether it is sandboxed.

@@ -152,6 +152,7 @@ impl Daemon {
         let port =
             std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         SessionsClient::new(SocketAddr::from(([127, 0, 0, 1], port.parse().unwrap())))
+            .with_token_of(&self.dir.join("run/sessions.token"))
     }
 
     pub fn log(&self) -> String {

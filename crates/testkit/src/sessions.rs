@@ -10,6 +10,7 @@ use std::net::{SocketAddr, TcpStream};
 #[derive(Clone, Copy, Debug)]
 pub struct SessionsClient {
     address: SocketAddr,
+    token: Option<&'static str>,
 }
 
 /// An answer over HTTP that is no stream.
@@ -29,7 +30,22 @@ impl HttpAnswer {
 
 impl SessionsClient {
     pub fn new(address: SocketAddr) -> SessionsClient {
-        SessionsClient { address }
+        SessionsClient { address, token: None }
+    }
+
+    /// With the token in a file of the daemon's, which root's daemon demands.
+    pub fn with_token_of(self, file: &std::path::Path) -> SessionsClient {
+        let token = std::fs::read_to_string(file).ok().map(|token| &*token.leak());
+        SessionsClient { token, ..self }
+    }
+
+    /// As a client that has none.
+    pub fn without_token(self) -> SessionsClient {
+        SessionsClient { token: None, ..self }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     pub fn connect(&self) -> io::Result<TcpStream> {
@@ -38,6 +54,10 @@ impl SessionsClient {
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
         Ok(stream)
+    }
+
+    fn authorization(&self) -> String {
+        self.token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default()
     }
 
     /// Any request; the answer is read to its end, and the connection to its.
@@ -51,6 +71,7 @@ impl SessionsClient {
         for (name, value) in headers {
             head += &format!("{name}: {value}\r\n");
         }
+        head += &self.authorization();
         if method == "POST" {
             head += &format!("content-length: {}\r\n", body.len());
         }
@@ -96,8 +117,9 @@ impl SessionsClient {
         let mut stream = self.connect()?;
         let body = json!({ "method": method, "params": params }).to_string();
         let head = format!(
-            "POST /rpc HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            "POST /rpc HTTP/1.1\r\nhost: {}\r\n{}content-type: application/json\r\ncontent-length: {}\r\n\r\n",
             self.address,
+            self.authorization(),
             body.len()
         );
         stream.write_all(format!("{head}{body}").as_bytes())?;

@@ -35,10 +35,12 @@ impl Listener for UnixListener {
         UnixListener::accept(self).await.map(|(stream, _)| stream)
     }
 
-    /// This user and root.
+    /// This user and root, but no sandboxed process: whatever it can reach of the file system, it shall not start others.
     fn admits(stream: &UnixStream) -> bool {
-        let uid = outpost_sys::message::peer_uid(stream);
-        uid.is_ok_and(|uid| uid == outpost_sys::limits::effective_uid() || uid == 0)
+        outpost_sys::message::peer(stream).is_ok_and(|peer| {
+            (peer.uid == outpost_sys::limits::effective_uid() || peer.uid == 0)
+                && !outpost_sys::confined::may_be_confined(peer.pid)
+        })
     }
 }
 
@@ -52,7 +54,7 @@ impl Listener for TcpListener {
         Ok(stream)
     }
 
-    /// Nothing tells who it is: that is for what is spoken over it.
+    /// [`crate::Peers`] looks it up, so that the client gets an answer.
     fn admits(_: &TcpStream) -> bool {
         true
     }
@@ -86,7 +88,7 @@ where
         };
         match accepted {
             Ok(stream) if !admits(&stream) => {
-                tracing::warn!("[Server] a connection of another user was turned away");
+                tracing::warn!("[Server] a connection of another user or of a sandboxed process was refused");
             }
             Ok(stream) => {
                 pause = PAUSE_MIN;

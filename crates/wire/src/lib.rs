@@ -8,6 +8,7 @@ mod connect;
 mod lines;
 mod load;
 mod outbox;
+mod peers;
 mod per_user;
 mod socket;
 
@@ -16,5 +17,6 @@ pub use connect::connect;
 pub use lines::{Line, Lines};
 pub use load::{Load, SharedLoad, Weight};
 pub use outbox::{Closed, Outbox};
+pub use peers::{Peers, TokenNeeded};
 pub use per_user::{PerUser, UserPlace};
 pub use socket::{ReadHalf, WriteHalf, split, standard};

@@ -3,6 +3,7 @@
 use super::{Outcome, manage};
 use crate::console;
 use crate::hosts::ProgramThere;
+use crate::own_token;
 use crate::paths::Paths;
 use crate::serve::{self, NotServing};
 use crate::serve_again::{self, is_other_binary};
@@ -43,6 +44,9 @@ pub(super) struct Arrived {
     pub(super) broker: PathBuf,
     pub(super) approvals: PathBuf,
     pub(super) sessions_port: Option<u16>,
+    /// For those who read the file there, and that is this user.
+    #[serde(default)]
+    pub(super) sessions_token: Option<String>,
     #[serde(default)]
     pub(super) program: Option<ProgramThere>,
 }
@@ -70,6 +74,7 @@ pub(super) fn run(paths: &Paths, options: &Arrive) -> Outcome {
         exec: paths.exec_socket(),
         broker: paths.broker_socket(),
         approvals: paths.approvals_socket(),
+        sessions_token: own_token::read(&paths.sessions_token()),
         sessions_port: port.and_then(|port| port.trim().parse().ok()),
         program,
     };

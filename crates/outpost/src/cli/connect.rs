@@ -11,6 +11,7 @@ use clap::Args;
 use install::{Replace, install};
 use outpost_control::client::Link;
 use outpost_sys::epoll::wait_readable;
+use outpost_sys::file::{self, Open};
 use outpost_sys::identity::Identity;
 use outpost_sys::signal::Signal;
 use outpost_sys::{limits, pidfd, procfs};
@@ -49,6 +50,9 @@ const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What is shown of an answer that makes no sense.
 const SHOWN_CHARS: usize = 200;
+
+/// As the daemon calls the file with its token.
+const TOKEN: &str = "sessions.token";
 
 /// The sockets of the faces, as they are called here and there.
 const SOCKETS: [&str; 4] = ["control", "exec", "broker", "approvals"];
@@ -166,6 +170,16 @@ impl Place {
         }
     }
 
+    /// What the daemon there accepts, for commands with `--host`.
+    fn write_token(&self, token: Option<&str>) -> Result<(), String> {
+        let Some(token) = token else { return Ok(()) };
+        let path = self.host.dir.join(TOKEN);
+        let written = file::open(&path, Open::Replace)
+            .map_err(std::io::Error::from)
+            .and_then(|file| File::from(file).write_all(token.as_bytes()));
+        written.map_err(|error| format!("{}: {error}", path.display()))
+    }
+
     fn socket(&self, name: &str) -> std::path::PathBuf {
         self.host.dir.join(format!("{name}.sock"))
     }
@@ -174,7 +188,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.clear();
-        for name in ["ssh.sock", "host.json", "sessions.port"] {
+        for name in ["ssh.sock", "host.json", "sessions.port", TOKEN] {
             let _not_there = std::fs::remove_file(self.host.dir.join(name));
         }
     }
@@ -252,6 +266,7 @@ impl Connection<'_> {
         }
         let sockets = self.forwards(&arrived)?;
         self.ssh.forward(&sockets).await.map_err(|why| format!("cannot forward the sockets: {why}"))?;
+        self.place.write_token(arrived.sessions_token.as_deref())?;
         let port = match arrived.sessions_port {
             Some(there) => Some((self.forward_port(there).await?, there)),
             None => None,
@@ -272,10 +287,12 @@ impl Connection<'_> {
         let said = said.map_err(|why| format!("no daemon there: {why}"))?;
         let mark = format!("{MARK} arrived ");
         let line = said.lines().find_map(|line| line.strip_prefix(&mark));
-        line.and_then(|text| serde_json::from_str(text).ok()).ok_or_else(|| {
+        let line = line.ok_or_else(|| {
             let said: String = said.chars().take(SHOWN_CHARS).collect();
             format!("the outpost there says something else than where its daemon is: {said:?}")
-        })
+        })?;
+        // Without what it says: a token is in there.
+        serde_json::from_str(line).map_err(|error| format!("unexpected reply of the outpost there: {error}"))
     }
 
     /// In the words of ssh's -L. Where the sockets are is the other host's word, and nothing but paths.

@@ -37,7 +37,7 @@ pub(super) fn install(paths: &Paths, only_print: bool, force: bool) -> Outcome {
         return print(&unit);
     }
     check_root()?;
-    check_binary(&binary)?;
+    check_binary(&binary, "install-service --guard")?;
     let (places, mut done) = (&paths.guard, String::new());
     let aside = put_aside(places);
     if aside.exists() && !places.state().exists() {
@@ -122,12 +122,12 @@ fn check_root() -> Result<(), String> {
     }
 }
 
-/// Whoever can write the binary is root as soon as it starts.
-fn check_binary(binary: &Path) -> Result<(), String> {
+/// A user who can write the binary is root as soon as it starts. `command` is what is tried again with a safe one.
+pub(super) fn check_binary(binary: &Path, command: &str) -> Result<(), String> {
     root_only::weak_spot(binary).map_or(Ok(()), Err).map_err(|spot: PathBuf| {
         format!(
             "others than root can change {}, so {} is not run as root\n\
-             hint: install -m 755 {} /usr/local/bin/outpost && /usr/local/bin/outpost install-service --guard",
+             hint: install -m 755 {} /usr/local/bin/outpost && /usr/local/bin/outpost {command}",
             spot.display(),
             binary.display(),
             binary.display()
@@ -222,8 +222,8 @@ mod tests {
         std::os::unix::fs::symlink("/bin/true", dir.path().join("link")).unwrap();
         fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
         for path in [binary, dir.path().join("link")] {
-            assert!(check_binary(&path).unwrap_err().contains("hint: install -m 755"));
+            assert!(check_binary(&path, "x").unwrap_err().contains("hint: install -m 755"));
         }
-        assert_eq!(check_binary(&fs::canonicalize("/bin/true").unwrap()), Ok(()));
+        assert_eq!(check_binary(&fs::canonicalize("/bin/true").unwrap(), "x"), Ok(()));
     }
 }

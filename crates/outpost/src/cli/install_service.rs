@@ -62,6 +62,9 @@ pub(super) fn run(paths: &Paths, options: &InstallService) -> Outcome {
     if options.print {
         return print(&unit);
     }
+    if is_system {
+        install_guard::check_binary(&binary, "install-service --system")?;
+    }
     let path = unit_path(is_system)?;
     let is_written = write(&path, &unit, options.force)?;
     let shown = path.display();
@@ -188,9 +191,12 @@ fn next_steps(is_system: bool, paths: &Paths) -> String {
         return format!(
             "now: systemctl daemon-reload && systemctl enable --now outpost\n\
              log: journalctl -u outpost -f\n\
-             for commands: export OUTPOST_STATE_DIR={} OUTPOST_RUNTIME_DIR={}\n",
+             for commands: export OUTPOST_STATE_DIR={} OUTPOST_RUNTIME_DIR={}\n\
+             As root it demands a token of every client of its ports; commands of root read it in {}.\n\
+             To have no port for sessions: [sessions] listen = \"none\" in outpost.toml\n",
             paths.state.display(),
-            paths.runtime.display()
+            paths.runtime.display(),
+            paths.sessions_token().display()
         );
     }
     let name = user::by_uid(effective_uid()).ok().flatten();

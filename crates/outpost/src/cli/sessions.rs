@@ -4,6 +4,7 @@ mod print;
 
 use super::Outcome;
 use super::patience::{ELSEWHERE_LOST, RECONNECT_PATIENCE, reconnect_pause};
+use crate::own_token;
 use crate::paths::Paths;
 use clap::{Args, Subcommand, ValueEnum};
 use print::Printer;
@@ -15,6 +16,9 @@ use std::time::{Duration, Instant};
 
 /// The most of an answer that is read at once.
 const ANSWER_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
+/// The most of a refusal that is shown.
+const REFUSAL_BYTES_MAX: u64 = 1024;
 
 #[derive(Args)]
 pub(super) struct Sessions {
@@ -138,6 +142,8 @@ fn say(text: &str) {
 /// Where the daemon answers.
 struct Daemon {
     url: String,
+    /// The daemon's own token, as far as this user can read it: root's daemon demands one.
+    token: Option<String>,
     /// How long an answer may take, if not for ever.
     patience: Option<Duration>,
 }
@@ -151,7 +157,7 @@ impl Daemon {
                 "the daemon answers at {url}, to those who have a token, and these commands have none: let it listen on \
                  loopback ([sessions] listen = \"127.0.0.1:9100\"), or ask it as `outpost token create` says"
             )),
-            Ok(url) => Ok(Daemon { url, patience: None }),
+            Ok(url) => Ok(Daemon { url, token: own_token::read(&paths.sessions_token()), patience: None }),
             Err(reason) => Err(reason),
         }
     }
@@ -161,7 +167,11 @@ impl Daemon {
         let file = paths.sessions_port();
         let port = std::fs::read_to_string(&file).ok().and_then(|text| text.trim().parse::<u16>().ok());
         let port = port.ok_or_else(|| {
-            format!("no daemon has left its port in {}; {}", file.display(), paths.remedy())
+            format!(
+                "no daemon has left its port in {}; {} ([sessions] listen = \"none\" closes the port)",
+                file.display(),
+                paths.remedy()
+            )
         })?;
         Ok(format!("http://127.0.0.1:{port}/rpc"))
     }
@@ -169,11 +179,22 @@ impl Daemon {
     fn post(&self, method: &str, params: &Value) -> Result<ureq::Body, String> {
         let body = json!({ "method": method, "params": params }).to_string();
         let config = ureq::Agent::config_builder().proxy(None).timeout_global(self.patience);
+        let config = config.http_status_as_error(false);
         let connector = ureq::unversioned::transport::DefaultConnector::default();
         let agent = ureq::Agent::with_parts(config.build(), connector, outpost_relay::Resolver);
-        let sent = agent.post(&self.url).content_type("application/json").send(body);
-        let answer = sent.map_err(|error| format!("{}: {error}", self.url))?;
-        Ok(answer.into_body())
+        let mut request = agent.post(&self.url).content_type("application/json");
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let answer = request.send(body).map_err(|error| format!("{}: {error}", self.url))?;
+        let status = answer.status();
+        let mut body = answer.into_body();
+        if status != 200 {
+            let mut why = String::new();
+            let _cut = body.as_reader().take(REFUSAL_BYTES_MAX).read_to_string(&mut why);
+            return Err(format!("{}: {status}: {}", self.url, why.trim().escape_debug()));
+        }
+        Ok(body)
     }
 
     fn call(&self, method: &str, params: &Value) -> Result<Value, String> {

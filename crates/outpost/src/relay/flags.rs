@@ -49,7 +49,7 @@ const FLAGS: [(&str, &str, Takes); 17] = [
     ("install", "Have the CLI installed, and print what was found", Takes::Nothing),
     ("journal-bytes", "Most output kept on disk for one process (0: by free space)", Takes::Number("0")),
     ("keep-children", "Leave processes running when the server stops", Takes::Nothing),
-    ("metrics-addr", "Serve Prometheus metrics on this address", Takes::Text),
+    ("metrics-addr", "Serve Prometheus metrics on this address (none: nowhere)", Takes::Text),
     ("serve", "Run the server in the background", Takes::Nothing),
     ("socket", "Path of the server's socket", Takes::Text),
     ("stop", "Stop a running server", Takes::Nothing),

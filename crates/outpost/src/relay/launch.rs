@@ -67,6 +67,7 @@ pub(super) fn serve(flags: &Flags, socket: &Path) -> Result<(), String> {
     };
     // Only now: whoever had the lock before us may have been clearing them away.
     let paths = make_state(&places)?;
+    place.record(&paths.state).map_err(|error| format!("{}: {error}", paths.state.display()))?;
     start(flags, &place, &paths, lock, token)?;
     announce(socket)
 }

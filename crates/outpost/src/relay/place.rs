@@ -6,6 +6,7 @@ use outpost_sys::file::{self, Open};
 use outpost_sys::{Errno, limits};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use std::ffi::OsStr;
 use std::fs::{self, Metadata};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -13,6 +14,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+
+/// Has the path of the socket, in the directory with the records.
+const RECORD: &str = "socket";
+const PATH_BYTES_MAX: u64 = 4096;
 
 /// A log larger than this is put aside at the next start.
 const LOG_BYTES_MAX: u64 = 4 * 1024 * 1024;
@@ -86,6 +91,27 @@ impl Place {
         let digest = Sha256::digest(self.real_socket().as_os_str().as_bytes());
         let name: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         root.join("relay").join(name)
+    }
+
+    /// Notes in the directory with the records where the socket is, for [`Place::recorded`].
+    pub(crate) fn record(&self, state: &Path) -> io::Result<()> {
+        fs::write(state.join(RECORD), self.real_socket().as_os_str().as_bytes())
+    }
+
+    /// The places of all relays with records below a state directory.
+    pub(crate) fn recorded(root: &Path) -> Vec<Place> {
+        let Ok(entries) = fs::read_dir(root.join("relay")) else { return Vec::new() };
+        let place = |entry: fs::DirEntry| {
+            let file = file::open(entry.path().join(RECORD), Open::Read).ok()?;
+            let socket = file::read_whole(&file, PATH_BYTES_MAX).ok()?;
+            Place::new(Path::new(OsStr::from_bytes(&socket))).ok()
+        };
+        entries.flatten().filter_map(place).collect()
+    }
+
+    /// What no sandbox shows of it.
+    pub(crate) fn private(&self) -> [PathBuf; 4] {
+        [self.real_socket(), self.lock(), self.token(), self.directory.join(".outpost")]
     }
 
     /// The lock; none while another daemon has it.

@@ -1,6 +1,6 @@
 //! The daemon's life: in the background, under a supervisor, and where it cannot begin.
 
-use crate::support::{http_get, outpost, read, sh};
+use crate::support::{self, outpost, read, sh};
 use outpost_sys::epoll::{self, wait_readable};
 use outpost_sys::limits::effective_uid;
 use outpost_sys::signal::Signal;
@@ -63,7 +63,7 @@ fn in_the_background_it_returns_when_all_answer_and_outlives_who_started_it() {
     assert!(said(&second).contains(&format!("already running here (keeper {keeper})")), "{second:?}");
     let metrics =
         status["listening"].as_array().unwrap().iter().find(|row| row["face"] == "metrics").unwrap();
-    let page = http_get(metrics["address"].as_str().unwrap());
+    let page = support::metrics(dir.path(), metrics["address"].as_str().unwrap());
     assert!(
         page.contains("outpost_processes_running 0") && page.contains("outpost_build_info{version="),
         "{page}"

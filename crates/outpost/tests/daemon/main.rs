@@ -22,6 +22,7 @@ mod lacking;
 mod life;
 mod limits;
 mod nameless;
+mod peers;
 mod power;
 mod quotas;
 mod recruits;

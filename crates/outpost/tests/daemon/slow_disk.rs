@@ -1,6 +1,6 @@
 //! A disk on which every operation but reading and writing open files takes long: other processes do not notice.
 
-use crate::support::{cli, http_get, outpost, read, sh, until};
+use crate::support::{self, cli, outpost, read, sh, until};
 use outpost_control::client::Client;
 use outpost_control::wire::{Attach, Attached, Spawned, Stdin, StdinApplied, StdinOutcome, Which};
 use outpost_testkit::{Daemon, binary_beside, require, root};
@@ -39,7 +39,7 @@ fn longest_turn(daemon: &Daemon) -> Duration {
     let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
     let listening = status["listening"].as_array().unwrap();
     let metrics = listening.iter().find(|row| row["face"] == "metrics").unwrap();
-    let page = http_get(metrics["address"].as_str().unwrap());
+    let page = support::metrics(daemon.dir(), metrics["address"].as_str().unwrap());
     let line = page.lines().find_map(|line| line.strip_prefix("outpost_reactor_turn_max_seconds "));
     Duration::from_secs_f64(line.unwrap_or_else(|| panic!("{page}")).trim().parse().unwrap())
 }

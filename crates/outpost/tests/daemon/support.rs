@@ -76,12 +76,22 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// The metrics of a daemon, which root's serves only with a token.
+pub(crate) fn metrics(dir: &Path, url: &str) -> String {
+    let token = std::fs::read_to_string(dir.join("state/metrics.token")).unwrap();
+    http_get_with(url, &format!("authorization: Bearer {token}\r\n"))
+}
+
 /// A page over HTTP, with its head.
 pub(crate) fn http_get(url: &str) -> String {
+    http_get_with(url, "")
+}
+
+fn http_get_with(url: &str, headers: &str) -> String {
     use std::io::{Read, Write};
     let (host, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
     let mut stream = std::net::TcpStream::connect(host).unwrap();
-    write!(stream, "GET /{path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n").unwrap();
+    write!(stream, "GET /{path} HTTP/1.1\r\nhost: {host}\r\n{headers}connection: close\r\n\r\n").unwrap();
     let mut page = String::new();
     stream.read_to_string(&mut page).unwrap();
     page

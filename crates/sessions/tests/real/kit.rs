@@ -78,7 +78,10 @@ impl World {
 
     fn post(&self, method: &str, params: &Value) -> ureq::Body {
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
+        // Root's daemon demands it.
+        let token = std::fs::read_to_string(self.daemon.dir().join("run/sessions.token")).unwrap();
         let request = self.agent.post(&self.url).header("content-type", "application/json");
+        let request = request.header("authorization", format!("Bearer {token}"));
         let answer =
             request.send(body).unwrap_or_else(|error| panic!("{method}: {error}; {}", self.daemon.log()));
         answer.into_body()

@@ -1,7 +1,7 @@
 //! `-metrics-addr`: counters that say what happened, for whoever scrapes them.
 
 use super::{Follower, feed, until};
-use outpost_testkit::{Relay, Which};
+use outpost_testkit::{Relay, TOKEN, Which};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
@@ -15,7 +15,9 @@ fn free_address() -> String {
 fn try_get(address: &str, path: &str) -> Option<(String, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    // Root's relay demands it.
+    let token = format!("Authorization: Bearer {TOKEN}\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{token}Connection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).ok()?;
     let mut text = String::new();
     stream.read_to_string(&mut text).ok()?;
