@@ -34,29 +34,39 @@ fn spawn(daemon: &Daemon, spawn: Spawn) -> i32 {
     spawned.pid
 }
 
-/// Everything below the keeper but the worker, with its descriptors by number.
-fn children(daemon: &Daemon) -> BTreeMap<i32, BTreeMap<i32, PathBuf>> {
+/// A process below the keeper.
+#[derive(Debug)]
+struct Child {
+    /// It still executes the daemon's program.
+    is_ours: bool,
+    /// Its descriptors by number.
+    open: BTreeMap<i32, PathBuf>,
+}
+
+/// Program and descriptors of a process at one time: an exec in between closes descriptors.
+fn look(pid: i32) -> Child {
+    let program = || std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    loop {
+        let (before, open) = (program(), descriptors(pid));
+        if program() == before {
+            return Child { is_ours: before.is_some_and(|exe| exe == outpost()), open };
+        }
+    }
+}
+
+/// Everything below the keeper but the worker.
+fn children(daemon: &Daemon) -> BTreeMap<i32, Child> {
     let status = daemon.status();
     let keeper = status.keeper_pid.cast_signed();
     let below = procfs::descendants(&procfs::all(), &[keeper]);
     let worker = status.worker_pid.cast_signed();
-    below
-        .iter()
-        .map(|stat| stat.pid)
-        .filter(|pid| *pid != worker)
-        .map(|pid| (pid, descriptors(pid)))
-        .collect()
+    below.iter().map(|stat| stat.pid).filter(|pid| *pid != worker).map(|pid| (pid, look(pid))).collect()
 }
 
 fn descriptors(pid: i32) -> BTreeMap<i32, PathBuf> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let number = |entry: &std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();
     entries.filter_map(|entry| Some((number(&entry)?, std::fs::read_link(entry.path()).ok()?))).collect()
-}
-
-/// Whether a process is still a copy of the daemon's program.
-fn is_ours(pid: i32) -> bool {
-    std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == outpost())
 }
 
 /// The links of sockets that listen, as `/proc/PID/fd` shows them.
@@ -104,13 +114,13 @@ fn no_child_gets_a_descriptor_it_was_not_meant_to_have() {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         String::from_utf8_lossy(&line).contains("claude")
     };
-    let waits = |found: &BTreeMap<i32, _>| {
-        found.keys().any(|pid| is_ours(*pid) && ![outer, outer_of_pty].contains(pid))
+    let waits = |found: &BTreeMap<i32, Child>| {
+        found.iter().any(|(pid, child)| child.is_ours && ![outer, outer_of_pty].contains(pid))
     };
     // The agent, and a child that was forked ahead.
     let found = loop {
         let found = children(&daemon);
-        if found.keys().any(is_agent) && waits(&found) {
+        if found.iter().any(|(pid, child)| is_agent(pid) && !child.is_ours) && waits(&found) {
             break found;
         }
         assert!(begun.elapsed() < PATIENCE, "{found:?}; {}", daemon.log());
@@ -125,7 +135,7 @@ fn no_child_gets_a_descriptor_it_was_not_meant_to_have() {
     for pid in [pipe, pty, outer, outer_of_pty] {
         assert!(found.contains_key(&pid), "{pid}: {found:?}");
     }
-    for (pid, open) in &found {
+    for (pid, Child { is_ours, open }) in &found {
         let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         for (number, what) in open {
             let told = format!("{pid} {command:?} has {number}: {}", what.display());
@@ -135,9 +145,9 @@ fn no_child_gets_a_descriptor_it_was_not_meant_to_have() {
                 assert!(!text.contains(ours), "{told}");
             }
             // A pre-forked child gets its order by a socket, and has only that one.
-            assert!(!text.starts_with("socket:") || (is_ours(*pid) && *number == 3), "{told}");
+            assert!(!text.starts_with("socket:") || (*is_ours && *number == 3), "{told}");
             let standard = *number <= 2;
-            assert!(standard || is_ours(*pid), "{told}");
+            assert!(standard || *is_ours, "{told}");
             // The first process of a sandbox removes the names that it holds in writable directories.
             let holds_names = *pid == outer && what.is_dir();
             let is_known = text.starts_with("pipe:") || text.starts_with("socket:") || holds_names;
