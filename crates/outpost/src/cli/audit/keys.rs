@@ -21,7 +21,7 @@ pub(super) fn given(file: &Path) -> Result<Trusted, String> {
         let wrong = |why: &dyn std::fmt::Display| format!("{}:{}: {why}", file.display(), at + 1);
         let words: Vec<&str> = line.split_whitespace().collect();
         let is_kind = |word: &&str| ["ssh-", "ecdsa-", "sk-"].iter().any(|kind| word.starts_with(kind));
-        let kind = words.iter().position(|word| is_kind(&word)).filter(|at| *at > 0);
+        let kind = words.iter().position(is_kind).filter(|at| *at > 0);
         let kind = kind.ok_or_else(|| wrong(&"a line has a name, and a key of OpenSSH behind it"))?;
         let key = words.get(kind..).unwrap_or_default().join(" ");
         let key = PublicKey::from_openssh(&key).map_err(|error| wrong(&error))?;
