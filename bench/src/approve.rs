@@ -24,7 +24,7 @@ struct Lines {
 
 impl Lines {
     fn connect(socket: &Path) -> Result<Lines> {
-        let stream = UnixStream::connect(socket)?;
+        let stream = outpost_testkit::connect(socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         Ok(Lines { reader: BufReader::new(stream) })
     }

@@ -54,7 +54,7 @@ impl Contender {
         let terminal = Terminal::start(&arguments, &environment, "/");
         let contender = Contender { socket: dir.path().join("socket"), terminal, family, _dir: dir };
         let begun = Instant::now();
-        while UnixStream::connect(&contender.socket).is_err() {
+        while outpost_testkit::connect(&contender.socket).is_err() {
             if begun.elapsed() > PATIENCE {
                 return Err(format!("{}: {}", binary.display(), contender.terminal.screen()).into());
             }
@@ -74,7 +74,7 @@ impl Contender {
     }
 
     fn send(&self, id: &str) -> Result<UnixStream> {
-        let mut stream = UnixStream::connect(&self.socket)?;
+        let mut stream = outpost_testkit::connect(&self.socket)?;
         let time = stamp(0);
         let line = format!(
             "{{\"id\":\"{id}\",\"time\":\"{time}\",\"session\":\"bench\",\"pipeline\":[[\"true\"]],\"privileged\":false}}\n"

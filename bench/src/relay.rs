@@ -80,7 +80,7 @@ impl Relay {
     }
 
     fn connect(&self) -> Result<Client> {
-        let writer = UnixStream::connect(self.socket())?;
+        let writer = outpost_testkit::connect(self.socket())?;
         writer.set_read_timeout(Some(PATIENCE))?;
         Ok(Client { reader: BufReader::with_capacity(256 * 1024, writer.try_clone()?), writer, last_id: 0 })
     }

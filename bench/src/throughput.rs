@@ -98,7 +98,7 @@ fn through_daemon(daemon: &mut Daemon) -> Result<Round> {
     let own = std::env::current_exe()?.display().to_string();
     let worker = daemon.worker()?;
     let ticks_before = cpu_ticks(worker)?;
-    let mut stream = UnixStream::connect(daemon.socket())?;
+    let mut stream = outpost_testkit::connect(daemon.socket())?;
     let begun = Instant::now();
     let process = daemon.spawn(&[&own, "produce", &BYTES.to_string()])?.process;
     let mut attach =

@@ -182,7 +182,7 @@ fn start_echo(relay: &Relay) -> Result<(UnixStream, u32)> {
         .arg("echo")
         .stdin(std::os::fd::OwnedFd::from(listener))
         .spawn()?;
-    Ok((UnixStream::connect(&socket)?, echo.id()))
+    Ok((outpost_testkit::connect(&socket)?, echo.id()))
 }
 
 /// The other end: ends with its client.

@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(parse_reply(&reply, own, peer), Ok(Some(expected)));
         assert_eq!(parse_reply(&reply, peer, own), Ok(None));
         let attribute = [12u16, INET_DIAG_CGROUP_ID].map(u16::to_ne_bytes).concat();
-        let with_cgroup = [reply.clone(), attribute.clone(), 99u64.to_ne_bytes().to_vec()].concat();
+        let with_cgroup = [reply, attribute, 99u64.to_ne_bytes().to_vec()].concat();
         assert_eq!(parse_reply(&with_cgroup, own, peer).unwrap().unwrap().cgroup, Some(99));
         for cut in ATTRIBUTES_AT..with_cgroup.len() {
             assert_eq!(parse_reply(&with_cgroup[..cut], own, peer), Ok(Some(expected)), "{cut} bytes");

@@ -43,7 +43,7 @@ async fn silent_connections_do_not_keep_an_approver_out() {
     let (_site, socket) = serving().await;
     let mut silent = Vec::new();
     for _ in 0..3 * CONNECTIONS_PER_USER_MAX {
-        silent.push(UnixStream::connect(&socket).await.unwrap());
+        silent.push(outpost_wire::connect(&socket, Trust::Own).unwrap());
     }
     let patience = std::time::Duration::from_secs(20);
     let mut first = crate::Client::connect(&socket, Trust::Own).await.unwrap();

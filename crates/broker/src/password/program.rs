@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-/// The name under which this binary runs as an [`Anchor`].
+/// The name under which this binary runs as an anchor (`Anchor`).
 pub const ASKPASS_ANCHOR: &str = "outpost-askpass-anchor";
 
 /// A process of this binary that does nothing. Sudo executes the binary as `/proc/PID/exe`: a file at any path could be
