@@ -26,6 +26,7 @@ mod peers;
 mod power;
 mod quotas;
 mod recruits;
+mod redteam;
 mod replacement;
 mod screens;
 mod shared;

@@ -1,0 +1,55 @@
+//! The attackers on the host: with which rights each of them runs an attempt.
+
+use super::site::{Site, as_uid};
+use crate::support::outpost;
+use outpost_testkit::{ANN, BOB};
+use std::process::Command;
+
+const ATTACK: &str = include_str!("attack.py");
+
+/// In the order of the columns in docs/security.md.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attacker {
+    /// The daemon's user, not confined.
+    SameUser,
+    /// The same in our sandbox: workspace-write, with network.
+    Confined,
+    /// Root of a user and mount namespace that the daemon's user made.
+    ContainerRoot,
+    OtherUser,
+}
+
+impl Attacker {
+    /// Whether what it writes may be what the daemon reads.
+    pub(crate) fn has_the_users_files(self) -> bool {
+        matches!(self, Attacker::SameUser | Attacker::ContainerRoot)
+    }
+
+    fn command(self) -> Command {
+        let mut command = as_uid(if self == Attacker::OtherUser { BOB } else { ANN });
+        match self {
+            Attacker::SameUser | Attacker::OtherUser => {}
+            Attacker::Confined => {
+                command.arg(outpost()).args(["--state-dir", "../state", "--runtime-dir", "../run", "exec"]);
+                command.args(["--network", "--sandbox", "workspace-write", "--"]);
+            }
+            Attacker::ContainerRoot => {
+                command.args(["unshare", "--user", "--map-root-user", "--mount"]);
+            }
+        }
+        command
+    }
+
+    /// What the attempt prints.
+    pub(crate) fn attempt(self, site: &Site, step: &str) -> String {
+        let mut command = self.command();
+        command.args(["python3", "-c", ATTACK, step]).arg(site.known.to_string());
+        command.current_dir(site.dir().join("project")).env("HOME", site.dir().join("home"));
+        // Not a program in a home that other users cannot enter.
+        command.env("PATH", "/usr/bin:/bin");
+        let output = command.output().unwrap();
+        // An attacker that cannot run at all would find that everything holds.
+        assert!(output.status.success(), "{self:?} {step}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+}

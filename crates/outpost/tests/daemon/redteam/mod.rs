@@ -1,0 +1,224 @@
+//! Attackers against a host in personal and in guard mode: what holds and what is open is what docs/security.md states.
+
+mod attackers;
+mod remote;
+mod site;
+
+use crate::support::until;
+use attackers::Attacker;
+use outpost_testkit::{Lack, available, require, root};
+use site::Site;
+use std::path::Path;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Personal,
+    Guard,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Held,
+    Open,
+}
+
+/// How the success of an attempt is seen.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sign {
+    /// The command of the question runs, or the same one asked for again.
+    Runs,
+    /// The attacker has it.
+    Reports,
+}
+
+/// For attackers with the user's rights some attempts are no attack: the user may do that.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    All,
+    Confined,
+    Other,
+}
+
+struct Attempt {
+    /// The row in docs/security.md.
+    name: &'static str,
+    /// Functions of attack.py, or requests of the site, one process each.
+    steps: &'static [&'static str],
+    sign: Sign,
+    by: By,
+}
+
+const fn attempt(name: &'static str, steps: &'static [&'static str], sign: Sign, by: By) -> Attempt {
+    Attempt { name, steps, sign, by }
+}
+
+const ATTEMPTS: [Attempt; 19] = [
+    attempt("decides without a signature, or with the old secret", &["unsigned"], Sign::Runs, By::All),
+    attempt("signs with a key that is not enrolled", &["stranger"], Sign::Runs, By::All),
+    attempt("replays the approver's decision about another question", &["replay"], Sign::Runs, By::All),
+    attempt("submits the approver's decision for another host", &["elsewhere"], Sign::Runs, By::All),
+    attempt("submits the approver's decision after it has expired", &["late"], Sign::Runs, By::All),
+    attempt("enrols a key without the signature of an enrolled key", &["enrolment"], Sign::Runs, By::All),
+    attempt("edits the outcome of a question in the database", &["edit_outcome"], Sign::Runs, By::All),
+    attempt("inserts a grant into the database", &["insert_grant"], Sign::Runs, By::All),
+    attempt(
+        "removes the list of approvers and enrols its own key",
+        &["remove_approvers", "enrolment"],
+        Sign::Runs,
+        By::All,
+    ),
+    attempt("adds an allow rule to `rules.toml`", &["allow_rule"], Sign::Runs, By::All),
+    attempt("names other rules in the configuration and reloads", &["other_rules"], Sign::Runs, By::All),
+    attempt("mounts its own rules over `rules.toml`", &["mount_rules"], Sign::Runs, By::All),
+    attempt("puts its own listener in the place of a socket", &["replace_sockets"], Sign::Reports, By::All),
+    attempt("signals the deciding daemon", &["signals"], Sign::Reports, By::All),
+    attempt(
+        "reads the memory of the deciding daemon, or traces it",
+        &["memory", "trace"],
+        Sign::Reports,
+        By::All,
+    ),
+    attempt("reads the records of the deciding daemon", &["records"], Sign::Reports, By::All),
+    attempt(
+        "reads a token, connects to a Unix socket, or writes settings of an agent",
+        &["tokens", "sockets", "settings"],
+        Sign::Reports,
+        By::Confined,
+    ),
+    attempt(
+        "starts an unconfined session, or reads metrics, at a loopback port",
+        &["session"],
+        Sign::Reports,
+        By::Confined,
+    ),
+    attempt("reads the questions of the user", &["questions"], Sign::Reports, By::Other),
+];
+
+impl Attempt {
+    fn is_attack_of(&self, attacker: Attacker) -> bool {
+        match self.by {
+            By::All => true,
+            By::Confined => matches!(attacker, Attacker::Confined | Attacker::OtherUser),
+            By::Other => attacker == Attacker::OtherUser,
+        }
+    }
+
+    fn run(&self, site: &mut Site, attacker: Attacker) -> Outcome {
+        let mut reports = String::new();
+        for step in self.steps {
+            let worker = site.decider().status().worker_pid;
+            let report = attacker.attempt(site, step);
+            if report.contains("KILLED") {
+                until("the next worker serves", || site.decider().status().worker_pid != worker);
+            }
+            reports.push_str(&report);
+        }
+        eprintln!("{}: {reports}", self.name);
+        let is_open = match self.sign {
+            Sign::Runs => site.has_run(),
+            Sign::Reports => reports.contains("OPEN"),
+        };
+        if is_open { Outcome::Open } else { Outcome::Held }
+    }
+}
+
+/// The cells of a table below this heading of docs/security.md, without its head.
+fn table(heading: &str) -> Vec<Vec<String>> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/security.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, section) = page.split_once(&format!("\n## {heading}\n")).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect();
+    section.lines().filter(|line| line.starts_with("| ")).skip(2).map(cells).collect()
+}
+
+/// What a cell promises; none where the attempt is no attack.
+fn promised(cell: &str) -> Option<Outcome> {
+    match cell {
+        "holds" => Some(Outcome::Held),
+        "**open**" => Some(Outcome::Open),
+        "–" => None,
+        _ => panic!("neither holds nor open: {cell}"),
+    }
+}
+
+/// Whether this host keeps a process of the same user from tracing another: then memory holds in personal mode, too.
+fn no_yama() -> Result<(), Lack> {
+    match std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope") {
+        Ok(scope) if scope.trim() != "0" => Err(Lack::of_host("Yama restricts tracing here")),
+        _ => Ok(()),
+    }
+}
+
+/// Everything that this attacker tries, against what the documentation promises.
+fn assault(mode: Mode, attacker: Attacker) -> Result<(), Lack> {
+    root()?;
+    if mode == Mode::Personal && Path::new("/etc/outpost").exists() {
+        return Err(Lack::of_host("root has made /etc/outpost on this host"));
+    }
+    let rows = table("What holds and what is open");
+    let names: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
+    assert_eq!(names, ATTEMPTS.each_ref().map(|attempt| attempt.name), "the rows are the attempts");
+    let column = if mode == Mode::Guard { 5 } else { 1 + attacker as usize };
+    let mut site = None;
+    let mut wrong = Vec::new();
+    for (attempt, row) in ATTEMPTS.iter().zip(&rows) {
+        if !attempt.is_attack_of(attacker) {
+            assert!(mode == Mode::Guard || promised(&row[column]).is_none(), "{}", attempt.name);
+            continue;
+        }
+        if attempt.steps.contains(&"memory") && mode == Mode::Personal && available!(no_yama()).is_none() {
+            continue;
+        }
+        let outcome = attempt.run(site.get_or_insert_with(|| Site::start(mode)), attacker);
+        if Some(outcome) != promised(&row[column]) {
+            wrong.push(format!("{}: {outcome:?}, documented: {}", attempt.name, row[column]));
+        }
+        // What it changed must not help the next one.
+        if outcome == Outcome::Open || (mode == Mode::Personal && attacker.has_the_users_files()) {
+            site = None;
+        }
+    }
+    assert!(wrong.is_empty(), "{mode:?}, {attacker:?}:\n{}", wrong.join("\n"));
+    Ok(())
+}
+
+#[test]
+fn personal_mode_against_an_unconfined_process_of_the_user() {
+    require!(assault(Mode::Personal, Attacker::SameUser));
+}
+
+#[test]
+fn personal_mode_against_a_sandboxed_process() {
+    require!(assault(Mode::Personal, Attacker::Confined));
+}
+
+#[test]
+fn personal_mode_against_root_in_a_container() {
+    require!(assault(Mode::Personal, Attacker::ContainerRoot));
+}
+
+#[test]
+fn personal_mode_against_another_user() {
+    require!(assault(Mode::Personal, Attacker::OtherUser));
+}
+
+#[test]
+fn guard_mode_against_an_unconfined_process_of_the_user() {
+    require!(assault(Mode::Guard, Attacker::SameUser));
+}
+
+#[test]
+fn guard_mode_against_a_sandboxed_process() {
+    require!(assault(Mode::Guard, Attacker::Confined));
+}
+
+#[test]
+fn guard_mode_against_root_in_a_container() {
+    require!(assault(Mode::Guard, Attacker::ContainerRoot));
+}
+
+#[test]
+fn guard_mode_against_another_user() {
+    require!(assault(Mode::Guard, Attacker::OtherUser));
+}
