@@ -109,7 +109,9 @@ impl SessionsFace<'_> {
         announced.add(is_new, "sessions", &url, &hint);
         match secured {
             None => {
-                tokio::spawn(serve_loopback(face.clone(), listener, peers(self.engine), tokens));
+                let peers = peers(self.engine);
+                let peers = if self.flags.codecast { peers.of_drop_in() } else { peers };
+                tokio::spawn(serve_loopback(face.clone(), listener, peers, tokens));
             }
             Some(tls) => serve_tls(&face, listener, tls, Door::Tokens(tokens)),
         }

@@ -1,7 +1,8 @@
 //! Clients of loopback ports: which of them need no token, by what the kernel reports about their sockets.
 //!
 //! A connection is admitted when a process of this user, or of root, has it open, and that process is not sandboxed. Whatever
-//! cannot be found out is a reason to demand a token. As root a token is always demanded: every local user reaches the port.
+//! cannot be found out is a reason to demand a token. As root a token is always demanded, except by a drop-in whose contract has
+//! no token on loopback: it admits root's own processes.
 //!
 //! A socket keeps the cgroup of the process that made it. The cgroup of a confined process of this daemon settles the matter,
 //! also when the process has passed its socket on and ended. Other sockets are compared with the sandboxed processes that
@@ -49,17 +50,23 @@ impl fmt::Display for TokenNeeded {
 #[derive(Clone)]
 pub struct Peers {
     is_confined_group: Arc<dyn Fn(u64) -> bool + Send + Sync>,
+    demands_token_as_root: bool,
 }
 
 impl Peers {
     /// `is_confined_group` is true for the cgroups of this daemon's confined processes.
     pub fn new(is_confined_group: impl Fn(u64) -> bool + Send + Sync + 'static) -> Peers {
-        Peers { is_confined_group: Arc::new(is_confined_group) }
+        Peers { is_confined_group: Arc::new(is_confined_group), demands_token_as_root: true }
+    }
+
+    /// The same for a drop-in: clients of its original have no token to send, also to a daemon of root.
+    pub fn of_drop_in(self) -> Peers {
+        Peers { demands_token_as_root: false, ..self }
     }
 
     /// Whether the client of a connection needs no token. Once per connection: its client cannot change.
     pub async fn admit(&self, stream: &TcpStream) -> Result<(), TokenNeeded> {
-        if effective_uid() == 0 {
+        if self.demands_token_as_root && effective_uid() == 0 {
             return Err(TokenNeeded::Root);
         }
         let unknown = |error: io::Error| TokenNeeded::Unknown(error.to_string());

@@ -7,13 +7,12 @@ use outpost_sys::signal::Signal;
 use outpost_testkit::{SessionsClient, install_fake_clis};
 use serde_json::json;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 struct StandIn {
     keeper: Child,
     port: u16,
-    token: PathBuf,
 }
 
 fn command(dir: &Path) -> Command {
@@ -42,12 +41,12 @@ impl StandIn {
         let mut keeper = command(dir).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(keeper.stdout.take().unwrap()).lines();
         let port = lines.find_map(|line| line.unwrap().strip_prefix("DAEMON_PORT=")?.parse().ok());
-        let token = dir.join("state/outpost/codecast/run/sessions.token");
-        StandIn { keeper, port: port.expect("no line DAEMON_PORT="), token }
+        StandIn { keeper, port: port.expect("no line DAEMON_PORT=") }
     }
 
+    /// As the Head Node connects: without a token, also where the daemon is root's.
     fn client(&self) -> SessionsClient {
-        SessionsClient::new(([127, 0, 0, 1], self.port).into()).with_token_of(&self.token)
+        SessionsClient::new(([127, 0, 0, 1], self.port).into())
     }
 
     /// As `codecast stop` does it. Whether it ended.
