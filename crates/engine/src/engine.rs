@@ -2,7 +2,7 @@
 
 use crate::adoption::{self, ReceivedTable};
 use crate::config::{Config, Counts};
-use crate::confined_groups::ConfinedGroups;
+use crate::groups::ForeignGroups;
 use crate::handover::{self, OwnKeeper};
 use crate::housekeeping::Housekeeping;
 use crate::link::Link;
@@ -142,7 +142,7 @@ impl Engine {
             waker,
             name,
             cgroups,
-            confined_groups: ConfinedGroups::default(),
+            foreign_groups: ForeignGroups::default(),
             spares,
             housekeeping: Housekeeping::new(),
             syncing,
@@ -417,11 +417,6 @@ impl Engine {
     pub async fn alive(&self, every: Duration) -> Result<()> {
         let every_ms = u32::try_from(every.as_millis()).unwrap_or(u32::MAX);
         self.shared.command(Command::Alive(every_ms)).await
-    }
-
-    /// Whether a cgroup was that of a confined process which this worker started, also after the process has ended.
-    pub fn is_confined_group(&self, id: u64) -> bool {
-        self.shared.confined_groups.contains(id)
     }
 
     /// The process that keeps ours.

@@ -2,8 +2,8 @@
 
 use crate::child::Child;
 use crate::config::Config;
-use crate::confined_groups::ConfinedGroups;
 use crate::engine::Notice;
+use crate::groups::ForeignGroups;
 use crate::housekeeping::Housekeeping;
 use crate::kill;
 use crate::process::{Process, Status};
@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     /// No other daemon has it, while slots of two of them can be the same.
     pub(crate) name: String,
     pub(crate) cgroups: Option<cgroup::Parent>,
-    pub(crate) confined_groups: ConfinedGroups,
+    pub(crate) foreign_groups: ForeignGroups,
     pub(crate) spares: Spares,
     pub(crate) housekeeping: Housekeeping,
     pub(crate) syncing: Syncing,

@@ -16,7 +16,7 @@ use crate::{Error, Result};
 use outpost_keeper::{DIRECTORY_TARGET, PROGRAM_TARGET};
 use outpost_sys::identity::this_boot;
 use outpost_sys::pipe::Pipe;
-use outpost_sys::{cgroup, file, pipe, pty};
+use outpost_sys::{file, pipe, pty};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -46,9 +46,6 @@ fn make_child(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepa
     let Spare { slot, dir, mut writer, description: file_for_description, stdio, cgroup, manning } = spare;
     let io = |errno| Error::io("make", "descriptors for a child", errno);
     let marker = (spawn.marked && shared.cgroups.is_none()).then(|| kill::marker(&shared.name, slot));
-    if let Some(cgroup) = cgroup.as_ref().filter(|_| spawn.confinement.is_some()) {
-        shared.confined_groups.add(cgroup::id(cgroup).map_err(io)?);
-    }
     let config = shared.config();
     let spec = spawn.keeper_spec(marker.as_deref(), &config.limits, config.oom_score)?;
     let description = describe(spawn, slot);
@@ -125,13 +122,13 @@ fn describe(spawn: &Spawn, slot: Slot) -> Description {
         drain,
         rest,
         started_by,
+        confinement,
         // Used up when the key is claimed.
         on_taken: _,
         // Used up when the child executes its program.
         environment: _,
         given: _,
         descriptors: _,
-        confinement: _,
         new_session: _,
         limits: _,
         umask: _,
@@ -157,6 +154,7 @@ fn describe(spawn: &Spawn, slot: Slot) -> Description {
             rest: *rest,
         },
         boot_id: this_boot().to_owned(),
+        confined: Some(confinement.is_some()),
     }
 }
 

@@ -37,6 +37,10 @@ pub(crate) struct Description {
     /// The boot of the host that the process ran in; empty in a description of an older version.
     #[serde(default)]
     pub(crate) boot_id: String,
+    /// Whether the process was started in a sandbox; `None` in a description of an older version. Loopback ports refuse
+    /// clients of which this is not known to be false.
+    #[serde(default)]
+    pub(crate) confined: Option<bool>,
 }
 
 /// Room on the disk that a slot has for its description before a process is started in it.
@@ -77,6 +81,7 @@ impl Description {
             started_by: String::new(),
             supervision: Supervision::default(),
             boot_id: String::new(),
+            confined: None,
         }
     }
 
@@ -296,11 +301,21 @@ mod tests {
     }
 
     #[test]
+    fn a_confinement_survives_the_description() {
+        for confined in [Some(true), Some(false)] {
+            let description = Description { confined, ..Description::lost(Slot(7)) };
+            let read: Description = serde_json::from_slice(&description.encode().unwrap()).unwrap();
+            assert_eq!(read.confined, confined);
+        }
+    }
+
+    #[test]
     fn a_description_of_an_older_version_has_the_defaults() {
         let older = br#"{"key":{"face":"f","scope":"","id":"i"},"program":"/bin/true","arguments":[],"directory":null,
             "terminal":false,"started_ms":1,"started_by":"","drain":{"quiet":{"secs":0,"nanos":1},"longest":{"secs":2,"nanos":0}}}"#;
         let read: Description = serde_json::from_slice(older).unwrap();
         let drain = Drain { quiet: Duration::from_nanos(1), longest: Duration::from_secs(2) };
         assert_eq!(read.supervision, Supervision { drain, ..Supervision::default() });
+        assert_eq!(read.confined, None, "neither confined nor free");
     }
 }

@@ -67,7 +67,7 @@ impl MetricsFace<'_> {
 /// Clients of the daemon's loopback ports.
 pub(crate) fn peers(engine: &Engine) -> Peers {
     let engine = engine.clone();
-    Peers::new(move |group| engine.is_confined_group(group))
+    Peers::new(move |group| engine.standing_of_group(group))
 }
 
 fn render(engine: &Engine, board: &Board) -> String {

@@ -108,7 +108,7 @@ pub async fn serve(listener: UnixListener, relay: Arc<Relay>) {
 pub async fn serve_metrics(listener: TcpListener, relay: Arc<Relay>) {
     let (metrics, engine) = (relay.metrics(), relay.engine.clone());
     let door = outpost_metrics::Door {
-        peers: outpost_wire::Peers::new(move |group| engine.is_confined_group(group)).of_drop_in(),
+        peers: outpost_wire::Peers::new(move |group| engine.standing_of_group(group)).of_drop_in(),
         token: relay.token.clone().into(),
         is_open_to_hosts: true,
     };

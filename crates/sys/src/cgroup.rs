@@ -9,6 +9,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+mod place;
+
+pub use place::{Place, may_stand_for_any};
+
 /// A directory of the cgroup file system below which we may make groups.
 #[derive(Clone, Debug)]
 pub struct Parent {
@@ -159,11 +163,6 @@ pub fn id_of(pid: i32) -> Option<u64> {
     Some(fs::metadata(own_directory(&mounts, &groups)?).ok()?.ino())
 }
 
-/// The same of an open directory of a cgroup.
-pub fn id(directory: impl AsFd) -> Result<u64> {
-    Ok(rustix::fs::fstat(directory)?.st_ino)
-}
-
 /// `ENOENT` where version 2 is not mounted.
 fn below_own(name: &str) -> Result<Group> {
     let mounts = read("/proc/self/mountinfo")?;
@@ -217,8 +216,14 @@ fn collect(path: &Path, pids: &mut Vec<i32>) {
     }
 }
 
-/// Where the version-2 group of a process is mounted, of which `own` is `/proc/PID/cgroup`. Version 2 may be mounted anywhere, also beside version 1.
+/// Where the version-2 group of a process is mounted, of which `own` is `/proc/PID/cgroup`.
 fn own_directory(mountinfo: &str, own: &str) -> Option<PathBuf> {
+    mount_of_own(mountinfo, own).map(|(mount, below)| mount.join(below))
+}
+
+/// The mount that shows the version-2 group of a process, and the way from there. Version 2 may be mounted anywhere, also
+/// beside version 1.
+fn mount_of_own(mountinfo: &str, own: &str) -> Option<(PathBuf, PathBuf)> {
     let own = own.lines().find_map(|line| line.strip_prefix("0::"))?;
     mountinfo.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;
@@ -228,7 +233,7 @@ fn own_directory(mountinfo: &str, own: &str) -> Option<PathBuf> {
         let mut fields = before.split(' ').skip(3);
         let (root, mount) = (fields.next()?, fields.next()?);
         let below = Path::new(own).strip_prefix(root).ok()?;
-        Some(Path::new(mount).join(below))
+        Some((mount.into(), below.into()))
     })
 }
 

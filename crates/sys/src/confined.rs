@@ -14,6 +14,17 @@ pub struct Confined {
     pub cgroup: Option<u64>,
 }
 
+/// What a daemon knows about the processes of a cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupStanding {
+    /// The daemon made the cgroup for a process that it did not sandbox, or did not make it.
+    Free,
+    /// The daemon made the cgroup for a sandboxed process.
+    Confined,
+    /// Either may be true, for this reason.
+    Unknown(&'static str),
+}
+
 /// Whether a process is sandboxed; `None` when there is no such process.
 pub fn is_confined(pid: i32) -> Option<bool> {
     parse(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?).map(|status| status.is_confined)

@@ -3,7 +3,7 @@
 //! sock_diag(7) is queried for exactly one socket. Where it is missing (no `tcp_diag` module, a seccomp filter of a container)
 //! the tables in /proc/net are read, which have no cgroup.
 
-use crate::{Errno, Result, fault, retry};
+use crate::{Errno, Result, cgroup, fault, retry};
 use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::fs::File;
@@ -37,7 +37,7 @@ pub struct Socket {
     pub uid: u32,
     /// As `/proc/PID/fd` shows it.
     pub inode: u64,
-    /// The cgroup (version 2) of the process that made it, at that time.
+    /// The cgroup (version 2) of the process that made it, at that time; `None` where the kernel does not report it.
     pub cgroup: Option<u64>,
 }
 
@@ -130,7 +130,11 @@ fn parse_reply(bytes: &[u8], own: SocketAddr, peer: SocketAddr) -> Result<Option
         return Ok(None);
     }
     let attributes = bytes.get(ATTRIBUTES_AT..).unwrap_or_default();
-    Ok(Some(Socket { uid, inode: inode.into(), cgroup: cgroup_of(attributes) }))
+    Ok(Some(Socket {
+        uid,
+        inode: inode.into(),
+        cgroup: cgroup_of(attributes).filter(|id| !cgroup::may_stand_for_any(*id)),
+    }))
 }
 
 /// The cgroup among netlink attributes: each has its length with the header, its kind, and is padded to 4 bytes.

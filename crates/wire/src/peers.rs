@@ -5,10 +5,10 @@
 //! no token on loopback: it admits root's own processes.
 //!
 //! A socket keeps the cgroup of the process that made it. The cgroup of a confined process of this daemon settles the matter,
-//! also when the process has passed its socket on and ended. Other sockets are compared with the sandboxed processes that
+//! also when the process has passed its socket on and ended, and so does a cgroup that may be such a one. Other sockets are compared with the sandboxed processes that
 //! there are: if one of those is in the same cgroup, the process that has the socket open must be found, and not be sandboxed.
 
-use outpost_sys::confined::{self, Confined};
+use outpost_sys::confined::{self, Confined, GroupStanding};
 use outpost_sys::limits::effective_uid;
 use outpost_sys::tcp_peer;
 use std::fmt;
@@ -49,14 +49,14 @@ impl fmt::Display for TokenNeeded {
 /// Looks clients of loopback ports up.
 #[derive(Clone)]
 pub struct Peers {
-    is_confined_group: Arc<dyn Fn(u64) -> bool + Send + Sync>,
+    standing_of: Arc<dyn Fn(u64) -> GroupStanding + Send + Sync>,
     demands_token_as_root: bool,
 }
 
 impl Peers {
-    /// `is_confined_group` is true for the cgroups of this daemon's confined processes.
-    pub fn new(is_confined_group: impl Fn(u64) -> bool + Send + Sync + 'static) -> Peers {
-        Peers { is_confined_group: Arc::new(is_confined_group), demands_token_as_root: true }
+    /// `standing_of` has what this daemon knows about a cgroup. It may block.
+    pub fn new(standing_of: impl Fn(u64) -> GroupStanding + Send + Sync + 'static) -> Peers {
+        Peers { standing_of: Arc::new(standing_of), demands_token_as_root: true }
     }
 
     /// The same for a drop-in: clients of its original have no token to send, also to a daemon of root.
@@ -89,8 +89,10 @@ impl Peers {
         if socket.uid != effective_uid() && socket.uid != 0 {
             return Err(TokenNeeded::User(socket.uid));
         }
-        if socket.cgroup.is_some_and(|group| (self.is_confined_group)(group)) {
-            return Err(TokenNeeded::Sandboxed);
+        match socket.cgroup.map(|group| (self.standing_of)(group)) {
+            Some(GroupStanding::Confined) => return Err(TokenNeeded::Sandboxed),
+            Some(GroupStanding::Unknown(why)) => return Err(unknown(&why)),
+            Some(GroupStanding::Free) | None => {}
         }
         let sandboxed = confined::of_user(socket.uid).map_err(|errno| unknown(&errno))?;
         let may_be = |other: &Confined| match (socket.cgroup, other.cgroup) {

@@ -1,5 +1,7 @@
 //! Clients of the loopback ports: which of them the daemon serves without a token, by what the kernel reports about them.
 
+mod lasting;
+
 use crate::support::{cli, http_get, outpost, until};
 use outpost_sys::signal::Signal;
 use outpost_sys::{message, pidfd, procfs};
