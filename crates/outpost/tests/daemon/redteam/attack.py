@@ -1,9 +1,18 @@
 """One attempt of an attacker. Prints OPEN where the attempt itself shows its success, else what stopped it."""
-import ctypes, json, os, signal, socket, sqlite3, subprocess, sys
+import contextlib, ctypes, json, os, signal, socket, sqlite3, subprocess, sys
 
 site = json.loads(sys.argv[2])
 libc = ctypes.CDLL(None, use_errno=True)
 ALLOW = '[[rule]]\nname = "mine"\ndecision = "allow"\ncommand = ["/usr/bin/true"]\nprivileged = false\n'
+
+
+@contextlib.contextmanager
+def attempted():
+    """One of several ways: its failure leaves the next one to be tried."""
+    try:
+        yield
+    except OSError as error:
+        print('held:', error)
 
 
 def submit(*requests):
@@ -44,8 +53,10 @@ def insert_grant():
 
 
 def allow_rule():
-    os.makedirs(os.path.dirname(site['rules']), exist_ok=True)
-    write(site['rules'], ALLOW, 'a')
+    for path in site['rules']:
+        with attempted():
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            write(path, ALLOW, 'a')
 
 
 def other_rules():
@@ -61,11 +72,20 @@ def remove_approvers():
     restart()
 
 
+def plant_approvers():
+    enrolment = dict(site['requests']['enrolment'][0])
+    del enrolment['do']
+    write(site['state'] + '/approvals/approvers.jsonl', json.dumps(enrolment) + '\n')
+    restart()
+
+
 def mount_rules():
     mine = site['project'] + '/mounted.toml'
     write(mine, ALLOW)
-    if libc.mount(mine.encode(), site['rules'].encode(), None, 4096, None):
-        raise OSError(ctypes.get_errno(), 'mount')
+    for path in site['rules']:
+        with attempted():
+            if libc.mount(mine.encode(), path.encode(), None, 4096, None):
+                raise OSError(ctypes.get_errno(), 'mount')
 
 
 def replace_sockets():
@@ -105,11 +125,9 @@ def records():
 
 def tokens():
     for path in site['tokens']:
-        try:
+        with attempted():
             if open(path).read():
                 print('OPEN', path)
-        except OSError as error:
-            print(error)
 
 
 def session():
@@ -124,24 +142,20 @@ def session():
 
 def sockets():
     for path in site['sockets']:
-        try:
+        with attempted():
             client = socket.socket(socket.AF_UNIX)
             client.connect(path)
             client.sendall(b'{"id":1,"method":"status"}\n')
             if client.recv(4096):
                 print('OPEN', path)
-        except OSError as error:
-            print(path, error)
 
 
 def settings():
     for path in site['settings']:
-        try:
+        with attempted():
             os.makedirs(os.path.dirname(path), exist_ok=True)
             write(path, '{"hooks": {}}')
             print('OPEN', path)
-        except OSError as error:
-            print(error)
 
 
 def questions():
@@ -156,6 +170,7 @@ def requests():
 
 
 try:
-    globals().get(sys.argv[1], requests)()
-except (OSError, sqlite3.Error, subprocess.SubprocessError) as error:
+    with attempted():
+        globals().get(sys.argv[1], requests)()
+except (sqlite3.Error, subprocess.SubprocessError) as error:
     print('held:', error)

@@ -1,6 +1,6 @@
 //! The attackers on the host: with which rights each of them runs an attempt.
 
-use super::site::{Site, as_uid};
+use super::site::Site;
 use crate::support::outpost;
 use outpost_testkit::{ANN, BOB};
 use std::process::Command;
@@ -25,8 +25,8 @@ impl Attacker {
         matches!(self, Attacker::SameUser | Attacker::ContainerRoot)
     }
 
-    fn command(self) -> Command {
-        let mut command = as_uid(if self == Attacker::OtherUser { BOB } else { ANN });
+    fn command(self, site: &Site) -> Command {
+        let mut command = site.as_uid(if self == Attacker::OtherUser { BOB } else { ANN });
         match self {
             Attacker::SameUser | Attacker::OtherUser => {}
             Attacker::Confined => {
@@ -42,9 +42,9 @@ impl Attacker {
 
     /// What the attempt prints.
     pub(crate) fn attempt(self, site: &Site, step: &str) -> String {
-        let mut command = self.command();
+        let mut command = self.command(site);
         command.args(["python3", "-c", ATTACK, step]).arg(site.known.to_string());
-        command.current_dir(site.dir().join("project")).env("HOME", site.dir().join("home"));
+        command.env("HOME", site.dir().join("home"));
         // Not a program in a home that other users cannot enter.
         command.env("PATH", "/usr/bin:/bin");
         let output = command.output().unwrap();

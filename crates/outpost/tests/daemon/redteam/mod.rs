@@ -1,4 +1,5 @@
-//! Attackers against a host in personal and in guard mode: what holds and what is open is what docs/security.md states.
+//! Attackers against a host in personal mode, without and with root's policy, and in guard mode: what holds and what is
+//! open is what docs/security.md states.
 
 mod attackers;
 mod remote;
@@ -13,6 +14,8 @@ use std::path::Path;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Personal,
+    /// Personal, where root has made `/etc/outpost`.
+    Policy,
     Guard,
 }
 
@@ -52,7 +55,7 @@ const fn attempt(name: &'static str, steps: &'static [&'static str], sign: Sign,
     Attempt { name, steps, sign, by }
 }
 
-const ATTEMPTS: [Attempt; 19] = [
+const ATTEMPTS: [Attempt; 20] = [
     attempt("decides without a signature, or with the old secret", &["unsigned"], Sign::Runs, By::All),
     attempt("signs with a key that is not enrolled", &["stranger"], Sign::Runs, By::All),
     attempt("replays the approver's decision about another question", &["replay"], Sign::Runs, By::All),
@@ -64,6 +67,12 @@ const ATTEMPTS: [Attempt; 19] = [
     attempt(
         "removes the list of approvers and enrols its own key",
         &["remove_approvers", "enrolment"],
+        Sign::Runs,
+        By::All,
+    ),
+    attempt(
+        "writes a list of approvers with its own key into the state directory",
+        &["plant_approvers", "stranger"],
         Sign::Runs,
         By::All,
     ),
@@ -142,6 +151,17 @@ fn promised(cell: &str) -> Option<Outcome> {
     }
 }
 
+/// What the row promises about this attacker in this mode; none where the attempt is no attack.
+fn documented(row: &[String], mode: Mode, attacker: Attacker) -> Option<Outcome> {
+    let by_attacker = promised(&row[1 + attacker as usize]);
+    match mode {
+        Mode::Personal => by_attacker,
+        Mode::Policy if row[5] == "as left" => by_attacker,
+        Mode::Policy => by_attacker.and(promised(&row[5])),
+        Mode::Guard => by_attacker.and(promised(&row[6])),
+    }
+}
+
 /// Whether this host keeps a process of the same user from tracing another: then memory holds in personal mode, too.
 fn no_yama() -> Result<(), Lack> {
     match std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope") {
@@ -156,26 +176,29 @@ fn assault(mode: Mode, attacker: Attacker) -> Result<(), Lack> {
     if mode == Mode::Personal && Path::new("/etc/outpost").exists() {
         return Err(Lack::of_host("root has made /etc/outpost on this host"));
     }
+    if mode == Mode::Policy && Path::new("/var/lib/outpost-guard").exists() {
+        return Err(Lack::of_host("this host has a guard"));
+    }
     let rows = table("What holds and what is open");
     let names: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();
     assert_eq!(names, ATTEMPTS.each_ref().map(|attempt| attempt.name), "the rows are the attempts");
-    let column = if mode == Mode::Guard { 5 } else { 1 + attacker as usize };
     let mut site = None;
     let mut wrong = Vec::new();
     for (attempt, row) in ATTEMPTS.iter().zip(&rows) {
-        if !attempt.is_attack_of(attacker) {
-            assert!(mode == Mode::Guard || promised(&row[column]).is_none(), "{}", attempt.name);
+        let documented = documented(row, mode, attacker);
+        assert_eq!(documented.is_some(), attempt.is_attack_of(attacker), "{}", attempt.name);
+        if documented.is_none() {
             continue;
         }
-        if attempt.steps.contains(&"memory") && mode == Mode::Personal && available!(no_yama()).is_none() {
+        if attempt.steps.contains(&"memory") && mode != Mode::Guard && available!(no_yama()).is_none() {
             continue;
         }
         let outcome = attempt.run(site.get_or_insert_with(|| Site::start(mode)), attacker);
-        if Some(outcome) != promised(&row[column]) {
-            wrong.push(format!("{}: {outcome:?}, documented: {}", attempt.name, row[column]));
+        if Some(outcome) != documented {
+            wrong.push(format!("{}: {outcome:?}, documented: {documented:?}", attempt.name));
         }
         // What it changed must not help the next one.
-        if outcome == Outcome::Open || (mode == Mode::Personal && attacker.has_the_users_files()) {
+        if outcome == Outcome::Open || (mode != Mode::Guard && attacker.has_the_users_files()) {
             site = None;
         }
     }
@@ -201,6 +224,26 @@ fn personal_mode_against_root_in_a_container() {
 #[test]
 fn personal_mode_against_another_user() {
     require!(assault(Mode::Personal, Attacker::OtherUser));
+}
+
+#[test]
+fn personal_mode_with_roots_policy_against_an_unconfined_process_of_the_user() {
+    require!(assault(Mode::Policy, Attacker::SameUser));
+}
+
+#[test]
+fn personal_mode_with_roots_policy_against_a_sandboxed_process() {
+    require!(assault(Mode::Policy, Attacker::Confined));
+}
+
+#[test]
+fn personal_mode_with_roots_policy_against_root_in_a_container() {
+    require!(assault(Mode::Policy, Attacker::ContainerRoot));
+}
+
+#[test]
+fn personal_mode_with_roots_policy_against_another_user() {
+    require!(assault(Mode::Policy, Attacker::OtherUser));
 }
 
 #[test]

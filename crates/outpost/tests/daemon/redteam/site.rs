@@ -1,4 +1,5 @@
-//! A host under attack: the daemon of a user with an approver's key, a question that waits, and, in guard mode, the guard.
+//! A host under attack: the daemon of a user with an approver's key, a question that waits, root's policy and, in guard
+//! mode, the guard.
 
 use super::Mode;
 use crate::support::{outpost, until};
@@ -17,6 +18,7 @@ use tempfile::TempDir;
 const COMMAND: [&str; 1] = ["true"];
 
 pub(crate) struct Site {
+    mode: Mode,
     guard: Option<Guard>,
     daemon: Daemon,
     dir: TempDir,
@@ -25,12 +27,35 @@ pub(crate) struct Site {
     pub(crate) known: Value,
 }
 
-/// A program of the user.
-pub(crate) fn as_uid(uid: u32) -> Command {
-    let mut command = Command::new("setpriv");
-    command.args([format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".into()]);
-    command.stdin(Stdio::null());
+/// Gives a program an `/etc` of its own: root's policy must not be written to the `/etc` of the host.
+const VIEW: &str = "mount --bind \"$1\" /etc && shift && exec \"$@\"";
+
+/// What has the arguments that follow run as this user.
+fn switch_to(uid: u32) -> [String; 4] {
+    ["setpriv".into(), format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".into()]
+}
+
+/// A program of the user, in the view of the host that the tests have.
+fn as_uid(uid: u32) -> Command {
+    let [program, arguments @ ..] = switch_to(uid);
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null());
     command
+}
+
+/// Root's list with this approver.
+fn approvers(key: &ApproverKey) -> String {
+    format!("[[approver]]\nname = \"desk\"\nkey = \"{}\"\nroot = true\n", key.public())
+}
+
+/// An `/etc` in which root has a policy.
+fn make_etc(etc: &Path, key: &ApproverKey) {
+    fs::create_dir_all(etc.join("outpost")).unwrap();
+    for name in ["passwd", "group"] {
+        fs::copy(Path::new("/etc").join(name), etc.join(name)).unwrap();
+    }
+    fs::write(etc.join("outpost/rules.toml"), "").unwrap();
+    fs::write(etc.join("outpost/approvers.toml"), approvers(key)).unwrap();
 }
 
 /// The answer to one line at the approver socket.
@@ -47,10 +72,7 @@ impl Site {
         let key = ApproverKey::random();
         let guard = (mode == Mode::Guard).then(|| {
             let mut guard = Guard::prepare(outpost(), "");
-            let list = format!(
-                "trusted_users = [\"root\"]\n[[approver]]\nname = \"desk\"\nkey = \"{}\"\nroot = true\n",
-                key.public()
-            );
+            let list = format!("trusted_users = [\"root\"]\n{}", approvers(&key));
             fs::write(guard.root().join("etc/outpost/approvers.toml"), list).unwrap();
             guard.serve();
             guard
@@ -62,11 +84,24 @@ impl Site {
             chown(dir.path().join(name), Some(ANN), Some(ANN)).unwrap();
         }
         fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
-        let mut serve = as_uid(ANN);
-        let stands_for_root = guard.as_ref().map_or(dir.path().join("root"), |guard| guard.root().to_owned());
-        serve.arg(outpost()).arg("--guard-root").arg(stands_for_root).env("HOME", dir.path().join("home"));
+        let mut serve = match mode {
+            Mode::Policy => {
+                make_etc(&dir.path().join("etc"), &key);
+                let mut serve = Command::new("unshare");
+                serve.args(["--mount", "sh", "-c", VIEW, "sh", "etc"]).args(switch_to(ANN)).arg(outpost());
+                serve
+            }
+            Mode::Personal | Mode::Guard => {
+                let own = || dir.path().join("root");
+                let stands_for_root = guard.as_ref().map_or_else(own, |guard| guard.root().to_owned());
+                let mut serve = as_uid(ANN);
+                serve.arg(outpost()).arg("--guard-root").arg(stands_for_root);
+                serve
+            }
+        };
+        serve.env("HOME", dir.path().join("home"));
         let daemon = Daemon::start_by_in(serve, dir.path(), &["--metrics-listen=127.0.0.1:0"]);
-        let mut site = Site { guard, daemon, dir, waiting: None, known: Value::Null };
+        let mut site = Site { mode, guard, daemon, dir, waiting: None, known: Value::Null };
         site.start_relay();
         site.ask_the_question(&key);
         site
@@ -74,6 +109,14 @@ impl Site {
 
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// A program of a user in the project's directory, in the view of the host that the user's daemon has.
+    pub(crate) fn as_uid(&self, uid: u32) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--mount=/proc/{}/ns/mnt", self.daemon.status().keeper_pid));
+        command.args(["env", "--chdir"]).arg(self.path("project")).args(switch_to(uid)).stdin(Stdio::null());
+        command
     }
 
     /// The daemon that decides.
@@ -112,7 +155,7 @@ impl Site {
     fn ask_the_question(&mut self, key: &ApproverKey) {
         let approvals = self.runtime().join("approvals.sock");
         let host = ask(&approvals, &hello());
-        if self.guard.is_none() {
+        if self.mode == Mode::Personal {
             assert_eq!(ask(&approvals, &key.enrolment(&host))["is"], "key_changed");
         }
         let allow = json!({ "allow": true });
@@ -158,7 +201,14 @@ impl Site {
             Some(guard) => (guard.root().join("etc/outpost"), guard.root().join("var/lib/outpost-guard")),
             None => (self.path("config/outpost"), self.path("state")),
         };
-        let (config, approvers, reload) = match &self.guard {
+        // The user's own rules must count for nothing where root has a policy.
+        let mut rules = vec![self.path("config/outpost/rules.toml")];
+        match self.mode {
+            Mode::Personal => {}
+            Mode::Policy => rules.push("/etc/outpost/rules.toml".into()),
+            Mode::Guard => rules.push(etc.join("rules.toml")),
+        }
+        let (config, mut approvers, reload) = match &self.guard {
             Some(guard) => (
                 etc.join("guard.toml"),
                 etc.join("approvers.toml"),
@@ -176,6 +226,9 @@ impl Site {
                 ],
             ),
         };
+        if self.mode == Mode::Policy {
+            approvers = "/etc/outpost/approvers.toml".into();
+        }
         let reload: Vec<PathBuf> = reload.into_iter().chain([PathBuf::from("reload")]).collect();
         let sockets =
             ["run/control.sock", "run/exec.sock", "run/broker.sock", "run/approvals.sock", "relay/rpc.sock"];
@@ -186,7 +239,7 @@ impl Site {
         let settings = settings.map(|name| self.path(name));
         json!({
             "approvals": runtime.join("approvals.sock"), "broker": runtime.join("broker.sock"),
-            "state": state, "rules": etc.join("rules.toml"), "config": config, "approvers": approvers,
+            "state": state, "rules": rules, "config": config, "approvers": approvers,
             "reload": reload, "worker": status.worker_pid, "keeper": status.keeper_pid,
             "question": question["id"], "digest": question["digest"], "uid": ANN,
             "grant": granting.id(), "proof": proof, "requests": requests,
