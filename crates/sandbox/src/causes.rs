@@ -23,12 +23,27 @@ const IN_A_CONTAINER: &str = "in this container a seccomp filter, an AppArmor pr
 const UNKNOWN: &str = "no known setting forbids them: a security module or a seccomp filter around the daemon does, which \
      the kernel's log or the service manager may name";
 
+const LANDLOCK_ON_A_HOST: &str =
+    "boot with lsm=landlock,... among the security modules; Linux has Landlock from 5.13 on";
+
+const LANDLOCK_IN_A_CONTAINER: &str = "in this container a seccomp filter can hide it: start it with a profile that allows the \
+     landlock_ calls, or with --security-opt seccomp=unconfined; else boot the host with lsm=landlock,... among the \
+     security modules";
+
+/// What gives a host or container Landlock that has none.
+pub fn landlock_advice() -> &'static str {
+    if is_container() { LANDLOCK_IN_A_CONTAINER } else { LANDLOCK_ON_A_HOST }
+}
+
+fn is_container() -> bool {
+    CONTAINERS.iter().any(|path| Path::new(path).exists())
+}
+
 /// What allows namespaces here.
 pub fn advice() -> String {
     let settings: Vec<String> =
         SETTINGS.iter().filter(|(path, value, _)| reads(path, value)).map(shown).collect();
-    let is_container = CONTAINERS.iter().any(|path| Path::new(path).exists());
-    chosen(settings, is_container)
+    chosen(settings, is_container())
 }
 
 fn reads(path: &str, value: &str) -> bool {

@@ -1,6 +1,6 @@
 //! A plan compiled for the child: the program of its confinement, and what has to be kept while it runs.
 
-mod alone;
+pub(crate) mod alone;
 mod devices;
 mod view;
 

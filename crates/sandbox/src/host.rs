@@ -1,6 +1,6 @@
 //! What this host can enforce, found out by doing it.
 
-use crate::confinement::Confinement;
+use crate::confinement::{Confinement, alone};
 use crate::error::{Error, explain};
 use crate::plan::{Mount, Plan, Root, What};
 use crate::{Result, causes, filter, landlock};
@@ -97,6 +97,10 @@ impl Host {
     pub fn without_namespaces(self, reason: &str) -> Host {
         let why_none = Some(format!("namespaces cannot be used ({reason})"));
         let mut host = Host { namespaces: Namespaces::None, network: None, why_none, ..self };
+        if let Err(why) = alone::version(&host) {
+            host.why_not_alone = Some(why);
+            return host;
+        }
         // A directory like ours, kept from a command.
         let mounts = match std::fs::canonicalize(&host.state) {
             Ok(path) => {
@@ -137,6 +141,11 @@ impl Host {
     /// Whether its Landlock is one that we use.
     pub fn landlock_is_used(&self) -> bool {
         self.landlock.is_some_and(|version| version >= landlock::VERSION_MIN)
+    }
+
+    /// Whether its Landlock is one that can enforce a policy without namespaces.
+    pub fn landlock_stands_alone(&self) -> bool {
+        alone::version(self).is_ok()
     }
 
     pub(crate) fn filter(&self, network: bool) -> &[u8] {
@@ -184,7 +193,8 @@ impl Host {
             Err(failure) => {
                 let operation = Some(failure.operation).filter(|_| failure.step == Step::Confine);
                 let described = operation.and_then(|at| confinement.program.describe(at.into()));
-                Err(Obstacle { reason: explain(failure, described), errno: Some(failure.errno) })
+                let reason = format!("a trial sandbox failed at {}", explain(failure, described));
+                Err(Obstacle { reason, errno: Some(failure.errno) })
             }
             Ok(_) => Err(Obstacle { reason: "a file that is never there was executed".into(), errno: None }),
         }

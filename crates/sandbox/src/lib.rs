@@ -20,7 +20,7 @@ mod policy;
 mod private;
 mod resolve;
 
-pub use causes::advice;
+pub use causes::{advice, landlock_advice};
 pub use confinement::{Confinement, DESCRIPTOR_FIRST, HandedOver, Layers};
 pub use error::Error;
 pub use host::{Host, Namespaces, Probed};

@@ -10,6 +10,7 @@ mod commands;
 mod config;
 mod connect;
 mod console;
+mod containers;
 mod deaths;
 mod descriptors;
 mod desk;

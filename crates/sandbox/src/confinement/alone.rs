@@ -17,18 +17,10 @@ use std::path::Path;
 const NAMES_MAX: usize = 16 * 1024;
 
 pub(super) fn build(plan: &Plan, host: &Host, layers: &mut Layers) -> Result<Program> {
-    let version = host.landlock.filter(|version| *version >= VERSION_ALONE_MIN);
-    let Some(version) = version else {
-        let found = host.landlock.map_or_else(
-            || "there is no Landlock".into(),
-            |version| format!("Landlock has version {version}"),
-        );
-        let missing = format!(
-            "{}; and {found}, where version {VERSION_ALONE_MIN} (Linux 6.2) could enforce a read-only policy alone",
-            host.lacks_namespaces()
-        );
-        return Err(Error::Host { needs: "confine a command".into(), missing });
-    };
+    let version = version(host).map_err(|why| Error::Host {
+        needs: "confine a command".into(),
+        missing: format!("{}; and {why}", host.lacks_namespaces()),
+    })?;
     if let Some(needs) = inexpressible(plan) {
         return Err(Error::Host { needs, missing: host.lacks_namespaces() });
     }
@@ -42,6 +34,18 @@ pub(super) fn build(plan: &Plan, host: &Host, layers: &mut Layers) -> Result<Pro
     builder.drop_capabilities();
     builder.filter(host.filter(plan.network));
     builder.finish().ok_or(TOO_LONG)
+}
+
+/// The version of Landlock, if it can enforce a policy alone; else why it cannot.
+pub(crate) fn version(host: &Host) -> std::result::Result<u32, String> {
+    let found = match host.landlock {
+        Some(version @ VERSION_ALONE_MIN..) => return Ok(version),
+        Some(version) => format!("Landlock has version {version}"),
+        None => "there is no Landlock".into(),
+    };
+    Err(format!(
+        "{found}, where version {VERSION_ALONE_MIN} (Linux 6.2) could enforce a read-only policy alone"
+    ))
 }
 
 /// What of the plan Landlock cannot express.
@@ -93,8 +97,10 @@ fn rules(builder: &mut Builder, plan: &Plan, rights: Rights) -> Result<Register>
             false => allow_beside(builder, ruleset, Path::new("/"), &denied, rights, &mut 0)?,
         }
     }
-    for device in devices::NODES.iter().chain(&[c"/dev/ptmx"]) {
-        if Path::new(std::ffi::OsStr::from_bytes(device.to_bytes())).exists() {
+    // In a container /dev/ptmx is a link to the second one.
+    for device in devices::NODES.iter().chain(&[c"/dev/ptmx", c"/dev/pts/ptmx"]) {
+        let found = Path::new(std::ffi::OsStr::from_bytes(device.to_bytes())).symlink_metadata();
+        if found.is_ok_and(|found| !found.is_symlink()) {
             builder.allow(ruleset, device, rights.devices(false));
         }
     }

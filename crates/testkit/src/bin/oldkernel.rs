@@ -1,5 +1,6 @@
 //! Runs a program as if the kernel were older, by a seccomp filter: `oldkernel VERSION PROGRAM [ARGUMENT…]`, where VERSION
-//! is 6.8, 6.1 or 5.10.
+//! is 6.8, 6.1 or 5.10; or `container` for the kernel as it is behind the filter that docker gives its containers, and
+//! `container-without-landlock` for the same with a profile of before Landlock.
 //!
 //! Calls, flags and options that came later get the error that the older kernel answers with. Root keeps the privileges of
 //! set-uid programs, so that sudo works; other users get no_new_privs, as the kernel demands.
@@ -61,6 +62,9 @@ type Rule = (Version, libc::c_long, When, i32);
 
 const ALL: u32 = u32::MAX;
 
+/// Of no kernel: what is refused whatever the version.
+const NEWEST: Version = (u32::MAX, 0);
+
 fn rules() -> Vec<Rule> {
     let mut rules: Vec<Rule> = vec![
         // CLOSE_RANGE_CLOEXEC.
@@ -103,8 +107,48 @@ fn rules() -> Vec<Rule> {
     rules
 }
 
+/// What docker's default profile refuses to a container without CAP_SYS_ADMIN. `clone3` has its flags in memory, where no
+/// filter reads them.
+fn rules_of_a_container(has_landlock: bool) -> Vec<Rule> {
+    const NAMESPACES: u32 = 0x7e02_0000;
+    let refused = [
+        libc::SYS_unshare,
+        libc::SYS_setns,
+        libc::SYS_mount,
+        libc::SYS_umount2,
+        libc::SYS_pivot_root,
+        libc::SYS_open_tree,
+        libc::SYS_move_mount,
+        libc::SYS_fsopen,
+        libc::SYS_fsconfig,
+        libc::SYS_fsmount,
+        libc::SYS_fspick,
+        libc::SYS_mount_setattr,
+    ];
+    let mut rules: Vec<Rule> = refused.map(|call| (NEWEST, call, Always, libc::EPERM)).into();
+    rules.push((NEWEST, libc::SYS_clone, Bits(0, NAMESPACES), libc::EPERM));
+    rules.push((NEWEST, libc::SYS_clone3, Always, libc::ENOSYS));
+    if !has_landlock {
+        rules.push((NEWEST, libc::SYS_landlock_create_ruleset, Always, libc::EPERM));
+    }
+    rules
+}
+
+/// The rules that apply, and the first number without a call.
+fn profile(name: &str) -> Option<(Vec<Rule>, u32)> {
+    match name {
+        "container" => return Some((rules_of_a_container(true), ALL)),
+        "container-without-landlock" => return Some((rules_of_a_container(false), ALL)),
+        _ => {}
+    }
+    let version = version_in(name);
+    let (_, first_absent) = FIRST_ABSENT.iter().find(|(known, _)| *known == version)?;
+    let rules = rules().into_iter().filter(|(since, ..)| version < *since).collect();
+    Some((rules, *first_absent))
+}
+
 /// The filter of a kernel whose calls end before `first_absent`.
-fn filter(version: Version, first_absent: u32) -> Vec<Instruction> {
+fn filter(rules: Vec<Rule>, first_absent: u32) -> Vec<Instruction> {
     let error = |errno: i32| (RETURN, 0, 0, ERRNO | errno.cast_unsigned());
     let argument = |index: u32| (LOAD, 0, 0, 16 + 8 * index);
     let mut program = vec![
@@ -116,7 +160,7 @@ fn filter(version: Version, first_absent: u32) -> Vec<Instruction> {
         (IF_AT_LEAST, 0, 1, first_absent),
         error(libc::ENOSYS),
     ];
-    for (_, call, when, errno) in rules().into_iter().filter(|(since, ..)| version < *since) {
+    for (_, call, when, errno) in rules {
         let mut body = match when {
             Always => Vec::new(),
             Bits(at, bits) => vec![argument(at), (IF_ANY_BIT, 0, 1, bits)],
@@ -143,8 +187,8 @@ fn bytes(program: &[Instruction]) -> Vec<u8> {
 }
 
 /// The program as it is to be executed; as 5.10 before an empty `/sys/fs/cgroup`.
-fn command(version: Version, program: &str, arguments: &[String]) -> Command {
-    if version >= (5, 14) || outpost_sys::limits::effective_uid() != 0 {
+fn command(name: &str, program: &str, arguments: &[String]) -> Command {
+    if version_in(name) != (5, 10) || outpost_sys::limits::effective_uid() != 0 {
         let mut command = Command::new(program);
         command.args(arguments);
         return command;
@@ -157,21 +201,20 @@ fn command(version: Version, program: &str, arguments: &[String]) -> Command {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [version, program, arguments @ ..] = arguments.as_slice() else {
-        eprintln!("usage: oldkernel 6.8|6.1|5.10 PROGRAM [ARGUMENT...]");
+    let [name, program, arguments @ ..] = arguments.as_slice() else {
+        eprintln!("usage: oldkernel 6.8|6.1|5.10|container|container-without-landlock PROGRAM [ARGUMENT...]");
         return ExitCode::from(2);
     };
-    let version = version_in(version);
-    let Some((_, first_absent)) = FIRST_ABSENT.iter().find(|(known, _)| *known == version) else {
-        eprintln!("error: oldkernel knows Linux 6.8, 6.1 and 5.10");
+    let Some((rules, first_absent)) = profile(name) else {
+        eprintln!("error: oldkernel knows Linux 6.8, 6.1 and 5.10, and containers");
         return ExitCode::from(2);
     };
-    let filter = bytes(&filter(version, *first_absent));
+    let filter = bytes(&filter(rules, first_absent));
     if let Err(errno) = outpost_sys::confine::filter_own_calls(&filter) {
         eprintln!("error: cannot filter system calls: {errno}");
         return ExitCode::from(125);
     }
-    let failed = command(version, program, arguments).exec();
+    let failed = command(name, program, arguments).exec();
     eprintln!("error: {program}: {failed}");
     ExitCode::from(127)
 }

@@ -94,19 +94,24 @@ fn namespaces(host: &Host) -> Check {
 }
 
 fn landlock(host: &Host) -> Check {
-    let mend = "boot with lsm=landlock,... among the security modules, or a kernel from 6.7 on";
     let means = match host.namespaces {
         Namespaces::None => "without namespaces no command can be sandboxed",
         _ => "sandboxes have one layer less: mounts and seccomp alone keep files and network",
     };
-    let bad = |found: String| Check::bad("landlock", Verdict::Degraded, found, means, mend);
-    match host.landlock {
-        Some(version) if host.namespaces == Namespaces::None && host.why_not_alone.is_some() => {
-            bad(format!("ABI {version}; it cannot hold a command alone"))
+    let bad = |found: String, mend| Check::bad("landlock", Verdict::Degraded, found, means, mend);
+    match (host.landlock, &host.why_not_alone) {
+        (None, _) => bad("none".into(), outpost_sandbox::landlock_advice()),
+        (Some(version), Some(_)) if host.landlock_stands_alone() => {
+            bad(format!("ABI {version}; it cannot hold a command alone"), "allow namespaces, as above")
         }
-        Some(version) if host.landlock_is_used() => Check::ok("landlock", format!("ABI {version}")),
-        Some(version) => bad(format!("ABI {version}, too old to be used")),
-        None => bad("none".into()),
+        (Some(version), Some(_)) => bad(
+            format!("ABI {version}; it cannot hold a command alone"),
+            "allow namespaces, as above, or run Linux 6.2 or later (Landlock ABI 3)",
+        ),
+        (Some(version), None) if host.landlock_is_used() => Check::ok("landlock", format!("ABI {version}")),
+        (Some(version), None) => {
+            bad(format!("ABI {version}, too old to be used"), "run Linux 5.19 or later (Landlock ABI 2)")
+        }
     }
 }
 
@@ -269,6 +274,36 @@ fn git() -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The advice about Landlock is about what is really missing.
+    #[test]
+    fn a_landlock_that_cannot_stand_alone_is_named_with_what_helps() {
+        let dir = tempfile::tempdir().unwrap();
+        let without = |landlock: Option<u32>| {
+            let mut host = Host::probe(dir.path()).unwrap();
+            host.landlock = landlock;
+            host.without_namespaces("for a test")
+        };
+        for (version, found, mend) in [
+            (None, "none", "lsm=landlock"),
+            (Some(1), "ABI 1; it cannot hold a command alone", "Linux 6.2 or later (Landlock ABI 3)"),
+            (Some(2), "ABI 2; it cannot hold a command alone", "Linux 6.2 or later (Landlock ABI 3)"),
+        ] {
+            let host = without(version);
+            let check = landlock(&host);
+            assert_eq!((check.verdict, check.found.as_str()), (Verdict::Degraded, found));
+            assert!(check.mend.as_ref().is_some_and(|text| text.contains(mend)), "{:?}", check.mend);
+            let means = namespaces(&host).means.unwrap();
+            assert!(means.starts_with("every sandboxed command is refused; Landlock cannot"), "{means}");
+            assert!(means.contains("where version 3 (Linux 6.2) could enforce"), "{means}");
+            assert!(!means.contains("for a test"), "the cause is in `found`, once: {means}");
+        }
+        let mut old = Host::probe(dir.path()).unwrap();
+        old.landlock = Some(1);
+        if old.namespaces != Namespaces::None {
+            assert!(landlock(&old).mend.is_some_and(|mend| mend.contains("Linux 5.19")));
+        }
+    }
 
     #[test]
     fn a_kernel_is_judged_by_its_numbers() {
