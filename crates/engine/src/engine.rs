@@ -156,6 +156,7 @@ impl Engine {
             serving: AtomicBool::new(false),
             closing: AtomicBool::new(false),
             loaded: watch::Sender::new(false),
+            recalled: watch::Sender::new(false),
             adopted: watch::Sender::new(true),
             stalls: watch::Sender::default(),
             output_bytes: AtomicU64::new(0),
@@ -351,7 +352,7 @@ impl Engine {
 
     /// Waits until every process of earlier lives and workers is in the table: what is not there by then does not exist.
     async fn complete(&self) {
-        until(&self.shared.loaded).await;
+        until(&self.shared.recalled).await;
         until(&self.shared.adopted).await;
     }
 

@@ -16,8 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long to wait before records that could not be read for want of a resource are tried again.
-const RETRY: Duration = Duration::from_secs(5);
+/// How long to wait before records that could not be read for want of a resource are tried again. Lookups of processes that
+/// are not in the table wait for that.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// What the loader begins with.
 pub(crate) struct Found {
@@ -45,6 +46,7 @@ pub(crate) fn load(shared: Arc<Shared>, found: Found) {
     let mut slots: Vec<Slot> = slots.unwrap_or_default().into_iter().filter(is_earlier).collect();
     let mut waiting = load_all(&shared, &mut slots);
     shared.loaded.send_replace(true);
+    shared.recalled.send_replace(!missing && waiting.is_empty());
     limits::lower_priority();
     shared.store.erase_leftovers();
     let engine = Arc::downgrade(&shared);
@@ -57,6 +59,7 @@ pub(crate) fn load(shared: Arc<Shared>, found: Found) {
             waiting = slots.into_iter().filter(is_earlier).collect();
         }
         waiting = load_all(&shared, &mut waiting);
+        shared.recalled.send_replace(!missing && waiting.is_empty());
     }
 }
 
@@ -67,7 +70,7 @@ fn load_all(shared: &Arc<Shared>, slots: &mut [Slot]) -> Vec<Slot> {
     for slot in slots.iter().copied() {
         match load_one(shared, slot) {
             Ok(Some(process)) => {
-                // Before `loaded` is set: a client that waits for that finds the process.
+                // Before `recalled` is set: a client that waits for that finds the process.
                 kill::finish_kill_tree(&process);
                 let loser = shared.table().insert(process);
                 if let Some(loser) = loser {
@@ -118,4 +121,37 @@ fn load_one(shared: &Arc<Shared>, slot: Slot) -> Result<Option<Process>> {
     process.inner.stdin_accepted.store(shared.store.stdin_accepted(slot), Ordering::Release);
     process.set_ended_ms(shared.store.last_recorded_ms(slot));
     Ok(Some(process))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::{Config, Engine, Error, Key, Spawn};
+    use outpost_sys::Errno;
+
+    /// `make chaos --exhaustion` found it: a client that came back for a process got the answer that there is none.
+    #[tokio::test]
+    async fn a_lookup_waits_for_records_that_cannot_be_read_for_want_of_descriptors() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = Engine::embedded(Config::new(dir.path())).unwrap();
+        let spawn = Spawn { program: "/bin/true".into(), ..Spawn::new(Key::new("test", "", "p"), ["true"]) };
+        let process = engine.spawn(spawn).await.unwrap();
+        process.finished().await.unwrap();
+        let (shared, slot) = (engine.shared.clone(), process.slot());
+        until_recalled(&shared).await;
+        // As a worker begins that finds this record and has no descriptor to read it.
+        shared.recalled.send_replace(false);
+        assert!(shared.table().remove(slot).is_some());
+        let slots = Err(Error::io("list", "the directory of processes", Errno::MFILE));
+        let found = Found { slots, held: HashSet::new(), last: slot };
+        let loader = std::thread::spawn(move || load(shared, found));
+        assert_eq!(engine.get(slot).await.map(|process| process.slot()), Some(slot));
+        loader.join().unwrap();
+        engine.shut_down(Duration::from_secs(20)).await.unwrap();
+    }
+
+    async fn until_recalled(shared: &Shared) {
+        shared.recalled.subscribe().wait_for(|recalled| *recalled).await.unwrap();
+    }
 }

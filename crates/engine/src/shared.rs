@@ -53,6 +53,8 @@ pub(crate) struct Shared {
     pub(crate) closing: AtomicBool,
     /// Whether ended processes of earlier lives have been entered.
     pub(crate) loaded: watch::Sender<bool>,
+    /// Every record of an earlier life has been read. False while one cannot be read for want of a resource.
+    pub(crate) recalled: watch::Sender<bool>,
     /// Whether every process that the keeper has is in the table.
     pub(crate) adopted: watch::Sender<bool>,
     /// Changes when a process begins or ceases to wait because it cannot be recorded. Why it last could not be.
