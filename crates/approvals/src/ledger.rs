@@ -130,11 +130,21 @@ impl Ledger {
         let (heads, chain_dir) = (chain.heads.clone(), chain.dir.clone());
         agree(&db, &mut chain)?;
         let (jobs, receiver) = mpsc::channel(JOBS_MAX);
-        let waits = tokio::runtime::Builder::new_current_thread().enable_time().build();
-        let waits = waits.map_err(|error| Error::file("make a clock for", dir, error))?;
         let thread = std::thread::Builder::new().name("outpost-ledger".into());
-        let spawned = thread.spawn(move || keep(db, chain, receiver, &waits));
+        let (built, result) = std::sync::mpsc::sync_channel(1);
+        // Built on the thread: at the process limit the closure is dropped here, and dropping a runtime inside another
+        // panics.
+        let spawned =
+            thread.spawn(move || match tokio::runtime::Builder::new_current_thread().enable_time().build() {
+                Ok(waits) => {
+                    let _caller_waits = built.send(Ok(()));
+                    keep(db, chain, receiver, &waits);
+                }
+                Err(error) => drop(built.send(Err(error))),
+            });
         spawned.map_err(|error| Error::file("start a thread for", dir, error))?;
+        let result = result.recv().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into()));
+        result.map_err(|error| Error::file("make a clock for", dir, error))?;
         Ok(Ledger { jobs, heads, chain: chain_dir })
     }
 

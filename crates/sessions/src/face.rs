@@ -282,9 +282,16 @@ impl Face {
 
 fn turns_thread() -> Result<Handle> {
     let fail = |error: std::io::Error| Error::io("start", std::path::Path::new("the thread of turns"), error);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(fail)?;
-    let handle = runtime.handle().clone();
+    let (built, handle) = std::sync::mpsc::sync_channel(1);
     let thread = std::thread::Builder::new().name("outpost-turns".into());
-    thread.spawn(move || runtime.block_on(std::future::pending::<()>())).map_err(fail)?;
-    Ok(handle)
+    // Built on the thread: at the process limit the closure is dropped here, and dropping a runtime inside another panics.
+    let run = move || match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => {
+            let _caller_waits = built.send(Ok(runtime.handle().clone()));
+            runtime.block_on(std::future::pending::<()>());
+        }
+        Err(error) => drop(built.send(Err(error))),
+    };
+    thread.spawn(run).map_err(fail)?;
+    handle.recv().unwrap_or_else(|_| Err(std::io::ErrorKind::Other.into())).map_err(fail)
 }
