@@ -20,6 +20,21 @@ pub enum CallError {
     Lost(io::Error),
 }
 
+impl CallError {
+    /// Whether the daemon that was asked is ending or gone. Another one may serve there soon, or the same one by its next
+    /// worker. False for a daemon that does not answer in time.
+    pub fn is_gone(&self) -> bool {
+        use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
+        match self {
+            CallError::Refused(failure) => failure.is_stopping(),
+            CallError::Lost(error) => matches!(
+                error.kind(),
+                NotFound | ConnectionRefused | ConnectionReset | BrokenPipe | UnexpectedEof
+            ),
+        }
+    }
+}
+
 impl std::fmt::Display for CallError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

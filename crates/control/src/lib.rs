@@ -19,4 +19,4 @@ pub mod wire;
 
 pub use confining::Sandboxing;
 pub use methods::exit_status;
-pub use server::{Program, serve};
+pub use server::{Declined, Program, serve};

@@ -59,17 +59,17 @@ pub(crate) async fn call<P: Program>(
         "upgrade" => upgrade(&context.program, parse(params)?).await,
         "wakeRelay" => {
             let woken = context.program.wake_relay(parse(params)?).await;
-            woken.map_err(|message| Failure { kind: "relay".into(), message })?;
+            woken.map_err(|declined| declined.failure("relay"))?;
             answer(&())
         }
         "keepChildren" => {
             let kept = context.program.keep_children().await;
-            let processes = kept.map_err(|message| Failure { kind: "keep".into(), message })?;
+            let processes = kept.map_err(|declined| declined.failure("keep"))?;
             answer(&Kept { processes })
         }
         "serveAgain" => {
             let woken = context.program.serve_again().await;
-            woken.map_err(|message| Failure { kind: "keep".into(), message })?;
+            woken.map_err(|declined| declined.failure("keep"))?;
             answer(&())
         }
         "settings" => {
@@ -81,12 +81,12 @@ pub(crate) async fn call<P: Program>(
         }
         "reload" => {
             let reloaded = context.program.reload().await;
-            answer(&reloaded.map_err(|message| Failure { kind: "settings".into(), message })?)
+            answer(&reloaded.map_err(|declined| declined.failure("settings"))?)
         }
         "stop" => {
             let grace = parse::<Option<Stop>>(params)?.unwrap_or_default().grace_ms;
             let stopped = context.program.stop(grace.map(Duration::from_millis)).await;
-            answer(&stopped.map_err(|message| Failure { kind: "stopping".into(), message })?)
+            answer(&stopped.map_err(|declined| declined.failure("stop"))?)
         }
         _ => Err(Failure { kind: "method".into(), message: format!("there is no method {method:?}") }),
     }
@@ -113,7 +113,7 @@ pub(crate) fn failure(error: Error) -> Failure {
         Error::NoTerminal => "noTerminal",
         Error::Gone => "unknown",
         Error::Busy => "busy",
-        Error::Stopping => "stopping",
+        Error::Stopping => Failure::STOPPING,
         Error::Invalid { .. } => "params",
         Error::Io { .. } | Error::Journal(_) | Error::Stopped => "internal",
     };
@@ -341,6 +341,6 @@ async fn upgrade<P: Program>(program: &P, params: UpgradeBinary) -> Outcome {
     let internal = |message: String| Failure { kind: "upgrade".into(), message };
     let binary = outpost_sys::file::open(&params.path, outpost_sys::file::Open::Program);
     let binary = binary.map_err(|errno| internal(format!("cannot open {}: {errno}", params.path)))?;
-    program.upgrade(binary).await.map_err(internal)?;
+    program.upgrade(binary).await.map_err(|declined| declined.failure("upgrade"))?;
     answer(&())
 }

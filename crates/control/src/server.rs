@@ -9,10 +9,11 @@ use crate::stream::Follow;
 use crate::wire::{
     Faces, Failure, LINE_BYTES_MAX, RelayState, Reloaded, Request, Settings, StopReport, WakeRelay,
 };
-use outpost_engine::Engine;
+use outpost_engine::{Engine, Error};
 use outpost_wire::{Closed, Line, Lines, Outbox, SharedLoad, Weight};
 use serde::Serialize;
 use serde_json::value::RawValue;
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,18 +26,61 @@ const CONNECTIONS_MAX: usize = 1024;
 /// Requests of one connection under way at once, with those that stream output; more wait in the socket.
 const REQUESTS_MAX: u32 = 64;
 
+/// Why the program around us did not do what a client asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Declined {
+    /// The daemon, or this worker of it, is ending and takes no more orders.
+    Ending,
+    Refused(String),
+}
+
+impl Declined {
+    /// As the control socket reports it; `kind` is that of a refusal.
+    pub(crate) fn failure(self, kind: &str) -> Failure {
+        let message = self.to_string();
+        match self {
+            Declined::Ending => Failure { kind: Failure::STOPPING.into(), message },
+            Declined::Refused(_) => Failure { kind: kind.into(), message },
+        }
+    }
+}
+
+impl fmt::Display for Declined {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Declined::Ending => f.write_str("the daemon is ending"),
+            Declined::Refused(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl From<String> for Declined {
+    fn from(reason: String) -> Declined {
+        Declined::Refused(reason)
+    }
+}
+
+impl From<Error> for Declined {
+    fn from(error: Error) -> Declined {
+        match error {
+            Error::Stopping | Error::Stopped => Declined::Ending,
+            other => Declined::Refused(other.to_string()),
+        }
+    }
+}
+
 /// What the program around us can do.
 pub trait Program: Send + Sync + 'static {
     /// Puts a new binary in place of keeper and worker.
-    fn upgrade(&self, binary: OwnedFd) -> impl Future<Output = Result<(), String>> + Send;
+    fn upgrade(&self, binary: OwnedFd) -> impl Future<Output = Result<(), Declined>> + Send;
     /// Ends every process, and then the daemon. Processes have this long to end by themselves, or as configured.
-    fn stop(&self, grace: Option<Duration>) -> impl Future<Output = Result<StopReport, String>> + Send;
+    fn stop(&self, grace: Option<Duration>) -> impl Future<Output = Result<StopReport, Declined>> + Send;
     /// Ends the faces; the daemon stays as long as processes run. Says how many do.
-    fn keep_children(&self) -> impl Future<Output = Result<usize, String>> + Send;
+    fn keep_children(&self) -> impl Future<Output = Result<usize, Declined>> + Send;
     /// Whether that was done.
     fn keeps_children(&self) -> bool;
     /// Begins the faces again.
-    fn serve_again(&self) -> impl Future<Output = Result<(), String>> + Send;
+    fn serve_again(&self) -> impl Future<Output = Result<(), Declined>> + Send;
     /// How the relay face stands, where there is one.
     fn relay(&self) -> Option<RelayState>;
     /// What the other faces have.
@@ -44,9 +88,9 @@ pub trait Program: Send + Sync + 'static {
     /// The configuration as it is in force, where there is one.
     fn settings(&self) -> Option<Settings>;
     /// Reads the configuration again.
-    fn reload(&self) -> impl Future<Output = Result<Reloaded, String>> + Send;
+    fn reload(&self) -> impl Future<Output = Result<Reloaded, Declined>> + Send;
     /// Has the relay face serve again.
-    fn wake_relay(&self, wake: WakeRelay) -> impl Future<Output = Result<(), String>> + Send;
+    fn wake_relay(&self, wake: WakeRelay) -> impl Future<Output = Result<(), Declined>> + Send;
 }
 
 pub(crate) struct Context<P> {

@@ -26,6 +26,15 @@ pub struct Failure {
     pub message: String,
 }
 
+impl Failure {
+    /// The kind of a refusal by a daemon, or a worker of it, that is ending and takes no more orders.
+    pub const STOPPING: &str = "stopping";
+
+    pub fn is_stopping(&self) -> bool {
+        self.kind == Failure::STOPPING
+    }
+}
+
 /// Anything the daemon sends: an answer (`id`) or something of a process (`process`).
 #[derive(Debug, Deserialize)]
 pub struct Message {

@@ -174,15 +174,12 @@ fn dispatch(command: Command, paths: &Paths) -> Outcome {
         }
     }
     match command {
-        Command::Serve(options) => match serve::serve(paths, &options) {
-            Ok(()) => Ok(ExitCode::SUCCESS),
-            Err(NotServing::Taken(reason)) => match serve_again::run(paths, &options)? {
-                Some(ended) => Ok(ended),
-                None => {
-                    errln!("outpost: {reason}");
-                    Ok(ExitCode::from(TAKEN))
-                }
-            },
+        Command::Serve(options) => match serve_again::serve(paths, &options) {
+            Ok(code) => Ok(code),
+            Err(NotServing::Taken(reason)) => {
+                errln!("outpost: {reason}");
+                Ok(ExitCode::from(TAKEN))
+            }
             Err(NotServing::Failed(reason)) => Err(reason),
         },
         Command::Relay { flags } => Ok(crate::relay::run(flags.into_iter())),

@@ -24,6 +24,7 @@ mod hosts;
 mod listen;
 mod log;
 mod metrics_face;
+mod orders;
 mod own_token;
 mod paths;
 mod place;

@@ -2,6 +2,7 @@
 
 use crate::relay::{Place, Settings, VERSION};
 use crate::{redact, roles};
+use outpost_control::Declined;
 use outpost_control::wire::{RelayState, WakeRelay};
 use outpost_engine::{Config, Engine, Process};
 use outpost_relay::{Relay, serve};
@@ -137,21 +138,20 @@ impl RelayFace {
     }
 
     /// Gives the keeper what the next worker must know.
-    async fn hand_over(&self, socket: Option<OwnedFd>) -> Result<(), String> {
+    async fn hand_over(&self, socket: Option<OwnedFd>) -> Result<(), Declined> {
         let settings = self.settings.to_memory().map_err(|errno| errno.to_string())?;
-        let text = |error: outpost_engine::Error| error.to_string();
         match socket {
-            Some(socket) => self.engine.hold(roles::RELAY_SOCKET, socket).await.map_err(text)?,
-            None => self.engine.release(roles::RELAY_SOCKET).await.map_err(text)?,
+            Some(socket) => self.engine.hold(roles::RELAY_SOCKET, socket).await?,
+            None => self.engine.release(roles::RELAY_SOCKET).await?,
         }
-        self.engine.hold(roles::RELAY_SETTINGS, settings).await.map_err(text)
+        Ok(self.engine.hold(roles::RELAY_SETTINGS, settings).await?)
     }
 
     /// Serves again, with another token.
-    pub(crate) async fn wake(&mut self, wake: WakeRelay) -> Result<(), String> {
+    pub(crate) async fn wake(&mut self, wake: WakeRelay) -> Result<(), Declined> {
         if self.serving.is_some() {
             let socket = self.settings.socket.display();
-            return Err(format!("listen unix: listen unix {socket}: bind: address already in use"));
+            return Err(format!("listen unix: listen unix {socket}: bind: address already in use").into());
         }
         let place = self.place()?;
         let (listener, bound) = place.bind()?;
@@ -165,7 +165,7 @@ impl RelayFace {
         let copy = listener.try_clone().map_err(|error| error.to_string())?;
         self.hand_over(Some(copy.into())).await?;
         self.keeps_records = false;
-        self.begin(listener)
+        Ok(self.begin(listener)?)
     }
 
     /// After everything has ended in order: the next daemon on this socket begins with nothing, unless something was kept

@@ -1,11 +1,11 @@
 //! The end of the daemon's processes: their grace time, what cuts it short, and the report of how each ended.
 
-use crate::worker::Asked;
+use crate::orders::{Asked, Reply};
 use outpost_control::exit_status;
 use outpost_control::wire::{StopReport, StoppedProcess};
 use outpost_engine::{Engine, Notice, Stopped};
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 
 /// How long processes may take to end after SIGTERM, unless the configuration or the caller says otherwise.
 pub(crate) const GRACE: Duration = Duration::from_secs(10);
@@ -14,7 +14,7 @@ pub(crate) const GRACE: Duration = Duration::from_secs(10);
 const REPORT_FLUSH: Duration = Duration::from_millis(20);
 
 /// Clients that wait for the report.
-pub(crate) type Replies = Vec<oneshot::Sender<Result<StopReport, String>>>;
+pub(crate) type Replies = Vec<Reply<StopReport>>;
 
 /// Stops every process and reports how each ended. Another signal to the keeper, or a stop without a grace time, kills what
 /// is left at once.

@@ -1,19 +1,19 @@
 //! The worker: the daemon proper. Started by the keeper only, as often as it takes.
 
 use crate::announced::{self, Announced};
-use crate::config::Effective;
 use crate::faces::{self, Board, Faces, Host};
 use crate::flags::Flags;
+use crate::orders::{Asked, Program, Shown};
 use crate::paths::Paths;
 use crate::relay::{Place, Settings};
 use crate::relay_face::{self, RelayFace};
 use crate::serve::{take_lock, taken};
-use crate::settled::{self, Settled};
+use crate::settled::Settled;
 use crate::{exec_face, log, roles, socket, stopping};
 use clap::Args;
-use outpost_approvals::{guard, unix_ms};
-use outpost_control::wire::{self, Listening, RelayState, Reloaded, StopReport, Waiting, WakeRelay};
-use outpost_engine::{Config, Engine, Lifecycle, Notice, Process, ResourceLimit, Said, What};
+use outpost_control::Declined;
+use outpost_control::wire::{Listening, RelayState};
+use outpost_engine::{Config, Engine, Lifecycle, Notice, Process, ResourceLimit, Said};
 use outpost_sys::file::{self, Open};
 use outpost_sys::spawn::DESCRIPTOR_LIMIT;
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 
 /// Whoever asked for the end of the last process, or follows it, is told before a daemon that only kept it ends.
 const LAST_WORDS: Duration = Duration::from_millis(250);
@@ -230,11 +230,11 @@ async fn serve(
                 let _gone = reply.send(relay.wake(wake).await);
             }
             (Asked::Wake(_, reply), None) => {
-                let _gone = reply.send(Err("this daemon has no relay face".into()));
+                let _gone = reply.send(Err("this daemon has no relay face".to_owned().into()));
             }
             (Asked::Keep(reply), _) => {
                 let Some(Daemon { faces, .. }) = daemon.take() else {
-                    let _gone = reply.send(Err("this daemon has no faces to end".into()));
+                    let _gone = reply.send(Err("this daemon has no faces to end".to_owned().into()));
                     continue;
                 };
                 let running = running(&engine).await.len();
@@ -253,7 +253,7 @@ async fn serve(
             }
             (Asked::ServeAgain(reply), _) => {
                 let released = engine.release(roles::KEEPING).await;
-                let _gone = reply.send(released.map_err(|error| error.to_string()));
+                let _gone = reply.send(released.map_err(Declined::from));
                 return Ok(());
             }
             (Asked::Reload(reply), _) => {
@@ -264,7 +264,7 @@ async fn serve(
                             .into(),
                     ),
                 };
-                let _nobody_waits = reply.map(|reply| reply.send(reloaded));
+                let _nobody_waits = reply.map(|reply| reply.send(reloaded.map_err(Declined::from)));
             }
         }
         relay_state.send_replace(relay.as_ref().map(RelayFace::state));
@@ -414,26 +414,6 @@ async fn tell_supervisor(engine: Engine, watchdog_ms: Option<u64>) {
     }
 }
 
-/// What the worker is to do next.
-pub(crate) enum Asked {
-    /// Make room for another worker.
-    Retire,
-    /// Stop as the face wants it: with or without the processes.
-    Stop,
-    /// Stop with everything, within this time, and report to the client.
-    End {
-        grace: Option<Duration>,
-        reply: Option<oneshot::Sender<Result<StopReport, String>>>,
-    },
-    Wake(WakeRelay, oneshot::Sender<Result<(), String>>),
-    /// End the faces and stay for the processes; says how many there are.
-    Keep(oneshot::Sender<Result<usize, String>>),
-    /// Begin the faces again.
-    ServeAgain(oneshot::Sender<Result<(), String>>),
-    /// Read the configuration again, and tell who asked.
-    Reload(Option<oneshot::Sender<Result<Reloaded, String>>>),
-}
-
 async fn wait(
     notices: &mut watch::Receiver<Option<Notice>>,
     orders: &mut mpsc::Receiver<Asked>,
@@ -462,115 +442,4 @@ fn announce(rows: &[Listening]) {
     let version = env!("CARGO_PKG_VERSION");
     let table = announced::table(rows);
     let _nobody_reads = write!(std::io::stdout(), "outpost {version} is running\n{table}");
-}
-
-struct Program {
-    engine: Engine,
-    orders: mpsc::Sender<Asked>,
-    relay_state: watch::Receiver<Option<RelayState>>,
-    board: Arc<Board>,
-    paths: Paths,
-    /// Its faces have ended, and it stays for its processes.
-    keeping: bool,
-    daemon: Option<Shown>,
-}
-
-/// What can be seen of a daemon that is no relay.
-struct Shown {
-    file: String,
-    effective: watch::Receiver<Arc<Effective>>,
-}
-
-impl Program {
-    /// Has the worker do something and waits for what comes of it.
-    async fn order<T>(
-        &self,
-        order: impl FnOnce(oneshot::Sender<Result<T, String>>) -> Asked,
-    ) -> Result<T, String> {
-        let (reply, answer) = oneshot::channel();
-        let ending = || "the daemon is ending".to_owned();
-        self.orders.send(order(reply)).await.map_err(|_| ending())?;
-        answer.await.map_err(|_| ending())?
-    }
-}
-
-impl outpost_control::Program for Program {
-    /// The keeper first: it is the one that must be able to hand everything to the worker that comes after.
-    async fn upgrade(&self, binary: OwnedFd) -> Result<(), String> {
-        for what in [What::Keeper, What::Worker] {
-            let copy = file::duplicate(&binary).map_err(|errno| errno.to_string())?;
-            let outcome = self.engine.replace(what, copy).await.map_err(|error| error.to_string())?;
-            let half = if what == What::Keeper { "keeper" } else { "worker" };
-            outcome.map_err(|errno| {
-                format!(
-                    "this binary cannot take over from the {half} ({errno}); the daemon goes on with its own"
-                )
-            })?;
-        }
-        Ok(())
-    }
-
-    async fn stop(&self, grace: Option<Duration>) -> Result<StopReport, String> {
-        self.order(|reply| Asked::End { grace, reply: Some(reply) }).await
-    }
-
-    fn relay(&self) -> Option<RelayState> {
-        *self.relay_state.borrow()
-    }
-
-    fn faces(&self) -> wire::Faces {
-        let faces = wire::Faces {
-            listening: self.board.listening(),
-            problems: self.board.problems(),
-            ..wire::Faces::default()
-        };
-        let Some(daemon) = &self.daemon else { return faces };
-        let waiting = self.board.approvals().map(|approvals| {
-            let queue = approvals.queue();
-            let oldest_ms = queue.oldest_ms().map_or(0, |asked_ms| unix_ms().saturating_sub(asked_ms));
-            Waiting { questions: queue.len(), oldest_ms }
-        });
-        let counts = self.board.sessions().map(|sessions| sessions.counts());
-        let (sessions, busy_sessions) = counts.unwrap_or_default();
-        let approvals_mode = Some(match self.paths.is_guard {
-            true => guard::GUARD_MODE.to_owned(),
-            false => self.paths.guard.find().mode().to_owned(),
-        });
-        let config_file = Some(daemon.file.clone());
-        wire::Faces { waiting, sessions, busy_sessions, config_file, approvals_mode, ..faces }
-    }
-
-    fn settings(&self) -> Option<wire::Settings> {
-        let daemon = self.daemon.as_ref()?;
-        Some(settled::shown(daemon.file.clone(), &daemon.effective.borrow()))
-    }
-
-    async fn reload(&self) -> Result<Reloaded, String> {
-        self.order(|reply| Asked::Reload(Some(reply))).await
-    }
-
-    async fn wake_relay(&self, wake: WakeRelay) -> Result<(), String> {
-        self.order(|reply| Asked::Wake(wake, reply)).await
-    }
-
-    async fn keep_children(&self) -> Result<usize, String> {
-        if self.relay().is_some() {
-            return Err("a relay keeps its processes if it was started with -keep-children".into());
-        }
-        if self.keeping {
-            return Err("the daemon was stopped already and keeps its processes".into());
-        }
-        self.order(Asked::Keep).await
-    }
-
-    fn keeps_children(&self) -> bool {
-        self.keeping
-    }
-
-    async fn serve_again(&self) -> Result<(), String> {
-        match self.keeping {
-            true => self.order(Asked::ServeAgain).await,
-            false => Err("the daemon is running already".into()),
-        }
-    }
 }

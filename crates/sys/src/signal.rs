@@ -146,6 +146,13 @@ impl SignalFd {
         Ok(SignalFd { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
+    /// Unblocks the signals again, in this thread. One that is pending is delivered.
+    pub fn release(self, signals: &[Signal]) {
+        let set = Set::of(signals);
+        // SAFETY: the set is initialised; a null third argument asks for no copy of the old mask.
+        unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &set.0, std::ptr::null_mut()) };
+    }
+
     /// The next pending signal, if any.
     pub fn next(&self) -> Option<Signal> {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();

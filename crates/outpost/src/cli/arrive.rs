@@ -92,9 +92,8 @@ fn status(paths: &Paths) -> Option<Status> {
 /// Also wakes one that was stopped and keeps its processes.
 fn start(paths: &Paths) -> Result<Status, String> {
     let options = serve::Options::in_background();
-    match serve::serve(paths, &options) {
-        Ok(()) => {}
-        Err(NotServing::Taken(_)) => drop(serve_again::run(paths, &options)?),
+    match serve_again::serve(paths, &options) {
+        Ok(_) | Err(NotServing::Taken(_)) => {}
         Err(NotServing::Failed(reason)) => return Err(reason),
     }
     let silent =

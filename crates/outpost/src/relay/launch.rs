@@ -4,7 +4,7 @@ use super::flags::Flags;
 use super::place::Place;
 use super::settings::Settings;
 use crate::paths::{Dirs, Paths};
-use crate::serve_again::is_other_binary;
+use crate::serve_again::{is_other_binary, open_keeper};
 use crate::{roles, serve};
 use outpost_approvals::guard::Places;
 use outpost_control::client::{CallError, Client};
@@ -266,20 +266,23 @@ fn wake(paths: &Paths, flags: &Flags, token: &str) -> Result<bool, String> {
     let Some(before) = status().filter(|status| status.relay == Some(RelayState::Keeping)) else {
         return Ok(false);
     };
-    let lost = |error: CallError| format!("wake the daemon: {error}");
     if is_other_binary(before.worker_pid) {
         let path = std::env::current_exe().map_err(|error| words::io(&error))?;
         let upgrade = UpgradeBinary { path: path.display().to_string() };
         // Here and below: a daemon whose last process ends is gone from one moment to the next.
+        let Ok(keeper) = open_keeper(&before) else { return Ok(false) };
         let Ok(mut client) = connect() else { return Ok(false) };
         match client.call::<()>("upgrade", &upgrade) {
             // The one that was asked is gone by the time it could answer.
             Ok(()) | Err(CallError::Lost(_)) => {}
-            Err(error) => return Err(lost(error)),
+            Err(error) if error.is_gone() => return Ok(false),
+            Err(error) => return Err(format!("wake the daemon: {error}")),
         }
         let deadline = Instant::now() + PATIENCE;
         while status().is_none_or(|now| now.worker_pid == before.worker_pid) && Instant::now() < deadline {
-            std::thread::sleep(LOOK);
+            if wait_readable(&keeper, LOOK).unwrap_or(true) {
+                return Ok(false);
+            }
         }
     }
     let wake = WakeRelay {
@@ -290,7 +293,9 @@ fn wake(paths: &Paths, flags: &Flags, token: &str) -> Result<bool, String> {
     let Ok(mut client) = connect() else { return Ok(false) };
     match client.call::<()>("wakeRelay", &wake) {
         Ok(()) => Ok(true),
-        Err(CallError::Refused(failure)) => Err(failure.message),
         Err(CallError::Lost(_)) => Ok(false),
+        // It has the lock until it is gone.
+        Err(error) if error.is_gone() => Ok(false),
+        Err(CallError::Refused(failure)) => Err(failure.message),
     }
 }

@@ -105,3 +105,25 @@ fn who_ends_the_last_process_that_is_kept_is_told() {
         assert_eq!(said(&daemon, &["kill", "last"]), ("ended\n".to_owned(), Some(0)));
     }
 }
+
+#[test]
+fn a_start_while_the_last_kept_process_ends_succeeds_again_and_again() {
+    let mut daemons = vec![daemon()];
+    for round in 0..12 {
+        let before = daemons.last().unwrap();
+        let process = sh(before, "p", "echo here; exec sleep 1000");
+        assert_eq!(read(before, &process.process, 5).0, b"here\n");
+        let (told, code) = said(before, &["stop", "--keep-children"]);
+        assert_eq!(code, Some(0), "{told}");
+        let child = outpost_testkit::process(process.pid).unwrap();
+        outpost_sys::pidfd::signal(&child, outpost_sys::signal::Signal::KILL).unwrap();
+        // Not always at the same moment of the end: each round asks for the status once more before it starts.
+        (0..round).for_each(|_| drop(said(before, &["status"])));
+        let again = Daemon::start_in(outpost(), before.dir());
+        assert!(!again.status().keeping, "round {round}");
+        let (output, exit) = read(&again, &process.process, usize::MAX);
+        assert_eq!(output, b"here\n", "round {round}");
+        assert_eq!(exit.unwrap().signal, Some(9), "round {round}");
+        daemons.push(again);
+    }
+}

@@ -1,11 +1,15 @@
 //! Stopping: SIGTERM first, a grace time, then SIGKILL, and a report of how each process ended.
 
 use crate::support::{cli, daemon, outpost, read, sh};
+use outpost_control::client::CallError;
+use outpost_control::wire::WakeRelay;
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd;
 use outpost_sys::signal::Signal;
 use outpost_testkit::Daemon;
-use std::time::{Duration, Instant};
+use serde_json::json;
+use std::process::Stdio;
+use std::time::Duration;
 
 /// Longer than any test runs: a stop that waits for it has failed.
 const LONG_GRACE: &str = "[processes]\nstop_grace_s = 600\n";
@@ -47,17 +51,53 @@ fn a_second_signal_cuts_the_grace_time_short() {
     let process = sh(&daemon, "p", "trap '' TERM; echo ready; while :; do sleep 0.05; done");
     assert_eq!(read(&daemon, &process.process, 6).0, b"ready\n");
     let (keeper, child) = (daemon.keeper(), outpost_testkit::process(process.pid).unwrap());
-    pidfd::signal(&keeper, Signal::TERM).unwrap();
-    let begun = Instant::now();
-    while !daemon.log().contains("stopping: processes get SIGTERM") {
-        assert!(begun.elapsed() < Duration::from_secs(20), "log: {}", daemon.log());
-        outpost_testkit::pause();
-    }
+    begin_stop(&daemon);
     assert!(!wait_readable(&child, Duration::from_millis(200)).unwrap(), "the grace time is not over");
     pidfd::signal(&keeper, Signal::TERM).unwrap();
     for end in [&child, &keeper] {
         assert!(wait_readable(end, Duration::from_secs(20)).unwrap(), "log: {}", daemon.log());
     }
+}
+
+/// By a signal; returns when its processes have theirs.
+fn begin_stop(daemon: &Daemon) {
+    pidfd::signal(&daemon.keeper(), Signal::TERM).unwrap();
+    let is_stopping = || daemon.log().contains("stopping: processes get SIGTERM");
+    crate::support::until("the daemon stops its processes", is_stopping);
+}
+
+/// Clients tell an ending daemon, which another one can follow, from a refusal by the kind of the failure.
+#[test]
+fn an_order_to_a_daemon_that_is_ending_is_refused_as_that() {
+    let daemon = daemon();
+    let process = sh(&daemon, "p", "trap '' TERM; echo ready; while :; do sleep 0.05; done").process;
+    assert_eq!(read(&daemon, &process, 6).0, b"ready\n");
+    let mut client = daemon.connect();
+    let refused = client.call::<()>("serveAgain", &()).unwrap_err();
+    assert!(!refused.is_gone(), "{refused:?}");
+    begin_stop(&daemon);
+    let wake = WakeRelay { token: "t".into(), metrics_addr: String::new(), keep_children: true };
+    let wake = serde_json::to_value(wake).unwrap();
+    for (method, params) in [("wakeRelay", wake), ("keepChildren", json!({})), ("reload", json!({}))] {
+        match client.call::<()>(method, &params) {
+            Err(CallError::Refused(failure)) => assert!(failure.is_stopping(), "{method}: {failure:?}"),
+            other => panic!("{method}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_start_waits_for_a_daemon_that_is_ending() {
+    let daemon = daemon();
+    let process = sh(&daemon, "p", "trap '' TERM; echo ready; while :; do sleep 0.05; done").process;
+    assert_eq!(read(&daemon, &process, 6).0, b"ready\n");
+    let before = daemon.status().keeper_pid;
+    let mut stop = cli(&daemon, &["stop", "--grace", "1"]).stdout(Stdio::null()).spawn().unwrap();
+    crate::support::until("the daemon does not listen", || !daemon.socket().exists());
+    let again = Daemon::start_in(outpost(), daemon.dir());
+    assert_ne!(again.status().keeper_pid, before);
+    assert_eq!(read(&again, &process, usize::MAX).0, b"ready\n");
+    assert!(stop.wait().unwrap().success());
 }
 
 #[test]
