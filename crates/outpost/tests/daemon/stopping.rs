@@ -61,7 +61,7 @@ fn a_second_signal_cuts_the_grace_time_short() {
 
 /// By a signal; returns when its processes have theirs.
 fn begin_stop(daemon: &Daemon) {
-    pidfd::signal(&daemon.keeper(), Signal::TERM).unwrap();
+    pidfd::signal(daemon.keeper(), Signal::TERM).unwrap();
     let is_stopping = || daemon.log().contains("stopping: processes get SIGTERM");
     crate::support::until("the daemon stops its processes", is_stopping);
 }
