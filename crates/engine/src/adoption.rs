@@ -163,7 +163,7 @@ impl Reactor {
     /// costs the process: its descriptors are kept, and it waits at its full pipes until a later attempt succeeds.
     fn adopt_or_retry(&mut self, mut entry: Entry) {
         let slot = entry.slot;
-        self.resent.remove(&slot);
+        self.miss_no_longer(slot);
         if entry.standing == UNKNOWN_TO_KEEPER && self.has_start_record(Slot(slot)) {
             entry.standing = Standing::Ended(Exit::UNKNOWN);
         }
@@ -189,20 +189,50 @@ impl Reactor {
         }
     }
 
-    /// Has the keeper send a process again for which there were no descriptors.
+    /// Has the keeper send a process again for which there were no descriptors. One at a time, and only while those stay free
+    /// that clients need: without them no client could end a process.
     pub(crate) fn ask_for_missing(&mut self) {
+        self.missing_due = false;
+        if !self.resent.is_empty() {
+            return;
+        }
+        if !descriptors::are_left(&self.nowhere) {
+            return self.look_for_missing(ADOPT_RETRY);
+        }
         if let Some(slot) = self.missing.pop_first() {
             self.resent.insert(slot);
             self.link.send(Request::Resend { slot }, Vec::new());
         }
-        if !self.missing.is_empty() {
-            self.schedule(ADOPT_RETRY, Due::Missing);
+    }
+
+    /// Has processes asked for that are still missing.
+    pub(crate) fn look_for_missing(&mut self, after: Duration) {
+        if !self.missing.is_empty() && !self.missing_due {
+            self.missing_due = true;
+            self.schedule(after, Due::Missing);
         }
+    }
+
+    /// The keeper has sent a process.
+    pub(crate) fn miss_no_longer(&mut self, slot: u64) {
+        self.missing.remove(&slot);
+        if self.resent.remove(&slot) {
+            self.look_for_missing(Duration::ZERO);
+        }
+    }
+
+    /// The descriptors of a process did not fit again.
+    pub(crate) fn miss_again(&mut self, slot: u64) {
+        self.resent.remove(&slot);
+        self.missing.insert(slot);
+        self.look_for_missing(ADOPT_RETRY);
     }
 
     /// Lets lookups go on that wait for processes which could not be taken over yet.
     pub(crate) fn publish_adoption(&self) {
-        let adopted = self.missing.is_empty() && self.unadopted.is_empty() && self.resent.is_empty();
+        let untaken = self.missing.len() + self.unadopted.len() + self.resent.len();
+        self.shared.lacks.send_if_modified(|lacks| std::mem::replace(&mut lacks.untaken, untaken) != untaken);
+        let adopted = untaken == 0;
         self.shared.adopted.send_if_modified(|before| std::mem::replace(before, adopted) != adopted);
     }
 
@@ -216,7 +246,7 @@ impl Reactor {
             "too few descriptors to take over every process; they run on, and are taken over as descriptors come free"
         );
         self.missing.extend(slots);
-        self.schedule(ADOPT_RETRY, Due::Missing);
+        self.look_for_missing(ADOPT_RETRY);
     }
 
     /// Tries again to take over a process.

@@ -51,6 +51,15 @@ impl Config {
     }
 }
 
+/// What the engine lacks now, and tries to get.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lacks {
+    /// Why there is no keeper. Until there is one, this worker alone holds the pipes of its processes.
+    pub keeper: Option<String>,
+    /// Processes of earlier workers that could not be taken over yet.
+    pub untaken: usize,
+}
+
 /// The engine in numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {

@@ -1,7 +1,7 @@
 //! The engine itself: its start, and the way faces reach processes.
 
 use crate::adoption::{self, ReceivedTable};
-use crate::config::{Config, Counts};
+use crate::config::{Config, Counts, Lacks};
 use crate::groups::ForeignGroups;
 use crate::handover::{self, OwnKeeper};
 use crate::housekeeping::Housekeeping;
@@ -158,6 +158,7 @@ impl Engine {
             loaded: watch::Sender::new(false),
             recalled: watch::Sender::new(false),
             adopted: watch::Sender::new(true),
+            lacks: watch::Sender::default(),
             stalls: watch::Sender::default(),
             output_bytes: AtomicU64::new(0),
             exits: AtomicU64::new(0),
@@ -237,6 +238,11 @@ impl Engine {
     /// it last could not be.
     pub fn stalls(&self) -> watch::Receiver<String> {
         self.shared.stalls.subscribe()
+    }
+
+    /// What the engine lacks, as it changes.
+    pub fn lacks(&self) -> watch::Receiver<Lacks> {
+        self.shared.lacks.subscribe()
     }
 
     /// How many processes wait because they cannot be recorded.

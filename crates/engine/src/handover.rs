@@ -74,6 +74,7 @@ impl Reactor {
                     "keepers die as soon as they are started; children live as long as this worker; trying again"
                 );
                 self.keeper_gone = true;
+                self.lack_keeper(Some("keepers die as soon as they are started".into()));
                 return self.schedule(KEEPER_RETRY, Due::Keeper);
             }
         }
@@ -83,6 +84,7 @@ impl Reactor {
         }
         let started = start_keeper(binary, arguments);
         self.keeper_gone = started.is_err();
+        self.lack_keeper(started.as_ref().err().map(ToString::to_string));
         let (link, keeper) = match started {
             Ok(started) => started,
             Err(error) => {
@@ -120,6 +122,14 @@ impl Reactor {
         if self.replacing.is_some() {
             self.replaced(What::Keeper, Err(Errno::PIPE));
         }
+    }
+
+    fn lack_keeper(&self, reason: Option<String>) {
+        self.shared.lacks.send_if_modified(|lacks| {
+            let is_new = lacks.keeper != reason;
+            lacks.keeper = reason;
+            is_new
+        });
     }
 
     /// Has the kernel report how children end from now on, until the next keeper receives the reports. A child that ends

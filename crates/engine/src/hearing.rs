@@ -68,9 +68,7 @@ impl Reactor {
             Event::Entry { slot, pidfd, held, .. }
                 if !self.children.contains_key(&slot) && fds.len() < held.len() + usize::from(pidfd) =>
             {
-                self.resent.remove(&slot);
-                self.missing.insert(slot);
-                self.schedule(RETRY, Due::Missing);
+                self.miss_again(slot);
             }
             Event::Entry { slot, pid, standing, pidfd, held } if !self.children.contains_key(&slot) => {
                 self.adopt_all(vec![Entry::new(slot, pid, standing, pidfd, &held, fds)]);
@@ -86,7 +84,10 @@ impl Reactor {
                 }
                 self.schedule(RETRY, Due::Resend(slot));
             }
-            Event::Entry { slot, pid, standing, .. } => self.hear_of_child(slot, pid, standing, fds),
+            Event::Entry { slot, pid, standing, .. } => {
+                self.miss_no_longer(slot);
+                self.hear_of_child(slot, pid, standing, fds);
+            }
             Event::TableEnd => {}
             Event::Retire => self.shared.notify(Notice::Retire),
             Event::Shutdown => self.shared.notify(Notice::Shutdown),
@@ -235,7 +236,7 @@ impl Reactor {
     }
 }
 
-fn os(pid: i32, pidfd: OwnedFd) -> Os {
+pub(crate) fn os(pid: i32, pidfd: OwnedFd) -> Os {
     let pidfd = Pidfd::received(pid, pidfd);
     let start_ticks = pidfd.identity().map_or(0, |identity| identity.start_ticks());
     Os { pid, pidfd: WhileAlive::new(Some(pidfd)), start_ticks }

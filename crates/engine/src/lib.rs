@@ -39,6 +39,8 @@ mod own;
 mod process;
 mod pumping;
 mod reactor;
+#[cfg(test)]
+mod reactor_tests;
 mod readers;
 mod shared;
 mod spares;
@@ -50,7 +52,7 @@ mod subscription;
 mod syncing;
 mod table;
 
-pub use config::{Config, Counts};
+pub use config::{Config, Counts, Lacks};
 pub use engine::{Engine, Lifecycle, Notice, Replacement};
 pub use environment::Environment;
 pub use error::Error;

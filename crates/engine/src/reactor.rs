@@ -143,6 +143,8 @@ pub(crate) struct Reactor {
     pub(crate) missing: BTreeSet<u64>,
     /// Those of them that the keeper was asked to send again.
     pub(crate) resent: BTreeSet<u64>,
+    /// Those are to be asked for at a set time.
+    pub(crate) missing_due: bool,
     /// Children that the keeper does not hold yet, because it is new.
     pub(crate) unheld: BTreeSet<u64>,
     /// Finished, and to be cleared up after.
@@ -199,6 +201,7 @@ impl Reactor {
             unadopted: BTreeMap::new(),
             missing: BTreeSet::new(),
             resent: BTreeSet::new(),
+            missing_due: false,
             unheld: BTreeSet::new(),
             leaving: Vec::new(),
             dropped: Vec::new(),
@@ -225,6 +228,8 @@ impl Reactor {
 
     pub(crate) fn run(mut self) {
         let mut ready = Vec::new();
+        // What the adoption has scheduled waits for no other event.
+        self.set_timer();
         while !self.stopping {
             if let Err(errno) = self.epoll.wait(&mut ready, None) {
                 tracing::error!(%errno, "waiting for events failed");

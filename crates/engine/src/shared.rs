@@ -1,7 +1,7 @@
 //! What all handles share: the table, the ways to the reactor and to the keeper, what is on disk.
 
 use crate::child::Child;
-use crate::config::Config;
+use crate::config::{Config, Lacks};
 use crate::engine::Notice;
 use crate::groups::ForeignGroups;
 use crate::housekeeping::Housekeeping;
@@ -57,6 +57,7 @@ pub(crate) struct Shared {
     pub(crate) recalled: watch::Sender<bool>,
     /// Whether every process that the keeper has is in the table.
     pub(crate) adopted: watch::Sender<bool>,
+    pub(crate) lacks: watch::Sender<Lacks>,
     /// Changes when a process begins or ceases to wait because it cannot be recorded. Why it last could not be.
     pub(crate) stalls: watch::Sender<String>,
     pub(crate) output_bytes: AtomicU64,

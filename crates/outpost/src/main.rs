@@ -28,6 +28,7 @@ mod orders;
 mod own_token;
 mod paths;
 mod place;
+mod problems;
 mod prompt;
 mod redact;
 mod relay;

@@ -1,7 +1,7 @@
 //! The worker: the daemon proper. Started by the keeper only, as often as it takes.
 
 use crate::announced::{self, Announced};
-use crate::faces::{self, Board, Faces, Host};
+use crate::faces::{Board, Faces, Host};
 use crate::flags::Flags;
 use crate::orders::{Asked, Program, Shown};
 use crate::paths::Paths;
@@ -9,7 +9,7 @@ use crate::relay::{Place, Settings};
 use crate::relay_face::{self, RelayFace};
 use crate::serve::{take_lock, taken};
 use crate::settled::Settled;
-use crate::{exec_face, log, roles, socket, stopping};
+use crate::{exec_face, log, problems, roles, socket, stopping};
 use clap::Args;
 use outpost_control::Declined;
 use outpost_control::wire::{Listening, RelayState};
@@ -193,11 +193,14 @@ async fn serve(
     if own.contains_key(&outpost_keeper::NOTIFY_ROLE) {
         tokio::spawn(tell_supervisor(engine.clone(), given.watchdog_ms));
     }
-    tokio::spawn(show_stalls(engine.clone(), board.clone()));
+    tokio::spawn(problems::show_stalls(engine.clone(), board.clone()));
+    tokio::spawn(problems::show_lacks(engine.clone(), board.clone()));
     prove(engine.clone());
     let (mut kept_for, mut replies, mut grace) = (Vec::new(), stopping::Replies::new(), None);
     let mut retry = daemon.as_mut().and_then(|daemon| daemon.faces.retry_after());
-    say_problems(&engine, &board, retry.is_some()).await;
+    if retry.is_some() {
+        problems::tell_supervisor(&engine, &board).await;
+    }
     loop {
         let asked = tokio::select! {
             asked = wait(&mut notices, &mut received, relay.as_mut()) => asked?,
@@ -208,7 +211,7 @@ async fn serve(
                 let host = Host { engine: &engine, paths, flags: &given.flags, config: &effective.config };
                 faces.begin_missing(host, &mut own).await;
                 retry = faces.retry_after();
-                say_problems(&engine, &board, true).await;
+                problems::tell_supervisor(&engine, &board).await;
                 continue;
             }
         };
@@ -323,34 +326,6 @@ async fn begin_or_refuse(
     }
     let mark = file::sealed_memory("outpost-begun", &[]).map_err(|errno| errno.to_string())?;
     engine.hold(roles::BEGUN, mark).await.map_err(|error| error.to_string())
-}
-
-/// How often at most a supervisor gets news of processes that cannot be recorded.
-const STALL_NEWS_APART: Duration = Duration::from_secs(1);
-
-/// Shows that processes wait because they cannot be recorded, as on a full disk, and when all go on.
-async fn show_stalls(engine: Engine, board: Arc<Board>) {
-    let mut stalls = engine.stalls();
-    if engine.stalled() > 0 {
-        stalls.mark_changed();
-    }
-    while stalls.changed().await.is_ok() {
-        let reason = stalls.borrow_and_update().clone();
-        let outcome = match engine.stalled() {
-            0 => Ok(()),
-            processes => Err(format!("fails, {processes} processes wait: {reason}")),
-        };
-        board.note("recording", outcome);
-        say_problems(&engine, &board, true).await;
-        tokio::time::sleep(STALL_NEWS_APART).await;
-    }
-}
-
-/// Tells a supervisor what cannot work now, and when all does.
-async fn say_problems(engine: &Engine, board: &Board, is_news: bool) {
-    if is_news {
-        let _stopping = engine.say(&faces::status_text(&board.problems())).await;
-    }
 }
 
 /// Has the keeper start a worker without faces after this one.

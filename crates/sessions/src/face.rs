@@ -85,9 +85,10 @@ impl Face {
     }
 
     /// Processes that no turn will ask for: of sessions that were destroyed by a worker which did not live to see it done,
-    /// and such that waited for a message.
+    /// and such that waited for a message. A process that cannot be taken over yet is left to the next worker: clients do not
+    /// wait for it.
     async fn left_over(&self) -> Vec<Process> {
-        let mut left = self.engine.list().await;
+        let mut left = self.engine.list_known().await;
         left.retain(|process| {
             let key = process.key();
             let is_ours = key.face == FACE && process.status().exit().is_none();

@@ -1,7 +1,8 @@
-//! Resources of the host that the nemesis takes from a daemon for a moment: disk blocks, processes, descriptors.
+//! Resources of the host that the nemesis takes from a daemon for a moment: disk blocks, processes, descriptors, memory.
 
 use crate::daemon::{Daemon, Which};
 use crate::lack::Lack;
+use crate::memory_cgroup::MemoryCgroup;
 use crate::small_disk::SmallDisk;
 use outpost_sys::signal::Signal;
 use outpost_sys::{pidfd, procfs};
@@ -14,28 +15,37 @@ pub(crate) enum Resource {
     Disk,
     Processes,
     Descriptors,
+    /// Of the worker alone: the kernel kills it when it needs more. Its processes and the keeper are not limited, since the
+    /// kernel may choose to kill those.
+    Memory,
 }
 
 impl Resource {
-    pub(crate) const ALL: [Resource; 3] = [Resource::Disk, Resource::Processes, Resource::Descriptors];
+    pub(crate) const ALL: [Resource; 4] =
+        [Resource::Disk, Resource::Processes, Resource::Descriptors, Resource::Memory];
 }
 
-/// A daemon whose disk, processes and descriptors can be limited.
+/// A daemon whose disk, processes, descriptors and memory can be limited.
 pub(crate) struct Exhaustion {
     disk: SmallDisk,
     pids: PidsCgroup,
+    memory: MemoryCgroup,
 }
 
 /// Room for the records of all clients of a run, many times over.
 const DISK: &str = "size=256m";
 const CONFIG: &str = "[processes]\njournal_bytes_max = 134217728\n";
 
+/// Memory that a worker may take beyond what it has when the limit begins.
+const WORKER_GROWTH_MAX: u64 = 256 << 10;
+
 /// What a daemon has open at least; with fewer descriptors it could not even accept a connection.
 const DESCRIPTORS_MIN: usize = 64;
 
 impl Exhaustion {
     pub(crate) fn new() -> Result<Exhaustion, Lack> {
-        Ok(Exhaustion { disk: SmallDisk::mount(DISK)?, pids: PidsCgroup::new()? })
+        let memory = MemoryCgroup::new("nemesis", WORKER_GROWTH_MAX)?;
+        Ok(Exhaustion { disk: SmallDisk::mount(DISK)?, pids: PidsCgroup::new()?, memory })
     }
 
     /// Starts the daemon on the small disk and in the cgroup.
@@ -58,6 +68,9 @@ impl Exhaustion {
                     limit_descriptors(pid, &format!("{}:", open.max(DESCRIPTORS_MIN)));
                 }
             }
+            Resource::Memory => {
+                halves(daemon, Which::Worker).into_iter().for_each(|pid| self.memory.add(pid))
+            }
         }
     }
 
@@ -74,6 +87,7 @@ impl Exhaustion {
                     }
                 }
             }
+            Resource::Memory => self.memory.release(),
         }
     }
 

@@ -17,6 +17,7 @@ mod fake_cli;
 mod guard;
 mod kernel;
 mod lack;
+mod memory_cgroup;
 mod model;
 mod nemesis;
 mod noise;
@@ -38,6 +39,7 @@ pub use daemon::{Daemon, Which, binary_beside, kill_all_daemons, kill_marked, pa
 pub use fake_cli::install_fake_clis;
 pub use guard::{ANN, BOB, Guard, broker_request};
 pub use lack::{Lack, enclosing_function, installed, no_cgroups, process_events, report_lack, root, x86_64};
+pub use memory_cgroup::MemoryCgroup;
 pub use model::{Model, Received};
 pub use nemesis::{Plan, Report, run};
 pub use noise::Noise;

@@ -47,7 +47,7 @@ fn nemesis_ten_upgrades_under_load_lose_nothing() {
     assert!(report.upgrades == 10 && report.processes >= 50, "{report:?}");
 }
 
-/// Disk, processes and descriptors run out while workers and keepers are killed, binaries replaced, trees killed.
+/// Disk, processes, descriptors and memory run out while workers and keepers are killed, binaries replaced, trees killed.
 #[test]
 fn nemesis_exhausted_resources_cost_time_and_nothing_else() {
     let producer = PathBuf::from(env!("CARGO_BIN_EXE_producer"));

@@ -2,7 +2,7 @@
 
 use crate::support::{PATIENCE, read_all, until, within};
 use outpost_engine::{Config, Engine, Key, Lifecycle, Process};
-use outpost_keeper::{Event, Roles, Standing};
+use outpost_keeper::{Event, MESSAGE_BYTES, Request, Roles, Standing};
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::file::{self, Open};
 use outpost_sys::pidfd;
@@ -10,7 +10,7 @@ use outpost_sys::spawn::{self, Child, Program, Started};
 use outpost_sys::{message, pipe};
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const SLOT: u64 = 0x001a_1ed8_920d_e001;
 
@@ -42,8 +42,8 @@ fn entry(
     Event::Entry { slot: SLOT, pid: child.pid, standing, pidfd, held }.encode()
 }
 
-/// An engine that takes over a process with these settings in its description, and the keeper's end of the link.
-async fn adopted(dir: &Path, settings: &str, script: &str) -> (Engine, Process, Started, OwnedFd) {
+/// The record of a process with these settings in its description.
+fn describe(dir: &Path, settings: &str) -> PathBuf {
     let place = dir.join(format!("processes/{SLOT:x}"));
     std::fs::create_dir_all(&place).unwrap();
     let description = format!(
@@ -52,6 +52,11 @@ async fn adopted(dir: &Path, settings: &str, script: &str) -> (Engine, Process, 
     );
     std::fs::write(place.join("process.json"), description).unwrap();
     std::fs::write(place.join("index"), "").unwrap();
+    place
+}
+
+/// An engine whose keeper holds a process that runs `script`, and the keeper's end of the link.
+fn begin(dir: &Path, script: &str) -> (Engine, Started, OwnedFd) {
     let stdout = pipe::pipe().unwrap();
     file::set_nonblocking(&stdout.read).unwrap();
     let child = start(script, stdout.write.as_fd());
@@ -61,7 +66,18 @@ async fn adopted(dir: &Path, settings: &str, script: &str) -> (Engine, Process, 
     message::send(&keeper, &Event::TableEnd.encode(), &[]).unwrap();
     let config = Config { cgroups: false, ..Config::new(dir) };
     let (engine, _) = Engine::start(config, link, Lifecycle::Embedded, |_, _| ()).unwrap();
-    let process = within("the adoption", engine.find(&Key::new("test", "", "p"))).await.unwrap();
+    (engine, child, keeper)
+}
+
+async fn found(engine: &Engine) -> Process {
+    within("the adoption", engine.find(&Key::new("test", "", "p"))).await.unwrap()
+}
+
+/// An engine that takes over a process with these settings in its description, and the keeper's end of the link.
+async fn adopted(dir: &Path, settings: &str, script: &str) -> (Engine, Process, Started, OwnedFd) {
+    describe(dir, settings);
+    let (engine, child, keeper) = begin(dir, script);
+    let process = found(&engine).await;
     (engine, process, child, keeper)
 }
 
@@ -92,4 +108,28 @@ async fn the_patience_with_late_output_holds_under_the_next_worker() {
     let (_engine, process, child, keeper) = adopted(dir.path(), settings, script).await;
     report_exit(&keeper, &child);
     assert_eq!(read_all(&process, 0).await.stdout, b"early\nlate\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_whose_record_cannot_be_opened_is_neither_killed_nor_erased() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = describe(dir.path(), r#""boot_id":"""#).join("index");
+    // No file can be opened here, whoever tries.
+    std::fs::remove_file(&index).unwrap();
+    std::fs::create_dir(&index).unwrap();
+    let (engine, child, keeper) = begin(dir.path(), "echo hello");
+    let untaken = engine.lacks().borrow().untaken;
+    let mut bytes = [0; MESSAGE_BYTES];
+    file::set_nonblocking(&keeper).unwrap();
+    while message::receive(&keeper, &mut bytes, &mut Vec::new()).is_ok_and(|received| received.is_some()) {
+        let request = Request::decode(&bytes).unwrap();
+        let ends = matches!(request, Request::Signal { .. } | Request::Forget { .. });
+        assert!(!ends, "the process is ended: {request:?}");
+    }
+    assert_eq!(untaken, 1, "the first attempt fails");
+    std::fs::remove_dir(&index).expect("the record is still there");
+    std::fs::write(&index, "").unwrap();
+    let process = found(&engine).await;
+    report_exit(&keeper, &child);
+    assert_eq!(read_all(&process, 0).await.stdout, b"hello\n");
 }

@@ -80,3 +80,28 @@ async fn ended_processes_beyond_the_number_kept_are_dropped_and_the_rest_is_foun
     assert_eq!(read_all(&cut, 0).await.ended.unwrap().exit.how, How::Signal(9));
     engine.shut_down(PATIENCE).await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_record_of_an_earlier_life_that_cannot_be_completed_on_a_full_disk_is_not_erased() {
+    const DESCRIPTION: &str = r#"{"key":{"face":"test","scope":"","id":"p"},"program":"/bin/sh","arguments":["sh"],
+        "directory":null,"terminal":false,"started_ms":1,"started_by":""}"#;
+    let disk = require!(SmallDisk::mount("size=6m"));
+    let place = disk.path().join("processes/1a1ed8920de001");
+    std::fs::create_dir_all(&place).unwrap();
+    std::fs::write(place.join("process.json"), DESCRIPTION).unwrap();
+    std::fs::write(place.join("index"), "").unwrap();
+    disk.fill();
+    let engine = Engine::embedded(Config { cgroups: false, ..Config::new(disk.path()) }).unwrap();
+    // Its exit cannot be recorded.
+    assert_eq!(within("the loader", engine.list_known()).await.len(), 0);
+    disk.empty();
+    within("the next attempt", async {
+        while engine.list_known().await.is_empty() {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    })
+    .await;
+    let process = engine.find(&Key::new("test", "", "p")).await.unwrap();
+    assert_eq!(read_all(&process, 0).await.ended.unwrap().exit.how, How::Unknown);
+    engine.shut_down(PATIENCE).await.unwrap();
+}

@@ -2,12 +2,16 @@
 
 use crate::support::{cli, outpost, read, until};
 use outpost_control::client::CallError;
-use outpost_control::wire::{Kill, Killed, Spawn, Spawned};
+use outpost_control::wire::{Kill, Killed, Problem, Spawn, Spawned};
 use outpost_sys::signal::Signal;
 use outpost_sys::{pidfd, procfs};
 use outpost_testkit::{Daemon, SmallDisk, Which, require, root};
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// A user of its own: the kernel counts processes per user.
@@ -17,11 +21,30 @@ fn sleeper(id: &str) -> Spawn {
     Spawn { id: id.into(), command: ["/bin/sleep", "1000"].map(Into::into).to_vec(), ..Spawn::default() }
 }
 
-/// Slots without a process that have room on the disk for a description.
-fn prepared_slots(daemon: &Daemon) -> usize {
+/// Files of this name in slots that are prepared for processes to come.
+fn prepared(daemon: &Daemon, name: &str) -> Vec<PathBuf> {
     let slots = std::fs::read_dir(daemon.dir().join("state/processes")).into_iter().flatten().flatten();
-    let descriptions = slots.filter_map(|slot| slot.path().join("process.json").metadata().ok());
-    descriptions.filter(|description| description.len() == 0 && description.blocks() > 0).count()
+    let unused = |slot: &PathBuf| slot.join("process.json").metadata().is_ok_and(|found| found.len() == 0);
+    let files = slots.map(|slot| slot.path()).filter(unused).map(|slot| slot.join(name));
+    files.filter(|file| file.exists()).collect()
+}
+
+/// Starts a process that writes its name. The answer may take as long as the disk is full.
+fn start_in_background(daemon: &Daemon, id: &str) -> JoinHandle<Result<Spawned, CallError>> {
+    let script = format!("echo {id}; exec sleep 1000");
+    let command = ["/bin/sh", "-c", &script].map(Into::into).to_vec();
+    let spawn = Spawn { id: id.into(), command, ..Spawn::default() };
+    let mut client = daemon.connect();
+    std::thread::spawn(move || client.call("spawn", &spawn))
+}
+
+/// The process that `spawned` confirmed runs on under the worker of now, with what it wrote.
+fn assert_runs_on(daemon: &Daemon, id: &str, spawned: &Spawned) {
+    let listed = daemon.list();
+    let info = listed.iter().find(|info| info.process == spawned.process);
+    let info = info.unwrap_or_else(|| panic!("{id} is not listed; log: {}", daemon.log()));
+    assert_eq!((info.id.as_str(), info.state.as_str(), info.pid), (id, "running", spawned.pid));
+    assert_eq!(read(daemon, &spawned.process, id.len() + 1).0, format!("{id}\n").into_bytes());
 }
 
 #[test]
@@ -29,17 +52,14 @@ fn a_process_started_on_a_full_disk_survives_the_next_worker() {
     let disk = require!(SmallDisk::mount("size=8m"));
     let daemon = Daemon::start_in(outpost(), disk.path());
     let _first: Spawned = daemon.connect().call("spawn", &sleeper("first")).unwrap();
-    until("slots are prepared", || prepared_slots(&daemon) > 1);
+    until("slots are prepared", || prepared(&daemon, "index").len() > 1);
     disk.fill();
     let mut started = Vec::new();
     for number in 0..12 {
         let id = format!("p{number}");
-        let script = format!("echo {id}; exec sleep 1000");
-        let command = ["/bin/sh", "-c", &script].map(Into::into).to_vec();
-        match daemon
-            .connect()
-            .call::<Spawned>("spawn", &Spawn { id: id.clone(), command, ..Spawn::default() })
-        {
+        let start = start_in_background(&daemon, &id);
+        until("an answer to the start", || start.is_finished());
+        match start.join().unwrap() {
             Ok(spawned) => started.push((id, spawned)),
             Err(CallError::Refused(failure)) => {
                 assert!(failure.message.contains("No space left"), "{failure:?}");
@@ -50,13 +70,41 @@ fn a_process_started_on_a_full_disk_survives_the_next_worker() {
     assert!(!started.is_empty(), "slots that were prepared before have room for a start");
     disk.empty();
     daemon.kill(Which::Worker);
-    for (id, spawned) in &started {
-        let listed = daemon.list();
-        let info = listed.iter().find(|info| info.process == spawned.process);
-        let info = info.unwrap_or_else(|| panic!("{id} is not listed; log: {}", daemon.log()));
-        assert_eq!((info.id.as_str(), info.state.as_str(), info.pid), (id.as_str(), "running", spawned.pid));
-        assert_eq!(read(&daemon, &spawned.process, id.len() + 1).0, format!("{id}\n").into_bytes());
+    started.iter().for_each(|(id, spawned)| assert_runs_on(&daemon, id, spawned));
+}
+
+/// As on a file system that does not keep room that was reserved, such as one that copies on write.
+fn assert_start_waits_for_room(disk: &SmallDisk, file: &str) {
+    let daemon = Daemon::start_in(outpost(), disk.path());
+    let _first: Spawned = daemon.connect().call("spawn", &sleeper("first")).unwrap();
+    until("slots are prepared", || prepared(&daemon, "index").len() > 1);
+    for file in prepared(&daemon, file) {
+        let file = File::options().write(true).open(file).unwrap();
+        file.set_len(0).unwrap();
+        assert_eq!(file.metadata().unwrap().blocks(), 0, "its room is given back");
     }
+    disk.fill();
+    let start = start_in_background(&daemon, "p");
+    let is_reported = || {
+        let problems = daemon.status().faces.problems;
+        problems.iter().any(|problem| problem.component == "recording")
+    };
+    until("the start waits for room", || start.is_finished() || is_reported());
+    disk.empty();
+    until("the start is confirmed", || start.is_finished());
+    let spawned = start.join().unwrap().unwrap();
+    daemon.kill(Which::Worker);
+    assert_runs_on(&daemon, "p", &spawned);
+}
+
+#[test]
+fn a_start_whose_description_finds_no_room_is_confirmed_when_it_is_written() {
+    assert_start_waits_for_room(&require!(SmallDisk::mount("size=8m")), "process.json");
+}
+
+#[test]
+fn a_start_whose_start_record_finds_no_room_is_confirmed_when_it_is_written() {
+    assert_start_waits_for_room(&require!(SmallDisk::mount("size=8m")), "index");
 }
 
 #[test]
@@ -216,4 +264,70 @@ fn a_worker_killed_near_the_descriptor_limit_is_replaced_and_takes_over_every_pr
     });
     pids.into_iter().for_each(end);
     until("every end is known", || running(&daemon).is_empty());
+}
+
+/// Sets a limit of a process as its user does, who may not exceed its hard limit.
+fn limit(pid: u32, limit: &str) {
+    let user = std::fs::metadata(format!("/proc/{pid}")).unwrap().uid();
+    let mut set = Command::new("setpriv");
+    set.args([format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".into()]);
+    let set = set.args(["prlimit".into(), format!("--pid={pid}"), limit.to_owned()]).status().unwrap();
+    assert!(set.success());
+}
+
+fn problem(daemon: &Daemon, component: &str) -> Option<Problem> {
+    daemon.status().faces.problems.into_iter().find(|problem| problem.component == component)
+}
+
+#[test]
+fn a_worker_with_descriptors_for_some_processes_only_serves_and_takes_over_the_others_later() {
+    require!(root());
+    let daemon = Daemon::start(outpost());
+    for number in 0..60 {
+        let _started: Spawned = daemon.connect().call("spawn", &sleeper(&format!("p{number}"))).unwrap();
+    }
+    let pids = running(&daemon);
+    // The next worker has the keeper's limit.
+    let keeper = daemon.status().keeper_pid;
+    let held = std::fs::read_dir(format!("/proc/{keeper}/fd")).unwrap().count();
+    limit(keeper, &format!("--nofile={0}:{0}", held + 60));
+    daemon.kill(Which::Worker);
+    let found = problem(&daemon, "processes").expect("status shows that processes are missing");
+    assert!(found.message.contains("cannot be taken over yet"), "{found:?}");
+    let listed = running(&daemon);
+    assert!(!listed.is_empty() && listed.len() < pids.len(), "{} of {}", listed.len(), pids.len());
+    let clients: Vec<_> = (0..8).map(|_| daemon.connect()).collect();
+    assert_eq!(running(&daemon).len(), listed.len());
+    drop(clients);
+    listed.into_iter().for_each(end);
+    let alive = |pid: &i32| procfs::stat(*pid).is_some_and(|stat| !matches!(stat.state, b'Z' | b'X'));
+    until("every process that runs is taken over", || {
+        let alive: Vec<i32> = pids.iter().copied().filter(|pid| alive(pid)).collect();
+        !alive.is_empty() && running(&daemon) == alive
+    });
+    until("status shows no problem", || daemon.status().faces.problems.is_empty());
+}
+
+#[test]
+fn a_worker_without_a_keeper_is_reported_until_one_can_be_started() {
+    require!(root());
+    let daemon = Daemon::start_as(outpost(), UID + 1);
+    let process: Spawned = daemon.connect().call("spawn", &sleeper("p")).unwrap();
+    let status = daemon.status();
+    limit(status.worker_pid, "--nproc=1:");
+    pidfd::signal(daemon.keeper(), Signal::KILL).unwrap();
+    until("the lack of a keeper is reported", || problem(&daemon, "keeper").is_some());
+    let found = problem(&daemon, "keeper").unwrap();
+    assert!(found.message.contains("if the worker is killed before, every process is lost"), "{found:?}");
+    for command in ["status", "doctor"] {
+        let output = cli(&daemon, &[command]).uid(UID + 1).gid(UID + 1).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text);
+        assert!(text.contains("keeper cannot be started"), "{command}: {text}");
+    }
+    limit(status.worker_pid, "--nproc=1000:");
+    until("a keeper is there again", || daemon.status().faces.problems.is_empty());
+    assert_ne!(daemon.status().keeper_pid, status.keeper_pid);
+    daemon.kill(Which::Worker);
+    assert_eq!(running(&daemon), [process.pid]);
 }

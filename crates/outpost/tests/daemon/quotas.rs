@@ -2,47 +2,13 @@
 
 use crate::support::{daemon, exit_code, outpost, read, sh, until};
 use outpost_control::wire::{Stdin, StdinApplied};
-use outpost_testkit::{Daemon, Lack, Which, require, root};
+use outpost_testkit::{Daemon, MemoryCgroup, Which, require, root};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// A user of its own: the kernel counts pipe buffers per user.
 const UID: u32 = 54_323;
-
-/// A cgroup that limits memory, in whichever hierarchy the host has that.
-struct MemoryCgroup {
-    path: PathBuf,
-}
-
-impl MemoryCgroup {
-    fn new(name: &str, bytes_max: u64) -> Result<MemoryCgroup, Lack> {
-        let hierarchies =
-            [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
-        for (root, limit) in hierarchies {
-            let path = Path::new(root).join(format!("outpost-{name}-{}", std::process::id()));
-            if std::fs::create_dir(&path).is_err() {
-                continue;
-            }
-            let group = MemoryCgroup { path };
-            let limit = group.path.join(limit);
-            if limit.exists() && std::fs::write(&limit, bytes_max.to_string()).is_ok() {
-                return Ok(group);
-            }
-        }
-        Err(Lack::of_host("no cgroup can be made here that limits memory"))
-    }
-
-    fn processes(&self) -> PathBuf {
-        self.path.join("cgroup.procs")
-    }
-}
-
-impl Drop for MemoryCgroup {
-    fn drop(&mut self) {
-        let _in_use = std::fs::remove_dir(&self.path);
-    }
-}
 
 #[test]
 fn a_child_that_reaches_the_memory_limit_is_killed_alone() {
