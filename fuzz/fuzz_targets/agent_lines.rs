@@ -1,5 +1,5 @@
-//! Any bytes as the lines of an agent's CLI become events without a panic: each one line of JSON, numbered without a gap, and
-//! nothing after a terminal one.
+//! Arbitrary bytes as an agent CLI's output become events without a panic. Each event is one line of JSON,
+//! numbers have no gap, and nothing follows a terminal event.
 
 #![no_main]
 

@@ -1,19 +1,19 @@
-//! Any bytes as an audit chain are read without a panic. A chain that holds reads back line by line, and no longer holds
-//! when a byte of it is another.
+//! Arbitrary bytes as an audit chain are read without a panic. A valid chain reads back line by line, and is
+//! invalid after a change of one byte.
 //!
-//! Nobody finds hashes by chance, so input that begins with an even byte is made lines of a chain: each of its own lines
-//! is what stands before the hashes.
+//! Random input never contains valid hashes. So input that begins with an even byte is turned into a chain:
+//! hashes are appended to each of its lines.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use outpost_approvals::audit::{self, Filter};
-use outpost_approvals::hex;
+use outpost_ledger::audit::{self, Filter};
+use outpost_ledger::hex;
 use sha2::{Digest, Sha256};
 
 fuzz_target!(|input: &[u8]| {
     let Some((first, rest)) = input.split_first() else { return };
-    let bytes = if first % 2 == 0 { sealed(rest) } else { rest.to_vec() };
+    let bytes = if first % 2 == 0 { with_hashes(rest) } else { rest.to_vec() };
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("audit.jsonl");
     std::fs::write(&file, &bytes).unwrap();
@@ -35,7 +35,7 @@ fuzz_target!(|input: &[u8]| {
     assert!(audit::verify(dir.path(), Some(&head)).is_err(), "a byte was changed");
 });
 
-fn sealed(input: &[u8]) -> Vec<u8> {
+fn with_hashes(input: &[u8]) -> Vec<u8> {
     let (mut bytes, mut last) = (Vec::new(), "0".repeat(64));
     for line in input.split(|byte| *byte == b'\n') {
         let begin = bytes.len();

@@ -1,5 +1,5 @@
-//! Any bytes as a request line of the broker are read without a panic. A refusal is one line of JSON with the request's id;
-//! what passes is drawn in printable ASCII.
+//! Arbitrary bytes as a request line of the broker are read without a panic. A refusal is one line of JSON
+//! with the request's id. An accepted request is displayed in printable ASCII.
 
 #![no_main]
 
@@ -18,12 +18,12 @@ fuzz_target!(|line: &[u8]| {
             if let Ok(Value::Object(request)) = serde_json::from_slice(line)
                 && let Some(Value::String(id)) = request.get("id")
             {
-                assert_eq!(answer["id"], id.as_str(), "whoever asked cannot tell what for");
+                assert_eq!(answer["id"], id.as_str(), "the reply has another id");
             }
         }
         Ok(request) => {
             assert!(!line.trim_ascii_start().starts_with(b"["), "an array was taken for a request");
-            let drawn = [display::command(&request.pipeline), display::claim(&request.reason, 500)];
+            let drawn = [display::command(&request.pipeline), display::escape_untrusted(&request.reason, 500)];
             for drawn in drawn {
                 assert!(drawn.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{drawn:?}");
             }

@@ -1,4 +1,4 @@
-//! Any bytes as a confinement are refused or are a program that can be described, and reads back as itself.
+//! Arbitrary bytes as a sandbox program are refused, or are a program that can be described and round-trips.
 
 #![no_main]
 

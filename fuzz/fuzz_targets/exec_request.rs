@@ -1,4 +1,4 @@
-//! Any bytes as a line of the exec face are read without a panic, and what is answered is one line of JSON.
+//! Arbitrary bytes as a line of the exec face are read without a panic, and the reply is one line of JSON.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Any bytes as an archive, as they are and packed, are extracted without a panic, and nothing appears or goes outside.
+//! Arbitrary bytes as an archive, raw and compressed, are extracted without a panic, and nothing outside of
+//! the target changes.
 
 #![no_main]
 
@@ -10,7 +11,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-/// Extracts `archive` and checks all around it.
+/// Extracts `archive` and checks the directories around the target.
 fn extract(archive: &[u8]) {
     let scene = tempfile::tempdir().unwrap();
     let (dest, path) = (scene.path().join("dest"), scene.path().join("archive.tgz"));
@@ -26,11 +27,11 @@ fn extract(archive: &[u8]) {
     assert_eq!(fs::read_dir(scene.path().join("beside")).unwrap().count(), 1);
     assert_eq!(fs::read(scene.path().join("beside/kept")).unwrap(), b"kept");
     assert!(extracted.error.is_some() || dest.join(".synced").is_file(), "no mark of success");
-    assert_plain(&dest);
+    assert_only_files_and_directories(&dest);
 }
 
-/// Files and directories are all there is.
-fn assert_plain(dest: &Path) {
+/// Checks that there are only files and directories.
+fn assert_only_files_and_directories(dest: &Path) {
     let mut directories = vec![dest.to_owned()];
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(directory).unwrap() {
@@ -44,7 +45,7 @@ fn assert_plain(dest: &Path) {
     }
 }
 
-/// Mutations rarely hit a checksum: each block that looks like a header gets a right one.
+/// Mutations rarely hit a checksum, so each block that looks like a header gets a valid one.
 fn with_checksums(tar: &[u8]) -> Vec<u8> {
     let mut tar = tar.to_vec();
     for block in tar.chunks_exact_mut(512).filter(|block| block[257..262] == *b"ustar") {

@@ -1,6 +1,7 @@
-//! A journal made of any bytes opens without a panic, and tells the same when opened again.
+//! A journal of arbitrary bytes opens without a panic, and reads the same when it is opened again.
 //!
-//! The body is a test of the journal crate too, so that it runs on stable with inputs made from real journals.
+//! The body is also a test of the journal crate, so that it runs on stable Rust with inputs derived from real
+//! journals.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Any bytes as a request line are read without a panic, and a reply is one line of JSON that carries the request's id.
+//! Arbitrary bytes as a request line are read without a panic, and a reply is one line of JSON with the
+//! request's id.
 
 #![no_main]
 
@@ -11,7 +12,7 @@ fuzz_target!(|line: &[u8]| {
         let (end, rest) = reply.split_last().unwrap();
         assert_eq!(*end, b'\n');
         assert!(!rest.contains(&b'\n'), "a reply of two lines");
-        // Bytes of an id that are no character are passed on as they are; everything else is JSON for anybody.
+        // Invalid UTF-8 in an id is passed on unchanged; everything else must be valid JSON.
         if std::str::from_utf8(rest).is_ok()
             && rest.len() < 1000
             && !line.windows(2).any(|pair| pair == b"[[" || pair == b":{")
@@ -20,7 +21,7 @@ fuzz_target!(|line: &[u8]| {
             assert!(parsed.is_ok() || has_odd_number_or_escape(rest), "{}", String::from_utf8_lossy(rest));
         }
     }
-    // What another parser takes for an object of strings is never refused.
+    // What another parser accepts as an object of strings is never refused.
     if let Ok(Value::Object(members)) = serde_json::from_slice(line)
         && members.values().all(Value::is_string)
     {
@@ -28,7 +29,8 @@ fuzz_target!(|line: &[u8]| {
     }
 });
 
-/// Numbers too large for a float and halves of surrogate pairs are well-formed, but not for everybody.
+/// Whether the text has floats out of range or lone surrogates, which are well-formed JSON but refused by
+/// some parsers.
 fn has_odd_number_or_escape(text: &[u8]) -> bool {
     text.iter().any(|byte| matches!(byte, b'e' | b'E'))
         || text.windows(3).any(|bytes| bytes.eq_ignore_ascii_case(b"\\ud"))

@@ -1,55 +1,56 @@
-//! Work on the files of a journal that may wait for the disk: the thread that moves bytes hands it to another thread.
+//! Chores: blocking disk work of a journal, which the reactor thread hands to another thread.
 //!
-//! [`Writer::chores`](crate::Writer::chores) and [`StdinLog::chores`] return what is wanted. Any thread carries a chore
-//! out, those of one journal in their order, and the result goes back to the writer or the log. A worker that is killed in
-//! between leaves an empty segment, an empty part, or a segment that is still to be dropped; recovery accepts all three.
+//! [`Writer::chores`](crate::Writer::chores) and [`StdinLog::chores`] return pending chores. Any thread may
+//! execute them, those of one journal in order. The result goes back to the writer or the log. A worker that
+//! is killed in between leaves an empty segment, an empty part, or a segment that is still to be dropped.
+//! Recovery accepts all three.
 
 use crate::cursor::{Index, find_record};
 use crate::record::{RECORD_BYTES, Stream};
 use crate::stdin::Part;
-use crate::{Error, Patience, Result, StdinLog, segment};
+use crate::{Error, ReadMode, Result, StdinLog, segment};
 use outpost_sys::Errno;
 use outpost_sys::file;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The unit in which the head of an index is given back.
+/// The unit in which the head of an index is punched out.
 pub(crate) const INDEX_BLOCK_BYTES: u64 = 4096;
 
-/// One piece of work. Blocking; never carry one out on a thread that serves others.
+/// One piece of work. Blocking; never execute it on the reactor thread or an async runtime.
 pub struct Chore(pub(crate) Work);
 
-/// What became of a chore. It belongs to the writer or to the stdin log that asked for it.
+/// The result of a chore. It goes back to the writer or the stdin log that returned the chore.
 pub enum Done {
     Output(OutputDone),
-    /// A stdin log was begun. The caller has the keeper hold the reader before the first delivery.
+    /// A stdin log was created. The caller makes the keeper hold the reader before the first delivery.
     Log(Result<StdinLog>),
     Stdin(StdinDone),
 }
 
-/// Work that was done for a [`Writer`](crate::Writer).
+/// The result of a chore of a [`Writer`](crate::Writer).
 pub struct OutputDone(pub(crate) Output);
 
-/// Work that was done for a [`StdinLog`].
+/// The result of a chore of a [`StdinLog`].
 pub struct StdinDone(pub(crate) Stdin);
 
 pub(crate) enum Work {
     /// Create or open a segment; close files that are no longer written.
     Segment { dir: PathBuf, stream: Stream, number: u64, unused: Vec<OwnedFd> },
-    /// Remove segments that no reader is promised any more, then give back the index before them.
+    /// Remove dropped segments, then punch out the index before them.
     Drop { dir: PathBuf, segments: Vec<(Stream, u64)>, head: Option<Head> },
-    /// Begin a stdin log.
+    /// Create a stdin log.
     Log { path: PathBuf },
-    /// Begin the part of a stdin log whose first byte is at `base`.
+    /// Create the part of a stdin log whose first byte is at `base`.
     Part { path: PathBuf, base: u64 },
-    /// Remove parts that are delivered, and close their files.
+    /// Remove delivered parts and close their files.
     RemoveParts { path: PathBuf, bases: Vec<u64>, unused: Vec<Arc<OwnedFd>> },
-    /// Cut a part down to what was accepted.
+    /// Truncate a part to the accepted size.
     Cut { file: Arc<OwnedFd>, size: u64 },
 }
 
-/// The part of an index that may be given back: blocks from `begin` to the record of `first_seq`.
+/// The part of an index that may be punched out: blocks from `begin` to the record of `first_seq`.
 pub(crate) struct Head {
     pub(crate) index: Arc<Index>,
     pub(crate) first_seq: u64,
@@ -63,7 +64,7 @@ pub(crate) enum Output {
         number: u64,
         outcome: Result<OwnedFd>,
     },
-    /// How many segments were removed, and the byte before which the index was given back.
+    /// The number of removed segments, and the end of the hole in the index.
     Dropped {
         removed: usize,
         outcome: Result<Option<u64>>,
@@ -77,7 +78,7 @@ pub(crate) enum Stdin {
 }
 
 impl Chore {
-    pub fn carry_out(self) -> Done {
+    pub fn execute(self) -> Done {
         match self.0 {
             Work::Segment { dir, stream, number, unused } => {
                 drop(unused);
@@ -85,14 +86,14 @@ impl Chore {
                 Done::Output(OutputDone(Output::Segment { stream, number, outcome }))
             }
             Work::Drop { dir, segments, head } => {
-                // In their order, and not past a failure: recovery takes a gap for damage.
+                // In order, and not past a failure: recovery takes a gap for damage.
                 let remove = |(stream, number): &(Stream, u64)| segment::remove(&dir, *stream, *number);
                 let failed = segments.iter().map(remove).enumerate().find_map(|(at, outcome)| {
                     outcome.err().map(|error| Output::Dropped { removed: at, outcome: Err(error) })
                 });
                 let dropped = failed.unwrap_or_else(|| Output::Dropped {
                     removed: segments.len(),
-                    outcome: head.map_or(Ok(None), |head| head.give_back()),
+                    outcome: head.map_or(Ok(None), |head| head.punch()),
                 });
                 Done::Output(OutputDone(dropped))
             }
@@ -104,8 +105,8 @@ impl Chore {
                 Done::Stdin(StdinDone(Stdin::Removed))
             }
             Work::Cut { file, size } => {
-                // If even this fails, the offset that the sender repeats still fits.
-                let _counted_twice = file::set_size(&*file, size);
+                // If even this fails, the offset that the sender repeats still matches.
+                let _uncut = file::set_size(&*file, size);
                 Done::Stdin(StdinDone(Stdin::Cut))
             }
         }
@@ -113,22 +114,22 @@ impl Chore {
 }
 
 impl Head {
-    /// Whether there can be a block to give back.
-    pub(crate) fn is_worth_it(&self) -> bool {
+    /// Whether there may be a whole block to punch out.
+    pub(crate) fn spans_a_block(&self) -> bool {
         self.records * RECORD_BYTES as u64 >= self.begin + INDEX_BLOCK_BYTES
     }
 
-    fn give_back(self) -> Result<Option<u64>> {
-        let record = find_record(&self.index, self.first_seq, self.records, Patience::Disk)?;
+    fn punch(self) -> Result<Option<u64>> {
+        let record = find_record(&self.index, self.first_seq, self.records, ReadMode::MayBlock)?;
         let end = record * RECORD_BYTES as u64 / INDEX_BLOCK_BYTES * INDEX_BLOCK_BYTES;
         if end <= self.begin {
             return Ok(None);
         }
         match file::punch_hole(&self.index.file, self.begin, end - self.begin) {
             Ok(()) => Ok(Some(end)),
-            // A file system without holes keeps the index; the segments are what matters.
+            // A file system without holes keeps the index, which is small.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(None),
-            Err(errno) => Err(Error::io("shrink", &self.index.path, errno)),
+            Err(errno) => Err(Error::io("punch a hole in", &self.index.path, errno)),
         }
     }
 }

@@ -1,8 +1,8 @@
-//! A reader's position in a journal. Replay and live reading are the same: read what is there, then wait for more.
+//! Cursors: a reader's position in a journal. Replay and live reading use the same code.
 
-use crate::record::{Entry, RECORD_BYTES, Record, Stream};
+use crate::journal::Journal;
+use crate::record::{RECORD_BYTES, Record, RecordBody, Stream};
 use crate::segment::{self, SEGMENT_BYTES};
-use crate::writer::Journal;
 use crate::{Error, FRAME_BYTES, Result};
 use outpost_sys::Errno;
 use outpost_sys::file::{self, Open};
@@ -13,19 +13,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The most frames one batch holds, so that a batch of tiny frames is bounded too.
+/// The maximum number of frames in a batch, which bounds a batch of tiny frames.
 const FRAMES_MAX: usize = 4096;
 
-/// Whether a read may wait for the disk.
+/// Whether a read may block on disk I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
-    /// Fail with [`Error::NotCached`] rather than wait: for threads that serve others.
-    None,
-    /// Wait for the disk.
-    Disk,
+pub enum ReadMode {
+    /// Fails with [`Error::NotCached`] instead of disk I/O. For the async runtime.
+    CachedOnly,
+    /// Blocks on disk I/O.
+    MayBlock,
 }
 
-/// One piece of output.
+/// One frame of output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     pub seq: u64,
@@ -34,7 +34,7 @@ pub struct Frame {
     range: Range<usize>,
 }
 
-/// How a process ended, as the last thing its readers learn.
+/// The exit of a process: the last item that its readers get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
     pub seq: u64,
@@ -42,19 +42,19 @@ pub struct Ended {
     pub exit: Exit,
 }
 
-/// What one read found. Reused from read to read, so that reading allocates nothing.
+/// The result of one read. Reused, so that reading does not allocate.
 #[derive(Default)]
 pub struct Batch {
     data: Vec<u8>,
     frames: Vec<Frame>,
-    /// The numbers before this one were dropped and cannot be read any more.
+    /// Frames before this sequence number were dropped and cannot be read.
     pub first_kept: Option<u64>,
-    /// The process has ended; nothing follows.
+    /// The process has exited; nothing follows.
     pub ended: Option<Ended>,
 }
 
 impl Batch {
-    /// The frames in the order of their numbers, each with its bytes.
+    /// The frames in sequence order, each with its bytes.
     pub fn frames(&self) -> impl Iterator<Item = (&Frame, &[u8])> {
         self.frames.iter().map(|frame| (frame, self.data.get(frame.range.clone()).unwrap_or_default()))
     }
@@ -80,10 +80,10 @@ impl Batch {
 pub struct Cursor {
     journal: Arc<Journal>,
     next_seq: u64,
-    /// The record that holds `next_seq`, when known.
+    /// The record that contains `next_seq`, when known.
     record: Option<u64>,
     usage: Option<(u32, u32, u32)>,
-    /// The writer's, or opened with the first read: a journal that nobody reads or writes holds no descriptor.
+    /// The writer's, or opened by the first read. A journal without readers and writers holds no descriptor.
     index: Option<Arc<Index>>,
     open: [Option<(u64, OwnedFd)>; 2],
 }
@@ -95,13 +95,13 @@ pub(crate) struct Index {
 }
 
 impl Cursor {
-    /// Begins behind `seq`: the first frame read has the next number. 0 begins at the beginning.
+    /// Starts after `seq`: the first frame read is the next one. 0 starts at the beginning.
     pub fn after(journal: Arc<Journal>, seq: u64) -> Cursor {
         let next_seq = seq.saturating_add(1);
         Cursor { journal, next_seq, record: None, usage: None, index: None, open: [None, None] }
     }
 
-    /// Begins so far back that the last `bytes` bytes of output follow, and what stands before them in their frames.
+    /// Starts at the frame that contains the first of the last `bytes` bytes of output.
     pub fn tail(journal: Arc<Journal>, bytes: u64) -> Result<Cursor> {
         let mut cursor = Cursor::after(journal, 0);
         let first_kept = cursor.journal.first_seq.load(Ordering::Acquire);
@@ -111,9 +111,9 @@ impl Cursor {
         cursor.next_seq = cursor.journal.last_seq() + 1;
         while left > 0 && record > 0 {
             record -= 1;
-            // What cannot be decoded is the head that was given back.
+            // A record that cannot be decoded belongs to the punched head.
             let Some(found) = index.record(record)? else { break };
-            let Entry::Run { len, .. } = found.entry else { continue };
+            let RecordBody::Run { len, .. } = found.body else { continue };
             if found.seq < first_kept {
                 break;
             }
@@ -124,31 +124,32 @@ impl Cursor {
         Ok(cursor)
     }
 
-    /// The number of the frame that comes next.
+    /// The sequence number of the next frame.
     pub fn next_seq(&self) -> u64 {
         self.next_seq
     }
 
-    /// Fills `batch` with up to about `bytes_max` bytes that have not been read; empty when there are none now.
-    /// After an error the cursor stands where it stood.
-    pub fn read(&mut self, batch: &mut Batch, bytes_max: usize, patience: Patience) -> Result<()> {
+    /// Fills `batch` with up to about `bytes_max` unread bytes; leaves it empty when there are none. After an
+    /// error the cursor is unchanged.
+    pub fn read(&mut self, batch: &mut Batch, bytes_max: usize, mode: ReadMode) -> Result<()> {
         loop {
             batch.clear();
-            let stood = (self.next_seq, self.record, self.usage);
+            let before = (self.next_seq, self.record, self.usage);
             let first_kept = self.journal.first_seq.load(Ordering::Acquire);
             if self.next_seq < first_kept {
                 batch.first_kept = Some(first_kept);
                 self.next_seq = first_kept;
                 self.record = None;
             }
-            let outcome = self.fill(batch, bytes_max, patience);
+            let outcome = self.fill(batch, bytes_max, mode);
             if outcome.is_err() {
-                (self.next_seq, self.record, self.usage) = stood;
-                // The head was dropped under our feet: that is told, not an error.
+                (self.next_seq, self.record, self.usage) = before;
+                // The writer dropped the head meanwhile. The next round reports that as `first_kept`.
                 if self.journal.first_seq.load(Ordering::Acquire) > first_kept {
                     continue;
                 }
-                // At the end of what is kept we may stand at a record that holds no frame and was given back.
+                // At the end of the journal, the current record may hold no frame and may have been punched
+                // out.
                 if self.record.take().is_some() && matches!(outcome, Err(Error::Damaged { .. })) {
                     continue;
                 }
@@ -157,60 +158,61 @@ impl Cursor {
         }
     }
 
-    fn fill(&mut self, batch: &mut Batch, bytes_max: usize, patience: Patience) -> Result<()> {
+    fn fill(&mut self, batch: &mut Batch, bytes_max: usize, mode: ReadMode) -> Result<()> {
         let published = self.journal.published_records.load(Ordering::Acquire);
         let index = self.index()?;
         let mut record = match self.record {
             Some(record) => record,
-            // From the beginning there is nothing to look for.
+            // At the beginning there is nothing to search for.
             None if self.next_seq == 1 => 0,
-            None => find_record(&index, self.next_seq, published, patience)?,
+            None => find_record(&index, self.next_seq, published, mode)?,
         };
         let mut ranges = [Span::default(), Span::default()];
         let mut block = Block::default();
         while record < published {
-            let Some(found) = block.get(&index, record, published, patience)? else {
+            let Some(found) = block.get(&index, record, published, mode)? else {
                 return Err(Error::Damaged { path: index.path.clone(), seq: self.next_seq });
             };
-            match found.entry {
-                Entry::Run { stream, offset, len } => {
+            match found.body {
+                RecordBody::Run { stream, offset, len } => {
                     let run =
                         Run { stream, offset, len: u64::from(len), seq: found.seq, time_ms: found.time_ms };
                     if !self.take_run(&run, batch, &mut ranges, bytes_max) {
                         break;
                     }
                 }
-                Entry::Usage { user_ms, system_ms, rss_max_kb } => {
+                RecordBody::Usage { user_ms, system_ms, rss_max_kb } => {
                     self.usage = Some((user_ms, system_ms, rss_max_kb));
                 }
-                Entry::Exit { how } if found.seq >= self.next_seq => {
-                    // Usage and exit have the same number, by which a new reader finds the second of them.
+                RecordBody::Exit { cause } if found.seq >= self.next_seq => {
+                    // Usage and exit have the same sequence number. The search of a new reader finds the
+                    // exit.
                     if self.usage.is_none()
                         && record > 0
-                        && let Some(before) = Block::default().get(&index, record - 1, published, patience)?
-                        && let Entry::Usage { user_ms, system_ms, rss_max_kb } = before.entry
+                        && let Some(before) = Block::default().get(&index, record - 1, published, mode)?
+                        && let RecordBody::Usage { user_ms, system_ms, rss_max_kb } = before.body
                     {
                         self.usage = Some((user_ms, system_ms, rss_max_kb));
                     }
                     let (user_ms, system_ms, rss_max_kb) = self.usage.unwrap_or_default();
-                    let exit = Exit { how, user_ms, system_ms, rss_max_kb };
+                    let exit = Exit { cause, user_ms, system_ms, rss_max_kb };
                     batch.ended = Some(Ended { seq: found.seq, time_ms: found.time_ms, exit });
                     self.next_seq = found.seq + 1;
                 }
-                // The numbers in between were lost.
-                Entry::Lost { .. } => self.next_seq = self.next_seq.max(found.seq),
-                Entry::Exit { .. }
-                | Entry::Started { .. }
-                | Entry::StdinClosed { .. }
-                | Entry::StreamEnd { .. } => {}
+                // The sequence numbers in between were lost.
+                RecordBody::Lost { .. } => self.next_seq = self.next_seq.max(found.seq),
+                RecordBody::Exit { .. }
+                | RecordBody::Started { .. }
+                | RecordBody::StdinClosed { .. }
+                | RecordBody::StreamEnd { .. } => {}
             }
             record += 1;
         }
         self.record = Some(record);
-        self.load(batch, &ranges, patience)
+        self.load(batch, &ranges, mode)
     }
 
-    /// Adds the frames of a run that come next and fit; false when some of them did not.
+    /// Adds the next frames of a run that fit. Returns false when some did not fit.
     fn take_run(&mut self, run: &Run, batch: &mut Batch, spans: &mut [Span; 2], bytes_max: usize) -> bool {
         let mut skipped = self.next_seq.saturating_sub(run.seq).saturating_mul(FRAME_BYTES);
         while skipped < run.len {
@@ -225,7 +227,7 @@ impl Cursor {
                 return false;
             }
             span.add(run.offset + skipped, len);
-            // Relative to the stream's span; made absolute when the bytes are loaded.
+            // Relative to the stream's span. `load` makes it absolute.
             let begin = (run.offset + skipped - span.begin) as usize;
             let frame = Frame {
                 seq: self.next_seq,
@@ -240,35 +242,29 @@ impl Cursor {
         true
     }
 
-    /// Reads the bytes of each stream's span, which lie side by side, and points the frames at them.
-    fn load(&mut self, batch: &mut Batch, spans: &[Span; 2], patience: Patience) -> Result<()> {
+    /// Reads the bytes of both spans into one buffer and points the frames at them.
+    fn load(&mut self, batch: &mut Batch, spans: &[Span; 2], mode: ReadMode) -> Result<()> {
         let first_len = spans[0].len() as usize;
         batch.data.resize(first_len + spans[1].len() as usize, 0);
         let (stdout, stderr) = batch.data.split_at_mut(first_len);
-        self.load_span(Stream::Stdout, &spans[0], stdout, patience)?;
-        self.load_span(Stream::Stderr, &spans[1], stderr, patience)?;
+        self.load_span(Stream::Stdout, &spans[0], stdout, mode)?;
+        self.load_span(Stream::Stderr, &spans[1], stderr, mode)?;
         for frame in batch.frames.iter_mut().filter(|frame| frame.stream == Stream::Stderr) {
             frame.range = frame.range.start + first_len..frame.range.end + first_len;
         }
         Ok(())
     }
 
-    fn load_span(
-        &mut self,
-        stream: Stream,
-        span: &Span,
-        mut data: &mut [u8],
-        patience: Patience,
-    ) -> Result<()> {
+    fn load_span(&mut self, stream: Stream, span: &Span, mut data: &mut [u8], mode: ReadMode) -> Result<()> {
         let mut offset = span.begin;
         while !data.is_empty() {
-            let number = segment::number(offset);
-            let here = (SEGMENT_BYTES - segment::place(offset)).min(data.len() as u64) as usize;
+            let number = segment::segment_of(offset);
+            let here = (SEGMENT_BYTES - segment::offset_in_segment(offset)).min(data.len() as u64) as usize;
             let (part, rest) = data.split_at_mut(here);
             let path = segment::path(&self.journal.dir, stream, number);
             let file = self.segment(stream, number)?;
-            let read = read(file, part, segment::place(offset), patience);
-            if read.map_err(|errno| unread(errno, patience, &path))? != here {
+            let read = read(file, part, segment::offset_in_segment(offset), mode);
+            if read.map_err(|errno| read_error(errno, mode, &path))? != here {
                 return Err(Error::Damaged { path, seq: self.next_seq });
             }
             offset += here as u64;
@@ -314,7 +310,7 @@ struct Run {
     time_ms: u64,
 }
 
-/// The bytes of one stream that a batch needs. They follow each other without a gap: a batch ends before one.
+/// The bytes of one stream that a batch needs. They are contiguous: a batch ends before a gap.
 #[derive(Default)]
 struct Span {
     begin: u64,
@@ -334,7 +330,7 @@ impl Span {
     }
 }
 
-/// A piece of the index in memory.
+/// A cached piece of the index.
 struct Block {
     begin: u64,
     records: u64,
@@ -350,19 +346,13 @@ impl Default for Block {
 impl Block {
     const RECORDS: usize = 64;
 
-    /// The record of this number, if it can be read.
-    fn get(
-        &mut self,
-        index: &Index,
-        number: u64,
-        published: u64,
-        patience: Patience,
-    ) -> Result<Option<Record>> {
+    /// The record of this number, if it can be decoded.
+    fn get(&mut self, index: &Index, number: u64, published: u64, mode: ReadMode) -> Result<Option<Record>> {
         if !(self.begin..self.begin + self.records).contains(&number) {
             let wanted =
                 (published.saturating_sub(number)).min(Block::RECORDS as u64) as usize * RECORD_BYTES;
             let at = number * RECORD_BYTES as u64;
-            let read = index.read(&mut self.bytes[..wanted], at, patience)?;
+            let read = index.read(&mut self.bytes[..wanted], at, mode)?;
             (self.begin, self.records) = (number, (read / RECORD_BYTES) as u64);
         }
         let (records, _) = self.bytes.as_chunks::<RECORD_BYTES>();
@@ -374,37 +364,37 @@ impl Block {
 impl Index {
     fn record(&self, number: u64) -> Result<Option<Record>> {
         let mut bytes = [0; RECORD_BYTES];
-        self.read(&mut bytes, number * RECORD_BYTES as u64, Patience::Disk)?;
+        self.read(&mut bytes, number * RECORD_BYTES as u64, ReadMode::MayBlock)?;
         Ok(Record::decode(&bytes))
     }
 
-    fn read(&self, buffer: &mut [u8], at: u64, patience: Patience) -> Result<usize> {
-        read(&self.file, buffer, at, patience).map_err(|errno| unread(errno, patience, &self.path))
+    fn read(&self, buffer: &mut [u8], at: u64, mode: ReadMode) -> Result<usize> {
+        read(&self.file, buffer, at, mode).map_err(|errno| read_error(errno, mode, &self.path))
     }
 }
 
-fn read(file: &OwnedFd, buffer: &mut [u8], at: u64, patience: Patience) -> outpost_sys::Result<usize> {
-    match patience {
-        Patience::None => file::read_cached_at(file, buffer, at),
-        Patience::Disk => file::read_full_at(file, buffer, at),
+fn read(file: &OwnedFd, buffer: &mut [u8], at: u64, mode: ReadMode) -> outpost_sys::Result<usize> {
+    match mode {
+        ReadMode::CachedOnly => file::read_cached_at(file, buffer, at),
+        ReadMode::MayBlock => file::read_full_at(file, buffer, at),
     }
 }
 
-fn unread(errno: Errno, patience: Patience, path: &Path) -> Error {
-    match (errno, patience) {
-        (Errno::AGAIN, Patience::None) => Error::NotCached,
+fn read_error(errno: Errno, mode: ReadMode, path: &Path) -> Error {
+    match (errno, mode) {
+        (Errno::AGAIN, ReadMode::CachedOnly) => Error::NotCached,
         _ => Error::io("read", path, errno),
     }
 }
 
-/// The number of the last record whose sequence number is at most `seq`: the one that holds it, if any does.
-pub(crate) fn find_record(index: &Index, seq: u64, published: u64, patience: Patience) -> Result<u64> {
+/// The last record whose sequence number is at most `seq`: the record that contains it, if any does.
+pub(crate) fn find_record(index: &Index, seq: u64, published: u64, mode: ReadMode) -> Result<u64> {
     let (mut low, mut high) = (0, published);
     while low < high {
         let middle = low + (high - low) / 2;
         let mut bytes = [0; RECORD_BYTES];
-        index.read(&mut bytes, middle * RECORD_BYTES as u64, patience)?;
-        // What cannot be decoded is the head that was given back, and lower than anything wanted.
+        index.read(&mut bytes, middle * RECORD_BYTES as u64, mode)?;
+        // A record that cannot be decoded belongs to the punched head and precedes every wanted one.
         if Record::decode(&bytes).is_none_or(|record| record.seq <= seq) {
             low = middle + 1;
         } else {

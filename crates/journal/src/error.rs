@@ -1,4 +1,4 @@
-//! What can go wrong with a journal: always the operation, the file and the kernel's reason.
+//! Errors of a journal: the operation, the file and the errno.
 
 use outpost_sys::Errno;
 use std::fmt;
@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 pub enum Error {
     /// A system call failed.
     Io { operation: &'static str, path: PathBuf, errno: Errno },
-    /// The bytes a record promises are not there.
+    /// Bytes that a record refers to are missing.
     Damaged { path: PathBuf, seq: u64 },
-    /// The wanted bytes are on disk but not in memory, and the caller did not want to wait.
+    /// The bytes are on disk but not in the page cache, and the caller does not block.
     NotCached,
 }
 
@@ -19,7 +19,7 @@ impl Error {
         Error::Io { operation, path: path.to_owned(), errno }
     }
 
-    /// Whether waiting for room on the disk may help.
+    /// Whether the disk or the quota is full, so that a retry may succeed later.
     pub fn is_no_space(&self) -> bool {
         matches!(self, Error::Io { errno: Errno::NOSPC | Errno::DQUOT, .. })
     }
@@ -30,9 +30,9 @@ impl fmt::Display for Error {
         match self {
             Error::Io { operation, path, errno } => write!(f, "{operation} {}: {errno}", path.display()),
             Error::Damaged { path, seq } => {
-                write!(f, "{} has no bytes for frame {seq}, which its index promises", path.display())
+                write!(f, "{}: the bytes of frame {seq} are missing", path.display())
             }
-            Error::NotCached => f.write_str("the wanted bytes are not in memory"),
+            Error::NotCached => f.write_str("the bytes are not in the page cache"),
         }
     }
 }

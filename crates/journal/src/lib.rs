@@ -3,35 +3,36 @@
 //! # Theory of operation
 //!
 //! Output moves by splice(2) from the child's pipe into the stream's current *segment*, a file of at most
-//! [`SEGMENT_BYTES`]. The size of that file is the truth: a byte is in the pipe or in the file, never only in our
-//! memory. After each splice one *record* is appended to the index: a *run* of so many bytes of this stream, whose
-//! first *frame* has this sequence number. A frame is at most [`FRAME_BYTES`]; a run of n bytes has as many
-//! consecutive frames as it takes, by arithmetic, without a record each. Nobody sees a frame before its record is
-//! written, so numbers that a reader has seen never change their content.
+//! [`SEGMENT_BYTES`]. The size of that file is authoritative: a byte is in the pipe or in the file, never
+//! only in our memory. After each splice the writer appends one *record* to the index: a *run* of n bytes of
+//! this stream, whose first *frame* has this sequence number. A frame has at most [`FRAME_BYTES`]. The frames
+//! of a run are computed and need no record each. No reader sees a frame before its record is written, so the
+//! content of a sequence number that a reader has seen never changes.
 //!
-//! Killed after the splice and before the record: the bytes past the last run become a new run at the next open;
-//! nobody has seen them under another number. Killed inside the record: its checksum is wrong and it counts as not
-//! written.
+//! If the worker is killed after the splice and before the record, the bytes after the last run become a new
+//! run at the next open. No reader has seen them under another number. If the worker is killed inside the
+//! write of a record, the checksum of the record is wrong and recovery ignores it.
 //!
-//! The thread that moves bytes only writes to files that are open. The next segment is created, and dropped segments are
-//! removed, by a [`Chore`] that another thread carries out.
+//! The reactor thread writes to open files only. A [`Chore`] creates the next segment and removes dropped
+//! segments on another thread.
 //!
-//! A power failure leaves files that no writer left: tails are lost, blocks are zeros, names are missing.
-//! [`Writer::salvage`] opens such a journal of a process that has ended. It indexes every byte that is on the disk, and
-//! puts a record where bytes or numbers are missing. [`Journal::sync`] bounds what a power failure takes, and notes how
-//! far the bytes are safe: only zeros beyond that can be blocks that were never written.
+//! A power failure leaves files that no writer leaves: tails are lost, blocks are zero, names are missing.
+//! [`Writer::salvage`] opens such a journal of a process that has exited. It indexes every byte that is on
+//! disk, and adds a record where bytes or numbers are missing. [`Journal::sync`] bounds the loss, and stores
+//! a watermark of the synced bytes. Only zeros after the watermark can be blocks that were never written.
 //!
-//! Readers ([`Cursor`]) are positions over the same files, any number at once. Replay and live reading are one code
-//! path; the writer never waits for a reader and keeps no queue for one.
+//! Readers ([`Cursor`]) are positions over the same files. There may be any number of them. Replay and live
+//! reading use the same code. The writer never waits for a reader and keeps no queue for one.
 //!
-//! The stdin log ([`StdinLog`]) is the same idea backwards: its end says how many bytes were accepted, and the
-//! position of an open file description that the keeper shares says how many were delivered.
+//! The stdin log ([`StdinLog`]) is the same in the other direction. Its size is the number of accepted bytes.
+//! The position of an open file description, which the keeper shares, is the number of delivered bytes.
 
 #![forbid(unsafe_code)]
 
 mod chore;
 mod cursor;
 mod error;
+mod journal;
 mod record;
 mod recovery;
 mod salvage;
@@ -41,16 +42,17 @@ mod sync;
 mod writer;
 
 pub use chore::{Chore, Done, OutputDone, StdinDone};
-pub use cursor::{Batch, Cursor, Ended, Frame, Patience};
+pub use cursor::{Batch, Cursor, Ended, Frame, ReadMode};
 pub use error::Error;
+pub use journal::Journal;
 pub use record::Stream;
 pub use salvage::Boot;
 pub use segment::SEGMENT_BYTES;
 pub use stdin::{Accepted, Delivered, StdinLog};
 pub use sync::Synced;
-pub use writer::{Journal, Pumped, Writer};
+pub use writer::{Pumped, Writer};
 
-/// The most bytes one frame carries.
+/// The maximum size of a frame.
 pub const FRAME_BYTES: u64 = 32 * 1024;
 
 /// A result of this crate.

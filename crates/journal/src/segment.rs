@@ -1,4 +1,4 @@
-//! Segments: the files that hold a stream's bytes, `out.N` and `err.N`, each for one fixed piece of its offsets.
+//! Segments: the files `out.N` and `err.N`, each with a fixed range of a stream's bytes.
 
 use crate::record::Stream;
 use crate::{Error, Result};
@@ -7,16 +7,16 @@ use outpost_sys::file::{self, Open};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// How much of a stream one segment holds.
+/// The size of a full segment.
 pub const SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
 
-/// Which segment holds the byte at `offset`.
-pub(crate) fn number(offset: u64) -> u64 {
+/// The number of the segment that contains the byte at `offset`.
+pub(crate) fn segment_of(offset: u64) -> u64 {
     offset / SEGMENT_BYTES
 }
 
-/// Where in its segment the byte at `offset` is.
-pub(crate) fn place(offset: u64) -> u64 {
+/// The offset of a byte in its segment.
+pub(crate) fn offset_in_segment(offset: u64) -> u64 {
     offset % SEGMENT_BYTES
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn path(dir: &Path, stream: Stream, number: u64) -> PathBuf {
     dir.join(format!("{prefix}.{number}"))
 }
 
-/// The segment a file name stands for.
+/// Parses the file name of a segment.
 pub(crate) fn parse_name(name: &str) -> Option<(Stream, u64)> {
     let (prefix, number) = name.split_once('.')?;
     let stream = match prefix {
@@ -36,18 +36,18 @@ pub(crate) fn parse_name(name: &str) -> Option<(Stream, u64)> {
         "err" => Stream::Stderr,
         _ => return None,
     };
-    // Only the spelling that `path` makes: a `+1` or `01` would be a second name for one segment.
+    // Only the spelling of `path`: `+1` or `01` would be a second name of one segment.
     let parsed: u64 = number.parse().ok()?;
     (parsed.to_string() == number && parsed < u64::MAX / SEGMENT_BYTES).then_some((stream, parsed))
 }
 
-/// The size of a segment, at most what belongs into one; 0 when there is none.
+/// The size of a segment, at most [`SEGMENT_BYTES`]; 0 if it does not exist.
 pub(crate) fn size(dir: &Path, stream: Stream, number: u64) -> Result<u64> {
     let path = path(dir, stream, number);
     match file::open(&path, Open::Read).and_then(file::size) {
         Ok(size) => Ok(size.min(SEGMENT_BYTES)),
         Err(Errno::NOENT) => Ok(0),
-        Err(errno) => Err(Error::io("look at", &path, errno)),
+        Err(errno) => Err(Error::io("stat", &path, errno)),
     }
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn create(dir: &Path, stream: Stream, number: u64) -> Result<OwnedFd>
     file::open(&path, Open::Create).map_err(|errno| Error::io("create", &path, errno))
 }
 
-/// Removes a segment. One that is gone already was removed by an earlier life of ours.
+/// Removes a segment. A missing one was removed by an earlier worker.
 pub(crate) fn remove(dir: &Path, stream: Stream, number: u64) -> Result<()> {
     let path = path(dir, stream, number);
     match std::fs::remove_file(&path) {

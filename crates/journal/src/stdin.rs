@@ -1,22 +1,23 @@
-//! The stdin log: bytes accepted for a child, delivered exactly once even if worker or keeper is killed in between.
+//! The stdin log: bytes accepted for a child, delivered exactly once even if worker or keeper is killed in
+//! between.
 //!
-//! The log is a chain of files. The first part is `stdin`; a later part is `stdin.N`, where N is the offset of its first
-//! byte in the child's input. The end of the last part is how many bytes were accepted. The position of the reading
-//! description, which the keeper holds too, is how many bytes of its part were delivered; the kernel moves it in the
-//! same call that moves the bytes.
+//! The log is a chain of files. The first part is `stdin`. A later part is `stdin.N`, where N is the offset
+//! of its first byte in the child's input. The end of the last part is the number of accepted bytes. The
+//! position of the reading file description, which the keeper holds too, is the number of delivered bytes of
+//! its part. The kernel advances it in the same call that moves the bytes.
 //!
-//! splice(2) does not copy: the pipe refers to the pages of the file, and a descendant of the child can hold those
-//! references as long as it likes. So delivered pages never change. Punching a hole zeroes a page of which it covers
-//! only a part, and a large folio likewise; unlinking a file frees its pages without a change to their contents. A
-//! part is therefore unlinked as a whole, once all of it is delivered and the keeper holds the next one.
+//! splice(2) does not copy: the pipe refers to the pages of the file, and a descendant of the child can hold
+//! those references for any time. So delivered pages must never change. Punching a hole zeroes a page that it
+//! covers partly, and a large folio likewise. Unlinking a file frees its pages without changing them. A part
+//! is therefore unlinked as a whole, once all of it is delivered and the keeper holds the next one.
 //!
-//! [`StdinLog::accept`] and [`StdinLog::deliver`] read and write open files only. Parts are created, cut and removed by a
-//! [`Chore`].
+//! [`StdinLog::accept`] and [`StdinLog::deliver`] read and write open files only. A [`Chore`] creates,
+//! truncates and removes parts.
 
 use crate::chore::{Chore, Stdin, StdinDone, Work};
 use crate::{Error, Result};
 use outpost_sys::Errno;
-use outpost_sys::beneath::identity;
+use outpost_sys::beneath::file_id;
 use outpost_sys::file::{self, Open};
 use outpost_sys::pipe::{self, Moved};
 use std::collections::VecDeque;
@@ -24,41 +25,42 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The most one splice moves to the child.
+/// The maximum size of one splice to the child.
 const SPLICE_BYTES: usize = 1024 * 1024;
 
 /// A part of at least this size is followed by another one.
 const PART_BYTES: u64 = 4 * 1024 * 1024;
 
-/// What became of bytes offered to a child. Every answer tells how many bytes have been accepted altogether.
+/// The result of an offer of bytes. `applied` is the total number of accepted bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accepted {
-    /// Appended, all or the part that was new.
+    /// Appended: all bytes, or those that were new.
     Applied { applied: u64 },
-    /// All of it had been accepted before; nothing was done.
+    /// All bytes had been accepted before; no effect.
     Duplicate { applied: u64 },
-    /// The offset is past what has been accepted; nothing was done.
+    /// The offset is after the accepted bytes; no effect.
     Gap { applied: u64 },
-    /// Too much would wait for the child to read it; nothing was done. `beyond` when more than may wait does already.
+    /// Too many bytes would be undelivered; no effect. `beyond` when more than the limit are undelivered
+    /// already.
     Full { applied: u64, beyond: bool },
 }
 
-/// What one delivery did.
+/// The result of one delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivered {
     Bytes(usize),
     /// The pipe is full.
     WouldBlock,
-    /// All that was accepted is delivered.
+    /// All accepted bytes are delivered.
     End,
-    /// The log goes on in another part. Nothing is delivered before the keeper holds its [`StdinLog::reader`] and
-    /// [`StdinLog::held`] says so.
+    /// The log continues in another part. Nothing is delivered until the keeper holds its
+    /// [`StdinLog::reader`] and the caller has called [`StdinLog::set_reader_held`].
     NextPart,
-    /// Nothing is delivered before a chore is done.
-    Waits,
+    /// Nothing is delivered until a chore is done.
+    AwaitsChore,
 }
 
-/// A file of the log.
+/// One file of the log.
 pub(crate) struct Part {
     /// The offset of its first byte.
     base: u64,
@@ -67,7 +69,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Begins an empty part.
+    /// Creates an empty part.
     pub(crate) fn create(path: &Path, base: u64) -> Result<Part> {
         let path = part_path(path, base);
         let file = file::open(&path, Open::Create).map_err(|errno| Error::io("create", &path, errno))?;
@@ -77,23 +79,23 @@ impl Part {
     }
 }
 
-/// The part that follows the last one.
+/// The state of the part after the last one.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Next {
-    Unwanted,
-    Wanted,
-    UnderWay,
+enum NextPart {
+    Unneeded,
+    Needed,
+    Creating,
 }
 
-/// Bytes behind the last accepted one, of a message that was refused.
-enum Refused {
-    Uncut(Error),
-    UnderWay(Error),
-    Cut(Error),
+/// The rollback of a failed append: the bytes after the last accepted one are truncated.
+enum Rollback {
+    Pending(Error),
+    Running(Error),
+    Done(Error),
 }
 
 pub struct StdinLog {
-    /// Of the first part.
+    /// The path of the first part.
     path: PathBuf,
     /// The last part, and the offset of its first byte.
     file: Arc<OwnedFd>,
@@ -101,52 +103,53 @@ pub struct StdinLog {
     /// The part that is being delivered.
     reader: OwnedFd,
     reader_base: u64,
-    /// Readers of the parts behind that, with the offsets of their first bytes.
+    /// Readers of the parts after that, with the offsets of their first bytes.
     later: VecDeque<(u64, OwnedFd)>,
     /// The keeper does not hold `reader` yet.
-    unheld: bool,
+    reader_unheld: bool,
     /// Parts before the reader's, and those of them that can be removed because the keeper holds the reader.
-    passed: Vec<u64>,
+    delivered_parts: Vec<u64>,
     removable: Vec<u64>,
     is_removing: bool,
     /// Files of such parts that are still open.
     unused: Vec<Arc<OwnedFd>>,
-    next: Next,
-    refused: Option<Refused>,
+    next: NextPart,
+    rollback: Option<Rollback>,
     accepted: u64,
-    /// The child has closed its end: bytes are counted and forgotten.
+    /// The child has closed its end: bytes are counted and discarded.
     discards: bool,
 }
 
 impl StdinLog {
-    /// The chore that begins a log at `path`.
-    pub fn wanted(path: &Path) -> Chore {
+    /// The chore that creates a log at `path`.
+    pub fn create_chore(path: &Path) -> Chore {
         Chore(Work::Log { path: path.to_owned() })
     }
 
-    /// Begins an empty log.
+    /// Creates an empty log.
     pub(crate) fn create(path: &Path) -> Result<StdinLog> {
         let Part { base, file, reader } = Part::create(path, 0)?;
-        Ok(StdinLog::at(path, (file, base), (reader, base), 0))
+        Ok(StdinLog::from_files(path, (file, base), (reader, base), 0))
     }
 
-    /// Goes on with a log whose reading description the keeper has kept.
+    /// Resumes a log whose reading file description the keeper holds.
     pub fn resume(path: &Path, reader: OwnedFd) -> Result<StdinLog> {
-        let io = |errno| Error::io("look at", path, errno);
-        let wanted = identity(&reader).map_err(io)?;
+        let io = |errno| Error::io("stat", path, errno);
+        let held = file_id(&reader).map_err(io)?;
         for base in parts(path)? {
             let part = part_path(path, base);
             let file = file::open(&part, Open::Read).map_err(|errno| Error::io("open", &part, errno))?;
-            if identity(&file).map_err(io)? == wanted {
+            if file_id(&file).map_err(io)? == held {
                 return StdinLog::from_part(path, reader, base);
             }
         }
-        // All of its part was delivered, and the part is gone. Nothing of the next one was: the keeper never had it.
+        // All of its part was delivered, and the part is gone. Nothing of the next part was, because the
+        // keeper never held it.
         let next = StdinLog::from_start(path)?;
-        next.map(|log| StdinLog { unheld: true, ..log }).ok_or(Error::io("open", path, Errno::NOENT))
+        next.map(|log| StdinLog { reader_unheld: true, ..log }).ok_or(Error::io("open", path, Errno::NOENT))
     }
 
-    /// Goes on with a log of which nothing has been delivered yet; `None` when there is no log. The caller has the
+    /// Resumes a log of which nothing has been delivered; `None` when there is no log. The caller makes the
     /// keeper hold the reader before the first delivery.
     pub fn from_start(path: &Path) -> Result<Option<StdinLog>> {
         let Some(first) = parts(path)?.first().copied() else { return Ok(None) };
@@ -160,11 +163,11 @@ impl StdinLog {
         let base = parts.last().copied().unwrap_or(reader_base);
         let part = part_path(path, base);
         let file = file::open(&part, Open::ReadWrite).map_err(|errno| Error::io("open", &part, errno))?;
-        let size = file::size(&file).map_err(|errno| Error::io("look at", &part, errno))?;
-        let mut log = StdinLog::at(path, (file, base), (reader, reader_base), base + size);
+        let size = file::size(&file).map_err(|errno| Error::io("stat", &part, errno))?;
+        let mut log = StdinLog::from_files(path, (file, base), (reader, reader_base), base + size);
         for base in parts {
             if base < reader_base {
-                log.passed.push(base);
+                log.delivered_parts.push(base);
             } else if base > reader_base {
                 let part = part_path(path, base);
                 let later = file::open(&part, Open::Read).map_err(|errno| Error::io("open", &part, errno))?;
@@ -174,7 +177,7 @@ impl StdinLog {
         Ok(log)
     }
 
-    fn at(path: &Path, last: (OwnedFd, u64), reader: (OwnedFd, u64), accepted: u64) -> StdinLog {
+    fn from_files(path: &Path, last: (OwnedFd, u64), reader: (OwnedFd, u64), accepted: u64) -> StdinLog {
         let ((file, base), (reader, reader_base)) = (last, reader);
         StdinLog {
             path: path.to_owned(),
@@ -183,30 +186,30 @@ impl StdinLog {
             reader,
             reader_base,
             later: VecDeque::new(),
-            unheld: false,
-            passed: Vec::new(),
+            reader_unheld: false,
+            delivered_parts: Vec::new(),
             removable: Vec::new(),
             is_removing: false,
             unused: Vec::new(),
-            next: Next::Unwanted,
-            refused: None,
+            next: NextPart::Unneeded,
+            rollback: None,
             accepted,
             discards: false,
         }
     }
 
-    /// The work that is wanted now. Each piece is returned once.
+    /// Pending chores. Each is returned once.
     pub fn chores(&mut self) -> Vec<Chore> {
         let mut chores = Vec::new();
         let path = || self.path.clone();
-        if self.next == Next::Wanted {
-            self.next = Next::UnderWay;
+        if self.next == NextPart::Needed {
+            self.next = NextPart::Creating;
             chores.push(Chore(Work::Part { path: path(), base: self.accepted }));
         }
-        if let Some(Refused::Uncut(error)) = &self.refused {
+        if let Some(Rollback::Pending(error)) = &self.rollback {
             let size = self.accepted - self.base;
             chores.push(Chore(Work::Cut { file: self.file.clone(), size }));
-            self.refused = Some(Refused::UnderWay(error.clone()));
+            self.rollback = Some(Rollback::Running(error.clone()));
         }
         if !self.removable.is_empty() && !self.is_removing {
             self.is_removing = true;
@@ -220,7 +223,7 @@ impl StdinLog {
     pub fn take(&mut self, done: StdinDone) -> Result<()> {
         match done.0 {
             Stdin::Part(outcome) => {
-                self.next = Next::Unwanted;
+                self.next = NextPart::Unneeded;
                 let Part { base, file, reader } = outcome?;
                 self.unused.push(std::mem::replace(&mut self.file, Arc::new(file)));
                 self.base = base;
@@ -230,8 +233,8 @@ impl StdinLog {
                 }
             }
             Stdin::Cut => {
-                if let Some(Refused::UnderWay(error)) = self.refused.take() {
-                    self.refused = Some(Refused::Cut(error));
+                if let Some(Rollback::Running(error)) = self.rollback.take() {
+                    self.rollback = Some(Rollback::Done(error));
                 }
             }
             Stdin::Removed => self.is_removing = false,
@@ -239,14 +242,14 @@ impl StdinLog {
         Ok(())
     }
 
-    /// The description whose position is what was delivered, for the keeper to hold.
+    /// The file description whose position is the number of delivered bytes. The keeper holds it too.
     pub fn reader(&self) -> &OwnedFd {
         &self.reader
     }
 
-    /// The keeper holds the reader now.
-    pub fn held(&mut self) {
-        self.unheld = false;
+    /// The keeper now holds the reader.
+    pub fn set_reader_held(&mut self) {
+        self.reader_unheld = false;
     }
 
     pub fn accepted(&self) -> u64 {
@@ -254,19 +257,23 @@ impl StdinLog {
     }
 
     pub fn delivered(&self) -> Result<u64> {
-        let position =
-            file::position(&self.reader).map_err(|errno| Error::io("look at", &self.path, errno))?;
+        let position = file::position(&self.reader).map_err(|errno| Error::io("stat", &self.path, errno))?;
         Ok(self.reader_base + position)
     }
 
-    /// Takes bytes that begin at `offset` of the child's input, or at its end without one. All of the new part or none.
-    /// `None` until a chore is done; then the caller offers the same bytes again before any others.
-    pub fn accept(&mut self, offset: Option<u64>, data: &[u8], waiting_max: u64) -> Result<Option<Accepted>> {
-        match self.refused.take() {
-            Some(Refused::Cut(error)) => return Err(error),
+    /// Accepts bytes at `offset` of the child's input, or at its end without an offset: all new bytes or
+    /// none. `None` until a chore is done. The caller then offers the same bytes again before any others.
+    pub fn accept(
+        &mut self,
+        offset: Option<u64>,
+        data: &[u8],
+        undelivered_max: u64,
+    ) -> Result<Option<Accepted>> {
+        match self.rollback.take() {
+            Some(Rollback::Done(error)) => return Err(error),
             None => {}
-            under_way => {
-                self.refused = under_way;
+            unfinished => {
+                self.rollback = unfinished;
                 return Ok(None);
             }
         }
@@ -278,31 +285,32 @@ impl StdinLog {
         let known = applied - offset;
         let fresh = match usize::try_from(known).ok().and_then(|known| data.get(known..)) {
             Some(fresh) if !fresh.is_empty() => fresh,
-            // Nothing at the very end is an append of nothing, not a repetition.
+            // Empty data at the end is an empty append, not a duplicate.
             Some(_) if known == 0 => return Ok(Some(Accepted::Applied { applied })),
             _ => return Ok(Some(Accepted::Duplicate { applied })),
         };
-        // One message larger than the bound is taken when nothing waits: it could never be sent otherwise.
-        let waiting = applied - self.delivered()?.min(applied);
-        if waiting > 0 && waiting + fresh.len() as u64 > waiting_max {
-            return Ok(Some(Accepted::Full { applied, beyond: waiting > waiting_max }));
+        // A message larger than the limit is accepted when all is delivered. It could never be sent
+        // otherwise.
+        let undelivered = applied - self.delivered()?.min(applied);
+        if undelivered > 0 && undelivered + fresh.len() as u64 > undelivered_max {
+            return Ok(Some(Accepted::Full { applied, beyond: undelivered > undelivered_max }));
         }
         if applied - self.base >= PART_BYTES {
-            if self.next == Next::Unwanted {
-                self.next = Next::Wanted;
+            if self.next == NextPart::Unneeded {
+                self.next = NextPart::Needed;
             }
             return Ok(None);
         }
         let at = applied - self.base;
         let after = applied + fresh.len() as u64;
         let written = match (self.discards, fresh) {
-            // The size counts them. They will not be read, so the rest is left a hole.
+            // Only the size matters. Nothing reads these bytes, so the rest is left a hole.
             (true, [.., last]) => file::write_all_at(&*self.file, &[*last], after - self.base - 1),
             _ => file::write_all_at(&*self.file, fresh, at),
         };
         if let Err(errno) = written {
-            // The size must not count a part that we refuse.
-            self.refused = Some(Refused::Uncut(Error::io("append to", &self.path, errno)));
+            // The size must not count bytes that are refused.
+            self.rollback = Some(Rollback::Pending(Error::io("append to", &self.path, errno)));
             return Ok(None);
         }
         self.accepted = after;
@@ -314,12 +322,12 @@ impl StdinLog {
 
     /// Moves accepted bytes to the child's pipe.
     pub fn deliver(&mut self, to: impl AsFd) -> Result<Delivered> {
-        if self.unheld {
+        if self.reader_unheld {
             return Ok(Delivered::NextPart);
         }
-        self.removable.append(&mut self.passed);
-        if self.refused.is_some() {
-            return Ok(Delivered::Waits);
+        self.removable.append(&mut self.delivered_parts);
+        if self.rollback.is_some() {
+            return Ok(Delivered::AwaitsChore);
         }
         if self.discards {
             self.skip_all()?;
@@ -342,12 +350,12 @@ impl StdinLog {
         }
     }
 
-    /// Goes on with the next part; false when there is none.
+    /// Continues with the next part. Returns false when there is none.
     fn read_next(&mut self) -> bool {
         let Some((base, reader)) = self.later.pop_front() else { return false };
-        self.passed.push(self.reader_base);
+        self.delivered_parts.push(self.reader_base);
         self.unused.push(Arc::new(std::mem::replace(&mut self.reader, reader)));
-        (self.reader_base, self.unheld) = (base, true);
+        (self.reader_base, self.reader_unheld) = (base, true);
         true
     }
 
@@ -356,22 +364,22 @@ impl StdinLog {
         self.discards
     }
 
-    /// Counts all that was accepted as delivered: the child will not read it.
+    /// Counts all accepted bytes as delivered, because the child does not read them.
     fn skip_all(&mut self) -> Result<()> {
         let end = self.accepted - self.reader_base;
         file::set_position(&self.reader, end).map_err(|errno| Error::io("skip", &self.path, errno))
     }
 
-    /// How many bytes were accepted by the log that begins at `path`; 0 when there is none.
+    /// The number of bytes accepted by the log at `path`; 0 when there is none.
     pub fn accepted_by(path: &Path) -> Result<u64> {
         let Some(base) = parts(path)?.last().copied() else { return Ok(0) };
         let part = part_path(path, base);
         let size = file::open(&part, Open::Read).and_then(file::size);
-        Ok(base + size.map_err(|errno| Error::io("look at", &part, errno))?)
+        Ok(base + size.map_err(|errno| Error::io("stat", &part, errno))?)
     }
 
-    /// Gives the room of a log back that will not be delivered any further. How much was accepted stays known, by the
-    /// name of an empty last part.
+    /// Frees the disk space of a log that is not delivered any further. The name of an empty last part keeps
+    /// the number of accepted bytes.
     pub fn retire(path: &Path) -> Result<()> {
         let accepted = StdinLog::accepted_by(path)?;
         if accepted == 0 {
@@ -379,8 +387,8 @@ impl StdinLog {
         }
         let last = part_path(path, accepted);
         let _empty = file::open(&last, Open::Create).map_err(|errno| Error::io("create", &last, errno))?;
-        let passed: Vec<u64> = parts(path)?.into_iter().filter(|base| *base < accepted).collect();
-        remove_parts(path, &passed);
+        let delivered_parts: Vec<u64> = parts(path)?.into_iter().filter(|base| *base < accepted).collect();
+        remove_parts(path, &delivered_parts);
         Ok(())
     }
 }
@@ -392,7 +400,7 @@ fn part_path(path: &Path, base: u64) -> PathBuf {
     }
 }
 
-/// Where the parts of a log begin, in order.
+/// The offsets at which the parts of a log begin, in order.
 fn parts(path: &Path) -> Result<Vec<u64>> {
     let (Some(dir), Some(first)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
         return Ok(Vec::new());
@@ -401,7 +409,7 @@ fn parts(path: &Path) -> Result<Vec<u64>> {
     let names = names.map_err(|errno| Error::io("list", dir, errno))?;
     let base = |name: &String| match name.strip_prefix(first)? {
         "" => Some(0),
-        // Only the spelling that `part_path` makes.
+        // Only the spelling of `part_path`.
         rest => rest
             .strip_prefix('.')?
             .parse()
@@ -413,9 +421,9 @@ fn parts(path: &Path) -> Result<Vec<u64>> {
     Ok(parts)
 }
 
-/// Removes parts, oldest first. What cannot be removed now goes with the record.
+/// Removes parts, oldest first. A part that cannot be removed is removed with the process directory.
 pub(crate) fn remove_parts(path: &Path, bases: &[u64]) {
     for base in bases {
-        let _goes_with_the_record = std::fs::remove_file(part_path(path, *base));
+        let _removed_with_the_directory = std::fs::remove_file(part_path(path, *base));
     }
 }

@@ -1,4 +1,4 @@
-//! The journal against real pipes and real files: order, recovery, caps, stdin, failing system calls.
+//! The journal with real pipes and files: order, recovery, caps, stdin, failing system calls.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used)]

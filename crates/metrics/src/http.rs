@@ -1,4 +1,4 @@
-//! `GET /metrics` over HTTP: numbers only, for this user and root; for others with a token.
+//! `GET /metrics` over HTTP, for this user and root, and for other clients with a token.
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -13,34 +13,38 @@ use std::time::Duration;
 use subtle::ConstantTimeEq;
 use tokio::net::TcpListener;
 
-/// Scrapers served at once.
+/// The maximum number of concurrent scrapers.
 const CONNECTIONS_MAX: usize = 16;
-/// How long a peer may take for the head of a request.
-const HEAD_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a whole connection may last.
-const CONNECTION_PATIENCE: Duration = Duration::from_secs(60);
+/// The timeout for the head of a request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// The timeout of a whole connection.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Which clients may read.
+/// Which clients may read the metrics.
 #[derive(Clone)]
-pub struct Door {
+pub struct Access {
     pub peers: Peers,
-    /// What a client sends with `Authorization: Bearer` that would be refused otherwise.
+    /// The bearer token for clients that would be refused otherwise.
     pub token: Arc<[u8]>,
-    /// Other hosts need no token: the operator has chosen an address that they reach.
+    /// Other hosts need no token: the operator has chosen a non-loopback address.
     pub is_open_to_hosts: bool,
 }
 
-/// Serves what `render` returns at the time, for ever.
-pub async fn serve(listener: TcpListener, door: Door, render: impl Fn() -> String + Clone + Send + 'static) {
+/// Serves the current result of `render`, until the daemon stops accepting.
+pub async fn serve(
+    listener: TcpListener,
+    access: Access,
+    render: impl Fn() -> String + Clone + Send + 'static,
+) {
     let serve = |stream| {
-        let (render, door) = (render.clone(), door.clone());
+        let (render, access) = (render.clone(), access.clone());
         async move {
-            let refused = match door.peers.admit(&stream).await {
-                Err(TokenNeeded::OtherHost) if door.is_open_to_hosts => None,
+            let refused = match access.peers.admit(&stream).await {
+                Err(TokenNeeded::OtherHost) if access.is_open_to_hosts => None,
                 admitted => admitted.err(),
             };
-            let answer = service_fn(move |request: Request<Incoming>| {
-                let response = match refused.as_ref().filter(|_| !door.opens(request.headers())) {
+            let service = service_fn(move |request: Request<Incoming>| {
+                let response = match refused.as_ref().filter(|_| !access.has_token(request.headers())) {
                     Some(reason) => refuse(reason),
                     None => answer(&request, &render),
                 };
@@ -48,9 +52,9 @@ pub async fn serve(listener: TcpListener, door: Door, render: impl Fn() -> Strin
             });
             let connection = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_PATIENCE)
-                .serve_connection(TokioIo::new(stream), answer);
-            let _slow_or_broken = tokio::time::timeout(CONNECTION_PATIENCE, connection).await;
+                .header_read_timeout(HEAD_TIMEOUT)
+                .serve_connection(TokioIo::new(stream), service);
+            let _slow_or_broken = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
         }
     };
     outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
@@ -77,9 +81,9 @@ fn respond(status: StatusCode, kind: &'static str, text: String) -> Response<Ful
     response
 }
 
-impl Door {
-    /// An empty token opens nothing.
-    fn opens(&self, headers: &HeaderMap) -> bool {
+impl Access {
+    /// Whether the token is valid. An empty token never is.
+    fn has_token(&self, headers: &HeaderMap) -> bool {
         let given = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
         let token = given.strip_prefix(b"Bearer ").unwrap_or_default();
         !token.is_empty() && bool::from(token.ct_eq(&self.token))

@@ -1,14 +1,14 @@
-//! What can be measured from outside, as Prometheus reads it, and the door where it is read.
+//! Prometheus' text format, and the HTTP endpoint that serves it.
 
 #![forbid(unsafe_code)]
 
 mod http;
 
-pub use http::{Door, serve};
+pub use http::{Access, serve};
 
 use std::fmt::Write;
 
-/// How a value behaves.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Counter,
@@ -16,12 +16,13 @@ pub enum Kind {
     Histogram,
 }
 
-/// A page in Prometheus' text format. Names and labels are ours: nothing that comes from outside may become one.
+/// A page in Prometheus' text format. Names and labels must be constants: data of clients must not become
+/// one.
 #[derive(Debug, Default)]
 pub struct Page(String);
 
 impl Page {
-    /// What the values that follow are about.
+    /// Starts a metric: its HELP and TYPE lines.
     pub fn describe(&mut self, name: &str, help: &str, kind: Kind) {
         let kind = match kind {
             Kind::Counter => "counter",
@@ -31,7 +32,7 @@ impl Page {
         let _infallible = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
-    /// One value; `labels` as `name="value"`, or nothing.
+    /// One sample; `labels` is `name="value"` or empty.
     pub fn value(&mut self, name: &str, labels: &str, value: impl std::fmt::Display) {
         let _infallible = match labels {
             "" => writeln!(self.0, "{name} {value}"),
@@ -39,7 +40,7 @@ impl Page {
         };
     }
 
-    /// A value that stands alone.
+    /// A metric with one sample and no labels.
     pub fn one(&mut self, name: &str, help: &str, kind: Kind, value: impl std::fmt::Display) {
         self.describe(name, help, kind);
         self.value(name, "", value);

@@ -1,8 +1,8 @@
-//! Why namespaces are forbidden on a host or in a container, and what allows them there.
+//! Advice: why namespaces or Landlock are unavailable on this host, and how to enable them.
 
 use std::path::Path;
 
-/// Settings that forbid user namespaces: the file, the value that does, and the command that sets another.
+/// Settings that forbid user namespaces: the file, the forbidding value, and the command that changes it.
 const SETTINGS: &[(&str, &str, &str)] = &[
     (
         "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
@@ -13,7 +13,7 @@ const SETTINGS: &[(&str, &str, &str)] = &[
     ("/proc/sys/user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=10000"),
 ];
 
-/// Files that container engines leave in their containers.
+/// Files that container engines create in their containers.
 const CONTAINERS: &[&str] = &["/run/.containerenv", "/.dockerenv", "/run/systemd/container"];
 
 const IN_A_CONTAINER: &str = "in this container a seccomp filter, an AppArmor profile or a masked /proc can forbid them: \
@@ -30,7 +30,7 @@ const LANDLOCK_IN_A_CONTAINER: &str = "in this container a seccomp filter can hi
      landlock_ calls, or with --security-opt seccomp=unconfined; else boot the host with lsm=landlock,... among the \
      security modules";
 
-/// What gives a host or container Landlock that has none.
+/// How to enable Landlock on this host or in this container.
 pub fn landlock_advice() -> &'static str {
     if is_container() { LANDLOCK_IN_A_CONTAINER } else { LANDLOCK_ON_A_HOST }
 }
@@ -39,7 +39,7 @@ fn is_container() -> bool {
     CONTAINERS.iter().any(|path| Path::new(path).exists())
 }
 
-/// What allows namespaces here.
+/// How to enable namespaces on this host or in this container.
 pub fn advice() -> String {
     let settings: Vec<String> =
         SETTINGS.iter().filter(|(path, value, _)| reads(path, value)).map(shown).collect();
@@ -50,11 +50,11 @@ fn reads(path: &str, value: &str) -> bool {
     std::fs::read_to_string(path).is_ok_and(|text| text.trim() == value)
 }
 
-fn shown((path, value, mend): &(&str, &str, &str)) -> String {
-    format!("{path} is {value}: {mend}")
+fn shown((path, value, fix): &(&str, &str, &str)) -> String {
+    format!("{path} is {value}: {fix}")
 }
 
-/// Settings of the host count for containers of an ordinary user too.
+/// Settings of the host also apply to containers of an ordinary user.
 fn chosen(mut settings: Vec<String>, is_container: bool) -> String {
     if is_container {
         settings.push(IN_A_CONTAINER.to_owned());

@@ -1,4 +1,4 @@
-//! Why a command cannot be confined as asked: what was asked, and what can be done about it.
+//! Errors: why a command cannot be sandboxed as requested, and what to do about it.
 
 use outpost_sys::spawn::Failure;
 use std::path::PathBuf;
@@ -9,11 +9,11 @@ pub enum Error {
     Relative {
         path: PathBuf,
     },
-    /// Only denials can be patterns.
+    /// A pattern in an entry that grants access.
     GlobAccess {
         pattern: String,
     },
-    /// A subpath that leads out of the directory it is said to be in.
+    /// A subpath that leads out of its root.
     Outside {
         path: PathBuf,
     },
@@ -21,23 +21,23 @@ pub enum Error {
         pattern: String,
         reason: String,
     },
-    /// More than can be masked or looked through.
+    /// More matches or names than the limit.
     GlobTooWide {
         pattern: String,
         limit: usize,
         of: &'static str,
     },
-    /// A glob that could match later in a directory that can be written to.
-    GlobLate {
+    /// A pattern that could match a file created later in a writable directory.
+    GlobUnenforceable {
         pattern: String,
         writable: PathBuf,
     },
-    /// A link that the command could replace lies on the way to a path that is to be protected.
+    /// A symbolic link that the command could replace is on the path to a protected file.
     WritableLink {
         path: PathBuf,
         link: PathBuf,
     },
-    /// A link that a command could have made or replaced leads to what is to be opened.
+    /// A symbolic link that a command could have created or replaced leads to a path that is granted.
     PlantedLink {
         path: PathBuf,
         link: PathBuf,
@@ -45,16 +45,16 @@ pub enum Error {
     LinkLoop {
         path: PathBuf,
     },
-    /// What is always the same for each command.
+    /// A path that is the same for every command.
     Reserved {
         path: PathBuf,
     },
-    Look {
+    Inspect {
         path: PathBuf,
         reason: String,
     },
-    /// A missing name cannot be held against the command.
-    Lease {
+    /// The placeholder of a missing name cannot be created or locked.
+    Placeholder {
         path: PathBuf,
         reason: String,
     },
@@ -62,11 +62,11 @@ pub enum Error {
         what: &'static str,
         limit: usize,
     },
-    /// What the host can enforce cannot be found out now: a probe ran out of something that may be there again soon.
+    /// The host's features cannot be probed now: a resource has run out. A retry may succeed.
     Unknown {
         reason: String,
     },
-    /// The host cannot enforce what the plan needs.
+    /// The host cannot enforce the plan.
     Host {
         needs: String,
         missing: String,
@@ -90,7 +90,7 @@ impl std::fmt::Display for Error {
                 f,
                 "cannot enforce the pattern {pattern:?}: more than {limit} {of}; begin it with a deeper directory or set globScanMaxDepth"
             ),
-            GlobLate { pattern, writable } => write!(
+            GlobUnenforceable { pattern, writable } => write!(
                 f,
                 "cannot enforce the pattern {pattern:?} for what appears later below {}, which is writable; name the path or make it read-only",
                 writable.display()
@@ -113,10 +113,10 @@ impl std::fmt::Display for Error {
                 "cannot change the access to {}: a confined command always has its own /proc and /dev, and never writes to proc, sysfs and the like, wherever they are mounted",
                 path.display()
             ),
-            Look { path, reason } => {
+            Inspect { path, reason } => {
                 write!(f, "cannot look at {}: {reason}; it could not be protected", path.display())
             }
-            Lease { path, reason } => write!(
+            Placeholder { path, reason } => write!(
                 f,
                 "cannot keep {} from being made by the command: {reason}; create it, or make its directory read-only",
                 path.display()
@@ -133,7 +133,7 @@ impl std::fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// A start's failure in words; `describe` says what the operation of the confinement was.
+/// The text for a failed start. `describe` is the failed operation of the sandbox program.
 pub(crate) fn explain(failure: Failure, describe: Option<String>) -> String {
     match describe {
         Some(operation) => format!("{operation}: {}", failure.errno),

@@ -1,8 +1,8 @@
-//! The seccomp filter: which system calls a confined command may not make, as instructions for the kernel.
+//! The seccomp filter: which system calls a sandboxed command may not make, as BPF instructions.
 //!
-//! Calls are found by halving, not one after the other: installing costs the kernel one walk for each call it knows. What
-//! is not listed is allowed; what the newest kernel known to us does not have is not there. Other instruction sets (32
-//! bits, x32) are not there at all, since their numbers mean other calls.
+//! The program finds a call by binary search, because the kernel runs the filter once per call number when it
+//! is installed. Calls that are not listed are allowed. Calls newer than the newest known kernel fail with
+//! ENOSYS. So do calls of other instruction sets (32-bit, x32), whose numbers mean other calls.
 
 use libc::c_long;
 
@@ -11,7 +11,7 @@ const ERRNO: u32 = 0x0005_0000;
 const EPERM: u32 = ERRNO | libc::EPERM as u32;
 const ENOSYS: u32 = ERRNO | libc::ENOSYS as u32;
 
-/// The first number that Linux 6.18 has no call for.
+/// The first call number that Linux 6.18 does not have.
 const UNKNOWN_FIRST: u32 = 471;
 
 #[cfg(target_arch = "x86_64")]
@@ -19,7 +19,7 @@ const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
 
-/// One instruction: what, where to on true and on false, and its number.
+/// One instruction: opcode, jump offsets for true and false, operand.
 type Instruction = (u16, u8, u8, u32);
 
 const LOAD: u16 = 0x20;
@@ -33,22 +33,22 @@ const RETURN: u16 = 0x06;
 const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
 
-/// Where the low half of an argument is: what the kernel reads of arguments that are numbers of 32 bits.
+/// The offset of the low half of an argument. The kernel reads 32-bit arguments from there.
 const fn argument_at(index: u32) -> u32 {
     16 + 8 * index
 }
 
-/// What becomes of a call.
+/// What happens to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Verdict {
     Refuse,
-    /// As on a kernel that does not have it, so that callers use an older one that can be looked into.
+    /// ENOSYS, so that callers fall back to an older call whose arguments a filter can inspect.
     Absent,
     /// Depends on its arguments.
-    Look(Vec<Instruction>),
+    Inspect(Vec<Instruction>),
 }
 
-/// The filter's bytes for a command with or without a network.
+/// The filter's bytes for a command with or without network access.
 pub(crate) fn build(network: bool) -> Vec<u8> {
     let mut rules: Vec<(u32, Verdict)> = Vec::new();
     let mut add = |calls: &[c_long], verdict: &Verdict| {
@@ -57,28 +57,28 @@ pub(crate) fn build(network: bool) -> Vec<u8> {
     };
     add(REFUSED, &Verdict::Refuse);
     add(OLD_REFUSED, &Verdict::Refuse);
-    // Their arguments lie in memory, where a filter cannot look.
+    // Their arguments are in memory, which a filter cannot read.
     add(&[435, libc::SYS_openat2], &Verdict::Absent);
-    add(&[libc::SYS_clone], &Verdict::Look(unless_bits(argument_at(0), NAMESPACES)));
-    add(&[libc::SYS_ioctl], &Verdict::Look(unless_one_of(argument_at(1), TERMINAL_TRICKS)));
+    add(&[libc::SYS_clone], &Verdict::Inspect(unless_bits(argument_at(0), NAMESPACES)));
+    add(&[libc::SYS_ioctl], &Verdict::Inspect(unless_one_of(argument_at(1), DENIED_IOCTLS)));
     for (calls, argument) in [(MODES_1, 1), (MODES_2, 2)] {
-        add(calls, &Verdict::Look(unless_bits(argument_at(argument), SET_ID)));
+        add(calls, &Verdict::Inspect(unless_bits(argument_at(argument), SET_ID)));
     }
     for (calls, flags) in [(OPEN_1, 1), (&[libc::SYS_openat], 2)] {
-        add(calls, &Verdict::Look(unless_made_with_set_id(flags)));
+        add(calls, &Verdict::Inspect(unless_created_with_set_id(flags)));
     }
     if network {
-        add(&[libc::SYS_socket], &Verdict::Look(only_one_of(argument_at(0), FAMILIES)));
+        add(&[libc::SYS_socket], &Verdict::Inspect(only_one_of(argument_at(0), FAMILIES)));
     } else {
         add(NETWORK_REFUSED, &Verdict::Refuse);
-        add(&[libc::SYS_socket, libc::SYS_socketpair], &Verdict::Look(only_streams_between_us()));
+        add(&[libc::SYS_socket, libc::SYS_socketpair], &Verdict::Inspect(only_stream_pairs()));
     }
     rules.sort_by_key(|(call, _)| *call);
     rules.dedup_by_key(|(call, _)| *call);
     assemble(&rules)
 }
 
-/// Each verdict once, at the end; before it a search for the stretch of numbers that a call lies in.
+/// Emits each verdict once, at the end, after a search for the range that contains the call number.
 fn assemble(rules: &[(u32, Verdict)]) -> Vec<u8> {
     let mut program = vec![
         (LOAD, 0, 0, ARCHITECTURE_AT),
@@ -92,7 +92,7 @@ fn assemble(rules: &[(u32, Verdict)]) -> Vec<u8> {
             None => vec![(RETURN, 0, 0, ALLOW)],
             Some(Verdict::Refuse) => vec![(RETURN, 0, 0, EPERM)],
             Some(Verdict::Absent) => vec![(RETURN, 0, 0, ENOSYS)],
-            Some(Verdict::Look(body)) => body.clone(),
+            Some(Verdict::Inspect(body)) => body.clone(),
         };
         let known = bodies.iter().position(|body| *body == wanted);
         known.unwrap_or_else(|| {
@@ -100,19 +100,19 @@ fn assemble(rules: &[(u32, Verdict)]) -> Vec<u8> {
             bodies.len() - 1
         })
     };
-    let mut stretches: Vec<(u32, usize)> = vec![(0, body(None))];
+    let mut ranges: Vec<(u32, usize)> = vec![(0, body(None))];
     let last = (UNKNOWN_FIRST, Verdict::Absent);
     for (call, verdict) in rules.iter().chain([&last]) {
-        stretches.extend([(*call, body(Some(verdict))), (*call + 1, body(None))]);
+        ranges.extend([(*call, body(Some(verdict))), (*call + 1, body(None))]);
     }
-    // The numbers of x32 come last, and nothing above is there.
-    stretches.pop();
-    // Of two that begin at one number the later one says what is there.
-    stretches.reverse();
-    stretches.sort_by_key(|(first, _)| *first);
-    stretches.dedup_by_key(|(first, _)| *first);
-    stretches.dedup_by_key(|(_, body)| *body);
-    search(&mut program, &stretches, &bodies);
+    // The x32 numbers come last, and everything above is absent.
+    ranges.pop();
+    // Of two ranges that begin at the same number the later one applies.
+    ranges.reverse();
+    ranges.sort_by_key(|(first, _)| *first);
+    ranges.dedup_by_key(|(first, _)| *first);
+    ranges.dedup_by_key(|(_, body)| *body);
+    search(&mut program, &ranges, &bodies);
     program
         .into_iter()
         .flat_map(|(code, yes, no, number)| {
@@ -123,9 +123,9 @@ fn assemble(rules: &[(u32, Verdict)]) -> Vec<u8> {
         .collect()
 }
 
-/// The search, with jumps to the bodies behind it.
-fn search(program: &mut Vec<Instruction>, stretches: &[(u32, usize)], bodies: &[Vec<Instruction>]) {
-    let steps = halve(stretches);
+/// Emits the search, with jumps to the bodies after it.
+fn search(program: &mut Vec<Instruction>, ranges: &[(u32, usize)], bodies: &[Vec<Instruction>]) {
+    let steps = binary_search(ranges);
     for (index, step) in steps.iter().enumerate() {
         program.push(match step {
             Step::If(instruction) => *instruction,
@@ -142,19 +142,19 @@ fn search(program: &mut Vec<Instruction>, stretches: &[(u32, usize)], bodies: &[
 /// One step of the search.
 enum Step {
     If(Instruction),
-    /// A body has been found, by its number.
+    /// Jump to the body of this index.
     To(usize),
 }
 
-fn halve(stretches: &[(u32, usize)]) -> Vec<Step> {
-    let (left, right) = stretches.split_at(stretches.len() / 2);
+fn binary_search(ranges: &[(u32, usize)]) -> Vec<Step> {
+    let (left, right) = ranges.split_at(ranges.len() / 2);
     let (Some((_, body)), Some((pivot, other))) = (left.first(), right.first()) else {
-        return stretches.first().map(|(_, body)| Step::To(*body)).into_iter().collect();
+        return ranges.first().map(|(_, body)| Step::To(*body)).into_iter().collect();
     };
     if left.len() == 1 && right.len() == 1 {
         return vec![Step::If((IF_AT_LEAST, 1, 0, *pivot)), Step::To(*body), Step::To(*other)];
     }
-    let (pivot, left, right) = (*pivot, halve(left), halve(right));
+    let (pivot, left, right) = (*pivot, binary_search(left), binary_search(right));
     let head = match u8::try_from(left.len()) {
         Ok(over) => vec![Step::If((IF_AT_LEAST, over, 0, pivot))],
         Err(_) => {
@@ -186,16 +186,16 @@ fn one_of(argument: u32, values: &[u32], then: u32, otherwise: u32) -> Vec<Instr
     body
 }
 
-/// The mode says something only where a file is made.
-fn unless_made_with_set_id(flags: u32) -> Vec<Instruction> {
+/// The mode is used only if the call creates a file.
+fn unless_created_with_set_id(flags: u32) -> Vec<Instruction> {
     let makes = (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)).cast_unsigned();
     let mut body = vec![(LOAD, 0, 0, argument_at(flags)), (IF_ANY_BIT, 1, 0, makes), (RETURN, 0, 0, ALLOW)];
     body.extend(unless_bits(argument_at(flags + 1), SET_ID));
     body
 }
 
-/// A datagram socket, even one of a pair, can send to any socket that has a path.
-fn only_streams_between_us() -> Vec<Instruction> {
+/// A datagram socket, even one of a pair, can send to any socket with a path.
+fn only_stream_pairs() -> Vec<Instruction> {
     let mut body = vec![
         (LOAD, 0, 0, argument_at(0)),
         (IF_EQUAL, 1, 0, libc::AF_UNIX.cast_unsigned()),
@@ -210,16 +210,16 @@ fn only_streams_between_us() -> Vec<Instruction> {
     body
 }
 
-/// All kinds of namespaces.
+/// The CLONE_NEW* flags.
 const NAMESPACES: u32 = 0x7e02_0000;
 
-/// A file that lends its owner's rights to whoever executes it, outside.
+/// Set-uid and set-gid bits. Such a file would give the owner's rights to users outside of the sandbox.
 const SET_ID: u32 = 0o6000;
 
-/// Input made up for the terminal (TIOCSTI), the console's pasting and redirection, and line disciplines.
-const TERMINAL_TRICKS: &[u32] = &[0x5412, 0x541c, 0x541d, 0x5423];
+/// TIOCSTI (fake terminal input), the console's paste and redirection, and line disciplines.
+const DENIED_IOCTLS: &[u32] = &[0x5412, 0x541c, 0x541d, 0x5423];
 
-/// What the network is used through; the others need privilege or are not the network.
+/// Allowed socket families. The others need privilege or are not network sockets.
 const FAMILIES: &[u32] =
     &[libc::AF_UNIX as u32, libc::AF_INET as u32, libc::AF_INET6 as u32, libc::AF_NETLINK as u32];
 
@@ -234,7 +234,7 @@ const NETWORK_REFUSED: &[c_long] = &[
     libc::SYS_process_vm_writev,
 ];
 
-/// Calls with the same number everywhere are named by it where the library has no name on all hosts.
+/// Calls by number have the same number on all architectures but no libc constant on some.
 const REFUSED: &[c_long] = &[
     libc::SYS_mount,
     libc::SYS_umount2,

@@ -1,16 +1,17 @@
-//! What a deny pattern means, and which paths it matches now.
+//! Deny patterns: their syntax, and which paths they match now.
 //!
-//! One meaning, that of the `globset` crate with `literal_separator`: `*` and `?` stay within a component, `**` crosses
-//! them, `[a-z]`, `[!a]` and `{a,b}` are as usual, `\` escapes. A relative pattern begins at the policy's directory.
-//! Files, links and directories match; a directory that matches is denied with all below it. Hidden names match like
-//! others, and ignore files mean nothing. A link that matches denies what it leads to; one on the way is followed, but not
-//! by `**`, which would go round in circles or through the whole host.
+//! The syntax is that of the `globset` crate with `literal_separator`: `*` and `?` stay within a component,
+//! `**` crosses components, `[a-z]`, `[!a]` and `{a,b}` are as usual, `\` escapes. A relative pattern starts
+//! at the policy's directory. Files, links and directories match. A directory that matches is denied with
+//! everything below it. Hidden names match like others; ignore files have no effect. A link that matches
+//! denies its target. A link on the path is followed, but not by `**`, which could loop or traverse the whole
+//! host.
 //!
-//! What matches when the command starts is masked. A pattern without special characters is the path it spells, and is
-//! denied also while it is missing. Other names that appear later cannot be masked: where such a pattern reaches a
-//! writable directory, the plan says so or refuses it, as the policy wants.
+//! Matches at the start of the command are masked. A pattern without special characters is a path, which is
+//! denied also while it is missing. Other names that appear later cannot be masked. Where such a pattern
+//! reaches a writable directory, the plan reports or refuses it, as the policy requests.
 
-use crate::look::{Kind, Look};
+use crate::host_fs::{FileKind, HostFs};
 use crate::resolve::resolve;
 use crate::{Error, Result};
 use globset::{GlobBuilder, GlobMatcher};
@@ -19,19 +20,19 @@ use std::path::{Path, PathBuf};
 /// More matches are refused.
 pub(crate) const MATCHES_MAX: usize = 8192;
 
-/// More entries to look at are refused: a command would wait for seconds.
+/// More visited entries are refused: the start of the command would take seconds.
 pub(crate) const VISITED_MAX: usize = 250_000;
 
-/// A pattern, read.
+/// A parsed pattern.
 #[derive(Debug)]
 pub(crate) struct Pattern {
     text: String,
     matcher: GlobMatcher,
     /// The directories before the first special character.
     pub(crate) base: PathBuf,
-    /// Without special characters: it is a plain path.
+    /// No special characters: the pattern is a plain path.
     pub(crate) literal: bool,
-    /// How many levels below the base it can reach; none for any number.
+    /// How many levels below the base it can match; `None` for any number.
     levels: Option<usize>,
 }
 
@@ -43,7 +44,7 @@ impl Pattern {
             let cwd = globset::escape(&cwd.to_string_lossy());
             format!("{}/{}", cwd.trim_end_matches('/'), text.trim_start_matches("./"))
         };
-        // Paths are compared by their text, so it has one spelling.
+        // Matching compares text, so a path must have one spelling.
         let parts: Vec<&str> =
             absolute.split('/').filter(|component| !matches!(*component, "" | ".")).collect();
         let absolute = format!("/{}", parts.join("/"));
@@ -67,19 +68,23 @@ impl Pattern {
         })
     }
 
-    /// All that matches now, nothing below a match, with links as they stand.
-    pub(crate) fn matches(&self, look: &dyn Look, depth_max: Option<usize>) -> Result<Vec<(PathBuf, Kind)>> {
+    /// All current matches, without anything below a match. Links are not resolved.
+    pub(crate) fn matches(
+        &self,
+        fs: &dyn HostFs,
+        depth_max: Option<usize>,
+    ) -> Result<Vec<(PathBuf, FileKind)>> {
         let depth_max = depth_max.unwrap_or(usize::MAX).min(self.levels.unwrap_or(usize::MAX));
         let (mut found, mut visited) = (Vec::new(), 0);
-        // Each as the pattern spells it, and where it is.
+        // Each directory as the pattern spells it, its real path, and its depth.
         let mut ahead =
-            Vec::from_iter(real_directory(look, &self.base).map(|real| (self.base.clone(), real, 1)));
+            Vec::from_iter(real_directory(fs, &self.base).map(|real| (self.base.clone(), real, 1)));
         while let Some((directory, real, depth)) = ahead.pop() {
-            let reason = |reason| Error::Look { path: directory.clone(), reason };
-            for (name, kind) in look.names(&real).map_err(reason)? {
+            let reason = |reason| Error::Inspect { path: directory.clone(), reason };
+            for (name, kind) in fs.names(&real).map_err(reason)? {
                 visited += 1;
                 if visited > VISITED_MAX {
-                    return Err(self.too_wide(VISITED_MAX, "names to look at"));
+                    return Err(self.too_wide(VISITED_MAX, "names to fs at"));
                 }
                 let path = directory.join(&name);
                 if self.matcher.is_match(&path) {
@@ -89,8 +94,8 @@ impl Pattern {
                     }
                 } else if depth < depth_max && !is_kernels(&path) {
                     let real = match kind {
-                        Kind::Directory => Some(real.join(&name)),
-                        Kind::Link(_) if self.levels.is_some() => real_directory(look, &path),
+                        FileKind::Directory => Some(real.join(&name)),
+                        FileKind::Link(_) if self.levels.is_some() => real_directory(fs, &path),
                         _ => None,
                     };
                     ahead.extend(real.map(|real| (path, real, depth + 1)));
@@ -105,25 +110,25 @@ impl Pattern {
         Error::GlobTooWide { pattern: self.text.clone(), limit, of }
     }
 
-    /// Whether a name that matches could appear in the directory or below it.
-    pub(crate) fn reaches(&self, look: &dyn Look, directory: &Path) -> Result<bool> {
-        let base = resolve(look, &self.base)?.path;
+    /// Whether a matching name could appear in the directory or below it.
+    pub(crate) fn reaches(&self, fs: &dyn HostFs, directory: &Path) -> Result<bool> {
+        let base = resolve(fs, &self.base)?.path;
         let flat = self.levels == Some(1);
         Ok(directory.starts_with(&base) && !(flat && directory != base) || base.starts_with(directory))
     }
 }
 
-/// Where the directory at `path` is; links in circles, and those that lead to nothing, show nothing.
-fn real_directory(look: &dyn Look, path: &Path) -> Option<PathBuf> {
-    resolve(look, path).ok().filter(|found| found.kind == Kind::Directory).map(|found| found.path)
+/// The real path of the directory at `path`; `None` for link loops and dangling links.
+fn real_directory(fs: &dyn HostFs, path: &Path) -> Option<PathBuf> {
+    resolve(fs, path).ok().filter(|found| found.kind == FileKind::Directory).map(|found| found.path)
 }
 
-/// File systems that are not the host's files; a command has its own of the first two.
+/// File systems that are not the host's files. A command has its own `/proc` and `/dev`.
 fn is_kernels(path: &Path) -> bool {
     ["/proc", "/dev", "/sys"].iter().any(|kernels| path == Path::new(kernels))
 }
 
-/// The directories up to the first special character, and what follows them; for a plain path all of it.
+/// The directories before the first special character, and the rest. For a plain path, the rest is empty.
 fn fixed_part(pattern: &str) -> (PathBuf, String) {
     let mut fixed = PathBuf::from("/");
     let mut components = pattern.split('/').filter(|component| !component.is_empty());
@@ -139,7 +144,7 @@ fn fixed_part(pattern: &str) -> (PathBuf, String) {
     (fixed, String::new())
 }
 
-/// A component that can only mean one name: with escapes and one-letter classes, which is how names are escaped, undone.
+/// The name that a component without wildcards means: escapes and one-letter classes are resolved.
 fn unescaped(component: &str) -> Option<String> {
     let mut plain = String::new();
     let mut rest = component.chars();
@@ -163,11 +168,11 @@ fn unescaped(component: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::look::Told;
+    use crate::host_fs::FakeFs;
 
     fn matched(pattern: &str, files: &[&str], depth: Option<usize>) -> Vec<String> {
         let pattern = Pattern::read(pattern, Path::new("/w")).unwrap();
-        let found = pattern.matches(&Told::of(files), depth).unwrap();
+        let found = pattern.matches(&FakeFs::of(files), depth).unwrap();
         found.into_iter().map(|(path, _)| path.to_str().unwrap().to_owned()).collect()
     }
 
@@ -198,10 +203,10 @@ mod tests {
         assert_eq!(matched("*/real/*.k", &files, None), ["/w/loop/real/s.k"]);
         assert_eq!(matched("**/*.k", &files, None), ["/w/real/s.k"]);
         let through = Pattern::read("*.k", Path::new("/w/link")).unwrap();
-        let told = Told::of(&files);
-        assert_eq!(through.matches(&told, None).unwrap().len(), 1);
-        assert!(through.reaches(&told, Path::new("/w/real")).unwrap());
-        assert!(!through.reaches(&told, Path::new("/out")).unwrap());
+        let fake = FakeFs::of(&files);
+        assert_eq!(through.matches(&fake, None).unwrap().len(), 1);
+        assert!(through.reaches(&fake, Path::new("/w/real")).unwrap());
+        assert!(!through.reaches(&fake, Path::new("/out")).unwrap());
     }
 
     #[test]
@@ -244,6 +249,6 @@ mod tests {
         let names: Vec<String> = (0..=MATCHES_MAX).map(|number| format!("/w/{number}.k")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let pattern = Pattern::read("*.k", Path::new("/w")).unwrap();
-        assert!(matches!(pattern.matches(&Told::of(&names), None), Err(Error::GlobTooWide { .. })));
+        assert!(matches!(pattern.matches(&FakeFs::of(&names), None), Err(Error::GlobTooWide { .. })));
     }
 }

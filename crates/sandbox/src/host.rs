@@ -1,61 +1,62 @@
-//! What this host can enforce, found out by doing it.
+//! What this host can enforce, determined by trial.
 
-use crate::confinement::{Confinement, alone};
+use crate::confinement::{Confinement, landlock_only};
 use crate::error::{Error, explain};
-use crate::plan::{Mount, Plan, Root, What};
+use crate::plan::{Mount, MountKind, Plan, Root};
 use crate::{Result, causes, filter, landlock};
 use outpost_sys::kernel;
 use outpost_sys::namespace::{self, Network};
-use outpost_sys::spawn::{self, Child, Program, Standing, Step};
+use outpost_sys::spawn::{self, Child, Executable, SessionKind, Step};
 use outpost_sys::{Errno, is_exhaustion};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How namespaces can be made.
+/// How namespaces can be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Namespaces {
-    /// With the privilege that we have.
+    /// With the privilege of this process.
     Direct,
     /// With a user namespace for each command.
     User,
     None,
 }
 
-/// A host, with what all confined commands share.
+/// The host's features, and what all sandboxes share.
 #[derive(Debug)]
 pub struct Host {
     pub namespaces: Namespaces,
     /// Why there are none.
     pub why_none: Option<String>,
-    /// Without namespaces: why Landlock cannot enforce a read-only policy alone; none if it can.
+    /// Without namespaces: why Landlock alone cannot enforce a read-only policy; `None` if it can.
     pub why_not_alone: Option<String>,
-    /// The version of Landlock.
+    /// The Landlock ABI version.
     pub landlock: Option<u32>,
     pub seccomp: bool,
-    /// Whether mounts can be made read-only with all below them (Linux 5.12).
+    /// Whether mounts can be made read-only recursively (Linux 5.12).
     pub mount_attributes: bool,
-    /// Whether a pid namespace has a limit of its own (Linux 6.14).
+    /// Whether a pid namespace has a pid limit of its own (Linux 6.14).
     pub pid_limit: bool,
-    /// An empty network that commands join. One for each made a median start last 3.5 ms instead of 2.3 (a rough loop on
-    /// two loaded cores); since no command can make a socket in it that reaches another, it can be shared.
+    /// An empty network namespace that commands join. A namespace per command raised the median start time
+    /// from 2.3 to 3.5 ms (a rough loop on two loaded cores). Sharing is safe, because no command can create
+    /// a socket in it that reaches another.
     pub(crate) network: Option<Arc<Network>>,
     pub(crate) state: PathBuf,
-    /// A limit on namespaces was reached. It may be set to none at all, so this is an answer, but not one to keep.
+    /// A limit on namespaces was reached. The limit may be 0, so this is a result, but it is not cached.
     pub(crate) may_change: bool,
     filters: [Vec<u8>; 2],
 }
 
-/// Every view of a sandbox is made read-only by it, with all mounts below.
+/// Every view is made read-only with it, recursively.
 const NO_MOUNT_ATTRIBUTES: &str = "this kernel lacks mount_setattr (Linux 5.12)";
 
-/// Never there: a confinement that gets as far as not finding it works.
-const NOWHERE: &std::ffi::CStr = c"/proc/self/outpost-probe";
+/// A program that never exists: a sandbox that fails to find it works.
+const MISSING_PROGRAM: &std::ffi::CStr = c"/proc/self/outpost-probe";
 
 impl Host {
-    /// Tries everything once. `state` is a directory of ours, in which names that are held on the host are written down.
-    /// [`Error::Unknown`] when a try ran out of descriptors, memory or processes: another one may succeed.
+    /// Tries each feature once. `state` is a directory of the daemon in which placeholders are recorded.
+    /// [`Error::Unknown`] when a trial ran out of descriptors, memory or processes; a retry may succeed.
     pub fn probe(state: &Path) -> Result<Host> {
         let mut host = Host::bare(state)?;
         if !host.mount_attributes {
@@ -65,17 +66,17 @@ impl Host {
         let mut reasons = Vec::new();
         for namespaces in [Namespaces::Direct, Namespaces::User] {
             host.namespaces = namespaces;
-            if namespaces == Namespaces::Direct && outpost_sys::limits::effective_uid() != 0 {
+            if namespaces == Namespaces::Direct && outpost_sys::process::effective_uid() != 0 {
                 continue;
             }
             match host.attempt_namespaces() {
                 Ok(()) => return Ok(host),
-                Err(Obstacle { reason, errno })
+                Err(ProbeFailure { reason, errno })
                     if errno.is_some_and(|errno| errno != Errno::NOSPC && is_exhaustion(errno)) =>
                 {
                     return Err(Error::Unknown { reason });
                 }
-                Err(Obstacle { reason, errno }) => {
+                Err(ProbeFailure { reason, errno }) => {
                     host.may_change |= errno == Some(Errno::NOSPC);
                     reasons.push(reason);
                 }
@@ -84,7 +85,7 @@ impl Host {
         Ok(host.without_namespaces(&reasons.join("; ")))
     }
 
-    /// Why there are no namespaces, and what allows them here.
+    /// Why there are no namespaces, and how to enable them.
     pub(crate) fn lacks_namespaces(&self) -> String {
         match &self.why_none {
             Some(why) if self.mount_attributes => format!("{why}; {}", causes::advice()),
@@ -93,23 +94,23 @@ impl Host {
         }
     }
 
-    /// The same host if it had no namespaces, with what Landlock can do there tried once.
+    /// The same host without namespaces. Tries what Landlock alone can enforce.
     pub fn without_namespaces(self, reason: &str) -> Host {
         let why_none = Some(format!("namespaces cannot be used ({reason})"));
         let mut host = Host { namespaces: Namespaces::None, network: None, why_none, ..self };
-        if let Err(why) = alone::version(&host) {
+        if let Err(why) = landlock_only::version(&host) {
             host.why_not_alone = Some(why);
             return host;
         }
-        // A directory like ours, kept from a command.
+        // A directory like the daemon's, denied to a command.
         let mounts = match std::fs::canonicalize(&host.state) {
             Ok(path) => {
-                let what = What::DeniedDirectory { inside: Vec::new() };
-                vec![Mount { path, directory: true, what, in_the_void: false }]
+                let kind = MountKind::DeniedDirectory { inside: Vec::new() };
+                vec![Mount { path, directory: true, kind, on_empty_root: false }]
             }
             Err(_) => Vec::new(),
         };
-        host.why_not_alone = host.attempt(mounts).err().map(|obstacle| obstacle.reason);
+        host.why_not_alone = host.attempt(mounts).err().map(|failure| failure.reason);
         host
     }
 
@@ -127,8 +128,8 @@ impl Host {
             namespaces: Namespaces::None,
             why_none: None,
             why_not_alone: None,
-            landlock: namespace::landlock_version(),
-            seccomp: namespace::has_filters(),
+            landlock: kernel::landlock_version(),
+            seccomp: kernel::has_seccomp_filters(),
             mount_attributes: kernel::has_mount_attributes(),
             pid_limit: has_pid_limit(&release),
             network: None,
@@ -138,14 +139,14 @@ impl Host {
         })
     }
 
-    /// Whether its Landlock is one that we use.
+    /// Whether its Landlock version is used.
     pub fn landlock_is_used(&self) -> bool {
         self.landlock.is_some_and(|version| version >= landlock::VERSION_MIN)
     }
 
-    /// Whether its Landlock is one that can enforce a policy without namespaces.
+    /// Whether its Landlock version can enforce a policy without namespaces.
     pub fn landlock_stands_alone(&self) -> bool {
-        alone::version(self).is_ok()
+        landlock_only::version(self).is_ok()
     }
 
     pub(crate) fn filter(&self, network: bool) -> &[u8] {
@@ -153,21 +154,21 @@ impl Host {
         if network { with } else { without }
     }
 
-    /// Makes an empty network, and tries a confinement in it.
-    fn attempt_namespaces(&mut self) -> std::result::Result<(), Obstacle> {
+    /// Creates an empty network namespace and tries a sandbox in it.
+    fn attempt_namespaces(&mut self) -> std::result::Result<(), ProbeFailure> {
         let (user, what) = match self.namespaces {
             Namespaces::User => (true, "as an ordinary user, clone(CLONE_NEWUSER | CLONE_NEWNET)"),
             _ => (false, "as root, clone(CLONE_NEWNET)"),
         };
-        let network = namespace::empty_network(user).map_err(|error| Obstacle::io(what, &error))?;
+        let network = namespace::empty_network(user).map_err(|error| ProbeFailure::io(what, &error))?;
         self.network = Some(Arc::new(network));
         self.attempt(Vec::new())
     }
 
-    /// Confines a child that then finds nothing to execute.
-    fn attempt(&self, mounts: Vec<Mount>) -> std::result::Result<(), Obstacle> {
+    /// Spawns a sandboxed child whose program does not exist.
+    fn attempt(&self, mounts: Vec<Mount>) -> std::result::Result<(), ProbeFailure> {
         if !self.seccomp {
-            return Err(Obstacle { reason: "the kernel has no seccomp filters".into(), errno: None });
+            return Err(ProbeFailure { reason: "the kernel has no seccomp filters".into(), errno: None });
         }
         let plan = Plan {
             root: Root::ReadOnly,
@@ -175,18 +176,24 @@ impl Host {
             shadows: Vec::new(),
             links: Vec::new(),
             network: false,
-            late: Vec::new(),
+            unenforceable: Vec::new(),
             processes_max: 512,
         };
         let confinement = Confinement::build(&plan, self)
-            .map_err(|error| Obstacle { reason: error.to_string(), errno: None })?;
+            .map_err(|error| ProbeFailure { reason: error.to_string(), errno: None })?;
         let null = File::options().read(true).write(true).open("/dev/null");
-        let null = null.map_err(|error| Obstacle::io("/dev/null cannot be opened", &error))?;
+        let null = null.map_err(|error| ProbeFailure::io("/dev/null cannot be opened", &error))?;
         let mut descriptors = vec![(null.as_fd(), 0), (null.as_fd(), 1), (null.as_fd(), 2)];
         descriptors.extend(confinement.descriptors());
         let started = spawn::spawn(&Child {
             confinement: Some(&confinement.program),
-            ..Child::new(Program::Path(NOWHERE), &[NOWHERE], &[], Standing::Session, &descriptors)
+            ..Child::new(
+                Executable::Path(MISSING_PROGRAM),
+                &[MISSING_PROGRAM],
+                &[],
+                SessionKind::Session,
+                &descriptors,
+            )
         });
         match started {
             Err(failure) if failure.step == Step::Exec => Ok(()),
@@ -194,41 +201,44 @@ impl Host {
                 let operation = Some(failure.operation).filter(|_| failure.step == Step::Confine);
                 let described = operation.and_then(|at| confinement.program.describe(at.into()));
                 let reason = format!("a trial sandbox failed at {}", explain(failure, described));
-                Err(Obstacle { reason, errno: Some(failure.errno) })
+                Err(ProbeFailure { reason, errno: Some(failure.errno) })
             }
-            Ok(_) => Err(Obstacle { reason: "a file that is never there was executed".into(), errno: None }),
+            Ok(_) => Err(ProbeFailure {
+                reason: "the probe executed a program that does not exist".into(),
+                errno: None,
+            }),
         }
     }
 }
 
-/// Why a try did not succeed.
-struct Obstacle {
+/// Why a trial failed.
+struct ProbeFailure {
     reason: String,
     errno: Option<Errno>,
 }
 
-impl Obstacle {
-    fn io(what: &str, error: &std::io::Error) -> Obstacle {
-        Obstacle { reason: format!("{what}: {error}"), errno: Errno::from_io_error(error) }
+impl ProbeFailure {
+    fn io(what: &str, error: &std::io::Error) -> ProbeFailure {
+        ProbeFailure { reason: format!("{what}: {error}"), errno: Errno::from_io_error(error) }
     }
 }
 
-/// A host that is probed when it is first needed. Only what stays so is kept.
+/// A host that is probed on first use. Only permanent results are cached.
 #[derive(Debug)]
-pub struct Probed {
+pub struct LazyHost {
     state: PathBuf,
     host: Mutex<Option<Arc<Host>>>,
 }
 
-impl Probed {
+impl LazyHost {
     /// `state` is as for [`Host::probe`].
-    pub fn new(state: PathBuf) -> Probed {
-        Probed { state, host: Mutex::new(None) }
+    pub fn new(state: PathBuf) -> LazyHost {
+        LazyHost { state, host: Mutex::new(None) }
     }
 
-    /// What the host can enforce. Blocking: takes a moment until it is known.
+    /// The host's features. Blocking until they are known.
     pub fn get(&self) -> Result<Arc<Host>> {
-        // Others wait for the same answer.
+        // Concurrent callers wait for the same result.
         let mut known = self.host.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(host) = &*known {
             return Ok(host.clone());
@@ -241,7 +251,7 @@ impl Probed {
     }
 }
 
-/// Per-namespace limits came with Linux 6.14. Before, the file is the whole host's, and must not be written.
+/// Before Linux 6.14, the file is the limit of the whole host and must not be written.
 fn has_pid_limit(release: &str) -> bool {
     kernel::version_in(release) >= (6, 14)
 }

@@ -1,6 +1,6 @@
-//! Landlock's rights: which the kernel knows by version, and which go with an access.
+//! Landlock access rights: which ones an ABI version has, and which ones an access needs.
 
-/// Rights to files by the version that brought them.
+/// File rights, by the ABI version that introduced them.
 const EXECUTE: u64 = 1;
 const WRITE_FILE: u64 = 1 << 1;
 const READ_FILE: u64 = 1 << 2;
@@ -16,13 +16,13 @@ const TCP: u64 = 0b11;
 const SCOPE_ABSTRACT_SOCKETS: u64 = 1;
 const SCOPE_SIGNALS: u64 = 1 << 1;
 
-/// Before this one no file could be moved to another directory, not even where both may be written to.
+/// Older versions forbid every rename to another directory, even between writable ones.
 pub(crate) const VERSION_MIN: u32 = 2;
 
-/// Before this one files could be emptied without a right, so it cannot stand alone.
-pub(crate) const VERSION_ALONE_MIN: u32 = 3;
+/// Older versions cannot control truncation, so they are not sufficient alone.
+pub(crate) const VERSION_STANDALONE_MIN: u32 = 3;
 
-/// What a version of Landlock can deal with.
+/// The rights that an ABI version can control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rights {
     pub(crate) files: u64,
@@ -47,13 +47,13 @@ impl Rights {
         self.files & (EXECUTE | READ_FILE | if directory { READ_DIR } else { 0 })
     }
 
-    /// Everything but making devices.
+    /// Everything but creating devices.
     pub(crate) fn write(self, directory: bool) -> u64 {
         let files = EXECUTE | READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEVICE;
         self.files & if directory { !(MAKE_CHAR | MAKE_BLOCK) } else { files }
     }
 
-    /// Using devices that are there.
+    /// Using existing devices.
     pub(crate) fn devices(self, directory: bool) -> u64 {
         let directory = if directory { READ_DIR } else { 0 };
         self.files & (READ_FILE | WRITE_FILE | TRUNCATE | IOCTL_DEVICE | directory)

@@ -1,30 +1,32 @@
-//! A plan: what a policy means on this host, as mounts in their order. A plain value, made without changing anything.
+//! Plans: what a policy means on this host, as an ordered list of mounts. Planning changes nothing.
 //!
 //! # What is protected, and how
 //!
-//! - The deepest entry decides for a path. Entries become mounts from shallow to deep, so a later one lies on top.
-//! - `.git`, `.codex` and `.agents` directly in a writable root are read-only, and so is what a `.git` file leads to,
-//!   unless an entry names exactly that path.
-//! - A name that is missing but must not be made (one of these, or a denied path) is *held*: an empty directory stands
-//!   there on the host while the command runs, with a read-only one mounted upon it. See [`crate::lease`] for how it
-//!   goes away again. Of several missing components the first is held.
-//! - Directories between a writable root and what is protected in it are *pinned* (mounted upon themselves), since a
-//!   mount point cannot be renamed: otherwise the command could move the protected path away and make another.
-//! - A link that the command could replace on the way to a protected path is refused.
-//! - Where nothing can be made by the command, a missing denied path is nothing to deny. If somebody outside makes it
-//!   meanwhile, the command can see it.
+//! - The deepest entry decides for a path. Entries become mounts from shallow to deep, so that later ones
+//!   cover earlier ones.
+//! - `.git`, `.codex` and `.agents` directly in a writable root are read-only. So is the target of a `.git`
+//!   file. An entry for exactly that path overrides this.
+//! - A missing name that must not be created (one of these, or a denied path) gets a *placeholder*: an empty
+//!   directory on the host while the command runs, with a read-only one mounted upon it. See
+//!   [`crate::placeholder`] for its removal. Of several missing components the first gets the placeholder.
+//! - Directories between a writable root and a protected path in it are *pinned*: bind-mounted onto
+//!   themselves. A mount point cannot be renamed, so the command cannot move the protected path away and
+//!   create another.
+//! - A link that the command could replace on the path to a protected file is refused.
+//! - Where the command cannot create files, a missing denied path needs no protection. If another process
+//!   creates it meanwhile, the command can see it.
 
 mod expand;
-mod gather;
+mod rule_set;
 #[cfg(test)]
 mod tests;
 
-use crate::look::{Look, Real};
+use crate::host_fs::{HostFs, RealFs};
 use crate::{Files, Policy, Result};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// What a policy refers to.
+/// The directories that a policy refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Context {
     /// The policy's directory: the server's for a sandbox policy, the command's for a permission profile.
@@ -33,32 +35,32 @@ pub struct Context {
     pub tmpdir: Option<PathBuf>,
 }
 
-/// What the command sees as `/` before anything is mounted.
+/// The root file system of the command before the mounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Root {
     /// The host's, read-only.
     ReadOnly,
-    /// The host's.
+    /// The host's, writable.
     Writable,
-    /// Nothing.
+    /// An empty tmpfs.
     Empty,
 }
 
 /// What is mounted at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum MountKind {
     Write,
     Read,
-    /// Itself, so that it cannot be renamed.
+    /// The directory itself, so that it cannot be renamed.
     Pin,
-    /// A directory nobody can enter, but for what is opened again below it: path, and whether that is a directory.
+    /// An inaccessible directory, except for paths granted below it: path, and whether it is a directory.
     DeniedDirectory {
         inside: Vec<(PathBuf, bool)>,
     },
-    /// An empty file nobody can read.
+    /// An inaccessible empty file.
     DeniedFile,
-    /// An empty directory in place of something missing.
-    Held,
+    /// A read-only empty directory on a placeholder.
+    Placeholder,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,24 +68,24 @@ pub struct Mount {
     /// Absolute and without links.
     pub path: PathBuf,
     pub directory: bool,
-    pub what: What,
-    /// The mount that it lies in shows nothing of the host: its place has to be made there.
-    pub(crate) in_the_void: bool,
+    pub kind: MountKind,
+    /// Its parent mount shows nothing of the host, so its mount point must be created there.
+    pub(crate) on_empty_root: bool,
 }
 
-/// A writable directory or file of ours that the command sees in place of the host's.
+/// A private writable directory or file that the command sees in place of the host's.
 ///
-/// What the command writes stays there. Some names in it show the host's own files all the same ([`Shown`]).
+/// The command's writes stay in it. Some names in it still show the host's files ([`Shown`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shadow {
-    /// What it stands in for: absolute, without links, there, and of the same kind.
+    /// What it replaces: absolute, without links, existing, and of the same file type.
     pub at: PathBuf,
     pub from: PathBuf,
     pub directory: bool,
     pub shown: Vec<Shown>,
 }
 
-/// A name in a shadow under which something of the host is seen. A place of the same kind is there.
+/// A name in a shadow that shows a file of the host. A mount point of the same file type exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
     pub name: OsString,
@@ -95,57 +97,57 @@ pub struct Shown {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub root: Root,
-    /// From shallow to deep: later ones lie on top of earlier ones.
+    /// From shallow to deep: later ones cover earlier ones.
     pub mounts: Vec<Mount>,
-    /// Lie on top of all mounts. A policy has none: who knows what a command keeps in its home adds them.
+    /// Cover all mounts. A policy has none; the sessions face adds them for files in an agent's home.
     pub shadows: Vec<Shadow>,
-    /// Links of the host that an empty root needs to have: where, and what they say.
+    /// Links of the host to create in an empty root: path and target.
     pub links: Vec<(PathBuf, PathBuf)>,
     pub network: bool,
-    /// Deny patterns that could match what appears later in a writable directory, which is then not denied.
-    pub late: Vec<(String, PathBuf)>,
-    /// How many processes the command may have at one time.
+    /// Deny patterns that cannot be enforced for files created later in a writable directory.
+    pub unenforceable: Vec<(String, PathBuf)>,
+    /// The maximum number of processes of the command.
     pub processes_max: u32,
 }
 
-/// Enough for a parallel build, not for a fork bomb to be felt.
+/// Enough for a parallel build, and low enough to contain a fork bomb.
 const PROCESSES_MAX: u32 = 4096;
 
-/// What the policy means here and now.
+/// Resolves the policy on this host.
 pub fn plan(policy: &Policy, context: &Context) -> Result<Plan> {
-    plan_with(&Real, policy, context)
+    plan_with(&RealFs, policy, context)
 }
 
-pub(crate) fn plan_with(look: &dyn Look, policy: &Policy, context: &Context) -> Result<Plan> {
+pub(crate) fn plan_with(fs: &dyn HostFs, policy: &Policy, context: &Context) -> Result<Plan> {
     let mut plan = Plan {
         root: Root::Writable,
         mounts: Vec::new(),
         shadows: Vec::new(),
         links: Vec::new(),
         network: policy.network,
-        late: Vec::new(),
+        unenforceable: Vec::new(),
         processes_max: PROCESSES_MAX,
     };
     match &policy.files {
-        Files::Unrestricted => gather::Gathered::unrestricted(look)?.into_mounts(&mut plan),
+        Files::Unrestricted => rule_set::RuleSet::unrestricted(fs)?.into_mounts(&mut plan),
         Files::Restricted { entries, glob_scan_max_depth, refuse_late_matches } => {
             let wanted = expand::expand(entries, context)?;
-            let mut gathered = gather::Gathered::grants(look, &wanted)?;
-            gathered.restrict(look, &wanted)?;
+            let mut rules = rule_set::RuleSet::grants(fs, &wanted)?;
+            rules.restrict(fs, &wanted)?;
             for pattern in &wanted.patterns {
-                gathered.deny_pattern(look, pattern, *glob_scan_max_depth)?;
-                plan.late.extend(gathered.late(look, pattern, *refuse_late_matches)?);
+                rules.deny_pattern(fs, pattern, *glob_scan_max_depth)?;
+                plan.unenforceable.extend(rules.unenforceable(fs, pattern, *refuse_late_matches)?);
             }
-            gathered.into_mounts(&mut plan);
+            rules.into_mounts(&mut plan);
         }
     }
     Ok(plan)
 }
 
 impl Plan {
-    /// The missing names that have to be held.
-    pub fn held(&self) -> impl Iterator<Item = &Mount> {
-        self.mounts.iter().filter(|mount| mount.what == What::Held)
+    /// The placeholders that have to be created.
+    pub fn placeholders(&self) -> impl Iterator<Item = &Mount> {
+        self.mounts.iter().filter(|mount| mount.kind == MountKind::Placeholder)
     }
 }
 
@@ -161,19 +163,19 @@ impl std::fmt::Display for Plan {
             writeln!(f, "link     {} -> {}", at.display(), target.display())?;
         }
         for mount in &self.mounts {
-            let what = match mount.what {
-                What::Write => "write",
-                What::Read => "read",
-                What::Pin => "pin",
-                What::DeniedDirectory { .. } | What::DeniedFile => "deny",
-                What::Held => "hold",
+            let what = match mount.kind {
+                MountKind::Write => "write",
+                MountKind::Read => "read",
+                MountKind::Pin => "pin",
+                MountKind::DeniedDirectory { .. } | MountKind::DeniedFile => "deny",
+                MountKind::Placeholder => "hold",
             };
             writeln!(f, "{what:8} {}", mount.path.display())?;
         }
         for shadow in &self.shadows {
             writeln!(f, "shadow   {}", shadow.at.display())?;
         }
-        for (pattern, below) in &self.late {
+        for (pattern, below) in &self.unenforceable {
             writeln!(f, "late     {pattern} below {}", below.display())?;
         }
         writeln!(f, "network  {}", if self.network { "the host's" } else { "none" })?;

@@ -1,16 +1,17 @@
-//! What a request may ask for: entries of paths and accesses, and the named policies as such entries.
+//! Policies: entries of paths and accesses, and the named policies as such entries.
 
 use std::path::{Path, PathBuf};
 
-/// Where claude, gemini and opencode look for settings in a project. Those of codex are protected in every policy.
+/// Where claude, gemini and opencode look for settings in a project. Those of codex are protected in every
+/// policy.
 const AGENT_NAMES: &[&str] = &[".claude", ".gemini", ".opencode", ".mcp.json"];
 
-/// The same, where they are there: opencode does not start beside a directory of such a name.
+/// The same, but only if they exist: opencode does not start if one of them is a directory.
 pub const AGENT_FILES: &[&str] = &["opencode.json", "opencode.jsonc"];
 
-/// What may be done with a path and everything below it.
+/// The access to a path and everything below it.
 ///
-/// In the order of what wins where two entries name the same path.
+/// Ordered by precedence where two entries name the same path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
     Read,
@@ -18,11 +19,11 @@ pub enum Access {
     None,
 }
 
-/// A path that means something else on each host.
+/// A path that depends on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Special {
     Root,
-    /// What programs need to run: `/usr`, `/etc` and the like. Can only be read.
+    /// What programs need to run: `/usr`, `/etc` and the like. Read-only.
     Minimal,
     CurrentWorkingDirectory,
     ProjectRoots {
@@ -38,47 +39,47 @@ pub enum Special {
 pub enum EntryPath {
     /// Absolute.
     Path(PathBuf),
-    /// See [`crate::plan`] for what it means. Can only deny.
+    /// See [`crate::plan`] for its meaning. Can only deny.
     Glob(String),
     Special(Special),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct PolicyEntry {
     pub path: EntryPath,
     pub access: Access,
 }
 
-impl Entry {
-    pub fn path(path: impl Into<PathBuf>, access: Access) -> Entry {
-        Entry { path: EntryPath::Path(path.into()), access }
+impl PolicyEntry {
+    pub fn path(path: impl Into<PathBuf>, access: Access) -> PolicyEntry {
+        PolicyEntry { path: EntryPath::Path(path.into()), access }
     }
 
-    pub fn special(special: Special, access: Access) -> Entry {
-        Entry { path: EntryPath::Special(special), access }
+    pub fn special(special: Special, access: Access) -> PolicyEntry {
+        PolicyEntry { path: EntryPath::Special(special), access }
     }
 
-    pub fn deny_glob(pattern: impl Into<String>) -> Entry {
-        Entry { path: EntryPath::Glob(pattern.into()), access: Access::None }
+    pub fn deny_glob(pattern: impl Into<String>) -> PolicyEntry {
+        PolicyEntry { path: EntryPath::Glob(pattern.into()), access: Access::None }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Files {
     Unrestricted,
-    /// The deepest entry that is a prefix of a path decides; for equal paths none, then write, then read. Without one
-    /// there is no access. Globs deny on top of everything.
+    /// The deepest entry that is a prefix of a path decides. For equal paths the order is none, write, read.
+    /// Without an entry there is no access. Globs deny on top of everything.
     Restricted {
-        entries: Vec<Entry>,
-        /// How deep below a glob's fixed part matches are looked for; 1 means its direct children.
+        entries: Vec<PolicyEntry>,
+        /// How deep below a glob's fixed part matches are searched; 1 means its direct children.
         glob_scan_max_depth: Option<usize>,
-        /// Whether a glob is refused that could match what appears in a writable directory later: that no mount can
-        /// deny. Otherwise the plan names it ([`crate::Plan::late`]).
+        /// Whether to refuse a glob that could match a file created later in a writable directory, which no
+        /// mount can deny. Otherwise the plan lists it ([`crate::Plan::unenforceable`]).
         refuse_late_matches: bool,
     },
 }
 
-/// Which files a named policy lets be read.
+/// Which files a named policy lets the command read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Reads {
     #[default]
@@ -96,18 +97,18 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Of these entries, with nothing else.
-    pub fn restricted(entries: Vec<Entry>, network: bool) -> Policy {
+    /// Only these entries.
+    pub fn restricted(entries: Vec<PolicyEntry>, network: bool) -> Policy {
         let files = Files::Restricted { entries, glob_scan_max_depth: None, refuse_late_matches: false };
         Policy { files, network }
     }
 
-    /// No confinement at all.
+    /// No sandbox.
     pub fn full_access() -> Policy {
         Policy { files: Files::Unrestricted, network: true }
     }
 
-    /// Somebody else confines: "no enforcement", whatever it says about the network.
+    /// An external sandbox is in place: "no enforcement", whatever the policy states about the network.
     pub fn external() -> Policy {
         Policy::full_access()
     }
@@ -116,7 +117,7 @@ impl Policy {
     pub fn read_only(reads: &Reads, network: bool) -> Policy {
         let mut entries = reads_of(reads);
         if matches!(reads, Reads::Restricted { .. }) {
-            entries.push(Entry::special(Special::CurrentWorkingDirectory, Access::Read));
+            entries.push(PolicyEntry::special(Special::CurrentWorkingDirectory, Access::Read));
         }
         Policy::restricted(entries, network)
     }
@@ -131,20 +132,20 @@ impl Policy {
         exclude_tmpdir: bool,
     ) -> Policy {
         let mut entries = reads_of(reads);
-        entries.push(Entry::special(Special::CurrentWorkingDirectory, Access::Write));
+        entries.push(PolicyEntry::special(Special::CurrentWorkingDirectory, Access::Write));
         if !exclude_slash_tmp {
-            entries.push(Entry::special(Special::SlashTmp, Access::Write));
+            entries.push(PolicyEntry::special(Special::SlashTmp, Access::Write));
         }
         if !exclude_tmpdir {
-            entries.push(Entry::special(Special::Tmpdir, Access::Write));
+            entries.push(PolicyEntry::special(Special::Tmpdir, Access::Write));
         }
-        entries.extend(writable_roots.iter().map(|root| Entry::path(root, Access::Write)));
+        entries.extend(writable_roots.iter().map(|root| PolicyEntry::path(root, Access::Write)));
         Policy::restricted(entries, network)
     }
 
-    /// Keeps what agents read their settings from in these directories from being written: hooks, plugins and servers that it
-    /// names run outside of any sandbox later. Of [`AGENT_FILES`] those that are there, of the others all. An entry that lets
-    /// exactly such a path be written stands. Looks at the disk.
+    /// Makes the settings of agents in these directories read-only, because hooks, plugins and servers in
+    /// them later run outside of any sandbox. [`AGENT_FILES`] are protected if they exist, the others always.
+    /// An entry that makes exactly such a path writable has precedence. Blocking.
     pub fn protect_agents<'a>(&mut self, roots: impl IntoIterator<Item = &'a Path>) {
         if let Files::Restricted { entries, .. } = &mut self.files {
             let below = |root: &'a Path| {
@@ -153,22 +154,26 @@ impl Policy {
                 names.chain(files.filter(|path| path.symlink_metadata().is_ok()))
             };
             let protected = roots.into_iter().flat_map(below);
-            entries.extend(protected.map(|path| Entry::path(path, Access::Read)));
+            entries.extend(protected.map(|path| PolicyEntry::path(path, Access::Read)));
         }
     }
 
-    /// Whether there is nothing to confine: the command is then spawned as it is.
+    /// Whether there is nothing to enforce, so that the command is spawned without a sandbox.
     pub fn is_unconfined(&self) -> bool {
         self.files == Files::Unrestricted && self.network
     }
 }
 
-fn reads_of(reads: &Reads) -> Vec<Entry> {
+fn reads_of(reads: &Reads) -> Vec<PolicyEntry> {
     match reads {
-        Reads::Everything => vec![Entry::special(Special::Root, Access::Read)],
+        Reads::Everything => vec![PolicyEntry::special(Special::Root, Access::Read)],
         Reads::Restricted { include_platform_defaults, roots } => {
-            let minimal = include_platform_defaults.then(|| Entry::special(Special::Minimal, Access::Read));
-            minimal.into_iter().chain(roots.iter().map(|root| Entry::path(root, Access::Read))).collect()
+            let minimal =
+                include_platform_defaults.then(|| PolicyEntry::special(Special::Minimal, Access::Read));
+            minimal
+                .into_iter()
+                .chain(roots.iter().map(|root| PolicyEntry::path(root, Access::Read)))
+                .collect()
         }
     }
 }

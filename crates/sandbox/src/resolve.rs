@@ -1,29 +1,29 @@
-//! Finding the real place of a path: links on the way, and the first component that is missing.
+//! Resolves paths: links on the path, and the first missing component.
 
-use crate::look::{Kind, Look};
+use crate::host_fs::{FileKind, HostFs};
 use crate::{Error, Result};
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
-/// As many as the kernel follows.
+/// The kernel's limit.
 const LINKS_MAX: usize = 40;
 
-/// Where a path leads.
+/// The result of a resolution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Resolved {
-    /// Without links, as far as it exists, and the rest as it was written.
+    /// Without links as far as it exists; the missing rest as written.
     pub(crate) path: PathBuf,
-    pub(crate) kind: Kind,
+    pub(crate) kind: FileKind,
     /// The first component that does not exist.
     pub(crate) missing: Option<PathBuf>,
-    /// The links on the way: where each lies, and what it says.
+    /// The links on the path: path and target.
     pub(crate) links: Vec<(PathBuf, PathBuf)>,
-    /// Why the way could not be looked at to its end.
+    /// Why the path could not be inspected to its end.
     pub(crate) unseen: Option<String>,
 }
 
-/// Without `.` and `..`, as text.
+/// Removes `.` and `..` lexically.
 pub(crate) fn normal(path: &Path) -> Result<PathBuf> {
     if !path.is_absolute() {
         return Err(Error::Relative { path: path.into() });
@@ -41,11 +41,11 @@ pub(crate) fn normal(path: &Path) -> Result<PathBuf> {
     Ok(normal)
 }
 
-pub(crate) fn resolve(look: &dyn Look, path: &Path) -> Result<Resolved> {
+pub(crate) fn resolve(fs: &dyn HostFs, path: &Path) -> Result<Resolved> {
     let names = |path: &Path| -> Vec<OsString> { path.iter().map(Into::into).collect() };
     let mut ahead: VecDeque<OsString> = names(&normal(path)?).into();
     let mut at = PathBuf::from("/");
-    let (mut kind, mut missing, mut links, mut unseen) = (Kind::Directory, None, Vec::new(), None);
+    let (mut kind, mut missing, mut links, mut unseen) = (FileKind::Directory, None, Vec::new(), None);
     while let Some(name) = ahead.pop_front() {
         if name == "/" {
             at = PathBuf::from("/");
@@ -59,24 +59,24 @@ pub(crate) fn resolve(look: &dyn Look, path: &Path) -> Result<Resolved> {
         if missing.is_some() || unseen.is_some() {
             continue;
         }
-        kind = look.kind(&at).unwrap_or_else(|reason| {
+        kind = fs.kind(&at).unwrap_or_else(|reason| {
             unseen = Some(reason);
-            Kind::Missing
+            FileKind::Missing
         });
         match &kind {
-            Kind::Link(target) => {
+            FileKind::Link(target) => {
                 links.push((at.clone(), target.clone()));
                 if links.len() > LINKS_MAX {
                     return Err(Error::LinkLoop { path: path.into() });
                 }
                 at.pop();
                 names(target).into_iter().rev().for_each(|name| ahead.push_front(name));
-                kind = Kind::Directory;
+                kind = FileKind::Directory;
             }
-            Kind::Missing if unseen.is_none() => missing = Some(at.clone()),
-            // Something below a file: it is not there, and cannot be while the file is.
-            Kind::File if !ahead.is_empty() => {
-                kind = Kind::Missing;
+            FileKind::Missing if unseen.is_none() => missing = Some(at.clone()),
+            // A path below a regular file: it does not exist, and cannot while the file does.
+            FileKind::File if !ahead.is_empty() => {
+                kind = FileKind::Missing;
                 missing = Some(ahead.iter().take(1).fold(at.clone(), |path, name| path.join(name)));
             }
             _ => {}
@@ -88,30 +88,30 @@ pub(crate) fn resolve(look: &dyn Look, path: &Path) -> Result<Resolved> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::look::Told;
+    use crate::host_fs::FakeFs;
 
     #[test]
-    fn links_are_followed_wherever_they_stand() {
-        let told = Told::of(&["/data/ws/", "/home/u/link -> ../../data/ws", "/x -> /home/u", "/data/ws/f"]);
-        let found = resolve(&told, Path::new("/x/link/f")).unwrap();
+    fn links_are_followed_in_every_component() {
+        let fake = FakeFs::of(&["/data/ws/", "/home/u/link -> ../../data/ws", "/x -> /home/u", "/data/ws/f"]);
+        let found = resolve(&fake, Path::new("/x/link/f")).unwrap();
         assert_eq!(
             (found.path.to_str(), &found.kind, &found.missing),
-            (Some("/data/ws/f"), &Kind::File, &None)
+            (Some("/data/ws/f"), &FileKind::File, &None)
         );
         let at: Vec<_> = found.links.iter().map(|(at, _)| at.to_str().unwrap()).collect();
         assert_eq!(at, ["/x", "/home/u/link"]);
     }
 
     #[test]
-    fn the_first_missing_component_is_told() {
-        let found = resolve(&Told::of(&["/w/"]), Path::new("/w/a/b/../c")).unwrap();
+    fn the_first_missing_component_is_found() {
+        let found = resolve(&FakeFs::of(&["/w/"]), Path::new("/w/a/b/../c")).unwrap();
         assert_eq!(found.missing, Some("/w/a".into()));
         assert_eq!(found.path, Path::new("/w/a/c"));
     }
 
     #[test]
-    fn a_loop_of_links_ends() {
-        let told = Told::of(&["/a -> /b", "/b -> /a"]);
-        assert!(matches!(resolve(&told, Path::new("/a")), Err(Error::LinkLoop { .. })));
+    fn a_link_loop_is_an_error() {
+        let fake = FakeFs::of(&["/a -> /b", "/b -> /a"]);
+        assert!(matches!(resolve(&fake, Path::new("/a")), Err(Error::LinkLoop { .. })));
     }
 }

@@ -1,7 +1,8 @@
-//! Directories by descriptor: what is made, opened or removed below one never leads out of it.
+//! Directories by descriptor: operations below a [`Dir`] never resolve to a path outside of it.
 //!
-//! Whoever shares our user may swap a directory for a link at any moment. So every step starts at a descriptor and
-//! follows no link: by `openat2`, or where that is missing one name at a time with `O_NOFOLLOW`, which is as safe.
+//! A process of the same user may replace a directory by a symbolic link at any moment. So every operation
+//! starts at a descriptor and follows no link: by `openat2`, or without it one component at a time with
+//! `O_NOFOLLOW`, which is as safe.
 
 use crate::{Errno, Result, fault, retry};
 use rustix::fd::OwnedFd;
@@ -10,44 +11,45 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// No link at any step, not even one of /proc, and no way up.
+/// No symbolic link in any component, no magic link of /proc, no `..` out of the directory.
 const BENEATH: ResolveFlags =
     ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
-const CLOSED: OFlags = OFlags::CLOEXEC.union(OFlags::NOFOLLOW);
+const CLOEXEC_NOFOLLOW: OFlags = OFlags::CLOEXEC.union(OFlags::NOFOLLOW);
 
-/// How often a name that somebody else makes again and again is removed before we give up.
+/// Attempts to remove a name that another process keeps recreating.
 const TRIES_MAX: usize = 100;
-/// Levels of a tree whose descriptors stay open during its removal. Deeper ones are found again by their `..`; in tests
-/// that begins soon, so that every call of it can be made to fail.
+/// Levels of a tree whose descriptors stay open during its removal. Deeper levels are reopened through `..`.
+/// The value is small in tests, so that fault injection reaches every call of that path.
 const HELD_MAX: usize = if cfg!(test) { 3 } else { 64 };
-/// Subdirectories remembered per level: many where levels are few, so that memory has a bound.
+/// Subdirectories remembered per level. Deep levels remember fewer, to bound memory.
 const PENDING_MAX: usize = 256;
 const PENDING_DEEP_MAX: usize = 8;
 const LISTING_BYTES: usize = 32 << 10;
 
-/// Which file a descriptor or a name stands for, as long as somebody holds it.
+/// Device and inode of a file. Unique while the file is open or linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct FileId {
     device: u64,
     inode: u64,
 }
 
-impl From<fs::Stat> for Identity {
-    // The fields have other types on other machines.
+impl From<fs::Stat> for FileId {
+    // The field types differ by architecture.
     #[allow(clippy::useless_conversion)]
-    fn from(stat: fs::Stat) -> Identity {
-        Identity { device: stat.st_dev.into(), inode: stat.st_ino.into() }
+    fn from(stat: fs::Stat) -> FileId {
+        FileId { device: stat.st_dev.into(), inode: stat.st_ino.into() }
     }
 }
 
-/// What an open descriptor stands for.
-pub fn identity(fd: impl rustix::fd::AsFd) -> Result<Identity> {
-    fault::gate()?;
-    fs::fstat(fd).map(Identity::from)
+/// The device and inode of an open file.
+pub fn file_id(fd: impl rustix::fd::AsFd) -> Result<FileId> {
+    fault::failpoint()?;
+    fs::fstat(fd).map(FileId::from)
 }
 
-/// Why a tree is still there: the call that failed, and on what, from the directory the removal started in.
+/// Why a tree is still there: the failed call and its path, relative to the directory in which the removal
+/// started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotRemoved {
     pub call: &'static str,
@@ -60,11 +62,11 @@ pub struct NotRemoved {
 pub struct Dir(OwnedFd);
 
 impl Dir {
-    /// Where `path` leads, links followed: the caller's own paths start here. Only the first use tells whether it is
-    /// a directory, and it need not be readable.
+    /// Opens `path` with links followed. For paths of the caller's own. The path may be unreadable or no
+    /// directory; the first operation on it reports that.
     pub fn at(path: &Path) -> Result<Dir> {
         retry(|| {
-            fault::gate()?;
+            fault::failpoint()?;
             fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map(Dir)
         })
     }
@@ -74,29 +76,30 @@ impl Dir {
         self.open_below(path, DIRECTORY, Mode::empty()).map(Dir)
     }
 
-    /// A new directory that only its owner may use, whatever the mask; `EEXIST` when the name is taken.
+    /// Creates a directory of mode 0700, whatever the umask. `EEXIST` when the name is taken.
     pub fn make_dir(&self, name: &OsStr) -> Result<Dir> {
-        checked(Path::new(name), 1)?;
-        fault::gate()?;
+        check_names(Path::new(name), 1)?;
+        fault::failpoint()?;
         fs::mkdirat(&self.0, name, Mode::RWXU)?;
         let dir = self.open_dir(Path::new(name))?;
-        fault::gate()?;
+        fault::failpoint()?;
         fs::fchmod(&dir.0, Mode::RWXU)?;
         Ok(dir)
     }
 
-    /// A new, empty file that only its owner may use, open for writing, in place of whatever had the name.
-    /// A directory stays: `EISDIR`.
+    /// Creates an empty file of mode 0600 for writing, in place of an existing file, link or FIFO. `EISDIR`
+    /// for a directory.
     pub fn create_file(&self, name: &OsStr) -> Result<OwnedFd> {
-        checked(Path::new(name), 1)?;
-        // Exclusive: what opens is new. A link, a second name of another file or a FIFO that somebody planted is not.
+        check_names(Path::new(name), 1)?;
+        // O_EXCL: the opened file is new. A link, hard link or FIFO planted by another process is replaced,
+        // not opened.
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         for _ in 0..TRIES_MAX {
             match self.open_below(Path::new(name), flags, Mode::RUSR | Mode::WUSR) {
                 Err(Errno::EXIST) => self.unlink(name, AtFlags::empty())?,
                 Err(errno) => return Err(errno),
                 Ok(file) => {
-                    fault::gate()?;
+                    fault::failpoint()?;
                     fs::fchmod(&file, Mode::RUSR | Mode::WUSR)?;
                     return Ok(file);
                 }
@@ -105,41 +108,42 @@ impl Dir {
         Err(Errno::EXIST)
     }
 
-    /// A new, empty file that only its owner may use, open for writing; `EEXIST` when the name is taken, also by a link.
+    /// Creates an empty file of mode 0600 for writing; `EEXIST` when the name is taken, also by a link.
     pub fn create_new_file(&self, name: &OsStr) -> Result<OwnedFd> {
-        checked(Path::new(name), 1)?;
+        check_names(Path::new(name), 1)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         self.open_below(Path::new(name), flags, Mode::RUSR | Mode::WUSR)
     }
 
-    /// Removes a name that is no directory. That it is gone already is what was wanted.
+    /// Removes a name that is not a directory. A missing name is success.
     pub fn remove_file(&self, name: &OsStr) -> Result<()> {
-        checked(Path::new(name), 1)?;
+        check_names(Path::new(name), 1)?;
         self.unlink(name, AtFlags::empty())
     }
 
-    /// What a name of this directory leads to, links followed, for reading. Never waits for a writer of a FIFO.
+    /// Opens a name of this directory for reading, with links followed. Does not block on a FIFO without a
+    /// writer.
     pub fn open_any(&self, name: &OsStr) -> Result<OwnedFd> {
-        checked(Path::new(name), 1)?;
+        check_names(Path::new(name), 1)?;
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         retry(|| {
-            fault::gate()?;
+            fault::failpoint()?;
             fs::openat(&self.0, name, flags, Mode::empty())
         })
     }
 
-    /// Removes a name if it still leads to `file`, links followed; says whether it did.
-    pub fn remove_same(&self, name: &OsStr, file: Identity) -> Result<bool> {
-        checked(Path::new(name), 1)?;
-        fault::gate()?;
+    /// Removes a name if it still resolves to `file`, links followed. Returns whether it did.
+    pub fn remove_same(&self, name: &OsStr, file: FileId) -> Result<bool> {
+        check_names(Path::new(name), 1)?;
+        fault::failpoint()?;
         match fs::statat(&self.0, name, AtFlags::empty()) {
-            Ok(stat) if Identity::from(stat) == file => self.unlink(name, AtFlags::empty()).map(|()| true),
+            Ok(stat) if FileId::from(stat) == file => self.unlink(name, AtFlags::empty()).map(|()| true),
             Ok(_) | Err(Errno::NOENT) => Ok(false),
             Err(errno) => Err(errno),
         }
     }
 
-    /// Whether nothing is in it.
+    /// Whether the directory has no entries.
     pub fn is_empty(&self) -> Result<bool> {
         let mut empty = true;
         self.each_entry(|_, _| {
@@ -149,17 +153,18 @@ impl Dir {
         Ok(empty)
     }
 
-    /// Removes `name` with all that is below it. Links are removed, not followed, and what is mounted in there is left
-    /// alone (`EBUSY`; without `openat2` only another file system is recognised). Stops at the first failure. However
-    /// deep the tree is, few descriptors and no recursion.
+    /// Removes `name` and everything below it. Links are removed, not followed. Mount points are kept
+    /// (`EBUSY`; without `openat2` only those of another file system are recognised). Stops at the first
+    /// failure. Uses no recursion and a bounded number of descriptors, whatever the depth.
     pub fn remove_tree(&self, name: &OsStr) -> std::result::Result<(), NotRemoved> {
         let failed = |errno| NotRemoved { call: "unlinkat", path: name.into(), errno };
-        checked(Path::new(name), 1).map_err(failed)?;
+        check_names(Path::new(name), 1).map_err(failed)?;
         let mut removal = Removal { base: self, levels: Vec::new(), tries_left: TRIES_MAX };
         for _ in 0..TRIES_MAX {
             match self.unlink(name, AtFlags::empty()) {
                 Err(Errno::ISDIR) => {}
-                // A directory that may not be removed may be emptied. What is refused first is told.
+                // A directory that cannot be removed may still be emptied. The first refusal is the one
+                // reported.
                 Err(Errno::ACCESS | Errno::PERM) if self.is_dir(name) => {}
                 other => return other.map_err(failed),
             }
@@ -176,9 +181,9 @@ impl Dir {
         found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_dir())
     }
 
-    /// Removes one name. That it is gone already is what was wanted.
+    /// Removes one name. A missing name is success.
     fn unlink(&self, name: &OsStr, flags: AtFlags) -> Result<()> {
-        fault::gate()?;
+        fault::failpoint()?;
         match fs::unlinkat(&self.0, name, flags) {
             Err(Errno::NOENT) => Ok(()),
             other => other,
@@ -186,21 +191,21 @@ impl Dir {
     }
 
     fn open_below(&self, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
-        checked(path, usize::MAX)?;
+        check_names(path, usize::MAX)?;
         match self.resolve(path, flags, mode, BENEATH) {
             Err(errno) if is_missing(errno) => self.walk(path, flags, mode),
             other => other,
         }
     }
 
-    fn resolve(&self, path: &Path, flags: OFlags, mode: Mode, how: ResolveFlags) -> Result<OwnedFd> {
+    fn resolve(&self, path: &Path, flags: OFlags, mode: Mode, resolve: ResolveFlags) -> Result<OwnedFd> {
         retry(|| {
-            fault::gate()?;
-            fs::openat2(&self.0, path, flags | CLOSED, mode, how)
+            fault::failpoint()?;
+            fs::openat2(&self.0, path, flags | CLOEXEC_NOFOLLOW, mode, resolve)
         })
     }
 
-    /// The same without `openat2`: each name by itself, and none of them a link.
+    /// The same without `openat2`: opens one component at a time, none of which may be a link.
     fn walk(&self, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
         let mut above: Option<OwnedFd> = None;
         let mut names = path.iter().peekable();
@@ -208,8 +213,8 @@ impl Dir {
             let last = names.peek().is_none();
             let (flags, mode) = if last { (flags, mode) } else { (OFlags::PATH | DIRECTORY, Mode::empty()) };
             let opened = retry(|| {
-                fault::gate()?;
-                fs::openat(above.as_ref().unwrap_or(&self.0), name, flags | CLOSED, mode)
+                fault::failpoint()?;
+                fs::openat(above.as_ref().unwrap_or(&self.0), name, flags | CLOEXEC_NOFOLLOW, mode)
             })?;
             if last {
                 return Ok(opened);
@@ -219,29 +224,30 @@ impl Dir {
         Err(Errno::INVAL)
     }
 
-    /// A subdirectory that is not the top of a mount: `EBUSY`, as its removal would say in the end.
-    fn open_to_empty(&self, name: &OsStr, device: u64) -> Result<(Dir, Identity)> {
+    /// Opens a subdirectory that is not a mount point. `EBUSY` for a mount point, as its removal would fail
+    /// in the end.
+    fn open_to_empty(&self, name: &OsStr, device: u64) -> Result<(Dir, FileId)> {
         let path = Path::new(name);
         match self.resolve(path, DIRECTORY, Mode::empty(), BENEATH | ResolveFlags::NO_XDEV) {
             Err(Errno::XDEV) => Err(Errno::BUSY),
             Err(errno) if is_missing(errno) => {
                 let dir = self.walk(path, DIRECTORY, Mode::empty())?;
-                let found = identity(&dir)?;
+                let found = file_id(&dir)?;
                 if found.device == device { Ok((Dir(dir), found)) } else { Err(Errno::BUSY) }
             }
-            opened => opened.and_then(|dir| identity(&dir).map(|found| (Dir(dir), found))),
+            opened => opened.and_then(|dir| file_id(&dir).map(|found| (Dir(dir), found))),
         }
     }
 
-    /// Calls `each` with every name and type until it says false.
+    /// Calls `each` with every name and type until it returns false.
     fn each_entry(&self, mut each: impl FnMut(&OsStr, FileType) -> Result<bool>) -> Result<()> {
-        fault::gate()?;
+        fault::failpoint()?;
         fs::seek(&self.0, SeekFrom::Start(0))?;
         let mut buffer = Vec::with_capacity(LISTING_BYTES);
         let mut entries = RawDir::new(&self.0, buffer.spare_capacity_mut());
         while let Some(entry) = entries.next() {
             let entry = match entry {
-                // Removed by somebody else: nothing is in it any more.
+                // Another process removed the directory, so it is empty.
                 Err(Errno::NOENT) => break,
                 entry => entry?,
             };
@@ -254,29 +260,29 @@ impl Dir {
     }
 }
 
-/// Before Linux 5.6 there is no `openat2`; filters of older containers refuse what they do not know. Both are answered by
-/// the walk, and an `EPERM` of another reason comes back from it.
+/// Whether `openat2` is unavailable: absent before Linux 5.6, refused by seccomp filters of older containers.
+/// The fallback reports an `EPERM` that has another cause.
 fn is_missing(errno: Errno) -> bool {
     matches!(errno, Errno::NOSYS | Errno::PERM)
 }
 
-/// At most `names_max` plain names: nothing that leads elsewhere by itself.
-fn checked(path: &Path, names_max: usize) -> Result<()> {
+/// Accepts at most `names_max` components, none of them empty, `.` or `..`.
+fn check_names(path: &Path, names_max: usize) -> Result<()> {
     let names = path.as_os_str().as_bytes().split(|&byte| byte == b'/');
     let plain = names.clone().all(|name| !matches!(name, b"" | b"." | b".."));
     if plain && names.take(2).count() <= names_max { Ok(()) } else { Err(Errno::INVAL) }
 }
 
-/// One directory on the way down to the one that is being emptied.
+/// One directory on the path from the base to the directory that is being emptied.
 struct Level {
     name: OsString,
-    identity: Identity,
-    /// `None` where a descriptor is not kept.
+    id: FileId,
+    /// `None` when the descriptor was closed to stay below [`HELD_MAX`].
     dir: Option<Dir>,
     pending: Vec<OsString>,
 }
 
-/// The call that failed, why, and the name below the innermost level if it was about one.
+/// The failed call, its error, and the name below the innermost level if the call was about one.
 type Stopped = (&'static str, Errno, Option<OsString>);
 
 struct Removal<'a> {
@@ -286,7 +292,8 @@ struct Removal<'a> {
 }
 
 impl Removal<'_> {
-    /// Each round either goes down into a remembered subdirectory, removes what it finds, or goes up from an empty level.
+    /// Each round enters a remembered subdirectory, removes the files of the innermost level, or leaves an
+    /// empty level.
     fn run(&mut self) -> std::result::Result<(), Stopped> {
         while let Some(level) = self.levels.last_mut() {
             match level.pending.pop() {
@@ -301,29 +308,29 @@ impl Removal<'_> {
     fn enter(&mut self, name: OsString) -> std::result::Result<(), Stopped> {
         let depth = self.levels.len();
         let (above, device) = match self.levels.last() {
-            Some(level) => (level.dir.as_ref(), level.identity.device),
+            Some(level) => (level.dir.as_ref(), level.id.device),
             None => {
-                // Parent and tree may be on two file systems only if the tree is the top of one.
-                let found = identity(&self.base.0).map_err(|errno| ("fstat", errno, None))?;
+                // Base and tree differ in device only if the tree is a mount point.
+                let found = file_id(&self.base.0).map_err(|errno| ("fstat", errno, None))?;
                 (Some(self.base), found.device)
             }
         };
         let above = above.ok_or(("openfdat", Errno::STALE, None))?;
         match above.open_to_empty(&name, device) {
-            Ok((dir, identity)) => {
+            Ok((dir, id)) => {
                 if depth > HELD_MAX
                     && let Some(level) = self.levels.last_mut()
                 {
                     level.dir = None;
                 }
-                self.levels.push(Level { name, identity, dir: Some(dir), pending: Vec::new() });
+                self.levels.push(Level { name, id, dir: Some(dir), pending: Vec::new() });
                 Ok(())
             }
             Err(Errno::NOENT) => Ok(()),
-            // Not a directory any more: it goes like any other name.
+            // No longer a directory: unlink it like a file.
             Err(Errno::NOTDIR | Errno::LOOP) => above.unlink(&name, AtFlags::empty()).or_else(|errno| {
                 self.tries_left = self.tries_left.saturating_sub(1);
-                // And now it is one again; the next listing finds it.
+                // A directory again: the next listing finds it.
                 if errno == Errno::ISDIR && self.tries_left > 0 {
                     Ok(())
                 } else {
@@ -335,7 +342,8 @@ impl Removal<'_> {
         }
     }
 
-    /// Removes what is no directory from the innermost level and remembers the directories; false when it was empty.
+    /// Unlinks the files of the innermost level and remembers its subdirectories. Returns false if the level
+    /// was empty.
     fn sweep(&mut self) -> std::result::Result<bool, Stopped> {
         let pending_max = if self.levels.len() > HELD_MAX { PENDING_DEEP_MAX } else { PENDING_MAX };
         let Some(Level { dir: Some(dir), pending, .. }) = self.levels.last_mut() else { return Ok(false) };
@@ -366,7 +374,7 @@ impl Removal<'_> {
         }
     }
 
-    /// Goes up from an empty level and removes it.
+    /// Removes the empty innermost level and returns to its parent.
     fn leave(&mut self) -> std::result::Result<(), Stopped> {
         let Some(level) = self.levels.pop() else { return Ok(()) };
         let above = match self.levels.last_mut() {
@@ -375,14 +383,14 @@ impl Removal<'_> {
                 Some(dir) => dir,
                 gone @ None => {
                     let below = level.dir.as_ref().ok_or(("openfdat", Errno::STALE, None))?;
-                    let found = above(below, parent.identity).map_err(|errno| ("openfdat", errno, None))?;
+                    let found = open_parent(below, parent.id).map_err(|errno| ("openfdat", errno, None))?;
                     gone.insert(found)
                 }
             },
         };
         match above.unlink(&level.name, AtFlags::REMOVEDIR) {
             Ok(()) => Ok(()),
-            // Somebody put something into it, or something else in its place: once more.
+            // Another process added an entry or replaced the directory: retry.
             Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) if self.tries_left > 0 => {
                 self.tries_left -= 1;
                 self.enter(level.name)
@@ -392,13 +400,14 @@ impl Removal<'_> {
     }
 }
 
-/// The directory above, if it still is the one we came from: a directory that was moved meanwhile has another.
-fn above(dir: &Dir, expected: Identity) -> Result<Dir> {
+/// Opens `..`, and checks that it is the expected parent. A directory that was moved meanwhile has another
+/// parent.
+fn open_parent(dir: &Dir, expected: FileId) -> Result<Dir> {
     let found = retry(|| {
-        fault::gate()?;
-        fs::openat(&dir.0, "..", DIRECTORY | CLOSED, Mode::empty())
+        fault::failpoint()?;
+        fs::openat(&dir.0, "..", DIRECTORY | CLOEXEC_NOFOLLOW, Mode::empty())
     })?;
-    if identity(&found)? == expected { Ok(Dir(found)) } else { Err(Errno::STALE) }
+    if file_id(&found)? == expected { Ok(Dir(found)) } else { Err(Errno::STALE) }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Control groups (version 2): one per process, so that "kill the tree" means every descendant.
+//! Control groups (version 2): one per process, so that a kill of the tree reaches every descendant.
 
 use crate::file::{self, Open};
 use crate::pidfd::{self, Pidfd};
@@ -9,25 +9,26 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-mod place;
+mod locate;
 
-pub use place::{Place, may_stand_for_any};
+pub use locate::{Location, is_ambiguous_id};
 
-/// A directory of the cgroup file system below which we may make groups.
+/// A directory of the cgroup file system below which this process may create groups.
 #[derive(Clone, Debug)]
 pub struct Parent {
     path: PathBuf,
 }
 
-/// One process's group.
+/// The cgroup of one process.
 #[derive(Clone, Debug)]
 pub struct Group {
     path: PathBuf,
 }
 
 impl Parent {
-    /// Makes `name` below this process's own group; `None` where version 2 is not mounted, not writable, or cannot kill. An
-    /// error says nothing about that: a resource has run out ([`is_exhaustion`]), and the caller tries again.
+    /// Creates `name` below this process's own cgroup. `None` where version 2 is not mounted, not writable,
+    /// or lacks `cgroup.kill`. An error means only that a resource has run out ([`is_exhaustion`]), so the
+    /// caller retries.
     pub fn detect(name: &str) -> Result<Option<Parent>> {
         match Parent::make(name) {
             Ok(parent) => Ok(Some(parent)),
@@ -38,13 +39,13 @@ impl Parent {
 
     fn make(name: &str) -> Result<Parent> {
         let Group { path } = below_own(name)?;
-        fault::gate()?;
+        fault::failpoint()?;
         match rustix::fs::mkdir(&path, rustix::fs::Mode::from_raw_mode(0o755)) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno),
         }
-        // `cgroup.kill` came with Linux 5.14; write access to it is what we need.
-        fault::gate()?;
+        // `cgroup.kill` exists since Linux 5.14. Killing needs write access to it.
+        fault::failpoint()?;
         fs::OpenOptions::new().write(true).open(path.join("cgroup.kill")).map_err(errno_of)?;
         Ok(Parent { path })
     }
@@ -54,12 +55,12 @@ impl Parent {
         Group { path: self.path.join(name) }
     }
 
-    /// Its directory, for somebody else to clear it up.
+    /// Opens its directory, so that another process can remove it later.
     pub fn open(&self) -> Result<OwnedFd> {
         file::open(&self.path, Open::Directory)
     }
 
-    /// Names of the groups there are.
+    /// Names of the existing groups.
     pub fn names(&self) -> Vec<String> {
         let Ok(entries) = fs::read_dir(&self.path) else { return Vec::new() };
         entries
@@ -76,7 +77,7 @@ impl Parent {
 }
 
 impl Group {
-    /// Makes the group and opens its directory, for a child to be born in.
+    /// Creates the group and opens its directory, for CLONE_INTO_CGROUP.
     pub fn create(&self) -> Result<OwnedFd> {
         match rustix::fs::mkdir(&self.path, rustix::fs::Mode::from_raw_mode(0o755)) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -85,7 +86,7 @@ impl Group {
         file::open(&self.path, Open::Directory)
     }
 
-    /// Kills every process in the group, also those that are being forked now.
+    /// Kills every process in the group atomically, including concurrent forks.
     pub fn kill(&self) -> Result<()> {
         match fs::write(self.path.join("cgroup.kill"), "1") {
             Ok(()) => Ok(()),
@@ -93,15 +94,15 @@ impl Group {
         }
     }
 
-    /// The processes in the group and below it.
+    /// The pids in the group and in its descendants.
     pub fn members(&self) -> Vec<i32> {
         let mut pids = Vec::new();
         collect(&self.path, &mut pids);
         pids
     }
 
-    /// Opens a process of the group; `ESRCH` when the process of this number is not in it. Checked after the open, so a number
-    /// that another process got meanwhile is refused.
+    /// Opens a process of the group; `ESRCH` when the pid is not in it. The check follows the open, so a
+    /// recycled pid is refused.
     pub fn open_member(&self, pid: i32) -> Result<Pidfd> {
         let opened = pidfd::open(pid)?;
         match self.contains(pid) {
@@ -113,27 +114,27 @@ impl Group {
     fn contains(&self, pid: i32) -> bool {
         let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         let Some(path) = groups.lines().find_map(|line| line.strip_prefix("0::")) else { return false };
-        // The path begins at the root of this process's cgroup namespace, not at the mount.
+        // The path begins at the root of this process's cgroup namespace, not at the mount point.
         let names = self.path.components().rev().take(2).collect::<Vec<_>>();
         let mut own = Path::new(path).ancestors();
         own.any(|group| group.components().rev().take(2).collect::<Vec<_>>() == names)
     }
 
-    /// CPU time that its processes, those that have ended too, have used.
+    /// CPU time of its processes, including those that have exited.
     pub fn cpu_ms(&self) -> Option<u64> {
         let text = fs::read_to_string(self.path.join("cpu.stat")).ok()?;
         let used = text.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
         used.parse::<u64>().ok().map(|microseconds| microseconds / 1000)
     }
 
-    /// Removes the group and those below it; `EBUSY` while a process is in it.
+    /// Removes the group and its descendants; `EBUSY` while it contains a process.
     pub fn remove(&self) -> Result<()> {
         remove_tree(&self.path)
     }
 
-    /// Kills what is in the group and removes it, within `patience`.
-    pub fn destroy(&self, patience: Duration) -> Result<()> {
-        let deadline = Instant::now() + patience;
+    /// Kills all processes of the group and removes it, within `timeout`.
+    pub fn destroy(&self, timeout: Duration) -> Result<()> {
+        let deadline = Instant::now() + timeout;
         loop {
             match self.remove() {
                 Ok(()) | Err(Errno::NOENT) => return Ok(()),
@@ -149,14 +150,15 @@ impl Group {
     }
 }
 
-/// Ends and removes what somebody who is no more has left under a name below this process's own group.
-pub fn destroy_abandoned(name: &str, patience: Duration) {
+/// Kills and removes a group that an earlier daemon left below this process's own cgroup.
+pub fn destroy_abandoned(name: &str, timeout: Duration) {
     if let Some(group) = below_own(name).ok().filter(|group| group.path.exists()) {
-        let _in_use = group.destroy(patience);
+        let _in_use = group.destroy(timeout);
     }
 }
 
-/// What sock_diag(7) calls the cgroup of a process; `None` where version 2 is not mounted, or shows another part of the tree.
+/// The cgroup id of a process as sock_diag(7) reports it; `None` where version 2 is not mounted or the mount
+/// does not show that cgroup.
 pub fn id_of(pid: i32) -> Option<u64> {
     let mounts = read("/proc/self/mountinfo").ok()?;
     let groups = read(&format!("/proc/{pid}/cgroup")).ok()?;
@@ -171,7 +173,7 @@ fn below_own(name: &str) -> Result<Group> {
 }
 
 fn read(path: &str) -> Result<String> {
-    fault::gate()?;
+    fault::failpoint()?;
     fs::read_to_string(path).map_err(errno_of)
 }
 
@@ -179,7 +181,7 @@ fn errno_of(error: std::io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
-/// Removes a directory of groups that nobody is in any more.
+/// Removes a directory of empty groups.
 pub fn remove_all(directory: impl AsFd) {
     let link = format!("/proc/self/fd/{}", directory.as_fd().as_raw_fd());
     if let Ok(path) = fs::read_link(link) {
@@ -191,7 +193,7 @@ fn rmdir(path: &Path) -> Result<()> {
     rustix::fs::rmdir(path)
 }
 
-/// Descendants may have made groups of their own, which must go first.
+/// Removes nested groups first: descendants may have created some.
 fn remove_tree(path: &Path) -> Result<()> {
     match rmdir(path) {
         Err(Errno::BUSY | Errno::NOTEMPTY) => {}
@@ -216,13 +218,13 @@ fn collect(path: &Path, pids: &mut Vec<i32>) {
     }
 }
 
-/// Where the version-2 group of a process is mounted, of which `own` is `/proc/PID/cgroup`.
+/// The directory of a process's version-2 cgroup. `own` is the text of `/proc/PID/cgroup`.
 fn own_directory(mountinfo: &str, own: &str) -> Option<PathBuf> {
     mount_of_own(mountinfo, own).map(|(mount, below)| mount.join(below))
 }
 
-/// The mount that shows the version-2 group of a process, and the way from there. Version 2 may be mounted anywhere, also
-/// beside version 1.
+/// The mount that shows a process's version-2 cgroup, and the path below it. Version 2 may be mounted
+/// anywhere, also next to version 1.
 fn mount_of_own(mountinfo: &str, own: &str) -> Option<(PathBuf, PathBuf)> {
     let own = own.lines().find_map(|line| line.strip_prefix("0::"))?;
     mountinfo.lines().find_map(|line| {

@@ -1,9 +1,9 @@
-//! A clock that nobody can set: time since the machine was started, sleep included. [`crate::procfs::boot_id`] says which
-//! start that was.
+//! CLOCK_BOOTTIME: time since boot, including suspend. It cannot be set. [`crate::procfs::boot_id`]
+//! identifies the boot.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds since the start of the machine.
+/// Nanoseconds since boot.
 pub fn boot_ns() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     let number = |part: i64| u64::try_from(part).unwrap_or_default();

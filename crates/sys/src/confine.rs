@@ -1,17 +1,20 @@
-//! A confinement as bytes: what a child does to itself between clone and exec so that it can do little afterwards.
+//! Sandbox programs: what a child does to itself between clone and exec, compiled to bytes.
 //!
-//! A [`Program`] is a flat list of operations with everything they need in it. Whoever decides compiles it with a
-//! [`Builder`]; it travels as bytes; the child interprets it with nothing but system calls, since it is a copy of one
-//! thread of a process that may have others. [`Program::from_bytes`] checks everything the interpreter relies on.
+//! A [`Program`] is a flat list of operations with all their arguments. The sandbox planner compiles it with
+//! a [`Builder`]. It is sent as bytes. The child interprets it with system calls only, because the child is a
+//! fork of one thread of a process that may have others. [`Program::from_bytes`] checks everything that the
+//! interpreter relies on.
 //!
 //! Three processes take part, in the order of the operations:
-//! - the *outer* one, which the parent knows. It holds leases and waits; it ends as the command ended.
-//! - *init*, from [`Builder::enter`] on: first process of a pid namespace. It builds the view and the rules about it, reaps,
-//!   and its end is the end of everything in the namespace.
-//! - the *command*, from [`Builder::command`] on: it takes its rights away and executes. It is started together with init
-//!   and shares its descriptors: what it does before [`Builder::view`] it does while init is at work.
+//! - The *outer* process is the one that the parent spawned. It holds placeholders, waits, and exits as the
+//!   command exited.
+//! - *Init*, from [`Builder::fork_init`] on, is the first process of a pid namespace. It builds the view and
+//!   the Landlock ruleset, and reaps. Its exit kills everything in the namespace.
+//! - The *command*, from [`Builder::begin_command`] on, drops its rights and executes. It is forked together
+//!   with init and shares its descriptor table. Its operations before [`Builder::await_view`] run
+//!   concurrently with init.
 //!
-//! A program without `enter` and `command` is carried out by the child itself.
+//! Without `fork_init` and `begin_command`, the child itself executes all operations.
 
 mod builder;
 mod calls;
@@ -24,68 +27,67 @@ pub(crate) use run::{Run, run};
 
 use crate::{Errno, Result, fault};
 use std::ffi::CStr;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
-/// The most bytes a program may have: some thousand masks with long paths.
+/// The maximum size of a program: enough for some thousand masks with long paths.
 pub const PROGRAM_BYTES_MAX: usize = 6 * 1024 * 1024;
 
-/// Descriptors that operations can keep at one time.
+/// The number of registers, which hold descriptors.
 pub const REGISTERS: usize = 224;
 
-/// The most leases the outer process can hold.
-pub const LEASES_MAX: usize = 128;
+/// The maximum number of placeholders that the outer process holds.
+pub const PLACEHOLDERS_MAX: usize = 128;
 
-/// The mode of a directory that was made only to be mounted upon: nobody makes such a one by chance.
-pub const LEASE_MODE: u32 = 0o1555;
+/// The mode of a placeholder: a directory that was created only to be mounted upon. The mode is unusual, so
+/// that no other directory has it by chance.
+pub const PLACEHOLDER_MODE: u32 = 0o1555;
 
-/// Whether a directory has that mode, or what a creation mask has left of it.
-pub fn is_lease_mode(mode: u32) -> bool {
-    mode & 0o7222 == LEASE_MODE & 0o7222
+/// Whether a directory has that mode, apart from bits that a umask has cleared.
+pub fn is_placeholder_mode(mode: u32) -> bool {
+    mode & 0o7222 == PLACEHOLDER_MODE & 0o7222
 }
 
-/// Removes a directory that was made to be mounted upon, if the name still leads to it and nothing is in it.
-pub fn remove_lease(parent: BorrowedFd<'_>, name: &CStr, opened: BorrowedFd<'_>) -> Result<()> {
-    fault::gate()?;
-    calls::remove_if_same(parent.as_raw_fd(), name, opened.as_raw_fd()).map_err(Errno::from_raw_os_error)
+/// Removes a placeholder if the name still resolves to it and it is empty.
+pub fn remove_placeholder(parent: BorrowedFd<'_>, name: &CStr, opened: BorrowedFd<'_>) -> Result<()> {
+    fault::failpoint()?;
+    calls::remove_placeholder(parent, name, opened).map_err(Errno::from_raw_os_error)
 }
 
-/// Filters the system calls of this thread and of all that it starts, by seccomp instructions of eight bytes each. The
-/// kernel lets a process without CAP_SYS_ADMIN do so only if it gives up privileges of programs to come (set-uid); a
-/// process with it keeps them.
+/// Filters the system calls of this thread and its descendants, by seccomp instructions of eight bytes each.
+/// Without CAP_SYS_ADMIN, the kernel requires no_new_privs first; a process with CAP_SYS_ADMIN keeps set-uid
+/// programs working.
 pub fn filter_own_calls(instructions: &[u8]) -> Result<()> {
-    fault::gate()?;
+    fault::failpoint()?;
     let filtered = match calls::filter(instructions) {
-        Err(libc::EACCES) => {
-            calls::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0).and_then(|()| calls::filter(instructions))
-        }
+        Err(libc::EACCES) => calls::set_no_new_privs().and_then(|()| calls::filter(instructions)),
         filtered => filtered,
     };
     filtered.map_err(Errno::from_raw_os_error)
 }
 
-/// The same, and returns the descriptor by which another process answers the calls that the filter hands over.
+/// The same, and returns the listener on which another process receives the intercepted calls.
 #[cfg(feature = "intercept")]
-pub(crate) fn hand_over_own_calls(instructions: &[u8]) -> Result<std::os::fd::OwnedFd> {
-    calls::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0)
+pub(crate) fn intercept_own_calls(instructions: &[u8]) -> Result<std::os::fd::OwnedFd> {
+    calls::set_no_new_privs()
         .and_then(|()| calls::filter_with_listener(instructions))
         .map_err(Errno::from_raw_os_error)
 }
 
-/// A register that stands for none: paths are then taken from the root.
+/// No register: paths are absolute.
 const NO_REGISTER: u8 = u8::MAX;
 
-/// The flag of a command that says itself when it waits for its view. One without, which workers of before an upgrade
-/// send, waits at once.
-const AHEAD: u32 = 1;
+/// A flag of `BeginCommand`: the program has an `AwaitView`. Without the flag, which older workers do not
+/// send, the command waits for its view at once.
+const HAS_AWAIT_VIEW: u32 = 1;
 
 const MAGIC: [u8; 4] = *b"OPC1";
 
-/// The bytes in front of an operation's texts.
+/// The size of an operation without its texts.
 const HEAD_BYTES: usize = 28;
 
 macro_rules! codes {
     ($($code:ident)*) => {
-        /// What an operation does, numbered in this order.
+        /// What an operation does. The number on the wire is the index in this list.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         enum Code {
@@ -98,9 +100,10 @@ macro_rules! codes {
     };
 }
 codes!(
-    Lease Join Enter Write Private Take Attributes Place New Open MakeDirectory MakeFile MakeLink Pivot
-    Close Command Keyring Limit ChildLimits Ruleset Rule TerminalRule Enforce NoNewPrivileges DropCapabilities Filter Candidates
-    Cover Bounding View
+    HoldPlaceholder SetNs ForkInit WriteFile MakePrivate OpenTree SetAttributes MoveMount Mount OpenDirectory
+    MakeDirectory MakeFile MakeLink PivotRoot Close BeginCommand NewKeyring LowerLimit SetChildLimits
+    CreateRuleset AddRule AddTerminalRule EnforceRuleset NoNewPrivileges DropCapabilities InstallFilter Candidates
+    BindOver BoundCapabilities AwaitView
 );
 
 impl Code {
@@ -112,30 +115,31 @@ impl Code {
     fn strings(self) -> usize {
         use Code::*;
         match self {
-            New => 3,
-            Lease | MakeLink | Cover => 2,
-            Write | Take | Attributes | Place | Open | MakeDirectory | MakeFile | Rule => 1,
+            Mount => 3,
+            HoldPlaceholder | MakeLink | BindOver => 2,
+            WriteFile | OpenTree | SetAttributes | MoveMount | OpenDirectory | MakeDirectory | MakeFile
+            | AddRule => 1,
             _ => 0,
         }
     }
 
-    /// Which process carries it out: 0 the outer one, 1 init, 2 the command.
+    /// Which process executes it: 0 the outer process, 1 init, 2 the command.
     fn belongs_to(self, phase: u8) -> bool {
         use Code::*;
         match self {
-            Lease | Join | Enter => phase == 0,
-            Write | Private | Take | Attributes | Place | New | Open | MakeDirectory | MakeFile
-            | MakeLink | Pivot | Close | Command | Cover => phase == 1,
-            View => phase == 2,
-            Ruleset | Rule | TerminalRule => true,
-            Keyring | Limit | ChildLimits | Enforce | NoNewPrivileges | Bounding | DropCapabilities
-            | Filter | Candidates => phase != 1,
+            HoldPlaceholder | SetNs | ForkInit => phase == 0,
+            WriteFile | MakePrivate | OpenTree | SetAttributes | MoveMount | Mount | OpenDirectory
+            | MakeDirectory | MakeFile | MakeLink | PivotRoot | Close | BeginCommand | BindOver => phase == 1,
+            AwaitView => phase == 2,
+            CreateRuleset | AddRule | AddTerminalRule => true,
+            NewKeyring | LowerLimit | SetChildLimits | EnforceRuleset | NoNewPrivileges
+            | BoundCapabilities | DropCapabilities | InstallFilter | Candidates => phase != 1,
         }
     }
 }
 
-/// A flag of `Rule`: a path that is not there is none to allow.
-const MAY_BE_GONE: u32 = 1;
+/// A flag of `AddRule`: a missing path is not an error.
+const MISSING_OK: u32 = 1;
 
 /// One operation, borrowed from a program's bytes.
 #[derive(Clone, Copy)]
@@ -153,13 +157,13 @@ impl<'a> Operation<'a> {
         self.texts.get(index).copied().unwrap_or_default()
     }
 
-    /// A text that the check has found to be a C string.
+    /// A text that `is_sound` has verified to be a C string.
     fn string(&self, index: usize) -> &'a CStr {
         CStr::from_bytes_with_nul(self.text(index)).unwrap_or_default()
     }
 }
 
-/// A program that the interpreter can rely on.
+/// A checked program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program(Vec<u8>);
 
@@ -168,41 +172,45 @@ impl Program {
         &self.0
     }
 
-    /// `None` for bytes that are no program.
+    /// `None` for bytes that are not a valid program.
     pub fn from_bytes(bytes: &[u8]) -> Option<Program> {
         if bytes.len() > PROGRAM_BYTES_MAX {
             return None;
         }
         let mut rest = bytes.strip_prefix(&MAGIC)?;
-        let (mut phase, mut leases, mut last, mut is_ahead) = (0, 0, false, false);
+        let (mut phase, mut placeholders, mut last, mut needs_view) = (0, 0, false, false);
         while !rest.is_empty() {
             let (operation, after) = split(rest)?;
             rest = after;
-            leases += usize::from(operation.code == Code::Lease);
-            // What is executed must be the last word: nothing may follow that undoes a check.
-            if last || !operation.code.belongs_to(phase) || !is_sound(&operation) || leases > LEASES_MAX {
+            placeholders += usize::from(operation.code == Code::HoldPlaceholder);
+            // `Candidates` must come last: no operation may follow the lookup of what is executed.
+            if last
+                || !operation.code.belongs_to(phase)
+                || !is_sound(&operation)
+                || placeholders > PLACEHOLDERS_MAX
+            {
                 return None;
             }
             match operation.code {
-                Code::Enter => phase = 1,
-                Code::Command => (phase, is_ahead) = (2, operation.flags == AHEAD),
-                Code::View if is_ahead => is_ahead = false,
-                Code::View => return None,
+                Code::ForkInit => phase = 1,
+                Code::BeginCommand => (phase, needs_view) = (2, operation.flags == HAS_AWAIT_VIEW),
+                Code::AwaitView if needs_view => needs_view = false,
+                Code::AwaitView => return None,
                 Code::Candidates => last = true,
                 _ => {}
             }
         }
-        // Init alone would have nothing to wait for, and a command that does not wait for its view would have another.
-        (phase != 1 && !is_ahead).then(|| Program(bytes.to_vec()))
+        // Init needs a command to wait for, and a command must wait for its view.
+        (phase != 1 && !needs_view).then(|| Program(bytes.to_vec()))
     }
 
-    /// The same program, which then executes the first of these paths that can be, as execvp(3) does, in place of the
-    /// child's own program: the names are looked up inside the confinement.
+    /// The same program with a list of paths. Inside the sandbox it executes the first one that can be
+    /// executed, as execvp(3) does, in place of the child's own program.
     pub fn with_candidates(&self, paths: &[&CStr]) -> Option<Program> {
         let texts: Vec<u8> = paths.iter().flat_map(|path| path.to_bytes_with_nul()).copied().collect();
         let mut bytes = self.0.clone();
         builder::append(&mut bytes, Code::Candidates, (NO_REGISTER, NO_REGISTER), 0, 0, [&texts, &[], &[]]);
-        // All before them has been checked.
+        // The other operations were checked when the program was made.
         let has_some = self.operations().any(|operation| operation.code == Code::Candidates);
         (!has_some && !texts.is_empty() && bytes.len() <= PROGRAM_BYTES_MAX).then_some(Program(bytes))
     }
@@ -216,7 +224,7 @@ impl Program {
         })
     }
 
-    /// What an operation is and what it is about, for people: `Take /home/user`.
+    /// An operation and its paths, for people: `OpenTree /home/user`.
     pub fn describe(&self, index: usize) -> Option<String> {
         let operation = self.operations().nth(index)?;
         let texts = (0..operation.code.strings()).map(|index| operation.string(index).to_string_lossy());
@@ -232,7 +240,7 @@ impl std::fmt::Display for Program {
     }
 }
 
-/// The first operation of the bytes and what follows it.
+/// The first operation of the bytes, and the bytes after it.
 fn split(bytes: &[u8]) -> Option<(Operation<'_>, &[u8])> {
     let (head, mut rest) = bytes.split_first_chunk::<HEAD_BYTES>()?;
     let [code, register, other, _, tail @ ..] = head;
@@ -254,7 +262,7 @@ fn split(bytes: &[u8]) -> Option<(Operation<'_>, &[u8])> {
     Some((operation, rest))
 }
 
-/// Whether the interpreter can carry it out without looking again.
+/// Whether the interpreter can execute the operation without further checks.
 fn is_sound(operation: &Operation<'_>) -> bool {
     const NAMESPACES: u32 = (libc::CLONE_NEWNS
         | libc::CLONE_NEWUSER
@@ -265,14 +273,16 @@ fn is_sound(operation: &Operation<'_>) -> bool {
     let is_string = |text: &&[u8]| CStr::from_bytes_with_nul(text).is_ok();
     let strings = operation.code.strings();
     let shape = match operation.code {
-        Code::Enter => operation.flags & !NAMESPACES == 0 && operation.flags & libc::CLONE_NEWPID as u32 != 0,
-        Code::Filter => {
+        Code::ForkInit => {
+            operation.flags & !NAMESPACES == 0 && operation.flags & libc::CLONE_NEWPID as u32 != 0
+        }
+        Code::InstallFilter => {
             let len = operation.text(0).len();
             len > 0 && len.is_multiple_of(8) && len / 8 <= 4096
         }
-        Code::Ruleset => operation.text(0).len() == 24,
+        Code::CreateRuleset => operation.text(0).len() == 24,
         Code::Candidates => operation.text(0).last() == Some(&0),
-        Code::Join => operation.value <= 64,
+        Code::SetNs => operation.value <= 64,
         _ => true,
     };
     shape

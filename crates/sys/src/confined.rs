@@ -1,6 +1,7 @@
-//! Which processes carry a sandbox: recognised by restrictions that the kernel shows and that no process can take off.
+//! Recognises sandboxed processes, by restrictions that /proc shows and that no process can remove.
 //!
-//! The sandbox of a command that may use the network always sets no_new_privs and empties the capability bounding set.
+//! The sandbox of a command with network access always sets no_new_privs and empties the capability bounding
+//! set.
 
 use crate::{Errno, Result, cgroup};
 use std::fs;
@@ -10,16 +11,16 @@ use std::path::Path;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Confined {
     pub pid: i32,
-    /// Its cgroup (version 2); `None` where that is not mounted.
+    /// Its cgroup (version 2); `None` where version 2 is not mounted.
     pub cgroup: Option<u64>,
 }
 
 /// What a daemon knows about the processes of a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GroupStanding {
-    /// The daemon made the cgroup for a process that it did not sandbox, or did not make it.
-    Free,
-    /// The daemon made the cgroup for a sandboxed process.
+pub enum GroupConfinement {
+    /// Not sandboxed: the daemon created the cgroup for an unsandboxed process, or did not create it.
+    Unconfined,
+    /// The daemon created the cgroup for a sandboxed process.
     Confined,
     /// Either may be true, for this reason.
     Unknown(&'static str),
@@ -39,8 +40,8 @@ pub fn of_user(uid: u32) -> Result<Vec<Confined>> {
         .collect())
 }
 
-/// Whether processes of this user have the socket open, and none of them is sandboxed. A process whose descriptors cannot be
-/// read does not count.
+/// Whether processes of this user have the socket open and none of them is sandboxed. A process whose
+/// descriptors cannot be read does not count.
 pub fn is_open_outside(uid: u32, inode: u64) -> Result<bool> {
     let all = of_user_all(uid)?;
     let mut open = all.into_iter().filter(|(pid, _)| has_open(*pid, inode)).peekable();
@@ -66,7 +67,7 @@ fn has_open(pid: i32, inode: u64) -> bool {
 
 #[derive(Debug, PartialEq, Eq)]
 struct Status {
-    /// The effective one.
+    /// The effective uid.
     uid: u32,
     is_confined: bool,
 }
@@ -79,8 +80,8 @@ fn parse(status: &str) -> Option<Status> {
     Some(Status { uid, is_confined: no_new_privs && bounded })
 }
 
-/// Whether the process that called connect(2) on a Unix socket is sandboxed. One that has ended may have been. Pid 0 stands
-/// for a process outside of this pid namespace, which none of ours is.
+/// Whether the process that called connect(2) on a Unix socket is sandboxed or may be. A process that has
+/// exited may have been. Pid 0 is a process outside of this pid namespace, which no sandboxed process is.
 pub fn may_be_confined(pid: i32) -> bool {
     pid != 0 && is_confined(pid).unwrap_or(true)
 }

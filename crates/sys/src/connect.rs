@@ -1,9 +1,10 @@
-//! Connections to Unix sockets of ours: made only after the path and the listener were checked.
+//! Client connections to Outpost's Unix sockets, made only after the path and the listener were checked.
 //!
-//! The path is checked before the connection, the listener by `SO_PEERCRED` after it and before the caller can send. A
-//! directory that passes can be changed by trusted users only, so the path means the same in between.
+//! The path is checked before the connection. The listener is checked by `SO_PEERCRED` after it, before the
+//! caller can send. Only trusted users can change a path that passed, so there is no TOCTOU race between the
+//! two.
 
-use crate::{limits, message, retry, root_only, user};
+use crate::{message, retry, root_only, user};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
@@ -17,18 +18,18 @@ pub enum Trust {
     Own,
     /// Root alone.
     Root,
-    /// The owner of the socket, for a socket of another user that a person named.
+    /// The owner of the socket. For a socket of another user that a person named explicitly.
     Owner,
 }
 
-/// Why nothing was sent to a socket.
+/// Why the client refused to talk to a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Untrusted {
-    /// Other users can change this directory or link on the way to the socket.
-    Way { socket: PathBuf, spot: PathBuf, uid: u32, mode: u32 },
-    /// The file is no socket, or the socket of another user.
+    /// Other users can change this directory or symbolic link on the path to the socket.
+    Ancestor { socket: PathBuf, ancestor: PathBuf, uid: u32, mode: u32 },
+    /// The file is not a socket, or its owner is not trusted.
     File { socket: PathBuf, uid: u32 },
-    /// The listening process is another user's.
+    /// The listening process belongs to another user.
     Listener { socket: PathBuf, uid: u32 },
 }
 
@@ -36,10 +37,10 @@ impl Untrusted {
     /// The next step for a person.
     pub fn hint(&self) -> &'static str {
         match self {
-            Untrusted::Way { uid, .. } if *uid == 0 || *uid == limits::effective_uid() => {
+            Untrusted::Ancestor { uid, .. } if *uid == 0 || *uid == crate::process::effective_uid() => {
                 "take the write permission of others away (`chmod go-w`), or choose another directory with --runtime-dir or XDG_RUNTIME_DIR"
             }
-            Untrusted::Way { .. } => {
+            Untrusted::Ancestor { .. } => {
                 "have its owner or root remove it, or choose another directory with --runtime-dir or XDG_RUNTIME_DIR"
             }
             Untrusted::File { .. } | Untrusted::Listener { .. } => {
@@ -52,11 +53,11 @@ impl Untrusted {
 impl fmt::Display for Untrusted {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Untrusted::Way { socket, spot, uid, mode } => write!(
+            Untrusted::Ancestor { socket, ancestor, uid, mode } => write!(
                 to,
                 "nothing was sent to {}: other users can change {} (owner {}, mode {mode:04o})",
                 socket.display(),
-                spot.display(),
+                ancestor.display(),
                 user::name_or_number(*uid),
             ),
             Untrusted::File { socket, uid } => write!(
@@ -83,24 +84,24 @@ impl From<Untrusted> for io::Error {
     }
 }
 
-/// The reason, if an error is a refusal of ours and not the kernel's.
+/// The refusal in an error, if the error comes from a check here and not from the kernel.
 pub fn untrusted(error: &io::Error) -> Option<&Untrusted> {
     error.get_ref()?.downcast_ref()
 }
 
-/// A connection for a thread that may wait.
+/// A blocking connection.
 pub fn connect(socket: &Path, trust: Trust) -> io::Result<UnixStream> {
     connect_with(socket, trust, SocketFlags::CLOEXEC)
 }
 
-/// The same for an event loop. `EAGAIN` while the listener's backlog is full.
+/// A non-blocking connection, for an event loop. `EAGAIN` while the listener's backlog is full.
 pub fn connect_nonblocking(socket: &Path, trust: Trust) -> io::Result<UnixStream> {
     connect_with(socket, trust, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
 
 fn connect_with(socket: &Path, trust: Trust, flags: SocketFlags) -> io::Result<UnixStream> {
     let socket = std::path::absolute(socket)?;
-    let listeners = check_way(&socket, trust)?;
+    let listeners = check_path(&socket, trust)?;
     let stream = dial(&socket, flags)?;
     let uid = message::peer_uid(&stream)?;
     match listeners.contains(&uid) {
@@ -109,26 +110,26 @@ fn connect_with(socket: &Path, trust: Trust, flags: SocketFlags) -> io::Result<U
     }
 }
 
-/// Whether a leftover socket can be replaced: no process listens on it. Nothing is sent to one that does.
+/// Whether no process listens on a socket, so that it can be replaced. Sends nothing to a live listener.
 pub fn is_abandoned(socket: &Path) -> bool {
     dial(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
         .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-/// Refuses a directory that other users can change. One that does not exist is `NotFound`.
+/// Refuses a directory that other users can change. `NotFound` when it does not exist.
 pub fn check_directory(dir: &Path, trust: Trust) -> io::Result<()> {
     let dir = std::path::absolute(dir)?;
-    let own = limits::effective_uid();
+    let own = crate::process::effective_uid();
     let users: &[u32] = if trust == Trust::Root { &[] } else { &[own] };
     match root_only::weak_spot_for(&dir, users) {
-        Some(spot) => Err(weak(&dir, spot)),
+        Some(ancestor) => Err(untrusted_ancestor(&dir, ancestor)),
         None => check_owner(&dir, &dir, own, trust),
     }
 }
 
-/// The users that may listen there, if no other user can have put the socket there.
-fn check_way(socket: &Path, trust: Trust) -> io::Result<Vec<u32>> {
-    let own = limits::effective_uid();
+/// The uids that may listen on the socket. Fails if another user could have created the socket.
+fn check_path(socket: &Path, trust: Trust) -> io::Result<Vec<u32>> {
+    let own = crate::process::effective_uid();
     let (listeners, users) = match trust {
         Trust::Own => (vec![0, own], vec![own]),
         Trust::Root => (vec![0], vec![]),
@@ -137,10 +138,10 @@ fn check_way(socket: &Path, trust: Trust) -> io::Result<Vec<u32>> {
             (vec![owner], vec![owner, own])
         }
     };
-    if let Some(spot) = root_only::weak_way_for(socket, &users) {
-        return Err(weak(socket, spot));
+    if let Some(ancestor) = root_only::weak_ancestor_for(socket, &users) {
+        return Err(untrusted_ancestor(socket, ancestor));
     }
-    // Links were followed by trusted users' names only.
+    // All symbolic links on the path belong to trusted users.
     let real = fs::canonicalize(socket)?;
     let (file, dir) = (fs::symlink_metadata(&real)?, real.parent().unwrap_or(Path::new("/")));
     if !file.file_type().is_socket() || !listeners.contains(&file.uid()) {
@@ -152,21 +153,21 @@ fn check_way(socket: &Path, trust: Trust) -> io::Result<Vec<u32>> {
     }
 }
 
-/// The directory itself has to be of a user that this namespace maps.
+/// The directory itself must belong to a user that this user namespace maps.
 fn check_owner(socket: &Path, dir: &Path, own: u32, trust: Trust) -> io::Result<()> {
     let uid = fs::metadata(dir)?.uid();
     match uid == 0 || (trust != Trust::Root && uid == own) {
         true => Ok(()),
-        false => Err(weak(socket, dir.to_owned())),
+        false => Err(untrusted_ancestor(socket, dir.to_owned())),
     }
 }
 
-fn weak(socket: &Path, spot: PathBuf) -> io::Error {
-    match fs::symlink_metadata(&spot) {
+fn untrusted_ancestor(socket: &Path, ancestor: PathBuf) -> io::Error {
+    match fs::symlink_metadata(&ancestor) {
         Err(error) => error,
         Ok(of) => {
             let (socket, mode) = (socket.to_owned(), of.mode() & 0o7777);
-            Untrusted::Way { socket, spot, uid: of.uid(), mode }.into()
+            Untrusted::Ancestor { socket, ancestor, uid: of.uid(), mode }.into()
         }
     }
 }
@@ -175,7 +176,7 @@ fn dial(socket: &Path, flags: SocketFlags) -> io::Result<UnixStream> {
     let (address, _open) = message::address(socket)?;
     let address = SocketAddrUnix::new(&address)?;
     let stream = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // A connect that a signal interrupts has not begun: the kernel made no connection.
+    // connect(2) on a Unix socket is restartable: an interrupted call has made no connection.
     #[expect(clippy::disallowed_methods, reason = "the one place that connects")]
     retry(|| rustix::net::connect(&stream, &address))?;
     Ok(stream.into())

@@ -1,11 +1,12 @@
-//! The rights of a user: the numbers that the kernel checks, taken on by a child before exec or by a thread for looking
-//! up files.
+//! User credentials: assumed by a child before exec, or by a thread for file access.
 
 use crate::user::{self, User};
 use crate::{Errno, Result, confine, fault};
+use rustix::process::{Gid, Uid};
+use rustix::thread::CapabilitySet;
 use std::ffi::c_int;
 
-/// A user, its group, and its supplementary groups.
+/// A uid, its primary gid, and its supplementary gids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credentials {
     pub uid: u32,
@@ -16,11 +17,11 @@ pub struct Credentials {
 /// The kernel's own limit on supplementary groups (NGROUPS_MAX).
 pub const GROUPS_MAX: usize = 65536;
 
-/// Means "leave it as it is" to the system calls that set a number.
+/// Means "unchanged" to the system calls that set a uid or gid.
 const UNCHANGED: u32 = u32::MAX;
 
 impl Credentials {
-    /// Those of a user of this machine, with the groups that `/etc/group` lists it in.
+    /// The credentials of a user, with the groups that `/etc/group` lists it in.
     pub fn of(user: &User) -> Result<Credentials> {
         let mut groups = user::groups(user)?;
         groups.truncate(GROUPS_MAX);
@@ -36,35 +37,35 @@ impl Credentials {
     }
 }
 
-/// What the kernel has for a failed call.
+/// A result whose error is an errno.
 type Outcome = std::result::Result<(), c_int>;
 
-/// Becomes that user for good: no capability and no key of the caller is left. For a child between clone and exec, so
-/// these are bare system calls: the C library's would signal threads that a copy of one thread does not have.
+/// Switches to the user permanently, with a new keyring and without capabilities. For a child between clone
+/// and exec, so these are raw system calls: the C library's would signal threads that exist in the parent
+/// only.
 pub(crate) fn assume(credentials: &Credentials) -> Outcome {
     credentials.check().map_err(Errno::raw_os_error)?;
     let Credentials { uid, gid, groups } = credentials;
     match confine::join_new_keyring() {
-        // A filter that refuses keys refuses them to the program as well.
+        // A seccomp filter that refuses keyctl refuses it to the program as well.
         Ok(()) | Err(libc::EPERM) => {}
         failed => return failed,
     }
     set_groups(groups)?;
-    // SAFETY: plain numbers.
-    done(unsafe { libc::syscall(libc::SYS_setresgid, *gid, *gid, *gid) })?;
-    // SAFETY: plain numbers.
-    done(unsafe { libc::syscall(libc::SYS_setresuid, *uid, *uid, *uid) })?;
-    // The change of user clears the effective and permitted sets, unless the caller's securebits forbid it.
-    if *uid == 0 { Ok(()) } else { confine::set_capabilities(0) }
+    let (group, user) = (Gid::from_raw(*gid), Uid::from_raw(*uid));
+    rustix::thread::set_thread_res_gid(group, group, group).map_err(Errno::raw_os_error)?;
+    rustix::thread::set_thread_res_uid(user, user, user).map_err(Errno::raw_os_error)?;
+    // The uid change clears the effective and permitted sets, unless the caller's securebits forbid it.
+    if *uid == 0 { Ok(()) } else { confine::set_capabilities(CapabilitySet::empty()) }
 }
 
-/// Runs `body` on a thread of its own that reaches files with the rights of this user and no others. Only root can. The
-/// rest of the process is not affected, and the thread ends with `body`.
+/// Runs `body` on a new thread that accesses files with the rights of this user only. Needs root. The other
+/// threads keep their rights.
 pub fn with_file_rights<T: Send>(credentials: &Credentials, body: impl FnOnce() -> T + Send) -> Result<T> {
-    fault::gate()?;
+    fault::failpoint()?;
     credentials.check()?;
     let switched = || {
-        look_as(credentials).map_err(Errno::from_raw_os_error)?;
+        set_file_rights(credentials).map_err(Errno::from_raw_os_error)?;
         Ok(body())
     };
     std::thread::scope(|scope| {
@@ -74,24 +75,26 @@ pub fn with_file_rights<T: Send>(credentials: &Credentials, body: impl FnOnce() 
     })
 }
 
-/// For this thread. The kernel takes the capabilities about files away with the change of `fsuid`.
-fn look_as(Credentials { uid, gid, groups }: &Credentials) -> Outcome {
+/// Switches this thread. The kernel drops the file capabilities together with `fsuid`.
+fn set_file_rights(Credentials { uid, gid, groups }: &Credentials) -> Outcome {
     set_groups(groups)?;
-    // SAFETY: a plain number; the call answers with the number of before.
+    // SAFETY: setfsgid takes a number only.
     unsafe { libc::syscall(libc::SYS_setfsgid, *gid) };
-    // SAFETY: as above.
+    // SAFETY: setfsuid takes a number only.
     unsafe { libc::syscall(libc::SYS_setfsuid, *uid) };
-    // SAFETY: as above. A number that cannot be set changes nothing, so the answer is the one in force.
+    // SAFETY: setfsgid takes a number only. An invalid one changes nothing, and the call returns the current
+    // gid.
     let group = unsafe { libc::syscall(libc::SYS_setfsgid, UNCHANGED) };
-    // SAFETY: as above.
+    // SAFETY: setfsuid takes a number only. An invalid one changes nothing, and the call returns the current
+    // uid.
     let user = unsafe { libc::syscall(libc::SYS_setfsuid, UNCHANGED) };
-    let holds = (user as u32, group as u32);
-    if holds == (*uid, *gid) { Ok(()) } else { Err(libc::EPERM) }
+    let current = (user as u32, group as u32);
+    if current == (*uid, *gid) { Ok(()) } else { Err(libc::EPERM) }
 }
 
-/// Of this thread alone.
+/// Sets the supplementary groups of this thread only.
 fn set_groups(groups: &[u32]) -> Outcome {
-    // SAFETY: the kernel reads as many numbers as the slice has.
+    // SAFETY: the kernel reads `groups.len()` numbers from the slice.
     done(unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) })
 }
 
@@ -104,23 +107,23 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    const SOMEBODY: u32 = 54_321;
+    const OTHER: u32 = 54_321;
 
-    fn somebody() -> Credentials {
-        Credentials { uid: SOMEBODY, gid: SOMEBODY, groups: vec![54_322] }
+    fn other_user() -> Credentials {
+        Credentials { uid: OTHER, gid: OTHER, groups: vec![54_322] }
     }
 
     #[test]
     fn a_number_that_means_unchanged_is_refused() {
-        let credentials = Credentials { uid: UNCHANGED, ..somebody() };
+        let credentials = Credentials { uid: UNCHANGED, ..other_user() };
         assert_eq!(with_file_rights(&credentials, || ()), Err(Errno::INVAL));
         assert_eq!(assume(&credentials), Err(libc::EINVAL));
     }
 
     #[test]
     fn files_are_reached_with_the_rights_of_that_user_only() {
-        if crate::limits::effective_uid() != 0 {
-            assert_eq!(with_file_rights(&somebody(), || ()), Err(Errno::PERM));
+        if crate::process::effective_uid() != 0 {
+            assert_eq!(with_file_rights(&other_user(), || ()), Err(Errno::PERM));
             return;
         }
         let dir = tempfile::tempdir().unwrap();
@@ -139,7 +142,7 @@ mod tests {
             file("root", 0o600, 0),
         ];
         let reads = |path: &std::path::Path| std::fs::read(path).is_ok();
-        let found = with_file_rights(&somebody(), || [&all, &group, &other, &root].map(|path| reads(path)));
+        let found = with_file_rights(&other_user(), || [&all, &group, &other, &root].map(|path| reads(path)));
         assert_eq!(found, Ok([true, true, false, false]));
         assert!(reads(&root), "the other threads keep their rights");
     }

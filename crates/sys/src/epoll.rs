@@ -1,4 +1,5 @@
-//! Readiness: an epoll set keyed by numbers of the caller's, an event counter to wake it, and a fine timer.
+//! Readiness: an epoll set with tokens of the caller's choice, an eventfd to wake it, a timerfd, and poll(2)
+//! helpers.
 
 use crate::{Errno, Result, fault, retry};
 use rustix::event::{EventfdFlags, epoll};
@@ -6,13 +7,13 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use std::time::Duration;
 
-/// What to wait for.
+/// Which events to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
     Read,
     Write,
     ReadWrite,
-    /// Any change of readiness, once per change. For a descriptor that stays hung up while more may follow.
+    /// Edge-triggered. For a descriptor that stays hung up while data may still arrive.
     Edge,
     /// Only a hang-up or an error.
     Nothing,
@@ -30,34 +31,34 @@ impl Interest {
     }
 }
 
-/// What happened to the descriptor registered under `token`.
+/// Readiness of the descriptor registered under `token`.
 #[derive(Clone, Copy, Debug)]
 pub struct Ready {
     pub token: u64,
     pub readable: bool,
     pub writable: bool,
-    /// The other side is gone; what it wrote may still be readable.
+    /// The peer has closed. Data that it wrote may still be readable.
     pub hung_up: bool,
 }
 
-/// A set of descriptors to wait for, level-triggered except for [`Interest::Edge`].
+/// An epoll set, level-triggered except for [`Interest::Edge`].
 pub struct Epoll {
     set: OwnedFd,
 }
 
 impl Epoll {
     pub fn new() -> Result<Self> {
-        fault::gate()?;
+        fault::failpoint()?;
         Ok(Self { set: epoll::create(epoll::CreateFlags::CLOEXEC)? })
     }
 
     pub fn add(&self, fd: impl AsFd, token: u64, interest: Interest) -> Result<()> {
-        fault::gate()?;
+        fault::failpoint()?;
         epoll::add(&self.set, fd, epoll::EventData::new_u64(token), interest.flags())
     }
 
     pub fn modify(&self, fd: impl AsFd, token: u64, interest: Interest) -> Result<()> {
-        fault::gate()?;
+        fault::failpoint()?;
         epoll::modify(&self.set, fd, epoll::EventData::new_u64(token), interest.flags())
     }
 
@@ -65,7 +66,8 @@ impl Epoll {
         epoll::delete(&self.set, fd)
     }
 
-    /// Waits for at most `timeout` (for ever without one) and fills `ready`. A signal ends the wait with nothing ready.
+    /// Waits for at most `timeout` (without one, forever) and fills `ready`. A signal ends the wait with
+    /// nothing ready.
     pub fn wait(&self, ready: &mut Vec<Ready>, timeout: Option<Duration>) -> Result<()> {
         ready.clear();
         let mut events =
@@ -74,11 +76,12 @@ impl Epoll {
             tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(duration.subsec_nanos()),
         });
-        let count = match fault::gate().and_then(|()| epoll::wait(&self.set, &mut events, timeout.as_ref())) {
-            Ok(count) => count,
-            Err(Errno::INTR) => 0,
-            Err(errno) => return Err(errno),
-        };
+        let count =
+            match fault::failpoint().and_then(|()| epoll::wait(&self.set, &mut events, timeout.as_ref())) {
+                Ok(count) => count,
+                Err(Errno::INTR) => 0,
+                Err(errno) => return Err(errno),
+            };
         let gone = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
         ready.extend(events.iter().take(count).map(|event| {
             let flags = event.flags;
@@ -100,7 +103,7 @@ pub struct Waker {
 
 impl Waker {
     pub fn new() -> Result<Self> {
-        fault::gate()?;
+        fault::failpoint()?;
         Ok(Self { counter: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
     }
 
@@ -109,7 +112,7 @@ impl Waker {
         let _full = rustix::io::write(&self.counter, &1u64.to_ne_bytes());
     }
 
-    /// Takes the pending wake-ups, so that the set sleeps again.
+    /// Consumes pending wake-ups.
     pub fn clear(&self) {
         let _empty = rustix::io::read(&self.counter, &mut [0u8; 8]);
     }
@@ -121,21 +124,21 @@ impl AsFd for Waker {
     }
 }
 
-/// A one-shot timer finer than the milliseconds of `epoll_wait`.
+/// A one-shot timer, finer than the milliseconds of `epoll_wait`.
 pub struct Timer {
     timer: OwnedFd,
 }
 
 impl Timer {
     pub fn new() -> Result<Self> {
-        fault::gate()?;
+        fault::failpoint()?;
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         Ok(Self { timer: rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)? })
     }
 
-    /// Becomes readable after `delay`, counted from now; an earlier setting is forgotten.
+    /// Expires after `delay` from now. Replaces an earlier setting.
     pub fn set(&self, delay: Duration) -> Result<()> {
-        // A zero value would disarm it.
+        // Zero would disarm the timer.
         let delay = delay.max(Duration::from_nanos(1));
         let value = Timespec {
             tv_sec: i64::try_from(delay.as_secs()).unwrap_or(i64::MAX),
@@ -143,12 +146,12 @@ impl Timer {
         };
         let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
         retry(|| {
-            fault::gate()?;
+            fault::failpoint()?;
             rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once).map(|_| ())
         })
     }
 
-    /// Takes the expiry, so that the set sleeps again.
+    /// Consumes the expiry.
     pub fn clear(&self) {
         let _not_expired = rustix::io::read(&self.timer, &mut [0u8; 8]);
     }
@@ -160,30 +163,30 @@ impl AsFd for Timer {
     }
 }
 
-/// Whether a descriptor is readable now; a pidfd is when its process has ended.
+/// Whether a descriptor is readable now. A pidfd is readable once its process has exited.
 pub fn is_readable(fd: impl AsFd) -> bool {
     use rustix::event::{PollFd, PollFlags, poll};
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     retry(|| poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now))).is_ok_and(|ready| ready > 0)
 }
 
-/// Waits until a descriptor is readable, for at most `patience`; false when it is not by then.
-pub fn wait_readable(fd: impl AsFd, patience: Duration) -> Result<bool> {
-    Ok(wait_any_readable(&[fd], patience)?.contains(&true))
+/// Waits until a descriptor is readable, for at most `timeout`. Returns whether it is.
+pub fn wait_readable(fd: impl AsFd, timeout: Duration) -> Result<bool> {
+    Ok(wait_any_readable(&[fd], timeout)?.contains(&true))
 }
 
-/// Waits until one of them is readable, for at most `patience`; says which are by then.
-pub fn wait_any_readable<F: AsFd>(fds: &[F], patience: Duration) -> Result<Vec<bool>> {
+/// Waits until one of the descriptors is readable, for at most `timeout`. Returns which ones are.
+pub fn wait_any_readable<F: AsFd>(fds: &[F], timeout: Duration) -> Result<Vec<bool>> {
     use rustix::event::{PollFd, PollFlags, poll};
     let begun = std::time::Instant::now();
     let mut entries: Vec<PollFd<'_>> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
     loop {
-        let left = patience.saturating_sub(begun.elapsed());
-        let timeout = Timespec {
+        let left = timeout.saturating_sub(begun.elapsed());
+        let poll_timeout = Timespec {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(left.subsec_nanos()),
         };
-        match poll(&mut entries, Some(&timeout)) {
+        match poll(&mut entries, Some(&poll_timeout)) {
             Ok(_) => return Ok(entries.iter().map(|entry| !entry.revents().is_empty()).collect()),
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),

@@ -1,11 +1,11 @@
 //! Exit events of all processes of the host, from the kernel's process connector (netlink).
 //!
-//! It exists in the initial user, pid and network namespaces: for a process with CAP_NET_ADMIN on every kernel that is built
-//! with CONFIG_PROC_EVENTS, for all processes since Linux 6.6.
+//! The connector exists in the initial user, pid and network namespaces, on kernels built with
+//! CONFIG_PROC_EVENTS. It needs CAP_NET_ADMIN before Linux 6.6 and no privilege since.
 //!
-//! The kernel sends the event of the last thread of a process after it has made the pidfd readable. So an event that is
-//! received while the pidfd is not readable is that of another thread, and the right one may come a moment after the pidfd
-//! has become readable.
+//! The kernel sends the event of a process's last thread after it has made the pidfd readable. So an event
+//! received while the pidfd is not readable belongs to another thread. The right event may arrive shortly
+//! after the pidfd becomes readable.
 
 use crate::pidfd::Exit;
 use crate::{Errno, Result, fault, retry};
@@ -21,38 +21,38 @@ const LISTEN: u32 = 1;
 const EVENT_NONE: u32 = 0;
 const EVENT_EXIT: u32 = 1 << 31;
 
-/// Netlink header, connector header, event header, data of the event.
+/// Offsets of the connector header, the event header and the event's data, after the netlink header.
 const CONNECTOR_AT: usize = 16;
 const EVENT_AT: usize = CONNECTOR_AT + 20;
 const DATA_AT: usize = EVENT_AT + 16;
 
-/// The kernel doubles it. A queued event takes below 1 KiB.
+/// The kernel doubles this value. A queued event takes less than 1 KiB.
 const QUEUE_BYTES: usize = 2 * 1024 * 1024;
 
-/// Longer than any process event.
+/// More than any process event.
 const MESSAGE_BYTES_MAX: usize = 256;
 
-/// Events of others that may be queued before the acknowledgement.
+/// How many events of other processes may be queued before the acknowledgement.
 const BEFORE_ACKNOWLEDGED_MAX: usize = 4096;
 
-/// The end of a thread.
+/// The exit of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Of its process.
+    /// The pid of its process.
     pub pid: i32,
     pub exit: Exit,
 }
 
-/// What one read found.
+/// The result of one read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     Nothing,
-    /// A message that is no exit.
+    /// A message that is not an exit.
     Other,
     Exit(Ended),
 }
 
-/// What a message is.
+/// A parsed message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Message {
     /// The reply to the request of this number, with an errno.
@@ -62,26 +62,27 @@ enum Message {
 
 /// Opens a socket that receives exits from now on. Its queue is bounded.
 pub fn subscribe() -> Result<OwnedFd> {
-    fault::gate()?;
+    fault::failpoint()?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (family, protocol) = (AddressFamily::NETLINK, Some(netlink::CONNECTOR));
     let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, protocol)?;
-    // Only with CAP_NET_ADMIN beyond the host's maximum.
+    // A size above the host's maximum needs CAP_NET_ADMIN.
     if sockopt::set_socket_recv_buffer_size_force(&socket, QUEUE_BYTES).is_err() {
         sockopt::set_socket_recv_buffer_size(&socket, QUEUE_BYTES)?;
     }
     rustix::net::bind(&socket, &SocketAddrNetlink::new(0, PROCESSES))?;
     let number = std::process::id();
     request(&socket, number, &LISTEN.to_ne_bytes())?;
-    // The kernel handles a request within send(2), and replies only where it takes the request.
+    // The kernel handles a request within send(2). It replies only if it accepts the request.
     await_acknowledged(&socket, number)?;
-    // Since Linux 6.6: only exits. An older kernel takes no request of this length and goes on sending every event.
+    // Since Linux 6.6 this filters for exits. An older kernel ignores a request of this length and sends
+    // every event.
     let filter: Vec<u8> = [LISTEN.to_ne_bytes(), EVENT_EXIT.to_ne_bytes()].concat();
     request(&socket, number, &filter)?;
     Ok(socket)
 }
 
-/// Receives one message. `ENOBUFS` when the queue was full and events are lost.
+/// Receives one message. `ENOBUFS` when the queue overflowed and events are lost.
 pub fn receive(socket: impl AsFd) -> Result<Received> {
     Ok(match receive_message(socket)? {
         None => Received::Nothing,
@@ -114,21 +115,21 @@ fn request(socket: &OwnedFd, number: u32, payload: &[u8]) -> Result<()> {
     let mut message = Vec::with_capacity(EVENT_AT + payload.len());
     message.extend(bytes.to_ne_bytes());
     message.extend([NLMSG_DONE, 0].map(u16::to_ne_bytes).concat());
-    // Sequence and port of the netlink header; index, value, sequence and reply number of the connector's.
+    // Sequence and port of the netlink header, then index, value, sequence and ack of the connector header.
     message.extend([0, 0, PROCESSES, PROCESSES, 0, number].map(u32::to_ne_bytes).concat());
     message.extend([len, 0].map(u16::to_ne_bytes).concat());
     message.extend(payload);
     retry(|| {
-        fault::gate()?;
+        fault::failpoint()?;
         rustix::net::send(socket, &message, SendFlags::empty()).map(|_| ())
     })
 }
 
-/// `None` when nothing is queued, `Some(None)` for a message that means nothing here.
+/// `None` when nothing is queued, `Some(None)` for a message of another kind.
 fn receive_message(socket: impl AsFd) -> Result<Option<Option<Message>>> {
     let mut buffer = [0; MESSAGE_BYTES_MAX];
     let received = retry(|| {
-        fault::gate()?;
+        fault::failpoint()?;
         rustix::net::recvfrom(&socket, &mut buffer, RecvFlags::DONTWAIT)
     });
     let (len, sender) = match received {
@@ -136,7 +137,7 @@ fn receive_message(socket: impl AsFd) -> Result<Option<Option<Message>>> {
         Err(Errno::AGAIN) => return Ok(None),
         Err(errno) => return Err(errno),
     };
-    // Any process may send to the socket; only the kernel has port 0.
+    // Any process may send to the socket. Only the kernel has port 0.
     let sender = sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok());
     let from_kernel = sender.is_some_and(|sender| sender.pid() == 0);
     Ok(Some(buffer.get(..len).filter(|_| from_kernel).and_then(parse)))
@@ -165,7 +166,7 @@ fn parse(bytes: &[u8]) -> Option<Message> {
 #[allow(clippy::unwrap_used, clippy::indexing_slicing)]
 mod tests {
     use super::*;
-    use crate::pidfd::How;
+    use crate::pidfd::ExitCause;
 
     fn message(index: u32, what: u32, data: [u32; 4]) -> Vec<u8> {
         let words = [76, 3, 0, 0, index, PROCESSES, 9, 8, 40, what, 0, 0, 0];
@@ -173,18 +174,20 @@ mod tests {
     }
 
     #[test]
-    fn an_exit_names_the_process_and_how_it_ended() {
-        for (status, how) in [(7 << 8, How::Code(7)), (9, How::Signal(9)), (0x80 | 6, How::Signal(6))] {
+    fn an_exit_has_the_pid_and_the_cause() {
+        for (status, cause) in
+            [(7 << 8, ExitCause::Code(7)), (9, ExitCause::Signal(9)), (0x80 | 6, ExitCause::Signal(6))]
+        {
             let ended = match parse(&message(1, EVENT_EXIT, [12, 11, status, 17])) {
                 Some(Message::Exit(ended)) => ended,
                 other => panic!("{other:?}"),
             };
-            assert_eq!((ended.pid, ended.exit.how), (11, how));
+            assert_eq!((ended.pid, ended.exit.cause), (11, cause));
         }
     }
 
     #[test]
-    fn a_message_cut_anywhere_or_of_another_kind_is_refused() {
+    fn a_truncated_or_other_message_is_refused() {
         let whole = message(1, EVENT_EXIT, [12, 11, 256, 17]);
         for len in 0..DATA_AT + 12 {
             assert_eq!(parse(&whole[..len]), None, "{len} bytes");

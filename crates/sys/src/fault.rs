@@ -1,19 +1,20 @@
-//! The gate every system call passes, so that a test can make the N-th one fail.
+//! Fault injection: a failpoint before every system call, so that a test can make the N-th call fail.
 //!
-//! A plan belongs to the thread that armed it. Without the `faults` feature the gate is an empty inline function.
+//! A plan belongs to the thread that armed it. Without the `faults` feature, the failpoint is an empty inline
+//! function.
 
 use crate::Result;
 
 #[cfg(feature = "faults")]
 pub use armed::{Fault, arm, disarm, lack_group_signals};
 
-/// Passes, or fails as the thread's plan says.
+/// Succeeds, or fails as the thread's plan requests.
 #[inline]
-pub(crate) fn gate() -> Result<()> {
+pub(crate) fn failpoint() -> Result<()> {
     length(1).map(|_| ())
 }
 
-/// How many of `wanted` bytes the call may move: all of them, unless the plan says otherwise.
+/// How many of `wanted` bytes the call may move: all of them, unless the plan requests a short call.
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
 pub(crate) fn length(wanted: usize) -> Result<usize> {
@@ -23,7 +24,7 @@ pub(crate) fn length(wanted: usize) -> Result<usize> {
 #[cfg(feature = "faults")]
 pub(crate) use armed::{lacks_group_signals, length};
 
-/// Whether this thread's kernel is to be taken for one before Linux 6.9.
+/// Whether this thread simulates a kernel before Linux 6.9.
 #[cfg(not(feature = "faults"))]
 #[inline(always)]
 pub(crate) fn lacks_group_signals() -> bool {
@@ -35,14 +36,14 @@ mod armed {
     use crate::{Errno, Result};
     use std::cell::Cell;
 
-    /// What the chosen call does instead of its work.
+    /// What happens to the chosen call.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Fault {
-        /// Fails with this number and has no effect.
+        /// It fails with this errno and has no effect.
         Errno(Errno),
-        /// Moves only part of the bytes asked for.
+        /// It moves only part of the requested bytes.
         Short,
-        /// Moves only part of the bytes asked for, and the next call fails with this number.
+        /// It moves only part of the requested bytes, and the next call fails with this errno.
         ShortThen(Errno),
     }
 
@@ -57,7 +58,8 @@ mod armed {
         static LACKS_GROUP_SIGNALS: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// Makes `pidfd::signal_group` fail with `EINVAL` on this thread from now on, as on kernels before Linux 6.9.
+    /// Makes `pidfd::signal_group` fail with `EINVAL` on this thread from now on, as on kernels before Linux
+    /// 6.9.
     pub fn lack_group_signals() {
         LACKS_GROUP_SIGNALS.set(true);
     }
@@ -66,12 +68,12 @@ mod armed {
         LACKS_GROUP_SIGNALS.get()
     }
 
-    /// Makes the `nth` call of this thread from now on (the next is 1) suffer `fault`.
+    /// Injects `fault` into the `nth` call of this thread from now on. The next call is 1.
     pub fn arm(nth: u64, fault: Fault) {
         PLAN.set(Some(Plan { calls_left: nth, fault }));
     }
 
-    /// Forgets the plan; says whether it was still waiting, that is, whether nothing was made to fail.
+    /// Drops the plan. Returns whether it was still pending, that is, whether no fault was injected.
     pub fn disarm() -> bool {
         PLAN.take().is_some()
     }
@@ -102,19 +104,19 @@ mod tests {
     #[test]
     fn only_the_chosen_call_fails_and_only_once() {
         arm(3, Fault::Errno(Errno::IO));
-        assert_eq!((gate(), gate()), (Ok(()), Ok(())));
-        assert_eq!(gate(), Err(Errno::IO));
-        assert_eq!(gate(), Ok(()));
+        assert_eq!((failpoint(), failpoint()), (Ok(()), Ok(())));
+        assert_eq!(failpoint(), Err(Errno::IO));
+        assert_eq!(failpoint(), Ok(()));
         assert!(!disarm(), "it has been used up");
     }
 
     #[test]
-    fn disarming_tells_that_nothing_was_made_to_fail() {
+    fn disarm_reports_a_pending_plan() {
         assert!(!disarm());
         arm(2, Fault::Errno(Errno::IO));
-        assert_eq!(gate(), Ok(()));
+        assert_eq!(failpoint(), Ok(()));
         assert!(disarm());
-        assert_eq!(gate(), Ok(()));
+        assert_eq!(failpoint(), Ok(()));
     }
 
     #[test]
@@ -126,9 +128,9 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_none_of_another_threads_business() {
+    fn a_plan_does_not_affect_other_threads() {
         arm(1, Fault::Errno(Errno::IO));
-        std::thread::spawn(|| assert_eq!(gate(), Ok(()))).join().unwrap();
+        std::thread::spawn(|| assert_eq!(failpoint(), Ok(()))).join().unwrap();
         assert!(disarm());
     }
 }

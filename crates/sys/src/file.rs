@@ -1,4 +1,5 @@
-//! Files by descriptor: positioned reads and writes, sizes, holes, sealed memory files, locks.
+//! Files by descriptor: opening, positioned reads and writes, sizes, holes, memfds, locks, inheritance across
+//! exec.
 
 use crate::{Errno, Result, fault, retry};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,10 +7,14 @@ use rustix::fs::{
     self, FallocateFlags, FileType, FlockOperation, MemfdFlags, Mode, OFlags, RenameFlags, SealFlags,
     SeekFrom,
 };
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, RawFd};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
-/// How a file of ours is opened. All are close-on-exec and never follow a symbolic link at the last step.
+const STDERR: RawFd = 2;
+
+/// How to open a file. All modes are close-on-exec and do not follow a symbolic link in the last component,
+/// unless stated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Open {
     /// Existing, for reading.
@@ -24,11 +29,11 @@ pub enum Open {
     Replace,
     /// An existing directory.
     Directory,
-    /// An existing program, to be executed by its descriptor. Links are followed: it may be one in /proc.
+    /// An existing program, to be executed by its descriptor. Follows links: it may be a magic link of /proc.
     Program,
-    /// Something a client named, for reading: links are followed, and neither opening nor reading waits for a peer.
+    /// A path that a client named, for reading. Follows links; neither the open nor reads block on a peer.
     Foreign,
-    /// A terminal, for both; neither reading nor writing waits, and it does not become ours.
+    /// A terminal, for reading and writing, non-blocking. It does not become the controlling terminal.
     Terminal,
 }
 
@@ -49,7 +54,7 @@ pub fn open_at(dir: impl AsFd, name: impl AsRef<Path>, how: Open) -> Result<Owne
         Open::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
     };
     retry(|| {
-        fault::gate()?;
+        fault::failpoint()?;
         fs::openat(&dir, name.as_ref(), common | flags, Mode::RUSR | Mode::WUSR)
     })
 }
@@ -59,16 +64,17 @@ pub fn open(path: impl AsRef<Path>, how: Open) -> Result<OwnedFd> {
     open_at(fs::CWD, path, how)
 }
 
-/// Whether this process could make something in a directory.
+/// Whether this process could create a file in a directory.
 pub fn can_write(directory: &Path) -> bool {
     use rustix::fs::{Access, AtFlags};
     let wanted = Access::WRITE_OK | Access::EXEC_OK;
-    fault::gate().is_ok() && fs::accessat(fs::CWD, directory, wanted, AtFlags::EACCESS).is_ok()
+    fault::failpoint().is_ok() && fs::accessat(fs::CWD, directory, wanted, AtFlags::EACCESS).is_ok()
 }
 
-/// Names of the entries of a directory, without `.` and `..`; names that are not UTF-8 are none of ours and left out.
+/// Names of the entries of a directory, without `.` and `..`. Outpost creates UTF-8 names only, so others are
+/// skipped.
 pub fn names(dir: impl AsFd) -> Result<Vec<String>> {
-    fault::gate()?;
+    fault::failpoint()?;
     let mut names = Vec::new();
     for entry in fs::Dir::read_from(dir)? {
         if let Ok(name) = entry?.file_name().to_str()
@@ -89,14 +95,14 @@ pub fn is_pipe(fd: impl AsFd) -> Result<bool> {
     Ok(FileType::from_raw_mode(fs::fstat(fd)?.st_mode) == FileType::Fifo)
 }
 
-/// Opens the same once more, in the same direction, so that only this descriptor does not wait.
+/// Opens a new, non-blocking file description of the same file and direction. The original stays blocking.
 pub fn reopen_nonblocking(fd: impl AsFd) -> Result<OwnedFd> {
     let direction = fs::fcntl_getfl(&fd)? & OFlags::RWMODE;
     let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
     fs::open(path, direction | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty())
 }
 
-/// Writes what a descriptor that does not wait takes. `EAGAIN` when that is nothing.
+/// Writes as much as a non-blocking descriptor accepts. `EAGAIN` when it accepts nothing.
 pub fn write_some(fd: impl AsFd, bytes: &[u8]) -> Result<usize> {
     retry(|| {
         let wanted = fault::length(bytes.len())?;
@@ -106,19 +112,19 @@ pub fn write_some(fd: impl AsFd, bytes: &[u8]) -> Result<usize> {
 
 /// Bytes that this user may still write to the file system of a path.
 pub fn free_bytes(path: impl AsRef<Path>) -> Result<u64> {
-    fault::gate()?;
+    fault::failpoint()?;
     let found = fs::statvfs(path.as_ref())?;
     Ok(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
-/// Files that can still be made there; none where the file system does not count them.
+/// Inodes that are still free; `None` where the file system does not count them.
 pub fn free_inodes(path: impl AsRef<Path>) -> Result<Option<u64>> {
-    fault::gate()?;
+    fault::failpoint()?;
     let found = fs::statvfs(path.as_ref())?;
     Ok((found.f_files > 0).then_some(found.f_favail))
 }
 
-/// One positioned read; fewer bytes than asked for only at the end of the file or when the kernel says so.
+/// One positioned read. May return fewer bytes than requested.
 pub fn read_at(file: impl AsFd, buffer: &mut [u8], offset: u64) -> Result<usize> {
     retry(|| {
         let wanted = fault::length(buffer.len())?;
@@ -127,7 +133,7 @@ pub fn read_at(file: impl AsFd, buffer: &mut [u8], offset: u64) -> Result<usize>
     })
 }
 
-/// Reads until `buffer` is full or the file ends; says how much was read.
+/// Reads until `buffer` is full or the file ends. Returns the number of bytes read.
 pub fn read_full_at(file: impl AsFd, buffer: &mut [u8], offset: u64) -> Result<usize> {
     let mut done = 0;
     while let Some(rest) = buffer.get_mut(done..).filter(|rest| !rest.is_empty()) {
@@ -157,56 +163,57 @@ pub fn write_all_at(file: impl AsFd, mut bytes: &[u8], mut offset: u64) -> Resul
 
 /// The size of a file in bytes.
 pub fn size(file: impl AsFd) -> Result<u64> {
-    fault::gate()?;
+    fault::failpoint()?;
     Ok(u64::try_from(fs::fstat(file)?.st_size).unwrap_or(0))
 }
 
 /// Sets the size of a file.
 pub fn set_size(file: impl AsFd, size: u64) -> Result<()> {
     retry(|| {
-        fault::gate()?;
+        fault::failpoint()?;
         fs::ftruncate(&file, size)
     })
 }
 
-/// Waits until the bytes of a file, and what is needed to read them again, are on the disk.
+/// fdatasync(2): waits until the contents of a file are on disk.
 pub fn sync_data(file: impl AsFd) -> Result<()> {
     retry(|| {
-        fault::gate()?;
+        fault::failpoint()?;
         fs::fdatasync(&file)
     })
 }
 
-/// Waits until everything that was written to the file system of `file` is on the disk.
+/// syncfs(2): waits until everything written to the file system of `file` is on disk.
 pub fn sync_file_system(file: impl AsFd) -> Result<()> {
-    fault::gate()?;
+    fault::failpoint()?;
     fs::syncfs(file)
 }
 
-/// Waits until the names in a directory are on the disk.
-pub fn sync_names(dir: impl AsFd) -> Result<()> {
+/// fsync(2) of a directory: waits until its entries are on disk.
+pub fn sync_directory(dir: impl AsFd) -> Result<()> {
     retry(|| {
-        fault::gate()?;
+        fault::failpoint()?;
         fs::fsync(&dir)
     })
 }
 
-/// The position of an open file description, which every process that shares it sees.
+/// The position of an open file description. All processes that share the description see it.
 pub fn position(file: impl AsFd) -> Result<u64> {
-    fault::gate()?;
+    fault::failpoint()?;
     fs::tell(file)
 }
 
 /// Moves the position of an open file description.
 pub fn set_position(file: impl AsFd, position: u64) -> Result<()> {
-    fault::gate()?;
+    fault::failpoint()?;
     fs::seek(file, SeekFrom::Start(position)).map(|_| ())
 }
 
-/// Takes disk blocks for the first `len` bytes, while the file keeps its size. A file system that cannot do that takes none.
+/// Allocates disk blocks for the first `len` bytes without a change of the file size. Does nothing where the
+/// file system cannot.
 pub fn reserve(file: impl AsFd, len: u64) -> Result<()> {
     let reserved = retry(|| {
-        fault::gate()?;
+        fault::failpoint()?;
         fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, len)
     });
     match reserved {
@@ -215,23 +222,24 @@ pub fn reserve(file: impl AsFd, len: u64) -> Result<()> {
     }
 }
 
-/// Gives the disk blocks of `offset..offset + len` back while the file keeps its size.
+/// Frees the disk blocks of `offset..offset + len` without a change of the file size.
 pub fn punch_hole(file: impl AsFd, offset: u64, len: u64) -> Result<()> {
     retry(|| {
-        fault::gate()?;
+        fault::failpoint()?;
         fs::fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)
     })
 }
 
-/// Gives a name below a directory to a file that has another one there; `EEXIST` when it is taken.
+/// Renames a file within a directory; `EEXIST` when the new name is taken.
 pub fn rename_at(dir: impl AsFd, from: &str, to: &str) -> Result<()> {
     retry(|| {
-        fault::gate()?;
+        fault::failpoint()?;
         fs::renameat_with(&dir, from, &dir, to, RenameFlags::NOREPLACE)
     })
 }
 
-/// Takes the exclusive lock of a file without waiting; false when another open file description holds it.
+/// Takes the exclusive lock of a file without blocking. Returns false when another open file description
+/// holds it.
 pub fn try_lock(file: impl AsFd) -> Result<bool> {
     match retry(|| fs::flock(&file, FlockOperation::NonBlockingLockExclusive)) {
         Ok(()) => Ok(true),
@@ -240,16 +248,17 @@ pub fn try_lock(file: impl AsFd) -> Result<bool> {
     }
 }
 
-/// A memory file with these contents that can never change again: safe to read for a peer that does not trust us.
+/// A memfd with these contents that is sealed against every change, so that the receiver need not trust the
+/// sender.
 pub fn sealed_memory(name: &str, contents: &[u8]) -> Result<OwnedFd> {
-    fault::gate()?;
+    fault::failpoint()?;
     let file = fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     write_all_at(&file, contents, 0)?;
     fs::fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(file)
 }
 
-/// The whole of a file of at most `limit` bytes; larger ones are refused with `EFBIG`.
+/// The contents of a file of at most `limit` bytes; `EFBIG` for a larger one.
 pub fn read_whole(file: impl AsFd, limit: u64) -> Result<Vec<u8>> {
     let size = size(&file)?;
     if size > limit {
@@ -266,36 +275,59 @@ pub fn read_whole(file: impl AsFd, limit: u64) -> Result<Vec<u8>> {
 
 /// Another descriptor for the same open file description, close-on-exec.
 pub fn duplicate(fd: impl AsFd) -> Result<OwnedFd> {
-    fault::gate()?;
+    fault::failpoint()?;
     rustix::io::fcntl_dupfd_cloexec(fd, 3)
 }
 
-/// Chooses whether `fd` survives `execve`.
+/// Sets whether `fd` survives `execve`.
 pub fn set_inherited(fd: impl AsFd, inherited: bool) -> Result<()> {
     let flags = if inherited { rustix::io::FdFlags::empty() } else { rustix::io::FdFlags::CLOEXEC };
     rustix::io::fcntl_setfd(fd, flags)
 }
 
-/// Makes reads and writes on this open file description return `EAGAIN` instead of waiting.
+/// Makes this open file description non-blocking.
 pub fn set_nonblocking(fd: impl AsFd) -> Result<()> {
     let flags = fs::fcntl_getfl(&fd)?;
     fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK)
 }
 
-/// Takes ownership of a descriptor this process was started with; `EBADF` when it is not open.
-pub fn inherited(number: i32) -> Result<OwnedFd> {
-    use std::os::fd::FromRawFd;
+/// Serializes [`inherited`], so that two threads cannot take the same descriptor.
+static TAKING_INHERITED: Mutex<()> = Mutex::new(());
+
+/// Takes ownership of a descriptor that this process inherited across exec. `EBADF` unless it is open and not
+/// close-on-exec.
+///
+/// Everything that this program opens is close-on-exec, so a descriptor without that flag came from the parent and has no
+/// owner yet. It gets the flag here, so it can be taken only once. The standard descriptors belong to the standard library;
+/// they are duplicated.
+pub fn inherited(number: RawFd) -> Result<OwnedFd> {
+    use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
+    let _guard = TAKING_INHERITED.lock().unwrap_or_else(PoisonError::into_inner);
     if number < 0 {
         return Err(Errno::BADF);
     }
-    // SAFETY: the number is not negative and is borrowed only for the fcntl call, which fails when it is not open.
-    let probe = unsafe { BorrowedFd::borrow_raw(number) };
-    rustix::io::fcntl_setfd(probe, rustix::io::FdFlags::CLOEXEC)?;
-    // SAFETY: the descriptor is open, and callers name only numbers that a parent passed to this process for them.
+    // SAFETY: the number is not negative. It is borrowed for the calls below, which fail if it is not open.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+    if fcntl_getfd(borrowed)?.contains(FdFlags::CLOEXEC) {
+        return Err(Errno::BADF);
+    }
+    if number <= STDERR {
+        return duplicate(borrowed);
+    }
+    fcntl_setfd(borrowed, FdFlags::CLOEXEC)?;
+    // SAFETY: the descriptor is open. It was not close-on-exec, so no value of this process owned it; now it is, so no
+    // second call can take it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Fills `buffer` from the page cache; `EAGAIN` rather than a wait for the disk. Fewer bytes only at the end of the file.
+/// Gives up ownership of a descriptor so that [`inherited`] can take it, in this process or after an exec.
+pub fn into_inherited(fd: impl Into<OwnedFd>) -> Result<RawFd> {
+    let fd = fd.into();
+    set_inherited(&fd, true)?;
+    Ok(fd.into_raw_fd())
+}
+
+/// Reads until `buffer` is full or the file ends, from the page cache only. `EAGAIN` instead of disk I/O.
 pub fn read_cached_at(file: impl AsFd, buffer: &mut [u8], offset: u64) -> Result<usize> {
     use rustix::io::{ReadWriteFlags, preadv2};
     use std::io::IoSliceMut;
@@ -310,7 +342,7 @@ pub fn read_cached_at(file: impl AsFd, buffer: &mut [u8], offset: u64) -> Result
         match read {
             Ok(0) => break,
             Ok(read) => done += read,
-            // Where the file system cannot say, waiting is all there is.
+            // The file system does not support RWF_NOWAIT: read with blocking.
             Err(Errno::OPNOTSUPP) => return read_full_at(&file, buffer, offset),
             Err(errno) => return Err(errno),
         }
@@ -318,9 +350,10 @@ pub fn read_cached_at(file: impl AsFd, buffer: &mut [u8], offset: u64) -> Result
     Ok(done)
 }
 
-/// Marks every descriptor from `first` on as closed by exec: what a parent left open is not for our children.
+/// Sets close-on-exec on every descriptor from `first` on, so that children do not inherit what a parent left
+/// open.
 pub fn close_on_exec_from(first: u32) -> Result<()> {
-    // SAFETY: plain numbers; nothing is closed now.
+    // SAFETY: close_range takes numbers only, and with this flag closes nothing.
     let marked =
         unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     match marked {
@@ -332,16 +365,16 @@ pub fn close_on_exec_from(first: u32) -> Result<()> {
     }
 }
 
-/// The same before Linux 5.11, which has no such flag: one call for each descriptor in `/proc/self/fd`. Not atomic: no
-/// other thread may open anything meanwhile.
+/// The same before Linux 5.11, which lacks the flag: one call per descriptor in `/proc/self/fd`. Not atomic:
+/// no other thread may open a descriptor meanwhile.
 fn close_listed_on_exec(first: u32) -> Result<()> {
     let listed = std::fs::read_dir("/proc/self/fd");
     let listed = listed.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    // Collected first: the directory itself is open while it is read.
+    // Collected first: read_dir has the directory itself open.
     let numbers: Vec<libc::c_int> =
         listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     for number in numbers.into_iter().filter(|number| number.unsigned_abs() >= first) {
-        // SAFETY: plain numbers; what is not open any more is an error that changes nothing.
+        // SAFETY: fcntl takes numbers only. `EBADF` for a closed descriptor changes nothing.
         let marked = unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
         match crate::signal::last_errno() {
             errno if marked != 0 && errno != Errno::BADF => return Err(errno),
@@ -351,8 +384,8 @@ fn close_listed_on_exec(first: u32) -> Result<()> {
     Ok(())
 }
 
-/// Makes standard input an empty one.
-pub fn empty_stdin() -> Result<()> {
+/// Redirects standard input to `/dev/null`.
+pub fn redirect_stdin_to_null() -> Result<()> {
     rustix::stdio::dup2_stdin(open("/dev/null", Open::Read)?)
 }
 
@@ -363,7 +396,7 @@ mod tests {
 
     #[test]
     fn without_the_flag_of_linux_5_11_every_descriptor_from_a_number_on_is_still_closed_by_exec() {
-        // Far above those of tests that run beside this one.
+        // Far above the descriptors of tests that run concurrently.
         const FIRST: u32 = 700;
         let null = open("/dev/null", Open::Read).unwrap();
         let below = fcntl_dupfd_cloexec(&null, 650).unwrap();

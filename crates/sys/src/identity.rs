@@ -1,8 +1,8 @@
-//! The identity of a process: what tells it from every other process of this boot, also from one that gets its pid later.
+//! The identity of a process, which distinguishes it from a later process with the same pid.
 //!
-//! A pid alone names a process only until it is reaped. An [`Identity`] adds the start time, and exists only for processes of
-//! this boot. It is a plain value that can be recorded; [`Identity::open`] turns it into a [`Pidfd`], the only type that can be
-//! signalled.
+//! A pid names a process only until it is reaped. An [`Identity`] adds the start time and is valid for this
+//! boot only. It is a plain value that can be recorded. [`Identity::open`] turns it into a [`Pidfd`], the
+//! only type that can be signalled.
 
 use crate::pidfd::{self, Pidfd};
 use crate::procfs::{self, Stat};
@@ -10,7 +10,7 @@ use crate::{Errno, Result};
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// A process of this boot by pid and start time.
+/// A process of this boot, by pid and start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pid: i32,
@@ -24,13 +24,13 @@ pub fn this_boot() -> &'static str {
 }
 
 impl Identity {
-    /// Of a process as /proc showed it.
+    /// The identity of a process as /proc showed it.
     pub fn of(stat: &Stat) -> Identity {
         Identity { pid: stat.pid, start_ticks: stat.start_ticks }
     }
 
-    /// From a record on disk. `ESRCH` when the record is of another boot, or has no boot id or start time: then any process
-    /// could have its pid.
+    /// An identity from a record on disk. `ESRCH` when the record is of another boot, or lacks the boot id or
+    /// the start time: any process could have its pid then.
     pub fn recorded(boot_id: &str, pid: i32, start_ticks: u64) -> Result<Identity> {
         match pid > 0 && start_ticks > 0 && !boot_id.is_empty() && boot_id == this_boot() {
             true => Ok(Identity { pid, start_ticks }),
@@ -51,13 +51,13 @@ impl Identity {
         *self == Identity::of(stat)
     }
 
-    /// Whether the pid is still this process's.
+    /// Whether the pid still belongs to this process.
     pub fn is_current(&self) -> bool {
         procfs::stat(self.pid).is_some_and(|now| self.is(&now))
     }
 
-    /// Opens the process; `ESRCH` when it is gone. The start time is compared after the open: from then on a pid that was
-    /// recycled is noticed.
+    /// Opens the process; `ESRCH` when it is gone. The start time is compared after the open, so a recycled
+    /// pid is detected.
     pub fn open(&self) -> Result<Pidfd> {
         let opened = pidfd::open(self.pid)?;
         match self.is_current() {
@@ -67,10 +67,10 @@ impl Identity {
     }
 }
 
-/// The living among `all` that descend from one of `roots`, which are not among them.
+/// The live processes among `all` that descend from one of `roots`, without the roots.
 ///
-/// `all` is read one process after the other, so a parent's pid in it may have been recycled meanwhile. Each step is therefore
-/// looked at again: the child must still have the parent, and after that look the parent's pid must still be the parent's.
+/// `all` is not an atomic snapshot, so a parent pid in it may have been recycled. Each step is therefore
+/// verified: the child still has that parent, and afterwards the parent's pid still belongs to the parent.
 pub fn descendants(all: &[Stat], roots: &[Identity]) -> Vec<Stat> {
     let mut family: HashMap<i32, Identity> = roots.iter().map(|root| (root.pid, *root)).collect();
     let mut found = Vec::new();

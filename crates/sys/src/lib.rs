@@ -1,8 +1,7 @@
 //! Every `unsafe` block and every raw system call of Outpost, behind safe types.
 //!
-//! Nothing above this crate may contain `unsafe`. Calls that may be interrupted retry on `EINTR` here, so no
-//! caller ever sees it. Each call passes the [`fault`] gate, which compiles to nothing unless the `faults`
-//! feature is on.
+//! The other crates contain no `unsafe`. Interruptible calls retry on `EINTR` here, so callers never see it.
+//! Each call passes a failpoint of [`fault`], which compiles to nothing without the `faults` feature.
 
 pub mod beneath;
 pub mod cgroup;
@@ -11,6 +10,7 @@ pub mod confine;
 pub mod confined;
 pub mod connect;
 pub mod credentials;
+pub mod directory;
 pub mod epoll;
 pub mod exits;
 pub mod fault;
@@ -25,8 +25,10 @@ pub mod message;
 pub mod namespace;
 pub mod pidfd;
 pub mod pipe;
+pub mod process;
 pub mod procfs;
 pub mod pty;
+pub mod random;
 pub mod root_only;
 pub mod signal;
 pub mod spawn;
@@ -36,11 +38,11 @@ pub mod user;
 
 pub use rustix::io::Errno;
 
-/// A result whose error is the kernel's own number.
+/// A result whose error is an errno.
 pub type Result<T> = std::result::Result<T, Errno>;
 
-/// Whether an error means that a resource has run out for now: disk, quota, descriptors, processes, memory. The state passes,
-/// so a caller retries and never gives up for good.
+/// Whether an error means that a resource has run out: disk, quota, descriptors, processes, memory. This is
+/// temporary, so callers retry.
 pub fn is_exhaustion(errno: Errno) -> bool {
     matches!(
         errno,
@@ -55,7 +57,7 @@ pub fn is_exhaustion(errno: Errno) -> bool {
     )
 }
 
-/// Repeats a call until the kernel answers with something other than `EINTR`.
+/// Repeats a call until it returns something other than `EINTR`.
 pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match call() {

@@ -1,4 +1,5 @@
-//! Message sockets: whole messages with descriptors, as keeper and worker exchange them.
+//! Unix sockets: whole messages with descriptors between keeper and worker, peer credentials, and
+//! non-blocking sends.
 
 use crate::{Errno, Result, fault, retry};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -11,19 +12,19 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 
-/// The most descriptors one message may carry.
+/// The maximum number of descriptors in one message.
 pub const FDS_MAX: usize = 32;
 
-/// A pair of connected sockets that keep message borders, non-blocking and close-on-exec.
+/// A pair of connected SOCK_SEQPACKET sockets, non-blocking and close-on-exec.
 pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
-    fault::gate()?;
+    fault::failpoint()?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
 /// Sends one message with its descriptors, whole or not at all. `EAGAIN` when the peer's queue is full.
 pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<()> {
-    // An empty message is what a closed peer looks like to who receives it.
+    // The receiver cannot distinguish an empty message from EOF.
     if fds.len() > FDS_MAX || bytes.is_empty() {
         return Err(Errno::INVAL);
     }
@@ -33,19 +34,20 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(
         return Err(Errno::INVAL);
     }
     retry(|| {
-        fault::gate()?;
+        fault::failpoint()?;
         rustix::net::sendmsg(&socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL).map(|_| ())
     })
 }
 
-/// Receives one message into `buffer`; `None` when the peer has closed. Its descriptors, close-on-exec, are appended to
-/// `fds`: fewer than were sent when our table of descriptors is full. `EMSGSIZE` when it was longer than the buffer.
+/// Receives one message into `buffer`; `None` at EOF. Appends its descriptors, close-on-exec, to `fds`: fewer
+/// than were sent when the descriptor table of this process is full. `EMSGSIZE` when the message does not fit
+/// into the buffer.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<Option<usize>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut attempt = || {
         retry(|| {
-            fault::gate()?;
+            fault::failpoint()?;
             rustix::net::recvmsg(
                 &socket,
                 &mut [IoSliceMut::new(buffer)],
@@ -55,7 +57,8 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> 
         })
     };
     let received = match attempt() {
-        // Said once when a peer closes before it has read everything, ahead of what it sent: that is still to be had.
+        // The kernel reports this once when a peer closes with unread data. Messages that the peer sent
+        // before are still queued.
         Err(Errno::CONNRESET) => attempt()?,
         received => received?,
     };
@@ -70,18 +73,11 @@ pub fn receive(socket: impl AsFd, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> 
     Ok((received.bytes > 0).then_some(received.bytes))
 }
 
-/// Closes the receiving direction of a socket for all its holders. Messages that are queued can still be received; the
-/// peer's next send fails with `EPIPE`.
-pub fn shut_receiving(socket: impl AsFd) -> Result<()> {
-    fault::gate()?;
-    rustix::net::shutdown(socket, rustix::net::Shutdown::Read)
-}
-
-/// The longest path that the address of a Unix socket has room for.
+/// The longest path that fits into `sockaddr_un`.
 const ADDRESS_BYTES_MAX: usize = 107;
 
-/// A path under which a socket can be bound and reached, however long its real one is. It is good as long as the
-/// descriptor that comes with it is open.
+/// An address to bind or connect a socket whose path may be longer than `sockaddr_un` allows. It is valid
+/// while the returned directory descriptor is open.
 pub fn address(path: &Path) -> Result<(PathBuf, Option<OwnedFd>)> {
     if path.as_os_str().len() <= ADDRESS_BYTES_MAX {
         return Ok((path.to_owned(), None));
@@ -91,12 +87,12 @@ pub fn address(path: &Path) -> Result<(PathBuf, Option<OwnedFd>)> {
     Ok((Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name), Some(dir)))
 }
 
-/// The user who opened the other end of a Unix socket.
+/// The effective uid of the process that created the peer socket.
 pub fn peer_uid(socket: impl AsFd) -> Result<u32> {
     peer(socket).map(|peer| peer.uid)
 }
 
-/// Who opened the other end of a Unix socket.
+/// The credentials of the process that created the peer socket, at that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     pub pid: i32,
@@ -104,35 +100,36 @@ pub struct Peer {
     pub gid: u32,
 }
 
-/// Who opened the other end of a Unix socket. That process may be gone, and its number another's.
+/// The credentials of the peer. That process may have exited and its pid may be recycled.
 pub fn peer(socket: impl AsFd) -> Result<Peer> {
     let peer = rustix::net::sockopt::socket_peercred(socket)?;
     Ok(Peer { pid: peer.pid.as_raw_pid(), uid: peer.uid.as_raw(), gid: peer.gid.as_raw() })
 }
 
-/// Whether the other end of a stream socket is closed in both directions, so that nobody reads what we would write.
+/// Whether the peer has closed both directions of a stream socket, so that nothing reads what we would write.
 pub fn peer_is_gone(socket: impl AsFd) -> bool {
     let mut entries = [PollFd::new(&socket, PollFlags::empty())];
     let looked = retry(|| rustix::event::poll(&mut entries, Some(&Timespec::default())));
     looked.is_ok() && entries.iter().any(|entry| entry.revents().intersects(PollFlags::HUP | PollFlags::ERR))
 }
 
-/// The first byte that waits on a stream socket, which stays there; none at the end. `EAGAIN` when nothing has come yet.
+/// The first queued byte of a stream socket, which stays queued; `None` at EOF. `EAGAIN` when nothing is
+/// queued.
 pub fn peek(socket: impl AsFd) -> Result<Option<u8>> {
     let mut byte = [0; 1];
     let (_, len) = retry(|| rustix::net::recv(&socket, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT))?;
     Ok((len > 0).then_some(byte[0]))
 }
 
-/// Ends both directions of a socket; what is none is left alone.
+/// Shuts both directions of a socket down. Does nothing to other descriptors.
 pub fn shut_down(socket: impl AsFd) {
     let _closed_already = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
 }
 
-/// Writes to a stream socket what it takes, without waiting. `EAGAIN` when that is nothing.
+/// Writes as much as a stream socket accepts without blocking. `EAGAIN` when it accepts nothing.
 pub fn write_some(socket: impl AsFd, bytes: &[u8]) -> Result<usize> {
     retry(|| {
-        fault::gate()?;
+        fault::failpoint()?;
         rustix::net::send(&socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
     })
 }

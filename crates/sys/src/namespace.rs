@@ -1,52 +1,48 @@
-//! Namespaces that are made once and joined by many children, and what the kernel offers for confining them.
+//! Namespaces that are created once and joined by many children.
 
 use crate::signal::last_errno;
-use crate::{Errno, Result, fault};
-use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
+use crate::{Result, fault};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, WaitOptions};
-use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
-use std::path::Path;
 use std::ptr;
 
-/// An empty network, and the user namespace that owns it where we have no privilege of our own.
+/// An empty network namespace. `user` is the user namespace that owns it, if this process is unprivileged.
 #[derive(Debug)]
 pub struct Network {
     pub user: Option<OwnedFd>,
     pub network: OwnedFd,
 }
 
-/// Makes a network namespace with nothing in it but a loopback device that is down.
+/// Creates a network namespace with nothing but a loopback device that is down.
 pub fn empty_network(with_user: bool) -> io::Result<Network> {
-    fault::gate()?;
+    fault::failpoint()?;
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     let namespaces = libc::CLONE_NEWNET | if with_user { libc::CLONE_NEWUSER } else { 0 };
-    let holder = hold(namespaces, read.as_raw_fd())?;
+    let holder = fork_holder(namespaces, read.as_fd())?;
     let opened = open(holder, with_user);
     drop(write);
     let _reaped = crate::retry(|| rustix::process::waitpid(Pid::from_raw(holder), WaitOptions::empty()));
     opened
 }
 
-/// A child in new namespaces that lives until the pipe closes.
-fn hold(namespaces: i32, read: RawFd) -> Result<i32> {
+/// Forks a child into new namespaces. It exits at EOF on the pipe.
+fn fork_holder(namespaces: i32, read: BorrowedFd<'_>) -> Result<i32> {
     let flags = (namespaces | libc::SIGCHLD) as libc::c_ulong;
     let none: *mut i32 = ptr::null_mut();
-    // SAFETY: without CLONE_VM this is a fork; the child makes system calls only, below.
+    // SAFETY: without CLONE_VM the child has its own copy of the memory and of the descriptor table. It makes system
+    // calls only, below, and never returns.
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, none, none, none, none) };
     match i32::try_from(pid) {
         Ok(0) => {
-            let mut byte = 0u8;
-            // Nothing of its parent's stays with it, neither a listening socket nor the pipe's other end.
-            close_between(0, read.cast_unsigned());
-            close_between(read.cast_unsigned() + 1, u32::MAX);
-            // SAFETY: a buffer of one byte.
-            unsafe { libc::read(read, (&raw mut byte).cast(), 1) };
-            // SAFETY: ends this child only.
+            // The child keeps no descriptor of its parent, neither a listening socket nor the write end of the pipe.
+            let number = read.as_raw_fd().cast_unsigned();
+            close_between(0, number);
+            close_between(number + 1, u32::MAX);
+            let _eof = rustix::io::read(read, &mut [0; 1]);
+            // SAFETY: terminates this child without running exit handlers.
             unsafe { libc::_exit(0) }
         }
         Ok(pid) if pid > 0 => Ok(pid),
@@ -57,7 +53,7 @@ fn hold(namespaces: i32, read: RawFd) -> Result<i32> {
 /// Closes the descriptors from `first` up to but not including `end`.
 fn close_between(first: u32, end: u32) {
     if first < end {
-        // SAFETY: plain numbers; the table is the calling child's own.
+        // SAFETY: close_range takes numbers only. The caller is a forked child, which uses none of these descriptors.
         unsafe { libc::syscall(libc::SYS_close_range, first, end - 1, 0) };
     }
 }
@@ -73,7 +69,7 @@ fn open(holder: i32, with_user: bool) -> io::Result<Network> {
     Ok(Network { user: if with_user { Some(of("user")?) } else { None }, network: of("net")? })
 }
 
-/// What a process of ours writes into the maps of its new user namespace: itself under its own numbers.
+/// The uid and gid maps of a new user namespace that maps this process's ids to themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdMaps {
     pub user: String,
@@ -83,58 +79,4 @@ pub struct IdMaps {
 pub fn id_maps() -> IdMaps {
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     IdMaps { user: format!("{user} {user} 1"), group: format!("{group} {group} 1") }
-}
-
-/// The version of Landlock that the kernel enforces; `None` without it.
-pub fn landlock_version() -> Option<u32> {
-    const CREATE_RULESET_VERSION: u32 = 1;
-    let none: *const u8 = ptr::null();
-    // SAFETY: with this flag the kernel wants a null pointer and no size.
-    let version =
-        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0usize, CREATE_RULESET_VERSION) };
-    u32::try_from(version).ok().filter(|version| *version > 0)
-}
-
-/// Whether system calls can be filtered.
-pub fn has_filters() -> bool {
-    const GET_ACTION_AVAIL: u32 = 2;
-    let action: u32 = 0x0005_0000;
-    // SAFETY: a pointer to a number that outlives the call.
-    unsafe { libc::syscall(libc::SYS_seccomp, GET_ACTION_AVAIL, 0, &raw const action) == 0 }
-}
-
-/// Opens a directory, only to name things by it. No component of its path may be a symbolic link: a command may have put it
-/// there since the path was looked at.
-pub fn open_directory(path: &Path) -> Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    crate::retry(|| {
-        fault::gate()?;
-        rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), resolve)
-    })
-}
-
-/// Makes a directory with this mode, as far as the creation mask leaves it.
-pub fn make_directory(parent: &OwnedFd, name: &CStr, mode: u32) -> Result<()> {
-    fault::gate()?;
-    rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(mode))
-}
-
-/// Whether the name in the directory still leads to what was opened.
-pub fn is_at(parent: &OwnedFd, name: &CStr, opened: &OwnedFd) -> Result<bool> {
-    fault::gate()?;
-    let opened = rustix::fs::fstat(opened)?;
-    let there = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
-    Ok((opened.st_dev, opened.st_ino) == (there.st_dev, there.st_ino))
-}
-
-/// Tries to take a lock on an opened directory, shared or exclusive. Never waits: anybody who can read it can lock it.
-pub fn lock(fd: &OwnedFd, exclusive: bool) -> Result<()> {
-    use rustix::fs::FlockOperation::{NonBlockingLockExclusive, NonBlockingLockShared};
-    fault::gate()?;
-    let how = if exclusive { NonBlockingLockExclusive } else { NonBlockingLockShared };
-    match crate::retry(|| rustix::fs::flock(fd, how)) {
-        Err(Errno::WOULDBLOCK) => Err(Errno::AGAIN),
-        outcome => outcome,
-    }
 }

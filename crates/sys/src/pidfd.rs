@@ -1,7 +1,7 @@
-//! Processes by pidfd: how they are signalled, reaped and waited for.
+//! Processes by pidfd: signalling, reaping, exit status.
 //!
-//! [`Pidfd`] is the only type that can be signalled. Each of its constructors proves which process it is of, so a signal never
-//! reaches a process that got a recycled pid.
+//! [`Pidfd`] is the only type that can be signalled. Each of its constructors proves which process it refers
+//! to, so a signal never reaches a process with a recycled pid.
 
 use crate::identity::Identity;
 use crate::signal::{Signal, last_errno};
@@ -9,55 +9,56 @@ use crate::{Errno, Result, fault, retry};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags};
 use std::borrow::Borrow;
-use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 
-/// How a process ended.
+/// ExitCause a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum ExitCause {
     Code(i32),
     Signal(i32),
-    /// It is gone, and nobody who was told how still lives.
+    /// The process has exited and its status is lost.
     Unknown,
 }
 
-impl How {
-    /// The signal that ended it, as `SIGTERM`, or its number where it has no name.
+impl ExitCause {
+    /// The signal that ended it, as `SIGTERM`, or its number if it has no name.
     pub fn signal_name(self) -> Option<String> {
-        let How::Signal(number) = self else { return None };
+        let ExitCause::Signal(number) = self else { return None };
         let name = Signal::from_number(number).and_then(Signal::name);
         Some(name.map_or_else(|| number.to_string(), |name| format!("SIG{}", name.trim_start_matches("SIG"))))
     }
 }
 
-/// How a process ended and what it used.
+/// ExitCause a process exited and what it used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit {
-    pub how: How,
+    pub cause: ExitCause,
     pub user_ms: u32,
     pub system_ms: u32,
     pub rss_max_kb: u32,
 }
 
 impl Exit {
-    pub const UNKNOWN: Exit = Exit::of(How::Unknown);
+    pub const UNKNOWN: Exit = Exit::of(ExitCause::Unknown);
 
-    const fn of(how: How) -> Exit {
-        Exit { how, user_ms: 0, system_ms: 0, rss_max_kb: 0 }
+    const fn of(cause: ExitCause) -> Exit {
+        Exit { cause, user_ms: 0, system_ms: 0, rss_max_kb: 0 }
     }
 
     /// From the status word of wait(2).
     pub(crate) fn from_status(status: i32) -> Exit {
-        let how = if libc::WIFSIGNALED(status) {
-            How::Signal(libc::WTERMSIG(status))
+        let cause = if libc::WIFSIGNALED(status) {
+            ExitCause::Signal(libc::WTERMSIG(status))
         } else {
-            How::Code(libc::WEXITSTATUS(status))
+            ExitCause::Code(libc::WEXITSTATUS(status))
         };
-        Exit::of(how)
+        Exit::of(cause)
     }
 }
 
-/// One process, which it is known to be of. It comes from the clone that made the process, from another process of ours that
-/// passed it on, or from an open that was verified ([`Identity::open`], [`Group::open_member`](crate::cgroup::Group::open_member)).
+/// A verified pidfd. It comes from the clone that created the process, from another Outpost process that
+/// passed it on, or from a verified open ([`Identity::open`],
+/// [`Group::open_member`](crate::cgroup::Group::open_member)).
 #[derive(Debug)]
 pub struct Pidfd {
     pid: i32,
@@ -65,25 +66,25 @@ pub struct Pidfd {
 }
 
 impl Pidfd {
-    /// Of a child that was just cloned.
+    /// The pidfd that a clone returned.
     pub(crate) fn cloned(pid: i32, fd: OwnedFd) -> Pidfd {
         Pidfd { pid, fd }
     }
 
-    /// A pidfd that was passed to this process over a socket or an exec, by a process that had it from its clone. `pid` is 0
-    /// when not known.
+    /// A pidfd that was passed over a socket or an exec by a process that had it from its clone. `pid` is 0
+    /// when unknown.
     pub fn received(pid: i32, fd: OwnedFd) -> Pidfd {
         Pidfd { pid, fd }
     }
 
-    /// Of this process.
+    /// The pidfd of this process.
     pub fn own() -> Result<Pidfd> {
         let pid = std::process::id().cast_signed();
         Ok(open(pid)?.verified(pid))
     }
 
-    /// Of a child of the standard library's; `ECHILD` when it has been reaped. Checked after the open: a pid is not recycled
-    /// while its process is a child that nothing has reaped.
+    /// The pidfd of a child of the standard library; `ECHILD` when it has been reaped. The check follows the
+    /// open: the pid of an unreaped child is not recycled.
     pub fn of_child(child: &std::process::Child) -> Result<Pidfd> {
         let pid = child.id().cast_signed();
         let opened = open(pid)?;
@@ -93,15 +94,15 @@ impl Pidfd {
         }
     }
 
-    /// The kernel's number of the process; 0 when not known.
+    /// The pid; 0 when unknown.
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// The identity of the process, for a record; `None` once it has been reaped.
+    /// The identity of the process, to be recorded; `None` once it has been reaped.
     pub fn identity(&self) -> Option<Identity> {
         let stat = crate::procfs::stat(self.pid)?;
-        // Not reaped after the look, so the pid was its own when it was read.
+        // Still unreaped after the read, so the pid was its own during the read.
         signal_zero(self).then(|| Identity::of(&stat))
     }
 }
@@ -118,18 +119,18 @@ impl AsRawFd for Pidfd {
     }
 }
 
-impl IntoRawFd for Pidfd {
-    fn into_raw_fd(self) -> RawFd {
-        self.fd.into_raw_fd()
+impl From<Pidfd> for OwnedFd {
+    fn from(pidfd: Pidfd) -> OwnedFd {
+        pidfd.fd
     }
 }
 
-/// A pidfd of whichever process had a number. It can be waited for and cannot be signalled.
+/// A pidfd of whichever process had a pid. It can be waited for but not signalled.
 #[derive(Debug)]
 pub struct Unverified(OwnedFd);
 
 impl Unverified {
-    /// For who has found out, after the open, that the number was the right process's.
+    /// For a caller that has verified, after the open, that the pid belonged to the right process.
     pub(crate) fn verified(self, pid: i32) -> Pidfd {
         Pidfd { pid, fd: self.0 }
     }
@@ -141,24 +142,24 @@ impl AsFd for Unverified {
     }
 }
 
-/// Opens whichever process has this number now, to wait for its end.
+/// Opens whichever process has this pid now, to wait for its exit.
 pub fn open(pid: i32) -> Result<Unverified> {
-    fault::gate()?;
-    // `Pid` takes a negative number for a broken promise of its caller and panics.
+    fault::failpoint()?;
+    // `Pid` panics on a negative number.
     let pid = Some(pid).filter(|pid| *pid > 0).and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
     rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK).map(Unverified)
 }
 
 /// Signals the process itself; `ESRCH` when it has been reaped.
 pub fn signal(process: impl Borrow<Pidfd>, signal: Signal) -> Result<()> {
-    fault::gate()?;
+    fault::failpoint()?;
     send(process.borrow(), signal, 0)
 }
 
-/// Signals the process group the process leads; `EINVAL` where the kernel cannot (before 6.9).
+/// Signals the process group that the process leads; `EINVAL` before Linux 6.9.
 pub fn signal_group(process: impl Borrow<Pidfd>, signal: Signal) -> Result<()> {
     const PIDFD_SIGNAL_PROCESS_GROUP: libc::c_uint = 1 << 2;
-    fault::gate()?;
+    fault::failpoint()?;
     if fault::lacks_group_signals() {
         return Err(Errno::INVAL);
     }
@@ -168,65 +169,71 @@ pub fn signal_group(process: impl Borrow<Pidfd>, signal: Signal) -> Result<()> {
 fn send(pidfd: impl AsFd, signal: Signal, flags: libc::c_uint) -> Result<()> {
     let info: *const libc::siginfo_t = std::ptr::null();
     let fd = pidfd.as_fd().as_raw_fd();
-    // SAFETY: a null siginfo asks the kernel to fill in its own; the other arguments are plain numbers.
+    // SAFETY: a null siginfo makes the kernel fill in its own. The other arguments are numbers.
     let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal.number(), info, flags) };
     if sent == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
-/// Signals the process group that a child leads, also before Linux 6.9. `ECHILD` unless the process is a child of ours that is
-/// not reaped: only then is the number of the group still the child's. The caller must be the one that reaps it.
+/// Signals the process group that a child leads, also before Linux 6.9. `ECHILD` unless the process is an
+/// unreaped child: only then is the group id still the child's. The caller must be the thread that reaps it.
 pub fn signal_group_of_child(child: impl Borrow<Pidfd>, signal: Signal) -> Result<()> {
     let child = child.borrow();
     match signal_group(child, signal) {
         Err(Errno::INVAL) => {}
         sent => return sent,
     }
-    // 0, 1 and negative numbers would mean other things than one group.
+    // 0, 1 and negative numbers address other processes than one group.
     if child.pid <= 1 || !is_child(child) {
         return Err(Errno::CHILD);
     }
-    fault::gate()?;
+    fault::failpoint()?;
     #[allow(clippy::disallowed_methods, reason = "the group of an unreaped child")]
-    // SAFETY: plain numbers.
+    // SAFETY: kill takes numbers only.
     if unsafe { libc::kill(-child.pid, signal.number()) } == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
-/// Whose children to reap.
+/// Which children to wait for.
 #[derive(Clone, Copy)]
-enum Whom {
+enum Selector {
     Any,
     Pid(i32),
     Pidfd(i32),
 }
 
-fn wait(whom: Whom, options: libc::c_int) -> Result<Option<(i32, Exit)>> {
-    let (kind, id) = match whom {
-        Whom::Any => (libc::P_ALL, 0),
-        Whom::Pid(pid) => (libc::P_PID, pid),
-        Whom::Pidfd(fd) => (libc::P_PIDFD, fd),
+fn wait(selector: Selector, options: libc::c_int) -> Result<Option<(i32, Exit)>> {
+    let (kind, id) = match selector {
+        Selector::Any => (libc::P_ALL, 0),
+        Selector::Pid(pid) => (libc::P_PID, pid),
+        Selector::Pidfd(fd) => (libc::P_PIDFD, fd),
     };
     retry(|| {
-        fault::gate()?;
+        fault::failpoint()?;
         // SAFETY: plain data for which all zeroes is valid.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
         // SAFETY: plain data for which all zeroes is valid.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
         let options = options | libc::WEXITED | libc::WNOHANG;
-        // SAFETY: both pointers are to writable values of the types the kernel fills; the rest are numbers.
+        // SAFETY: both pointers are to writable values of the types that the kernel fills. The rest are
+        // numbers.
         let result = unsafe { libc::syscall(libc::SYS_waitid, kind, id, &mut info, options, &mut usage) };
         if result < 0 {
             return Err(last_errno());
         }
-        // SAFETY: waitid filled the child part of the union, or left it zero when nobody has ended.
+        // SAFETY: waitid has filled the SIGCHLD fields of the union, or left them zero when no child has
+        // exited.
         let pid = unsafe { info.si_pid() };
         if pid == 0 {
             return Ok(None);
         }
         // SAFETY: as above.
         let status = unsafe { info.si_status() };
-        let how = if info.si_code == libc::CLD_EXITED { How::Code(status) } else { How::Signal(status) };
+        let cause = if info.si_code == libc::CLD_EXITED {
+            ExitCause::Code(status)
+        } else {
+            ExitCause::Signal(status)
+        };
         let exit = Exit {
-            how,
+            cause,
             user_ms: milliseconds(usage.ru_utime),
             system_ms: milliseconds(usage.ru_stime),
             rss_max_kb: u32::try_from(usage.ru_maxrss).unwrap_or(u32::MAX),
@@ -239,36 +246,37 @@ fn milliseconds(time: libc::timeval) -> u32 {
     u32::try_from(time.tv_sec.saturating_mul(1000).saturating_add(time.tv_usec / 1000)).unwrap_or(u32::MAX)
 }
 
-/// Reaps this child if it has ended. `ECHILD` when it is not ours.
+/// Reaps this child if it has exited. `ECHILD` when it is not a child of this process.
 pub fn reap(pidfd: impl AsFd) -> Result<Option<Exit>> {
-    Ok(wait(Whom::Pidfd(pidfd.as_fd().as_raw_fd()), 0)?.map(|(_, exit)| exit))
+    Ok(wait(Selector::Pidfd(pidfd.as_fd().as_raw_fd()), 0)?.map(|(_, exit)| exit))
 }
 
-/// Whether the process is a child of ours that we have not reaped.
+/// Whether the process is an unreaped child of this process.
 pub fn is_child(pidfd: impl AsFd) -> bool {
-    wait(Whom::Pidfd(pidfd.as_fd().as_raw_fd()), libc::WNOWAIT).is_ok()
+    wait(Selector::Pidfd(pidfd.as_fd().as_raw_fd()), libc::WNOWAIT).is_ok()
 }
 
-/// Reaps the child of this number if it has ended.
+/// Reaps the child with this pid if it has exited.
 pub fn reap_pid(pid: i32) -> Result<Option<Exit>> {
-    Ok(wait(Whom::Pid(pid), 0)?.map(|(_, exit)| exit))
+    Ok(wait(Selector::Pid(pid), 0)?.map(|(_, exit)| exit))
 }
 
-/// The number of a child that has ended and waits to be reaped, if any.
+/// The pid of a zombie child, if any.
 pub fn ended_child() -> Result<Option<i32>> {
-    match wait(Whom::Any, libc::WNOWAIT) {
+    match wait(Selector::Any, libc::WNOWAIT) {
         Ok(child) => Ok(child.map(|(pid, _)| pid)),
         Err(Errno::CHILD) => Ok(None),
         Err(errno) => Err(errno),
     }
 }
 
-/// How a process ended that is not our child. The pidfd must be readable, that is, the process must have ended.
-pub fn exit_of_stranger(pidfd: &Pidfd) -> Exit {
-    // While it is being reaped it is no zombie any more and the note is not written yet: a matter of microseconds.
-    const LOOKS_MAX: u32 = 20;
-    for _ in 0..LOOKS_MAX {
-        if let Some(exit) = exit_note(pidfd).or_else(|| exit_of_zombie(pidfd)) {
+/// ExitCause a process exited that is not a child of this process. Its pidfd must be readable, that is, it must
+/// have exited.
+pub fn exit_of_non_child(pidfd: &Pidfd) -> Exit {
+    // Between reaping and the kernel's exit record lie microseconds in which neither is available.
+    const ATTEMPTS_MAX: u32 = 20;
+    for _ in 0..ATTEMPTS_MAX {
+        if let Some(exit) = recorded_exit(pidfd).or_else(|| exit_of_zombie(pidfd)) {
             return exit;
         }
         std::thread::sleep(std::time::Duration::from_millis(1));
@@ -295,30 +303,30 @@ fn info(pidfd: impl AsFd) -> Option<PidfdInfo> {
     (result == 0).then_some(info)
 }
 
-/// Whether the kernel notes exits of processes for holders of their pidfds (Linux 6.15).
-pub fn notes_exits() -> bool {
+/// Whether the kernel keeps the exit status for holders of a pidfd (Linux 6.15).
+pub fn records_exits() -> bool {
     let version = crate::kernel::version_in(&crate::kernel::release());
-    // The ioctl came two versions before the note.
+    // The ioctl is older than the exit status in it.
     version >= (6, 15) && open(std::process::id().cast_signed()).is_ok_and(|own| info(own).is_some())
 }
 
-/// How a process ended that is not our child, from the kernel's note. The note is written when the process is reaped.
-pub fn exit_note(pidfd: impl AsFd) -> Option<Exit> {
+/// The exit status that the kernel keeps for holders of a pidfd. It is available once the process is reaped.
+pub fn recorded_exit(pidfd: impl AsFd) -> Option<Exit> {
     let info = info(pidfd).filter(|info| info.mask & PIDFD_INFO_EXIT != 0)?;
     Some(Exit::from_status(info.exit_code))
 }
 
-/// How a process ended that is not our child and that its parent has not reaped yet.
+/// ExitCause a process exited that is not a child of this process and not reaped yet.
 pub fn exit_of_zombie(pidfd: &Pidfd) -> Option<Exit> {
     let stat = crate::procfs::stat(pidfd.pid)?;
-    // Still unreaped after the look, so the number was its own all the while.
+    // Still unreaped after the read, so the pid was its own during the read.
     (stat.state == b'Z' && signal_zero(pidfd)).then(|| Exit::from_status(stat.exit_code))
 }
 
-/// Whether the process exists, be it as a zombie.
+/// Whether the process exists, possibly as a zombie.
 fn signal_zero(pidfd: impl AsFd) -> bool {
     let info: *const libc::siginfo_t = std::ptr::null();
     let fd = pidfd.as_fd().as_raw_fd();
-    // SAFETY: as in `send`; signal 0 only checks.
+    // SAFETY: a null siginfo makes the kernel fill in its own. Signal 0 only checks for existence.
     unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, 0, info, 0) == 0 }
 }

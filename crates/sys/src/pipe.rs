@@ -1,4 +1,4 @@
-//! Pipes and splice(2), by which every output byte moves without passing through our memory.
+//! Pipes and splice(2), which moves output without a copy through our memory.
 
 use crate::{Errno, Result, fault, retry};
 use rustix::fd::{AsFd, OwnedFd};
@@ -10,48 +10,49 @@ pub struct Pipe {
     pub write: OwnedFd,
 }
 
-/// Makes a pipe of the kernel's default size.
+/// Creates a pipe with the kernel's default capacity.
 pub fn pipe() -> Result<Pipe> {
-    fault::gate()?;
+    fault::failpoint()?;
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     Ok(Pipe { read, write })
 }
 
-/// Asks for another capacity; the kernel rounds it up and may refuse (quota, or data that would not fit).
+/// Requests another capacity. The kernel rounds it up, or refuses it (quota, or buffered data that would not
+/// fit).
 pub fn set_capacity(pipe: impl AsFd, bytes: usize) -> Result<usize> {
-    fault::gate()?;
+    fault::failpoint()?;
     rustix::pipe::fcntl_setpipe_size(pipe, bytes)
 }
 
-/// How much fits into the pipe.
+/// The capacity of the pipe in bytes.
 pub fn capacity(pipe: impl AsFd) -> Result<usize> {
-    fault::gate()?;
+    fault::failpoint()?;
     rustix::pipe::fcntl_getpipe_size(pipe)
 }
 
-/// How many bytes wait in the pipe.
-pub fn waiting(pipe: impl AsFd) -> Result<u64> {
-    fault::gate()?;
+/// The number of bytes in the pipe.
+pub fn buffered(pipe: impl AsFd) -> Result<u64> {
+    fault::failpoint()?;
     rustix::io::ioctl_fionread(pipe)
 }
 
-/// What a pipe has for its reader.
+/// What a reader of a pipe would get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     Bytes,
-    /// Nothing now.
+    /// The pipe is empty and has a writer.
     Nothing,
-    /// Nothing, and nobody left who could write.
+    /// EOF: the pipe is empty and has no writer.
     End,
 }
 
-/// Looks into a pipe without taking anything.
-pub fn look(pipe: impl AsFd) -> Result<Content> {
+/// Polls a pipe without reading from it.
+pub fn peek(pipe: impl AsFd) -> Result<Content> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let mut polled = [PollFd::new(&pipe, PollFlags::IN)];
     retry(|| {
-        fault::gate()?;
+        fault::failpoint()?;
         poll(&mut polled, Some(&now)).map(|_| ())
     })?;
     let [polled] = polled;
@@ -66,9 +67,9 @@ pub fn look(pipe: impl AsFd) -> Result<Content> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moved {
     Bytes(usize),
-    /// Nothing can be moved now.
+    /// `EAGAIN`.
     WouldBlock,
-    /// The source has ended (a file: for now).
+    /// EOF. For a regular file, its current end.
     End,
 }
 
@@ -83,7 +84,7 @@ fn moved(result: Result<usize>) -> Result<Moved> {
 
 const FLAGS: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
 
-/// Moves bytes from a pipe into a file at `offset`. What the file did not take stays in the pipe.
+/// Moves bytes from a pipe into a file at `offset`. Bytes that the file does not accept stay in the pipe.
 pub fn splice_to_file(pipe: impl AsFd, file: impl AsFd, offset: u64, len: usize) -> Result<Moved> {
     moved(retry(|| {
         let wanted = fault::length(len)?;
@@ -92,7 +93,7 @@ pub fn splice_to_file(pipe: impl AsFd, file: impl AsFd, offset: u64, len: usize)
     }))
 }
 
-/// Moves bytes between two descriptors of which one is a pipe, by the positions the kernel keeps for them.
+/// Moves bytes between two descriptors, one of which is a pipe, at their current positions.
 pub fn splice(from: impl AsFd, to: impl AsFd, len: usize) -> Result<Moved> {
     moved(retry(|| {
         let wanted = fault::length(len)?;
@@ -100,10 +101,10 @@ pub fn splice(from: impl AsFd, to: impl AsFd, len: usize) -> Result<Moved> {
     }))
 }
 
-/// Writes one byte, as a sign to who holds the other end.
+/// Writes one byte, to wake the reader.
 pub fn write_byte(pipe: impl AsFd) -> Result<()> {
     retry(|| {
-        fault::gate()?;
+        fault::failpoint()?;
         rustix::io::write(&pipe, &[1]).map(|_| ())
     })
 }

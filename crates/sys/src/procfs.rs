@@ -1,4 +1,4 @@
-//! What /proc says about processes: parents, start times, memory, and the marker our children carry.
+//! /proc: parents, start times, CPU time, memory and environment of processes.
 
 use std::collections::HashSet;
 use std::fs;
@@ -6,7 +6,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-/// The parts of /proc/PID/stat we use.
+/// Fields of /proc/PID/stat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     pub pid: i32,
@@ -16,17 +16,17 @@ pub struct Stat {
     pub session: i32,
     /// CPU time used, in clock ticks.
     pub cpu_ticks: u64,
-    /// CPU time of the children that it has waited for.
+    /// CPU time of its reaped children.
     pub waited_ticks: u64,
-    /// Clock ticks after boot; with the pid it names a process for good.
+    /// Start time in clock ticks after boot. Together with the pid it identifies a process of this boot.
     pub start_ticks: u64,
     pub rss_pages: u64,
-    /// As wait(2) would report it; only of a zombie, and only to who may trace it.
+    /// The wait(2) status. Set for zombies only, and only visible to a process that may trace it.
     pub exit_code: i32,
 }
 
 impl Stat {
-    /// Whether the process runs: a zombie does not.
+    /// Whether the process is not a zombie.
     pub fn is_alive(&self) -> bool {
         !matches!(self.state, b'Z' | b'X')
     }
@@ -34,14 +34,14 @@ impl Stat {
 
 /// Reads /proc/PID/stat; `None` when there is no such process.
 pub fn stat(pid: i32) -> Option<Stat> {
-    // One line of numbers and a short name; asking for its size and its end would be two calls for nothing.
+    // One read suffices for one short line; fstat and a read of the EOF would be two more calls.
     let mut text = [0; 1024];
     let len = fs::File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut text).ok()?;
     parse_stat(pid, text.get(..len)?)
 }
 
 fn parse_stat(pid: i32, text: &[u8]) -> Option<Stat> {
-    // The command name may hold spaces and parentheses; the fields follow its last closing one.
+    // The command name may contain spaces and parentheses. The fields follow its last `)`.
     let end = text.iter().rposition(|&byte| byte == b')')?;
     let rest = std::str::from_utf8(text.get(end + 1..)?).ok()?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
@@ -62,14 +62,15 @@ fn parse_stat(pid: i32, text: &[u8]) -> Option<Stat> {
     })
 }
 
-/// All processes this one can see.
+/// All visible processes.
 pub fn all() -> Vec<Stat> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(stat).collect()
 }
 
-/// The living among `all` that descend from one of `roots`, which are not among them. For lists: a pid that was recycled while
-/// `all` was read may put a process into the wrong family (see [`crate::identity::descendants`]).
+/// The live processes among `all` that descend from one of `roots`, without the roots. For display only: a
+/// pid that was recycled while `all` was read may assign a process to the wrong root (see
+/// [`crate::identity::descendants`]).
 pub fn descendants(all: &[Stat], roots: &[i32]) -> Vec<Stat> {
     let mut family: HashSet<i32> = roots.iter().copied().collect();
     loop {
@@ -88,20 +89,21 @@ pub fn descendants(all: &[Stat], roots: &[i32]) -> Vec<Stat> {
         .collect()
 }
 
-/// Whether the environment a process was started with holds exactly this `NAME=value`.
+/// Whether the initial environment of a process contains exactly this `NAME=value`.
 pub fn has_environment(pid: i32, marker: &[u8]) -> bool {
     let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return false };
     environment.split(|&byte| byte == 0).any(|entry| entry == marker)
 }
 
-/// How many pid namespaces a process is in, from the one that /proc shows on; `None` when there is no such process.
+/// In how many nested pid namespaces a process is, counted from the namespace of /proc; `None` when there is
+/// no such process.
 pub fn pid_namespaces(pid: i32) -> Option<usize> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     Some(numbers.split_ascii_whitespace().count())
 }
 
-/// How long a process has been there.
+/// The time since the start of a process.
 pub fn age(pid: i32) -> Option<Duration> {
     let started = stat(pid)?.start_ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
     let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
@@ -109,31 +111,31 @@ pub fn age(pid: i32) -> Option<Duration> {
     Some(Duration::from_secs_f64((uptime - started).max(0.0)))
 }
 
-/// Identifies this boot of the machine: another one means that everything that ran is gone.
+/// The id of this boot. Another id means that all recorded processes are gone.
 pub fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map(|text| text.trim().to_owned())
         .unwrap_or_default()
 }
 
-/// How many clock ticks make a second.
+/// Clock ticks per second.
 pub fn ticks_per_second() -> u64 {
     rustix::param::clock_ticks_per_second().max(1)
 }
 
-/// The process that a pidfd is of; `None` once it has been reaped.
+/// The pid behind a pidfd; `None` once the process has been reaped.
 pub fn pid_of(pidfd: impl AsFd) -> Option<i32> {
     let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_fd().as_raw_fd())).ok()?;
     let pid = about.lines().find_map(|line| line.strip_prefix("Pid:"))?;
     pid.trim().parse().ok().filter(|pid| *pid > 0)
 }
 
-/// Size of a memory page in bytes.
+/// The size of a memory page in bytes.
 pub fn page_size() -> u64 {
     rustix::param::page_size() as u64
 }
 
-/// Private memory of a process in bytes: what would be free if it ended.
+/// Private memory of a process in bytes: what its exit would free.
 pub fn private_memory(pid: i32) -> Option<u64> {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let kilobytes: u64 = rollup

@@ -12,7 +12,7 @@ pub struct Size {
     pub cols: u16,
 }
 
-/// Both sides of a new pseudo-terminal; the slave is for the child.
+/// Both sides of a new pseudo-terminal. The slave is for the child.
 pub struct Pty {
     pub master: OwnedFd,
     pub slave: OwnedFd,
@@ -20,7 +20,7 @@ pub struct Pty {
 
 /// Opens a pseudo-terminal of this size.
 pub fn open(size: Size) -> Result<Pty> {
-    fault::gate()?;
+    fault::failpoint()?;
     let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     rustix::pty::grantpt(&master)?;
     rustix::pty::unlockpt(&master)?;
@@ -30,15 +30,15 @@ pub fn open(size: Size) -> Result<Pty> {
     Ok(Pty { master, slave })
 }
 
-/// The size that a terminal was last told.
+/// The current window size.
 pub fn size(master: impl AsFd) -> Result<Size> {
     let size = rustix::termios::tcgetwinsize(master)?;
     Ok(Size { rows: size.ws_row, cols: size.ws_col })
 }
 
-/// Tells the terminal, and through SIGWINCH its foreground process group, a new size.
+/// Sets the window size. The kernel sends SIGWINCH to the foreground process group.
 pub fn resize(master: impl AsFd, size: Size) -> Result<()> {
-    fault::gate()?;
+    fault::failpoint()?;
     rustix::termios::tcsetwinsize(
         master,
         Winsize { ws_row: size.rows, ws_col: size.cols, ws_xpixel: 0, ws_ypixel: 0 },

@@ -1,4 +1,4 @@
-//! The way to a file: whether users other than the trusted ones could make its name stand for something else.
+//! Path trust: whether a user other than the trusted ones could change a file or what its path resolves to.
 
 mod acl;
 mod mount;
@@ -11,15 +11,15 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use trusted::Trusted;
 
-/// Names looked at on the way to one file; more is a loop of links.
+/// Path components visited per file, including those of links. More means a loop of links.
 const STEPS_MAX: usize = 256;
 
-/// Whether only root can change the file and everything on the way to it.
+/// Whether only root can change the file and every directory and link on its path.
 pub fn is_root_only(path: &Path) -> bool {
     weak_spot(path).is_none()
 }
 
-/// The first file, directory or link on the way that others than root can change.
+/// The first file, directory or link on the path that a user other than root can change.
 pub fn weak_spot(path: &Path) -> Option<PathBuf> {
     weak_spot_for(path, &[])
 }
@@ -29,18 +29,19 @@ pub fn weak_spot_for(path: &Path, uids: &[u32]) -> Option<PathBuf> {
     walk(path, &Trusted::new(uids)).unwrap_or_else(Some)
 }
 
-/// The first directory or link on the way by which others could replace the file. Writing to the file itself may be open
-/// to all, as it is for a socket.
-pub fn weak_way_for(path: &Path, uids: &[u32]) -> Option<PathBuf> {
+/// The first directory or link on the path through which an untrusted user could replace the file. The file
+/// itself may be world-writable, as a socket is.
+pub fn weak_ancestor_for(path: &Path, uids: &[u32]) -> Option<PathBuf> {
     walk(path, &Trusted::new(uids)).err()
 }
 
-/// Follows the path name by name. The error is the weak spot on the way; the value is the file itself if that is weak.
+/// Resolves the path component by component. The error is the weak spot on the path; the value is the file
+/// itself if it is weak.
 fn walk(path: &Path, trusted: &Trusted<'_>) -> Result<Option<PathBuf>, PathBuf> {
     let mut at = PathBuf::from("/");
-    // What is still to be walked, the next part last.
+    // Components still to visit, the next one last.
     let mut parts: Vec<OsString> = parts_of(path);
-    let mut weak_above: Option<PathBuf> = look(&at, trusted);
+    let mut weak_above: Option<PathBuf> = check_writers(&at, trusted);
     for _ in 0..STEPS_MAX {
         let Some(part) = parts.pop() else { return Ok(weak_above) };
         if part == ".." {
@@ -49,7 +50,7 @@ fn walk(path: &Path, trusted: &Trusted<'_>) -> Result<Option<PathBuf>, PathBuf> 
         }
         let step = at.join(&part);
         let Ok(of) = std::fs::symlink_metadata(&step) else { return Err(step) };
-        // Where only owners may rename, what a trusted user owns stays where it is.
+        // In a sticky directory, only the owner can rename a file.
         match weak_above.take() {
             Some(above) if !is_sticky(&above, trusted) => return Err(above),
             Some(_) if !trusted.has_user(of.uid()) => return Err(step),
@@ -66,7 +67,7 @@ fn walk(path: &Path, trusted: &Trusted<'_>) -> Result<Option<PathBuf>, PathBuf> 
             parts.extend(parts_of(&target));
             continue;
         }
-        weak_above = look(&step, trusted);
+        weak_above = check_writers(&step, trusted);
         at = step;
     }
     Err(path.to_owned())
@@ -81,8 +82,8 @@ fn parts_of(path: &Path) -> Vec<OsString> {
     path.components().rev().filter_map(named).collect()
 }
 
-/// The path, if others than the trusted users can write what is there.
-fn look(path: &Path, trusted: &Trusted<'_>) -> Option<PathBuf> {
+/// The path, if an untrusted user can write to the file.
+fn check_writers(path: &Path, trusted: &Trusted<'_>) -> Option<PathBuf> {
     let safe = std::fs::symlink_metadata(path).is_ok_and(|of| {
         trusted.has_user(of.uid())
             && only_trusted_write(path, &of, trusted)
@@ -91,7 +92,7 @@ fn look(path: &Path, trusted: &Trusted<'_>) -> Option<PathBuf> {
     (!safe).then(|| path.to_owned())
 }
 
-/// Where there is a list, the mode's bits of the group are the list's mask, and say nothing about that group.
+/// With an ACL, the group bits of the mode are the ACL's mask and not the permissions of the owning group.
 fn only_trusted_write(path: &Path, of: &Metadata, trusted: &Trusted<'_>) -> bool {
     match Acl::of(path) {
         Acl::None => of.mode() & 0o002 == 0 && (of.mode() & 0o020 == 0 || trusted.has_group(of.gid())),
@@ -100,7 +101,8 @@ fn only_trusted_write(path: &Path, of: &Metadata, trusted: &Trusted<'_>) -> bool
     }
 }
 
-/// Also a directory of a trusted user: its owner can rename what is in it.
+/// Whether this is a sticky directory of a trusted user. The owner of a sticky directory can rename its
+/// entries.
 fn is_sticky(path: &Path, trusted: &Trusted<'_>) -> bool {
     std::fs::symlink_metadata(path)
         .is_ok_and(|of| of.is_dir() && trusted.has_user(of.uid()) && of.mode() & 0o1000 != 0)
@@ -112,13 +114,13 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn the_systems_programs_are_guarded() {
+    fn system_programs_are_root_only() {
         assert!(is_root_only(&std::fs::canonicalize("/bin/true").unwrap()));
         assert!(is_root_only(Path::new("/")));
     }
 
     #[test]
-    fn what_others_can_change_is_not() {
+    fn a_file_that_others_can_change_is_not_root_only() {
         assert!(!is_root_only(Path::new("/no/such/file")));
         let dir = tempfile::tempdir().unwrap();
         let dir = std::fs::canonicalize(dir.path()).unwrap();
@@ -127,27 +129,27 @@ mod tests {
         let mode =
             |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
         mode(&file, 0o755);
-        let by_root = crate::limits::effective_uid() == 0;
-        assert_eq!(is_root_only(&file), by_root, "in a sticky directory, what root owns is safe");
+        let by_root = crate::process::effective_uid() == 0;
+        assert_eq!(is_root_only(&file), by_root, "in a sticky directory, root's files are safe");
         mode(&file, 0o757);
         assert!(!is_root_only(&file));
         mode(&file, 0o755);
         mode(&dir, 0o777);
-        assert!(!is_root_only(&file), "the directory decides what the name stands for");
+        assert!(!is_root_only(&file), "the owner of the directory decides what the name resolves to");
         mode(&dir, 0o755);
         let link = dir.join("link");
         std::os::unix::fs::symlink(&file, &link).unwrap();
         assert_eq!(is_root_only(&link), by_root);
         if by_root {
             std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
-            assert!(!is_root_only(&link), "whose link it is decides where it leads");
+            assert!(!is_root_only(&link), "the owner of a link decides where it leads");
         }
     }
 
-    /// `setfacl -m u:1000:rw tool` sets the mode's group bits, which say nothing about the group then.
+    /// `setfacl -m u:1000:rw tool` sets the group bits of the mode, which are then the ACL's mask.
     #[test]
-    fn a_list_that_lets_a_user_write_is_not_taken_for_roots_group() {
-        if crate::limits::effective_uid() != 0 {
+    fn an_acl_that_lets_a_user_write_is_recognised() {
+        if crate::process::effective_uid() != 0 {
             return;
         }
         let dir = tempfile::tempdir().unwrap();
@@ -173,10 +175,10 @@ mod tests {
         };
         let flags = rustix::fs::XattrFlags::empty();
         rustix::fs::setxattr(&file, "system.posix_acl_access", &list(7), flags).unwrap();
-        assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o020, 0o020, "the mask stands in the mode");
+        assert_eq!(std::fs::metadata(&file).unwrap().mode() & 0o020, 0o020, "the mask is in the mode");
         assert!(!is_root_only(&file));
         assert_eq!(weak_spot(&file), Some(file.clone()));
         rustix::fs::setxattr(&file, "system.posix_acl_access", &list(5), flags).unwrap();
-        assert!(is_root_only(&file), "a list that lets others only read is none to be afraid of");
+        assert!(is_root_only(&file), "an ACL that lets others only read is safe");
     }
 }

@@ -1,4 +1,4 @@
-//! Signals: names, blocking them for a descriptor to read them from, ignoring SIGPIPE.
+//! Signals: names, masks, signalfd, dispositions.
 
 use crate::{Errno, Result, fault};
 use std::mem::MaybeUninit;
@@ -31,7 +31,7 @@ impl Signal {
         NAMES.iter().find(|(known, _)| *known == bare).map(|(_, number)| Signal(*number))
     }
 
-    /// `KILL`, `TERM`, …; real-time signals have none.
+    /// `KILL`, `TERM`, …; `None` for real-time signals.
     pub fn name(self) -> Option<&'static str> {
         NAMES.iter().find(|(_, number)| *number == self.0).map(|(name, _)| *name)
     }
@@ -96,7 +96,7 @@ impl Set {
         // SAFETY: initialised by the call above.
         let mut set = unsafe { set.assume_init() };
         for signal in signals {
-            // SAFETY: the set is initialised and the number is a valid signal by the type's construction.
+            // SAFETY: the set is initialised. An invalid number is refused and changes nothing.
             unsafe { libc::sigaddset(&mut set, signal.0) };
         }
         Set(set)
@@ -110,14 +110,14 @@ impl Set {
         Set(unsafe { set.assume_init() })
     }
 
-    /// All but one.
+    /// The set without one signal.
     pub(crate) fn without(mut self, signal: i32) -> Set {
-        // SAFETY: the set is initialised; a number that is no signal is refused.
+        // SAFETY: the set is initialised. An invalid number is refused and changes nothing.
         unsafe { libc::sigdelset(&mut self.0, signal) };
         self
     }
 
-    /// Makes this the calling thread's mask; returns the one before.
+    /// Makes this the calling thread's mask. Returns the previous mask.
     pub(crate) fn install(&self) -> Set {
         let mut before = Set::of(&[]);
         // SAFETY: both pointers are to initialised sets that outlive the call.
@@ -126,14 +126,15 @@ impl Set {
     }
 }
 
-/// Signals of this process as readable events. Make it before any other thread exists: they inherit the blocked mask.
+/// Pending signals of this process as a readable descriptor. Create it before any other thread: threads
+/// inherit the blocked mask.
 pub struct SignalFd {
     fd: OwnedFd,
 }
 
 impl SignalFd {
     pub fn new(signals: &[Signal]) -> Result<SignalFd> {
-        fault::gate()?;
+        fault::failpoint()?;
         let set = Set::of(signals);
         // SAFETY: the set is initialised; a null third argument asks for no copy of the old mask.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set.0, std::ptr::null_mut()) };
@@ -142,11 +143,11 @@ impl SignalFd {
         if fd < 0 {
             return Err(last_errno());
         }
-        // SAFETY: the descriptor was just made and nobody else owns it.
+        // SAFETY: signalfd has just returned this descriptor, so nothing else owns it.
         Ok(SignalFd { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
-    /// Unblocks the signals again, in this thread. One that is pending is delivered.
+    /// Unblocks the signals in this thread. A pending one is delivered.
     pub fn release(self, signals: &[Signal]) {
         let set = Set::of(signals);
         // SAFETY: the set is initialised; a null third argument asks for no copy of the old mask.
@@ -174,13 +175,13 @@ impl AsFd for SignalFd {
     }
 }
 
-/// Makes writes to closed pipes fail with `EPIPE` instead of ending this process.
+/// Makes writes to closed pipes fail with `EPIPE` instead of killing this process.
 pub fn ignore_sigpipe() {
     // SAFETY: SIG_IGN is a valid disposition and installs no handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }
 
-/// Whether whoever started this process wants it to ignore a signal, as nohup(1) does.
+/// Whether this process ignores a signal, because its parent made it so, as nohup(1) does.
 pub fn is_ignored(signal: Signal) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -188,25 +189,25 @@ pub fn is_ignored(signal: Signal) -> bool {
     ignored >> (signal.0 - 1) & 1 == 1
 }
 
-/// Ends this process by a signal, so that whoever waits for it sees that.
-pub fn end_by(signal: Signal) -> ! {
+/// Kills this process with a signal, so that its parent sees that signal as the exit cause.
+pub fn exit_by_signal(signal: Signal) -> ! {
     default_dispositions();
     Set::of(&[]).install();
-    // SAFETY: a plain number, which was checked when the value was made.
+    // SAFETY: raise takes a number only.
     unsafe { libc::raise(signal.0) };
-    // It was one that does not end a process.
+    // The signal does not terminate a process by default.
     std::process::exit(128 + signal.0)
 }
 
-/// Default dispositions for all signals, whatever they were. For a child that must make system calls only.
+/// Resets all signals to their default disposition. Async-signal-safe, for a child between clone and exec.
 pub(crate) fn default_dispositions() {
-    // The kernel's own struct and call: the C library's takes a lock for SIGABRT (since glibc 2.41), which the parent
-    // shares, and refuses the two signals it keeps for itself. All zeroes is the default disposition with no flags.
+    // The raw call, because glibc's sigaction takes a lock for SIGABRT since 2.41 and refuses the two signals
+    // that glibc reserves. A zeroed struct is the default disposition without flags.
     let action = [0u64; 4];
     let before: *mut u64 = std::ptr::null_mut();
     for signal in 1..=64 {
-        // SAFETY: the action is as long as the kernel's struct or longer and outlives the call; a null pointer asks for
-        // no copy of the one before. Numbers that cannot be changed are refused, which is what we want.
+        // SAFETY: the action is at least as long as the kernel's struct and is live during the call. A null
+        // pointer requests no copy of the old action. SIGKILL and SIGSTOP are refused, which changes nothing.
         unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, action.as_ptr(), before, size_of::<u64>()) };
     }
 }

@@ -1,7 +1,7 @@
-//! The socket at the other end of a TCP connection within this host: its user and its cgroup, as the kernel has them.
+//! The client's socket of a local TCP connection: its uid and cgroup.
 //!
-//! sock_diag(7) is queried for exactly one socket. Where it is missing (no `tcp_diag` module, a seccomp filter of a container)
-//! the tables in /proc/net are read, which have no cgroup.
+//! The kernel is queried for exactly one socket by sock_diag(7). Where that is missing (no `tcp_diag` module,
+//! a container's seccomp filter), the tables in /proc/net are read. They have no cgroup.
 
 use crate::{Errno, Result, cgroup, fault, retry};
 use rustix::net::netlink::{self, SocketAddrNetlink};
@@ -17,59 +17,59 @@ const IPPROTO_TCP: u8 = 6;
 const INET_DIAG_CGROUP_ID: u16 = 21;
 const SEQUENCE: u32 = 1;
 
-/// The netlink header; then `struct inet_diag_msg`; then its attributes.
+/// Offsets in a reply: the netlink header, `struct inet_diag_msg`, its attributes.
 const MESSAGE_AT: usize = 16;
 const ID_AT: usize = MESSAGE_AT + 4;
 const UID_AT: usize = ID_AT + 48 + 12;
 const INODE_AT: usize = UID_AT + 4;
 const ATTRIBUTES_AT: usize = INODE_AT + 4;
 
-/// More than the kernel sends about one socket.
+/// More than the kernel sends for one socket.
 const REPLY_BYTES_MAX: usize = 4096;
 
-/// How much of a table in /proc/net is read.
+/// The maximum number of bytes read of a table in /proc/net.
 const TABLE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// A socket that some process has open.
+/// A socket that a process has open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Socket {
-    /// Of the process that made it.
+    /// The uid of its creator.
     pub uid: u32,
-    /// As `/proc/PID/fd` shows it.
+    /// The inode that `/proc/PID/fd` shows.
     pub inode: u64,
-    /// The cgroup (version 2) of the process that made it, at that time; `None` where the kernel does not report it.
+    /// The cgroup (version 2) of its creator at creation time; `None` where the kernel does not report it.
     pub cgroup: Option<u64>,
 }
 
-/// The client's socket of a connection that was accepted at `own` from `peer`; `None` when no process has it open: the kernel
-/// reports the sockets of closed connections as those of uid 0. An error when the kernel offers no way to find out.
+/// The client's socket of a connection accepted at `own` from `peer`. `None` when no process has it open: the
+/// kernel reports closed sockets as those of uid 0. An error when the kernel offers no way to look it up.
 pub fn find(own: SocketAddr, peer: SocketAddr) -> Result<Option<Socket>> {
-    let (own, peer) = (plain(own), plain(peer));
-    // ENOENT stands for a missing module, too.
+    let (own, peer) = (canonical(own), canonical(peer));
+    // ENOENT can also mean a missing module.
     by_diag(own, peer).or_else(|_| by_tables(own, peer)).map(|found| found.filter(|socket| socket.inode != 0))
 }
 
-/// An IPv4 address in the form of IPv6 is the IPv4 address.
-fn plain(address: SocketAddr) -> SocketAddr {
+/// Converts IPv4-mapped IPv6 addresses to IPv4.
+fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 fn by_diag(own: SocketAddr, peer: SocketAddr) -> Result<Option<Socket>> {
-    fault::gate()?;
+    fault::failpoint()?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (family, protocol) = (AddressFamily::NETLINK, Some(netlink::SOCK_DIAG));
     let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, protocol)?;
     let request = request(own, peer);
     let kernel = SocketAddrNetlink::new(0, 0);
     retry(|| rustix::net::sendto(&socket, &request, SendFlags::empty(), &kernel).map(|_| ()))?;
-    // The kernel handles the request within send(2): its reply is queued.
+    // The kernel handles the request within send(2), so the reply is already queued.
     let mut reply = [0; REPLY_BYTES_MAX];
     let (len, sender) = retry(|| {
-        fault::gate()?;
+        fault::failpoint()?;
         let (_, len, sender) = rustix::net::recvfrom(&socket, &mut reply, RecvFlags::DONTWAIT)?;
         Ok((len, sender))
     })?;
-    // Any process may send to the socket; only the kernel has port 0.
+    // Any process may send to the socket. Only the kernel has port 0.
     let sender = sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok());
     match reply.get(..len).filter(|_| sender.is_some_and(|sender| sender.pid() == 0)) {
         Some(reply) => parse_reply(reply, own, peer),
@@ -77,7 +77,7 @@ fn by_diag(own: SocketAddr, peer: SocketAddr) -> Result<Option<Socket>> {
     }
 }
 
-/// `struct inet_diag_req_v2`, from the point of view of the socket that is looked for: its own address comes first.
+/// `struct inet_diag_req_v2`, from the point of view of the client's socket: its own address comes first.
 fn request(own: SocketAddr, peer: SocketAddr) -> Vec<u8> {
     let family = if peer.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let mut message = Vec::with_capacity(72);
@@ -125,7 +125,7 @@ fn parse_reply(bytes: &[u8], own: SocketAddr, peer: SocketAddr) -> Result<Option
     let end = |port_at, address_at| Some(SocketAddr::new(address(address_at)?, port(port_at)?));
     let (found_own, found_peer) = (end(ID_AT, ID_AT + 4), end(ID_AT + 2, ID_AT + 20));
     let (uid, inode) = (word(UID_AT).ok_or(malformed)?, word(INODE_AT).ok_or(malformed)?);
-    // Without such a connection the kernel reports a socket that listens at the client's port.
+    // Without such a connection, the kernel reports a listener on the client's port.
     if (found_own, found_peer) != (Some(peer), Some(own)) {
         return Ok(None);
     }
@@ -133,11 +133,12 @@ fn parse_reply(bytes: &[u8], own: SocketAddr, peer: SocketAddr) -> Result<Option
     Ok(Some(Socket {
         uid,
         inode: inode.into(),
-        cgroup: cgroup_of(attributes).filter(|id| !cgroup::may_stand_for_any(*id)),
+        cgroup: cgroup_of(attributes).filter(|id| !cgroup::is_ambiguous_id(*id)),
     }))
 }
 
-/// The cgroup among netlink attributes: each has its length with the header, its kind, and is padded to 4 bytes.
+/// The cgroup id among netlink attributes. Each has a length that includes its header, a type, and padding to
+/// 4 bytes.
 fn cgroup_of(mut attributes: &[u8]) -> Option<u64> {
     loop {
         let short = |at: usize| Some(u16::from_ne_bytes(*attributes.get(at..)?.first_chunk()?));
@@ -154,8 +155,8 @@ fn by_tables(own: SocketAddr, peer: SocketAddr) -> Result<Option<Socket>> {
     let tables: &[&str] = if peer.is_ipv4() { &["tcp", "tcp6"] } else { &["tcp6"] };
     let mut read = Err(Errno::NOENT);
     for table in tables {
-        fault::gate()?;
-        // Of this thread's network namespace.
+        fault::failpoint()?;
+        // The table of this thread's network namespace.
         let Ok(file) = File::open(format!("/proc/thread-self/net/{table}")) else { continue };
         let lines = BufReader::new(file.take(TABLE_BYTES_MAX)).lines().map_while(std::result::Result::ok);
         if let Some(found) = search(lines, own, peer) {
@@ -180,7 +181,7 @@ fn search(lines: impl Iterator<Item = String>, own: SocketAddr, peer: SocketAddr
     })
 }
 
-/// `0100007F:1F90`: words of the address in the byte order of this machine, and the port.
+/// Parses `0100007F:1F90`: the address as words in native byte order, and the port.
 fn parse_end(text: &str) -> Option<SocketAddr> {
     let (address, port) = text.split_once(':')?;
     let word = |at: usize| {
@@ -217,14 +218,14 @@ mod tests {
         file.metadata().unwrap().ino()
     }
 
-    type Way = fn(SocketAddr, SocketAddr) -> Result<Option<Socket>>;
+    type Lookup = fn(SocketAddr, SocketAddr) -> Result<Option<Socket>>;
 
-    fn ask(way: Way, accepted: &TcpStream) -> Result<Option<Socket>> {
-        way(plain(accepted.local_addr().unwrap()), plain(accepted.peer_addr().unwrap()))
+    fn look_up(lookup: Lookup, accepted: &TcpStream) -> Result<Option<Socket>> {
+        lookup(canonical(accepted.local_addr().unwrap()), canonical(accepted.peer_addr().unwrap()))
     }
 
     #[test]
-    fn the_clients_socket_is_found_in_both_ways_over_every_kind_of_loopback() {
+    fn the_clients_socket_is_found_by_both_lookups_over_every_kind_of_loopback() {
         let uid = rustix::process::geteuid().as_raw();
         let pairs = [
             ("127.0.0.1:0", "127.0.0.1"),
@@ -236,10 +237,10 @@ mod tests {
         for (listen, connect) in pairs {
             let (client, accepted) = connected(listen, connect);
             let expected = Socket { uid, inode: inode(&client), cgroup: None };
-            let by_diag = ask(by_diag, &accepted).unwrap().unwrap();
+            let by_diag = look_up(by_diag, &accepted).unwrap().unwrap();
             assert_eq!(Socket { cgroup: None, ..by_diag }, expected, "{listen} {connect}");
-            assert_eq!(ask(by_tables, &accepted), Ok(Some(expected)), "{listen} {connect}");
-            assert_eq!(ask(find, &accepted).unwrap(), Some(by_diag));
+            assert_eq!(look_up(by_tables, &accepted), Ok(Some(expected)), "{listen} {connect}");
+            assert_eq!(look_up(find, &accepted).unwrap(), Some(by_diag));
         }
     }
 
@@ -247,30 +248,30 @@ mod tests {
     fn a_connection_that_its_client_has_closed_belongs_to_no_user() {
         let (client, accepted) = connected("127.0.0.1:0", "127.0.0.1");
         drop(client);
-        // The trap: such a socket is reported, and as root's.
-        assert!(ask(by_diag, &accepted).unwrap().is_none_or(|found| (found.uid, found.inode) == (0, 0)));
-        assert_eq!(ask(find, &accepted), Ok(None));
+        // The kernel reports a closed socket as root's.
+        assert!(look_up(by_diag, &accepted).unwrap().is_none_or(|found| (found.uid, found.inode) == (0, 0)));
+        assert_eq!(look_up(find, &accepted), Ok(None));
     }
 
     #[test]
     fn a_listener_at_the_clients_port_is_not_the_client() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let own = "127.0.0.1:9".parse().unwrap();
-        for way in [by_diag, by_tables, find] {
-            let found = way(own, listener.local_addr().unwrap());
+        for lookup in [by_diag, by_tables, find] {
+            let found = lookup(own, listener.local_addr().unwrap());
             assert!(matches!(found, Ok(None) | Err(Errno::NOENT)), "{found:?}");
         }
     }
 
     #[test]
-    fn a_reply_cut_anywhere_is_refused_and_another_connection_is_not_taken() {
+    fn a_truncated_reply_is_refused_and_another_connection_does_not_match() {
         let (_client, accepted) = connected("127.0.0.1:0", "127.0.0.1");
         let (own, peer) = (accepted.local_addr().unwrap(), accepted.peer_addr().unwrap());
         let mut reply = vec![0; ATTRIBUTES_AT];
         reply[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
         reply[MESSAGE_AT] = 2;
-        let asked = request(own, peer);
-        reply[ID_AT..ID_AT + 48].copy_from_slice(&asked[24..72]);
+        let request = request(own, peer);
+        reply[ID_AT..ID_AT + 48].copy_from_slice(&request[24..72]);
         reply[UID_AT..INODE_AT].copy_from_slice(&7u32.to_ne_bytes());
         for len in 0..ATTRIBUTES_AT {
             assert!(parse_reply(&reply[..len], own, peer).is_err(), "{len} bytes");
@@ -284,7 +285,7 @@ mod tests {
         for cut in ATTRIBUTES_AT..with_cgroup.len() {
             assert_eq!(parse_reply(&with_cgroup[..cut], own, peer), Ok(Some(expected)), "{cut} bytes");
         }
-        // An attribute of no length must not be read for ever.
+        // An attribute of length 0 must not loop forever.
         assert_eq!(cgroup_of(&[0; 64]), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The terminal that this process was started on: keys as they are pressed, and everything as it was afterwards.
+//! The controlling terminal: raw modes, which are undone on drop, and non-blocking reads and writes.
 
 use crate::pty::Size;
 use crate::{Errno, Result, file, retry};
@@ -8,45 +8,45 @@ use rustix::termios::{self, InputModes, LocalModes, OptionalActions, SpecialCode
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The controlling terminal. Reading never waits.
+/// The controlling terminal, non-blocking.
 pub struct Terminal {
     tty: OwnedFd,
 }
 
 impl Terminal {
-    /// An open file of our own, so that nobody else's is made not to wait.
+    /// Opens a new file description, so that O_NONBLOCK does not affect other processes on the terminal.
     pub fn open() -> Result<Terminal> {
         Ok(Terminal { tty: file::open("/dev/tty", file::Open::Terminal)? })
     }
 
-    /// Keys come one by one, unseen, until this is dropped. What was typed before is thrown away.
-    pub fn keys(self: &Arc<Terminal>) -> Result<Keys> {
+    /// cbreak mode: delivers single keys without echo. Discards pending input.
+    pub fn cbreak(self: &Arc<Terminal>) -> Result<ModeGuard> {
         let before = termios::tcgetattr(&self.tty)?;
         let mut now = before.clone();
         now.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
         now.special_codes[SpecialCodeIndex::VMIN] = 1;
         now.special_codes[SpecialCodeIndex::VTIME] = 0;
         termios::tcsetattr(&self.tty, OptionalActions::Flush, &now)?;
-        Ok(Keys { terminal: self.clone(), before })
+        Ok(ModeGuard { terminal: self.clone(), before })
     }
 
-    /// The same for a whole screen: no key does anything by itself, not even those that end or stop a program.
-    pub fn raw(self: &Arc<Terminal>) -> Result<Keys> {
-        let keys = self.keys()?;
+    /// cbreak mode without signals and flow control, for a full-screen program. Output processing stays on.
+    pub fn raw_input(self: &Arc<Terminal>) -> Result<ModeGuard> {
+        let guard = self.cbreak()?;
         let mut now = termios::tcgetattr(&self.tty)?;
         now.local_modes.remove(LocalModes::ISIG | LocalModes::IEXTEN);
         now.input_modes.remove(InputModes::IXON | InputModes::ICRNL);
         termios::tcsetattr(&self.tty, OptionalActions::Now, &now)?;
-        Ok(keys)
+        Ok(guard)
     }
 
-    /// The terminal takes no part any more: every byte goes through as it is, in both directions.
-    pub fn transparent(self: &Arc<Terminal>) -> Result<Keys> {
+    /// Raw mode: every byte passes unchanged in both directions.
+    pub fn make_raw(self: &Arc<Terminal>) -> Result<ModeGuard> {
         let before = termios::tcgetattr(&self.tty)?;
         let mut now = before.clone();
         now.make_raw();
         termios::tcsetattr(&self.tty, OptionalActions::Drain, &now)?;
-        Ok(Keys { terminal: self.clone(), before })
+        Ok(ModeGuard { terminal: self.clone(), before })
     }
 
     pub fn size(&self) -> Option<Size> {
@@ -54,21 +54,21 @@ impl Terminal {
         (size.ws_col > 0).then_some(Size { rows: size.ws_row, cols: size.ws_col })
     }
 
-    /// What was typed, into `buffer`; `EAGAIN` when there is nothing.
+    /// Reads typed bytes; `EAGAIN` when there are none.
     pub fn read(&self, buffer: &mut [u8]) -> Result<usize> {
         retry(|| rustix::io::read(&self.tty, &mut *buffer))
     }
 
-    /// Writes everything, or fails when the terminal takes nothing for as long as `patience`.
-    pub fn write_all(&self, mut bytes: &[u8], patience: Duration) -> Result<()> {
-        let seconds = i64::try_from(patience.as_secs()).unwrap_or(i64::MAX);
-        let patience = Timespec { tv_sec: seconds, tv_nsec: i64::from(patience.subsec_nanos()) };
+    /// Writes all bytes. `ETIMEDOUT` when the terminal accepts nothing for `timeout`.
+    pub fn write_all(&self, mut bytes: &[u8], timeout: Duration) -> Result<()> {
+        let seconds = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
+        let timeout = Timespec { tv_sec: seconds, tv_nsec: i64::from(timeout.subsec_nanos()) };
         while !bytes.is_empty() {
             match retry(|| rustix::io::write(&self.tty, bytes)) {
                 Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
                 Err(Errno::AGAIN) => {
                     let mut entries = [PollFd::new(&self.tty, PollFlags::OUT)];
-                    if retry(|| poll(&mut entries, Some(&patience)))? == 0 {
+                    if retry(|| poll(&mut entries, Some(&timeout)))? == 0 {
                         return Err(Errno::TIMEDOUT);
                     }
                 }
@@ -85,14 +85,14 @@ impl AsFd for Terminal {
     }
 }
 
-/// A terminal that gives keys.
-pub struct Keys {
+/// Restores the terminal's mode on drop.
+pub struct ModeGuard {
     terminal: Arc<Terminal>,
     before: Termios,
 }
 
-impl Drop for Keys {
-    /// What was typed into our question must not be taken for a command by whoever reads next.
+impl Drop for ModeGuard {
+    /// Discards pending input, so that the next reader (a shell) does not take our keys for a command.
     fn drop(&mut self) {
         let _gone = termios::tcsetattr(&self.terminal.tty, OptionalActions::Flush, &self.before);
     }

@@ -1,8 +1,8 @@
-//! Users of this machine, by `/etc/passwd`, and their groups, by `/etc/group`.
+//! Users and groups of this host, from `/etc/passwd` and `/etc/group`.
 //!
-//! The C library's look-ups load modules of the host into the process. The program is linked statically, and such a module
-//! may be of another C library: the process then crashes. So nothing here calls them; users that only a directory service
-//! knows have no name.
+//! The C library's lookups load NSS modules of the host into the process. Outpost is linked statically, and a
+//! module built for another C library crashes it. So this file reads the tables itself. Users that only a
+//! directory service knows have no name here.
 
 use crate::{Errno, Result, fault};
 use std::ffi::{OsStr, OsString};
@@ -22,16 +22,16 @@ pub struct User {
 
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
-/// A longer line is skipped, and nothing is read beyond so much of the file.
+/// Longer lines are skipped. Bytes beyond the file limit are ignored.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// The user with this number, if the machine knows one.
+/// The user with this uid, if `/etc/passwd` has one.
 pub fn by_uid(uid: u32) -> Result<Option<User>> {
     look_up(|user| user.uid == uid)
 }
 
-/// The user with this name, if the machine knows one.
+/// The user with this name, if `/etc/passwd` has one.
 pub fn by_name(name: &str) -> Result<Option<User>> {
     if name.contains('\0') {
         return Err(Errno::INVAL);
@@ -39,7 +39,7 @@ pub fn by_name(name: &str) -> Result<Option<User>> {
     look_up(|user| user.name == *name)
 }
 
-/// The numbers of all groups of a user, by `/etc/group`: its own first, then those that list its name.
+/// The gids of a user: its primary group first, then the groups that list its name.
 pub fn groups(user: &User) -> Result<Vec<u32>> {
     let mut groups = vec![user.gid];
     read(GROUP, |lines| {
@@ -53,7 +53,8 @@ pub fn groups(user: &User) -> Result<Vec<u32>> {
     Ok(groups)
 }
 
-/// Whether a user is the only member of its own group, by both tables. False for users and groups that they do not have.
+/// Whether the group is the user's primary group and has no other member, by both tables. False for unknown
+/// users and groups.
 pub fn is_private_group(gid: u32, uid: u32) -> bool {
     let Ok(Some(user)) = by_uid(uid) else { return false };
     let others = look_up(|other| other.gid == gid && other.uid != uid);
@@ -62,7 +63,7 @@ pub fn is_private_group(gid: u32, uid: u32) -> bool {
     user.gid == gid && others == Ok(None) && members == Ok(Some(false))
 }
 
-/// The name of this user, or its number.
+/// The name of a user, or its uid if it has no name.
 pub fn name_or_number(uid: u32) -> String {
     match by_uid(uid) {
         Ok(Some(user)) => user.name.display().to_string(),
@@ -70,32 +71,32 @@ pub fn name_or_number(uid: u32) -> String {
     }
 }
 
-/// The home directory of the user of this process: `HOME`, or else the one of its passwd entry.
+/// The home directory of the user of this process: `HOME`, otherwise from `/etc/passwd`.
 pub fn home() -> Option<PathBuf> {
     let own = || by_uid(rustix::process::getuid().as_raw()).ok().flatten().map(|user| user.home);
     std::env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from).or_else(own)
 }
 
-fn look_up(is_it: impl Fn(&User) -> bool) -> Result<Option<User>> {
-    read(PASSWD, |file| find(file, is_it))
+fn look_up(matches: impl Fn(&User) -> bool) -> Result<Option<User>> {
+    read(PASSWD, |file| find(file, matches))
 }
 
-/// Reads one of the machine's tables. None where there is no such file, as in a root directory that has a program in it and
-/// nothing else.
+/// Reads one of the tables. `None` where the file does not exist, as in a root directory with nothing but a
+/// program.
 fn read<T>(path: &str, look: impl FnOnce(File) -> std::io::Result<Option<T>>) -> Result<Option<T>> {
-    fault::gate()?;
+    fault::failpoint()?;
     match File::open(path).and_then(look) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         found => found.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)),
     }
 }
 
-/// The first user for whom `is_it`. Lines that describe none are skipped.
-fn find(file: impl Read, is_it: impl Fn(&User) -> bool) -> std::io::Result<Option<User>> {
-    each_line(file, |line| parse(line).filter(|user| is_it(user)))
+/// The first user that matches. Malformed lines are skipped.
+fn find(file: impl Read, matches: impl Fn(&User) -> bool) -> std::io::Result<Option<User>> {
+    each_line(file, |line| parse(line).filter(|user| matches(user)))
 }
 
-/// What the first line has for which `look` finds something.
+/// The result of the first line for which `look` returns one.
 fn each_line<T>(file: impl Read, mut look: impl FnMut(&[u8]) -> Option<T>) -> std::io::Result<Option<T>> {
     let mut lines = BufReader::new(file.take(FILE_BYTES_MAX));
     let mut line = Vec::new();
@@ -119,7 +120,7 @@ fn each_line<T>(file: impl Read, mut look: impl FnMut(&[u8]) -> Option<T>) -> st
     }
 }
 
-/// The number of a group that lists this user: `name:password:gid:user,user`.
+/// The gid of a group that lists this user: `name:password:gid:user,user`.
 fn member(line: &[u8], user: &[u8]) -> Option<u32> {
     let fields: Vec<&[u8]> = line.split(|byte| *byte == b':').collect();
     let [name, _, gid, members] = fields.as_slice() else { return None };
@@ -129,7 +130,7 @@ fn member(line: &[u8], user: &[u8]) -> Option<u32> {
     members.split(|byte| *byte == b',').any(|member| member == user).then(|| number(gid)).flatten()
 }
 
-/// Whether a group lists others than this user; none for the line of another group.
+/// Whether a group lists members other than this user; `None` for the line of another group.
 fn has_other_members(line: &[u8], gid: u32, user: &[u8]) -> Option<bool> {
     let fields: Vec<&[u8]> = line.split(|byte| *byte == b':').collect();
     let [_, _, found, members] = fields.as_slice() else { return None };
@@ -150,7 +151,7 @@ fn parse(line: &[u8]) -> Option<User> {
     Some(User { uid, gid, name, home: OsStr::from_bytes(home).into() })
 }
 
-/// Digits only: the standard library would also take a sign. The largest number means "none" to the kernel.
+/// Digits only: the standard library also accepts a sign. The largest number means "unchanged" to the kernel.
 fn number(text: &[u8]) -> Option<u32> {
     let digits = Some(text).filter(|text| text.iter().all(u8::is_ascii_digit))?;
     std::str::from_utf8(digits).ok()?.parse().ok().filter(|number| *number != u32::MAX)
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_found_under_another_name_of_a_number() {
+    fn another_spelling_of_a_uid_finds_no_user() {
         for name in ["0", "#0", "-1", "4294967295", "no such user", ""] {
             assert_eq!(by_name(name).unwrap(), None, "{name:?}");
         }

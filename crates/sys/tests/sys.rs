@@ -1,4 +1,5 @@
-//! The system calls of Outpost against the kernel this runs on. What the host does not allow is skipped with the reason on stderr.
+//! The crate's system calls against the running kernel. A test that the host does not allow is skipped, with
+//! the reason on stderr.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -28,8 +29,6 @@ mod pipe;
 mod plain_clone;
 #[path = "sys/pty.rs"]
 mod pty;
-#[path = "sys/recruit.rs"]
-mod recruit;
 #[path = "sys/signal.rs"]
 mod signal;
 #[path = "sys/spawn.rs"]

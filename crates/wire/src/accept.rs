@@ -1,4 +1,4 @@
-//! Accepting connections: each served by a task of its own, so many at a time.
+//! Accept loops: one task per connection, with a limit on concurrent connections.
 
 use std::io;
 use std::sync::Arc;
@@ -6,25 +6,25 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
-/// How long to wait after a connection could not be accepted, at first and at most.
+/// The initial and the maximum delay after a failed accept.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Never has a permit. Closed when this process accepts no more connections.
+/// Never has a permit. Closed when this process stops accepting.
 static ACCEPTING: Semaphore = Semaphore::const_new(0);
 
-/// Ends all loops that accept connections, and closes their sockets: for a daemon that stops.
+/// Ends all accept loops and closes their sockets. For a daemon that stops.
 pub fn stop_accepting() {
     ACCEPTING.close();
 }
 
-/// Where connections come from.
+/// A listening socket.
 pub trait Listener: Send {
     type Stream: Send + 'static;
 
     fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 
-    /// Whether who is there may come in.
+    /// Whether the peer may connect.
     fn admits(stream: &Self::Stream) -> bool;
 }
 
@@ -35,10 +35,11 @@ impl Listener for UnixListener {
         UnixListener::accept(self).await.map(|(stream, _)| stream)
     }
 
-    /// This user and root, but no sandboxed process: whatever it can reach of the file system, it shall not start others.
+    /// This user and root, but no sandboxed process: a sandboxed process that reaches the socket must not
+    /// start others.
     fn admits(stream: &UnixStream) -> bool {
         outpost_sys::message::peer(stream).is_ok_and(|peer| {
-            (peer.uid == outpost_sys::limits::effective_uid() || peer.uid == 0)
+            (peer.uid == outpost_sys::process::effective_uid() || peer.uid == 0)
                 && !outpost_sys::confined::may_be_confined(peer.pid)
         })
     }
@@ -49,18 +50,18 @@ impl Listener for TcpListener {
 
     async fn accept(&self) -> io::Result<TcpStream> {
         let (stream, _) = TcpListener::accept(self).await?;
-        // Small answers shall not wait for larger ones.
+        // Small replies must not wait for larger ones.
         stream.set_nodelay(true)?;
         Ok(stream)
     }
 
-    /// [`crate::Peers`] looks it up, so that the client gets an answer.
+    /// [`crate::Peers`] checks TCP clients, so that they get a reply.
     fn admits(_: &TcpStream) -> bool {
         true
     }
 }
 
-/// Accepts until [`stop_accepting`], at most `max` at a time; more wait in the backlog.
+/// Accepts until [`stop_accepting`], with at most `max` concurrent connections. More wait in the backlog.
 pub async fn accept_all<L, F, S>(listener: L, max: usize, serve: S)
 where
     L: Listener,
@@ -70,18 +71,18 @@ where
     accept_admitted(listener, max, L::admits, serve).await;
 }
 
-/// The same for whom `admits` lets in.
+/// The same for peers that `admits` accepts.
 pub async fn accept_admitted<L, F, S>(listener: L, max: usize, admits: impl Fn(&L::Stream) -> bool, serve: S)
 where
     L: Listener,
     F: Future<Output = ()> + Send + 'static,
     S: Fn(L::Stream) -> F,
 {
-    let places = Arc::new(Semaphore::new(max));
+    let permits = Arc::new(Semaphore::new(max));
     let mut pause = PAUSE_MIN;
     loop {
-        let next = async { (places.clone().acquire_owned().await, listener.accept().await) };
-        let (place, accepted) = tokio::select! {
+        let next = async { (permits.clone().acquire_owned().await, listener.accept().await) };
+        let (permit, accepted) = tokio::select! {
             biased;
             _closed = ACCEPTING.acquire() => return,
             next = next => next,
@@ -95,7 +96,7 @@ where
                 let served = serve(stream);
                 tokio::spawn(async move {
                     served.await;
-                    drop(place);
+                    drop(permit);
                 });
             }
             Err(error) => {

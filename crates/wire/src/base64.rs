@@ -1,4 +1,4 @@
-//! Base64 straight into and out of the buffers it belongs in: payload never passes through a JSON escaper.
+//! Base64 directly into and out of message buffers, so that payload never passes through a JSON escaper.
 
 use base64_turbo::STANDARD;
 
@@ -6,19 +6,18 @@ use base64_turbo::STANDARD;
 pub fn append(out: &mut Vec<u8>, data: &[u8]) {
     let begin = out.len();
     out.resize(begin + data.len().div_ceil(3) * 4, 0);
-    let Some(place) = out.get_mut(begin..) else { return };
-    // The place has exactly the length that the encoding has.
-    let written = STANDARD.encode_slice(data, place).unwrap_or(0);
+    let Some(target) = out.get_mut(begin..) else { return };
+    // The target has exactly the encoded length.
+    let written = STANDARD.encode_slice(data, target).unwrap_or(0);
     out.truncate(begin + written);
 }
 
-/// The bytes of strict, padded base64; `None` for anything else.
+/// Decodes strict, padded base64; `None` for anything else.
 pub fn decode(text: &[u8]) -> Option<Vec<u8>> {
     STANDARD.decode(text).ok()
 }
 
-/// The same, as generous as some writers need it: line breaks are skipped, and what the last character has left over is
-/// not looked at.
+/// Decodes leniently: skips line breaks and ignores the unused bits of the last character.
 pub fn decode_leniently(text: &[u8]) -> Option<Vec<u8>> {
     if let Some(bytes) = decode(text) {
         return Some(bytes);
@@ -31,8 +30,8 @@ pub fn decode_leniently(text: &[u8]) -> Option<Vec<u8>> {
         _ => None,
     };
     if let Some((from_end, mask)) = left_over {
-        let place = text.len().checked_sub(from_end)?;
-        let letter = text.get_mut(place)?;
+        let position = text.len().checked_sub(from_end)?;
+        let letter = text.get_mut(position)?;
         let value = ALPHABET.iter().position(|known| known == letter)?;
         *letter = *ALPHABET.get(value & !mask)?;
     }
@@ -46,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_appended_decodes_to_the_same() {
+    fn appended_bytes_round_trip() {
         let data: Vec<u8> = (0..=255).cycle().take(100_000).collect();
         for len in (0..200).chain([32 * 1024, 99_999]) {
             let mut out = b"before".to_vec();
@@ -57,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_base64_is_refused() {
+    fn invalid_base64_is_refused() {
         for text in ["a", "ab", "abc", "ab=c", "a===", "ab\n==", "ab-_", "YQ", "YR=="] {
             assert_eq!(decode(text.as_bytes()), None, "{text:?}");
         }
@@ -70,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn line_breaks_and_left_over_bits_are_forgiven_where_that_is_asked_for() {
+    fn lenient_decoding_accepts_line_breaks_and_unused_bits() {
         for (text, bytes) in
             [("YR==", "a"), ("YW\r\nI=\n", "ab"), ("YWJ=", "ab"), ("", ""), ("\n", ""), ("YWJj", "abc")]
         {

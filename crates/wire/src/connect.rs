@@ -1,4 +1,4 @@
-//! Connections to sockets of ours for programs with an event loop.
+//! Async connections to Outpost's Unix sockets.
 
 use outpost_sys::connect::{Trust, connect_nonblocking};
 use std::io;

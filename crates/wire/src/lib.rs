@@ -1,4 +1,5 @@
-//! What all faces share on the wire: lines with a limit, a bound on requests under way, base64 in place, a bounded way out.
+//! The transport that all faces share: lines with a limit, bounds on concurrent requests, base64, bounded
+//! send buffers.
 
 #![forbid(unsafe_code)]
 
@@ -18,5 +19,5 @@ pub use lines::{Line, Lines};
 pub use load::{Load, SharedLoad, Weight};
 pub use outbox::{Closed, Outbox};
 pub use peers::{Peers, TokenNeeded};
-pub use per_user::{PerUser, UserPlace};
-pub use socket::{ReadHalf, WriteHalf, split, standard};
+pub use per_user::{PerUserLimit, UserPermit};
+pub use socket::{ReadHalf, WriteHalf, split, stdio};

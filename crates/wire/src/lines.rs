@@ -1,33 +1,33 @@
-//! Lines of bytes with a limit.
+//! Reads lines with a length limit from a connection.
 
 use crate::socket::ReadHalf;
 use memchr::memchr;
 
-/// Read at a time.
+/// How much is read at a time.
 const CHUNK_BYTES: usize = 16 * 1024;
 const CHUNK_BYTES_MAX: usize = 256 * 1024;
-/// A buffer larger than this is given back once it is empty.
+/// A larger buffer is freed once it is empty.
 const KEPT_BYTES: usize = 64 * 1024;
 
-/// What comes next on a connection.
+/// The next item on a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line<'a> {
     /// Without its newline.
     Whole(&'a [u8]),
-    /// The limit was reached before a newline came. Nothing can be read any more.
+    /// The limit was reached before a newline. Nothing more can be read.
     TooLong,
-    /// The peer closed in the middle of a line.
-    Cut(&'a [u8]),
-    End,
+    /// EOF in the middle of a line.
+    Truncated(&'a [u8]),
+    Eof,
 }
 
-/// Splits what a peer sends into lines of less than `limit` bytes.
+/// Splits a peer's bytes into lines of less than `limit` bytes.
 pub struct Lines {
     reader: ReadHalf,
     buffer: Vec<u8>,
-    /// Bytes of the buffer that belong to lines already returned.
+    /// Bytes of the buffer that belong to returned lines.
     taken: usize,
-    /// Bytes of the buffer in which there is no newline.
+    /// Bytes of the buffer that contain no newline.
     searched: usize,
     limit: usize,
 }
@@ -37,12 +37,12 @@ impl Lines {
         Lines { reader, buffer: Vec::new(), taken: 0, searched: 0, limit }
     }
 
-    /// Whether the next line is here already, so that asking for it does not wait.
+    /// Whether the next line is buffered, so that `next` does not wait.
     pub fn has_line(&self) -> bool {
         memchr(b'\n', self.buffer.get(self.searched..).unwrap_or_default()).is_some()
     }
 
-    /// The next line. Safe to cancel: what was read is kept.
+    /// The next line. Cancel-safe: bytes that were read are kept.
     pub async fn next(&mut self) -> std::io::Result<Line<'_>> {
         loop {
             if let Some(at) = memchr(b'\n', self.buffer.get(self.searched..).unwrap_or_default()) {
@@ -52,7 +52,7 @@ impl Lines {
                 let line = self.buffer.get(begin..end).unwrap_or_default();
                 return Ok(if line.len() < self.limit { Line::Whole(line) } else { Line::TooLong });
             }
-            // Only now, so that lines that came together are not moved once for each of them.
+            // Only now, so that lines that arrived together are moved once.
             self.buffer.drain(..self.taken);
             self.taken = 0;
             self.searched = self.buffer.len();
@@ -62,14 +62,15 @@ impl Lines {
             if self.read_more().await? == 0 {
                 self.taken = self.buffer.len();
                 self.searched = self.taken;
-                return Ok(if self.buffer.is_empty() { Line::End } else { Line::Cut(&self.buffer) });
+                return Ok(if self.buffer.is_empty() { Line::Eof } else { Line::Truncated(&self.buffer) });
             }
         }
     }
 
-    /// Reads what there is. Only who has to wait gives a large buffer back: a stream of long lines keeps it.
+    /// Reads available bytes. Frees a large buffer only before it has to wait, so a stream of long lines
+    /// keeps it.
     async fn read_more(&mut self) -> std::io::Result<usize> {
-        // A long line is read in ever larger pieces.
+        // A long line is read in growing pieces.
         self.buffer.reserve(self.buffer.len().clamp(CHUNK_BYTES, CHUNK_BYTES_MAX));
         if self.buffer.is_empty() && self.buffer.capacity() > KEPT_BYTES {
             tokio::select! {
@@ -92,7 +93,7 @@ mod tests {
     async fn all(input: &[u8], limit: usize) -> Vec<String> {
         let (mut peer, ours) = UnixStream::pair().unwrap();
         let input = input.to_vec();
-        // The peer may be closed before it has read or written everything.
+        // The peer may be closed before it has written everything.
         tokio::spawn(async move { peer.write_all(&input).await });
         let mut lines = Lines::new(crate::split(ours).unwrap().0, limit);
         let mut seen = Vec::new();
@@ -100,9 +101,9 @@ mod tests {
             let line = lines.next().await.unwrap();
             let (text, last) = match line {
                 Line::Whole(bytes) => (String::from_utf8_lossy(bytes).into_owned(), false),
-                Line::Cut(bytes) => (format!("cut {}", String::from_utf8_lossy(bytes)), true),
+                Line::Truncated(bytes) => (format!("cut {}", String::from_utf8_lossy(bytes)), true),
                 Line::TooLong => ("too long".to_owned(), true),
-                Line::End => ("end".to_owned(), true),
+                Line::Eof => ("end".to_owned(), true),
             };
             seen.push(text);
             if last {
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_come_whole_and_a_cut_one_is_told() {
+    async fn lines_are_whole_and_a_truncated_one_is_reported() {
         assert_eq!(all(b"a\n\nbc\n", 10).await, ["a", "", "bc", "end"]);
         assert_eq!(all(b"a\nb", 10).await, ["a", "cut b"]);
         assert_eq!(all(b"", 10).await, ["end"]);

@@ -1,25 +1,25 @@
-//! Bytes of requests under way: bounded for each connection, and over all connections of a face.
+//! Back-pressure by request size: bounds the bytes of concurrent requests per connection and per face.
 
 use crate::outbox::Outbox;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The requests under way on one connection together. The reader waits while they have more.
+/// The limit on concurrent requests of one connection. Its reader waits while it is reached.
 const CONNECTION_BYTES_MAX: u32 = 8 * 1024 * 1024;
-/// A request counts as its bytes, and never as less: a connection has at most 1,024 requests under way.
+/// The minimum weight of a request. A connection thus has at most 1,024 concurrent requests.
 const REQUEST_BYTES_MIN: u32 = 8 * 1024;
-/// Each connection has this much of its own. So requests of usual size never wait for other connections.
+/// The reserve of each connection. Requests of usual size fit into it and never wait for other connections.
 const RESERVED_BYTES: u32 = 64 * 1024;
-/// All connections of a face share this much beyond their reserves.
+/// What all connections of a face share beyond their reserves.
 const SHARED_BYTES: u32 = 64 * 1024 * 1024;
-/// What a request counts as when only its id is left in memory.
+/// The weight of a request of which only the id is left in memory.
 const ANSWER_BYTES: usize = 1024;
 
-/// The bytes that all connections of a face share. Clones are the same.
+/// The bytes that all connections of a face share. Clones share the same budget.
 #[derive(Clone)]
 pub struct SharedLoad(Arc<Semaphore>);
 
-/// The bytes of one connection.
+/// The budget of one connection.
 #[derive(Clone)]
 pub struct Load {
     all: Arc<Semaphore>,
@@ -27,11 +27,11 @@ pub struct Load {
     shared: Arc<Semaphore>,
 }
 
-/// The bytes of one request, given back when this is dropped.
+/// The weight of one request, released on drop.
 #[derive(Debug)]
 pub struct Weight {
     of_connection: OwnedSemaphorePermit,
-    /// From the connection's reserve, or from what all connections share.
+    /// From the connection's reserve, or from the shared budget.
     backing: OwnedSemaphorePermit,
 }
 
@@ -42,7 +42,7 @@ impl Default for SharedLoad {
 }
 
 impl SharedLoad {
-    /// For a new connection.
+    /// The budget of a new connection.
     pub fn connection(&self) -> Load {
         Load {
             all: Arc::new(Semaphore::new(CONNECTION_BYTES_MAX as usize)),
@@ -52,13 +52,13 @@ impl SharedLoad {
     }
 }
 
-/// What a request of so many bytes counts as.
+/// The weight of a request of this size.
 fn weigh(bytes: usize) -> u32 {
     u32::try_from(bytes).unwrap_or(CONNECTION_BYTES_MAX).clamp(REQUEST_BYTES_MIN, CONNECTION_BYTES_MAX)
 }
 
 impl Load {
-    /// Takes a request of so many bytes, if there is room now.
+    /// Takes the weight of a request of this size if the budget allows it now.
     pub fn try_take(&self, bytes: usize) -> Option<Weight> {
         let weight = weigh(bytes);
         let of_connection = self.all.clone().try_acquire_many_owned(weight).ok()?;
@@ -67,7 +67,7 @@ impl Load {
         Some(Weight { of_connection, backing })
     }
 
-    /// Waits for room. None when the peer of this connection leaves before there is any.
+    /// Waits for budget. `None` when the peer of this connection leaves before.
     pub async fn take(&self, bytes: usize, connection: &Outbox) -> Option<Weight> {
         match self.try_take(bytes) {
             Some(weight) => Some(weight),
@@ -88,7 +88,7 @@ impl Load {
         Some(Weight { of_connection, backing: backing.ok()? })
     }
 
-    /// Waits until no request is under way.
+    /// Waits until no request is running.
     pub async fn finished(&self) {
         // The semaphore is never closed.
         let _all = self.all.acquire_many(CONNECTION_BYTES_MAX).await;
@@ -96,7 +96,7 @@ impl Load {
 }
 
 impl Weight {
-    /// The request's bytes have left memory. Only its answer is still owed.
+    /// Reduces the weight once the request's bytes are freed and only its reply is pending.
     pub fn shrink(&mut self) {
         for permit in [&mut self.of_connection, &mut self.backing] {
             drop(permit.split(permit.num_permits().saturating_sub(ANSWER_BYTES)));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn small_requests_pass_while_other_connections_use_up_what_is_shared() {
+    fn small_requests_pass_while_other_connections_use_up_the_shared_budget() {
         let shared = SharedLoad::default();
         let greedy: Vec<Load> = (0..16).map(|_| shared.connection()).collect();
         let held: Vec<Weight> =
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_waits_goes_on_when_room_comes_and_ends_when_its_peer_leaves() {
+    async fn a_waiting_reader_continues_when_budget_is_released_and_ends_when_its_peer_leaves() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (_reader, writer) = crate::split(ours).unwrap();
         let (outbox, _writing) = Outbox::new(writer);

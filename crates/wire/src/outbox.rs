@@ -1,4 +1,4 @@
-//! The bounded way out of a connection: whole messages, in order, through one buffer that everybody appends to.
+//! Outboxes: the bounded send buffer of a connection, which keeps messages whole and in order.
 
 use crate::socket::WriteHalf;
 use std::io;
@@ -6,26 +6,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Who has something to say waits while more than this waits for the peer. One message may go beyond.
-const WAITING_BYTES: usize = 128 * 1024;
-/// How often a connection is looked at that is neither read nor written: no event reports that its peer has left.
-const PEER_LOOK: Duration = Duration::from_secs(1);
-/// Empty buffers kept for whoever needs one next. Connections that have nothing to say have none.
+/// Senders block while this many bytes are queued. One message may exceed it.
+const HIGH_WATER_BYTES: usize = 128 * 1024;
+/// How often to poll for the peer of a connection that is neither read nor written: no event reports its
+/// close.
+const PEER_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Pooled empty buffers. An idle connection has none.
 const POOLED_MAX: usize = 4;
-/// One that has grown beyond this is not kept.
+/// A larger buffer is not pooled.
 const POOLED_BYTES_MAX: usize = 1024 * 1024;
 
 static POOL: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
-/// The connection is gone.
+/// The connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed;
 
 #[derive(Default)]
 struct State {
-    /// What the peer has not taken yet.
-    waiting: Vec<u8>,
-    /// The writing task has taken over: the socket was full.
+    /// Bytes that the socket has not accepted yet.
+    queued: Vec<u8>,
+    /// The writing task has taken over, because the socket was full.
     writing: bool,
     closed: bool,
 }
@@ -33,22 +34,22 @@ struct State {
 struct Shared {
     socket: WriteHalf,
     state: Mutex<State>,
-    /// There is something for the writing task.
+    /// Wakes the writing task.
     more: Notify,
-    /// There is room, or there will never be any.
+    /// There is room, or the connection is closed.
     room: Notify,
     closed: Notify,
 }
 
-/// Where the parts of a connection put what they have to say. Clones are the same outbox.
+/// The send side of a connection. Clones share the same outbox.
 #[derive(Clone)]
 pub struct Outbox {
     shared: Arc<Shared>,
 }
 
 impl Outbox {
-    /// An outbox, and the task that writes what the socket had no room for. The task ends when the peer is gone or
-    /// somebody closes the outbox.
+    /// Creates an outbox, and the task that writes what the socket did not accept. The task ends when the
+    /// peer is gone or the outbox is closed.
     pub fn new(socket: WriteHalf) -> (Outbox, impl Future<Output = ()> + Send) {
         let shared = Arc::new(Shared {
             socket,
@@ -60,9 +61,10 @@ impl Outbox {
         (Outbox { shared: shared.clone() }, write_out(shared))
     }
 
-    /// Lets `write` append messages as soon as there is room for more. They are sent at once if the socket takes them.
+    /// Lets `write` append messages as soon as there is room. They are sent at once if the socket accepts
+    /// them.
     pub async fn send(&self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), Closed> {
-        // Nearly always there is room, and nobody has to wait.
+        // Usually there is room.
         let mut write = match self.try_send(write) {
             Ok(sent) => return sent,
             Err(write) => write,
@@ -70,7 +72,7 @@ impl Outbox {
         loop {
             let room = self.shared.room.notified();
             tokio::pin!(room);
-            // Registered before we look, so that no notice can be missed between looking and waiting.
+            // Registered before the check, so that no notification is missed between check and wait.
             room.as_mut().enable();
             write = match self.try_send(write) {
                 Ok(sent) => return sent,
@@ -80,28 +82,28 @@ impl Outbox {
         }
     }
 
-    /// Gives `write` back when there is no room.
+    /// Returns `write` when there is no room.
     fn try_send<W: FnOnce(&mut Vec<u8>)>(&self, write: W) -> Result<Result<(), Closed>, W> {
         let mut state = self.shared.state();
         if state.closed {
             return Ok(Err(Closed));
         }
-        if state.waiting.len() >= WAITING_BYTES {
+        if state.queued.len() >= HIGH_WATER_BYTES {
             return Err(write);
         }
-        if state.waiting.capacity() == 0 {
-            state.waiting = from_pool();
+        if state.queued.capacity() == 0 {
+            state.queued = from_pool();
         }
-        write(&mut state.waiting);
+        write(&mut state.queued);
         Ok(self.shared.flush(&mut state))
     }
 
-    /// Whether everything that was sent has been taken by the socket.
+    /// Whether the socket has accepted everything.
     pub fn is_empty(&self) -> bool {
-        self.shared.state().waiting.is_empty()
+        self.shared.state().queued.is_empty()
     }
 
-    /// Nothing more is sent, and who waits learns that.
+    /// Closes the connection and wakes all senders.
     pub fn close(&self) {
         let mut state = self.shared.state();
         self.shared.close(&mut state);
@@ -111,7 +113,7 @@ impl Outbox {
         self.shared.state().closed
     }
 
-    /// Waits until the socket has taken everything or the connection is gone.
+    /// Waits until the socket has accepted everything or the connection is closed.
     pub async fn drained(&self) {
         loop {
             let room = self.shared.room.notified();
@@ -119,7 +121,7 @@ impl Outbox {
             room.as_mut().enable();
             {
                 let state = self.shared.state();
-                if state.closed || (state.waiting.is_empty() && !state.writing) {
+                if state.closed || (state.queued.is_empty() && !state.writing) {
                     return;
                 }
             }
@@ -130,16 +132,16 @@ impl Outbox {
     /// Waits until the peer has closed both directions.
     pub async fn peer_gone(&self) {
         while !self.shared.socket.peer_is_gone() {
-            tokio::time::sleep(PEER_LOOK).await;
+            tokio::time::sleep(PEER_POLL_INTERVAL).await;
         }
     }
 
-    /// Waits for something while the peer is there. None when it has left before.
-    pub async fn while_peer_stays<T>(&self, what: impl Future<Output = T>) -> Option<T> {
-        tokio::pin!(what);
+    /// Waits for a future while the peer is connected. `None` when the peer leaves before.
+    pub async fn while_peer_stays<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        tokio::pin!(future);
         loop {
-            // The timer first: mostly the wait is short.
-            match tokio::time::timeout(PEER_LOOK, &mut what).await {
+            // The timer first: usually the wait is short.
+            match tokio::time::timeout(PEER_POLL_INTERVAL, &mut future).await {
                 Ok(done) => return Some(done),
                 Err(_) if self.shared.socket.peer_is_gone() => return None,
                 Err(_) => {}
@@ -147,7 +149,7 @@ impl Outbox {
         }
     }
 
-    /// Waits until the connection is gone.
+    /// Waits until the connection is closed.
     pub async fn closed(&self) {
         let closed = self.shared.closed.notified();
         tokio::pin!(closed);
@@ -163,17 +165,17 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what waits, or leaves it to the writing task when the socket is full.
+    /// Writes queued bytes, or leaves them to the writing task when the socket is full.
     fn flush(&self, state: &mut State) -> Result<(), Closed> {
         if state.writing {
             return Ok(());
         }
         let mut done = 0;
-        while let Some(rest) = state.waiting.get(done..).filter(|rest| !rest.is_empty()) {
+        while let Some(rest) = state.queued.get(done..).filter(|rest| !rest.is_empty()) {
             match self.socket.try_write(rest) {
                 Ok(Some(written)) => done += written,
                 Ok(None) => {
-                    state.waiting.drain(..done);
+                    state.queued.drain(..done);
                     state.writing = true;
                     self.more.notify_one();
                     return Ok(());
@@ -184,13 +186,13 @@ impl Shared {
                 }
             }
         }
-        to_pool(&mut state.waiting);
+        to_pool(&mut state.queued);
         Ok(())
     }
 
     fn close(&self, state: &mut State) {
         state.closed = true;
-        state.waiting = Vec::new();
+        state.queued = Vec::new();
         self.socket.close();
         self.more.notify_one();
         self.room.notify_waiters();
@@ -211,7 +213,7 @@ fn to_pool(buffer: &mut Vec<u8>) {
     }
 }
 
-/// Takes over whenever the socket was full, with a second buffer so that others can go on filling the first.
+/// The writing task. It uses a second buffer, so that senders can fill the first meanwhile.
 async fn write_out(shared: Arc<Shared>) {
     let mut taken = Vec::new();
     loop {
@@ -222,15 +224,15 @@ async fn write_out(shared: Arc<Shared>) {
                 if state.closed {
                     return;
                 }
-                if state.waiting.is_empty() {
+                if state.queued.is_empty() {
                     state.writing = false;
-                    to_pool(&mut state.waiting);
+                    to_pool(&mut state.queued);
                     to_pool(&mut taken);
                     shared.room.notify_waiters();
                     break;
                 }
                 taken.clear();
-                std::mem::swap(&mut state.waiting, &mut taken);
+                std::mem::swap(&mut state.queued, &mut taken);
                 shared.room.notify_waiters();
             }
             if write_all(&shared, &taken).await.is_err() {
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn everything_arrives_in_order_though_the_peer_is_slow() {
+    async fn everything_arrives_in_order_at_a_slow_peer() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let (_reader, writer) = crate::split(ours).unwrap();
         let (outbox, writing) = Outbox::new(writer);
@@ -287,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_peer_that_takes_nothing_costs_one_bounded_buffer() {
+    async fn a_peer_that_reads_nothing_costs_one_bounded_buffer() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (_reader, writer) = crate::split(ours).unwrap();
         let (outbox, writing) = Outbox::new(writer);
@@ -309,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn closing_wakes_those_who_wait_for_room() {
+    async fn close_wakes_blocked_senders() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let (_reader, writer) = crate::split(ours).unwrap();
         let (outbox, writing) = Outbox::new(writer);

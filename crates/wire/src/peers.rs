@@ -1,15 +1,16 @@
 //! Clients of loopback ports: which of them need no token, by what the kernel reports about their sockets.
 //!
-//! A connection is admitted when a process of this user, or of root, has it open, and that process is not sandboxed. Whatever
-//! cannot be found out is a reason to demand a token. As root a token is always demanded, except by a drop-in whose contract has
-//! no token on loopback: it admits root's own processes.
+//! A connection is admitted when a process of this user or of root has it open and that process is not
+//! sandboxed. If this cannot be determined, a token is required. A daemon of root always requires a token,
+//! unless it is a drop-in whose contract has no token on loopback: that one admits root's own processes.
 //!
-//! A socket keeps the cgroup of the process that made it. The cgroup of a confined process of this daemon settles the matter,
-//! also when the process has passed its socket on and ended, and so does a cgroup that may be such a one. Other sockets are compared with the sandboxed processes that
-//! there are: if one of those is in the same cgroup, the process that has the socket open must be found, and not be sandboxed.
+//! A socket keeps the cgroup of its creator. If that cgroup belongs to a sandboxed process of this daemon, or
+//! may belong to one, the client is refused. This holds even if the creator has passed the socket on and
+//! exited. Other sockets are compared with the running sandboxed processes. If one of them is in the same
+//! cgroup, the process that has the socket open must be found and must not be sandboxed.
 
-use outpost_sys::confined::{self, Confined, GroupStanding};
-use outpost_sys::limits::effective_uid;
+use outpost_sys::confined::{self, Confined, GroupConfinement};
+use outpost_sys::process::effective_uid;
 use outpost_sys::tcp_peer;
 use std::fmt;
 use std::io;
@@ -20,15 +21,15 @@ use tokio::net::TcpStream;
 /// Why a connection needs a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenNeeded {
-    /// This daemon is root's.
+    /// This daemon runs as root.
     Root,
-    /// The client is of another user.
+    /// The client belongs to another user.
     User(u32),
     /// The client is sandboxed, or may be.
     Sandboxed,
-    /// It comes from another host.
+    /// The client is on another host.
     OtherHost,
-    /// Which process it is cannot be found out, for this reason.
+    /// The client process cannot be identified, for this reason.
     Unknown(String),
 }
 
@@ -38,7 +39,7 @@ impl fmt::Display for TokenNeeded {
             TokenNeeded::Root => f.write_str("this daemon runs as root"),
             TokenNeeded::User(uid) => write!(f, "the client runs as another user, uid {uid}"),
             TokenNeeded::Sandboxed => {
-                f.write_str("the client is sandboxed, or cannot be told from a sandboxed process")
+                f.write_str("the client is sandboxed, or cannot be distinguished from a sandboxed process")
             }
             TokenNeeded::OtherHost => f.write_str("the client is on another host"),
             TokenNeeded::Unknown(why) => write!(f, "the client cannot be identified: {why}"),
@@ -46,25 +47,26 @@ impl fmt::Display for TokenNeeded {
     }
 }
 
-/// Looks clients of loopback ports up.
+/// Identifies clients of loopback ports.
 #[derive(Clone)]
 pub struct Peers {
-    standing_of: Arc<dyn Fn(u64) -> GroupStanding + Send + Sync>,
+    confinement_of: Arc<dyn Fn(u64) -> GroupConfinement + Send + Sync>,
     demands_token_as_root: bool,
 }
 
 impl Peers {
-    /// `standing_of` has what this daemon knows about a cgroup. It may block.
-    pub fn new(standing_of: impl Fn(u64) -> GroupStanding + Send + Sync + 'static) -> Peers {
-        Peers { standing_of: Arc::new(standing_of), demands_token_as_root: true }
+    /// `confinement_of` returns what this daemon knows about a cgroup. It may block.
+    pub fn new(confinement_of: impl Fn(u64) -> GroupConfinement + Send + Sync + 'static) -> Peers {
+        Peers { confinement_of: Arc::new(confinement_of), demands_token_as_root: true }
     }
 
-    /// The same for a drop-in: clients of its original have no token to send, also to a daemon of root.
+    /// The same for a drop-in: clients of the original have no token to send, also not to a daemon of root.
     pub fn of_drop_in(self) -> Peers {
         Peers { demands_token_as_root: false, ..self }
     }
 
-    /// Whether the client of a connection needs no token. Once per connection: its client cannot change.
+    /// Whether the client of a connection needs no token. Call it once per connection: its client cannot
+    /// change.
     pub async fn admit(&self, stream: &TcpStream) -> Result<(), TokenNeeded> {
         if self.demands_token_as_root && effective_uid() == 0 {
             return Err(TokenNeeded::Root);
@@ -73,12 +75,12 @@ impl Peers {
         let own = stream.local_addr().map_err(unknown)?;
         let peer = stream.peer_addr().map_err(unknown)?;
         let peers = self.clone();
-        let judged = tokio::task::spawn_blocking(move || peers.judge(own, peer));
-        judged.await.unwrap_or_else(|error| Err(TokenNeeded::Unknown(error.to_string())))
+        let checked = tokio::task::spawn_blocking(move || peers.check(own, peer));
+        checked.await.unwrap_or_else(|error| Err(TokenNeeded::Unknown(error.to_string())))
     }
 
     /// Blocking: reads /proc.
-    fn judge(&self, own: SocketAddr, peer: SocketAddr) -> Result<(), TokenNeeded> {
+    fn check(&self, own: SocketAddr, peer: SocketAddr) -> Result<(), TokenNeeded> {
         let unknown = |why: &dyn fmt::Display| TokenNeeded::Unknown(why.to_string());
         let closed = || match peer.ip().to_canonical().is_loopback() {
             true => TokenNeeded::Unknown("it has closed the connection".into()),
@@ -89,10 +91,10 @@ impl Peers {
         if socket.uid != effective_uid() && socket.uid != 0 {
             return Err(TokenNeeded::User(socket.uid));
         }
-        match socket.cgroup.map(|group| (self.standing_of)(group)) {
-            Some(GroupStanding::Confined) => return Err(TokenNeeded::Sandboxed),
-            Some(GroupStanding::Unknown(why)) => return Err(unknown(&why)),
-            Some(GroupStanding::Free) | None => {}
+        match socket.cgroup.map(|group| (self.confinement_of)(group)) {
+            Some(GroupConfinement::Confined) => return Err(TokenNeeded::Sandboxed),
+            Some(GroupConfinement::Unknown(why)) => return Err(unknown(&why)),
+            Some(GroupConfinement::Unconfined) | None => {}
         }
         let sandboxed = confined::of_user(socket.uid).map_err(|errno| unknown(&errno))?;
         let may_be = |other: &Confined| match (socket.cgroup, other.cgroup) {
@@ -105,7 +107,7 @@ impl Peers {
                 return Err(TokenNeeded::Sandboxed);
             }
         }
-        // A sandboxed process that had the socket open and ended before the processes were looked at has closed it.
+        // If a sandboxed process had the socket open and exited before the scan, it has closed the socket.
         match find()? == socket {
             true => Ok(()),
             false => Err(closed()),

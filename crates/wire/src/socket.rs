@@ -1,5 +1,5 @@
-//! The two directions of a connection. Only reading is watched all the time: a socket that can be written, which is nearly
-//! always so, shall wake nobody.
+//! The two directions of a connection. Only reading is registered with the reactor all the time: a socket is
+//! nearly always writable and would cause spurious wake-ups.
 
 use outpost_sys::{Errno, file, message};
 use std::fs::File;
@@ -10,44 +10,44 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe::{Receiver, Sender};
 
-/// What the peer says. The runtime's end of a pipe is what it has for descriptors that are only read.
+/// The receiving direction. A pipe `Receiver` is the runtime's type for a descriptor that is only read.
 pub struct ReadHalf {
-    watched: Receiver,
+    registered: Receiver,
 }
 
-/// What we say.
+/// The sending direction.
 pub struct WriteHalf {
     to: OwnedFd,
     is_socket: bool,
 }
 
-/// Takes a connection apart.
+/// Splits a connection.
 pub fn split(stream: UnixStream) -> io::Result<(ReadHalf, WriteHalf)> {
     let to = OwnedFd::from(stream.into_std()?);
-    // One descriptor can be watched once only, and this one is written.
-    let watched = Receiver::from_owned_fd_unchecked(to.try_clone()?)?;
-    Ok((ReadHalf { watched }, WriteHalf { to, is_socket: true }))
+    // A descriptor can be registered only once, and the original is used for writing.
+    let registered = Receiver::from_owned_fd_unchecked(to.try_clone()?)?;
+    Ok((ReadHalf { registered }, WriteHalf { to, is_socket: true }))
 }
 
-/// Our standard input and output as a connection, whatever they are. Others may have them too, a shell for example: what
-/// they see of them does not change if that can be helped.
-pub fn standard() -> io::Result<(ReadHalf, WriteHalf)> {
+/// Standard input and output as a connection, of any file type. Other processes (a shell) may share them, so
+/// O_NONBLOCK is not set on the shared description if it can be avoided.
+pub fn stdio() -> io::Result<(ReadHalf, WriteHalf)> {
     let (stdin, stdout) = (io::stdin(), io::stdout());
-    let watched = match unshared(stdin.as_fd()).and_then(Receiver::from_owned_fd_unchecked) {
-        Ok(watched) => watched,
-        // A file cannot be watched.
+    let registered = match nonblocking(stdin.as_fd()).and_then(Receiver::from_owned_fd_unchecked) {
+        Ok(registered) => registered,
+        // A regular file cannot be registered.
         Err(_) => Receiver::from_owned_fd_unchecked(read_by_thread(stdin.as_fd())?)?,
     };
-    let to = unshared(stdout.as_fd())?;
+    let to = nonblocking(stdout.as_fd())?;
     let is_socket = file::is_socket(&to)?;
-    Ok((ReadHalf { watched }, WriteHalf { to, is_socket }))
+    Ok((ReadHalf { registered }, WriteHalf { to, is_socket }))
 }
 
-/// A descriptor for the same that does not wait.
-fn unshared(standard: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+/// A non-blocking descriptor of the same file.
+fn nonblocking(standard: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let own = match file::is_socket(standard)? {
         true => None,
-        // Not of another user's pipe.
+        // Fails for the pipe of another user.
         false => file::reopen_nonblocking(standard).ok(),
     };
     match own {
@@ -60,27 +60,27 @@ fn unshared(standard: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     }
 }
 
-/// What a thread reads that may wait.
+/// A socket to which a blocking thread copies the input.
 fn read_by_thread(from: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let (ours, mut its) = StdStream::pair()?;
+    let (ours, mut theirs) = StdStream::pair()?;
     ours.set_nonblocking(true)?;
     let mut from = File::from(from.try_clone_to_owned()?);
     let copy = move || {
-        let _either_is_gone = io::copy(&mut from, &mut its);
+        let _closed = io::copy(&mut from, &mut theirs);
     };
     std::thread::Builder::new().name("outpost-stdin".into()).spawn(copy)?;
     Ok(ours.into())
 }
 
 impl ReadHalf {
-    /// Appends what there is, as far as the buffer has room; 0 at the end. Safe to cancel.
+    /// Appends available bytes up to the buffer's capacity; 0 at EOF. Cancel-safe.
     pub async fn read(&mut self, buffer: &mut Vec<u8>) -> io::Result<usize> {
-        self.watched.read_buf(buffer).await
+        self.registered.read_buf(buffer).await
     }
 }
 
 impl WriteHalf {
-    /// Writes as much as the socket takes; none when it is full.
+    /// Writes as much as the socket accepts; `None` when it is full.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
         let written = match self.is_socket {
             true => message::write_some(&self.to, bytes),
@@ -93,9 +93,9 @@ impl WriteHalf {
         }
     }
 
-    /// Watches the socket for room, as long as what is returned lives.
-    pub(crate) fn watch(&self) -> io::Result<Room> {
-        Ok(Room { watched: Sender::from_owned_fd_unchecked(self.to.try_clone()?)? })
+    /// Registers the socket for writability, until the returned value is dropped.
+    pub(crate) fn watch(&self) -> io::Result<WriteReadiness> {
+        Ok(WriteReadiness { registered: Sender::from_owned_fd_unchecked(self.to.try_clone()?)? })
     }
 
     /// Whether the peer has closed both directions.
@@ -108,13 +108,13 @@ impl WriteHalf {
     }
 }
 
-pub(crate) struct Room {
-    watched: Sender,
+pub(crate) struct WriteReadiness {
+    registered: Sender,
 }
 
-impl Room {
-    /// Waits until the socket takes some of it, and says how much.
+impl WriteReadiness {
+    /// Waits until the socket accepts some bytes. Returns how many.
     pub(crate) async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.watched.write(bytes).await
+        self.registered.write(bytes).await
     }
 }

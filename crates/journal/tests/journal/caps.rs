@@ -1,7 +1,7 @@
-//! Dropping the head: bounded disk, readers that are told, recovery that still knows where everything stands.
+//! Dropping the head at the cap: bounded disk usage, readers that skip, recovery of the dropped state.
 
 use crate::rig::{EXIT, MIB, NO_CAP, Random, Rig, Seen, WriteNow, blocks_bytes, drain, read_after};
-use outpost_journal::{Batch, Cursor, FRAME_BYTES, Patience, SEGMENT_BYTES, Stream, Writer};
+use outpost_journal::{Batch, Cursor, FRAME_BYTES, ReadMode, SEGMENT_BYTES, Stream, Writer};
 use outpost_sys::Errno;
 use outpost_sys::fault::{self, Fault};
 use outpost_sys::pipe::Moved;
@@ -10,10 +10,10 @@ use std::io::Write;
 
 const CAP: u64 = 12 * 1024 * 1024;
 
-/// What a new reader sees: told once where the rest begins, then exactly the tail of stdout without a hole.
+/// Checks a new reader: it skips once to the first kept frame, then gets exactly the tail of stdout.
 fn assert_tail(rig: &Rig) -> Seen {
     let seen = read_after(&rig.journal(), 0);
-    let [first] = seen.first_kept[..] else { panic!("told {:?}", seen.first_kept) };
+    let [first] = seen.first_kept[..] else { panic!("first_kept is {:?}", seen.first_kept) };
     assert!(first > 1);
     assert_eq!(first, rig.journal().first_seq());
     seen.assert_in_order(first);
@@ -37,7 +37,7 @@ fn assert_recovers_alike(rig: &mut Rig, seen: &Seen) {
     }
 }
 
-/// Hundreds of records that say little, and then a whole segment.
+/// Hundreds of tiny records, and then a whole segment.
 fn feed_tiny_runs_and_a_segment(rig: &mut Rig, random: &mut Random) {
     for _ in 0..300 {
         rig.feed(Stream::Stdout, b".");
@@ -47,7 +47,7 @@ fn feed_tiny_runs_and_a_segment(rig: &mut Rig, random: &mut Random) {
 }
 
 #[test]
-fn output_past_the_cap_drops_the_head_and_says_so() {
+fn output_past_the_cap_drops_the_head_and_reports_it() {
     let mut rig = Rig::new(CAP);
     let mut random = Random::new(1);
     rig.writer.started(3, 4).unwrap();
@@ -61,7 +61,7 @@ fn output_past_the_cap_drops_the_head_and_says_so() {
     }
     assert_eq!(rig.journal().bytes_total(), 64 * MIB as u64);
     let seen = assert_tail(&rig);
-    // A segment is made room for whole before it begins, and the index counts too.
+    // Space for a whole segment is freed before it begins, and the index counts too.
     assert!(seen.stream(Stream::Stdout).len() as u64 >= CAP - 2 * SEGMENT_BYTES);
     let on_disk: u64 =
         (0..16).filter_map(|n| fs::metadata(rig.path(&format!("out.{n}"))).ok()).map(|m| m.len()).sum();
@@ -74,15 +74,15 @@ fn output_past_the_cap_drops_the_head_and_says_so() {
 }
 
 #[test]
-fn a_slow_reader_that_is_overtaken_is_told_and_goes_on_with_the_tail() {
+fn a_slow_reader_that_is_overtaken_skips_to_the_tail() {
     let mut rig = Rig::new(CAP);
     let mut random = Random::new(2);
     let mut slow = Cursor::after(rig.journal(), 0);
     let mut batch = Batch::default();
     let bytes = random.bytes(7 * MIB);
     rig.feed(Stream::Stdout, &bytes);
-    // It holds the first segment open, and stands in the middle of a run.
-    slow.read(&mut batch, FRAME_BYTES as usize * 3, Patience::None).unwrap();
+    // It has the first segment open and is in the middle of a run.
+    slow.read(&mut batch, FRAME_BYTES as usize * 3, ReadMode::CachedOnly).unwrap();
     assert_eq!((batch.first_kept, slow.next_seq()), (None, 4));
     let bytes = random.bytes(20 * MIB);
     rig.feed(Stream::Stdout, &bytes);
@@ -96,7 +96,7 @@ fn a_slow_reader_that_is_overtaken_is_told_and_goes_on_with_the_tail() {
 }
 
 #[test]
-fn a_dropped_head_is_told_also_when_the_first_read_fails() {
+fn a_dropped_head_is_reported_also_when_the_first_read_fails() {
     let mut rig = Rig::new(CAP);
     let bytes = Random::new(3).bytes(20 * MIB);
     rig.feed(Stream::Stdout, &bytes);
@@ -104,20 +104,20 @@ fn a_dropped_head_is_told_also_when_the_first_read_fails() {
     for nth in 1.. {
         let (mut cursor, mut batch) = (Cursor::after(rig.journal(), 0), Batch::default());
         fault::arm(nth, Fault::Errno(Errno::AGAIN));
-        let failed = cursor.read(&mut batch, MIB, Patience::None).is_err();
+        let failed = cursor.read(&mut batch, MIB, ReadMode::CachedOnly).is_err();
         if fault::disarm() {
             assert!(nth > 3);
             break;
         }
         assert!(failed);
-        assert_eq!(cursor.next_seq(), 1, "it stands where it stood");
-        cursor.read(&mut batch, MIB, Patience::Disk).unwrap();
+        assert_eq!(cursor.next_seq(), 1, "the cursor is unchanged");
+        cursor.read(&mut batch, MIB, ReadMode::MayBlock).unwrap();
         assert_eq!(batch.first_kept, Some(first), "call {nth}");
     }
 }
 
 #[test]
-fn the_index_of_tiny_runs_is_given_back_and_still_read() {
+fn the_index_of_tiny_runs_is_punched_and_still_readable() {
     let mut rig = Rig::new(CAP);
     let mut random = Random::new(4);
     rig.writer.started(3, 4).unwrap();
@@ -129,7 +129,7 @@ fn the_index_of_tiny_runs_is_given_back_and_still_read() {
     }
     let index = fs::metadata(rig.path("index")).unwrap().len();
     assert!(index > 12 * 300 * 32);
-    assert!(blocks_bytes(&rig.path("index")) < index / 2, "blocks of the index were given back");
+    assert!(blocks_bytes(&rig.path("index")) < index / 2, "blocks of the index were punched out");
     assert!(rig.journal().bytes_kept() <= CAP);
     let seen = assert_tail(&rig);
     assert!(seen_live.pieces.ends_with(&seen.pieces), "numbers that a reader has seen keep their content");
@@ -139,7 +139,7 @@ fn the_index_of_tiny_runs_is_given_back_and_still_read() {
         let rest = read_after(&rig.journal(), after);
         assert!(rest.pieces.iter().eq(seen.pieces.iter().filter(|piece| piece.seq > after)), "after {after}");
     }
-    // And on after the recovery: the hole grows.
+    // And again after the recovery: the hole grows.
     for _ in 0..4 {
         feed_tiny_runs_and_a_segment(&mut rig, &mut random);
     }
@@ -150,7 +150,7 @@ fn the_index_of_tiny_runs_is_given_back_and_still_read() {
 }
 
 #[test]
-fn facts_that_only_the_given_back_index_told_survive() {
+fn state_that_only_the_punched_index_contained_survives() {
     let mut rig = Rig::new(CAP);
     let mut random = Random::new(5);
     rig.writer.started(3, 4).unwrap();
@@ -165,10 +165,10 @@ fn facts_that_only_the_given_back_index_told_survive() {
     }
     assert!(rig.journal().first_seq() > 1000);
     let seen = assert_tail(&rig);
-    assert_eq!(seen.stream(Stream::Stderr), b"", "its numbers were dropped with the head");
+    assert_eq!(seen.stream(Stream::Stderr), b"", "its frames were dropped with the head");
     assert_recovers_alike(&mut rig, &seen);
     assert_eq!(rig.writer.stdin_closed(), Some(1234));
-    // Nothing of the early bytes comes back under new numbers, and new ones stand behind them.
+    // Early bytes do not reappear under new numbers, and new bytes follow them.
     rig.feed(Stream::Stderr, b"a word, late");
     let seen = assert_tail(&rig);
     assert_eq!(seen.stream(Stream::Stderr), b"a word, late");
@@ -196,17 +196,17 @@ fn both_streams_past_the_cap_share_it() {
 }
 
 #[test]
-fn segments_being_written_are_never_shed() {
+fn current_segments_are_never_dropped() {
     let mut rig = Rig::new(NO_CAP);
     rig.feed(Stream::Stdout, b"a");
     rig.feed(Stream::Stderr, b"b");
-    assert!(!rig.writer.shed_now().unwrap());
+    assert!(!rig.writer.drop_oldest_now().unwrap());
     assert_eq!(read_after(&rig.journal(), 0).pieces.len(), 2);
     assert_eq!(rig.journal().first_seq(), 1);
 }
 
 #[test]
-fn a_finished_journal_that_was_shed_keeps_its_exit() {
+fn a_finished_journal_with_a_dropped_head_keeps_its_exit() {
     let mut rig = Rig::new(NO_CAP);
     rig.writer.started(3, 4).unwrap();
     rig.feed(Stream::Stderr, b"early");
@@ -215,7 +215,7 @@ fn a_finished_journal_that_was_shed_keeps_its_exit() {
     rig.writer.finish(&EXIT).unwrap();
     let last = rig.journal().last_seq();
     let mut shed = 0;
-    while rig.writer.shed_now().unwrap() {
+    while rig.writer.drop_oldest_now().unwrap() {
         shed += 1;
         let seen = read_after(&rig.journal(), 0);
         assert_eq!(seen.ended.map(|ended| (ended.seq, ended.exit)), Some((last, EXIT)));
@@ -226,7 +226,7 @@ fn a_finished_journal_that_was_shed_keeps_its_exit() {
 }
 
 #[test]
-fn killed_after_a_full_segment_was_shed_and_before_the_next_begins_no_number_is_used_twice() {
+fn killed_after_a_full_segment_was_dropped_and_before_the_next_begins_no_number_is_used_twice() {
     for is_made_ahead in [true, false] {
         let mut rig = Rig::new(NO_CAP);
         rig.writer.started(3, 4).unwrap();
@@ -234,11 +234,11 @@ fn killed_after_a_full_segment_was_shed_and_before_the_next_begins_no_number_is_
         rig.feed(Stream::Stderr, b"x");
         for piece in bytes.chunks(MIB) {
             rig.write(Stream::Stdout, piece);
-            // One pump each: none that would find the pipe empty and begin the next segment.
+            // One pump each: a further pump would find the pipe empty and begin the next segment.
             rig.writer.pump_now(Stream::Stdout, &rig.sources[0].read).unwrap();
         }
         let last = rig.journal().last_seq();
-        assert!(rig.writer.shed_now().unwrap());
+        assert!(rig.writer.drop_oldest_now().unwrap());
         assert!(!rig.path("out.0").exists());
         assert_eq!(fs::metadata(rig.path("out.1")).unwrap().len(), 0);
         if !is_made_ahead {
@@ -254,9 +254,9 @@ fn killed_after_a_full_segment_was_shed_and_before_the_next_begins_no_number_is_
 }
 
 #[test]
-fn a_reader_at_the_end_survives_the_index_before_it_being_given_back() {
-    // The reader has read everything; then only facts are appended and everything it read is dropped. Whether the
-    // record it stands at is given back depends on where the block ends, so every place in a block is tried.
+fn a_reader_at_the_end_survives_the_punching_of_the_index_before_it() {
+    // The reader has read everything. Then only checkpoints are appended and everything it read is dropped.
+    // Whether its record is punched out depends on the end of the block, so every offset in a block is tried.
     for tiny in 256..256 + 130 {
         let mut rig = Rig::new(NO_CAP);
         for _ in 0..tiny {
@@ -272,9 +272,9 @@ fn a_reader_at_the_end_survives_the_index_before_it_being_given_back() {
         let mut seen = Seen::default();
         drain(&mut cursor, &mut seen);
         assert_eq!(seen.pieces.len(), 1);
-        assert!(rig.writer.shed_now().unwrap());
-        assert!(rig.writer.shed_now().unwrap());
-        assert!(!rig.writer.shed_now().unwrap());
+        assert!(rig.writer.drop_oldest_now().unwrap());
+        assert!(rig.writer.drop_oldest_now().unwrap());
+        assert!(!rig.writer.drop_oldest_now().unwrap());
         drain(&mut cursor, &mut seen);
         rig.write(Stream::Stdout, b"next");
         rig.writer.pump_now(Stream::Stdout, &rig.sources[0].read).unwrap();
@@ -284,7 +284,7 @@ fn a_reader_at_the_end_survives_the_index_before_it_being_given_back() {
 }
 
 #[test]
-fn an_index_damaged_behind_a_dropped_head_recovers_to_the_same_again_and_again() {
+fn an_index_damaged_after_a_dropped_head_recovers_to_the_same_every_time() {
     let mut rig = Rig::new(CAP);
     let mut random = Random::new(9);
     rig.writer.started(3, 4).unwrap();
@@ -295,7 +295,7 @@ fn an_index_damaged_behind_a_dropped_head_recovers_to_the_same_again_and_again()
     let index = fs::read(rig.path("index")).unwrap();
     let filled: Vec<usize> = (0..index.len()).filter(|at| index[*at] != 0).collect();
     for round in 0..40 {
-        // The first record behind the hole, and any other.
+        // The first record after the hole, and any other.
         let behind_hole = filled.iter().copied().find(|at| *at >= 4096).unwrap();
         let at = if round == 0 { behind_hole } else { filled[random.below(filled.len())] };
         let copy = tempfile::tempdir().unwrap();
@@ -314,20 +314,20 @@ fn an_index_damaged_behind_a_dropped_head_recovers_to_the_same_again_and_again()
         assert_eq!(again.journal().last_seq(), writer.journal().last_seq());
         assert!(read_after(again.journal(), 0) == seen, "damage at {at}: a second recovery differs");
 
-        // What is appended does not bring dropped numbers back with other bytes.
+        // Appends do not bring dropped numbers back with other bytes.
         rig.sources[0].write.write_all(b"more").unwrap();
         writer.pump_now(Stream::Stdout, &rig.sources[0].read).unwrap();
         let longer = read_after(writer.journal(), 0);
         assert_eq!(longer.pieces.last().unwrap().bytes, b"more");
         let again = Writer::recover(copy.path(), CAP).unwrap();
-        assert!(read_after(again.journal(), 0) == longer, "damage at {at}: what was appended differs");
+        assert!(read_after(again.journal(), 0) == longer, "damage at {at}: appended output differs");
     }
 }
 
 #[test]
 fn a_full_segment_with_nothing_in_the_pipe_drops_nothing() {
     let mut rig = Rig::new(CAP);
-    // The next segment would not fit below the cap.
+    // The next segment would exceed the cap.
     let bytes = Random::new(10).bytes(2 * SEGMENT_BYTES as usize);
     rig.feed(Stream::Stdout, &bytes);
     assert!(rig.writer.would_drop(Stream::Stdout).is_some());

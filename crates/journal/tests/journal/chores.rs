@@ -1,4 +1,4 @@
-//! Work that another thread does for a journal: it is late, its result is lost, or it is done by a worker that is killed.
+//! Chores that are late, whose result is lost, or that a killed worker executed.
 
 use crate::rig::{MIB, Random, Rig, Seen, WriteNow, at, drain, read_after};
 use outpost_journal::{Chore, Cursor, Done, Pumped, SEGMENT_BYTES, Stream};
@@ -8,24 +8,24 @@ use outpost_sys::pipe::Moved;
 const CAP: u64 = 3 * SEGMENT_BYTES + SEGMENT_BYTES / 2;
 
 #[test]
-fn no_output_is_moved_before_its_segment_is_there() {
+fn no_output_is_moved_before_its_segment_exists() {
     let mut rig = Rig::new(CAP);
     rig.write(Stream::Stderr, b"first");
     let pump = |rig: &mut Rig| rig.writer.pump(Stream::Stderr, &rig.sources[1].read).unwrap();
-    assert_eq!(pump(&mut rig), Pumped::Waits);
+    assert_eq!(pump(&mut rig), Pumped::AwaitsChore);
     let chores = rig.writer.chores();
-    assert_eq!((chores.len(), rig.writer.chores().len()), (1, 0), "it is asked for once");
-    assert_eq!(pump(&mut rig), Pumped::Waits);
+    assert_eq!((chores.len(), rig.writer.chores().len()), (1, 0), "it is returned once");
+    assert_eq!(pump(&mut rig), Pumped::AwaitsChore);
     assert!(!rig.path("err.0").exists(), "the thread that pumps does not create it");
-    for done in chores.into_iter().map(Chore::carry_out) {
-        let Done::Output(done) = done else { panic!("no work of a writer") };
+    for done in chores.into_iter().map(Chore::execute) {
+        let Done::Output(done) = done else { panic!("not a chore of the writer") };
         rig.writer.take(done).unwrap();
     }
     rig.pump(Stream::Stderr);
     assert_eq!(read_after(&rig.journal(), 0).stream(Stream::Stderr), b"first");
 }
 
-/// Fills three segments, the first with many records, and moves what drops the head.
+/// Fills three segments, the first with many records, and moves output that drops the head.
 fn feed_to_the_cap(rig: &mut Rig) {
     let bytes = Random::new(1).bytes(3 * SEGMENT_BYTES as usize);
     let (tiny, rest) = bytes.split_at(600);
@@ -49,15 +49,15 @@ fn readers_learn_of_a_drop_before_the_file_is_gone() {
 }
 
 #[test]
-fn nothing_is_appended_while_the_index_gives_its_head_back() {
+fn nothing_is_appended_while_the_index_is_punched() {
     let mut rig = Rig::new(CAP);
     feed_to_the_cap(&mut rig);
     let chores = rig.writer.chores();
     assert!(rig.writer.is_busy(), "an append would wait for the lock of the file");
     rig.write(Stream::Stdout, b"late");
-    assert_eq!(rig.writer.pump(Stream::Stdout, &rig.sources[0].read).unwrap(), Pumped::Waits);
-    for done in chores.into_iter().map(Chore::carry_out) {
-        let Done::Output(done) = done else { panic!("no work of a writer") };
+    assert_eq!(rig.writer.pump(Stream::Stdout, &rig.sources[0].read).unwrap(), Pumped::AwaitsChore);
+    for done in chores.into_iter().map(Chore::execute) {
+        let Done::Output(done) = done else { panic!("not a chore of the writer") };
         rig.writer.take(done).unwrap();
     }
     assert!(!rig.writer.is_busy());
@@ -65,11 +65,11 @@ fn nothing_is_appended_while_the_index_gives_its_head_back() {
     assert!(read_after(&rig.journal(), 0).stream(Stream::Stdout).ends_with(b"morelate"));
 }
 
-/// Carries out some of the chores, in their order; the results of some of these are taken.
-fn work_somewhat(rig: &mut Rig, waiting: &mut Vec<Chore>, random: &mut Random) {
+/// Executes some of the chores in order. Some of their results are taken.
+fn execute_some(rig: &mut Rig, waiting: &mut Vec<Chore>, random: &mut Random) {
     waiting.extend(rig.writer.chores());
     for chore in waiting.drain(..random.below(waiting.len() + 1)) {
-        let Done::Output(done) = chore.carry_out() else { panic!("no work of a writer") };
+        let Done::Output(done) = chore.execute() else { panic!("not a chore of the writer") };
         rig.writer.take(done).unwrap();
     }
 }
@@ -82,7 +82,7 @@ fn killed_between_any_two_chores_no_byte_is_lost_or_doubled() {
         let (mut waiting, mut seen, mut last) = (Vec::new(), Seen::default(), 0);
         while rig.written[0].len() + rig.written[1].len() < 24 * MIB {
             let stream = Stream::ALL[usize::from(random.below(4) == 0)];
-            let in_pipe = outpost_sys::pipe::waiting(&rig.sources[at(stream)].read).unwrap();
+            let in_pipe = outpost_sys::pipe::buffered(&rig.sources[at(stream)].read).unwrap();
             if in_pipe < MIB as u64 / 2 {
                 let longest = [50, MIB / 4][random.below(2)];
                 let len = 1 + random.below(longest);
@@ -90,16 +90,16 @@ fn killed_between_any_two_chores_no_byte_is_lost_or_doubled() {
                 rig.write(stream, &bytes);
             }
             rig.writer.pump(stream, &rig.sources[at(stream)].read).unwrap();
-            work_somewhat(&mut rig, &mut waiting, &mut random);
+            execute_some(&mut rig, &mut waiting, &mut random);
             match random.below(60) {
                 0 => {
-                    // The worker is killed: chores that wait are never carried out.
+                    // The worker is killed: pending chores are never executed.
                     waiting.clear();
                     rig.recover();
                 }
                 1 => {
                     // The same, after chores whose results it did not see.
-                    waiting.drain(..).for_each(|chore| drop(chore.carry_out()));
+                    waiting.drain(..).for_each(|chore| drop(chore.execute()));
                     rig.recover();
                 }
                 _ => {}
@@ -109,7 +109,7 @@ fn killed_between_any_two_chores_no_byte_is_lost_or_doubled() {
             last = seen.pieces.last().map_or(0, |piece| piece.seq);
         }
         waiting.into_iter().for_each(|chore| {
-            let Done::Output(done) = chore.carry_out() else { panic!("no work of a writer") };
+            let Done::Output(done) = chore.execute() else { panic!("not a chore of the writer") };
             rig.writer.take(done).unwrap();
         });
         Stream::ALL.into_iter().for_each(|stream| rig.pump(stream));

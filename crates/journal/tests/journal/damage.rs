@@ -1,4 +1,4 @@
-//! Recovery from every place a writer, a disk or a machine may have stopped.
+//! Recovery after a writer, a disk or a host stopped at any point.
 
 use crate::open_any_bytes::run;
 use crate::rig::{EXIT, MIB, NO_CAP, Random, Rig, Seen, append, read_after};
@@ -30,13 +30,13 @@ fn small() -> (Rig, Seen) {
     (rig, seen)
 }
 
-/// Where in the list of frames the first one of each record stands, exit included.
+/// The number of frames before a record, with the exit as a frame.
 fn frames_before_record(record: usize) -> usize {
     // started, 5 runs (the third has two frames), stdin closed, a run, usage, exit
     [0, 0, 1, 2, 4, 5, 6, 6, 7, 7, 7][record]
 }
 
-/// A copy whose index is `index`; recovers twice, and compares with what was seen before the damage.
+/// Recovers a copy with this index twice, and compares with what was seen before the damage.
 fn recover_damaged(rig: &Rig, before: &Seen, index: &[u8], whole_records: usize) {
     let dir = tempfile::tempdir().unwrap();
     for name in ["out.0", "err.0"] {
@@ -97,7 +97,7 @@ fn an_index_with_zeros_behind_its_end_is_read_to_its_end() {
 }
 
 #[test]
-fn whole_zero_blocks_behind_whole_blocks_are_not_a_head_given_back() {
+fn whole_zero_blocks_after_whole_blocks_are_not_a_punched_head() {
     // 256 records fill two blocks exactly.
     let mut rig = Rig::new(NO_CAP);
     for _ in 0..256 {
@@ -121,7 +121,7 @@ fn whole_zero_blocks_behind_whole_blocks_are_not_a_head_given_back() {
         let again = read_after(&rig.journal(), 0);
         assert_eq!(again.pieces[..seen.pieces.len()], seen.pieces);
         assert_eq!(again.stream(Stream::Stdout), rig.written[0]);
-        // Back to the beginning for the next form of damage.
+        // Restore the original for the next kind of damage.
         rig.written[0].truncate(256);
         fs::OpenOptions::new().write(true).open(rig.path("out.0")).unwrap().set_len(256).unwrap();
     }
@@ -160,7 +160,7 @@ fn a_lost_index_still_yields_all_segments() {
 }
 
 #[test]
-fn a_finished_journal_ignores_what_comes_behind_its_exit() {
+fn a_finished_journal_ignores_records_after_its_exit() {
     let (mut rig, before) = small();
     append(&rig.path("out.0"), b"too late");
     append(&rig.path("index"), &[7; 100]);
@@ -195,7 +195,7 @@ fn assert_cut(rig: &mut Rig, before: &Seen, out_bytes: usize) {
         let same_bytes: usize = same_out.map(|piece| piece.bytes.len()).sum();
         assert!(same_bytes + MIB >= out_bytes, "only the run that was cut may change: {same_bytes}");
     }
-    // And it goes on from there.
+    // And it continues from there.
     rig.written[0].truncate(out_bytes);
     rig.feed(Stream::Stdout, b"onward");
     rig.recover();
@@ -205,19 +205,19 @@ fn assert_cut(rig: &mut Rig, before: &Seen, out_bytes: usize) {
 }
 
 #[test]
-fn a_segment_that_a_machine_crash_took_cuts_the_end_off() {
+fn a_segment_lost_in_a_crash_cuts_off_the_end() {
     let (mut rig, before) = three_segments();
     fs::remove_file(rig.path("out.2")).unwrap();
     assert_cut(&mut rig, &before, 2 * SEGMENT_BYTES as usize);
 }
 
 #[test]
-fn a_segment_that_a_machine_crash_cut_hides_what_lies_beyond() {
+fn a_segment_truncated_in_a_crash_hides_later_segments() {
     let (mut rig, before) = three_segments();
     let keep = 1_500_000;
     fs::OpenOptions::new().write(true).open(rig.path("out.1")).unwrap().set_len(keep).unwrap();
     assert_cut(&mut rig, &before, (SEGMENT_BYTES + keep) as usize);
-    assert!(!rig.path("out.2").exists(), "what cannot follow would be taken for output one day");
+    assert!(!rig.path("out.2").exists(), "an unreachable segment would be taken for output later");
 }
 
 #[test]
@@ -247,9 +247,9 @@ fn files_that_are_not_ours_are_left_alone() {
     }
 }
 
-/// A number that no journal reaches would overflow what is computed of it.
+/// A number above the maximum would overflow sums with it.
 #[test]
-fn a_record_behind_a_hole_with_an_impossible_number_is_not_taken() {
+fn a_record_after_a_hole_with_an_impossible_number_is_refused() {
     const NUMBER_MAX: u64 = 1 << 62;
     for (seq, is_taken) in
         [(5, false), (129, true), (200, true), (NUMBER_MAX, true), (NUMBER_MAX + 1, false), (u64::MAX, false)]
@@ -261,7 +261,7 @@ fn a_record_behind_a_hole_with_an_impossible_number_is_not_taken() {
         fs::write(dir.path().join("index"), index).unwrap();
         fs::write(dir.path().join("out.0"), [b'x'; 129]).unwrap();
         let writer = Writer::recover(dir.path(), NO_CAP).unwrap();
-        // What is not taken is recorded anew, under the next number.
+        // Bytes of a refused record are recorded again, under the next number.
         assert_eq!(writer.journal().last_seq(), if is_taken { seq } else { 129 }, "{seq}");
     }
 }

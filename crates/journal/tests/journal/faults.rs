@@ -1,8 +1,8 @@
-//! Every system call of a journal's life fails once, in every way; what was promised still holds.
+//! Every system call of a journal fails once, in every way; the guarantees still hold.
 
 use crate::rig::{EXIT, LogNow, MIB, NO_CAP, Random, Seen, Source, WriteNow, at, read_after};
 use outpost_journal::{
-    Accepted, Batch, Cursor, Error, FRAME_BYTES, Patience, SEGMENT_BYTES, StdinLog, Stream, Writer,
+    Accepted, Batch, Cursor, Error, FRAME_BYTES, ReadMode, SEGMENT_BYTES, StdinLog, Stream, Writer,
 };
 use outpost_sys::Errno;
 use outpost_sys::fault::{self, Fault};
@@ -13,28 +13,28 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// What whoever uses the journal does about an error.
+/// How the caller reacts to an error.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Answer {
-    /// The same again, with the same writer.
+enum Reaction {
+    /// Retry with the same writer.
     Retry,
-    /// Dies, and another recovers.
+    /// Exit; another writer recovers.
     Crash,
 }
 
-/// A failing call fails once, so the second attempt must do.
+/// A failing call fails once, so the second attempt must succeed.
 fn insist<T>(mut attempt: impl FnMut() -> Result<T, Error>) -> T {
     attempt().or_else(|_| attempt()).unwrap()
 }
 
 struct Life {
     dir: PathBuf,
-    answer: Answer,
+    reaction: Reaction,
     writer: Option<Writer>,
     sources: [Source; 2],
     written: [Vec<u8>; 2],
     live: Seen,
-    /// The last number the live reader does not ask for.
+    /// The live reader has read up to this number.
     begun: u64,
     log: Option<StdinLog>,
     reader: Option<OwnedFd>,
@@ -43,12 +43,12 @@ struct Life {
 }
 
 impl Life {
-    fn new(dir: PathBuf, answer: Answer, bytes_max: u64) -> Life {
+    fn new(dir: PathBuf, reaction: Reaction, bytes_max: u64) -> Life {
         let Pipe { read, write } = pipe::pipe().unwrap();
         file::set_nonblocking(&read).unwrap();
         Life {
             dir,
-            answer,
+            reaction,
             writer: None,
             sources: [Source::new(), Source::new()],
             written: [Vec::new(), Vec::new()],
@@ -69,7 +69,7 @@ impl Life {
                 None => insist(|| Writer::recover(&self.dir, self.bytes_max)),
             };
             let outcome = act(&mut writer, &self.sources);
-            let abandoned = outcome.is_err() && self.answer == Answer::Crash;
+            let abandoned = outcome.is_err() && self.reaction == Reaction::Crash;
             self.writer = (!abandoned).then_some(writer);
             match outcome {
                 Ok(done) => return done,
@@ -83,7 +83,7 @@ impl Life {
         for piece in bytes.chunks(MIB) {
             self.sources[at(stream)].write.write_all(piece).unwrap();
             self.written[at(stream)].extend_from_slice(piece);
-            // An injected EAGAIN says that nothing waits, though something does: readiness would tell us again.
+            // An injected EAGAIN hides bytes that are in the pipe. Readiness would report them again.
             let mut idle = 0;
             while idle < 2 {
                 match self.writing(|writer, sources| writer.pump_now(stream, &sources[at(stream)].read)) {
@@ -95,13 +95,13 @@ impl Life {
         }
     }
 
-    /// A reader that comes back after each error, as a client that reconnects behind the last number it has.
+    /// A reader that reattaches after each error, as a client that reconnects after its last number.
     fn follow(&mut self) {
         let seen = self.live.pieces.last().map_or(self.begun, |piece| piece.seq);
         let journal = self.writing(|writer, _| Ok(writer.journal().clone()));
         let (mut cursor, mut batch) = (Cursor::after(journal, seen), Batch::default());
         loop {
-            insist(|| cursor.read(&mut batch, MIB / 2, Patience::Disk));
+            insist(|| cursor.read(&mut batch, MIB / 2, ReadMode::MayBlock));
             if batch.is_empty() {
                 return;
             }
@@ -125,7 +125,7 @@ impl Life {
                     Some(file::duplicate(log.reader()).or_else(|_| file::duplicate(log.reader())).unwrap());
             }
             let outcome = act(&mut log, &self.child.0);
-            let abandoned = outcome.is_err() && self.answer == Answer::Crash;
+            let abandoned = outcome.is_err() && self.reaction == Reaction::Crash;
             self.log = (!abandoned).then_some(log);
             if let Ok(done) = outcome {
                 return done;
@@ -139,7 +139,7 @@ impl Life {
             let offset = number as u64 * 7000;
             let accepted = self.with_log(|log, _| log.accept_now(Some(offset), piece, 1 << 20));
             let applied = offset + piece.len() as u64;
-            // After a crash the bytes of a write that failed half-way may count already.
+            // After a crash, bytes of a partly failed write may be counted already.
             assert!(
                 accepted == Accepted::Applied { applied } || accepted == Accepted::Duplicate { applied },
                 "{accepted:?}"
@@ -156,17 +156,17 @@ impl Life {
     }
 }
 
-/// Makes a segment so long, as if it had been filled and not recorded; says how many frames that makes.
+/// Extends a segment as if it had been filled and not recorded. Returns the number of frames that makes.
 fn nearly_fill(dir: &Path, name: &str, len: u64) -> u64 {
     let segment = OpenOptions::new().write(true).create(true).truncate(false).open(dir.join(name)).unwrap();
     segment.set_len(len).unwrap();
     len.div_ceil(FRAME_BYTES)
 }
 
-/// The life of a journal, during which the `nth` call suffers `fault`; false when nothing did.
-fn live_through(answer: Answer, nth: u64, fault: Fault, output: &[u8]) -> bool {
+/// A journal's whole lifetime with `fault` injected into the `nth` call. Returns false when nothing failed.
+fn run_with_fault(reaction: Reaction, nth: u64, fault: Fault, output: &[u8]) -> bool {
     let dir = tempfile::tempdir().unwrap();
-    let mut life = Life::new(dir.path().to_owned(), answer, NO_CAP);
+    let mut life = Life::new(dir.path().to_owned(), reaction, NO_CAP);
     fault::arm(nth, fault);
     drop(insist(|| Writer::create(dir.path(), NO_CAP)));
     life.begun = nearly_fill(dir.path(), "out.0", SEGMENT_BYTES - 40_000);
@@ -197,10 +197,10 @@ fn live_through(answer: Answer, nth: u64, fault: Fault, output: &[u8]) -> bool {
     fired
 }
 
-fn each_call(answer: Answer, fault: Fault) {
+fn each_call(reaction: Reaction, fault: Fault) {
     let output = Random::new(1).bytes(150_000);
     let mut nth = 1;
-    while live_through(answer, nth, fault, &output) {
+    while run_with_fault(reaction, nth, fault, &output) {
         nth += 1;
     }
     assert!(nth > 50, "only {nth} calls were tried");
@@ -208,39 +208,39 @@ fn each_call(answer: Answer, fault: Fault) {
 
 #[test]
 fn a_call_that_is_interrupted_changes_nothing() {
-    each_call(Answer::Retry, Fault::Errno(Errno::INTR));
-    each_call(Answer::Crash, Fault::Errno(Errno::INTR));
+    each_call(Reaction::Retry, Fault::Errno(Errno::INTR));
+    each_call(Reaction::Crash, Fault::Errno(Errno::INTR));
 }
 
 #[test]
 fn a_call_that_would_block_changes_nothing() {
-    each_call(Answer::Retry, Fault::Errno(Errno::AGAIN));
-    each_call(Answer::Crash, Fault::Errno(Errno::AGAIN));
+    each_call(Reaction::Retry, Fault::Errno(Errno::AGAIN));
+    each_call(Reaction::Crash, Fault::Errno(Errno::AGAIN));
 }
 
 #[test]
 fn a_full_disk_at_any_call_changes_nothing() {
-    each_call(Answer::Retry, Fault::Errno(Errno::NOSPC));
-    each_call(Answer::Crash, Fault::Errno(Errno::NOSPC));
+    each_call(Reaction::Retry, Fault::Errno(Errno::NOSPC));
+    each_call(Reaction::Crash, Fault::Errno(Errno::NOSPC));
 }
 
 #[test]
 fn a_failing_disk_at_any_call_changes_nothing() {
-    each_call(Answer::Retry, Fault::Errno(Errno::IO));
-    each_call(Answer::Crash, Fault::Errno(Errno::IO));
+    each_call(Reaction::Retry, Fault::Errno(Errno::IO));
+    each_call(Reaction::Crash, Fault::Errno(Errno::IO));
 }
 
 #[test]
 fn a_call_that_moves_only_a_part_changes_nothing() {
-    each_call(Answer::Retry, Fault::Short);
-    each_call(Answer::Crash, Fault::Short);
+    each_call(Reaction::Retry, Fault::Short);
+    each_call(Reaction::Crash, Fault::Short);
 }
 
 const HEAD_CAP: u64 = 9 * 1024 * 1024;
 
 /// A journal of hundreds of records and two segments, the second of which is nearly full.
 fn many_records(dir: &Path) {
-    let mut life = Life::new(dir.to_owned(), Answer::Retry, HEAD_CAP);
+    let mut life = Life::new(dir.to_owned(), Reaction::Retry, HEAD_CAP);
     life.writing(|writer, _| writer.started(41, 42));
     for number in 0..400 {
         if number == 200 {
@@ -251,15 +251,15 @@ fn many_records(dir: &Path) {
     }
 }
 
-/// Past the cap: the head is dropped and the index gives blocks back while a call fails.
-fn drop_head(answer: Answer, nth: u64, fault: Fault, template: &Path, output: &[u8]) -> bool {
+/// Exceeds the cap: the head is dropped and the index is punched while a call fails.
+fn drop_head(reaction: Reaction, nth: u64, fault: Fault, template: &Path, output: &[u8]) -> bool {
     let dir = tempfile::tempdir().unwrap();
     for name in ["index", "out.0", "err.0"] {
         std::fs::copy(template.join(name), dir.path().join(name)).unwrap();
     }
     nearly_fill(dir.path(), "out.0", SEGMENT_BYTES);
     nearly_fill(dir.path(), "out.1", SEGMENT_BYTES - 10);
-    let mut life = Life::new(dir.path().to_owned(), answer, HEAD_CAP);
+    let mut life = Life::new(dir.path().to_owned(), reaction, HEAD_CAP);
     life.begun = life.writing(|writer, _| Ok(writer.journal().last_seq()));
     fault::arm(nth, fault);
     life.feed(Stream::Stdout, output);
@@ -293,10 +293,10 @@ fn a_call_that_fails_while_the_head_is_dropped_changes_nothing() {
     let output = Random::new(2).bytes(1000);
     let template = tempfile::tempdir().unwrap();
     many_records(template.path());
-    for answer in [Answer::Retry, Answer::Crash] {
+    for reaction in [Reaction::Retry, Reaction::Crash] {
         for fault in [Fault::Errno(Errno::NOSPC), Fault::Errno(Errno::IO), Fault::Short] {
             let mut nth = 1;
-            while drop_head(answer, nth, fault, template.path(), &output) {
+            while drop_head(reaction, nth, fault, template.path(), &output) {
                 nth += 1;
             }
             assert!(nth > 15, "only {nth} calls were tried");

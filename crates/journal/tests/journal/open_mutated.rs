@@ -1,11 +1,11 @@
-//! The body of the fuzz target, run on stable with inputs made from real journals.
+//! The fuzz target's body on stable Rust, with inputs derived from real journals.
 
 use crate::open_any_bytes::{FIRST_IS_GONE, HOLE, REPAIR, SECOND_IS_NEXT, open_any_bytes};
 use crate::rig::{EXIT, NO_CAP, Random, Rig};
 use outpost_journal::Stream;
 use std::fs;
 
-/// An input that says what the files of a small journal say.
+/// An input with the files of a small journal.
 fn real_input(flags: u8, finished: bool) -> Vec<u8> {
     let mut rig = Rig::new(NO_CAP);
     rig.writer.started(1, 2).unwrap();
@@ -19,14 +19,14 @@ fn real_input(flags: u8, finished: bool) -> Vec<u8> {
     let mut index = fs::read(rig.path("index")).unwrap();
     let (mut out, mut err) = (fs::read(rig.path("out.0")).unwrap(), fs::read(rig.path("err.0")).unwrap());
     if flags & HOLE != 0 {
-        // What stands behind the hole goes on with later numbers and offsets.
+        // Records after the hole continue with later numbers and offsets.
         out.splice(..0, [b'.'; 128]);
         for record in index.chunks_exact_mut(32) {
             record[17] = 1;
             record[24] += if record[4] == 2 { 128 } else { 0 };
         }
     }
-    // The input is shared in halves.
+    // The input is split into halves.
     err.resize(out.len(), b'e');
     let mut input = vec![flags];
     input.extend_from_slice(&(index.len() as u16).to_le_bytes());

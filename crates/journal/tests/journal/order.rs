@@ -1,10 +1,10 @@
-//! What was written is read back: all of it, once, in order, whoever reads when.
+//! Output is read back: all of it, once, in order, by live and late readers.
 
 use crate::rig::{EXIT, MIB, NO_CAP, Random, Rig, Seen, WriteNow, drain, read_after};
-use outpost_journal::{Batch, Cursor, FRAME_BYTES, Patience, SEGMENT_BYTES, Stream};
+use outpost_journal::{Batch, Cursor, FRAME_BYTES, ReadMode, SEGMENT_BYTES, Stream};
 use outpost_sys::pipe::Moved;
 
-/// Writes about `total` bytes in random sizes on both streams, reading along with a live cursor.
+/// Writes about `total` bytes in random sizes on both streams while a live cursor reads.
 fn random_output(rig: &mut Rig, seed: u64, total: usize) -> Seen {
     let mut random = Random::new(seed);
     let mut live = Cursor::after(rig.journal(), 0);
@@ -19,7 +19,7 @@ fn random_output(rig: &mut Rig, seed: u64, total: usize) -> Seen {
         };
         let bytes = random.bytes(len);
         rig.write(stream, &bytes);
-        // Sometimes both pipes hold something before either is moved.
+        // Sometimes both pipes hold bytes before either is moved.
         if random.below(3) > 0 {
             rig.pump(stream);
         }
@@ -27,7 +27,7 @@ fn random_output(rig: &mut Rig, seed: u64, total: usize) -> Seen {
             rig.pump(Stream::Stderr);
             rig.pump(Stream::Stdout);
         }
-        if rig.sources.iter().any(|source| outpost_sys::pipe::waiting(&source.read).unwrap() > 500_000) {
+        if rig.sources.iter().any(|source| outpost_sys::pipe::buffered(&source.read).unwrap() > 500_000) {
             rig.pump(Stream::Stdout);
             rig.pump(Stream::Stderr);
         }
@@ -85,7 +85,7 @@ fn a_reader_that_resumes_sees_exactly_the_rest() {
 }
 
 #[test]
-fn a_reader_ahead_of_the_journal_gets_nothing_it_has_claimed_to_know() {
+fn a_reader_ahead_of_the_journal_gets_no_frame_it_claims_to_have() {
     let mut rig = Rig::new(NO_CAP);
     rig.feed(Stream::Stdout, b"one");
     let mut cursor = Cursor::after(rig.journal(), 2);
@@ -111,17 +111,17 @@ fn a_batch_is_bounded_in_bytes_and_in_frames() {
     let bytes = Random::new(1).bytes(MIB);
     rig.feed(Stream::Stderr, &bytes);
     let (mut cursor, mut batch) = (Cursor::after(rig.journal(), 0), Batch::default());
-    cursor.read(&mut batch, MIB, Patience::Disk).unwrap();
+    cursor.read(&mut batch, MIB, ReadMode::MayBlock).unwrap();
     assert_eq!(batch.frames().count(), 4096);
-    cursor.read(&mut batch, 1000, Patience::None).unwrap();
+    cursor.read(&mut batch, 1000, ReadMode::CachedOnly).unwrap();
     assert_eq!(batch.bytes(), 904 + FRAME_BYTES as usize);
-    cursor.read(&mut batch, 0, Patience::None).unwrap();
+    cursor.read(&mut batch, 0, ReadMode::CachedOnly).unwrap();
     assert_eq!((batch.frames().count(), batch.bytes()), (1, FRAME_BYTES as usize));
     assert_eq!(batch.frames().next().unwrap().1, &bytes[FRAME_BYTES as usize..][..FRAME_BYTES as usize]);
 }
 
 #[test]
-fn an_empty_pipe_and_an_ended_one_are_told_apart() {
+fn an_empty_pipe_and_eof_are_distinguished() {
     let mut rig = Rig::new(NO_CAP);
     assert_eq!(rig.writer.pump_now(Stream::Stdout, &rig.sources[0].read).unwrap(), Moved::WouldBlock);
     let pipe = outpost_sys::pipe::pipe().unwrap();

@@ -1,5 +1,5 @@
-//! What a power failure leaves: lost tails, blocks of zeros, empty and missing files, in any mixture. Every byte that is
-//! on the disk stays readable.
+//! Power failures: lost tails, blocks of zeros, empty and missing files, in any mixture. Every byte on disk
+//! stays readable.
 
 use crate::rig::{EXIT, NO_CAP, Random, Rig, Seen, append, read_after};
 use outpost_journal::{Boot, FRAME_BYTES, SEGMENT_BYTES, Stream, Writer};
@@ -26,7 +26,7 @@ fn snapshot(rig: &Rig) -> Written {
     Written { files: files.collect(), seen: read_after(&rig.journal(), 0) }
 }
 
-/// Bytes of which none is zero, so that a lost block can be told from output.
+/// Nonzero bytes, so that a lost block differs from output.
 fn output(random: &mut Random, len: usize) -> Vec<u8> {
     random.bytes(len).into_iter().map(|byte| byte.max(1)).collect()
 }
@@ -63,7 +63,7 @@ fn several_segments() -> Written {
     snapshot(&rig)
 }
 
-/// The head of stdout was dropped at the cap, and the head of the index given back.
+/// The head of stdout was dropped at the cap, and the head of the index was punched out.
 fn without_head() -> Written {
     let mut rig = Rig::new(9 * 1024 * 1024);
     let mut random = Random::new(9);
@@ -78,7 +78,7 @@ fn without_head() -> Written {
     snapshot(&rig)
 }
 
-/// What one file looks like after the failure.
+/// What happens to one file.
 #[derive(Clone, Copy, Debug)]
 enum Loss {
     Tail(usize),
@@ -100,7 +100,7 @@ fn lose(files: &mut BTreeMap<String, Vec<u8>>, name: &str, loss: Loss) {
     }
 }
 
-/// The bytes of a stream that are on the disk, without zeros at the end.
+/// The bytes of a stream that are on disk, without zeros at the end.
 fn on_disk(files: &BTreeMap<String, Vec<u8>>, prefix: &str) -> Vec<u8> {
     let number = |name: &String| name.strip_prefix(prefix).and_then(|rest| rest.parse::<u64>().ok());
     let mut segments: Vec<_> =
@@ -118,7 +118,7 @@ fn lay_out(dir: &Path, files: &BTreeMap<String, Vec<u8>>) {
     }
 }
 
-/// Salvages what is left, and compares with what is on the disk.
+/// Salvages what is left, and compares with the bytes on disk.
 fn assert_salvaged(before: &Written, losses: &[(&str, Loss)]) {
     let mut files = before.files.clone();
     losses.iter().for_each(|(name, loss)| lose(&mut files, name, *loss));
@@ -140,12 +140,12 @@ fn assert_salvaged(before: &Written, losses: &[(&str, Loss)]) {
         let (at, record) = records.find(|(_, record)| record[4] == kind)?;
         (index.as_chunks().0.get(at) == Some(record)).then_some(())
     };
-    assert_eq!(writer.exit().map(|exit| exit.how), is_known(6).map(|()| EXIT.how), "{losses:?}");
+    assert_eq!(writer.exit().map(|exit| exit.cause), is_known(6).map(|()| EXIT.cause), "{losses:?}");
     assert_eq!(writer.start(), is_known(1).map(|()| (5, 6)), "{losses:?}");
     if losses.iter().all(|(name, _)| *name != "index") {
         for piece in &seen.pieces {
             let then = before.seen.pieces.iter().find(|then| then.seq == piece.seq).unwrap();
-            // A block of zeros in the middle cannot be told from output.
+            // A block of zeros in the middle cannot be distinguished from output.
             let mut same = then.bytes.iter().zip(&piece.bytes).map(|(then, now)| now == then || *now == 0);
             let fits = then.stream == piece.stream && then.bytes.len() >= piece.bytes.len();
             let is_prefix = then.bytes.starts_with(&piece.bytes) || same.all(|same| same);
@@ -154,14 +154,14 @@ fn assert_salvaged(before: &Written, losses: &[(&str, Loss)]) {
     }
     let again = read_after(Writer::salvage(dir.path(), NO_CAP, Boot::Another).unwrap().journal(), 0);
     assert_eq!(again, seen, "{losses:?}: the second time");
-    // As the daemon does with a process whose exit status is unknown.
+    // As the daemon does for a process whose exit status is unknown.
     writer.finish(&EXIT).unwrap();
     let ended = read_after(Writer::salvage(dir.path(), NO_CAP, Boot::Another).unwrap().journal(), 0);
     assert_eq!(ended.pieces, seen.pieces, "{losses:?}: with its end");
     assert!(ended.ended.is_some());
 }
 
-/// What can happen to a file, at places that matter.
+/// The losses to try for a file, at relevant offsets.
 fn losses_of(bytes: &[u8], step: usize) -> Vec<Loss> {
     let len = bytes.len();
     let mut losses = vec![Loss::Missing, Loss::Tail(0), Loss::ZerosFrom(0)];
@@ -244,7 +244,7 @@ fn zeros_that_a_process_wrote_are_output_while_the_host_runs() {
 }
 
 #[test]
-fn zeros_that_were_synced_are_output_for_ever() {
+fn synced_zeros_are_output() {
     let mut rig = Rig::new(NO_CAP);
     rig.feed(Stream::Stdout, &vec![0; SEGMENT_BYTES as usize + 10]);
     rig.feed(Stream::Stderr, b"a name\0");
@@ -259,7 +259,7 @@ fn zeros_that_were_synced_are_output_for_ever() {
         assert!(seen.stream(Stream::Stdout) == rig.written[0], "{} bytes", seen.stream(Stream::Stdout).len());
         assert_eq!(seen.stream(Stream::Stderr), b"a name\0");
     }
-    // A note that was lost itself claims nothing.
+    // A lost watermark claims nothing.
     for note in [&[][..], &[0; 20], &[1; 20]] {
         fs::write(rig.path("synced"), note).unwrap();
         let writer = Writer::salvage(rig.dir.path(), NO_CAP, Boot::Another).unwrap();
@@ -277,6 +277,6 @@ fn a_journal_of_which_nothing_is_left_opens() {
             (writer.start(), writer.journal().last_seq())
         );
         writer.finish(&EXIT).unwrap();
-        assert_eq!(writer.exit().map(|exit| exit.how), Some(EXIT.how));
+        assert_eq!(writer.exit().map(|exit| exit.cause), Some(EXIT.cause));
     }
 }

@@ -1,15 +1,16 @@
-//! Random lives of a journal against a model in memory: kills, late records, torn records, shedding, re-attached readers.
+//! Random operations on a journal against a model in memory: kills, late and torn records, drops, reattached
+//! readers.
 
 use crate::rig::{EXIT, MIB, Random, Rig, Seen, WriteNow, append, at, drain, read_after};
 use outpost_journal::{Cursor, Stream};
 
 const CAP: u64 = 14 * 1024 * 1024;
 
-fn live_randomly(seed: u64) {
+fn run_randomly(seed: u64) {
     let mut random = Random::new(seed);
     let mut rig = Rig::new(CAP);
     let mut live = Cursor::after(rig.journal(), 0);
-    // The model: every frame, as the live reader was the first to see it.
+    // The model: every frame as the live reader saw it first.
     let mut model = Seen::default();
     for _ in 0..250 {
         let stream = Stream::ALL[usize::from(random.below(3) == 0)];
@@ -32,7 +33,7 @@ fn live_randomly(seed: u64) {
             6 => rig.recover(),
             7 => kill_before_the_record(&mut rig, stream, &mut random),
             8 => {
-                // Killed inside the record, or a machine that lost its end.
+                // Killed inside the record, or a host that lost its end.
                 let torn = random.bytes(31);
                 append(&rig.path("index"), &torn[..1 + (seed as usize % 31)]);
                 rig.recover();
@@ -40,7 +41,7 @@ fn live_randomly(seed: u64) {
             9 => {
                 if random.below(4) == 0 {
                     let kept = rig.journal().bytes_kept();
-                    let shed = rig.writer.shed_now().unwrap();
+                    let shed = rig.writer.drop_oldest_now().unwrap();
                     assert!(!shed || rig.journal().bytes_kept() < kept);
                 }
             }
@@ -50,7 +51,7 @@ fn live_randomly(seed: u64) {
                 compare(&rig, after, &model);
             }
         }
-        // A reader of the worker that was killed comes back behind the last number it has.
+        // A reader of the killed worker reattaches after its last number.
         live = Cursor::after(rig.journal(), live.next_seq() - 1);
         drain(&mut live, &mut model);
         assert_eq!(model.first_kept, [], "the live reader keeps up");
@@ -70,7 +71,7 @@ fn live_randomly(seed: u64) {
     }
 }
 
-/// The bytes have been moved, and nobody has written that down.
+/// The bytes have been moved, but the record is missing.
 fn kill_before_the_record(rig: &mut Rig, stream: Stream, random: &mut Random) {
     let name = ["out", "err"][at(stream)];
     let len = 1 + random.below(100_000);
@@ -82,7 +83,7 @@ fn kill_before_the_record(rig: &mut Rig, stream: Stream, random: &mut Random) {
     rig.recover();
 }
 
-/// A reader that attaches behind `after` sees what the model knows, from the first number that is kept.
+/// A reader that attaches after `after` sees the frames of the model from the first kept one on.
 fn compare(rig: &Rig, after: u64, model: &Seen) {
     let seen = read_after(&rig.journal(), after);
     let begin = seen.first_kept.last().map_or(after, |first| first - 1);
@@ -96,6 +97,6 @@ fn compare(rig: &Rig, after: u64, model: &Seen) {
 #[test]
 fn no_mix_of_kills_and_readers_changes_what_was_seen() {
     for seed in 1..=6 {
-        live_randomly(seed);
+        run_randomly(seed);
     }
 }

@@ -1,10 +1,10 @@
-//! What the tests share: a journal in a directory of its own, fed through real pipes, read by cursors.
+//! Shared test fixture: a journal in a directory of its own, fed through real pipes, read by cursors.
 
 use outpost_journal::{
-    Accepted, Batch, Chore, Cursor, Delivered, Done, Ended, Error, FRAME_BYTES, Journal, Patience, Pumped,
+    Accepted, Batch, Chore, Cursor, Delivered, Done, Ended, Error, FRAME_BYTES, Journal, Pumped, ReadMode,
     StdinLog, Stream, Writer,
 };
-use outpost_sys::pidfd::{Exit, How};
+use outpost_sys::pidfd::{Exit, ExitCause};
 use outpost_sys::pipe::{self, Moved};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -15,10 +15,10 @@ use tempfile::TempDir;
 
 pub(crate) const MIB: usize = 1024 * 1024;
 
-/// A cap that nothing here reaches.
+/// A cap that these tests never reach.
 pub(crate) const NO_CAP: u64 = 1 << 40;
 
-pub(crate) const EXIT: Exit = Exit { how: How::Code(3), user_ms: 11, system_ms: 22, rss_max_kb: 33 };
+pub(crate) const EXIT: Exit = Exit { cause: ExitCause::Code(3), user_ms: 11, system_ms: 22, rss_max_kb: 33 };
 
 /// Xorshift: the same numbers on every machine.
 pub(crate) struct Random(u64);
@@ -50,23 +50,23 @@ impl Random {
     }
 }
 
-/// A writer whose chores are carried out at once, on this thread.
+/// A writer whose chores are executed at once, on this thread.
 pub(crate) trait WriteNow {
     fn work(&mut self) -> Result<(), Error>;
     fn pump_now(&mut self, stream: Stream, pipe: &OwnedFd) -> Result<Moved, Error>;
-    fn shed_now(&mut self) -> Result<bool, Error>;
+    fn drop_oldest_now(&mut self) -> Result<bool, Error>;
 }
 
 impl WriteNow for Writer {
     fn work(&mut self) -> Result<(), Error> {
-        self.chores().into_iter().map(Chore::carry_out).try_for_each(|done| match done {
+        self.chores().into_iter().map(Chore::execute).try_for_each(|done| match done {
             Done::Output(done) => self.take(done),
             Done::Log(_) | Done::Stdin(_) => unreachable!("no work of a writer"),
         })
     }
 
     fn pump_now(&mut self, stream: Stream, pipe: &OwnedFd) -> Result<Moved, Error> {
-        // What an earlier call left undone because it failed.
+        // Chores that an earlier call left because it failed.
         self.work()?;
         loop {
             let pumped = self.pump(stream, pipe)?;
@@ -77,38 +77,48 @@ impl WriteNow for Writer {
         }
     }
 
-    fn shed_now(&mut self) -> Result<bool, Error> {
-        let shed = self.shed();
+    fn drop_oldest_now(&mut self) -> Result<bool, Error> {
+        let shed = self.drop_oldest_segment();
         self.work().map(|()| shed)
     }
 }
 
-/// A stdin log whose chores are carried out at once, on this thread.
+/// A stdin log whose chores are executed at once, on this thread.
 pub(crate) trait LogNow: Sized {
     fn create_now(path: &Path) -> Result<Self, Error>;
     fn work(&mut self) -> Result<(), Error>;
-    fn accept_now(&mut self, offset: Option<u64>, data: &[u8], waiting_max: u64) -> Result<Accepted, Error>;
+    fn accept_now(
+        &mut self,
+        offset: Option<u64>,
+        data: &[u8],
+        undelivered_max: u64,
+    ) -> Result<Accepted, Error>;
     fn deliver_now(&mut self, to: &OwnedFd) -> Result<Delivered, Error>;
 }
 
 impl LogNow for StdinLog {
     fn create_now(path: &Path) -> Result<StdinLog, Error> {
-        match StdinLog::wanted(path).carry_out() {
+        match StdinLog::create_chore(path).execute() {
             Done::Log(log) => log,
             Done::Output(_) | Done::Stdin(_) => unreachable!("no log was begun"),
         }
     }
 
     fn work(&mut self) -> Result<(), Error> {
-        self.chores().into_iter().map(Chore::carry_out).try_for_each(|done| match done {
+        self.chores().into_iter().map(Chore::execute).try_for_each(|done| match done {
             Done::Stdin(done) => self.take(done),
             Done::Log(_) | Done::Output(_) => unreachable!("no work of a stdin log"),
         })
     }
 
-    fn accept_now(&mut self, offset: Option<u64>, data: &[u8], waiting_max: u64) -> Result<Accepted, Error> {
+    fn accept_now(
+        &mut self,
+        offset: Option<u64>,
+        data: &[u8],
+        undelivered_max: u64,
+    ) -> Result<Accepted, Error> {
         loop {
-            if let Some(accepted) = self.accept(offset, data, waiting_max)? {
+            if let Some(accepted) = self.accept(offset, data, undelivered_max)? {
                 return Ok(accepted);
             }
             self.work()?;
@@ -131,7 +141,7 @@ pub(crate) struct Piece {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// All that a cursor has told.
+/// Everything that a cursor has returned.
 #[derive(Clone, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) pieces: Vec<Piece>,
@@ -157,7 +167,8 @@ impl Seen {
         of_stream.map(|piece| &piece.bytes[..]).collect::<Vec<_>>().concat()
     }
 
-    /// Numbers without holes from `first` on, no frame empty or too long, the exit behind the last.
+    /// Checks that numbers have no holes from `first` on, frames are neither empty nor too long, and the exit
+    /// comes last.
     pub(crate) fn assert_in_order(&self, first: u64) {
         for (expected, piece) in (first..).zip(&self.pieces) {
             assert_eq!(piece.seq, expected);
@@ -177,7 +188,7 @@ impl Seen {
 pub(crate) fn drain(cursor: &mut Cursor, seen: &mut Seen) {
     let mut batch = Batch::default();
     loop {
-        cursor.read(&mut batch, MIB, Patience::Disk).unwrap();
+        cursor.read(&mut batch, MIB, ReadMode::MayBlock).unwrap();
         if batch.is_empty() {
             return;
         }
@@ -191,7 +202,7 @@ pub(crate) fn read_after(journal: &Arc<Journal>, seq: u64) -> Seen {
     seen
 }
 
-/// The child's side of one output, and ours.
+/// Both ends of one output pipe.
 pub(crate) struct Source {
     pub(crate) read: OwnedFd,
     pub(crate) write: File,
@@ -230,7 +241,7 @@ impl Rig {
         self.writer.journal().clone()
     }
 
-    /// The child writes; nobody has moved it yet.
+    /// The child writes; the writer has not moved the bytes yet.
     pub(crate) fn write(&mut self, stream: Stream, bytes: &[u8]) {
         self.sources[at(stream)].write.write_all(bytes).unwrap();
         self.written[at(stream)].extend_from_slice(bytes);
@@ -241,7 +252,7 @@ impl Rig {
         while let Moved::Bytes(_) = self.writer.pump_now(stream, &self.sources[at(stream)].read).unwrap() {}
     }
 
-    /// The child writes, in pieces that the pipe holds, and all is moved.
+    /// The child writes in pieces that fit into the pipe, and all are moved.
     pub(crate) fn feed(&mut self, stream: Stream, bytes: &[u8]) {
         for piece in bytes.chunks(MIB) {
             self.write(stream, piece);
@@ -249,7 +260,7 @@ impl Rig {
         }
     }
 
-    /// The writer is killed and another takes over.
+    /// The writer is killed and another recovers.
     pub(crate) fn recover(&mut self) {
         self.writer = Writer::recover(self.dir.path(), self.bytes_max).unwrap();
     }
@@ -259,7 +270,7 @@ impl Rig {
     }
 }
 
-/// Appends straight to a file, as a splice whose record was never written.
+/// Appends directly to a file, as a splice whose record is missing.
 pub(crate) fn append(path: &Path, bytes: &[u8]) {
     OpenOptions::new().append(true).create(true).open(path).unwrap().write_all(bytes).unwrap();
 }

@@ -1,4 +1,4 @@
-//! The stdin log: every byte accepted reaches the child once, whoever dies in between.
+//! The stdin log: every accepted byte reaches the child once, although worker or keeper dies in between.
 
 use crate::rig::{LogNow, MIB, Random, blocks_bytes};
 use outpost_journal::{Accepted, Delivered, StdinLog};
@@ -18,7 +18,7 @@ struct Child {
     log: StdinLog,
     to: OwnedFd,
     from: File,
-    /// The description that the keeper holds.
+    /// The file description that the keeper holds.
     kept: OwnedFd,
 }
 
@@ -36,12 +36,12 @@ impl Child {
         self.log.accept_now(offset, data, WAITING_MAX).unwrap()
     }
 
-    /// One delivery; a new part is held by the keeper at once.
+    /// One delivery. The keeper holds a new part at once.
     fn deliver_some(&mut self) -> Delivered {
         let delivered = self.log.deliver_now(&self.to).unwrap();
         if delivered == Delivered::NextPart {
             self.kept = file::duplicate(self.log.reader()).unwrap();
-            self.log.held();
+            self.log.set_reader_held();
         }
         delivered
     }
@@ -55,7 +55,7 @@ impl Child {
         }
     }
 
-    /// All that waits in the pipe.
+    /// Everything in the pipe.
     fn read(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let _empty = self.from.read_to_end(&mut bytes);
@@ -68,7 +68,7 @@ impl Child {
         parts.map(|part| blocks_bytes(&part.unwrap().path())).sum()
     }
 
-    /// The worker is killed; the keeper has the description.
+    /// The worker is killed; the keeper has the file description.
     fn resume(&mut self) {
         let kept = file::duplicate(&self.kept).unwrap();
         self.log = StdinLog::resume(&self.dir.path().join("stdin"), kept).unwrap();
@@ -96,7 +96,7 @@ fn a_repeated_or_skipping_offset_neither_doubles_nor_loses_bytes() {
 }
 
 #[test]
-fn a_child_that_does_not_read_bounds_what_waits() {
+fn undelivered_bytes_of_a_child_that_does_not_read_are_bounded() {
     let mut child = Child::new();
     assert_eq!(child.accept(None, &[b'a'; 900]), Accepted::Applied { applied: 900 });
     assert_eq!(child.accept(Some(900), &[b'b'; 101]), Accepted::Full { applied: 900, beyond: false });
@@ -111,7 +111,7 @@ fn a_child_that_does_not_read_bounds_what_waits() {
 }
 
 #[test]
-fn one_message_larger_than_the_bound_is_not_refused_for_ever() {
+fn a_message_larger_than_the_limit_is_accepted_eventually() {
     let mut child = Child::new();
     let large = Random::new(1).bytes(WAITING_MAX as usize * 300);
     assert_eq!(child.accept(None, b"x"), Accepted::Applied { applied: 1 });
@@ -140,7 +140,7 @@ fn killed_at_any_point_each_byte_is_delivered_once() {
                         let len = random.below(3000);
                         random.bytes(len)
                     };
-                    // Without an answer (we were killed), a sender repeats itself, and may add something.
+                    // Without a reply (the worker was killed), a sender repeats its bytes and may add some.
                     let back = random.below(sent.len().min(500) + 1);
                     let offset = sent.len() - back;
                     let data = [&sent[offset..], &data].concat();
@@ -186,7 +186,7 @@ fn a_child_that_closed_its_stdin_does_not_block_the_sender() {
     assert_eq!(child.accept(None, b"y"), Accepted::Applied { applied: 7 + 10 * MIB as u64 });
     assert_eq!(child.accept(Some(1 << 40), b"y"), Accepted::Gap { applied: 7 + 10 * MIB as u64 });
     assert_eq!(child.deliver(), Delivered::End);
-    assert!(child.blocks_bytes() < MIB as u64, "it will not be read, so it is not kept");
+    assert!(child.blocks_bytes() < MIB as u64, "discarded bytes take no space");
     child.resume();
     assert_eq!(
         (child.log.accepted(), child.log.delivered().unwrap()),
@@ -198,7 +198,7 @@ fn a_child_that_closed_its_stdin_does_not_block_the_sender() {
 }
 
 #[test]
-fn a_failure_while_discarding_leaves_nothing_waiting() {
+fn a_failure_while_discarding_leaves_nothing_undelivered() {
     for nth in 1.. {
         let mut child = Child::new();
         child.accept(None, b"unread");
@@ -215,7 +215,8 @@ fn a_failure_while_discarding_leaves_nothing_waiting() {
     }
 }
 
-/// Pushes `total` bytes through a pipe; the child reads, and leaves `lag` bytes waiting. Returns the most disk used.
+/// Pushes `total` bytes through a pipe. The child reads, but stays `lag` bytes behind. Returns the maximum
+/// disk usage.
 fn push(child: &mut Child, total: usize, lag: usize) -> u64 {
     let bytes = Random::new(2).bytes(total);
     let (mut got, mut most, mut accepted) = (Vec::new(), 0, 0);
@@ -241,7 +242,7 @@ fn push(child: &mut Child, total: usize, lag: usize) -> u64 {
 }
 
 #[test]
-fn a_long_log_gives_delivered_bytes_back_and_still_delivers_exactly() {
+fn a_long_log_frees_delivered_bytes_and_still_delivers_exactly() {
     let mut child = Child::new();
     pipe::set_capacity(&child.to, MIB).unwrap();
     let most = push(&mut child, 20 * MIB, 0);
@@ -256,7 +257,7 @@ fn a_child_that_is_always_a_little_behind_does_not_fill_the_disk() {
     assert!(most < 11 * MIB as u64, "{most} bytes of disk");
 }
 
-/// The descendant of a child can move what it was given to other pipes, and read it much later.
+/// A descendant of the child can splice its input to other pipes and read it much later.
 #[test]
 fn delivered_pages_that_a_pipe_still_holds_never_change() {
     let mut child = Child::new();
@@ -287,7 +288,7 @@ fn delivered_pages_that_a_pipe_still_holds_never_change() {
 }
 
 #[test]
-fn an_ended_process_s_log_takes_no_room_and_still_says_how_much_was_accepted() {
+fn a_retired_log_takes_no_space_and_keeps_the_accepted_count() {
     let mut child = Child::new();
     let path = child.dir.path().join("stdin");
     assert_eq!(StdinLog::accepted_by(&path).unwrap(), 0);
@@ -305,7 +306,8 @@ fn an_ended_process_s_log_takes_no_room_and_still_says_how_much_was_accepted() {
     }
 }
 
-/// The worker dies between any two steps of a change of parts; the keeper then has the description it was last given.
+/// The worker dies between any two steps of a change of parts. The keeper then has the file description it
+/// got last.
 #[test]
 fn killed_between_two_parts_each_byte_is_delivered_once() {
     for seed in 1..=4 {
@@ -319,7 +321,7 @@ fn killed_between_two_parts_each_byte_is_delivered_once() {
             let next = (applied + 1 + random.below(3 * MIB)).min(sent.len());
             child.log.accept_now(Some(applied as u64), &sent[applied..next], 9 * MIB as u64).unwrap();
             for _ in 0..random.below(6) {
-                // Without `held`: the keeper has not been told of the part.
+                // Without `set_reader_held`: the keeper does not hold the part yet.
                 child.log.deliver_now(&child.to).unwrap();
                 if random.below(3) == 0 {
                     child.resume();
@@ -351,7 +353,8 @@ fn a_child_that_closes_its_stdin_behind_several_parts_costs_no_disk() {
     assert!(child.log.discards());
 }
 
-/// A full disk takes a part of a message; the reply is that none was taken, and the sender repeats all of it.
+/// A full disk accepts part of a message. The reply is that none was accepted, and the sender repeats all of
+/// it.
 #[test]
 fn bytes_that_were_refused_are_neither_counted_nor_delivered() {
     let mut child = Child::new();
@@ -368,7 +371,7 @@ fn bytes_that_were_refused_are_neither_counted_nor_delivered() {
         }
         assert_eq!(child.log.accepted(), 7, "call {nth}");
         child.resume();
-        assert_eq!(child.log.accepted(), 7, "what was refused is counted by the next worker");
+        assert_eq!(child.log.accepted(), 7, "the next worker counts refused bytes");
         assert_eq!(child.deliver(), Delivered::End);
         assert_eq!(child.read(), if nth == 1 { &b"before "[..] } else { b"" });
     }

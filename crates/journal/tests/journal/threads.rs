@@ -1,20 +1,20 @@
-//! Readers on threads of their own while the writer writes and drops the head under their feet.
+//! Readers on their own threads while the writer writes and drops the head.
 
 use crate::rig::{EXIT, MIB, Random, Rig, Seen, drain};
-use outpost_journal::{Batch, Cursor, Error, Journal, Patience, Stream};
+use outpost_journal::{Batch, Cursor, Error, Journal, ReadMode, Stream};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// Reads until the end, a little at a time; now and then leaves and attaches again somewhere before.
+/// Reads to the end in small steps; now and then reattaches at an earlier position.
 fn read_along(journal: Arc<Journal>, seed: u64) -> Vec<Seen> {
     let mut random = Random::new(seed);
     let mut visits = vec![Seen::default()];
     let (mut cursor, mut batch) = (Cursor::after(journal.clone(), 0), Batch::default());
     loop {
-        match cursor.read(&mut batch, random.below(200_000), Patience::None) {
+        match cursor.read(&mut batch, random.below(200_000), ReadMode::CachedOnly) {
             Ok(()) => {}
-            Err(Error::NotCached) => cursor.read(&mut batch, MIB, Patience::Disk).unwrap(),
+            Err(Error::NotCached) => cursor.read(&mut batch, MIB, ReadMode::MayBlock).unwrap(),
             Err(error) => panic!("{error}"),
         }
         if batch.is_empty() {
@@ -34,7 +34,7 @@ fn read_along(journal: Arc<Journal>, seed: u64) -> Vec<Seen> {
 }
 
 #[test]
-fn a_head_dropped_under_a_readers_feet_is_told_and_never_an_error() {
+fn a_head_dropped_during_a_read_is_reported_and_never_an_error() {
     let mut rig = Rig::new(9 * MIB as u64);
     let mut random = Random::new(1);
     let readers: Vec<_> = (2..5).map(|seed| (rig.journal(), seed)).collect();

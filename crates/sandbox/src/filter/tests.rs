@@ -1,8 +1,8 @@
-//! The filter, carried out as the kernel would.
+//! Interprets the filter as the kernel would.
 
 use super::*;
 
-/// What the filter says to a call with these arguments.
+/// The filter's verdict on a call with these arguments.
 fn verdict(network: bool, architecture: u32, call: u32, arguments: [u64; 6]) -> u32 {
     let mut data = Vec::new();
     data.extend(call.to_ne_bytes());
@@ -29,14 +29,14 @@ fn verdict(network: bool, architecture: u32, call: u32, arguments: [u64; 6]) -> 
     }
 }
 
-fn says(network: bool, call: c_long, arguments: [u64; 6]) -> u32 {
+fn verdict_of(network: bool, call: c_long, arguments: [u64; 6]) -> u32 {
     verdict(network, ARCHITECTURE, call as u32, arguments)
 }
 
 const NONE: [u64; 6] = [0; 6];
 
-/// What no command may call, with or without a network. Written out: a test over the filter's own lists would not notice a
-/// call that is missing from them.
+/// Calls that no command may make, with or without network access. Written out: a test over the filter's own
+/// lists would not notice a missing call.
 const NEVER: &[(c_long, &str)] = &[
     (libc::SYS_mount, "mount"),
     (libc::SYS_umount2, "umount2"),
@@ -95,8 +95,8 @@ const NEVER_HERE: &[(c_long, &str)] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const NEVER_HERE: &[(c_long, &str)] = &[];
 
-/// What only a command with a network may call.
-const WITHOUT_A_NETWORK_NEVER: &[(c_long, &str)] = &[
+/// Calls that only a command with network access may make.
+const NEVER_WITHOUT_NETWORK: &[(c_long, &str)] = &[
     (libc::SYS_connect, "connect"),
     (libc::SYS_bind, "bind"),
     (libc::SYS_listen, "listen"),
@@ -111,22 +111,23 @@ const WITHOUT_A_NETWORK_NEVER: &[(c_long, &str)] = &[
 fn every_number_gets_the_verdict_of_its_rule() {
     let refused: Vec<_> = NEVER.iter().chain(NEVER_HERE).collect();
     for (call, name) in &refused {
-        assert_eq!(says(false, *call, NONE), EPERM, "{name}");
-        assert_eq!(says(true, *call, NONE), EPERM, "{name}");
+        assert_eq!(verdict_of(false, *call, NONE), EPERM, "{name}");
+        assert_eq!(verdict_of(true, *call, NONE), EPERM, "{name}");
     }
-    for (call, name) in WITHOUT_A_NETWORK_NEVER {
-        assert_eq!(says(false, *call, NONE), EPERM, "{name}");
-        assert_eq!(says(true, *call, NONE), ALLOW, "{name}");
+    for (call, name) in NEVER_WITHOUT_NETWORK {
+        assert_eq!(verdict_of(false, *call, NONE), EPERM, "{name}");
+        assert_eq!(verdict_of(true, *call, NONE), ALLOW, "{name}");
     }
     for call in [libc::SYS_read, libc::SYS_execve, libc::SYS_prctl, libc::SYS_setsid, 434, 449, 470] {
-        assert_eq!(says(false, call, NONE), ALLOW, "{call}");
+        assert_eq!(verdict_of(false, call, NONE), ALLOW, "{call}");
     }
     for call in [435, libc::SYS_openat2, 471, 500, 0x4000_0000, 0x4000_0000 | libc::SYS_mount, 0xffff_ffff] {
-        assert_eq!(says(false, call, NONE), ENOSYS, "{call}");
+        assert_eq!(verdict_of(false, call, NONE), ENOSYS, "{call}");
     }
     let is_refused = |call: &c_long| refused.iter().any(|(refused, _)| refused == call);
     let with_rules = |call: &c_long| is_refused(call) || [435, libc::SYS_openat2].contains(call);
-    let allowed = (0..471).filter(|call| !with_rules(call)).filter(|call| says(true, *call, NONE) == ALLOW);
+    let allowed =
+        (0..471).filter(|call| !with_rules(call)).filter(|call| verdict_of(true, *call, NONE) == ALLOW);
     assert_eq!(allowed.count(), 471 - refused.len() - 2 - 1, "all but socket of no family");
 }
 
@@ -138,13 +139,13 @@ fn another_instruction_set_has_no_calls() {
 #[test]
 fn only_the_low_half_of_an_ioctl_counts() {
     for request in [0x5412, 0x1_0000_5412, 0xffff_ffff_0000_5412] {
-        assert_eq!(says(true, libc::SYS_ioctl, [0, request, 0, 0, 0, 0]), EPERM);
+        assert_eq!(verdict_of(true, libc::SYS_ioctl, [0, request, 0, 0, 0, 0]), EPERM);
     }
-    assert_eq!(says(true, libc::SYS_ioctl, [0, 0x5401, 0, 0, 0, 0]), ALLOW);
+    assert_eq!(verdict_of(true, libc::SYS_ioctl, [0, 0x5401, 0, 0, 0, 0]), ALLOW);
 }
 
 #[test]
-fn sockets_are_streams_between_ourselves_without_a_network() {
+fn without_network_only_stream_pairs_are_allowed() {
     for (family, kind, expected) in [
         (1, 1, ALLOW),
         (1, 5 | 0o2_000_000, ALLOW),
@@ -154,39 +155,43 @@ fn sockets_are_streams_between_ourselves_without_a_network() {
         (16, 3, EPERM),
     ] {
         for call in [libc::SYS_socket, libc::SYS_socketpair] {
-            assert_eq!(says(false, call, [family, kind, 0, 0, 0, 0]), expected, "{family} {kind}");
+            assert_eq!(verdict_of(false, call, [family, kind, 0, 0, 0, 0]), expected, "{family} {kind}");
         }
     }
-    assert_eq!(says(true, libc::SYS_socket, [2, 1, 0, 0, 0, 0]), ALLOW);
-    assert_eq!(says(true, libc::SYS_socket, [40, 1, 0, 0, 0, 0]), EPERM);
-    assert_eq!(says(false, libc::SYS_connect, NONE), EPERM);
-    assert_eq!(says(true, libc::SYS_connect, NONE), ALLOW);
+    assert_eq!(verdict_of(true, libc::SYS_socket, [2, 1, 0, 0, 0, 0]), ALLOW);
+    assert_eq!(verdict_of(true, libc::SYS_socket, [40, 1, 0, 0, 0, 0]), EPERM);
+    assert_eq!(verdict_of(false, libc::SYS_connect, NONE), EPERM);
+    assert_eq!(verdict_of(true, libc::SYS_connect, NONE), ALLOW);
 }
 
 #[test]
-fn no_file_gets_the_rights_of_its_owner() {
-    assert_eq!(says(true, libc::SYS_fchmod, [0, 0o4755, 0, 0, 0, 0]), EPERM);
-    assert_eq!(says(true, libc::SYS_fchmod, [0, 0o755, 0, 0, 0, 0]), ALLOW);
+fn set_id_bits_are_refused() {
+    assert_eq!(verdict_of(true, libc::SYS_fchmod, [0, 0o4755, 0, 0, 0, 0]), EPERM);
+    assert_eq!(verdict_of(true, libc::SYS_fchmod, [0, 0o755, 0, 0, 0, 0]), ALLOW);
     let create = libc::O_CREAT as u64;
-    assert_eq!(says(true, libc::SYS_openat, [0, 0, create, 0o4755, 0, 0]), EPERM);
-    assert_eq!(says(true, libc::SYS_openat, [0, 0, 0, 0o4755, 0, 0]), ALLOW, "the mode means nothing there");
-    assert_eq!(says(true, libc::SYS_openat, [0, 0, libc::O_TMPFILE as u64, 0o2755, 0, 0]), EPERM);
+    assert_eq!(verdict_of(true, libc::SYS_openat, [0, 0, create, 0o4755, 0, 0]), EPERM);
+    assert_eq!(
+        verdict_of(true, libc::SYS_openat, [0, 0, 0, 0o4755, 0, 0]),
+        ALLOW,
+        "the mode is ignored there"
+    );
+    assert_eq!(verdict_of(true, libc::SYS_openat, [0, 0, libc::O_TMPFILE as u64, 0o2755, 0, 0]), EPERM);
 }
 
-/// Input for the terminal's reader, the console's paste and redirection, and other line disciplines.
+/// TIOCSTI, the console's paste and redirection, and line disciplines.
 #[test]
-fn a_terminal_takes_no_tricks() {
+fn denied_ioctls_are_refused() {
     for (request, name) in
         [(0x5412, "TIOCSTI"), (0x541c, "TIOCLINUX"), (0x541d, "TIOCCONS"), (0x5423, "TIOCSETD")]
     {
         for network in [false, true] {
-            assert_eq!(says(network, libc::SYS_ioctl, [0, request, 0, 0, 0, 0]), EPERM, "{name}");
+            assert_eq!(verdict_of(network, libc::SYS_ioctl, [0, request, 0, 0, 0, 0]), EPERM, "{name}");
         }
     }
 }
 
 #[test]
-fn a_clone_makes_no_namespaces() {
+fn clone_creates_no_namespaces() {
     for (flag, name) in [
         (0x0002_0000, "NEWNS"),
         (0x0200_0000, "NEWCGROUP"),
@@ -196,9 +201,9 @@ fn a_clone_makes_no_namespaces() {
         (0x2000_0000, "NEWPID"),
         (0x4000_0000, "NEWNET"),
     ] {
-        assert_eq!(says(true, libc::SYS_clone, [flag | 0x11, 0, 0, 0, 0, 0]), EPERM, "{name}");
+        assert_eq!(verdict_of(true, libc::SYS_clone, [flag | 0x11, 0, 0, 0, 0, 0]), EPERM, "{name}");
     }
-    assert_eq!(says(true, libc::SYS_clone, [0x0101_0f11, 0, 0, 0, 0, 0]), ALLOW);
+    assert_eq!(verdict_of(true, libc::SYS_clone, [0x0101_0f11, 0, 0, 0, 0, 0]), ALLOW);
 }
 
 #[test]

@@ -1,31 +1,31 @@
-//! Entries of a policy as plain paths and patterns.
+//! Expands the entries of a policy to plain paths and patterns.
 
 use super::Context;
 use crate::globs::Pattern;
 use crate::resolve::normal;
-use crate::{Access, Entry, EntryPath, Error, Result, Special};
+use crate::{Access, EntryPath, Error, PolicyEntry, Result, Special};
 use std::path::{Path, PathBuf};
 
 /// "Minimal/platform defaults".
 const MINIMAL: &[&str] =
     &["/bin", "/sbin", "/usr", "/etc", "/lib", "/lib64", "/nix/store", "/run/current-system/sw"];
 
-/// What a policy asks for.
-pub(super) struct Wanted {
+/// The expanded entries.
+pub(super) struct ExpandedEntries {
     pub(super) paths: Vec<(PathBuf, Access)>,
-    pub(super) patterns: Vec<Named>,
+    pub(super) patterns: Vec<NamedPattern>,
 }
 
-/// A pattern and how it was written.
-pub(super) struct Named {
+/// A pattern and its original text.
+pub(super) struct NamedPattern {
     pub(super) text: String,
     pub(super) pattern: Pattern,
 }
 
-pub(super) fn expand(entries: &[Entry], context: &Context) -> Result<Wanted> {
+pub(super) fn expand(entries: &[PolicyEntry], context: &Context) -> Result<ExpandedEntries> {
     let cwd = normal(&context.cwd)?;
-    let mut wanted = Wanted { paths: Vec::new(), patterns: Vec::new() };
-    for Entry { path, access } in entries {
+    let mut wanted = ExpandedEntries { paths: Vec::new(), patterns: Vec::new() };
+    for PolicyEntry { path, access } in entries {
         match path {
             EntryPath::Path(path) => wanted.paths.push((normal(path)?, *access)),
             EntryPath::Glob(text) if *access == Access::None => {
@@ -33,7 +33,7 @@ pub(super) fn expand(entries: &[Entry], context: &Context) -> Result<Wanted> {
                 if pattern.literal {
                     wanted.paths.push((pattern.base, Access::None));
                 } else {
-                    wanted.patterns.push(Named { text: text.clone(), pattern });
+                    wanted.patterns.push(NamedPattern { text: text.clone(), pattern });
                 }
             }
             EntryPath::Glob(pattern) => return Err(Error::GlobAccess { pattern: pattern.clone() }),
@@ -49,7 +49,7 @@ pub(super) fn expand(entries: &[Entry], context: &Context) -> Result<Wanted> {
     for (path, access) in &wanted.paths {
         check_reserved(path, *access)?;
     }
-    // Their own /proc and /dev are there anyway.
+    // Every command has its own /proc and /dev anyway.
     wanted.paths.retain(|(path, _)| !path.starts_with("/proc") && path != Path::new("/dev"));
     Ok(wanted)
 }
@@ -67,7 +67,7 @@ fn special_paths(special: &Special, cwd: &Path, context: &Context) -> Result<Vec
             vec![path]
         }
         Special::Tmpdir => {
-            // One that is relative is no place, and the original has none for it either.
+            // A relative TMPDIR is ignored, as by the original.
             let set = context.tmpdir.iter().filter(|tmpdir| tmpdir.is_absolute());
             set.map(|tmpdir| normal(tmpdir)).collect::<Result<_>>()?
         }
@@ -76,7 +76,7 @@ fn special_paths(special: &Special, cwd: &Path, context: &Context) -> Result<Vec
     })
 }
 
-/// "/proc/sys and /sys read-only for root too", and what is mounted for each command cannot be asked for or away.
+/// "/proc/sys and /sys read-only for root too". The command's own mounts can be neither requested nor denied.
 fn check_reserved(path: &Path, access: Access) -> Result<()> {
     let refused = match access {
         Access::Read => false,

@@ -1,8 +1,8 @@
-//! What every confined command can and cannot do.
+//! Basics: a sandboxed command runs and exits.
 
-use crate::kit::{Place, host};
+use crate::kit::{Fixture, host};
 use outpost_sandbox::Namespaces;
-use outpost_sys::pidfd::How;
+use outpost_sys::pidfd::ExitCause;
 
 #[test]
 fn this_host_has_namespaces() {
@@ -11,10 +11,10 @@ fn this_host_has_namespaces() {
 }
 
 #[test]
-fn a_read_only_command_runs_and_ends_as_it_does() {
-    let place = Place::new();
-    assert_eq!(place.run(&place.read_only(), &["/bin/true"]).how, How::Code(0));
-    assert_eq!(place.sh(&place.read_only(), "exit 7").how, How::Code(7));
-    assert_eq!(place.sh(&place.read_only(), "kill -9 $$").how, How::Signal(9));
-    assert_eq!(place.sh(&place.read_only(), "kill -SEGV $$").how, How::Signal(11));
+fn a_read_only_command_runs_and_its_exit_is_reported() {
+    let fixture = Fixture::new();
+    assert_eq!(fixture.run(&fixture.read_only(), &["/bin/true"]).cause, ExitCause::Code(0));
+    assert_eq!(fixture.sh(&fixture.read_only(), "exit 7").cause, ExitCause::Code(7));
+    assert_eq!(fixture.sh(&fixture.read_only(), "kill -9 $$").cause, ExitCause::Signal(9));
+    assert_eq!(fixture.sh(&fixture.read_only(), "kill -SEGV $$").cause, ExitCause::Signal(11));
 }

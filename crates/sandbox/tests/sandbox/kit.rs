@@ -1,8 +1,8 @@
-//! Running real commands confined, and looking at what came of it.
+//! Shared test helpers: run real commands in sandboxes and inspect the results.
 
-use outpost_sandbox::{Access, Confinement, Context, Entry, Host, Plan, Policy, Reads, Special, plan};
-use outpost_sys::pidfd::{self, How};
-use outpost_sys::spawn::{self, Child, Directory, Failure, Program, Standing};
+use outpost_sandbox::{Access, Confinement, Context, Host, Plan, Policy, PolicyEntry, Reads, Special, plan};
+use outpost_sys::pidfd::{self, ExitCause};
+use outpost_sys::spawn::{self, Child, Executable, Failure, SessionKind, WorkingDirectory};
 use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io::Read;
@@ -12,45 +12,45 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 pub(crate) fn root() -> bool {
-    outpost_sys::limits::effective_uid() == 0
+    outpost_sys::process::effective_uid() == 0
 }
 
-/// One for all tests, as in a daemon. Its directory is removed by the system's own tidying: it stays empty.
+/// One host for all tests, as in a daemon. Its state directory stays empty and is left to the system's cleanup.
 pub(crate) fn host() -> &'static Host {
     static HOST: OnceLock<Host> = OnceLock::new();
     HOST.get_or_init(|| Host::probe(&state()).unwrap())
 }
 
 pub(crate) fn state() -> PathBuf {
-    std::env::temp_dir().join(format!("outpost-sandbox-test-{}", outpost_sys::limits::effective_uid()))
+    std::env::temp_dir().join(format!("outpost-sandbox-test-{}", outpost_sys::process::effective_uid()))
 }
 
-/// What a command wrote and how it ended.
+/// A command's output and exit.
 #[derive(Debug)]
 pub(crate) struct Done {
-    pub(crate) how: How,
+    pub(crate) cause: ExitCause,
     pub(crate) out: String,
 }
 
 impl Done {
     pub(crate) fn ok(&self) -> bool {
-        self.how == How::Code(0)
+        self.cause == ExitCause::Code(0)
     }
 }
 
-/// A place with a workspace in it.
-pub(crate) struct Place {
+/// A directory with a workspace in it.
+pub(crate) struct Fixture {
     dir: tempfile::TempDir,
     pub(crate) network: bool,
 }
 
-impl Place {
-    /// Below the home of all temporary things, but not in /tmp itself, which policies open.
-    pub(crate) fn new() -> Place {
+impl Fixture {
+    /// Not directly in /tmp, which policies make writable.
+    pub(crate) fn new() -> Fixture {
         let dir = tempfile::Builder::new().prefix("outpost-sandbox-").tempdir_in("/var/tmp").unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         fs::create_dir(dir.path().join("ws")).unwrap();
-        Place { dir, network: false }
+        Fixture { dir, network: false }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -88,13 +88,13 @@ impl Place {
         Policy::workspace_write(&[], &Reads::Everything, self.network, true, true)
     }
 
-    /// Everything can be read, the workspace be written to, and these on top.
+    /// Everything is readable, the workspace is writable, and these entries come on top.
     pub(crate) fn profile(&self, more: &[(&str, Access)]) -> Policy {
         let mut entries = vec![
-            Entry::special(Special::Root, Access::Read),
-            Entry::special(Special::CurrentWorkingDirectory, Access::Write),
+            PolicyEntry::special(Special::Root, Access::Read),
+            PolicyEntry::special(Special::CurrentWorkingDirectory, Access::Write),
         ];
-        entries.extend(more.iter().map(|(path, access)| Entry::path(self.path(path), *access)));
+        entries.extend(more.iter().map(|(path, access)| PolicyEntry::path(self.path(path), *access)));
         Policy::restricted(entries, self.network)
     }
 
@@ -102,7 +102,7 @@ impl Place {
         self.start(policy, line).unwrap()
     }
 
-    /// A shell script in the workspace; both outputs in one.
+    /// Runs a shell script in the workspace, with stdout and stderr combined.
     pub(crate) fn sh(&self, policy: &Policy, script: &str) -> Done {
         self.run(policy, &["/bin/sh", "-c", script])
     }
@@ -124,29 +124,29 @@ pub(crate) fn start_on(
 pub(crate) fn run_plan(host: &Host, plan: &Plan, cwd: &Path, line: &[&str]) -> Result<Done, Failure> {
     let confinement = Confinement::build(plan, host).unwrap();
     let (read, write) = pipe();
-    let started = launch(&confinement, cwd, line, Standing::Session, [&write, &write, &write])?;
+    let started = launch(&confinement, cwd, line, SessionKind::Session, [&write, &write, &write])?;
     drop(write);
     let mut bytes = Vec::new();
     File::from(read).read_to_end(&mut bytes).unwrap();
-    Ok(Done { how: end(&started), out: String::from_utf8_lossy(&bytes).into_owned() })
+    Ok(Done { cause: end(&started), out: String::from_utf8_lossy(&bytes).into_owned() })
 }
 
 pub(crate) fn pipe() -> (OwnedFd, OwnedFd) {
     rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap()
 }
 
-/// Waits for the end and reaps.
-pub(crate) fn end(started: &spawn::Started) -> How {
+/// Waits for the exit and reaps.
+pub(crate) fn end(started: &spawn::Started) -> ExitCause {
     use rustix::event::{PollFd, PollFlags, poll};
     poll(&mut [PollFd::new(&started.pidfd, PollFlags::IN)], None).unwrap();
-    pidfd::reap(&started.pidfd).unwrap().unwrap().how
+    pidfd::reap(&started.pidfd).unwrap().unwrap().cause
 }
 
 pub(crate) fn launch(
     confinement: &Confinement,
     cwd: &Path,
     line: &[&str],
-    standing: Standing,
+    session: SessionKind,
     stdio: [&OwnedFd; 3],
 ) -> Result<spawn::Started, Failure> {
     let line: Vec<CString> = line.iter().map(|word| CString::new(*word).unwrap()).collect();
@@ -155,13 +155,13 @@ pub(crate) fn launch(
     let mut descriptors: Vec<_> = stdio.iter().zip(0..).map(|(fd, number)| (fd.as_fd(), number)).collect();
     descriptors.extend(confinement.descriptors());
     spawn::spawn(&Child {
-        directory: Some(Directory::Path(&cwd)),
+        directory: Some(WorkingDirectory::Path(&cwd)),
         confinement: Some(&confinement.program),
         ..Child::new(
-            Program::Path(&line[0]),
+            Executable::Path(&line[0]),
             &arguments,
             &[c"PATH=/usr/local/bin:/usr/bin:/bin", c"HOME=/root"],
-            standing,
+            session,
             &descriptors,
         )
     })

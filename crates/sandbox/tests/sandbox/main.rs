@@ -1,4 +1,4 @@
-//! Real commands, really confined: as root, and the same again as an ordinary user.
+//! Real commands in real sandboxes: as root, and again as an ordinary user.
 
 #![allow(clippy::indexing_slicing, clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! The same as an ordinary user, which is how most hosts run us.
+//! Reruns the tests as an ordinary user, as most hosts run Outpost.
 
 use outpost_testkit::{require, root};
 use std::fs;
@@ -6,13 +6,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 #[test]
-fn an_ordinary_user_is_confined_as_tightly() {
+fn an_ordinary_user_is_sandboxed_as_tightly() {
     require!(root());
-    // The directory of the build may be closed to others.
+    // The build directory may be closed to other users.
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let copy = dir.path().join("sandbox-test");
-    // By another process, since a child that another test starts meanwhile would hold our descriptor: ETXTBSY.
+    // Copied by another process: a child that another test starts meanwhile would inherit our descriptor (ETXTBSY).
     let cp = Command::new("/bin/cp").arg(std::env::current_exe().unwrap()).arg(&copy).status().unwrap();
     assert!(cp.success());
     fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();

@@ -1,10 +1,10 @@
-//! Directories that are swapped, trees that are deep, and every call failing once.
+//! [`Dir`] under replaced directories, deep trees and injected faults.
 
 use super::*;
 use std::fs as files;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-/// A directory of ours and, beside it, a file and a directory that nothing below may touch.
+/// A directory `inside`, next to `outside`, which no operation below `inside` may touch.
 fn scene() -> (tempfile::TempDir, Dir) {
     let scene = tempfile::tempdir().unwrap();
     files::create_dir_all(scene.path().join("outside/kept")).unwrap();
@@ -44,7 +44,7 @@ fn no_link_is_followed_with_or_without_openat2() {
 }
 
 #[test]
-fn a_name_that_leads_elsewhere_is_no_name() {
+fn a_path_that_leads_elsewhere_is_refused() {
     let (scene, dir) = scene();
     for name in ["", ".", "..", "/", "a/..", "../outside", "/etc", "a//b", "a/", "nul\0"] {
         assert_eq!(dir.open_dir(name.as_ref()).unwrap_err(), Errno::INVAL, "{name:?}");
@@ -75,13 +75,14 @@ fn a_planted_fifo_or_hard_link_is_replaced_and_a_directory_is_not() {
 }
 
 #[test]
-fn modes_do_not_depend_on_the_mask() {
-    // The mask is the process's: a process of one's own. A user without privilege cannot open what it closes to himself.
-    let mask = if crate::limits::effective_uid() == 0 { "0777" } else { "0377" };
+fn modes_do_not_depend_on_the_umask() {
+    // The umask is per process, so the test reruns itself in a child. An unprivileged user cannot open a
+    // directory that its own umask closes.
+    let mask = if crate::process::effective_uid() == 0 { "0777" } else { "0377" };
     if std::env::var_os("BENEATH_MASKED").is_none() {
         let itself = std::env::current_exe().unwrap();
         let line =
-            format!("umask {mask}; exec \"$0\" --exact beneath::tests::modes_do_not_depend_on_the_mask");
+            format!("umask {mask}; exec \"$0\" --exact beneath::tests::modes_do_not_depend_on_the_umask");
         let run = std::process::Command::new("/bin/sh")
             .arg("-c")
             .arg(line)
@@ -89,8 +90,8 @@ fn modes_do_not_depend_on_the_mask() {
             .env("BENEATH_MASKED", "1")
             .output();
         let run = run.unwrap();
-        let said = String::from_utf8_lossy(&run.stdout);
-        return assert!(run.status.success() && said.contains("1 passed"), "{said}");
+        let output = String::from_utf8_lossy(&run.stdout);
+        return assert!(run.status.success() && output.contains("1 passed"), "{output}");
     }
     let scene = tempfile::Builder::new().permissions(files::Permissions::from_mode(0o700)).tempdir().unwrap();
     files::set_permissions(scene.path(), files::Permissions::from_mode(0o700)).unwrap();
@@ -104,7 +105,7 @@ fn modes_do_not_depend_on_the_mask() {
 fn a_name_is_removed_only_while_it_leads_to_the_same_file() {
     let (scene, dir) = scene();
     let file = dir.open_any("file".as_ref()).unwrap();
-    let opened = identity(&file).unwrap();
+    let opened = file_id(&file).unwrap();
     assert_eq!(dir.remove_same("link".as_ref(), opened), Ok(false));
     assert_eq!(dir.remove_same("missing".as_ref(), opened), Ok(false));
     assert_eq!(dir.remove_same("file".as_ref(), opened), Ok(true));
@@ -113,7 +114,7 @@ fn a_name_is_removed_only_while_it_leads_to_the_same_file() {
 }
 
 #[test]
-fn a_tree_of_any_shape_goes_and_nothing_it_links_to() {
+fn a_tree_of_any_shape_is_removed_without_its_link_targets() {
     let (scene, dir) = scene();
     for name in 0..PENDING_MAX * 2 + 1 {
         let _dir = dir.make_dir(name.to_string().as_ref()).unwrap();
@@ -143,23 +144,24 @@ fn ten_thousand_levels_take_neither_stack_nor_descriptors() {
 }
 
 #[test]
-fn a_directory_that_was_moved_has_lost_its_way_up() {
+fn the_parent_of_a_moved_directory_is_refused() {
     let (scene, dir) = scene();
     let below = dir.make_dir("below".as_ref()).unwrap();
-    let ours = identity(&dir.0).unwrap();
-    assert!(above(&below, ours).is_ok());
+    let ours = file_id(&dir.0).unwrap();
+    assert!(open_parent(&below, ours).is_ok());
     files::rename(scene.path().join("inside/below"), scene.path().join("outside/kept/below")).unwrap();
-    assert_eq!(above(&below, ours).unwrap_err(), Errno::STALE);
+    assert_eq!(open_parent(&below, ours).unwrap_err(), Errno::STALE);
 }
 
 #[test]
 fn what_is_mounted_below_is_not_emptied() {
     let root = Dir::at("/".as_ref()).unwrap();
-    let device = identity(&root.0).unwrap().device;
+    let device = file_id(&root.0).unwrap().device;
     assert_eq!(root.open_to_empty("proc".as_ref(), device).unwrap_err(), Errno::BUSY);
 }
 
-/// The n-th call fails, for every n: an error or the whole result, and never anything outside.
+/// Injects a fault into the n-th call, for every n. The result is an error or complete, and nothing outside
+/// changes.
 #[cfg(feature = "faults")]
 #[test]
 fn every_call_may_fail() {
@@ -191,7 +193,7 @@ fn everything(base: &Dir, dir: &Dir) -> Result<()> {
     let again = dir.open_dir("made".as_ref())?;
     let _file = made.create_file("new".as_ref())?;
     let file = made.create_file("new".as_ref())?;
-    let _removed = again.remove_same("new".as_ref(), identity(&file)?)?;
+    let _removed = again.remove_same("new".as_ref(), file_id(&file)?)?;
     let _opened = dir.open_any("file".as_ref())?;
     let _empty = made.is_empty()?;
     base.remove_tree("inside".as_ref()).map_err(|stopped| stopped.errno)
@@ -200,7 +202,7 @@ fn everything(base: &Dir, dir: &Dir) -> Result<()> {
 /// Without `openat2` everything works the same.
 #[cfg(feature = "faults")]
 #[test]
-fn a_missing_openat2_is_replaced_by_the_walk() {
+fn a_missing_openat2_falls_back_to_the_walk() {
     use crate::fault::{Fault, arm, disarm};
     for errno in [Errno::NOSYS, Errno::PERM] {
         let (_scene, dir) = scene();

@@ -1,31 +1,31 @@
-//! Programs that are no programs, and those that are.
+//! The checks of sandbox programs, and their execution.
 
 use super::*;
-use crate::pidfd::How;
-use crate::spawn::{self, Child, Failure, Standing, Step};
+use crate::pidfd::ExitCause;
+use crate::spawn::{self, Child, Failure, SessionKind, Step};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::AsFd;
 
 fn program() -> Program {
     let mut builder = Builder::default();
     let (tree, rules) = (builder.register().unwrap(), builder.register().unwrap());
-    builder.lease(c"/w", c".git");
-    builder.join_network(4);
-    builder.enter(true, false);
-    builder.write(c"/proc/self/uid_map", b"0 0 1");
-    builder.private();
-    builder.take(c"/home", tree);
-    builder.restrict(tree, attr::READ_ONLY);
-    builder.place(tree, c"/home");
-    builder.new_mount(c"tmpfs", c"/dev", attr::NO_SUID, c"size=64k");
+    builder.hold_placeholder(c"/w", c".git");
+    builder.set_network_ns(4);
+    builder.fork_init(true, false);
+    builder.write_file(c"/proc/self/uid_map", b"0 0 1");
+    builder.make_private();
+    builder.open_tree(c"/home", tree);
+    builder.set_tree_attributes(tree, attr::READ_ONLY);
+    builder.move_mount(tree, c"/home");
+    builder.mount(c"tmpfs", c"/dev", attr::NO_SUID, c"size=64k");
     builder.make_link(c"/dev/fd", c"/proc/self/fd");
-    builder.cover(c"/dev/null", c"/proc/slabinfo", attr::READ_ONLY);
-    builder.ruleset(1, 2, 3, rules);
+    builder.bind_over(c"/dev/null", c"/proc/slabinfo", attr::READ_ONLY);
+    builder.create_ruleset(1, 2, 3, rules);
     builder.allow(rules, c"/", 4);
-    builder.command();
-    builder.filter(&[0; 16]);
-    builder.view();
-    builder.enforce(rules);
+    builder.begin_command();
+    builder.install_filter(&[0; 16]);
+    builder.await_view();
+    builder.enforce_ruleset(rules);
     builder.finish().unwrap()
 }
 
@@ -33,14 +33,14 @@ fn program() -> Program {
 fn a_program_reads_back_as_written() {
     let program = program();
     assert_eq!(Program::from_bytes(program.as_bytes()).as_ref(), Some(&program));
-    assert_eq!(program.describe(5).as_deref(), Some("Take /home"));
-    assert_eq!(program.describe(8).as_deref(), Some("New tmpfs /dev size=64k"));
-    assert_eq!(program.describe(10).as_deref(), Some("Cover /dev/null /proc/slabinfo"));
+    assert_eq!(program.describe(5).as_deref(), Some("OpenTree /home"));
+    assert_eq!(program.describe(8).as_deref(), Some("Mount tmpfs /dev size=64k"));
+    assert_eq!(program.describe(10).as_deref(), Some("BindOver /dev/null /proc/slabinfo"));
     assert_eq!(program.describe(99), None);
 }
 
 #[test]
-fn a_program_cut_anywhere_is_refused_or_ends_with_an_operation() {
+fn a_truncated_program_is_refused_or_ends_with_an_operation() {
     let program = program();
     let (mut at, mut ends) = (MAGIC.len(), vec![MAGIC.len()]);
     for operation in program.operations() {
@@ -82,29 +82,29 @@ fn any_bytes_are_refused_or_sound() {
 }
 
 #[test]
-fn operations_out_of_their_process_are_refused() {
+fn operations_of_another_process_are_refused() {
     let mut early = Builder::default();
-    early.private();
+    early.make_private();
     assert!(early.finish().is_none(), "mounts of the host's own namespace");
     let mut halfway = Builder::default();
-    halfway.enter(false, false);
+    halfway.fork_init(false, false);
     assert!(halfway.finish().is_none(), "init without a command");
     let mut late = Builder::default();
-    late.enter(false, false);
-    late.command();
-    late.private();
+    late.fork_init(false, false);
+    late.begin_command();
+    late.make_private();
     assert!(late.finish().is_none());
 }
 
 #[test]
-fn nothing_follows_the_candidates() {
+fn nothing_may_follow_the_candidates() {
     let program = program().with_candidates(&[c"/bin/a", c"/usr/bin/a"]).unwrap();
     assert_eq!(Program::from_bytes(program.as_bytes()).as_ref(), Some(&program));
     assert!(program.with_candidates(&[c"/bin/b"]).is_none());
     assert!(Program::from_bytes(&[program.as_bytes(), &program.as_bytes()[4..]].concat()).is_none());
 }
 
-/// Appends an operation as no builder does any more.
+/// Appends operations without flags, as older workers did.
 fn raw(builder: Builder, codes: &[Code]) -> Vec<u8> {
     let mut bytes = builder.bytes;
     for code in codes {
@@ -113,61 +113,61 @@ fn raw(builder: Builder, codes: &[Code]) -> Vec<u8> {
     bytes
 }
 
-/// In namespaces of its own, whoever we are.
+/// A builder whose init is in new namespaces, for root and for other users.
 fn entered() -> Builder {
     let mut builder = Builder::default();
-    let user = crate::limits::effective_uid() != 0;
-    builder.enter(user, false);
+    let user = crate::process::effective_uid() != 0;
+    builder.fork_init(user, false);
     if user {
         let ids = crate::namespace::id_maps();
-        builder.write(c"/proc/self/setgroups", b"deny");
-        builder.write(c"/proc/self/uid_map", ids.user.as_bytes());
-        builder.write(c"/proc/self/gid_map", ids.group.as_bytes());
+        builder.write_file(c"/proc/self/setgroups", b"deny");
+        builder.write_file(c"/proc/self/uid_map", ids.user.as_bytes());
+        builder.write_file(c"/proc/self/gid_map", ids.group.as_bytes());
     }
-    builder.private();
+    builder.make_private();
     builder
 }
 
 #[test]
-fn a_command_waits_for_its_view_once() {
+fn a_command_awaits_its_view_once() {
     let ends = |codes: &[Code]| Program::from_bytes(&raw(entered(), codes)).is_some();
-    assert!(ends(&[Code::Command]), "one from before an upgrade waits at once");
-    assert!(!ends(&[Code::Command, Code::View]), "and not again");
-    let ahead = |views: usize| {
+    assert!(ends(&[Code::BeginCommand]), "a program of an older worker waits at once");
+    assert!(!ends(&[Code::BeginCommand, Code::AwaitView]), "and not again");
+    let concurrent = |views: usize| {
         let mut builder = entered();
-        builder.command();
-        (0..views).for_each(|_| builder.view());
+        builder.begin_command();
+        (0..views).for_each(|_| builder.await_view());
         builder.finish().is_some()
     };
-    assert!(!ahead(0) && ahead(1) && !ahead(2));
-    assert!(Program::from_bytes(&raw(Builder::default(), &[Code::View])).is_none());
+    assert!(!concurrent(0) && concurrent(1) && !concurrent(2));
+    assert!(Program::from_bytes(&raw(Builder::default(), &[Code::AwaitView])).is_none());
 }
 
 /// Runs `exit 7` in a shell under the program.
-fn exit_7(program: &Program) -> std::result::Result<How, Failure> {
+fn exit_7(program: &Program) -> std::result::Result<ExitCause, Failure> {
     let null = crate::file::open("/dev/null", crate::file::Open::Read).unwrap();
     let descriptors = [0, 1, 2].map(|number| (null.as_fd(), number));
     let arguments = [c"sh", c"-c", c"exit 7"];
     let child =
-        Child::new(spawn::Program::Path(c"/bin/sh"), &arguments, &[], Standing::Session, &descriptors);
+        Child::new(spawn::Executable::Path(c"/bin/sh"), &arguments, &[], SessionKind::Session, &descriptors);
     let started = spawn::spawn(&Child { confinement: Some(program), ..child })?;
     poll(&mut [PollFd::new(&started.pidfd, PollFlags::IN)], None).unwrap();
-    Ok(crate::pidfd::reap(&started.pidfd).unwrap().unwrap().how)
+    Ok(crate::pidfd::reap(&started.pidfd).unwrap().unwrap().cause)
 }
 
 #[test]
-fn a_program_from_before_an_upgrade_is_carried_out() {
-    let bytes = raw(entered(), &[Code::Command, Code::NoNewPrivileges, Code::DropCapabilities]);
-    assert_eq!(exit_7(&Program::from_bytes(&bytes).unwrap()), Ok(How::Code(7)));
+fn a_program_of_an_older_worker_is_executed() {
+    let bytes = raw(entered(), &[Code::BeginCommand, Code::NoNewPrivileges, Code::DropCapabilities]);
+    assert_eq!(exit_7(&Program::from_bytes(&bytes).unwrap()), Ok(ExitCause::Code(7)));
 }
 
 #[test]
-fn whoever_of_the_two_fails_says_at_which_operation() {
+fn the_failed_operation_of_init_and_command_is_reported() {
     let finish = |mut builder: Builder, filter: &[u8]| {
-        builder.command();
+        builder.begin_command();
         builder.no_new_privileges();
-        builder.filter(filter);
-        builder.view();
+        builder.install_filter(filter);
+        builder.await_view();
         builder.drop_capabilities();
         builder.finish().unwrap()
     };
@@ -178,10 +178,10 @@ fn whoever_of_the_two_fails_says_at_which_operation() {
     };
     let mut init = entered();
     let tree = init.register().unwrap();
-    init.take(c"/no/such/place", tree);
-    // BPF's "return what is allowed".
+    init.open_tree(c"/no/such/place", tree);
+    // BPF: return SECCOMP_RET_ALLOW.
     let all = [[6, 0, 0, 0], 0x7fff_0000_u32.to_ne_bytes()].concat();
-    assert_eq!(failure(&finish(init, &all)), ("Take /no/such/place".into(), Errno::NOENT));
-    assert_eq!(failure(&finish(entered(), &[0xff; 8])), ("Filter".into(), Errno::INVAL));
-    assert_eq!(exit_7(&finish(entered(), &all)), Ok(How::Code(7)));
+    assert_eq!(failure(&finish(init, &all)), ("OpenTree /no/such/place".into(), Errno::NOENT));
+    assert_eq!(failure(&finish(entered(), &[0xff; 8])), ("InstallFilter".into(), Errno::INVAL));
+    assert_eq!(exit_7(&finish(entered(), &all)), Ok(ExitCause::Code(7)));
 }

@@ -1,133 +1,135 @@
-//! The two processes that stay behind a confined command: what they keep, how they wait and how they end.
+//! The outer process and init, which stay behind a sandboxed command: what they hold, how they wait and how
+//! they exit.
 //!
-//! They signal pids, not pidfds: they have no descriptor but a pipe. That is safe, because each has one thread, signals only
-//! its own child, and signals it only before it reaps it. The pid of an unreaped child is not recycled. Init also signals
-//! every process of its own pid namespace at once.
+//! They signal pids, not pidfds, because they have no descriptor but a pipe. There is no pid race: each has
+//! one thread, signals only its own child, and does so only before it reaps it. The pid of an unreaped child
+//! is not recycled. Init also signals every process of its own pid namespace at once.
 #![allow(clippy::disallowed_methods, reason = "unreaped children of a single thread, see above")]
 
 use super::calls::{self, Outcome};
-use super::run::{Lease, Registers};
+use super::run::{Placeholder, Registers};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::FlockOperation;
+use rustix::process::{Pid, WaitOptions};
+use rustix::thread::CapabilitySet;
 use std::ffi::{c_int, c_uint};
 use std::os::fd::RawFd;
 use std::ptr;
 
-/// How long init outlives its command: until that has been told, and not until whoever clears up comes along.
-const LINGER_NS: libc::c_long = 500_000;
+/// How long init outlives its command, so that the exit report does not wait for the teardown of the
+/// namespaces.
+const EXIT_DELAY: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000 };
 
-const CAP_DAC_OVERRIDE: u32 = 1 << 1;
-
-/// Waits for init and ends as the command ended.
-pub(super) fn outer(init: c_int, status: RawFd, leases: &[Option<Lease<'_>>]) -> ! {
-    let mut kept = [-1; 2 * super::LEASES_MAX + 1];
-    let ours = leases.iter().flatten().flat_map(|lease| [lease.parent, lease.directory]);
-    for (slot, fd) in kept.iter_mut().zip([status].into_iter().chain(ours)) {
+/// The outer process: waits for init and exits as the command exited.
+pub(super) fn outer(init: c_int, status: RawFd, placeholders: &[Option<Placeholder<'_>>]) -> ! {
+    let mut kept = [-1; 2 * super::PLACEHOLDERS_MAX + 1];
+    let held = placeholders.iter().flatten().flat_map(|held| [held.parent, held.directory]);
+    for (slot, fd) in kept.iter_mut().zip([status].into_iter().chain(held)) {
         *slot = fd;
     }
-    // Nothing that a policy says depends on it here: the command is another process.
+    // Enforcement does not depend on this close: the command is another process.
     let _closed = close_others(&mut kept);
-    // Removing a lease in somebody else's directory needs what making it needed.
-    let needed = if leases.iter().any(Option::is_some) { CAP_DAC_OVERRIDE } else { 0 };
-    withdraw(needed);
-    // Told over a pipe: by its end init would tell only when its namespaces are taken down.
-    calls::signal_when_readable(status);
-    let how = loop {
-        if let Some(how) = told(status) {
-            break Some(how);
+    // Removing a placeholder in another user's directory needs the capability that its creation needed.
+    let needs_override = placeholders.iter().any(Option::is_some);
+    drop_privileges(if needs_override { CapabilitySet::DAC_OVERRIDE } else { CapabilitySet::empty() });
+    // Init reports over a pipe: its own exit is visible only after its namespaces are torn down.
+    calls::enable_sigio(status);
+    let exit_status = loop {
+        if let Some(exit_status) = read_exit_status(status) {
+            break Some(exit_status);
         }
-        if wait_for_signal().is_some_and(|signal| has_ended(init, signal)) {
-            break told(status);
+        if wait_for_signal().is_some_and(|info| has_exited(init, info)) {
+            break read_exit_status(status);
         }
     };
-    for lease in leases.iter().flatten() {
-        // The daemon's own lock is the rule: it then removes the directory itself.
-        if calls::lock(lease.directory, libc::LOCK_EX | libc::LOCK_NB).is_ok() {
-            let _left = calls::remove_if_same(lease.parent, lease.name, lease.directory);
-        }
+    for placeholder in placeholders.iter().flatten() {
+        // Usually the daemon still holds a lock. It then removes the directory itself.
+        let _left = remove_unlocked(placeholder);
     }
-    // Without a word from init it was killed, and with it the command.
-    end_as(how.unwrap_or(libc::SIGKILL))
+    // EOF without a status: init was killed, and the command with it.
+    exit_as(exit_status.unwrap_or(libc::SIGKILL))
 }
 
-/// How the command ended, if init has said so.
-fn told(status: RawFd) -> Option<c_int> {
+/// Removes a placeholder if no other process holds a lock on it.
+fn remove_unlocked(placeholder: &Placeholder<'_>) -> Outcome {
+    calls::lock(placeholder.directory, FlockOperation::NonBlockingLockExclusive)?;
+    let (parent, directory) = (calls::borrow(placeholder.parent)?, calls::borrow(placeholder.directory)?);
+    calls::remove_placeholder(parent, placeholder.name, directory)
+}
+
+/// The wait(2) status of the command, if init has reported it.
+fn read_exit_status(status: RawFd) -> Option<c_int> {
     let mut bytes = [0; 4];
-    // SAFETY: the buffer is valid for its length.
-    let read = unsafe { libc::read(status, bytes.as_mut_ptr().cast(), bytes.len()) };
-    (read == 4).then_some(c_int::from_ne_bytes(bytes))
+    let read = rustix::io::read(calls::borrow(status).ok()?, &mut bytes);
+    (read == Ok(4)).then_some(c_int::from_ne_bytes(bytes))
 }
 
-/// Lets the command go on, with what init has opened for it and alone. One that is not told ends with init.
-pub(super) fn release(status: RawFd, tell: RawFd, registers: &Registers) -> Outcome {
-    withdraw(0);
-    close_others(&mut [status, tell])?;
+/// Drops init's privileges, unshares the descriptor table and sends the registers to the waiting command. If
+/// this fails, the command gets EOF and exits.
+pub(super) fn release_command(status: RawFd, view_ready: RawFd, registers: &Registers) -> Outcome {
+    drop_privileges(CapabilitySet::empty());
+    close_others(&mut [status, view_ready])?;
     let mut opened = [0; size_of::<Registers>()];
     opened.as_chunks_mut().0.iter_mut().zip(registers).for_each(|(bytes, fd)| *bytes = fd.to_ne_bytes());
-    calls::write_all(tell, &opened)?;
-    calls::close(tell);
+    calls::write_all(view_ready, &opened)?;
+    calls::close(view_ready);
     Ok(())
 }
 
-/// Reaps everything and ends with the command.
+/// Init: reaps all processes of the namespace and exits after the command.
 pub(super) fn init(command: c_int, status: RawFd) -> ! {
-    // Setting capabilities may have cleared it.
-    let _set = calls::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0);
+    // A change of capabilities may have cleared it.
+    let _set = calls::set_killed_with_parent(true);
     loop {
-        if let Some(came) = wait_for_signal() {
-            forward(command, came);
+        if let Some(info) = wait_for_signal() {
+            forward(command, info);
         }
-        loop {
-            let mut how = 0;
-            // SAFETY: room for the status.
-            let ended = unsafe { libc::waitpid(-1, &mut how, libc::WNOHANG) };
-            if ended == command {
-                end_rest();
-                let _told = calls::write_all(status, &how.to_ne_bytes());
-                linger();
+        while let Ok(Some((pid, exit_status))) = rustix::process::wait(WaitOptions::NOHANG) {
+            if pid.as_raw_pid() == command {
+                kill_remaining();
+                let _reported = calls::write_all(status, &exit_status.as_raw().to_ne_bytes());
+                delay_exit();
                 exit(0);
-            }
-            if ended <= 0 {
-                break;
             }
         }
     }
 }
 
-/// Ends whoever the command has left behind, before anybody hears that it has ended.
-fn end_rest() {
-    // SAFETY: a plain call. All but ourselves, and only in our pid namespace.
+/// Kills the processes that the command left behind, before the outer process learns of the exit.
+fn kill_remaining() {
+    // SAFETY: kill takes numbers only. Pid -1 means all processes of our pid namespace but ourselves.
     unsafe { libc::kill(-1, libc::SIGKILL) };
 }
 
-/// Taking down the namespaces takes longer than many a command, and nobody waits for it: so those go first whom somebody
-/// waits for. Whoever has no time for that kills us.
-fn linger() {
-    let _alone = calls::prctl(libc::PR_SET_PDEATHSIG, 0, 0);
-    let time = libc::timespec { tv_sec: 0, tv_nsec: LINGER_NS };
-    // SAFETY: a valid time, and nothing is asked about the rest of it. Signals are blocked.
-    unsafe { libc::nanosleep(&time, ptr::null_mut()) };
+/// Delays the exit of init. The teardown of the namespaces takes longer than many commands and competes for the CPU with
+/// processes that react to the exit. The outer process may exit meanwhile.
+fn delay_exit() {
+    let _cleared = calls::set_killed_with_parent(false);
+    // All signals are blocked, so nothing interrupts the sleep.
+    let _slept = rustix::thread::nanosleep(&EXIT_DELAY);
 }
 
-/// Has the kernel kill us when the outer process ends, also if it has already.
+/// Makes the kernel kill init when the outer process exits. Fails if it has exited already.
 pub(super) fn die_with_outer(status: RawFd) -> Outcome {
-    calls::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, 0)?;
-    let mut poll = libc::pollfd { fd: status, events: 0, revents: 0 };
-    // SAFETY: one initialised struct.
-    unsafe { libc::poll(&mut poll, 1, 0) };
-    // Only the outer process has the other end.
-    if poll.revents & libc::POLLERR == 0 { Ok(()) } else { Err(libc::ECANCELED) }
+    calls::set_killed_with_parent(true)?;
+    let mut entries = [PollFd::from_borrowed_fd(calls::borrow(status)?, PollFlags::empty())];
+    let _polled = rustix::event::poll(&mut entries, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    // Only the outer process has the read end.
+    let [status] = entries;
+    if status.revents().contains(PollFlags::ERR) { Err(libc::ECANCELED) } else { Ok(()) }
 }
 
-/// Nothing of ours is to be read or driven by anybody, and nothing more than needed can be done by us.
-fn withdraw(capabilities: u32) {
-    let _hidden = calls::prctl(libc::PR_SET_DUMPABLE, 0, 0);
-    let _fixed = calls::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0);
-    // Without any (an ordinary user) even one cannot be asked for.
-    if capabilities == 0 || calls::set_capabilities(capabilities).is_err() {
-        let _none = calls::set_capabilities(0);
+/// Makes this process undumpable and drops all capabilities but these.
+fn drop_privileges(kept: CapabilitySet) {
+    let _hidden = calls::set_undumpable();
+    let _fixed = calls::set_no_new_privs();
+    // An unprivileged process cannot keep even one.
+    if kept.is_empty() || calls::set_capabilities(kept).is_err() {
+        let _none = calls::set_capabilities(CapabilitySet::empty());
     }
 }
 
-/// Closes all descriptors but these.
+/// Closes all descriptors but these. Other processes that share the table keep theirs.
 fn close_others(kept: &mut [RawFd]) -> Outcome {
     kept.sort_unstable();
     let mut first = 0;
@@ -140,68 +142,70 @@ fn close_others(kept: &mut [RawFd]) -> Outcome {
     calls::close_range(first, c_uint::MAX)
 }
 
-/// A signal that has come.
-struct Came {
+/// A received signal.
+struct SigInfo {
     number: c_int,
     code: c_int,
     pid: c_int,
 }
 
-/// All signals are blocked, so that none is lost between looking and waiting.
-fn wait_for_signal() -> Option<Came> {
+/// Waits for a signal. All signals are blocked, so none is lost before the wait.
+fn wait_for_signal() -> Option<SigInfo> {
     let all = u64::MAX;
-    let mut info = [0i32; 32];
+    let mut fields = [0i32; 32];
     let forever: *const libc::timespec = ptr::null();
-    let (set, into) = (&raw const all, info.as_mut_ptr());
-    // SAFETY: the kernel's set of 64 signals and room for its 128 bytes of information.
+    let (set, into) = (&raw const all, fields.as_mut_ptr());
+    // SAFETY: the kernel reads a set of 64 signals and writes at most the 128 bytes of `fields`.
     let number = unsafe { libc::syscall(libc::SYS_rt_sigtimedwait, set, into, forever, size_of::<u64>()) };
-    let [_, _, code, _, pid, ..] = info;
-    (number > 0).then_some(Came { number: number as c_int, code, pid })
+    let [_, _, code, _, pid, ..] = fields;
+    (number > 0).then_some(SigInfo { number: number as c_int, code, pid })
 }
 
-/// Outer: whether init has ended; other signals are meant for the command.
-fn has_ended(init: c_int, came: Came) -> bool {
-    if came.number == libc::SIGIO && came.code > 0 {
+/// Outer process: reaps init if it has exited. Forwards every other signal to init.
+fn has_exited(init: c_int, info: SigInfo) -> bool {
+    if info.number == libc::SIGIO && info.code > 0 {
         return false;
     }
-    if came.number != libc::SIGCHLD {
-        // SAFETY: plain numbers; init is our child and not reaped.
-        unsafe { libc::kill(init, came.number) };
+    if info.number != libc::SIGCHLD {
+        // SAFETY: kill takes numbers only. Init is our unreaped child, so the pid is still its own.
+        unsafe { libc::kill(init, info.number) };
         return false;
     }
-    // SAFETY: a null pointer asks for no status: its own end says nothing.
-    unsafe { libc::waitpid(init, ptr::null_mut(), libc::WNOHANG) == init }
+    let reaped = rustix::process::waitpid(Pid::from_raw(init), WaitOptions::NOHANG);
+    reaped.is_ok_and(|exited| exited.is_some())
 }
 
-/// Init: passes on what comes from outside, which has no number here. The command gains nothing by signalling us.
-fn forward(command: c_int, came: Came) {
-    if came.number == libc::SIGCHLD || came.code > 0 || came.pid != 0 {
+/// Init: forwards signals from outside of the namespace, whose sender has pid 0. Signals of the command are
+/// ignored.
+fn forward(command: c_int, info: SigInfo) {
+    if info.number == libc::SIGCHLD || info.code > 0 || info.pid != 0 {
         return;
     }
-    // What terminals send is for the group, which the command leads: nobody outside can name that one without naming us.
-    let to_group = matches!(came.number, libc::SIGINT | libc::SIGQUIT | libc::SIGHUP);
-    // SAFETY: plain numbers; the command is our child and not reaped, so both are still its own.
-    let sent = to_group && unsafe { libc::kill(-command, came.number) } == 0;
+    // Signals of terminals are for the group that the command leads. A sender outside cannot address that
+    // group.
+    let to_group = matches!(info.number, libc::SIGINT | libc::SIGQUIT | libc::SIGHUP);
+    // SAFETY: kill takes numbers only. The command is our unreaped child, so both numbers are still its own.
+    let sent = to_group && unsafe { libc::kill(-command, info.number) } == 0;
     if !sent {
         // SAFETY: as above.
-        unsafe { libc::kill(command, came.number) };
+        unsafe { libc::kill(command, info.number) };
     }
 }
 
-/// Ends with the same exit code or by the same signal.
-fn end_as(how: c_int) -> ! {
-    if libc::WIFSIGNALED(how) {
-        let signal = libc::WTERMSIG(how);
-        // No other: what else may have come meanwhile does not say how the command ended.
+/// Exits with the same code or by the same signal.
+fn exit_as(status: c_int) -> ! {
+    if libc::WIFSIGNALED(status) {
+        let signal = libc::WTERMSIG(status);
+        // Only this signal is unblocked: other pending signals must not become the exit cause.
         crate::signal::Set::full().without(signal).install();
-        // SAFETY: a plain call on this process, which is not dumpable: no core is left.
+        // SAFETY: kill takes numbers only. This process is not dumpable, so it leaves no core.
         unsafe { libc::kill(rustix::process::getpid().as_raw_pid(), signal) };
         exit(128 + signal);
     }
-    exit(libc::WEXITSTATUS(how))
+    exit(libc::WEXITSTATUS(status))
 }
 
 fn exit(code: c_int) -> ! {
-    // SAFETY: ends this process only, without running any exit handlers.
+    // SAFETY: terminates this process without running exit handlers.
     unsafe { libc::_exit(code) }
 }

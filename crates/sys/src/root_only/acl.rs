@@ -1,14 +1,14 @@
-//! What an access control list of a file grants beyond its mode.
+//! POSIX ACLs: whether a file's ACL lets an untrusted user or group write.
 
 use super::trusted::Trusted;
 use std::path::Path;
 
 const NAME: &str = "system.posix_acl_access";
-/// The version that the kernel has had since it knows such lists.
+/// The only version of the xattr format.
 const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
-/// Far more entries than any file system keeps.
+/// More than any file system stores.
 const BYTES_MAX: usize = 64 * 1024;
 
 const OWNER: u16 = 0x01;
@@ -19,19 +19,19 @@ const MASK: u16 = 0x10;
 const OTHERS: u16 = 0x20;
 const WRITE: u16 = 0x2;
 
-/// The list of a file.
+/// The access ACL of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Acl {
-    /// The mode says everything.
+    /// No ACL: the mode is complete.
     None,
-    /// Its bytes.
+    /// The xattr's value.
     Some(Vec<u8>),
-    /// It cannot be read.
+    /// The ACL cannot be read.
     Unknown,
 }
 
 impl Acl {
-    /// Of the file itself, should it be a link.
+    /// The ACL of the file itself, also if it is a link.
     pub(super) fn of(path: &Path) -> Acl {
         let mut list = vec![0; BYTES_MAX];
         match crate::retry(|| rustix::fs::lgetxattr(path, NAME, &mut list[..])) {
@@ -45,8 +45,8 @@ impl Acl {
     }
 }
 
-/// Whether a list lets only trusted users and groups write, given the group that owns the file. False for a list that has
-/// another form than the kernel documents.
+/// Whether an ACL lets only trusted users and groups write. `gid` is the file's group. False for a malformed
+/// ACL.
 pub(super) fn only_trusted_write(list: &[u8], gid: u32, trusted: &Trusted<'_>) -> bool {
     let Some((header, entries)) = list.split_first_chunk::<HEADER_BYTES>() else { return false };
     let (entries, rest) = entries.as_chunks::<ENTRY_BYTES>();
@@ -58,10 +58,10 @@ pub(super) fn only_trusted_write(list: &[u8], gid: u32, trusted: &Trusted<'_>) -
         (tag, perm & WRITE != 0, u32::from_le_bytes(*id))
     });
     let entries: Vec<(u16, bool, u32)> = parsed.collect();
-    // A list without a mask masks nothing.
+    // An ACL without a mask entry masks nothing.
     let masked = entries.iter().any(|(tag, writes, _)| *tag == MASK && !writes);
     entries.iter().all(|(tag, writes, id)| match *tag {
-        // Its owner is looked at elsewhere.
+        // `check_writers` checks the owner.
         OWNER | MASK => true,
         USER => !writes || masked || trusted.has_user(*id),
         GROUP => !writes || masked || trusted.has_group(*id),
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_a_list_lets_write_decides() {
+    fn the_writers_of_an_acl_decide() {
         let base = |more: &[(u16, u16, u32)]| {
             let plain =
                 [(OWNER, READ_WRITE, u32::MAX), (OWNING_GROUP, READ, u32::MAX), (OTHERS, READ, u32::MAX)];
@@ -99,7 +99,7 @@ mod tests {
             (base(&[]), true),
             (base(&[(USER, READ_WRITE, 1000), mask(READ_WRITE)]), false),
             (base(&[(GROUP, READ_WRITE, 100), mask(READ_WRITE)]), false),
-            // Without a mask it is not valid; then it counts as it reads.
+            // Invalid without a mask entry; evaluated without a mask.
             (base(&[(USER, READ_WRITE, 1000)]), false),
             (base(&[(USER, READ_WRITE, 1000), mask(READ)]), true),
             (base(&[(USER, READ, 1000), mask(READ_WRITE)]), true),

@@ -1,13 +1,14 @@
-//! Whether the owners that a file system reports are the word of a trusted user, or of another one who mounted it.
+//! Mount trust: whether a trusted user mounted the file system, so that the owners it reports can be
+//! believed.
 
 use super::trusted::Trusted;
 use std::path::Path;
 
-/// The kind of file system whose server is a process.
+/// `FUSE_SUPER_MAGIC`.
 const FUSE: i64 = 0x6573_5546;
 
-/// Whether the file system of a path was mounted by a trusted user, as far as it matters: only FUSE lets a user mount what
-/// reports any owner. `device` is the one that the path's metadata names.
+/// Whether a trusted user mounted the file system of a path. Only FUSE lets a user mount a file system that
+/// reports arbitrary owners, so others always pass. `device` is `st_dev` of the path.
 pub(super) fn is_trusted(path: &Path, device: u64, trusted: &Trusted<'_>) -> bool {
     let Ok(of) = crate::retry(|| rustix::fs::statfs(path)) else { return false };
     // The type differs by architecture.
@@ -20,7 +21,7 @@ pub(super) fn is_trusted(path: &Path, device: u64, trusted: &Trusted<'_>) -> boo
     is_mounted_by(&mounts, (rustix::fs::major(device), rustix::fs::minor(device)), trusted)
 }
 
-/// Whether every mount of a FUSE device is a trusted user's, by the text of `/proc/self/mountinfo`.
+/// Whether a trusted user made every mount of a FUSE device, by the text of `/proc/self/mountinfo`.
 fn is_mounted_by(mounts: &str, (major, minor): (u32, u32), trusted: &Trusted<'_>) -> bool {
     let device = format!("{major}:{minor}");
     let mut of_device = mounts
@@ -30,7 +31,7 @@ fn is_mounted_by(mounts: &str, (major, minor): (u32, u32), trusted: &Trusted<'_>
         .map(|(_, system)| {
             let mut fields = system.split(' ');
             let (kind, options) = (fields.next().unwrap_or_default(), fields.nth(1).unwrap_or_default());
-            // The host of a virtual machine serves this one, and only root can mount it.
+            // The VM's host serves virtiofs, and only root can mount it.
             kind == "virtiofs" || options.split(',').any(|option| is_mounter(option, trusted))
         })
         .peekable();
@@ -39,7 +40,7 @@ fn is_mounted_by(mounts: &str, (major, minor): (u32, u32), trusted: &Trusted<'_>
 
 fn is_mounter(option: &str, trusted: &Trusted<'_>) -> bool {
     let uid = option.strip_prefix("user_id=").and_then(|text| text.parse::<u32>().ok());
-    // The kernel writes plain digits; another spelling is part of a name.
+    // The kernel writes plain digits; other spellings are part of a name.
     uid.is_some_and(|uid| trusted.has_user(uid) && option.len() == format!("user_id={uid}").len())
 }
 

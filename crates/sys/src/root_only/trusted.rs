@@ -2,7 +2,7 @@
 
 use crate::user;
 
-/// Root, and these users with the groups that only they are in.
+/// Root, and these users with their private groups.
 pub(super) struct Trusted<'a> {
     uids: &'a [u32],
 }
@@ -12,25 +12,26 @@ impl Trusted<'_> {
         Trusted { uids }
     }
 
-    /// In a user namespace that does not map root, root's directories have the owner of all that is not mapped. A user's
-    /// path is accepted through them: it could not be walked at all otherwise.
+    /// A user namespace that does not map root shows root's directories with the overflow uid. With trusted
+    /// users, that uid is accepted, because no path could pass otherwise.
     pub(super) fn has_user(&self, uid: u32) -> bool {
         uid == 0 || self.uids.contains(&uid) || (!self.uids.is_empty() && is_unmapped(uid))
     }
 
-    /// Many distributions give each user a group of its own and make files writable for it.
+    /// Many distributions give each user a private group and make files group-writable.
     pub(super) fn has_group(&self, gid: u32) -> bool {
         gid == 0 || self.uids.iter().any(|uid| user::is_private_group(gid, *uid))
     }
 }
 
-/// Whether the kernel reports this number for owners that the user namespace of this process does not map.
+/// Whether this is the overflow uid and the user namespace of this process does not map it.
 fn is_unmapped(uid: u32) -> bool {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     read("/proc/sys/kernel/overflowuid").trim().parse() == Ok(uid) && !maps(&read("/proc/self/uid_map"), uid)
 }
 
-/// Whether a user is in one of the ranges, each `first outside count`. A map that cannot be read maps everything.
+/// Whether a uid is in one of the ranges, each `first outside count`. A map that cannot be read maps
+/// everything.
 fn maps(ranges: &str, uid: u32) -> bool {
     let range = |line: &str| {
         let mut numbers = line.split_whitespace().map(str::parse::<u64>);

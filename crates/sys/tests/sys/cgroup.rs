@@ -1,15 +1,15 @@
-//! Control groups: born in one, killed with it.
+//! Control groups: children cloned into one, and killing them.
 
 use crate::kit::{self, Spec, command, read_lines, read_to_end, shell};
 use outpost_sys::Errno;
 use outpost_sys::cgroup::{Group, Parent};
 use outpost_sys::fault::{self, Fault};
-use outpost_sys::pidfd::How;
+use outpost_sys::pidfd::ExitCause;
 use outpost_sys::procfs;
 use outpost_testkit::{Lack, no_cgroups, require};
 use std::time::Duration;
 
-/// A parent group of a test's own, removed with all in it.
+/// The parent group of one test, removed with everything in it.
 pub(crate) struct Groups {
     pub(crate) parent: Parent,
 }
@@ -31,7 +31,7 @@ impl Groups {
 impl Drop for Groups {
     fn drop(&mut self) {
         for name in self.parent.names() {
-            let _left = self.parent.group(&name).destroy(kit::PATIENCE);
+            let _left = self.parent.group(&name).destroy(kit::TIMEOUT);
         }
         let removed = self.parent.remove();
         assert!(removed.is_ok() || std::thread::panicking(), "{removed:?}");
@@ -39,7 +39,7 @@ impl Drop for Groups {
 }
 
 #[test]
-fn a_child_is_born_in_its_group() {
+fn a_child_is_cloned_into_its_group() {
     let groups = require!(Groups::of("born"));
     let mut spec = command("/bin/sleep", &["1000"]);
     let group = groups.group("one", &mut spec);
@@ -48,20 +48,20 @@ fn a_child_is_born_in_its_group() {
     assert_eq!(groups.parent.names(), ["one"]);
     assert_eq!(group.remove(), Err(Errno::BUSY));
     group.kill().unwrap();
-    assert_eq!(sleeper.end().how, How::Signal(9));
-    group.destroy(kit::PATIENCE).unwrap();
+    assert_eq!(sleeper.end().cause, ExitCause::Signal(9));
+    group.destroy(kit::TIMEOUT).unwrap();
     assert_eq!((group.members(), groups.parent.names()), (vec![], vec![]));
     assert_eq!(group.kill(), Err(Errno::NOENT));
     group.destroy(Duration::ZERO).unwrap();
 }
 
-/// A tree whose members left session and parent; each of them holds both pipes.
+/// A tree whose members left session and parent. Each of them holds both pipes.
 pub(crate) const SCATTERED: &str = "exec 5<&0
     setsid sh -c 'cat <&5 & echo $!; (setsid cat <&5 & echo $!); echo $$; exec cat <&5' &
     wait";
 
 #[test]
-fn killing_the_group_reaches_those_who_left_session_and_parent() {
+fn killing_the_group_reaches_processes_that_left_session_and_parent() {
     let groups = require!(Groups::of("scattered"));
     let mut spec = shell(SCATTERED);
     let group = groups.group("tree", &mut spec);
@@ -76,12 +76,12 @@ fn killing_the_group_reaches_those_who_left_session_and_parent() {
     assert_eq!(members, pids);
     group.kill().unwrap();
     assert_eq!(read_to_end(output), b"");
-    assert_eq!(kid.end().how, How::Signal(9));
-    group.destroy(kit::PATIENCE).unwrap();
+    assert_eq!(kid.end().cause, ExitCause::Signal(9));
+    group.destroy(kit::TIMEOUT).unwrap();
 }
 
 #[test]
-fn groups_that_a_child_made_go_with_its_group() {
+fn groups_that_a_child_created_are_removed_with_its_group() {
     let groups = require!(Groups::of("nested"));
     let mut spec = command("/bin/sleep", &["1000"]);
     let group = groups.group("outer", &mut spec);
@@ -89,9 +89,9 @@ fn groups_that_a_child_made_go_with_its_group() {
     spec.cgroup = Some(inner.create().unwrap());
     let mut sleeper = spec.start_quiet().unwrap();
     assert_eq!(group.members(), [sleeper.pid], "those below count");
-    // Its zombie keeps the group as little as anybody else's.
-    group.destroy(kit::PATIENCE).unwrap();
-    assert_eq!(sleeper.end().how, How::Signal(9));
+    // A zombie does not keep its group busy.
+    group.destroy(kit::TIMEOUT).unwrap();
+    assert_eq!(sleeper.end().cause, ExitCause::Signal(9));
     assert!(groups.parent.names().is_empty());
 }
 
@@ -102,7 +102,7 @@ fn a_failed_start_leaves_its_group_empty() {
     let group = groups.group("none", &mut spec);
     assert_eq!(spec.failure().errno, Errno::NOENT);
     assert_eq!(group.remove(), Ok(()));
-    // The directory is still open, the group is gone.
+    // The directory is still open, but the group is gone.
     let failure = spec.failure();
     assert!(matches!(failure.errno, Errno::NODEV | Errno::NOENT), "{failure:?}");
 }
@@ -116,7 +116,7 @@ fn a_resource_that_has_run_out_is_not_taken_for_a_host_without_cgroups() {
             fault::arm(nth, Fault::Errno(errno));
             let detected = Parent::detect(&name);
             if fault::disarm() {
-                assert!(nth > 3, "the calls of a detection do not pass the gate");
+                assert!(nth > 3, "the calls of a detection have no failpoint");
                 detected.unwrap().unwrap().remove().unwrap();
                 break;
             }

@@ -1,9 +1,8 @@
-//! Clients and other users' sockets: what another user made, can change or listens on gets no byte.
+//! Connections to sockets that another user created, can change or listens on: the client sends no byte.
 
 use outpost_sys::connect::{
     Trust, Untrusted, check_directory, connect, connect_nonblocking, is_abandoned, untrusted,
 };
-use outpost_sys::limits;
 use outpost_testkit::{as_user, require, root};
 use std::fs;
 use std::io::{ErrorKind, Read};
@@ -14,7 +13,7 @@ use std::path::{Path, PathBuf};
 const ANN: u32 = 54_321;
 const EVE: u32 = 54_322;
 
-/// A directory as `/tmp` is, if this is root; else one of this user.
+/// A directory like `/tmp` if this is root; otherwise a directory of this user.
 fn shared() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o1777)).unwrap();
@@ -28,7 +27,7 @@ fn directory(path: PathBuf, uid: u32, mode: u32) -> PathBuf {
     path
 }
 
-/// A socket with this owner on which a process of that user listens. It does not wait for connections.
+/// A socket with this owner on which a process of that user listens, non-blocking.
 fn listening(path: &Path, owner: u32, listener: u32) -> UnixListener {
     let elsewhere = tempfile::tempdir().unwrap();
     fs::set_permissions(elsewhere.path(), PermissionsExt::from_mode(0o777)).unwrap();
@@ -41,7 +40,7 @@ fn listening(path: &Path, owner: u32, listener: u32) -> UnixListener {
     bound
 }
 
-/// What a client of this user gets.
+/// The result for a client of this user.
 fn reached(uid: u32, socket: &Path, trust: Trust) -> Result<(), Option<Untrusted>> {
     let attempts = as_user(uid, || [connect(socket, trust), connect_nonblocking(socket, trust)]);
     let [blocking, nonblocking] =
@@ -64,7 +63,10 @@ fn a_directory_that_another_user_made_first_gets_no_connection() {
         let listener = listening(&socket, owner, EVE);
         for client in [ANN, 0] {
             let refused = reached(client, &socket, Trust::Own).unwrap_err().unwrap();
-            assert!(matches!(&refused, Untrusted::Way { spot, uid: EVE, .. } if *spot == dir), "{refused}");
+            assert!(
+                matches!(&refused, Untrusted::Ancestor { ancestor, uid: EVE, .. } if *ancestor == dir),
+                "{refused}"
+            );
             assert!(got_no_connection(&listener));
         }
     }
@@ -84,15 +86,15 @@ fn a_directory_that_others_can_write_gets_no_connection() {
         let socket = dir.join("s");
         let listener = listening(&socket, EVE, EVE);
         let refused = reached(ANN, &socket, Trust::Own);
-        assert!(matches!(refused, Err(Some(Untrusted::Way { .. }))), "{name}: {refused:?}");
+        assert!(matches!(refused, Err(Some(Untrusted::Ancestor { .. }))), "{name}: {refused:?}");
         assert!(got_no_connection(&listener));
     }
-    // One above it.
+    // A parent directory.
     let open = directory(base.path().join("open"), ANN, 0o777);
     let dir = directory(open.join("outpost"), ANN, 0o700);
     let listener = listening(&dir.join("s"), ANN, ANN);
     let refused = reached(ANN, &dir.join("s"), Trust::Own);
-    assert!(matches!(refused, Err(Some(Untrusted::Way { spot, .. })) if spot == open));
+    assert!(matches!(refused, Err(Some(Untrusted::Ancestor { ancestor, .. })) if ancestor == open));
     assert!(got_no_connection(&listener));
 }
 
@@ -122,7 +124,7 @@ fn a_link_of_another_user_is_not_followed() {
     symlink(&dir, &link).unwrap();
     lchown(&link, Some(EVE), Some(EVE)).unwrap();
     assert!(
-        matches!(reached(ANN, &link.join("s"), Trust::Own), Err(Some(Untrusted::Way { spot, .. })) if spot == link)
+        matches!(reached(ANN, &link.join("s"), Trust::Own), Err(Some(Untrusted::Ancestor { ancestor, .. })) if ancestor == link)
     );
     assert!(got_no_connection(&listener));
     lchown(&link, Some(ANN), Some(ANN)).unwrap();
@@ -160,12 +162,12 @@ fn a_named_socket_is_its_owners_and_no_other_users() {
     assert!(matches!(reached(EVE, &dir.join("s"), Trust::Owner), Err(Some(Untrusted::Listener { .. }))));
     let weak = directory(base.path().join("weak"), 54_323, 0o755);
     let _moved = listening(&weak.join("s"), ANN, ANN);
-    assert!(matches!(reached(EVE, &weak.join("s"), Trust::Owner), Err(Some(Untrusted::Way { .. }))));
+    assert!(matches!(reached(EVE, &weak.join("s"), Trust::Owner), Err(Some(Untrusted::Ancestor { .. }))));
 }
 
 /// As whichever user runs the tests.
 #[test]
-fn a_socket_of_this_user_is_reached_and_a_missing_one_is_missing() {
+fn a_socket_of_this_user_is_reached_and_a_missing_one_is_not_found() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
     assert_eq!(connect(&socket, Trust::Own).unwrap_err().kind(), ErrorKind::NotFound);
@@ -185,7 +187,7 @@ fn a_socket_of_this_user_is_reached_and_a_missing_one_is_missing() {
     fs::remove_file(&socket).unwrap();
     fs::write(&socket, "").unwrap();
     let refused = connect(&socket, Trust::Own).unwrap_err();
-    let own = limits::effective_uid();
+    let own = outpost_sys::process::effective_uid();
     assert!(matches!(untrusted(&refused), Some(Untrusted::File { uid, .. }) if *uid == own), "{refused}");
 }
 

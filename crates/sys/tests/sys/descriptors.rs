@@ -1,8 +1,8 @@
-//! Which descriptors a child has: the given ones under the given numbers, and not one more.
+//! The descriptors of a child: the given ones at the given numbers, and no others.
 
 use crate::kit::{self, Kid, alone, command};
 use outpost_sys::file::{self, Open};
-use outpost_sys::pidfd::How;
+use outpost_sys::pidfd::ExitCause;
 use outpost_sys::pipe::{Pipe, pipe};
 use outpost_sys::spawn::{DESCRIPTORS_MAX, Failure, Step};
 use outpost_sys::{Errno, signal};
@@ -25,7 +25,7 @@ fn shows(fd: impl AsFd) -> PathBuf {
     fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())).unwrap()
 }
 
-/// A `cat` that answers, so that its loader has closed what it opened on the way.
+/// A running `cat` that has echoed a line, so that its loader has closed what it opened.
 struct Cat {
     input: OwnedFd,
     output: OwnedFd,
@@ -51,7 +51,7 @@ impl Cat {
         assert_eq!(kit::read_lines(&self.output, 1), ["hello"]);
         assert_eq!(table(self.kid.pid), self.expected);
         drop(self.input);
-        assert_eq!(self.kid.end().how, How::Code(0));
+        assert_eq!(self.kid.end().cause, ExitCause::Code(0));
     }
 }
 
@@ -68,12 +68,12 @@ fn the_child_has_the_given_descriptors_and_no_others() {
 }
 
 #[test]
-fn one_that_survives_exec_does_not_leak() {
+fn a_descriptor_without_cloexec_does_not_leak() {
     let leak = kit::null();
     file::set_inherited(&leak, true).unwrap();
     let errors = std::io::stderr();
     cat(&[(errors.as_fd(), 2)], None).check();
-    // Also above the highest that is open and between the given ones.
+    // Also above the highest open number and between the given ones.
     let high = rustix::io::fcntl_dupfd_cloexec(&leak, 700).unwrap();
     file::set_inherited(&high, true).unwrap();
     cat(&[(errors.as_fd(), 2), (leak.as_fd(), 900)], None).check();
@@ -81,8 +81,8 @@ fn one_that_survives_exec_does_not_leak() {
 }
 
 #[test]
-fn sources_that_stand_on_each_others_targets_do_not_overwrite_one_another() {
-    let test = "descriptors::sources_that_stand_on_each_others_targets_do_not_overwrite_one_another";
+fn sources_that_are_each_others_targets_do_not_overwrite_one_another() {
+    let test = "descriptors::sources_that_are_each_others_targets_do_not_overwrite_one_another";
     alone(test, &[], || {
         let dir = tempfile::tempdir().unwrap();
         let files: Vec<OwnedFd> = (0..6).map(|number| numbered_file(dir.path(), number)).collect();
@@ -95,16 +95,16 @@ fn sources_that_stand_on_each_others_targets_do_not_overwrite_one_another() {
             (files[2].as_fd(), number(3)),
             (files[3].as_fd(), number(4)),
             (files[4].as_fd(), number(2)),
-            // One that stays, and one source twice.
+            // One that stays in place, and one source given twice.
             (files[5].as_fd(), number(5)),
             (files[5].as_fd(), number(5) + 1),
             (errors.as_fd(), 2),
         ];
         cat(&swapped, None).check();
-        // Our own 0, 1 and 2 elsewhere, where 0 and 1 are pipes in the child.
+        // Our own 0, 1 and 2 at other numbers, while 0 and 1 of the child are pipes.
         let rotated = [(stdin.as_fd(), 9), (stdout.as_fd(), 5), (files[0].as_fd(), 2), (errors.as_fd(), 7)];
         cat(&rotated, None).check();
-        // An open program, standing on every number from below the targets to above them.
+        // An open program at every number from below the targets to above them.
         for target in 3..20 {
             let program = file::open("/bin/cat", Open::Read).unwrap();
             let at = rustix::io::fcntl_dupfd_cloexec(&program, 12).unwrap();
@@ -143,14 +143,14 @@ fn too_many_descriptors_are_refused_and_the_most_allowed_arrive() {
 }
 
 #[test]
-fn a_number_no_descriptor_can_have_is_refused_before_the_child_computes_with_it() {
+fn an_invalid_descriptor_number_is_refused_before_the_child_computes_with_it() {
     let null = kit::null();
     for (target, step) in [
         (RawFd::MAX, Step::Prepare),
         (RawFd::MAX - 4, Step::Prepare),
         (-1, Step::Prepare),
         (RawFd::MIN, Step::Prepare),
-        // Above any limit, but a number that can be computed with.
+        // Above any limit, but without overflow in the child.
         (RawFd::MAX - 5, Step::Descriptors),
     ] {
         let given = [(null.as_fd(), 0), (null.as_fd(), 1), (null.as_fd(), 2), (null.as_fd(), target)];
@@ -160,10 +160,10 @@ fn a_number_no_descriptor_can_have_is_refused_before_the_child_computes_with_it(
 }
 
 #[test]
-fn a_child_that_writes_to_a_closed_pipe_is_ended_by_it() {
+fn a_child_that_writes_to_a_closed_pipe_gets_sigpipe() {
     signal::ignore_sigpipe();
     let Pipe { read, write } = pipe().unwrap();
     drop(read);
     let mut kid = command("/usr/bin/yes", &[]).start_on(kit::null(), write).unwrap();
-    assert_eq!(kid.end().how, How::Signal(signal::Signal::from_name("PIPE").unwrap().number()));
+    assert_eq!(kid.end().cause, ExitCause::Signal(signal::Signal::from_name("PIPE").unwrap().number()));
 }

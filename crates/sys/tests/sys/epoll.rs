@@ -1,6 +1,6 @@
-//! Readiness, wake-ups and timers.
+//! epoll, eventfd, timerfd and poll helpers.
 
-use crate::kit::{self, PATIENCE};
+use crate::kit::{self, TIMEOUT};
 use outpost_sys::Errno;
 use outpost_sys::epoll::{Epoll, Interest, Ready, Timer, Waker, is_readable, wait_readable};
 use outpost_sys::message;
@@ -13,15 +13,15 @@ fn wait(set: &Epoll, timeout: Duration) -> Vec<Ready> {
     ready
 }
 
-/// Token, readable, writable, hung up of the only one that is ready.
+/// Token, readable, writable and hung-up of the only ready descriptor.
 fn only(set: &Epoll) -> (u64, bool, bool, bool) {
-    let ready = wait(set, PATIENCE);
+    let ready = wait(set, TIMEOUT);
     assert_eq!(ready.len(), 1, "{ready:?}");
     (ready[0].token, ready[0].readable, ready[0].writable, ready[0].hung_up)
 }
 
 #[test]
-fn readiness_comes_with_its_token_and_stays_until_it_is_served() {
+fn readiness_has_its_token_and_stays_until_it_is_consumed() {
     let set = Epoll::new().unwrap();
     let Pipe { read, write } = pipe().unwrap();
     set.add(&read, u64::MAX, Interest::Read).unwrap();
@@ -30,7 +30,7 @@ fn readiness_comes_with_its_token_and_stays_until_it_is_served() {
     assert_eq!(only(&set), (u64::MAX, true, false, false));
     assert_eq!(only(&set), (u64::MAX, true, false, false));
     drop(write);
-    // What was written before the end is still readable.
+    // What was written before EOF is still readable.
     assert_eq!(only(&set), (u64::MAX, true, false, true));
     assert_eq!(kit::read_to_end(&read), b"x");
     assert_eq!(only(&set), (u64::MAX, false, false, true));
@@ -39,7 +39,7 @@ fn readiness_comes_with_its_token_and_stays_until_it_is_served() {
 }
 
 #[test]
-fn interest_can_be_changed_and_a_hang_up_is_always_told() {
+fn interest_can_be_changed_and_a_hang_up_is_always_reported() {
     let set = Epoll::new().unwrap();
     let (ours, theirs) = message::pair().unwrap();
     set.add(&ours, 1, Interest::Write).unwrap();
@@ -56,7 +56,7 @@ fn interest_can_be_changed_and_a_hang_up_is_always_told() {
 }
 
 #[test]
-fn more_than_one_batch_of_descriptors_is_told_in_turn() {
+fn more_than_one_batch_of_descriptors_is_reported_in_turn() {
     let set = Epoll::new().unwrap();
     let wakers: Vec<Waker> = (0..100).map(|_| Waker::new().unwrap()).collect();
     for (token, waker) in wakers.iter().enumerate() {
@@ -81,7 +81,7 @@ fn another_thread_wakes_the_set_and_wake_ups_add_up_to_one() {
     set.add(&*waker, 5, Interest::Read).unwrap();
     let other = std::sync::Arc::clone(&waker);
     let thread = std::thread::spawn(move || (0..1000).for_each(|_| other.wake()));
-    // Without a timeout, and with one beyond what milliseconds can say.
+    // Without a timeout, and with one that exceeds the range of milliseconds.
     let mut ready = Vec::new();
     set.wait(&mut ready, None).unwrap();
     assert_eq!(ready[0].token, 5);
@@ -106,7 +106,7 @@ fn a_timer_fires_once_and_not_early() {
         timer.clear();
         assert!(wait(&set, Duration::ZERO).is_empty());
     }
-    // A later setting replaces an earlier one, also one that has fired.
+    // A later setting replaces an earlier one, also one that has expired.
     timer.set(Duration::ZERO).unwrap();
     assert_eq!(only(&set).0, 6);
     timer.set(Duration::MAX).unwrap();
@@ -119,14 +119,14 @@ fn a_timer_fires_once_and_not_early() {
 fn a_single_descriptor_can_be_waited_for_with_a_limit() {
     let waker = Waker::new().unwrap();
     assert!(!is_readable(&waker));
-    let (begin, patience) = (Instant::now(), Duration::from_millis(5));
-    assert_eq!(wait_readable(&waker, patience), Ok(false));
-    assert!(begin.elapsed() >= patience);
+    let (begin, timeout) = (Instant::now(), Duration::from_millis(5));
+    assert_eq!(wait_readable(&waker, timeout), Ok(false));
+    assert!(begin.elapsed() >= timeout);
     waker.wake();
     assert!(is_readable(&waker));
     assert_eq!(wait_readable(&waker, Duration::ZERO), Ok(true));
-    assert_eq!(wait_readable(&waker, PATIENCE), Ok(true));
+    assert_eq!(wait_readable(&waker, TIMEOUT), Ok(true));
     let Pipe { read, write } = pipe().unwrap();
     drop(write);
-    assert!(is_readable(&read), "an end is something to read");
+    assert!(is_readable(&read), "EOF is readable");
 }

@@ -3,7 +3,7 @@
 use outpost_sys::Errno;
 use outpost_sys::file::*;
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use tempfile::TempDir;
 
@@ -48,14 +48,14 @@ fn a_read_from_the_cache_equals_a_read() {
     write_all_at(&file, &bytes, 0).unwrap();
     for (offset, length) in [(0, 100_000), (0, 0), (1, 4096), (99_990, 100), (100_000, 10), (1 << 40, 10)] {
         let (mut cached, mut full) = (vec![0; length], vec![0; length]);
-        // Just written, so it is in the cache.
+        // Just written, so it is in the page cache.
         let count = read_cached_at(&file, &mut cached, offset).unwrap();
         assert_eq!(Ok(count), read_full_at(&file, &mut full, offset));
         assert!(cached == full);
         let start = bytes.len().min(usize::try_from(offset).unwrap());
         assert!(cached[..count] == bytes[start..bytes.len().min(start + length)]);
     }
-    // Memory files, and those whose file system cannot answer from the cache only.
+    // memfds, and files whose file system does not support RWF_NOWAIT.
     let memory = sealed_memory("name", b"memory").unwrap();
     let mut buffer = [0; 10];
     assert_eq!(read_cached_at(&memory, &mut buffer, 3), Ok(3));
@@ -82,7 +82,7 @@ fn a_hole_reads_as_zeroes_gives_blocks_back_and_keeps_the_size() {
 }
 
 #[test]
-fn names_are_all_entries_each_time_one_looks() {
+fn names_lists_all_entries_on_every_call() {
     let dir = tempfile::tempdir().unwrap();
     let opened = open(dir.path(), Open::Directory).unwrap();
     assert_eq!(names(&opened).unwrap(), Vec::<String>::new());
@@ -143,20 +143,27 @@ fn the_position_is_shared_with_every_copy_of_the_descriptor() {
     let other = open(dir.path().join("file"), Open::ReadWrite).unwrap();
     set_position(&file, 1 << 40).unwrap();
     assert_eq!((position(&copy), position(&other)), (Ok(1 << 40), Ok(0)));
-    // Positioned writes leave it alone.
+    // Positioned writes do not change it.
     write_all_at(&copy, b"x", 7).unwrap();
     assert_eq!(position(&file), Ok(1 << 40));
 }
 
 #[test]
-fn a_descriptor_that_is_not_open_is_not_inherited() {
+fn only_an_open_descriptor_without_an_owner_is_inherited_and_only_once() {
     for number in [-1, i32::MIN, 100_000] {
         assert_eq!(inherited(number).err(), Some(Errno::BADF));
     }
+    let (_dir, owned) = scratch();
+    assert_eq!(inherited(owned.as_raw_fd()).err(), Some(Errno::BADF), "close-on-exec, so it has an owner");
+    let number = into_inherited(owned).unwrap();
+    let taken = inherited(number).unwrap();
+    assert_eq!(taken.as_raw_fd(), number);
+    assert_eq!(inherited(number).err(), Some(Errno::BADF), "taken already");
+    assert_ne!(inherited(2).unwrap().as_raw_fd(), 2, "a standard descriptor is duplicated");
 }
 
 #[test]
-fn non_blocking_reads_say_so() {
+fn a_nonblocking_read_fails_with_eagain() {
     let pipe = outpost_sys::pipe::pipe().unwrap();
     set_nonblocking(&pipe.read).unwrap();
     assert_eq!(rustix::io::read(&pipe.read, &mut [0u8; 1]), Err(Errno::AGAIN));

@@ -1,23 +1,24 @@
-//! What the tests share: a child that is killed and reaped whatever happens, reads with a deadline, a process of one's own.
+//! Shared test helpers: a child that is killed and reaped on drop, reads with a deadline, tests in a process
+//! of their own.
 
+use outpost_sys::Errno;
 use outpost_sys::credentials::Credentials;
 use outpost_sys::file::{self, Open};
 use outpost_sys::pidfd::{self, Exit, Pidfd};
 use outpost_sys::pipe::{Pipe, pipe};
 use outpost_sys::signal::Signal;
-use outpost_sys::spawn::{Child, Directory, Failure, Program, ResourceLimit, Standing, spawn};
-use outpost_sys::{Errno, limits};
+use outpost_sys::spawn::{Child, Executable, Failure, ResourceLimit, SessionKind, WorkingDirectory, spawn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// No test waits longer for anything; a slow machine under load is still much faster.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// The timeout of every wait. Far longer than a slow machine under load needs.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Waits for readability or a hang-up; false when `PATIENCE` ran out.
+/// Waits for readability or a hang-up. Returns false on a timeout.
 pub(crate) fn readable(fd: impl AsFd) -> bool {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = Timespec {
@@ -33,17 +34,17 @@ pub(crate) fn readable(fd: impl AsFd) -> bool {
 }
 
 fn read_some(fd: impl AsFd) -> Vec<u8> {
-    assert!(readable(&fd), "nothing to read within {PATIENCE:?}");
+    assert!(readable(&fd), "nothing to read within {TIMEOUT:?}");
     let mut buffer = [0; 4096];
     match rustix::io::read(&fd, &mut buffer) {
         Ok(count) => buffer[..count].to_vec(),
-        // A terminal whose other side is closed.
+        // The other side of the terminal is closed.
         Err(Errno::IO) => Vec::new(),
         Err(errno) => panic!("read: {errno}"),
     }
 }
 
-/// All that is written until nobody holds the other end.
+/// Reads until EOF.
 pub(crate) fn read_to_end(fd: impl AsFd) -> Vec<u8> {
     let mut all = Vec::new();
     loop {
@@ -55,7 +56,7 @@ pub(crate) fn read_to_end(fd: impl AsFd) -> Vec<u8> {
     }
 }
 
-/// What is written until `ready` likes it; fails at the end of the stream.
+/// Reads until `ready` accepts the text. Fails at EOF.
 pub(crate) fn read_until(fd: impl AsFd, ready: impl Fn(&str) -> bool) -> String {
     let mut all = Vec::new();
     loop {
@@ -93,7 +94,7 @@ pub(crate) fn me() -> i32 {
     i32::try_from(std::process::id()).unwrap()
 }
 
-/// A started child; killed and reaped when dropped.
+/// A started child. Killed and reaped on drop.
 pub(crate) struct Kid {
     pub(crate) pid: i32,
     pub(crate) pidfd: Pidfd,
@@ -101,7 +102,7 @@ pub(crate) struct Kid {
 }
 
 impl Kid {
-    /// Waits for its end and reaps it.
+    /// Waits for its exit and reaps it.
     pub(crate) fn end(&mut self) -> Exit {
         assert!(readable(&self.pidfd), "child {} does not end", self.pid);
         let exit = pidfd::reap(&self.pidfd).unwrap().expect("ended");
@@ -120,14 +121,14 @@ impl Drop for Kid {
     }
 }
 
-/// An owned description of a child, with nothing in its environment but a path.
+/// An owned child specification, with only `PATH` in its environment.
 pub(crate) struct Spec {
     pub(crate) program: CString,
     pub(crate) open: Option<OwnedFd>,
     pub(crate) arguments: Vec<CString>,
     pub(crate) environment: Vec<CString>,
     pub(crate) directory: Option<CString>,
-    pub(crate) standing: Standing,
+    pub(crate) session: SessionKind,
     pub(crate) limits: Vec<ResourceLimit>,
     pub(crate) umask: Option<u32>,
     pub(crate) oom_score: Option<i32>,
@@ -142,7 +143,7 @@ pub(crate) fn command(program: &str, arguments: &[&str]) -> Spec {
         arguments: [program].iter().chain(arguments).map(|text| cstring(*text)).collect(),
         environment: vec![cstring("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")],
         directory: None,
-        standing: Standing::Group,
+        session: SessionKind::Group,
         limits: Vec::new(),
         umask: None,
         oom_score: None,
@@ -163,58 +164,58 @@ impl Spec {
             program: self
                 .open
                 .as_ref()
-                .map_or(Program::Path(&self.program), |file| Program::Open(file.as_fd())),
+                .map_or(Executable::Path(&self.program), |file| Executable::Open(file.as_fd())),
             arguments: &arguments,
             environment: &environment,
-            directory: self.directory.as_deref().map(Directory::Path),
-            standing: self.standing,
+            directory: self.directory.as_deref().map(WorkingDirectory::Path),
+            session: self.session,
             descriptors,
             limits: &self.limits,
             umask: self.umask,
             oom_score: self.oom_score,
             cgroup: self.cgroup.as_ref().map(AsFd::as_fd),
-            gate: None,
+            exec_gate: None,
             confinement: None,
             credentials: self.credentials.as_ref(),
         })?;
         Ok(Kid { pid: started.pid, pidfd: started.pidfd, reaped: false })
     }
 
-    /// With these as 0 and 1, and our own 2.
+    /// Starts it with these descriptors as 0 and 1, and our own 2.
     pub(crate) fn start_on(&self, input: impl AsFd, output: impl AsFd) -> Result<Kid, Failure> {
         let errors = std::io::stderr();
         self.start(&[(input.as_fd(), 0), (output.as_fd(), 1), (errors.as_fd(), 2)])
     }
 
-    /// Without input or output.
+    /// Starts it on /dev/null.
     pub(crate) fn start_quiet(&self) -> Result<Kid, Failure> {
         self.start_on(null(), null())
     }
 
-    /// With a pipe to read what it writes from.
+    /// Starts it with a pipe as output. Returns the read end.
     pub(crate) fn start_piped(&self) -> (Kid, OwnedFd) {
         let Pipe { read, write } = pipe().unwrap();
         (self.start_on(null(), write).unwrap(), read)
     }
 
-    /// With two pipes: what it writes, and its input, whose end is the end of all descendants that read it. They are
-    /// not our children, so a test that fails could not clean them up in another way.
+    /// Starts it with two pipes as input and output. EOF on the input ends all descendants that read it. They
+    /// are not our children, so a failed test could not clean them up otherwise.
     pub(crate) fn start_gated(&self) -> (Kid, OwnedFd, OwnedFd) {
         let (gate, output): (Pipe, Pipe) = (pipe().unwrap(), pipe().unwrap());
         (self.start_on(gate.read, output.write).unwrap(), gate.write, output.read)
     }
 
-    /// All it writes, and how it ends.
+    /// Everything it writes, and how it exits.
     pub(crate) fn output(&self) -> (Vec<u8>, Exit) {
         let (mut kid, output) = self.start_piped();
         (read_to_end(output), kid.end())
     }
 
-    /// What it writes, for one that must succeed.
+    /// What it writes. The program must succeed.
     pub(crate) fn text(&self) -> String {
         let (output, exit) = self.output();
         let text = String::from_utf8(output).unwrap();
-        assert_eq!(exit.how, pidfd::How::Code(0), "{text}");
+        assert_eq!(exit.cause, pidfd::ExitCause::Code(0), "{text}");
         text
     }
 
@@ -225,7 +226,7 @@ impl Spec {
 
 const ALONE: &str = "OUTPOST_SYS_TEST_ALONE";
 
-/// Runs `body` in a process where no other test is: for what belongs to the whole process (descriptors, children,
+/// Runs `body` in a process without other tests, for state of the whole process (descriptors, children,
 /// limits). `test` is the full name of the calling test, `before` a command line to run it under.
 pub(crate) fn alone(test: &str, before: &[&str], body: impl FnOnce()) {
     if std::env::var(ALONE).is_ok_and(|name| name == test) {
@@ -238,7 +239,7 @@ pub(crate) fn alone(test: &str, before: &[&str], body: impl FnOnce()) {
     assert!(text.contains("1 passed"), "{test} is not the name of a test:\n{text}");
 }
 
-/// Runs a test binary with our environment and these variables; returns what it wrote when it succeeded.
+/// Runs a test binary with our environment and these variables. Returns its output. The binary must succeed.
 pub(crate) fn rerun(line: &[&str], variables: &[(&str, &str)]) -> String {
     let mut spec = command(line[0], &line[1..]);
     spec.environment = std::env::vars()
@@ -252,10 +253,10 @@ pub(crate) fn rerun(line: &[&str], variables: &[(&str, &str)]) -> String {
     drop(write);
     let text = String::from_utf8_lossy(&read_to_end(read)).into_owned();
     let exit = kid.end();
-    assert_eq!(exit.how, pidfd::How::Code(0), "{line:?}:\n{text}");
+    assert_eq!(exit.cause, pidfd::ExitCause::Code(0), "{line:?}:\n{text}");
     text
 }
 
 pub(crate) fn root() -> bool {
-    limits::effective_uid() == 0
+    outpost_sys::process::effective_uid() == 0
 }

@@ -1,20 +1,20 @@
-//! What a process has of its program.
+//! Dropping text pages.
 
-use outpost_sys::memory::forget_program;
+use outpost_sys::memory::drop_text_pages;
 
-/// Kilobytes of files that are mapped and present.
-fn of_files() -> u64 {
+/// Resident pages of mapped files, in kilobytes.
+fn resident_file_kb() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssFile:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 #[test]
-fn what_the_start_needed_is_given_back_and_everything_goes_on() {
-    let before = of_files();
-    forget_program();
-    let after = of_files();
+fn dropped_text_pages_are_not_resident_and_the_program_goes_on() {
+    let before = resident_file_kb();
+    drop_text_pages();
+    let after = resident_file_kb();
     assert!(after < before * 3 / 4, "{after} of {before} kB");
-    // Constants and code are what they were.
+    // Constants and code are mapped again.
     assert_eq!(format!("{:?}", ["a", "b"].concat()), "\"ab\"");
 }

@@ -1,4 +1,4 @@
-//! Whole messages with descriptors.
+//! Message sockets: whole messages with descriptors.
 
 use crate::kit::{self, alone};
 use outpost_sys::file;
@@ -22,7 +22,7 @@ fn as_many_descriptors_as_were_sent_arrive_and_close_on_exec() {
     let (ours, theirs) = pair().unwrap();
     for count in [0, 1, FDS_MAX] {
         let Pipe { read, write } = pipe().unwrap();
-        // The sender's flag is not the receiver's.
+        // The sender's close-on-exec flag does not apply to the receiver.
         file::set_inherited(&write, true).unwrap();
         send(&ours, b"message", &vec![write.as_fd(); count]).unwrap();
         drop(write);
@@ -42,19 +42,19 @@ fn too_many_descriptors_and_empty_messages_are_refused() {
     let (ours, theirs) = pair().unwrap();
     let null = kit::null();
     assert_eq!(send(&ours, b"x", &[null.as_fd(); FDS_MAX + 1]), Err(Errno::INVAL));
-    // It would look like a closed peer.
+    // The receiver would take it for EOF.
     assert_eq!(send(&ours, b"", &[null.as_fd()]), Err(Errno::INVAL));
     assert_eq!(receive(&theirs, &mut [0; 8], &mut Vec::new()), Err(Errno::AGAIN));
 }
 
 #[test]
-fn a_closed_peer_is_told_after_its_last_message() {
+fn eof_follows_the_last_message_of_a_closed_peer() {
     let (ours, theirs) = pair().unwrap();
     send(&ours, b"last", &[]).unwrap();
     drop(ours);
     assert_eq!(receive_all(&theirs).0, b"last");
     assert_eq!(receive(&theirs, &mut [0; 8], &mut Vec::new()), Ok(None));
-    // And no signal ends us when we answer.
+    // No SIGPIPE kills the sender.
     assert_eq!(send(&theirs, b"answer", &[]), Err(Errno::PIPE));
 }
 
@@ -120,7 +120,7 @@ fn descriptors_beyond_those_we_take_are_closed_and_the_message_arrives() {
         sendmsg(&ours, &[IoSlice::new(b"many")], &mut ancillary, SendFlags::empty()).unwrap();
         let mut received = Vec::new();
         assert_eq!(receive(&theirs, &mut [0; 8], &mut received), Ok(Some(4)));
-        // Alignment leaves room for a few more than promised.
+        // The alignment of the buffer leaves room for a few more than FDS_MAX.
         assert!((FDS_MAX..fds.len()).contains(&received.len()), "{}", received.len());
         received.clear();
         assert_eq!(open(), before);
@@ -128,13 +128,13 @@ fn descriptors_beyond_those_we_take_are_closed_and_the_message_arrives() {
 }
 
 #[test]
-fn a_full_table_of_descriptors_loses_those_and_not_the_message() {
-    alone("message::a_full_table_of_descriptors_loses_those_and_not_the_message", &[], || {
+fn a_full_descriptor_table_loses_descriptors_and_not_the_message() {
+    alone("message::a_full_descriptor_table_loses_descriptors_and_not_the_message", &[], || {
         let (ours, theirs) = pair().unwrap();
         let null = kit::null();
         send(&ours, b"four", &[null.as_fd(); 4]).unwrap();
         let before = limits::descriptors();
-        // The lowest free number decides what fits.
+        // The lowest free number determines how many fit.
         let next = u64::try_from(kit::null().as_raw_fd()).unwrap();
         let small = Rlimit { current: Some(next + 2), maximum: before.hard };
         setrlimit(Resource::Nofile, small).unwrap();
@@ -145,7 +145,7 @@ fn a_full_table_of_descriptors_loses_those_and_not_the_message() {
 }
 
 #[test]
-fn a_peer_is_known_by_its_user() {
+fn a_peer_is_identified_by_its_uid() {
     let (ours, _theirs) = pair().unwrap();
-    assert_eq!(peer_uid(&ours), Ok(limits::effective_uid()));
+    assert_eq!(peer_uid(&ours), Ok(outpost_sys::process::effective_uid()));
 }

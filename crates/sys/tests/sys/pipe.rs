@@ -1,11 +1,11 @@
-//! Bytes between pipes and files: either here or there, never lost in between.
+//! splice(2) between pipes and files: no byte is lost in between.
 
 use crate::kit::{self, alone};
 use outpost_sys::Errno;
 use outpost_sys::file::{self, Open};
-use outpost_sys::pidfd::How;
+use outpost_sys::pidfd::ExitCause;
 use outpost_sys::pipe::{
-    Content, Moved, Pipe, capacity, look, pipe, set_capacity, splice, splice_to_file, waiting, write_byte,
+    Content, Moved, Pipe, buffered, capacity, peek, pipe, set_capacity, splice, splice_to_file, write_byte,
 };
 use outpost_testkit::{Lack, require};
 use std::os::fd::OwnedFd;
@@ -24,12 +24,12 @@ fn contents(file: &OwnedFd) -> Vec<u8> {
 }
 
 #[test]
-fn bytes_move_to_the_given_place_and_not_to_the_files_position() {
+fn bytes_move_to_the_given_offset_and_not_to_the_files_position() {
     let (pipe, file) = (pipe().unwrap(), scratch());
     file::set_position(&file, 3).unwrap();
     kit::write_all(&pipe.write, b"hello, world");
     assert_eq!(splice_to_file(&pipe.read, &file, 5, 5), Ok(Moved::Bytes(5)));
-    assert_eq!(waiting(&pipe.read), Ok(7));
+    assert_eq!(buffered(&pipe.read), Ok(7));
     assert_eq!(splice_to_file(&pipe.read, &file, 10, 4096), Ok(Moved::Bytes(7)));
     assert_eq!(contents(&file), b"\0\0\0\0\0hello, world");
     assert_eq!(file::position(&file), Ok(3));
@@ -57,8 +57,8 @@ fn a_full_pipe_would_block_and_a_closed_one_is_broken() {
             other => break assert_eq!(other, Moved::WouldBlock),
         }
     }
-    // How far the file has been delivered is its position, and nothing else knows.
-    assert_eq!(waiting(&read), Ok(total));
+    // The position of the file is the number of delivered bytes.
+    assert_eq!(buffered(&read), Ok(total));
     assert_eq!(file::position(&file), Ok(total));
     drop(read);
     assert_eq!(splice(&file, &write, 1), Err(Errno::PIPE));
@@ -66,21 +66,21 @@ fn a_full_pipe_would_block_and_a_closed_one_is_broken() {
 }
 
 #[test]
-fn the_end_of_a_file_is_the_end_for_now() {
+fn the_end_of_a_file_is_not_final() {
     let (Pipe { read, write }, file) = (pipe().unwrap(), scratch());
     assert_eq!(splice(&file, &write, 10), Ok(Moved::End));
     file::write_all_at(&file, b"more", 0).unwrap();
     assert_eq!(splice(&file, &write, 10), Ok(Moved::Bytes(4)));
-    assert_eq!(waiting(&read), Ok(4));
+    assert_eq!(buffered(&read), Ok(4));
 }
 
 #[test]
-fn a_capacity_that_does_not_hold_what_waits_is_refused() {
+fn a_capacity_below_the_buffered_bytes_is_refused() {
     let Pipe { read, write } = pipe().unwrap();
     assert!(set_capacity(&write, 16 << 10).unwrap() >= 16 << 10);
     kit::write_all(&write, &pattern(12 << 10));
     assert_eq!(set_capacity(&write, 4 << 10), Err(Errno::BUSY));
-    assert_eq!((capacity(&read), waiting(&read)), (Ok(16 << 10), Ok(12 << 10)));
+    assert_eq!((capacity(&read), buffered(&read)), (Ok(16 << 10), Ok(12 << 10)));
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_full_disk_leaves_the_rest_in_the_pipe() {
     require!(outpost_testkit::root());
     let unshare =
         kit::command("/usr/bin/unshare", &["--mount", "/bin/mount", "-t", "tmpfs", "tmpfs", "/mnt"]);
-    let is_mounted = unshare.start_quiet().is_ok_and(|mut kid| kid.end().how == How::Code(0));
+    let is_mounted = unshare.start_quiet().is_ok_and(|mut kid| kid.end().cause == ExitCause::Code(0));
     require!(is_mounted.then_some(()).ok_or_else(|| Lack::of_host("root may not mount a tmpfs")));
     let mount = "mount -t tmpfs -o size=64k tmpfs /mnt && exec \"$@\"";
     let before = ["/usr/bin/unshare", "--mount", "/bin/sh", "-c", mount, "sh"];
@@ -101,9 +101,9 @@ fn a_full_disk_leaves_the_rest_in_the_pipe() {
         let file = file::open("/mnt/file", Open::Create).unwrap();
         let first = drain(&read, &file);
         assert_eq!(first, Err((64 << 10, Errno::NOSPC)));
-        assert_eq!(waiting(&read), Ok(bytes.len() as u64 - (64 << 10)));
+        assert_eq!(buffered(&read), Ok(bytes.len() as u64 - (64 << 10)));
         let mut arrived = contents(&file);
-        // Again, to see that a failure takes nothing; then with room.
+        // Again, to check that a failed call consumes nothing; then with room.
         assert_eq!(splice_to_file(&read, &file, 64 << 10, bytes.len()), Err(Errno::NOSPC));
         file::set_size(&file, 0).unwrap();
         assert_eq!(drain(&read, &file), Ok(bytes.len() - (64 << 10)));
@@ -112,7 +112,7 @@ fn a_full_disk_leaves_the_rest_in_the_pipe() {
     });
 }
 
-/// Moves from `pipe` to the start of `file` until the end or an error; says how much.
+/// Moves from `pipe` to the start of `file` until EOF or an error. Returns the number of bytes moved.
 fn drain(pipe: &OwnedFd, file: &OwnedFd) -> Result<usize, (usize, Errno)> {
     let mut total = 0;
     loop {
@@ -125,15 +125,15 @@ fn drain(pipe: &OwnedFd, file: &OwnedFd) -> Result<usize, (usize, Errno)> {
 }
 
 #[test]
-fn a_look_tells_bytes_from_nothing_from_the_end_and_takes_nothing() {
+fn peek_distinguishes_bytes_nothing_and_eof_and_consumes_nothing() {
     let Pipe { read, write } = pipe().unwrap();
-    assert_eq!(look(&read), Ok(Content::Nothing));
+    assert_eq!(peek(&read), Ok(Content::Nothing));
     write_byte(&write).unwrap();
-    assert_eq!([look(&read), look(&read)], [Ok(Content::Bytes); 2]);
+    assert_eq!([peek(&read), peek(&read)], [Ok(Content::Bytes); 2]);
     drop(write);
-    assert_eq!(look(&read), Ok(Content::Bytes), "the byte comes before the end");
+    assert_eq!(peek(&read), Ok(Content::Bytes), "the byte comes before EOF");
     read_byte(&read);
-    assert_eq!(look(&read), Ok(Content::End));
+    assert_eq!(peek(&read), Ok(Content::End));
 }
 
 fn read_byte(pipe: &std::os::fd::OwnedFd) {

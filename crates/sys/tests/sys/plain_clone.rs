@@ -1,21 +1,21 @@
-//! Where clone3 is forbidden, as in many containers, the older call must do the same.
+//! Starts where clone3 is forbidden, as in many containers: clone(2) must do the same.
 
 use crate::cgroup::{Groups, SCATTERED};
 use crate::kit::{self, command, cstring, read_lines, read_to_end, shell};
 use outpost_sys::Errno;
 use outpost_sys::fault::{self, Fault};
-use outpost_sys::pidfd::How;
+use outpost_sys::pidfd::ExitCause;
 use outpost_sys::pipe::{Pipe, pipe};
 use outpost_sys::pty;
-use outpost_sys::spawn::{Failure, Standing, Step};
+use outpost_sys::spawn::{Failure, SessionKind, Step};
 use outpost_testkit::require;
 
-/// The first gate of a start is its own, the second that of clone3.
+/// The failpoints of a start are the status pipe, the stack, and clone3.
 fn forbid(errno: Errno) {
-    fault::arm(2, Fault::Errno(errno));
+    fault::arm(3, Fault::Errno(errno));
 }
 
-/// That the start went past the gate, so the call was really forbidden.
+/// Checks that the start has reached the failpoint.
 fn was_forbidden() {
     assert!(!fault::disarm(), "clone3 was not tried");
 }
@@ -29,12 +29,12 @@ fn a_child_starts_and_ends_without_clone3() {
         let mut kid = shell("echo plain; exit 4").start_on(&null, write).unwrap();
         was_forbidden();
         assert_eq!(read_to_end(read), b"plain\n");
-        assert_eq!(kid.end().how, How::Code(4));
+        assert_eq!(kid.end().cause, ExitCause::Code(4));
     }
 }
 
 #[test]
-fn failures_are_told_without_clone3() {
+fn failures_are_reported_without_clone3() {
     let null = kit::null();
     let mut spec = command("/bin/true", &[]);
     spec.directory = Some(cstring("/missing"));
@@ -58,17 +58,17 @@ fn any_other_error_of_clone3_is_final() {
 fn a_terminal_works_without_clone3() {
     let pty = pty::open(pty::Size { rows: 3, cols: 4 }).unwrap();
     let mut spec = shell("stty size </dev/tty; exit 0");
-    spec.standing = Standing::Terminal;
+    spec.session = SessionKind::Terminal;
     forbid(Errno::NOSYS);
     let mut kid = spec.start_on(&pty.slave, &pty.slave).unwrap();
     was_forbidden();
     drop(pty.slave);
     assert_eq!(read_to_end(pty.master), b"3 4\r\n");
-    assert_eq!(kid.end().how, How::Code(0));
+    assert_eq!(kid.end().cause, ExitCause::Code(0));
 }
 
 #[test]
-fn the_child_joins_its_group_before_it_is_executed() {
+fn the_child_joins_its_cgroup_before_exec() {
     let groups = require!(Groups::of("plain"));
     let mut spec = shell(SCATTERED);
     let group = groups.group("tree", &mut spec);
@@ -82,8 +82,8 @@ fn the_child_joins_its_group_before_it_is_executed() {
     assert_eq!(group.members().len(), 4);
     group.kill().unwrap();
     assert_eq!(read_to_end(read), b"");
-    assert_eq!(kid.end().how, How::Signal(9));
-    group.destroy(kit::PATIENCE).unwrap();
+    assert_eq!(kid.end().cause, ExitCause::Signal(9));
+    group.destroy(kit::TIMEOUT).unwrap();
     forbid(Errno::NOSYS);
     let failure = spec.start_on(&null, &null).err().unwrap();
     was_forbidden();

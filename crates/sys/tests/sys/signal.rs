@@ -1,4 +1,4 @@
-//! Signals as readable events, and their names.
+//! signalfd, and the names of signals.
 
 use crate::kit::readable;
 use outpost_sys::pipe::{Pipe, pipe};
@@ -13,7 +13,7 @@ fn a_blocked_signal_is_read_from_the_descriptor() {
     assert_eq!(signals.next(), None);
     let Pipe { read, write } = pipe().unwrap();
     drop(read);
-    // The one signal a thread gets for what it does itself, so that no other thread of the tests can take it.
+    // SIGPIPE is delivered to the writing thread, so no other test thread can receive it.
     assert_eq!(rustix::io::write(&write, b"x"), Err(Errno::PIPE));
     assert!(readable(&signals));
     assert_eq!(signals.next(), Some(broken));

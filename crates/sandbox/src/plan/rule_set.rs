@@ -1,8 +1,8 @@
-//! From wanted accesses to mounts: what is granted, what is restricted below that, and in which order.
+//! Turns expanded entries into mounts: grants, restrictions below them, and their order.
 
-use super::expand::{Named, Wanted};
-use super::{Mount, Plan, Root, What};
-use crate::look::{Kind, Look, MOUNTS};
+use super::expand::{ExpandedEntries, NamedPattern};
+use super::{Mount, MountKind, Plan, Root};
+use crate::host_fs::{FileKind, HostFs, MOUNTS};
 use crate::resolve::{Resolved, resolve};
 use crate::{Access, Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,36 +15,36 @@ const PROTECTED: &[&str] = &[".git", ".codex", ".agents"];
 struct Rule {
     access: Access,
     directory: bool,
-    /// Its ancestors must stay where they are.
+    /// Its ancestors must not be renamed.
     pinned: bool,
 }
 
-/// Rules by real path, the deepest of which decides.
+/// Rules by real path. The deepest one decides.
 #[derive(Default)]
-pub(super) struct Gathered {
+pub(super) struct RuleSet {
     rules: BTreeMap<PathBuf, Rule>,
-    held: BTreeSet<PathBuf>,
+    placeholders: BTreeSet<PathBuf>,
     links: Vec<(PathBuf, PathBuf)>,
 }
 
-impl Gathered {
-    /// Everything can be written to, but what belongs to the kernel.
-    pub(super) fn unrestricted(look: &dyn Look) -> Result<Gathered> {
-        let mut gathered = Gathered::default();
-        gathered.rules.insert("/".into(), Rule { access: Access::Write, directory: true, pinned: false });
-        gathered.protect_kernel(look)?;
-        Ok(gathered)
+impl RuleSet {
+    /// Everything is writable except kernel file systems.
+    pub(super) fn unrestricted(fs: &dyn HostFs) -> Result<RuleSet> {
+        let mut rules = RuleSet::default();
+        rules.rules.insert("/".into(), Rule { access: Access::Write, directory: true, pinned: false });
+        rules.protect_kernel(fs)?;
+        Ok(rules)
     }
 
-    fn protect_kernel(&mut self, look: &dyn Look) -> Result<()> {
+    fn protect_kernel(&mut self, fs: &dyn HostFs) -> Result<()> {
         if self.access(Path::new("/")) == Some(Access::Write) {
-            self.restrict_path(look, Path::new("/sys"), Access::Read, true)?;
+            self.restrict_path(fs, Path::new("/sys"), Access::Read, true)?;
         }
         if !self.rules.values().any(|rule| rule.access == Access::Write && rule.directory) {
             return Ok(());
         }
-        // "/proc/sys and /sys read-only for root too", also where somebody has mounted them a second time.
-        let mounts = look.kernel_mounts().map_err(|reason| Error::Look { path: MOUNTS.into(), reason })?;
+        // "/proc/sys and /sys read-only for root too", also at a second mount point.
+        let mounts = fs.kernel_mounts().map_err(|reason| Error::Inspect { path: MOUNTS.into(), reason })?;
         let own = |path: &PathBuf| path.starts_with("/proc") || path.starts_with("/dev");
         for mount in mounts.into_iter().filter(|mount| !own(mount)) {
             let asked =
@@ -52,46 +52,46 @@ impl Gathered {
             if let Some((path, _)) = self.rules.iter().find(asked) {
                 return Err(Error::Reserved { path: path.clone() });
             }
-            // One that lies under another mount, or that we cannot get at, the command cannot either.
-            let found = resolve(look, &mount)?;
+            // The command cannot reach a mount that is covered by another or inaccessible to us.
+            let found = resolve(fs, &mount)?;
             if found.path == mount && found.missing.is_none() && found.unseen.is_none() {
-                self.restrict_path(look, &mount, Access::Read, true)?;
+                self.restrict_path(fs, &mount, Access::Read, true)?;
             }
         }
         Ok(())
     }
 
-    /// Reads and writes of what exists: "Missing writable roots are skipped".
-    pub(super) fn grants(look: &dyn Look, wanted: &Wanted) -> Result<Gathered> {
-        let mut gathered = Gathered::default();
+    /// Reads and writes of existing paths: "Missing writable roots are skipped".
+    pub(super) fn grants(fs: &dyn HostFs, wanted: &ExpandedEntries) -> Result<RuleSet> {
+        let mut rules = RuleSet::default();
         let mut linked = Vec::new();
         for (path, access) in wanted.paths.iter().filter(|(_, access)| *access != Access::None) {
-            let found = resolve(look, path)?;
+            let found = resolve(fs, path)?;
             match found.kind {
-                Kind::Missing => continue,
+                FileKind::Missing => continue,
                 // A placeholder of another command may be removed before this command's mounts are made.
-                Kind::Directory if look.is_lease(&found.path) => continue,
+                FileKind::Directory if fs.is_placeholder(&found.path) => continue,
                 _ if found.links.is_empty() => {
-                    gathered.insert(found.path, *access, found.kind == Kind::Directory, true);
+                    rules.insert(found.path, *access, found.kind == FileKind::Directory, true);
                 }
                 _ => linked.push((path, *access, found)),
             }
         }
-        // What is opened without any link needs none to be opened.
-        let opened =
-            |(_, access, found): &(_, Access, Resolved)| gathered.access(&found.path) >= Some(*access);
+        // A path that is granted without a link needs no check of links.
+        let opened = |(_, access, found): &(_, Access, Resolved)| rules.access(&found.path) >= Some(*access);
         let (certain, doubtful): (Vec<_>, Vec<_>) = linked.into_iter().partition(opened);
         for (_, access, found) in certain.iter().chain(&doubtful) {
-            gathered.insert(found.path.clone(), *access, found.kind == Kind::Directory, true);
-            gathered.links.extend(found.links.clone());
+            rules.insert(found.path.clone(), *access, found.kind == FileKind::Directory, true);
+            rules.links.extend(found.links.clone());
         }
         for (path, _, found) in doubtful {
-            gathered.refuse_planted(path, &found)?;
+            rules.refuse_planted(path, &found)?;
         }
-        Ok(gathered)
+        Ok(rules)
     }
 
-    /// A command writes where a link lies: one before it may have made the link, and chosen what is opened now.
+    /// Refuses links in writable directories: an earlier command may have created the link and chosen its
+    /// target.
     fn refuse_planted(&self, path: &Path, found: &Resolved) -> Result<()> {
         let planted = |link: &&PathBuf| self.access_above(link) == Some(Access::Write);
         match found.links.iter().map(|(link, _)| link).find(planted) {
@@ -100,14 +100,14 @@ impl Gathered {
         }
     }
 
-    /// Denials, reads of what is missing in writable directories, and what is protected by default.
-    pub(super) fn restrict(&mut self, look: &dyn Look, wanted: &Wanted) -> Result<()> {
+    /// Denials, reads of missing paths in writable directories, and default protections.
+    pub(super) fn restrict(&mut self, fs: &dyn HostFs, wanted: &ExpandedEntries) -> Result<()> {
         for (path, access) in wanted.paths.iter().filter(|(_, access)| *access != Access::Write) {
-            self.restrict_path(look, path, *access, true)?;
+            self.restrict_path(fs, path, *access, true)?;
         }
-        let roots = |gathered: &Gathered| -> Vec<PathBuf> {
+        let roots = |rules: &RuleSet| -> Vec<PathBuf> {
             let writable = |rule: &Rule| rule.access == Access::Write && rule.directory;
-            let rules = gathered.rules.iter().filter(|(_, rule)| writable(rule));
+            let rules = rules.rules.iter().filter(|(_, rule)| writable(rule));
             rules.map(|(path, _)| path.clone()).collect()
         };
         let explicit: BTreeSet<PathBuf> = wanted.paths.iter().map(|(path, _)| path.clone()).collect();
@@ -118,73 +118,74 @@ impl Gathered {
                 if explicit.contains(&path) || self.rules.contains_key(&path) {
                     continue;
                 }
-                self.restrict_path(look, &path, Access::Read, true)?;
+                self.restrict_path(fs, &path, Access::Read, true)?;
                 if *name == ".git" {
-                    self.protect_git_target(look, &root, &path)?;
+                    self.protect_git_target(fs, &root, &path)?;
                 }
             }
         }
-        self.protect_kernel(look)
+        self.protect_kernel(fs)
     }
 
-    /// What a `.git` file leads to, and the directory that this shares with others.
-    fn protect_git_target(&mut self, look: &dyn Look, root: &Path, file: &Path) -> Result<()> {
-        if look.kind(file) != Ok(Kind::File) {
+    /// Protects the target of a `.git` file, and the common directory that it shares with other worktrees.
+    fn protect_git_target(&mut self, fs: &dyn HostFs, root: &Path, file: &Path) -> Result<()> {
+        if fs.kind(file) != Ok(FileKind::File) {
             return Ok(());
         }
         let line =
-            |path: &Path| look.head(path).map(|text| text.lines().next().unwrap_or("").trim().to_owned());
-        let said = line(file).unwrap_or_default();
-        let Some(target) = said.strip_prefix("gitdir:").map(str::trim).filter(|target| !target.is_empty())
+            |path: &Path| fs.head(path).map(|text| text.lines().next().unwrap_or("").trim().to_owned());
+        let first_line = line(file).unwrap_or_default();
+        let Some(target) =
+            first_line.strip_prefix("gitdir:").map(str::trim).filter(|target| !target.is_empty())
         else {
             return Ok(());
         };
         let target = root.join(target);
-        self.restrict_path(look, &target, Access::Read, true)?;
+        self.restrict_path(fs, &target, Access::Read, true)?;
         if let Some(common) = line(&target.join("commondir")).filter(|common| !common.is_empty()) {
-            self.restrict_path(look, &target.join(common), Access::Read, true)?;
+            self.restrict_path(fs, &target.join(common), Access::Read, true)?;
         }
         Ok(())
     }
 
-    /// All that the pattern matches now is denied, whatever is said of what lies below a match.
+    /// Denies all current matches of the pattern, whatever entries there are below a match.
     pub(super) fn deny_pattern(
         &mut self,
-        look: &dyn Look,
-        named: &Named,
+        fs: &dyn HostFs,
+        named: &NamedPattern,
         depth_max: Option<usize>,
     ) -> Result<()> {
-        for (path, _) in named.pattern.matches(look, depth_max)? {
-            let found = resolve(look, &path)?;
-            // A dangling link shows nothing. What a writable one leads to is masked where it is.
-            if found.kind == Kind::Missing || found.path == Path::new("/") {
+        for (path, _) in named.pattern.matches(fs, depth_max)? {
+            let found = resolve(fs, &path)?;
+            // A dangling link shows nothing. The target of a writable link is masked at its own path.
+            if found.kind == FileKind::Missing || found.path == Path::new("/") {
                 continue;
             }
             self.rules.retain(|rule, _| !rule.starts_with(&found.path));
-            self.held.retain(|held| !held.starts_with(&found.path));
-            self.insert(found.path, Access::None, found.kind == Kind::Directory, false);
+            self.placeholders.retain(|path| !path.starts_with(&found.path));
+            self.insert(found.path, Access::None, found.kind == FileKind::Directory, false);
         }
         Ok(())
     }
 
-    /// Writable places where the pattern could match later.
-    pub(super) fn late(
+    /// Writable directories in which the pattern could match later.
+    pub(super) fn unenforceable(
         &self,
-        look: &dyn Look,
-        named: &Named,
+        fs: &dyn HostFs,
+        named: &NamedPattern,
         refuse: bool,
     ) -> Result<Vec<(String, PathBuf)>> {
-        let mut late = Vec::new();
+        let mut found = Vec::new();
         for (path, rule) in &self.rules {
-            if rule.access == Access::Write && rule.directory && named.pattern.reaches(look, path)? {
-                late.push((named.text.clone(), path.clone()));
+            if rule.access == Access::Write && rule.directory && named.pattern.reaches(fs, path)? {
+                found.push((named.text.clone(), path.clone()));
             }
         }
-        match late.first() {
+        match found.first() {
             Some((pattern, writable)) if refuse => {
-                Err(Error::GlobLate { pattern: pattern.clone(), writable: writable.clone() })
+                Err(Error::GlobUnenforceable { pattern: pattern.clone(), writable: writable.clone() })
             }
-            _ => Ok(late),
+            _ => Ok(found),
         }
     }
 
@@ -202,9 +203,9 @@ impl Gathered {
         path.parent().and_then(|parent| self.access(parent))
     }
 
-    /// Takes access away from a path, which may be missing.
-    fn restrict_path(&mut self, look: &dyn Look, path: &Path, access: Access, pinned: bool) -> Result<()> {
-        let found = resolve(look, path)?;
+    /// Restricts the access to a path, which may be missing.
+    fn restrict_path(&mut self, fs: &dyn HostFs, path: &Path, access: Access, pinned: bool) -> Result<()> {
+        let found = resolve(fs, path)?;
         if let Some((link, _)) =
             found.links.iter().find(|(link, _)| self.access_above(link) == Some(Access::Write))
         {
@@ -215,17 +216,17 @@ impl Gathered {
         }
         let Resolved { path: real, kind, missing, unseen, .. } = found;
         if let Some(reason) = unseen {
-            return Err(Error::Look { path: path.into(), reason });
+            return Err(Error::Inspect { path: path.into(), reason });
         }
         match missing
-            .or_else(|| look.is_lease(&real).then(|| real.clone()))
-            .map(|first| above_lease(look, first))
+            .or_else(|| fs.is_placeholder(&real).then(|| real.clone()))
+            .map(|first| above_placeholder(fs, first))
         {
-            None => self.insert(real, access, kind == Kind::Directory, pinned),
+            None => self.insert(real, access, kind == FileKind::Directory, pinned),
             Some(first) => {
                 let parent = first.parent().unwrap_or(Path::new("/"));
-                if self.access(parent) == Some(Access::Write) && look.can_make_in(parent) {
-                    self.held.insert(first);
+                if self.access(parent) == Some(Access::Write) && fs.can_create_in(parent) {
+                    self.placeholders.insert(first);
                 }
             }
         }
@@ -239,49 +240,49 @@ impl Gathered {
             Some(Access::Write) => Root::Writable,
             Some(Access::None) | None => Root::Empty,
         };
-        let mut mounts: BTreeMap<PathBuf, (What, bool)> = BTreeMap::new();
+        let mut mounts: BTreeMap<PathBuf, (MountKind, bool)> = BTreeMap::new();
         for (path, rule) in &self.rules {
             let above = self.access_above(path).unwrap_or(Access::None);
             if path.parent().is_none() || rule.access == above {
                 continue;
             }
-            let what = match (rule.access, rule.directory) {
-                (Access::Write, _) => What::Write,
-                (Access::Read, _) => What::Read,
-                (Access::None, true) => What::DeniedDirectory { inside: Vec::new() },
-                (Access::None, false) => What::DeniedFile,
+            let kind = match (rule.access, rule.directory) {
+                (Access::Write, _) => MountKind::Write,
+                (Access::Read, _) => MountKind::Read,
+                (Access::None, true) => MountKind::DeniedDirectory { inside: Vec::new() },
+                (Access::None, false) => MountKind::DeniedFile,
             };
-            mounts.insert(path.clone(), (what, rule.directory));
+            mounts.insert(path.clone(), (kind, rule.directory));
         }
-        for held in &self.held {
-            mounts.entry(held.clone()).or_insert((What::Held, true));
+        for path in &self.placeholders {
+            mounts.entry(path.clone()).or_insert((MountKind::Placeholder, true));
         }
         self.pin(&mut mounts);
         plan.links = self.needed_links(plan.root);
         plan.mounts = mounts
             .into_iter()
-            .map(|(path, (what, directory))| Mount { path, directory, what, in_the_void: false })
+            .map(|(path, (kind, directory))| Mount { path, directory, kind, on_empty_root: false })
             .collect();
         plan.mounts.sort_by_key(|mount| mount.path.components().count());
-        place_in_the_void(plan);
+        mark_on_empty_root(plan);
     }
 
-    fn pin(&self, mounts: &mut BTreeMap<PathBuf, (What, bool)>) {
-        let protects = |(path, (what, _)): &(&PathBuf, &(What, bool))| {
-            *what != What::Write && self.rules.get(*path).is_none_or(|rule| rule.pinned)
+    fn pin(&self, mounts: &mut BTreeMap<PathBuf, (MountKind, bool)>) {
+        let protects = |(path, (kind, _)): &(&PathBuf, &(MountKind, bool))| {
+            *kind != MountKind::Write && self.rules.get(*path).is_none_or(|rule| rule.pinned)
         };
         let protected: Vec<PathBuf> = mounts.iter().filter(protects).map(|(path, _)| path.clone()).collect();
         for path in protected {
             for above in path.ancestors().skip(1).filter(|above| above.parent().is_some()) {
-                // Also one that is a root of its own in a writable directory.
+                // Also a directory that is a writable root itself.
                 if self.access(above) == Some(Access::Write) {
-                    mounts.entry(above.into()).or_insert((What::Pin, true));
+                    mounts.entry(above.into()).or_insert((MountKind::Pin, true));
                 }
             }
         }
     }
 
-    /// Only where nothing of the host is seen do links have to be made.
+    /// Links are created only in an empty root, where the host's are not visible.
     fn needed_links(&self, root: Root) -> Vec<(PathBuf, PathBuf)> {
         let seen = |at: &Path| !matches!(self.access_above(at), Some(Access::None) | None);
         let links: BTreeSet<_> = self.links.iter().filter(|(at, _)| !seen(at)).cloned().collect();
@@ -289,24 +290,25 @@ impl Gathered {
     }
 }
 
-/// The name to hold. The parent of a missing name may be a placeholder of another command, which removes it at its exit: then
-/// the parent counts as missing. A directory below it would also keep the placeholder from being removed.
-fn above_lease(look: &dyn Look, first: PathBuf) -> PathBuf {
+/// The name that gets the placeholder. The parent of a missing name may be a placeholder of another command,
+/// which removes it at its exit. Then the parent counts as missing. A directory below it would also prevent
+/// its removal.
+fn above_placeholder(fs: &dyn HostFs, first: PathBuf) -> PathBuf {
     match first.parent() {
-        Some(parent) if look.is_lease(parent) => parent.to_owned(),
+        Some(parent) if fs.is_placeholder(parent) => parent.to_owned(),
         _ => first,
     }
 }
 
-/// Marks what lies in a denied directory or an empty root, and tells the directory.
-fn place_in_the_void(plan: &mut Plan) {
+/// Marks mounts in a denied directory or an empty root, and adds them to the directory's list.
+fn mark_on_empty_root(plan: &mut Plan) {
     let indices: BTreeMap<PathBuf, usize> =
         plan.mounts.iter().enumerate().map(|(index, mount)| (mount.path.clone(), index)).collect();
     for (path, index) in &indices {
         let around = path.ancestors().skip(1).find_map(|above| indices.get(above));
         let directory = plan.mounts.get(*index).is_some_and(|mount| mount.directory);
-        let in_the_void = match around.and_then(|around| plan.mounts.get_mut(*around)) {
-            Some(Mount { what: What::DeniedDirectory { inside }, .. }) => {
+        let on_empty_root = match around.and_then(|around| plan.mounts.get_mut(*around)) {
+            Some(Mount { kind: MountKind::DeniedDirectory { inside }, .. }) => {
                 inside.push((path.clone(), directory));
                 true
             }
@@ -314,7 +316,7 @@ fn place_in_the_void(plan: &mut Plan) {
             None => plan.root == Root::Empty,
         };
         if let Some(mount) = plan.mounts.get_mut(*index) {
-            mount.in_the_void = in_the_void;
+            mount.on_empty_root = on_empty_root;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Where the cgroup of a given id is: below a daemon's own directory, elsewhere on this host, or nowhere any more.
+//! Locates a cgroup by its id: in one of the daemon's groups, elsewhere on the host, or missing.
 
 use super::{Parent, mount_of_own, read};
 use crate::{Errno, Result};
@@ -6,27 +6,28 @@ use std::fs;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The id of the topmost cgroup of a host.
-const TOPMOST: u64 = 1;
+/// The id of the host's root cgroup.
+const ROOT_ID: u64 = 1;
 
-/// How many directories one search reads.
+/// The maximum number of directories that one search reads.
 const DIRECTORIES_MAX: usize = 65_536;
 
 /// Where a cgroup is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// In the group of this name of the daemon, or below that group.
+pub enum Location {
+    /// In the daemon's group of this name, or below it.
     Below(String),
-    /// Not below the daemon's directory. The kernel moves no cgroup and uses no id twice, so this never changes.
+    /// Not below the daemon's directory. The kernel neither moves cgroups nor reuses ids, so this never
+    /// changes.
     Elsewhere,
-    /// No such cgroup is visible: it was removed, or it is outside of this cgroup namespace.
+    /// Not visible: it was removed, or it is outside of this cgroup namespace.
     Missing,
 }
 
 impl Parent {
-    /// Finds a cgroup by the id that sock_diag(7) reports. Reads the whole tree unless the cgroup is one of the daemon's, so
-    /// callers remember [`Place::Elsewhere`]. Blocking.
-    pub fn place_of(&self, id: u64) -> Result<Place> {
+    /// Locates a cgroup by the id that sock_diag(7) reports. Blocking. Reads the whole tree unless the cgroup
+    /// is one of the daemon's, so callers cache [`Location::Elsewhere`].
+    pub fn locate(&self, id: u64) -> Result<Location> {
         let mounts = read("/proc/self/mountinfo")?;
         let own = read("/proc/self/cgroup")?;
         let (mount, _) = mount_of_own(&mounts, &own).ok_or(Errno::NOENT)?;
@@ -40,19 +41,19 @@ impl Parent {
                 return Ok(below(&group));
             }
         }
-        let is_top = fs::metadata(&mount).is_ok_and(|found| found.ino() == id);
-        match is_top || search(mount, id, Some(&self.path), &mut budget)? {
-            true => Ok(Place::Elsewhere),
-            false => Ok(Place::Missing),
+        let is_root = fs::metadata(&mount).is_ok_and(|found| found.ino() == id);
+        match is_root || search(mount, id, Some(&self.path), &mut budget)? {
+            true => Ok(Location::Elsewhere),
+            false => Ok(Location::Missing),
         }
     }
 }
 
-fn below(group: &Path) -> Place {
-    Place::Below(group.file_name().unwrap_or_default().to_string_lossy().into_owned())
+fn below(group: &Path) -> Location {
+    Location::Below(group.file_name().unwrap_or_default().to_string_lossy().into_owned())
 }
 
-/// Whether the cgroup is below `top`, and not below `except`.
+/// Whether the cgroup is below `top` but not below `except`.
 fn search(top: PathBuf, id: u64, except: Option<&Path>, budget: &mut usize) -> Result<bool> {
     let mut left = vec![top];
     while let Some(directory) = left.pop() {
@@ -68,7 +69,7 @@ fn search(top: PathBuf, id: u64, except: Option<&Path>, budget: &mut usize) -> R
     Ok(false)
 }
 
-/// The groups directly in a directory. None in one that was removed meanwhile; `E2BIG` when too many were read.
+/// The groups directly in a directory. Empty for a removed directory; `E2BIG` when the budget is used up.
 fn subgroups(directory: &Path, budget: &mut usize) -> Result<Vec<(u64, PathBuf)>> {
     *budget = budget.checked_sub(1).ok_or(Errno::TOOBIG)?;
     let Ok(entries) = fs::read_dir(directory) else { return Ok(Vec::new()) };
@@ -76,13 +77,13 @@ fn subgroups(directory: &Path, budget: &mut usize) -> Result<Vec<(u64, PathBuf)>
     Ok(groups.map(|entry| (entry.ino(), entry.path())).collect())
 }
 
-/// Whether sock_diag(7) may report this id for sockets of every cgroup. Before Linux 5.15 it reports the topmost cgroup for
-/// all sockets where version 1 of `net_cls` or `net_prio` is in use.
-pub fn may_stand_for_any(id: u64) -> bool {
-    id == TOPMOST && fs::read_to_string("/proc/cgroups").is_ok_and(|table| has_net_classes(&table))
+/// Whether sock_diag(7) may report this id for sockets of any cgroup. Before Linux 5.15 it reports the root
+/// cgroup for all sockets while version 1 of `net_cls` or `net_prio` is in use.
+pub fn is_ambiguous_id(id: u64) -> bool {
+    id == ROOT_ID && fs::read_to_string("/proc/cgroups").is_ok_and(|table| has_net_classes(&table))
 }
 
-/// A controller with a hierarchy other than 0 is one of version 1.
+/// A controller with a hierarchy other than 0 is mounted as version 1.
 fn has_net_classes(table: &str) -> bool {
     table.lines().any(|line| {
         let mut fields = line.split_ascii_whitespace();
@@ -95,7 +96,7 @@ fn has_net_classes(table: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Directories of any file system stand for cgroups here.
+    /// Directories of any file system stand in for cgroups.
     #[test]
     fn groups_are_found_at_any_depth_and_outside_of_what_is_excepted() {
         let top = tempfile::tempdir().unwrap();
@@ -117,6 +118,6 @@ mod tests {
         assert!(!has_net_classes(&format!("{head}cpu\t3\t1\t1\nnet_cls\t0\t90\t1\n")));
         assert!(has_net_classes(&format!("{head}net_cls\t4\t1\t1\n")));
         assert!(has_net_classes(&format!("{head}net_prio\t4\t1\t1\n")));
-        assert!(!may_stand_for_any(TOPMOST + 1));
+        assert!(!is_ambiguous_id(ROOT_ID + 1));
     }
 }

@@ -1,19 +1,20 @@
-//! Where namespaces are forbidden: Landlock and seccomp alone, if they can express all of the plan.
+//! Sandboxes without namespaces: Landlock and seccomp only, if they can express the whole plan.
 //!
-//! Landlock only allows, for a path and everything below it. So a denied path in a root that is read is expressed by allowing
-//! everything beside it, and beside each directory above it. Those directories cannot be listed then, and a name that appears in
-//! them later cannot be read. What cannot be expressed is refused.
+//! Landlock can only allow, for a path and everything below it. So a denied path in a readable root is
+//! expressed by allowing all its siblings, and the siblings of each directory above it. Those directories
+//! cannot be listed then, and a name that appears in them later cannot be read. A plan that cannot be
+//! expressed is refused.
 
 use super::{Layers, TOO_LONG, devices, register, text};
 use crate::host::Host;
-use crate::landlock::{Rights, VERSION_ALONE_MIN};
-use crate::plan::{Mount, Plan, Root, What};
+use crate::landlock::{Rights, VERSION_STANDALONE_MIN};
+use crate::plan::{Mount, MountKind, Plan, Root};
 use crate::{Error, Result};
 use outpost_sys::confine::{Builder, Program, Register};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Names beside denied paths and the directories above them.
+/// The maximum number of siblings of denied paths and of the directories above them.
 const NAMES_MAX: usize = 16 * 1024;
 
 pub(super) fn build(plan: &Plan, host: &Host, layers: &mut Layers) -> Result<Program> {
@@ -25,30 +26,30 @@ pub(super) fn build(plan: &Plan, host: &Host, layers: &mut Layers) -> Result<Pro
         return Err(Error::Host { needs, missing: host.lacks_namespaces() });
     }
     let mut builder = Builder::default();
-    builder.keyring();
+    builder.new_keyring();
     let ruleset = rules(&mut builder, plan, Rights::of(version, plan.network))?;
     layers.landlock = Some(version);
     builder.no_new_privileges();
-    builder.enforce(ruleset);
-    builder.child_limits();
+    builder.enforce_ruleset(ruleset);
+    builder.set_child_limits();
     builder.drop_capabilities();
-    builder.filter(host.filter(plan.network));
+    builder.install_filter(host.filter(plan.network));
     builder.finish().ok_or(TOO_LONG)
 }
 
-/// The version of Landlock, if it can enforce a policy alone; else why it cannot.
+/// The Landlock version, if it can enforce a policy alone; otherwise why it cannot.
 pub(crate) fn version(host: &Host) -> std::result::Result<u32, String> {
     let found = match host.landlock {
-        Some(version @ VERSION_ALONE_MIN..) => return Ok(version),
+        Some(version @ VERSION_STANDALONE_MIN..) => return Ok(version),
         Some(version) => format!("Landlock has version {version}"),
         None => "there is no Landlock".into(),
     };
     Err(format!(
-        "{found}, where version {VERSION_ALONE_MIN} (Linux 6.2) could enforce a read-only policy alone"
+        "{found}, where version {VERSION_STANDALONE_MIN} (Linux 6.2) could enforce a read-only policy alone"
     ))
 }
 
-/// What of the plan Landlock cannot express.
+/// The part of the plan that Landlock cannot express.
 fn inexpressible(plan: &Plan) -> Option<String> {
     if let Some(shadow) = plan.shadows.first() {
         return Some(format!(
@@ -57,16 +58,16 @@ fn inexpressible(plan: &Plan) -> Option<String> {
         ));
     }
     let is_written = |path: &Path| {
-        plan.mounts.iter().any(|mount| mount.what == What::Write && path.starts_with(&mount.path))
+        plan.mounts.iter().any(|mount| mount.kind == MountKind::Write && path.starts_with(&mount.path))
     };
-    let cannot = plan.mounts.iter().find(|mount| match &mount.what {
-        What::Write => false,
-        What::Read => !mount.in_the_void,
-        What::DeniedDirectory { inside } if !inside.is_empty() => true,
-        What::DeniedDirectory { .. } | What::DeniedFile => {
+    let cannot = plan.mounts.iter().find(|mount| match &mount.kind {
+        MountKind::Write => false,
+        MountKind::Read => !mount.on_empty_root,
+        MountKind::DeniedDirectory { inside } if !inside.is_empty() => true,
+        MountKind::DeniedDirectory { .. } | MountKind::DeniedFile => {
             plan.root != Root::Empty && is_written(&mount.path)
         }
-        What::Pin | What::Held => true,
+        MountKind::Pin | MountKind::Placeholder => true,
     });
     if let Some(mount) = cannot {
         return Some(format!("protect {} inside of what is open", mount.path.display()));
@@ -74,7 +75,7 @@ fn inexpressible(plan: &Plan) -> Option<String> {
     if let Some(mount) = denied(plan).next()
         && plan.network
     {
-        // Connecting to a socket by its path is no access to a file.
+        // Connecting to a socket by its path is not a file access.
         return Some(format!("keep sockets in {} from a command with network access", mount.path.display()));
     }
     (plan.root == Root::Writable)
@@ -82,19 +83,20 @@ fn inexpressible(plan: &Plan) -> Option<String> {
 }
 
 fn denied(plan: &Plan) -> impl Iterator<Item = &Mount> {
-    let is_denied = |mount: &&Mount| matches!(mount.what, What::DeniedDirectory { .. } | What::DeniedFile);
+    let is_denied =
+        |mount: &&Mount| matches!(mount.kind, MountKind::DeniedDirectory { .. } | MountKind::DeniedFile);
     plan.mounts.iter().filter(is_denied)
 }
 
-/// The rules where the host's own /dev and /proc are seen.
+/// The rules where the host's own /dev and /proc are visible.
 fn rules(builder: &mut Builder, plan: &Plan, rights: Rights) -> Result<Register> {
     let ruleset = register(builder)?;
-    builder.ruleset(rights.files, rights.network, rights.scopes, ruleset);
+    builder.create_ruleset(rights.files, rights.network, rights.scopes, ruleset);
     if plan.root == Root::ReadOnly {
         let denied: Vec<&Path> = denied(plan).map(|mount| mount.path.as_path()).collect();
         match denied.is_empty() {
             true => builder.allow(ruleset, c"/", rights.read(true)),
-            false => allow_beside(builder, ruleset, Path::new("/"), &denied, rights, &mut 0)?,
+            false => allow_siblings(builder, ruleset, Path::new("/"), &denied, rights, &mut 0)?,
         }
     }
     // In a container /dev/ptmx is a link to the second one.
@@ -105,9 +107,9 @@ fn rules(builder: &mut Builder, plan: &Plan, rights: Rights) -> Result<Register>
         }
     }
     for mount in &plan.mounts {
-        let allowed = match mount.what {
-            What::Write => rights.write(mount.directory),
-            What::Read => rights.read(mount.directory),
+        let allowed = match mount.kind {
+            MountKind::Write => rights.write(mount.directory),
+            MountKind::Read => rights.read(mount.directory),
             _ => continue,
         };
         builder.allow(ruleset, &text(&mount.path)?, allowed);
@@ -116,9 +118,9 @@ fn rules(builder: &mut Builder, plan: &Plan, rights: Rights) -> Result<Register>
     Ok(ruleset)
 }
 
-/// Lets everything in a directory be read but what is denied in it. A symbolic link gives no access by itself, so none is
-/// allowed: it might lead to what is denied.
-fn allow_beside(
+/// Allows reading everything in a directory except denied paths. Symbolic links are skipped: a link grants
+/// nothing by itself and might lead to a denied path.
+fn allow_siblings(
     builder: &mut Builder,
     ruleset: Register,
     directory: &Path,
@@ -126,10 +128,10 @@ fn allow_beside(
     rights: Rights,
     names: &mut usize,
 ) -> Result<()> {
-    let look = |error: std::io::Error| Error::Look { path: directory.into(), reason: error.to_string() };
-    for entry in std::fs::read_dir(directory).map_err(look)? {
-        let entry = entry.map_err(look)?;
-        let (path, kind) = (entry.path(), entry.file_type().map_err(look)?);
+    let failed = |error: std::io::Error| Error::Inspect { path: directory.into(), reason: error.to_string() };
+    for entry in std::fs::read_dir(directory).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let (path, kind) = (entry.path(), entry.file_type().map_err(failed)?);
         *names += 1;
         if *names > NAMES_MAX {
             return Err(Error::TooMany { what: "names beside denied paths", limit: NAMES_MAX });
@@ -138,8 +140,8 @@ fn allow_beside(
             continue;
         }
         match denied.iter().any(|denied| denied.starts_with(&path)) {
-            true => allow_beside(builder, ruleset, &path, denied, rights, names)?,
-            false => builder.allow_if_there(ruleset, &text(&path)?, rights.read(kind.is_dir())),
+            true => allow_siblings(builder, ruleset, &path, denied, rights, names)?,
+            false => builder.allow_if_exists(ruleset, &text(&path)?, rights.read(kind.is_dir())),
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Looking at the host's files: behind a trait, so that a plan can be made without any.
+//! Access to the host's files, behind a trait, so that tests can plan without any.
 
 #[cfg(test)]
 use std::collections::BTreeMap;
@@ -6,53 +6,53 @@ use std::ffi::OsString;
 use std::io::ErrorKind::PermissionDenied;
 use std::path::{Path, PathBuf};
 
-/// What is at a path, without following it.
+/// The type of a file, without following links.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FileKind {
     Missing,
     Directory,
     File,
     Link(PathBuf),
 }
 
-pub(crate) trait Look {
-    /// The error is why it cannot be seen.
-    fn kind(&self, path: &Path) -> Result<Kind, String>;
+pub(crate) trait HostFs {
+    /// The error is why it cannot be inspected.
+    fn kind(&self, path: &Path) -> Result<FileKind, String>;
     /// The first bytes of a file.
     fn head(&self, path: &Path) -> Option<String>;
-    fn names(&self, directory: &Path) -> Result<Vec<(OsString, Kind)>, String>;
-    /// Whether something could be made in a directory by us, or by a command that acts as the same user.
-    fn can_make_in(&self, directory: &Path) -> bool;
-    /// Where file systems are mounted whose files are the kernel's settings, wherever that is.
+    fn names(&self, directory: &Path) -> Result<Vec<(OsString, FileKind)>, String>;
+    /// Whether this user, and so the command, could create a file in a directory.
+    fn can_create_in(&self, directory: &Path) -> bool;
+    /// Mount points of file systems whose files are kernel settings.
     fn kernel_mounts(&self) -> Result<Vec<PathBuf>, String>;
-    /// Whether it is a directory that only stands there because commands run that must not make it.
-    fn is_lease(&self, path: &Path) -> bool;
+    /// Whether the path is a placeholder of a running command.
+    fn is_placeholder(&self, path: &Path) -> bool;
 }
 
-/// The host as it is.
-pub(crate) struct Real;
+/// The real host.
+pub(crate) struct RealFs;
 
 const HEAD_BYTES: u64 = 4096;
 
-impl Real {
-    fn of(path: &Path, kind: std::fs::FileType) -> Kind {
+impl RealFs {
+    fn of(path: &Path, kind: std::fs::FileType) -> FileKind {
         match kind {
             kind if kind.is_symlink() => {
-                // Gone meanwhile: as good as dangling.
-                std::fs::read_link(path).map_or(Kind::Missing, Kind::Link)
+                // Removed meanwhile: as good as dangling.
+                std::fs::read_link(path).map_or(FileKind::Missing, FileKind::Link)
             }
-            kind if kind.is_dir() => Kind::Directory,
-            _ => Kind::File,
+            kind if kind.is_dir() => FileKind::Directory,
+            _ => FileKind::File,
         }
     }
 }
 
-impl Look for Real {
-    fn kind(&self, path: &Path) -> Result<Kind, String> {
+impl HostFs for RealFs {
+    fn kind(&self, path: &Path) -> Result<FileKind, String> {
         use std::io::ErrorKind::{NotADirectory, NotFound};
         match std::fs::symlink_metadata(path) {
-            Ok(found) => Ok(Real::of(path, found.file_type())),
-            Err(error) if matches!(error.kind(), NotFound | NotADirectory) => Ok(Kind::Missing),
+            Ok(found) => Ok(RealFs::of(path, found.file_type())),
+            Err(error) if matches!(error.kind(), NotFound | NotADirectory) => Ok(FileKind::Missing),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -61,27 +61,28 @@ impl Look for Real {
         use outpost_sys::file::{self, Open};
         use std::io::Read;
         let mut text = String::new();
-        // It may be a pipe without a writer.
+        // It may be a FIFO without a writer.
         let file = std::fs::File::from(file::open(path, Open::Foreign).ok()?);
         file.take(HEAD_BYTES).read_to_string(&mut text).ok()?;
         Some(text)
     }
 
-    fn names(&self, directory: &Path) -> Result<Vec<(OsString, Kind)>, String> {
+    fn names(&self, directory: &Path) -> Result<Vec<(OsString, FileKind)>, String> {
         let entries = match std::fs::read_dir(directory) {
-            // Nothing in it for the command either, which is the same user, and cannot open it up unless that owns it.
+            // The command has the same user, so it sees nothing there either, unless that user owns the
+            // directory.
             Err(error) if error.kind() == PermissionDenied && !is_ours(directory) => return Ok(Vec::new()),
             entries => entries.map_err(|error| error.to_string())?,
         };
         let kind = |entry: std::fs::DirEntry| {
             let kind = entry.file_type().map_err(|error| error.to_string())?;
-            Ok((entry.file_name(), Real::of(&entry.path(), kind)))
+            Ok((entry.file_name(), RealFs::of(&entry.path(), kind)))
         };
         entries.map(|entry| entry.map_err(|error| error.to_string()).and_then(kind)).collect()
     }
 
-    fn can_make_in(&self, directory: &Path) -> bool {
-        // An owner may give itself the right.
+    fn can_create_in(&self, directory: &Path) -> bool {
+        // An owner can grant itself the right.
         outpost_sys::file::can_write(directory) || is_ours(directory)
     }
 
@@ -90,16 +91,16 @@ impl Look for Real {
         Ok(table.split(|byte| *byte == b'\n').filter_map(kernel_mount).collect())
     }
 
-    fn is_lease(&self, path: &Path) -> bool {
-        // One that was there when it was looked at and is gone now was one.
-        crate::lease::is_lease(path) || self.kind(path) == Ok(Kind::Missing)
+    fn is_placeholder(&self, path: &Path) -> bool {
+        // A directory that has disappeared since it was found was a placeholder.
+        crate::placeholder::is_placeholder(path) || self.kind(path) == Ok(FileKind::Missing)
     }
 }
 
-/// What is mounted where, as we see it.
+/// The mount table of this process.
 pub(crate) const MOUNTS: &str = "/proc/self/mountinfo";
 
-/// Root need not have any right to write to their files: being root is enough.
+/// File systems whose files root can write without any capability.
 const KERNEL_TYPES: &[&[u8]] = &[
     b"proc",
     b"sysfs",
@@ -119,16 +120,17 @@ const KERNEL_TYPES: &[&[u8]] = &[
     b"nfsd",
 ];
 
-/// Where a line of the table says that one is. Its fields: `… root place options … - type source …`.
+/// The mount point of a line, if its type is one of these. The fields are `… root mountpoint options … - type
+/// source …`.
 fn kernel_mount(line: &[u8]) -> Option<PathBuf> {
     use std::os::unix::ffi::OsStringExt;
     let mut fields = line.split(|byte| *byte == b' ');
-    let place = fields.nth(4)?;
+    let mount_point = fields.nth(4)?;
     let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
-    KERNEL_TYPES.contains(&kind).then(|| OsString::from_vec(unescaped(place)).into())
+    KERNEL_TYPES.contains(&kind).then(|| OsString::from_vec(unescaped(mount_point)).into())
 }
 
-/// Spaces and the like stand in the table as a backslash and three octal digits.
+/// Resolves the octal escapes of the table (`\040` is a space).
 fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -152,55 +154,56 @@ fn unescaped(text: &[u8]) -> Vec<u8> {
 fn is_ours(path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let owner = std::fs::symlink_metadata(path).map(|metadata| metadata.uid());
-    owner.is_ok_and(|owner| owner == outpost_sys::limits::effective_uid())
+    owner.is_ok_and(|owner| owner == outpost_sys::process::effective_uid())
 }
 
-/// Files that are only told of, and where kernel file systems are mounted.
+/// A fake file tree and its kernel mount points.
 #[cfg(test)]
 #[derive(Default)]
-pub(crate) struct Told(pub(crate) BTreeMap<PathBuf, (Kind, String)>, pub(crate) Vec<PathBuf>);
+pub(crate) struct FakeFs(pub(crate) BTreeMap<PathBuf, (FileKind, String)>, pub(crate) Vec<PathBuf>);
 
 #[cfg(test)]
-impl Told {
-    /// Directories end in a slash, `link -> target`, `file: text`, `directory/: lease`; parents are made.
-    pub(crate) fn of(lines: &[&str]) -> Told {
-        let mut told = Told::default();
+impl FakeFs {
+    /// Parses lines: `directory/`, `link -> target`, `file: text`, `directory/: placeholder`. Parents are
+    /// created.
+    pub(crate) fn of(lines: &[&str]) -> FakeFs {
+        let mut fake = FakeFs::default();
         for line in lines {
             let (path, what) = match (line.split_once(" -> "), line.split_once(": "), line.strip_suffix('/'))
             {
-                (Some((path, target)), ..) => (path, (Kind::Link(target.into()), String::new())),
+                (Some((path, target)), ..) => (path, (FileKind::Link(target.into()), String::new())),
                 (_, Some((path, text)), _) => match path.strip_suffix('/') {
-                    Some(directory) => (directory, (Kind::Directory, text.to_owned())),
-                    None => (path, (Kind::File, text.to_owned())),
+                    Some(directory) => (directory, (FileKind::Directory, text.to_owned())),
+                    None => (path, (FileKind::File, text.to_owned())),
                 },
-                (.., Some(path)) => (path, (Kind::Directory, String::new())),
-                _ => (*line, (Kind::File, String::new())),
+                (.., Some(path)) => (path, (FileKind::Directory, String::new())),
+                _ => (*line, (FileKind::File, String::new())),
             };
             for parent in Path::new(path).ancestors().skip(1) {
-                told.0.entry(parent.into()).or_insert((Kind::Directory, String::new()));
+                fake.0.entry(parent.into()).or_insert((FileKind::Directory, String::new()));
             }
-            told.0.insert(path.into(), what);
+            fake.0.insert(path.into(), what);
         }
-        told
+        fake
     }
 }
 
 #[cfg(test)]
-impl Look for Told {
-    fn kind(&self, path: &Path) -> Result<Kind, String> {
-        Ok(self.0.get(path).map_or(Kind::Missing, |(kind, _)| kind.clone()))
+impl HostFs for FakeFs {
+    fn kind(&self, path: &Path) -> Result<FileKind, String> {
+        Ok(self.0.get(path).map_or(FileKind::Missing, |(kind, _)| kind.clone()))
     }
 
     fn head(&self, path: &Path) -> Option<String> {
         self.0.get(path).map(|(_, text)| text.clone())
     }
 
-    fn names(&self, directory: &Path) -> Result<Vec<(OsString, Kind)>, String> {
+    fn names(&self, directory: &Path) -> Result<Vec<(OsString, FileKind)>, String> {
         let inside = self.0.iter().filter(|(path, _)| path.parent() == Some(directory));
         Ok(inside.filter_map(|(path, (kind, _))| Some((path.file_name()?.into(), kind.clone()))).collect())
     }
 
-    fn can_make_in(&self, directory: &Path) -> bool {
+    fn can_create_in(&self, directory: &Path) -> bool {
         self.0.contains_key(directory)
     }
 
@@ -208,9 +211,9 @@ impl Look for Told {
         Ok(self.1.clone())
     }
 
-    /// A directory with the text `lease`.
-    fn is_lease(&self, path: &Path) -> bool {
-        self.0.get(path).is_some_and(|(kind, text)| *kind == Kind::Directory && text == "lease")
+    /// A directory with the text `placeholder`.
+    fn is_placeholder(&self, path: &Path) -> bool {
+        self.0.get(path).is_some_and(|(kind, text)| *kind == FileKind::Directory && text == "placeholder")
     }
 }
 
