@@ -3,73 +3,104 @@
 use crate::child::{Child, Output, Source, Watch, stream_index};
 use crate::descriptors;
 use crate::input::{Input, Target};
-use crate::link::{Link, Received, role};
+use crate::link::{KeeperLink, Received, role};
 use crate::process::{Inner, Os, Process, Progress, Status, WhileAlive};
-use crate::reactor::{Due, RETRY, Reactor};
+use crate::process_dir::{Description, Recalled};
+use crate::reactor::{RETRY, Reactor};
 use crate::readers::Readers;
 use crate::shared::Shared;
 use crate::spec::Slot;
-use crate::store::{Description, Recalled};
+use crate::timers::Due;
 use crate::{Error, Result};
 use outpost_journal::{Journal, Stream, Writer};
-use outpost_keeper::{Event, KEPT, LINK_VERSION, OWN_SLOT, Request, Roles, Standing};
+use outpost_keeper::{Event, FDS_ONLY, FdRoles, LINK_VERSION, OWN_SLOT, ProcessState, Request};
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd::{Exit, Pidfd};
 use outpost_sys::pipe::Pipe;
-use outpost_sys::spawn::{Failure, Step};
 use outpost_sys::{Errno, file};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// How long to wait before another attempt to take over a process.
+/// The pause before another attempt to adopt a process.
 const ADOPT_RETRY: Duration = Duration::from_secs(1);
 
-/// The keeper answers a new worker at once, or something is badly wrong.
-const TABLE_PATIENCE: Duration = Duration::from_secs(10);
+/// The start of a worker fails if the keeper does not send its table within this time.
+const TABLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The keeper's reply when it is to hold descriptors for a child that it does not know. Such a child may have executed.
-const UNKNOWN_TO_KEEPER: Standing =
-    Standing::Failed(Failure { step: Step::Gate, errno: Errno::CHILD, operation: 0 });
+/// Processes of the keeper's table that this worker has not adopted yet.
+#[derive(Default)]
+pub(crate) struct Adoption {
+    /// Processes whose record could not be opened.
+    unadopted: BTreeMap<u64, ReceivedEntry>,
+    /// Processes whose descriptors did not fit.
+    missing: BTreeSet<u64>,
+    /// Those of them that the keeper is to send again.
+    resent: BTreeSet<u64>,
+    /// `Due::Missing` is scheduled.
+    missing_due: bool,
+}
+
+impl Adoption {
+    /// Slots of received entries.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = u64> + '_ {
+        self.unadopted.keys().copied()
+    }
+
+    pub(crate) fn entry(&self, slot: u64) -> Option<&ReceivedEntry> {
+        self.unadopted.get(&slot)
+    }
+
+    /// Whether a received process lives.
+    pub(crate) fn has_living(&self) -> bool {
+        let lives =
+            |entry: &ReceivedEntry| matches!(entry.state, ProcessState::Starting | ProcessState::Running);
+        self.unadopted.values().any(lives)
+    }
+
+    fn len(&self) -> usize {
+        self.missing.len() + self.unadopted.len() + self.resent.len()
+    }
+}
 
 /// An entry of the keeper's table with its descriptors.
-pub(crate) struct Entry {
+pub(crate) struct ReceivedEntry {
     pub(crate) slot: u64,
     pub(crate) pid: i32,
-    pub(crate) standing: Standing,
+    pub(crate) state: ProcessState,
     pub(crate) pidfd: Option<Pidfd>,
     pub(crate) held: HashMap<u8, OwnedFd>,
 }
 
-/// What an adopted process has on disk, opened.
+/// The record of an adopted process on disk, opened.
 struct Record {
     description: Description,
     writer: Writer,
     /// A copy of the terminal's master for the handle.
     master: Option<OwnedFd>,
     input: Input,
-    /// A description of the stdin log that the keeper does not hold yet.
+    /// An open file description of the stdin log that the keeper does not hold yet.
     unheld: Option<OwnedFd>,
 }
 
-/// The keeper's table, as far as there are descriptors for it.
+/// The keeper's table, as far as its descriptors fit.
 #[derive(Default)]
 pub(crate) struct ReceivedTable {
-    pub(crate) entries: Vec<Entry>,
-    /// Slots whose descriptors did not fit. The keeper holds them, and is asked again as descriptors come free.
+    pub(crate) entries: Vec<ReceivedEntry>,
+    /// Slots whose descriptors did not fit. The keeper holds them and sends them again as descriptors come free.
     pub(crate) missing: BTreeSet<u64>,
     received: usize,
 }
 
 impl ReceivedTable {
-    fn take(&mut self, entry: Entry, expected: usize) {
+    fn take(&mut self, entry: ReceivedEntry, expected: usize) {
         let got = entry.descriptors();
         // An adopted process opens its index, and mostly a segment.
         let fits = self.received.saturating_add(got + 2) <= descriptors::for_processes();
-        match got == expected && (fits || entry.slot == OWN_SLOT || entry.slot & KEPT != 0) {
+        match got == expected && (fits || entry.slot == OWN_SLOT || entry.slot & FDS_ONLY != 0) {
             true => {
                 self.received += got + 2;
                 self.entries.push(entry);
@@ -81,33 +112,32 @@ impl ReceivedTable {
     }
 }
 
-/// Asks the keeper for the whole table.
-pub(crate) fn receive_table(link: &mut Link) -> Result<ReceivedTable> {
+/// Receives the keeper's table.
+pub(crate) fn receive_table(link: &KeeperLink) -> Result<ReceivedTable> {
+    let failed = |errno| Error::io("receive", "the keeper's table", errno);
     link.send(Request::Hello { version: LINK_VERSION }, Vec::new());
     let mut table = ReceivedTable::default();
     loop {
         match link.receive() {
             Received::Event(Event::TableEnd, _) => return Ok(table),
-            Received::Event(Event::Entry { slot, pid, standing, pidfd, held }, fds) => {
+            Received::Event(Event::Entry { slot, pid, state, pidfd, held }, fds) => {
                 let expected = held.len() + usize::from(pidfd);
-                table.take(Entry::new(slot, pid, standing, pidfd, &held, fds), expected);
+                table.take(ReceivedEntry::new(slot, pid, state, pidfd, &held, fds), expected);
             }
-            // Said to a worker before us.
+            // Sent to the worker before.
             Received::Event(..) => {}
-            Received::Nothing => match wait_readable(&*link, TABLE_PATIENCE) {
-                Ok(true) => {}
-                Ok(false) => return Err(Error::io("receive", "the keeper's table", Errno::TIMEDOUT)),
-                Err(errno) => return Err(Error::io("receive", "the keeper's table", errno)),
-            },
-            // It died in the middle. What it has sent us is not lost if we go on with it; what it has not sent is.
+            Received::Nothing => {
+                let socket = link.socket().ok_or(failed(Errno::PIPE))?;
+                if !wait_readable(&*socket, TABLE_TIMEOUT).map_err(failed)? {
+                    return Err(failed(Errno::TIMEDOUT));
+                }
+            }
+            // The keeper died meanwhile. The received entries are handed to the next one; the others are lost.
             Received::Closed if !table.entries.is_empty() => {
-                tracing::error!(
-                    entries = table.entries.len(),
-                    "the keeper died while it handed its table over"
-                );
+                tracing::error!(entries = table.entries.len(), "the keeper died while it sent its table");
                 return Ok(table);
             }
-            Received::Closed => return Err(Error::io("receive", "the keeper's table", Errno::PIPE)),
+            Received::Closed => return Err(failed(Errno::PIPE)),
         }
     }
 }
@@ -135,7 +165,7 @@ pub(crate) fn handle(
             readers: Readers::new(),
             ended_ms: AtomicU64::new(0),
             forgotten: AtomicBool::new(false),
-            cgroup_left: AtomicBool::new(false),
+            cgroup_removed: AtomicBool::new(false),
             is_description_synced: AtomicBool::new(false),
             shared: shared.clone(),
         }),
@@ -143,145 +173,142 @@ pub(crate) fn handle(
 }
 
 impl Reactor {
-    /// Takes over what the keeper has kept while there was no worker.
-    pub(crate) fn adopt_all(&mut self, entries: Vec<Entry>) {
+    /// Adopts processes and descriptors of the keeper's table.
+    pub(crate) fn adopt_all(&mut self, entries: Vec<ReceivedEntry>) {
         for entry in entries {
             let slot = entry.slot;
             if slot == OWN_SLOT {
-                self.own.adopt(entry.held);
+                self.daemon_fds.adopt(entry.held);
                 continue;
             }
-            if slot & KEPT != 0 {
-                self.own.adopt_kept(slot, entry.held);
+            if slot & FDS_ONLY != 0 {
+                self.daemon_fds.adopt_kept(slot, entry.held);
                 continue;
             }
             self.adopt_or_retry(entry);
         }
     }
 
-    /// Takes over one process. What stands in the way (no descriptors, no room on the disk) may go away, so a failure never
-    /// costs the process: its descriptors are kept, and it waits at its full pipes until a later attempt succeeds.
-    fn adopt_or_retry(&mut self, mut entry: Entry) {
+    /// Adopts one process. The cause of a failure (no descriptors, no space on the disk) may pass. So the descriptors
+    /// are kept, and the process waits at its full pipes until a later attempt succeeds.
+    fn adopt_or_retry(&mut self, entry: ReceivedEntry) {
         let slot = entry.slot;
-        self.miss_no_longer(slot);
-        if entry.standing == UNKNOWN_TO_KEEPER && self.has_start_record(Slot(slot)) {
-            entry.standing = Standing::Ended(Exit::UNKNOWN);
-        }
-        if let Standing::Failed(_) = entry.standing {
-            self.link.send(Request::Forget { slot }, Vec::new());
+        self.no_longer_missing(slot);
+        if let ProcessState::Failed(_) = entry.state {
+            self.shared.link.send(Request::Forget { slot }, Vec::new());
             return self.shared.housekeeping.remove_slot(Slot(slot));
         }
         match self.open_record(&entry) {
             Ok(Some(record)) => self.adopt(entry, record),
-            // No client has a confirmation of this start, and one that asks again must not get a second process.
+            // The start was not confirmed to any client, and a client that repeats it must not get a second process.
             Ok(None) => {
-                tracing::warn!(process = %Slot(slot), "a start that was not confirmed is undone");
+                tracing::warn!(process = %Slot(slot), "killing a process whose start was not confirmed");
                 let kill = Request::Signal { slot, signal: crate::Signal::KILL, group: true };
-                self.link.send(kill, Vec::new());
-                self.link.send(Request::Forget { slot }, Vec::new());
+                self.shared.link.send(kill, Vec::new());
+                self.shared.link.send(Request::Forget { slot }, Vec::new());
                 self.shared.housekeeping.remove_slot(Slot(slot));
             }
             Err(error) => {
-                tracing::error!(process = %Slot(slot), %error, "a process cannot be taken over yet; trying again");
-                self.unadopted.insert(slot, entry);
+                tracing::error!(process = %Slot(slot), %error, "cannot adopt a process yet; retrying");
+                self.adoption.unadopted.insert(slot, entry);
                 self.schedule(ADOPT_RETRY, Due::Adopt(slot));
             }
         }
     }
 
-    /// Has the keeper send a process again for which there were no descriptors. One at a time, and only while those stay free
-    /// that clients need: without them no client could end a process.
+    /// Has the keeper send a process again whose descriptors did not fit. One at a time, and only while enough
+    /// descriptors stay free for clients: without them no client could end a process.
     pub(crate) fn ask_for_missing(&mut self) {
-        self.missing_due = false;
-        if !self.resent.is_empty() {
+        self.adoption.missing_due = false;
+        if !self.adoption.resent.is_empty() {
             return;
         }
-        if !descriptors::are_left(&self.nowhere) {
-            return self.look_for_missing(ADOPT_RETRY);
+        if !descriptors::are_left(self.pump.dev_null()) {
+            return self.schedule_missing(ADOPT_RETRY);
         }
-        if let Some(slot) = self.missing.pop_first() {
-            self.resent.insert(slot);
-            self.link.send(Request::Resend { slot }, Vec::new());
+        if let Some(slot) = self.adoption.missing.pop_first() {
+            self.adoption.resent.insert(slot);
+            self.shared.link.send(Request::Resend { slot }, Vec::new());
         }
     }
 
-    /// Has processes asked for that are still missing.
-    pub(crate) fn look_for_missing(&mut self, after: Duration) {
-        if !self.missing.is_empty() && !self.missing_due {
-            self.missing_due = true;
+    fn schedule_missing(&mut self, after: Duration) {
+        if !self.adoption.missing.is_empty() && !self.adoption.missing_due {
+            self.adoption.missing_due = true;
             self.schedule(after, Due::Missing);
         }
     }
 
     /// The keeper has sent a process.
-    pub(crate) fn miss_no_longer(&mut self, slot: u64) {
-        self.missing.remove(&slot);
-        if self.resent.remove(&slot) {
-            self.look_for_missing(Duration::ZERO);
+    pub(crate) fn no_longer_missing(&mut self, slot: u64) {
+        self.adoption.missing.remove(&slot);
+        if self.adoption.resent.remove(&slot) {
+            self.schedule_missing(Duration::ZERO);
         }
     }
 
     /// The descriptors of a process did not fit again.
-    pub(crate) fn miss_again(&mut self, slot: u64) {
-        self.resent.remove(&slot);
-        self.missing.insert(slot);
-        self.look_for_missing(ADOPT_RETRY);
+    pub(crate) fn still_missing(&mut self, slot: u64) {
+        self.adoption.resent.remove(&slot);
+        self.adoption.missing.insert(slot);
+        self.schedule_missing(ADOPT_RETRY);
     }
 
-    /// Lets lookups go on that wait for processes which could not be taken over yet.
+    /// Publishes how many processes are not adopted yet. Lookups wait for that.
     pub(crate) fn publish_adoption(&self) {
-        let untaken = self.missing.len() + self.unadopted.len() + self.resent.len();
-        self.shared.lacks.send_if_modified(|lacks| std::mem::replace(&mut lacks.untaken, untaken) != untaken);
-        let adopted = untaken == 0;
+        let unadopted = self.adoption.len();
+        self.shared
+            .lacks
+            .send_if_modified(|lacks| std::mem::replace(&mut lacks.unadopted, unadopted) != unadopted);
+        let adopted = unadopted == 0;
         self.shared.adopted.send_if_modified(|before| std::mem::replace(before, adopted) != adopted);
     }
 
-    /// Notes that a process cannot be taken over before there are more descriptors.
+    /// Records processes whose descriptors did not fit.
     pub(crate) fn lack_descriptors(&mut self, slots: BTreeSet<u64>) {
         if slots.is_empty() {
             return;
         }
         tracing::error!(
             processes = slots.len(),
-            "too few descriptors to take over every process; they run on, and are taken over as descriptors come free"
+            "too few descriptors to adopt every process; they run on and are adopted as descriptors come free"
         );
-        self.missing.extend(slots);
-        self.look_for_missing(ADOPT_RETRY);
+        self.adoption.missing.extend(slots);
+        self.schedule_missing(ADOPT_RETRY);
     }
 
-    /// Tries again to take over a process.
     pub(crate) fn retry_adoption(&mut self, slot: u64) {
-        if let Some(entry) = self.unadopted.remove(&slot) {
+        if let Some(entry) = self.adoption.unadopted.remove(&slot) {
             self.adopt_or_retry(entry);
         }
     }
 
-    /// Everything of an adoption that can fail. Takes nothing from the entry. `None` when the process has no description: it
-    /// is written before a start is confirmed.
-    fn open_record(&self, entry: &Entry) -> Result<Option<Record>> {
+    /// Does everything of an adoption that can fail, and takes nothing from the entry. `None` when the process has no
+    /// description, which is written before a start is confirmed.
+    fn open_record(&self, entry: &ReceivedEntry) -> Result<Option<Record>> {
         let slot = Slot(entry.slot);
         let copy = |role: u8| {
             let copied = entry.held.get(&role).map(file::duplicate).transpose();
             copied.map_err(|errno| Error::io("duplicate", "a descriptor of a process", errno))
         };
-        if !self.shared.store.is_described(slot)? {
+        if !self.shared.process_dirs.is_described(slot)? {
             return Ok(None);
         }
-        let description = match self.shared.store.recall(slot)? {
+        let description = match self.shared.process_dirs.recall(slot)? {
             Recalled::Described(description) => *description,
-            // It was written, and is damaged now.
+            // The description was written, and is damaged now.
             Recalled::Lost | Recalled::Unused => Description::lost(slot),
         };
-        let dir = self.shared.store.dir(slot);
+        let dir = self.shared.process_dirs.dir(slot);
         let writer = Writer::recover(&dir, self.shared.journal_bytes_max(&description))?;
         let (input, unheld) = Input::resume(Target::Closed, dir.join("stdin"), copy(role::STDIN_LOG)?)?;
         Ok(Some(Record { description, writer, master: copy(role::MASTER)?, input, unheld }))
     }
 
-    fn adopt(&mut self, mut entry: Entry, record: Record) {
+    fn adopt(&mut self, mut entry: ReceivedEntry, record: Record) {
         let slot = Slot(entry.slot);
         let Record { description, mut writer, master: master_of_handle, mut input, unheld } = record;
-        // It was reaped before anybody could see which it was.
+        // Another process reaped it, so its pidfd has no pid any more.
         if let (0, Some((pid, _))) = (entry.pid, writer.start()) {
             entry.pid = pid;
         }
@@ -310,7 +337,7 @@ impl Reactor {
             _ => Target::Closed,
         };
         if let Some(reader) = unheld {
-            self.link.send(Request::Hold { slot: entry.slot, role: role::STDIN_LOG }, vec![reader]);
+            self.shared.link.send(Request::Hold { slot: entry.slot, role: role::STDIN_LOG }, vec![reader]);
         }
         input.closing = writer.stdin_closed().is_some();
         let from_master = entry.pipe(role::FROM_MASTER_READ, role::FROM_MASTER_WRITE).map(Source::Terminal);
@@ -326,60 +353,53 @@ impl Reactor {
             input,
             input_watch: Watch::default(),
             input_blocked: false,
-            starting: None,
-            undescribed: None,
+            launch: None,
+            unwritten_description: None,
             exit: None,
             exit_seen: now,
             last_byte: now,
             stalled: false,
             start_unrecorded,
-            enlist_due: false,
         };
         child.publish();
         self.children.insert(entry.slot, child);
         if start_unrecorded {
             self.schedule(RETRY, Due::Record(entry.slot));
         }
-        let loser = self.shared.table().insert(process.clone());
-        if let Some(loser) = loser {
-            self.forget(loser.slot());
+        let replaced = self.shared.table().insert(process.clone());
+        if let Some(replaced) = replaced {
+            self.forget(replaced.slot());
         }
-        self.resume(entry.slot, entry.standing);
+        self.resume(entry.slot, entry.state);
         crate::kill::finish_kill_tree(&process);
     }
 
-    fn has_start_record(&self, slot: Slot) -> bool {
-        let dir = self.shared.store.dir(slot);
-        let writer = Writer::recover(&dir, self.shared.config().process_bytes_max);
-        writer.is_ok_and(|writer| writer.start().is_some())
-    }
-
-    /// Goes on with everything that may have been under way when the worker before us died.
-    fn resume(&mut self, slot: u64, standing: Standing) {
+    /// Resumes what the worker before may have left unfinished.
+    fn resume(&mut self, slot: u64, state: ProcessState) {
         if let Some(child) = self.children.get_mut(&slot) {
             child.rewatch(&self.epoll);
         }
-        // A private pipe may hold what a terminal wrote, and nothing else would wake us for it.
+        // A private pipe may hold output of a terminal, and no event announces that.
         for stream in [Stream::Stdout, Stream::Stderr] {
             let present = |child: &Child| child.outputs[stream_index(stream)].is_some();
             if self.children.get(&slot).is_some_and(present) {
                 self.pump(slot, stream);
             }
         }
-        self.deliver(slot);
-        if standing != Standing::Starting {
-            self.started(slot);
+        self.deliver_stdin(slot);
+        if state != ProcessState::Starting {
+            self.executed(slot);
         }
-        if let Standing::Ended(exit) = standing {
-            self.ended_before(slot, exit);
+        if let ProcessState::Ended(exit) = state {
+            self.ended_before_adoption(slot, exit);
         }
     }
 
-    fn ended_before(&mut self, slot: u64, exit: Exit) {
+    fn ended_before_adoption(&mut self, slot: u64, exit: Exit) {
         if let Some(child) = self.children.get_mut(&slot) {
             child.exit = Some(exit);
             child.exit_seen = Instant::now();
-            let _released_with_the_rest = child.end_input(&self.epoll);
+            let _released_with_the_others = child.end_input(&self.epoll);
             child.publish();
             child.rewatch(&self.epoll);
         }
@@ -387,19 +407,19 @@ impl Reactor {
     }
 }
 
-impl Entry {
+impl ReceivedEntry {
     pub(crate) fn new(
         slot: u64,
         pid: i32,
-        standing: Standing,
+        state: ProcessState,
         pidfd: bool,
-        held: &Roles,
+        held: &FdRoles,
         fds: Vec<OwnedFd>,
-    ) -> Entry {
+    ) -> ReceivedEntry {
         let mut fds = fds.into_iter();
         let pidfd = if pidfd { fds.next() } else { None };
         let pidfd = pidfd.map(|fd| Pidfd::received(pid, fd));
-        Entry { slot, pid, standing, pidfd, held: held.iter().zip(fds).collect() }
+        ReceivedEntry { slot, pid, state, pidfd, held: held.iter().zip(fds).collect() }
     }
 
     fn descriptors(&self) -> usize {

@@ -1,35 +1,36 @@
-//! One process as the reactor sees it: its descriptors, its journal's writer, and how far its end has come.
+//! One process of the reactor: its descriptors, the writer of its journal, and the state of its end.
 
-use crate::birth::Starting;
 use crate::input::{Input, Target};
+use crate::launch::Launch;
 use crate::link::role;
 use crate::process::{Process, Progress, Status};
 use crate::spec::Supervision;
 use outpost_journal::{Chore, Pumped, Stream, Writer};
-use outpost_keeper::Standing;
+use outpost_keeper::ProcessState;
+use outpost_sys::Errno;
 use outpost_sys::epoll::{Epoll, Interest};
 use outpost_sys::pidfd::Exit;
 use outpost_sys::pipe::{self, Moved, Pipe};
-use outpost_sys::{Errno, file};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Moved from a terminal or to nowhere at a time.
+/// The most bytes moved from a terminal at once.
 const AT_ONCE_BYTES: usize = 64 * 1024;
 
-/// What pipes have until they are hot, and what a hot one is given.
+/// The size of a pipe, and that of a hot one.
 pub(crate) const PIPE_BYTES: usize = 64 * 1024;
 pub(crate) const HOT_PIPE_BYTES: usize = 1024 * 1024;
 
-/// So many large pieces in a row make a stream hot.
+/// This many large pieces in a row make a stream hot.
 const HOT_AFTER: u32 = 8;
 
-/// Small pieces that follow each other faster than this are collected for that long.
+/// Small pieces in quick succession are collected for this long.
 pub(crate) const COLLECT: Duration = Duration::from_micros(200);
 const SMALL_BYTES: usize = 4096;
 
-/// A descriptor's registration in the epoll set. One that is not wanted is taken out: a hang-up would wake us for ever.
+/// A descriptor's registration in the epoll set. Without an interest it is removed: a hang-up would wake the reactor
+/// repeatedly.
 #[derive(Default)]
 pub(crate) struct Watch {
     interest: Option<Interest>,
@@ -51,10 +52,10 @@ impl Watch {
     }
 }
 
-/// Where output comes from.
+/// The source of output.
 pub(crate) enum Source {
     Pipe(OwnedFd),
-    /// From the terminal's master through a private pipe.
+    /// The terminal's master, through a private pipe.
     Terminal(Pipe),
 }
 
@@ -62,9 +63,9 @@ pub(crate) enum Source {
 pub(crate) struct Output {
     pub(crate) source: Source,
     pub(crate) watch: Watch,
-    /// Not watched: the clock or a chore that is done resumes it.
+    /// Not watched. A timer or the result of a chore resumes it.
     pub(crate) paused: bool,
-    /// Bytes wait in the pipe until a chore of the journal is done.
+    /// Output stays in the pipe until a chore of the journal is done.
     pub(crate) awaits_chore: bool,
     /// No process has the terminal open at the moment. One may open it again while the child lives.
     hung_up: bool,
@@ -95,8 +96,8 @@ impl Output {
         }
     }
 
-    /// Notes that `bytes` were moved. True when it pays to wait a moment for more: not after silence, and not when much
-    /// comes at once anyway.
+    /// Counts moved bytes. True when the next read is to be delayed to collect more: not after silence, and not when
+    /// much came at once.
     pub(crate) fn note(&mut self, bytes: usize, now: Instant) -> bool {
         let gap = now.saturating_duration_since(self.last_pump);
         self.last_pump = now;
@@ -122,21 +123,20 @@ pub(crate) struct Child {
     pub(crate) input: Input,
     pub(crate) input_watch: Watch,
     pub(crate) input_blocked: bool,
-    pub(crate) starting: Option<Starting>,
-    /// Its description, until that is written, and the file for it.
-    pub(crate) undescribed: Option<(OwnedFd, Vec<u8>)>,
+    /// Until the start is confirmed.
+    pub(crate) launch: Option<Launch>,
+    /// The description and its file, until it is written.
+    pub(crate) unwritten_description: Option<(OwnedFd, Vec<u8>)>,
     pub(crate) exit: Option<Exit>,
     pub(crate) exit_seen: Instant,
     pub(crate) last_byte: Instant,
     /// The last attempt to record output or the exit failed.
     pub(crate) stalled: bool,
-    /// The description or the start is not on disk yet, or the keeper does not hold the descriptors.
+    /// The description or the start record could not be written yet.
     pub(crate) start_unrecorded: bool,
-    /// The keeper is still to be told that a pre-forked child became this process.
-    pub(crate) enlist_due: bool,
 }
 
-/// Which end of which descriptor became ready: the slot and the role in one number.
+/// The epoll token of a descriptor: the slot and the role in one number.
 pub(crate) fn token(slot: u64, role: u8) -> u64 {
     slot << 4 | u64::from(role)
 }
@@ -164,8 +164,8 @@ impl Child {
         &self.process.inner.description.supervision
     }
 
-    /// Moves what waits on a stream: into the journal, or to nowhere once the exit is recorded.
-    pub(crate) fn pump(&mut self, stream: Stream, nowhere: &OwnedFd) -> outpost_journal::Result<Pumped> {
+    /// Moves output of a stream into the journal, or discards it once the exit is recorded.
+    pub(crate) fn pump(&mut self, stream: Stream, dev_null: &OwnedFd) -> outpost_journal::Result<Pumped> {
         let Some(output) = &mut self.outputs[stream_index(stream)] else {
             return Ok(Pumped::Moved(Moved::End));
         };
@@ -176,13 +176,13 @@ impl Child {
         };
         output.hung_up = matches!(from_master, FromMaster::HungUp);
         let moved = if self.writer.exit().is_some() {
-            discard(output.pipe(), nowhere)
+            discard(output.pipe(), dev_null)
         } else {
             match self.writer.pump(stream, output.pipe())? {
                 Pumped::Moved(moved) => moved,
-                Pumped::Waits => {
+                Pumped::AwaitsChore => {
                     (output.paused, output.awaits_chore) = (true, true);
-                    return Ok(Pumped::Waits);
+                    return Ok(Pumped::AwaitsChore);
                 }
             }
         };
@@ -190,7 +190,7 @@ impl Child {
             self.process.inner.shared.output_bytes.fetch_add(*bytes as u64, Ordering::Relaxed);
         }
         match (moved, from_master) {
-            // The private pipe never ends by itself: it ends when the terminal has ended and it is empty.
+            // The private pipe has no EOF. It ends when the terminal has ended and the pipe is empty.
             (Moved::WouldBlock, FromMaster::Moved(moved)) => Ok(Pumped::Moved(moved)),
             (moved, _) => Ok(Pumped::Moved(moved)),
         }
@@ -201,15 +201,15 @@ impl Child {
         self.writer.is_busy() || self.outputs.iter().flatten().any(|output| output.awaits_chore)
     }
 
-    /// Work on files that another thread is to do.
+    /// Work on files for a housekeeping thread.
     pub(crate) fn chores(&mut self) -> Vec<Chore> {
         let mut chores = self.writer.chores();
         chores.extend(self.input.chores());
         chores
     }
 
-    /// Whether moving more of this stream would drop what a reader that is waited for has not read.
-    pub(crate) fn would_rob_reader(&self, stream: Stream) -> bool {
+    /// Whether more output of this stream would drop what a reader has not read that the process waits for.
+    pub(crate) fn would_drop_unread(&self, stream: Stream) -> bool {
         self.outputs[stream_index(stream)].is_some()
             && self
                 .writer
@@ -222,7 +222,7 @@ impl Child {
         self.outputs.iter().all(Option::is_none)
     }
 
-    /// Tells readers and waiters how things stand, if that is new.
+    /// Publishes the state to readers and waiters, if it has changed.
     pub(crate) fn publish(&self) {
         self.process.inner.stdin_accepted.store(self.input.accepted(), Ordering::Release);
         self.process.inner.shared.syncing.note();
@@ -244,7 +244,7 @@ impl Child {
         }
     }
 
-    /// The process waits because this failed. Shows that.
+    /// Publishes that the process waits because of an error.
     pub(crate) fn show_stall(&self, error: &dyn std::fmt::Display) {
         self.publish();
         self.process.inner.shared.stalls.send_replace(error.to_string());
@@ -254,12 +254,12 @@ impl Child {
         match (self.writer.exit(), self.exit) {
             (Some(exit), _) => Status::Finished(exit),
             (None, Some(exit)) => Status::Exited(exit),
-            (None, None) if self.starting.is_some() => Status::Starting,
+            (None, None) if self.launch.is_some() => Status::Starting,
             (None, None) => Status::Running,
         }
     }
 
-    /// The descriptors the keeper is to hold.
+    /// The descriptors that the keeper is to hold.
     pub(crate) fn held(&self) -> Vec<(u8, BorrowedFd<'_>)> {
         let mut held = self.input.held();
         for stream in [Stream::Stdout, Stream::Stderr] {
@@ -276,9 +276,9 @@ impl Child {
         held
     }
 
-    /// How a keeper that takes the child over is to enter it.
-    pub(crate) fn standing(&self) -> Standing {
-        self.exit.map_or(Standing::Running, Standing::Ended)
+    /// The state for a keeper that adopts the child.
+    pub(crate) fn keeper_state(&self) -> ProcessState {
+        self.exit.map_or(ProcessState::Running, ProcessState::Ended)
     }
 
     /// Sets the epoll registrations to what is wanted now.
@@ -309,7 +309,7 @@ impl Child {
             (_, None) => {}
             (_, Some(master)) => {
                 let wanted = match (master_read, write) {
-                    // Level-triggered, a hang-up would wake the reactor for ever.
+                    // Level-triggered, a hang-up would wake the reactor repeatedly.
                     _ if hung_up => Some(Interest::Edge),
                     (true, true) => Some(Interest::ReadWrite),
                     (true, false) => Some(Interest::Read),
@@ -321,14 +321,14 @@ impl Child {
         }
     }
 
-    /// A stream has ended: its descriptors go. The keeper holds copies of the same descriptions, so they must leave the
-    /// epoll set by hand.
+    /// Closes the descriptors of a stream at EOF. Returns the roles that the keeper is to release. The keeper holds the
+    /// same open file descriptions, so closing ours does not remove them from the epoll set.
     pub(crate) fn end_stream(&mut self, epoll: &Epoll, stream: Stream) -> Vec<u8> {
         let Some(mut output) = self.outputs[stream_index(stream)].take() else { return Vec::new() };
         match &output.source {
             Source::Pipe(pipe) => {
                 output.watch.set(epoll, pipe, 0, None);
-                // The keeper's copy of a pipe that nobody writes to any more is worth no message: it goes with the rest.
+                // No message for the keeper's copy: it is closed when the process is forgotten.
                 Vec::new()
             }
             Source::Terminal(_) => {
@@ -347,13 +347,13 @@ impl Child {
         }
     }
 
-    /// Closes the child's stdin on our side.
+    /// Closes the child's stdin. Returns the roles that the keeper is to release.
     pub(crate) fn end_input(&mut self, epoll: &Epoll) -> Vec<u8> {
         self.input_blocked = false;
         self.input.waiters.clear();
-        let why = if self.exit.is_some() { crate::Error::NotRunning } else { crate::Error::NoStdin };
+        let reason = if self.exit.is_some() { crate::Error::NotRunning } else { crate::Error::NoStdin };
         for offer in self.input.offers.drain(..) {
-            offer.refuse(why.clone());
+            offer.refuse(reason.clone());
         }
         let target = std::mem::replace(&mut self.input.target, Target::Closed);
         match target {
@@ -367,15 +367,15 @@ impl Child {
     }
 }
 
-/// What was read from a terminal's master.
+/// The result of a read from a terminal's master.
 enum FromMaster {
     Moved(Moved),
-    /// EIO: no process has the slave open. While the child lives this is not the end: it may open `/dev/tty` again, and
-    /// closing the master would send it SIGHUP.
+    /// EIO: no process has the slave open. While the child lives this is not EOF: it may open `/dev/tty` again, and
+    /// closing the master would send SIGHUP to it.
     HungUp,
 }
 
-/// From the terminal to its private pipe, as far as that has room.
+/// Moves output from the terminal to its private pipe, as far as that has room.
 fn take_from_master(master: &OwnedFd, pipe: &Pipe, has_exited: bool) -> outpost_journal::Result<FromMaster> {
     match pipe::splice(master, &pipe.write, AT_ONCE_BYTES) {
         Ok(moved) => Ok(FromMaster::Moved(moved)),
@@ -387,22 +387,17 @@ fn take_from_master(master: &OwnedFd, pipe: &Pipe, has_exited: bool) -> outpost_
     }
 }
 
-fn discard(pipe: &OwnedFd, nowhere: &OwnedFd) -> Moved {
-    pipe::splice(pipe, nowhere, HOT_PIPE_BYTES).unwrap_or(Moved::End)
-}
-
-/// Opens the place where output goes that nobody can be told about any more.
-pub(crate) fn open_nowhere() -> crate::Result<OwnedFd> {
-    file::open("/dev/null", file::Open::ReadWrite)
-        .map_err(|errno| crate::Error::io("open", "/dev/null", errno))
+fn discard(pipe: &OwnedFd, dev_null: &OwnedFd) -> Moved {
+    pipe::splice(pipe, dev_null, HOT_PIPE_BYTES).unwrap_or(Moved::End)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use outpost_sys::file;
 
     #[test]
-    fn an_error_at_a_terminal_is_the_end_of_its_output_only_after_the_exit() {
+    fn an_error_of_a_terminal_is_eof_only_after_the_exit() {
         // Reading it fails with another error than EIO.
         let master = file::open("/", file::Open::Directory).unwrap();
         let pipe = pipe::pipe().unwrap();

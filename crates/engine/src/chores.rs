@@ -1,4 +1,4 @@
-//! The reactor's side of work on files: it hands chores of journals to the housekeeping thread and goes on with the results.
+//! Chores of journals: the reactor hands them to a housekeeping thread and resumes with the results.
 
 use crate::child::stream_index;
 use crate::link::role;
@@ -8,7 +8,7 @@ use outpost_journal::{Done, OutputDone, Stream};
 use outpost_keeper::Request;
 
 impl Reactor {
-    /// Has the work done that a process's journal wants now.
+    /// Queues the chores of a process's journal.
     pub(crate) fn dispatch(&mut self, slot: u64) {
         let Some(child) = self.children.get_mut(&slot) else { return };
         let chores = child.chores();
@@ -17,26 +17,26 @@ impl Reactor {
         }
     }
 
-    /// Goes on with what waited for a chore. The result of one whose process has left is dropped.
-    pub(crate) fn worked(&mut self, slot: u64, done: Done) {
+    /// Resumes what waited for a chore. Ignores a result whose process was cleaned up.
+    pub(crate) fn chore_done(&mut self, slot: u64, done: Done) {
         let Some(child) = self.children.get_mut(&slot) else { return };
         match done {
-            Done::Output(done) => self.go_on_with_output(slot, done),
+            Done::Output(done) => self.resume_output(slot, done),
             Done::Log(log) => {
-                let begun = child.input.begin(log);
+                let begun = child.input.set_log(log);
                 let outcome = begun.map(|reader| {
-                    self.link.send(Request::Hold { slot, role: role::STDIN_LOG }, vec![reader]);
+                    self.shared.link.send(Request::Hold { slot, role: role::STDIN_LOG }, vec![reader]);
                 });
-                self.go_on_with_input(slot, outcome);
+                self.resume_stdin(slot, outcome);
             }
             Done::Stdin(done) => {
                 let outcome = child.input.take(done);
-                self.go_on_with_input(slot, outcome);
+                self.resume_stdin(slot, outcome);
             }
         }
     }
 
-    fn go_on_with_output(&mut self, slot: u64, done: OutputDone) {
+    fn resume_output(&mut self, slot: u64, done: OutputDone) {
         let Some(child) = self.children.get_mut(&slot) else { return };
         let outcome = child.writer.take(done);
         for stream in Stream::ALL {
@@ -51,8 +51,8 @@ impl Reactor {
                 Err(error) => self.stall(slot, stream, error),
             }
         }
-        // Stdin is closed in the index, too.
-        self.take_offers(slot);
+        // Closing stdin may wait for the index too.
+        self.handle_offers(slot);
         self.dispatch(slot);
         self.drain(slot);
     }

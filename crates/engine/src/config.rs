@@ -1,34 +1,34 @@
-//! What an engine is told, and what it tells, in numbers.
+//! The limits of an engine, and its counters.
 
 use outpost_sys::spawn::ResourceLimit;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Limits and places, each with a default.
+/// Limits and paths, each with a default.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where journals are.
+    /// The directory of the journals.
     pub state_dir: PathBuf,
-    /// The most a process's journal takes on disk before its head is dropped.
+    /// The size of a process's journal at which its oldest output is dropped.
     pub process_bytes_max: u64,
-    /// The most all journals take.
+    /// The size of all journals together.
     pub host_bytes_max: u64,
-    /// The most input that may wait for one child.
+    /// The most accepted bytes of stdin that one child has not read.
     pub stdin_waiting_max: u64,
-    /// How long ended processes can still be read.
+    /// The retention time of ended processes.
     pub exited_kept: Duration,
-    /// How many of them at most.
+    /// The most ended processes.
     pub exited_max: usize,
-    /// The most processes that may live at once.
+    /// The most running processes.
     pub processes_max: usize,
-    /// How long after it was recorded output is synced to the disk; zero leaves it to the kernel.
+    /// The delay after which recorded output is synced to the disk; zero leaves that to the kernel.
     pub sync_interval: Duration,
-    /// The most places that are made ahead for processes to come.
-    pub spares_max: usize,
-    /// What children get unless they are given others: the limits this daemon had before it raised its own.
+    /// The most prepared slots.
+    pub prepared_slots_max: usize,
+    /// The default limits of children: those that this daemon had before it raised its own.
     pub limits: Vec<ResourceLimit>,
     pub oom_score: Option<i32>,
-    /// Use a cgroup per process where the host allows it.
+    /// Uses a cgroup per process where the host allows it.
     pub cgroups: bool,
 }
 
@@ -43,7 +43,7 @@ impl Config {
             exited_max: 4096,
             processes_max: 8192,
             sync_interval: Duration::from_secs(5),
-            spares_max: 8,
+            prepared_slots_max: 8,
             limits: Vec::new(),
             oom_score: None,
             cgroups: true,
@@ -51,27 +51,27 @@ impl Config {
     }
 }
 
-/// What the engine lacks now, and tries to get.
+/// Resources that the engine lacks and tries to get.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lacks {
-    /// Why there is no keeper. Until there is one, this worker alone holds the pipes of its processes.
+    /// The reason why there is no keeper. Meanwhile this worker alone holds the pipes of its processes.
     pub keeper: Option<String>,
-    /// Processes of earlier workers that could not be taken over yet.
-    pub untaken: usize,
+    /// Processes of earlier workers that could not be adopted yet.
+    pub unadopted: usize,
 }
 
-/// The engine in numbers.
+/// Counters of the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub running: usize,
     pub ended: usize,
     pub readers: usize,
-    /// On disk, of all processes.
+    /// The size of all journals on disk.
     pub journal_bytes: u64,
-    /// Written by processes since this worker began.
+    /// Output since this worker started.
     pub output_bytes_total: u64,
-    /// Processes that have ended since.
+    /// Exits since this worker started.
     pub exits_total: u64,
-    /// The longest turn of the reactor since this worker began. Output and starts of all processes wait for a turn.
+    /// The longest turn of the reactor since this worker started. Output and starts of all processes wait for a turn.
     pub longest_turn: Duration,
 }

@@ -1,10 +1,11 @@
-//! The reactor's work with ends: of processes, of their records, and of records there is no room for.
+//! The end of processes: the last output, the exit record, the cleanup, and the retention of records.
 
 use crate::child::Child;
 use crate::kill;
 use crate::process::{Process, Status};
-use crate::reactor::{Due, RETENTION_TICK, RETRY, Reactor, outpost_now_ms};
-use crate::spec::{Drain, Rest, Slot};
+use crate::reactor::{RETENTION_TICK, RETRY, Reactor, outpost_now_ms};
+use crate::spec::{Descendants, Drain, Slot};
+use crate::timers::Due;
 use outpost_journal::{Pumped, Stream};
 use outpost_keeper::Request;
 use outpost_sys::pidfd::Exit;
@@ -12,19 +13,45 @@ use outpost_sys::pipe::Moved;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How often at most a process whose output has not ended is looked at.
-const DRAIN_LOOK: Duration = Duration::from_millis(10);
+/// The shortest interval in which a process is polled whose output has not ended.
+const DRAIN_POLL: Duration = Duration::from_millis(10);
 
-/// Records that one turn of the reactor drops at most, and the pause before the next ones.
+/// The most records that one turn of the reactor drops, and the pause before the next ones.
 const DROPPED_AT_ONCE: usize = 32;
 const DROP_PAUSE: Duration = Duration::from_millis(20);
 
-/// Clearing up after a process waits until whoever waits for its end has heard of it.
-const LEAVE_AFTER: Duration = Duration::from_millis(1);
+/// The cleanup after a process begins after the clients that wait for its end were woken.
+const CLEANUP_AFTER: Duration = Duration::from_millis(1);
 
-/// It takes its time from whatever is being started, so it waits for a while without a start, but no longer than this.
-const CALM: Duration = Duration::from_millis(3);
-const LEAVE_LATEST: Duration = Duration::from_millis(20);
+/// The cleanup competes with starts, so it waits until there was none for a while, but no longer than the second.
+const QUIET: Duration = Duration::from_millis(3);
+const CLEANUP_LATEST: Duration = Duration::from_millis(20);
+
+/// Work that is done after processes have ended.
+pub(crate) struct Cleanup {
+    /// Ended processes whose descriptors are to be closed.
+    ended: Vec<u64>,
+    /// Records that are to be erased.
+    dropped: Vec<Process>,
+    /// The latest time for both.
+    due_by: Instant,
+    last_start: Instant,
+}
+
+impl Cleanup {
+    pub(crate) fn new() -> Cleanup {
+        let now = Instant::now();
+        Cleanup { ended: Vec::new(), dropped: Vec::new(), due_by: now, last_start: now }
+    }
+
+    pub(crate) fn note_start(&mut self) {
+        self.last_start = Instant::now();
+    }
+
+    pub(crate) fn last_start(&self) -> Instant {
+        self.last_start
+    }
+}
 
 impl Reactor {
     pub(crate) fn exited(&mut self, slot: u64, exit: Exit) {
@@ -32,34 +59,35 @@ impl Reactor {
         child.exit = Some(exit);
         child.exit_seen = Instant::now();
         let roles = child.end_input(&self.epoll);
-        // Mostly all it wrote is there, and the end of it too.
+        // Mostly all of its output and EOF are in the pipes.
         for stream in Stream::ALL {
             self.pump(slot, stream);
         }
         self.drain(slot);
-        // Most have finished by now, and leave with all that is held for them.
+        // Most processes are finished by now, and the cleanup releases everything at once.
         let stays = |child: &&mut Child| child.writer.exit().is_none() || !child.is_drained();
         if let Some(child) = self.children.get_mut(&slot).filter(stays) {
             child.publish();
             child.rewatch(&self.epoll);
             for role in roles {
-                self.link.send(Request::Release { slot, role }, Vec::new());
+                self.shared.link.send(Request::Release { slot, role }, Vec::new());
             }
         }
     }
 
-    /// Records the exit once all output is in, or when what still holds the pipes has been silent long enough.
+    /// Records the exit when all output is recorded, or when the descendants that hold the pipes were silent for long
+    /// enough.
     pub(crate) fn drain(&mut self, slot: u64) {
         let now = Instant::now();
         let Some(child) = self.children.get_mut(&slot) else { return };
         let Some(exit) = child.exit else { return };
         if child.writer.exit().is_some() {
-            if !self.leaving.contains(&slot) {
-                self.let_go(slot);
+            if !self.cleanup.ended.contains(&slot) {
+                self.close_fds(slot);
             }
             return;
         }
-        // Resumed when the chore is done.
+        // The result of the chore resumes this.
         if child.awaits_chore() {
             return;
         }
@@ -70,75 +98,75 @@ impl Reactor {
         let enough =
             quiet || now.saturating_duration_since(child.exit_seen) >= child.supervision().drain.longest;
         let waiting =
-            waiting_for_disk || Stream::ALL.into_iter().any(|stream| child.would_rob_reader(stream));
+            waiting_for_disk || Stream::ALL.into_iter().any(|stream| child.would_drop_unread(stream));
         if !child.is_drained() && (!enough || waiting) {
             let Drain { quiet, longest } = child.supervision().drain;
             let left = longest.saturating_sub(now.saturating_duration_since(exit_seen));
-            return self.schedule(quiet.min(left).max(DRAIN_LOOK), Due::Drain(slot));
+            return self.schedule(quiet.min(left).max(DRAIN_POLL), Due::Drain(slot));
         }
-        // Silence by the clock may be our own: whatever waits now is taken before the end is written.
-        if !child.is_drained() && self.take_rest(slot, now.saturating_duration_since(exit_seen)) {
+        // The reactor may have been slow itself, so it reads once more before it records the exit.
+        if !child.is_drained() && self.drain_remaining(slot, now.saturating_duration_since(exit_seen)) {
             return self.schedule(Duration::ZERO, Due::Drain(slot));
         }
         let Some(child) = self.children.get_mut(&slot) else { return };
         if let Err(error) = child.writer.finish(&exit) {
             child.stalled = true;
             child.show_stall(&error);
-            tracing::error!(process = %child.process.slot(), %error, "an exit cannot be recorded; trying again");
+            tracing::error!(process = %child.process.slot(), %error, "cannot record an exit; retrying");
             return self.schedule(RETRY, Due::Drain(slot));
         }
         child.stalled = false;
         child.process.set_ended_ms(outpost_now_ms());
         child.publish();
         self.shared.exits.fetch_add(1, Ordering::Relaxed);
-        self.leave_soon();
-        self.leaving.push(slot);
+        self.schedule_cleanup();
+        self.cleanup.ended.push(slot);
     }
 
-    /// To be called before something is noted for [`Reactor::leave_all`].
-    fn leave_soon(&mut self) {
-        if self.leaving.is_empty() && self.dropped.is_empty() {
-            self.leave_by = Instant::now() + LEAVE_LATEST;
-            self.schedule(LEAVE_AFTER, Due::Leave);
+    /// Called before work is added to [`Cleanup`].
+    fn schedule_cleanup(&mut self) {
+        if self.cleanup.ended.is_empty() && self.cleanup.dropped.is_empty() {
+            self.cleanup.due_by = Instant::now() + CLEANUP_LATEST;
+            self.schedule(CLEANUP_AFTER, Due::Cleanup);
         }
     }
 
-    pub(crate) fn leave_if_calm(&mut self, now: Instant) {
-        let calm = (self.last_start + CALM).min(self.leave_by);
-        match calm > now {
-            true => self.schedule(calm - now, Due::Leave),
-            false => self.leave_all(),
+    pub(crate) fn clean_up_if_quiet(&mut self, now: Instant) {
+        let quiet_at = (self.cleanup.last_start + QUIET).min(self.cleanup.due_by);
+        match quiet_at > now {
+            true => self.schedule(quiet_at - now, Due::Cleanup),
+            false => self.clean_up(),
         }
     }
 
-    /// Clears up after those that have finished.
-    pub(crate) fn leave_all(&mut self) {
-        for slot in std::mem::take(&mut self.leaving) {
-            self.leave(slot);
+    /// Cleans up after processes that have ended.
+    pub(crate) fn clean_up(&mut self) {
+        for slot in std::mem::take(&mut self.cleanup.ended) {
+            self.clean_up_one(slot);
         }
-        for process in std::mem::take(&mut self.dropped) {
+        for process in std::mem::take(&mut self.cleanup.dropped) {
             self.shared.housekeeping.erase(process);
         }
     }
 
-    fn leave(&mut self, slot: u64) {
+    fn clean_up_one(&mut self, slot: u64) {
         let Some(child) = self.children.get(&slot) else { return };
-        if child.supervision().rest == Rest::Ends {
+        if child.supervision().descendants == Descendants::Kill {
             kill::begin_kill_tree(&child.process);
             self.shared.housekeeping.remove_descendants(child.process.clone());
         }
-        self.let_go(slot);
+        self.close_fds(slot);
     }
 
-    /// Moves once more what waits on each stream. True when there was something and there is time for another look, or when
-    /// it could not be moved: the exit is not recorded before it is.
-    fn take_rest(&mut self, slot: u64, since_exit: Duration) -> bool {
+    /// Moves remaining output of each stream. True when there was some and there is time for another look, or when it
+    /// could not be moved: the exit is recorded after it.
+    fn drain_remaining(&mut self, slot: u64, since_exit: Duration) -> bool {
         let (mut moved, mut waits) = (false, false);
         for stream in Stream::ALL {
             let Some(child) = self.children.get_mut(&slot) else { return false };
-            match child.pump(stream, &self.nowhere) {
+            match child.pump(stream, self.pump.dev_null()) {
                 Ok(Pumped::Moved(outcome)) => moved |= matches!(outcome, Moved::Bytes(_)),
-                Ok(Pumped::Waits) => waits = true,
+                Ok(Pumped::AwaitsChore) => waits = true,
                 Err(error) => {
                     self.stall(slot, stream, &error);
                     return true;
@@ -156,9 +184,9 @@ impl Reactor {
         waits || (moved && since_exit < longest)
     }
 
-    /// Forgets the descriptors of a finished process. While a descendant holds its pipes, they are read to nowhere, so
-    /// that it is not killed by writing.
-    pub(crate) fn let_go(&mut self, slot: u64) {
+    /// Closes the descriptors of a finished process. While a descendant holds its pipes, the output is read and
+    /// discarded, so that SIGPIPE does not kill it.
+    fn close_fds(&mut self, slot: u64) {
         let Some(child) = self.children.get_mut(&slot) else { return };
         if child.process.inner.forgotten.load(Ordering::Relaxed) {
             self.shared.housekeeping.erase(child.process.clone());
@@ -169,42 +197,43 @@ impl Reactor {
             }
             return child.rewatch(&self.epoll);
         }
-        self.link.send(Request::Forget { slot }, Vec::new());
+        self.shared.link.send(Request::Forget { slot }, Vec::new());
         if let Some(child) = self.children.remove(&slot) {
-            child.process.let_go();
-            self.shared.housekeeping.leave(child);
+            child.process.close_fds();
+            self.shared.housekeeping.clean_up(child);
         }
     }
 
-    /// A process that never ran leaves nothing behind.
-    pub(crate) fn abandon(&mut self, process: &Process) {
-        self.shared.unlist(process);
+    /// Removes everything of a process that never ran.
+    pub(crate) fn discard_failed(&mut self, process: &Process) {
+        self.shared.unregister(process);
         self.shared.housekeeping.erase(process.clone());
     }
 
-    /// Drops a process and all that is known of it. One that runs is killed first and dropped when it has ended.
+    /// Drops a process and its record. A process that runs is killed first, and dropped when it has ended.
     pub(crate) fn forget(&mut self, slot: Slot) {
         let Some(process) = self.shared.table().by_slot(slot) else { return };
-        self.shared.unlist(&process);
+        self.shared.unregister(&process);
         if let Status::Finished(_) = process.status() {
-            self.leave_soon();
-            return self.dropped.push(process);
+            self.schedule_cleanup();
+            return self.cleanup.dropped.push(process);
         }
         process.inner.forgotten.store(true, Ordering::Relaxed);
         self.kill_if_forgotten(slot.0);
     }
 
-    /// Kills a process whose record was dropped while it ran. One that is still on its way here is killed when it arrives.
+    /// Kills a process whose record was dropped while it ran. A process that the reactor has not received yet is killed
+    /// then.
     pub(crate) fn kill_if_forgotten(&mut self, slot: u64) {
-        let doomed =
+        let is_forgotten =
             |child: &&Child| child.exit.is_none() && child.process.inner.forgotten.load(Ordering::Relaxed);
-        if let Some(child) = self.children.get(&slot).filter(doomed) {
+        if let Some(child) = self.children.get(&slot).filter(is_forgotten) {
             kill::begin_kill_tree(&child.process);
         }
     }
 
     /// Drops ended processes that are too old or too many, a few in each turn. True when there are more.
-    pub(crate) fn keep_retention(&mut self) -> bool {
+    pub(crate) fn enforce_retention(&mut self) -> bool {
         let config = self.shared.config();
         let oldest = outpost_now_ms().saturating_sub(config.exited_kept.as_millis() as u64);
         let ended: Vec<Process> = self.shared.ended_processes();
@@ -217,14 +246,14 @@ impl Reactor {
         expired.next().is_some()
     }
 
-    /// Keeps retention now and again when it is due.
+    /// Enforces the retention now, and schedules the next time.
     pub(crate) fn retain(&mut self) {
-        let next = if self.keep_retention() { DROP_PAUSE } else { RETENTION_TICK };
+        let next = if self.enforce_retention() { DROP_PAUSE } else { RETENTION_TICK };
         self.schedule(next, Due::Retention);
     }
 
-    /// Over the host's cap, ended processes go first, oldest first; then the largest lose their oldest output.
-    pub(crate) fn keep_host_cap(&mut self) {
+    /// Above the host's cap drops ended processes, oldest first, and then the oldest output of the largest journals.
+    pub(crate) fn enforce_host_cap(&mut self) {
         let max = self.shared.config().host_bytes_max;
         let mut total = self.shared.bytes_kept();
         for process in if total > max { self.shared.ended_processes() } else { Vec::new() } {
@@ -241,7 +270,7 @@ impl Reactor {
                 return;
             };
             let before = largest.writer.journal().bytes_kept();
-            if !largest.writer.shed() {
+            if !largest.writer.drop_oldest_segment() {
                 return;
             }
             total -= before.saturating_sub(largest.writer.journal().bytes_kept()).min(total);

@@ -1,4 +1,4 @@
-//! The variables that a process is started with.
+//! The environment of a process.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
@@ -6,15 +6,15 @@ use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, OnceLock};
 
-/// A whole environment. Clones share it and what was once made of it for the kernel, so whoever starts many processes with
-/// the same one keeps it.
+/// A whole environment. Clones share the variables and their encoding for the kernel, so a caller that starts many
+/// processes keeps one.
 #[derive(Clone, Default)]
 pub struct Environment(Arc<Variables>);
 
 #[derive(Default)]
 struct Variables {
     pairs: Vec<(OsString, OsString)>,
-    /// As the kernel takes them, once they are needed; none when that cannot be.
+    /// `NAME=value` strings, encoded on first use; `None` if a variable contains a zero byte.
     entries: OnceLock<Option<Vec<CString>>>,
 }
 
@@ -28,14 +28,14 @@ impl Environment {
         self.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_os_str())
     }
 
-    /// Whether there is a zero in some name or value: no program can be given that.
+    /// Whether a name or a value contains a zero byte, which execve cannot pass.
     pub fn has_zero(&self) -> bool {
         self.entries().is_none()
     }
 
     pub(crate) fn entries(&self) -> Option<&[CString]> {
         let entry = |(name, value): &(OsString, OsString)| {
-            // With room for the zero at the end, or it would be copied for that.
+            // With capacity for the terminating zero, to avoid a copy.
             let mut entry = Vec::with_capacity(name.len() + value.len() + 2);
             let parts = [name.as_bytes(), b"=", value.as_bytes()];
             parts.into_iter().for_each(|part| entry.extend_from_slice(part));
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_what_the_kernel_takes() {
+    fn entries_are_name_value_strings() {
         let two = environment(&[("A", "b"), ("C", "")]);
         assert_eq!(two.entries().unwrap(), [c"A=b".to_owned(), c"C=".to_owned()]);
         assert_eq!(two.get("A"), Some(OsStr::new("b")));

@@ -1,4 +1,4 @@
-//! What the engine can fail with: the operation, the object, the reason.
+//! The errors of the engine: the operation, the object, the reason.
 
 use outpost_sys::Errno;
 use outpost_sys::spawn::{Failure, Step};
@@ -12,19 +12,19 @@ pub enum Error {
         program: String,
         failure: Failure,
     },
-    /// Another process has this key and lives.
+    /// A running process has this key.
     Taken {
         id: String,
     },
     /// The process has ended.
     NotRunning,
-    /// The process was started without a stdin, or it was closed.
+    /// The process has no stdin, or it is closed.
     NoStdin,
     /// The process has no terminal.
     NoTerminal,
     /// The process is no longer in the table.
     Gone,
-    /// Too much is going on.
+    /// A limit on processes or requests is reached.
     Busy,
     /// An argument holds a zero byte, or is empty where it must not be.
     Invalid {
@@ -37,7 +37,7 @@ pub enum Error {
         errno: Errno,
     },
     Journal(outpost_journal::Error),
-    /// All processes are being ended.
+    /// All processes are being stopped.
     Stopping,
     /// The engine's thread is gone.
     Stopped,
@@ -55,7 +55,7 @@ impl Error {
 }
 
 impl Error {
-    /// Whether a resource of the host has run out. The same call may succeed when it is back.
+    /// Whether a resource of the host is exhausted. A retry may succeed.
     pub fn is_exhaustion(&self) -> bool {
         match self {
             Error::Io { errno, .. } | Error::Journal(outpost_journal::Error::Io { errno, .. }) => {

@@ -1,21 +1,21 @@
-//! What the cgroup of a socket tells about the process that made it: a socket keeps that cgroup, also after the process has
-//! passed it on and ended.
+//! The confinement of the process that created a socket, by the socket's cgroup. A socket keeps the cgroup of its
+//! creator, also after that has passed it on and ended.
 //!
-//! Nothing of this is kept in memory only. The group of a process has the name of its slot, and the description of the slot
-//! has whether the process is confined, so the next worker gives the same answers.
+//! The cgroup of a process is named after its slot, and the description of the slot records the confinement. So the
+//! next worker gives the same answers.
 
 use crate::engine::Engine;
 use crate::shared::Shared;
 use crate::spec::Slot;
-use outpost_sys::cgroup::Place;
-use outpost_sys::confined::GroupStanding;
+use outpost_sys::cgroup::Location;
+use outpost_sys::confined::GroupConfinement;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
-/// How many groups of other programs are remembered. A search for one reads the whole tree.
+/// The size of the cache of foreign groups. A search for a group reads the whole hierarchy.
 const FOREIGN_MAX: usize = 1024;
 
-/// Groups that are known not to be below this daemon's directory. The kernel moves no group and uses no id twice.
+/// A cache of groups that are not this daemon's. The kernel neither moves groups nor reuses their ids.
 #[derive(Default)]
 pub(crate) struct ForeignGroups(Mutex<VecDeque<u64>>);
 
@@ -34,42 +34,41 @@ impl ForeignGroups {
 }
 
 impl Engine {
-    /// Whether processes of a cgroup may be confined ones of this daemon. What is not known for certain is
-    /// [`GroupStanding::Unknown`]. Blocking.
-    pub fn standing_of_group(&self, id: u64) -> GroupStanding {
+    /// Whether the processes of a cgroup are confined ones of this daemon. Blocking.
+    pub fn standing_of_group(&self, id: u64) -> GroupConfinement {
         standing_of(&self.shared, id)
     }
 }
 
-fn standing_of(shared: &Shared, id: u64) -> GroupStanding {
-    // Without groups of its own the daemon's processes are in groups of other programs, which tell nothing.
-    let Some(cgroups) = &shared.cgroups else { return GroupStanding::Free };
+fn standing_of(shared: &Shared, id: u64) -> GroupConfinement {
+    // Without cgroups of its own the daemon's processes are in groups of other programs.
+    let Some(cgroups) = &shared.cgroups else { return GroupConfinement::Unconfined };
     if shared.foreign_groups.contains(id) {
-        return GroupStanding::Free;
+        return GroupConfinement::Unconfined;
     }
-    match cgroups.place_of(id) {
-        Ok(Place::Below(name)) => standing_of_slot(shared, &name),
-        Ok(Place::Elsewhere) => {
+    match cgroups.locate(id) {
+        Ok(Location::Below(name)) => standing_of_slot(shared, &name),
+        Ok(Location::Elsewhere) => {
             shared.foreign_groups.add(id);
-            GroupStanding::Free
+            GroupConfinement::Unconfined
         }
-        // A process of this daemon may have ended, and left its socket to another one.
-        Ok(Place::Missing) => GroupStanding::Unknown("its cgroup is not there any more"),
+        // A process of this daemon may have ended after it passed its socket on.
+        Ok(Location::Missing) => GroupConfinement::Unknown("its cgroup is not there any more"),
         Err(errno) => {
-            tracing::warn!(group = id, %errno, "the cgroup of a client cannot be looked up");
-            GroupStanding::Unknown("its cgroup cannot be looked up")
+            tracing::warn!(group = id, %errno, "cannot look up the cgroup of a client");
+            GroupConfinement::Unknown("its cgroup cannot be looked up")
         }
     }
 }
 
-/// A process is in the table before it is started. A worker that has begun lately may not have adopted it yet.
-fn standing_of_slot(shared: &Shared, name: &str) -> GroupStanding {
+/// A process is in the table before its start. A new worker may not have adopted it yet.
+fn standing_of_slot(shared: &Shared, name: &str) -> GroupConfinement {
     let process = name.parse::<Slot>().ok().and_then(|slot| shared.table().by_slot(slot));
     match process.map(|process| process.inner.description.confined) {
-        Some(Some(false)) => GroupStanding::Free,
-        Some(Some(true)) => GroupStanding::Confined,
-        Some(None) => GroupStanding::Unknown("whether its process is sandboxed was not recorded"),
-        None => GroupStanding::Unknown("its cgroup is of this daemon, and no process is known there"),
+        Some(Some(false)) => GroupConfinement::Unconfined,
+        Some(Some(true)) => GroupConfinement::Confined,
+        Some(None) => GroupConfinement::Unknown("whether its process is sandboxed was not recorded"),
+        None => GroupConfinement::Unknown("its cgroup is of this daemon, and no process is known there"),
     }
 }
 
@@ -78,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_latest_groups_are_remembered_and_no_more() {
+    fn the_cache_keeps_the_latest_groups() {
         let groups = ForeignGroups::default();
         for id in 0..=FOREIGN_MAX as u64 {
             groups.add(id);

@@ -1,21 +1,89 @@
-//! Hand-over: a worker whose keeper died starts another one and gives it every process.
+//! Hand-over: a worker whose keeper died starts another one and hands every process over.
 
-use crate::adoption::Entry;
 use crate::child::Child;
 use crate::engine::Lifecycle;
 use crate::kill;
-use crate::link::Link;
-use crate::reactor::{Due, LINK, RETRY, Reactor};
+use crate::reactor::{LINK, RETRY, Reactor};
+use crate::timers::Due;
 use crate::{Error, Result};
 use outpost_keeper::state::{Running, State};
-use outpost_keeper::{EXITS_ROLE, OWN_SLOT, Request, Roles, Standing, What};
+use outpost_keeper::{Component, EXITS_ROLE, FdRoles, OWN_SLOT, Request};
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd::{Exit, Pidfd};
 use outpost_sys::{Errno, exits, file, message, pidfd, pipe, spawn};
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// The reply to a request for a replacement.
+type ReplacementReply = oneshot::Sender<std::result::Result<(), Errno>>;
+
+/// The reactor's knowledge about the keeper process.
+pub(crate) struct KeeperSupervision {
+    lifecycle: Lifecycle,
+    /// The keeper, if this worker has started it.
+    own: Option<OwnKeeper>,
+    failures: u32,
+    /// There is no keeper, and none could be started.
+    is_gone: bool,
+    /// Exit events of the kernel, while there is no keeper.
+    exit_events: Option<OwnedFd>,
+    /// Slots that the keeper does not hold yet, because it is new.
+    unheld: BTreeSet<u64>,
+    replacement: Option<ReplacementReply>,
+}
+
+impl KeeperSupervision {
+    pub(crate) fn new(lifecycle: Lifecycle) -> KeeperSupervision {
+        KeeperSupervision {
+            lifecycle,
+            own: None,
+            failures: 0,
+            is_gone: false,
+            exit_events: None,
+            unheld: BTreeSet::new(),
+            replacement: None,
+        }
+    }
+
+    /// The keeper that this worker has started.
+    pub(crate) fn set_own(&mut self, keeper: Option<OwnKeeper>) {
+        self.own = keeper;
+    }
+
+    /// Whether the keeper is another process.
+    pub(crate) fn is_process(&self) -> bool {
+        matches!(self.lifecycle, Lifecycle::Daemon { .. })
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_gone
+    }
+
+    /// Whether the keeper does not hold a slot yet.
+    pub(crate) fn lacks(&self, slot: u64) -> bool {
+        self.unheld.contains(&slot)
+    }
+
+    pub(crate) fn lacks_any(&self) -> bool {
+        !self.unheld.is_empty()
+    }
+
+    pub(crate) fn add_unheld(&mut self, slot: u64) {
+        self.unheld.insert(slot);
+    }
+
+    pub(crate) fn set_replacement(&mut self, reply: ReplacementReply) {
+        self.replacement = Some(reply);
+    }
+
+    pub(crate) fn take_replacement(&mut self) -> Option<ReplacementReply> {
+        self.replacement.take()
+    }
+}
 
 /// A keeper that this worker has started, and so must reap.
 pub(crate) struct OwnKeeper {
@@ -28,103 +96,99 @@ impl OwnKeeper {
         self.started.pid.cast_unsigned()
     }
 
-    /// One without a link to us is of no use, whatever it still does.
-    fn bury(&self) {
+    /// A keeper without a link is of no use.
+    fn kill_and_reap(&self) {
         let _gone_already = pidfd::signal(&self.started.pidfd, crate::Signal::KILL);
         let _dying = wait_readable(&self.started.pidfd, KEEPER_RETRY);
         let _reaped = pidfd::reap(&self.started.pidfd);
     }
 }
 
-/// A keeper that lives this long is a working one; so many in a row that do not are a reason to pause.
+/// A keeper that lives this long works. After this many in a row that do not there is a pause.
 const KEEPER_PROVEN: Duration = Duration::from_millis(100);
 const KEEPER_FAILURES_MAX: u32 = 5;
 
-/// How long to wait before another attempt when keepers die as soon as they are started.
+/// The pause before another attempt when keepers die as soon as they are started.
 const KEEPER_RETRY: Duration = Duration::from_secs(1);
 
-/// How long to wait before another attempt when no keeper could be started. A worker that is killed meanwhile takes the
-/// pipes of its children along, and an attempt at the process limit costs the host next to nothing.
+/// The pause before another attempt when no keeper could be started. It is short: if the worker is killed meanwhile,
+/// the pipes of its children are lost. An attempt at the process limit costs little.
 const START_RETRY: Duration = Duration::from_millis(50);
 
 impl Reactor {
-    /// The keeper is gone: starts another, which takes over all that this worker holds.
+    /// The keeper is gone: starts another, which adopts all that this worker holds.
     pub(crate) fn keeper_died(&mut self) {
-        self.link_watch.set(&self.epoll, &self.link, LINK, None);
-        self.subscribe_to_exits();
-        // From here on nobody asks it for anything, and who has done so has told us.
-        *self.shared.keeper() = None;
-        while let Ok(command) = self.commands.try_recv() {
-            self.obey(command);
+        if let Some(socket) = self.shared.link.socket() {
+            self.link_watch.set(&self.epoll, &*socket, LINK, None);
         }
-        if self.stop_if_asked() {
+        self.subscribe_to_exits();
+        // From here on no thread requests a start past the reactor. Starts that were requested are in the queue.
+        self.shared.link.disconnect();
+        self.handle_commands_until(|_| false);
+        if self.finish_stop() {
             return;
         }
-        let Lifecycle::Daemon { binary, arguments } = &self.lifecycle else {
+        let Lifecycle::Daemon { binary, arguments } = &self.keeper.lifecycle else {
             tracing::error!("the embedded keeper has ended");
-            self.keeper_gone = true;
+            self.keeper.is_gone = true;
             return;
         };
-        if let Some(keeper) = self.keeper.take() {
-            self.keeper_failures =
-                if keeper.begun.elapsed() < KEEPER_PROVEN { self.keeper_failures + 1 } else { 0 };
-            keeper.bury();
-            if self.keeper_failures >= KEEPER_FAILURES_MAX {
+        if let Some(keeper) = self.keeper.own.take() {
+            let is_proven = keeper.begun.elapsed() >= KEEPER_PROVEN;
+            self.keeper.failures = if is_proven { 0 } else { self.keeper.failures + 1 };
+            keeper.kill_and_reap();
+            if self.keeper.failures >= KEEPER_FAILURES_MAX {
                 tracing::error!(
-                    "keepers die as soon as they are started; children live as long as this worker; trying again"
+                    "keepers die as soon as they are started; children live as long as this worker; retrying"
                 );
-                self.keeper_gone = true;
-                self.lack_keeper(Some("keepers die as soon as they are started".into()));
-                return self.schedule(KEEPER_RETRY, Due::Keeper);
+                self.keeper.is_gone = true;
+                self.publish_keeper_lack(Some("keepers die as soon as they are started".into()));
+                return self.schedule(KEEPER_RETRY, Due::StartKeeper);
             }
         }
-        let is_retry = self.keeper_gone;
+        let is_retry = self.keeper.is_gone;
         if !is_retry {
             tracing::warn!("the keeper died; starting another");
         }
         let started = start_keeper(binary, arguments);
-        self.keeper_gone = started.is_err();
-        self.lack_keeper(started.as_ref().err().map(ToString::to_string));
+        self.keeper.is_gone = started.is_err();
+        self.publish_keeper_lack(started.as_ref().err().map(ToString::to_string));
         let (link, keeper) = match started {
             Ok(started) => started,
             Err(error) => {
                 if !is_retry {
-                    tracing::error!(%error, "no keeper can be started; children live as long as this worker; trying again");
+                    tracing::error!(%error, "cannot start a keeper; children live as long as this worker; retrying");
                 }
-                return self.schedule(START_RETRY, Due::Keeper);
+                return self.schedule(START_RETRY, Due::StartKeeper);
             }
         };
         if is_retry {
-            tracing::info!("a keeper has been started after all");
+            tracing::info!("a keeper was started");
         }
-        self.keeper = Some(keeper);
-        let unsent = self.link.take_unsent();
-        self.link = Link::new(link);
-        if let Some(socket) = self.exit_events.take() {
+        self.keeper.own = Some(keeper);
+        let unsent = self.shared.link.connect(link);
+        if let Some(socket) = self.keeper.exit_events.take() {
             // Before the children. A keeper that does not get it subscribes itself, later.
-            let _subscribes_itself =
-                self.link.pass(Request::Hold { slot: OWN_SLOT, role: EXITS_ROLE }, &[socket.as_fd()]);
+            let hold = Request::Hold { slot: OWN_SLOT, role: EXITS_ROLE };
+            let _subscribes_itself = self.shared.link.pass(hold, &[socket.as_fd()]);
         }
-        self.shared.spares.unman();
-        *self.shared.keeper() = Some(self.link.socket());
         // The daemon's own descriptors too.
-        let slots = self.children.keys().chain(self.unadopted.keys()).copied();
-        self.unheld = slots.chain([OWN_SLOT]).collect();
-        self.give_all();
+        let slots = self.children.keys().copied().chain(self.adoption.slots());
+        self.keeper.unheld = slots.chain([OWN_SLOT]).collect();
+        self.hand_over_all();
         for (request, fds) in unsent {
             if let Request::Signal { .. } | Request::Serving = request {
-                self.link.send(request, fds);
+                self.shared.link.send(request, fds);
             }
         }
-        self.link.send(Request::Serving, Vec::new());
-        self.man_spares();
-        // The one that was to be replaced tells nobody any more.
-        if self.replacing.is_some() {
-            self.replaced(What::Keeper, Err(Errno::PIPE));
+        self.shared.link.send(Request::Serving, Vec::new());
+        // The keeper that was to be replaced does not reply any more.
+        if self.keeper.replacement.is_some() {
+            self.replacement_done(Component::Keeper, Err(Errno::PIPE));
         }
     }
 
-    fn lack_keeper(&self, reason: Option<String>) {
+    fn publish_keeper_lack(&self, reason: Option<String>) {
         self.shared.lacks.send_if_modified(|lacks| {
             let is_new = lacks.keeper != reason;
             lacks.keeper = reason;
@@ -132,62 +196,61 @@ impl Reactor {
         });
     }
 
-    /// Has the kernel report how children end from now on, until the next keeper receives the reports. A child that ends
-    /// between the keeper's death and this call is known only as long as it is a zombie.
+    /// Subscribes to exit events, until the next keeper receives them. The exit status of a child that ends between the
+    /// keeper's death and this call is known only while it is a zombie.
     fn subscribe_to_exits(&mut self) {
         let runs = |child: &Child| child.exit.is_none() && child.process.inner.os.get().is_some();
-        let is_unended = |entry: &Entry| matches!(entry.standing, Standing::Starting | Standing::Running);
-        let lives = self.children.values().any(runs) || self.unadopted.values().any(is_unended);
-        let daemon = matches!(self.lifecycle, Lifecycle::Daemon { .. });
-        if daemon && lives && self.exit_events.is_none() && !pidfd::notes_exits() {
-            self.exit_events = exits::subscribe().ok();
+        let lives = self.children.values().any(runs) || self.adoption.has_living();
+        let keeper = &mut self.keeper;
+        if keeper.is_process() && lives && keeper.exit_events.is_none() && !pidfd::records_exits() {
+            keeper.exit_events = exits::subscribe().ok();
         }
     }
 
-    /// Hands children to the new keeper, as many as it takes now. Descriptors are passed and not copied before, so a worker
-    /// at its descriptor limit can hand over everything it has.
-    pub(crate) fn give_all(&mut self) {
-        if !self.link.is_flushed() {
+    /// Hands children to the new keeper, as far as its queue has room. Descriptors are passed without a copy, so a
+    /// worker at its descriptor limit can hand everything over.
+    pub(crate) fn hand_over_all(&mut self) {
+        if !self.shared.link.is_flushed() {
             return;
         }
         let mut failed = false;
-        for slot in self.unheld.clone() {
-            match self.give(slot) {
+        for slot in self.keeper.unheld.clone() {
+            match self.hand_over(slot) {
                 Ok(()) => {
-                    self.unheld.remove(&slot);
+                    self.keeper.unheld.remove(&slot);
                 }
-                Err(Errno::AGAIN) => return self.link.expect_room(),
-                // Too many descriptors are on their way, or there is no memory: no event tells when that changes.
+                Err(Errno::AGAIN) => return self.shared.link.expect_room(),
+                // Too many descriptors are in flight, or there is no memory. No event announces when that changes.
                 Err(_) => failed = true,
             }
         }
         if failed {
-            self.schedule(RETRY, Due::Give);
+            self.schedule(RETRY, Due::HandOver);
         }
-        // Only now can this worker be killed without a loss, which is what others read from this number.
-        if let (true, Some(keeper)) = (self.unheld.is_empty(), &self.keeper) {
+        // Only now can this worker be killed without a loss. Others conclude that from the keeper's pid.
+        if let (true, Some(keeper)) = (self.keeper.unheld.is_empty(), &self.keeper.own) {
             self.shared.keeper_pid.store(keeper.pid(), Ordering::Release);
         }
     }
 
-    /// Hands one child to the new keeper. A child whose start the old keeper never reported has executed nothing, and never
-    /// will: the new keeper is asked to start it.
-    fn give(&mut self, slot: u64) -> outpost_sys::Result<()> {
+    /// Hands one child to the new keeper. A child whose start the old keeper never reported has not executed, and never
+    /// will: the new keeper is requested to start it.
+    fn hand_over(&mut self, slot: u64) -> outpost_sys::Result<()> {
         if slot == OWN_SLOT {
-            return self.give_own();
+            return self.hand_over_daemon_fds();
         }
-        if let Some(entry) = self.unadopted.get(&slot) {
-            let roles = Roles::new(entry.held.keys().copied()).ok_or(Errno::MFILE)?;
+        if let Some(entry) = self.adoption.entry(slot) {
+            let roles = FdRoles::new(entry.held.keys().copied()).ok_or(Errno::MFILE)?;
             let fds: Vec<_> =
                 entry.pidfd.iter().map(AsFd::as_fd).chain(entry.held.values().map(AsFd::as_fd)).collect();
-            let request = Request::Adopt { slot, pid: entry.pid, standing: entry.standing, held: roles };
-            return message::send(&*self.link.socket(), &request.encode(), &fds);
+            let request = Request::Adopt { slot, pid: entry.pid, state: entry.state, held: roles };
+            return self.shared.link.lock().send_now(&request, &fds);
         }
         let Some(child) = self.children.get_mut(&slot) else { return Ok(()) };
-        if let Some(pid) = child.starting.as_ref().and_then(|starting| starting.reported)
+        if let Some(pid) = child.launch.as_ref().and_then(|launch| launch.reported_pid)
             && child.process.inner.os.get().is_none()
         {
-            // It may have executed, so it must not be started again.
+            // It may have executed, so it must not be started a second time.
             match kill::open_leader(&child.process, pid) {
                 Ok(os) => {
                     let _set_once = child.process.inner.os.set(os);
@@ -195,7 +258,7 @@ impl Reactor {
                 }
                 Err(Errno::SRCH) => {
                     self.record_start(slot);
-                    self.started(slot);
+                    self.executed(slot);
                     self.exited(slot, Exit::UNKNOWN);
                     return Ok(());
                 }
@@ -204,33 +267,31 @@ impl Reactor {
         }
         let Some(child) = self.children.get_mut(&slot) else { return Ok(()) };
         if child.process.inner.os.get().is_none() {
-            if let Some(starting) = &mut child.starting {
-                // A child that waits at the old gate ends when that is closed.
-                starting.gate = None;
+            if let Some(launch) = &mut child.launch {
+                // A child that waits at the old gate exits when that closes.
+                launch.exec_gate = None;
             }
-            let Some((request, fds)) = child.request()? else { return Ok(()) };
-            return message::send(&*self.link.socket(), &request.encode(), &fds);
+            let Some((request, fds)) = child.spawn_request()? else { return Ok(()) };
+            return self.shared.link.lock().send_now(&request, &fds);
         }
-        // The keeper may have died on its way to the gate.
-        if let Some(gate) = child.starting.as_ref().and_then(|starting| starting.gate.as_ref()) {
+        // The keeper may have died before it opened the gate.
+        if let Some(gate) = child.launch.as_ref().and_then(|launch| launch.exec_gate.as_ref()) {
             let _cannot_fill_up = pipe::write_byte(&gate.write);
         }
-        if child.starting.as_ref().is_none_or(|starting| starting.report.is_none()) {
-            // Whether the child reached its program was reported to the dead keeper only: its exit will show it.
-            self.started(slot);
-        }
+        // The status pipe died with the keeper. The exit status shows whether the child reached its program.
+        self.executed(slot);
         let Some(child) = self.children.get(&slot) else { return Ok(()) };
         let Some(os) = child.process.inner.os.get() else { return Ok(()) };
         let (held, pidfd) = (child.held(), os.pidfd.get());
-        let roles = Roles::new(held.iter().map(|(role, _)| *role)).ok_or(Errno::MFILE)?;
+        let roles = FdRoles::new(held.iter().map(|(role, _)| *role)).ok_or(Errno::MFILE)?;
         let fds: Vec<_> =
             pidfd.iter().map(|pidfd| pidfd.as_fd()).chain(held.iter().map(|(_, fd)| *fd)).collect();
-        let request = Request::Adopt { slot, pid: os.pid, standing: child.standing(), held: roles };
-        message::send(&*self.link.socket(), &request.encode(), &fds)
+        let request = Request::Adopt { slot, pid: os.pid, state: child.keeper_state(), held: roles };
+        self.shared.link.lock().send_now(&request, &fds)
     }
 }
 
-/// Starts a keeper that knows this worker and nothing else yet. Returns the link to it.
+/// Starts a keeper with this worker and an empty table. Returns the link to it.
 pub(crate) fn start_keeper(binary: &OwnedFd, arguments: &[CString]) -> Result<(OwnedFd, OwnKeeper)> {
     const STATE_FD: i32 = 4;
     const BINARY_FD: i32 = 5;
@@ -254,7 +315,7 @@ pub(crate) fn start_keeper(binary: &OwnedFd, arguments: &[CString]) -> Result<(O
         (own_pidfd.as_fd(), PIDFD),
     ];
     let arguments = [c"outpost", c"keeper", c"--state", c"4"];
-    let started = spawn::start_part(binary.as_fd(), &arguments, spawn::Standing::Session, &others)
+    let started = spawn::spawn_self(binary.as_fd(), &arguments, spawn::SessionKind::Session, &others)
         .map_err(|failure| io(failure.errno))?;
     Ok((ours, OwnKeeper { started, begun: Instant::now() }))
 }

@@ -1,39 +1,39 @@
-//! Work of the reactor that may block: killing process trees by /proc, removing cgroups, erasing records, and whatever a
-//! journal has to do on the disk besides writing to open files.
+//! Blocking work of the reactor: killing process trees by /proc, removing cgroups, erasing records, and the work of
+//! journals on files that are not open.
 //!
-//! Three threads do it. They start with the engine, so a host at its process limit cannot keep a kill from being carried
-//! out. A kill never waits for an erasure, and output that waits for its next segment waits for neither.
+//! Three threads do it. They start with the engine, so a host at its process limit does not prevent a kill. A kill
+//! never waits for an erasure, and output that waits for its next segment waits for neither.
 
 use crate::child::Child;
 use crate::input::Input;
 use crate::kill;
 use crate::process::Process;
 use crate::reactor::Command;
-use crate::shared::{DESTROY_PATIENCE, Shared};
+use crate::shared::{DESTROY_TIMEOUT, Shared};
 use crate::spec::Slot;
 use outpost_journal::{Chore, Writer};
-use outpost_sys::{Errno, limits};
+use outpost_sys::Errno;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::sync::oneshot;
 
-/// Trees to kill, and callers that wait for the number of survivors.
+/// A tree to kill, and callers that wait for the number of survivors.
 struct Kill {
     process: Process,
     replies: Vec<oneshot::Sender<usize>>,
 }
 
-/// What is to be removed of a slot. A later variant includes the earlier ones.
+/// The part of a slot to remove. A later variant includes the earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Scope {
-    /// What only a running process needs: its stdin log, and its cgroup if no process is left in it.
+    /// The stdin log, and the cgroup if it is empty.
     Cgroup,
-    /// The same, with the processes in the cgroup.
+    /// The same, after killing the processes in the cgroup.
     Descendants,
-    /// Also its record on disk. Processes in the cgroup live on.
+    /// Also the record on disk. Processes in the cgroup live on.
     Record,
-    /// Everything of a slot in which no process was started.
+    /// Everything of a slot without a record.
     Slot,
 }
 
@@ -45,7 +45,7 @@ struct Removal {
     files: Option<(Writer, Input)>,
 }
 
-/// Work by slot. Each slot is in it once, so the queue is never longer than the number of slots.
+/// Work by slot. Each slot is queued once, so the number of slots bounds the queue.
 struct Queue<T> {
     state: Mutex<State<T>>,
     changed: Condvar,
@@ -53,7 +53,7 @@ struct Queue<T> {
 
 struct State<T> {
     work: BTreeMap<Slot, T>,
-    /// The slot that was served last. The next greater one follows, so none is served twice while another waits.
+    /// The slot of the last work. The next greater one follows, so that no slot starves.
     last: Slot,
     closed: bool,
 }
@@ -70,7 +70,7 @@ impl<T> Queue<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds work, or merges it into what waits for the same slot.
+    /// Adds work, or merges it with queued work of the same slot.
     fn add(&self, slot: Slot, work: T, merge: impl FnOnce(&mut T, T)) {
         let mut state = self.lock();
         match state.work.get_mut(&slot) {
@@ -135,15 +135,15 @@ impl Housekeeping {
         })?;
         let (removals, weak) = (shared.housekeeping.removals.clone(), Arc::downgrade(shared));
         thread("outpost-eraser").spawn(move || {
-            limits::lower_priority();
+            outpost_sys::process::lower_priority();
             remove_all(&removals, &weak);
         })?;
         let (chores, weak) = (shared.housekeeping.chores.clone(), Arc::downgrade(shared));
         thread("outpost-files").spawn(move || {
             while let Some((slot, chores)) = chores.next() {
-                for done in chores.into_iter().map(Chore::carry_out) {
+                for done in chores.into_iter().map(Chore::execute) {
                     let Some(shared) = weak.upgrade() else { return };
-                    shared.command_blocking(Command::Worked { slot, done });
+                    shared.command_blocking(Command::ChoreDone { slot, done });
                 }
             }
         })?;
@@ -157,19 +157,19 @@ impl Housekeeping {
         self.kills.add(slot, work, |waiting, work| waiting.replies.extend(work.replies));
     }
 
-    /// Has chores of a journal carried out, in their order. The reactor gets the results.
+    /// Queues chores of a journal, in their order. The reactor gets the results.
     pub(crate) fn work(&self, slot: Slot, chores: Vec<Chore>) {
         self.chores.add(slot, chores, |waiting, chores| waiting.extend(chores));
     }
 
-    /// Removes the cgroup of a process that has ended. A cgroup with members stays, and goes with the record. Closes the
-    /// process's files, which may wait for the disk.
-    pub(crate) fn leave(&self, child: Child) {
+    /// Removes the cgroup of an ended process. A cgroup with members is removed with the record. Closes the process's
+    /// files, which may wait for the disk.
+    pub(crate) fn clean_up(&self, child: Child) {
         let Child { process, writer, input, .. } = child;
         self.remove(process.slot(), Some(process), Scope::Cgroup, Some((writer, input)));
     }
 
-    /// Removes the cgroup of a process that has ended, and kills the members.
+    /// Removes the cgroup of an ended process, and kills the members.
     pub(crate) fn remove_descendants(&self, process: Process) {
         self.remove(process.slot(), Some(process), Scope::Descendants, None);
     }
@@ -179,7 +179,7 @@ impl Housekeeping {
         self.remove(process.slot(), Some(process), Scope::Record, None);
     }
 
-    /// Removes a slot in which no process was started.
+    /// Removes a slot without a record.
     pub(crate) fn remove_slot(&self, slot: Slot) {
         self.remove(slot, None, Scope::Slot, None);
     }
@@ -205,9 +205,9 @@ fn remove_all(removals: &Queue<Removal>, shared: &Weak<Shared>) {
         drop(files);
         let Some(shared) = shared.upgrade() else { return };
         match (process, scope) {
-            (None, _) | (_, Scope::Slot) => shared.vacate(slot),
+            (None, _) | (_, Scope::Slot) => shared.remove_slot(slot),
             (Some(process), Scope::Cgroup) => {
-                shared.leave_cgroup(&process);
+                shared.remove_cgroup_of(&process);
                 empty_stdin_log(&shared, &process);
             }
             (Some(process), Scope::Descendants) => {
@@ -221,15 +221,15 @@ fn remove_all(removals: &Queue<Removal>, shared: &Weak<Shared>) {
 
 fn empty_stdin_log(shared: &Shared, process: &Process) {
     if process.stdin_accepted() > 0 {
-        shared.store.empty_stdin_log(process.slot());
+        shared.process_dirs.empty_stdin_log(process.slot());
     }
 }
 
 fn destroy_cgroup(shared: &Shared, process: &Process) {
     let Some(cgroups) = &shared.cgroups else { return };
     let slot = process.slot();
-    match cgroups.group(&slot.to_string()).destroy(DESTROY_PATIENCE) {
-        Ok(()) | Err(Errno::NOENT) => shared.leave_cgroup(process),
-        Err(errno) => tracing::warn!(process = %slot, %errno, "descendants of a process cannot be ended"),
+    match cgroups.group(&slot.to_string()).destroy(DESTROY_TIMEOUT) {
+        Ok(()) | Err(Errno::NOENT) => shared.remove_cgroup_of(process),
+        Err(errno) => tracing::warn!(process = %slot, %errno, "cannot kill the descendants of a process"),
     }
 }

@@ -1,4 +1,4 @@
-//! A child's stdin: from the log to its pipe or terminal, exactly once.
+//! The stdin of a child: exactly-once delivery from the log to its pipe or terminal.
 
 use crate::link::role;
 use crate::{Error, Result};
@@ -11,34 +11,34 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// What a terminal takes for the end of input.
+/// Ctrl-D, which a terminal takes for EOF.
 const END_OF_FILE_CHARACTER: u8 = 4;
 
-/// Where input goes.
+/// The destination of stdin.
 pub(crate) enum Target {
-    /// No stdin, or one that has been closed.
+    /// No stdin, or a closed one.
     Closed,
     Pipe(OwnedFd),
-    /// Through a private pipe to the terminal's master, since splice wants a pipe on one side.
+    /// The terminal's master, through a private pipe, since splice needs a pipe on one side.
     Terminal(Pipe),
 }
 
-/// How far a delivery got.
+/// The result of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
-    /// Nothing waits.
+    /// Everything accepted is delivered.
     Done,
-    /// The child does not read at the moment.
+    /// The pipe or the terminal is full.
     Blocked,
-    /// All is delivered and stdin was to be closed: it is now.
+    /// Everything is delivered, and stdin is closed as requested.
     Closed,
-    /// The log goes on in another file: nothing is delivered before the keeper holds [`Input::unheld_reader`].
+    /// The log continues in another file. The keeper must hold [`Input::unheld_reader`] before the next delivery.
     NewReader,
-    /// Nothing is delivered before a chore is done.
+    /// The delivery waits for a chore.
     Waits,
 }
 
-/// What a client wants of the input. It is answered in the order in which it came.
+/// A request of a client. Replies are in the order of requests.
 pub(crate) enum Offer {
     Bytes {
         offset: Option<u64>,
@@ -67,11 +67,11 @@ impl Offer {
     }
 }
 
-/// How far the log has come to be.
+/// The state of the log.
 enum Log {
     Missing,
     Wanted,
-    UnderWay,
+    Creating,
     Ready(Box<StdinLog>),
 }
 
@@ -79,7 +79,7 @@ impl Log {
     fn get(&self) -> Option<&StdinLog> {
         match self {
             Log::Ready(log) => Some(log),
-            Log::Missing | Log::Wanted | Log::UnderWay => None,
+            Log::Missing | Log::Wanted | Log::Creating => None,
         }
     }
 }
@@ -88,18 +88,17 @@ pub(crate) struct Input {
     pub(crate) target: Target,
     log: Log,
     log_path: PathBuf,
-    /// Close once everything accepted is delivered.
+    /// Close when everything accepted is delivered.
     pub(crate) closing: bool,
-    /// Who waits for room.
-    pub(crate) waiters: Vec<Waiter>,
-    /// Offers that wait for a chore, and those behind them. Their bytes together are bounded.
+    pub(crate) waiters: Vec<RoomWaiter>,
+    /// Offers that wait for a chore, and later ones. Their total size is bounded.
     pub(crate) offers: VecDeque<Offer>,
 }
 
-/// One who waits until there is room for all before this byte.
-pub(crate) struct Waiter {
+/// A caller that waits until all bytes before `until` would be accepted.
+pub(crate) struct RoomWaiter {
     pub(crate) until: u64,
-    pub(crate) told: oneshot::Sender<()>,
+    pub(crate) reply: oneshot::Sender<()>,
 }
 
 impl Input {
@@ -108,8 +107,8 @@ impl Input {
         Input { target, log: Log::Missing, log_path, closing: false, waiters, offers }
     }
 
-    /// Goes on where another worker stopped. Without a description from the keeper nothing was delivered yet; then the
-    /// one that the keeper must hold from now on is returned.
+    /// Resumes the delivery of an earlier worker. Without a reader from the keeper nothing was delivered yet. Then this
+    /// returns the reader that the keeper must hold.
     pub(crate) fn resume(
         target: Target,
         log_path: PathBuf,
@@ -134,8 +133,8 @@ impl Input {
         !matches!(self.target, Target::Closed) && !self.closing
     }
 
-    /// Takes the log that was begun. Returns the description that the keeper must hold before the first delivery.
-    pub(crate) fn begin(&mut self, log: outpost_journal::Result<StdinLog>) -> Result<OwnedFd> {
+    /// Takes the created log. Returns the reader that the keeper must hold before the first delivery.
+    pub(crate) fn set_log(&mut self, log: outpost_journal::Result<StdinLog>) -> Result<OwnedFd> {
         self.log = Log::Missing;
         let log = log?;
         let reader = duplicate(log.reader())?;
@@ -152,7 +151,7 @@ impl Input {
     ) -> Result<Option<Accepted>> {
         match &mut self.log {
             Log::Ready(log) => Ok(log.accept(offset, data, waiting_max)?),
-            Log::UnderWay => Ok(None),
+            Log::Creating => Ok(None),
             Log::Missing | Log::Wanted => {
                 self.log = Log::Wanted;
                 Ok(None)
@@ -160,7 +159,7 @@ impl Input {
         }
     }
 
-    /// Whether there is room for an offer behind those that wait.
+    /// Whether an offer fits behind those that wait.
     pub(crate) fn has_room_for(&self, offer: &Offer) -> bool {
         let waiting: u64 = self.offers.iter().map(Offer::bytes).sum();
         match offer {
@@ -171,15 +170,15 @@ impl Input {
         }
     }
 
-    /// Work on the log's files that another thread is to do.
+    /// Work on the log's files for a housekeeping thread.
     pub(crate) fn chores(&mut self) -> Vec<Chore> {
         match &mut self.log {
             Log::Ready(log) => log.chores(),
             Log::Wanted => {
-                self.log = Log::UnderWay;
-                vec![StdinLog::wanted(&self.log_path)]
+                self.log = Log::Creating;
+                vec![StdinLog::create_chore(&self.log_path)]
             }
-            Log::Missing | Log::UnderWay => Vec::new(),
+            Log::Missing | Log::Creating => Vec::new(),
         }
     }
 
@@ -187,51 +186,51 @@ impl Input {
     pub(crate) fn take(&mut self, done: StdinDone) -> Result<()> {
         match &mut self.log {
             Log::Ready(log) => Ok(log.take(done)?),
-            Log::Missing | Log::Wanted | Log::UnderWay => Ok(()),
+            Log::Missing | Log::Wanted | Log::Creating => Ok(()),
         }
     }
 
-    /// For a terminal, closing is a character like any other.
+    /// The bytes that close the stdin of a terminal.
     pub(crate) fn end_of_file(&self) -> Option<&'static [u8]> {
         matches!(self.target, Target::Terminal(_)).then_some(&[END_OF_FILE_CHARACTER])
     }
 
-    /// The description that the keeper must hold before the next delivery.
+    /// The reader that the keeper must hold before the next delivery.
     pub(crate) fn unheld_reader(&mut self) -> Result<Option<OwnedFd>> {
         let Log::Ready(log) = &mut self.log else { return Ok(None) };
         let reader = duplicate(log.reader())?;
-        log.held();
+        log.set_reader_held();
         Ok(Some(reader))
     }
 
-    /// The byte before which all may wait.
+    /// The first byte that would not be accepted.
     pub(crate) fn room_until(&self, waiting_max: u64) -> u64 {
         let delivered = self.log.get().map_or(0, |log| log.delivered().unwrap_or(0).min(log.accepted()));
         delivered.saturating_add(waiting_max)
     }
 
-    /// Adds a waiter in place of those that have given up, so that a child that never reads collects none.
-    pub(crate) fn wait_for_room(&mut self, waiter: Waiter) {
-        self.waiters.retain(|waiter| !waiter.told.is_closed());
+    /// Adds a waiter, and removes those whose caller is gone.
+    pub(crate) fn wait_for_room(&mut self, waiter: RoomWaiter) {
+        self.waiters.retain(|waiter| !waiter.reply.is_closed());
         self.waiters.push(waiter);
     }
 
-    /// Tells those who waited for room that there is now.
-    pub(crate) fn tell_waiters(&mut self, waiting_max: u64) {
+    /// Replies to waiters whose bytes would be accepted now.
+    pub(crate) fn wake_waiters(&mut self, waiting_max: u64) {
         if self.waiters.is_empty() || !self.offers.is_empty() {
             return;
         }
         let room_until = self.room_until(waiting_max);
         for waiter in self.waiters.extract_if(.., |waiter| waiter.until <= room_until) {
-            let _given_up = waiter.told.send(());
+            let _gone = waiter.reply.send(());
         }
     }
 
-    /// Moves what has been accepted towards the child. `master` is the terminal's, if it has one.
+    /// Moves accepted bytes towards the child. `master` is that of its terminal.
     pub(crate) fn deliver(&mut self, master: Option<&OwnedFd>) -> Result<Delivery> {
         let delivery = match (&self.target, &mut self.log) {
             (Target::Closed, _) => return Ok(Delivery::Done),
-            (_, Log::Missing | Log::Wanted | Log::UnderWay) => Delivery::Done,
+            (_, Log::Missing | Log::Wanted | Log::Creating) => Delivery::Done,
             (Target::Pipe(pipe), Log::Ready(log)) => move_all(log, pipe)?,
             (Target::Terminal(pipe), Log::Ready(log)) => {
                 let moved = move_all(log, &pipe.write)?;
@@ -249,7 +248,7 @@ impl Input {
         Ok(delivery)
     }
 
-    /// The descriptors the keeper is to hold for this input.
+    /// The descriptors that the keeper is to hold.
     pub(crate) fn held(&self) -> Vec<(u8, BorrowedFd<'_>)> {
         let mut held = match &self.target {
             Target::Closed => Vec::new(),
@@ -274,12 +273,12 @@ fn move_all(log: &mut StdinLog, to: &OwnedFd) -> Result<Delivery> {
             Delivered::WouldBlock => return Ok(Delivery::Blocked),
             Delivered::End => return Ok(Delivery::Done),
             Delivered::NextPart => return Ok(Delivery::NewReader),
-            Delivered::Waits => return Ok(Delivery::Waits),
+            Delivered::AwaitsChore => return Ok(Delivery::Waits),
         }
     }
 }
 
-/// From the private pipe to the terminal. A terminal that is gone takes everything.
+/// Moves bytes from the private pipe to the terminal. They are lost if that is gone.
 fn flush(pipe: &Pipe, master: &OwnedFd, moved: Delivery) -> Result<Delivery> {
     const AT_ONCE_BYTES: usize = 64 * 1024;
     loop {
@@ -290,6 +289,6 @@ fn flush(pipe: &Pipe, master: &OwnedFd, moved: Delivery) -> Result<Delivery> {
             Err(errno) => return Err(Error::io("write to", "the terminal", errno)),
         }
     }
-    let left = pipe::waiting(&pipe.read).unwrap_or(0);
+    let left = pipe::buffered(&pipe.read).unwrap_or(0);
     Ok(if left > 0 { Delivery::Blocked } else { moved })
 }

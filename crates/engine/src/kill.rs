@@ -1,4 +1,4 @@
-//! Ending processes: the ladder from a polite signal to the end of the whole tree.
+//! Ending processes: from a signal with a grace time to SIGKILL for the whole tree.
 
 use crate::process::{Os, Process, WhileAlive};
 use crate::spec::Slot;
@@ -12,7 +12,7 @@ use outpost_sys::{Errno, pidfd};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// Whom a signal is for.
+/// The receivers of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// The process itself.
@@ -23,38 +23,38 @@ pub enum Reach {
     Tree,
 }
 
-/// How to end a process.
+/// The steps to end a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ladder {
     pub signal: Signal,
     pub reach: Reach,
-    /// How long the process may take to end by itself.
+    /// The time for the process to end after the signal.
     pub grace: Duration,
-    /// Whether to kill the whole tree when it has not.
+    /// Whether to kill the whole tree after that.
     pub escalate: bool,
 }
 
-/// How an end went.
+/// The result of [`Process::kill_and_wait`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KillReport {
-    /// It had ended before anything was done.
+    /// It had ended before the signal.
     pub already_exited: bool,
     pub died: bool,
     pub escalated: bool,
-    /// Descendants that are still alive after a tree kill.
+    /// Descendants that are alive after a tree kill.
     pub survivors: usize,
 }
 
-/// How long a killed process may take to be reaped before we report that it has not been.
-const REAP_PATIENCE: Duration = Duration::from_secs(5);
+/// The longest wait for the reaping of a killed process.
+const REAP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often a tree that was asked to end is looked at.
-const TREE_LOOK: Duration = Duration::from_millis(10);
+/// The interval in which a tree is polled for its end.
+const TREE_POLL: Duration = Duration::from_millis(10);
 
-/// Passes over /proc in a tree kill without a cgroup. Each pass must find somebody new to need another.
-const PASSES_MAX: usize = 64;
+/// The most scans of /proc in a tree kill without a cgroup. A scan that finds none is the last.
+const SCANS_MAX: usize = 64;
 
-pub(crate) async fn climb(process: &Process, ladder: Ladder) -> Result<KillReport> {
+pub(crate) async fn escalate(process: &Process, ladder: Ladder) -> Result<KillReport> {
     let mut report = KillReport { already_exited: false, died: false, escalated: false, survivors: 0 };
     match process.signal(ladder.signal, ladder.reach).await {
         Ok(()) => {}
@@ -69,26 +69,26 @@ pub(crate) async fn climb(process: &Process, ladder: Ladder) -> Result<KillRepor
     if !ladder.escalate {
         return Ok(report);
     }
-    // A tree has ended when its last member has, not its first.
-    let rest_lives = ladder.reach == Reach::Tree && report.died && !tree_ends_by(process, deadline).await?;
-    if !report.died || rest_lives {
+    // A tree has ended when its last member has.
+    let others_live = ladder.reach == Reach::Tree && report.died && !tree_ends_by(process, deadline).await?;
+    if !report.died || others_live {
         report.escalated = true;
         report.survivors = kill_tree(process).await?;
-        report.died = ends_within(process, REAP_PATIENCE).await;
+        report.died = ends_within(process, REAP_TIMEOUT).await;
     }
     Ok(report)
 }
 
-/// Nothing tells when the last member of a tree has ended, so it is looked at.
+/// Polls the tree, since no event announces the end of its last member.
 async fn tree_ends_by(process: &Process, deadline: Instant) -> Result<bool> {
     loop {
-        let looked = process.clone();
+        let polled = process.clone();
         let members =
-            tokio::task::spawn_blocking(move || members(&looked)).await.map_err(|_| Error::Stopped)?;
+            tokio::task::spawn_blocking(move || members(&polled)).await.map_err(|_| Error::Stopped)?;
         if members.is_empty() || Instant::now() >= deadline {
             return Ok(members.is_empty());
         }
-        tokio::time::sleep(TREE_LOOK).await;
+        tokio::time::sleep(TREE_POLL).await;
     }
 }
 
@@ -103,7 +103,7 @@ fn members(process: &Process) -> Vec<i32> {
     }
 }
 
-/// The same, opened, so that no other process can get a signal that is meant for one of them.
+/// The same as pidfds, so that a recycled pid gets no signal.
 fn open_members(process: &Process) -> Vec<Pidfd> {
     match &process.inner.shared.cgroups {
         Some(cgroups) => {
@@ -117,11 +117,11 @@ fn open_members(process: &Process) -> Vec<Pidfd> {
     }
 }
 
-/// Opens the first process of a tree by its number, which only its keeper knew for certain. `ESRCH` when that is another
-/// process by now, or none.
+/// Opens the first process of a tree by the pid that a keeper reported before it died. `ESRCH` when the pid is free or
+/// another process's.
 pub(crate) fn open_leader(process: &Process, pid: i32) -> outpost_sys::Result<Os> {
     let _room = pidfd::open(pid)?;
-    // Nothing can be told from /proc while no descriptor is free.
+    // Without a free descriptor /proc cannot be read.
     procfs::stat(std::process::id().cast_signed()).ok_or(Errno::MFILE)?;
     let stat = procfs::stat(pid).ok_or(Errno::SRCH)?;
     let pidfd = match &process.inner.shared.cgroups {
@@ -132,8 +132,8 @@ pub(crate) fn open_leader(process: &Process, pid: i32) -> outpost_sys::Result<Os
     Ok(Os { pid, pidfd: WhileAlive::new(Some(pidfd)), start_ticks: stat.start_ticks })
 }
 
-async fn ends_within(process: &Process, patience: Duration) -> bool {
-    tokio::time::timeout(patience, process.exited()).await.is_ok_and(|exit| exit.is_ok())
+async fn ends_within(process: &Process, timeout: Duration) -> bool {
+    tokio::time::timeout(timeout, process.exited()).await.is_ok_and(|exit| exit.is_ok())
 }
 
 /// Kills every descendant; returns the number of survivors. Needs no new thread.
@@ -160,26 +160,26 @@ fn kill_cgroup(process: &Process) -> bool {
     matches!(cgroups.group(&process.slot().to_string()).kill(), Ok(()) | Err(Errno::NOENT))
 }
 
-/// Kills every descendant; returns the number of survivors. Blocking. Without a cgroup this takes many steps, so it is noted on
-/// disk first: the next worker finishes what this one cannot.
+/// Kills every descendant; returns the number of survivors. Blocking. Without a cgroup this takes many steps, so it is
+/// recorded on disk first: if this worker dies, the next one finishes it.
 pub(crate) fn kill_tree_now(process: &Process) -> usize {
-    let (store, slot) = (&process.inner.shared.store, process.slot());
+    let (process_dirs, slot) = (&process.inner.shared.process_dirs, process.slot());
     let survivors = match kill_cgroup(process) {
         true => 0,
         false => {
-            store.note_kill(slot);
+            process_dirs.record_kill(slot);
             sweep(&marker_of(process), process.leader(), Signal::KILL)
         }
     };
     if survivors == 0 {
-        store.note_killed(slot);
+        process_dirs.remove_kill_record(slot);
     }
     survivors
 }
 
 /// Finishes the kill of a tree that an earlier worker has begun.
 pub(crate) fn finish_kill_tree(process: &Process) {
-    if process.inner.shared.store.is_kill_due(process.slot()) {
+    if process.inner.shared.process_dirs.is_kill_due(process.slot()) {
         tracing::warn!(process = %process.slot(), "an earlier worker did not finish killing this tree; finishing it");
         process.inner.shared.housekeeping.kill_tree(process.clone(), None);
     }
@@ -198,7 +198,7 @@ pub(crate) async fn signal_tree(process: &Process, signal: Signal) -> Result<()>
     tokio::task::spawn_blocking(send).await.map_err(|_| Error::Stopped)
 }
 
-/// What children carry in their environment where there is no cgroup to tell whose they are.
+/// The environment variable by which the engine finds descendants where there is no cgroup.
 pub(crate) fn marker(daemon: &str, slot: Slot) -> String {
     format!("OUTPOST_PROCESS={slot}.{daemon}")
 }
@@ -207,10 +207,10 @@ fn marker_of(process: &Process) -> String {
     marker(&process.inner.shared.name, process.slot())
 }
 
-/// Signals a tree until nobody is left in it; says how many are.
+/// Signals a tree until it is empty; returns the number of members that are left.
 pub(crate) fn sweep(marker: &str, leader: Option<Identity>, signal: Signal) -> usize {
     let mut left = 0;
-    for _ in 0..PASSES_MAX {
+    for _ in 0..SCANS_MAX {
         let members = tree(marker, leader);
         left = members.len();
         if left == 0 {
@@ -226,8 +226,9 @@ pub(crate) fn sweep(marker: &str, leader: Option<Identity>, signal: Signal) -> u
     left
 }
 
-/// The living processes of a tree: the leader with its group, those that carry its marker, and the descendants of all of them.
-/// Whatever was read by pid is confirmed by a later look at the same process, so a recycled pid brings no other process in.
+/// The living processes of a tree: the leader with its group, processes with its marker, and the descendants of all of
+/// them. Every fact that was read by pid is confirmed afterwards by the start time, so that a recycled pid adds no
+/// other process.
 pub(crate) fn tree(marker: &str, leader: Option<Identity>) -> Vec<Stat> {
     let all = procfs::all();
     let leader = leader.filter(Identity::is_current);
@@ -242,7 +243,7 @@ pub(crate) fn tree(marker: &str, leader: Option<Identity>) -> Vec<Stat> {
     members
 }
 
-/// Whether a process is in the group that a tree's leader leads. While the leader is there, the group's number is its own.
+/// Whether a process is in the group of a tree's leader. While the leader exists, the group id is not recycled.
 fn is_in_group(stat: &Stat, leader: Identity) -> bool {
     let is_in = |now: Stat| Identity::of(stat).is(&now) && now.group == leader.pid();
     stat.group > 1
@@ -255,9 +256,9 @@ fn is_in_group(stat: &Stat, leader: Identity) -> bool {
 mod tests {
     use super::*;
 
-    /// Slots count milliseconds: two daemons that start something at the same moment give it the same number.
+    /// Slots are numbered by the clock, so two daemons can use the same one.
     #[test]
-    fn processes_of_two_daemons_with_one_number_are_told_apart() {
+    fn markers_of_two_daemons_with_the_same_slot_differ() {
         assert_ne!(marker("one", Slot(7)), marker("other", Slot(7)));
         assert_ne!(marker("one", Slot(7)), marker("one", Slot(8)));
     }

@@ -1,33 +1,33 @@
-//! The worker's end of the link to the keeper, and the roles of the descriptors the keeper holds for us.
+//! The worker's end of the link to the keeper, and the roles of the descriptors that the keeper holds for it.
+//!
+//! [`KeeperLink`] owns the socket. The reactor receives from it. Requests keep their order, whatever thread sends them.
 
-use outpost_keeper::{Event, Keeper, MESSAGE_BYTES, Request};
+use outpost_keeper::{Event, Keeper, MESSAGE_BYTES_MAX, Request};
 use outpost_sys::{Errno, file, message};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a held descriptor is for.
+/// The roles of held descriptors.
 pub(crate) mod role {
     /// The write end of the child's stdin pipe.
     pub(crate) const STDIN: u8 = 1;
     pub(crate) const STDOUT: u8 = 2;
     pub(crate) const STDERR: u8 = 3;
-    /// The terminal's master, and the private pipes through which bytes come and go.
+    /// The terminal's master, and the private pipes from it and to it.
     pub(crate) const MASTER: u8 = 4;
     pub(crate) const FROM_MASTER_READ: u8 = 5;
     pub(crate) const FROM_MASTER_WRITE: u8 = 6;
     pub(crate) const TO_MASTER_READ: u8 = 7;
     pub(crate) const TO_MASTER_WRITE: u8 = 8;
-    /// The reading description of the stdin log, whose position is what was delivered.
+    /// The stdin log, open for reading. Its position is the number of delivered bytes.
     pub(crate) const STDIN_LOG: u8 = 9;
-    /// Where one that was forked ahead reports how its start went. Not held: what nobody is left to hear is in its exit.
-    pub(crate) const REPORT: u8 = 10;
 }
 
-/// Messages that may wait for the keeper before new processes are refused.
-pub(crate) const OUTBOX_MAX: usize = 1024;
+/// The most queued requests. Starts are refused beyond.
+const OUTBOX_MAX: usize = 1024;
 
-/// What came over the link.
+/// The result of a receive.
 pub(crate) enum Received {
     Event(Event, Vec<OwnedFd>),
     Nothing,
@@ -35,95 +35,103 @@ pub(crate) enum Received {
     Closed,
 }
 
-pub(crate) struct Link {
-    socket: Arc<OwnedFd>,
-    outbox: VecDeque<(Request, Vec<OwnedFd>)>,
-    /// The keeper's queue was full for a message that is not in the outbox.
+/// The link to the keeper.
+pub(crate) struct KeeperLink(Mutex<Outbox>);
+
+/// The sending side of the link.
+pub(crate) struct Outbox {
+    /// `None` while there is no keeper.
+    socket: Option<Arc<OwnedFd>>,
+    queue: VecDeque<(Request, Vec<OwnedFd>)>,
+    /// The keeper's queue was full for a request that is not in `queue`.
     expects_room: bool,
 }
 
-impl Link {
-    pub(crate) fn new(socket: OwnedFd) -> Link {
-        Link { socket: Arc::new(socket), outbox: VecDeque::new(), expects_room: false }
+impl KeeperLink {
+    pub(crate) fn new(socket: OwnedFd) -> KeeperLink {
+        let socket = Some(Arc::new(socket));
+        KeeperLink(Mutex::new(Outbox { socket, queue: VecDeque::new(), expects_room: false }))
     }
 
-    /// The socket, for those who ask the keeper past the reactor.
-    pub(crate) fn socket(&self) -> Arc<OwnedFd> {
-        self.socket.clone()
-    }
-
-    /// A link to a keeper that runs in a thread of this process until the link is dropped.
-    pub(crate) fn to_embedded_keeper() -> std::io::Result<Link> {
+    /// A link to a keeper in a thread of this process, which ends when the link closes.
+    pub(crate) fn to_embedded_keeper() -> std::io::Result<KeeperLink> {
         let (ours, its) = message::pair()?;
         let keeper = Keeper::embedded(its)?;
         std::thread::Builder::new().name("outpost-keeper".into()).spawn(move || keeper.run())?;
-        Ok(Link::new(ours))
+        Ok(KeeperLink::new(ours))
     }
 
-    /// Sends, or keeps for later when the keeper's queue is full. Order is kept. A keeper that is gone is noticed when
-    /// it is listened to.
-    pub(crate) fn send(&mut self, request: Request, fds: Vec<OwnedFd>) {
-        self.outbox.push_back((request, fds));
-        self.flush();
+    /// Locks the sending side, for a caller that sends and then does something before any other request is sent.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Outbox> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends with descriptors of the caller's, which are copied only if the message has to wait.
-    pub(crate) fn pass(&mut self, request: Request, fds: &[BorrowedFd<'_>]) -> outpost_sys::Result<()> {
-        if self.send_now(request, fds) {
+    /// The socket, if there is a keeper.
+    pub(crate) fn socket(&self) -> Option<Arc<OwnedFd>> {
+        self.lock().socket.clone()
+    }
+
+    /// The keeper is gone. Requests are queued from here on.
+    pub(crate) fn disconnect(&self) {
+        self.lock().socket = None;
+    }
+
+    /// Uses the link to another keeper. Returns the requests that the keeper before was never sent.
+    pub(crate) fn connect(&self, socket: OwnedFd) -> VecDeque<(Request, Vec<OwnedFd>)> {
+        let mut outbox = self.lock();
+        outbox.socket = Some(Arc::new(socket));
+        std::mem::take(&mut outbox.queue)
+    }
+
+    /// Sends a request, or queues it while the keeper's queue is full.
+    pub(crate) fn send(&self, request: Request, fds: Vec<OwnedFd>) {
+        let mut outbox = self.lock();
+        outbox.queue.push_back((request, fds));
+        outbox.flush();
+    }
+
+    /// As [`KeeperLink::send`] with descriptors of the caller, which are duplicated only if the request is queued.
+    pub(crate) fn pass(&self, request: Request, fds: &[BorrowedFd<'_>]) -> outpost_sys::Result<()> {
+        let mut outbox = self.lock();
+        if outbox.send_now(&request, fds).is_ok() {
             return Ok(());
         }
         let copies = fds.iter().map(file::duplicate).collect::<outpost_sys::Result<Vec<_>>>()?;
-        self.send(request, copies);
+        outbox.queue.push_back((request, copies));
+        outbox.flush();
         Ok(())
     }
 
-    /// Sends at once or not at all.
-    pub(crate) fn send_now(&self, request: Request, fds: &[BorrowedFd<'_>]) -> bool {
-        self.is_flushed() && message::send(&*self.socket, &request.encode(), fds).is_ok()
+    /// Sends queued requests, as far as the keeper's queue has room.
+    pub(crate) fn flush(&self) {
+        self.lock().flush();
     }
 
-    /// Sends what waits, as far as the keeper takes it.
-    pub(crate) fn flush(&mut self) {
-        self.expects_room = false;
-        while let Some((request, fds)) = self.outbox.front() {
-            let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-            match message::send(&*self.socket, &request.encode(), &borrowed) {
-                Ok(()) => {
-                    self.outbox.pop_front();
-                }
-                Err(_full_or_gone) => return,
-            }
-        }
-    }
-
-    /// Whether everything has reached the keeper's queue.
+    /// Whether every request was sent.
     pub(crate) fn is_flushed(&self) -> bool {
-        self.outbox.is_empty()
+        self.lock().queue.is_empty()
     }
 
-    /// A caller will send again when the keeper's queue has room.
-    pub(crate) fn expect_room(&mut self) {
-        self.expects_room = true;
+    /// The caller repeats its request when the keeper's queue has room.
+    pub(crate) fn expect_room(&self) {
+        self.lock().expects_room = true;
     }
 
-    /// Whether to wait for room in the keeper's queue.
+    /// Whether the socket is to be watched for room.
     pub(crate) fn wants_room(&self) -> bool {
-        self.expects_room || !self.is_flushed()
+        let outbox = self.lock();
+        outbox.expects_room || !outbox.queue.is_empty()
     }
 
-    pub(crate) fn is_crowded(&self) -> bool {
-        self.outbox.len() >= OUTBOX_MAX
-    }
-
-    /// What was never sent to a keeper that has died, for its successor.
-    pub(crate) fn take_unsent(&mut self) -> VecDeque<(Request, Vec<OwnedFd>)> {
-        std::mem::take(&mut self.outbox)
+    pub(crate) fn is_full(&self) -> bool {
+        self.lock().queue.len() >= OUTBOX_MAX
     }
 
     pub(crate) fn receive(&self) -> Received {
-        let mut bytes = [0; MESSAGE_BYTES];
+        let Some(socket) = self.socket() else { return Received::Closed };
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
         let mut fds = Vec::new();
-        match message::receive(&*self.socket, &mut bytes, &mut fds) {
+        match message::receive(&*socket, &mut bytes, &mut fds) {
             Ok(Some(len)) => match bytes.get(..len).and_then(Event::decode) {
                 Some(event) => Received::Event(event, fds),
                 None => Received::Nothing,
@@ -134,8 +142,26 @@ impl Link {
     }
 }
 
-impl AsFd for Link {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+impl Outbox {
+    /// Sends a request at once or not at all.
+    pub(crate) fn send_now(&self, request: &Request, fds: &[BorrowedFd<'_>]) -> outpost_sys::Result<()> {
+        match &self.socket {
+            Some(socket) if self.queue.is_empty() => message::send(&**socket, &request.encode(), fds),
+            Some(_) => Err(Errno::AGAIN),
+            None => Err(Errno::PIPE),
+        }
+    }
+
+    fn flush(&mut self) {
+        self.expects_room = false;
+        let Some(socket) = &self.socket else { return };
+        while let Some((request, fds)) = self.queue.front() {
+            let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+            match message::send(&**socket, &request.encode(), &borrowed) {
+                Ok(()) => self.queue.pop_front(),
+                // The queue is full, or the keeper is gone, which the receiver notices.
+                Err(_) => return,
+            };
+        }
     }
 }

@@ -1,17 +1,17 @@
-//! The handle to a process, and what can be asked of it without its cooperation.
+//! The handle of a process, and the requests that need no cooperation of it.
 
 use crate::input::Offer;
 use crate::kill::{self, KillReport, Ladder, Reach};
+use crate::process_dir::Description;
 use crate::reactor::Command;
 use crate::readers::Readers;
 use crate::shared::Shared;
 use crate::spec::{Key, Slot};
-use crate::store::Description;
 use crate::{Error, Result, Subscription};
 use outpost_journal::{Accepted, Journal};
 use outpost_sys::cgroup::Group;
 use outpost_sys::identity::{Identity, this_boot};
-use outpost_sys::pidfd::{self, Exit, How, Pidfd};
+use outpost_sys::pidfd::{self, Exit, ExitCause, Pidfd};
 use outpost_sys::pty::Size;
 use outpost_sys::signal::Signal;
 use outpost_sys::{Errno, procfs};
@@ -20,19 +20,19 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::sync::{oneshot, watch};
 
-/// How a process stands.
+/// The state of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     Starting,
     Running,
-    /// Reaped; its last output may still be on the way into the journal.
+    /// Reaped. Its last output may not be in the journal yet.
     Exited(Exit),
-    /// The exit is recorded: nothing follows.
+    /// The exit is recorded. No output follows.
     Finished(Exit),
 }
 
 impl Status {
-    /// How it ended, if it has.
+    /// The exit status, if it has ended.
     pub fn exit(self) -> Option<Exit> {
         match self {
             Status::Exited(exit) | Status::Finished(exit) => Some(exit),
@@ -41,47 +41,47 @@ impl Status {
     }
 }
 
-/// Why the exit status of a process is not known.
+/// The reason why an exit status is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitUnknown {
     /// The host restarted while the process ran. Output of its last seconds may be missing.
     HostRestarted,
     /// The record of the process was damaged, as by a power failure.
     RecordDamaged,
-    /// The keeper did not live to see the end.
+    /// The keeper died before the process ended.
     KeeperDied,
 }
 
-/// What readers and waiters are woken for.
+/// The published state of a process, for readers and waiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
     pub(crate) last_seq: u64,
     pub(crate) status: Status,
-    /// The disk has no room for its output.
+    /// The disk has no space for its output.
     pub(crate) stalled: bool,
-    /// Nobody has its standard output open any more, and all of that is recorded.
+    /// Standard output is at EOF, and all of it is recorded.
     pub(crate) stdout_ended: bool,
-    /// Dropped from the table: there is nothing to wait for any more.
+    /// Dropped from the table.
     pub(crate) gone: bool,
 }
 
-/// A process in numbers and words, for lists.
+/// A process in a list.
 #[derive(Clone, Debug)]
 pub struct Info {
     pub slot: Slot,
     pub key: Key,
     pub pid: i32,
     pub status: Status,
-    /// Of an exit that is not known: why.
+    /// The reason why the exit status is unknown.
     pub exit_unknown: Option<ExitUnknown>,
     pub arguments: Vec<String>,
     pub directory: Option<String>,
     pub terminal: bool,
     pub started_ms: u64,
     pub started_by: String,
-    /// Resident: its own; of its whole tree where that has a cgroup, with shared pages as often as they are mapped.
+    /// Resident memory: of the process; of its whole tree where that has a cgroup. Shared pages count once per mapping.
     pub rss_bytes: u64,
-    /// Used by it and by those of its children that it has waited for; of its whole tree where that has a cgroup.
+    /// CPU time of the process and of the children that it has reaped; of its whole tree where that has a cgroup.
     pub cpu_ms: u64,
     pub bytes_total: u64,
     pub bytes_kept: u64,
@@ -89,11 +89,11 @@ pub struct Info {
     pub last_seq: u64,
     pub stdin_accepted: u64,
     pub readers: usize,
-    /// The disk has no room for its output; it waits.
+    /// The process waits because the disk has no space for its output.
     pub stalled: bool,
 }
 
-/// A descriptor that a handle has use for while the process lives. The record of one that has ended holds none.
+/// A descriptor of a handle that is closed when the process has ended.
 pub(crate) struct WhileAlive<T = OwnedFd>(Mutex<Option<Arc<T>>>);
 
 impl<T> WhileAlive<T> {
@@ -110,7 +110,7 @@ impl<T> WhileAlive<T> {
     }
 }
 
-/// The process as the kernel knows it.
+/// The kernel's identifiers of the process.
 pub(crate) struct Os {
     pub(crate) pid: i32,
     pub(crate) pidfd: WhileAlive<Pidfd>,
@@ -128,15 +128,15 @@ pub(crate) struct Inner {
     pub(crate) readers: Readers,
     /// When the exit was recorded, in milliseconds since 1970; 0 before.
     pub(crate) ended_ms: AtomicU64,
-    /// Its record was dropped while it was starting or running: it is killed, and erased when it has ended.
+    /// The record was dropped while the process was starting or running. It is killed, and erased when it has ended.
     pub(crate) forgotten: AtomicBool,
-    /// Its cgroup has been removed.
-    pub(crate) cgroup_left: AtomicBool,
+    /// Its cgroup was removed.
+    pub(crate) cgroup_removed: AtomicBool,
     pub(crate) is_description_synced: AtomicBool,
     pub(crate) shared: Arc<Shared>,
 }
 
-/// A supervised process. Clones are the same process; dropping them all changes nothing.
+/// A supervised process. Clones are handles of the same process. Dropping them does not end it.
 #[derive(Clone)]
 pub struct Process {
     pub(crate) inner: Arc<Inner>,
@@ -151,23 +151,23 @@ impl Process {
         &self.inner.description.key
     }
 
-    /// The kernel's number of the process; 0 when that was never learned.
+    /// The pid; 0 when it is not known.
     pub fn pid(&self) -> i32 {
         self.inner.os.get().map_or(0, |os| os.pid)
     }
 
-    /// It has ended for good: its record needs no descriptor.
-    pub(crate) fn let_go(&self) {
+    /// The process has ended: closes the descriptors of its handles.
+    pub(crate) fn close_fds(&self) {
         self.inner.master.close();
         if let Some(os) = self.inner.os.get() {
             os.pidfd.close();
         }
     }
 
-    /// The identity of its first process; `None` when that is not known, or is of another boot.
+    /// The identity of its first process; `None` when it is not known or is of another boot.
     pub(crate) fn leader(&self) -> Option<Identity> {
         let os = self.inner.os.get()?;
-        // A process that the keeper holds is of this boot, also if an older version recorded no boot id.
+        // A process that the keeper holds is of this boot.
         let held = os.pidfd.get().map(|_| this_boot());
         let boot_id = held.unwrap_or(&self.inner.description.boot_id);
         Identity::recorded(boot_id, os.pid, os.start_ticks).ok()
@@ -195,27 +195,27 @@ impl Process {
         self.inner.progress.borrow().stalled
     }
 
-    /// The lowest and the highest sequence number that can be read; both 0 when there is no output.
+    /// The lowest and the highest sequence number that can be read; both are 0 without output.
     pub fn sequence(&self) -> (u64, u64) {
         (self.inner.journal.first_seq(), self.inner.journal.last_seq())
     }
 
-    /// How many bytes of stdin have been accepted.
+    /// The number of accepted bytes of stdin.
     pub fn stdin_accepted(&self) -> u64 {
         self.inner.stdin_accepted.load(Ordering::Acquire)
     }
 
-    /// Reads everything behind the sequence number `after`, then goes on as more comes. 0 reads from the beginning.
+    /// Reads all output after the sequence number `after`, and follows the process. 0 reads from the beginning.
     pub fn subscribe(&self, after: u64) -> Subscription {
         Subscription::new(self.clone(), after, false)
     }
 
-    /// The same for somebody for whom it never waits, however slow: output may be dropped first.
-    pub fn look_on(&self, after: u64) -> Subscription {
+    /// The same for a reader that the process never waits for. Output may be dropped before it is read.
+    pub fn observe(&self, after: u64) -> Subscription {
         Subscription::new(self.clone(), after, true)
     }
 
-    /// The sequence number behind which the last `bytes` bytes of output stand.
+    /// The sequence number after which the last `bytes` bytes of output begin.
     pub async fn tail(&self, bytes: u64) -> Result<u64> {
         let journal = self.inner.journal.clone();
         let find = move || outpost_journal::Cursor::tail(journal, bytes);
@@ -223,13 +223,13 @@ impl Process {
         Ok(cursor.next_seq() - 1)
     }
 
-    /// Takes input that begins at byte `offset` of the child's stdin, or at its end. Accepted means: in the log, and it
-    /// will be delivered exactly once, whoever dies.
+    /// Accepts bytes of stdin from `offset` on, or at the end. Accepted bytes are in the log and are delivered exactly
+    /// once, also if the worker or the keeper dies.
     pub async fn write_stdin(&self, offset: Option<u64>, data: impl Into<Arc<Vec<u8>>>) -> Result<Accepted> {
         self.write_stdin_up_to(self.inner.shared.config().stdin_waiting_max, offset, data).await
     }
 
-    /// The same where another amount may wait, on the disk, for a child that does not read.
+    /// The same with another limit on the bytes that wait in the log for a child that does not read.
     pub async fn write_stdin_up_to(
         &self,
         waiting_max: u64,
@@ -245,7 +245,7 @@ impl Process {
         answer.await.map_err(|_| Error::Stopped)?
     }
 
-    /// Waits until so many bytes of stdin from there on are among those that may wait, or the process has no use for them.
+    /// Waits until this many bytes of stdin from `from` on would be accepted, or the process has ended.
     pub async fn stdin_room(&self, from: u64, bytes: u64) -> Result<()> {
         let until = from.saturating_add(bytes.min(self.inner.shared.config().stdin_waiting_max));
         let (reply, answer) = oneshot::channel();
@@ -253,7 +253,7 @@ impl Process {
         answer.await.map_err(|_| Error::Stopped)
     }
 
-    /// Ends stdin after what has been accepted. On a terminal, sends the end-of-file character.
+    /// Closes stdin after the accepted bytes. On a terminal, sends the end-of-file character.
     pub async fn close_stdin(&self) -> Result<()> {
         let (reply, answer) = oneshot::channel();
         self.inner
@@ -263,18 +263,18 @@ impl Process {
         answer.await.map_err(|_| Error::Stopped)?
     }
 
-    /// Tells the terminal a new size.
+    /// Sets the size of the terminal.
     pub fn resize(&self, size: Size) -> Result<()> {
         let master = self.inner.master.get().ok_or(Error::NoTerminal)?;
         outpost_sys::pty::resize(master, size).map_err(|errno| Error::io("resize", "the terminal", errno))
     }
 
-    /// The size of its terminal, while it has one.
+    /// The size of its terminal.
     pub fn size(&self) -> Option<Size> {
         outpost_sys::pty::size(self.inner.master.get()?).ok()
     }
 
-    /// Sends a signal; nothing is sent to a process that has been reaped.
+    /// Sends a signal. A process that was reaped gets none.
     pub async fn signal(&self, signal: Signal, reach: Reach) -> Result<()> {
         let alive = self.inner.os.get().filter(|_| self.status().exit().is_none());
         let Some(pidfd) = alive.and_then(|os| os.pidfd.get()) else {
@@ -288,7 +288,7 @@ impl Process {
         match sent {
             Ok(()) => Ok(()),
             Err(Errno::SRCH) => Err(Error::NotRunning),
-            // Before Linux 6.9 only the keeper can reach the group safely: it alone knows what is reaped.
+            // Before Linux 6.9 only the keeper can signal the group safely, since it reaps the leader.
             Err(Errno::INVAL) => {
                 self.inner.shared.command(Command::SignalGroup { slot: self.inner.slot, signal }).await
             }
@@ -296,29 +296,24 @@ impl Process {
         }
     }
 
-    /// Kills the process and everything it started, also when it has ended itself. Says how many live on.
+    /// Kills the process and all its descendants, also after its own end. Returns the number of survivors.
     pub async fn kill_tree(&self) -> Result<usize> {
         kill::kill_tree(self).await
     }
 
-    /// Ends the process as the ladder says and reports how that went.
+    /// Ends the process by a signal, and by SIGKILL to its tree if it does not end.
     pub async fn kill_and_wait(&self, ladder: Ladder) -> Result<KillReport> {
-        kill::climb(self, ladder).await
+        kill::escalate(self, ladder).await
     }
 
-    /// Waits until the process has been reaped.
+    /// Waits until the process was reaped.
     pub async fn exited(&self) -> Result<Exit> {
         let mut progress = self.inner.progress.subscribe();
         let reached = progress.wait_for(|progress| progress.gone || progress.status.exit().is_some()).await;
         reached.map_err(|_| Error::Gone)?.status.exit().ok_or(Error::Gone)
     }
 
-    /// Whoever waited for its end has been told of it. Faces say so: what was put off for them is done now.
-    pub fn end_told(&self) {
-        self.inner.shared.muster();
-    }
-
-    /// Waits until nothing more can come on standard output, which may be long before the exit.
+    /// Waits until standard output is at EOF, which may be long before the exit.
     pub async fn stdout_ended(&self) -> Result<()> {
         let mut progress = self.inner.progress.subscribe();
         let ended = |progress: &Progress| progress.gone || progress.stdout_ended;
@@ -333,7 +328,7 @@ impl Process {
         reached.map_err(|_| Error::Gone)?.status.exit().ok_or(Error::Gone)
     }
 
-    /// Drops the record of a process that has ended.
+    /// Drops the record of an ended process.
     pub async fn forget(&self) -> Result<()> {
         if self.status().exit().is_none() {
             return Err(Error::Busy);
@@ -362,7 +357,7 @@ impl Process {
 
     fn exit_unknown(&self, status: Status) -> Option<ExitUnknown> {
         let description = &self.inner.description;
-        status.exit().filter(|exit| exit.how == How::Unknown).map(|_| {
+        status.exit().filter(|exit| exit.cause == ExitCause::Unknown).map(|_| {
             if description.is_of_another_boot() {
                 ExitUnknown::HostRestarted
             } else if description.is_lost() {

@@ -1,22 +1,24 @@
-//! The engine's thread: the only place where bytes move and processes change.
+//! The reactor: the thread that moves bytes and changes the state of processes.
 
-use crate::adoption::Entry;
-use crate::child::{Child, Watch, open_nowhere, stream_index};
+use crate::adoption::Adoption;
+use crate::child::{Child, Watch, stream_index};
+use crate::daemon_fds::{self, DaemonFds};
+use crate::ending::Cleanup;
 use crate::engine::Lifecycle;
-use crate::handover::OwnKeeper;
-use crate::input::{Offer, Waiter};
-use crate::link::{Link, role};
-use crate::own::{self, Own};
-use crate::process::{Os, Process};
+use crate::handover::KeeperSupervision;
+use crate::input::{Offer, RoomWaiter};
+use crate::link::role;
+use crate::output::OutputPump;
 use crate::shared::Shared;
 use crate::spec::Slot;
+use crate::timers::{Due, Timers};
 use crate::{Error, Result};
 use outpost_journal::{Done, Stream};
-use outpost_keeper::{Request, Said, What};
-use outpost_sys::epoll::{Epoll, Interest, Ready, Timer};
+use outpost_keeper::{Component, Readiness, Request};
+use outpost_sys::epoll::{Epoll, Interest, Ready};
 use outpost_sys::signal::Signal;
 use outpost_sys::{Errno, memory};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,31 +29,27 @@ const WAKER: u64 = 1;
 const TIMER: u64 = 2;
 pub(crate) const LINK: u64 = 3;
 
-/// How often a write that found no room on the disk is tried again.
+/// The pause before a write is retried that found no space on the disk.
 pub(crate) const RETRY: Duration = Duration::from_millis(200);
 
-/// How often ended processes are looked through for those whose time is up.
+/// The interval in which ended processes are checked for their retention time.
 pub(crate) const RETENTION_TICK: Duration = Duration::from_secs(30);
 
-/// When nothing was started for so long, what makes starts fast is given back, but for the next one's.
-const REST_AFTER: Duration = Duration::from_secs(1);
+/// The worker drops its text pages when nothing was started for this long.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
 
-/// Commands taken before others get their turn.
+/// Commands handled in one turn.
 const COMMANDS_AT_ONCE: usize = 256;
 
-/// What the rest of the program asks of the reactor.
+/// A command to the reactor.
 pub(crate) enum Command {
+    /// Start a child.
     Start {
         child: Box<Child>,
     },
-    /// The keeper has been asked for this child.
-    Asked {
+    /// The keeper was sent the request to start this child.
+    Requested {
         child: Box<Child>,
-    },
-    /// Somebody who waited has been told to become this child.
-    Told {
-        child: Box<Child>,
-        os: Os,
     },
     Stdin {
         slot: Slot,
@@ -62,8 +60,8 @@ pub(crate) enum Command {
         until: u64,
         reply: oneshot::Sender<()>,
     },
-    /// A chore of a process's journal is done.
-    Worked {
+    /// A chore of a journal is done.
+    ChoreDone {
         slot: Slot,
         done: Done,
     },
@@ -74,18 +72,18 @@ pub(crate) enum Command {
     Forget {
         slot: Slot,
     },
-    Own(own::Order),
+    DaemonFds(daemon_fds::FdCommand),
     Serving,
-    Notify(Said),
-    /// What a supervisor is to show, in a memory file.
-    Say(OwnedFd),
-    Alive(u32),
+    Notify(Readiness),
+    /// The status text of the daemon, in a memory file.
+    ShowStatus(OwnedFd),
+    Heartbeat {
+        interval_ms: u32,
+    },
     /// Limits have changed.
     Configured,
-    /// There are places for processes to come.
-    Man,
     Replace {
-        what: What,
+        component: Component,
         binary: OwnedFd,
         reply: oneshot::Sender<std::result::Result<(), Errno>>,
     },
@@ -94,132 +92,54 @@ pub(crate) enum Command {
     },
 }
 
-/// What the clock brings us back for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Due {
-    Pump(u64, Stream),
-    Deliver(u64),
-    Drain(u64),
-    /// How a process stands is to be told.
-    Tell(u64),
-    /// Those in `leaving` go.
-    Leave,
-    /// What only busy times need goes, if it is quiet.
-    Idle,
-    /// A description or a start record could not be written.
-    Record(u64),
-    /// A process could not be taken over.
-    Adopt(u64),
-    /// Children are to be handed to the keeper.
-    Give,
-    /// The keeper is to send processes again.
-    Missing,
-    /// The keeper is to send this one again, which has started.
-    Resend(u64),
-    Cool,
-    Keeper,
-    Retention,
-}
-
+/// The reactor. Each part keeps its own state.
 pub(crate) struct Reactor {
     pub(crate) epoll: Epoll,
-    timer: Timer,
-    pub(crate) commands: mpsc::Receiver<Command>,
-    pub(crate) link: Link,
-    pub(crate) link_watch: Watch,
-    /// There is none, and none could be started.
-    pub(crate) keeper_gone: bool,
-    /// The keeper, if it was started by us.
-    pub(crate) keeper: Option<OwnKeeper>,
-    pub(crate) keeper_failures: u32,
-    /// Exit events of the kernel, while there is no keeper.
-    pub(crate) exit_events: Option<OwnedFd>,
-    pub(crate) lifecycle: Lifecycle,
-    pub(crate) children: HashMap<u64, Child>,
-    pub(crate) own: Own,
-    /// Processes that could not be taken over yet.
-    pub(crate) unadopted: BTreeMap<u64, Entry>,
-    /// Processes that the keeper has, and for which there were no descriptors here.
-    pub(crate) missing: BTreeSet<u64>,
-    /// Those of them that the keeper was asked to send again.
-    pub(crate) resent: BTreeSet<u64>,
-    /// Those are to be asked for at a set time.
-    pub(crate) missing_due: bool,
-    /// Children that the keeper does not hold yet, because it is new.
-    pub(crate) unheld: BTreeSet<u64>,
-    /// Finished, and to be cleared up after.
-    pub(crate) leaving: Vec<u64>,
-    /// Records that are to be erased.
-    pub(crate) dropped: Vec<Process>,
-    /// When all that is done at the latest.
-    pub(crate) leave_by: Instant,
-    pub(crate) last_start: Instant,
-    /// Nothing has been started for a while, or ever.
-    at_rest: bool,
-    due: BTreeMap<(Instant, u64), Due>,
-    due_count: u64,
-    timer_set: Option<Instant>,
-    pub(crate) nowhere: OwnedFd,
-    pub(crate) hot_pipes: usize,
-    /// A look at hot pipes is due.
-    pub(crate) cooling: bool,
-    pub(crate) unchecked_bytes: u64,
-    pub(crate) replacing: Option<oneshot::Sender<std::result::Result<(), Errno>>>,
     pub(crate) shared: Arc<Shared>,
-    /// Told when the keeper has been told to end: it would start another worker otherwise.
-    stop_told: Option<oneshot::Sender<()>>,
-    stopping: bool,
-    /// Commands wait until the keeper has caught up.
-    held_back: bool,
+    pub(crate) children: HashMap<u64, Child>,
+    pub(crate) timers: Timers,
+    pub(crate) pump: OutputPump,
+    pub(crate) cleanup: Cleanup,
+    pub(crate) adoption: Adoption,
+    pub(crate) keeper: KeeperSupervision,
+    pub(crate) daemon_fds: DaemonFds,
+    pub(crate) link_watch: Watch,
+    commands: mpsc::Receiver<Command>,
+    /// Commands wait until the link has room.
+    is_backpressured: bool,
+    /// Nothing was started for a while, or ever.
+    is_idle: bool,
+    /// The reply to `Stop`, sent when the keeper was sent `Stop`: it would start another worker otherwise.
+    stop_reply: Option<oneshot::Sender<()>>,
+    is_stopping: bool,
 }
 
 impl Reactor {
     pub(crate) fn new(
         shared: Arc<Shared>,
         commands: mpsc::Receiver<Command>,
-        link: Link,
         lifecycle: Lifecycle,
     ) -> Result<Reactor> {
         let io = |errno| Error::io("set up", "the event loop", errno);
         let epoll = Epoll::new().map_err(io)?;
-        let timer = Timer::new().map_err(io)?;
         epoll.add(&shared.waker, WAKER, Interest::Read).map_err(io)?;
-        epoll.add(&timer, TIMER, Interest::Read).map_err(io)?;
+        let timers = Timers::new(&epoll, TIMER).map_err(io)?;
         let mut reactor = Reactor {
             epoll,
-            timer,
-            commands,
-            link,
-            link_watch: Watch::default(),
-            keeper_gone: false,
-            keeper: None,
-            keeper_failures: 0,
-            exit_events: None,
-            lifecycle,
-            children: HashMap::new(),
-            own: Own::default(),
-            unadopted: BTreeMap::new(),
-            missing: BTreeSet::new(),
-            resent: BTreeSet::new(),
-            missing_due: false,
-            unheld: BTreeSet::new(),
-            leaving: Vec::new(),
-            dropped: Vec::new(),
-            leave_by: Instant::now(),
-            last_start: Instant::now(),
-            at_rest: true,
-            due: BTreeMap::new(),
-            due_count: 0,
-            timer_set: None,
-            nowhere: open_nowhere()?,
-            hot_pipes: 0,
-            cooling: false,
-            unchecked_bytes: 0,
-            replacing: None,
             shared,
-            stop_told: None,
-            stopping: false,
-            held_back: false,
+            children: HashMap::new(),
+            timers,
+            pump: OutputPump::new()?,
+            cleanup: Cleanup::new(),
+            adoption: Adoption::default(),
+            keeper: KeeperSupervision::new(lifecycle),
+            daemon_fds: DaemonFds::default(),
+            link_watch: Watch::default(),
+            commands,
+            is_backpressured: false,
+            is_idle: true,
+            stop_reply: None,
+            is_stopping: false,
         };
         reactor.watch_link();
         reactor.schedule(RETENTION_TICK, Due::Retention);
@@ -228,28 +148,28 @@ impl Reactor {
 
     pub(crate) fn run(mut self) {
         let mut ready = Vec::new();
-        // What the adoption has scheduled waits for no other event.
-        self.set_timer();
-        while !self.stopping {
+        // The adoption may have scheduled something.
+        self.timers.arm();
+        while !self.is_stopping {
             if let Err(errno) = self.epoll.wait(&mut ready, None) {
                 tracing::error!(%errno, "waiting for events failed");
             }
             let turn = Instant::now();
             for event in &ready {
                 self.handle(event);
-                if self.stopping {
+                if self.is_stopping {
                     return;
                 }
             }
-            self.set_timer();
+            self.timers.arm();
             self.watch_link();
-            if self.held_back && !self.link.is_crowded() {
-                self.held_back = false;
+            if self.is_backpressured && !self.shared.link.is_full() {
+                self.is_backpressured = false;
                 self.shared.waker.wake();
             }
-            self.answer_own();
-            if self.link.is_flushed() {
-                self.stop_if_asked();
+            self.reply_daemon_fds();
+            if self.shared.link.is_flushed() {
+                self.finish_stop();
             }
             self.publish_adoption();
             let took_us = u64::try_from(turn.elapsed().as_micros()).unwrap_or(u64::MAX);
@@ -257,33 +177,32 @@ impl Reactor {
         }
     }
 
-    /// To be called when the keeper knows, or is gone. It is not missed from here on.
-    pub(crate) fn stop_if_asked(&mut self) -> bool {
-        if let Some(told) = self.stop_told.take() {
-            self.stopping = true;
-            let _gone = told.send(());
+    /// Stops if `Stop` was requested. Called when the keeper was sent `Stop` or is gone. True when the reactor stops.
+    pub(crate) fn finish_stop(&mut self) -> bool {
+        if let Some(reply) = self.stop_reply.take() {
+            self.is_stopping = true;
+            let _gone = reply.send(());
         }
-        self.stopping
+        self.is_stopping
     }
 
     fn handle(&mut self, ready: &Ready) {
         match ready.token {
-            WAKER => self.take_commands(),
-            TIMER => self.take_due(),
-            LINK => self.listen(),
+            WAKER => self.handle_commands(),
+            TIMER => self.handle_timers(),
+            LINK => self.handle_link(),
             token => {
                 let (slot, role) = (token >> 4, (token & 15) as u8);
                 match role {
                     role::STDOUT => self.pump(slot, Stream::Stdout),
                     role::STDERR => self.pump(slot, Stream::Stderr),
-                    role::STDIN => self.deliver(slot),
-                    role::REPORT => self.hear_report(slot),
+                    role::STDIN => self.deliver_stdin(slot),
                     role::MASTER => {
                         if ready.readable || ready.hung_up {
                             self.pump(slot, Stream::Stdout);
                         }
                         if ready.writable {
-                            self.deliver(slot);
+                            self.deliver_stdin(slot);
                         }
                     }
                     _ => {}
@@ -292,31 +211,15 @@ impl Reactor {
         }
     }
 
-    // The clock.
-
     pub(crate) fn schedule(&mut self, after: Duration, due: Due) {
-        self.due_count += 1;
-        self.due.insert((Instant::now() + after, self.due_count), due);
+        self.timers.schedule(after, due);
     }
 
-    fn set_timer(&mut self) {
-        let next = self.due.first_key_value().map(|((at, _), _)| *at);
-        if next != self.timer_set
-            && let Some(at) = next
-        {
-            match self.timer.set(at.saturating_duration_since(Instant::now())) {
-                Ok(()) => self.timer_set = next,
-                Err(errno) => tracing::error!(%errno, "cannot set the timer"),
-            }
-        }
-    }
-
-    fn take_due(&mut self) {
-        self.timer.clear();
-        self.timer_set = None;
+    fn handle_timers(&mut self) {
+        self.timers.clear();
         let now = Instant::now();
-        while let Some(entry) = self.due.first_entry().filter(|entry| entry.key().0 <= now) {
-            match entry.remove() {
+        while let Some(due) = self.timers.pop(now) {
+            match due {
                 Due::Pump(slot, stream) => {
                     if let Some(output) = self
                         .children
@@ -327,42 +230,40 @@ impl Reactor {
                     }
                     self.pump(slot, stream);
                 }
-                Due::Deliver(slot) => self.deliver(slot),
+                Due::DeliverStdin(slot) => self.deliver_stdin(slot),
                 Due::Drain(slot) => self.drain(slot),
-                Due::Tell(slot) => {
+                Due::Publish(slot) => {
                     if let Some(child) = self.children.get(&slot) {
                         child.publish();
                     }
                 }
-                Due::Leave => self.leave_if_calm(now),
-                Due::Idle => self.rest_if_idle(now),
+                Due::Cleanup => self.clean_up_if_quiet(now),
+                Due::Idle => self.drop_text_pages_if_idle(now),
                 Due::Record(slot) => self.record_start(slot),
                 Due::Adopt(slot) => self.retry_adoption(slot),
-                Due::Give => self.give_all(),
+                Due::HandOver => self.hand_over_all(),
                 Due::Missing => self.ask_for_missing(),
-                Due::Resend(slot) => self.link.send(Request::Resend { slot }, Vec::new()),
-                Due::Cool => self.cool(now),
-                Due::Keeper => self.keeper_died(),
+                Due::Resend(slot) => self.shared.link.send(Request::Resend { slot }, Vec::new()),
+                Due::CoolPipes => self.cool_pipes(now),
+                Due::StartKeeper => self.keeper_died(),
                 Due::Retention => self.retain(),
             }
         }
     }
 
-    // Commands.
-
-    fn take_commands(&mut self) {
+    fn handle_commands(&mut self) {
         self.shared.waker.clear();
         for _ in 0..COMMANDS_AT_ONCE {
-            // Whoever sends more waits: the queue is bounded.
-            if self.link.is_crowded() {
-                self.held_back = true;
+            // The queue of commands is bounded, so senders wait.
+            if self.shared.link.is_full() {
+                self.is_backpressured = true;
                 return;
             }
             match self.commands.try_recv() {
-                Ok(command) => self.obey(command),
+                Ok(command) => self.handle_command(command),
                 Err(mpsc::error::TryRecvError::Empty) => return,
                 Err(mpsc::error::TryRecvError::Disconnected) => {
-                    self.stopping = true;
+                    self.is_stopping = true;
                     return;
                 }
             }
@@ -370,19 +271,19 @@ impl Reactor {
         self.shared.waker.wake();
     }
 
-    pub(crate) fn obey(&mut self, command: Command) {
+    /// Handles queued commands until `enough`.
+    pub(crate) fn handle_commands_until(&mut self, enough: impl Fn(&Reactor) -> bool) {
+        while !enough(self)
+            && let Ok(command) = self.commands.try_recv()
+        {
+            self.handle_command(command);
+        }
+    }
+
+    pub(crate) fn handle_command(&mut self, command: Command) {
         match command {
             Command::Start { child } => self.start(*child),
-            Command::Told { mut child, os } => {
-                self.note_start();
-                child.enlist_due = true;
-                let slot = child.slot();
-                let _set_once = child.process.inner.os.set(os);
-                self.children.insert(slot, *child);
-                self.record_start(slot);
-                self.kill_if_forgotten(slot);
-            }
-            Command::Asked { child } => {
+            Command::Requested { child } => {
                 self.note_start();
                 self.children.insert(child.slot(), *child);
             }
@@ -393,95 +294,83 @@ impl Reactor {
                         && (!child.input.offers.is_empty()
                             || until > child.input.room_until(self.shared.config().stdin_waiting_max)) =>
                 {
-                    child.input.wait_for_room(Waiter { until, told: reply });
+                    child.input.wait_for_room(RoomWaiter { until, reply });
                 }
                 _ => {
                     let _gone = reply.send(());
                 }
             },
-            Command::Worked { slot, done } => self.worked(slot.0, done),
+            Command::ChoreDone { slot, done } => self.chore_done(slot.0, done),
             Command::SignalGroup { slot, signal } => {
-                self.link.send(Request::Signal { slot: slot.0, signal, group: true }, Vec::new());
+                self.shared.link.send(Request::Signal { slot: slot.0, signal, group: true }, Vec::new());
             }
             Command::Forget { slot } => self.forget(slot),
-            Command::Own(order) => self.order_own(order),
-            Command::Serving => self.link.send(Request::Serving, Vec::new()),
+            Command::DaemonFds(command) => self.handle_fd_command(command),
+            Command::Serving => self.shared.link.send(Request::Serving, Vec::new()),
             Command::Configured => {
-                if self.keep_retention() {
+                if self.enforce_retention() {
                     self.schedule(Duration::ZERO, Due::Retention);
                 }
-                self.keep_host_cap();
+                self.enforce_host_cap();
             }
-            Command::Man => self.man_spares(),
-            Command::Alive(every_ms) => self.link.send(Request::Alive { every_ms }, Vec::new()),
-            Command::Say(text) => self.link.send(Request::Say, vec![text]),
-            Command::Notify(said) => self.link.send(Request::Notify(said), Vec::new()),
-            Command::Replace { what, binary, reply } => {
-                self.replacing = Some(reply);
-                self.link.send(Request::Replace(what), vec![binary]);
+            Command::Heartbeat { interval_ms } => {
+                self.shared.link.send(Request::Heartbeat { interval_ms }, Vec::new());
+            }
+            Command::ShowStatus(text) => self.shared.link.send(Request::ShowStatus, vec![text]),
+            Command::Notify(readiness) => self.shared.link.send(Request::Notify(readiness), Vec::new()),
+            Command::Replace { component, binary, reply } => {
+                self.keeper.set_replacement(reply);
+                self.shared.link.send(Request::Replace(component), vec![binary]);
             }
             Command::Stop { done } => {
-                self.leave_all();
-                self.link.send(Request::Stop, Vec::new());
-                self.stop_told = Some(done);
-                // At once: its end may be in what is to be handled next.
-                if self.link.is_flushed() {
-                    self.stop_if_asked();
+                self.clean_up();
+                self.shared.link.send(Request::Stop, Vec::new());
+                self.stop_reply = Some(done);
+                // At once, since the next event may be the end of the keeper.
+                if self.shared.link.is_flushed() {
+                    self.finish_stop();
                 }
             }
         }
     }
 
     fn note_start(&mut self) {
-        self.last_start = Instant::now();
-        if std::mem::take(&mut self.at_rest) {
-            self.schedule(REST_AFTER, Due::Idle);
+        self.cleanup.note_start();
+        if std::mem::take(&mut self.is_idle) {
+            self.schedule(IDLE_AFTER, Due::Idle);
         }
     }
 
-    fn rest_if_idle(&mut self, now: Instant) {
-        let due = self.last_start + REST_AFTER;
+    fn drop_text_pages_if_idle(&mut self, now: Instant) {
+        let due = self.cleanup.last_start() + IDLE_AFTER;
         if due > now {
             return self.schedule(due - now, Due::Idle);
         }
-        self.at_rest = true;
-        if let Lifecycle::Daemon { .. } = self.lifecycle {
-            self.link.send_now(Request::Rest, &[]);
-            memory::forget_program();
+        self.is_idle = true;
+        if self.keeper.is_process() {
+            memory::drop_text_pages();
         }
     }
 
+    /// Has the keeper start a child, by way of the reactor's queue.
     fn start(&mut self, mut child: Child) {
+        self.note_start();
         let (slot, process) = (child.slot(), child.process.clone());
-        let refused = match self.ask(&mut child) {
-            Ok(()) => {
-                self.children.insert(slot, child);
-                return;
-            }
-            Err(refused) => refused,
-        };
-        self.shared.unlist(&process);
-        self.shared.housekeeping.remove_slot(process.slot());
-        if let Some(starting) = child.starting.take() {
-            let _gone = starting.reply.send(Err(refused));
-        }
-    }
-
-    /// Has children wait where processes are started next.
-    pub(crate) fn man_spares(&mut self) {
-        if let Lifecycle::Embedded = self.lifecycle {
-            return;
-        }
-        let oom_score = self.shared.config().oom_score;
-        let recruit = |slot: Slot| Request::Recruit { slot: slot.0, oom_score };
-        self.shared.spares.man(|slot, fds| self.link.send_now(recruit(slot), fds));
-    }
-
-    /// Has a request for this child sent, unless it has been started.
-    pub(crate) fn ask(&mut self, child: &mut Child) -> Result<()> {
         let io = |errno| Error::io("duplicate", "descriptors for a child", errno);
-        let Some((request, fds)) = child.request().map_err(io)? else { return Ok(()) };
-        self.link.pass(request, &fds).map_err(io)
+        let requested = match child.spawn_request() {
+            Ok(Some((request, fds))) => self.shared.link.pass(request, &fds).map_err(io),
+            Ok(None) => Ok(()),
+            Err(errno) => Err(io(errno)),
+        };
+        let Err(refused) = requested else {
+            self.children.insert(slot, child);
+            return;
+        };
+        self.shared.unregister(&process);
+        self.shared.housekeeping.remove_slot(process.slot());
+        if let Some(launch) = child.launch.take() {
+            let _gone = launch.reply.send(Err(refused));
+        }
     }
 }
 

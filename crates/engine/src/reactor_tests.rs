@@ -1,48 +1,42 @@
-//! Single steps of the reactor that no test from outside can time.
+//! Steps of the reactor whose timing only a unit test can control.
 
 use crate::adoption::{self, handle};
-use crate::hearing::os;
-use crate::link::Link;
+use crate::link::KeeperLink;
+use crate::prepare::{self, Prepared};
 use crate::process::Status;
+use crate::process_dir::Description;
 use crate::reactor::{self, Reactor, outpost_now_ms};
-use crate::starting::{self, Prepared};
-use crate::store::Description;
-use crate::{Config, Engine, Exit, Key, Lifecycle, OnTaken, Spawn, spares};
+use crate::{Config, Engine, Exit, Key, Lifecycle, OnTaken, Spawn, prepared_slots};
 use outpost_journal::Writer;
-use outpost_keeper::Standing::Running;
-use outpost_keeper::{Event, MESSAGE_BYTES, Request, Roles, SLOT_MIN};
-use outpost_sys::epoll::wait_readable;
+use outpost_keeper::ProcessState::Running;
+use outpost_keeper::{Event, FdRoles, MESSAGE_BYTES_MAX, Request, SLOT_MIN};
 use outpost_sys::file::{self, Open};
-use outpost_sys::signal::Signal;
-use outpost_sys::spawn::{Child, Program, Standing, Started};
-use outpost_sys::{message, pidfd, procfs, spawn};
+use outpost_sys::{message, procfs};
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::process::Command;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Between two looks at a condition that no event announces.
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
+/// The interval in which a condition is polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// A turn that drops so few records takes no time that other processes notice.
+/// A turn that drops this many records delays other processes little.
 const DROPPED_IN_A_TURN_MAX: usize = 64;
 
-/// A reactor that the test drives, over the table of an engine that has nothing to do. Also its keeper's end of the link.
-fn second_reactor(engine: &Engine) -> (Reactor, OwnedFd) {
-    let (keeper, link) = message::pair().unwrap();
+/// A reactor that the test drives, with the table and the link of an idle engine.
+fn second_reactor(engine: &Engine) -> Reactor {
     let (_no_commands, receiver) = mpsc::channel(1);
-    let shared = engine.shared.clone();
-    (Reactor::new(shared, receiver, Link::new(link), Lifecycle::Embedded).unwrap(), keeper)
+    Reactor::new(engine.shared.clone(), receiver, Lifecycle::Embedded).unwrap()
 }
 
 fn add_ended_process(engine: &Engine) {
     let shared = &engine.shared;
     let slot = shared.next_slot();
-    let (dir, _description) = shared.store.create(slot).unwrap();
+    let (dir, _description) = shared.process_dirs.create(slot).unwrap();
     let writer = Writer::create(&dir, 1 << 20).unwrap();
     let (description, status) = (Description::lost(slot), Status::Finished(Exit::UNKNOWN));
     let process = handle(shared, slot, description, writer.journal().clone(), None, status);
@@ -51,12 +45,12 @@ fn add_ended_process(engine: &Engine) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_turn_of_the_reactor_drops_few_of_many_records_that_are_too_many() {
+async fn a_turn_of_the_reactor_drops_few_of_many_expired_records() {
     let dir = tempfile::tempdir().unwrap();
     let config = Config { cgroups: false, exited_max: 0, ..Config::new(dir.path()) };
     let engine = Engine::embedded(config).unwrap();
     (0..5 * DROPPED_IN_A_TURN_MAX).for_each(|_| add_ended_process(&engine));
-    let (mut driven, _keeper) = second_reactor(&engine);
+    let mut driven = second_reactor(&engine);
     let kept = || engine.shared.table().len();
     let mut step = |step: &mut dyn FnMut(&mut Reactor)| {
         let before = kept();
@@ -64,29 +58,21 @@ async fn a_turn_of_the_reactor_drops_few_of_many_records_that_are_too_many() {
         let dropped = before - kept();
         assert!((1..=DROPPED_IN_A_TURN_MAX).contains(&dropped), "one turn dropped {dropped} of {before}");
     };
-    step(&mut |reactor| reactor.obey(reactor::Command::Configured));
+    step(&mut |reactor| reactor.handle_command(reactor::Command::Configured));
     while kept() > 0 {
         step(&mut Reactor::retain);
     }
 }
 
-/// A process that the test has started, as a pre-forked child would have been.
-fn sleeper() -> Started {
-    let null = file::open("/dev/null", Open::ReadWrite).unwrap();
-    let descriptors = [0, 1, 2].map(|number| (null.as_fd(), number));
-    let arguments = [c"sleep", c"1000"];
-    spawn::spawn(&Child::new(Program::Path(c"/bin/sleep"), &arguments, &[], Standing::Group, &descriptors))
-        .unwrap()
-}
-
-/// A start under the key `id` that is in the table and that the reactor has not received. Another start has taken its key.
+/// A start under the key `id` that is in the table and that the reactor has not received. Another start has taken its
+/// key.
 async fn replaced_start(engine: &Engine, id: &str) -> Prepared {
     let shared = &engine.shared;
     let key = Key::new("test", "", id);
     let spawn = Spawn { program: "/bin/sleep".into(), ..Spawn::new(key.clone(), ["sleep", "1000"]) };
-    let place = spares::make(shared).unwrap();
-    shared.spares.passed(place.slot);
-    let prepared = starting::prepare(shared, &spawn, place).unwrap();
+    let slot = prepared_slots::prepare(shared).unwrap();
+    shared.prepared_slots.skip_to(slot.slot);
+    let prepared = prepare::prepare(shared, &spawn, slot).unwrap();
     let second = engine.spawn(Spawn { on_taken: OnTaken::Replace, ..spawn }).await.unwrap();
     let listed = engine.list().await.into_iter().filter(|process| *process.key() == key);
     assert_eq!(listed.map(|process| process.slot()).collect::<Vec<_>>(), [second.slot()]);
@@ -94,30 +80,19 @@ async fn replaced_start(engine: &Engine, id: &str) -> Prepared {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_start_that_is_replaced_before_the_reactor_receives_it_does_not_run_on_unlisted() {
+async fn a_start_that_is_replaced_before_the_reactor_receives_it_is_killed() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::embedded(Config { cgroups: false, ..Config::new(dir.path()) }).unwrap();
-    // The keeper is asked for the process by the reactor.
-    let Prepared { child, .. } = replaced_start(&engine, "asked").await;
+    let Prepared { child, .. } = replaced_start(&engine, "replaced").await;
     let process = child.process.clone();
     engine.shared.command(reactor::Command::Start { child }).await.unwrap();
     let lives = |pid| procfs::stat(pid).is_some_and(|stat| !matches!(stat.state, b'Z' | b'X'));
     let has_ended = async {
         while process.pid() == 0 || lives(process.pid()) {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
-    tokio::time::timeout(PATIENCE, has_ended).await.expect("the process that the keeper started runs on");
-    // A pre-forked child has become the process already.
-    let Prepared { child, .. } = replaced_start(&engine, "told").await;
-    let recruit = sleeper();
-    let os = os(recruit.pid, file::duplicate(&recruit.pidfd).unwrap());
-    engine.shared.command(reactor::Command::Told { child, os }).await.unwrap();
-    let has_ended = wait_readable(&recruit.pidfd, PATIENCE).unwrap();
-    let _ended_already = pidfd::signal(&recruit.pidfd, Signal::KILL);
-    wait_readable(&recruit.pidfd, PATIENCE).unwrap();
-    let _reaped = pidfd::reap(&recruit.pidfd);
-    assert!(has_ended, "the pre-forked child runs on");
+    tokio::time::timeout(PATIENCE, has_ended).await.expect("the process runs on");
     engine.shut_down(PATIENCE).await.unwrap();
 }
 
@@ -125,10 +100,10 @@ async fn a_start_that_is_replaced_before_the_reactor_receives_it_does_not_run_on
 const FEW_DESCRIPTORS: &str = "OUTPOST_TEST_FEW_DESCRIPTORS";
 const DESCRIPTORS_MAX: usize = 256;
 
-/// A worker needs so many for connections and files of clients.
+/// The descriptors that a worker needs for connections and files of clients.
 const CLIENTS_NEED: usize = 40;
 
-/// Takes descriptors until so many are left.
+/// Opens descriptors until this many are left.
 fn take_descriptors(left: usize) -> Vec<File> {
     let mut all: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
     assert!(all.len() >= left, "{} descriptors could be taken", all.len());
@@ -137,8 +112,9 @@ fn take_descriptors(left: usize) -> Vec<File> {
 }
 
 #[test]
-fn a_worker_takes_over_no_process_with_the_descriptors_that_clients_need() {
-    const TEST: &str = "reactor_tests::a_worker_takes_over_no_process_with_the_descriptors_that_clients_need";
+fn a_worker_leaves_enough_descriptors_for_clients_when_it_adopts_processes() {
+    const TEST: &str =
+        "reactor_tests::a_worker_leaves_enough_descriptors_for_clients_when_it_adopts_processes";
     if std::env::var_os(FEW_DESCRIPTORS).is_some() {
         receive_a_table_that_does_not_fit();
         return ask_again_when_descriptors_are_left();
@@ -155,41 +131,44 @@ fn receive_a_table_that_does_not_fit() {
     const PROCESSES: usize = 60;
     let (keeper, link) = message::pair().unwrap();
     let null = file::open("/dev/null", Open::ReadWrite).unwrap();
-    let roles = Roles::new([1, 2, 3]).unwrap();
+    let roles = FdRoles::new([1, 2, 3]).unwrap();
     for slot in 1..=PROCESSES as u64 {
         let slot = SLOT_MIN + slot;
-        let entry = Event::Entry { slot, pid: 1, standing: Running, pidfd: false, held: roles };
+        let entry = Event::Entry { slot, pid: 1, state: Running, pidfd: false, held: roles };
         message::send(&keeper, &entry.encode(), &[null.as_fd(); 3]).unwrap();
     }
     message::send(&keeper, &Event::TableEnd.encode(), &[]).unwrap();
-    let table = adoption::receive_table(&mut Link::new(link)).unwrap();
+    let table = adoption::receive_table(&KeeperLink::new(link)).unwrap();
     let (taken, missing) = (table.entries.len(), table.missing.len());
     assert_eq!(taken + missing, PROCESSES);
-    // Each opens an index and a segment besides.
-    assert!(taken > 20 && taken * 5 + CLIENTS_NEED <= DESCRIPTORS_MAX, "{taken} were taken over");
+    // Each opens an index and a segment too.
+    assert!(taken > 20 && taken * 5 + CLIENTS_NEED <= DESCRIPTORS_MAX, "{taken} were adopted");
 }
 
 fn ask_again_when_descriptors_are_left() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::embedded(Config { cgroups: false, ..Config::new(dir.path()) }).unwrap();
-    let (mut reactor, keeper) = second_reactor(&engine);
+    let mut reactor = second_reactor(&engine);
+    // The test plays the keeper of both reactors.
+    let (keeper, link) = message::pair().unwrap();
+    engine.shared.link.connect(link);
     let missing = BTreeSet::from([SLOT_MIN + 1, SLOT_MIN + 2]);
     reactor.lack_descriptors(missing.clone());
     let asked = || {
-        let mut bytes = [0; MESSAGE_BYTES];
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
         let received = message::receive(&keeper, &mut bytes, &mut Vec::new());
-        received.ok().and_then(|_| Request::decode(&bytes))
+        received.ok().flatten().and_then(|len| Request::decode(&bytes[..len]))
     };
     let taken = take_descriptors(CLIENTS_NEED);
     reactor.ask_for_missing();
     assert_eq!(asked(), None, "too few are left");
     drop(taken);
-    // One at a time: the descriptors of one may be the last that are left.
+    // One at a time, since the descriptors of one may be the last that are left.
     for slot in missing {
         reactor.ask_for_missing();
         assert_eq!(asked(), Some(Request::Resend { slot }));
         reactor.ask_for_missing();
         assert_eq!(asked(), None);
-        reactor.miss_no_longer(slot);
+        reactor.no_longer_missing(slot);
     }
 }

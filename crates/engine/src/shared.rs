@@ -1,4 +1,5 @@
-//! What all handles share: the table, the ways to the reactor and to the keeper, what is on disk.
+//! The state that all handles of an engine share: the table, the queue to the reactor, the link to the keeper, the
+//! records.
 
 use crate::child::Child;
 use crate::config::{Config, Lacks};
@@ -6,78 +7,77 @@ use crate::engine::Notice;
 use crate::groups::ForeignGroups;
 use crate::housekeeping::Housekeeping;
 use crate::kill;
+use crate::link::KeeperLink;
+use crate::prepared_slots::PreparedSlots;
 use crate::process::{Process, Status};
+use crate::process_dir::{Description, ProcessDirs};
 use crate::reactor::{Command, outpost_now_ms};
-use crate::spares::Spares;
 use crate::spec::{SLOT_CLOCK_SHIFT, Slot};
-use crate::store::{Description, Store};
 use crate::syncing::Syncing;
 use crate::table::Table;
 use crate::{Error, Result};
-use outpost_keeper::{Request, SLOT_MIN};
+use outpost_keeper::SLOT_MIN;
 use outpost_sys::epoll::Waker;
-use outpost_sys::{Errno, cgroup, message};
+use outpost_sys::{Errno, cgroup};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
-/// How long the processes in a stale cgroup may take to die.
-pub(crate) const DESTROY_PATIENCE: Duration = Duration::from_secs(2);
+/// The longest wait for the end of killed processes in a cgroup.
+pub(crate) const DESTROY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What all handles share.
+/// The state that all handles share.
 pub(crate) struct Shared {
     pub(crate) config: Mutex<Arc<Config>>,
-    pub(crate) store: Store,
+    pub(crate) process_dirs: ProcessDirs,
     pub(crate) waker: Waker,
-    /// No other daemon has it, while slots of two of them can be the same.
+    /// A name of this daemon, since two daemons can use the same slots.
     pub(crate) name: String,
     pub(crate) cgroups: Option<cgroup::Parent>,
     pub(crate) foreign_groups: ForeignGroups,
-    pub(crate) spares: Spares,
+    pub(crate) prepared_slots: PreparedSlots,
     pub(crate) housekeeping: Housekeeping,
     pub(crate) syncing: Syncing,
     pub(crate) commands: mpsc::Sender<Command>,
-    /// To ask the keeper past the reactor; none while there is no keeper. Who holds it has both asked and said so in a
-    /// command before it lets go.
-    pub(crate) keeper: Mutex<Option<Arc<OwnedFd>>>,
-    /// Descriptors that were kept for us and nobody has asked for yet: number, role.
+    pub(crate) link: KeeperLink,
+    /// Kept descriptors of earlier workers that no face has taken yet: number, role.
     pub(crate) inherited: Mutex<Vec<(u64, u8, OwnedFd)>>,
     pub(crate) table: Mutex<Table>,
     pub(crate) last_slot: AtomicU64,
     pub(crate) notices: watch::Sender<Option<Notice>>,
     pub(crate) keeper_pid: AtomicU32,
     pub(crate) serving: AtomicBool,
-    /// All processes are being ended: none is started any more.
+    /// All processes are being stopped, and none is started any more.
     pub(crate) closing: AtomicBool,
-    /// Whether ended processes of earlier lives have been entered.
+    /// The records of ended processes were read once.
     pub(crate) loaded: watch::Sender<bool>,
-    /// Every record of an earlier life has been read. False while one cannot be read for want of a resource.
+    /// Every record was read. False while one cannot be read for lack of a resource.
     pub(crate) recalled: watch::Sender<bool>,
-    /// Whether every process that the keeper has is in the table.
+    /// Every process of the keeper's table is in ours.
     pub(crate) adopted: watch::Sender<bool>,
     pub(crate) lacks: watch::Sender<Lacks>,
-    /// Changes when a process begins or ceases to wait because it cannot be recorded. Why it last could not be.
+    /// Changes when a process begins or ceases to wait because it cannot be recorded. The value is the last reason.
     pub(crate) stalls: watch::Sender<String>,
     pub(crate) output_bytes: AtomicU64,
     pub(crate) exits: AtomicU64,
-    /// The longest that one turn of the reactor took. Nothing else moves meanwhile.
+    /// The longest turn of the reactor. All processes wait meanwhile.
     pub(crate) longest_turn_us: AtomicU64,
 }
 
 impl Shared {
-    /// Never held across an await: the guard is not `Send`, and the compiler would refuse.
+    /// Never held across an await, since the guard is not `Send`.
     pub(crate) fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As it stands now.
+    /// The current limits.
     pub(crate) fn config(&self) -> Arc<Config> {
         self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What the journal of this process may take on disk.
+    /// The size limit of the journal of this process.
     pub(crate) fn journal_bytes_max(&self, description: &Description) -> u64 {
         description.supervision.journal_bytes_max.unwrap_or(self.config().process_bytes_max)
     }
@@ -88,39 +88,32 @@ impl Shared {
         Ok(())
     }
 
-    /// The same from a thread that may wait. An engine that has stopped obeys nobody.
+    /// The same, blocking. Ignored if the engine has stopped.
     pub(crate) fn command_blocking(&self, command: Command) {
         let _stopped = self.commands.blocking_send(command);
         self.waker.wake();
     }
 
-    pub(crate) fn keeper(&self) -> MutexGuard<'_, Option<Arc<OwnedFd>>> {
-        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Starts a child; gives it back when that takes the reactor. That one would have to be woken, and a moment later the
-    /// keeper's answer or the child's report wakes it anyway.
+    /// Requests the start of a child without waking the reactor: the keeper's report wakes it anyway. Returns the child
+    /// when a queue is full or there is no keeper.
     pub(crate) fn start_directly(&self, mut child: Box<Child>) -> std::result::Result<(), Box<Child>> {
-        let keeper = self.keeper();
-        let (Some(socket), Ok(room)) = (&*keeper, self.commands.try_reserve()) else { return Err(child) };
-        match child.enlist(socket) {
-            Some(os) => room.send(Command::Told { child, os }),
-            None if child.ask(socket) => room.send(Command::Asked { child }),
-            None => return Err(child),
-        }
-        Ok(())
-    }
-
-    /// Whoever waited for a process to end has been told: now is the time for another child to be forked.
-    pub(crate) fn muster(&self) {
-        if self.spares.is_undermanned()
-            && let Some(socket) = &*self.keeper()
-        {
-            let _busy = message::send(&**socket, &Request::Muster.encode(), &[]);
+        let Ok(permit) = self.commands.try_reserve() else { return Err(child) };
+        let outbox = self.link.lock();
+        let requested = child.spawn_request().and_then(|request| match request {
+            Some((request, fds)) => outbox.send_now(&request, &fds),
+            None => Ok(()),
+        });
+        match requested {
+            // Before the link is unlocked: the reactor relies on that when it receives the report.
+            Ok(()) => {
+                permit.send(Command::Requested { child });
+                Ok(())
+            }
+            Err(_) => Err(child),
         }
     }
 
-    /// The last one counts, but nobody needs a configuration who is about to end.
+    /// The last notice counts, except that an ending daemon does not reload.
     pub(crate) fn notify(&self, notice: Notice) {
         self.notices.send_if_modified(|last| {
             let is_ending = matches!(last, Some(Notice::Retire | Notice::Shutdown));
@@ -132,7 +125,7 @@ impl Shared {
         });
     }
 
-    /// Larger than any slot before, also across restarts.
+    /// A slot that is greater than all before, also across restarts.
     pub(crate) fn next_slot(&self) -> Slot {
         let by_clock = (outpost_now_ms() << SLOT_CLOCK_SHIFT).max(SLOT_MIN);
         let next = |last| Some(by_clock.max(last + 1));
@@ -141,8 +134,8 @@ impl Shared {
         Slot(by_clock.max(before + 1))
     }
 
-    /// Takes a process out of the table; its readers learn that there is nothing more.
-    pub(crate) fn unlist(&self, process: &Process) {
+    /// Removes a process from the table and ends its readers.
+    pub(crate) fn unregister(&self, process: &Process) {
         self.table().remove(process.slot());
         if process.is_stalled() {
             self.stalls.send_modify(|_| ());
@@ -150,41 +143,37 @@ impl Shared {
         process.inner.progress.send_modify(|progress| progress.gone = true);
     }
 
-    /// Removes what a process has on disk. Nobody may write its journal any more.
+    /// Erases the record of a process. No thread may write its journal any more.
     pub(crate) fn erase(&self, process: &Process) {
-        self.leave_cgroup(process);
-        self.store.remove(process.slot());
+        self.remove_cgroup_of(process);
+        self.process_dirs.remove(process.slot());
     }
 
-    /// Removes the cgroup of a process, once, if nobody is left in it.
-    pub(crate) fn leave_cgroup(&self, process: &Process) {
-        let left = &process.inner.cgroup_left;
-        if !left.load(Ordering::Relaxed) {
-            left.store(self.remove_cgroup(process.slot()), Ordering::Relaxed);
+    /// Removes the cgroup of a process, once, if it is empty.
+    pub(crate) fn remove_cgroup_of(&self, process: &Process) {
+        let removed = &process.inner.cgroup_removed;
+        if !removed.load(Ordering::Relaxed) {
+            removed.store(self.remove_cgroup(process.slot()), Ordering::Relaxed);
         }
     }
 
-    /// Removes a place that no process was started in, and whoever waits there for one.
-    pub(crate) fn vacate(&self, slot: Slot) {
-        if let Some(socket) = &*self.keeper() {
-            // Who waits is killed in its cgroup otherwise, or waits until this worker ends.
-            let _busy = message::send(&**socket, &Request::Forget { slot: slot.0 }.encode(), &[]);
-        }
-        self.destroy_unknown(slot);
-        self.store.remove(slot);
+    /// Kills what runs in a slot without a record, and removes the slot.
+    pub(crate) fn remove_slot(&self, slot: Slot) {
+        self.kill_unrecorded(slot);
+        self.process_dirs.remove(slot);
     }
 
-    /// False when somebody is left in it.
+    /// False when the cgroup has members.
     pub(crate) fn remove_cgroup(&self, slot: Slot) -> bool {
         let Some(cgroups) = &self.cgroups else { return true };
         matches!(cgroups.group(&slot.to_string()).remove(), Ok(()) | Err(Errno::NOENT))
     }
 
-    /// Ends what runs under a slot that we have no record of.
-    pub(crate) fn destroy_unknown(&self, slot: Slot) {
+    /// Kills what runs in a slot without a record.
+    pub(crate) fn kill_unrecorded(&self, slot: Slot) {
         match &self.cgroups {
             Some(cgroups) => {
-                let _in_use = cgroups.group(&slot.to_string()).destroy(DESTROY_PATIENCE);
+                let _in_use = cgroups.group(&slot.to_string()).destroy(DESTROY_TIMEOUT);
             }
             None => {
                 kill::sweep(&kill::marker(&self.name, slot), None, crate::Signal::KILL);
@@ -192,7 +181,7 @@ impl Shared {
         }
     }
 
-    /// Ended processes, those that ended first before others.
+    /// Ended processes, in the order of their ends.
     pub(crate) fn ended_processes(&self) -> Vec<Process> {
         let ended = |process: &&Process| matches!(process.status(), Status::Finished(_));
         let mut processes: Vec<Process> = self.table().all().filter(ended).cloned().collect();

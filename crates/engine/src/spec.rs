@@ -1,10 +1,10 @@
-//! What a caller says about a process to be: its name, its program, its stdio.
+//! The description of a process to start: its name, its program, its stdio.
 
 use crate::{Environment, Error, Result};
 use outpost_sys::confine;
 use outpost_sys::credentials::Credentials;
 use outpost_sys::pty::Size;
-use outpost_sys::spawn::{ResourceLimit, Standing};
+use outpost_sys::spawn::{ResourceLimit, SessionKind};
 use serde::{Deserialize, Serialize};
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fmt;
@@ -15,7 +15,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Names a process: which face, which scope within it (a connection, a session, or empty), and the caller's own id. An
+/// The name of a process: the face, the scope within it (a connection, a session, or empty), and the caller's id. An
 /// empty id stands for the slot number.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Key {
@@ -30,15 +30,15 @@ impl Key {
     }
 }
 
-/// A slot has the milliseconds of the clock above so many bits.
+/// A slot has the milliseconds of the clock above this many bits.
 pub(crate) const SLOT_CLOCK_SHIFT: u32 = 12;
 
-/// The engine's own number of a process, never used twice. Written as hexadecimal digits.
+/// The engine's number of a process, never used twice. Written in hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(pub(crate) u64);
 
 impl Slot {
-    /// When the place was made, in milliseconds since 1970: slots are numbered by the clock.
+    /// When the slot was prepared, in milliseconds since 1970.
     pub(crate) fn made_ms(self) -> u64 {
         self.0 >> SLOT_CLOCK_SHIFT
     }
@@ -64,41 +64,41 @@ impl FromStr for Slot {
     }
 }
 
-/// What the child's descriptors 0, 1 and 2 are.
+/// The child's descriptors 0, 1 and 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stdio {
-    /// Output by two pipes; stdin a pipe or empty.
+    /// Two pipes for output; a pipe or `/dev/null` for stdin.
     Pipes { stdin: bool },
-    /// All three a new terminal of this size, which controls the child's new session.
+    /// A new terminal of this size, which controls the child's new session.
     Terminal(Size),
-    /// Nothing goes in and nothing comes out.
+    /// `/dev/null`.
     Null,
 }
 
-/// What to do when the key names a process that lives.
+/// The reaction to a key of a running process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnTaken {
     Refuse,
-    /// The old process loses its key, its readers and its life.
+    /// The old process is killed and its record is dropped.
     Replace,
 }
 
-/// What happens when a journal is full and a reader has not read its oldest output.
+/// The reaction to a full journal whose oldest output a reader has not read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AtCap {
-    /// The output is dropped, and readers see the gap. The process waits for a reader that keeps up.
+    /// The oldest output is dropped, and readers see the gap. The process waits for a reader that keeps up.
     #[default]
     DropHead,
-    /// The process waits for its readers, however slow, and for its first one.
+    /// The process waits for all its readers, and for the first one.
     WaitForReaders,
 }
 
-/// How long output is waited for after the exit, while a descendant holds the pipes.
+/// The wait for output after the exit, while a descendant holds the pipes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drain {
-    /// Silence of this length is the end.
+    /// Silence of this length ends the wait.
     pub quiet: Duration,
-    /// However much comes, the exit is not kept back longer than this.
+    /// The longest wait.
     pub longest: Duration,
 }
 
@@ -108,46 +108,49 @@ impl Default for Drain {
     }
 }
 
-/// What happens to the descendants of a process when it has ended itself.
+/// What happens to the descendants of a process after its exit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Rest {
+pub enum Descendants {
     #[default]
-    Lives,
-    /// It is killed, once the exit has been recorded.
-    Ends,
+    #[serde(rename = "Lives")]
+    Keep,
+    /// They are killed when the exit is recorded.
+    #[serde(rename = "Ends")]
+    Kill,
 }
 
-/// The part of a [`Spawn`] that the engine acts on after the start. It is kept in the description on disk and read from
-/// there only, so every worker acts on the same values.
+/// The part of a [`Spawn`] that the engine needs after the start. It is read from the description on disk only, so
+/// every worker uses the same values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Supervision {
     pub(crate) at_cap: AtCap,
     pub(crate) journal_bytes_max: Option<u64>,
     pub(crate) drain: Drain,
-    pub(crate) rest: Rest,
+    #[serde(rename = "rest")]
+    pub(crate) descendants: Descendants,
 }
 
-/// Open files that take the place of what would be made or looked up for a process.
+/// Open files that replace what the engine would make or look up for a process.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
-    /// Its standard input, such as the end of another process's pipe.
+    /// Standard input.
     pub stdin: Option<Arc<OwnedFd>>,
-    /// Its standard output, which then is not in the journal.
+    /// Standard output. It is not in the journal then.
     pub stdout: Option<Arc<OwnedFd>>,
-    /// What is executed, whatever the program's name stands for by then.
+    /// The file to execute.
     pub program: Option<Arc<OwnedFd>>,
-    /// Where it begins.
+    /// The working directory.
     pub directory: Option<Arc<OwnedFd>>,
 }
 
-/// A process to be.
+/// A process to start.
 #[derive(Clone, Debug)]
 pub struct Spawn {
     pub key: Key,
-    /// Absolute, or relative to the directory. Looking a name up in some PATH is the caller's business.
+    /// Absolute, or relative to the directory. The caller resolves a name by PATH.
     pub program: PathBuf,
-    /// The whole argument list, the program's own name first.
+    /// The whole argument list, with the program's name first.
     pub arguments: Vec<OsString>,
     /// The whole environment.
     pub environment: Environment,
@@ -155,27 +158,28 @@ pub struct Spawn {
     pub stdio: Stdio,
     /// With [`Stdio::Pipes`].
     pub given: Given,
-    /// Descriptors besides the first three, under the numbers the child is to have them.
+    /// More descriptors, with their numbers in the child.
     pub descriptors: Vec<(Arc<OwnedFd>, u8)>,
-    /// What the child does to itself before it executes the program, which it looks up inside then. It gets the
-    /// descriptors above, the program does not.
+    /// The sandbox that the child enters before exec. It resolves the program inside. The child gets the descriptors
+    /// above, the program does not.
     pub confinement: Option<Arc<confine::Program>>,
     /// A session of its own; a terminal implies it.
     pub new_session: bool,
     pub limits: Vec<ResourceLimit>,
     pub umask: Option<u32>,
-    /// The user that it runs as, if not the daemon's; only root's daemon can. Not with a confinement.
+    /// The user of the process, if it is not the daemon's. Only a daemon of root can do that, and not with a
+    /// confinement.
     pub credentials: Option<Credentials>,
     pub on_taken: OnTaken,
     pub at_cap: AtCap,
-    /// The most its journal takes on disk, if that is not what the others may.
+    /// The size limit of its journal, if it differs from the configured one.
     pub journal_bytes_max: Option<u64>,
     pub drain: Drain,
-    pub rest: Rest,
-    /// Where there is no cgroup: whether the child may carry a mark in its environment, by which descendants are found that
-    /// left their group, their session and their parents. Without it those are out of reach.
+    pub descendants: Descendants,
+    /// Where there is no cgroup: whether the child has a marker in its environment. By that the engine finds
+    /// descendants that left their group, their session and their parents.
     pub marked: bool,
-    /// Who asked, for people who look at the list.
+    /// The client, for lists.
     pub started_by: String,
 }
 
@@ -185,7 +189,7 @@ impl Spawn {
         Spawn { environment: Environment::of_this_process(), ..Spawn::bare(key, command) }
     }
 
-    /// The same with an empty environment, for who has another one.
+    /// The same with an empty environment.
     pub fn bare(key: Key, command: impl IntoIterator<Item = impl Into<OsString>>) -> Spawn {
         let arguments: Vec<OsString> = command.into_iter().map(Into::into).collect();
         Spawn {
@@ -206,13 +210,13 @@ impl Spawn {
             at_cap: AtCap::DropHead,
             journal_bytes_max: None,
             drain: Drain::default(),
-            rest: Rest::Lives,
+            descendants: Descendants::Keep,
             marked: true,
             started_by: String::new(),
         }
     }
 
-    /// What the keeper is told, as it is sent. `marker` is added to the environment where descendants are found by it.
+    /// The specification for the keeper, as bytes. `marker` is added to the environment.
     pub(crate) fn keeper_spec(
         &self,
         marker: Option<&str>,
@@ -228,10 +232,10 @@ impl Spawn {
         let arguments = arguments.collect::<Result<Vec<CString>>>()?;
         let directory = self.directory.as_ref().map(|path| c_string(path.as_os_str(), "the directory"));
         let directory = directory.transpose()?;
-        let standing = match (self.stdio, self.new_session) {
-            (Stdio::Terminal(_), _) => Standing::Terminal,
-            (_, true) => Standing::Session,
-            (_, false) => Standing::Group,
+        let session = match (self.stdio, self.new_session) {
+            (Stdio::Terminal(_), _) => SessionKind::Terminal,
+            (_, true) => SessionKind::Session,
+            (_, false) => SessionKind::Group,
         };
         let given = |limit: &&ResourceLimit| !self.limits.iter().any(|own| own.resource == limit.resource);
         let spec: outpost_keeper::Spec<&CStr> = outpost_keeper::Spec {
@@ -239,7 +243,7 @@ impl Spawn {
             arguments: arguments.iter().map(CString::as_c_str).collect(),
             environment: environment.iter().chain(&marker).map(CString::as_c_str).collect(),
             directory: directory.as_deref(),
-            standing,
+            session,
             limits: limits.iter().filter(given).chain(&self.limits).copied().collect(),
             umask: self.umask,
             oom_score,

@@ -1,31 +1,31 @@
-//! The end of all processes when the daemon stops: SIGTERM, a grace time, then SIGKILL to what is left of each tree.
+//! The stop of all processes with the daemon: SIGTERM, a grace time, then SIGKILL to the rest of each tree.
 
 use crate::engine::Engine;
 use crate::kill::{self, KillReport, Ladder, Reach};
 use crate::process::Process;
-use crate::shared::{DESTROY_PATIENCE, Shared};
+use crate::shared::{DESTROY_TIMEOUT, Shared};
 use crate::spec::{Key, Slot};
-use crate::{Error, Exit, Result, Signal, spares, syncing};
+use crate::{Error, Exit, Result, Signal, prepared_slots, syncing};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// How long the last output and the exit of a killed process may take to be recorded.
-const RECORD_PATIENCE: Duration = Duration::from_secs(10);
+/// The longest wait for the record of the last output and the exit of a killed process.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How one process ended when the daemon stopped.
+/// The end of one process in a stop.
 #[derive(Clone, Debug)]
 pub struct Stopped {
     pub slot: Slot,
     pub key: Key,
     /// `None` when the process could not be ended, or its exit could not be recorded in time.
     pub exit: Option<Exit>,
-    /// It was killed, because the grace time was over.
+    /// It was killed after the grace time.
     pub killed: bool,
 }
 
 impl Engine {
-    /// How many processes run.
+    /// The number of running processes.
     pub fn running(&self) -> usize {
         self.running_processes().len()
     }
@@ -35,8 +35,8 @@ impl Engine {
         table.all().filter(|process| process.status().exit().is_none()).cloned().collect()
     }
 
-    /// Stops every process. Each tree gets SIGTERM, and SIGKILL when it has not ended after `grace`, or as soon as `hurry`
-    /// completes. No process is started any more.
+    /// Stops every process. Each tree gets SIGTERM, and SIGKILL when it has not ended after `grace`, or as soon as
+    /// `hurry` completes. No process is started any more.
     pub async fn stop_processes(
         &self,
         grace: Duration,
@@ -90,7 +90,7 @@ impl Engine {
         self.clear().await
     }
 
-    /// Removes what only running processes need: prepared slots, and cgroups with what is left in them.
+    /// Removes prepared slots, and cgroups with their members.
     async fn clear(&self) -> Result<()> {
         let shared = self.shared.clone();
         tokio::task::spawn_blocking(move || clear(&shared)).await.map_err(|_| Error::Stopped)
@@ -98,13 +98,13 @@ impl Engine {
 }
 
 fn clear(shared: &Shared) {
-    spares::clear(shared);
+    prepared_slots::clear(shared);
     if !shared.config().sync_interval.is_zero() {
         syncing::sync_all(shared);
     }
     if let Some(cgroups) = &shared.cgroups {
         for name in cgroups.names() {
-            let _in_use = cgroups.group(&name).destroy(DESTROY_PATIENCE);
+            let _in_use = cgroups.group(&name).destroy(DESTROY_TIMEOUT);
         }
         let _in_use = cgroups.remove();
     }
@@ -112,7 +112,7 @@ fn clear(shared: &Shared) {
 
 async fn stop(process: &Process, grace: Duration) -> Result<KillReport> {
     if process.inner.description.terminal {
-        // As when a terminal is closed: interactive shells ignore SIGTERM.
+        // As the kernel does when a terminal closes, since interactive shells ignore SIGTERM.
         let _gone = process.signal(Signal::HUP, Reach::Group).await;
     }
     // A stopped process handles SIGTERM only when it continues.
@@ -122,7 +122,7 @@ async fn stop(process: &Process, grace: Duration) -> Result<KillReport> {
 }
 
 async fn stopped(process: &Process, report: Result<KillReport>) -> Stopped {
-    let exit = tokio::time::timeout(RECORD_PATIENCE, process.finished()).await.ok().and_then(Result::ok);
+    let exit = tokio::time::timeout(RECORD_TIMEOUT, process.finished()).await.ok().and_then(Result::ok);
     let killed = report.is_ok_and(|report| report.escalated);
     Stopped { slot: process.slot(), key: process.key().clone(), exit, killed }
 }

@@ -1,4 +1,4 @@
-//! Syncing journals in the background, so that a power failure takes no more than the output of a few seconds.
+//! The background sync of journals, so that a power failure loses at most the output of a few seconds.
 
 use crate::process::Process;
 use crate::shared::Shared;
@@ -7,23 +7,24 @@ use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// Each journal takes several waits for the disk. Of more than so many the whole file system is synced, in one wait.
+/// Syncing a journal waits for the disk several times. For more journals than this, the whole file system is synced
+/// once.
 const ONE_BY_ONE_MAX: usize = 16;
 
-/// Tells the syncing thread that there is something to sync.
+/// The signal to the sync thread.
 pub(crate) struct Syncing {
     is_pending: AtomicBool,
-    wishes: SyncSender<()>,
+    requests: SyncSender<()>,
 }
 
 impl Syncing {
-    /// Nothing to sync yet, and what has to be given to [`keep`].
+    /// A signal, and the receiver for [`run`].
     pub(crate) fn new() -> (Syncing, Receiver<()>) {
-        let (wishes, receiver) = sync_channel(1);
-        (Syncing { is_pending: AtomicBool::new(false), wishes }, receiver)
+        let (requests, receiver) = sync_channel(1);
+        (Syncing { is_pending: AtomicBool::new(false), requests }, receiver)
     }
 
-    /// Something was recorded. Costs the reactor one load while a sync is pending anyway.
+    /// Something was recorded. Costs one load while a sync is pending.
     pub(crate) fn note(&self) {
         if !self.is_pending.load(Ordering::Relaxed) && !self.is_pending.swap(true, Ordering::Relaxed) {
             self.look_again();
@@ -32,15 +33,15 @@ impl Syncing {
 
     /// The interval has changed.
     pub(crate) fn look_again(&self) {
-        let _pending_already = self.wishes.try_send(());
+        let _pending_already = self.requests.try_send(());
     }
 }
 
-/// Syncs what was recorded, one interval after the first of it, until the engine ends. An idle engine is not woken.
-pub(crate) fn keep(engine: &Weak<Shared>, wishes: &Receiver<()>) {
-    while wishes.recv().is_ok() {
+/// Syncs one interval after the first unsynced record, until the engine ends. An idle engine is not woken.
+pub(crate) fn run(engine: &Weak<Shared>, requests: &Receiver<()>) {
+    while requests.recv().is_ok() {
         let Some(interval) = engine.upgrade().map(|shared| shared.config().sync_interval) else { return };
-        // Off. What is pending stays so until the interval changes.
+        // Syncing is off. The sync stays pending until the interval changes.
         if interval.is_zero() {
             continue;
         }
@@ -51,24 +52,24 @@ pub(crate) fn keep(engine: &Weak<Shared>, wishes: &Receiver<()>) {
     }
 }
 
-/// Waits until everything that is recorded now is on the disk.
+/// Syncs all records.
 pub(crate) fn sync_all(shared: &Shared) {
     let unsynced = |process: &Process| Some((process.clone(), process.inner.journal.unsynced()?));
     let unsynced: Vec<_> = shared.table().all().filter_map(unsynced).collect();
     let together = unsynced.len() > ONE_BY_ONE_MAX;
-    if together && let Err(error) = shared.store.sync_file_system() {
-        return tracing::warn!(%error, "journals cannot be synced");
+    if together && let Err(error) = shared.process_dirs.sync_file_system() {
+        return tracing::warn!(%error, "cannot sync journals");
     }
     for (process, now) in unsynced {
         let outcome = match together {
             true => process.inner.journal.note_synced(now).map_err(Error::from),
             false => sync_one(shared, &process),
         };
-        // One that was dropped meanwhile has no files.
+        // A process that was dropped meanwhile has no files.
         if let Err(error) = outcome
             && !process.inner.progress.borrow().gone
         {
-            tracing::warn!(process = %process.slot(), %error, "the journal cannot be synced");
+            tracing::warn!(process = %process.slot(), %error, "cannot sync a journal");
         }
     }
 }
@@ -76,7 +77,7 @@ pub(crate) fn sync_all(shared: &Shared) {
 fn sync_one(shared: &Shared, process: &Process) -> Result<()> {
     let is_described = &process.inner.is_description_synced;
     if !is_described.load(Ordering::Relaxed) {
-        shared.store.sync_description(process.slot())?;
+        shared.process_dirs.sync_description(process.slot())?;
         is_described.store(true, Ordering::Relaxed);
     }
     Ok(process.inner.journal.sync()?)

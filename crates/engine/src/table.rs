@@ -1,4 +1,4 @@
-//! The table of processes: by slot, and by the key their face knows them under.
+//! The table of processes, by slot and by key.
 
 use crate::process::Process;
 use crate::spec::{Key, OnTaken, Slot};
@@ -12,9 +12,9 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Enters a process that is about to be started, and returns an ended one that had its key. Check and insert are one
-    /// step: of two starts under one key, one is refused. With [`OnTaken::Replace`] the process claims its key when its
-    /// program has been executed, so a program that cannot be executed replaces nothing.
+    /// Adds a process before its start; returns an ended process that had its key. Check and insert are atomic, so of
+    /// two starts with one key one is refused. With [`OnTaken::Replace`] the process claims its key after exec, so a
+    /// failed exec replaces nothing.
     pub(crate) fn admit(
         &mut self,
         process: Process,
@@ -22,7 +22,7 @@ impl Table {
         processes_max: usize,
     ) -> Result<Option<Process>> {
         let alive = |process: &&Process| process.status().exit().is_none();
-        // Counted only when there could be too many: most of a long table has ended.
+        // Counted only when there could be too many, since most processes of a long table have ended.
         if self.len() >= processes_max && self.all().filter(alive).count() >= processes_max {
             return Err(Error::Busy);
         }
@@ -50,7 +50,7 @@ impl Table {
         self.by_slot.insert(process.slot(), process);
     }
 
-    /// Gives a process its key. Of two with one key, the younger has it; the one that lost it is returned.
+    /// Gives a process its key. Of two processes with one key the younger has it, and the other is returned.
     pub(crate) fn claim(&mut self, slot: Slot) -> Option<Process> {
         let process = self.by_slot.get(&slot)?;
         let key = process.key().clone();

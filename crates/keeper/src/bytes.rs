@@ -1,4 +1,4 @@
-//! Little-endian fields one after the other, read without ever indexing past the end.
+//! Little-endian fields in sequence. Reads past the end return `None`.
 
 use std::ffi::CStr;
 
@@ -36,12 +36,12 @@ impl Writer {
         self.u32(u32::try_from(len).unwrap_or(u32::MAX));
     }
 
-    /// A string and the zero that ends it.
+    /// A string and its terminating zero.
     pub(crate) fn string(&mut self, value: &CStr) {
         self.bytes.extend_from_slice(value.to_bytes_with_nul());
     }
 
-    /// Bytes behind their count.
+    /// Bytes after their count.
     pub(crate) fn block(&mut self, bytes: &[u8]) {
         self.count(bytes.len());
         self.bytes.extend_from_slice(bytes);
@@ -78,7 +78,7 @@ impl<'a> Reader<'a> {
         Some(block)
     }
 
-    /// Every string takes at least a byte, so no count makes this grow beyond the bytes there are.
+    /// Every string takes at least one byte, so a wrong count does not make this grow beyond the input.
     pub(crate) fn strings(&mut self) -> Option<Vec<&'a CStr>> {
         (0..self.u32()?).map(|_| self.string()).collect()
     }

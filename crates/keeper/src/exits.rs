@@ -1,9 +1,9 @@
-//! How children ended whose parent was an earlier keeper: by the kernel's note (Linux 6.15), by exit events before, and by
-//! the zombie where there are no events.
+//! The exit status of children whose parent was an earlier keeper: by PIDFD_GET_INFO (Linux 6.15), by the kernel's exit
+//! events before, and by the zombie where there are no events.
 
 use crate::keeper::{EXITS, Keeper};
 use crate::log::log;
-use crate::table::{EXITS_ROLE, Entry, OWN_SLOT, Seen, watched};
+use crate::table::{EXITS_ROLE, Entry, OWN_SLOT, Observed, watched};
 use outpost_sys::epoll::{Interest, is_readable};
 use outpost_sys::exits::{self, Ended, Received};
 use outpost_sys::{Errno, pidfd};
@@ -11,37 +11,37 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// How long the exit event may come after the pidfd has become readable: the kernel may be preempted in between.
-const EVENT_PATIENCE: Duration = Duration::from_secs(1);
+/// The longest delay of an exit event after the pidfd is readable. The kernel may be preempted in between.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long the kernel may take between the end of a zombie and its note.
-const NOTE_PATIENCE: Duration = Duration::from_millis(20);
+/// The longest delay of the exit status in PIDFD_GET_INFO after the process was reaped.
+const INFO_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// How long until an ended child is looked at again.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// The interval in which an ended child is polled for its exit status.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The most messages received at once.
+/// The most messages received in one turn of the loop.
 const MESSAGES_MAX: usize = 4096;
 
 #[derive(Default)]
 pub(crate) struct Exits {
     /// Slots of living children of earlier keepers, by pid.
     slots: BTreeMap<i32, u64>,
-    /// Children that have ended, and until when to wait for how.
+    /// Children that have ended without a known exit status, each with its deadline.
     undecided: BTreeMap<u64, Instant>,
-    /// The kernel reports no exit events to this process.
+    /// The kernel sends no exit events to this process.
     refused: bool,
 }
 
 impl Keeper {
-    /// Sees to it that the exit of a child of an earlier keeper will be known.
+    /// Prepares for the exit of a child of an earlier keeper.
     pub(crate) fn expect_exit(&mut self, slot: u64) {
-        let Some(entry) = self.table.get(&slot).filter(|entry| entry.lives()) else { return };
+        let Some(entry) = self.table.get(&slot).filter(|entry| entry.is_alive()) else { return };
         if entry.pidfd.as_ref().is_some_and(pidfd::is_child) {
             return;
         }
         self.exits.slots.insert(entry.pid, slot);
-        if !self.exits.refused && !pidfd::notes_exits() {
+        if !self.exits.refused && !pidfd::records_exits() {
             self.subscribe_to_exits();
         }
     }
@@ -53,22 +53,21 @@ impl Keeper {
                 None => Err(Errno::NOENT),
             });
             if let Err(errno) = subscribed {
-                // A lack of descriptors or memory passes: the next adopted child brings another attempt.
+                // A lack of descriptors or memory passes, so the next adopted child brings another attempt.
                 self.exits.refused = !outpost_sys::is_exhaustion(errno);
                 return log(format_args!(
-                    "the kernel reports no exit events ({errno}); how adopted children end may stay unknown"
+                    "cannot subscribe to exit events ({errno}); exit statuses of adopted children may stay unknown"
                 ));
             }
         }
         let Some(socket) = self.exit_events() else { return };
-        // Without it events are received when a child ends.
+        // If epoll does not watch it, events are received when a pidfd is readable.
         let _received_later = watched(self.epoll.add(socket, EXITS, Interest::Read));
     }
 
-    /// The worker may have subscribed before it started this keeper, or the keeper before it was replaced.
+    /// The subscription. A worker may have made it before it started this keeper, or the keeper that this one replaced.
     fn exit_events(&self) -> Option<&OwnedFd> {
-        let own = self.table.get(&OWN_SLOT)?;
-        own.held.iter().find(|(role, _)| *role == EXITS_ROLE).map(|(_, socket)| socket)
+        self.table.get(&OWN_SLOT)?.held(EXITS_ROLE)
     }
 
     pub(crate) fn receive_exits(&mut self) {
@@ -81,10 +80,10 @@ impl Keeper {
                 Ok(Received::Exit(ended)) => self.note_exit(ended),
                 Ok(Received::Other) => {}
                 Ok(Received::Nothing) => return,
-                // What is lost is looked for in /proc. The socket goes on.
-                Err(Errno::NOBUFS) => log(format_args!("exit events were lost: too many at once")),
+                // The exit status of a lost event may still be in /proc. The socket goes on.
+                Err(Errno::NOBUFS) => log(format_args!("the kernel dropped exit events: too many at once")),
                 Err(errno) => {
-                    log(format_args!("receiving exit events failed ({errno}); none are received any more"));
+                    log(format_args!("cannot receive exit events ({errno}); unsubscribing"));
                     self.exits.refused = true;
                     return self.unsubscribe_from_exits();
                 }
@@ -92,8 +91,8 @@ impl Keeper {
         }
     }
 
-    /// An event that comes while the child lives is that of one of its threads. Of several the last counts: where the first
-    /// thread has left early, another one has the code of the process.
+    /// Ignores events while the child lives, which are of its threads. The last event counts: if the first thread has
+    /// exited early, another thread's event has the exit status of the process.
     fn note_exit(&mut self, Ended { pid, exit }: Ended) {
         let slot = self.exits.slots.get(&pid);
         if let Some(entry) = slot.and_then(|slot| self.table.get_mut(slot))
@@ -103,15 +102,15 @@ impl Keeper {
         }
     }
 
-    /// What looking at a child has shown.
-    pub(crate) fn seen(&mut self, slot: u64, seen: Seen) {
-        match seen {
-            Seen::Nothing => {}
-            Seen::Started => {
-                self.news.insert(slot);
+    /// Handles the result of a poll.
+    pub(crate) fn on_observed(&mut self, slot: u64, observed: Observed) {
+        match observed {
+            Observed::Nothing => {}
+            Observed::Started => {
+                self.events.mark_dirty(slot);
             }
-            Seen::Ended => {
-                self.news.insert(slot);
+            Observed::Ended => {
+                self.events.mark_dirty(slot);
                 self.exits.undecided.remove(&slot);
                 if let Some(pid) = self.table.get(&slot).map(|entry| entry.pid)
                     && self.exits.slots.remove(&pid).is_some()
@@ -120,10 +119,10 @@ impl Keeper {
                     self.unsubscribe_from_exits();
                 }
             }
-            Seen::EndedSomehow => {
-                let patience = if self.exit_events().is_some() { EVENT_PATIENCE } else { NOTE_PATIENCE };
-                self.exits.undecided.entry(slot).or_insert_with(|| Instant::now() + patience);
-                // It stays readable: other events wake this process.
+            Observed::EndedUnknown => {
+                let timeout = if self.exit_events().is_some() { EVENT_TIMEOUT } else { INFO_TIMEOUT };
+                self.exits.undecided.entry(slot).or_insert_with(|| Instant::now() + timeout);
+                // The pidfd stays readable and would wake this process all the time. The timer polls it.
                 if let Some(pidfd) = self.table.get(&slot).and_then(|entry| entry.pidfd.as_ref()) {
                     let _not_registered = self.epoll.remove(pidfd);
                 }
@@ -131,20 +130,20 @@ impl Keeper {
         }
     }
 
-    /// Whether a child has ended and how is not known yet.
-    pub(crate) fn is_undecided(&self, slot: u64) -> bool {
+    /// Whether a child has ended without a known exit status.
+    pub(crate) fn awaits_exit_status(&self, slot: u64) -> bool {
         self.exits.undecided.contains_key(&slot)
     }
 
-    /// Whether a child has ended and nothing more will show how.
-    pub(crate) fn is_overdue(&self, slot: u64) -> bool {
+    /// Whether the deadline for the exit status of an ended child has passed.
+    pub(crate) fn is_exit_status_overdue(&self, slot: u64) -> bool {
         self.exits.undecided.get(&slot).is_some_and(|by| *by <= Instant::now())
     }
 
-    pub(crate) fn decide_exits(&mut self) {
+    pub(crate) fn poll_undecided_exits(&mut self) {
         for slot in self.exits.undecided.keys().copied().collect::<Vec<_>>() {
-            match self.table.get(&slot).is_some_and(Entry::lives) {
-                true => self.look_at(slot),
+            match self.table.get(&slot).is_some_and(Entry::is_alive) {
+                true => self.poll_child(slot),
                 false => {
                     self.exits.undecided.remove(&slot);
                 }
@@ -153,7 +152,7 @@ impl Keeper {
     }
 
     pub(crate) fn next_exit(&self) -> Option<Instant> {
-        (!self.exits.undecided.is_empty()).then(|| Instant::now() + LOOK_AGAIN)
+        (!self.exits.undecided.is_empty()).then(|| Instant::now() + POLL_INTERVAL)
     }
 
     fn unsubscribe_from_exits(&mut self) {

@@ -1,23 +1,21 @@
-//! The keeper's loop: waits for the worker, for children and for signals, and does what each calls for.
+//! The keeper's state and its event loop over the worker, the children and signals.
 
+use crate::events::EventQueue;
 use crate::exits::Exits;
+use crate::fdstore::FdStore;
 use crate::log::{self, log};
-use crate::message::{Event, What};
-use crate::recruits::Recruits;
-use crate::replace::Candidate;
-use crate::restarts::Restarts;
+use crate::message::{Component, Event};
+use crate::sd_notify::Supervisor;
 use crate::state::{STATE_BYTES_MAX, State};
 use crate::stopping::Stopping;
-use crate::store::Storing;
-use crate::supervisor::Pulse;
 use crate::table::{Entry, OWN_SLOT, Table};
-use crate::worker::Worker;
+use crate::worker::{Worker, WorkerSlot};
 use outpost_sys::epoll::{self, Epoll, Interest, Ready};
 use outpost_sys::pidfd::Pidfd;
 use outpost_sys::signal::{Signal, SignalFd, ignore_sigpipe};
-use outpost_sys::{Errno, Result, file, limits};
-use std::collections::{BTreeSet, VecDeque};
-use std::ffi::{CString, OsStr};
+use outpost_sys::{Errno, Result, file, limits, memory};
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -30,52 +28,39 @@ pub(crate) const CANDIDATE_LINK: u64 = 4;
 pub(crate) const CANDIDATE: u64 = 5;
 pub(crate) const EXITS: u64 = 6;
 
-/// Added to a slot, the token of its child's report.
-pub(crate) const REPORT: u64 = 1 << 63;
+/// Added to a slot: the token of its child's status pipe.
+pub(crate) const EXEC_STATUS: u64 = 1 << 63;
 
-/// How long what failed for want of memory or the like is left alone before it is tried again.
+/// The pause before an operation is retried that failed for lack of memory or another resource.
 pub(crate) const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
+/// The keeper drops its text pages when nothing was started for this long.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
+
+/// The keeper. Each part keeps its own state.
 pub struct Keeper {
     pub(crate) epoll: Epoll,
-    pub(crate) signals: Option<SignalFd>,
-    pub(crate) binary: Option<OwnedFd>,
-    /// The binary before the last replacement, until the new one has proved itself.
-    pub(crate) fallback: Option<OwnedFd>,
-    pub(crate) arguments: Vec<CString>,
+    /// None in an embedded keeper.
+    signals: Option<SignalFd>,
     pub(crate) table: Table,
-    pub(crate) recruits: Recruits,
+    pub(crate) worker: WorkerSlot,
+    pub(crate) events: EventQueue,
     pub(crate) exits: Exits,
-    pub(crate) worker: Option<Worker>,
-    pub(crate) candidate: Option<Candidate>,
-    pub(crate) retire_by: Option<Instant>,
-    /// When to try again to start a worker.
-    pub(crate) start_by: Option<Instant>,
-    pub(crate) restarts: Restarts,
-    /// Since when no worker has served.
-    pub(crate) unserved_since: Option<Instant>,
-    /// The supervisor has been told that no worker serves.
-    pub(crate) said_unserved: bool,
-    /// Slots of children that could not be watched, so they are looked at again and again.
-    pub(crate) unwatched: BTreeSet<u64>,
-    /// Killed children that have left the table and are not reaped yet.
-    pub(crate) discarded: Vec<Pidfd>,
-    pub(crate) storing: Storing,
-    pub(crate) events: VecDeque<Event>,
-    /// Slots of entries with something untold.
-    pub(crate) news: BTreeSet<u64>,
-    /// The worker could not be told, and nothing will say when it can.
-    pub(crate) stuck: bool,
-    /// The end of the table is to be told once all entries are.
-    pub(crate) table_end: bool,
-    /// The worker's, where somebody wants to hear of the daemon.
-    pub(crate) pulse: Option<Pulse>,
-    /// A signal has asked for the end, or the worker has begun it.
+    pub(crate) fdstore: FdStore,
+    pub(crate) supervisor: Supervisor,
+    /// A signal has requested the end, or the worker has begun it.
     pub(crate) stopping: Option<Stopping>,
+    /// Slots of children that epoll does not watch, so the timer polls them.
+    pub(crate) unwatched: BTreeSet<u64>,
+    /// Events could not be sent, and no event announces when they can.
+    pub(crate) retry_by_timer: bool,
+    /// When to drop text pages.
+    idle_at: Option<Instant>,
+    /// The exit code, when the keeper is to end.
     pub(crate) end: Option<u8>,
 }
 
-/// Whether these are bytes of a state that this binary understands.
+/// Whether this binary understands a serialized state.
 pub fn check(state: RawFd) -> bool {
     read_state(state).is_ok()
 }
@@ -86,105 +71,90 @@ fn read_state(state: RawFd) -> Result<State> {
 }
 
 impl Keeper {
-    /// Begins from a state that this process inherits; becomes the parent of all orphans below it.
+    /// A keeper with the state that this process inherits. The process becomes a subreaper.
     pub fn from_state(state: RawFd) -> Result<Keeper> {
         let state = read_state(state)?;
         ignore_sigpipe();
-        limits::become_subreaper()?;
+        outpost_sys::process::become_subreaper()?;
         // A worker that was short of descriptors may have started this keeper.
         let _as_it_is = limits::raise_descriptors();
         let signals = SignalFd::new(&[Signal::CHLD, Signal::TERM, Signal::INT, Signal::HUP])?;
-        let mut keeper = Keeper::empty()?;
+        let mut keeper = Keeper::new(WorkerSlot::new(file::inherited(state.binary)?, state.arguments))?;
         keeper.epoll.add(&signals, SIGNALS, Interest::Read)?;
         keeper.signals = Some(signals);
-        keeper.binary = Some(file::inherited(state.binary)?);
-        keeper.arguments = state.arguments;
         if let Some(file) = keeper.argument("--log-file=") {
-            log::is_file(PathBuf::from(OsStr::from_bytes(file)));
+            log::set_file(PathBuf::from(OsStr::from_bytes(file)));
         }
-        for stored in &state.entries {
-            keeper.insert(stored.slot, Entry::inherited(stored)?);
+        for entry in &state.entries {
+            keeper.insert(entry.slot, Entry::inherited(entry)?);
         }
-        for stored in state.entries.iter().filter(|stored| stored.slot != OWN_SLOT) {
-            keeper.expect_exit(stored.slot);
+        for entry in state.entries.iter().filter(|entry| entry.slot != OWN_SLOT) {
+            keeper.expect_exit(entry.slot);
         }
-        keeper.inherit_recruits();
         match &state.worker {
             Some(running) => {
-                keeper.seat(Worker::inherited(running)?);
+                keeper.install_worker(Worker::inherited(running)?);
                 if running.served {
-                    keeper.restarts.served();
+                    keeper.worker.served();
                 }
             }
             None => keeper.start_worker(),
         }
-        keeper.begin_pulse(state.worker.is_some());
+        keeper.start_watchdog(state.worker.is_some());
         if state.replaced {
-            keeper.tell(Event::Replaced(What::Keeper));
+            keeper.events.push(Event::Replaced(Component::Keeper));
         }
-        keeper.look_at_children();
+        keeper.reap_children();
         Ok(keeper)
     }
 
-    /// A keeper inside another program, for one that wants children without a daemon. Ends when the link is closed.
+    /// A keeper in a thread of another program, for children without a daemon. It ends when the link closes.
     pub fn embedded(link: OwnedFd) -> Result<Keeper> {
-        let mut keeper = Keeper::empty()?;
-        keeper.epoll.add(&link, LINK, Interest::Read)?;
         let pid = std::process::id().cast_signed();
-        keeper.worker = Some(Worker { served: true, ..Worker::new(pid, Pidfd::own()?, link) });
+        let worker = Worker { has_served: true, ..Worker::new(pid, Pidfd::own()?, link) };
+        let keeper = Keeper::new(WorkerSlot::embedded(worker))?;
+        if let Some(worker) = keeper.worker.current() {
+            keeper.epoll.add(&worker.link, LINK, Interest::Read)?;
+        }
         Ok(keeper)
     }
 
-    /// A worker within a keeper's own program is another part of it: there is nobody to start again.
+    /// Whether worker and keeper are one process, so that there is no worker to restart.
     pub(crate) fn is_embedded(&self) -> bool {
         self.signals.is_none()
     }
 
-    /// The value of one of the worker's arguments that concern the keeper too.
+    /// The value of one of the worker's arguments that the keeper uses too.
     pub(crate) fn argument(&self, flag: &str) -> Option<&[u8]> {
-        self.arguments.iter().find_map(|argument| argument.to_bytes().strip_prefix(flag.as_bytes()))
+        self.worker.arguments().iter().find_map(|argument| argument.to_bytes().strip_prefix(flag.as_bytes()))
     }
 
-    fn empty() -> Result<Keeper> {
+    fn new(worker: WorkerSlot) -> Result<Keeper> {
         Ok(Keeper {
             epoll: Epoll::new()?,
             signals: None,
-            binary: None,
-            fallback: None,
-            arguments: Vec::new(),
             table: Table::from([(OWN_SLOT, Entry::own())]),
-            recruits: Recruits::default(),
+            worker,
+            events: EventQueue::default(),
             exits: Exits::default(),
-            worker: None,
-            candidate: None,
-            retire_by: None,
-            start_by: None,
-            restarts: Restarts::default(),
-            unserved_since: None,
-            said_unserved: false,
-            unwatched: BTreeSet::new(),
-            discarded: Vec::new(),
-            storing: Storing::default(),
-            events: VecDeque::new(),
-            news: BTreeSet::new(),
-            stuck: false,
-            table_end: false,
-            pulse: None,
+            fdstore: FdStore::default(),
+            supervisor: Supervisor::default(),
             stopping: None,
+            unwatched: BTreeSet::new(),
+            retry_by_timer: false,
+            idle_at: None,
             end: None,
         })
     }
 
-    /// Works until told to stop; the result is the process's exit code.
+    /// Runs until `Stop`; returns the exit code of the process.
     pub fn run(mut self) -> u8 {
         let mut ready = Vec::new();
         loop {
-            self.catch_up();
-            self.tell_news();
-            self.keep_deadlines();
-            // Last, and not while somebody waits to hear of something: forks take time.
-            self.recruit_due(Instant::now());
-            self.tell_news();
+            self.poll_unwatched();
+            self.flush_events();
+            self.handle_deadlines();
+            self.flush_events();
             if let Some(code) = self.end {
                 return code;
             }
@@ -193,25 +163,20 @@ impl Keeper {
             }
             for event in &ready {
                 self.handle(event);
-                self.tell_news();
+                self.flush_events();
             }
         }
     }
 
     fn timeout(&self) -> Option<Duration> {
-        let candidate = self.candidate.as_ref().filter(|candidate| !candidate.worker.listens);
-        let candidate = candidate.map(|candidate| candidate.deadline);
-        let behind = self.stuck
+        let polls = self.retry_by_timer
             || !self.unwatched.is_empty()
-            || !self.discarded.is_empty()
-            || self.worker.as_ref().is_some_and(|worker| worker.unwatched);
-        let again = behind.then(|| Instant::now() + AGAIN_AFTER);
-        let (beat, store, recruit) = (self.next_beat(), self.next_store(), self.recruits.next());
+            || self.worker.current().is_some_and(|worker| worker.is_unwatched);
+        let again = polls.then(|| Instant::now() + AGAIN_AFTER);
+        let (worker, watchdog) = (self.worker.next_deadline(), self.supervisor.next());
+        let store = self.fdstore.next();
         let (stop, exit) = (self.next_stop(), self.next_exit());
-        let next = [candidate, self.retire_by, self.start_by, beat, store, recruit, stop, exit, again]
-            .into_iter()
-            .flatten()
-            .min()?;
+        let next = [worker, self.idle_at, watchdog, store, stop, exit, again].into_iter().flatten().min()?;
         Some(next.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
 
@@ -223,22 +188,44 @@ impl Keeper {
             CANDIDATE_LINK => self.handle_candidate(),
             CANDIDATE => self.candidate_failed(Errno::CHILD),
             EXITS => self.receive_exits(),
-            child => self.look_at(child & !REPORT),
+            child => self.poll_child(child & !EXEC_STATUS),
         }
     }
 
-    /// Sees after those whom nothing tells us of.
-    fn catch_up(&mut self) {
-        self.end_discarded();
-        self.decide_exits();
+    /// A child was started.
+    pub(crate) fn note_start(&mut self) {
+        if !self.is_embedded() {
+            self.idle_at = Some(Instant::now() + IDLE_AFTER);
+        }
+    }
+
+    fn handle_deadlines(&mut self) {
+        let now = Instant::now();
+        self.handle_worker_deadlines(now);
+        self.handle_stopping(now);
+        self.handle_watchdog(now);
+        self.flush_fdstore(now);
+        self.drop_text_pages_if_idle(now);
+    }
+
+    fn drop_text_pages_if_idle(&mut self, now: Instant) {
+        if self.idle_at.is_some_and(|at| at <= now) {
+            self.idle_at = None;
+            memory::drop_text_pages();
+        }
+    }
+
+    /// Polls what epoll does not watch.
+    fn poll_unwatched(&mut self) {
+        self.poll_undecided_exits();
         for slot in std::mem::take(&mut self.unwatched) {
-            self.look_at(slot);
+            self.poll_child(slot);
             let _still_unwatched = self.watch(slot);
         }
-        if self.worker.as_ref().is_some_and(|worker| worker.unwatched) {
+        if self.worker.current().is_some_and(|worker| worker.is_unwatched) {
             let _still_unwatched = self.watch_worker();
             self.handle_requests();
-            if self.worker.as_ref().is_some_and(|worker| epoll::is_readable(&worker.pidfd)) {
+            if self.worker.current().is_some_and(|worker| epoll::is_readable(&worker.pidfd)) {
                 self.worker_ended();
             }
         }
@@ -247,12 +234,12 @@ impl Keeper {
     fn handle_signals(&mut self) {
         while let Some(signal) = self.signals.as_ref().and_then(SignalFd::next) {
             match signal {
-                Signal::CHLD => self.look_at_children(),
-                Signal::HUP if self.worker.is_none() => {
-                    self.restarts.forget();
+                Signal::CHLD => self.reap_children(),
+                Signal::HUP if self.worker.current().is_none() => {
+                    self.worker.forget_failures();
                     self.start_worker();
                 }
-                Signal::HUP => self.tell(Event::Reload),
+                Signal::HUP => self.events.push(Event::Reload),
                 _ => self.shut_down(),
             }
         }

@@ -1,31 +1,29 @@
-//! The link to the worker: what it asks, and what it is told.
+//! The link to the worker: its requests, and the events that the keeper sends.
 
 use crate::LINK_VERSION;
 use crate::keeper::{Keeper, LINK};
 use crate::log::log;
-use crate::message::{Event, MESSAGE_BYTES, NOT_ADOPTED, Request, Standing, What};
-use crate::order::Order;
-use crate::table::{Entry, Untold};
+use crate::message::{Component, MESSAGE_BYTES_MAX, NOT_ADOPTED, ProcessState, Request};
+use crate::spawn_request::SpawnRequest;
+use crate::table::{Entry, Pending};
 use crate::worker::Worker;
 use outpost_sys::epoll::Interest;
-use outpost_sys::{Errno, Result, message};
+use outpost_sys::{Errno, message};
 use std::os::fd::OwnedFd;
 
-/// Requests handled before others get their turn.
+/// Requests handled in one turn of the loop.
 const REQUESTS_AT_ONCE: usize = 64;
 
-/// Events other than entries that may wait for the worker.
-const EVENTS_MAX: usize = 16;
-
-/// So many refused requests of a worker are logged. Others are only counted: one gone mad must not fill the disk.
-pub(crate) const COMPLAINTS_MAX: u64 = 8;
+/// The most refused requests of one worker that are logged. The others are counted, so that a broken worker does not
+/// fill the disk.
+pub(crate) const REFUSALS_LOGGED_MAX: u64 = 8;
 
 impl Keeper {
     pub(crate) fn handle_requests(&mut self) {
-        if let Some(worker) = &mut self.worker
-            && worker.choked
+        if let Some(worker) = self.worker.current_mut()
+            && worker.is_backpressured
         {
-            worker.choked = self.epoll.modify(&worker.link, LINK, Interest::Read).is_err();
+            worker.is_backpressured = self.epoll.modify(&worker.link, LINK, Interest::Read).is_err();
         }
         for _ in 0..REQUESTS_AT_ONCE {
             if !self.handle_request() {
@@ -34,160 +32,120 @@ impl Keeper {
         }
     }
 
-    /// Takes one request from the worker; false when there is none.
+    /// Handles one request of the worker; false when there is none.
     pub(crate) fn handle_request(&mut self) -> bool {
-        let Some(worker) = self.worker.as_ref().filter(|worker| !worker.unlinked) else { return false };
-        let mut bytes = [0; MESSAGE_BYTES];
+        let Some(worker) = self.worker.current().filter(|worker| !worker.is_link_closed) else {
+            return false;
+        };
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
         let mut fds = Vec::new();
         let request = match message::receive(&worker.link, &mut bytes, &mut fds) {
             Ok(Some(len)) => bytes.get(..len).and_then(Request::decode),
             Err(Errno::MSGSIZE) => None,
             Err(Errno::AGAIN | Errno::NOMEM | Errno::NOBUFS) => return false,
             Ok(None) | Err(_) => {
-                self.worker_unlinked();
+                self.worker_closed_link();
                 return false;
             }
         };
         match request {
-            Some(request) => self.act(request, fds),
-            None => self.complain(format_args!("the worker sent a message that is none; ignored")),
+            Some(request) => self.handle_one(request, fds),
+            None => self.log_limited(format_args!("ignoring a malformed message of the worker")),
         }
         true
     }
 
+    /// Logs a refused request of the worker, up to a limit per worker.
     #[track_caller]
-    pub(crate) fn complain(&mut self, line: std::fmt::Arguments<'_>) {
-        let Some(worker) = &mut self.worker else { return log(line) };
-        worker.complaints = worker.complaints.saturating_add(1);
-        if worker.complaints <= COMPLAINTS_MAX {
+    pub(crate) fn log_limited(&mut self, line: std::fmt::Arguments<'_>) {
+        let Some(worker) = self.worker.current_mut() else { return log(line) };
+        worker.refusals = worker.refusals.saturating_add(1);
+        if worker.refusals <= REFUSALS_LOGGED_MAX {
             log(line);
         }
     }
 
-    fn act(&mut self, request: Request, mut fds: Vec<OwnedFd>) {
-        if let Request::Spawn { slot, .. } = request {
-            // One that waits there was not told.
-            self.dismiss(slot);
-            self.note_start();
-        }
+    fn handle_one(&mut self, request: Request, mut fds: Vec<OwnedFd>) {
         match request {
-            Request::Hello { version } => self.greet(version),
+            Request::Hello { version } => self.on_hello(version),
             Request::Serving => {
-                self.fallback = None;
-                if let Some(worker) = &mut self.worker {
-                    worker.served = true;
-                }
-                self.restarts.served();
-                self.say_served();
+                self.worker.served();
+                self.notify_serving();
             }
             Request::Spawn { slot, .. } | Request::Adopt { slot, .. } if !self.is_free(slot) => {}
-            Request::Spawn { slot, cgroup, held, targets } => {
-                let order = Order::new(cgroup, held, targets, fds);
-                let entry = self.begin(order).unwrap_or_else(Entry::failed);
+            Request::Spawn { slot, options, held, targets } => {
+                self.note_start();
+                let request = SpawnRequest::new(options, held, targets, fds);
+                let entry = self.start(request).unwrap_or_else(Entry::failed);
                 self.insert(slot, entry);
             }
-            Request::Recruit { slot, oom_score } => self.want_recruit(slot, oom_score, fds),
-            Request::Muster => self.muster(),
-            Request::Rest => self.rest(),
-            Request::Enlist { slot, held } => self.enlist(slot, held, fds),
-            Request::Adopt { slot, standing, held, .. }
-                if fds.len() < held.len() + usize::from(!matches!(standing, Standing::Failed(_))) =>
+            Request::Adopt { slot, state, held, .. }
+                if fds.len() < held.len() + usize::from(!matches!(state, ProcessState::Failed(_))) =>
             {
-                self.complain(format_args!(
-                    "no descriptors to take over slot {slot:x}; the worker tries again"
+                self.log_limited(format_args!(
+                    "too few descriptors to adopt slot {slot:x}; the worker retries"
                 ));
                 self.insert(slot, Entry::failed(NOT_ADOPTED));
             }
-            Request::Adopt { slot, pid, standing, held } => {
-                self.insert(slot, Entry::adopted(pid, standing, held, fds));
+            Request::Adopt { slot, pid, state, held } => {
+                self.insert(slot, Entry::adopted(pid, state, held, fds));
                 self.expect_exit(slot);
             }
             Request::Hold { slot, role } => self.hold(slot, role, fds.pop()),
             Request::Release { slot, role } => {
-                self.unstore_one(slot, role);
+                self.remove_role_from_fdstore(slot, role);
                 if let Some(entry) = self.table.get_mut(&slot) {
                     entry.release(role);
                 }
             }
             Request::Signal { slot, signal, group } => self.signal(slot, signal, group),
             Request::Forget { slot } => self.forget(slot),
-            Request::Replace(What::Worker) => self.start_candidate(fds.pop()),
-            Request::Replace(What::Keeper) => self.replace_self(fds.pop()),
-            Request::Notify(said) => self.notify(said),
+            Request::Replace(Component::Worker) => self.start_candidate(fds.pop()),
+            Request::Replace(Component::Keeper) => self.replace_self(fds.pop()),
+            Request::Notify(readiness) => self.notify(readiness),
             Request::Resend { slot } => {
                 if let Some(entry) = self.table.get_mut(&slot) {
-                    entry.untold = Untold::All;
-                    self.news.insert(slot);
+                    entry.pending = Pending::All;
+                    self.events.mark_dirty(slot);
                 }
             }
-            Request::Say => self.say_text(fds.pop()),
-            Request::Alive { every_ms } => self.worker_beats(every_ms),
+            Request::ShowStatus => self.show_status(fds.pop()),
+            Request::Heartbeat { interval_ms } => self.on_heartbeat(interval_ms),
             Request::Stop => self.stop(),
         }
     }
 
-    /// A worker of another version is not given the table.
-    pub(crate) fn greet(&mut self, version: u32) {
+    /// Schedules the whole table. A worker of another version does not get it.
+    pub(crate) fn on_hello(&mut self, version: u32) {
         if version != LINK_VERSION {
-            let line = format_args!("the worker speaks version {version}, not {LINK_VERSION}; ignored");
-            return self.complain(line);
+            let line = format_args!("ignoring a worker with link version {version}, not {LINK_VERSION}");
+            return self.log_limited(line);
         }
-        if let Some(worker) = &mut self.worker {
-            worker.listens = true;
+        if let Some(worker) = self.worker.current_mut() {
+            worker.is_subscribed = true;
         }
         for entry in self.table.values_mut() {
-            entry.untold = Untold::All;
+            entry.pending = Pending::All;
         }
-        self.news = self.table.keys().copied().collect();
-        self.table_end = true;
+        self.events.mark_table(&self.table);
     }
 
-    pub(crate) fn tell(&mut self, event: Event) {
-        if self.events.len() < EVENTS_MAX {
-            self.events.push_back(event);
-        }
-    }
-
-    pub(crate) fn has_news(&self) -> bool {
-        !self.news.is_empty() || self.table_end || !self.events.is_empty()
-    }
-
-    /// Sends what is untold until all is, or the worker's queue is full.
-    pub(crate) fn tell_news(&mut self) {
-        self.stuck = false;
-        let listens = |worker: &Worker| worker.listens && !worker.unlinked && !worker.choked;
-        if !self.has_news() || !self.worker.as_ref().is_some_and(listens) {
+    /// Sends pending events until all are sent or the worker's queue is full.
+    pub(crate) fn flush_events(&mut self) {
+        self.retry_by_timer = false;
+        let takes_events =
+            |worker: &Worker| worker.is_subscribed && !worker.is_link_closed && !worker.is_backpressured;
+        let Some(worker) = self.worker.current_mut().filter(|worker| takes_events(worker)) else { return };
+        if self.events.is_empty() {
             return;
         }
-        let told = self.tell_all();
-        // Without memory, or with too many descriptors under way, nothing says when to go on. Nor does a link that
-        // cannot be watched. The worker's death is told by its pidfd.
-        self.stuck = told.is_err();
-        if let (Err(Errno::AGAIN), Some(worker)) = (told, &mut self.worker) {
-            worker.choked = self.epoll.modify(&worker.link, LINK, Interest::ReadWrite).is_ok();
-            self.stuck = !worker.choked;
+        let sent = self.events.send(&worker.link, &mut self.table);
+        // No event announces that memory is free again, that fewer descriptors are in flight, or that a link which
+        // cannot be watched has room. The death of the worker is reported by its pidfd.
+        self.retry_by_timer = sent.is_err();
+        if sent == Err(Errno::AGAIN) {
+            worker.is_backpressured = self.epoll.modify(&worker.link, LINK, Interest::ReadWrite).is_ok();
+            self.retry_by_timer = !worker.is_backpressured;
         }
-    }
-
-    fn tell_all(&mut self) -> Result<()> {
-        let Some(Worker { link, .. }) = &self.worker else { return Ok(()) };
-        while let Some(slot) = self.news.first().copied() {
-            // It may have been forgotten meanwhile.
-            if let Some(entry) = self.table.get_mut(&slot) {
-                let (event, fds) = entry.news(slot);
-                message::send(link, &event.encode(), &fds)?;
-                entry.told_all();
-            }
-            self.news.remove(&slot);
-        }
-        if self.table_end {
-            message::send(link, &Event::TableEnd.encode(), &[])?;
-            self.table_end = false;
-        }
-        while let Some(event) = self.events.front() {
-            message::send(link, &event.encode(), &[])?;
-            self.events.pop_front();
-        }
-        Ok(())
     }
 }

@@ -1,27 +1,27 @@
-//! When a worker is started again after one that ended, and when the keeper gives up.
+//! The back-off between restarts of the worker, and when the keeper gives up.
 
-use outpost_sys::pidfd::{Exit, How};
+use outpost_sys::pidfd::{Exit, ExitCause};
 use outpost_sys::signal::Signal;
 use std::time::{Duration, Instant};
 
-/// What follows the end of a worker.
+/// The reaction to the end of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Start another after this pause.
     Start(Duration),
-    /// End: there are no children, and a supervisor can start the daemon anew.
+    /// Exit: there are no children, and a supervisor can start the daemon again.
     GiveUp,
 }
 
-/// Counts workers that ended before they served.
+/// Counts of workers that ended before they served.
 #[derive(Default)]
 pub(crate) struct Restarts {
-    /// Failures in a row, and when the first of them was.
+    /// Failures in a row, and the time of the first.
     failures: u32,
     first_failure: Option<Instant>,
-    /// Kills from outside since a worker last served.
+    /// Kills by other processes since a worker last served.
     kills: u32,
-    /// Workers that could not even be started, in a row.
+    /// Starts of a worker that failed, in a row.
     unstarted: u32,
     /// Whether any worker of this daemon has served.
     ever_served: bool,
@@ -36,7 +36,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 const FINAL_FAILURES: u32 = 10;
 const FINAL_AFTER: Duration = Duration::from_secs(120);
 
-/// From this many kills on there is a pause: what kills (mostly a lack of memory) is likely to kill again.
+/// From this many kills on there is a pause: the cause (mostly a lack of memory) is likely to kill again.
 const KILLS_MAX: u32 = 10;
 pub(crate) const KILLED_PAUSE: Duration = Duration::from_millis(100);
 
@@ -48,12 +48,12 @@ impl Restarts {
         *self = Restarts { ever_served: true, ..Restarts::default() };
     }
 
-    /// Forgets failures: a person asked for another attempt, or the binary is another one.
+    /// Forgets failures, for an attempt on request or with another binary.
     pub(crate) fn forget(&mut self) {
         *self = Restarts { ever_served: self.ever_served, ..Restarts::default() };
     }
 
-    /// Notes the end of a worker. A keeper that has children never gives up.
+    /// Counts the end of a worker. A keeper with children never gives up.
     pub(crate) fn next(&mut self, served: bool, exit: Exit, has_children: bool, now: Instant) -> Next {
         match killed_from_outside(exit) {
             _ if served => self.served(),
@@ -77,12 +77,12 @@ impl Restarts {
         let since = self.first_failure.map_or(Duration::ZERO, |first| now.saturating_duration_since(first));
         match self.ever_served {
             true => self.failures >= FINAL_FAILURES && since >= FINAL_AFTER,
-            // The caller of `serve` waits to see whether the daemon begins.
+            // The caller of `serve` waits for the daemon to start.
             false => self.failures > QUICK_MAX,
         }
     }
 
-    /// Notes that no worker could be started. Returns the pause before the next attempt.
+    /// Counts a failed start of a worker. Returns the pause before the next attempt.
     pub(crate) fn next_start(&mut self) -> Duration {
         let pause = doubled(UNSTARTED_PAUSE, self.unstarted);
         self.unstarted = self.unstarted.saturating_add(1);
@@ -98,13 +98,13 @@ fn doubled(first: Duration, times: u32) -> Duration {
     first.saturating_mul(1u32.checked_shl(times).unwrap_or(u32::MAX)).min(PAUSE_MAX)
 }
 
-/// Signals that a program brings upon itself are the others.
+/// Whether another process killed the worker. Other signals are faults of the worker.
 fn killed_from_outside(exit: Exit) -> bool {
     let outside = [Signal::KILL, Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT].map(Signal::number);
-    match exit.how {
-        How::Signal(signal) => outside.contains(&signal),
-        How::Code(_) => false,
-        How::Unknown => true,
+    match exit.cause {
+        ExitCause::Signal(signal) => outside.contains(&signal),
+        ExitCause::Code(_) => false,
+        ExitCause::Unknown => true,
     }
 }
 
@@ -115,17 +115,17 @@ mod tests {
 
     const AT_ONCE: Next = Next::Start(Duration::ZERO);
 
-    fn ended(how: How) -> Exit {
-        Exit { how, ..Exit::UNKNOWN }
+    fn ended(how: ExitCause) -> Exit {
+        Exit { cause: how, ..Exit::UNKNOWN }
     }
 
     #[test]
     fn a_daemon_that_never_served_ends_after_five_failures_in_a_row() {
         let (mut restarts, now) = (Restarts::default(), Instant::now());
         for _ in 0..4 {
-            assert_eq!(restarts.next(false, ended(How::Code(1)), false, now), AT_ONCE);
+            assert_eq!(restarts.next(false, ended(ExitCause::Code(1)), false, now), AT_ONCE);
         }
-        assert_eq!(restarts.next(false, ended(How::Signal(6)), false, now), Next::GiveUp);
+        assert_eq!(restarts.next(false, ended(ExitCause::Signal(6)), false, now), Next::GiveUp);
     }
 
     #[test]
@@ -134,7 +134,7 @@ mod tests {
         let mut now = Instant::now();
         let mut pauses = Vec::new();
         for _ in 0..200 {
-            let next = restarts.next(false, ended(How::Code(1)), true, now);
+            let next = restarts.next(false, ended(ExitCause::Code(1)), true, now);
             let Next::Start(pause) = next else { panic!("{next:?}") };
             now += pause;
             pauses.push(pause.as_secs());
@@ -148,15 +148,22 @@ mod tests {
         let (mut restarts, begun) = (Restarts::default(), Instant::now());
         restarts.served();
         for failures in 1..100 {
-            let next = restarts.next(false, ended(How::Code(1)), false, begun);
+            let next = restarts.next(false, ended(ExitCause::Code(1)), false, begun);
             assert_ne!(next, Next::GiveUp, "{failures} failures within no time");
         }
         let later = begun + FINAL_AFTER;
-        assert_eq!(restarts.next(false, ended(How::Code(1)), false, later), Next::GiveUp);
+        assert_eq!(restarts.next(false, ended(ExitCause::Code(1)), false, later), Next::GiveUp);
         restarts.forget();
-        assert_eq!(restarts.next(false, ended(How::Code(1)), false, later), AT_ONCE, "a person tries again");
+        assert_eq!(
+            restarts.next(false, ended(ExitCause::Code(1)), false, later),
+            AT_ONCE,
+            "an attempt on request"
+        );
         for _ in 2..10 {
-            assert_ne!(restarts.next(false, ended(How::Code(1)), false, later + FINAL_AFTER), Next::GiveUp);
+            assert_ne!(
+                restarts.next(false, ended(ExitCause::Code(1)), false, later + FINAL_AFTER),
+                Next::GiveUp
+            );
         }
     }
 
@@ -164,9 +171,9 @@ mod tests {
     fn a_worker_killed_from_outside_or_that_served_is_always_restarted() {
         let (mut restarts, now) = (Restarts::default(), Instant::now());
         for round in 0..100 {
-            assert_eq!(restarts.next(false, ended(How::Signal(9)), false, now), AT_ONCE, "{round}");
-            assert_eq!(restarts.next(true, ended(How::Signal(11)), false, now), AT_ONCE, "{round}");
-            assert_eq!(restarts.next(false, ended(How::Code(1)), false, now), AT_ONCE, "{round}");
+            assert_eq!(restarts.next(false, ended(ExitCause::Signal(9)), false, now), AT_ONCE, "{round}");
+            assert_eq!(restarts.next(true, ended(ExitCause::Signal(11)), false, now), AT_ONCE, "{round}");
+            assert_eq!(restarts.next(false, ended(ExitCause::Code(1)), false, now), AT_ONCE, "{round}");
         }
     }
 
@@ -174,16 +181,16 @@ mod tests {
     fn workers_killed_before_they_serve_are_restarted_with_a_pause_from_the_tenth_on() {
         let (mut restarts, now) = (Restarts::default(), Instant::now());
         for round in 1..10 {
-            assert_eq!(restarts.next(false, ended(How::Signal(9)), false, now), AT_ONCE, "{round}");
+            assert_eq!(restarts.next(false, ended(ExitCause::Signal(9)), false, now), AT_ONCE, "{round}");
         }
         for round in 10..100 {
             let slowly = Next::Start(KILLED_PAUSE);
-            assert_eq!(restarts.next(false, ended(How::Signal(9)), false, now), slowly, "{round}");
-            // One that fails in between does not make the loop tight again.
-            assert_eq!(restarts.next(false, ended(How::Code(1)), false, now), slowly, "{round}");
+            assert_eq!(restarts.next(false, ended(ExitCause::Signal(9)), false, now), slowly, "{round}");
+            // A failure in between does not reset the pause.
+            assert_eq!(restarts.next(false, ended(ExitCause::Code(1)), false, now), slowly, "{round}");
         }
-        assert_eq!(restarts.next(true, ended(How::Signal(9)), false, now), AT_ONCE);
-        assert_eq!(restarts.next(false, ended(How::Signal(9)), false, now), AT_ONCE);
+        assert_eq!(restarts.next(true, ended(ExitCause::Signal(9)), false, now), AT_ONCE);
+        assert_eq!(restarts.next(false, ended(ExitCause::Signal(9)), false, now), AT_ONCE);
     }
 
     #[test]

@@ -1,25 +1,28 @@
-//! The specification of a child, as bytes in a sealed memory file: it may be larger than any message.
+//! The specification of a child, as bytes in a sealed memory file, since it may be larger than a message.
 
 use crate::bytes::{Reader, Writer};
 use outpost_sys::confine;
 use outpost_sys::credentials::{Credentials, GROUPS_MAX};
-use outpost_sys::spawn::{ResourceLimit, Standing};
+use outpost_sys::spawn::{ResourceLimit, SessionKind};
 use std::ffi::{CStr, CString};
 
-/// The most bytes a specification may have: the kernel takes no larger argument list on common machines.
+/// The most bytes of a specification. The kernel accepts no larger argument list on common machines.
 pub(crate) const SPEC_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
-/// Hardly one has more.
-const MOST_BYTES: usize = 8 * 1024;
+/// The initial capacity: few specifications are larger.
+const TYPICAL_BYTES: usize = 8 * 1024;
 
-/// The most resource limits one may name: the kernel knows 16.
+/// The most resource limits. The kernel knows 16.
 const LIMITS_MAX: u32 = 16;
 
-/// Set in the first byte when the child becomes another user. A binary that does not know the field refuses the whole
-/// specification: it would start the child with its own rights.
-const OTHER_USER: u8 = 0x10;
+/// Numbers of [`SessionKind`].
+mod session {
+    pub(super) const GROUP: u8 = 0;
+    pub(super) const SESSION: u8 = 1;
+    pub(super) const TERMINAL: u8 = 2;
+}
 
-/// A child to be, without its descriptors.
+/// The description of a child without its descriptors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec<S = CString> {
     /// Absolute, or relative to the directory.
@@ -28,11 +31,11 @@ pub struct Spec<S = CString> {
     /// The whole environment.
     pub environment: Vec<S>,
     pub directory: Option<S>,
-    pub standing: Standing,
+    pub session: SessionKind,
     pub limits: Vec<ResourceLimit>,
     pub umask: Option<u32>,
     pub oom_score: Option<i32>,
-    /// What the child does to itself before it executes the program.
+    /// The sandbox that the child enters before exec.
     pub confinement: Option<confine::Program>,
     /// The user that the child becomes, if not the daemon's.
     pub credentials: Option<Credentials>,
@@ -40,13 +43,12 @@ pub struct Spec<S = CString> {
 
 impl<S: AsRef<CStr>> Spec<S> {
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Writer { bytes: Vec::with_capacity(MOST_BYTES) };
-        let standing = match self.standing {
-            Standing::Group => 0,
-            Standing::Session => 1,
-            Standing::Terminal => 2,
-        };
-        out.u8(standing | if self.credentials.is_some() { OTHER_USER } else { 0 });
+        let mut out = Writer { bytes: Vec::with_capacity(TYPICAL_BYTES) };
+        out.u8(match self.session {
+            SessionKind::Group => session::GROUP,
+            SessionKind::Session => session::SESSION,
+            SessionKind::Terminal => session::TERMINAL,
+        });
         out.flag(self.directory.is_some());
         out.flag(self.umask.is_some());
         out.flag(self.oom_score.is_some());
@@ -66,6 +68,7 @@ impl<S: AsRef<CStr>> Spec<S> {
         if let Some(confinement) = &self.confinement {
             out.block(confinement.as_bytes());
         }
+        out.flag(self.credentials.is_some());
         if let Some(Credentials { uid, gid, groups }) = &self.credentials {
             out.u32(*uid);
             out.u32(*gid);
@@ -77,14 +80,13 @@ impl<S: AsRef<CStr>> Spec<S> {
 }
 
 impl<'a> Spec<&'a CStr> {
-    /// Borrowed from the bytes it was sent in; `None` for bytes that are no specification.
+    /// Borrows from the bytes. `None` for bytes that are no specification.
     pub(crate) fn decode(bytes: &'a [u8]) -> Option<Spec<&'a CStr>> {
         let mut from = Reader(bytes);
-        let first = from.u8()?;
-        let standing = match first & !OTHER_USER {
-            0 => Standing::Group,
-            1 => Standing::Session,
-            2 => Standing::Terminal,
+        let session = match from.u8()? {
+            session::GROUP => SessionKind::Group,
+            session::SESSION => SessionKind::Session,
+            session::TERMINAL => SessionKind::Terminal,
             _ => return None,
         };
         let (has_directory, has_umask, has_oom_score) = (from.flag()?, from.flag()?, from.flag()?);
@@ -101,7 +103,7 @@ impl<'a> Spec<&'a CStr> {
             true => Some(confine::Program::from_bytes(from.block()?)?),
             false => None,
         };
-        let credentials = match first & OTHER_USER != 0 {
+        let credentials = match from.flag()? {
             true => Some(decode_credentials(&mut from)?),
             false => None,
         };
@@ -110,7 +112,7 @@ impl<'a> Spec<&'a CStr> {
             arguments,
             environment,
             directory,
-            standing,
+            session,
             limits,
             umask,
             oom_score,
@@ -141,7 +143,7 @@ mod tests {
             arguments: vec![c"true".into(), c"".into()],
             environment: vec![c"A=b".into()],
             directory: Some(c"/tmp".into()),
-            standing: Standing::Terminal,
+            session: SessionKind::Terminal,
             limits: vec![ResourceLimit { resource: 7, soft: 1, hard: 2 }],
             umask: Some(0o77),
             oom_score: Some(-5),
@@ -151,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_specification_reads_back_as_written() {
+    fn a_specification_decodes_to_itself() {
         let spec = spec();
         let bytes = spec.encode();
         let read = Spec::decode(&bytes).unwrap();
@@ -159,7 +161,7 @@ mod tests {
         assert_eq!(read.arguments, [c"true", c""]);
         assert_eq!(read.environment, [c"A=b"]);
         assert_eq!(read.directory, Some(c"/tmp"));
-        assert_eq!((read.standing, read.umask, read.oom_score), (Standing::Terminal, Some(0o77), Some(-5)));
+        assert_eq!((read.session, read.umask, read.oom_score), (SessionKind::Terminal, Some(0o77), Some(-5)));
         assert_eq!(read.limits, spec.limits);
         assert_eq!(read.credentials, spec.credentials);
     }

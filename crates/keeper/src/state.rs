@@ -1,16 +1,17 @@
-//! The keeper's state as bytes: how it is started, also by itself when a new binary takes its place.
+//! The serialized state that a keeper process starts from.
 //!
-//! `outpost serve` writes one with an empty table, a worker whose keeper died likewise, and a keeper that is replaced
-//! writes the one it has. A keeper begins with reading one; there is no other way to start it.
+//! `outpost serve` writes one with an empty table, and so does a worker whose keeper died. A keeper that is replaced
+//! writes its own. There is no other way to start a keeper process.
 
 use crate::bytes::{Reader, Writer};
-use crate::message::{Standing, get_standing, put_entry};
+use crate::codec::{get_state, put_state};
+use crate::message::ProcessState;
 use std::ffi::CString;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"OPKP");
 
-/// The layout below. A reader refuses any other, before it takes anything over.
-const SCHEMA: u32 = 1;
+/// The version of the layout below. A reader refuses any other.
+const SCHEMA: u32 = 2;
 
 /// The most bytes a state may have.
 pub const STATE_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -24,31 +25,31 @@ pub struct Running {
     pub served: bool,
 }
 
-/// An entry of the table with the numbers of its descriptors.
+/// An entry of the table, with its descriptors as numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoredEntry {
+pub struct SerializedEntry {
     pub slot: u64,
     pub pid: i32,
-    pub standing: Standing,
+    pub state: ProcessState,
     /// -1 when there is none.
     pub pidfd: i32,
     pub held: Vec<(u8, i32)>,
-    /// Where a child that is starting reports; -1 otherwise.
-    pub report: i32,
+    /// The status pipe of a child that is starting; -1 otherwise.
+    pub exec_status: i32,
 }
 
-/// All a keeper needs to begin. Descriptors are numbers that it inherits.
+/// The state of a keeper. Descriptors are numbers that the process inherits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     /// The binary that workers are started from.
     pub binary: i32,
-    /// The worker's command line. Without one there is no worker to start: the keeper ends with the one it has, and takes
-    /// every process along.
+    /// The worker's command line. If it is empty, the keeper starts no worker: it kills every process and exits when
+    /// its worker ends.
     pub arguments: Vec<CString>,
     pub worker: Option<Running>,
-    /// Put in place of another keeper, whose worker waits to hear of it.
+    /// This keeper replaces another one, whose worker waits for [`Event::Replaced`](crate::Event::Replaced).
     pub replaced: bool,
-    pub entries: Vec<StoredEntry>,
+    pub entries: Vec<SerializedEntry>,
 }
 
 impl State {
@@ -66,9 +67,11 @@ impl State {
         }
         out.count(self.entries.len());
         for entry in &self.entries {
-            put_entry(&mut out, entry.slot, entry.pid, &entry.standing);
+            out.u64(entry.slot);
+            out.i32(entry.pid);
+            put_state(&mut out, &entry.state);
             out.i32(entry.pidfd);
-            out.i32(entry.report);
+            out.i32(entry.exec_status);
             out.u8(u8::try_from(entry.held.len()).unwrap_or(u8::MAX));
             for (role, fd) in &entry.held {
                 out.u8(*role);
@@ -78,7 +81,7 @@ impl State {
         out.bytes
     }
 
-    /// `None` for bytes that are no state, or one of another layout.
+    /// `None` for bytes that are no state, or have another layout.
     pub fn decode(bytes: &[u8]) -> Option<State> {
         let mut from = Reader(bytes);
         if from.u32()? != MAGIC || from.u32()? != SCHEMA {
@@ -93,16 +96,16 @@ impl State {
                 Some(Running { pid, pidfd, link, served: from.flag()? })
             }
         };
-        let entries = (0..from.u32()?).map(|_| stored_entry(&mut from)).collect::<Option<_>>()?;
+        let entries = (0..from.u32()?).map(|_| get_entry(&mut from)).collect::<Option<_>>()?;
         Some(State { binary, arguments, worker, replaced, entries })
     }
 }
 
-fn stored_entry(from: &mut Reader<'_>) -> Option<StoredEntry> {
-    let (slot, pid, standing) = (from.u64()?, from.i32()?, get_standing(from)?);
-    let (pidfd, report) = (from.i32()?, from.i32()?);
+fn get_entry(from: &mut Reader<'_>) -> Option<SerializedEntry> {
+    let (slot, pid, state) = (from.u64()?, from.i32()?, get_state(from)?);
+    let (pidfd, exec_status) = (from.i32()?, from.i32()?);
     let held = (0..from.u8()?).map(|_| Some((from.u8()?, from.i32()?))).collect::<Option<Vec<_>>>()?;
-    Some(StoredEntry { slot, pid, standing, pidfd, held, report })
+    Some(SerializedEntry { slot, pid, state, pidfd, held, exec_status })
 }
 
 #[cfg(test)]
@@ -118,28 +121,28 @@ mod tests {
             worker: Some(Running { pid: 1, pidfd: 2, link: 3, served: true }),
             replaced: true,
             entries: vec![
-                StoredEntry {
+                SerializedEntry {
                     slot: 0,
                     pid: 0,
-                    standing: Standing::Running,
+                    state: ProcessState::Running,
                     pidfd: -1,
                     held: vec![(1, 7)],
-                    report: -1,
+                    exec_status: -1,
                 },
-                StoredEntry {
+                SerializedEntry {
                     slot: 99,
                     pid: 8,
-                    standing: Standing::Ended(Exit::UNKNOWN),
+                    state: ProcessState::Ended(Exit::UNKNOWN),
                     pidfd: 4,
                     held: vec![(0, 5), (9, 6)],
-                    report: 8,
+                    exec_status: 8,
                 },
             ],
         }
     }
 
     #[test]
-    fn a_state_reads_back_as_written() {
+    fn a_state_decodes_to_itself() {
         assert_eq!(State::decode(&state().encode()), Some(state()));
     }
 

@@ -1,11 +1,11 @@
-//! The keeper's table: who runs, and which descriptors are held for whom.
+//! The entries of the keeper's table: one per child, with its state and its held descriptors.
 
 use crate::log::log;
-use crate::message::{Event, Roles, Standing};
-use crate::state::StoredEntry;
+use crate::message::{Event, FdRoles, ProcessState};
+use crate::state::SerializedEntry;
 use outpost_sys::epoll::{Epoll, Interest, is_readable};
 use outpost_sys::pidfd::{Exit, Pidfd};
-use outpost_sys::spawn::{Failure, Progress, Report};
+use outpost_sys::spawn::{ExecStatus, ExecStatusPipe, Failure};
 use outpost_sys::{Errno, Result, file, pidfd, pipe};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -13,28 +13,28 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 /// The slot of the daemon's own descriptors: listening sockets and the lock.
 pub const OWN_SLOT: u64 = 0;
 
-/// Under this role of its own slot a keeper that ends with its worker has the directory of the cgroups that go then.
+/// Role in [`OWN_SLOT`]: the directory of the cgroups that a keeper removes when it ends with its worker.
 pub const CGROUPS_ROLE: u8 = 254;
 
-/// Under this role of its own slot a keeper has the socket of whoever supervises it.
+/// Role in [`OWN_SLOT`]: the notification socket of the supervisor.
 pub const NOTIFY_ROLE: u8 = 253;
 
-/// Under this role of its own slot a keeper has the socket of a supervisor that keeps descriptors for it.
+/// Role in [`OWN_SLOT`]: the socket of a supervisor with a file descriptor store.
 pub const STORE_ROLE: u8 = 252;
 
-/// Under this role of its own slot a keeper has the socket of exit events. Workers are not given it.
+/// Role in [`OWN_SLOT`]: the netlink socket of exit events. The keeper does not send it to workers.
 pub const EXITS_ROLE: u8 = 251;
 
 /// Slots below this are not for children.
 pub const SLOT_MIN: u64 = 16;
 
-/// Slots with this bit have no child: they hold descriptors for the worker until it has them forgotten.
-pub const KEPT: u64 = 1 << 62;
+/// Slots with this bit have no child. They hold descriptors until the worker has them forgotten.
+pub const FDS_ONLY: u64 = 1 << 62;
 
-/// The most descriptors one slot may hold.
+/// The most descriptors that one slot may hold.
 pub const HELD_MAX: usize = 16;
 
-/// The most slots there may be.
+/// The most slots.
 pub(crate) const SLOTS_MAX: usize = 16 * 1024;
 
 /// Descriptors by role.
@@ -42,130 +42,146 @@ type Held = Vec<(u8, OwnedFd)>;
 
 pub(crate) struct Entry {
     pub(crate) pid: i32,
-    pub(crate) standing: Standing,
-    /// None when it never ran, and for the daemon's own slot.
+    pub(crate) state: ProcessState,
+    /// `None` when the child never ran, and for slots without a child.
     pub(crate) pidfd: Option<Pidfd>,
     pub(crate) held: Held,
-    /// While it is starting.
-    pub(crate) report: Option<Report>,
-    /// Until the worker has been told of it, what keeps it from executing its program.
-    pub(crate) gate: Option<OwnedFd>,
-    /// It was forked ahead, and the worker has not said yet that it was told what to become. It may have become that.
-    pub(crate) ahead: bool,
-    /// The supervisor has its descriptors too.
-    pub(crate) stored: bool,
-    /// How it ended, by an exit event of the kernel. Only where an earlier keeper is its parent.
+    /// From clone to exec. After a failed start until the child is reaped, since it runs in our memory until then.
+    exec_status: Option<ExecStatusPipe>,
+    /// The write end of the exec gate, until the worker was sent the child.
+    exec_gate: Option<OwnedFd>,
+    /// The supervisor's store has its descriptors too.
+    pub(crate) in_fdstore: bool,
+    /// The exit status by an exit event of the kernel. Only where an earlier keeper is the parent.
     pub(crate) reported_exit: Option<Exit>,
-    pub(crate) untold: Untold,
+    pub(crate) pending: Pending,
 }
 
-/// What looking at a child has shown.
+/// What a look at a child has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum Observed {
     Nothing,
     Started,
     Ended,
-    /// It has ended, and how is not known yet.
-    EndedSomehow,
+    /// It has ended, and its exit status is not known yet.
+    EndedUnknown,
 }
 
-/// What the worker has not been told of an entry.
+/// The part of an entry that the worker was not sent yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Untold {
+pub(crate) enum Pending {
     Nothing,
-    /// How it stands.
-    Standing,
-    /// How it stands, and its pidfd.
+    State,
+    /// The state and the pidfd.
     Start,
     /// Everything, since the worker is new.
     All,
 }
 
 impl Entry {
-    pub(crate) fn new(pid: i32, standing: Standing, pidfd: Option<Pidfd>, held: Held) -> Entry {
+    fn new(pid: i32, state: ProcessState, pidfd: Option<Pidfd>, held: Held) -> Entry {
         Entry {
             pid,
-            standing,
+            state,
             pidfd,
             held,
-            report: None,
-            gate: None,
-            ahead: false,
-            stored: false,
+            exec_status: None,
+            exec_gate: None,
+            in_fdstore: false,
             reported_exit: None,
-            untold: Untold::Nothing,
+            pending: Pending::Nothing,
         }
     }
 
+    /// The entry of [`OWN_SLOT`].
     pub(crate) fn own() -> Entry {
-        Entry::new(0, Standing::Running, None, Vec::new())
+        Entry::new(0, ProcessState::Running, None, Vec::new())
     }
 
-    /// Descriptors without a child.
-    pub(crate) fn kept() -> Entry {
-        Entry::new(0, Standing::Ended(Exit::UNKNOWN), None, Vec::new())
+    /// An entry of a slot with [`FDS_ONLY`].
+    pub(crate) fn fds_only() -> Entry {
+        Entry::new(0, ProcessState::Ended(Exit::UNKNOWN), None, Vec::new())
     }
 
-    /// A child that could not even be begun.
+    /// A child that was cloned.
+    pub(crate) fn starting(begun: outpost_sys::spawn::Begun, exec_gate: OwnedFd, held: Held) -> Entry {
+        let entry = Entry::new(begun.pid, ProcessState::Starting, Some(begun.pidfd), held);
+        Entry {
+            exec_status: Some(begun.status),
+            exec_gate: Some(exec_gate),
+            pending: Pending::Start,
+            ..entry
+        }
+    }
+
+    /// A child that could not be cloned.
     pub(crate) fn failed(failure: Failure) -> Entry {
-        Entry { standing: Standing::Failed(failure), untold: Untold::Standing, ..Entry::own() }
+        Entry { state: ProcessState::Failed(failure), pending: Pending::State, ..Entry::own() }
     }
 
-    /// From a worker whose keeper died.
-    pub(crate) fn adopted(pid: i32, standing: Standing, held: Roles, fds: Vec<OwnedFd>) -> Entry {
+    /// An entry of a keeper that died, from its worker.
+    pub(crate) fn adopted(pid: i32, state: ProcessState, held: FdRoles, fds: Vec<OwnedFd>) -> Entry {
         let mut fds = fds.into_iter();
-        let pidfd = if matches!(standing, Standing::Failed(_)) { None } else { fds.next() };
+        let pidfd = if matches!(state, ProcessState::Failed(_)) { None } else { fds.next() };
         let pidfd = pidfd.map(|fd| Pidfd::received(pid, fd));
-        Entry::new(pid, standing, pidfd, held.iter().zip(fds).collect())
+        Entry::new(pid, state, pidfd, held.iter().zip(fds).collect())
     }
 
-    /// From the keeper before us.
-    pub(crate) fn inherited(stored: &StoredEntry) -> Result<Entry> {
+    /// An entry of the keeper that this one has replaced.
+    pub(crate) fn inherited(serialized: &SerializedEntry) -> Result<Entry> {
         let fd = |number| (number >= 0).then(|| file::inherited(number)).transpose();
-        let held = stored.held.iter().map(|(role, number)| Ok((*role, file::inherited(*number)?)));
-        let pidfd = fd(stored.pidfd)?.map(|fd| Pidfd::received(stored.pid, fd));
-        let entry = Entry::new(stored.pid, stored.standing, pidfd, held.collect::<Result<_>>()?);
-        let (report, ahead) =
-            (fd(stored.report)?.map(Report::inherited), stored.standing == Standing::Waiting);
-        // Whether they are stored nobody says; that they are not any more can be said of any.
-        Ok(Entry { report, ahead, stored: true, ..entry })
+        let held = serialized.held.iter().map(|(role, number)| Ok((*role, file::inherited(*number)?)));
+        let pidfd = fd(serialized.pidfd)?.map(|fd| Pidfd::received(serialized.pid, fd));
+        let entry = Entry::new(serialized.pid, serialized.state, pidfd, held.collect::<Result<_>>()?);
+        let exec_status = fd(serialized.exec_status)?.map(ExecStatusPipe::inherited);
+        // The state does not include whether the store has them. Removing from it what is not there is harmless.
+        Ok(Entry { exec_status, in_fdstore: true, ..entry })
     }
 
-    /// For the keeper after us.
-    pub(crate) fn stored(&self, slot: u64) -> StoredEntry {
+    /// The entry for the keeper that replaces this one.
+    pub(crate) fn serialize(&self, slot: u64) -> SerializedEntry {
         let pidfd = self.pidfd.as_ref().map_or(-1, AsRawFd::as_raw_fd);
-        let report = self.report.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+        let exec_status = self.watched_status().map_or(-1, AsRawFd::as_raw_fd);
         let held = self.held.iter().map(|(role, fd)| (*role, fd.as_raw_fd())).collect();
-        let standing = if self.ahead { Standing::Waiting } else { self.standing };
-        StoredEntry { slot, pid: self.pid, standing, pidfd, held, report }
+        SerializedEntry { slot, pid: self.pid, state: self.state, pidfd, held, exec_status }
     }
 
-    /// Every descriptor.
+    /// How many descriptors the keeper has open for the entry: the pidfd, held ones, and those of a start under way.
+    pub(crate) fn open_descriptors(&self) -> usize {
+        1 + self.held.len() + usize::from(self.exec_status.is_some()) + usize::from(self.exec_gate.is_some())
+    }
+
+    /// Every descriptor that [`Entry::serialize`] names.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let held = self.held.iter().map(|(_, fd)| fd.as_fd());
-        self.pidfd.iter().map(AsFd::as_fd).chain(held).chain(self.report.as_ref().map(AsFd::as_fd))
+        self.pidfd.iter().map(AsFd::as_fd).chain(held).chain(self.watched_status().map(AsFd::as_fd))
     }
 
-    /// What is untold, and the descriptors that go with it.
-    pub(crate) fn news(&self, slot: u64) -> (Event, Vec<BorrowedFd<'_>>) {
-        let pidfd = self.pidfd.as_ref().filter(|_| self.untold >= Untold::Start);
-        let is_told = |role: u8| self.untold == Untold::All && (slot, role) != (OWN_SLOT, EXITS_ROLE);
-        let held = self.held.iter().filter(|(role, _)| is_told(*role));
-        let roles = Roles::new(held.clone().map(|(role, _)| *role)).unwrap_or(Roles::EMPTY);
-        let (pid, standing) = (self.pid, self.told());
-        let event = Event::Entry { slot, pid, standing, pidfd: pidfd.is_some(), held: roles };
+    /// The status pipe, while its result is not known.
+    fn watched_status(&self) -> Option<&ExecStatusPipe> {
+        self.exec_status.as_ref().filter(|_| self.state == ProcessState::Starting)
+    }
+
+    /// The event for what is pending, with its descriptors.
+    pub(crate) fn event(&self, slot: u64) -> (Event, Vec<BorrowedFd<'_>>) {
+        let pidfd = self.pidfd.as_ref().filter(|_| self.pending >= Pending::Start);
+        let is_sent = |role: u8| self.pending == Pending::All && (slot, role) != (OWN_SLOT, EXITS_ROLE);
+        let held = self.held.iter().filter(|(role, _)| is_sent(*role));
+        let roles = FdRoles::new(held.clone().map(|(role, _)| *role)).unwrap_or(FdRoles::EMPTY);
+        let (pid, state) = (self.pid, self.reported_state());
+        let event = Event::Entry { slot, pid, state, pidfd: pidfd.is_some(), held: roles };
         (event, pidfd.into_iter().map(AsFd::as_fd).chain(held.map(|(_, fd)| fd.as_fd())).collect())
     }
 
-    /// The worker knows all there is to know; a child may do what it was started for. Whatever happens to us from here
-    /// on, its end will be known.
-    pub(crate) fn told_all(&mut self) {
-        self.untold = Untold::Nothing;
-        if let Some(gate) = self.gate.take()
+    /// The worker was sent everything. Opens the exec gate: if this keeper dies from here on, the worker knows the
+    /// child.
+    pub(crate) fn mark_sent(&mut self) {
+        self.pending = Pending::Nothing;
+        if let Some(gate) = self.exec_gate.take()
             && let Err(errno) = pipe::write_byte(&gate)
             && errno != Errno::PIPE
         {
-            log(format_args!("child {} cannot be let through to its program ({errno}); it ends", self.pid));
+            log(format_args!("cannot open the exec gate of child {} ({errno}); the child exits", self.pid));
         }
     }
 
@@ -178,126 +194,111 @@ impl Entry {
         Ok(())
     }
 
+    /// The descriptor that is held under a role.
+    pub(crate) fn held(&self, role: u8) -> Option<&OwnedFd> {
+        self.held.iter().find(|(held, _)| *held == role).map(|(_, fd)| fd)
+    }
+
     pub(crate) fn release(&mut self, role: u8) {
         self.held.retain(|(held, _)| *held != role);
     }
 
-    /// Whether there is a process that has not been reaped. One whose start failed has still to end.
-    pub(crate) fn lives(&self) -> bool {
-        match self.standing {
-            Standing::Waiting | Standing::Starting | Standing::Running => true,
-            Standing::Failed(_) => self.pidfd.is_some(),
-            Standing::Ended(_) => false,
+    /// Whether there is a process that was not reaped. One whose start failed has still to exit.
+    pub(crate) fn is_alive(&self) -> bool {
+        match self.state {
+            ProcessState::Starting | ProcessState::Running => true,
+            ProcessState::Failed(_) => self.pidfd.is_some(),
+            ProcessState::Ended(_) => false,
         }
     }
 
-    /// How it stands for the worker, which forgets a failed one as soon as it hears of it: there must be none to reap.
-    fn told(&self) -> Standing {
-        match self.standing {
-            _ if self.ahead => Standing::Waiting,
-            Standing::Failed(_) if self.lives() => Standing::Starting,
-            standing => standing,
+    /// The state for the worker. It forgets a failed child as soon as it knows of it, so that is not reported before
+    /// the child is reaped.
+    fn reported_state(&self) -> ProcessState {
+        match self.state {
+            ProcessState::Failed(_) if self.is_alive() => ProcessState::Starting,
+            state => state,
         }
     }
 
-    /// Has `epoll` tell when there is something to look at. May be repeated.
-    pub(crate) fn watch(&self, epoll: &Epoll, token: u64, report_token: u64) -> Result<()> {
-        if let Some(pidfd) = self.pidfd.as_ref().filter(|_| self.lives()) {
+    /// Registers the child's descriptors. May be repeated.
+    pub(crate) fn watch(&self, epoll: &Epoll, token: u64, status_token: u64) -> Result<()> {
+        if let Some(pidfd) = self.pidfd.as_ref().filter(|_| self.is_alive()) {
             watched(epoll.add(pidfd, token, Interest::Read))?;
         }
-        match &self.report {
-            Some(report) => watched(epoll.add(report, report_token, Interest::Read)),
+        match self.watched_status() {
+            Some(pipe) => watched(epoll.add(pipe, status_token, Interest::Read)),
             None => Ok(()),
         }
     }
 
-    /// Takes a pre-forked child out of the table. Returns its pidfd if it has not been reaped.
-    pub(crate) fn unwatch(mut self, epoll: &Epoll) -> Option<Pidfd> {
-        self.close_report(epoll);
-        if let Some(pidfd) = &self.pidfd {
-            // The worker has a copy, so closing ours would not end the readiness.
-            let _not_registered = epoll.remove(pidfd);
+    /// Reads the status pipe. True when the child has executed its program.
+    fn poll_exec_status(&mut self, epoll: &Epoll) -> bool {
+        let Some(pipe) = self.watched_status() else { return false };
+        let status = pipe.read();
+        if status == ExecStatus::Pending {
+            return false;
         }
-        let lives = self.lives();
-        self.pidfd.filter(|_| lives)
-    }
-
-    /// The worker says that it has told one that was forked ahead what to become. That may be old news. How far it gets with
-    /// it the worker hears from itself.
-    pub(crate) fn enlist(&mut self, held: Held) {
-        (self.ahead, self.held) = (false, held);
-        if self.standing == Standing::Waiting {
-            // One of an older version reports to us.
-            self.standing = if self.report.is_some() { Standing::Starting } else { Standing::Running };
-        }
-    }
-
-    /// Looks how far a starting child is. True when it has started.
-    fn look_at_report(&mut self, epoll: &Epoll) -> bool {
-        let progress = match self.report.as_ref().map(Report::read) {
-            None | Some(Progress::Pending) => return false,
-            Some(progress) => progress,
-        };
-        self.close_report(epoll);
-        match progress {
-            // Not waited for here: the end of a process may take its time. The pidfd tells.
-            Progress::Failed(failure) => self.standing = Standing::Failed(failure),
-            Progress::Executed | Progress::Pending => {
-                self.standing = Standing::Running;
-                self.untold = self.untold.max(Untold::Start);
+        // A child that is being cloned has a copy for a moment, so closing ours would not end the readiness.
+        let _not_registered = epoll.remove(pipe);
+        match status {
+            // Not waited for here: the exit may take its time, and the pidfd reports it.
+            ExecStatus::Failed(failure) => self.state = ProcessState::Failed(failure),
+            ExecStatus::Executed | ExecStatus::Pending => {
+                self.exec_status = None;
+                self.state = ProcessState::Running;
+                self.pending = self.pending.max(Pending::Start);
             }
         }
-        self.standing == Standing::Running
+        self.state == ProcessState::Running
     }
 
-    /// A child that is being cloned has a copy for a moment, so closing ours would not end the readiness.
-    fn close_report(&mut self, epoll: &Epoll) {
-        if let Some(report) = self.report.take() {
-            let _not_registered = epoll.remove(&report);
-        }
-    }
-
-    /// Looks whether the process has started or ended and notes how. With `is_overdue` an exit that is not known by now
-    /// is recorded as unknown.
-    pub(crate) fn look(&mut self, epoll: &Epoll, is_overdue: bool) -> Seen {
-        let started = if self.look_at_report(epoll) { Seen::Started } else { Seen::Nothing };
-        let Some(pidfd) = self.pidfd.as_ref().filter(|_| self.lives()) else { return started };
+    /// Updates the state by the status pipe and the pidfd. With `is_overdue` an exit status that is not known is
+    /// recorded as unknown.
+    pub(crate) fn poll(&mut self, epoll: &Epoll, is_overdue: bool) -> Observed {
+        let started = if self.poll_exec_status(epoll) { Observed::Started } else { Observed::Nothing };
+        let Some(pidfd) = self.pidfd.as_ref().filter(|_| self.is_alive()) else { return started };
         let exit = match pidfd::reap(pidfd) {
             Ok(Some(exit)) => exit,
             Ok(None) => return started,
             // An earlier keeper was its parent, and another process reaps it.
             Err(Errno::CHILD) if !is_readable(pidfd) => return started,
-            Err(Errno::CHILD) => match self.foreign_exit(pidfd) {
-                None if !is_overdue => return Seen::EndedSomehow,
+            Err(Errno::CHILD) => match self.exit_of_non_child(pidfd) {
+                None if !is_overdue => return Observed::EndedUnknown,
                 exit => exit.unwrap_or(Exit::UNKNOWN),
             },
-            // Cannot be known now; the pidfd stays readable and brings us back here.
+            // The pidfd stays readable, so this is tried again.
             Err(_) => return started,
         };
-        // The worker holds the same open file description, so closing our copy would not end its readiness.
+        // The worker has the same open file description, so closing our copy would not end the readiness.
         let _not_registered = epoll.remove(pidfd);
-        // It may have reported since we looked. One that was killed on its way to exec has not: it ran, if only as a
-        // copy of us.
-        self.look_at_report(epoll);
-        self.close_report(epoll);
-        let untold = if self.standing == Standing::Starting { Untold::Start } else { Untold::Standing };
-        self.untold = self.untold.max(untold);
-        if let Standing::Failed(_) = self.standing {
+        // The child may have reported since. A child that was killed before exec has not: it counts as one that ran.
+        self.poll_exec_status(epoll);
+        self.close_exec_status(epoll);
+        let pending = if self.state == ProcessState::Starting { Pending::Start } else { Pending::State };
+        self.pending = self.pending.max(pending);
+        if let ProcessState::Failed(_) = self.state {
             self.pidfd = None;
             self.held.clear();
         } else {
-            self.standing = Standing::Ended(exit);
+            self.state = ProcessState::Ended(exit);
         }
-        Seen::Ended
+        Observed::Ended
     }
 
-    /// How a process ended that is not our child.
-    fn foreign_exit(&self, pidfd: &Pidfd) -> Option<Exit> {
-        pidfd::exit_note(pidfd).or(self.reported_exit).or_else(|| pidfd::exit_of_zombie(pidfd))
+    fn close_exec_status(&mut self, epoll: &Epoll) {
+        if let Some(pipe) = self.exec_status.take() {
+            let _not_registered = epoll.remove(&pipe);
+        }
+    }
+
+    /// The exit status of a process that is not our child.
+    fn exit_of_non_child(&self, pidfd: &Pidfd) -> Option<Exit> {
+        pidfd::recorded_exit(pidfd).or(self.reported_exit).or_else(|| pidfd::exit_of_zombie(pidfd))
     }
 }
 
-/// What is watched already needs no watching.
+/// Accepts that a descriptor is registered already.
 pub(crate) fn watched(added: Result<()>) -> Result<()> {
     match added {
         Err(Errno::EXIST) => Ok(()),
@@ -313,22 +314,22 @@ mod tests {
     use super::*;
     use outpost_sys::pipe::pipe;
 
-    /// What the state names and the new binary does not inherit would be closed by the exec.
+    /// The exec would close a descriptor that the state names and the new binary does not inherit.
     #[test]
-    fn every_descriptor_that_is_handed_over_by_number_is_inherited() {
+    fn every_serialized_descriptor_is_inherited() {
         let (held, more) = (pipe().unwrap(), pipe().unwrap());
         let entry = Entry {
-            report: Some(Report::inherited(more.read)),
+            exec_status: Some(ExecStatusPipe::inherited(more.read)),
             ..Entry::new(
                 7,
-                Standing::Starting,
+                ProcessState::Starting,
                 Some(Pidfd::received(7, held.read)),
                 vec![(1, held.write), (2, more.write)],
             )
         };
-        let stored = entry.stored(20);
-        let mut named: Vec<i32> = stored.held.iter().map(|(_, number)| *number).collect();
-        named.extend([stored.pidfd, stored.report]);
+        let serialized = entry.serialize(20);
+        let mut named: Vec<i32> = serialized.held.iter().map(|(_, number)| *number).collect();
+        named.extend([serialized.pidfd, serialized.exec_status]);
         let mut inherited: Vec<i32> = entry.descriptors().map(|fd| fd.as_raw_fd()).collect();
         named.sort_unstable();
         inherited.sort_unstable();

@@ -1,55 +1,70 @@
-//! The worker as the keeper sees it: how it is started, watched and replaced when it ends.
+//! The worker process: its start, its end, and the next one.
+
+mod candidate;
+
+use candidate::Candidate;
 
 use crate::keeper::{AGAIN_AFTER, Keeper, LINK, WORKER};
-use crate::link::COMPLAINTS_MAX;
+use crate::link::REFUSALS_LOGGED_MAX;
 use crate::log::log;
-use crate::replace::RETIRE_PATIENCE;
-use crate::restarts::Next;
+use crate::restarts::{Next, Restarts};
 use crate::table::{CGROUPS_ROLE, OWN_SLOT, watched};
 use crate::{LINK_FD, state};
 use outpost_sys::epoll::{self, Epoll, Interest};
 use outpost_sys::identity::{self, Identity};
 use outpost_sys::pidfd::{self, Exit, Pidfd};
 use outpost_sys::signal::Signal;
-use outpost_sys::spawn::{self, Failure, Standing, Step};
+use outpost_sys::spawn::{self, Failure, SessionKind, Step};
 use outpost_sys::{Errno, cgroup, file, message, procfs};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Looks for processes to end. Each must find somebody to need another.
-const PASSES_MAX: usize = 64;
+/// A worker that was asked to exit is killed after this time. It loses nothing by that.
+const RETIRE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long what a confined command held on the host may take to be cleared up.
-const CLEAR_PATIENCE: Duration = Duration::from_millis(500);
+/// The most scans for processes to kill. A scan that finds none is the last.
+const SCANS_MAX: usize = 64;
 
-/// How long a worker that has ended everything may take to exit.
-const EXIT_PATIENCE: Duration = Duration::from_secs(5);
+/// The time for the first process of a confined command to remove its placeholders on the host.
+const CLEANUP_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long a killed process may take before we go on with the next.
-const KILL_PATIENCE: Duration = Duration::from_millis(20);
+/// A worker that has sent `Stop` is killed after this time.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The longest wait for a killed process before the next one is killed.
+const KILL_TIMEOUT: Duration = Duration::from_millis(20);
 
 pub(crate) struct Worker {
     pub(crate) pid: i32,
     pub(crate) pidfd: Pidfd,
     pub(crate) link: OwnedFd,
-    /// It has asked for the table, so it may be told things.
-    pub(crate) listens: bool,
-    pub(crate) served: bool,
+    /// It has sent `Hello`, so it gets events.
+    pub(crate) is_subscribed: bool,
+    pub(crate) has_served: bool,
     /// Its end of the link is closed.
-    pub(crate) unlinked: bool,
-    /// The link was full: we wait until it can be written again.
-    pub(crate) choked: bool,
-    /// Nothing tells us of its requests and its end, so we have to ask.
-    pub(crate) unwatched: bool,
+    pub(crate) is_link_closed: bool,
+    /// The link was full. Epoll reports when it is writable again.
+    pub(crate) is_backpressured: bool,
+    /// Epoll does not watch its link and its pidfd, so the timer polls them.
+    pub(crate) is_unwatched: bool,
     /// How many of its requests were refused.
-    pub(crate) complaints: u64,
+    pub(crate) refusals: u64,
 }
 
 impl Worker {
     pub(crate) fn new(pid: i32, pidfd: Pidfd, link: OwnedFd) -> Worker {
-        let (listens, served, unlinked, choked, unwatched) = (false, false, false, false, false);
-        Worker { pid, pidfd, link, listens, served, unlinked, choked, unwatched, complaints: 0 }
+        Worker {
+            pid,
+            pidfd,
+            link,
+            is_subscribed: false,
+            has_served: false,
+            is_link_closed: false,
+            is_backpressured: false,
+            is_unwatched: false,
+            refusals: 0,
+        }
     }
 
     /// Starts a worker from an open binary.
@@ -57,22 +72,23 @@ impl Worker {
         let prepare = |errno| Failure::at(Step::Prepare, errno);
         let (link, its_end) = message::pair().map_err(prepare)?;
         let arguments: Vec<&CStr> = arguments.iter().map(CString::as_c_str).collect();
-        // Away from the terminal's signals: they are for the keeper to pass on.
+        // In a group of its own: the keeper passes on the signals of a terminal.
         let others = [(its_end.as_fd(), LINK_FD)];
-        let started = spawn::start_part(binary.as_fd(), &arguments, Standing::Group, &others)?;
+        let started = spawn::spawn_self(binary.as_fd(), &arguments, SessionKind::Group, &others)?;
         Ok(Worker::new(started.pid, started.pidfd, link))
     }
 
-    /// The worker that runs already when a keeper begins.
+    /// The worker that runs already when this keeper starts.
     pub(crate) fn inherited(running: &state::Running) -> Result<Worker, Errno> {
         let pidfd = Pidfd::received(running.pid, file::inherited(running.pidfd)?);
         let link = file::inherited(running.link)?;
-        Ok(Worker { listens: true, served: running.served, ..Worker::new(running.pid, pidfd, link) })
+        let worker = Worker::new(running.pid, pidfd, link);
+        Ok(Worker { is_subscribed: true, has_served: running.served, ..worker })
     }
 
-    pub(crate) fn stored(&self) -> state::Running {
+    pub(crate) fn serialize(&self) -> state::Running {
         let (pidfd, link) = (self.pidfd.as_raw_fd(), self.link.as_raw_fd());
-        state::Running { pid: self.pid, pidfd, link, served: self.served }
+        state::Running { pid: self.pid, pidfd, link, served: self.has_served }
     }
 
     pub(crate) fn kill(&self) {
@@ -84,137 +100,220 @@ impl Worker {
     }
 }
 
+/// The worker of a keeper, and all that starting the next one needs.
+#[derive(Default)]
+pub(crate) struct WorkerSlot {
+    current: Option<Worker>,
+    candidate: Option<Candidate>,
+    /// The binary that workers are started from.
+    binary: Option<OwnedFd>,
+    /// The binary before the last replacement, until a worker of the new one has served.
+    fallback: Option<OwnedFd>,
+    /// The command line of workers. Empty if there is none to start.
+    arguments: Vec<CString>,
+    restarts: Restarts,
+    /// When to kill a worker that was asked to exit.
+    retire_by: Option<Instant>,
+    /// The next attempt to start a worker.
+    start_by: Option<Instant>,
+}
+
+impl WorkerSlot {
+    pub(crate) fn new(binary: OwnedFd, arguments: Vec<CString>) -> WorkerSlot {
+        WorkerSlot { binary: Some(binary), arguments, ..WorkerSlot::default() }
+    }
+
+    /// The slot of an embedded keeper, whose worker is never restarted.
+    pub(crate) fn embedded(worker: Worker) -> WorkerSlot {
+        WorkerSlot { current: Some(worker), ..WorkerSlot::default() }
+    }
+
+    pub(crate) fn current(&self) -> Option<&Worker> {
+        self.current.as_ref()
+    }
+
+    pub(crate) fn current_mut(&mut self) -> Option<&mut Worker> {
+        self.current.as_mut()
+    }
+
+    pub(crate) fn has_candidate(&self) -> bool {
+        self.candidate.is_some()
+    }
+
+    pub(crate) fn arguments(&self) -> &[CString] {
+        &self.arguments
+    }
+
+    /// Kills the worker, if there is one.
+    pub(crate) fn kill(&self) {
+        self.current.iter().for_each(Worker::kill);
+    }
+
+    /// The worker has served a client.
+    pub(crate) fn served(&mut self) {
+        self.fallback = None;
+        if let Some(worker) = &mut self.current {
+            worker.has_served = true;
+        }
+        self.restarts.served();
+    }
+
+    /// Restarts at once again, on request.
+    pub(crate) fn forget_failures(&mut self) {
+        self.restarts.forget();
+    }
+
+    /// The next deadline of worker and candidate.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let candidate = self.candidate.as_ref().filter(|candidate| !candidate.worker.is_subscribed);
+        let candidate = candidate.map(|candidate| candidate.deadline);
+        [candidate, self.retire_by, self.start_by].into_iter().flatten().min()
+    }
+}
+
 impl Keeper {
-    pub(crate) fn seat(&mut self, worker: Worker) {
-        self.start_by = None;
-        self.forget_pulse();
-        self.worker = Some(worker);
-        self.ask_to_stop();
+    /// Whether a child is the worker or the candidate. Handles its end.
+    pub(crate) fn handle_worker_exit(&mut self, pid: i32) -> bool {
+        let is_worker = |slot: &WorkerSlot| slot.current.as_ref().is_some_and(|worker| worker.pid == pid);
+        if is_worker(&self.worker) {
+            self.worker_ended();
+            return is_worker(&self.worker);
+        }
+        if self.worker.candidate.as_ref().is_some_and(|candidate| candidate.worker.pid == pid) {
+            self.candidate_failed(Errno::CHILD);
+        }
+        false
+    }
+
+    pub(crate) fn install_worker(&mut self, worker: Worker) {
+        self.worker.start_by = None;
+        self.reset_heartbeat();
+        self.worker.current = Some(worker);
+        self.repeat_shutdown();
         if let Err(errno) = self.watch_worker() {
-            log(format_args!("cannot watch the worker ({errno}); looking at it every {AGAIN_AFTER:?}"));
+            log(format_args!("cannot watch the worker ({errno}); polling it every {AGAIN_AFTER:?}"));
         }
     }
 
     pub(crate) fn watch_worker(&mut self) -> Result<(), Errno> {
-        let Some(worker) = &mut self.worker else { return Ok(()) };
-        let link = match worker.unlinked {
+        let Some(worker) = &mut self.worker.current else { return Ok(()) };
+        let link = match worker.is_link_closed {
             true => Ok(()),
             false => watched(self.epoll.add(&worker.link, LINK, Interest::Read)),
         };
         let both = link.and_then(|()| watched(self.epoll.add(&worker.pidfd, WORKER, Interest::Read)));
-        worker.unwatched = both.is_err();
+        worker.is_unwatched = both.is_err();
         both
     }
 
     pub(crate) fn start_worker(&mut self) {
-        self.start_by = None;
-        self.unserved_since.get_or_insert_with(Instant::now);
-        let Some(binary) = &self.binary else { return };
-        match Worker::start(binary, &self.arguments) {
+        self.worker.start_by = None;
+        self.supervisor.note_unserved();
+        let Some(binary) = &self.worker.binary else { return };
+        match Worker::start(binary, &self.worker.arguments) {
             Ok(worker) => {
-                self.restarts.started();
-                self.seat(worker);
+                self.worker.restarts.started();
+                self.install_worker(worker);
             }
             Err(Failure { step, errno, .. }) => {
-                let pause = self.restarts.next_start();
+                let pause = self.worker.restarts.next_start();
                 log(format_args!("cannot start a worker ({step:?}: {errno}); trying again in {pause:?}"));
-                self.start_by = Some(Instant::now() + pause);
-                self.say_unserved(format_args!("cannot start a worker ({errno})"), pause);
+                self.worker.start_by = Some(Instant::now() + pause);
+                self.notify_unserved(format_args!("cannot start a worker ({errno})"), pause);
             }
         }
     }
 
-    /// A worker that cannot be talked to is of no use. Mostly it is on its way out; how it ends shall be its own doing.
-    pub(crate) fn worker_unlinked(&mut self) {
+    /// The worker has closed its link. Mostly it is about to exit, so it is not killed at once.
+    pub(crate) fn worker_closed_link(&mut self) {
         let embedded = self.is_embedded();
-        let Some(worker) = &mut self.worker else { return };
-        worker.unlinked = true;
+        let Some(worker) = &mut self.worker.current else { return };
+        worker.is_link_closed = true;
         let _not_registered = self.epoll.remove(&worker.link);
         match embedded {
             true => self.end = Some(0),
-            false => self.retire_by = Some(Instant::now() + RETIRE_PATIENCE),
+            false => self.worker.retire_by = Some(Instant::now() + RETIRE_TIMEOUT),
         }
     }
 
     pub(crate) fn worker_ended(&mut self) {
-        // What it asked for before it died counts.
+        // Requests that it sent before its death count.
         while self.handle_request() {}
-        let Some(worker) = self.worker.take() else { return };
+        let Some(worker) = self.worker.current.take() else { return };
         let exit = match pidfd::reap(&worker.pidfd) {
             Ok(Some(exit)) => exit,
-            Err(Errno::CHILD) => pidfd::exit_of_stranger(&worker.pidfd),
+            Err(Errno::CHILD) => pidfd::exit_of_non_child(&worker.pidfd),
             Ok(None) | Err(_) => {
-                self.worker = Some(worker);
+                self.worker.current = Some(worker);
                 return;
             }
         };
         worker.unwatch(&self.epoll);
-        self.dismiss_all();
-        self.retire_by = None;
-        self.table_end = false;
-        self.events.clear();
-        if worker.complaints > COMPLAINTS_MAX {
-            log(format_args!("worker {}: {} requests were refused", worker.pid, worker.complaints));
+        self.worker.retire_by = None;
+        self.events.clear_notices();
+        if worker.refusals > REFUSALS_LOGGED_MAX {
+            log(format_args!("worker {}: {} requests were refused", worker.pid, worker.refusals));
         }
         if self.end.is_some() {
             return;
         }
-        if self.arguments.is_empty() {
-            self.end_everyone();
+        if self.worker.arguments.is_empty() {
+            self.kill_all_and_end();
             return;
         }
-        if let Some(candidate) = self.candidate.take() {
+        if let Some(candidate) = self.worker.candidate.take() {
             return self.promote(candidate);
         }
         if self.worker_ended_in_stop(&worker) {
             return;
         }
-        // A new binary that never served gives way to the one before it.
-        if !worker.served
-            && let Some(before) = self.fallback.take()
+        // A new binary whose worker never served is replaced by the one before.
+        if !worker.has_served
+            && let Some(before) = self.worker.fallback.take()
         {
             log(format_args!("the new worker binary failed; going back to the one before"));
-            self.binary = Some(before);
-            self.restarts.forget();
+            self.worker.binary = Some(before);
+            self.worker.restarts.forget();
         }
         self.start_next(&worker, exit);
     }
 
-    /// Nobody is to be started again. What a daemon keeps lives on; with a server that nobody else starts, all ends.
+    /// The worker has sent `Stop`. The children of a daemon live on. The keeper of a single server kills everything.
     pub(crate) fn stop(&mut self) {
-        match self.arguments.is_empty() && !self.is_embedded() {
-            true => self.end_everyone(),
+        match self.worker.arguments.is_empty() && !self.is_embedded() {
+            true => self.kill_all_and_end(),
             false => {
-                self.outlive_worker();
+                self.wait_for_worker_exit();
                 self.end = Some(0);
             }
         }
     }
 
-    /// Waits until the worker that sent `Stop` has exited. It has the daemon's lock and books open until then, and a daemon
-    /// that is started after our exit needs them.
-    fn outlive_worker(&self) {
-        let Some(worker) = self.worker.as_ref().filter(|_| !self.is_embedded()) else { return };
-        if !epoll::wait_readable(&worker.pidfd, EXIT_PATIENCE).unwrap_or(true) {
+    /// Waits until the worker that sent `Stop` has exited. It has the daemon's lock and its databases open until then,
+    /// and a daemon that is started after our exit needs them.
+    fn wait_for_worker_exit(&self) {
+        let Some(worker) = self.worker.current().filter(|_| !self.is_embedded()) else { return };
+        if !epoll::wait_readable(&worker.pidfd, EXIT_TIMEOUT).unwrap_or(true) {
             worker.kill();
-            let _slow = epoll::wait_readable(&worker.pidfd, EXIT_PATIENCE);
+            let _slow = epoll::wait_readable(&worker.pidfd, EXIT_TIMEOUT);
         }
     }
 
-    /// Ends all that was ever started here and ends. Whatever left its parent, its group and its session came to us.
-    fn end_everyone(&mut self) {
-        // The first process of a confined command removes what it held on the host, so it is killed after the others.
+    /// Kills all descendants and ends. A subreaper is the ancestor of orphans too.
+    fn kill_all_and_end(&mut self) {
+        // The first process of a confined command removes its placeholders on the host, so it is killed after the
+        // others.
         let all = procfs::all();
         for pidfd in
-            self.table.values().filter(|entry| entry.lives()).filter_map(|entry| entry.pidfd.as_ref())
+            self.table.values().filter(|entry| entry.is_alive()).filter_map(|entry| entry.pidfd.as_ref())
         {
             let Some(identity) = pidfd.identity() else { continue };
             if is_confined(identity, &identity::descendants(&all, &[identity])) {
                 kill_all(&identity::descendants(&procfs::all(), &[identity]));
-                let _slow = epoll::wait_readable(pidfd, CLEAR_PATIENCE);
+                let _slow = epoll::wait_readable(pidfd, CLEANUP_TIMEOUT);
             }
         }
-        for _ in 0..PASSES_MAX {
+        for _ in 0..SCANS_MAX {
             let own = procfs::stat(std::process::id().cast_signed()).map(|stat| Identity::of(&stat));
             let below = identity::descendants(&procfs::all(), own.as_slice());
             kill_all(&below);
@@ -225,22 +324,21 @@ impl Keeper {
                 break;
             }
         }
-        let own = self.table.get(&OWN_SLOT);
-        if let Some((_, groups)) = own.and_then(|own| own.held.iter().find(|(role, _)| *role == CGROUPS_ROLE))
-        {
+        if let Some(groups) = self.table.get(&OWN_SLOT).and_then(|own| own.held(CGROUPS_ROLE)) {
             cgroup::remove_all(groups);
         }
         self.end = Some(0);
     }
 
-    /// Without a worker a keeper is worth its children, living or with output that nobody has recorded yet.
-    fn keeps_nobody(&self) -> bool {
-        self.table.keys().all(|slot| *slot == OWN_SLOT)
+    /// Whether there are children, living ones or such with output that is not recorded yet.
+    fn has_children(&self) -> bool {
+        self.table.keys().any(|slot| *slot != OWN_SLOT)
     }
 
     fn start_next(&mut self, worker: &Worker, exit: Exit) {
-        let next = self.restarts.next(worker.served, exit, !self.keeps_nobody(), Instant::now());
-        let how = exit.how;
+        let has_children = self.has_children();
+        let next = self.worker.restarts.next(worker.has_served, exit, has_children, Instant::now());
+        let how = exit.cause;
         match next {
             Next::GiveUp => {
                 log(format_args!(
@@ -258,15 +356,15 @@ impl Keeper {
                     "worker {} ended ({how:?}) before it served; trying again in {pause:?}",
                     worker.pid
                 ));
-                self.start_by = Some(Instant::now() + pause);
-                self.say_unserved(format_args!("the last worker ended ({how:?})"), pause);
+                self.worker.start_by = Some(Instant::now() + pause);
+                self.notify_unserved(format_args!("the last worker ended ({how:?})"), pause);
             }
         }
     }
 }
 
-/// Whether a process runs a confined command: some descendant is in a pid namespace of its own. The kernel is asked, since no
-/// record of the confinement outlives the keeper that started the command.
+/// Whether a process runs a confined command: a descendant is in another pid namespace. The table has no record of
+/// that, since another keeper may have started the command.
 fn is_confined(first: Identity, below: &[procfs::Stat]) -> bool {
     let own = procfs::pid_namespaces(first.pid());
     below.iter().any(|stat| procfs::pid_namespaces(stat.pid) > own)
@@ -276,7 +374,7 @@ fn kill_all(processes: &[procfs::Stat]) {
     for stat in processes {
         if let Ok(pidfd) = Identity::of(stat).open() {
             let _gone_already = pidfd::signal(&pidfd, Signal::KILL);
-            let _slow = epoll::wait_readable(&pidfd, KILL_PATIENCE);
+            let _slow = epoll::wait_readable(&pidfd, KILL_TIMEOUT);
         }
     }
 }

@@ -1,12 +1,12 @@
-//! What a process was started with, under a worker that takes it over from a keeper that the test plays.
+//! The settings of a process under a worker that adopts it. The test plays the keeper.
 
 use crate::support::{PATIENCE, read_all, until, within};
 use outpost_engine::{Config, Engine, Key, Lifecycle, Process};
-use outpost_keeper::{Event, MESSAGE_BYTES, Request, Roles, Standing};
+use outpost_keeper::{Event, FdRoles, MESSAGE_BYTES_MAX, ProcessState, Request};
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::file::{self, Open};
 use outpost_sys::pidfd;
-use outpost_sys::spawn::{self, Child, Program, Started};
+use outpost_sys::spawn::{self, Child, Executable, Started};
 use outpost_sys::{message, pipe};
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,24 +22,19 @@ fn start(script: &str, stdout: BorrowedFd<'_>) -> Started {
     let script = CString::new(script).unwrap();
     let (arguments, null) = ([c"sh", c"-c", script.as_c_str()], null.as_fd());
     let descriptors = [(null, 0), (stdout, 1), (null, 2)];
-    let program = Program::Path(c"/bin/sh");
+    let program = Executable::Path(c"/bin/sh");
     spawn::spawn(&Child::new(
         program,
         &arguments,
         &[c"PATH=/usr/bin:/bin"],
-        spawn::Standing::Group,
+        spawn::SessionKind::Group,
         &descriptors,
     ))
     .unwrap()
 }
 
-fn entry(
-    child: &Started,
-    standing: Standing,
-    pidfd: bool,
-    held: Roles,
-) -> [u8; outpost_keeper::MESSAGE_BYTES] {
-    Event::Entry { slot: SLOT, pid: child.pid, standing, pidfd, held }.encode()
+fn entry(child: &Started, state: ProcessState, pidfd: bool, held: FdRoles) -> Vec<u8> {
+    Event::Entry { slot: SLOT, pid: child.pid, state, pidfd, held }.encode()
 }
 
 /// The record of a process with these settings in its description.
@@ -61,7 +56,7 @@ fn begin(dir: &Path, script: &str) -> (Engine, Started, OwnedFd) {
     file::set_nonblocking(&stdout.read).unwrap();
     let child = start(script, stdout.write.as_fd());
     let (keeper, link) = message::pair().unwrap();
-    let held = entry(&child, Standing::Running, true, Roles::new([STDOUT]).unwrap());
+    let held = entry(&child, ProcessState::Running, true, FdRoles::new([STDOUT]).unwrap());
     message::send(&keeper, &held, &[child.pidfd.as_fd(), stdout.read.as_fd()]).unwrap();
     message::send(&keeper, &Event::TableEnd.encode(), &[]).unwrap();
     let config = Config { cgroups: false, ..Config::new(dir) };
@@ -73,7 +68,7 @@ async fn found(engine: &Engine) -> Process {
     within("the adoption", engine.find(&Key::new("test", "", "p"))).await.unwrap()
 }
 
-/// An engine that takes over a process with these settings in its description, and the keeper's end of the link.
+/// An engine that adopts a process with these settings in its description, and the keeper's end of the link.
 async fn adopted(dir: &Path, settings: &str, script: &str) -> (Engine, Process, Started, OwnedFd) {
     describe(dir, settings);
     let (engine, child, keeper) = begin(dir, script);
@@ -84,7 +79,7 @@ async fn adopted(dir: &Path, settings: &str, script: &str) -> (Engine, Process, 
 fn report_exit(keeper: &OwnedFd, child: &Started) {
     assert!(wait_readable(&child.pidfd, PATIENCE).unwrap());
     let exit = pidfd::reap(&child.pidfd).unwrap().unwrap();
-    message::send(keeper, &entry(child, Standing::Ended(exit), false, Roles::EMPTY), &[]).unwrap();
+    message::send(keeper, &entry(child, ProcessState::Ended(exit), false, FdRoles::EMPTY), &[]).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -101,7 +96,7 @@ async fn the_cap_of_a_journal_holds_under_the_next_worker() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_patience_with_late_output_holds_under_the_next_worker() {
+async fn the_drain_time_holds_under_the_next_worker() {
     let dir = tempfile::tempdir().unwrap();
     let settings = r#""drain":{"quiet":{"secs":15,"nanos":0},"longest":{"secs":15,"nanos":0}}"#;
     let script = "(sleep 0.5; echo late) & echo early";
@@ -114,19 +109,19 @@ async fn the_patience_with_late_output_holds_under_the_next_worker() {
 async fn a_process_whose_record_cannot_be_opened_is_neither_killed_nor_erased() {
     let dir = tempfile::tempdir().unwrap();
     let index = describe(dir.path(), r#""boot_id":"""#).join("index");
-    // No file can be opened here, whoever tries.
+    // A directory in place of the file fails every open.
     std::fs::remove_file(&index).unwrap();
     std::fs::create_dir(&index).unwrap();
     let (engine, child, keeper) = begin(dir.path(), "echo hello");
-    let untaken = engine.lacks().borrow().untaken;
-    let mut bytes = [0; MESSAGE_BYTES];
+    let unadopted = engine.lacks().borrow().unadopted;
+    let mut bytes = [0; MESSAGE_BYTES_MAX];
     file::set_nonblocking(&keeper).unwrap();
-    while message::receive(&keeper, &mut bytes, &mut Vec::new()).is_ok_and(|received| received.is_some()) {
-        let request = Request::decode(&bytes).unwrap();
+    while let Ok(Some(len)) = message::receive(&keeper, &mut bytes, &mut Vec::new()) {
+        let request = Request::decode(&bytes[..len]).unwrap();
         let ends = matches!(request, Request::Signal { .. } | Request::Forget { .. });
         assert!(!ends, "the process is ended: {request:?}");
     }
-    assert_eq!(untaken, 1, "the first attempt fails");
+    assert_eq!(unadopted, 1, "the first attempt fails");
     std::fs::remove_dir(&index).expect("the record is still there");
     std::fs::write(&index, "").unwrap();
     let process = found(&engine).await;

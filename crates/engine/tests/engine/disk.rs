@@ -1,11 +1,11 @@
-//! The disk: full for a while, caps over all processes, records of earlier lives.
+//! The disk: a full one, the cap over all processes, records of earlier engines.
 
-use crate::support::{Host, LOOK_AGAIN, PATIENCE, Seen, read_all, read_until, shell, within};
-use outpost_engine::{Batch, Config, Engine, How, Key};
+use crate::support::{Host, PATIENCE, POLL_INTERVAL, Seen, read_all, read_until, shell, within};
+use outpost_engine::{Batch, Config, Engine, ExitCause, Key};
 use outpost_testkit::{SmallDisk, require};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_slows_the_child_tells_its_readers_and_loses_nothing() {
+async fn a_full_disk_stalls_the_child_notifies_its_readers_and_loses_no_output() {
     let disk = require!(SmallDisk::mount("size=6m"));
     let engine = Engine::embedded(Config::new(disk.path())).unwrap();
     let script = "i=0; while [ $i -lt 2000 ]; do printf '%08000d\\n' $i; i=$((i+1)); done; exit 5";
@@ -18,13 +18,13 @@ async fn a_full_disk_slows_the_child_tells_its_readers_and_loses_nothing() {
         seen.take(&batch);
     }
     assert!(process.is_stalled() && process.info().stalled && seen.ended.is_none());
-    // Others go on: what needs no disk works, and the stalled one can be looked at.
+    // Requests that need no disk work, and the stalled process can be inspected.
     assert_eq!(engine.list().await.len(), 1);
     disk.resize("size=64m");
     read_until(&mut subscription, &mut seen, |seen| seen.ended.is_some()).await;
     let expected: Vec<u8> = (0..2000).flat_map(|i| format!("{i:08000}\n").into_bytes()).collect();
     assert!(seen.stdout == expected, "every byte although the disk was full in between");
-    assert_eq!(seen.ended.unwrap().exit.how, How::Code(5));
+    assert_eq!(seen.ended.unwrap().exit.cause, ExitCause::Code(5));
     assert!(!subscription.is_stalled());
     assert_eq!(read_all(&process, 0).await.stdout.len(), expected.len());
     engine.shut_down(PATIENCE).await.unwrap();
@@ -49,12 +49,15 @@ async fn over_the_hosts_cap_ended_processes_go_first_then_the_largest_loses_its_
     let fourth = host.sh("fourth", "head -c 62914560 /dev/zero; exec sleep 1000").await;
     within("the last byte", async {
         while fourth.info().bytes_total < 60 * MIB {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     })
     .await;
     assert!(host.engine.find(&Key::new("test", "", "second")).await.is_none());
-    assert!(fourth.info().first_seq > 1, "the largest lost its head, and its readers are told");
+    assert!(
+        fourth.info().first_seq > 1,
+        "the largest has lost its oldest output, and its readers see the gap"
+    );
     let kept: u64 = host.engine.list().await.iter().map(|process| process.info().bytes_kept).sum();
     assert!(kept <= 45 * MIB, "{kept} bytes are kept");
     host.close().await;
@@ -77,7 +80,7 @@ async fn ended_processes_beyond_the_number_kept_are_dropped_and_the_rest_is_foun
         assert_eq!(read_all(&process, 0).await.stdout, format!("{id}\n").into_bytes());
     }
     let cut = engine.find(&Key::new("test", "", "cut")).await.unwrap();
-    assert_eq!(read_all(&cut, 0).await.ended.unwrap().exit.how, How::Signal(9));
+    assert_eq!(read_all(&cut, 0).await.ended.unwrap().exit.cause, ExitCause::Signal(9));
     engine.shut_down(PATIENCE).await.unwrap();
 }
 
@@ -97,11 +100,11 @@ async fn the_record_of_an_earlier_life_that_cannot_be_completed_on_a_full_disk_i
     disk.empty();
     within("the next attempt", async {
         while engine.list_known().await.is_empty() {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     })
     .await;
     let process = engine.find(&Key::new("test", "", "p")).await.unwrap();
-    assert_eq!(read_all(&process, 0).await.ended.unwrap().exit.how, How::Unknown);
+    assert_eq!(read_all(&process, 0).await.ended.unwrap().exit.cause, ExitCause::Unknown);
     engine.shut_down(PATIENCE).await.unwrap();
 }

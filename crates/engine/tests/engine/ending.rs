@@ -1,8 +1,9 @@
-//! Ends: the ladder, whole trees with and without cgroups, grandchildren that hold pipes, replaced keys.
+//! The end of processes: signals and escalation, trees with and without cgroups, descendants that hold pipes, replaced
+//! keys.
 
-use crate::support::{Host, LOOK_AGAIN, PATIENCE, Seen, read_all, read_until, shell, until, within};
+use crate::support::{Host, PATIENCE, POLL_INTERVAL, Seen, read_all, read_until, shell, until, within};
 use outpost_engine::{
-    Config, Engine, Error, How, KillReport, Ladder, OnTaken, Process, Reach, Signal, Status,
+    Config, Engine, Error, ExitCause, KillReport, Ladder, OnTaken, Process, Reach, Signal, Status,
 };
 use outpost_sys::procfs;
 use std::time::Duration;
@@ -14,11 +15,11 @@ fn ladder(signal: Signal, grace_ms: u64, escalate: bool) -> Ladder {
 const CLEAN: KillReport = KillReport { already_exited: false, died: true, escalated: false, survivors: 0 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_ladder_reports_what_it_took() {
+async fn kill_and_wait_reports_the_escalation() {
     let host = Host::new();
     let gentle = host.sh("gentle", "exec sleep 1000").await;
     assert_eq!(gentle.kill_and_wait(ladder(Signal::TERM, 5000, true)).await, Ok(CLEAN));
-    assert_eq!(gentle.exited().await.unwrap().how, How::Signal(15));
+    assert_eq!(gentle.exited().await.unwrap().cause, ExitCause::Signal(15));
     let again = gentle.kill_and_wait(ladder(Signal::TERM, 5000, true)).await;
     assert_eq!(again, Ok(KillReport { already_exited: true, ..CLEAN }));
 
@@ -29,7 +30,7 @@ async fn the_ladder_reports_what_it_took() {
     assert_eq!(stubborn.status(), Status::Running);
     let forced = stubborn.kill_and_wait(ladder(Signal::TERM, 50, true)).await;
     assert_eq!(forced, Ok(KillReport { escalated: true, ..CLEAN }));
-    assert_eq!(stubborn.exited().await.unwrap().how, How::Signal(9));
+    assert_eq!(stubborn.exited().await.unwrap().cause, ExitCause::Signal(9));
     assert_eq!(
         stubborn.signal(Signal::TERM, Reach::Group).await,
         Err(Error::NotRunning),
@@ -38,7 +39,7 @@ async fn the_ladder_reports_what_it_took() {
     host.close().await;
 }
 
-/// Writes its pid to stdout from within a new session, twice forked, as agents' tools do.
+/// Forks twice, enters a new session and writes its pid, as tools of agents do.
 const DOUBLE_FORK: &str = "(setsid sh -c 'echo escaped $$; exec sleep 1000' &) ; (env -u NOTHING sh -c 'echo child $$; exec sleep 1000' &); exec sleep 1000";
 
 async fn escaped_pids(process: &Process) -> Vec<i32> {
@@ -92,14 +93,14 @@ async fn a_descendant_that_holds_the_pipe_neither_delays_the_exit_nor_dies_of_si
     spawn.directory = Some(dir.path().to_owned());
     let process = host.engine.spawn(spawn).await.unwrap();
     let exit = within("the exit although the pipe is held", process.finished()).await.unwrap();
-    assert_eq!(exit.how, How::Code(4));
+    assert_eq!(exit.cause, ExitCause::Code(4));
     let before = read_all(&process, 0).await;
-    // Only now may the descendant write, a good deal more than fits into a pipe's single page.
+    // Now the descendant writes more than fits into the pipe.
     let fifo = dir.path().join("fifo");
     tokio::task::spawn_blocking(move || std::fs::write(fifo, "go\n")).await.unwrap().unwrap();
     within("the descendant", async {
         while !dir.path().join("proof").exists() {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     })
     .await;
@@ -123,7 +124,7 @@ async fn a_taken_key_is_refused_or_its_process_is_replaced_and_killed() {
     assert!(outpost_sys::epoll::wait_readable(&old_pidfd, Duration::from_secs(10)).unwrap());
     let next = within("the old reader", reader.next(&mut outpost_engine::Batch::default())).await;
     assert_eq!(next, Err(Error::Gone));
-    // An ended process gives its key up without a fight.
+    // The key of an ended process is free.
     new.kill_and_wait(ladder(Signal::KILL, 5000, false)).await.unwrap();
     let third = host.sh("same", "exit 0").await;
     assert_eq!(host.engine.list().await.len(), 1);
@@ -132,17 +133,17 @@ async fn a_taken_key_is_refused_or_its_process_is_replaced_and_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_list_tells_what_each_process_is_and_uses() {
+async fn the_list_has_the_description_and_the_usage_of_each_process() {
     let host = Host::new();
     let mut spawn = shell("one", "echo hello; exec sleep 1000");
     spawn.started_by = "a test".into();
     let process = host.engine.spawn(spawn).await.unwrap();
     let _reader = process.subscribe(0);
     read_until(&mut process.subscribe(0), &mut Seen::default(), |seen| seen.stdout == b"hello\n").await;
-    // In the middle of an exec a process has no memory at all.
+    // During exec a process has no memory.
     within("some memory", async {
         while process.info().rss_bytes == 0 {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     })
     .await;
@@ -155,7 +156,7 @@ async fn the_list_tells_what_each_process_is_and_uses() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tree_has_ended_when_its_last_member_has_not_its_first() {
+async fn a_tree_has_ended_when_its_last_member_has() {
     for cgroups in [true, false] {
         let host = Host::with(|config| config.cgroups = cgroups);
         let script =
@@ -176,8 +177,8 @@ async fn a_tree_has_ended_when_its_last_member_has_not_its_first() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_ended_process_holds_no_descriptor_and_no_terminal() {
-    // A place that is made ahead holds some too.
-    let host = Host::with(|config| config.spares_max = 0);
+    // Prepared slots have descriptors too.
+    let host = Host::with(|config| config.prepared_slots_max = 0);
     let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let mut spawn = shell("warm", "exit 0");
     spawn.stdio = outpost_engine::Stdio::Terminal(outpost_engine::Size { rows: 24, cols: 80 });
@@ -190,7 +191,7 @@ async fn an_ended_process_holds_no_descriptor_and_no_terminal() {
     }
     within("all descriptors closed", async {
         while count() > before {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     })
     .await;
@@ -198,10 +199,10 @@ async fn an_ended_process_holds_no_descriptor_and_no_terminal() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_made_for_processes_to_come_when_all_have_been_ended() {
+async fn no_slot_is_prepared_after_all_processes_were_stopped() {
     for _ in 0..50 {
         let host = Host::new();
-        // There is no place yet, so from now on some are being made.
+        // The pool is empty, so slots are being prepared from now on.
         let process = host.sh("p", "exit 0").await;
         within("the end", host.engine.end_processes(PATIENCE)).await.unwrap();
         drop(process);
@@ -211,9 +212,9 @@ async fn nothing_is_made_for_processes_to_come_when_all_have_been_ended() {
     }
 }
 
-/// What a worker leaves that died while it killed a tree without a cgroup.
+/// The state after a worker died while it killed a tree without a cgroup.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tree_kill_that_a_worker_did_not_finish_is_finished_by_the_next() {
+async fn the_next_worker_finishes_a_tree_kill() {
     let dir = tempfile::tempdir().unwrap();
     let config = || Config { cgroups: false, ..Config::new(dir.path()) };
     let engine = Engine::embedded(config()).unwrap();
@@ -233,7 +234,7 @@ async fn a_tree_kill_that_a_worker_did_not_finish_is_finished_by_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tree_kill_without_cgroups_is_noted_on_disk_while_it_lasts() {
+async fn a_tree_kill_without_cgroups_is_recorded_on_disk_while_it_lasts() {
     let host = Host::with(|config| config.cgroups = false);
     let script = "i=0; while [ $i -lt 300 ]; do sleep 1000 & i=$((i+1)); done; echo up; wait";
     let process = host.sh("large", script).await;

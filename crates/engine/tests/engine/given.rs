@@ -1,31 +1,31 @@
-//! Open files in the place of names and pipes: programs, directories, the ends of another process's pipe.
+//! Open files instead of names and pipes: programs, directories, the ends of another process's pipe.
 
 use crate::support::{Host, read_all, shell, within};
-use outpost_engine::{Given, How, Key, Spawn};
+use outpost_engine::{ExitCause, Given, Key, Spawn};
 use outpost_sys::file::{self, Open};
 use outpost_sys::pipe;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_writes_the_next_reads_and_the_end_is_seen_by_both() {
+async fn a_pipe_between_two_processes_carries_output_and_eof() {
     let host = Host::new();
     let pipe = pipe::pipe().unwrap();
-    let mut first = shell("a", "echo one; echo told >&2; exit 3");
+    let mut first = shell("a", "echo one; echo reported >&2; exit 3");
     first.given = Given { stdout: Some(Arc::new(pipe.write)), ..Given::default() };
     let mut second = shell("b", "cat; echo two");
     second.given = Given { stdin: Some(Arc::new(pipe.read)), ..Given::default() };
     let (first, second) = (host.engine.spawn(first).await.unwrap(), host.engine.spawn(second).await.unwrap());
     let (a, b) = (read_all(&first, 0).await, read_all(&second, 0).await);
-    assert_eq!((a.stdout.as_slice(), a.stderr.as_slice()), (&b""[..], &b"told\n"[..]));
-    assert_eq!(a.ended.unwrap().exit.how, How::Code(3));
-    // It has read to the end, so nobody else holds the other end of the pipe.
-    assert_eq!((b.stdout.as_slice(), b.ended.unwrap().exit.how), (&b"one\ntwo\n"[..], How::Code(0)));
+    assert_eq!((a.stdout.as_slice(), a.stderr.as_slice()), (&b""[..], &b"reported\n"[..]));
+    assert_eq!(a.ended.unwrap().exit.cause, ExitCause::Code(3));
+    // It has read to EOF, so no other process holds the write end.
+    assert_eq!((b.stdout.as_slice(), b.ended.unwrap().exit.cause), (&b"one\ntwo\n"[..], ExitCause::Code(0)));
     host.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_writer_whose_reader_has_ended_is_ended_by_the_signal_for_that() {
+async fn sigpipe_ends_a_writer_whose_reader_has_ended() {
     let host = Host::new();
     let pipe = pipe::pipe().unwrap();
     let mut first = Spawn::new(Key::new("test", "", "a"), ["yes"]);
@@ -37,12 +37,12 @@ async fn a_writer_whose_reader_has_ended_is_ended_by_the_signal_for_that() {
     let second = host.engine.spawn(second).await.unwrap();
     assert_eq!(read_all(&second, 0).await.stdout, b"y\n");
     let exit = within("the writer's end", first.finished()).await.unwrap();
-    assert_eq!(exit.how, How::Signal(13));
+    assert_eq!(exit.cause, ExitCause::Signal(13));
     host.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_open_program_and_an_open_directory_are_what_they_were() {
+async fn an_open_program_and_an_open_directory_survive_a_rename() {
     let host = Host::new();
     let dir = tempfile::tempdir().unwrap();
     let (tool, place) = (dir.path().join("tool"), dir.path().join("place"));
@@ -68,7 +68,7 @@ async fn an_open_program_and_an_open_directory_are_what_they_were() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_program_gets_none_of_the_files_that_were_only_for_its_start() {
+async fn a_program_does_not_inherit_the_files_of_its_start() {
     let host = Host::new();
     let mut spawn = Spawn::new(Key::new("test", "", "a"), ["ls", "/proc/self/fd"]);
     spawn.program = "/bin/ls".into();

@@ -1,7 +1,7 @@
-//! Input: offsets, order, a child that does not read, and closing.
+//! Stdin: offsets, order, a child that does not read, and closing.
 
 use crate::support::{Host, Seen, read_all, read_until, shell, until, within};
-use outpost_engine::{Accepted, Error, How, Size, Stdio};
+use outpost_engine::{Accepted, Error, ExitCause, Size, Stdio};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_rules_of_offsets() {
@@ -21,7 +21,7 @@ async fn the_rules_of_offsets() {
     process.close_stdin().await.unwrap();
     let seen = read_all(&process, 0).await;
     assert_eq!(seen.stdout, b"abcdefgh");
-    assert_eq!(seen.ended.unwrap().exit.how, How::Code(0));
+    assert_eq!(seen.ended.unwrap().exit.cause, ExitCause::Code(0));
     assert_eq!(process.write_stdin(None, b"later".to_vec()).await, Err(Error::NotRunning));
     let alive = host.sh("alive", "exec sleep 1000").await;
     alive.close_stdin().await.unwrap();
@@ -30,7 +30,7 @@ async fn the_rules_of_offsets() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_child_that_does_not_read_blocks_nobody_and_loses_nothing() {
+async fn a_child_that_does_not_read_blocks_no_other_and_loses_no_input() {
     let host = Host::with(|config| config.stdin_waiting_max = 1024 * 1024);
     let lazy = host.sh("lazy", "echo up; read line; [ \"$line\" = go ] || exit 9; wc -c").await;
     let mut sent = lazy.write_stdin(None, b"go\n".to_vec()).await.map(|_| 3).unwrap();
@@ -62,7 +62,7 @@ async fn a_child_that_does_not_read_blocks_nobody_and_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_child_that_closed_its_stdin_goes_on_and_input_is_still_counted() {
+async fn a_child_that_closed_its_stdin_runs_on_and_input_is_still_accepted() {
     let host = Host::new();
     let process = host.sh("closed", "exec 0<&-; echo closed; sleep 1000").await;
     let mut seen = Seen::default();
@@ -89,7 +89,7 @@ async fn a_terminal_takes_lines_interrupts_and_the_end_of_file() {
     read_until(&mut subscription, &mut seen, |seen| text(seen).ends_with("status 0\r\n")).await;
     process.write_stdin(None, b"\x03".to_vec()).await.unwrap();
     read_until(&mut subscription, &mut seen, |seen| seen.ended.is_some()).await;
-    assert_eq!(seen.ended.unwrap().exit.how, How::Signal(2));
+    assert_eq!(seen.ended.unwrap().exit.cause, ExitCause::Signal(2));
     host.close().await;
 }
 
@@ -101,14 +101,14 @@ async fn a_child_gets_the_descriptors_it_was_given_and_no_others() {
     spawn.descriptors = vec![(std::sync::Arc::new(plan), 7)];
     let process = host.engine.spawn(spawn).await.unwrap();
     let seen = read_all(&process, 0).await;
-    // The last one is what `ls` itself opens.
+    // The last one is the directory that `ls` lists.
     assert_eq!(String::from_utf8_lossy(&seen.stdout), "the plan0 1 2 3 7 ");
     host.close().await;
 }
 
-/// A descendant shares the pipe, and reads only when the process has ended and its record has been cleared up after.
+/// A descendant shares the pipe, and reads only after the end of the process and its cleanup.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn delivered_input_that_nobody_has_read_does_not_turn_into_zeros() {
+async fn delivered_input_in_the_pipe_does_not_turn_into_zeros() {
     let host = Host::new();
     let marks = tempfile::tempdir().unwrap();
     let (go, read) = (marks.path().join("go"), marks.path().join("read"));
@@ -122,7 +122,7 @@ async fn delivered_input_that_nobody_has_read_does_not_turn_into_zeros() {
     let input = [b"end yourself\n".to_vec(), b"kept for a descendant, unread ".repeat(30)].concat();
     process.write_stdin(None, input[..813].to_vec()).await.unwrap();
     within("the end", process.finished()).await.unwrap();
-    // What was delivered is given back when the record is cleared up after.
+    // The cleanup frees the disk space of delivered input.
     let log = host.dir().join("processes").join(process.slot().to_string()).join("stdin");
     let is_emptied = || std::fs::read(&log).map_or(true, |bytes| bytes.iter().all(|byte| *byte == 0));
     until("the log to be emptied", is_emptied).await;
@@ -136,9 +136,9 @@ async fn delivered_input_that_nobody_has_read_does_not_turn_into_zeros() {
     host.close().await;
 }
 
-/// The log of a long input is several files, of which each is removed when it has been delivered.
+/// The log of a long input has several files. Each is removed after its delivery.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_input_is_delivered_whole_and_does_not_stay_on_the_disk() {
+async fn a_long_input_is_delivered_completely_and_does_not_stay_on_the_disk() {
     let host = Host::new();
     let process = host.sh("long", "cksum").await;
     let bytes: Vec<u8> =

@@ -1,53 +1,53 @@
-//! The keeper's death at bad moments, played by a test that is the keeper.
+//! The death of the keeper at certain moments. The test plays the keeper.
 
 use crate::support::{PATIENCE, shell, within};
 use outpost_engine::{Config, Engine, Lifecycle, OnTaken, Spawn};
-use outpost_keeper::{Event, MESSAGE_BYTES, OWN_SLOT, Request, Roles, Standing};
+use outpost_keeper::{Event, FdRoles, MESSAGE_BYTES_MAX, OWN_SLOT, ProcessState, Request};
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::file::{self, Open};
-use outpost_sys::pidfd::{self, How};
+use outpost_sys::pidfd::{self, ExitCause};
 use outpost_sys::signal::Signal;
-use outpost_sys::spawn::{self, Child, Failure, Program, Started, Step};
+use outpost_sys::spawn::{self, Child, Executable, Failure, Started, Step};
 use outpost_sys::{Errno, message};
 use std::os::fd::{AsFd, OwnedFd};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_keeper_that_dies_in_the_middle_of_the_handover_loses_only_what_it_had_not_sent() {
+async fn a_keeper_that_dies_while_it_sends_its_table_loses_only_what_it_has_not_sent() {
     let dir = tempfile::tempdir().unwrap();
     let (ours, its) = message::pair().unwrap();
     let keeper = std::thread::spawn(move || {
         assert!(wait_readable(&ours, PATIENCE).unwrap());
-        let mut bytes = [0; MESSAGE_BYTES];
-        message::receive(&ours, &mut bytes, &mut Vec::new()).unwrap();
-        assert!(matches!(Request::decode(&bytes), Some(Request::Hello { .. })));
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let len = message::receive(&ours, &mut bytes, &mut Vec::new()).unwrap().unwrap();
+        assert!(matches!(Request::decode(&bytes[..len]), Some(Request::Hello { .. })));
         let lock = file::sealed_memory("lock", b"held").unwrap();
-        let held = Roles::new([7]).unwrap();
-        let own = Event::Entry { slot: OWN_SLOT, pid: 0, standing: Standing::Running, pidfd: false, held };
+        let held = FdRoles::new([7]).unwrap();
+        let own = Event::Entry { slot: OWN_SLOT, pid: 0, state: ProcessState::Running, pidfd: false, held };
         message::send(&ours, &own.encode(), &[std::os::fd::AsFd::as_fd(&lock)]).unwrap();
-        // And is gone before it has said that this was all.
+        // It dies before `TableEnd`.
     });
-    // A binary that cannot be a keeper: the worker must go on without one.
+    // A binary that is no keeper: the worker goes on without one.
     let binary = file::open("/bin/false", Open::Program).unwrap();
     let lifecycle = Lifecycle::Daemon { binary, arguments: vec![c"outpost".into(), c"worker".into()] };
-    // Nothing here could remove the group again.
+    // Without cgroups, since this test could not remove them.
     let config = Config { cgroups: false, ..Config::new(dir.path()) };
     let (engine, own) = Engine::start(config, its, lifecycle, |_, _| ()).unwrap();
     keeper.join().unwrap();
     assert_eq!(own.keys().copied().collect::<Vec<_>>(), [7]);
     assert_eq!(within("the list", engine.list()).await.len(), 0);
-    // No keeper can be started, and the engine answers all the same.
+    // No keeper can be started, and the engine still replies.
     within("an answer", engine.hold(9, file::sealed_memory("more", b"").unwrap())).await.unwrap();
 }
 
 fn receive(link: &OwnedFd) -> Request {
     assert!(wait_readable(link, PATIENCE).unwrap());
-    let mut bytes = [0; MESSAGE_BYTES];
-    message::receive(link, &mut bytes, &mut Vec::new()).unwrap();
-    Request::decode(&bytes).unwrap()
+    let mut bytes = [0; MESSAGE_BYTES_MAX];
+    let len = message::receive(link, &mut bytes, &mut Vec::new()).unwrap().unwrap();
+    Request::decode(&bytes[..len]).unwrap()
 }
 
-/// The slot of the next process that the engine asks its keeper for.
-fn asked_for(keeper: &OwnedFd) -> u64 {
+/// The slot of the next spawn request.
+fn requested_slot(keeper: &OwnedFd) -> u64 {
     loop {
         if let Request::Spawn { slot, .. } = receive(keeper) {
             return slot;
@@ -58,8 +58,8 @@ fn asked_for(keeper: &OwnedFd) -> u64 {
 fn sleeper() -> Started {
     let null = file::open("/dev/null", Open::ReadWrite).unwrap();
     let descriptors = [0, 1, 2].map(|number| (null.as_fd(), number));
-    let program = Program::Path(c"/bin/sleep");
-    spawn::spawn(&Child::new(program, &[c"sleep", c"1000"], &[], spawn::Standing::Group, &descriptors))
+    let program = Executable::Path(c"/bin/sleep");
+    spawn::spawn(&Child::new(program, &[c"sleep", c"1000"], &[], spawn::SessionKind::Group, &descriptors))
         .unwrap()
 }
 
@@ -75,13 +75,13 @@ async fn a_process_that_is_replaced_while_it_starts_does_not_run_on_unlisted() {
         tokio::spawn(async move { engine.spawn(Spawn { on_taken, ..shell("p", "exit 0") }).await })
     };
     let first = start(OnTaken::Refuse);
-    let first_slot = asked_for(&keeper);
+    let first_slot = requested_slot(&keeper);
     let second = start(OnTaken::Replace);
-    let second_slot = asked_for(&keeper);
+    let second_slot = requested_slot(&keeper);
     let confirm = |slot| {
         let child = sleeper();
-        let (standing, held) = (Standing::Running, Roles::EMPTY);
-        let entry = Event::Entry { slot, pid: child.pid, standing, pidfd: true, held };
+        let (state, held) = (ProcessState::Running, FdRoles::EMPTY);
+        let entry = Event::Entry { slot, pid: child.pid, state, pidfd: true, held };
         message::send(&keeper, &entry.encode(), &[child.pidfd.as_fd()]).unwrap();
         child
     };
@@ -110,15 +110,15 @@ async fn a_process_that_the_keeper_lost_after_its_start_is_killed_and_keeps_its_
         let engine = engine.clone();
         async move { engine.spawn(shell("lost", "exit 0")).await.unwrap() }
     });
-    let slot = asked_for(&keeper);
+    let slot = requested_slot(&keeper);
     let child = sleeper();
-    let entry = |standing, pidfd| Event::Entry { slot, pid: child.pid, standing, pidfd, held: Roles::EMPTY };
-    message::send(&keeper, &entry(Standing::Running, true).encode(), &[child.pidfd.as_fd()]).unwrap();
+    let entry = |state, pidfd| Event::Entry { slot, pid: child.pid, state, pidfd, held: FdRoles::EMPTY };
+    message::send(&keeper, &entry(ProcessState::Running, true).encode(), &[child.pidfd.as_fd()]).unwrap();
     let process = within("the start", spawning).await.unwrap();
-    let lost = Standing::Failed(Failure::at(Step::Gate, Errno::CHILD));
+    let lost = ProcessState::Failed(Failure::at(Step::Gate, Errno::CHILD));
     message::send(&keeper, &entry(lost, false).encode(), &[]).unwrap();
     assert!(wait_readable(&child.pidfd, PATIENCE).unwrap(), "the process runs on");
     within("the end", process.finished()).await.unwrap();
-    assert_eq!(process.status().exit().map(|exit| exit.how), Some(How::Unknown));
+    assert_eq!(process.status().exit().map(|exit| exit.cause), Some(ExitCause::Unknown));
     assert_eq!(engine.list().await.len(), 1, "its record stays");
 }

@@ -1,17 +1,17 @@
-//! Descriptors that the keeper keeps for workers to come.
+//! Descriptors that the keeper holds for later workers.
 
 use crate::support::within;
 use outpost_engine::{Config, Engine, Lifecycle};
-use outpost_keeper::{Event, MESSAGE_BYTES, Request};
+use outpost_keeper::{Event, MESSAGE_BYTES_MAX, Request};
 use outpost_sys::message;
 
-/// Whoever is told may write it down and be killed.
+/// The caller may record the number and be killed.
 #[tokio::test]
-async fn what_is_kept_is_with_the_keeper_before_that_is_said() {
+async fn the_keeper_was_sent_a_kept_descriptor_before_the_reply() {
     let dir = tempfile::tempdir().unwrap();
     let (link, keeper) = message::pair().unwrap();
     let receive = || {
-        let (mut bytes, mut fds) = ([0; MESSAGE_BYTES], Vec::new());
+        let (mut bytes, mut fds) = ([0; MESSAGE_BYTES_MAX], Vec::new());
         let len = message::receive(&keeper, &mut bytes, &mut fds).unwrap().unwrap();
         (Request::decode(&bytes[..len]).unwrap(), fds.len())
     };
@@ -23,7 +23,7 @@ async fn what_is_kept_is_with_the_keeper_before_that_is_said() {
         let null = std::fs::File::open("/dev/null").unwrap();
         let number = within("keeping", engine.keep(7, null.into())).await.unwrap();
         assert_eq!(receive(), (Request::Hold { slot: number, role: 7 }, 1));
-        engine.let_go(number).await.unwrap();
+        engine.drop_kept(number).await.unwrap();
         engine.hold(8, std::fs::File::open("/dev/null").unwrap().into()).await.unwrap();
         assert_eq!(receive(), (Request::Forget { slot: number }, 0));
         assert!(matches!(receive(), (Request::Hold { role: 8, .. }, 1)));

@@ -1,15 +1,15 @@
-//! The reactor while other threads have much to erase.
+//! The reactor while another thread erases many records.
 
 use crate::support::{Host, within};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Records that retention drops at once, and files in each: they keep the eraser at work for a while.
+/// The records that the retention drops, and the files of each. They occupy the eraser for a while.
 const RECORDS: usize = 300;
 const FILES: usize = 60;
 
-/// Far above a turn on a busy host, and far below the time that erasing takes.
+/// Much longer than a turn on a busy host, and much shorter than the erasure.
 const TURN_MAX: Duration = Duration::from_millis(500);
 
 /// Keeps every processor busy until dropped.
@@ -67,7 +67,7 @@ async fn output_and_starts_go_on_while_many_records_are_erased() {
     let turn = host.engine.counts().longest_turn;
     assert!(turn < TURN_MAX, "one turn of the reactor took {turn:?}");
     assert!(longest_start < 3 * TURN_MAX, "one start took {longest_start:?}");
-    // The records do go.
+    // The records are erased in the end.
     within("the erasure", async {
         while host.engine.list().await.iter().any(|process| process.key().id.starts_with("old")) {
             tokio::time::sleep(Duration::from_millis(20)).await;

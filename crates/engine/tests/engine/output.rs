@@ -1,7 +1,7 @@
-//! Output: what a child writes is what every reader reads, whenever it begins.
+//! Output: every reader reads all bytes of a child, whenever it starts.
 
 use crate::support::{Host, Seen, read_all, read_until, shell, within};
-use outpost_engine::{Error, How, Size, Status, Stdio, Step};
+use outpost_engine::{Error, ExitCause, Size, Status, Stdio, Step};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_streams_and_the_exit_arrive_in_order() {
@@ -10,7 +10,7 @@ async fn both_streams_and_the_exit_arrive_in_order() {
     let seen = read_all(&process, 0).await;
     assert_eq!((seen.stdout.as_slice(), seen.stderr.as_slice()), (&b"out\n"[..], &b"err\n"[..]));
     assert_eq!(seen.seqs, [1, 2, 3]);
-    assert_eq!(seen.ended.unwrap().exit.how, How::Code(7));
+    assert_eq!(seen.ended.unwrap().exit.cause, ExitCause::Code(7));
     assert_eq!(read_all(&process, 0).await, seen, "a replay is the same as the live reading");
     assert_eq!(read_all(&process, 2).await.seqs, [3]);
     assert!(matches!(process.status(), Status::Finished(_)));
@@ -18,7 +18,7 @@ async fn both_streams_and_the_exit_arrive_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn readers_that_join_in_the_middle_see_every_byte_once() {
+async fn readers_that_join_late_read_every_byte_once() {
     let host = Host::new();
     let process = host.sh("a", "i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done").await;
     let expected: Vec<u8> = (0..20000).flat_map(|i| format!("line {i}\n").into_bytes()).collect();
@@ -52,7 +52,7 @@ async fn readers_that_join_in_the_middle_see_every_byte_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_start_that_fails_says_at_which_step_and_why_and_leaves_nothing() {
+async fn a_failed_start_reports_its_step_and_errno_and_leaves_nothing() {
     let host = Host::new();
     let mut missing = shell("a", "true");
     missing.program = "/does/not/exist".into();
@@ -91,24 +91,24 @@ async fn a_terminal_has_its_size_and_follows_a_resize() {
     process.resize(Size { rows: 44, cols: 88 }).unwrap();
     read_until(&mut subscription, &mut seen, |seen| seen.ended.is_some()).await;
     assert_eq!(String::from_utf8_lossy(&seen.stdout), "33 77\r\nready\r\n44 88\r\n");
-    assert_eq!(seen.ended.unwrap().exit.how, How::Code(3));
+    assert_eq!(seen.ended.unwrap().exit.cause, ExitCause::Code(3));
     host.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn null_stdio_gives_nothing_but_the_exit() {
+async fn null_stdio_has_no_output_but_an_exit() {
     let host = Host::new();
     let mut spawn = shell("null", "cat; echo lost; echo lost >&2; exit 5");
     spawn.stdio = Stdio::Null;
     let process = host.engine.spawn(spawn).await.unwrap();
     let seen = read_all(&process, 0).await;
     assert_eq!((seen.stdout.len(), seen.stderr.len(), seen.seqs), (0, 0, vec![1]));
-    assert_eq!(within("the exit", process.finished()).await.unwrap().how, How::Code(5));
+    assert_eq!(within("the exit", process.finished()).await.unwrap().cause, ExitCause::Code(5));
     host.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_head_is_dropped_at_the_cap_and_the_reader_is_told() {
+async fn the_oldest_output_is_dropped_at_the_cap_and_the_reader_sees_the_gap() {
     const CAP: u64 = 16 * 1024 * 1024;
     let host = Host::with(|config| config.process_bytes_max = CAP);
     let process = host.sh("big", "head -c 67108864 /dev/zero; echo end").await;
@@ -124,10 +124,10 @@ async fn the_head_is_dropped_at_the_cap_and_the_reader_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_that_keeps_up_loses_nothing_at_the_cap_and_a_stuck_one_stops_nobody() {
+async fn a_reader_that_keeps_up_loses_nothing_at_the_cap_and_a_stuck_one_does_not_block() {
     let host = Host::with(|config| config.process_bytes_max = 24 * 1024 * 1024);
     let process = host.sh("big", "head -c 134217728 /dev/zero; echo end").await;
-    // Attached and never read: nobody waits for it.
+    // A reader that never reads: the process does not wait for it.
     let _stuck = process.subscribe(0);
     let seen = read_all(&process, 0).await;
     assert_eq!((seen.first_kept, seen.stdout.len()), (None, 134_217_728 + 4));

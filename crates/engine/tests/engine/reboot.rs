@@ -1,7 +1,7 @@
-//! Records of processes after the host was started again, in the states that a power failure leaves them in.
+//! Records of processes after a restart of the host, in the states that a power failure leaves.
 
 use crate::support::{PATIENCE, Seen, read_all, shell, until, within};
-use outpost_engine::{Config, Engine, ExitUnknown, How, Process};
+use outpost_engine::{Config, Engine, ExitCause, ExitUnknown, Process};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,7 +24,7 @@ impl Records {
         until("output", || cut_off.sequence().1 > 0).await;
         let at = |process: &Process| dir.path().join("processes").join(process.slot().to_string());
         let (ended, cut_off) = (at(&ended), at(&cut_off));
-        // What is on the disk while it runs.
+        // The record while it runs.
         let copy = dir.path().join("copy");
         copy_files(&cut_off, &copy);
         engine.shut_down(PATIENCE).await.unwrap();
@@ -54,7 +54,7 @@ fn set_another_boot(record: &Path) {
 }
 
 fn config(dir: &Path) -> Config {
-    Config { spares_max: 0, cgroups: false, ..Config::new(dir) }
+    Config { prepared_slots_max: 0, cgroups: false, ..Config::new(dir) }
 }
 
 fn copy_files(from: &Path, to: &Path) {
@@ -71,7 +71,7 @@ async fn of_slot(engine: &Engine, record: &Path) -> Option<Process> {
     engine.get(slot).await
 }
 
-/// What a reader is given of a record.
+/// The output of a record.
 async fn seen(engine: &Engine, record: &Path) -> (Process, Seen) {
     let process = of_slot(engine, record).await.expect("the record is listed");
     let seen = read_all(&process, 0).await;
@@ -79,9 +79,9 @@ async fn seen(engine: &Engine, record: &Path) -> (Process, Seen) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_that_the_restart_cut_off_says_so() {
+async fn a_process_that_ran_at_the_restart_has_an_unknown_exit_with_that_reason() {
     let records = Records::new().await;
-    // As file systems leave a file whose last block was never written.
+    // File systems leave zeros where the last block was never written.
     for record in [&records.ended, &records.cut_off] {
         let mut bytes = fs::read(record.join("out.0")).unwrap();
         bytes.resize(4096, 0);
@@ -90,12 +90,12 @@ async fn a_process_that_the_restart_cut_off_says_so() {
     let engine = records.engine();
     let (process, read) = seen(&engine, &records.cut_off).await;
     assert_eq!(read.stdout, b"of the cut off\n");
-    assert_eq!(read.ended.unwrap().exit.how, How::Unknown);
+    assert_eq!(read.ended.unwrap().exit.cause, ExitCause::Unknown);
     assert_eq!(process.info().exit_unknown, Some(ExitUnknown::HostRestarted));
     assert_eq!(process.info().arguments[2], "echo of the cut off; exec sleep 1000");
     let (process, read) = seen(&engine, &records.ended).await;
     assert_eq!(read.stdout, b"of the ended\n");
-    assert_eq!(read.ended.unwrap().exit.how, How::Code(7));
+    assert_eq!(read.ended.unwrap().exit.cause, ExitCause::Code(7));
     assert_eq!(process.info().exit_unknown, None);
     engine.shut_down(PATIENCE).await.unwrap();
 }
@@ -121,7 +121,7 @@ async fn output_without_its_index_is_not_erased() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_description_costs_neither_output_nor_exit_and_ages_out() {
+async fn a_lost_description_loses_neither_output_nor_exit_and_expires() {
     for description in [None, Some(&[][..]), Some(&[0; 4096]), Some(b"{\"key\":")] {
         let records = Records::new().await;
         for record in [&records.ended, &records.cut_off] {
@@ -132,7 +132,10 @@ async fn a_lost_description_costs_neither_output_nor_exit_and_ages_out() {
         }
         let engine = records.engine();
         let (process, read) = seen(&engine, &records.ended).await;
-        assert_eq!((&read.stdout[..], read.ended.unwrap().exit.how), (&b"of the ended\n"[..], How::Code(7)));
+        assert_eq!(
+            (&read.stdout[..], read.ended.unwrap().exit.cause),
+            (&b"of the ended\n"[..], ExitCause::Code(7))
+        );
         assert!(process.info().arguments.is_empty());
         let age_ms =
             process.started_ms().abs_diff(records.dir.path().metadata().unwrap().created().map_or_else(
@@ -142,8 +145,8 @@ async fn a_lost_description_costs_neither_output_nor_exit_and_ages_out() {
         assert!(age_ms < 60_000, "{age_ms} ms");
         let (process, read) = seen(&engine, &records.cut_off).await;
         assert_eq!(
-            (&read.stdout[..], read.ended.unwrap().exit.how),
-            (&b"of the cut off\n"[..], How::Unknown)
+            (&read.stdout[..], read.ended.unwrap().exit.cause),
+            (&b"of the cut off\n"[..], ExitCause::Unknown)
         );
         assert_eq!(process.info().exit_unknown, Some(ExitUnknown::RecordDamaged));
         engine.configure(|config| config.exited_kept = Duration::ZERO);
@@ -153,7 +156,7 @@ async fn a_lost_description_costs_neither_output_nor_exit_and_ages_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_place_that_was_never_used_is_removed_and_a_lost_process_is_not() {
+async fn an_unused_slot_is_removed_and_a_lost_process_is_not() {
     let records = Records::new().await;
     let place = |name: &str, files: &[(&str, &[u8])]| {
         let dir = records.dir.path().join("processes").join(name);
@@ -177,7 +180,7 @@ async fn a_place_that_was_never_used_is_removed_and_a_lost_process_is_not() {
     until("places to be removed", || unused.iter().all(|dir| !dir.exists())).await;
     for record in &lost {
         let (process, read) = seen(&engine, record).await;
-        assert_eq!(read.ended.unwrap().exit.how, How::Unknown, "{}", record.display());
+        assert_eq!(read.ended.unwrap().exit.cause, ExitCause::Unknown, "{}", record.display());
         assert_eq!(process.info().exit_unknown, Some(ExitUnknown::RecordDamaged));
     }
     assert_eq!(seen(&engine, &lost[2]).await.1.stdout, b"bytes");
@@ -185,7 +188,7 @@ async fn a_place_that_was_never_used_is_removed_and_a_lost_process_is_not() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_record_that_cannot_be_read_is_kept_until_its_time_is_up() {
+async fn an_unreadable_record_is_kept_for_its_retention_time() {
     let records = Records::new().await;
     fs::remove_file(records.ended.join("index")).unwrap();
     fs::create_dir(records.ended.join("index")).unwrap();
@@ -214,7 +217,7 @@ async fn output_is_synced_within_the_interval_unless_that_is_off() {
     let first = fs::read(&note).unwrap();
     process.write_stdin(None, b"\n".to_vec()).await.unwrap();
     until("the second sync", || fs::read(&note).unwrap() != first).await;
-    // Of many, the file system is synced as a whole.
+    // For many journals the whole file system is synced.
     let mut notes = Vec::new();
     for number in 0..40 {
         let process = engine.spawn(shell(&number.to_string(), "echo one")).await.unwrap();
@@ -224,9 +227,9 @@ async fn output_is_synced_within_the_interval_unless_that_is_off() {
     engine.shut_down(PATIENCE).await.unwrap();
 }
 
-/// With the same boot id the record does name the process, so the other half of this test would show a check that is lost.
+/// With the same boot id the record names the process. So the other half of this test detects a missing check.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_of_another_boot_is_not_taken_for_one_of_today() {
+async fn a_record_of_another_boot_does_not_name_a_process_of_this_boot() {
     for is_of_another_boot in [true, false] {
         let (today, earlier) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let engine = Engine::embedded(config(today.path())).unwrap();

@@ -1,6 +1,6 @@
 //! Recycled pids: in a pid namespace with few pids, signals reach the processes that they are for and no other.
 
-use crate::support::{Host, LOOK_AGAIN, PATIENCE, shell, within};
+use crate::support::{Host, PATIENCE, POLL_INTERVAL, shell, within};
 use outpost_engine::{Process, Reach, Signal};
 use outpost_sys::cgroup::Parent;
 use outpost_sys::epoll::wait_readable;
@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// The name of the test that runs in the namespace.
 const INSIDE: &str = "OUTPOST_TEST_FEW_PIDS";
 
-/// Pids below 300 are used once. So about a hundred are used again and again.
+/// Pids below 300 are used once. So about a hundred are recycled.
 const PID_MAX: &str = "400";
 
-/// Runs the calling test again, as root of a pid namespace that has few pids. True in that run.
+/// Runs the calling test again as root of a pid namespace with few pids. True in that run.
 fn has_few_pids(test: &str) -> Result<bool, Lack> {
     if std::env::var(INSIDE).is_ok_and(|name| name == test) {
         std::fs::write("/proc/sys/kernel/pid_max", PID_MAX).unwrap();
@@ -29,7 +29,7 @@ fn has_few_pids(test: &str) -> Result<bool, Lack> {
         return Err(Lack::of_host("before Linux 6.14 pid_max is the whole host's"));
     }
     let exe = std::env::current_exe().unwrap();
-    // The shell reaps orphans, as a first process has to.
+    // The shell reaps orphans, as the first process of a pid namespace must.
     let run = Command::new("unshare")
         .args(["--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", "\"$@\"; exit $?", "sh"])
         .arg(exe)
@@ -42,7 +42,7 @@ fn has_few_pids(test: &str) -> Result<bool, Lack> {
     Ok(false)
 }
 
-/// Short processes that are no concern of ours.
+/// Short unrelated processes.
 #[derive(Default)]
 struct Strangers {
     stop: AtomicBool,
@@ -51,7 +51,7 @@ struct Strangers {
 }
 
 impl Strangers {
-    /// Starts one after the other until told to stop.
+    /// Starts one after the other until it is stopped.
     fn run(&self) {
         while !self.stop.load(Ordering::Relaxed) {
             // All pids may be in use for a moment.
@@ -64,7 +64,7 @@ impl Strangers {
     }
 }
 
-/// Runs `body` while strangers come and go, at least `count` of them; none may be signalled.
+/// Runs `body` while at least `count` unrelated processes start and end. None of them may get a signal.
 fn among_strangers(count: usize, body: impl FnOnce(&dyn Fn() -> usize)) {
     const THREADS: usize = 6;
     let strangers = Strangers::default();
@@ -78,7 +78,7 @@ fn among_strangers(count: usize, body: impl FnOnce(&dyn Fn() -> usize)) {
         }
         strangers.stop.store(true, Ordering::Relaxed);
     });
-    assert_eq!(strangers.signalled.load(Ordering::Relaxed), 0, "strangers got a signal");
+    assert_eq!(strangers.signalled.load(Ordering::Relaxed), 0, "an unrelated process got a signal");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_recycled_pid_is_not_signalled_by_an_identity_of_before() {
                 outpost_testkit::pause();
             }
             for (stat, opened) in before {
-                assert!(wait_readable(&opened, PATIENCE).unwrap(), "a stranger does not end");
+                assert!(wait_readable(&opened, PATIENCE).unwrap(), "an unrelated process does not end");
                 if let Ok(process) = Identity::of(&stat).open() {
                     let _gone = pidfd::signal(&process, Signal::KILL);
                 }
@@ -144,8 +144,8 @@ fn a_recycled_pid_is_not_taken_for_a_member_of_a_cgroup() {
     parent.remove().unwrap();
 }
 
-/// A shell whose tree changes all the time. It outlives SIGTERM, its children do not. Those of low priority take their time to
-/// die, so the others' pids are recycled while the tree is killed.
+/// A shell whose tree changes all the time. It outlives SIGTERM, its children do not. Those of low priority take their
+/// time to die, so the others' pids are recycled while the tree is killed.
 const TREE: &str = "trap : TERM; for i in 1 2 3 4 5 6; do nice -n 19 sh -c 'while :; do :; done' & done;
     while :; do for i in 1 2 3 4 5; do sleep 0.01 & done; sleep 0.01; done";
 
@@ -155,7 +155,7 @@ async fn start(host: &Host, id: &str) -> Process {
         if let Ok(process) = host.engine.spawn(shell(id, TREE)).await {
             return process;
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

@@ -1,4 +1,4 @@
-//! Starts that compete for one key.
+//! Concurrent starts with one key.
 
 use crate::support::{Host, shell, within};
 use outpost_engine::{Error, Key, OnTaken, Process, Spawn};
@@ -22,7 +22,7 @@ async fn race(host: &Host, spawn: Spawn) -> [outpost_engine::Result<Process>; 2]
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_starts_under_one_key_at_once_one_is_refused_and_the_other_stays() {
+async fn of_two_concurrent_starts_with_one_key_one_is_refused() {
     let host = Host::new();
     let key = Key::new("test", "", "same");
     for round in 0..100 {
@@ -42,7 +42,7 @@ async fn of_two_starts_under_one_key_at_once_one_is_refused_and_the_other_stays(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_starts_that_replace_each_other_one_is_left_and_no_process_runs_unlisted() {
+async fn of_two_starts_that_replace_each_other_one_is_left_and_the_other_is_killed() {
     let host = Host::new();
     let key = Key::new("test", "", "same");
     for round in 0..50 {
@@ -50,7 +50,7 @@ async fn of_two_starts_that_replace_each_other_one_is_left_and_no_process_runs_u
         let outcomes = race(&host, spawn).await;
         let listed = host.engine.find(&key).await.expect("one is listed");
         for process in outcomes.into_iter().flatten().filter(|process| process.slot() != listed.slot()) {
-            // Its record is gone with it, so its end is seen by the kernel's number alone.
+            // Its record is gone too, so its end is visible by the pid only.
             let alive = || {
                 let stat = outpost_sys::procfs::stat(process.pid());
                 stat.is_some_and(|stat| !matches!(stat.state, b'Z' | b'X'))

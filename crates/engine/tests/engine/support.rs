@@ -1,4 +1,4 @@
-//! An engine in a directory of its own that ends its processes when the test ends.
+//! An engine for tests, in a directory of its own, that kills its processes at the end.
 
 use outpost_engine::{Batch, Config, Ended, Engine, Key, Process, Spawn, Stream, Subscription};
 use std::path::Path;
@@ -10,10 +10,10 @@ pub(crate) struct Host {
     dir: TempDir,
 }
 
-/// Between two looks at a condition that no event announces.
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(2);
+/// The interval in which a condition is polled.
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// How long anything may take before a test gives up.
+/// The longest wait of a test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Host {
@@ -28,7 +28,7 @@ impl Host {
         Host { engine: Engine::embedded(config).unwrap(), dir }
     }
 
-    /// Where its journals are.
+    /// The directory of the journals.
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -37,7 +37,7 @@ impl Host {
         self.engine.spawn(shell(id, script)).await.unwrap()
     }
 
-    /// Ends everything; a test calls it last.
+    /// Stops the engine. The last call of a test.
     pub(crate) async fn close(self) {
         self.engine.shut_down(PATIENCE).await.unwrap();
     }
@@ -50,7 +50,7 @@ pub(crate) fn shell(id: &str, script: &str) -> Spawn {
     spawn
 }
 
-/// Everything a reader learns.
+/// The result of a reader.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) stdout: Vec<u8>,

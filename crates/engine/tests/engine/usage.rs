@@ -1,4 +1,4 @@
-//! What a process uses: its own, and where it has a cgroup that of its whole tree.
+//! The memory of a process, or of its whole tree where it has a cgroup.
 
 use crate::support::{Host, Seen, read_until};
 use outpost_sys::cgroup::Parent;

@@ -1,28 +1,28 @@
 //! Descriptors that the keeper holds, and entries that it forgets.
 
-use crate::kit::{command, greeted, read, read_to_end, shell, start, write};
-use outpost_keeper::{HELD_MAX, KEPT, OWN_SLOT, Request, Standing};
+use crate::kit::{command, read, read_to_end, shell, start, subscribed, write};
+use outpost_keeper::{FDS_ONLY, HELD_MAX, OWN_SLOT, ProcessState, Request};
 use outpost_sys::epoll::is_readable;
-use outpost_sys::pidfd::How;
+use outpost_sys::pidfd::ExitCause;
 use outpost_sys::pipe::pipe;
 use outpost_sys::signal::Signal;
 use std::os::fd::AsFd;
 
 #[test]
-fn held_ends_keep_a_childs_pipes_alive_for_the_next_worker() {
-    let (mut client, _keeper) = greeted();
+fn held_descriptors_keep_a_childs_pipes_open_for_the_next_worker() {
+    let (mut client, _keeper) = subscribed();
     let (input, output) = (pipe().unwrap(), pipe().unwrap());
     let null = crate::kit::null();
     let held = [(1, input.write.as_fd()), (2, output.read.as_fd())];
     let given = [(input.read.as_fd(), 0), (output.write.as_fd(), 1), (null.as_fd(), 2)];
     client.spawn(20, &command("/bin/cat", &[]), &held, &given);
-    let told = client.told(20);
-    assert_eq!((told.standing, told.roles()), (Standing::Running, vec![]), "the worker has them already");
-    let pidfd = told.pidfd.unwrap();
+    let entry = client.next_entry(20);
+    assert_eq!((entry.state, entry.roles()), (ProcessState::Running, vec![]), "the worker has them already");
+    let pidfd = entry.pidfd.unwrap();
     drop((input, output));
-    assert!(!is_readable(&pidfd), "no end of input, no broken output");
+    assert!(!is_readable(&pidfd), "neither EOF nor SIGPIPE");
     let mut cat = client.hello().remove(1);
-    assert_eq!((cat.slot, cat.standing, cat.roles()), (20, Standing::Running, vec![1, 2]));
+    assert_eq!((cat.slot, cat.state, cat.roles()), (20, ProcessState::Running, vec![1, 2]));
     assert!(cat.pidfd.is_some());
     let (input, output) = (cat.take(1), cat.take(2));
     write(&input, "still here\n");
@@ -30,51 +30,51 @@ fn held_ends_keep_a_childs_pipes_alive_for_the_next_worker() {
     drop(input);
     assert!(!is_readable(&pidfd), "the keeper still holds its input");
     client.send(Request::Release { slot: 20, role: 1 }, &[]);
-    assert_eq!(client.ended(20), How::Code(0));
+    assert_eq!(client.ended(20), ExitCause::Code(0));
     assert_eq!(client.hello()[1].roles(), [2], "what it wrote can still be read");
 }
 
 #[test]
-fn one_that_runs_is_not_forgotten() {
-    let (mut client, _keeper) = greeted();
+fn a_running_child_is_not_forgotten() {
+    let (mut client, _keeper) = subscribed();
     let (input, _output) = client.spawn_piped(20, &shell("read line; exit 5"));
     client.send(Request::Forget { slot: 20 }, &[]);
-    assert_eq!(client.told(20).standing, Standing::Running);
+    assert_eq!(client.next_entry(20).state, ProcessState::Running);
     client.send(Request::Forget { slot: 20 }, &[]);
     client.send(Request::Forget { slot: OWN_SLOT }, &[]);
     client.send(Request::Forget { slot: 21 }, &[]);
     assert_eq!(client.hello().len(), 2);
     drop(input);
-    assert_eq!(client.ended(20), How::Code(5));
+    assert_eq!(client.ended(20), ExitCause::Code(5));
     let again = client.hello().remove(1);
     assert!(
-        matches!(again.standing, Standing::Ended(exit) if exit.how == How::Code(5)),
+        matches!(again.state, ProcessState::Ended(exit) if exit.cause == ExitCause::Code(5)),
         "an exit is kept: {again:?}"
     );
     client.send(Request::Forget { slot: 20 }, &[]);
     assert_eq!(client.hello().len(), 1);
-    // Its slot is free again.
+    // The slot is free again.
     client.spawn_quiet(20, &shell("exit 6"));
-    assert_eq!(client.ended(20), How::Code(6));
+    assert_eq!(client.ended(20), ExitCause::Code(6));
 }
 
 #[test]
-fn to_forget_is_to_close_what_was_held() {
-    let (mut client, _keeper) = greeted();
+fn forget_closes_held_descriptors() {
+    let (mut client, _keeper) = subscribed();
     client.spawn_quiet(20, &shell("exit 0"));
-    assert_eq!(client.ended(20), How::Code(0));
+    assert_eq!(client.ended(20), ExitCause::Code(0));
     let more = pipe().unwrap();
     client.send(Request::Hold { slot: 20, role: 9 }, &[more.write.as_fd()]);
     drop(more.write);
     assert_eq!(client.hello()[1].roles(), [9]);
-    assert!(!is_readable(&more.read), "held, so it has not ended");
+    assert!(!is_readable(&more.read), "held, so there is no EOF");
     client.send(Request::Forget { slot: 20 }, &[]);
     assert_eq!(read_to_end(&more.read), "");
 }
 
 #[test]
-fn a_role_is_held_once_and_its_last_descriptor_counts() {
-    let (mut client, _keeper) = greeted();
+fn a_second_descriptor_of_a_role_replaces_the_first() {
+    let (mut client, _keeper) = subscribed();
     let (first, second) = (pipe().unwrap(), pipe().unwrap());
     client.send(Request::Hold { slot: OWN_SLOT, role: 3 }, &[first.write.as_fd()]);
     client.send(Request::Hold { slot: OWN_SLOT, role: 3 }, &[second.write.as_fd()]);
@@ -87,10 +87,10 @@ fn a_role_is_held_once_and_its_last_descriptor_counts() {
 }
 
 #[test]
-fn what_cannot_be_held_does_not_spoil_the_table() {
-    let (mut client, _keeper) = greeted();
+fn a_refused_hold_does_not_change_the_table() {
+    let (mut client, _keeper) = subscribed();
     let pipe = pipe().unwrap();
-    // One more than there is room for, a role that is none, a slot that is none, a message without its descriptor.
+    // One more than fit, an invalid role, an unknown slot, a message without a descriptor.
     for role in 0..=u8::try_from(HELD_MAX).unwrap() {
         client.send(Request::Hold { slot: OWN_SLOT, role }, &[pipe.write.as_fd()]);
     }
@@ -103,7 +103,7 @@ fn what_cannot_be_held_does_not_spoil_the_table() {
 }
 
 #[test]
-fn the_end_of_the_keeper_closes_what_it_held() {
+fn the_end_of_the_keeper_closes_held_descriptors() {
     let (mut client, keeper) = start();
     let pipe = pipe().unwrap();
     client.send(Request::Hold { slot: OWN_SLOT, role: 1 }, &[pipe.write.as_fd()]);
@@ -114,20 +114,20 @@ fn the_end_of_the_keeper_closes_what_it_held() {
 }
 
 #[test]
-fn what_is_nobodys_child_is_kept_for_the_next_worker_until_it_is_forgotten() {
-    let (mut client, _keeper) = greeted();
+fn descriptors_without_a_child_are_held_until_they_are_forgotten() {
+    let (mut client, _keeper) = subscribed();
     let (kept, gone) = (pipe().unwrap(), pipe().unwrap());
-    client.send(Request::Hold { slot: KEPT | 20, role: 7 }, &[kept.write.as_fd()]);
-    client.send(Request::Hold { slot: KEPT | 21, role: 7 }, &[gone.write.as_fd()]);
-    client.send(Request::Forget { slot: KEPT | 21 }, &[]);
+    client.send(Request::Hold { slot: FDS_ONLY | 20, role: 7 }, &[kept.write.as_fd()]);
+    client.send(Request::Hold { slot: FDS_ONLY | 21, role: 7 }, &[gone.write.as_fd()]);
+    client.send(Request::Forget { slot: FDS_ONLY | 21 }, &[]);
     drop((kept.write, gone.write));
     assert_eq!(read_to_end(&gone.read), "");
     let mut entry = client.hello().remove(1);
-    assert_eq!((entry.slot, entry.roles(), entry.pidfd.is_some()), (KEPT | 20, vec![7], false));
+    assert_eq!((entry.slot, entry.roles(), entry.pidfd.is_some()), (FDS_ONLY | 20, vec![7], false));
     write(&entry.take(7), "for the next");
     assert_eq!(read(&kept.read), "for the next");
-    // Nothing can be started or signalled there.
-    client.spawn_quiet(KEPT | 22, &shell("exit 0"));
-    client.signal(KEPT | 20, Signal::KILL, true);
+    // A child can be neither started nor signalled there.
+    client.spawn_quiet(FDS_ONLY | 22, &shell("exit 0"));
+    client.signal(FDS_ONLY | 20, Signal::KILL, true);
     assert_eq!(client.hello().len(), 2);
 }

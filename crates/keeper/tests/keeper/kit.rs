@@ -1,13 +1,14 @@
-//! A worker as the tests need it: it speaks the protocol, waits with a deadline, and leaves nothing behind.
+//! A worker for tests: the protocol with timeouts, and a cleanup of everything.
 
 use outpost_keeper::{
-    Event, Keeper, LINK_VERSION, MESSAGE_BYTES, OWN_SLOT, Request, Roles, Spec, Standing, Targets,
+    Event, FdRoles, FdTargets, Keeper, LINK_VERSION, MESSAGE_BYTES_MAX, OWN_SLOT, ProcessState, Request,
+    SpawnOptions, Spec,
 };
 use outpost_sys::epoll::{Epoll, Interest, wait_readable};
 use outpost_sys::file::{self, Open};
 use outpost_sys::pipe::{Pipe, pipe};
 use outpost_sys::signal::Signal;
-use outpost_sys::spawn::Standing as Place;
+use outpost_sys::spawn::SessionKind;
 use outpost_sys::{Errno, message, pidfd, procfs};
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::CString;
@@ -17,20 +18,20 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// No test waits longer for anything; a slow machine under load is still much faster.
+/// The longest wait of a test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the keeper said of an entry.
+/// An event about an entry, with its descriptors.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct EntryEvent {
     pub(crate) slot: u64,
     pub(crate) pid: i32,
-    pub(crate) standing: Standing,
+    pub(crate) state: ProcessState,
     pub(crate) pidfd: Option<OwnedFd>,
     pub(crate) held: Vec<(u8, OwnedFd)>,
 }
 
-impl Told {
+impl EntryEvent {
     pub(crate) fn take(&mut self, role: u8) -> OwnedFd {
         let at = self.held.iter().position(|(held, _)| *held == role).expect("held");
         self.held.remove(at).1
@@ -41,15 +42,15 @@ impl Told {
     }
 }
 
-/// What came over the link.
+/// A message of the keeper.
 #[derive(Debug)]
-pub(crate) enum Heard {
-    Entry(Told),
+pub(crate) enum Received {
+    Entry(EntryEvent),
     Event(Event),
     Closed,
 }
 
-/// A keeper in a thread, which sends what `run` makes of it when it has ended.
+/// A keeper in a thread, which sends the result of `run`.
 pub(crate) struct Thread<T> {
     ended: mpsc::Receiver<T>,
 }
@@ -69,13 +70,13 @@ impl<T: Send + 'static> Thread<T> {
 /// The worker's end of a link.
 pub(crate) struct Client {
     link: OwnedFd,
-    /// Entries heard while waiting for others.
-    heard: VecDeque<Told>,
-    /// Those that may be running.
+    /// Entries that were received while the test waited for others.
+    received: VecDeque<EntryEvent>,
+    /// Slots that may be running.
     pub(crate) slots: BTreeSet<u64>,
 }
 
-/// A client and the keeper it talks to.
+/// A client and its keeper.
 pub(crate) fn start() -> (Client, Thread<u8>) {
     let (client, its_end) = Client::pair();
     let keeper = Keeper::embedded(its_end).unwrap();
@@ -83,8 +84,8 @@ pub(crate) fn start() -> (Client, Thread<u8>) {
     (client, thread)
 }
 
-/// One that has said hello to an empty keeper.
-pub(crate) fn greeted() -> (Client, Thread<u8>) {
+/// A client that has received the table of an empty keeper.
+pub(crate) fn subscribed() -> (Client, Thread<u8>) {
     let (mut client, keeper) = start();
     let table = client.hello();
     assert_eq!(table.len(), 1, "{table:?}");
@@ -94,10 +95,10 @@ pub(crate) fn greeted() -> (Client, Thread<u8>) {
 impl Client {
     pub(crate) fn pair() -> (Client, OwnedFd) {
         let (link, its_end) = message::pair().unwrap();
-        (Client { link, heard: VecDeque::new(), slots: BTreeSet::new() }, its_end)
+        (Client { link, received: VecDeque::new(), slots: BTreeSet::new() }, its_end)
     }
 
-    /// Dies: what it asked for is no longer its business.
+    /// Closes the link and leaves the children to the keeper.
     pub(crate) fn die(mut self) {
         self.slots.clear();
     }
@@ -106,7 +107,7 @@ impl Client {
         self.send_bytes(&request.encode(), fds);
     }
 
-    /// Waits for room. That the keeper is gone is seen when it is listened to.
+    /// Sends, and waits for room. Ignores that the keeper is gone, which the next receive reports.
     pub(crate) fn send_bytes(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -114,12 +115,13 @@ impl Client {
                 Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => return,
                 Err(Errno::AGAIN) => {
                     let left = deadline.saturating_duration_since(Instant::now());
-                    assert!(!left.is_zero(), "the keeper does not read");
+                    assert!(!left.is_zero(), "the keeper does not receive");
                     let room = Epoll::new().unwrap();
                     room.add(&self.link, 0, Interest::Write).unwrap();
                     room.wait(&mut Vec::new(), Some(left)).unwrap();
                 }
-                // Without privilege no more descriptors may be under way than may be open. Nothing tells when they are fewer.
+                // The kernel limits the descriptors in flight of an unprivileged user, and no event announces when they
+                // are fewer.
                 Err(Errno::TOOMANYREFS) if Instant::now() < deadline => outpost_testkit::pause(),
                 Err(errno) => panic!("send: {errno}"),
             }
@@ -127,83 +129,83 @@ impl Client {
     }
 
     /// The next message; `None` when there is none within `patience`.
-    pub(crate) fn hear_within(&mut self, patience: Duration) -> Option<Heard> {
-        let (mut bytes, mut fds) = ([0; MESSAGE_BYTES], Vec::new());
+    pub(crate) fn receive_within(&mut self, patience: Duration) -> Option<Received> {
+        let (mut bytes, mut fds) = ([0; MESSAGE_BYTES_MAX], Vec::new());
         if !wait_readable(&self.link, patience).unwrap() {
             return None;
         }
         let len = match message::receive(&self.link, &mut bytes, &mut fds) {
             Ok(Some(len)) => len,
-            // What the keeper did not read when it ended makes it the second.
-            Ok(None) | Err(Errno::CONNRESET) => return Some(Heard::Closed),
+            // The second if the keeper has ended with unread messages.
+            Ok(None) | Err(Errno::CONNRESET) => return Some(Received::Closed),
             Err(errno) => panic!("receive: {errno}"),
         };
         let mut fds = fds.into_iter();
         Some(match Event::decode(&bytes[..len]).expect("an event") {
-            Event::Entry { slot, pid, standing, pidfd, held } => {
+            Event::Entry { slot, pid, state, pidfd, held } => {
                 assert_eq!(fds.len(), usize::from(pidfd) + held.len(), "descriptors of {slot}");
-                if let Standing::Ended(_) | Standing::Failed(_) = standing {
+                if let ProcessState::Ended(_) | ProcessState::Failed(_) = state {
                     self.slots.remove(&slot);
                 }
                 let pidfd = if pidfd { fds.next() } else { None };
-                Heard::Entry(Told { slot, pid, standing, pidfd, held: held.iter().zip(fds).collect() })
+                Received::Entry(EntryEvent { slot, pid, state, pidfd, held: held.iter().zip(fds).collect() })
             }
-            event => Heard::Event(event),
+            event => Received::Event(event),
         })
     }
 
-    pub(crate) fn hear(&mut self) -> Heard {
-        self.hear_within(PATIENCE).expect("the keeper says nothing")
+    pub(crate) fn receive(&mut self) -> Received {
+        self.receive_within(PATIENCE).expect("no message from the keeper")
     }
 
-    /// The next that is said of `slot`, but for that it is starting.
-    pub(crate) fn told(&mut self, slot: u64) -> Told {
-        if let Some(at) = self.heard.iter().position(|told| told.slot == slot) {
-            return self.heard.remove(at).unwrap();
+    /// The next event about `slot` except `Starting`.
+    pub(crate) fn next_entry(&mut self, slot: u64) -> EntryEvent {
+        if let Some(at) = self.received.iter().position(|entry| entry.slot == slot) {
+            return self.received.remove(at).unwrap();
         }
         loop {
-            match self.hear() {
-                Heard::Entry(told) if told.standing == Standing::Starting => {
-                    assert!(told.pidfd.is_some(), "{told:?}")
+            match self.receive() {
+                Received::Entry(entry) if entry.state == ProcessState::Starting => {
+                    assert!(entry.pidfd.is_some(), "{entry:?}")
                 }
-                Heard::Entry(told) if told.slot == slot => return told,
-                Heard::Entry(told) => self.heard.push_back(told),
+                Received::Entry(entry) if entry.slot == slot => return entry,
+                Received::Entry(entry) => self.received.push_back(entry),
                 other => panic!("{other:?}"),
             }
         }
     }
 
-    /// How `slot` ends; it may be told before that it runs.
-    pub(crate) fn ended(&mut self, slot: u64) -> pidfd::How {
+    /// The exit status of `slot`. `Running` may be reported before.
+    pub(crate) fn ended(&mut self, slot: u64) -> pidfd::ExitCause {
         loop {
-            match self.told(slot).standing {
-                Standing::Ended(exit) => return exit.how,
-                Standing::Waiting | Standing::Starting | Standing::Running => {}
-                Standing::Failed(failure) => panic!("{failure:?}"),
+            match self.next_entry(slot).state {
+                ProcessState::Ended(exit) => return exit.cause,
+                ProcessState::Starting | ProcessState::Running => {}
+                ProcessState::Failed(failure) => panic!("{failure:?}"),
             }
         }
     }
 
-    /// As a new worker: the whole table. What was said before that does not count.
-    pub(crate) fn hello(&mut self) -> Vec<Told> {
+    /// The whole table, as for a new worker. Discards earlier events.
+    pub(crate) fn hello(&mut self) -> Vec<EntryEvent> {
         self.send(Request::Hello { version: LINK_VERSION }, &[]);
         let mut table = Vec::new();
         loop {
-            match self.hear() {
-                Heard::Entry(told) => {
-                    table.retain(|before: &Told| before.slot != told.slot);
-                    table.push(told);
+            match self.receive() {
+                Received::Entry(entry) => {
+                    table.retain(|before: &EntryEvent| before.slot != entry.slot);
+                    table.push(entry);
                 }
-                Heard::Event(Event::TableEnd) => break,
+                Received::Event(Event::TableEnd) => break,
                 other => panic!("{other:?}"),
             }
         }
-        table.sort_by_key(|told| told.slot);
-        assert!(table.iter().any(|told| told.slot == OWN_SLOT));
+        table.sort_by_key(|entry| entry.slot);
+        assert!(table.iter().any(|entry| entry.slot == OWN_SLOT));
         table
     }
 
-    /// Asks for a child with these to hold and these as its own.
+    /// Requests a child with held and given descriptors.
     pub(crate) fn spawn(
         &mut self,
         slot: u64,
@@ -222,18 +224,32 @@ impl Client {
         given: &[(BorrowedFd<'_>, u8)],
         cgroup: Option<&OwnedFd>,
     ) {
+        let gate = pipe().unwrap();
+        self.spawn_gated(slot, spec, held, given, cgroup, &gate);
+    }
+
+    pub(crate) fn spawn_gated(
+        &mut self,
+        slot: u64,
+        spec: &Spec,
+        held: &[(u8, BorrowedFd<'_>)],
+        given: &[(BorrowedFd<'_>, u8)],
+        cgroup: Option<&OwnedFd>,
+        gate: &Pipe,
+    ) {
         let bytes = file::sealed_memory("spec", &spec.encode()).unwrap();
-        let mut fds = vec![bytes.as_fd()];
+        let mut fds = vec![bytes.as_fd(), gate.read.as_fd(), gate.write.as_fd()];
         fds.extend(cgroup.map(AsFd::as_fd));
         fds.extend(held.iter().map(|(_, fd)| *fd));
         fds.extend(given.iter().map(|(fd, _)| *fd));
-        let targets = Targets::new(given.iter().map(|(_, target)| *target)).unwrap();
-        let held = Roles::new(held.iter().map(|(role, _)| *role)).unwrap();
+        let targets = FdTargets::new(given.iter().map(|(_, target)| *target)).unwrap();
+        let held = FdRoles::new(held.iter().map(|(role, _)| *role)).unwrap();
         self.slots.insert(slot);
-        self.send(Request::Spawn { slot, cgroup: cgroup.is_some(), held, targets }, &fds);
+        let options = SpawnOptions { cgroup: cgroup.is_some(), ..SpawnOptions::default() };
+        self.send(Request::Spawn { slot, options, held, targets }, &fds);
     }
 
-    /// With a pipe as input and one as output; returns the other ends.
+    /// With pipes as stdin and stdout; returns the other ends.
     pub(crate) fn spawn_piped(&mut self, slot: u64, spec: &Spec) -> (OwnedFd, OwnedFd) {
         let (input, output): (Pipe, Pipe) = (pipe().unwrap(), pipe().unwrap());
         let null = null();
@@ -251,15 +267,15 @@ impl Client {
     }
 }
 
-/// Ends what a test that failed has left.
+/// Kills what a failed test has left.
 impl Drop for Client {
     fn drop(&mut self) {
         for slot in self.slots.clone() {
             self.signal(slot, Signal::KILL, true);
         }
         while !self.slots.is_empty() {
-            match self.hear_within(Duration::from_secs(5)) {
-                None | Some(Heard::Closed) => break,
+            match self.receive_within(Duration::from_secs(5)) {
+                None | Some(Received::Closed) => break,
                 Some(_) => {}
             }
         }
@@ -273,7 +289,7 @@ pub(crate) fn command(program: &str, arguments: &[&str]) -> Spec {
         arguments: [program].iter().chain(arguments).map(|text| string(text)).collect(),
         environment: vec![c"PATH=/usr/local/bin:/usr/bin:/bin".into()],
         directory: None,
-        standing: Place::Group,
+        session: SessionKind::Group,
         limits: Vec::new(),
         umask: None,
         oom_score: None,
@@ -286,7 +302,7 @@ pub(crate) fn shell(script: &str) -> Spec {
     command("/bin/sh", &["-c", script])
 }
 
-/// Numbers that look random and are the same in every run.
+/// Pseudorandom numbers, the same in every run.
 pub(crate) fn random(seed: u64) -> impl FnMut() -> u64 {
     let mut state = seed;
     move || {
@@ -305,7 +321,7 @@ pub(crate) fn write(fd: &OwnedFd, text: &str) {
     File::from(fd.try_clone().unwrap()).write_all(text.as_bytes()).unwrap();
 }
 
-/// One read of what is or will be there; empty at the end.
+/// One read; empty at EOF.
 pub(crate) fn read(fd: &OwnedFd) -> String {
     assert!(wait_readable(fd, PATIENCE).unwrap(), "nothing to read");
     let mut buffer = [0; 4096];
@@ -313,7 +329,7 @@ pub(crate) fn read(fd: &OwnedFd) -> String {
     String::from_utf8_lossy(&buffer[..len]).into_owned()
 }
 
-/// Everything until nobody holds the other end.
+/// Everything until EOF.
 pub(crate) fn read_to_end(fd: &OwnedFd) -> String {
     let mut all = String::new();
     loop {
@@ -332,13 +348,13 @@ pub(crate) fn children() -> Vec<i32> {
     procfs::all().into_iter().filter(|stat| stat.parent == me()).map(|stat| stat.pid).collect()
 }
 
-/// How many descriptors this process has open.
+/// The number of open descriptors of this process.
 pub(crate) fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
 /// Kills and reaps every child of this process, for a test that is alone in it.
-pub(crate) fn bury_children() {
+pub(crate) fn kill_and_reap_children() {
     for pid in children() {
         let Ok(pidfd) = outpost_testkit::process(pid) else { continue };
         let _gone = pidfd::signal(&pidfd, Signal::KILL);
@@ -347,21 +363,20 @@ pub(crate) fn bury_children() {
     }
 }
 
-struct Undertaker;
+struct KillChildren;
 
-impl Drop for Undertaker {
+impl Drop for KillChildren {
     fn drop(&mut self) {
-        bury_children();
+        kill_and_reap_children();
     }
 }
 
 const ALONE: &str = "OUTPOST_KEEPER_TEST_ALONE";
 
-/// Runs `body` in a process where no other test is, for what belongs to the whole process: descriptors and children.
-/// Returns what that process said, outside it.
+/// Runs `body` in a process of its own, for tests about descriptors and children. Returns the output of that process.
 pub(crate) fn alone(test: &str, body: impl FnOnce()) -> Option<String> {
     if std::env::var(ALONE).is_ok_and(|name| name == test) {
-        let _orphans = Undertaker;
+        let _children = KillChildren;
         body();
         return None;
     }

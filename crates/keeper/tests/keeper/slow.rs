@@ -1,9 +1,9 @@
-//! Children that are slow to start or to end. A frozen control group makes them so: a child born in one gets nowhere.
+//! Children that are slow to start or to end, because their cgroup is frozen.
 
 use crate::kit::{self, Client, Thread, command, null, read_to_end, shell};
-use outpost_keeper::{Keeper, LINK_VERSION, Request, Standing};
+use outpost_keeper::{Keeper, LINK_VERSION, ProcessState, Request};
 use outpost_sys::cgroup::{Group, Parent};
-use outpost_sys::pidfd::How;
+use outpost_sys::pidfd::ExitCause;
 use outpost_sys::pipe::pipe;
 use outpost_sys::signal::Signal;
 use outpost_sys::spawn::{Failure, Step};
@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// A frozen group; thawed, killed and removed in the end.
+/// A frozen cgroup. Dropping it thaws, kills and removes it.
 struct Ice {
     parent: Parent,
     group: Group,
@@ -46,20 +46,20 @@ impl Drop for Ice {
     }
 }
 
-/// A keeper whose thread can be looked at.
+/// A keeper, and the directory of its thread in /proc.
 fn watched() -> (Client, Thread<u8>, PathBuf) {
     let (mut client, its_end) = Client::pair();
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let keeper = Keeper::embedded(its_end).unwrap();
     let thread = Thread::start(move || {
-        tell.send(PathBuf::from("/proc").join(std::fs::read_link("/proc/thread-self").unwrap())).unwrap();
+        sender.send(PathBuf::from("/proc").join(std::fs::read_link("/proc/thread-self").unwrap())).unwrap();
         keeper.run()
     });
     client.hello();
-    (client, thread, told.recv_timeout(kit::PATIENCE).unwrap())
+    (client, thread, receiver.recv_timeout(kit::PATIENCE).unwrap())
 }
 
-/// Waits until a thread is found asleep many times in a row, which one in a busy loop never is.
+/// Whether a thread is asleep in many polls in a row, which a thread in a busy loop never is.
 fn sleeps(thread: &std::path::Path) -> bool {
     let (deadline, mut asleep) = (Instant::now() + kit::PATIENCE / 3, 0);
     while asleep < 200 && Instant::now() < deadline {
@@ -72,29 +72,29 @@ fn sleeps(thread: &std::path::Path) -> bool {
 }
 
 #[test]
-fn one_that_does_not_get_to_its_program_holds_up_no_other() {
+fn a_child_that_does_not_reach_exec_delays_no_other() {
     let ice = require!(Ice::new("start"));
     let (mut client, _keeper, thread) = watched();
     let (output, null) = (pipe().unwrap(), null());
     let given = [(null.as_fd(), 0), (output.write.as_fd(), 1), (null.as_fd(), 2)];
     client.spawn_with(20, &shell("echo thawed; exit 8"), &[], &given, Some(&ice.dir));
     client.spawn_quiet(21, &shell("exit 3"));
-    assert_eq!(client.ended(21), How::Code(3));
+    assert_eq!(client.ended(21), ExitCause::Code(3));
     let table = client.hello();
-    assert_eq!((table[1].slot, table[1].standing), (20, Standing::Starting));
+    assert_eq!((table[1].slot, table[1].state), (20, ProcessState::Starting));
     assert!(table[1].pidfd.is_some());
     client.send(Request::Forget { slot: 20 }, &[]);
-    assert_eq!(client.hello().len(), 3, "a process is there, so it is not forgotten");
+    assert_eq!(client.hello().len(), 3, "a starting child is not forgotten");
     assert!(sleeps(&thread));
     drop(output.write);
     ice.freeze(false);
     assert_eq!(read_to_end(&output.read), "thawed\n");
-    assert_eq!(client.ended(20), How::Code(8));
+    assert_eq!(client.ended(20), ExitCause::Code(8));
     assert!(sleeps(&thread));
 }
 
 #[test]
-fn one_that_is_killed_before_its_program_has_ended_and_not_failed() {
+fn a_child_that_is_killed_before_exec_has_ended_and_not_failed() {
     let ice = require!(Ice::new("killed"));
     for group in [false, true] {
         let (mut client, _keeper, thread) = watched();
@@ -102,25 +102,25 @@ fn one_that_is_killed_before_its_program_has_ended_and_not_failed() {
         let given = [(null.as_fd(), 0), (null.as_fd(), 1), (null.as_fd(), 2)];
         client.spawn_with(20, &command("/missing", &[]), &[], &given, Some(&ice.dir));
         client.signal(20, Signal::KILL, group);
-        assert_eq!(client.ended(20), How::Signal(9));
+        assert_eq!(client.ended(20), ExitCause::Signal(9));
         assert!(sleeps(&thread));
     }
 }
 
-/// The worker has the pidfd of one that then fails: the same open file description stays readable for ever.
+/// The worker has the pidfd of a child that then fails. The same open file description stays readable.
 #[test]
-fn one_that_fails_when_the_worker_knows_it_already_leaves_no_busy_loop() {
+fn a_child_that_fails_after_it_was_reported_leaves_no_busy_loop() {
     let ice = require!(Ice::new("failed"));
     let (mut client, _keeper, thread) = watched();
     let null = null();
     let given = [(null.as_fd(), 0), (null.as_fd(), 1), (null.as_fd(), 2)];
     client.spawn_with(20, &command("/missing", &[]), &[], &given, Some(&ice.dir));
     let starting = client.hello().remove(1);
-    assert_eq!(starting.standing, Standing::Starting);
+    assert_eq!(starting.state, ProcessState::Starting);
     let _kept = starting.pidfd.unwrap();
     ice.freeze(false);
-    let failed = client.told(20);
-    assert_eq!(failed.standing, Standing::Failed(Failure::at(Step::Exec, Errno::NOENT)));
+    let failed = client.next_entry(20);
+    assert_eq!(failed.state, ProcessState::Failed(Failure::at(Step::Exec, Errno::NOENT)));
     assert!(sleeps(&thread));
     client.send(Request::Forget { slot: 20 }, &[]);
     assert_eq!(client.hello().len(), 1);
@@ -128,15 +128,15 @@ fn one_that_fails_when_the_worker_knows_it_already_leaves_no_busy_loop() {
 }
 
 #[test]
-fn a_worker_that_does_not_read_is_waited_for_asleep() {
+fn the_keeper_sleeps_while_the_worker_does_not_receive() {
     let (mut client, _keeper, thread) = watched();
-    // Every greeting is answered with two messages; nothing is read until the keeper waits for room.
+    // Every hello is answered with two messages, and none is received until the keeper waits for room.
     for _ in 0..1000 {
         client.send(Request::Hello { version: LINK_VERSION }, &[]);
     }
     let memory = file::sealed_memory("marker", b"x").unwrap();
     client.send(Request::Hold { slot: 0, role: 1 }, &[memory.as_fd()]);
     assert!(sleeps(&thread));
-    // The last answer is the whole table as it is now.
+    // The last answer is the current table.
     while client.hello()[0].roles() != [1] {}
 }

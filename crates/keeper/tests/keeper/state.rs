@@ -1,21 +1,20 @@
 //! The state a keeper begins with: whatever the bytes, an answer and no panic.
 
 use crate::kit::random;
-use outpost_keeper::state::{Running, STATE_BYTES_MAX, State, StoredEntry};
-use outpost_keeper::{Standing, check};
+use outpost_keeper::state::{Running, STATE_BYTES_MAX, SerializedEntry, State};
+use outpost_keeper::{ProcessState, check};
 use outpost_sys::file;
 use outpost_sys::pidfd::Exit;
 use outpost_sys::pipe::pipe;
-use std::os::fd::IntoRawFd;
 
 fn state() -> State {
-    let entry = |slot| StoredEntry {
+    let entry = |slot| SerializedEntry {
         slot,
         pid: 1000,
-        standing: if slot % 2 == 0 { Standing::Running } else { Standing::Ended(Exit::UNKNOWN) },
+        state: if slot % 2 == 0 { ProcessState::Running } else { ProcessState::Ended(Exit::UNKNOWN) },
         pidfd: 30,
         held: vec![(1, 31), (2, 32)],
-        report: -1,
+        exec_status: -1,
     };
     State {
         binary: 5,
@@ -57,7 +56,8 @@ fn a_state_with_changed_bytes_is_another_or_none() {
 
 #[test]
 fn a_state_is_checked_by_its_descriptor() {
-    let checked = |bytes: &[u8]| check(file::sealed_memory("state", bytes).unwrap().into_raw_fd());
+    let checked =
+        |bytes: &[u8]| check(file::into_inherited(file::sealed_memory("state", bytes).unwrap()).unwrap());
     let good = state().encode();
     assert!(checked(&good));
     assert!(!checked(&[]));
@@ -70,5 +70,5 @@ fn a_state_is_checked_by_its_descriptor() {
     assert!(!checked(&large));
     assert!(!check(-1));
     assert!(!check(1_000_000));
-    assert!(!check(pipe().unwrap().read.into_raw_fd()));
+    assert!(!check(file::into_inherited(pipe().unwrap().read).unwrap()));
 }

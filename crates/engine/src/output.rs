@@ -1,22 +1,48 @@
-//! The reactor's work with output: from pipes into journals, at a pace that suits both sides.
+//! Output: from the pipes of children into their journals, with back-pressure.
 
 use crate::child::{COLLECT, HOT_PIPE_BYTES, PIPE_BYTES, stream_index};
-use crate::reactor::{Due, RETRY, Reactor};
+use crate::reactor::{RETRY, Reactor};
+use crate::timers::Due;
 use outpost_journal::{Pumped, Stream};
 use outpost_keeper::Request;
+use outpost_sys::file;
 use outpost_sys::pipe::{self, Moved};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// Hot pipes may together have this much more than others: the kernel rations it per user.
+/// The most hot pipes. The kernel limits the memory of pipes per user.
 const HOT_PIPES_MAX: usize = 16;
 /// A hot pipe that was quiet for this long is cold again.
 const COOL_AFTER: Duration = Duration::from_secs(1);
-/// How long output waits, again and again, for a reader that keeps up and would lose some.
+/// The interval in which output waits for a reader that keeps up and would lose some.
 const READER_PAUSE: Duration = Duration::from_micros(500);
-/// The end of a stream mostly comes with the exit, and is told with it: each time somebody is woken counts.
-const END_TOLD_AFTER: Duration = Duration::from_millis(1);
-/// After so much new output the host's total is looked at.
+/// The EOF of a stream is published after this time. Mostly the exit is published before, with one wake-up for both.
+const EOF_PUBLISHED_AFTER: Duration = Duration::from_millis(1);
+/// The host's cap is checked after this much new output.
 const HOST_CHECK_BYTES: u64 = 4 * 1024 * 1024;
+
+/// The state of all outputs together.
+pub(crate) struct OutputPump {
+    /// Where output goes after the exit is recorded.
+    dev_null: OwnedFd,
+    hot_pipes: usize,
+    /// `Due::CoolPipes` is scheduled.
+    cooling: bool,
+    /// Output since the host's cap was checked.
+    unchecked_bytes: u64,
+}
+
+impl OutputPump {
+    pub(crate) fn new() -> crate::Result<OutputPump> {
+        let dev_null = file::open("/dev/null", file::Open::ReadWrite)
+            .map_err(|errno| crate::Error::io("open", "/dev/null", errno))?;
+        Ok(OutputPump { dev_null, hot_pipes: 0, cooling: false, unchecked_bytes: 0 })
+    }
+
+    pub(crate) fn dev_null(&self) -> &OwnedFd {
+        &self.dev_null
+    }
+}
 
 impl Reactor {
     pub(crate) fn pump(&mut self, slot: u64, stream: Stream) {
@@ -24,20 +50,20 @@ impl Reactor {
         if child.outputs[stream_index(stream)].as_ref().is_none_or(|output| output.paused) {
             return;
         }
-        if child.would_rob_reader(stream) {
+        if child.would_drop_unread(stream) {
             return self.wait_for_reader(slot, stream);
         }
-        match child.pump(stream, &self.nowhere) {
+        match child.pump(stream, &self.pump.dev_null) {
             Ok(Pumped::Moved(Moved::Bytes(bytes))) => self.moved(slot, stream, bytes),
-            Ok(Pumped::Moved(Moved::WouldBlock) | Pumped::Waits) => child.rewatch(&self.epoll),
+            Ok(Pumped::Moved(Moved::WouldBlock) | Pumped::AwaitsChore) => child.rewatch(&self.epoll),
             Ok(Pumped::Moved(Moved::End)) => self.stream_ended(slot, stream),
             Err(error) => self.stall(slot, stream, &error),
         }
         self.dispatch(slot);
     }
 
-    /// Lets a reader that keeps up have what the cap is about to take from it; the child waits at its pipe for so long.
-    pub(crate) fn wait_for_reader(&mut self, slot: u64, stream: Stream) {
+    /// Pauses the output until the reader has read what the cap would drop. The child waits at its full pipe.
+    fn wait_for_reader(&mut self, slot: u64, stream: Stream) {
         let Some(child) = self.children.get_mut(&slot) else { return };
         if let Some(output) = &mut child.outputs[stream_index(stream)] {
             output.paused = true;
@@ -46,7 +72,7 @@ impl Reactor {
         self.schedule(READER_PAUSE, Due::Pump(slot, stream));
     }
 
-    pub(crate) fn moved(&mut self, slot: u64, stream: Stream, bytes: usize) {
+    fn moved(&mut self, slot: u64, stream: Stream, bytes: usize) {
         let Some(child) = self.children.get_mut(&slot) else { return };
         let now = Instant::now();
         child.last_byte = now;
@@ -56,11 +82,11 @@ impl Reactor {
         }
         let Some(output) = &mut child.outputs[stream_index(stream)] else { return };
         let collect = output.note(bytes, now);
-        if output.wants_larger_pipe() && self.hot_pipes < HOT_PIPES_MAX {
+        if output.wants_larger_pipe() && self.pump.hot_pipes < HOT_PIPES_MAX {
             output.hot = true;
             if pipe::set_capacity(output.pipe(), HOT_PIPE_BYTES).is_ok() {
-                self.hot_pipes += 1;
-                self.cool_later();
+                self.pump.hot_pipes += 1;
+                self.schedule_cooling();
             }
         } else if collect {
             output.paused = true;
@@ -69,18 +95,18 @@ impl Reactor {
         if let Some(child) = self.children.get_mut(&slot) {
             child.rewatch(&self.epoll);
         }
-        self.unchecked_bytes += bytes as u64;
-        if self.unchecked_bytes >= HOST_CHECK_BYTES {
-            self.unchecked_bytes = 0;
-            self.keep_host_cap();
+        self.pump.unchecked_bytes += bytes as u64;
+        if self.pump.unchecked_bytes >= HOST_CHECK_BYTES {
+            self.pump.unchecked_bytes = 0;
+            self.enforce_host_cap();
         }
     }
 
-    /// Nothing is lost: what could not be written is in the pipe, and the child waits when that is full.
+    /// Retries later. No output is lost: it stays in the pipe, and the child waits when that is full.
     pub(crate) fn stall(&mut self, slot: u64, stream: Stream, error: &outpost_journal::Error) {
         let Some(child) = self.children.get_mut(&slot) else { return };
         if !std::mem::replace(&mut child.stalled, true) {
-            tracing::error!(process = %child.process.slot(), %error, "output cannot be recorded; the process is slowed until it can");
+            tracing::error!(process = %child.process.slot(), %error, "cannot record output; the process waits until its pipe has room");
             child.show_stall(error);
         }
         if let Some(output) = &mut child.outputs[stream_index(stream)] {
@@ -90,19 +116,20 @@ impl Reactor {
         self.schedule(RETRY, Due::Pump(slot, stream));
     }
 
-    pub(crate) fn stream_ended(&mut self, slot: u64, stream: Stream) {
+    fn stream_ended(&mut self, slot: u64, stream: Stream) {
         let Some(child) = self.children.get_mut(&slot) else { return };
         if child.outputs[stream_index(stream)].as_ref().is_some_and(|output| output.hot) {
-            self.hot_pipes = self.hot_pipes.saturating_sub(1);
+            self.pump.hot_pipes = self.pump.hot_pipes.saturating_sub(1);
         }
         for role in child.end_stream(&self.epoll, stream) {
-            self.link.send(Request::Release { slot, role }, Vec::new());
+            self.shared.link.send(Request::Release { slot, role }, Vec::new());
         }
-        self.schedule(END_TOLD_AFTER, Due::Tell(slot));
+        self.schedule(EOF_PUBLISHED_AFTER, Due::Publish(slot));
         self.drain(slot);
     }
 
-    pub(crate) fn cool(&mut self, now: Instant) {
+    /// Gives pipes their normal size again that were quiet for a while.
+    pub(crate) fn cool_pipes(&mut self, now: Instant) {
         let mut hot = 0;
         for output in self
             .children
@@ -117,16 +144,16 @@ impl Reactor {
                 hot += 1;
             }
         }
-        self.hot_pipes = hot;
-        self.cooling = false;
+        self.pump.hot_pipes = hot;
+        self.pump.cooling = false;
         if hot > 0 {
-            self.cool_later();
+            self.schedule_cooling();
         }
     }
 
-    pub(crate) fn cool_later(&mut self) {
-        if !std::mem::replace(&mut self.cooling, true) {
-            self.schedule(COOL_AFTER, Due::Cool);
+    fn schedule_cooling(&mut self) {
+        if !std::mem::replace(&mut self.pump.cooling, true) {
+            self.schedule(COOL_AFTER, Due::CoolPipes);
         }
     }
 }

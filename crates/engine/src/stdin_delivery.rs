@@ -1,23 +1,26 @@
-//! The reactor's work with input: into the log, then to the child.
+//! Stdin: from clients into the log, and from the log to the child.
 //!
-//! Offers of clients are taken in their order. One that waits for a chore of the log is offered again when that is done.
+//! Offers of clients are handled in their order. An offer that waits for a chore of the log is handled again when that
+//! is done.
 
 use crate::input::{Delivery, Offer};
 use crate::link::role;
-use crate::reactor::{Due, RETRY, Reactor};
+use crate::reactor::{RETRY, Reactor};
 use crate::spec::Slot;
+use crate::timers::Due;
 use crate::{Error, Result};
 use outpost_journal::Accepted;
 use outpost_keeper::Request;
 use std::sync::atomic::Ordering;
 
 impl Reactor {
-    pub(crate) fn deliver(&mut self, slot: u64) {
+    /// Delivers stdin from the log to the child.
+    pub(crate) fn deliver_stdin(&mut self, slot: u64) {
         let Some(child) = self.children.get_mut(&slot) else { return };
         let outcome = loop {
-            // Not before the keeper holds the log: the position would be lost with this worker.
-            if !self.link.is_flushed() || self.unheld.contains(&slot) {
-                return self.schedule(RETRY, Due::Deliver(slot));
+            // Not before the keeper holds the log: if this worker died, the position would be lost.
+            if !self.shared.link.is_flushed() || self.keeper.lacks(slot) {
+                return self.schedule(RETRY, Due::DeliverStdin(slot));
             }
             let outcome = child.input.deliver(child.master.as_ref());
             if outcome != Ok(Delivery::NewReader) {
@@ -25,7 +28,7 @@ impl Reactor {
             }
             match child.input.unheld_reader() {
                 Ok(Some(reader)) => {
-                    self.link.send(Request::Hold { slot, role: role::STDIN_LOG }, vec![reader]);
+                    self.shared.link.send(Request::Hold { slot, role: role::STDIN_LOG }, vec![reader]);
                 }
                 Ok(None) => break Ok(Delivery::Done),
                 Err(error) => break Err(error),
@@ -36,21 +39,21 @@ impl Reactor {
             Ok(Delivery::Done | Delivery::Blocked | Delivery::NewReader | Delivery::Waits) => {}
             Ok(Delivery::Closed) => {
                 for role in child.end_input(&self.epoll) {
-                    self.link.send(Request::Release { slot, role }, Vec::new());
+                    self.shared.link.send(Request::Release { slot, role }, Vec::new());
                 }
             }
             Err(error) => {
-                tracing::error!(process = %Slot(slot), %error, "input cannot be delivered; trying again");
-                self.schedule(RETRY, Due::Deliver(slot));
+                tracing::error!(process = %Slot(slot), %error, "cannot deliver stdin; retrying");
+                self.schedule(RETRY, Due::DeliverStdin(slot));
             }
         }
         let Some(child) = self.children.get_mut(&slot) else { return };
         child.rewatch(&self.epoll);
-        child.input.tell_waiters(self.shared.config().stdin_waiting_max);
+        child.input.wake_waiters(self.shared.config().stdin_waiting_max);
         self.dispatch(slot);
     }
 
-    /// Takes an offer, behind those that wait.
+    /// Handles an offer after those that wait.
     pub(crate) fn offer(&mut self, slot: u64, offer: Offer) {
         let Some(child) = self.children.get_mut(&slot).filter(|child| child.exit.is_none()) else {
             return offer.refuse(Error::NotRunning);
@@ -63,14 +66,14 @@ impl Reactor {
             offer => {
                 child.input.offers.push_back(offer);
                 if child.input.offers.len() == 1 {
-                    self.take_offers(slot);
+                    self.handle_offers(slot);
                 }
             }
         }
     }
 
-    /// Takes the offers that wait, up to the first that has to wait on.
-    pub(crate) fn take_offers(&mut self, slot: u64) {
+    /// Handles waiting offers up to the first that has to wait on.
+    pub(crate) fn handle_offers(&mut self, slot: u64) {
         while let Some(offer) = self.children.get_mut(&slot).and_then(|child| child.input.offers.pop_front())
         {
             let waits = match offer {
@@ -97,20 +100,20 @@ impl Reactor {
             }
         }
         if let Some(child) = self.children.get_mut(&slot) {
-            child.input.tell_waiters(self.shared.config().stdin_waiting_max);
+            child.input.wake_waiters(self.shared.config().stdin_waiting_max);
         }
     }
 
     /// A chore of the stdin log is done.
-    pub(crate) fn go_on_with_input(&mut self, slot: u64, outcome: Result<()>) {
+    pub(crate) fn resume_stdin(&mut self, slot: u64, outcome: Result<()>) {
         let Some(child) = self.children.get_mut(&slot) else { return };
         if let Err(error) = outcome
             && let Some(offer) = child.input.offers.pop_front()
         {
             offer.refuse(error);
         }
-        self.take_offers(slot);
-        self.deliver(slot);
+        self.handle_offers(slot);
+        self.deliver_stdin(slot);
     }
 
     /// `None` until a chore is done.
@@ -128,7 +131,7 @@ impl Reactor {
         }
         let Some(accepted) = child.input.accept(offset, data, waiting_max)? else { return Ok(None) };
         child.process.inner.stdin_accepted.store(child.input.accepted(), Ordering::Release);
-        self.deliver(slot);
+        self.deliver_stdin(slot);
         Ok(Some(accepted))
     }
 
@@ -140,7 +143,7 @@ impl Reactor {
             return Ok(Some(()));
         }
         if let Some(end_of_file) = child.input.end_of_file() {
-            // However much waits: a refused end of file would be lost, and the caller has no way to repeat it.
+            // Without a limit: a refused EOF would be lost, since the caller cannot repeat it.
             return self.accept(slot, None, end_of_file, u64::MAX).map(|accepted| accepted.map(|_| ()));
         }
         if child.writer.is_busy() {
@@ -148,7 +151,7 @@ impl Reactor {
         }
         child.writer.close_stdin(child.input.accepted())?;
         child.input.closing = true;
-        self.deliver(slot);
+        self.deliver_stdin(slot);
         Ok(Some(()))
     }
 }

@@ -1,4 +1,4 @@
-//! Where processes live on disk: one directory each, `<state>/processes/<slot>`, with a description and the journal.
+//! The directories of processes, `<state>/processes/<slot>`: a description and the journal each.
 
 use crate::spec::{Key, Slot, Supervision};
 use crate::{Error, Result};
@@ -13,16 +13,16 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The largest description that is read: arguments may be long.
+/// The largest description that is read.
 const DESCRIPTION_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// The name of the file in which that is.
+/// The file of the description.
 const DESCRIPTION: &str = "process.json";
 
-/// An empty file of this name says that the tree of a process is to be killed, until that is done.
+/// An empty file of this name exists while the tree of a process is being killed.
 const KILL: &str = "kill";
 
-/// What is known of a process besides its journal. Neither its environment nor its input: they may be secret.
+/// The description of a process. It has neither the environment nor stdin, which may be secret.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Description {
     pub(crate) key: Key,
@@ -34,42 +34,43 @@ pub(crate) struct Description {
     pub(crate) started_by: String,
     #[serde(flatten)]
     pub(crate) supervision: Supervision,
-    /// The boot of the host that the process ran in; empty in a description of an older version.
+    /// The boot id of the host; empty in a description of an older version.
     #[serde(default)]
     pub(crate) boot_id: String,
-    /// Whether the process was started in a sandbox; `None` in a description of an older version. Loopback ports refuse
-    /// clients of which this is not known to be false.
+    /// Whether the process is sandboxed; `None` in a description of an older version. Loopback ports refuse clients
+    /// unless this is known to be false.
     #[serde(default)]
     pub(crate) confined: Option<bool>,
 }
 
-/// Room on the disk that a slot has for its description before a process is started in it.
+/// The disk space that a prepared slot has for its description.
 pub(crate) const DESCRIPTION_RESERVED_BYTES: u64 = 4096;
 
-/// What is left of a process that no keeper holds.
+/// The content of the directory of a process that no keeper holds.
 pub(crate) enum Recalled {
     Described(Box<Description>),
-    /// There was a process, and its description is lost.
+    /// The description of a process is lost.
     Lost,
-    /// There never was a process: the place was made ahead.
+    /// No process was started in this prepared slot.
     Unused,
 }
 
 /// The directory of a record that is being erased has this suffix.
 const REMOVED: &str = ".removed";
 
-pub(crate) struct Store {
+/// The directory of all processes.
+pub(crate) struct ProcessDirs {
     processes: PathBuf,
 }
 
-/// Takes room on the disk for a description.
+/// Reserves disk space for a description.
 pub(crate) fn reserve(file: &OwnedFd, bytes: u64) -> Result<()> {
     file::reserve(file, bytes)
         .map_err(|errno| Error::io("reserve room for", "the description of a process", errno))
 }
 
 impl Description {
-    /// Stands for one that a power failure took.
+    /// Replaces a description that was lost by a power failure.
     pub(crate) fn lost(slot: Slot) -> Description {
         Description {
             key: Key::new("lost", "", &slot.to_string()),
@@ -89,20 +90,20 @@ impl Description {
         self.program.is_empty()
     }
 
-    /// Whether the host was started again since. False when that cannot be known.
+    /// Whether the host was restarted since. False when that is unknown.
     pub(crate) fn is_of_another_boot(&self) -> bool {
         !self.boot_id.is_empty() && !this_boot().is_empty() && self.boot_id != this_boot()
     }
 
-    /// As it is kept.
+    /// The content of the file.
     pub(crate) fn encode(&self) -> Result<Vec<u8>> {
         serde_json::to_vec(self).map_err(|_| Error::Invalid { what: "the description" })
     }
 }
 
-impl Store {
-    /// Opens the state directory, making it for this user only.
-    pub(crate) fn open(state: &Path) -> Result<Store> {
+impl ProcessDirs {
+    /// Opens the directory, or creates it for this user only.
+    pub(crate) fn open(state: &Path) -> Result<ProcessDirs> {
         let processes = state.join("processes");
         let mut builder = fs::DirBuilder::new();
         builder
@@ -110,7 +111,7 @@ impl Store {
             .mode(0o700)
             .create(&processes)
             .map_err(|error| Error::path("create", &processes, &error))?;
-        Ok(Store { processes })
+        Ok(ProcessDirs { processes })
     }
 
     /// Finishes removals that an earlier worker began. Blocking.
@@ -124,7 +125,7 @@ impl Store {
         self.processes.join(slot.to_string())
     }
 
-    /// Makes the directory of a new process, and in it the empty file for its description.
+    /// Creates the directory of a new process with an empty description.
     pub(crate) fn create(&self, slot: Slot) -> Result<(PathBuf, OwnedFd)> {
         let dir = self.dir(slot);
         fs::DirBuilder::new()
@@ -137,38 +138,38 @@ impl Store {
         Ok((dir, description))
     }
 
-    /// Whether a description was ever written: before, the file is empty.
+    /// Whether a description was written. Before, the file is empty.
     pub(crate) fn is_described(&self, slot: Slot) -> Result<bool> {
         let path = self.dir(slot).join(DESCRIPTION);
         match fs::metadata(&path) {
             Ok(found) => Ok(found.len() > 0),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(Error::path("look at", &path, &error)),
+            Err(error) => Err(Error::path("stat", &path, &error)),
         }
     }
 
-    /// Notes that the tree of a process is to be killed. A worker that dies before it has done so leaves the note to the next.
-    pub(crate) fn note_kill(&self, slot: Slot) {
-        let noted = file::open(self.dir(slot).join(KILL), Open::Create);
-        // Without a record there is nothing that the next worker could find.
-        if let Err(errno) = noted.as_ref().map_err(|errno| *errno)
+    /// Records that the tree of a process is being killed. If this worker dies meanwhile, the next one finishes that.
+    pub(crate) fn record_kill(&self, slot: Slot) {
+        let recorded = file::open(self.dir(slot).join(KILL), Open::Create);
+        // Without a directory the next worker has no process to kill.
+        if let Err(errno) = recorded.as_ref().map_err(|errno| *errno)
             && errno != Errno::NOENT
         {
-            tracing::warn!(process = %slot, %errno, "a kill is not noted; if this worker dies, it is not finished by the next");
+            tracing::warn!(process = %slot, %errno, "cannot record a kill; if this worker dies, the next one does not finish it");
         }
     }
 
-    /// The tree has been killed.
-    pub(crate) fn note_killed(&self, slot: Slot) {
-        let _never_noted = fs::remove_file(self.dir(slot).join(KILL));
+    /// The tree was killed.
+    pub(crate) fn remove_kill_record(&self, slot: Slot) {
+        let _never_recorded = fs::remove_file(self.dir(slot).join(KILL));
     }
 
-    /// Whether a worker has begun to kill the tree of a process and has not finished.
+    /// Whether an earlier worker has not finished killing the tree of a process.
     pub(crate) fn is_kill_due(&self, slot: Slot) -> bool {
         self.dir(slot).join(KILL).exists()
     }
 
-    /// What the directory of a process that no keeper holds records.
+    /// Reads the directory of a process that no keeper holds.
     pub(crate) fn recall(&self, slot: Slot) -> Result<Recalled> {
         use std::io::ErrorKind::{FileTooLarge, InvalidData, NotFound, UnexpectedEof};
         let dir = self.dir(slot);
@@ -183,54 +184,54 @@ impl Store {
         }
     }
 
-    /// Whether nothing was written to the directory of a process for that long.
+    /// Whether nothing was written to the directory of a process for this long.
     pub(crate) fn is_older_than(&self, slot: Slot, age: Duration) -> bool {
         let written = fs::metadata(self.dir(slot)).and_then(|found| found.modified());
         written.is_ok_and(|time| time.elapsed().is_ok_and(|since| since > age))
     }
 
-    /// Waits until all that was written to the file system of the state directory is on the disk.
+    /// Syncs the file system of the state directory.
     pub(crate) fn sync_file_system(&self) -> Result<()> {
         let synced = file::open(&self.processes, Open::Directory).and_then(file::sync_file_system);
         synced.map_err(|errno| Error::io("sync", self.processes.display().to_string(), errno))
     }
 
-    /// Waits until a description is on the disk, and the name of its directory.
+    /// Syncs a description and the name of its directory.
     pub(crate) fn sync_description(&self, slot: Slot) -> Result<()> {
         let path = self.dir(slot).join(DESCRIPTION);
         let synced = file::open(&path, Open::Read).and_then(file::sync_data);
         let synced =
-            synced.and_then(|()| file::open(&self.processes, Open::Directory)).and_then(file::sync_names);
+            synced.and_then(|()| file::open(&self.processes, Open::Directory)).and_then(file::sync_directory);
         synced.map_err(|errno| Error::io("sync", path.display().to_string(), errno))
     }
 
-    /// All slots there are directories for.
+    /// The slots of all directories.
     pub(crate) fn slots(&self) -> Result<Vec<Slot>> {
         let entries =
             fs::read_dir(&self.processes).map_err(|error| Error::path("list", &self.processes, &error))?;
         Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
     }
 
-    /// Gives the room of a stdin log back that is delivered no further. How much was accepted stays known.
+    /// Frees the disk space of a stdin log without further deliveries. The number of accepted bytes stays known.
     pub(crate) fn empty_stdin_log(&self, slot: Slot) {
         if let Err(error) = StdinLog::retire(&self.dir(slot).join("stdin")) {
-            tracing::debug!(process = %slot, %error, "the room of a stdin log is not given back");
+            tracing::debug!(process = %slot, %error, "cannot free the disk space of a stdin log");
         }
     }
 
-    /// When the last record of a process was written, in milliseconds since 1970. Blocking.
+    /// The time of the last record of a process, in milliseconds since 1970. Blocking.
     pub(crate) fn last_recorded_ms(&self, slot: Slot) -> u64 {
         let modified = fs::metadata(self.dir(slot).join("index")).and_then(|metadata| metadata.modified());
         let since = modified.ok().and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
         since.map_or(0, |since| since.as_millis() as u64)
     }
 
-    /// How much stdin an ended process was given.
+    /// The number of accepted bytes of stdin of an ended process.
     pub(crate) fn stdin_accepted(&self, slot: Slot) -> u64 {
         StdinLog::accepted_by(&self.dir(slot).join("stdin")).unwrap_or(0)
     }
 
-    /// Erases the record of a slot. Blocking. The rename comes first: a record that is erased in part is never listed.
+    /// Erases the record of a slot. Blocking. Renames first, so that a partly erased record is never listed.
     pub(crate) fn remove(&self, slot: Slot) {
         let dir = self.dir(slot);
         let removed = dir.with_extension(REMOVED.trim_start_matches('.'));
@@ -249,7 +250,7 @@ fn read_description(path: &Path) -> std::io::Result<Description> {
     Ok(serde_json::from_slice(&fs::read(path)?)?)
 }
 
-/// Whether nothing was ever written into a directory: a place that was made ahead has two empty files.
+/// Whether no file of a directory has content. A prepared slot has two empty files.
 fn is_unused(dir: &Path) -> std::io::Result<bool> {
     for entry in fs::read_dir(dir)? {
         if entry?.metadata()?.len() > 0 {
@@ -270,20 +271,20 @@ fn erase(dir: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::{AtCap, Drain, Rest};
+    use crate::spec::{AtCap, Descendants, Drain};
 
-    /// Every combination of settings that the engine acts on after the start.
+    /// Every combination of settings that the engine needs after the start.
     fn all() -> impl Iterator<Item = Supervision> {
         let drains = [Drain::default(), Drain { quiet: Duration::ZERO, longest: Duration::from_secs(5) }];
         let caps = [None, Some(0), Some(1), Some(u64::MAX)];
         [AtCap::DropHead, AtCap::WaitForReaders].into_iter().flat_map(move |at_cap| {
-            [Rest::Lives, Rest::Ends].into_iter().flat_map(move |rest| {
+            [Descendants::Keep, Descendants::Kill].into_iter().flat_map(move |descendants| {
                 drains.into_iter().flat_map(move |drain| {
                     caps.into_iter().map(move |journal_bytes_max| Supervision {
                         at_cap,
                         journal_bytes_max,
                         drain,
-                        rest,
+                        descendants,
                     })
                 })
             })
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_engine_acts_on_after_a_start_survives_the_description() {
+    fn the_description_keeps_what_the_engine_needs_after_a_start() {
         assert_eq!(all().count(), 32);
         for supervision in all() {
             let description = Description { supervision, ..Description::lost(Slot(7)) };
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_confinement_survives_the_description() {
+    fn the_description_keeps_whether_the_process_is_confined() {
         for confined in [Some(true), Some(false)] {
             let description = Description { confined, ..Description::lost(Slot(7)) };
             let read: Description = serde_json::from_slice(&description.encode().unwrap()).unwrap();
@@ -316,6 +317,6 @@ mod tests {
         let read: Description = serde_json::from_slice(older).unwrap();
         let drain = Drain { quiet: Duration::from_nanos(1), longest: Duration::from_secs(2) };
         assert_eq!(read.supervision, Supervision { drain, ..Supervision::default() });
-        assert_eq!(read.confined, None, "neither confined nor free");
+        assert_eq!(read.confined, None, "unknown");
     }
 }

@@ -1,19 +1,18 @@
-//! Starting a process, up to the point where the keeper is asked: its place, its journal, its descriptors.
+//! The preparation of a start: the child with its journal and its descriptors, up to the request to the keeper.
 
 use crate::adoption::handle;
-use crate::birth::Starting;
 use crate::child::{Child, Output, Source, Watch};
 use crate::input::{Input, Target};
 use crate::kill;
+use crate::launch::Launch;
 use crate::link::role;
+use crate::prepared_slots::PreparedSlot;
 use crate::process::{Process, Status};
+use crate::process_dir::{DESCRIPTION_RESERVED_BYTES, Description, reserve};
 use crate::reactor::outpost_now_ms;
 use crate::shared::Shared;
-use crate::spares::Spare;
 use crate::spec::{Given, Slot, Spawn, Stdio, Supervision};
-use crate::store::{DESCRIPTION_RESERVED_BYTES, Description, reserve};
 use crate::{Error, Result};
-use outpost_keeper::{DIRECTORY_TARGET, PROGRAM_TARGET};
 use outpost_sys::identity::this_boot;
 use outpost_sys::pipe::Pipe;
 use outpost_sys::{file, pipe, pty};
@@ -23,35 +22,36 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 use tokio::sync::oneshot;
 
-/// A child that is ready to be asked for.
+/// A child that is ready to be requested.
 pub(crate) struct Prepared {
     pub(crate) child: Box<Child>,
-    /// Comes when it has been started, or could not be.
+    /// The result of the start.
     pub(crate) answer: oneshot::Receiver<Result<()>>,
-    /// Who had its key and has ended: its record goes.
-    pub(crate) loser: Option<Process>,
+    /// An ended process that had the same key. Its record is dropped.
+    pub(crate) replaced: Option<Process>,
 }
 
-/// Everything about a child that can be made before the keeper is asked: its journal, its descriptors. Touches no disk.
-pub(crate) fn prepare(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepared> {
-    let slot = spare.slot;
-    let prepared = make_child(shared, spawn, spare);
+/// Prepares a child in a prepared slot. Does not touch the disk.
+pub(crate) fn prepare(shared: &Arc<Shared>, spawn: &Spawn, prepared: PreparedSlot) -> Result<Prepared> {
+    let slot = prepared.slot;
+    let prepared = make_child(shared, spawn, prepared);
     if prepared.is_err() {
         shared.housekeeping.remove_slot(slot);
     }
     prepared
 }
 
-fn make_child(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepared> {
-    let Spare { slot, dir, mut writer, description: file_for_description, stdio, cgroup, manning } = spare;
+fn make_child(shared: &Arc<Shared>, spawn: &Spawn, prepared: PreparedSlot) -> Result<Prepared> {
+    let PreparedSlot { slot, dir, mut writer, description: description_file, stdio, cgroup } = prepared;
     let io = |errno| Error::io("make", "descriptors for a child", errno);
     let marker = (spawn.marked && shared.cgroups.is_none()).then(|| kill::marker(&shared.name, slot));
     let config = shared.config();
-    let spec = spawn.keeper_spec(marker.as_deref(), &config.limits, config.oom_score)?;
+    let specification = spawn.keeper_spec(marker.as_deref(), &config.limits, config.oom_score)?;
+    let specification = file::sealed_memory("outpost-spec", &specification).map_err(io)?;
     let description = describe(spawn, slot);
     let encoded = description.encode()?;
     if encoded.len() as u64 > DESCRIPTION_RESERVED_BYTES {
-        reserve(&file_for_description, encoded.len() as u64)?;
+        reserve(&description_file, encoded.len() as u64)?;
     }
     if let Some(bytes_max) = spawn.journal_bytes_max {
         writer.set_bytes_max(bytes_max);
@@ -60,12 +60,11 @@ fn make_child(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepa
     let master = plumbing.master.as_ref().map(file::duplicate).transpose().map_err(io)?;
     let process = handle(shared, slot, description, writer.journal().clone(), master, Status::Starting);
     let (reply, answer) = oneshot::channel();
-    let by_file = [(&spawn.given.program, PROGRAM_TARGET), (&spawn.given.directory, DIRECTORY_TARGET)];
-    let by_file = by_file.into_iter().filter_map(|(file, target)| Some((file.clone()?, target)));
-    let extra = spawn.descriptors.iter().cloned().chain(by_file);
-    let extra = extra.map(|(fd, target)| Ok((file::duplicate(&fd)?, target)));
+    let copy = |fd: &Option<Arc<OwnedFd>>| fd.as_ref().map(file::duplicate).transpose().map_err(io);
+    let (program, directory) = (copy(&spawn.given.program)?, copy(&spawn.given.directory)?);
+    let extra = spawn.descriptors.iter().map(|(fd, target)| Ok((file::duplicate(fd)?, *target)));
     let extra = extra.collect::<outpost_sys::Result<Vec<_>>>().map_err(io)?;
-    let theirs = plumbing.theirs.into_iter().zip(0..).chain(extra).collect();
+    let given = plumbing.given.into_iter().zip(0..).chain(extra).collect();
     let now = Instant::now();
     let child = Child {
         process: process.clone(),
@@ -76,40 +75,37 @@ fn make_child(shared: &Arc<Shared>, spawn: &Spawn, spare: Spare) -> Result<Prepa
         input: Input::new(plumbing.input, dir.join("stdin")),
         input_watch: Watch::default(),
         input_blocked: false,
-        starting: Some(Starting {
+        launch: Some(Launch {
             reply,
-            spec,
-            spec_file: None,
+            specification,
             cgroup,
-            theirs,
-            recruit: manning.recruit(),
-            report: None,
-            failed: None,
-            gate: None,
+            program,
+            directory,
+            given,
+            exec_gate: None,
             has_executed: false,
-            reported: None,
+            reported_pid: None,
         }),
-        undescribed: Some((file_for_description, encoded)),
+        unwritten_description: Some((description_file, encoded)),
         exit: None,
         exit_seen: now,
         last_byte: now,
         stalled: false,
         start_unrecorded: false,
-        enlist_due: false,
     };
-    let loser = {
+    let replaced = {
         let mut table = shared.table();
-        // Read under the lock: a process that enters the table later than the stop looks at it would not be stopped.
+        // Read under the lock: a stop that reads the table before this insert would not stop the process.
         if shared.closing.load(Ordering::Acquire) {
             return Err(Error::Stopping);
         }
         table.admit(process, spawn.on_taken, config.processes_max)?
     };
-    Ok(Prepared { child: Box::new(child), answer, loser })
+    Ok(Prepared { child: Box::new(child), answer, replaced })
 }
 
-/// What outlives this worker. The pattern names every field: a new one does not compile until it is decided whether the
-/// engine acts on it after the start.
+/// The description on disk. The pattern names every field, so that a new one does not compile before it is decided
+/// whether the engine needs it after the start.
 fn describe(spawn: &Spawn, slot: Slot) -> Description {
     let Spawn {
         key,
@@ -120,12 +116,12 @@ fn describe(spawn: &Spawn, slot: Slot) -> Description {
         at_cap,
         journal_bytes_max,
         drain,
-        rest,
+        descendants,
         started_by,
         confinement,
-        // Used up when the key is claimed.
+        // Used when the key is claimed.
         on_taken: _,
-        // Used up when the child executes its program.
+        // Used before the exec.
         environment: _,
         given: _,
         descriptors: _,
@@ -151,43 +147,43 @@ fn describe(spawn: &Spawn, slot: Slot) -> Description {
             at_cap: *at_cap,
             journal_bytes_max: *journal_bytes_max,
             drain: *drain,
-            rest: *rest,
+            descendants: *descendants,
         },
         boot_id: this_boot().to_owned(),
         confined: Some(confinement.is_some()),
     }
 }
 
-/// What most children are given for their descriptors 0, 1 and 2: nothing to read, and two pipes.
-pub(crate) struct Standard {
+/// The descriptors 0, 1 and 2 of most children: `/dev/null` and two pipes.
+pub(crate) struct StandardPipes {
     null: OwnedFd,
     outputs: [Pipe; 2],
 }
 
-impl Standard {
-    pub(crate) fn make() -> outpost_sys::Result<Standard> {
-        Ok(Standard { null: null()?, outputs: [output()?, output()?] })
+impl StandardPipes {
+    pub(crate) fn new() -> outpost_sys::Result<StandardPipes> {
+        Ok(StandardPipes { null: null()?, outputs: [output()?, output()?] })
     }
 }
 
-/// The descriptors between us and a child.
+/// The descriptors between the worker and a child.
 struct Plumbing {
     outputs: [Option<Source>; 2],
     input: Target,
     master: Option<OwnedFd>,
     /// The child's ends, for its descriptors 0, 1 and 2.
-    theirs: Vec<OwnedFd>,
+    given: Vec<OwnedFd>,
 }
 
 impl Plumbing {
-    fn make(stdio: Stdio, given: &Given, standard: Standard) -> outpost_sys::Result<Plumbing> {
-        let Standard { null, outputs: [stdout, stderr] } = standard;
+    fn make(stdio: Stdio, given: &Given, standard: StandardPipes) -> outpost_sys::Result<Plumbing> {
+        let StandardPipes { null, outputs: [stdout, stderr] } = standard;
         match stdio {
             Stdio::Null => Ok(Plumbing {
                 outputs: [None, None],
                 input: Target::Closed,
                 master: None,
-                theirs: vec![file::duplicate(&null)?, file::duplicate(&null)?, null],
+                given: vec![file::duplicate(&null)?, file::duplicate(&null)?, null],
             }),
             Stdio::Pipes { stdin } => {
                 let (input, its_stdin) = match &given.stdin {
@@ -207,19 +203,19 @@ impl Plumbing {
                     outputs: [stdout, Some(Source::Pipe(stderr.read))],
                     input,
                     master: None,
-                    theirs: vec![its_stdin, its_stdout, stderr.write],
+                    given: vec![its_stdin, its_stdout, stderr.write],
                 })
             }
             Stdio::Terminal(size) => {
                 let pty::Pty { master, slave } = pty::open(size)?;
                 file::set_nonblocking(&master)?;
                 let (from, to) = (private_pipe()?, private_pipe()?);
-                let theirs = vec![file::duplicate(&slave)?, file::duplicate(&slave)?, slave];
+                let given = vec![file::duplicate(&slave)?, file::duplicate(&slave)?, slave];
                 Ok(Plumbing {
                     outputs: [Some(Source::Terminal(from)), None],
                     input: Target::Terminal(to),
                     master: Some(master),
-                    theirs,
+                    given,
                 })
             }
         }
@@ -230,7 +226,7 @@ fn null() -> outpost_sys::Result<OwnedFd> {
     file::open("/dev/null", file::Open::ReadWrite)
 }
 
-/// A pipe for output: we never wait for it.
+/// A pipe for output. Reading from it does not block.
 fn output() -> outpost_sys::Result<Pipe> {
     let pipe = pipe::pipe()?;
     file::set_nonblocking(&pipe.read)?;
@@ -244,5 +240,5 @@ fn private_pipe() -> outpost_sys::Result<Pipe> {
     Ok(pipe)
 }
 
-/// A role and a slot share one number in the event loop.
-const _: () = assert!(role::REPORT < 16);
+/// A token of the event loop has four bits for the role.
+const _: () = assert!(role::STDIN_LOG < 16);
