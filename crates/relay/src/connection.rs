@@ -1,12 +1,12 @@
-//! One connection: reads requests, checks them in the contract's order, and gives each to its method.
+//! One client connection: reads request lines, checks them in the contract's order, and dispatches to the methods.
 
 use crate::follow::Followers;
-use crate::input::Inputs;
-use crate::methods::{self, Method};
+use crate::methods::{self, Method, Namespace};
+use crate::process_queue::ProcessQueues;
 use crate::server::Relay;
 use crate::wire::{
-    Failure, INVALID_REQUEST, Id, LINE_BYTES, METHOD, Outcome, PARSE, Request, UNAUTHORIZED, append_failure,
-    append_reply, append_result,
+    Failure, INVALID_REQUEST, Id, LINE_BYTES_MAX, METHOD_NOT_FOUND, Outcome, PARSE, Request, UNAUTHORIZED,
+    append_failure, append_reply, append_result,
 };
 use outpost_wire::{Closed, Line, Lines, Load, Outbox, Weight};
 use std::sync::Arc;
@@ -15,79 +15,79 @@ use std::time::{Duration, Instant};
 use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 
-/// Files that are read and sent at once to one client; a large one counts as all of them.
+/// Concurrent `files.read` requests of one connection. A large file takes all permits.
 pub(crate) const READS_MAX: u32 = 4;
-/// Replies that are ready together are sent together, up to about this much.
-const TOGETHER_BYTES: usize = 64 * 1024;
-/// Lines that are handled before others have a turn.
-const IN_A_ROW_MAX: u32 = 256;
-/// Requests without a valid token that are logged on one connection.
-const STRANGERS_LOGGED: u32 = 10;
+/// Replies that are ready at the same time are sent in one write, up to about this size.
+const REPLY_BATCH_BYTES: usize = 64 * 1024;
+/// Lines that a connection handles before it yields to other tasks.
+const LINES_BEFORE_YIELD: u32 = 256;
+/// Unauthorized requests that are logged per connection.
+const UNAUTHORIZED_LOG_MAX: u32 = 10;
 
-/// A connection, for its requests.
+/// The state of a connection that its requests share.
 pub(crate) struct Connection {
     pub(crate) relay: Arc<Relay>,
     pub(crate) outbox: Outbox,
     pub(crate) followers: Followers,
-    pub(crate) inputs: Inputs,
-    /// Files on their way to this client: who reads slowly must not have many in memory.
-    pub(crate) reads: Arc<Semaphore>,
+    pub(crate) queues: ProcessQueues,
+    /// Permits of `files.read`, held until the reply is sent: they bound the memory that a slow client can pin.
+    pub(crate) read_permits: Arc<Semaphore>,
     load: Load,
-    strangers: AtomicU32,
-    has_spoken: AtomicBool,
+    unauthorized: AtomicU32,
+    has_received_line: AtomicBool,
 }
 
-/// A request under way: its place, its id, when it came, and which group of methods it belongs to.
-pub(crate) struct Pending {
+/// An accepted request without a reply yet.
+pub(crate) struct PendingRequest {
     pub(crate) connection: Arc<Connection>,
     id: Id<'static>,
-    since: Instant,
-    namespace: &'static str,
+    received_at: Instant,
+    namespace: Namespace,
     weight: Weight,
 }
 
-impl Pending {
+impl PendingRequest {
     pub(crate) async fn reply(self, outcome: Outcome) {
         let _peer_gone = self.connection.outbox.send(|out| self.append_reply(out, &outcome)).await;
     }
 
-    /// Answers with what `method` says, which runs on a thread that may wait when it is its turn.
-    pub(crate) fn run_in_turn(
+    /// Runs `method` on a blocking thread once a permit is free, and replies with its outcome.
+    pub(crate) fn run_blocking(
         self,
-        turns: Arc<Semaphore>,
+        permits: Arc<Semaphore>,
         method: impl FnOnce() -> Outcome + Send + 'static,
     ) {
         tokio::spawn(async move {
-            let turn = turns.acquire_owned().await;
+            let permit = permits.acquire_owned().await;
             let outcome = tokio::task::spawn_blocking(method).await;
-            drop(turn);
+            drop(permit);
             self.reply(outcome.unwrap_or_else(|error| Err(Failure::internal(error.to_string())))).await;
         });
     }
 
-    /// What it brought is not in memory any more: others may be let in.
-    pub(crate) fn weighs_little(&mut self) {
+    /// The request's bytes are no longer in memory: releases their share of the load limit.
+    pub(crate) fn release_weight(&mut self) {
         self.weight.shrink();
     }
 
     pub(crate) fn append_reply(&self, out: &mut Vec<u8>, outcome: &Outcome) {
         append_reply(out, &self.id, outcome);
-        self.connection.relay.metrics.answered(self.namespace, self.since.elapsed());
+        self.connection.relay.metrics.request_completed(self.namespace, self.received_at.elapsed());
     }
 }
 
-/// What becomes of a request after it was looked at.
-enum Verdict {
-    /// It was answered at once, or a method works on it.
-    Taken,
-    /// No method takes it before there is room for its bytes.
-    Wait,
-    /// The daemon is to stop, and says nothing.
+/// The result of dispatching a request line.
+enum Dispatched {
+    /// The reply is in the buffer, or a method is running.
+    Accepted,
+    /// The load limit has no room for the line. Dispatch it again with a weight.
+    NeedsWeight,
+    /// `server.shutdown`: stop the daemon without a reply.
     Shutdown,
 }
 
 pub(crate) async fn serve(stream: UnixStream, relay: Arc<Relay>) {
-    relay.metrics.connected();
+    relay.metrics.connection_opened();
     tracing::debug!("[Server] New connection from: @");
     let Ok((reader, writer)) = outpost_wire::split(stream) else { return };
     let (outbox, writing) = Outbox::new(writer);
@@ -96,16 +96,16 @@ pub(crate) async fn serve(stream: UnixStream, relay: Arc<Relay>) {
         relay: relay.clone(),
         outbox: outbox.clone(),
         followers: Followers::default(),
-        inputs: Inputs::default(),
-        reads: Arc::new(Semaphore::new(READS_MAX as usize)),
+        queues: ProcessQueues::default(),
+        read_permits: Arc::new(Semaphore::new(READS_MAX as usize)),
         load: relay.load.connection(),
-        strangers: AtomicU32::new(0),
-        has_spoken: AtomicBool::new(false),
+        unauthorized: AtomicU32::new(0),
+        has_received_line: AtomicBool::new(false),
     });
-    // A task of its own, so that a request wakes nothing but what reads it.
+    // The reader is a task of its own, so a request wakes only that task and not the select below.
     let mut reading = {
         let connection = connection.clone();
-        tokio::spawn(async move { connection.read(Lines::new(reader, LINE_BYTES)).await })
+        tokio::spawn(async move { connection.read(Lines::new(reader, LINE_BYTES_MAX)).await })
     };
     tokio::select! {
         _ended = &mut reading => {}
@@ -116,71 +116,68 @@ pub(crate) async fn serve(stream: UnixStream, relay: Arc<Relay>) {
     outbox.close();
     connection.followers.end_all();
     let _ended = writing.await;
-    relay.metrics.disconnected(connection.has_spoken.load(Ordering::Relaxed));
+    relay.metrics.connection_closed(connection.has_received_line.load(Ordering::Relaxed));
     tracing::debug!("[Server] Connection closed: @");
 }
 
 impl Connection {
     async fn read(self: &Arc<Connection>, mut lines: Lines) {
         let mut replies = Vec::new();
-        let mut in_a_row = 0;
+        let mut lines_since_yield = 0;
         loop {
-            let (line, last) = match lines.next().await {
+            let (line, is_last) = match lines.next().await {
                 Ok(Line::Whole(line)) => (line, false),
-                // The original serves a last line without its newline, too.
-                Ok(Line::Cut(line)) => (line, true),
+                // Like Go's bufio.Scanner, accept a last line without a newline.
+                Ok(Line::Truncated(line)) => (line, true),
                 Ok(Line::TooLong) => break,
-                Ok(Line::End) => return self.linger().await,
+                Ok(Line::Eof) => return self.drain_after_eof().await,
                 Err(_) => return,
             };
-            self.has_spoken.store(true, Ordering::Relaxed);
-            // Lines end as the original's reader has it: with or without a carriage return.
+            self.has_received_line.store(true, Ordering::Relaxed);
+            // Like Go's bufio.ScanLines, drop a trailing carriage return.
             let line = line.strip_suffix(b"\r").unwrap_or(line);
-            match self.handle_in_turn(line, &mut replies).await {
+            match self.handle_line(line, &mut replies).await {
                 Ok(true) => {}
                 Ok(false) => {
-                    self.relay.ask_to_stop();
-                    // The end of the connection says that the socket is gone.
+                    self.relay.request_shutdown();
+                    // Keep the connection open until the socket is removed: its end signals the client that the daemon
+                    // has stopped.
                     return self.relay.closing().await;
                 }
                 Err(Closed) => return,
             }
-            let together = replies.len() <= TOGETHER_BYTES && lines.has_line() && !last;
-            if !together && self.flush(&mut replies).await.is_err() {
+            let can_batch = replies.len() <= REPLY_BATCH_BYTES && lines.has_line() && !is_last;
+            if !can_batch && self.flush(&mut replies).await.is_err() {
                 return;
             }
-            if last {
-                return self.linger().await;
+            if is_last {
+                return self.drain_after_eof().await;
             }
-            in_a_row += 1;
-            if in_a_row >= IN_A_ROW_MAX {
-                in_a_row = 0;
+            lines_since_yield += 1;
+            if lines_since_yield >= LINES_BEFORE_YIELD {
+                lines_since_yield = 0;
                 tokio::task::yield_now().await;
             }
         }
-        // "1048576+ closes the connection with no reply"; requests before it are answered first.
+        // "1048576+ closes the connection with no reply". Earlier requests still get their replies.
         let _peer_gone = self.flush(&mut replies).await;
         self.finish_requests().await;
     }
 
-    /// Handles a line, waiting for its turn if there are too many; false when the daemon is to stop. An answer that is
-    /// known at once goes to `replies`, to be sent with others.
-    async fn handle_in_turn(
-        self: &Arc<Connection>,
-        line: &[u8],
-        replies: &mut Vec<u8>,
-    ) -> Result<bool, Closed> {
+    /// Handles a line and waits for the load limit if necessary. Returns false if the daemon must stop. Immediate replies
+    /// are appended to `replies`.
+    async fn handle_line(self: &Arc<Connection>, line: &[u8], replies: &mut Vec<u8>) -> Result<bool, Closed> {
         if line.is_empty() {
             return Ok(true);
         }
-        let mut verdict = self.handle(line, None, replies);
-        if let Verdict::Wait = verdict {
-            // What is known is not kept back by what must wait.
+        let mut dispatched = self.dispatch(line, None, replies);
+        if let Dispatched::NeedsWeight = dispatched {
+            // Send the finished replies before waiting.
             self.flush(replies).await?;
             let weight = self.load.take(line.len(), &self.outbox).await.ok_or(Closed)?;
-            verdict = self.handle(line, Some(weight), replies);
+            dispatched = self.dispatch(line, Some(weight), replies);
         }
-        Ok(!matches!(verdict, Verdict::Shutdown))
+        Ok(!matches!(dispatched, Dispatched::Shutdown))
     }
 
     async fn flush(&self, replies: &mut Vec<u8>) -> Result<(), Closed> {
@@ -191,15 +188,15 @@ impl Connection {
         Ok(())
     }
 
-    /// Waits until all requests have been answered and the peer has taken the answers.
+    /// Waits until every request has its reply and the outbox is empty.
     async fn finish_requests(&self) {
         self.load.finished().await;
         self.outbox.drained().await;
     }
 
-    /// The peer says nothing more. It may still listen: what it asked for is answered, and processes it follows are
-    /// streamed to their ends.
-    async fn linger(&self) {
+    /// The client has shut down its sending side and may still read. Replies to its requests and streams its processes
+    /// until they exit.
+    async fn drain_after_eof(&self) {
         let done = async {
             self.finish_requests().await;
             self.followers.all_ended().await;
@@ -211,64 +208,67 @@ impl Connection {
         }
     }
 
-    /// "A request is checked in the order parse → auth → version → method → params". Without a weight it takes one if there
-    /// is room.
-    fn handle(self: &Arc<Connection>, line: &[u8], weight: Option<Weight>, replies: &mut Vec<u8>) -> Verdict {
+    /// "A request is checked in the order parse → auth → version → method → params". Without a `weight`, tries to take
+    /// one from the load limit.
+    fn dispatch(
+        self: &Arc<Connection>,
+        line: &[u8],
+        weight: Option<Weight>,
+        replies: &mut Vec<u8>,
+    ) -> Dispatched {
         let Some(request) = Request::parse(line) else {
             append_failure(replies, &Id::Null, &Failure::new(PARSE, "Parse error"));
-            return Verdict::Taken;
+            return Dispatched::Accepted;
         };
         let mut refuse = |code, message: String| {
             append_failure(replies, &request.id(), &Failure::new(code, message));
-            Verdict::Taken
+            Dispatched::Accepted
         };
-        if !self.relay.is_authentic(&request.auth.read()) {
-            self.log_stranger(&request);
+        if !self.relay.is_authorized(&request.auth.decode()) {
+            self.log_unauthorized(&request);
             return refuse(UNAUTHORIZED, "Unauthorized: invalid or missing auth token".into());
         }
         if !request.has_version_2() {
             return refuse(INVALID_REQUEST, "Invalid JSON-RPC version".into());
         }
-        let method = request.method.read();
-        let method = match Method::parse(&method) {
+        let method = match Method::parse(&request.method.decode()) {
             Ok(method) => method,
-            Err(refusal) => return refuse(METHOD, refusal),
+            Err(message) => return refuse(METHOD_NOT_FOUND, message),
         };
-        let namespace = match method {
+        let accept = |namespace| {
+            let weight = weight.or_else(|| self.load.try_take(line.len()))?;
+            let (connection, id, received_at) = (self.clone(), request.id().to_owned(), Instant::now());
+            Some(PendingRequest { connection, id, received_at, namespace, weight })
+        };
+        let begun = match method {
             Method::Server(method) => {
-                let Some(answer) = method.answer() else { return Verdict::Shutdown };
-                append_result(replies, &request.id(), |out| answer(&self.relay, out));
-                self.relay.metrics.answered("server", Duration::ZERO);
-                return Verdict::Taken;
+                let Some(append) = method.append_result() else { return Dispatched::Shutdown };
+                append_result(replies, &request.id(), |out| append(&self.relay, out));
+                self.relay.metrics.request_completed(Namespace::Server, Duration::ZERO);
+                return Dispatched::Accepted;
             }
-            Method::Files(_) => "files",
-            Method::Git(_) => "git",
-            Method::Process(_) => "process",
+            Method::Files(method) => {
+                accept(Namespace::Files).map(|pending| methods::files::begin(method, &request, pending))
+            }
+            Method::Git(method) => {
+                accept(Namespace::Git).map(|pending| methods::git::begin(method, &request, pending))
+            }
+            Method::Process(method) => {
+                accept(Namespace::Process).map(|pending| methods::process::begin(method, &request, pending))
+            }
         };
-        let Some(weight) = weight.or_else(|| self.load.try_take(line.len())) else { return Verdict::Wait };
-        let pending = Pending {
-            connection: self.clone(),
-            id: request.id().keep(),
-            since: Instant::now(),
-            namespace,
-            weight,
-        };
-        let refused = match method {
-            Method::Server(_) => Ok(()),
-            Method::Files(method) => methods::files::begin(method, &request, pending),
-            Method::Git(method) => methods::git::begin(method, &request, pending),
-            Method::Process(method) => methods::process::begin(method, &request, pending),
-        };
-        if let Err(failure) = refused {
-            append_failure(replies, &request.id(), &failure);
+        match begun {
+            None => return Dispatched::NeedsWeight,
+            Some(Ok(())) => {}
+            Some(Err(failure)) => append_failure(replies, &request.id(), &failure),
         }
-        Verdict::Taken
+        Dispatched::Accepted
     }
 
-    /// What a stranger sends does not reach the terminal of who reads the log, and does not fill the disk.
-    fn log_stranger(&self, request: &Request<'_>) {
-        if self.strangers.fetch_add(1, Ordering::Relaxed) < STRANGERS_LOGGED {
-            let method: String = request.method.read().chars().take(100).collect();
+    /// Escapes and truncates the client's text: it must not control the terminal of a log reader or fill the disk.
+    fn log_unauthorized(&self, request: &Request<'_>) {
+        if self.unauthorized.fetch_add(1, Ordering::Relaxed) < UNAUTHORIZED_LOG_MAX {
+            let method: String = request.method.decode().chars().take(100).collect();
             let id: String = request.id().text().chars().take(100).collect();
             let (method, id) = (method.escape_debug(), id.escape_debug());
             tracing::warn!("[Server] Unauthorized request: method={method}, id={id}");

@@ -1,7 +1,7 @@
-//! What children inherit, and where their programs are found: the daemon's environment with the login shell's PATH.
+//! The environment of children: the daemon's, with PATH from the login shell. Also resolves program names by that PATH.
 
-use crate::go;
-use crate::helper::{self, Limits};
+use crate::bounded_command::{self, Limits};
+use crate::go_compat;
 use crate::wire::Failure;
 use outpost_engine::Spawn;
 use outpost_sys::{Errno, is_exhaustion};
@@ -15,32 +15,31 @@ use std::process::Command;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
-/// Stands before the PATH in what the login shell prints, among whatever its start files print.
+/// Marks PATH in the shell's output, which also contains the output of its startup files.
 const SENTINEL: &str = "___CLAUDE_SSH_PATH_EXTRACT___";
-/// How long the login shell may take. The first process waits for it.
-const SHELL_PATIENCE: Duration = Duration::from_secs(4);
-/// How long after the start it is asked at the latest.
+/// The first spawn waits this long for the login shell at most.
+const SHELL_TIMEOUT: Duration = Duration::from_secs(4);
+/// The shell starts when the first process is spawned, or after this delay.
 const SHELL_DELAY: Duration = Duration::from_millis(100);
-/// How long after it could not be started for lack of descriptors, memory or processes it is asked again.
-const SHELL_AGAIN_AFTER: Duration = Duration::from_secs(5);
-/// What start files may print before we lose interest.
-const SHELL_OUTPUT_MAX: usize = 1024 * 1024;
+/// Retry interval after the shell could not be started for lack of descriptors, memory or processes.
+const SHELL_RETRY_INTERVAL: Duration = Duration::from_secs(5);
+const SHELL_OUTPUT_BYTES_MAX: usize = 1024 * 1024;
 
 pub(crate) struct Environment {
     base: Vec<(OsString, OsString)>,
-    /// None until the login shell has been asked.
-    login: watch::Sender<Option<Login>>,
-    /// A process waits for it.
+    /// `None` until the login shell has run.
+    login: watch::Sender<Option<LoginEnvironment>>,
+    /// Notified when a spawn waits for `login`.
     needed: Notify,
 }
 
-/// What is known once the login shell has been asked.
+/// The result of running the login shell.
 #[derive(Clone)]
-struct Login {
-    /// Its PATH, if it gave one.
+struct LoginEnvironment {
+    /// `None` if the shell did not print a PATH.
     path: Option<OsString>,
-    /// What processes are given that ask for nothing of their own.
-    environment: outpost_engine::Environment,
+    /// The environment of spawns without an `env`, shared by them.
+    shared: outpost_engine::Environment,
 }
 
 impl Environment {
@@ -48,8 +47,8 @@ impl Environment {
         Environment { base, login: watch::Sender::new(None), needed: Notify::new() }
     }
 
-    /// Asks the login shell when the first process needs its answer, or a moment after the start: whoever waits for the
-    /// daemon to answer shall not wait for start files too.
+    /// Runs the login shell when the first spawn needs it, or after a short delay. Its startup files thus do not delay the
+    /// daemon's first replies.
     pub(crate) async fn extract_login_path(&self) {
         tokio::select! {
             () = tokio::time::sleep(SHELL_DELAY) => {}
@@ -58,22 +57,22 @@ impl Environment {
         loop {
             let shell = login_shell(self.variable("SHELL"));
             let base = self.base.clone();
-            let asked = tokio::task::spawn_blocking(move || ask_shell(&shell, &base)).await;
-            let asked = asked.unwrap_or(Ok(None));
-            let passing =
-                asked.as_ref().is_err_and(|error| Errno::from_io_error(error).is_some_and(is_exhaustion));
-            let path = asked.ok().flatten();
+            let extracted = tokio::task::spawn_blocking(move || run_login_shell(&shell, &base)).await;
+            let extracted = extracted.unwrap_or(Ok(None));
+            let is_transient =
+                extracted.as_ref().is_err_and(|error| Errno::from_io_error(error).is_some_and(is_exhaustion));
+            let path = extracted.ok().flatten();
             match &path {
                 Some(path) => tracing::info!("[shellenv] Extracted shell PATH ({} chars)", path.len()),
                 None => tracing::warn!("[shellenv] PATH sentinel not found in shell output"),
             }
-            let environment = self.merged(path.as_ref(), Vec::new());
-            self.login.send_replace(Some(Login { path, environment }));
-            if !passing {
+            let shared = self.merge(path.as_ref(), Vec::new());
+            self.login.send_replace(Some(LoginEnvironment { path, shared }));
+            if !is_transient {
                 return;
             }
-            // Processes start with the daemon's own PATH until the shell can be started.
-            tokio::time::sleep(SHELL_AGAIN_AFTER).await;
+            // Spawns use the daemon's own PATH until a retry succeeds.
+            tokio::time::sleep(SHELL_RETRY_INTERVAL).await;
         }
     }
 
@@ -81,8 +80,8 @@ impl Environment {
         self.base.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_os_str())
     }
 
-    /// What our own helpers run with: the daemon's environment, with the login shell's PATH once that is known.
-    pub(crate) fn for_helpers(&self) -> Vec<(OsString, OsString)> {
+    /// The environment of commands that the daemon itself runs. Does not wait for the login shell.
+    pub(crate) fn for_commands(&self) -> Vec<(OsString, OsString)> {
         let login_path = self.login.borrow().as_ref().and_then(|login| login.path.clone());
         let path_of = |name: &OsString| login_path.clone().filter(|_| name == "PATH");
         self.base
@@ -91,41 +90,42 @@ impl Environment {
             .collect()
     }
 
-    /// The daemon's environment with the login shell's PATH, and with what a process has of its own.
-    fn merged(
+    /// The daemon's environment, overridden by the login shell's PATH, overridden by a request's `env`.
+    fn merge(
         &self,
         login_path: Option<&OsString>,
-        own: Vec<(OsString, OsString)>,
+        overrides: Vec<(OsString, OsString)>,
     ) -> outpost_engine::Environment {
         let with_path = login_path.map(|path| (OsString::from("PATH"), path.clone()));
-        let changed: BTreeMap<OsString, OsString> = with_path.into_iter().chain(own).collect();
+        let changed: BTreeMap<OsString, OsString> = with_path.into_iter().chain(overrides).collect();
         let kept = self.base.iter().filter(|(name, _)| !changed.contains_key(name)).cloned();
         kept.chain(changed.clone()).collect()
     }
 
-    /// Gives a process its environment and finds its program.
+    /// Sets the environment of a spawn and resolves its program. Waits for the login shell.
     pub(crate) async fn prepare(
         &self,
         spawn: &mut Spawn,
-        own: Vec<(OsString, OsString)>,
+        overrides: Vec<(OsString, OsString)>,
     ) -> Result<(), Failure> {
         self.needed.notify_one();
-        let mut asked = self.login.subscribe();
-        let login = asked.wait_for(Option::is_some).await.ok().and_then(|login| login.clone());
-        let Some(Login { path, environment }) = login else {
+        let mut login = self.login.subscribe();
+        let login = login.wait_for(Option::is_some).await.ok().and_then(|login| login.clone());
+        let Some(LoginEnvironment { path, shared }) = login else {
             return Err(Failure::internal("the relay is stopping"));
         };
-        spawn.environment = match own.is_empty() {
-            true => environment,
-            false => self.merged(path.as_ref(), own),
+        spawn.environment = match overrides.is_empty() {
+            true => shared,
+            false => self.merge(path.as_ref(), overrides),
         };
         if !spawn.program.as_os_str().as_bytes().contains(&b'/') {
             let name = spawn.program.clone();
             let paths =
                 path.into_iter().chain(self.variable("PATH").map(OsStr::to_owned)).collect::<Vec<_>>();
-            let found = tokio::task::spawn_blocking(move || look_up(&name, &paths)).await.ok().flatten();
+            let found =
+                tokio::task::spawn_blocking(move || find_executable(&name, &paths)).await.ok().flatten();
             spawn.program = found.ok_or_else(|| {
-                let name = go::quote(&spawn.program.to_string_lossy());
+                let name = go_compat::quote(&spawn.program.to_string_lossy());
                 Failure::internal(format!("exec: {name}: executable file not found in $PATH"))
             })?;
         }
@@ -136,27 +136,26 @@ impl Environment {
     }
 }
 
-/// "command without "/" is looked up in the DAEMON's PATH, not the request's env PATH": the login shell's, then ours.
-fn look_up(name: &Path, paths: &[OsString]) -> Option<PathBuf> {
-    let is_program = |path: &PathBuf| {
-        path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
-    };
+/// "command without "/" is looked up in the DAEMON's PATH, not the request's env PATH". `paths` has the login shell's PATH
+/// and then the daemon's own.
+fn find_executable(name: &Path, paths: &[OsString]) -> Option<PathBuf> {
     let dirs = paths.iter().flat_map(std::env::split_paths).filter(|dir| dir.is_absolute());
-    dirs.map(|dir| dir.join(name)).find(is_program)
+    dirs.map(|dir| dir.join(name)).find(|path| is_executable(path))
 }
 
-/// $SHELL if it can be executed, else the first of the usual ones.
-fn login_shell(named: Option<&OsStr>) -> PathBuf {
-    let usable = |path: &PathBuf| {
-        path.is_absolute()
-            && path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
-    };
-    let usual = ["/bin/zsh", "/bin/bash", "/bin/sh"].map(PathBuf::from);
-    named.map(PathBuf::from).into_iter().chain(usual).find(usable).unwrap_or_else(|| "/bin/sh".into())
+fn is_executable(path: &Path) -> bool {
+    path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
-/// The inner sh prints, so that it does not matter which language the login shell speaks.
-fn ask_shell(shell: &Path, base: &[(OsString, OsString)]) -> io::Result<Option<OsString>> {
+/// $SHELL if it is executable, else the first usable default.
+fn login_shell(from_env: Option<&OsStr>) -> PathBuf {
+    let defaults = ["/bin/zsh", "/bin/bash", "/bin/sh"].map(PathBuf::from);
+    let mut candidates = from_env.map(PathBuf::from).into_iter().chain(defaults);
+    candidates.find(|path| path.is_absolute() && is_executable(path)).unwrap_or_else(|| "/bin/sh".into())
+}
+
+/// The inner sh prints PATH, so the syntax of the login shell does not matter.
+fn run_login_shell(shell: &Path, base: &[(OsString, OsString)]) -> io::Result<Option<OsString>> {
     let script = format!("/bin/sh -c 'printf \"%s%s\\n\" \"{SENTINEL}\" \"$PATH\"'");
     let mut command = Command::new(shell);
     command
@@ -165,13 +164,14 @@ fn ask_shell(shell: &Path, base: &[(OsString, OsString)]) -> io::Result<Option<O
         .envs(base.iter().map(|(name, value)| (name, value)))
         .env("DISABLE_AUTO_UPDATE", "true")
         .env("ZSH_DISABLE_COMPFIX", "true");
-    let limits = Limits { patience: SHELL_PATIENCE, output_bytes: SHELL_OUTPUT_MAX, together: true };
-    let asked = helper::run(&mut command, &limits, |text| path_in(text).is_some())?;
-    Ok(path_in(&asked.stdout))
+    let limits =
+        Limits { timeout: SHELL_TIMEOUT, output_bytes_max: SHELL_OUTPUT_BYTES_MAX, merge_stderr: true };
+    let output = bounded_command::run(&mut command, &limits, |text| parse_path(text).is_some())?;
+    Ok(parse_path(&output.stdout))
 }
 
-/// The rest of the line behind the sentinel, once the line is whole.
-fn path_in(text: &[u8]) -> Option<OsString> {
+/// The rest of the line after the sentinel; `None` while the line is incomplete.
+fn parse_path(text: &[u8]) -> Option<OsString> {
     let begin = memchr::memmem::find(text, SENTINEL.as_bytes())? + SENTINEL.len();
     let rest = text.get(begin..)?;
     let line = rest.get(..memchr::memchr(b'\n', rest)?)?.trim_ascii();
@@ -183,32 +183,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_path_is_found_among_what_start_files_print() {
+    fn the_path_is_found_in_the_output_of_startup_files() {
         let text = format!("bash: no job control\nwelcome\n{SENTINEL}/opt/bin:/usr/bin \r\nbye");
-        assert_eq!(path_in(text.as_bytes()), Some("/opt/bin:/usr/bin".into()));
-        assert_eq!(path_in(format!("{SENTINEL}/opt").as_bytes()), None, "the line is not whole yet");
-        assert_eq!(path_in(format!("{SENTINEL}\n").as_bytes()), None);
+        assert_eq!(parse_path(text.as_bytes()), Some("/opt/bin:/usr/bin".into()));
+        assert_eq!(parse_path(format!("{SENTINEL}/opt").as_bytes()), None, "incomplete line");
+        assert_eq!(parse_path(format!("{SENTINEL}\n").as_bytes()), None);
     }
 
     #[test]
-    fn a_login_shell_is_asked_with_its_start_files() {
+    fn a_login_shell_runs_its_startup_files() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(".profile"), "echo noise\nPATH=/from/profile:$PATH\nexport PATH\n")
             .unwrap();
         let base = vec![("HOME".into(), dir.path().into()), ("PATH".into(), "/usr/bin:/bin".into())];
-        let path = ask_shell(Path::new("/bin/sh"), &base).unwrap().unwrap();
+        let path = run_login_shell(Path::new("/bin/sh"), &base).unwrap().unwrap();
         assert!(path.to_string_lossy().contains("/from/profile"), "{path:?}");
     }
 
     #[test]
-    fn a_shell_that_says_nothing_is_none() {
-        assert_eq!(ask_shell(Path::new("/bin/true"), &[]).unwrap(), None);
-        let missing = ask_shell(Path::new("/no/such/shell"), &[]).unwrap_err();
+    fn a_shell_without_output_yields_no_path() {
+        assert_eq!(run_login_shell(Path::new("/bin/true"), &[]).unwrap(), None);
+        let missing = run_login_shell(Path::new("/no/such/shell"), &[]).unwrap_err();
         assert_eq!(missing.kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
-    fn an_unusable_shell_is_not_asked() {
+    fn an_unusable_shell_is_skipped() {
         assert_ne!(login_shell(Some(OsStr::new("/no/such/shell"))), Path::new("/no/such/shell"));
         assert_ne!(login_shell(Some(OsStr::new("/etc/passwd"))), Path::new("/etc/passwd"));
         assert_eq!(login_shell(Some(OsStr::new("/bin/sh"))), Path::new("/bin/sh"));

@@ -1,7 +1,8 @@
-//! `files.extract_tar`: a gzip tar unpacked into a directory that is wiped before.
+//! `files.extract_tar`: extracts a gzip tar into a directory that it wipes first.
 //!
-//! The archive is not trusted, nor is anybody who changes directories meanwhile: nothing is ever made, opened or removed
-//! outside the destination. Memory does not depend on what the archive claims.
+//! Neither the archive nor other processes on the host are trusted. Invariant: nothing outside of the destination is created,
+//! opened or removed, also if another process swaps directories for symlinks during the extraction. Memory use does not
+//! depend on the sizes that the archive claims.
 
 mod archive;
 mod destination;
@@ -17,47 +18,45 @@ use outpost_sys::{Errno, file};
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use stream::{PIECE_BYTES, Stream, UNEXPECTED_EOF};
+use stream::{CHUNK_BYTES, GzipStream, UNEXPECTED_EOF};
 
-/// What an archive may cost.
 #[derive(Clone, Copy)]
 struct Limits {
-    /// All files together.
+    /// Total size of all files.
     content_bytes: u64,
-    /// Entries, and directories made for them.
+    /// Entries, plus implicitly created directories.
     entries: u64,
-    /// Headers, padding and what follows the end mark: enough for the entries, each with a long name and padded.
+    /// Headers, padding and data after the end-of-archive marker. Enough for the maximum of entries with long names.
     overhead_bytes: u64,
 }
 
 const LIMITS: Limits = Limits { content_bytes: 512 << 20, entries: 1_000_000, overhead_bytes: 2 << 30 };
 const LIMIT_EXCEEDED: &str = "extraction size limit exceeded";
-/// The content of a header that is about another one: a long name, PAX records.
-const SPECIAL_BYTES_MAX: u64 = 1 << 20;
+/// Size of an extension header's content: a GNU long name or PAX records.
+const EXTENSION_BYTES_MAX: u64 = 1 << 20;
 
-/// What came of it: success when there is no error.
+/// The result of an extraction. It is a success if `error` is `None`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Extracted {
     pub file_count: u64,
     pub error: Option<String>,
 }
 
-/// Why it ended before its end.
-enum Stop {
-    /// The archive holds what is never unpacked: no file counts, whatever was written before.
+enum ExtractError {
+    /// The archive contains an entry that is never extracted. The reply's `fileCount` is 0, also if files were written.
     Refused(String),
     Failed(String),
 }
 
-impl From<String> for Stop {
-    fn from(text: String) -> Stop {
-        Stop::Failed(text)
+impl From<String> for ExtractError {
+    fn from(text: String) -> ExtractError {
+        ExtractError::Failed(text)
     }
 }
 
-/// Both paths as the client sent them, neither empty. `home` is the user's home directory, if known.
+/// Blocking; never call on the async runtime.
 ///
-/// Waits for the disk, for as long as the archive takes: not for a thread that serves others.
+/// The paths are the client's and must not be empty. `home` is the user's home directory, if known.
 pub fn extract_tar(archive_path: &str, dest_dir: &str, home: Option<&Path>) -> Extracted {
     extract_within(archive_path, dest_dir, home, LIMITS)
 }
@@ -66,8 +65,8 @@ fn extract_within(archive_path: &str, dest_dir: &str, home: Option<&Path>, limit
     let mut file_count = 0;
     let error = match unpack_and_consume(archive_path, dest_dir, home, limits, &mut file_count) {
         Ok(()) => None,
-        Err(Stop::Failed(text)) => Some(text),
-        Err(Stop::Refused(text)) => {
+        Err(ExtractError::Failed(text)) => Some(text),
+        Err(ExtractError::Refused(text)) => {
             file_count = 0;
             Some(text)
         }
@@ -81,12 +80,12 @@ fn unpack_and_consume(
     home: Option<&Path>,
     limits: Limits,
     file_count: &mut u64,
-) -> Result<(), Stop> {
+) -> Result<(), ExtractError> {
     // "rejected before the archive is opened, so the archive is not consumed"
     let path = destination::check(dest_dir, home)?;
     let archive = Archive::open(archive_path)?;
-    let unpacked = Stream::open(&archive).map_err(in_stream).and_then(|stream| {
-        let mut destination = Destination::renew(path)?;
+    let unpacked = GzipStream::open(&archive).map_err(stream_error).and_then(|stream| {
+        let mut destination = Destination::recreate(path)?;
         unpack(stream, &mut destination, limits, file_count)
     });
     archive.consume();
@@ -94,75 +93,75 @@ fn unpack_and_consume(
 }
 
 fn unpack(
-    stream: Stream<'_>,
+    stream: GzipStream<'_>,
     destination: &mut Destination,
     limits: Limits,
     file_count: &mut u64,
-) -> Result<(), Stop> {
+) -> Result<(), ExtractError> {
     let mut archive = tar::Archive::new(stream);
-    let mut entries = Entries::new(&mut archive, limits.overhead_bytes).map_err(in_stream)?;
+    let mut entries = Entries::new(&mut archive, limits.overhead_bytes).map_err(stream_error)?;
     let (mut content_left, mut entries_seen) = (limits.content_bytes, 0);
-    let mut buffer = vec![0; PIECE_BYTES];
-    while let Some(mut entry) = entries.next().map_err(in_stream)? {
+    let mut buffer = vec![0; CHUNK_BYTES];
+    while let Some(mut entry) = entries.next().map_err(stream_error)? {
         entries_seen += 1;
-        if entries_seen + destination.dirs_made > limits.entries {
-            return Err(Stop::Failed("too many entries in archive".to_owned()));
+        if entries_seen + destination.dirs_created > limits.entries {
+            return Err(ExtractError::Failed("too many entries in archive".to_owned()));
         }
-        let Some(place) = destination.resolve(&entry.name) else {
-            return Err(Stop::Refused(format!("unsafe path in archive: {}", text(&entry.name))));
+        let Some(path) = destination.resolve(&entry.name) else {
+            return Err(ExtractError::Refused(format!("unsafe path in archive: {}", text(&entry.name))));
         };
         match entry.kind {
-            b'5' => destination.make_dirs(&place)?,
+            b'5' => destination.create_dirs(&path)?,
             b'0' => {
-                let file = destination.create_file(&place)?;
-                let writing = |errno| failed("write", &destination.target(&place), errno);
-                copy(&mut entry.content, &file, &mut content_left, &mut buffer, writing)?;
+                let file = destination.create_file(&path)?;
+                let write_error = |errno| error_text("write", &destination.absolute(&path), errno);
+                copy(&mut entry.content, &file, &mut content_left, &mut buffer, write_error)?;
                 *file_count += 1;
             }
             kind => {
                 let (kind, name) = (char::from(kind), text(&entry.name));
-                return Err(Stop::Refused(format!("unsupported tar entry type {kind}: {name}")));
+                return Err(ExtractError::Refused(format!("unsupported tar entry type {kind}: {name}")));
             }
         }
     }
     let overhead_left = entries.overhead_left;
-    archive.into_inner().finish(overhead_left).map_err(in_stream)?;
+    archive.into_inner().finish(overhead_left).map_err(stream_error)?;
     destination.create_file(Path::new(".synced")).map_err(|text| format!("write .synced: {text}"))?;
     Ok(())
 }
 
-/// Writes the content of an entry.
+/// Writes the content of an entry to `file`.
 fn copy(
     content: &mut Content<'_, '_>,
     file: &OwnedFd,
     content_left: &mut u64,
     buffer: &mut [u8],
-    writing: impl Fn(Errno) -> String,
+    write_error: impl Fn(Errno) -> String,
 ) -> Result<(), String> {
     let mut offset = 0;
     while offset < content.size() {
-        let read = content.read(buffer).map_err(entries::text)?;
+        let read = content.read(buffer).map_err(entries::read_error_text)?;
         if read == 0 {
             return Err(UNEXPECTED_EOF.to_owned());
         }
         *content_left = content_left.checked_sub(read as u64).ok_or(LIMIT_EXCEEDED)?;
-        file::write_all_at(file, buffer.get(..read).unwrap_or_default(), offset).map_err(&writing)?;
+        file::write_all_at(file, buffer.get(..read).unwrap_or_default(), offset).map_err(&write_error)?;
         offset += read as u64;
     }
     Ok(())
 }
 
-/// An error of the stream itself, between two entries.
-fn in_stream(text: String) -> Stop {
-    Stop::Failed(format!("gzip: {text}"))
+/// An error outside of an entry's content. The original prefixes all of them with `gzip`.
+fn stream_error(text: String) -> ExtractError {
+    ExtractError::Failed(format!("gzip: {text}"))
 }
 
-/// A call on a path that failed, in the words of the original: `open /x: permission denied`.
-fn failed(call: &str, path: &str, errno: Errno) -> String {
-    format!("{call} {path}: {}", crate::go::errno_text(errno))
+/// The text of Go's `os.PathError`: `open /x: permission denied`.
+fn error_text(call: &str, path: &str, errno: Errno) -> String {
+    format!("{call} {path}: {}", crate::go_compat::errno_text(errno))
 }
 
-/// Bytes of an archive as text on the wire: each byte that is no text becomes one replacement character.
+/// Bytes of an archive as text for the reply. Each invalid byte becomes one replacement character.
 fn text(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

@@ -1,9 +1,9 @@
-//! Processes whose output goes to a connection: one follower each, at its own pace, in the order of sequence numbers.
+//! Streams process output to a connection: one follower task per process, in the order of sequence numbers.
 
-use crate::connection::Pending;
-use crate::json::write;
+use crate::connection::PendingRequest;
+use crate::go_json::write;
 use crate::wire::Outcome;
-use outpost_engine::{Batch, Exit, How, Process, Slot, Stream};
+use outpost_engine::{Batch, Exit, ExitCause, Process, Slot, Stream};
 use outpost_wire::{Closed, Outbox, base64};
 use std::collections::HashMap;
 use std::io::Write;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-/// The followers of one connection, by the id that the client gave the process.
+/// The followers of one connection, by process id of the protocol.
 #[derive(Clone, Default)]
 pub(crate) struct Followers {
     shared: Arc<Shared>,
@@ -21,83 +21,83 @@ pub(crate) struct Followers {
 #[derive(Default)]
 struct Shared {
     running: Mutex<HashMap<String, Running>>,
-    /// One has ended.
+    /// Notified when a follower ends.
     ended: Notify,
 }
 
 struct Running {
     slot: Slot,
     task: JoinHandle<()>,
-    /// Told when another follower takes its place.
+    /// Notified when another follower replaces this one.
     superseded: Arc<Notify>,
-    /// No other follower has it, so that one that ends does not remove its successor.
-    number: u64,
+    /// Unique, so that a follower that ends does not remove its successor.
+    generation: u64,
 }
 
-/// A reply that has its place in a stream: behind the frames that were there when it was asked for.
+/// A reply that must be sent after the frame `seq` and before later frames.
 pub(crate) struct ReplyAfter {
     pub(crate) seq: u64,
-    pub(crate) pending: Pending,
+    pub(crate) pending: PendingRequest,
     pub(crate) outcome: Outcome,
 }
 
 impl Followers {
-    /// Streams everything behind `after`, in place of a follower of the same id: that one sends its reply, if it owes
-    /// one, and nothing more.
+    /// Streams the frames after `after`. Replaces a follower of the same id, which still sends its pending reply but no
+    /// further frames.
     pub(crate) fn follow(&self, process: Process, outbox: Outbox, after: u64, reply: ReplyAfter) {
-        static LAST_NUMBER: AtomicU64 = AtomicU64::new(0);
-        let number = LAST_NUMBER.fetch_add(1, Ordering::Relaxed);
+        static NEXT_GENERATION: AtomicU64 = AtomicU64::new(0);
+        let generation = NEXT_GENERATION.fetch_add(1, Ordering::Relaxed);
         let id = process.key().id.clone();
         let mut running = self.lock();
-        let before = running.remove(&id);
-        if let Some(before) = &before {
-            before.superseded.notify_one();
+        let previous = running.remove(&id);
+        if let Some(previous) = &previous {
+            previous.superseded.notify_one();
         }
         let slot = process.slot();
         let superseded = Arc::new(Notify::new());
-        let (followers, name, leave) = (self.clone(), id.clone(), superseded.clone());
+        let (followers, own_id, stop) = (self.clone(), id.clone(), superseded.clone());
         let task = tokio::spawn(async move {
-            if let Some(before) = before {
-                let _ended = before.task.await;
+            if let Some(previous) = previous {
+                let _ended = previous.task.await;
             }
-            let mut owed = Some(reply);
+            let mut reply = Some(reply);
             tokio::select! {
-                _peer_gone = stream(&process, &outbox, after, &mut owed) => {}
-                () = leave.notified() => {}
+                _peer_gone = stream(&process, &outbox, after, &mut reply) => {}
+                () = stop.notified() => {}
             }
-            let _peer_gone = send_reply(&outbox, owed).await;
-            followers.remove(&name, number);
+            let _peer_gone = send_reply(&outbox, reply).await;
+            followers.remove(&own_id, generation);
         });
-        running.insert(id, Running { slot, task, superseded, number });
+        running.insert(id, Running { slot, task, superseded, generation });
     }
 
-    fn remove(&self, id: &str, number: u64) {
+    fn remove(&self, id: &str, generation: u64) {
         let mut running = self.lock();
-        if running.get(id).is_some_and(|follower| follower.number == number) {
+        if running.get(id).is_some_and(|follower| follower.generation == generation) {
             running.remove(id);
         }
         drop(running);
         self.shared.ended.notify_waiters();
     }
 
-    /// Waits until this process is not followed, because everything has been sent.
+    /// Waits until this process has no follower: all its frames are sent.
     pub(crate) async fn ended(&self, process: &Process) {
         self.wait(|running| running.get(&process.key().id).is_none_or(|found| found.slot != process.slot()))
             .await;
     }
 
-    /// Waits until no process is followed.
+    /// Waits until no process has a follower.
     pub(crate) async fn all_ended(&self) {
         self.wait(HashMap::is_empty).await;
     }
 
-    async fn wait(&self, reached: impl Fn(&HashMap<String, Running>) -> bool) {
+    async fn wait(&self, condition: impl Fn(&HashMap<String, Running>) -> bool) {
         loop {
             let ended = self.shared.ended.notified();
             tokio::pin!(ended);
-            // Registered before we look, so that no notice can be missed between looking and waiting.
+            // Register before the check, or a notification between check and await would be lost.
             ended.as_mut().enable();
-            if reached(&self.lock()) {
+            if condition(&self.lock()) {
                 return;
             }
             ended.await;
@@ -116,44 +116,43 @@ impl Followers {
     }
 }
 
-/// Sends frames until the process has ended. The reply is taken when it has been sent; wherever this is cut off, frames
-/// and reply are sent whole or not at all.
+/// Sends frames until the exit frame. Takes `reply` when it is sent. Cancel-safe: frames and the reply are sent whole or not
+/// at all.
 async fn stream(
     process: &Process,
     outbox: &Outbox,
     after: u64,
-    owed: &mut Option<ReplyAfter>,
+    reply: &mut Option<ReplyAfter>,
 ) -> Result<(), Closed> {
     let mut header = Vec::from(b"{\"type\":\"stream\",\"processId\":");
     write::string(&mut header, process.key().id.as_bytes());
     let mut subscription = process.subscribe(after);
     let mut batch = Batch::default();
     loop {
-        if owed.as_ref().is_some_and(|reply| subscription.last_seen() >= reply.seq) {
-            outbox.send(|out| append_reply(out, owed.take())).await?;
+        if reply.as_ref().is_some_and(|reply| subscription.last_seen() >= reply.seq) {
+            outbox.send(|out| append_reply(out, reply.take())).await?;
         }
         tokio::select! {
             read = subscription.next(&mut batch) => {
                 if let Err(error) = read {
-                    // The process lost its name to another, or its record cannot be read.
+                    // Another process took the id, or the journal cannot be read.
                     tracing::debug!("[frameSink] {} ends: {error}", process.slot());
                     return Ok(());
                 }
             }
             () = outbox.closed() => return Err(Closed),
         }
-        outbox.send(|out| append_batch(out, &header, &batch, owed)).await?;
+        outbox.send(|out| append_batch(out, &header, &batch, reply)).await?;
         if batch.ended.is_some() {
-            process.end_told();
             return Ok(());
         }
-        // One that keeps up with a fast process must not keep the thread.
+        // A fast process must not starve the other tasks of this thread.
         tokio::task::yield_now().await;
     }
 }
 
-async fn send_reply(outbox: &Outbox, owed: Option<ReplyAfter>) -> Result<(), Closed> {
-    match owed {
+async fn send_reply(outbox: &Outbox, reply: Option<ReplyAfter>) -> Result<(), Closed> {
+    match reply {
         Some(reply) => outbox.send(|out| append_reply(out, Some(reply))).await,
         None => Ok(()),
     }
@@ -165,10 +164,10 @@ fn append_reply(out: &mut Vec<u8>, reply: Option<ReplyAfter>) {
     }
 }
 
-/// Appends frames, with the reply where it belongs among them.
-fn append_batch(out: &mut Vec<u8>, header: &[u8], batch: &Batch, owed: &mut Option<ReplyAfter>) {
+/// Appends the frames, and the reply at its position among them.
+fn append_batch(out: &mut Vec<u8>, header: &[u8], batch: &Batch, reply: &mut Option<ReplyAfter>) {
     let mut reply_before = |out: &mut Vec<u8>, seq: u64| {
-        append_reply(out, owed.take_if(|reply| reply.seq < seq));
+        append_reply(out, reply.take_if(|reply| reply.seq < seq));
     };
     for (frame, bytes) in batch.frames() {
         reply_before(out, frame.seq);
@@ -190,9 +189,9 @@ fn append_batch(out: &mut Vec<u8>, header: &[u8], batch: &Batch, owed: &mut Opti
 }
 
 /// "A signal-terminated child reports exitCode: -1 (not 128+signo)."
-pub(crate) fn exit_code(exit: Exit) -> i32 {
-    match exit.how {
-        How::Code(code) => code,
-        How::Signal(_) | How::Unknown => -1,
+fn exit_code(exit: Exit) -> i32 {
+    match exit.cause {
+        ExitCause::Code(code) => code,
+        ExitCause::Signal(_) | ExitCause::Unknown => -1,
     }
 }

@@ -1,39 +1,69 @@
-//! The relay face: long-lived processes, files and git over a Unix socket, as claustrum speaks it.
+//! The relay face: claustrum's protocol for long-lived processes, files and git over a Unix socket.
 //!
-//! The contract is `relay.txt`; where it is silent, the original's behaviour counts, down to how its JSON library reads
-//! and writes (`json`) and how its runtime words errors (`go`). A request's way: `connection` reads and checks it,
-//! `methods` has a file for each namespace, `follow` streams what processes write.
+//! The contract is `relay.txt`. Where it does not specify something, the original daemon's behaviour is the contract. That
+//! daemon is written in Go, so `go_json` reproduces its JSON library and `go_compat` its error texts.
+//!
+//! # Theory of operation
+//!
+//! 1. `connection` has one reader task per client. It parses each line and checks token, version and method in the contract's
+//!    order. `server.*` methods reply at once, and replies that are ready together leave in one write.
+//! 2. `methods` has one file per namespace. `files.*` and `git.*` run on blocking threads, with a limit for all connections.
+//!    `process.*` call the engine.
+//! 3. `process_queue` keeps the order of `process.spawn` and `process.stdin` per process. All other requests of a connection
+//!    run concurrently.
+//! 4. `follow` has one task per followed process. It reads the process's journal and appends frames to the connection's
+//!    outbox. A slow client delays only its own followers.
+//!
+//! **Bounds.** The load limit (`outpost_wire::Load`) bounds the bytes of requests without a reply. Semaphores bound file
+//! and git requests. The outbox blocks its senders while the client does not read.
+//!
+//! **Invariant.** Nothing in this crate blocks the async runtime: file access and commands run on blocking threads.
+//!
+//! # Requests and streams
+//!
+//! A connection reads lines of less than 1 MiB and checks a request in the contract's order: parse, auth, version,
+//! method, params. Pings are answered in the reading task. Other requests run concurrently, bounded by weight: 8 MiB per
+//! connection, 1,024 requests, 64 MiB over all connections beyond a small reserve of each. Files and git run on blocking
+//! threads.
+//!
+//! Input and starts of one process go through a queue per connection, so that pieces keep their order and a process that
+//! does not read delays only itself. If more than 8 MiB wait and the process has read nothing for 200 ms, further input
+//! is written to disk (256 MiB at most) and answered when the process takes it. The connection is still read, so a kill
+//! behind the input is executed.
+//!
+//! A connection has one follower per process: a cursor that encodes straight into the outbox. A reattach on the same
+//! connection replaces it. The reply to `reattach` follows the frames that existed when it was requested. When a client
+//! closes its sending half, its requests are answered and its processes streamed to their ends.
+//!
+//! JSON is read by our own reader, not serde, since clients can observe how the original's library reads: keys match in
+//! any case, the last duplicate wins, `null` is a zero value, broken UTF-8 becomes U+FFFD, and a line is checked whole
+//! before a member of the wrong type counts. Replies are written member by member in the contract's order.
+//!
+//! Each path that a client names is opened without waiting for a peer. `files.extract_tar` works below one directory
+//! descriptor (openat2 with RESOLVE_BENEATH). git runs without prompts, hooks or fsmonitor, with a time limit, names
+//! behind `--`.
 
 #![forbid(unsafe_code)]
 
+pub mod bounded_command;
 mod connection;
 mod environment;
 pub mod extract;
 mod follow;
 mod git;
-mod go;
-mod helper;
-mod input;
-pub mod install;
-mod json;
+pub mod go_compat;
+pub mod go_json;
 mod methods;
 mod metrics;
-mod resolver;
+mod process_queue;
 mod server;
 mod wire;
 
-/// System errors in the original's words, for messages outside the socket.
-pub mod words {
-    pub use crate::go::{errno_text as errno, io_text as io, path_error};
-}
-
-/// For the fuzz target: reads a line as a connection does, with the parameters of every method, and writes the reply that
-/// carries its id.
+/// Entry point of the fuzz target: parses a request line, decodes the params of every method, and returns the reply line.
 #[doc(hidden)]
 pub fn read_request(line: &[u8]) -> Option<Vec<u8>> {
-    wire::exercise(line)
+    wire::parse_as_every_method(line)
 }
 
 pub use metrics::Metrics;
-pub use resolver::Resolver;
 pub use server::{Config, Relay, serve, serve_metrics};

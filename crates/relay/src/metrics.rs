@@ -1,15 +1,14 @@
-//! What can be measured from outside: the contract's counters, and gauges and latencies of ours, as Prometheus reads them.
+//! Prometheus metrics: the contract's counters, and Outpost's own gauges and latency histograms.
 
+use crate::methods::Namespace;
 use outpost_engine::Engine;
 use outpost_metrics::{Kind, Page};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The upper bounds of a histogram's buckets, in microseconds.
+/// Upper bounds of the histogram buckets, in microseconds.
 const BUCKETS_US: [u64; 12] =
     [50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 50_000, 250_000, 1_000_000, 5_000_000];
-
-const NAMESPACES: [&str; 4] = ["server", "files", "git", "process"];
 
 #[derive(Default)]
 struct Latencies {
@@ -22,12 +21,12 @@ pub struct Metrics {
     engine: Engine,
     connections: AtomicU64,
     disconnections: AtomicU64,
-    /// Of those that ended, the ones that never said anything: somebody looked whether we are here.
-    silent: AtomicU64,
+    /// Closed connections that sent no line: liveness probes. `connections_total` does not count them.
+    probe_connections: AtomicU64,
     spawns: AtomicU64,
     reattaches: AtomicU64,
     stdin_bytes: AtomicU64,
-    latencies: [Latencies; NAMESPACES.len()],
+    latencies: [Latencies; Namespace::ALL.len()],
 }
 
 impl Metrics {
@@ -36,7 +35,7 @@ impl Metrics {
             engine,
             connections: AtomicU64::new(0),
             disconnections: AtomicU64::new(0),
-            silent: AtomicU64::new(0),
+            probe_connections: AtomicU64::new(0),
             spawns: AtomicU64::new(0),
             reattaches: AtomicU64::new(0),
             stdin_bytes: AtomicU64::new(0),
@@ -44,39 +43,38 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn connected(&self) {
+    pub(crate) fn connection_opened(&self) {
         self.connections.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn disconnected(&self, has_spoken: bool) {
+    pub(crate) fn connection_closed(&self, has_received_line: bool) {
         self.disconnections.fetch_add(1, Ordering::Relaxed);
-        self.silent.fetch_add(u64::from(!has_spoken), Ordering::Relaxed);
+        self.probe_connections.fetch_add(u64::from(!has_received_line), Ordering::Relaxed);
     }
 
-    pub(crate) fn spawned(&self) {
+    pub(crate) fn process_spawned(&self) {
         self.spawns.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn reattached(&self) {
+    pub(crate) fn process_reattached(&self) {
         self.reattaches.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn fed(&self, bytes: u64) {
+    pub(crate) fn stdin_accepted(&self, bytes: u64) {
         self.stdin_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(crate) fn answered(&self, namespace: &str, took: Duration) {
-        let index = NAMESPACES.iter().position(|known| *known == namespace);
-        let Some(latencies) = index.and_then(|index| self.latencies.get(index)) else { return };
-        let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        if let Some(bucket) = BUCKETS_US.iter().position(|bound| took_us <= *bound) {
+    pub(crate) fn request_completed(&self, namespace: Namespace, latency: Duration) {
+        let Some(latencies) = self.latencies.get(namespace as usize) else { return };
+        let latency_us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+        if let Some(bucket) = BUCKETS_US.iter().position(|bound| latency_us <= *bound) {
             latencies.buckets[bucket].fetch_add(1, Ordering::Relaxed);
         }
-        latencies.sum_us.fetch_add(took_us, Ordering::Relaxed);
+        latencies.sum_us.fetch_add(latency_us, Ordering::Relaxed);
         latencies.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The contract's counters first, in its order, then ours.
+    /// The page has the contract's counters first, in the contract's order.
     pub fn render(&self) -> String {
         let counts = self.engine.counts();
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -85,7 +83,7 @@ impl Metrics {
             (
                 "connections_total",
                 "Client connections accepted.",
-                connected.saturating_sub(read(&self.silent)),
+                connected.saturating_sub(read(&self.probe_connections)),
             ),
             ("process_spawns_total", "Processes started via process.spawn.", read(&self.spawns)),
             ("process_exits_total", "Managed processes that have exited.", counts.exits_total),
@@ -124,14 +122,14 @@ impl Metrics {
         let name = "outpost_relay_request_seconds";
         let help = "From a request's last byte to its answer in the connection's buffer.";
         page.describe(name, help, Kind::Histogram);
-        for (namespace, latencies) in NAMESPACES.iter().zip(&self.latencies) {
+        for ((namespace, _), latencies) in Namespace::ALL.iter().zip(&self.latencies) {
             let count = latencies.count.load(Ordering::Relaxed);
-            let mut below = 0;
+            let mut cumulative = 0;
             for (bound, bucket) in BUCKETS_US.iter().zip(&latencies.buckets) {
-                below += bucket.load(Ordering::Relaxed);
+                cumulative += bucket.load(Ordering::Relaxed);
                 let bound = *bound as f64 / 1e6;
                 let labels = format!("namespace=\"{namespace}\",le=\"{bound}\"");
-                page.value(&format!("{name}_bucket"), &labels, below);
+                page.value(&format!("{name}_bucket"), &labels, cumulative);
             }
             let sum = latencies.sum_us.load(Ordering::Relaxed) as f64 / 1e6;
             let labels = format!("namespace=\"{namespace}\"");

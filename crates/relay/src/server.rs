@@ -1,4 +1,4 @@
-//! The face itself: what its connections share, and the loop that accepts them.
+//! The relay server: state that all connections share, and the accept loops.
 
 use crate::connection;
 use crate::environment::Environment;
@@ -11,84 +11,84 @@ use subtle::ConstantTimeEq;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, mpsc, watch};
 
-/// Connections served at once; more wait in the backlog.
+/// Concurrent connections. Further ones wait in the listen backlog.
 const CONNECTIONS_MAX: usize = 4096;
-/// Requests that wait for the disk at once, of all connections.
+/// Concurrent `files.*` requests of all connections.
 const FILE_REQUESTS_MAX: usize = 32;
-/// Requests that run git at once.
+/// Concurrent `git.*` requests of all connections.
 const GIT_REQUESTS_MAX: usize = 8;
 
-/// What a relay is started with.
+/// Settings of a relay.
 pub struct Config {
-    /// Every request carries it.
+    /// The token that every request must carry.
     pub token: Vec<u8>,
     pub version: String,
-    /// The environment that children get, before their own.
+    /// The base environment of children. A request's `env` overrides it.
     pub environment: Vec<(std::ffi::OsString, std::ffi::OsString)>,
     pub home: Option<PathBuf>,
 }
 
-/// What all connections share.
+/// State that all connections share.
 pub struct Relay {
     pub(crate) engine: Engine,
     pub(crate) version: String,
     pub(crate) environment: Environment,
     pub(crate) home: Option<PathBuf>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) file_turns: Arc<Semaphore>,
-    pub(crate) git_turns: Arc<Semaphore>,
+    pub(crate) file_permits: Arc<Semaphore>,
+    pub(crate) git_permits: Arc<Semaphore>,
     pub(crate) load: SharedLoad,
     token: Vec<u8>,
     shutdown: mpsc::Sender<()>,
-    /// True once connections are to end.
+    /// Set to true to end all connections.
     closing: watch::Sender<bool>,
 }
 
 impl Relay {
-    /// A relay over an engine, and the notice that a client has asked the daemon to stop.
+    /// Creates a relay. The receiver gets a message when a client requests a shutdown.
     pub fn new(engine: Engine, config: Config) -> (Arc<Relay>, mpsc::Receiver<()>) {
-        let (shutdown, stops) = mpsc::channel(1);
+        let (shutdown, shutdown_requests) = mpsc::channel(1);
         let relay = Relay {
             metrics: Arc::new(Metrics::new(engine.clone())),
             engine,
             version: config.version,
             environment: Environment::new(config.environment),
             home: config.home,
-            file_turns: Arc::new(Semaphore::new(FILE_REQUESTS_MAX)),
-            git_turns: Arc::new(Semaphore::new(GIT_REQUESTS_MAX)),
+            file_permits: Arc::new(Semaphore::new(FILE_REQUESTS_MAX)),
+            git_permits: Arc::new(Semaphore::new(GIT_REQUESTS_MAX)),
             load: SharedLoad::default(),
             token: config.token,
             shutdown,
             closing: watch::Sender::new(false),
         };
-        (Arc::new(relay), stops)
+        (Arc::new(relay), shutdown_requests)
     }
 
     pub fn metrics(&self) -> Arc<Metrics> {
         self.metrics.clone()
     }
 
-    /// Asks the login shell for its PATH, so that children find what a person would find.
-    pub fn begin(self: &Arc<Relay>) {
+    /// Starts a task that reads PATH from the user's login shell, for the children's environment.
+    pub fn start_login_path_extraction(self: &Arc<Relay>) {
         let relay = self.clone();
         tokio::spawn(async move { relay.environment.extract_login_path().await });
     }
 
-    /// In constant time. An empty token opens nothing.
-    pub(crate) fn is_authentic(&self, auth: &str) -> bool {
+    /// Compares in constant time. An empty token is never valid.
+    pub(crate) fn is_authorized(&self, auth: &str) -> bool {
         !auth.is_empty() && bool::from(auth.as_bytes().ct_eq(&self.token))
     }
 
-    /// A client wants the daemon to stop.
-    pub(crate) fn ask_to_stop(&self) {
-        let _asked_already = self.shutdown.try_send(());
+    pub(crate) fn request_shutdown(&self) {
+        let _already_requested = self.shutdown.try_send(());
     }
 
-    /// Ends all connections, without a word.
+    /// Closes all connections and stops the accept loops.
     pub fn close(&self) {
         self.closing.send_replace(true);
     }
 
+    /// Returns when the relay closes.
     pub(crate) async fn closing(&self) {
         let mut closing = self.closing.subscribe();
         let _relay_gone = closing.wait_for(|closing| *closing).await;
@@ -103,11 +103,11 @@ pub async fn serve(listener: UnixListener, relay: Arc<Relay>) {
     }
 }
 
-/// Offers metrics until the relay closes. Counts only. "Bind it to a trusted interface (loopback)": hosts that reach another
-/// address need no token, as with the original.
+/// Serves metrics until the relay closes. "Bind it to a trusted interface (loopback)": as in the original, requests to a
+/// non-loopback address need no token.
 pub async fn serve_metrics(listener: TcpListener, relay: Arc<Relay>) {
     let (metrics, engine) = (relay.metrics(), relay.engine.clone());
-    let door = outpost_metrics::Door {
+    let door = outpost_metrics::Access {
         peers: outpost_wire::Peers::new(move |group| engine.standing_of_group(group)).of_drop_in(),
         token: relay.token.clone().into(),
         is_open_to_hosts: true,

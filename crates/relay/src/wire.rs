@@ -1,23 +1,23 @@
-//! The contract's messages: requests with their parameters, error codes and texts, and the frames of replies.
+//! The contract's messages: requests, params of each method, error codes, and reply lines.
 
-use crate::json::fill::{Place, check_and_fill, fill};
-use crate::json::read::{Mistyped, Text, Value};
+use crate::go_json::read::{Mistyped, Text, Value};
+use crate::go_json::unmarshal::{Field, unmarshal, validate_and_unmarshal};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::Write;
 
-/// "A single request line is capped at 1 MiB": one byte less is served, this many and more close the connection.
-pub(crate) const LINE_BYTES: usize = 1024 * 1024;
+/// "A single request line is capped at 1 MiB". A line of this length or longer closes the connection.
+pub(crate) const LINE_BYTES_MAX: usize = 1024 * 1024;
 
 pub(crate) const PARSE: i32 = -32700;
 pub(crate) const INVALID_REQUEST: i32 = -32600;
-pub(crate) const METHOD: i32 = -32601;
+pub(crate) const METHOD_NOT_FOUND: i32 = -32601;
 pub(crate) const INVALID_PARAMS: i32 = -32602;
 pub(crate) const INTERNAL: i32 = -32603;
 pub(crate) const UNAUTHORIZED: i32 = -32001;
 pub(crate) const STDIN_GAP: i32 = -32003;
 
-/// An error reply.
+/// The error object of a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) code: i32,
@@ -45,10 +45,10 @@ impl From<Mistyped> for Failure {
     }
 }
 
-/// What a method answers: the text of its result, or an error.
+/// The JSON text of a method's result, or an error.
 pub(crate) type Outcome = Result<Vec<u8>, Failure>;
 
-/// One line from a client.
+/// A request line.
 #[derive(Default)]
 pub(crate) struct Request<'a> {
     jsonrpc: Text<'a>,
@@ -59,26 +59,26 @@ pub(crate) struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// None when the line is no JSON, or a member that we know has a type that it cannot have.
+    /// `None` if the line is not JSON or a known member has the wrong type.
     pub(crate) fn parse(line: &'a [u8]) -> Option<Request<'a>> {
         let mut request = Request::default();
-        let places: &mut [(&'static str, &mut dyn Place<'a>)] = &mut [
+        let fields: &mut [(&'static str, &mut dyn Field<'a>)] = &mut [
             ("jsonrpc", &mut request.jsonrpc),
             ("id", &mut request.id),
             ("method", &mut request.method),
             ("params", &mut request.params),
             ("auth", &mut request.auth),
         ];
-        check_and_fill(line, places)?.ok()?;
+        validate_and_unmarshal(line, fields)?.ok()?;
         Some(request)
     }
 
     pub(crate) fn has_version_2(&self) -> bool {
-        self.jsonrpc.is_written("2.0") || self.jsonrpc.read() == "2.0"
+        self.jsonrpc.source_equals("2.0") || self.jsonrpc.decode() == "2.0"
     }
 
     pub(crate) fn id(&self) -> Id<'a> {
-        self.id.map_or(Id::Null, Id::Sent)
+        self.id.map_or(Id::Null, Id::Borrowed)
     }
 
     /// "Absent params → -32602 Invalid params — checked after method existence".
@@ -87,32 +87,32 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What a reply carries as its id: the value that was sent, compact.
+/// The id of a reply: the request's value in compact form.
 pub(crate) enum Id<'a> {
-    /// Of a request that has none, or could not be read.
+    /// The request has no id or could not be parsed.
     Null,
-    Sent(Value<'a>),
-    /// Ready for the reply.
-    Kept(Vec<u8>),
+    Borrowed(Value<'a>),
+    /// Compact JSON text.
+    Owned(Vec<u8>),
 }
 
 impl Id<'_> {
-    /// For a reply that is given when the line is gone.
-    pub(crate) fn keep(&self) -> Id<'static> {
+    /// A copy for a reply that outlives the request line.
+    pub(crate) fn to_owned(&self) -> Id<'static> {
         let mut text = Vec::new();
         self.append(&mut text);
-        Id::Kept(text)
+        Id::Owned(text)
     }
 
     fn append(&self, out: &mut Vec<u8>) {
         match self {
             Id::Null => out.extend_from_slice(b"null"),
-            Id::Sent(value) => value.append_compact(out),
-            Id::Kept(text) => out.extend_from_slice(text),
+            Id::Borrowed(value) => value.append_compact(out),
+            Id::Owned(text) => out.extend_from_slice(text),
         }
     }
 
-    /// For the log.
+    /// The text for the log.
     pub(crate) fn text(&self) -> String {
         let mut text = Vec::new();
         self.append(&mut text);
@@ -120,7 +120,7 @@ impl Id<'_> {
     }
 }
 
-/// Appends a whole reply line.
+/// Appends a reply line.
 pub(crate) fn append_reply(out: &mut Vec<u8>, id: &Id<'_>, outcome: &Outcome) {
     match outcome {
         Ok(result) => append_result(out, id, |out| out.extend_from_slice(result)),
@@ -128,7 +128,7 @@ pub(crate) fn append_reply(out: &mut Vec<u8>, id: &Id<'_>, outcome: &Outcome) {
     }
 }
 
-/// Appends the reply of which `append` appends the result.
+/// Appends a success reply. `append` writes the result.
 pub(crate) fn append_result(out: &mut Vec<u8>, id: &Id<'_>, append: impl FnOnce(&mut Vec<u8>)) {
     begin_reply(out, id);
     out.extend_from_slice(b",\"result\":");
@@ -139,7 +139,7 @@ pub(crate) fn append_result(out: &mut Vec<u8>, id: &Id<'_>, append: impl FnOnce(
 pub(crate) fn append_failure(out: &mut Vec<u8>, id: &Id<'_>, failure: &Failure) {
     begin_reply(out, id);
     let _infallible = write!(out, ",\"error\":{{\"code\":{},\"message\":", failure.code);
-    crate::json::write::string(out, failure.message.as_bytes());
+    crate::go_json::write::string(out, failure.message.as_bytes());
     out.extend_from_slice(b"}}\n");
 }
 
@@ -148,7 +148,8 @@ fn begin_reply(out: &mut Vec<u8>, id: &Id<'_>) {
     id.append(out);
 }
 
-/// "claustrum binds params into one struct per namespace", so a member of the wrong type counts also where it is not used.
+/// "claustrum binds params into one struct per namespace". A mistyped member is therefore an error in every method of the
+/// namespace, also in one that does not use it.
 #[derive(Default)]
 pub(crate) struct PathParams<'a> {
     pub(crate) path: Cow<'a, str>,
@@ -183,7 +184,7 @@ pub(crate) struct SpawnParams<'a> {
 #[derive(Default)]
 pub(crate) struct StdinParams<'a> {
     pub(crate) id: Cow<'a, str>,
-    pub(crate) data: Data<'a>,
+    pub(crate) data: Payload<'a>,
     pub(crate) offset: Option<i64>,
 }
 
@@ -208,16 +209,16 @@ pub(crate) struct ReattachParams<'a> {
     pub(crate) want_pid: bool,
 }
 
-/// A member that takes payload: its bytes are not looked at twice.
+/// A base64 payload. It stays borrowed if the string has no escapes.
 #[derive(Default)]
-pub(crate) struct Data<'a>(pub(crate) Cow<'a, [u8]>);
+pub(crate) struct Payload<'a>(pub(crate) Cow<'a, [u8]>);
 
-impl<'a> Place<'a> for Data<'a> {
-    fn put(&mut self, value: Value<'a>) -> Result<(), Mistyped> {
+impl<'a> Field<'a> for Payload<'a> {
+    fn set(&mut self, value: Value<'a>) -> Result<(), Mistyped> {
         if value.is_null() {
             return Ok(());
         }
-        self.0 = match value.plain_string() {
+        self.0 = match value.unescaped_bytes() {
             Some(plain) => Cow::Borrowed(plain),
             None => Cow::Owned(value.string()?.into_owned().into_bytes()),
         };
@@ -225,23 +226,23 @@ impl<'a> Place<'a> for Data<'a> {
     }
 }
 
-/// Parameters of a method, from an object.
+/// Params of a method, decoded from the request's `params` object.
 pub(crate) trait Params<'a>: Default {
-    fn fill(&mut self, value: Value<'a>) -> Result<(), Mistyped>;
+    fn unmarshal(&mut self, value: Value<'a>) -> Result<(), Mistyped>;
 
     fn parse(request: &Request<'a>) -> Result<Self, Failure> {
         let mut params = Self::default();
-        params.fill(request.params()?)?;
+        params.unmarshal(request.params()?)?;
         Ok(params)
     }
 }
 
-/// Says which member of which name goes where.
+/// Implements [`Params`] by a table of member names and fields.
 macro_rules! params {
     ($($type:ident { $($name:literal => $field:ident),+ $(,)? })+) => {$(
         impl<'a> Params<'a> for $type<'a> {
-            fn fill(&mut self, value: Value<'a>) -> Result<(), Mistyped> {
-                fill(value, &mut [$(($name, &mut self.$field)),+])
+            fn unmarshal(&mut self, value: Value<'a>) -> Result<(), Mistyped> {
+                unmarshal(value, &mut [$(($name, &mut self.$field)),+])
             }
         }
     )+};
@@ -271,8 +272,8 @@ params! {
     ReattachParams { "id" => id, "fromSeq" => from_seq, "wantPid" => want_pid }
 }
 
-/// Reads a line in every way that methods do, and writes a reply with its id.
-pub(crate) fn exercise(line: &[u8]) -> Option<Vec<u8>> {
+/// See [`crate::read_request`].
+pub(crate) fn parse_as_every_method(line: &[u8]) -> Option<Vec<u8>> {
     let request = Request::parse(line)?;
     let outcomes = [
         PathParams::parse(&request).map(|_| ()),
@@ -296,9 +297,9 @@ pub(crate) fn exercise(line: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// The fuzz target looks further; this much is looked at every time.
+    /// A short, deterministic version of the fuzz target.
     #[test]
-    fn no_line_brings_the_reader_down() {
+    fn mutated_lines_never_panic() {
         let seeds: [&[u8]; 4] = [
             br#"{"jsonrpc":"2.0","id":[1,{"a":"\u2028<>"}],"method":"process.spawn","params":{"id":"p","args":["a",null],"env":{"A":"b"}},"auth":"t"}"#,
             br#"{"id":1e3,"params":{"id":"x","data":"YQ==","offset":-9223372036854775808,"timeoutMs":1,"escalate":null}}"#,
@@ -312,7 +313,7 @@ mod tests {
             state ^= state << 17;
             usize::try_from(state % below as u64).unwrap()
         };
-        let mut read = 0;
+        let mut parsed = 0;
         for round in 0..20_000 {
             let mut line = seeds[round % seeds.len()].to_vec();
             for _ in 0..next(4) {
@@ -327,8 +328,8 @@ mod tests {
                     _ => line.truncate(at.max(1)),
                 }
             }
-            if let Some(reply) = exercise(&line) {
-                read += 1;
+            if let Some(reply) = parse_as_every_method(&line) {
+                parsed += 1;
                 assert_eq!(
                     reply.iter().filter(|byte| **byte == b'\n').count(),
                     1,
@@ -337,6 +338,9 @@ mod tests {
                 );
             }
         }
-        assert!((2_000..20_000).contains(&read), "{read} lines were read: the changes are too many, or none");
+        assert!(
+            (2_000..20_000).contains(&parsed),
+            "{parsed} of 20000 lines parsed: too many or no mutations"
+        );
     }
 }

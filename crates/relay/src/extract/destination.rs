@@ -1,7 +1,7 @@
-//! The directory an archive is unpacked into: which one may be it, how it is made anew, and what is made below it.
+//! The destination directory: checks its path, recreates it, and creates files and directories beneath it.
 
-use crate::extract::failed;
-use crate::go::{clean, join, quote};
+use crate::extract::error_text;
+use crate::go_compat::{clean, join, quote};
 use outpost_sys::Errno;
 use outpost_sys::beneath::{Dir, NotRemoved};
 use std::ffi::{OsStr, OsString};
@@ -10,34 +10,34 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The kernel takes no longer path. Ours never gives it a whole one, but the original does, and who reads the files later
-/// will too.
+/// PATH_MAX without the NUL. This code opens directories one by one and could create longer paths, but the original cannot,
+/// and most programs could not open the files.
 const PATH_BYTES_MAX: usize = 4095;
 
-/// The path the client sent, cleaned; refused when it is no place to wipe.
+/// Cleans the client's path. Refuses paths that must not be wiped.
 pub(super) fn check(dest_dir: &str, home: Option<&Path>) -> Result<PathBuf, String> {
     let path = path_of(clean(dest_dir.as_bytes()));
     if !path.is_absolute() || path.parent().is_none() {
         return Err(format!("destDir must be an absolute, non-root path: {}", quote(dest_dir)));
     }
-    if home.is_some_and(|home| holds(&path, home)) {
+    if home.is_some_and(|home| is_or_contains(&path, home)) {
         return Err(format!("destDir must not be or contain the home directory: {}", quote(dest_dir)));
     }
     Ok(path)
 }
 
-/// Whether `path` is `home` or a directory around it, by its names or by where it leads: a link, a mount or another spelling
-/// of the same directory shows by its inode.
-fn holds(path: &Path, home: &Path) -> bool {
+/// Whether `path` is `home` or one of its ancestors. Compares names and also inodes, which detects symlinks, bind mounts and
+/// other spellings.
+fn is_or_contains(path: &Path, home: &Path) -> bool {
     let clean_home = path_of(clean(home.as_os_str().as_bytes()));
     if clean_home.starts_with(path) {
         return true;
     }
     let identity = |path: &Path| path.metadata().ok().map(|found| (found.dev(), found.ino()));
-    let Some(ours) = identity(path) else { return false };
-    // A home that does not exist may do so tomorrow.
+    let Some(path_identity) = identity(path) else { return false };
+    // A missing home is checked too: it may be created later.
     let home = home.canonicalize().unwrap_or(clean_home);
-    home.ancestors().any(|around| identity(around) == Some(ours))
+    home.ancestors().any(|ancestor| identity(ancestor) == Some(path_identity))
 }
 
 fn path_of(bytes: Vec<u8>) -> PathBuf {
@@ -45,57 +45,57 @@ fn path_of(bytes: Vec<u8>) -> PathBuf {
 }
 
 pub(super) struct Destination {
-    /// Clean and absolute, with no slash at the end.
+    /// Clean and absolute, without a trailing slash.
     path: PathBuf,
     dir: Dir,
-    /// Directories made below it. One name in the archive can stand for thousands.
-    pub(super) dirs_made: u64,
+    /// Directories created beneath the destination. One entry name can create thousands.
+    pub(super) dirs_created: u64,
 }
 
 impl Destination {
-    /// Removes what is at `path` and makes a new, empty directory there, with those above it that are missing.
-    pub(super) fn renew(path: PathBuf) -> Result<Destination, String> {
-        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(failed("mkdir destDir: mkdir", &text(&path), Errno::INVAL));
+    /// Removes the tree at `path` and creates an empty directory there, with its missing ancestors.
+    pub(super) fn recreate(path: PathBuf) -> Result<Destination, String> {
+        let (Some(parent_path), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(error_text("mkdir destDir: mkdir", &text(&path), Errno::INVAL));
         };
-        let parent = match Dir::at(above) {
+        let parent = match Dir::at(parent_path) {
             Ok(parent) => {
                 parent.remove_tree(name).map_err(|NotRemoved { call, path, errno }| {
-                    failed(&format!("clean destDir: {call}"), &text(&above.join(path)), errno)
+                    error_text(&format!("clean destDir: {call}"), &text(&parent_path.join(path)), errno)
                 })?;
                 parent
             }
-            // Then there is nothing to remove either.
-            Err(Errno::NOENT) => make_missing(above)
-                .map_err(|(path, errno)| failed("mkdir destDir: mkdir", &text(&path), errno))?,
-            Err(errno) => return Err(failed("clean destDir: open", &text(above), errno)),
+            // Without a parent there is no tree to remove.
+            Err(Errno::NOENT) => create_missing(parent_path)
+                .map_err(|(path, errno)| error_text("mkdir destDir: mkdir", &text(&path), errno))?,
+            Err(errno) => return Err(error_text("clean destDir: open", &text(parent_path), errno)),
         };
-        let made = parent.make_dir(name).and_then(|dir| {
-            // Ours is empty. What somebody put in its place between making and opening it may be anything.
+        let created = parent.make_dir(name).and_then(|dir| {
+            // Another process may have replaced the directory between mkdir and open. Accept only an empty one.
             if dir.is_empty()? { Ok(dir) } else { Err(Errno::EXIST) }
         });
-        let dir = made.map_err(|errno| failed("mkdir destDir: mkdir", &text(&path), errno))?;
-        Ok(Destination { path, dir, dirs_made: 0 })
+        let dir = created.map_err(|errno| error_text("mkdir destDir: mkdir", &text(&path), errno))?;
+        Ok(Destination { path, dir, dirs_created: 0 })
     }
 
-    /// What an entry's name means here: the clean path below, empty for the directory itself; `None` when it leads out. A
-    /// name that leaves and comes back is inside: "a ../ that resolves back inside destDir is allowed".
+    /// The cleaned path of an entry relative to the destination, empty for the destination itself. `None` if the name leads
+    /// outside. "a ../ that resolves back inside destDir is allowed".
     pub(super) fn resolve(&self, name: &[u8]) -> Option<PathBuf> {
         let target = path_of(join(self.path.as_os_str().as_bytes(), name));
         target.strip_prefix(&self.path).ok().map(Path::to_owned)
     }
 
-    /// A directory and those above it, unless they are there.
-    pub(super) fn make_dirs(&mut self, below: &Path) -> Result<(), String> {
-        self.open_or_make(below).map(drop)
+    /// Creates a directory and its missing ancestors.
+    pub(super) fn create_dirs(&mut self, relative: &Path) -> Result<(), String> {
+        self.open_or_create(relative).map(drop)
     }
 
-    /// A file, in directories that are made if they are missing, in place of one that is there.
-    pub(super) fn create_file(&mut self, below: &Path) -> Result<OwnedFd, String> {
-        let created = match (below.file_name(), below.parent()) {
-            (Some(name), Some(above)) => {
-                let dir = self.open_or_make(above)?;
-                if self.is_too_long(below) {
+    /// Creates a file and its missing ancestors. Replaces an existing file.
+    pub(super) fn create_file(&mut self, relative: &Path) -> Result<OwnedFd, String> {
+        let created = match (relative.file_name(), relative.parent()) {
+            (Some(name), Some(parent)) => {
+                let dir = self.open_or_create(parent)?;
+                if self.is_too_long(relative) {
                     Err(Errno::NAMETOOLONG)
                 } else {
                     dir.as_ref().unwrap_or(&self.dir).create_file(name)
@@ -103,70 +103,70 @@ impl Destination {
             }
             _ => Err(Errno::ISDIR),
         };
-        created.map_err(|errno| failed("open", &self.target(below), errno))
+        created.map_err(|errno| error_text("open", &self.absolute(relative), errno))
     }
 
-    /// The absolute path of an entry, for messages.
-    pub(super) fn target(&self, below: &Path) -> String {
+    /// The absolute path of an entry, for error messages.
+    pub(super) fn absolute(&self, relative: &Path) -> String {
         let mut path = self.path.clone();
-        path.extend(below);
+        path.extend(relative);
         text(&path)
     }
 
-    /// `None` is the destination itself.
-    fn open_or_make(&mut self, below: &Path) -> Result<Option<Dir>, String> {
-        if !self.is_too_long(below)
-            && !below.as_os_str().is_empty()
-            && let Ok(dir) = self.dir.open_dir(below)
+    /// `None` stands for the destination itself.
+    fn open_or_create(&mut self, relative: &Path) -> Result<Option<Dir>, String> {
+        if !self.is_too_long(relative)
+            && !relative.as_os_str().is_empty()
+            && let Ok(dir) = self.dir.open_dir(relative)
         {
             return Ok(Some(dir));
         }
-        let (mut dir, mut made) = (None::<Dir>, PathBuf::new());
-        for name in below {
-            made.push(name);
-            let above = dir.as_ref().unwrap_or(&self.dir);
-            let next = if self.is_too_long(&made) {
+        let (mut dir, mut prefix) = (None::<Dir>, PathBuf::new());
+        for name in relative {
+            prefix.push(name);
+            let parent = dir.as_ref().unwrap_or(&self.dir);
+            let next = if self.is_too_long(&prefix) {
                 Err(Errno::NAMETOOLONG)
             } else {
-                existing_or_new(above, name, || self.dirs_made += 1)
+                create_or_open(parent, name, || self.dirs_created += 1)
             };
-            dir = Some(next.map_err(|errno| failed("mkdir", &self.target(&made), errno))?);
+            dir = Some(next.map_err(|errno| error_text("mkdir", &self.absolute(&prefix), errno))?);
         }
         Ok(dir)
     }
 
-    fn is_too_long(&self, below: &Path) -> bool {
-        self.path.as_os_str().len() + 1 + below.as_os_str().len() > PATH_BYTES_MAX
+    fn is_too_long(&self, relative: &Path) -> bool {
+        self.path.as_os_str().len() + 1 + relative.as_os_str().len() > PATH_BYTES_MAX
     }
 }
 
-/// Makes the directories that are missing on the way to `path`, below the last one that is there.
-fn make_missing(path: &Path) -> Result<Dir, (PathBuf, Errno)> {
+/// Creates `path` and its missing ancestors. The error names the path that could not be created.
+fn create_missing(path: &Path) -> Result<Dir, (PathBuf, Errno)> {
     let mut missing = Vec::new();
-    for around in path.ancestors() {
-        let mut dir = match Dir::at(around) {
+    for ancestor in path.ancestors() {
+        let mut dir = match Dir::at(ancestor) {
             Err(Errno::NOENT) => {
-                missing.extend(around.file_name());
+                missing.extend(ancestor.file_name());
                 continue;
             }
-            found => found.map_err(|errno| (around.to_owned(), errno))?,
+            found => found.map_err(|errno| (ancestor.to_owned(), errno))?,
         };
-        let mut made = around.to_owned();
+        let mut prefix = ancestor.to_owned();
         for name in missing.into_iter().rev() {
-            made.push(name);
-            dir = existing_or_new(&dir, name, || ()).map_err(|errno| (made.clone(), errno))?;
+            prefix.push(name);
+            dir = create_or_open(&dir, name, || ()).map_err(|errno| (prefix.clone(), errno))?;
         }
         return Ok(dir);
     }
     Err((path.to_owned(), Errno::NOENT))
 }
 
-fn existing_or_new(above: &Dir, name: &OsStr, made: impl FnOnce()) -> Result<Dir, Errno> {
-    match above.make_dir(name) {
-        Err(Errno::EXIST) => above.open_dir(Path::new(name)),
-        new => {
-            made();
-            new
+fn create_or_open(parent: &Dir, name: &OsStr, on_create: impl FnOnce()) -> Result<Dir, Errno> {
+    match parent.make_dir(name) {
+        Err(Errno::EXIST) => parent.open_dir(Path::new(name)),
+        created => {
+            on_create();
+            created
         }
     }
 }

@@ -1,43 +1,44 @@
-//! The unpacked bytes of a gzip file, with the original's words for what is wrong with it.
+//! Decompresses the gzip archive and maps its errors to the original's texts.
 
 use crate::extract::archive::{Archive, Reader};
 use flate2::bufread::MultiGzDecoder;
 use std::io::{self, BufReader, ErrorKind, Read};
 
-/// What is read and unpacked at once.
-pub(super) const PIECE_BYTES: usize = 64 << 10;
+/// Buffer size of reads and decompression.
+pub(super) const CHUNK_BYTES: usize = 64 << 10;
 
 pub(super) const UNEXPECTED_EOF: &str = "unexpected EOF";
 
-pub(super) struct Stream<'a> {
-    unpacked: BufReader<MultiGzDecoder<BufReader<Reader<'a>>>>,
+pub(super) struct GzipStream<'a> {
+    decompressed: BufReader<MultiGzDecoder<BufReader<Reader<'a>>>>,
     path: &'a str,
     header_bytes: u64,
 }
 
-impl<'a> Stream<'a> {
-    /// Reads the header of the first member and nothing else: what fails here leaves the destination as it is.
-    pub(super) fn open(archive: &'a Archive<'_>) -> Result<Stream<'a>, String> {
-        let packed = BufReader::with_capacity(PIECE_BYTES, archive.reader());
-        let unpacked = BufReader::with_capacity(PIECE_BYTES, MultiGzDecoder::new(packed));
-        let mut stream = Stream { unpacked, path: archive.path, header_bytes: 0 };
+impl<'a> GzipStream<'a> {
+    /// Reads only the header of the first member. The destination is wiped after this, so a file that is not gzip leaves it
+    /// untouched.
+    pub(super) fn open(archive: &'a Archive<'_>) -> Result<GzipStream<'a>, String> {
+        let compressed = BufReader::with_capacity(CHUNK_BYTES, archive.reader());
+        let decompressed = BufReader::with_capacity(CHUNK_BYTES, MultiGzDecoder::new(compressed));
+        let mut stream = GzipStream { decompressed, path: archive.path, header_bytes: 0 };
         stream.header_bytes = stream.consumed();
         if !stream.in_header() {
             return Ok(stream);
         }
         match stream.read(&mut [0]) {
-            Err(_) if stream.unpacked.get_ref().get_ref().get_ref().offset == 0 => Err("EOF".to_owned()),
+            Err(_) if stream.decompressed.get_ref().get_ref().get_ref().offset == 0 => Err("EOF".to_owned()),
             Err(error) => Err(error.to_string()),
             Ok(_) => Err(INVALID_HEADER.to_owned()),
         }
     }
 
-    /// Reads on to the end of the stream, `bytes_max` at most, so that the checksum is compared: the original stops at the
-    /// tar's end mark and calls a damaged archive a success. What follows the last member is none of ours.
+    /// Reads up to the end of the stream, at most `bytes_max`, to verify the gzip checksum. The original stops at the tar's
+    /// end marker and reports success for a damaged archive. Ignores garbage after the last member.
     pub(super) fn finish(&mut self, mut bytes_max: u64) -> Result<(), String> {
-        let mut scrap = vec![0; PIECE_BYTES];
+        let mut discarded = vec![0; CHUNK_BYTES];
         loop {
-            match self.read(&mut scrap) {
+            match self.read(&mut discarded) {
                 Ok(0) => return Ok(()),
                 Ok(read) => bytes_max = bytes_max.checked_sub(read as u64).ok_or(super::LIMIT_EXCEEDED)?,
                 Err(_) if self.in_header() => return Ok(()),
@@ -46,14 +47,14 @@ impl<'a> Stream<'a> {
         }
     }
 
-    fn text(&self, error: &io::Error) -> String {
+    fn error_text(&self, error: &io::Error) -> String {
         if error.raw_os_error().is_some() {
-            return crate::go::path_error("read", self.path, error);
+            return crate::go_compat::path_error("read", self.path, error);
         }
         if error.kind() == ErrorKind::UnexpectedEof {
             return UNEXPECTED_EOF.to_owned();
         }
-        // The decoder tells what it found by text alone; the tests hold it to that.
+        // The errors of flate2 differ only by their text; a test would fail if a new version changed it.
         match error.to_string().as_str() {
             "invalid gzip header" => INVALID_HEADER.to_owned(),
             "corrupt gzip stream does not have a matching checksum" if self.in_header() => {
@@ -61,8 +62,8 @@ impl<'a> Stream<'a> {
             }
             "corrupt gzip stream does not have a matching checksum" => "gzip: invalid checksum".to_owned(),
             "corrupt deflate stream" => {
-                // The original counts from the end of the member's header and up to the byte it failed at. Ours counts
-                // from the first header, and the decoder may have taken some bytes more.
+                // The original's offset is relative to the end of the member's header. This one is relative to the first
+                // member's header and approximate: the decoder reads ahead.
                 let offset = self.consumed().saturating_sub(self.header_bytes);
                 format!("flate: corrupt input before offset {offset}")
             }
@@ -70,23 +71,23 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Whether a member's header is what is missing or was wrong.
+    /// Whether the decoder has no valid member header: it is incomplete or invalid.
     fn in_header(&self) -> bool {
-        self.unpacked.get_ref().header().is_none()
+        self.decompressed.get_ref().header().is_none()
     }
 
-    /// Packed bytes that the decoder has taken.
+    /// Compressed bytes that the decoder has read.
     fn consumed(&self) -> u64 {
-        let packed = self.unpacked.get_ref().get_ref();
-        packed.get_ref().offset - packed.buffer().len() as u64
+        let compressed = self.decompressed.get_ref().get_ref();
+        compressed.get_ref().offset - compressed.buffer().len() as u64
     }
 }
 
-/// Its errors are all `InvalidData`, with the original's words as their text.
-impl Read for Stream<'_> {
+/// All errors are `InvalidData` with the original's text.
+impl Read for GzipStream<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.unpacked.read(buffer);
-        read.map_err(|error| io::Error::new(ErrorKind::InvalidData, self.text(&error)))
+        let read = self.decompressed.read(buffer);
+        read.map_err(|error| io::Error::new(ErrorKind::InvalidData, self.error_text(&error)))
     }
 }
 

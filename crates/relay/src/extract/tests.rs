@@ -1,11 +1,11 @@
-//! Archives of every kind against the document: what the tests share, and the contract row by row.
+//! Extraction tests: the shared fixture, and the contract rule by rule.
 
 #[path = "tests_formats.rs"]
 mod formats;
 #[path = "tests_hostile.rs"]
 mod hostile;
-#[path = "tests_places.rs"]
-mod places;
+#[path = "tests_paths.rs"]
+mod paths;
 
 use super::*;
 use flate2::Compression;
@@ -15,19 +15,19 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-/// A directory of one's own: the archive, the destination with something old in it, and what must stay as it is.
-struct Scene {
+/// A temporary directory with an archive, a destination that has old content, and files outside that must not change.
+struct Fixture {
     root: tempfile::TempDir,
 }
 
-impl Scene {
-    fn new() -> Scene {
-        let scene = Scene { root: tempfile::tempdir().unwrap() };
-        fs::create_dir_all(scene.path("dest/old")).unwrap();
-        fs::create_dir_all(scene.path("outside/empty")).unwrap();
-        fs::write(scene.path("dest/old/file"), "old").unwrap();
-        fs::write(scene.path("outside/file"), "precious").unwrap();
-        scene
+impl Fixture {
+    fn new() -> Fixture {
+        let fixture = Fixture { root: tempfile::tempdir().unwrap() };
+        fs::create_dir_all(fixture.path("dest/old")).unwrap();
+        fs::create_dir_all(fixture.path("outside/empty")).unwrap();
+        fs::write(fixture.path("dest/old/file"), "old").unwrap();
+        fs::write(fixture.path("outside/file"), "precious").unwrap();
+        fixture
     }
 
     fn path(&self, below: &str) -> PathBuf {
@@ -38,7 +38,7 @@ impl Scene {
         self.path(below).to_str().unwrap().to_owned()
     }
 
-    /// Extracts these bytes. However it ends, the archive is gone and nothing outside has changed.
+    /// Extracts an archive. Asserts that the archive is removed and nothing outside has changed.
     fn extract(&self, archive: &[u8]) -> Extracted {
         self.extract_within(archive, LIMITS)
     }
@@ -47,11 +47,11 @@ impl Scene {
         fs::write(self.path("archive.tgz"), archive).unwrap();
         let extracted = super::extract_within(&self.text("archive.tgz"), &self.text("dest"), None, limits);
         assert!(!self.path("archive.tgz").exists(), "the archive is consumed: {extracted:?}");
-        self.assert_outside_is_untouched();
+        self.assert_outside_unchanged();
         extracted
     }
 
-    fn assert_outside_is_untouched(&self) {
+    fn assert_outside_unchanged(&self) {
         assert_eq!(fs::read(self.path("outside/file")).unwrap(), b"precious");
         assert_eq!(fs::read_dir(self.path("outside")).unwrap().count(), 2);
         assert_eq!(fs::read_dir(self.path("outside/empty")).unwrap().count(), 0);
@@ -61,8 +61,8 @@ impl Scene {
         assert_eq!(names, ["outside"]);
     }
 
-    /// All below the destination, sorted: `name/ 700` or `name 600 content`.
-    fn found(&self) -> Vec<String> {
+    /// The tree in the destination, sorted: `name/ 700` or `name 600 content`.
+    fn contents(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut directories = vec![self.path("dest")];
         while let Some(directory) = directories.pop() {
@@ -99,7 +99,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     packed.finish().unwrap()
 }
 
-/// An entry as it stands in a tar: the header, with any name and type, then the content and its padding.
+/// A tar entry: the header with any name and type, then the content and its padding.
 fn entry(kind: u8, name: &[u8], content: &[u8]) -> Vec<u8> {
     let mut header = tar::Header::new_ustar();
     header.as_old_mut().name[..name.len()].copy_from_slice(name);
@@ -132,8 +132,8 @@ fn file(name: &str, content: &str) -> Vec<u8> {
 }
 
 #[test]
-fn files_and_directories_land_with_the_owners_modes_and_replace_what_was_there() {
-    let scene = Scene::new();
+fn entries_get_owner_only_modes_and_replace_the_old_content() {
+    let fixture = Fixture::new();
     let bytes = archive(&[
         entry(b'5', b"dir/", b""),
         file("dir/run.sh", "echo"),
@@ -143,7 +143,7 @@ fn files_and_directories_land_with_the_owners_modes_and_replace_what_was_there()
         entry(b'5', b"./", b""),
         entry(b'5', b"dir", b""),
     ]);
-    assert_eq!(scene.extract(&bytes), success(4));
+    assert_eq!(fixture.extract(&bytes), success(4));
     let expected = [
         ".synced 600",
         "dir/ 700",
@@ -155,53 +155,53 @@ fn files_and_directories_land_with_the_owners_modes_and_replace_what_was_there()
         "implied/deep/ 700",
         "implied/deep/f 600 x",
     ];
-    assert_eq!(scene.found(), expected);
-    assert_eq!(fs::metadata(scene.path("dest")).unwrap().permissions().mode() & 0o7777, 0o700);
+    assert_eq!(fixture.contents(), expected);
+    assert_eq!(fs::metadata(fixture.path("dest")).unwrap().permissions().mode() & 0o7777, 0o700);
 }
 
 #[test]
 fn extracting_again_gives_the_same() {
-    let scene = Scene::new();
+    let fixture = Fixture::new();
     let bytes = archive(&[file("a/b", "1")]);
     for _ in 0..2 {
-        assert_eq!(scene.extract(&bytes), success(1));
-        assert_eq!(scene.found(), [".synced 600", "a/ 700", "a/b 600 1"]);
+        assert_eq!(fixture.extract(&bytes), success(1));
+        assert_eq!(fixture.contents(), [".synced 600", "a/ 700", "a/b 600 1"]);
     }
 }
 
 #[test]
-fn a_file_twice_is_the_second_one_and_counts_twice() {
-    let scene = Scene::new();
-    assert_eq!(scene.extract(&archive(&[file("f", "longer"), file("./f", "2")])), success(2));
-    assert_eq!(scene.found(), [".synced 600", "f 600 2"]);
+fn a_duplicate_file_is_replaced_and_counts_twice() {
+    let fixture = Fixture::new();
+    assert_eq!(fixture.extract(&archive(&[file("f", "longer"), file("./f", "2")])), success(2));
+    assert_eq!(fixture.contents(), [".synced 600", "f 600 2"]);
 }
 
 #[test]
-fn an_archive_without_entries_or_without_an_end_mark_is_complete() {
-    let scene = Scene::new();
+fn an_archive_without_entries_or_end_marker_is_complete() {
+    let fixture = Fixture::new();
     let one = file("f", "1");
     for (bytes, count) in [(vec![], 0), (tar(&[]), 0), (vec![0; 512], 0), (one, 1)] {
-        assert_eq!(scene.extract(&gzip(&bytes)), success(count), "{} bytes", bytes.len());
+        assert_eq!(fixture.extract(&gzip(&bytes)), success(count), "{} bytes", bytes.len());
     }
 }
 
 #[test]
-fn a_name_that_leaves_the_destination_stops_everything() {
+fn a_name_outside_of_the_destination_stops_the_extraction() {
     let names =
         ["../x", "a/../../x", "..", "a/../..", "../outside/x", "../destiny", "/../x", "./../outside/file"];
     for name in names {
         for kind in *b"0512g" {
-            let scene = Scene::new();
+            let fixture = Fixture::new();
             let bytes = archive(&[file("first", "1"), entry(kind, name.as_bytes(), b"")]);
-            assert_eq!(scene.extract(&bytes), failure(0, format!("unsafe path in archive: {name}")));
-            assert_eq!(scene.found(), ["first 600 1"], "no mark of success");
+            assert_eq!(fixture.extract(&bytes), failure(0, format!("unsafe path in archive: {name}")));
+            assert_eq!(fixture.contents(), ["first 600 1"], "no .synced marker");
         }
     }
 }
 
 #[test]
-fn a_name_that_ends_inside_is_inside() {
-    let scene = Scene::new();
+fn a_name_that_resolves_inside_is_allowed() {
+    let fixture = Fixture::new();
     let bytes = archive(&[
         file("a/../b", "1"),
         file("/etc/x", "2"),
@@ -209,17 +209,17 @@ fn a_name_that_ends_inside_is_inside() {
         entry(b'5', b"/../dest/", b""),
         file("...", "4"),
     ]);
-    assert_eq!(scene.extract(&bytes), success(4));
+    assert_eq!(fixture.extract(&bytes), success(4));
     assert_eq!(
-        scene.found(),
+        fixture.contents(),
         ["... 600 4", ".synced 600", "b 600 1", "back 600 3", "etc/ 700", "etc/x 600 2"]
     );
 }
 
 #[test]
-fn what_is_neither_file_nor_directory_stops_everything() {
+fn an_entry_that_is_neither_file_nor_directory_stops_the_extraction() {
     for kind in *b"123467SVMDNAZg\x80" {
-        let scene = Scene::new();
+        let fixture = Fixture::new();
         let mut header = tar::Header::new_gnu();
         header.set_path("it").unwrap();
         header.set_link_name("../outside").unwrap();
@@ -231,15 +231,15 @@ fn what_is_neither_file_nor_directory_stops_everything() {
         header.set_mtime(0);
         let bytes = archive(&[file("first", "1"), sealed(header, b""), file("it/x", "2")]);
         let expected = format!("unsupported tar entry type {}: it", char::from(kind));
-        assert_eq!(scene.extract(&bytes), failure(0, expected));
-        assert_eq!(scene.found(), ["first 600 1"]);
+        assert_eq!(fixture.extract(&bytes), failure(0, expected));
+        assert_eq!(fixture.contents(), ["first 600 1"]);
     }
 }
 
 #[test]
-fn a_name_that_is_taken_by_the_other_kind_is_an_error() {
-    let target = |scene: &Scene, name: &str| scene.text("dest") + name;
-    let scene = Scene::new();
+fn a_conflict_between_file_and_directory_is_an_error() {
+    let target = |fixture: &Fixture, name: &str| fixture.text("dest") + name;
+    let fixture = Fixture::new();
     type Case<'a> = (&'a [Vec<u8>], u64, &'a str, &'a str, &'a str);
     let cases: [Case<'_>; 7] = [
         (&[file("f", "1"), entry(b'5', b"f/", b"")], 1, "mkdir", "/f", "not a directory"),
@@ -257,37 +257,37 @@ fn a_name_that_is_taken_by_the_other_kind_is_an_error() {
         ),
     ];
     for (entries, count, call, name, text) in cases {
-        let expected = format!("{call} {}: {text}", target(&scene, name));
-        assert_eq!(scene.extract(&archive(entries)), failure(count, expected));
+        let expected = format!("{call} {}: {text}", target(&fixture, name));
+        assert_eq!(fixture.extract(&archive(entries)), failure(count, expected));
     }
 }
 
 #[test]
-fn a_mark_in_the_archive_is_a_file_like_any_other() {
-    let scene = Scene::new();
-    assert_eq!(scene.extract(&archive(&[file(".synced", "theirs")])), success(1));
-    assert_eq!(scene.found(), [".synced 600"]);
+fn a_synced_marker_in_the_archive_is_an_ordinary_file() {
+    let fixture = Fixture::new();
+    assert_eq!(fixture.extract(&archive(&[file(".synced", "theirs")])), success(1));
+    assert_eq!(fixture.contents(), [".synced 600"]);
 }
 
 #[test]
-fn the_size_of_all_files_is_limited_and_the_limit_itself_is_allowed() {
-    let scene = Scene::new();
+fn the_total_size_is_limited_inclusively() {
+    let fixture = Fixture::new();
     let limits = Limits { content_bytes: 10, ..LIMITS };
     let bytes = archive(&[file("a", "12345"), file("b", "67890"), file("empty", "")]);
-    assert_eq!(scene.extract_within(&bytes, limits), success(3));
+    assert_eq!(fixture.extract_within(&bytes, limits), success(3));
     let bytes = archive(&[file("a", "12345"), file("b", "678901"), file("c", "")]);
-    assert_eq!(scene.extract_within(&bytes, limits), failure(1, "extraction size limit exceeded"));
-    assert!(!scene.path("dest/.synced").exists());
+    assert_eq!(fixture.extract_within(&bytes, limits), failure(1, "extraction size limit exceeded"));
+    assert!(!fixture.path("dest/.synced").exists());
 }
 
 #[test]
-fn the_number_of_entries_and_of_directories_for_them_is_limited() {
-    let scene = Scene::new();
+fn the_number_of_entries_and_implied_directories_is_limited() {
+    let fixture = Fixture::new();
     let limits = Limits { entries: 3, ..LIMITS };
     let three = [file("a", ""), entry(b'5', b".", b""), file("b", "")];
-    assert_eq!(scene.extract_within(&archive(&three), limits), success(2));
+    assert_eq!(fixture.extract_within(&archive(&three), limits), success(2));
     let four = [three.concat(), file("c", "")];
-    assert_eq!(scene.extract_within(&archive(&four), limits), failure(2, "too many entries in archive"));
+    assert_eq!(fixture.extract_within(&archive(&four), limits), failure(2, "too many entries in archive"));
     let implied = [file("a/b/c/d", ""), file("e", "")];
-    assert_eq!(scene.extract_within(&archive(&implied), limits), failure(1, "too many entries in archive"));
+    assert_eq!(fixture.extract_within(&archive(&implied), limits), failure(1, "too many entries in archive"));
 }

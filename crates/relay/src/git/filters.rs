@@ -1,4 +1,4 @@
-//! Filter programs that a repository configures, and the settings that keep git from running them.
+//! Settings that prevent git from running the filter programs of a repository's configuration.
 
 use super::Git;
 use std::collections::BTreeMap;
@@ -6,43 +6,43 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Repositories that are looked at for one status: the one that was asked for, and those nested in it.
+/// Repositories per status: the requested one and its submodules.
 const REPOSITORIES_MAX: usize = 256;
-/// Settings that one status overrides.
+/// Overridden settings per status.
 const OVERRIDES_MAX: usize = 1024;
-/// Scopes that belong to the user and the host. Every other one is the repository's.
+/// Configuration scopes of the user and the host. All others belong to the repository.
 const TRUSTED_SCOPES: [&[u8]; 3] = [b"system", b"global", b"command"];
-/// The mode of a nested repository in the index.
-const GITLINK: &[u8] = b"160000 ";
+/// The mode of a submodule in the index.
+const GITLINK_MODE: &[u8] = b"160000 ";
 
-/// Settings, each for a `-c` of git, that put every filter of a repository and its submodules back to what the user has
-/// configured. git passes them on to the submodules.
-pub(super) fn off(git: &Git) -> Result<Vec<OsString>, String> {
+/// Arguments for git's `-c` option. They reset every filter of the repository and its submodules to the user's
+/// configuration. git passes them on to the submodules.
+pub(super) fn disabling_settings(git: &Git) -> Result<Vec<OsString>, String> {
     let mut overrides = BTreeMap::new();
     let mut pending = vec![git.dir.clone()];
-    let mut seen = 0;
+    let mut visited = 0;
     while let Some(dir) = pending.pop() {
-        seen += 1;
-        if seen > REPOSITORIES_MAX {
+        visited += 1;
+        if visited > REPOSITORIES_MAX {
             return Err(format!("it has more than {REPOSITORIES_MAX} nested repositories"));
         }
         let Some(root) = git.at(&dir).root() else { continue };
         let git = git.at(Path::new(OsStr::from_bytes(&root)));
-        overrides.extend(of_repository(&git));
+        overrides.extend(repository_overrides(&git));
         if overrides.len() > OVERRIDES_MAX {
             return Err(format!("its filters have more than {OVERRIDES_MAX} settings"));
         }
         // git does not descend into a submodule that is not checked out.
-        pending.extend(nested(&git)?.into_iter().filter(|at| at.join(".git").exists()));
+        pending.extend(submodules(&git)?.into_iter().filter(|dir| dir.join(".git").exists()));
     }
     overrides.into_iter().map(|(name, value)| setting(&name, &value)).collect()
 }
 
-/// Each setting of a filter that comes from the repository, with the value that the user's configuration has for it.
-fn of_repository(git: &Git) -> BTreeMap<Vec<u8>, Vec<u8>> {
+/// Every filter setting of the repository, with its value in the user's configuration.
+fn repository_overrides(git: &Git) -> BTreeMap<Vec<u8>, Vec<u8>> {
     const NAMES: &str = r"^filter\..*\.(clean|smudge|process|required)$";
     let scoped = git.run(&["config", "-z", "--show-scope", "--get-regexp", NAMES]);
-    // Before 2.26 git does not know scopes. Then every filter counts as the repository's.
+    // git before 2.26 has no scopes. Then every filter counts as the repository's.
     let is_scoped = scoped.succeeded || scoped.stderr.is_empty();
     let text = match is_scoped {
         true => scoped.stdout,
@@ -60,8 +60,8 @@ fn of_repository(git: &Git) -> BTreeMap<Vec<u8>, Vec<u8>> {
         match TRUSTED_SCOPES.contains(&scope) {
             true => users.insert(name.to_vec(), value.to_vec()),
             false => {
-                let off: &[u8] = if name.ends_with(b".required") { b"false" } else { b"" };
-                overrides.insert(name.to_vec(), off.to_vec())
+                let disabled: &[u8] = if name.ends_with(b".required") { b"false" } else { b"" };
+                overrides.insert(name.to_vec(), disabled.to_vec())
             }
         };
     }
@@ -73,19 +73,19 @@ fn of_repository(git: &Git) -> BTreeMap<Vec<u8>, Vec<u8>> {
     overrides
 }
 
-/// Where the index has a repository in place of a file.
-fn nested(git: &Git) -> Result<Vec<PathBuf>, String> {
+/// The directories of the submodules in the index.
+fn submodules(git: &Git) -> Result<Vec<PathBuf>, String> {
     let listed = git.run(&["ls-files", "--stage", "-z"]);
     if !listed.succeeded {
-        return Err(listed.text());
+        return Err(listed.error_text());
     }
-    let entries = listed.stdout.split(|byte| *byte == 0).filter(|entry| entry.starts_with(GITLINK));
+    let entries = listed.stdout.split(|byte| *byte == 0).filter(|entry| entry.starts_with(GITLINK_MODE));
     let paths = entries.filter_map(|entry| split_once(entry, b'\t'));
     Ok(paths.map(|(_, path)| git.dir.join(OsStr::from_bytes(path))).collect())
 }
 
 fn setting(name: &[u8], value: &[u8]) -> Result<OsString, String> {
-    // git splits at the first one, and would set something else.
+    // git splits the argument at the first '=' and would set another key.
     if name.contains(&b'=') {
         return Err("the repository configures a filter whose name contains '='".into());
     }

@@ -1,8 +1,9 @@
-//! `files.*`: looking at files, and unpacking an archive. All of it runs on threads that may wait for a disk.
+//! `files.*`: file metadata, directory listings, file contents, tar extraction. All of it runs on blocking threads.
 
-use crate::connection::{Pending, READS_MAX};
-use crate::go;
-use crate::json::write::Object;
+use super::FilesMethod;
+use crate::connection::{PendingRequest, READS_MAX};
+use crate::go_compat;
+use crate::go_json::write::Object;
 use crate::wire::{ExtractTarParams, Failure, Outcome, Params, PathParams, Request};
 use outpost_sys::file::{self, Open};
 use std::fs::{self, File, Metadata};
@@ -11,41 +12,36 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The most of a file that is read into one answer, whatever the request allows: it is in memory several times over.
+/// Upper bound of `files.read`, also for a larger `maxBytes`: the content is in memory several times.
 const READ_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Files larger than this are read one at a time.
+/// A connection reads files larger than this one at a time.
 const LARGE_BYTES: u64 = 1024 * 1024;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Method {
-    List,
-    Validate,
-    Stat,
-    Read,
-    ExtractTar,
-}
-
-/// Takes a request on; an error is its answer.
-pub(crate) fn begin(method: Method, request: &Request<'_>, pending: Pending) -> Result<(), Failure> {
+/// Starts a method. An error is the immediate reply; otherwise the method replies through `pending`.
+pub(crate) fn begin(
+    method: FilesMethod,
+    request: &Request<'_>,
+    pending: PendingRequest,
+) -> Result<(), Failure> {
     let path = || PathParams::parse(request).map(|params| params.path.into_owned());
     match method {
-        Method::List => {
+        FilesMethod::List => {
             let path = path()?;
             run(pending, move || list(&path));
         }
-        Method::Validate => {
+        FilesMethod::Validate => {
             let path = path()?;
             run(pending, move || Ok(validate(&path)));
         }
-        Method::Stat => {
+        FilesMethod::Stat => {
             let path = path()?;
             run(pending, move || Ok(stat(&path)));
         }
-        Method::Read => {
+        FilesMethod::Read => {
             let params = PathParams::parse(request)?;
-            read_in_turn(pending, params.path.into_owned(), params.max_bytes);
+            begin_read(pending, params.path.into_owned(), params.max_bytes);
         }
-        Method::ExtractTar => {
+        FilesMethod::ExtractTar => {
             let params = ExtractTarParams::parse(request)?;
             if params.archive_path.is_empty() || params.dest_dir.is_empty() {
                 return Err(Failure::params("archivePath and destDir are required"));
@@ -58,13 +54,12 @@ pub(crate) fn begin(method: Method, request: &Request<'_>, pending: Pending) -> 
     Ok(())
 }
 
-/// One of the few that run at once.
-fn run(pending: Pending, method: impl FnOnce() -> Outcome + Send + 'static) {
-    let turns = pending.connection.relay.file_turns.clone();
-    pending.run_in_turn(turns, method);
+fn run(pending: PendingRequest, method: impl FnOnce() -> Outcome + Send + 'static) {
+    let permits = pending.connection.relay.file_permits.clone();
+    pending.run_blocking(permits, method);
 }
 
-/// The original's library refuses a path with a zero byte before the kernel sees it.
+/// As in Go, a path with a NUL byte fails with EINVAL before any system call.
 fn metadata(path: &str) -> io::Result<Metadata> {
     match path.contains('\0') {
         true => Err(outpost_sys::Errno::INVAL.into()),
@@ -79,7 +74,7 @@ fn stat(path: &str) -> Vec<u8> {
         .bool("exists", found.is_some())
         .bool("isDir", found.as_ref().is_some_and(Metadata::is_dir))
         .number("size", found.as_ref().map_or(0, Metadata::len))
-        .string("mode", found.map_or(String::new(), |found| go::mode_text(found.mode())))
+        .string("mode", found.map_or(String::new(), |found| go_compat::mode_text(found.mode())))
         .end();
     out
 }
@@ -97,15 +92,16 @@ fn validate(path: &str) -> Vec<u8> {
 
 /// "name-sorted", "Hidden entries are omitted", "symlinks are FOLLOWED".
 fn list(path: &str) -> Outcome {
-    let fail = |error: &io::Error| Failure::internal(go::path_error("open", path, error));
+    let fail = |error: &io::Error| Failure::internal(go_compat::path_error("open", path, error));
     if path.contains('\0') {
         return Err(fail(&outpost_sys::Errno::INVAL.into()));
     }
     let entries = fs::read_dir(path).map_err(|error| fail(&error))?;
     let mut names = Vec::new();
     for entry in entries {
-        let name =
-            entry.map_err(|error| Failure::internal(go::path_error("readdirent", path, &error)))?.file_name();
+        let name = entry
+            .map_err(|error| Failure::internal(go_compat::path_error("readdirent", path, &error)))?
+            .file_name();
         if !name.as_bytes().starts_with(b".") {
             names.push(name);
         }
@@ -119,7 +115,7 @@ fn list(path: &str) -> Outcome {
         if index > 0 {
             list.push(b',');
         }
-        let full = go::join(path.as_bytes(), name.as_bytes());
+        let full = go_compat::join(path.as_bytes(), name.as_bytes());
         let is_dir = fs::metadata(Path::new(path).join(name)).is_ok_and(|found| found.is_dir());
         Object::begin(list).string("name", name.as_bytes()).string("path", &full).bool("isDir", is_dir).end();
     }
@@ -128,26 +124,27 @@ fn list(path: &str) -> Outcome {
     Ok(out)
 }
 
-/// A file is read when the client has taken those before it.
-fn read_in_turn(pending: Pending, path: String, max_bytes: i64) {
+/// Holds read permits of the connection until the reply is sent. A client that does not read its replies thus pins few
+/// file contents in memory.
+fn begin_read(pending: PendingRequest, path: String, max_bytes: i64) {
     tokio::spawn(async move {
         let connection = pending.connection.clone();
-        let looked = {
+        let size = {
             let path = path.clone();
             tokio::task::spawn_blocking(move || metadata(&path).map_or(0, |found| found.len()))
         };
-        let large = looked.await.unwrap_or(0) > LARGE_BYTES;
-        let places = connection.reads.acquire_many(if large { READS_MAX } else { 1 }).await;
-        let turn = connection.relay.file_turns.clone().acquire_owned().await;
+        let is_large = size.await.unwrap_or(0) > LARGE_BYTES;
+        let read_permits = connection.read_permits.acquire_many(if is_large { READS_MAX } else { 1 }).await;
+        let file_permit = connection.relay.file_permits.clone().acquire_owned().await;
         let outcome = tokio::task::spawn_blocking(move || read(&path, max_bytes)).await;
-        drop(turn);
+        drop(file_permit);
         pending.reply(outcome.unwrap_or_else(|error| Err(Failure::internal(error.to_string())))).await;
-        drop(places);
+        drop(read_permits);
     });
 }
 
 fn read(path: &str, max_bytes: i64) -> Outcome {
-    let Ok(found) = metadata(path) else { return Ok(content(b"", false)) };
+    let Ok(found) = metadata(path) else { return Ok(read_result(b"", false)) };
     if found.is_dir() {
         return Err(Failure::params("files.read: path is a directory"));
     }
@@ -159,22 +156,22 @@ fn read(path: &str, max_bytes: i64) -> Outcome {
     if found.len() > allowed.min(READ_BYTES_MAX) {
         return Err(exceeds());
     }
-    // Whatever has taken its place meanwhile: opening and reading it does not wait for a peer.
+    // The path may have become a FIFO since the check above: open it without blocking.
     let file = file::open(path, Open::Foreign)
-        .map_err(|errno| Failure::internal(go::path_error("open", path, &errno.into())))?;
-    // As in the original the limit is for the size that a file states; what it has may be more, but not without end.
-    let most = READ_BYTES_MAX;
+        .map_err(|errno| Failure::internal(go_compat::path_error("open", path, &errno.into())))?;
+    // As in the original, `maxBytes` applies to the size from stat. A file in /proc or a growing file can have more content,
+    // which only READ_BYTES_MAX limits.
     let mut bytes = Vec::with_capacity(usize::try_from(found.len()).unwrap_or(0));
-    match File::from(file).take(most.saturating_add(1)).read_to_end(&mut bytes) {
+    match File::from(file).take(READ_BYTES_MAX + 1).read_to_end(&mut bytes) {
         Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
-            Err(Failure::internal(go::path_error("read", path, &error)))
+            Err(Failure::internal(go_compat::path_error("read", path, &error)))
         }
-        _ if bytes.len() as u64 > most => Err(exceeds()),
-        _ => Ok(content(&bytes, true)),
+        _ if bytes.len() as u64 > READ_BYTES_MAX => Err(exceeds()),
+        _ => Ok(read_result(&bytes, true)),
     }
 }
 
-fn content(bytes: &[u8], exists: bool) -> Vec<u8> {
+fn read_result(bytes: &[u8], exists: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len() + 64);
     Object::begin(&mut out).string("content", bytes).bool("exists", exists).end();
     out

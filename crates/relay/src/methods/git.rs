@@ -1,41 +1,37 @@
-//! `git.*`: repositories, branches and worktrees, through the `git` program, whose behaviour is the contract.
+//! `git.*`: repositories, branches and worktrees. Runs the `git` program, because its output is part of the contract.
 
-use crate::connection::Pending;
+use super::GitMethod;
+use crate::connection::PendingRequest;
 use crate::git::Git;
-use crate::go;
-use crate::json::write::Object;
+use crate::go_compat;
+use crate::go_json::write::Object;
 use crate::wire::{Failure, GitParams, Outcome, Params, Request};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Method {
-    Info,
-    Status,
-    ListBranches,
-    WorktreeCreate,
-    WorktreeRemove,
-}
-
-/// Takes a request on; an error is its answer.
-pub(crate) fn begin(method: Method, request: &Request<'_>, pending: Pending) -> Result<(), Failure> {
+/// Starts a method. An error is the immediate reply; otherwise the method replies through `pending`.
+pub(crate) fn begin(
+    method: GitMethod,
+    request: &Request<'_>,
+    pending: PendingRequest,
+) -> Result<(), Failure> {
     let params = GitParams::parse(request)?;
-    let environment = pending.connection.relay.environment.for_helpers();
+    let environment = pending.connection.relay.environment.for_commands();
     let at = |dir: &str| Git::new(dir, environment.clone());
     // "The repo is baseRepo (not path); absent → the daemon's cwd repo."
     let base = if params.base_repo.is_empty() { "." } else { params.base_repo.as_ref() };
     match method {
-        Method::Info => {
+        GitMethod::Info => {
             let git = at(&params.path);
             run(pending, move || Ok(info(&git)));
         }
-        Method::Status => {
+        GitMethod::Status => {
             let git = at(&params.path);
             run(pending, move || status(&git));
         }
-        Method::ListBranches => {
+        GitMethod::ListBranches => {
             let git = at(&params.path);
             run(pending, move || list_branches(&git));
         }
-        Method::WorktreeCreate => {
+        GitMethod::WorktreeCreate => {
             if params.branch_name.is_empty() {
                 return Err(Failure::params("branchName is required"));
             }
@@ -44,7 +40,7 @@ pub(crate) fn begin(method: Method, request: &Request<'_>, pending: Pending) -> 
                 .map(|text| text.into_owned());
             run(pending, move || Ok(worktree_create(&git, &branch, &path, source)));
         }
-        Method::WorktreeRemove => {
+        GitMethod::WorktreeRemove => {
             let git = at(base);
             let path = params.worktree_path.into_owned();
             run(pending, move || Ok(worktree_remove(&git, &path)));
@@ -53,10 +49,9 @@ pub(crate) fn begin(method: Method, request: &Request<'_>, pending: Pending) -> 
     Ok(())
 }
 
-/// One of the few that run at once.
-fn run(pending: Pending, method: impl FnOnce() -> Outcome + Send + 'static) {
-    let turns = pending.connection.relay.git_turns.clone();
-    pending.run_in_turn(turns, method);
+fn run(pending: PendingRequest, method: impl FnOnce() -> Outcome + Send + 'static) {
+    let permits = pending.connection.relay.git_permits.clone();
+    pending.run_blocking(permits, method);
 }
 
 fn info(git: &Git) -> Vec<u8> {
@@ -67,16 +62,16 @@ fn info(git: &Git) -> Vec<u8> {
         return out;
     };
     // "branch is resolved via symbolic-ref, so it works on an unborn HEAD".
-    let branch = git.ask(&["symbolic-ref", "--short", "HEAD"]).unwrap_or_else(|| {
-        let commit = git.ask(&["rev-parse", "--short", "HEAD"]).unwrap_or_default();
+    let branch = git.query(&["symbolic-ref", "--short", "HEAD"]).unwrap_or_else(|| {
+        let commit = git.query(&["rev-parse", "--short", "HEAD"]).unwrap_or_default();
         [b"detached:", commit.as_slice()].concat()
     });
-    let origin = git.ask(&["config", "--get", "remote.origin.url"]).unwrap_or_default();
-    let head = git.ask(&["symbolic-ref", "refs/remotes/origin/HEAD"]).unwrap_or_default();
+    let origin = git.query(&["config", "--get", "remote.origin.url"]).unwrap_or_default();
+    let head = git.query(&["symbolic-ref", "refs/remotes/origin/HEAD"]).unwrap_or_default();
     let default_branch = head.strip_prefix(b"refs/remotes/origin/").unwrap_or(&head);
     object
         .bool("isRepo", true)
-        .string("repo", go::base(&root))
+        .string("repo", go_compat::base(&root))
         .string("branch", &branch)
         .string("root", &root)
         .string("repoSlug", repo_slug(&String::from_utf8_lossy(&origin)))
@@ -85,7 +80,7 @@ fn info(git: &Git) -> Vec<u8> {
     out
 }
 
-/// The owner/repo of a remote's address, "only when the path after the host is exactly two segments".
+/// The owner/repo part of a remote URL, "only when the path after the host is exactly two segments".
 fn repo_slug(url: &str) -> String {
     let url = url.trim();
     let url = url.split_once("://").map_or(url, |(_scheme, rest)| rest);
@@ -108,10 +103,10 @@ fn status(git: &Git) -> Outcome {
         object.bool("isRepo", false).bool("clean", false).end();
         return Ok(out);
     }
-    let failed = |why: String| Failure::internal(format!("git status failed: {why}"));
+    let failed = |reason: String| Failure::internal(format!("git status failed: {reason}"));
     let status = git.status().map_err(failed)?;
     if !status.succeeded {
-        return Err(failed(status.text()));
+        return Err(failed(status.error_text()));
     }
     let changes: Vec<&[u8]> = lines(&status.stdout).collect();
     object.bool("isRepo", true).bool("clean", changes.is_empty());
@@ -122,7 +117,7 @@ fn status(git: &Git) -> Outcome {
     Ok(out)
 }
 
-/// Without the space around them, and without empty ones.
+/// The non-empty lines, trimmed.
 fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty())
 }
@@ -131,10 +126,10 @@ fn list_branches(git: &Git) -> Outcome {
     let mut branches: Vec<Vec<u8>> = Vec::new();
     let is_repo = git.root().is_some();
     if is_repo {
-        // Not `:short`, which says "heads/x" when there is a tag x.
+        // `:short` would print "heads/x" if a tag x exists.
         let listed = git.run(&["for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads"]);
         if !listed.succeeded {
-            return Err(Failure::internal(format!("git for-each-ref failed: {}", listed.text())));
+            return Err(Failure::internal(format!("git for-each-ref failed: {}", listed.error_text())));
         }
         branches.extend(lines(&listed.stdout).map(<[u8]>::to_vec));
         branches.sort();
@@ -157,7 +152,7 @@ fn worktree_create(git: &Git, branch: &str, path: &str, source: String) -> Vec<u
     }
     // "On an unborn HEAD (empty repo) the source resolves to empty".
     let source = match source.is_empty() {
-        true => git.ask(&["rev-parse", "--abbrev-ref", "HEAD"]).unwrap_or_default(),
+        true => git.query(&["rev-parse", "--abbrev-ref", "HEAD"]).unwrap_or_default(),
         false => source.into_bytes(),
     };
     match git.add_worktree(branch, path, &source) {
@@ -176,11 +171,11 @@ fn worktree_create(git: &Git, branch: &str, path: &str, source: String) -> Vec<u
     out
 }
 
-/// "(lenient)": whatever became of it, the answer is the same.
+/// "(lenient)": the reply is the same if git fails.
 fn worktree_remove(git: &Git, path: &str) -> Vec<u8> {
     let removed = git.run(&["worktree", "remove", "--force", "--", path]);
     if !removed.succeeded {
-        tracing::debug!("git.worktree_remove: {}", removed.text());
+        tracing::debug!("git.worktree_remove: {}", removed.error_text());
     }
     b"{\"success\":true}".to_vec()
 }
@@ -190,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slug_is_two_segments_behind_the_host() {
+    fn a_slug_is_exactly_two_segments_after_the_host() {
         let cases = [
             ("git@github.com:owner/repo.git", "owner/repo"),
             ("https://github.com/owner/repo.git", "owner/repo"),
@@ -199,14 +194,13 @@ mod tests {
             ("https://host/group/sub/proj.git", ""),
             ("https://host/only", ""),
             ("https://host//repo", ""),
-            ("/srv/git/repo.git", "srv/git/repo"),
+            // A local path has no host, so all its segments count.
+            ("/srv/git/repo.git", ""),
             ("host", ""),
             ("", ""),
             ("https://host/owner/repo.git.git", "owner/repo.git"),
         ];
         for (url, slug) in cases {
-            // A path on this host has as many segments as it has.
-            let slug = if url.starts_with('/') { "" } else { slug };
             assert_eq!(repo_slug(url), slug, "{url}");
         }
     }

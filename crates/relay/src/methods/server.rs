@@ -1,29 +1,22 @@
-//! `server.*`: who we are and what we can do. They take no params, so whatever is sent as such is ignored.
+//! `server.*`: identity and capabilities of the daemon. These methods ignore `params`, as the contract demands.
 
-use crate::json::write::Object;
+use super::{Method, ServerMethod};
+use crate::go_json::write::Object;
 use crate::server::Relay;
 
 const FEATURES: [&str; 1] = ["process.stdin.offset"];
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Method {
-    Ping,
-    Version,
-    Capabilities,
-    Shutdown,
-}
-
 /// Appends the result of a method.
-pub(crate) type Append = fn(&Relay, &mut Vec<u8>);
+pub(crate) type AppendResult = fn(&Relay, &mut Vec<u8>);
 
-impl Method {
-    /// What answers it at once. A shutdown has no answer.
-    pub(crate) fn answer(self) -> Option<Append> {
+impl ServerMethod {
+    /// The function that writes the result. `None` for a shutdown, which has no reply.
+    pub(crate) fn append_result(self) -> Option<AppendResult> {
         match self {
-            Method::Ping => Some(ping),
-            Method::Version => Some(version),
-            Method::Capabilities => Some(capabilities),
-            Method::Shutdown => None,
+            ServerMethod::Ping => Some(ping),
+            ServerMethod::Version => Some(version),
+            ServerMethod::Capabilities => Some(capabilities),
+            ServerMethod::Shutdown => None,
         }
     }
 }
@@ -36,14 +29,14 @@ fn version(relay: &Relay, out: &mut Vec<u8>) {
     Object::begin(out)
         .string("version", &relay.version)
         .string("platform", "linux")
-        .string("arch", crate::go::architecture())
+        .string("arch", crate::go_compat::architecture())
         .end();
 }
 
 fn capabilities(relay: &Relay, out: &mut Vec<u8>) {
     Object::begin(out)
         .string("version", &relay.version)
-        .strings("methods", super::ALL.map(|(name, _)| name))
+        .strings("methods", Method::ALL.iter().map(|(name, _)| name))
         .strings("features", FEATURES)
         .end();
 }

@@ -1,7 +1,7 @@
-//! The contract, row by row: each table reads like a section of the document, each answer is compared byte for byte.
+//! Contract tests: each table corresponds to a section of the document, each reply is compared byte for byte.
 //!
-//! Where the document is silent, a row follows what the original was seen to do. Where the original is known to be wrong
-//! (scrambled input, a branch left behind, options smuggled in by a name), a row says what is right, and that it does.
+//! Where the document does not specify something, a row has the observed behaviour of the original. Where the original has
+//! a known defect (reordered stdin, a leftover branch, option injection), a row has the correct behaviour.
 
 mod child;
 mod envelope;

@@ -1,11 +1,11 @@
-//! The daemon's modes and its life: how it starts, what it leaves, what outlives it.
+//! Tests of the daemon's modes and lifecycle: start, stop, crashes, kept children. Also the helpers of these tests.
 
 mod bridge;
-mod contest;
-mod deaths;
+mod concurrent_starts;
+mod crashes;
 mod flags;
-mod keep;
-mod keep_ends;
+mod keep_children;
+mod keep_children_exits;
 mod login_path;
 mod metrics;
 mod serve;
@@ -23,46 +23,46 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-/// How long anything may take before a test gives up.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// A test fails after waiting this long.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Looks again and again, for what cannot be waited for otherwise.
-pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+/// Polls a condition that has no event to wait for.
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
-        assert!(begun.elapsed() < PATIENCE, "never happened: {what}");
+        assert!(begun.elapsed() < TIMEOUT, "never happened: {what}");
         outpost_testkit::pause();
     }
 }
 
-/// Waits for the end of a process that may have ended already.
-pub(crate) fn ends(pidfd: &Pidfd, what: &str) {
-    assert!(wait_readable(pidfd, PATIENCE).unwrap(), "{what} is still there");
+/// Waits for the exit of a process.
+pub(crate) fn assert_exits(pidfd: &Pidfd, what: &str) {
+    assert!(wait_readable(pidfd, TIMEOUT).unwrap(), "{what} is still there");
 }
 
 pub(crate) fn is_alive(pid: i32) -> bool {
     procfs::stat(pid).is_some_and(|stat| !matches!(stat.state, b'Z' | b'X'))
 }
 
-/// The keeper and the worker, as they are now.
-pub(crate) fn parts(relay: &Relay) -> [Pidfd; 2] {
+/// The current keeper and worker.
+pub(crate) fn daemon_pidfds(relay: &Relay) -> [Pidfd; 2] {
     let status = relay.status().expect("the daemon runs");
     [status.keeper_pid, status.worker_pid].map(|pid| outpost_testkit::process(pid.cast_signed()).unwrap())
 }
 
-/// Whether processes are kept while nobody is served.
+/// Whether the daemon keeps children without serving clients.
 pub(crate) fn is_keeping(relay: &Relay) -> bool {
     relay.status().is_some_and(|status| format!("{:?}", status.relay) == "Some(Keeping)")
 }
 
-/// `-stop` with this token.
+/// Runs `-stop` with this token.
 pub(crate) fn stop_with(relay: &Relay, token: &str) -> Output {
     let socket = relay.socket();
     let mut stop = relay.command(&["-stop", "-socket", socket.to_str().unwrap()]);
     stop.env("CLAUDE_RPC_TOKEN", token).output().unwrap()
 }
 
-/// `-stop` that says nothing and works.
+/// Runs `-stop` and asserts that it succeeds without output.
 pub(crate) fn stop(relay: &Relay) {
     assert_silent(&stop_with(relay, TOKEN));
 }
@@ -75,7 +75,7 @@ pub(crate) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// A shell in the environment of `command`; `$0` is the program.
+/// A shell with the environment of `command`. `$0` is the relay binary.
 pub(crate) fn in_shell(relay: &Relay, script: &str, command: &Command) -> Command {
     let mut sh = Command::new("/bin/sh");
     sh.args(["-c", script]).arg(relay.binary()).current_dir(relay.dir());
@@ -83,7 +83,7 @@ pub(crate) fn in_shell(relay: &Relay, script: &str, command: &Command) -> Comman
     sh
 }
 
-/// What `call` returned, without `"result":`.
+/// Parses the return value of `RelayClient::call` and returns its result.
 pub(crate) fn result(reply: &str) -> Value {
     let mut reply: Value = serde_json::from_str(&format!("{{{reply}}}")).unwrap();
     assert!(reply.get("result").is_some(), "{reply}");
@@ -96,20 +96,21 @@ pub(crate) fn base64(bytes: &[u8]) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Starts a shell with a script; returns its pid.
+/// Spawns `sh -c script` and returns its pid.
 pub(crate) fn spawn_sh(client: &mut RelayClient, id: &str, script: &str) -> i32 {
     let params = json!({"id": id, "command": "/bin/sh", "args": ["-c", script], "wantPid": true});
     let result = result(&client.call("process.spawn", &params.to_string()));
     i32::try_from(result["pid"].as_i64().unwrap()).unwrap()
 }
 
-/// Feeds a process; returns the reply.
-pub(crate) fn feed(client: &mut RelayClient, id: &str, data: &[u8]) -> Value {
+/// Sends `process.stdin` and returns the result.
+pub(crate) fn write_stdin(client: &mut RelayClient, id: &str, data: &[u8]) -> Value {
     let params = json!({"id": id, "data": base64(data)});
     result(&client.call("process.stdin", &params.to_string()))
 }
 
-/// What a client has of a process, over as many connections as it takes. Every number must come, once and in order.
+/// A client that follows a process and reconnects when necessary. Asserts that every sequence number arrives once and in
+/// order.
 pub(crate) struct Follower {
     socket: PathBuf,
     token: String,
@@ -135,7 +136,7 @@ impl Follower {
         }
     }
 
-    /// Goes on with another token, over a new connection.
+    /// Continues with another token on a new connection.
     pub(crate) fn use_token(&mut self, token: &str) {
         token.clone_into(&mut self.token);
         self.client = None;
@@ -143,7 +144,7 @@ impl Follower {
 
     fn attach(&mut self) -> RelayClient {
         let mut client = RelayClient::connect(&self.socket).with_token(&self.token);
-        // Whose worker is killed right now notices that when it reads.
+        // If the worker is killed now, the next read notices it.
         let _lost = client.try_request(
             "process.reattach",
             &format!(r#"{{"id":"{}","fromSeq":{}}}"#, self.id, self.last_seq),
@@ -152,7 +153,7 @@ impl Follower {
         client
     }
 
-    /// Takes one line; false when the connection is lost.
+    /// Processes one line. Returns false if the connection is lost.
     pub(crate) fn take(&mut self, line: Option<String>) -> bool {
         let Some(line) = line else {
             self.client = None;
@@ -164,7 +165,7 @@ impl Follower {
             return true;
         }
         let seq = frame["seq"].as_u64().unwrap();
-        assert_eq!(seq, self.last_seq + 1, "a number is missing or doubled: {line}");
+        assert_eq!(seq, self.last_seq + 1, "a sequence number is missing or duplicate: {line}");
         self.last_seq = seq;
         match frame["stream"].as_str() {
             Some("exit") => self.exit = frame["exitCode"].as_i64(),
@@ -176,11 +177,11 @@ impl Follower {
         true
     }
 
-    /// Reads until there is enough, or nothing more to come. Comes back when the connection is lost.
+    /// Reads while `wanting` returns true, until the exit. Reconnects when the connection is lost.
     pub(crate) fn read_while(&mut self, wanting: impl Fn(&[u8]) -> bool) {
         let begun = Instant::now();
         while self.exit.is_none() && wanting(&self.bytes) {
-            assert!(begun.elapsed() < PATIENCE, "{}: {} bytes and no more", self.id, self.bytes.len());
+            assert!(begun.elapsed() < TIMEOUT, "{}: stuck after {} bytes", self.id, self.bytes.len());
             let mut client = self.client.take().unwrap_or_else(|| self.attach());
             let line = client.try_line();
             self.client = Some(client);
@@ -203,7 +204,7 @@ impl Follower {
     }
 }
 
-/// A named pipe that a script waits at: `read x < gate`.
+/// A FIFO that blocks a script: `read x < gate`.
 pub(crate) struct Gate {
     file: File,
 }
@@ -211,7 +212,7 @@ pub(crate) struct Gate {
 impl Gate {
     pub(crate) fn new(path: &Path) -> Gate {
         assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
-        // For reading, too: so it opens at once, and what is written waits for who reads it.
+        // Opened for reading too: the open does not block, and the FIFO buffers the data until the script reads.
         Gate { file: File::options().read(true).write(true).open(path).unwrap() }
     }
 

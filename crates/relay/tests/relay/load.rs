@@ -1,4 +1,4 @@
-//! Many clients, many processes, and clients that misbehave: nobody waits for them, and memory stays bounded.
+//! Load tests: many clients, many processes, and clients that do not read. Memory stays bounded, other clients are served.
 
 use crate::lifecycle::{Gate, base64, spawn_sh};
 use outpost_sys::procfs;
@@ -8,7 +8,7 @@ use std::io::{ErrorKind, Write};
 use std::time::{Duration, Instant};
 
 const PONG: &str = r#""result":{"pong":true}"#;
-/// What a worker may grow by, whatever a client does; an optimised one needs a fraction.
+/// Limit of the worker's memory growth. An optimised build needs a fraction.
 const GROWTH_BYTES: u64 = 96 * 1024 * 1024;
 
 /// Resident memory of the worker in bytes.
@@ -17,7 +17,7 @@ fn resident(relay: &Relay) -> u64 {
     procfs::stat(pid).unwrap().rss_pages * procfs::page_size()
 }
 
-/// Length of a frame's data and its number; none for what is no output.
+/// Data length and sequence number of an output frame; `None` for other lines.
 fn measure(line: &str) -> Option<(usize, u64)> {
     let data = line.split_once(r#""data":""#)?.1.strip_suffix("\"}")?;
     let padding = data.len() - data.trim_end_matches('=').len();
@@ -25,7 +25,7 @@ fn measure(line: &str) -> Option<(usize, u64)> {
     Some((data.len() / 4 * 3 - padding, seq))
 }
 
-/// Reads one process's frames to its exit; returns how many bytes it wrote.
+/// Reads the frames of one process up to its exit and returns the number of output bytes.
 fn read_to_exit(client: &mut RelayClient) -> usize {
     let (mut bytes, mut last_seq) = (0, 0);
     loop {
@@ -67,7 +67,7 @@ fn a_thousand_clients_follow_one_process() {
 }
 
 #[test]
-fn a_thousand_processes_answer() {
+fn a_thousand_processes_echo_their_stdin() {
     const PROCESSES: usize = 1000;
     let relay = Relay::start();
     let mut client = relay.connect();
@@ -95,13 +95,13 @@ fn a_thousand_processes_answer() {
     }
     let status = relay.status().unwrap();
     assert_eq!(status.running, PROCESSES);
-    let parts = crate::lifecycle::parts(&relay);
+    let parts = crate::lifecycle::daemon_pidfds(&relay);
     crate::lifecycle::stop(&relay);
-    parts.iter().for_each(|part| crate::lifecycle::ends(part, "a daemon of a thousand processes"));
+    parts.iter().for_each(|part| crate::lifecycle::assert_exits(part, "a daemon with a thousand processes"));
 }
 
 #[test]
-fn a_client_that_does_not_read_its_stream_holds_up_nobody() {
+fn a_client_that_does_not_read_its_stream_delays_no_other() {
     const BYTES: usize = 64 * 1024 * 1024;
     let relay = Relay::start();
     let mut gate = Gate::new(&relay.path("gate"));
@@ -119,11 +119,11 @@ fn a_client_that_does_not_read_its_stream_holds_up_nobody() {
     assert!(!crate::lifecycle::is_alive(child));
     let growth = resident(&relay).saturating_sub(before);
     assert!(growth < GROWTH_BYTES, "{growth} bytes");
-    // It comes back to its senses: everything is still there for it.
+    // A stuck client that reads again gets everything.
     assert_eq!(read_to_exit(&mut stuck[0]), BYTES + 4);
 }
 
-/// Sends a line again and again until the peer takes no more for a while; returns how often.
+/// Sends a line repeatedly until the socket buffer stays full for a second. Returns the number of lines.
 fn flood(client: &mut RelayClient, line: &str, most: usize) -> usize {
     client.stream().set_write_timeout(Some(Duration::from_secs(1))).unwrap();
     let lines = line.repeat(100);
@@ -144,17 +144,17 @@ fn request(method: &str, params: &Value) -> String {
     format!("{request}\n")
 }
 
-/// Floods the worker with requests whose answers nobody reads; others must not notice.
-fn flooded(relay: &Relay, method: &str, params: &Value) {
+/// Floods the worker from clients that do not read replies. Asserts that memory is bounded and others are served.
+fn assert_flood_is_bounded(relay: &Relay, method: &str, params: &Value) {
     let probe = relay.path("probe");
     std::fs::write(&probe, "small").unwrap();
     let mut other = relay.connect();
     let before = resident(relay);
-    let mut deaf: Vec<RelayClient> = (0..2).map(|_| relay.connect()).collect();
+    let mut non_readers: Vec<RelayClient> = (0..2).map(|_| relay.connect()).collect();
     let line = request(method, params);
-    for deaf in &mut deaf {
-        let sent = flood(deaf, &line, 200_000);
-        assert!(sent < 200_000, "{method}: who does not read may send without end");
+    for client in &mut non_readers {
+        let sent = flood(client, &line, 200_000);
+        assert!(sent < 200_000, "{method}: a client that does not read can send without limit");
     }
     let growth = resident(relay).saturating_sub(before);
     assert!(growth < GROWTH_BYTES, "{method} {params}: {growth} bytes");
@@ -169,38 +169,38 @@ fn flooded(relay: &Relay, method: &str, params: &Value) {
 }
 
 #[test]
-fn who_asks_and_does_not_listen_costs_no_memory() {
+fn requests_without_reading_replies_use_bounded_memory() {
     let relay = Relay::start();
-    flooded(&relay, "server.ping", &Value::Null);
-    flooded(&relay, "server.capabilities", &Value::Null);
-    flooded(&relay, "process.reattach", &json!({"id": "nobody"}));
-    flooded(&relay, "files.stat", &json!({"path": "/"}));
+    assert_flood_is_bounded(&relay, "server.ping", &Value::Null);
+    assert_flood_is_bounded(&relay, "server.capabilities", &Value::Null);
+    assert_flood_is_bounded(&relay, "process.reattach", &json!({"id": "unknown"}));
+    assert_flood_is_bounded(&relay, "files.stat", &json!({"path": "/"}));
 }
 
 #[test]
-fn who_reads_files_and_does_not_listen_costs_no_memory() {
+fn file_reads_without_reading_replies_use_bounded_memory() {
     let relay = Relay::start();
     let file = relay.path("file");
-    // Just what does not count as large.
+    // The largest file that does not count as large.
     std::fs::write(&file, vec![b'x'; 1024 * 1024]).unwrap();
-    flooded(&relay, "files.read", &json!({"path": file}));
+    assert_flood_is_bounded(&relay, "files.read", &json!({"path": file}));
 }
 
 #[test]
-fn who_reads_large_files_and_does_not_listen_holds_up_nobody() {
+fn large_file_reads_without_reading_replies_delay_no_other() {
     let relay = Relay::start();
     let file = relay.path("file");
     std::fs::write(&file, vec![b'x'; 3 * 1024 * 1024]).unwrap();
-    flooded(&relay, "files.read", &json!({"path": file}));
-    // Somebody else's large file, too.
+    assert_flood_is_bounded(&relay, "files.read", &json!({"path": file}));
+    // Another client can read the large file.
     let mut other = relay.connect();
     other.stream().set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let read = other.call("files.read", &json!({"path": file}).to_string());
     assert!(read.len() > 3 * 1024 * 1024);
 }
 
-/// Waits until the worker has no more descriptors than this.
-fn descriptors_fall_to(pid: i32, most: usize) {
+/// Waits until the process has at most this many descriptors.
+fn wait_for_descriptors(pid: i32, most: usize) {
     let begun = Instant::now();
     while descriptors(pid) > most {
         assert!(
@@ -216,7 +216,7 @@ fn descriptors(pid: i32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }
 
-/// Sends a line until the peer takes no more for a second.
+/// Sends a line until the socket buffer stays full for a second. Returns the number of lines.
 fn send_until_stuck(client: &mut RelayClient, line: &str) -> usize {
     client.stream().set_write_timeout(Some(Duration::from_secs(1))).unwrap();
     for sent in 0..600 {
@@ -225,18 +225,18 @@ fn send_until_stuck(client: &mut RelayClient, line: &str) -> usize {
             return sent;
         }
     }
-    panic!("input for a process that does not read is taken without end");
+    panic!("stdin of a process that does not read is accepted without limit");
 }
 
 #[test]
-fn input_of_clients_that_left_does_not_stay_in_memory() {
+fn stdin_of_disconnected_clients_is_freed() {
     const CLIENTS: usize = 12;
     let relay = Relay::start();
     let mut client = relay.connect();
     spawn_sh(&mut client, "deaf", "exec sleep 1000");
     let data = base64(&vec![b'x'; 750_000]);
     let line = request("process.stdin", &json!({"id": "deaf", "data": data}));
-    // All that is taken onto the disk, and then what a connection may have in memory.
+    // Fills the stdin log on disk, then the connection's load limit.
     let mut first = relay.connect();
     assert!(send_until_stuck(&mut first, &line) > 256);
     let pid = relay.status().unwrap().worker_pid.cast_signed();
@@ -248,10 +248,10 @@ fn input_of_clients_that_left_does_not_stay_in_memory() {
     let growth = resident(&relay).saturating_sub(resident_before);
     assert!(growth < 2 * GROWTH_BYTES, "{growth} bytes");
     drop(others);
-    descriptors_fall_to(pid, open_before);
+    wait_for_descriptors(pid, open_before);
     drop(first);
-    descriptors_fall_to(pid, open_before - 1);
-    // None of it is applied now that there is room.
+    wait_for_descriptors(pid, open_before - 1);
+    // The waiting data of disconnected clients is not applied later.
     let applied = |client: &mut RelayClient| client.call("process.reattach", r#"{"id":"deaf","fromSeq":0}"#);
     let before = applied(&mut client);
     client.call("process.stdin", r#"{"id":"deaf","data":""}"#);

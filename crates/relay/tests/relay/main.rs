@@ -1,4 +1,4 @@
-//! The face as its clients see it: the real binary on a real socket, answers compared byte for byte.
+//! Integration tests of the relay face: the real binary on a real socket, replies compared byte for byte.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 

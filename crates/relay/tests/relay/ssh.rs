@@ -1,18 +1,18 @@
-//! A client behind a real ssh: sshd runs the bridge, and the connection breaks.
+//! A client over a real ssh connection: sshd runs the bridge, and the connection breaks.
 
-use crate::lifecycle::{Follower, Gate, ends, feed, spawn_sh, until};
+use crate::lifecycle::{Follower, Gate, assert_exits, spawn_sh, wait_until, write_stdin};
 use outpost_testkit::{Relay, RelayClient, Sshd, SshdOptions, require};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Stdio};
 
-/// Runs the bridge over ssh, and is the client at its other end.
+/// Runs the bridge over ssh and returns a client of it.
 fn client(sshd: &Sshd, relay: &Relay) -> (Ssh, RelayClient) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let (stdin, stdout): (OwnedFd, OwnedFd) = (theirs.try_clone().unwrap().into(), theirs.into());
     let mut ssh = sshd.ssh();
-    // With the mark of this test, so that not even a bridge that hangs stays behind.
+    // The marker variable of this test, so that cleanup also finds a hanging bridge.
     ssh.arg(format!(
         "env OUTPOST_TEST_DAEMON={} {} relay -bridge -socket {}",
         relay.dir().display(),
@@ -24,11 +24,11 @@ fn client(sshd: &Sshd, relay: &Relay) -> (Ssh, RelayClient) {
     (Ssh(ssh), RelayClient::over(ours))
 }
 
-/// One ssh, killed with the test.
+/// An ssh process, killed on drop.
 struct Ssh(Child);
 
 impl Ssh {
-    /// As if the network were gone, for the client.
+    /// Simulates a lost network connection.
     fn kill(mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
@@ -37,12 +37,12 @@ impl Ssh {
 
 impl Drop for Ssh {
     fn drop(&mut self) {
-        let _ended_already = self.0.kill();
+        let _already_exited = self.0.kill();
         let _reaped = self.0.wait();
     }
 }
 
-/// The bridges that carry this relay's mark.
+/// The bridge processes with this relay's marker variable.
 fn bridges(relay: &Relay) -> Vec<i32> {
     let marker = format!("OUTPOST_TEST_DAEMON={}", relay.dir().display());
     let is_bridge = |pid: i32| {
@@ -68,7 +68,7 @@ fn a_broken_ssh_connection_loses_no_byte() {
         echo line $i of a stream that is longer than everything that could hold it on its way; i=$((i+1)); \
         [ $i = 20000 ] && read x < gate; done; exit 3";
     let child = spawn_sh(&mut client, "p", script);
-    assert_eq!(feed(&mut client, "p", b"hello\n")["applied"], 6);
+    assert_eq!(write_stdin(&mut client, "p", b"hello\n")["applied"], 6);
     let expected: String = std::iter::once("got hello\n".to_owned())
         .chain((0..40000).map(|i| {
             format!("line {i} of a stream that is longer than everything that could hold it on its way\n")
@@ -85,10 +85,10 @@ fn a_broken_ssh_connection_loses_no_byte() {
     ssh.kill();
     drop(client);
     gate.open();
-    ends(&bridge, "the bridge of a connection that is gone");
+    assert_exits(&bridge, "the bridge of the lost connection");
     assert!(!expected[..follower.bytes.len()].is_empty() && expected.as_bytes().starts_with(&follower.bytes));
 
-    // Twice more: by a connection that breaks again, and by one that does not.
+    // Two more connections: the first is closed early, the second is not.
     for until_bytes in [2_000_000, usize::MAX] {
         let (_ssh, mut client) = self::client(&sshd, &relay);
         let params = format!(r#"{{"id":"p","fromSeq":{},"wantPid":true}}"#, follower.last_seq);
@@ -101,7 +101,7 @@ fn a_broken_ssh_connection_loses_no_byte() {
     assert_eq!(follower.exit, Some(3));
     assert!(follower.text() == expected, "{} bytes of {}", follower.bytes.len(), expected.len());
     assert!(!crate::lifecycle::is_alive(child));
-    until("no bridge is left", || bridges(&relay).is_empty());
+    wait_until("no bridge is left", || bridges(&relay).is_empty());
 }
 
 #[test]
@@ -120,8 +120,8 @@ fn a_daemon_started_over_ssh_does_not_hold_the_session() {
     ssh.arg(&remote);
     let started = ssh.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let session = outpost_testkit::process(started.id().cast_signed()).unwrap();
-    // ssh waits until nobody has its pipes any more.
-    ends(&session, "the session that started the daemon");
+    // ssh exits only after every process has closed its pipes.
+    assert_exits(&session, "the session that started the daemon");
     let output = started.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let banner = format!("Claustrum remote server listening on {}\n", relay.socket().display());

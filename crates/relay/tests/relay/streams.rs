@@ -1,8 +1,8 @@
-//! Processes that are followed, left and found again.
+//! Streams over worker crashes and over the journal cap.
 
 use outpost_testkit::{Relay, RelayClient, Which};
 
-/// Reads frames of a process until its exit; returns their sequence numbers and, decoded, what it wrote.
+/// Reads the frames of a process up to its exit. Appends their sequence numbers and decoded data.
 fn read_to_exit(client: &mut RelayClient, seqs: &mut Vec<u64>, bytes: &mut Vec<u8>) -> Option<i64> {
     loop {
         let line = client.try_line()?;
@@ -20,7 +20,7 @@ fn read_to_exit(client: &mut RelayClient, seqs: &mut Vec<u64>, bytes: &mut Vec<u
 }
 
 #[test]
-fn three_clients_whose_worker_is_killed_end_with_identical_bytes() {
+fn three_clients_read_identical_bytes_over_killed_workers() {
     let relay = Relay::start();
     let script = "i=0; while [ $i -lt 20000 ]; do echo line $i of some output; i=$((i+1)); done";
     let params = format!(r#"{{"id":"p","command":"/bin/sh","args":["-c","{script}"]}}"#);
@@ -34,7 +34,7 @@ fn three_clients_whose_worker_is_killed_end_with_identical_bytes() {
                 loop {
                     let mut client = RelayClient::connect(&socket);
                     let from = seqs.last().copied().unwrap_or(0);
-                    // Who has taken the connection may be killed before the request is written.
+                    // The worker may be killed between the accept and the request.
                     let params = format!(r#"{{"id":"p","fromSeq":{from}}}"#);
                     if client.try_request("process.reattach", &params).is_ok()
                         && let Some(code) = read_to_exit(&mut client, &mut seqs, &mut bytes)
@@ -52,25 +52,25 @@ fn three_clients_whose_worker_is_killed_end_with_identical_bytes() {
     for reader in readers {
         let (code, seqs, bytes, _) = reader.join().unwrap();
         assert_eq!(code, 0);
-        assert!(seqs.iter().copied().eq(1..=seqs.len() as u64), "a number is missing or doubled");
+        assert!(seqs.iter().copied().eq(1..=seqs.len() as u64), "a sequence number is missing or duplicate");
         assert!(bytes == expected.as_bytes(), "{} bytes instead of {}", bytes.len(), expected.len());
     }
 }
 
 #[test]
-fn where_a_cap_is_reached_first_seq_tells() {
+fn first_seq_rises_when_the_journal_cap_is_reached() {
     const BYTES: u64 = 64 * 1024 * 1024;
     let relay = Relay::prepare();
     relay.serve(&["-journal-bytes", "16777216"]);
     let mut client = relay.connect();
-    // Nobody follows while it writes: who keeps up would be waited for.
+    // No client follows the process: the engine would hold back output for a reader that keeps up.
     let params = format!(r#"{{"id":"p","command":"/bin/sh","args":["-c","head -c {BYTES} /dev/zero"]}}"#);
     client.call("process.spawn", &params);
     drop(client);
     let ended = |relay: &Relay| relay.status().is_some_and(|status| status.running == 0);
     let begun = std::time::Instant::now();
     while !ended(&relay) {
-        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "it does not end");
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "the process does not exit");
         outpost_testkit::pause();
     }
     let mut client = relay.connect();
@@ -83,18 +83,18 @@ fn where_a_cap_is_reached_first_seq_tells() {
         let frame: serde_json::Value = serde_json::from_str(frame).unwrap();
         frame["seq"].as_u64().unwrap()
     });
-    assert!(seqs.eq(first_seq..=last_seq), "what is left is not what was promised");
+    assert!(seqs.eq(first_seq..=last_seq), "the frames differ from firstSeq..=lastSeq");
     let journal = std::fs::read_dir(relay.path("state/relay")).unwrap().flatten().next().unwrap().path();
-    let kept: u64 = walk(&journal);
+    let kept: u64 = disk_usage(&journal);
     assert!(kept < BYTES / 2, "{kept} bytes are on disk");
 }
 
-/// Bytes of all files below a directory.
-fn walk(dir: &std::path::Path) -> u64 {
+/// Total size of the files in a tree.
+fn disk_usage(dir: &std::path::Path) -> u64 {
     let entries = std::fs::read_dir(dir).unwrap().flatten();
     entries
         .map(|entry| match entry.metadata() {
-            Ok(found) if found.is_dir() => walk(&entry.path()),
+            Ok(found) if found.is_dir() => disk_usage(&entry.path()),
             Ok(found) => found.len(),
             Err(_) => 0,
         })

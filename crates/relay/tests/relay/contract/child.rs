@@ -1,4 +1,4 @@
-//! "process.spawn": what a child is given, and what is told of it.
+//! "process.spawn": the child's arguments, directory and environment, and `wantPid`.
 
 use crate::contract::table::{answer, check, frames_to_exit, pid_in, unprivileged, written};
 use outpost_testkit::{Relay, TOKEN};
@@ -10,7 +10,7 @@ const SUCCESS: &str = r#"{"success":true}"#;
 const UNKNOWN: &str = r#"{"found":false,"running":false,"firstSeq":0,"lastSeq":0,"stdinApplied":0}"#;
 
 #[test]
-fn arguments_and_directory_arrive_as_they_were_sent() {
+fn arguments_and_directory_are_passed_unchanged() {
     let relay = Relay::start();
     fs::create_dir(relay.path("work dir")).unwrap();
     fs::write(relay.path("work dir/tool"), "#!/bin/sh\necho tool\n").unwrap();
@@ -34,11 +34,11 @@ fn arguments_and_directory_arrive_as_they_were_sent() {
         format!("{dir}\n")
     );
     assert_eq!(output(r#"{"id":"5","command":"pwd","cwd":"$D/work dir"}"#, "5"), format!("{dir}/work dir\n"));
-    // Relative ones: to the daemon's directory, and a program to that in which it works.
+    // A relative cwd is relative to the daemon's directory, a relative program to the child's.
     assert_eq!(output(r#"{"id":"6","command":"pwd","cwd":"work dir/."}"#, "6"), format!("{dir}/work dir\n"));
     assert_eq!(output(r#"{"id":"7","command":"./tool","cwd":"$D/work dir"}"#, "7"), "tool\n");
     assert_eq!(output(r#"{"id":"8","command":"work dir/tool"}"#, "8"), "tool\n");
-    // The program is found by the daemon's PATH, and its name is the one that was sent.
+    // The program is looked up in the daemon's PATH. argv[0] is the name of the request.
     let args = r#"["-c","printf %s \"$PATH\""]"#;
     let params = format!(r#"{{"id":"9","command":"sh","args":{args},"env":{{"PATH":"/nowhere"}}}}"#);
     assert_eq!(output(&params, "9"), "/nowhere");
@@ -46,28 +46,29 @@ fn arguments_and_directory_arrive_as_they_were_sent() {
     assert!(output(&format!(r#"{{"id":"10","command":"sh","args":{args}}}"#), "10").starts_with("sh -c "));
 }
 
-/// Whether a variable is one that only we have a use for. The tests' own names for the daemon are not: it was given those.
+/// Whether a variable is internal to Outpost. Variables that the tests set for the daemon do not count.
 fn is_internal(name: &str) -> bool {
     let given = ["OUTPOST_STATE_DIR", "OUTPOST_TEST_DAEMON", "OUTPOST_TEST_OWNER"].contains(&name)
         || std::env::var_os(name).is_some();
     name == "CLAUDE_RPC_TOKEN" || name.starts_with("CLAUSTRUM_") || (name.starts_with("OUTPOST_") && !given)
 }
 
-/// A user without rights has no cgroups, so what belongs to a process must be known by something else; not by this.
+/// Without cgroups other faces mark their children by a variable. The relay must not.
 #[test]
-fn nothing_of_ours_is_in_the_environment_of_a_child_of_another_user() {
+fn no_internal_variable_is_in_the_environment_without_cgroups() {
     let relay = unprivileged();
     let mut client = relay.connect();
     client.call("process.spawn", r#"{"id":"p","command":"env"}"#);
-    let told = String::from_utf8(written(&frames_to_exit(&mut client, "p"), "stdout")).unwrap();
-    assert!(told.lines().any(|line| line == "CLAUDE_SSH_DAEMON_CHILD=1"), "{told}");
-    let leaks: Vec<&str> = told.lines().filter(|line| is_internal(line.split('=').next().unwrap())).collect();
+    let output = String::from_utf8(written(&frames_to_exit(&mut client, "p"), "stdout")).unwrap();
+    assert!(output.lines().any(|line| line == "CLAUDE_SSH_DAEMON_CHILD=1"), "{output}");
+    let leaks: Vec<&str> =
+        output.lines().filter(|line| is_internal(line.split('=').next().unwrap())).collect();
     assert!(leaks.is_empty(), "{leaks:?}");
 }
 
-/// "env: {KEY:VAL} merged over the daemon environment"; never the token, never what is ours alone.
+/// "env: {KEY:VAL} merged over the daemon environment", without the token and internal variables.
 #[test]
-fn the_environment_is_the_daemons_with_the_requests_over_it() {
+fn the_requests_env_overrides_the_daemons_environment() {
     let relay = Relay::prepare();
     let mut serve = relay.serve_command(TOKEN, &[]);
     serve
@@ -79,10 +80,10 @@ fn the_environment_is_the_daemons_with_the_requests_over_it() {
     let mut client = relay.connect();
     let env = r#"{"CHANGED":"after","EMPTIED":"","NEW":"new = \u00e9","NULL":null}"#;
     client.call("process.spawn", &format!(r#"{{"id":"p","command":"env","args":["-0"],"env":{env}}}"#));
-    let told = written(&frames_to_exit(&mut client, "p"), "stdout");
-    let told = String::from_utf8(told).unwrap();
+    let output = written(&frames_to_exit(&mut client, "p"), "stdout");
+    let output = String::from_utf8(output).unwrap();
     let mut seen = BTreeMap::new();
-    for (name, value) in told.split_terminator('\0').map(|line| line.split_once('=').unwrap()) {
+    for (name, value) in output.split_terminator('\0').map(|line| line.split_once('=').unwrap()) {
         assert!(seen.insert(name, value).is_none(), "{name} twice");
     }
     for (name, value) in [
@@ -100,8 +101,8 @@ fn the_environment_is_the_daemons_with_the_requests_over_it() {
     for name in seen.keys() {
         assert!(!is_internal(name), "{name} leaks");
     }
-    assert!(!told.contains(TOKEN) && !told.contains("secret"));
-    // Two objects of one name are one map; names match whatever their case, those of variables do not.
+    assert!(!output.contains(TOKEN) && !output.contains("secret"));
+    // Duplicate members are merged into one map. Member names match case-insensitively, variable names do not.
     let script = r#"["-c","printf %s-%s-%s \"$A\" \"$B\" \"$a\""]"#;
     let params = format!(
         r#"{{"id":"q","command":"/bin/sh","args":{script},"env":{{"A":"1","B":"2"}},"ENV":{{"A":"3","a":"4"}}}}"#
@@ -110,9 +111,9 @@ fn the_environment_is_the_daemons_with_the_requests_over_it() {
     assert_eq!(written(&frames_to_exit(&mut client, "q"), "stdout"), b"3-2-4");
 }
 
-/// Before anything is started, in the words of the original's library; a program that is not found comes before it.
+/// The original's text. The lookup of the program is checked first.
 #[test]
-fn a_variable_with_a_zero_byte_is_refused() {
+fn a_variable_with_a_nul_byte_is_refused() {
     let relay = Relay::start();
     let refused = "-32603 exec: environment variable contains NUL";
     check(
@@ -134,7 +135,7 @@ fn a_variable_with_a_zero_byte_is_refused() {
 
 /// "{success:true, pid:<int>, startTime:<number>}", "returned identically on spawn and reattach".
 #[test]
-fn a_pid_is_told_to_who_wants_it() {
+fn want_pid_adds_pid_and_start_time() {
     let relay = Relay::start();
     let mut client = relay.connect();
     let before = now();
@@ -176,9 +177,9 @@ fn a_pid_is_told_to_who_wants_it() {
             ("process.killAndWait", r#"{"id":"p","wantPid":true}"#, r#"{"found":true,"died":true}"#),
         ],
     );
-    // Also of one that has ended, and another that takes its id has another.
-    let told = client.call("process.reattach", r#"{"id":"p","wantPid":true}"#);
-    assert!(told.ends_with(&format!("{tail}}}")), "{told}");
+    // Also for an exited process. A new process under the same id has another pid.
+    let reply = client.call("process.reattach", r#"{"id":"p","wantPid":true}"#);
+    assert!(reply.ends_with(&format!("{tail}}}")), "{reply}");
     let again = client.call("process.spawn", r#"{"id":"p","command":"/bin/cat","wantPid":true}"#);
     assert_ne!(pid_in(&again), pid);
 }

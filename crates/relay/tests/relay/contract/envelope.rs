@@ -1,4 +1,4 @@
-//! "Message shapes", "Error codes", "Validation precedence": everything of a request but its params.
+//! "Message shapes", "Error codes", "Validation precedence": the request envelope without params.
 
 use crate::contract::table::{check_lines, raw};
 use outpost_testkit::{Relay, TOKEN};
@@ -22,7 +22,7 @@ fn check(rows: &[(&str, String)]) {
 
 /// "-32700 parse error — malformed JSON line (response id is null)".
 #[test]
-fn what_is_no_request_is_a_parse_error_with_a_null_id() {
+fn a_malformed_request_is_a_parse_error_with_a_null_id() {
     let relay = Relay::start();
     let malformed = [
         "x",
@@ -55,14 +55,14 @@ fn what_is_no_request_is_a_parse_error_with_a_null_id() {
         "{\"id\":\"\u{1}\"}",
         "\u{feff}{}",
         "{} // comment",
-        // Well-formed, but no object.
+        // Well-formed JSON, but not an object.
         "[]",
         r#"[{"jsonrpc":"2.0","id":1,"method":"server.ping","auth":"$T"}]"#,
         r#""text""#,
         "1",
         "true",
         "false",
-        // A member of the envelope that cannot be what it is, whatever else is wrong or right.
+        // A mistyped member of the envelope.
         r#"{"jsonrpc":2.0,"id":1,"method":"server.ping","auth":"$T"}"#,
         r#"{"jsonrpc":2,"id":1,"method":"server.ping","auth":"$T"}"#,
         r#"{"jsonrpc":["2.0"],"id":1,"method":"server.ping","auth":"$T"}"#,
@@ -78,7 +78,7 @@ fn what_is_no_request_is_a_parse_error_with_a_null_id() {
     ];
     let rows: Vec<(&str, &str)> = malformed.into_iter().map(|line| (line, PARSE)).collect();
     check_lines(&relay, &rows);
-    // And the connection goes on.
+    // The connection stays open.
     check_lines(
         &relay,
         &[("x", PARSE), (r#"{"jsonrpc":"2.0","method":"server.ping","auth":"$T"}"#, PONG_NULL)],
@@ -103,7 +103,7 @@ fn the_token_is_checked_before_everything_else() {
         (r#"{"jsonrpc":"2.0","id":9,"method":"server.ping","auth":"A TOKEN WITH SPACES"}"#, refused("9")),
         (r#"{"jsonrpc":"2.0","id":10,"method":"server.ping","auth":"$T","auth":"no"}"#, refused("10")),
         (r#"{"jsonrpc":"2.0","id":11,"method":"server.ping","params":{"auth":"$T"}}"#, refused("11")),
-        // Before the version, the method and the params.
+        // The token is checked before version, method and params.
         (r#"{"id":12,"method":"server.ping"}"#, refused("12")),
         (r#"{"jsonrpc":"1.0","id":13,"method":"nope","auth":"x"}"#, refused("13")),
         (r#"{"jsonrpc":"2.0","id":14,"method":"nope.nope"}"#, refused("14")),
@@ -120,7 +120,7 @@ fn the_token_is_checked_before_everything_else() {
     ]);
 }
 
-/// "-32600 Invalid JSON-RPC version — jsonrpc absent or != "2.0"": after the token, before the method.
+/// "-32600 Invalid JSON-RPC version — jsonrpc absent or != "2.0"".
 #[test]
 fn the_version_is_checked_after_the_token_and_before_the_method() {
     let refused = |id: &str| error(id, -32600, "Invalid JSON-RPC version");
@@ -146,7 +146,7 @@ fn the_version_is_checked_after_the_token_and_before_the_method() {
 
 /// "Invalid method format: <m> (method has no .), Unknown namespace: <ns> …, or Unknown method: <ns>.<m>".
 #[test]
-fn a_method_is_judged_by_its_format_then_its_namespace_then_its_name() {
+fn a_method_is_checked_by_format_then_namespace_then_name() {
     let cases = [
         ("", "Invalid method format: "),
         ("ping", "Invalid method format: ping"),
@@ -176,7 +176,7 @@ fn a_method_is_judged_by_its_format_then_its_namespace_then_its_name() {
         ("process.nope", "Unknown method: process.nope"),
         ("process.list", "Unknown method: process.list"),
         ("process.killandwait", "Unknown method: process.killandwait"),
-        // What comes back is escaped as the original's library does it.
+        // The method in the message is escaped as in Go.
         ("<a>&\u{2028}\u{2029}", r"Invalid method format: \u003ca\u003e\u0026\u2028\u2029"),
         (r"\u003ca\u003e", r"Invalid method format: \u003ca\u003e"),
         (r#"q\"b\\s\/"#, r#"Invalid method format: q\"b\\s/"#),
@@ -206,9 +206,9 @@ fn a_method_is_judged_by_its_format_then_its_namespace_then_its_name() {
     check(&rows);
 }
 
-/// "match them by id": the reply has the text that was sent, compact, and escaped as values are.
+/// "match them by id": the reply has the id's text, compact and HTML-escaped.
 #[test]
-fn an_id_comes_back_as_it_was_sent() {
+fn an_id_is_echoed() {
     let cases = [
         ("1", "1"),
         ("0", "0"),
@@ -256,7 +256,7 @@ fn an_id_comes_back_as_it_was_sent() {
         (r#"{"jsonrpc":"2.0","id":1,"id":2,"method":"server.ping","auth":"$T"}"#, pong("2")),
         (r#"{"jsonrpc":"2.0","id":1,"id":null,"method":"server.ping","auth":"$T"}"#, pong("null")),
         (r#"{"jsonrpc":"2.0","id":1,"ID":{"x":3},"method":"server.ping","auth":"$T"}"#, pong(r#"{"x":3}"#)),
-        // Errors have it too.
+        // Error replies echo the id too.
         (
             r#"{"jsonrpc":"2.0","id":{ "a": "<" },"method":"x","auth":"$T"}"#,
             error(r#"{"a":"\u003c"}"#, -32601, "Invalid method format: x"),
@@ -273,9 +273,9 @@ fn an_id_comes_back_as_it_was_sent() {
     check(&rows);
 }
 
-/// Bytes that are no character: kept in an id, which is passed on, and U+FFFD wherever a text is read.
+/// Invalid UTF-8 is kept in an id, which is not decoded, and becomes U+FFFD in decoded strings.
 #[test]
-fn bytes_that_are_no_character_pass_through_an_id_and_are_replaced_in_a_text() {
+fn invalid_utf8_passes_through_an_id_and_is_replaced_in_strings() {
     let relay = Relay::start();
     let request = |id: &[u8], method: &[u8]| {
         let begin = [b"{\"jsonrpc\":\"2.0\",\"id\":\"", id, b"\",\"method\":\"", method].concat();
@@ -288,9 +288,9 @@ fn bytes_that_are_no_character_pass_through_an_id_and_are_replaced_in_a_text() {
     assert_eq!(String::from_utf8(reply).unwrap(), error("\"1\"", -32601, &text) + "\n");
 }
 
-/// Keys match whatever their case, the last one wins, and others are ignored.
+/// Keys match case-insensitively, and the last duplicate wins.
 #[test]
-fn keys_match_whatever_their_case_and_unknown_ones_are_ignored() {
+fn keys_match_case_insensitively_and_unknown_ones_are_ignored() {
     check(&[
         (r#"{"JSONRPC":"2.0","ID":1,"METHOD":"server.ping","AUTH":"$T"}"#, pong("1")),
         (r#"{"JsonRpc":"2.0","Id":2,"Method":"server.ping","Auth":"$T","Params":5}"#, pong("2")),

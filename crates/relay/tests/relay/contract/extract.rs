@@ -1,4 +1,4 @@
-//! "files.extract_tar": the answers, and "Side effects — deliberate, and not visible in the frame".
+//! "files.extract_tar": the replies, and "Side effects — deliberate, and not visible in the frame".
 
 use crate::contract::table::{check, unprivileged};
 use flate2::Compression;
@@ -16,7 +16,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// An archive of entries: type, name, mode, content. Names are written as they are, also those nobody should write.
+/// Writes an archive of entries: type, name, mode, content. Writes also unsafe names unchanged.
 fn archive(path: &Path, entries: &[(EntryType, &str, u32, &str)]) {
     let mut builder = tar::Builder::new(Vec::new());
     for (kind, name, mode, content) in entries {
@@ -39,7 +39,7 @@ const FILE: EntryType = EntryType::Regular;
 const DIR: EntryType = EntryType::Directory;
 
 #[test]
-fn an_archive_is_unpacked_into_a_directory_that_is_wiped_before_and_is_gone_afterwards() {
+fn extraction_wipes_the_destination_and_consumes_the_archive() {
     let relay = Relay::start();
     let (source, dest) = (relay.path("a.tgz"), relay.path("dest"));
     fs::create_dir_all(dest.join("old/dir")).unwrap();
@@ -59,7 +59,8 @@ fn an_archive_is_unpacked_into_a_directory_that_is_wiped_before_and_is_gone_afte
         ],
     );
     let mut client = relay.connect();
-    let row = |told| [("files.extract_tar", r#"{"archivePath":"$D/a.tgz","destDir":"$D/dest"}"#, told)];
+    let row =
+        |expected| [("files.extract_tar", r#"{"archivePath":"$D/a.tgz","destDir":"$D/dest"}"#, expected)];
     // "fileCount counts regular files only", "same file twice counts twice".
     check(&mut client, relay.dir(), &row(r#"{"success":true,"fileCount":6}"#));
     assert!(!source.exists(), "the archive is consumed");
@@ -79,14 +80,14 @@ fn an_archive_is_unpacked_into_a_directory_that_is_wiped_before_and_is_gone_afte
     for name in ["dir", "made", "made/on", "made/on/the"] {
         assert_eq!(mode(&dest.join(name)), 0o700, "{name}");
     }
-    // And again from nothing at all: the archive is gone, so it cannot be opened, and nothing is wiped.
+    // The archive is consumed, so a second request cannot open it and wipes nothing.
     check(
         &mut client,
         relay.dir(),
         &row(r#"{"success":false,"fileCount":0,"error":"open $D/a.tgz: no such file or directory"}"#),
     );
     assert!(dest.join("run").exists());
-    // An archive of nothing is an archive; directories above the destination are made.
+    // An empty archive is valid. Missing ancestors of the destination are created.
     fs::write(&source, gzip(&[0; 1024])).unwrap();
     check(
         &mut client,
@@ -148,7 +149,7 @@ fn a_destination_that_must_not_be_wiped_is_refused_before_the_archive_is_opened(
 }
 
 #[test]
-fn what_is_no_archive_is_consumed_and_leaves_the_destination_as_it_was() {
+fn an_invalid_archive_is_consumed() {
     let relay = Relay::start();
     let (source, dest) = (relay.path("a.tgz"), relay.path("dest"));
     let mut client = relay.connect();
@@ -157,9 +158,9 @@ fn what_is_no_archive_is_consumed_and_leaves_the_destination_as_it_was() {
         fs::create_dir(&dest).unwrap();
         fs::write(dest.join("old"), "").unwrap();
         fs::write(&source, bytes).unwrap();
-        let told = format!(r#"{{"success":false,"fileCount":0,"error":"{error}"}}"#);
+        let expected = format!(r#"{{"success":false,"fileCount":0,"error":"{error}"}}"#);
         let params = r#"{"archivePath":"$D/a.tgz","destDir":"$D/dest"}"#;
-        check(&mut client, relay.dir(), &[("files.extract_tar", params, &told)]);
+        check(&mut client, relay.dir(), &[("files.extract_tar", params, &expected)]);
         assert!(!source.exists(), "{error}: consumed on every outcome once opened");
         assert_eq!(dest.join("old").exists(), !wiped, "{error}");
         assert!(!dest.join(".synced").exists(), "{error}");
@@ -169,7 +170,7 @@ fn what_is_no_archive_is_consumed_and_leaves_the_destination_as_it_was() {
     run(b"\x1f\x8b\x08", "gzip: unexpected EOF", false);
     run(&gzip(b"too short for a header"), "gzip: unexpected EOF", true);
     run(&gzip(&[b'x'; 1024]), "gzip: archive/tar: invalid tar header", true);
-    // Cut within a file: what was written of it stays, and it is not counted.
+    // Truncated inside a file: the partial file stays and does not count.
     let noise: String =
         (0..20_000u32).map(|n| char::from(b'a' + (n.wrapping_mul(2_654_435_761) >> 27) as u8 % 26)).collect();
     archive(&relay.path("whole"), &[(FILE, "cut", 0o644, &noise)]);
@@ -178,7 +179,7 @@ fn what_is_no_archive_is_consumed_and_leaves_the_destination_as_it_was() {
 }
 
 #[test]
-fn what_leads_outside_or_is_no_file_ends_it_with_nothing_counted() {
+fn an_unsafe_or_unsupported_entry_stops_the_extraction_with_count_0() {
     let relay = Relay::start();
     let (source, dest) = (relay.path("a.tgz"), relay.path("dest"));
     let mut client = relay.connect();
@@ -192,15 +193,15 @@ fn what_leads_outside_or_is_no_file_ends_it_with_nothing_counted() {
         (EntryType::Char, "char", "unsupported tar entry type 3: char"),
         (EntryType::Block, "block", "unsupported tar entry type 4: block"),
         (EntryType::Fifo, "fifo", "unsupported tar entry type 6: fifo"),
-        // The path is looked at first.
+        // The path is checked before the type.
         (EntryType::Symlink, "../link", "unsafe path in archive: ../link"),
         (EntryType::Fifo, "a<b", r"unsupported tar entry type 6: a\u003cb"),
     ];
     for (kind, name, error) in cases {
         archive(&source, &[(FILE, "good", 0o644, "x"), (kind, name, 0o644, ""), (FILE, "after", 0o644, "x")]);
-        let told = format!(r#"{{"success":false,"fileCount":0,"error":"{error}"}}"#);
+        let expected = format!(r#"{{"success":false,"fileCount":0,"error":"{error}"}}"#);
         let params = r#"{"archivePath":"$D/a.tgz","destDir":"$D/dest"}"#;
-        check(&mut client, relay.dir(), &[("files.extract_tar", params, &told)]);
+        check(&mut client, relay.dir(), &[("files.extract_tar", params, &expected)]);
         assert!(!source.exists(), "{name}: consumed");
         assert!(!relay.path("evil").exists() && !relay.path("link").exists(), "{name}");
         assert!(dest.join("good").exists() && !dest.join("after").exists(), "{name}");
@@ -210,7 +211,7 @@ fn what_leads_outside_or_is_no_file_ends_it_with_nothing_counted() {
 
 /// "destDir clean/mkdir or marker-write failures → clean destDir: … / mkdir destDir: … / write .synced: …".
 #[test]
-fn a_destination_that_cannot_be_made_is_told_with_its_step() {
+fn a_destination_error_names_the_failed_step() {
     let relay = unprivileged();
     let source = relay.path("a.tgz");
     let mut client = relay.connect();
@@ -229,11 +230,11 @@ fn a_destination_that_cannot_be_made_is_told_with_its_step() {
         archive(&source, &[(FILE, "f", 0o644, "x")]);
         fs::set_permissions(&source, fs::Permissions::from_mode(0o644)).unwrap();
         let params = format!(r#"{{"archivePath":"$D/a.tgz","destDir":"{dest}"}}"#);
-        let told = format!(r#"{{"success":false,"fileCount":0,"error":"{error}"}}"#);
-        check(&mut client, relay.dir(), &[("files.extract_tar", &params, &told)]);
+        let expected = format!(r#"{{"success":false,"fileCount":0,"error":"{error}"}}"#);
+        check(&mut client, relay.dir(), &[("files.extract_tar", &params, &expected)]);
         assert!(!source.exists(), "{dest}: consumed");
     }
-    // An archive that may not be opened is not consumed.
+    // An archive that cannot be opened is not consumed.
     archive(&source, &[(FILE, "f", 0o644, "x")]);
     fs::set_permissions(&source, fs::Permissions::from_mode(0o000)).unwrap();
     check(

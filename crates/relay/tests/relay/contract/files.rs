@@ -1,4 +1,4 @@
-//! "files.*": what is there, what it is, and what is in it.
+//! "files.*": stat, validate, list and read.
 
 use crate::contract::table::{Row, answer, check, unprivileged};
 use outpost_testkit::Relay;
@@ -28,9 +28,9 @@ fn fifo(path: &Path) {
     assert!(Command::new("mkfifo").args(["-m", "640"]).arg(path).status().unwrap().success());
 }
 
-/// "{exists, isDir, size, mode}": the mode as Go writes it, with the type and special bits first; links are followed.
+/// "{exists, isDir, size, mode}": the mode in Go's format. Symlinks are followed.
 #[test]
-fn stat_tells_type_size_and_mode() {
+fn stat_returns_type_size_and_mode() {
     let relay = Relay::start();
     let at = |name: &str| relay.path(name);
     for (name, mode) in [
@@ -87,11 +87,11 @@ fn stat_tells_type_size_and_mode() {
         ("$D/dirlink/", of_dir("drwxr-xr-x")),
         (r#"$D/é \"<&>\n"#, of_file(1, "-rw-r--r--")),
         (r"$D/\u00e9 \u0022\u003c&>\u000a", of_file(1, "-rw-r--r--")),
-        // Relative paths are relative to the daemon's directory, which is where it was started.
+        // Relative paths are relative to the directory in which the daemon was started.
         ("plain", of_file(5, "-rw-r--r--")),
         ("./dir/../plain", of_file(5, "-rw-r--r--")),
         ("rpc.sock", of_file(0, "Srw-------")),
-        // "Missing path", and whatever else keeps one from looking.
+        // "Missing path", and other paths for which stat fails.
         ("", absent.clone()),
         ("$D/nope", absent.clone()),
         ("$D/nope/x", absent.clone()),
@@ -112,29 +112,31 @@ fn stat_tells_type_size_and_mode() {
     let table: Vec<Row<'_>> = params
         .iter()
         .zip(&rows)
-        .map(|(params, (_, told))| ("files.stat", params.as_str(), told.as_str()))
+        .map(|(params, (_, expected))| ("files.stat", params.as_str(), expected.as_str()))
         .collect();
     let mut client = relay.connect();
     check(&mut client, relay.dir(), &table);
-    // files.validate says of the same paths whether they are there: "{valid, isDir [,error]}".
-    let told: Vec<String> = rows
+    // files.validate on the same paths: "{valid, isDir [,error]}".
+    let expected: Vec<String> = rows
         .iter()
-        .map(|(_, told)| match (told.contains(r#""exists":true"#), told.contains(r#""isDir":true"#)) {
-            (true, is_dir) => format!(r#"{{"valid":true,"isDir":{is_dir}}}"#),
-            _ => r#"{"valid":false,"isDir":false,"error":"Path does not exist"}"#.to_owned(),
+        .map(|(_, expected)| {
+            match (expected.contains(r#""exists":true"#), expected.contains(r#""isDir":true"#)) {
+                (true, is_dir) => format!(r#"{{"valid":true,"isDir":{is_dir}}}"#),
+                _ => r#"{"valid":false,"isDir":false,"error":"Path does not exist"}"#.to_owned(),
+            }
         })
         .collect();
     let table: Vec<Row<'_>> = params
         .iter()
-        .zip(&told)
-        .map(|(params, told)| ("files.validate", params.as_str(), told.as_str()))
+        .zip(&expected)
+        .map(|(params, expected)| ("files.validate", params.as_str(), expected.as_str()))
         .collect();
     check(&mut client, relay.dir(), &table);
 }
 
 /// "name-sorted", "Hidden entries are omitted", "symlinks are FOLLOWED".
 #[test]
-fn list_is_sorted_leaves_out_what_is_hidden_and_follows_links() {
+fn list_is_sorted_omits_hidden_entries_and_follows_symlinks() {
     let relay = Relay::start();
     let list = relay.path("l");
     dir(&list, 0o755);
@@ -215,7 +217,7 @@ fn list_is_sorted_leaves_out_what_is_hidden_and_follows_links() {
         ("$D/empty", r#"{"entries":[]}"#.to_owned()),
         ("empty", r#"{"entries":[]}"#.to_owned()),
         ("$D/only-hidden", r#"{"entries":[]}"#.to_owned()),
-        // "Missing dir → -32603 open …: no such file or directory": the path as it was sent.
+        // "Missing dir → -32603 open …: no such file or directory", with the path of the request.
         ("$D/nope", "-32603 open $D/nope: no such file or directory".to_owned()),
         ("$D/nope/", "-32603 open $D/nope/: no such file or directory".to_owned()),
         ("$D/nope/../l", "-32603 open $D/nope/../l: no such file or directory".to_owned()),
@@ -237,14 +239,14 @@ fn list_is_sorted_leaves_out_what_is_hidden_and_follows_links() {
     let table: Vec<Row<'_>> = params
         .iter()
         .zip(&rows)
-        .map(|(params, (_, told))| ("files.list", params.as_str(), told.as_str()))
+        .map(|(params, (_, expected))| ("files.list", params.as_str(), expected.as_str()))
         .collect();
     check(&mut relay.connect(), relay.dir(), &table);
 }
 
 /// "content is raw text, not base64", "Size > maxBytes → -32602".
 #[test]
-fn read_gives_the_text_or_says_why_not() {
+fn read_returns_the_content_or_an_error() {
     let relay = Relay::start();
     file(&relay.path("five"), "12345", 0o644);
     file(&relay.path("empty"), "", 0o644);
@@ -277,7 +279,7 @@ fn read_gives_the_text_or_says_why_not() {
             ("files.read", r#"{"path":"$D/five","maxBytes":4}"#, exceeds),
             ("files.read", r#"{"path":"$D/five","maxBytes":1}"#, exceeds),
             ("files.read", r#"{"path":"$D/link","maxBytes":4}"#, exceeds),
-            // Not positive: no limit.
+            // A non-positive maxBytes means no limit.
             ("files.read", r#"{"path":"$D/five","maxBytes":0}"#, five),
             ("files.read", r#"{"path":"$D/five","maxBytes":-0}"#, five),
             ("files.read", r#"{"path":"$D/five","maxBytes":-1}"#, five),
@@ -299,7 +301,7 @@ fn read_gives_the_text_or_says_why_not() {
             ("files.read", r#"{"path":"$D/dir","maxBytes":1}"#, directory),
             ("files.read", r#"{"path":"/"}"#, directory),
             ("files.read", r#"{"path":"."}"#, directory),
-            // "Missing file → {content:"",exists:false} (not an error)", and whatever else keeps one from looking.
+            // "Missing file → {content:"",exists:false} (not an error)", and other paths for which stat fails.
             ("files.read", r#"{"path":"$D/nope"}"#, absent),
             ("files.read", r#"{"path":""}"#, absent),
             ("files.read", r#"{"path":"$D/dangling"}"#, absent),
@@ -309,15 +311,15 @@ fn read_gives_the_text_or_says_why_not() {
             ("files.read", &long, absent),
         ],
     );
-    // A file of the kernel's says that it is empty, and is not.
+    // A file in /proc has size 0 in stat, but content.
     let version = serde_json::to_string(&fs::read_to_string("/proc/version").unwrap()).unwrap();
-    let told = format!(r#"{{"content":{version},"exists":true}}"#);
-    check(&mut client, relay.dir(), &[("files.read", r#"{"path":"/proc/version"}"#, &told)]);
+    let expected = format!(r#"{{"content":{version},"exists":true}}"#);
+    check(&mut client, relay.dir(), &[("files.read", r#"{"path":"/proc/version"}"#, &expected)]);
 }
 
-/// Since 1.1 and up to 1.7 the original answers so; 1.8 and later read them, and may wait for ever.
+/// The original's behaviour from 1.1 to 1.7. Later versions read such files and can block forever.
 #[test]
-fn what_is_no_regular_file_is_not_read_and_not_waited_for() {
+fn a_file_that_is_not_regular_is_refused_without_blocking() {
     let relay = Relay::start();
     fifo(&relay.path("fifo"));
     let _socket = UnixListener::bind(relay.path("socket")).unwrap();
@@ -336,7 +338,7 @@ fn what_is_no_regular_file_is_not_read_and_not_waited_for() {
 }
 
 #[test]
-fn what_may_not_be_read_is_an_error_that_names_it() {
+fn a_permission_error_names_the_path() {
     let relay = unprivileged();
     dir(&relay.path("secret"), 0o700);
     file(&relay.path("secret/inside"), "x", 0o644);
@@ -362,7 +364,7 @@ fn what_may_not_be_read_is_an_error_that_names_it() {
                 "-32602 files.read: file exceeds maxBytes",
             ),
             ("files.read", r#"{"path":"$D/secret"}"#, "-32602 files.read: path is a directory"),
-            // What cannot be looked at is not there.
+            // A path for which stat fails counts as missing.
             ("files.read", r#"{"path":"$D/secret/inside"}"#, r#"{"content":"","exists":false}"#),
             (
                 "files.stat",
@@ -377,9 +379,9 @@ fn what_may_not_be_read_is_an_error_that_names_it() {
             ("files.validate", r#"{"path":"$D/secret"}"#, r#"{"valid":true,"isDir":true}"#),
         ],
     );
-    let told =
+    let reply =
         relay.connect().call("files.stat", &format!(r#"{{"path":"{}"}}"#, relay.path("secret").display()));
-    assert!(told.ends_with(r#""mode":"d---------"}"#), "{told}");
-    assert_ne!(told, answer("{}"));
+    assert!(reply.ends_with(r#""mode":"d---------"}"#), "{reply}");
+    assert_ne!(reply, answer("{}"));
     set_mode(&relay.path("secret"), 0o700);
 }

@@ -1,4 +1,4 @@
-//! "git.*": what a repository is, what has changed in it, which branches it has.
+//! "git.*": info, status and list_branches.
 
 use crate::contract::table::{Row, check, unprivileged};
 use outpost_testkit::{Relay, require};
@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// git as the tests use it, away from whatever is configured on this host; what it printed, both streams together.
+/// Runs git without the host's configuration. Returns success and both output streams.
 pub(crate) fn git(dir: &Path, arguments: &[&str]) -> (bool, String) {
     let script = format!("exec git {} 2>&1", "\"$@\"");
     let output = Command::new("/bin/sh")
@@ -25,14 +25,14 @@ pub(crate) fn git(dir: &Path, arguments: &[&str]) -> (bool, String) {
     (output.status.success(), String::from_utf8(output.stdout).unwrap().trim_end_matches('\n').to_owned())
 }
 
-/// It must succeed.
+/// Runs git and asserts success.
 pub(crate) fn must(dir: &Path, arguments: &[&str]) -> String {
     let (succeeded, printed) = git(dir, arguments);
     assert!(succeeded, "git {arguments:?}: {printed}");
     printed
 }
 
-/// A repository with one commit on `main`, of `a.txt` and `sub/b.txt`.
+/// Creates a repository with one commit on `main` that has `a.txt` and `sub/b.txt`.
 pub(crate) fn repository(path: &Path) {
     fs::create_dir_all(path.join("sub")).unwrap();
     must(path, &["init", "-q", "-b", "main"]);
@@ -42,7 +42,7 @@ pub(crate) fn repository(path: &Path) {
     must(path, &["commit", "-q", "-m", "first"]);
 }
 
-/// A script that leaves a mark when it runs.
+/// Writes a script that creates `mark` when it runs.
 pub(crate) fn trap(script: &Path, mark: &Path) {
     fs::write(script, format!("#!/bin/sh\ntouch '{}'\n", mark.display())).unwrap();
     fs::set_permissions(script, fs::Permissions::from_mode(0o755)).unwrap();
@@ -52,7 +52,7 @@ const NO_REPO: &str = r#"{"isRepo":false,"repoSlug":"","defaultBranch":""}"#;
 
 /// "branch is resolved via symbolic-ref", "root is the absolute repo top-level".
 #[test]
-fn info_tells_branch_root_and_name() {
+fn info_returns_branch_root_and_name() {
     let relay = Relay::start();
     let at = |name: &str| relay.path(name);
     repository(&at("repo"));
@@ -68,32 +68,32 @@ fn info_tells_branch_root_and_name() {
     must(relay.dir(), &["init", "-q", "--bare", "bare.git"]);
     fs::create_dir(at("plain")).unwrap();
     std::os::unix::fs::symlink("repo", at("by-link")).unwrap();
-    let told = |repo: &str, branch: &str| {
+    let expected = |repo: &str, branch: &str| {
         format!(
             r#"{{"isRepo":true,"repo":"{repo}","branch":"{branch}","root":"$D/{repo}","repoSlug":"","defaultBranch":""}}"#
         )
     };
     let rows = [
-        ("$D/repo", told("repo", "main")),
-        ("$D/repo/", told("repo", "main")),
-        ("$D/repo/sub", told("repo", "main")),
-        ("$D/repo/sub/..", told("repo", "main")),
-        ("$D/by-link", told("repo", "main")),
-        ("repo", told("repo", "main")),
-        ("./repo/sub", told("repo", "main")),
-        ("$D/ré <po>", told(r"ré \u003cpo\u003e", "main")),
-        ("$D/unborn", told("unborn", "trunk")),
-        ("$D/detached", told("detached", &format!("detached:{commit}"))),
-        ("$D/slashed", told("slashed", r"feature/\u003cx\u003e")),
-        ("$D/linked", told("linked", "other")),
-        // Not inside a work tree.
+        ("$D/repo", expected("repo", "main")),
+        ("$D/repo/", expected("repo", "main")),
+        ("$D/repo/sub", expected("repo", "main")),
+        ("$D/repo/sub/..", expected("repo", "main")),
+        ("$D/by-link", expected("repo", "main")),
+        ("repo", expected("repo", "main")),
+        ("./repo/sub", expected("repo", "main")),
+        ("$D/ré <po>", expected(r"ré \u003cpo\u003e", "main")),
+        ("$D/unborn", expected("unborn", "trunk")),
+        ("$D/detached", expected("detached", &format!("detached:{commit}"))),
+        ("$D/slashed", expected("slashed", r"feature/\u003cx\u003e")),
+        ("$D/linked", expected("linked", "other")),
+        // Outside of a work tree.
         ("$D/bare.git", NO_REPO.to_owned()),
         ("$D/repo/.git", NO_REPO.to_owned()),
         ("$D/plain", NO_REPO.to_owned()),
         ("$D/nope", NO_REPO.to_owned()),
         ("$D/repo/a.txt", NO_REPO.to_owned()),
         (r"$D/repo\u0000", NO_REPO.to_owned()),
-        // The daemon's directory, which is none here.
+        // The daemon's directory, which is not a repository here.
         ("", NO_REPO.to_owned()),
         (".", NO_REPO.to_owned()),
         ("--version", NO_REPO.to_owned()),
@@ -102,16 +102,16 @@ fn info_tells_branch_root_and_name() {
     let mut table: Vec<Row<'_>> = params
         .iter()
         .zip(&rows)
-        .map(|(params, (_, told))| ("git.info", params.as_str(), told.as_str()))
+        .map(|(params, (_, expected))| ("git.info", params.as_str(), expected.as_str()))
         .collect();
-    // Only worktrees use baseRepo.
+    // Only the worktree methods use baseRepo.
     table.push(("git.info", r#"{"baseRepo":"$D/repo"}"#, NO_REPO));
     check(&mut relay.connect(), relay.dir(), &table);
 }
 
 /// "populated only when the path after the host is exactly two segments".
 #[test]
-fn info_tells_owner_and_repository_of_the_origin() {
+fn info_returns_the_slug_of_the_origin() {
     let relay = Relay::start();
     let repo = relay.path("repo");
     repository(&repo);
@@ -132,7 +132,7 @@ fn info_tells_owner_and_repository_of_the_origin() {
         ("https://gitlab.example.org/Own-er_1/Re.po-X_2.git", "Own-er_1/Re.po-X_2"),
         ("https://github.com/owner/repo.git.git", "owner/repo.git"),
         ("https://github.com/owner/.git", ""),
-        // Three segments, one, none.
+        // Three segments, one segment, none.
         ("https://gitlab.com/group/sub/proj.git", ""),
         ("git@gitlab.com:group/sub/proj.git", ""),
         ("https://github.com/repo.git", ""),
@@ -141,10 +141,10 @@ fn info_tells_owner_and_repository_of_the_origin() {
         ("https://github.com/", ""),
         ("https://github.com", ""),
         ("host", ""),
-        // A port ends the host, so it is a segment.
+        // The host ends at the colon, so the port counts as a segment.
         ("ssh://git@github.com:22/owner/repo.git", ""),
         ("https://github.com:443/owner/repo", ""),
-        // A path on this host has no host: its first part is taken for one.
+        // A local path has no host. The text before the first slash counts as the host.
         ("/srv/repo", "srv/repo"),
         ("/srv/git/repo.git", ""),
         ("srv/git/repo.git", "git/repo"),
@@ -154,32 +154,32 @@ fn info_tells_owner_and_repository_of_the_origin() {
     let mut client = relay.connect();
     for (url, slug) in cases {
         must(&repo, &["config", "remote.origin.url", url]);
-        let told = format!(
+        let expected = format!(
             r#"{{"isRepo":true,"repo":"repo","branch":"main","root":"$D/repo","repoSlug":"{slug}","defaultBranch":""}}"#
         );
-        check(&mut client, relay.dir(), &[("git.info", r#"{"path":"$D/repo"}"#, &told)]);
+        check(&mut client, relay.dir(), &[("git.info", r#"{"path":"$D/repo"}"#, &expected)]);
     }
-    // Another remote is not the origin.
+    // Only the remote named origin counts.
     must(&repo, &["config", "--remove-section", "remote.origin"]);
     must(&repo, &["remote", "add", "upstream", "git@github.com:owner/repo.git"]);
-    let told =
+    let expected =
         r#"{"isRepo":true,"repo":"repo","branch":"main","root":"$D/repo","repoSlug":"","defaultBranch":""}"#;
-    check(&mut client, relay.dir(), &[("git.info", r#"{"path":"$D/repo"}"#, told)]);
+    check(&mut client, relay.dir(), &[("git.info", r#"{"path":"$D/repo"}"#, expected)]);
 }
 
 /// "defaultBranch is what refs/remotes/origin/HEAD points to (e.g. main); empty when origin/HEAD is unset".
 #[test]
-fn info_tells_where_the_head_of_the_origin_points() {
+fn info_returns_the_default_branch_of_the_origin() {
     let relay = Relay::start();
     repository(&relay.path("repo"));
     must(relay.dir(), &["clone", "-q", "repo", "clone"]);
     let mut client = relay.connect();
     let mut expect = |default: &str| {
         let slug = "";
-        let told = format!(
+        let expected = format!(
             r#"{{"isRepo":true,"repo":"clone","branch":"main","root":"$D/clone","repoSlug":"{slug}","defaultBranch":"{default}"}}"#
         );
-        check(&mut client, relay.dir(), &[("git.info", r#"{"path":"$D/clone/sub"}"#, &told)]);
+        check(&mut client, relay.dir(), &[("git.info", r#"{"path":"$D/clone/sub"}"#, &expected)]);
     };
     must(&relay.path("clone"), &["config", "remote.origin.url", "host"]);
     expect("main");
@@ -196,7 +196,7 @@ fn info_tells_where_the_head_of_the_origin_points() {
 
 /// "clean: {isRepo,clean} · dirty: {…,"clean":false,"changes":["M a.txt","?? new"]} (porcelain lines)".
 #[test]
-fn status_tells_what_has_changed() {
+fn status_returns_the_changes() {
     let relay = Relay::start();
     let repo = relay.path("repo");
     repository(&repo);
@@ -222,13 +222,13 @@ fn status_tells_what_has_changed() {
         ],
     );
     let mut expect = |changes: &str| {
-        let told = format!(r#"{{"isRepo":true,"clean":false,"changes":[{changes}]}}"#);
-        check(&mut client, relay.dir(), &[("git.status", r#"{"path":"$D/repo"}"#, &told)]);
-        // Names are those from the top, wherever one asks.
-        check(&mut client, relay.dir(), &[("git.status", r#"{"path":"$D/repo/sub"}"#, &told)]);
+        let expected = format!(r#"{{"isRepo":true,"clean":false,"changes":[{changes}]}}"#);
+        check(&mut client, relay.dir(), &[("git.status", r#"{"path":"$D/repo"}"#, &expected)]);
+        // Paths are relative to the top level, also for a request in a subdirectory.
+        check(&mut client, relay.dir(), &[("git.status", r#"{"path":"$D/repo/sub"}"#, &expected)]);
     };
     let write = |name: &str, content: &str| fs::write(repo.join(name), content).unwrap();
-    // Each line without the space around it.
+    // Each line is trimmed.
     write("a.txt", "changed\n");
     expect(r#""M a.txt""#);
     write("new", "");
@@ -245,7 +245,7 @@ fn status_tells_what_has_changed() {
     must(&repo, &["mv", "a.txt", "z.txt"]);
     expect(r#""R  a.txt -\u003e z.txt""#);
     must(&repo, &["reset", "-q", "--hard"]);
-    // git quotes what it must; a directory that is not tracked is one line.
+    // git quotes special characters and prints one line for an untracked directory.
     write("two words", "");
     write("<&>", "");
     write("é\"", "");
@@ -259,7 +259,7 @@ fn status_tells_what_has_changed() {
 
 /// "{isRepo:true, branches:[…sorted…]}".
 #[test]
-fn branches_are_sorted_by_their_bytes() {
+fn branches_are_sorted_bytewise() {
     let relay = Relay::start();
     let repo = relay.path("repo");
     repository(&repo);
@@ -284,7 +284,7 @@ fn branches_are_sorted_by_their_bytes() {
         must(&repo, &["branch", branch]);
     }
     must(&repo, &["checkout", "-q", "--detach"]);
-    // A remote's branch is not one of ours.
+    // Remote branches are not listed.
     must(&repo, &["update-ref", "refs/remotes/origin/theirs", "HEAD"]);
     let all = r#"{"isRepo":true,"branches":["10","9","Alpha","a\u0026b","feature-y","feature/x","main","zebra","é"]}"#;
     let rows = [
@@ -292,14 +292,14 @@ fn branches_are_sorted_by_their_bytes() {
         ("git.list_branches", r#"{"path":"$D/repo/sub"}"#, all),
     ];
     check(&mut client, relay.dir(), &rows);
-    // A tag of the same name does not make it "heads/main", as it does in the original.
+    // A tag of the same name does not change the name to "heads/main". It does in the original.
     must(&repo, &["tag", "main"]);
     check(&mut client, relay.dir(), &rows);
 }
 
-/// git refuses a repository of another user, and what it refuses is none.
+/// git refuses a repository of another user (safe.directory). The reply is `isRepo:false`.
 #[test]
-fn a_repository_of_somebody_else_is_none() {
+fn a_repository_of_another_user_is_not_a_repository() {
     require!(outpost_testkit::root());
     let relay = unprivileged();
     repository(&relay.path("repo"));
@@ -320,9 +320,9 @@ fn a_repository_of_somebody_else_is_none() {
     );
 }
 
-/// A repository is somebody's data: looking at it starts no program that it names.
+/// A repository is untrusted data: a query must not execute programs of its configuration.
 #[test]
-fn looking_at_a_repository_runs_nothing_of_it_and_changes_nothing_in_it() {
+fn queries_execute_and_change_nothing_in_the_repository() {
     let relay = Relay::start();
     let (repo, mark) = (relay.path("repo"), relay.path("ran"));
     repository(&repo);
@@ -336,7 +336,7 @@ fn looking_at_a_repository_runs_nothing_of_it_and_changes_nothing_in_it() {
     for hook in ["post-checkout", "post-index-change", "fsmonitor-watchman", "reference-transaction"] {
         trap(&hooks.join(hook), &mark);
     }
-    // The index is stale, and would be written anew by a plain `git status`.
+    // The index is stale. A plain `git status` would rewrite it.
     fs::write(repo.join("a.txt"), "a\n").unwrap();
     let index = fs::read(repo.join(".git/index")).unwrap();
     let mut client = relay.connect();
@@ -357,8 +357,8 @@ fn looking_at_a_repository_runs_nothing_of_it_and_changes_nothing_in_it() {
     assert_eq!(fs::read(repo.join(".git/index")).unwrap(), index);
 }
 
-/// `git status` hashes a file whose time has changed, and passes it through the filter that attributes name. The programs of
-/// filters come from configuration: the repository's own, and that of each submodule.
+/// `git status` passes a file with a changed mtime through the filter of its attributes. The configuration of the repository
+/// and of each submodule defines the filter programs.
 #[test]
 fn status_runs_no_filter_of_the_repository_or_of_a_submodule() {
     let relay = Relay::start();
@@ -384,7 +384,7 @@ fn status_runs_no_filter_of_the_repository_or_of_a_submodule() {
     ] {
         let at = relay.path(at);
         configure(&at, driver, key);
-        // The same content with another time, so that git must read it.
+        // Unchanged content with a new mtime, so that git reads the file.
         let other_time = fs::FileTimes::new().set_modified(std::time::UNIX_EPOCH);
         fs::File::options().write(true).open(at.join("a.txt")).unwrap().set_times(other_time).unwrap();
         check(
@@ -396,9 +396,9 @@ fn status_runs_no_filter_of_the_repository_or_of_a_submodule() {
     }
 }
 
-/// A name that cannot be overridden on git's command line is refused, not run.
+/// git's command line cannot override a key that contains '='. The request is refused.
 #[test]
-fn status_refuses_a_filter_that_it_cannot_switch_off() {
+fn status_refuses_a_filter_that_it_cannot_disable() {
     let relay = Relay::start();
     let (repo, mark) = (relay.path("repo"), relay.path("ran"));
     repository(&repo);
@@ -408,12 +408,12 @@ fn status_refuses_a_filter_that_it_cannot_switch_off() {
     fs::write(&config, fs::read_to_string(&config).unwrap() + &section).unwrap();
     fs::write(repo.join(".git/info/attributes"), "* filter=a=b\n").unwrap();
     fs::write(repo.join("a.txt"), "b\n").unwrap();
-    let told = "-32603 git status failed: the repository configures a filter whose name contains '='";
-    check(&mut relay.connect(), relay.dir(), &[("git.status", r#"{"path":"$D/repo"}"#, told)]);
+    let expected = "-32603 git status failed: the repository configures a filter whose name contains '='";
+    check(&mut relay.connect(), relay.dir(), &[("git.status", r#"{"path":"$D/repo"}"#, expected)]);
     assert!(!mark.exists(), "the filter ran");
 }
 
-/// An object that a partial clone lacks is fetched when it is needed, by a transport of the repository's choice.
+/// A partial clone fetches missing objects on demand, with a transport program of the repository's choice.
 #[test]
 fn status_fetches_nothing() {
     let relay = Relay::start();

@@ -1,19 +1,19 @@
 //! "process.kill" and "process.killAndWait".
 
 use crate::contract::table::{
-    Frame, answer, check, ends, frames_to_exit, handle, next_frame, read_bytes, spawn_sh, spawn_sh_with_pid,
-    written,
+    Frame, answer, assert_exits, check, frames_to_exit, next_frame, pidfd_of, read_bytes, spawn_sh,
+    spawn_sh_with_pid, written,
 };
 use outpost_testkit::{Relay, RelayClient};
 use std::time::{Duration, Instant};
 
 const SUCCESS: &str = r#"{"success":true}"#;
 
-/// Tells which signal it got, and ends. A shell looks for signals between its commands, so those are short.
-const LISTENER: &str = "for s in INT HUP QUIT TERM USR1; do trap \"echo $s; exit 0\" $s; done; \
+/// Prints the received signal and exits. The shell runs traps between commands, so the commands are short.
+const PRINT_SIGNAL: &str = "for s in INT HUP QUIT TERM USR1; do trap \"echo $s; exit 0\" $s; done; \
                         echo up; while :; do sleep 0.02; done";
-/// Takes no notice of what can be ignored.
-const DEAF: &str = "trap '' TERM INT HUP QUIT; echo up; while :; do sleep 1000; done";
+/// Ignores all signals that can be ignored.
+const IGNORE_SIGNALS: &str = "trap '' TERM INT HUP QUIT; echo up; while :; do sleep 1000; done";
 
 fn start(client: &mut RelayClient, id: &str, script: &str) -> i32 {
     let pid = spawn_sh_with_pid(client, id, script);
@@ -23,7 +23,7 @@ fn start(client: &mut RelayClient, id: &str, script: &str) -> i32 {
 
 /// "optional SIG prefix then upper-cased: KILL INT HUP QUIT TERM; empty and anything else = TERM".
 #[test]
-fn a_signal_is_known_by_five_names_and_everything_else_is_term() {
+fn five_signal_names_are_known_and_others_mean_term() {
     let relay = Relay::start();
     let mut client = relay.connect();
     let cases = [
@@ -55,24 +55,24 @@ fn a_signal_is_known_by_five_names_and_everything_else_is_term() {
     ];
     for (index, (signal, expected)) in cases.iter().enumerate() {
         let id = format!("p{index}");
-        start(&mut client, &id, LISTENER);
+        start(&mut client, &id, PRINT_SIGNAL);
         client.request("process.kill", &format!(r#"{{"id":"{id}"{signal}}}"#));
         let frames = frames_to_exit(&mut client, &id);
-        let told = String::from_utf8(written(&frames, "stdout")).unwrap();
-        assert_eq!(told.trim_end(), *expected, "{signal}");
+        let printed = String::from_utf8(written(&frames, "stdout")).unwrap();
+        assert_eq!(printed.trim_end(), *expected, "{signal}");
         let code = if expected.is_empty() { -1 } else { 0 };
         assert_eq!(frames.last().unwrap().exit_code, Some(code), "{signal}");
     }
 }
 
-/// "Best-effort, fire-and-forget": the answer is always the same, and nobody is waited for.
+/// "Best-effort, fire-and-forget": the reply is always the same and immediate.
 #[test]
 fn kill_always_succeeds_and_does_not_wait() {
     let relay = Relay::start();
     let mut client = relay.connect();
     spawn_sh(&mut client, "ended", "exit 0");
     frames_to_exit(&mut client, "ended");
-    start(&mut client, "deaf", DEAF);
+    start(&mut client, "deaf", IGNORE_SIGNALS);
     check(
         &mut client,
         relay.dir(),
@@ -98,11 +98,11 @@ fn kill_always_succeeds_and_does_not_wait() {
 
 /// "tears down the whole child tree — signals the process group".
 #[test]
-fn a_signal_reaches_what_the_process_has_started() {
+fn a_signal_reaches_the_descendants() {
     let relay = Relay::start();
     let mut client = relay.connect();
     for signal in ["TERM", "INT", "KILL"] {
-        // In the background `sh` has interrupts ignored, so a child of its own says that it got one.
+        // `sh` ignores SIGINT in background jobs, so a separate child prints it.
         let script =
             "sh -c 'trap \"exit 0\" INT TERM; echo up; while :; do sleep 0.02; done' & echo $!; wait";
         let pid = spawn_sh_with_pid(&mut client, signal, script);
@@ -111,19 +111,19 @@ fn a_signal_reaches_what_the_process_has_started() {
             text += &String::from_utf8(next_frame(&mut client).bytes).unwrap();
         }
         let background: i32 = text.lines().find_map(|line| line.parse().ok()).unwrap();
-        let (process, background) = (handle(pid), handle(background));
+        let (process, background) = (pidfd_of(pid), pidfd_of(background));
         assert!(process.is_some() && background.is_some());
         let signal_sent = if signal == "INT" { "TERM" } else { signal };
         client.request("process.kill", &format!(r#"{{"id":"{signal}","signal":"{signal_sent}"}}"#));
-        ends(process, "the process");
-        ends(background, "what it had started");
+        assert_exits(process, "the process");
+        assert_exits(background, "what it had started");
         frames_to_exit(&mut client, signal);
     }
 }
 
 /// "{found, died [,alreadyExited] [,escalated]}".
 #[test]
-fn kill_and_wait_tells_what_became_of_it() {
+fn kill_and_wait_reports_the_outcome() {
     let relay = Relay::start();
     let mut client = relay.connect();
     spawn_sh(&mut client, "ended", "exit 3");
@@ -156,24 +156,39 @@ fn kill_and_wait_tells_what_became_of_it() {
             ),
         ],
     );
-    // Each answer comes behind the frame that says the same: who waits for the end has seen it.
+    // Each reply comes after the exit frame.
     let cases = [
-        (LISTENER, "", gone, 0),
-        (LISTENER, r#","signal":"INT","timeoutMs":60000"#, gone, 0),
-        (LISTENER, r#","signal":"USR1","escalate":false,"timeoutMs":60000"#, gone, 0),
-        (LISTENER, r#","signal":"KILL""#, gone, -1),
-        (DEAF, r#","signal":"KILL","escalate":false"#, gone, -1),
-        (DEAF, r#","timeoutMs":50"#, r#"{"found":true,"died":true,"escalated":true}"#, -1),
-        (DEAF, r#","timeoutMs":50,"escalate":true"#, r#"{"found":true,"died":true,"escalated":true}"#, -1),
-        (DEAF, r#","timeoutMs":50,"escalate":null"#, r#"{"found":true,"died":true,"escalated":true}"#, -1),
-        (DEAF, r#","timeoutMs":1,"signal":"HUP""#, r#"{"found":true,"died":true,"escalated":true}"#, -1),
+        (PRINT_SIGNAL, "", gone, 0),
+        (PRINT_SIGNAL, r#","signal":"INT","timeoutMs":60000"#, gone, 0),
+        (PRINT_SIGNAL, r#","signal":"USR1","escalate":false,"timeoutMs":60000"#, gone, 0),
+        (PRINT_SIGNAL, r#","signal":"KILL""#, gone, -1),
+        (IGNORE_SIGNALS, r#","signal":"KILL","escalate":false"#, gone, -1),
+        (IGNORE_SIGNALS, r#","timeoutMs":50"#, r#"{"found":true,"died":true,"escalated":true}"#, -1),
+        (
+            IGNORE_SIGNALS,
+            r#","timeoutMs":50,"escalate":true"#,
+            r#"{"found":true,"died":true,"escalated":true}"#,
+            -1,
+        ),
+        (
+            IGNORE_SIGNALS,
+            r#","timeoutMs":50,"escalate":null"#,
+            r#"{"found":true,"died":true,"escalated":true}"#,
+            -1,
+        ),
+        (
+            IGNORE_SIGNALS,
+            r#","timeoutMs":1,"signal":"HUP""#,
+            r#"{"found":true,"died":true,"escalated":true}"#,
+            -1,
+        ),
     ];
-    for (index, (script, more, told, code)) in cases.iter().enumerate() {
+    for (index, (script, more, expected, code)) in cases.iter().enumerate() {
         let id = format!("p{index}");
         start(&mut client, &id, script);
         let (reply, frames) =
             client.call_with_frames("process.killAndWait", &format!(r#"{{"id":"{id}"{more}}}"#));
-        assert_eq!(reply, answer(told), "{more}");
+        assert_eq!(reply, answer(expected), "{more}");
         let last =
             Frame::parse(frames.last().unwrap_or_else(|| panic!("{more}: no frame before the answer")));
         assert_eq!(last.unwrap().exit_code, Some(*code), "{more}");
@@ -183,10 +198,10 @@ fn kill_and_wait_tells_what_became_of_it() {
 
 /// "false → leave the process running and report {found:true,died:false} (no escalated, no SIGKILL)".
 #[test]
-fn without_escalation_a_process_that_takes_no_notice_lives_on() {
+fn without_escalation_a_process_that_ignores_the_signal_survives() {
     let relay = Relay::start();
     let mut client = relay.connect();
-    start(&mut client, "p", DEAF);
+    start(&mut client, "p", IGNORE_SIGNALS);
     let begun = Instant::now();
     check(
         &mut client,
@@ -205,7 +220,7 @@ fn without_escalation_a_process_that_takes_no_notice_lives_on() {
         ],
     );
     assert!(begun.elapsed() >= Duration::from_millis(100));
-    // Two that wait for the same end both see it.
+    // Two concurrent requests for one process both report its exit.
     let mut other = relay.connect();
     other.request("process.killAndWait", r#"{"id":"p","timeoutMs":60000,"escalate":false}"#);
     check(
@@ -222,13 +237,13 @@ fn without_escalation_a_process_that_takes_no_notice_lives_on() {
 
 /// "Non-positive or absent → the 3000 ms default (probe-verified: 0 and -100 both wait 3000 ms)".
 #[test]
-fn without_a_time_of_its_own_it_waits_three_seconds() {
+fn the_default_grace_is_three_seconds() {
     let relay = Relay::start();
     let mut client = relay.connect();
     let cases =
         [("a", ""), ("b", r#","timeoutMs":0"#), ("c", r#","timeoutMs":-100"#), ("d", r#","timeoutMs":null"#)];
     for (id, _) in cases {
-        start(&mut client, id, DEAF);
+        start(&mut client, id, IGNORE_SIGNALS);
     }
     let begun = Instant::now();
     for (id, more) in cases {

@@ -1,4 +1,4 @@
-//! "Params presence and typing": what every method with params does with those that are absent, empty or wrong.
+//! "Params presence and typing": absent, empty and mistyped params of every method.
 
 use crate::contract::table::{Row, check};
 use outpost_testkit::Relay;
@@ -35,7 +35,7 @@ fn absent_params_are_invalid_and_empty_ones_are_not() {
     let mut client = relay.connect();
     let mut rows: Vec<Row<'_>> = Vec::new();
     for (method, empty) in EMPTY {
-        // `null` is decoded into nothing, and unknown members are ignored whatever they are.
+        // `null` counts as an empty object. Unknown members are ignored.
         let accepted =
             ["{}", "null", "{ }", r#"{"unknown":1}"#, r#"{"":[],"x":{"id":"y","path":"/"},"param":null}"#];
         rows.extend(accepted.map(|params| (method, params, empty)));
@@ -47,7 +47,7 @@ fn absent_params_are_invalid_and_empty_ones_are_not() {
     check(&mut client, relay.dir(), &rows);
 }
 
-/// Members that are not the type they must be; `null` is as if they were not there.
+/// Params with mistyped members.
 fn mistyped(method: &'static str, names: &[&str], wrong: &[&str]) -> Vec<(&'static str, String)> {
     let each =
         names.iter().flat_map(|name| wrong.iter().map(move |value| format!(r#"{{"{name}":{value}}}"#)));
@@ -61,7 +61,7 @@ const NO_BOOL: [&str; 6] = ["\"true\"", "1", "0", "[]", "{}", "\"\""];
 
 /// "a wrong field type … is also -32602 Invalid params; the daemon does not silently coerce or ignore".
 #[test]
-fn a_member_of_the_wrong_type_is_invalid_also_where_it_is_not_used() {
+fn a_mistyped_member_is_invalid_also_in_a_method_that_ignores_it() {
     let relay = Relay::start();
     let mut client = relay.connect();
     let mut rows = Vec::new();
@@ -104,14 +104,14 @@ fn a_member_of_the_wrong_type_is_invalid_also_where_it_is_not_used() {
         &mut client,
         relay.dir(),
         &[
-            // Before the method's own checks, and whatever comes before or after it.
+            // Checked before the method's own validation, at any position.
             ("files.stat", r#"{"path":"/","maxBytes":"{"}"#, INVALID),
             ("git.status", r#"{"path":"/","baseRepo":[1,2]}"#, INVALID),
             ("files.stat", r#"{"path":1,"path":"/"}"#, INVALID),
             ("files.extract_tar", r#"{"archivePath":"","destDir":5}"#, INVALID),
             ("process.spawn", r#"{"id":"","command":"","args":5}"#, INVALID),
             ("process.stdin", r#"{"id":"x","data":"!","offset":"0"}"#, INVALID),
-            // A member of another method of the namespace is not one of this method.
+            // These methods have params of their own: a member of another method is unknown here.
             (
                 "files.extract_tar",
                 r#"{"path":1,"maxBytes":"x"}"#,
@@ -136,7 +136,7 @@ fn a_member_of_the_wrong_type_is_invalid_also_where_it_is_not_used() {
 }
 
 #[test]
-fn null_is_as_if_a_member_were_absent_and_the_last_of_two_wins() {
+fn null_counts_as_absent_and_the_last_duplicate_wins() {
     let relay = Relay::start();
     let root = r#"{"valid":true,"isDir":true}"#;
     check(

@@ -1,12 +1,14 @@
 //! "process.reattach": "Replays buffered frames with seq > fromSeq (exclusive) to this connection, (re)subscribes it for
 //! future frames, then returns the result."
 
-use crate::contract::table::{Frame, answer, check, exchange, feed, frames_to_exit, next_frame, spawn_sh};
+use crate::contract::table::{
+    Frame, answer, check, exchange, frames_to_exit, next_frame, spawn_sh, write_stdin,
+};
 use outpost_testkit::{Relay, RelayClient};
 
 const UNKNOWN: &str = r#"{"found":false,"running":false,"firstSeq":0,"lastSeq":0,"stdinApplied":0}"#;
 
-/// Writes what it is told, a line a frame.
+/// Spawns an echo process and exchanges these lines, each in a frame of its own.
 fn start_echo(client: &mut RelayClient, id: &str, lines: &[&str]) {
     spawn_sh(client, id, "exec cat");
     for line in lines {
@@ -14,14 +16,14 @@ fn start_echo(client: &mut RelayClient, id: &str, lines: &[&str]) {
     }
 }
 
-/// Reattaches; the reply and the numbers of the frames before it.
+/// Reattaches and returns the reply and the sequence numbers of the frames before it.
 fn reattach(client: &mut RelayClient, params: &str) -> (String, Vec<u64>) {
     let (reply, frames) = client.call_with_frames("process.reattach", params);
     (reply, frames.iter().map(|line| Frame::parse(line).unwrap().seq).collect())
 }
 
 #[test]
-fn what_is_not_there_or_has_said_nothing_is_told_by_zeros() {
+fn an_unknown_process_and_one_without_output_have_zero_seqs() {
     let relay = Relay::start();
     let mut client = relay.connect();
     start_echo(&mut client, "silent", &[]);
@@ -43,7 +45,7 @@ fn what_is_not_there_or_has_said_nothing_is_told_by_zeros() {
             ("process.reattach", r#"{"id":"silent","fromSeq":-5}"#, silent),
         ],
     );
-    // An exit is a frame, too.
+    // The exit is a frame too.
     check(
         &mut client,
         relay.dir(),
@@ -59,11 +61,12 @@ fn what_is_not_there_or_has_said_nothing_is_told_by_zeros() {
 }
 
 #[test]
-fn the_frames_behind_a_number_are_sent_again_before_the_answer() {
+fn the_frames_after_from_seq_are_replayed_before_the_reply() {
     let relay = Relay::start();
     let mut client = relay.connect();
     start_echo(&mut client, "p", &["one\n", "two\n", "three\n"]);
-    let told = answer(r#"{"found":true,"running":true,"firstSeq":1,"lastSeq":3,"stdinApplied":14}"#);
+    let expected_reply =
+        answer(r#"{"found":true,"running":true,"firstSeq":1,"lastSeq":3,"stdinApplied":14}"#);
     let cases: [(&str, &[u64]); 10] = [
         (r#"{"id":"p"}"#, &[1, 2, 3]),
         (r#"{"id":"p","fromSeq":null}"#, &[1, 2, 3]),
@@ -76,9 +79,9 @@ fn the_frames_behind_a_number_are_sent_again_before_the_answer() {
         (r#"{"id":"p","fromSeq":-1}"#, &[1, 2, 3]),
         (r#"{"id":"p","fromSeq":-9223372036854775808}"#, &[1, 2, 3]),
     ];
-    // On a connection that follows it already, twice; and on others.
+    // Twice on a connection that already follows the process, and on new connections.
     for (params, seqs) in cases {
-        let expected = (told.clone(), seqs.to_vec());
+        let expected = (expected_reply.clone(), seqs.to_vec());
         assert_eq!(reattach(&mut client, params), expected, "{params}");
         assert_eq!(reattach(&mut client, params), expected, "{params} again");
         assert_eq!(reattach(&mut relay.connect(), params), expected, "{params} elsewhere");
@@ -91,30 +94,29 @@ fn the_frames_behind_a_number_are_sent_again_before_the_answer() {
             r#"{"type":"stream","processId":"p","stream":"stdout","seq":3,"data":"dGhyZWUK"}"#,
         ]
     );
-    // However often it was asked for, what is new comes once.
+    // A new frame arrives once, in spite of several reattaches.
     let frames = exchange(&mut client, "p", "four\n", "four\n");
     assert_eq!(frames.iter().map(|frame| frame.seq).collect::<Vec<_>>(), [4]);
     let ping = client.request("server.ping", "");
     assert_eq!(client.line(), format!(r#"{{"jsonrpc":"2.0","id":{ping},"result":{{"pong":true}}}}"#));
 }
 
-/// A number beyond the end replays nothing, and what is new comes whatever its number.
+/// A `fromSeq` beyond the end replays nothing and does not suppress new frames.
 #[test]
-fn who_claims_to_have_seen_the_future_gets_it_nevertheless() {
+fn a_from_seq_beyond_the_end_suppresses_no_frame() {
     let relay = Relay::start();
     let mut client = relay.connect();
     start_echo(&mut client, "p", &["one\n"]);
     let mut other = relay.connect();
-    let told = answer(r#"{"found":true,"running":true,"firstSeq":1,"lastSeq":1,"stdinApplied":4}"#);
-    assert_eq!(reattach(&mut other, r#"{"id":"p","fromSeq":1000}"#), (told, Vec::new()));
-    feed(&mut client, "p", "two\n");
+    let expected_reply = answer(r#"{"found":true,"running":true,"firstSeq":1,"lastSeq":1,"stdinApplied":4}"#);
+    assert_eq!(reattach(&mut other, r#"{"id":"p","fromSeq":1000}"#), (expected_reply, Vec::new()));
+    write_stdin(&mut client, "p", "two\n");
     let frame = next_frame(&mut other);
     assert_eq!((frame.seq, frame.bytes.as_slice()), (2, &b"two\n"[..]));
 }
 
-/// Several may follow one process; each gets everything.
 #[test]
-fn every_connection_that_follows_gets_every_frame() {
+fn every_attached_connection_gets_every_frame() {
     let relay = Relay::start();
     let mut first = relay.connect();
     start_echo(&mut first, "p", &["one\n"]);
@@ -122,13 +124,13 @@ fn every_connection_that_follows_gets_every_frame() {
     for other in &mut others {
         assert_eq!(reattach(other, r#"{"id":"p"}"#).1, [1]);
     }
-    feed(&mut first, "p", "two\n");
+    write_stdin(&mut first, "p", "two\n");
     let [second, third] = &mut others;
     for client in [&mut first, second, third] {
         let frame = next_frame(client);
         assert_eq!((frame.seq, frame.bytes.as_slice()), (2, &b"two\n"[..]));
     }
-    // One that leaves takes nothing from the others, and anybody may feed and end it.
+    // A disconnect does not affect the other connections. Each of them can write and kill.
     drop(first);
     let [mut second, mut third] = others;
     exchange(&mut third, "p", "three\n", "three\n");
@@ -142,14 +144,15 @@ fn every_connection_that_follows_gets_every_frame() {
 
 /// "The replay buffer retains frames for the life of the process, so reattach{fromSeq:0} replays everything."
 #[test]
-fn a_process_that_has_ended_is_replayed_to_its_exit_as_often_as_one_likes() {
+fn an_exited_process_can_be_replayed_repeatedly() {
     let relay = Relay::start();
     let mut client = relay.connect();
     start_echo(&mut client, "p", &["one\n", "two\n"]);
     client.request("process.kill", r#"{"id":"p"}"#);
     let seen = frames_to_exit(&mut client, "p");
     assert_eq!(seen.iter().map(|frame| frame.seq).collect::<Vec<_>>(), [3]);
-    let told = answer(r#"{"found":true,"running":false,"firstSeq":1,"lastSeq":3,"stdinApplied":8}"#);
+    let expected_reply =
+        answer(r#"{"found":true,"running":false,"firstSeq":1,"lastSeq":3,"stdinApplied":8}"#);
     let lines = [
         r#"{"type":"stream","processId":"p","stream":"stdout","seq":1,"data":"b25lCg=="}"#,
         r#"{"type":"stream","processId":"p","stream":"stdout","seq":2,"data":"dHdvCg=="}"#,
@@ -163,7 +166,7 @@ fn a_process_that_has_ended_is_replayed_to_its_exit_as_often_as_one_likes() {
             {
                 let params = format!(r#"{{"id":"p","fromSeq":{from}}}"#);
                 let (reply, frames) = client.call_with_frames("process.reattach", &params);
-                assert_eq!(reply, told, "{from}");
+                assert_eq!(reply, expected_reply, "{from}");
                 assert_eq!(frames, expected, "{from}");
             }
         }

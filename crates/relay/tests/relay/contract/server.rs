@@ -3,10 +3,10 @@
 use crate::contract::table::{Row, answer, check};
 use outpost_testkit::{Relay, TOKEN};
 
-/// The daemon's version, as `-version` tells it: `claustrum <id> (built <time>)`.
+/// The daemon's version from the output of `-version`: `claustrum <id> (built <time>)`.
 fn version(relay: &Relay) -> String {
-    let told = String::from_utf8(relay.run(&["-version"]).stdout).unwrap();
-    told.split(' ').nth(1).unwrap().to_owned()
+    let line = String::from_utf8(relay.run(&["-version"]).stdout).unwrap();
+    line.split(' ').nth(1).unwrap().to_owned()
 }
 
 fn architecture() -> &'static str {
@@ -14,7 +14,7 @@ fn architecture() -> &'static str {
 }
 
 #[test]
-fn each_answers_the_same_whatever_its_params() {
+fn server_methods_ignore_params() {
     let relay = Relay::start();
     let version = version(&relay);
     assert!(!version.is_empty());
@@ -40,7 +40,7 @@ fn each_answers_the_same_whatever_its_params() {
         "process.reattach",
     ];
     let methods = methods.map(|name| format!("\"{name}\"")).join(",");
-    let told = format!(r#"{{"version":"{version}","platform":"linux","arch":"{}"}}"#, architecture());
+    let expected = format!(r#"{{"version":"{version}","platform":"linux","arch":"{}"}}"#, architecture());
     let capabilities =
         format!(r#"{{"version":"{version}","methods":[{methods}],"features":["process.stdin.offset"]}}"#);
     let params = ["", "{}", "null", "[]", "5", "\"x\"", "true", r#"{"path":1,"id":[]}"#, r#"[{"x":1}]"#];
@@ -49,7 +49,7 @@ fn each_answers_the_same_whatever_its_params() {
         .flat_map(|params| {
             [
                 ("server.ping", *params, r#"{"pong":true}"#),
-                ("server.version", *params, told.as_str()),
+                ("server.version", *params, expected.as_str()),
                 ("server.capabilities", *params, capabilities.as_str()),
             ]
         })
@@ -59,7 +59,7 @@ fn each_answers_the_same_whatever_its_params() {
 
 /// "no response — the daemon stops and the connection closes".
 #[test]
-fn shutdown_says_nothing_and_closes_every_connection() {
+fn shutdown_has_no_reply_and_closes_every_connection() {
     for params in ["", "[]"] {
         let relay = Relay::start();
         let mut idle = relay.connect();
@@ -74,7 +74,7 @@ fn shutdown_says_nothing_and_closes_every_connection() {
 
 /// "an unauthenticated or wrong-token server.shutdown is rejected … and the daemon stays up".
 #[test]
-fn a_stranger_cannot_shut_it_down() {
+fn an_unauthorized_client_cannot_shut_it_down() {
     let relay = Relay::start();
     let mut client = relay.connect();
     for auth in ["\"\"", "\"wrong\"", "null"] {

@@ -1,8 +1,8 @@
-//! "process.spawn": what is refused, what comes back, and what becomes of an id that is taken.
+//! "process.spawn": errors, frames, and reuse of an id.
 
 use crate::contract::table::{
-    Frame, check, ends, exchange, feed, frames_to_exit, handle, next_frame, spawn_sh, spawn_sh_with_pid,
-    unprivileged, written,
+    Frame, assert_exits, check, exchange, frames_to_exit, next_frame, pidfd_of, spawn_sh, spawn_sh_with_pid,
+    unprivileged, write_stdin, written,
 };
 use outpost_testkit::Relay;
 use std::fs;
@@ -11,9 +11,9 @@ use std::os::unix::fs::PermissionsExt;
 const SUCCESS: &str = r#"{"success":true}"#;
 const UNKNOWN: &str = r#"{"found":false,"running":false,"firstSeq":0,"lastSeq":0,"stdinApplied":0}"#;
 
-/// The texts are those of the original's runtime.
+/// The texts are those of Go's runtime.
 #[test]
-fn what_cannot_be_started_says_why_and_leaves_no_process() {
+fn a_failed_spawn_returns_the_reason_and_leaves_no_process() {
     let relay = Relay::start();
     let program = |name: &str, content: &str, mode: u32| {
         fs::write(relay.path(name), content).unwrap();
@@ -50,7 +50,7 @@ fn what_cannot_be_started_says_why_and_leaves_no_process() {
                 r#"{"id":"p","command":"."}"#,
                 r#"-32603 exec: \".\": executable file not found in $PATH"#,
             ),
-            // Only the daemon's PATH counts.
+            // Only the daemon's PATH is searched.
             (
                 "process.spawn",
                 r#"{"id":"p","command":"plain","cwd":"$D"}"#,
@@ -101,7 +101,7 @@ fn what_cannot_be_started_says_why_and_leaves_no_process() {
                 r#"{"id":"p","command":"$D/empty"}"#,
                 "-32603 fork/exec $D/empty: exec format error",
             ),
-            // A directory to work in that is none is told by the name of the program.
+            // An invalid cwd is reported with the name of the program.
             (
                 "process.spawn",
                 r#"{"id":"p","command":"/bin/sh","cwd":"/no/such/dir"}"#,
@@ -134,9 +134,9 @@ fn what_cannot_be_started_says_why_and_leaves_no_process() {
     );
 }
 
-/// The original starts the new process before the id changes hands: a failure leaves the one that has it alone.
+/// The original starts the new process before it replaces the old one. A failed spawn leaves the old process alone.
 #[test]
-fn a_spawn_that_fails_takes_no_id_away() {
+fn a_failed_spawn_does_not_replace_the_process_of_its_id() {
     let relay = Relay::start();
     let mut client = relay.connect();
     let mut wrong = String::new();
@@ -150,19 +150,19 @@ fn a_spawn_that_fails_takes_no_id_away() {
         let pid = spawn_sh_with_pid(&mut client, id, "exec cat");
         let reply = client.call("process.spawn", &format!(r#"{{"id":"{id}",{params}}}"#));
         assert!(reply.starts_with(r#""error":"#), "{id}: {reply}");
-        let told = client.call("process.reattach", &format!(r#"{{"id":"{id}","wantPid":true}}"#));
+        let reattached = client.call("process.reattach", &format!(r#"{{"id":"{id}","wantPid":true}}"#));
         let found = format!(r#""running":true,"firstSeq":0,"lastSeq":0,"stdinApplied":0,"pid":{pid},"#);
-        if told.contains(&found) {
+        if reattached.contains(&found) {
             exchange(&mut client, id, "hi", "hi");
         } else {
-            wrong += &format!("\n{params}: {told}");
+            wrong += &format!("\n{params}: {reattached}");
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
 }
 
 #[test]
-fn what_may_not_be_executed_or_entered_is_told_to_another_user_too() {
+fn permission_errors_are_reported_to_an_unprivileged_user() {
     let relay = unprivileged();
     fs::create_dir(relay.path("closed")).unwrap();
     fs::write(relay.path("program"), "#!/bin/sh\n").unwrap();
@@ -193,7 +193,7 @@ fn what_may_not_be_executed_or_entered_is_told_to_another_user_too() {
     fs::set_permissions(relay.path("closed"), fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// "{id,command[,args][,cwd][,env][,wantPid]} → {success:true}, then stream frames": every byte of it.
+/// "{id,command[,args][,cwd][,env][,wantPid]} → {success:true}, then stream frames".
 #[test]
 fn the_reply_comes_first_and_then_the_frames() {
     let relay = Relay::start();
@@ -212,7 +212,7 @@ fn the_reply_comes_first_and_then_the_frames() {
         r#"{"type":"stream","processId":"e","stream":"exit","seq":2,"exitCode":7}"#,
     ];
     assert_eq!(expected.map(|_| client.line()), expected);
-    // "The client supplies its own id (any string)": it comes back as the original's library writes it.
+    // "The client supplies its own id (any string)": frames have it in Go's JSON encoding.
     let ids = [
         (r"<p>&\u2028 \u0022\\\u0001é\n", r#"\u003cp\u003e\u0026\u2028 \"\\\u0001é\n"#),
         ("a/../b", "a/../b"),
@@ -222,11 +222,11 @@ fn the_reply_comes_first_and_then_the_frames() {
         (r"\u0000", r"\u0000"),
         (" ", " "),
     ];
-    for (sent, told) in ids {
+    for (sent, encoded) in ids {
         client.request("process.spawn", &format!(r#"{{"id":"{sent}","command":"/bin/true"}}"#));
         assert!(client.line().ends_with(r#""result":{"success":true}}"#));
         let exit =
-            format!(r#"{{"type":"stream","processId":"{told}","stream":"exit","seq":1,"exitCode":0}}"#);
+            format!(r#"{{"type":"stream","processId":"{encoded}","stream":"exit","seq":1,"exitCode":0}}"#);
         assert_eq!(client.line(), exit);
     }
     let long = "i".repeat(10_000);
@@ -237,7 +237,7 @@ fn the_reply_comes_first_and_then_the_frames() {
 
 /// "A signal-terminated child reports exitCode: -1 (not 128+signo)."
 #[test]
-fn codes_are_those_of_the_child_and_a_signal_is_minus_one() {
+fn exit_codes_are_those_of_the_child_and_a_signal_is_minus_one() {
     let relay = Relay::start();
     let mut client = relay.connect();
     for (script, code) in [
@@ -261,7 +261,7 @@ fn codes_are_those_of_the_child_and_a_signal_is_minus_one() {
 /// "Reusing a still-live id succeeds and replaces the registry entry … also tears down the now-orphaned previous process
 /// tree …, with its subscribers dropped first so no stray frames arrive under the reused id".
 #[test]
-fn a_live_id_that_is_used_again_belongs_to_the_new_process_alone() {
+fn reusing_a_live_id_replaces_the_process() {
     let relay = Relay::start();
     let (mut client, mut other) = (relay.connect(), relay.connect());
     let script = "while :; do sleep 1000; done & echo $!; while :; do echo old; done";
@@ -269,12 +269,12 @@ fn a_live_id_that_is_used_again_belongs_to_the_new_process_alone() {
     let first = next_frame(&mut client);
     let text = String::from_utf8(first.bytes).unwrap();
     let background: i32 = text.lines().next().unwrap().parse().unwrap();
-    let (old, background) = (handle(old), handle(background));
+    let (old, background) = (pidfd_of(old), pidfd_of(background));
     other.call("process.reattach", r#"{"id":"p","fromSeq":9223372036854775807}"#);
     let reply = client
         .request("process.spawn", r#"{"id":"p","command":"/bin/sh","args":["-c","printf new; read x"]}"#);
     let reply = format!(r#"{{"jsonrpc":"2.0","id":{reply},"result":{{"success":true}}}}"#);
-    // Frames of the old one may come before the answer, but not its exit; none come after it.
+    // Frames of the old process can come before the reply, but neither its exit nor frames after the reply.
     loop {
         let line = client.line();
         match Frame::parse(&line) {
@@ -283,8 +283,8 @@ fn a_live_id_that_is_used_again_belongs_to_the_new_process_alone() {
         }
     }
     assert_eq!(client.line(), r#"{"type":"stream","processId":"p","stream":"stdout","seq":1,"data":"bmV3"}"#);
-    ends(old, "the old process");
-    ends(background, "what the old process had started");
+    assert_exits(old, "the old process");
+    assert_exits(background, "what the old process had started");
     check(
         &mut client,
         relay.dir(),
@@ -294,10 +294,10 @@ fn a_live_id_that_is_used_again_belongs_to_the_new_process_alone() {
             r#"{"found":true,"running":true,"firstSeq":1,"lastSeq":1,"stdinApplied":0}"#,
         )],
     );
-    feed(&mut client, "p", "\n");
+    write_stdin(&mut client, "p", "\n");
     let frames = frames_to_exit(&mut client, "p");
     assert_eq!(frames.iter().map(|frame| (frame.seq, frame.exit_code)).collect::<Vec<_>>(), [(2, Some(0))]);
-    // The one that only followed the old process gets nothing of either: neither an exit, nor what is new.
+    // A connection that only followed the old process gets neither its exit nor frames of the new one.
     let ping = other.request("server.ping", "");
     let pong = format!(r#"{{"jsonrpc":"2.0","id":{ping},"result":{{"pong":true}}}}"#);
     loop {
@@ -310,9 +310,9 @@ fn a_live_id_that_is_used_again_belongs_to_the_new_process_alone() {
     }
 }
 
-/// An id whose process has ended is free, and what it wrote is forgotten.
+/// The id of an exited process can be reused. Its old output is dropped.
 #[test]
-fn an_id_of_the_past_begins_anew() {
+fn reusing_the_id_of_an_exited_process_starts_at_seq_1() {
     let relay = Relay::start();
     let mut client = relay.connect();
     for round in 0..3 {

@@ -1,8 +1,8 @@
-//! "process.stdin": the order of its checks, and what an offset means.
+//! "process.stdin": order of checks, offsets, base64, back-pressure.
 
 use crate::contract::table::{
-    Frame, Row, check, exchange, feed, frames_to_exit, has_written, next_frame, pid_in, read_bytes, spawn_sh,
-    written,
+    Frame, Row, check, exchange, frames_to_exit, next_frame, pid_in, read_bytes, spawn_sh, wait_for_output,
+    write_stdin, written,
 };
 use outpost_testkit::{Relay, RelayClient, TOKEN};
 use std::io::Write;
@@ -15,7 +15,7 @@ const GAP: &str = "-32003 stdin offset gap: offset ahead of applied bytes";
 
 /// "Checks run in a fixed order: decode → exists → running → offset".
 #[test]
-fn checks_come_in_their_order() {
+fn checks_run_in_the_contracts_order() {
     let relay = Relay::start();
     let mut client = relay.connect();
     spawn_sh(&mut client, "ended", "exit 0");
@@ -46,12 +46,12 @@ fn checks_come_in_their_order() {
             ("process.stdin", r#"{"id":"live","data":"aGk="}"#, r#"{"success":true,"applied":2}"#),
         ],
     );
-    has_written(&relay, "live", b"hi");
+    wait_for_output(&relay, "live", b"hi");
 }
 
-/// "absent offset, or offset == applied → append"; ahead, behind, across.
+/// "absent offset, or offset == applied → append", and offsets ahead, behind and overlapping.
 #[test]
-fn an_offset_makes_input_the_same_however_often_it_is_sent() {
+fn offsets_make_stdin_idempotent() {
     let relay = Relay::start();
     let mut client = relay.connect();
     spawn_sh(&mut client, "p", "exec cat");
@@ -59,10 +59,10 @@ fn an_offset_makes_input_the_same_however_often_it_is_sent() {
         &mut client,
         relay.dir(),
         &[
-            // Nothing yet: nothing is applied, and it is told.
+            // `applied` is present also at 0.
             ("process.stdin", r#"{"id":"p"}"#, r#"{"success":true,"applied":0}"#),
             ("process.stdin", r#"{"id":"p","data":"","offset":0}"#, r#"{"success":true,"applied":0}"#),
-            // All of it lies before the beginning, or its tail does not.
+            // Negative offsets: wholly before byte 0, or with a fresh tail.
             (
                 "process.stdin",
                 r#"{"id":"p","data":"aGk=","offset":-2}"#,
@@ -78,7 +78,7 @@ fn an_offset_makes_input_the_same_however_often_it_is_sent() {
                 r#"{"id":"p","data":"eHgwMQ==","offset":-2}"#,
                 r#"{"success":true,"applied":2}"#,
             ),
-            // "01" so far.
+            // "01" is applied.
             ("process.stdin", r#"{"id":"p","data":"MjM0"}"#, r#"{"success":true,"applied":5}"#),
             ("process.stdin", r#"{"id":"p","data":"NQ==","offset":5}"#, r#"{"success":true,"applied":6}"#),
             ("process.stdin", r#"{"id":"p","data":"Ng==","offset":null}"#, r#"{"success":true,"applied":7}"#),
@@ -108,7 +108,7 @@ fn an_offset_makes_input_the_same_however_often_it_is_sent() {
                 r#"{"id":"p","data":"aGk=","offset":-9223372036854775808}"#,
                 r#"{"success":true,"applied":7,"duplicate":true}"#,
             ),
-            // At the end with nothing to add: appended, as nothing.
+            // Empty data at the end is an append of nothing.
             ("process.stdin", r#"{"id":"p","data":"","offset":7}"#, r#"{"success":true,"applied":7}"#),
             ("process.stdin", r#"{"id":"p","data":""}"#, r#"{"success":true,"applied":7}"#),
             // "only the fresh tail data[applied-offset:] is written and applied advances to offset+len(data)"
@@ -143,12 +143,12 @@ fn an_offset_makes_input_the_same_however_often_it_is_sent() {
         relay.dir(),
         &[("process.stdin", r#"{"id":"p","data":"YWJj","offset":10}"#, r#"{"success":true,"applied":13}"#)],
     );
-    has_written(&relay, "p", b"0123456789abc");
+    wait_for_output(&relay, "p", b"0123456789abc");
 }
 
-/// As Go's StdEncoding decodes: newlines do not count, padding is needed, bits behind the last byte are not looked at.
+/// Go's StdEncoding ignores newlines, requires padding, and ignores trailing bits.
 #[test]
-fn base64_is_read_as_the_original_reads_it() {
+fn base64_is_decoded_as_in_go() {
     let relay = Relay::start();
     let mut client = relay.connect();
     let good: [(&str, &[u8]); 14] = [
@@ -171,8 +171,8 @@ fn base64_is_read_as_the_original_reads_it() {
     for (index, (data, bytes)) in good.iter().enumerate() {
         let id = format!("p{index}");
         spawn_sh(&mut client, &id, "exec cat");
-        let told = format!(r#"{{"success":true,"applied":{}}}"#, bytes.len());
-        rows.push((format!(r#"{{"id":"{id}","data":"{data}"}}"#), told));
+        let expected = format!(r#"{{"success":true,"applied":{}}}"#, bytes.len());
+        rows.push((format!(r#"{{"id":"{id}","data":"{data}"}}"#), expected));
     }
     let bad = [
         "!",
@@ -202,9 +202,9 @@ fn base64_is_read_as_the_original_reads_it() {
     ];
     rows.extend(bad.map(|data| (format!(r#"{{"id":"p0","data":"{data}"}}"#), NO_BASE64.to_owned())));
     let rows: Vec<Row<'_>> =
-        rows.iter().map(|(params, told)| ("process.stdin", params.as_str(), told.as_str())).collect();
+        rows.iter().map(|(params, expected)| ("process.stdin", params.as_str(), expected.as_str())).collect();
     check(&mut client, relay.dir(), &rows);
-    // And this is what arrives.
+    // The children receive the decoded bytes.
     for (index, (_, bytes)) in good.iter().enumerate() {
         let id = format!("p{index}");
         let mut other = relay.connect();
@@ -217,9 +217,9 @@ fn base64_is_read_as_the_original_reads_it() {
     }
 }
 
-/// In the original, chunks that were sent together may be applied in any order. That is a defect of it.
+/// The original has a defect: it can reorder pipelined writes.
 #[test]
-fn input_that_was_sent_together_arrives_in_its_order() {
+fn pipelined_writes_keep_their_order() {
     let relay = Relay::start();
     let mut client = relay.connect();
     let request = |id: u64, method: &str, params: &str| {
@@ -227,7 +227,7 @@ fn input_that_was_sent_together_arrives_in_its_order() {
             "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"auth\":\"{TOKEN}\",\"params\":{params}}}\n"
         )
     };
-    // The start and all input in one write, without waiting for anything; half of it with offsets.
+    // The spawn and all stdin requests in one write. Half of them have offsets.
     let mut bytes = request(0, "process.spawn", r#"{"id":"p","command":"/bin/cat"}"#);
     let mut expected = String::new();
     for n in 0..500 {
@@ -254,24 +254,24 @@ fn input_that_was_sent_together_arrives_in_its_order() {
     assert_eq!(String::from_utf8(got).unwrap(), expected);
 }
 
-/// "applied counts … bytes accepted for delivery", also when the child does not take them.
+/// "applied counts … bytes accepted for delivery", also if the child does not read.
 #[test]
-fn a_child_that_does_not_read_holds_up_nobody() {
+fn a_child_that_does_not_read_blocks_no_request() {
     let relay = Relay::start();
     let mut client = relay.connect();
     spawn_sh(&mut client, "deaf", "exec sleep 1000");
     spawn_sh(&mut client, "p", "exec cat");
     let data = "eHh4".repeat(200_000);
     for round in 1..=5 {
-        let told = format!(r#"{{"success":true,"applied":{}}}"#, round * 600_000);
+        let expected = format!(r#"{{"success":true,"applied":{}}}"#, round * 600_000);
         check(
             &mut client,
             relay.dir(),
-            &[("process.stdin", &format!(r#"{{"id":"deaf","data":"{data}"}}"#), &told)],
+            &[("process.stdin", &format!(r#"{{"id":"deaf","data":"{data}"}}"#), &expected)],
         );
     }
     exchange(&mut client, "p", "hi", "hi");
-    // One that has closed its input and lives on takes nothing, and that is no error.
+    // Writing to a running child with a closed stdin is not an error.
     spawn_sh(&mut client, "closed", "exec <&-; echo closed; exec sleep 1000");
     read_bytes(&mut client, "closed", b"closed\n");
     check(
@@ -284,7 +284,7 @@ fn a_child_that_does_not_read_holds_up_nobody() {
     );
 }
 
-/// The answers to some ids, in whatever order they come, among whatever others.
+/// The replies to these ids, in any order and among other lines.
 fn answers_to<const N: usize>(client: &mut RelayClient, ids: [u64; N]) -> [String; N] {
     let begins = ids.map(|id| format!(r#"{{"jsonrpc":"2.0","id":{id},"#));
     let mut answers = [const { String::new() }; N];
@@ -304,9 +304,9 @@ fn answer_to(client: &mut RelayClient, id: u64) -> String {
     answer
 }
 
-/// "queue cap 8 MiB, beyond it the request blocks": the request, not its connection.
+/// "queue cap 8 MiB, beyond it the request blocks": the request blocks, not its connection.
 #[test]
-fn more_than_a_deaf_child_may_have_waiting_holds_up_neither_its_end_nor_its_successor() {
+fn a_full_stdin_queue_blocks_neither_a_kill_nor_a_new_spawn() {
     let relay = Relay::start();
     let mut client = relay.connect();
     let data = "eHh4".repeat(233_000);
@@ -323,19 +323,19 @@ fn more_than_a_deaf_child_may_have_waiting_holds_up_neither_its_end_nor_its_succ
     let killed = client.request("process.kill", r#"{"id":"killed","signal":"KILL"}"#);
     let [killed, last] = answers_to(&mut client, [killed, last]);
     assert!(killed.contains(r#""success":true"#), "{killed}");
-    // It depends on what is noticed first: that nobody reads any more, which is no error, or that it has ended.
+    // A race: the daemon notices the closed pipe first, which is not an error, or the exit.
     assert!(last.contains(r#""success":true"#) || last.contains("Process not running"), "{last}");
     feed_much(&mut client, "replaced");
     let spawned = client.request("process.spawn", r#"{"id":"replaced","command":"/bin/cat"}"#);
     assert_eq!(answer_to(&mut client, spawned), r#""result":{"success":true}}"#);
-    // Nothing of what its predecessor was sent is for it.
-    feed(&mut client, "replaced", "hi");
+    // The new process gets no stdin of the old one.
+    write_stdin(&mut client, "replaced", "hi");
     read_bytes(&mut client, "replaced", b"hi");
 }
 
-/// A request that was taken ahead of its time is answered when the child has read enough.
+/// A request beyond the queue cap gets its reply when the child has read enough.
 #[test]
-fn what_a_child_did_not_read_for_a_while_arrives_whole_when_it_does() {
+fn stdin_beyond_the_queue_cap_arrives_when_the_child_reads() {
     let relay = Relay::start();
     let mut client = relay.connect();
     spawn_sh(&mut client, "late", "read line; head -c 27960000 | cksum");
@@ -345,12 +345,12 @@ fn what_a_child_did_not_read_for_a_while_arrives_whole_when_it_does() {
     let data = String::from_utf8(data).unwrap();
     let asleep = pid_in(&client.call("process.reattach", r#"{"id":"late","wantPid":true}"#));
     assert!(outpost_testkit::process(asleep).is_ok());
-    // It stops before it reads, so nothing of this is taken for now.
+    // The child stops itself before it reads.
     std::process::Command::new("kill").args(["-STOP", &asleep.to_string()]).status().unwrap();
     client.request("process.stdin", r#"{"id":"late","data":"Cg=="}"#);
     let params = format!(r#"{{"id":"late","data":"{data}"}}"#);
     let sent: Vec<u64> = (0..40).map(|_| client.request("process.stdin", &params)).collect();
-    // The connection serves: so all of it has been taken.
+    // The connection handles another request, so it has accepted all data.
     let ping = client.request("server.ping", "{}");
     assert!(answer_to(&mut client, ping).contains("pong"));
     std::process::Command::new("kill").args(["-CONT", &asleep.to_string()]).status().unwrap();
@@ -364,9 +364,9 @@ fn what_a_child_did_not_read_for_a_while_arrives_whole_when_it_does() {
     assert_eq!(written(&frames, "stdout"), cksum.wait_with_output().unwrap().stdout);
 }
 
-/// Input may be any bytes, up to what fits in a line.
+/// Arbitrary bytes, as many as fit into a line.
 #[test]
-fn the_largest_request_of_input_arrives_whole() {
+fn the_largest_stdin_request_is_accepted() {
     let relay = Relay::start();
     let mut client = relay.connect();
     let bytes: Vec<u8> = (0..750_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();

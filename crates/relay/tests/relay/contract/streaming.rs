@@ -1,11 +1,12 @@
-//! "Stream notifications": their order, their size, and who gets them.
+//! "Stream notifications": order, size and recipients of frames.
 
 use crate::contract::table::{
-    Frame, exchange, feed, frames_to_exit, next_frame, read_bytes, spawn_sh, spawn_sh_with_pid, written,
+    Frame, exchange, frames_to_exit, next_frame, read_bytes, spawn_sh, spawn_sh_with_pid, write_stdin,
+    written,
 };
 use outpost_testkit::Relay;
 
-/// Numbers from 1 without a gap, an exit last and once.
+/// Asserts consecutive sequence numbers and exactly one exit, at the end.
 fn assert_in_order(frames: &[Frame], from: u64) {
     assert!(frames.iter().map(|frame| frame.seq).eq(from..from + frames.len() as u64), "out of order");
     let exits = frames.iter().filter(|frame| frame.stream == "exit").count();
@@ -14,7 +15,7 @@ fn assert_in_order(frames: &[Frame], from: u64) {
 
 /// "seq is per-process, starts at 1, monotonic across stdout/stderr/exit".
 #[test]
-fn numbers_run_across_both_streams_and_the_exit() {
+fn sequence_numbers_span_both_streams_and_the_exit() {
     let relay = Relay::start();
     let mut client = relay.connect();
     spawn_sh(&mut client, "p", "read a; echo $a; read a; echo $a >&2; read a; echo $a; read a; exit 3");
@@ -23,14 +24,14 @@ fn numbers_run_across_both_streams_and_the_exit() {
         assert_eq!(frames.len(), 1);
         assert_eq!((frames[0].seq, frames[0].stream.as_str()), (seq, stream));
     }
-    feed(&mut client, "p", "end\n");
+    write_stdin(&mut client, "p", "end\n");
     let exit = next_frame(&mut client);
     assert_eq!((exit.seq, exit.exit_code), (4, Some(3)));
 }
 
 /// "Each stdout/stderr frame carries at most one 32 KiB read"; `Frame::parse` checks each one.
 #[test]
-fn much_output_comes_in_frames_of_at_most_32_kib_and_is_whole() {
+fn large_output_is_split_into_frames_of_at_most_32_kib() {
     let relay = Relay::start();
     let mut client = relay.connect();
     let script = "i=0; while [ $i -lt 40000 ]; do echo out $i; i=$((i+1)); done & \
@@ -49,9 +50,9 @@ fn much_output_comes_in_frames_of_at_most_32_kib_and_is_whole() {
     assert!(written(&frames, "stdout") == vec![0; 3_000_001]);
 }
 
-/// "waitpid first, then at most 5 s for the pipes": what a descendant writes meanwhile comes before the exit.
+/// "waitpid first, then at most 5 s for the pipes": output of a descendant in this time comes before the exit.
 #[test]
-fn an_exit_waits_for_what_descendants_write() {
+fn the_exit_frame_waits_for_output_of_descendants() {
     let relay = Relay::start();
     let mut client = relay.connect();
     spawn_sh(&mut client, "p", "(read a; sleep 0.5; echo late) <&0 & echo $!; exit 4");
@@ -63,9 +64,8 @@ fn an_exit_waits_for_what_descendants_write() {
     assert_in_order(&frames, 2);
 }
 
-/// Bytes are bytes: nothing is made of them.
 #[test]
-fn output_is_not_looked_at() {
+fn arbitrary_bytes_are_streamed_unchanged() {
     let relay = Relay::start();
     let mut client = relay.connect();
     spawn_sh(&mut client, "p", r"printf '\000\001\377\376\r\n\033[0m{\n\303'");
@@ -90,7 +90,7 @@ fn a_process_outlives_the_connection_that_started_it() {
     assert_eq!(frames, [r#"{"type":"stream","processId":"p","stream":"stdout","seq":1,"data":"cmVhZHkK"}"#]);
     exchange(&mut second, "p", "it\n", "got it\n");
     drop(second);
-    // It goes on also while nobody listens.
+    // The process continues without an attached connection.
     let mut third = relay.connect();
     third.call("process.stdin", r#"{"id":"p","data":"dGhpcwo="}"#);
     drop(third);
@@ -99,9 +99,9 @@ fn a_process_outlives_the_connection_that_started_it() {
     read_bytes(&mut fourth, "p", b"got this\n");
 }
 
-/// Each process has its own numbers, and a connection gets those of all that it started.
+/// Each process has its own sequence numbers. A connection gets the frames of all processes that it spawned.
 #[test]
-fn processes_of_one_connection_are_apart() {
+fn processes_of_one_connection_are_independent() {
     let relay = Relay::start();
     let mut client = relay.connect();
     let ids: Vec<String> = (0..10).map(|n| format!("p{n}")).collect();
@@ -109,15 +109,15 @@ fn processes_of_one_connection_are_apart() {
         spawn_sh(&mut client, id, "read x; echo $x; read x; exit 0");
     }
     for id in &ids {
-        feed(&mut client, id, &format!("{id}\n"));
+        write_stdin(&mut client, id, &format!("{id}\n"));
     }
-    // Answers may come between frames; those are passed over.
+    // Skip replies between frames.
     for _ in &ids {
         let frame = next_frame(&mut client);
         assert_eq!((frame.seq, frame.bytes), (1, format!("{}\n", frame.id).into_bytes()));
     }
     for id in ids.iter().rev() {
-        feed(&mut client, id, "\n");
+        write_stdin(&mut client, id, "\n");
         let frame = next_frame(&mut client);
         assert_eq!((frame.id.as_str(), frame.seq, frame.exit_code), (id.as_str(), 2, Some(0)));
     }

@@ -1,4 +1,4 @@
-//! Tables of requests and answers, and clients that see what a process does.
+//! Helpers of the contract tests: request tables, frame parsing, and process I/O.
 
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd::Pidfd;
@@ -7,14 +7,14 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::time::Duration;
 
-/// How long anything may take before a test gives up.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// A test fails after waiting this long.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A method, its params as JSON (empty for none at all), and the answer: a result as JSON, or `-32602 text`.
-/// `$D` stands for a directory.
+/// A method, its params as JSON (empty for absent params), and the reply: a result as JSON, or `-32602 text`. `$D` stands
+/// for a directory.
 pub(crate) type Row<'a> = (&'a str, &'a str, &'a str);
 
-/// What a reply has behind its id.
+/// The part of a reply after its id.
 pub(crate) fn answer(expected: &str) -> String {
     match expected.split_once(' ') {
         Some((code, text)) if code.parse::<i32>().is_ok() => {
@@ -24,7 +24,7 @@ pub(crate) fn answer(expected: &str) -> String {
     }
 }
 
-/// Sends every row and compares every answer; tells all that differ.
+/// Sends every row and compares the replies. The failure lists all rows that differ.
 pub(crate) fn check(client: &mut RelayClient, dir: &Path, rows: &[Row<'_>]) {
     let dir = dir.to_str().unwrap();
     let mut wrong = String::new();
@@ -38,7 +38,7 @@ pub(crate) fn check(client: &mut RelayClient, dir: &Path, rows: &[Row<'_>]) {
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-/// Whole lines as they are sent, and whole replies. `$T` stands for the token.
+/// Like [`check`], for complete request and reply lines. `$T` stands for the token.
 pub(crate) fn check_lines(relay: &Relay, rows: &[(&str, &str)]) {
     let mut client = relay.connect();
     let mut wrong = String::new();
@@ -52,22 +52,22 @@ pub(crate) fn check_lines(relay: &Relay, rows: &[(&str, &str)]) {
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-/// One request of any bytes on a connection of its own, and the bytes of its reply.
+/// Sends raw bytes on a new connection and returns the raw reply line.
 pub(crate) fn raw(relay: &Relay, request: &[u8]) -> Vec<u8> {
     let mut stream = outpost_testkit::connect(relay.socket()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.write_all(request).unwrap();
     let mut reply = Vec::new();
     BufReader::new(stream).read_until(b'\n', &mut reply).unwrap();
     reply
 }
 
-/// A relay that may not do everything, also when the tests may.
+/// A relay of an unprivileged user, also if the tests run as root.
 pub(crate) fn unprivileged() -> Relay {
-    if outpost_sys::limits::effective_uid() == 0 { Relay::start_as(65534) } else { Relay::start() }
+    if outpost_sys::process::effective_uid() == 0 { Relay::start_as(65534) } else { Relay::start() }
 }
 
-/// A frame of a process, by its members.
+/// A parsed stream frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) id: String,
@@ -78,7 +78,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// None when the line is something else. A frame is written in exactly one way.
+    /// `None` if the line is not a frame. Asserts the exact encoding of the frame.
     pub(crate) fn parse(line: &str) -> Option<Frame> {
         if !line.starts_with(r#"{"type":"stream","#) {
             return None;
@@ -105,7 +105,7 @@ impl Frame {
     }
 }
 
-/// The next frame of any process; replies before it are passed over.
+/// The next frame of any process. Skips replies.
 pub(crate) fn next_frame(client: &mut RelayClient) -> Frame {
     loop {
         let line = client.line();
@@ -116,7 +116,7 @@ pub(crate) fn next_frame(client: &mut RelayClient) -> Frame {
     }
 }
 
-/// All frames of a process up to its exit.
+/// The frames of a process up to its exit.
 pub(crate) fn frames_to_exit(client: &mut RelayClient, id: &str) -> Vec<Frame> {
     let mut frames = Vec::new();
     loop {
@@ -131,53 +131,54 @@ pub(crate) fn frames_to_exit(client: &mut RelayClient, id: &str) -> Vec<Frame> {
     }
 }
 
-/// Everything that a process wrote to one of its streams.
+/// The data of one stream.
 pub(crate) fn written(frames: &[Frame], stream: &str) -> Vec<u8> {
     frames.iter().filter(|frame| frame.stream == stream).flat_map(|frame| frame.bytes.clone()).collect()
 }
 
-/// Reads frames until a process has written so much to stdout in all.
+/// Reads frames of a process and asserts that their data equals `bytes`.
 pub(crate) fn read_bytes(client: &mut RelayClient, id: &str, bytes: &[u8]) {
     let mut got = Vec::new();
     while got.len() < bytes.len() {
         let frame = next_frame(client);
         if frame.id == id {
-            assert_ne!(frame.stream, "exit", "ended after {got:?}");
+            assert_ne!(frame.stream, "exit", "exited after {got:?}");
             got.extend(frame.bytes);
         }
     }
     assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(bytes));
 }
 
-/// Starts `sh -c script` under an id; it must succeed.
+/// Spawns `sh -c script` and asserts success.
 pub(crate) fn spawn_sh(client: &mut RelayClient, id: &str, script: &str) {
     let params = serde_json::json!({"id": id, "command": "/bin/sh", "args": ["-c", script]});
     assert_eq!(client.call("process.spawn", &params.to_string()), answer(r#"{"success":true}"#));
 }
 
-/// Starts it with `wantPid`; its pid.
+/// Spawns `sh -c script` with `wantPid` and returns the pid.
 pub(crate) fn spawn_sh_with_pid(client: &mut RelayClient, id: &str, script: &str) -> i32 {
     let params = serde_json::json!({"id": id, "command": "/bin/sh", "args": ["-c", script], "wantPid": true});
     pid_in(&client.call("process.spawn", &params.to_string()))
 }
 
-/// The pid in a reply.
+/// Extracts the pid of a reply.
 pub(crate) fn pid_in(reply: &str) -> i32 {
     let begin = reply.split_once(r#""pid":"#).unwrap_or_else(|| panic!("no pid in {reply}")).1;
     begin.split(|letter: char| !letter.is_ascii_digit()).next().unwrap().parse().unwrap()
 }
 
-/// Sends input, and does not wait for the answer: frames may come before it.
-pub(crate) fn feed(client: &mut RelayClient, id: &str, input: &str) -> u64 {
+/// Sends `process.stdin` without reading the reply, because frames can precede it. Returns the request id.
+pub(crate) fn write_stdin(client: &mut RelayClient, id: &str, input: &str) -> u64 {
     let mut data = Vec::new();
     outpost_wire::base64::append(&mut data, input.as_bytes());
     let data = String::from_utf8(data).unwrap();
     client.request("process.stdin", &format!(r#"{{"id":"{id}","data":"{data}"}}"#))
 }
 
-/// Sends input and reads the answer and so many bytes of output, in whatever order they come.
+/// Sends stdin, then reads the reply and the expected output, which arrive in any order.
 pub(crate) fn exchange(client: &mut RelayClient, id: &str, input: &str, output: &str) -> Vec<Frame> {
-    let reply = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{"success":true,"#, feed(client, id, input));
+    let reply =
+        format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{"success":true,"#, write_stdin(client, id, input));
     let (mut answered, mut frames) = (false, Vec::new());
     while !answered || frames.iter().map(|frame: &Frame| frame.bytes.len()).sum::<usize>() < output.len() {
         let line = client.line();
@@ -197,20 +198,20 @@ pub(crate) fn exchange(client: &mut RelayClient, id: &str, input: &str, output: 
     frames
 }
 
-/// Waits until this is all that a process has written, on a connection of its own.
-pub(crate) fn has_written(relay: &Relay, id: &str, bytes: &[u8]) {
+/// Waits on a new connection until the process has written exactly these bytes.
+pub(crate) fn wait_for_output(relay: &Relay, id: &str, bytes: &[u8]) {
     let mut client = relay.connect();
     client.request("process.reattach", &format!(r#"{{"id":"{id}"}}"#));
     read_bytes(&mut client, id, bytes);
 }
 
-/// A process of any parent, to wait for; none when it is gone.
-pub(crate) fn handle(pid: i32) -> Option<Pidfd> {
+/// A pidfd of any process; `None` if it is gone.
+pub(crate) fn pidfd_of(pid: i32) -> Option<Pidfd> {
     outpost_testkit::process(pid).ok()
 }
 
-pub(crate) fn ends(process: Option<Pidfd>, what: &str) {
+pub(crate) fn assert_exits(process: Option<Pidfd>, what: &str) {
     if let Some(process) = process {
-        assert!(wait_readable(&process, PATIENCE).unwrap(), "{what} is still there");
+        assert!(wait_readable(&process, TIMEOUT).unwrap(), "{what} is still there");
     }
 }

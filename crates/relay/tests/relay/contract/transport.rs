@@ -1,6 +1,6 @@
-//! "Transport": lines, their limit, their ends, and many of them at once.
+//! "Transport": line limit, line ends, half-close, pipelining.
 
-use crate::contract::table::{PATIENCE, answer, raw};
+use crate::contract::table::{TIMEOUT, answer, raw};
 use outpost_testkit::{Relay, RelayClient, TOKEN};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -16,25 +16,25 @@ fn pong(id: u64) -> String {
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"pong\":true}}}}")
 }
 
-/// A request of exactly so many bytes, without its newline.
+/// A request of exactly this length, without its newline.
 fn padded(id: u64, bytes: usize) -> String {
     let request = ping(id).replace('}', ",\"pad\":\"\"}");
     let pad = "x".repeat(bytes - request.len());
     request.replace(":\"\"}", &format!(":\"{pad}\"}}"))
 }
 
-/// Everything that comes until the other side closes.
+/// Reads until the daemon closes the connection.
 fn rest(mut stream: UnixStream) -> String {
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut bytes = Vec::new();
-    // A connection that was closed with bytes unread ends with a reset.
+    // Closing a socket with unread data resets the connection.
     let _reset = stream.read_to_end(&mut bytes);
     String::from_utf8(bytes).unwrap()
 }
 
 /// "AF_UNIX stream socket, created mode 0600 (owner only)".
 #[test]
-fn the_socket_is_for_its_owner_only() {
+fn the_socket_has_mode_0600() {
     let relay = Relay::start();
     let found = relay.socket().metadata().unwrap();
     assert!(found.file_type().is_socket());
@@ -42,19 +42,19 @@ fn the_socket_is_for_its_owner_only() {
 }
 
 #[test]
-fn empty_lines_are_passed_over_and_a_carriage_return_belongs_to_the_end_of_a_line() {
+fn empty_lines_are_ignored_and_a_carriage_return_is_part_of_the_line_end() {
     let relay = Relay::start();
     let mut client = relay.connect();
     client.send(format!("\n\r\n\n{}\r\n\r\n\n{}\n", ping(1), ping(2)));
     assert_eq!([client.line(), client.line()], [pong(1), pong(2)]);
-    // A second carriage return is space around the value, one before a line is too.
+    // Other carriage returns are JSON whitespace.
     client.send(format!("\r{}\r\r\n", ping(3)));
     assert_eq!(client.line(), pong(3));
 }
 
 /// "a line up to 1048575 bytes is served, 1048576+ closes the connection with no reply".
 #[test]
-fn a_line_is_served_up_to_the_last_byte_of_the_limit() {
+fn a_line_below_the_limit_is_served() {
     let relay = Relay::start();
     let mut client = relay.connect();
     for (id, bytes) in [(1, 1_048_574), (2, 1_048_575)] {
@@ -63,10 +63,10 @@ fn a_line_is_served_up_to_the_last_byte_of_the_limit() {
         client.send(line + "\n");
         assert_eq!(client.line(), pong(id));
     }
-    // The carriage return counts.
+    // The carriage return counts for the limit.
     client.send(padded(3, 1_048_574) + "\r\n");
     assert_eq!(client.line(), pong(3));
-    // At the end of the stream, without a newline.
+    // A last line without a newline.
     client.send(padded(4, 1_048_575));
     client.stream().shutdown(Shutdown::Write).unwrap();
     assert_eq!(client.line(), pong(4));
@@ -85,11 +85,11 @@ fn a_line_over_the_limit_closes_the_connection_without_a_reply() {
     ];
     for bytes in too_long {
         let mut stream = outpost_testkit::connect(relay.socket()).unwrap();
-        // The other side may close before it has taken everything.
+        // The daemon may close the connection before it has read everything.
         let _broken = stream.write_all(bytes.as_bytes());
         assert_eq!(rest(stream), "", "{} bytes", bytes.len());
     }
-    // What came before it is answered; nothing behind it is looked at.
+    // Requests before the long line get replies, requests after it do not.
     let mut stream = outpost_testkit::connect(relay.socket()).unwrap();
     let bytes = format!("{}\n{}\n{}\n", ping(1), padded(2, 1_048_576), ping(3));
     let _broken = stream.write_all(bytes.as_bytes());
@@ -99,7 +99,7 @@ fn a_line_over_the_limit_closes_the_connection_without_a_reply() {
 }
 
 #[test]
-fn garbage_is_answered_line_by_line_and_the_connection_goes_on() {
+fn each_malformed_line_gets_an_error_and_the_connection_stays_open() {
     let relay = Relay::start();
     let parse = "{\"jsonrpc\":\"2.0\",\"id\":null,\"error\":{\"code\":-32700,\"message\":\"Parse error\"}}";
     let mut client = relay.connect();
@@ -111,7 +111,7 @@ fn garbage_is_answered_line_by_line_and_the_connection_goes_on() {
     assert_eq!(String::from_utf8(half_closed(&relay, b"{")).unwrap(), format!("{parse}\n"));
 }
 
-/// Sends bytes, says that no more come, and reads to the end.
+/// Sends bytes, shuts down the sending side, and reads to EOF.
 fn half_closed(relay: &Relay, bytes: &[u8]) -> Vec<u8> {
     let mut stream = outpost_testkit::connect(relay.socket()).unwrap();
     stream.write_all(bytes).unwrap();
@@ -119,9 +119,9 @@ fn half_closed(relay: &Relay, bytes: &[u8]) -> Vec<u8> {
     rest(stream).into_bytes()
 }
 
-/// The original serves a last line without its newline. That its answer may get lost is a defect of it.
+/// The original serves a last line without a newline, but can lose its reply, which is a defect.
 #[test]
-fn a_peer_that_only_listens_gets_every_answer() {
+fn a_half_closed_connection_gets_every_reply() {
     let relay = Relay::start();
     assert_eq!(half_closed(&relay, b""), b"");
     assert_eq!(half_closed(&relay, b"\n\n"), b"");
@@ -131,7 +131,7 @@ fn a_peer_that_only_listens_gets_every_answer() {
     let got = String::from_utf8(half_closed(&relay, many.as_bytes())).unwrap();
     let expected: String = (1..=200).map(|id| pong(id) + "\n").collect();
     assert_eq!(got, expected);
-    // Also those of methods that take their time, and the frames of a process that it has started.
+    // Also replies of slow methods, and the frames of a spawned process.
     let slow = format!(
         "{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"process.spawn\",\"auth\":\"{TOKEN}\",\"params\":\
          {{\"id\":\"p\",\"command\":\"/bin/sh\",\"args\":[\"-c\",\"printf done\"]}}}}\n\
@@ -150,7 +150,7 @@ fn a_peer_that_only_listens_gets_every_answer() {
 }
 
 #[test]
-fn ten_thousand_requests_in_one_write_are_all_answered() {
+fn ten_thousand_pipelined_requests_get_replies() {
     let relay = Relay::start();
     let mut client = relay.connect();
     let mut writer = client.stream().try_clone().unwrap();
@@ -165,7 +165,7 @@ fn ten_thousand_requests_in_one_write_are_all_answered() {
     let writing = std::thread::spawn(move || writer.write_all(requests.as_bytes()).unwrap());
     let mut replies = BTreeSet::new();
     for _ in 1..=10_000 {
-        assert!(replies.insert(client.line()), "a reply came twice");
+        assert!(replies.insert(client.line()), "duplicate reply");
     }
     writing.join().unwrap();
     for id in 1..=10_000 {
@@ -175,9 +175,8 @@ fn ten_thousand_requests_in_one_write_are_all_answered() {
     }
 }
 
-/// A request may come in any number of pieces.
 #[test]
-fn a_request_that_comes_byte_by_byte_is_one_request() {
+fn a_request_can_arrive_byte_by_byte() {
     let relay = Relay::start();
     let mut client = relay.connect();
     for byte in (ping(1) + "\n").bytes() {
@@ -188,7 +187,7 @@ fn a_request_that_comes_byte_by_byte_is_one_request() {
 
 /// "A connection's requests are dispatched concurrently — responses may arrive out of request order".
 #[test]
-fn a_request_that_waits_holds_up_no_other() {
+fn a_blocking_request_delays_no_other() {
     let relay = Relay::start();
     let mut client: RelayClient = relay.connect();
     let params =
@@ -204,9 +203,8 @@ fn a_request_that_waits_holds_up_no_other() {
     while client.line() != expected {}
 }
 
-/// Two clients do not see each other's answers.
 #[test]
-fn connections_are_apart() {
+fn replies_go_only_to_their_connection() {
     let relay = Relay::start();
     let mut clients = [relay.connect(), relay.connect(), relay.connect()];
     for (id, client) in (1..).zip(&mut clients) {

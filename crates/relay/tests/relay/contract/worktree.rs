@@ -10,14 +10,14 @@ fn branches(repo: &Path) -> String {
     must(repo, &["for-each-ref", "--format=%(refname)", "refs/heads"])
 }
 
-/// The answer to an attempt that git refuses, with what git says of the same attempt: its words are its version's.
+/// The expected reply if git refuses. Runs git for its message, which depends on its version.
 fn refusal(repo: &Path, branch: &str, path: &str, source: &str) -> String {
     let mut arguments = vec!["worktree", "add", "-b", branch, "--", path];
     arguments.extend(Some(source).filter(|source| !source.is_empty()));
     let before = branches(repo);
     let (succeeded, printed) = git(repo, &arguments);
     assert!(!succeeded, "{arguments:?}");
-    // git itself leaves the branch behind.
+    // git itself leaves the new branch behind.
     if branches(repo) != before {
         must(repo, &["branch", "-D", branch]);
     }
@@ -27,7 +27,7 @@ fn refusal(repo: &Path, branch: &str, path: &str, source: &str) -> String {
 }
 
 #[test]
-fn a_worktree_is_made_with_a_new_branch_of_its_source() {
+fn a_worktree_is_created_with_a_new_branch() {
     let relay = Relay::start();
     let repo = relay.path("repo");
     repository(&repo);
@@ -62,7 +62,7 @@ fn a_worktree_is_made_with_a_new_branch_of_its_source() {
                 r#"{"baseRepo":"$D/repo/sub","branchName":"w3","worktreePath":"$D/w3","sourceBranch":""}"#,
                 r#"{"success":true,"path":"$D/w3","sourceBranch":"dev"}"#,
             ),
-            // The path is told as it was sent, and is relative to the repository.
+            // The reply has the path of the request. It is relative to the repository.
             (
                 "git.worktree_create",
                 r#"{"baseRepo":"$D/repo","branchName":"w4","worktreePath":"../w4/","sourceBranch":null}"#,
@@ -74,7 +74,7 @@ fn a_worktree_is_made_with_a_new_branch_of_its_source() {
                 r#"{"success":true,"path":"$D/empty","sourceBranch":"v1"}"#,
             ),
             ("git.worktree_create", &by_commit, &by_commit_told),
-            // From a worktree; and the path of another method is not looked at.
+            // baseRepo can be a worktree. `path` is ignored.
             (
                 "git.worktree_create",
                 r#"{"baseRepo":"$D/w1","path":"$D/nope","branchName":"w7","worktreePath":"$D/w7"}"#,
@@ -100,7 +100,7 @@ fn a_worktree_is_made_with_a_new_branch_of_its_source() {
 
 /// "On an unborn HEAD the source resolves to empty, the add infers an orphan branch and still succeeds".
 #[test]
-fn without_a_commit_or_a_branch_there_is_still_a_worktree() {
+fn an_unborn_or_detached_head_works() {
     let relay = Relay::start();
     fs::create_dir(relay.path("unborn")).unwrap();
     must(&relay.path("unborn"), &["init", "-q"]);
@@ -115,7 +115,7 @@ fn without_a_commit_or_a_branch_there_is_still_a_worktree() {
                 r#"{"baseRepo":"$D/unborn","branchName":"w","worktreePath":"$D/orphan"}"#,
                 r#"{"success":true,"path":"$D/orphan"}"#,
             ),
-            // The literal HEAD is what git calls a branch that there is not.
+            // git prints the literal HEAD for a detached HEAD.
             (
                 "git.worktree_create",
                 r#"{"baseRepo":"$D/detached","branchName":"w","worktreePath":"$D/of-detached"}"#,
@@ -129,26 +129,30 @@ fn without_a_commit_or_a_branch_there_is_still_a_worktree() {
 
 /// "not a git repository" is "checked before the add, so git's raw error isn't leaked".
 #[test]
-fn what_is_no_repository_gets_no_worktree() {
+fn outside_of_a_repository_no_worktree_is_created() {
     let relay = Relay::start();
     must(relay.dir(), &["init", "-q", "--bare", "bare.git"]);
-    let told = r#"{"success":false,"error":"not a git repository","errorCode":"not_a_repo"}"#;
+    let expected = r#"{"success":false,"error":"not a git repository","errorCode":"not_a_repo"}"#;
     check(
         &mut relay.connect(),
         relay.dir(),
         &[
-            ("git.worktree_create", r#"{"baseRepo":"$D","branchName":"w","worktreePath":"$D/w"}"#, told),
-            ("git.worktree_create", r#"{"baseRepo":"$D/nope","branchName":"w","worktreePath":"$D/w"}"#, told),
+            ("git.worktree_create", r#"{"baseRepo":"$D","branchName":"w","worktreePath":"$D/w"}"#, expected),
+            (
+                "git.worktree_create",
+                r#"{"baseRepo":"$D/nope","branchName":"w","worktreePath":"$D/w"}"#,
+                expected,
+            ),
             (
                 "git.worktree_create",
                 r#"{"baseRepo":"$D/bare.git","branchName":"w","worktreePath":"$D/w"}"#,
-                told,
+                expected,
             ),
-            ("git.worktree_create", r#"{"baseRepo":"$D/nope","branchName":"w"}"#, told),
-            // The daemon's directory is none here.
-            ("git.worktree_create", r#"{"branchName":"w","worktreePath":"$D/w"}"#, told),
-            ("git.worktree_create", r#"{"path":"$D/repo","branchName":"w","worktreePath":"$D/w"}"#, told),
-            // Before that.
+            ("git.worktree_create", r#"{"baseRepo":"$D/nope","branchName":"w"}"#, expected),
+            // The daemon's directory is not a repository here.
+            ("git.worktree_create", r#"{"branchName":"w","worktreePath":"$D/w"}"#, expected),
+            ("git.worktree_create", r#"{"path":"$D/repo","branchName":"w","worktreePath":"$D/w"}"#, expected),
+            // branchName is checked first.
             (
                 "git.worktree_create",
                 r#"{"baseRepo":"$D/nope","worktreePath":"$D/w"}"#,
@@ -166,7 +170,7 @@ fn what_is_no_repository_gets_no_worktree() {
 
 /// "absent → the daemon's cwd repo".
 #[test]
-fn without_a_repository_it_is_the_one_the_daemon_was_started_in() {
+fn the_default_repository_is_the_daemons_directory() {
     let relay = Relay::prepare();
     repository(relay.dir());
     let relay = relay.started();
@@ -189,7 +193,7 @@ fn without_a_repository_it_is_the_one_the_daemon_was_started_in() {
                 r#"{"success":true,"path":"w2","sourceBranch":"main"}"#,
             ),
             ("git.worktree_remove", r#"{"worktreePath":"$D/w"}"#, r#"{"success":true}"#),
-            // A path that is not there is the same directory to the other methods.
+            // An absent path means the same directory in the other methods.
             ("git.info", "{}", &info),
             ("git.info", r#"{"path":""}"#, &info),
             ("git.list_branches", "{}", r#"{"isRepo":true,"branches":["main","w","w2"]}"#),
@@ -198,9 +202,9 @@ fn without_a_repository_it_is_the_one_the_daemon_was_started_in() {
     assert!(!relay.path("w").exists() && relay.path("w2/a.txt").exists());
 }
 
-/// "Other failure → git worktree add failed: …"; and, other than in the original, a failure leaves no branch behind.
+/// "Other failure → git worktree add failed: …". Unlike in the original, a failure leaves no branch behind.
 #[test]
-fn a_failed_attempt_says_what_git_said_and_leaves_nothing_behind() {
+fn a_failure_returns_gits_message_and_leaves_no_branch() {
     let relay = Relay::start();
     let repo = relay.path("repo");
     repository(&repo);
@@ -228,21 +232,22 @@ fn a_failed_attempt_says_what_git_said_and_leaves_nothing_behind() {
         ("w", in_dir("new"), "-"),
     ];
     for (branch, path, source) in cases {
-        // What git takes for the current branch when none is named.
-        let told = refusal(&repo, branch, &path, if source.is_empty() { "main" } else { source });
+        // An empty source means the current branch.
+        let expected = refusal(&repo, branch, &path, if source.is_empty() { "main" } else { source });
         let params = serde_json::json!({
             "baseRepo": repo, "branchName": branch, "worktreePath": path, "sourceBranch": source,
         });
-        check(&mut client, relay.dir(), &[("git.worktree_create", &params.to_string(), &told)]);
+        check(&mut client, relay.dir(), &[("git.worktree_create", &params.to_string(), &expected)]);
         assert_eq!(branches(&repo), before, "{params}");
         assert!(!relay.path("new").exists(), "{params}");
     }
     assert_eq!(must(&repo, &["worktree", "list", "--porcelain"]).matches("worktree ").count(), 2);
 }
 
-/// In the original it is an option, of `git worktree add` or of the `git branch` that this runs: `-D` deletes the source.
+/// In the original such a name is an option of `git worktree add` or of the `git branch` that it runs: `-D` deletes the
+/// source.
 #[test]
-fn a_branch_that_begins_with_a_hyphen_is_none() {
+fn a_branch_that_begins_with_a_hyphen_is_refused() {
     let relay = Relay::start();
     let repo = relay.path("repo");
     repository(&repo);
@@ -253,19 +258,19 @@ fn a_branch_that_begins_with_a_hyphen_is_none() {
         let params = serde_json::json!({
             "baseRepo": repo, "branchName": branch, "worktreePath": relay.path("new"), "sourceBranch": "main",
         });
-        let told = format!(
+        let expected = format!(
             r#"{{"success":false,"error":"git worktree add failed: fatal: '{branch}' is not a valid branch name","errorCode":"worktree_add_failed"}}"#
         );
-        check(&mut client, relay.dir(), &[("git.worktree_create", &params.to_string(), &told)]);
+        check(&mut client, relay.dir(), &[("git.worktree_create", &params.to_string(), &expected)]);
         assert_eq!(branches(&repo), before, "{branch}");
         assert!(!relay.path("new").exists(), "{branch}");
     }
 }
 
-/// git before 2.40 passes the source to `git branch` as an argument: `-D` deletes the branch that was to be made, if there is
-/// one. A lone hyphen means the branch that was checked out before.
+/// git before 2.40 passes the source to `git branch` as an option: `-D` deletes an existing branch of the new name. A lone
+/// hyphen means the previously checked out branch.
 #[test]
-fn a_source_that_begins_with_a_hyphen_is_no_option() {
+fn a_source_that_begins_with_a_hyphen_is_refused() {
     let relay = Relay::start();
     let repo = relay.path("repo");
     repository(&repo);
@@ -276,10 +281,10 @@ fn a_source_that_begins_with_a_hyphen_is_no_option() {
         let params = serde_json::json!({
             "baseRepo": repo, "branchName": "dev", "worktreePath": relay.path("new"), "sourceBranch": source,
         });
-        let told = format!(
+        let expected = format!(
             r#"{{"success":false,"error":"git worktree add failed: fatal: invalid reference: {source}","errorCode":"worktree_add_failed"}}"#
         );
-        check(&mut client, relay.dir(), &[("git.worktree_create", &params.to_string(), &told)]);
+        check(&mut client, relay.dir(), &[("git.worktree_create", &params.to_string(), &expected)]);
         assert_eq!(branches(&repo), before, "{source}");
         assert!(!relay.path("new").exists(), "{source}");
     }
@@ -287,11 +292,11 @@ fn a_source_that_begins_with_a_hyphen_is_no_option() {
     let params = serde_json::json!({
         "baseRepo": repo, "branchName": "w", "worktreePath": relay.path("new"), "sourceBranch": "-",
     });
-    let told = r#"{"success":true,"path":"$D/new","sourceBranch":"-"}"#;
-    check(&mut client, relay.dir(), &[("git.worktree_create", &params.to_string(), told)]);
+    let expected = r#"{"success":true,"path":"$D/new","sourceBranch":"-"}"#;
+    check(&mut client, relay.dir(), &[("git.worktree_create", &params.to_string(), expected)]);
 }
 
-/// In the original a name that begins with a hyphen is an option of git's. Here it is a name.
+/// In the original such a path is an option of git.
 #[test]
 fn a_path_that_begins_with_a_hyphen_is_a_path() {
     let relay = Relay::start();
@@ -328,7 +333,7 @@ fn a_path_that_begins_with_a_hyphen_is_a_path() {
 
 /// "{baseRepo,worktreePath} → {success:true} (lenient)".
 #[test]
-fn removing_is_always_a_success_and_removes_only_worktrees() {
+fn remove_always_succeeds_and_removes_only_worktrees() {
     let relay = Relay::start();
     let repo = relay.path("repo");
     repository(&repo);
@@ -362,12 +367,12 @@ fn removing_is_always_a_success_and_removes_only_worktrees() {
     {
         assert_eq!(relay.path(name).exists(), exists, "{name}");
     }
-    // The branches stay.
+    // Branches are not deleted.
     assert_eq!(branches(&repo), "refs/heads/clean\nrefs/heads/dirty\nrefs/heads/main\nrefs/heads/stays");
 }
 
 #[test]
-fn making_a_worktree_runs_no_hook_of_the_repository() {
+fn creating_a_worktree_runs_no_hook_of_the_repository() {
     let relay = Relay::start();
     let (repo, mark) = (relay.path("repo"), relay.path("ran"));
     repository(&repo);
@@ -389,8 +394,8 @@ fn making_a_worktree_runs_no_hook_of_the_repository() {
             r#"{{"baseRepo":"{}","branchName":"{name}","worktreePath":"../{name}"}}"#,
             repo.display()
         );
-        let told = format!(r#"{{"success":true,"path":"../{name}","sourceBranch":"main"}}"#);
-        assert_eq!(client.call("git.worktree_create", &params), answer(&told));
+        let expected = format!(r#"{{"success":true,"path":"../{name}","sourceBranch":"main"}}"#);
+        assert_eq!(client.call("git.worktree_create", &params), answer(&expected));
         assert!(relay.path(name).join("a.txt").exists());
         assert!(!mark.exists(), "a hook ran for {name}");
         let params = format!(r#"{{"baseRepo":"{}","worktreePath":"../{name}"}}"#, repo.display());

@@ -1,6 +1,6 @@
-//! `-bridge`: stdin and stdout of a session, connected to the socket and to nothing else.
+//! `-bridge`: relays stdin and stdout to the socket.
 
-use super::{Follower, PATIENCE, ends, is_alive, parts, spawn_sh, stop, text, until};
+use super::{Follower, TIMEOUT, assert_exits, daemon_pidfds, is_alive, spawn_sh, stop, text, wait_until};
 use outpost_sys::epoll::wait_readable;
 use outpost_testkit::{Relay, RelayClient, TOKEN};
 use serde_json::json;
@@ -10,12 +10,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Command, Stdio};
 
-/// Ended with the test, whatever happens.
+/// A bridge process, killed on drop.
 struct Bridge(Child);
 
 impl Drop for Bridge {
     fn drop(&mut self) {
-        let _ended_already = self.0.kill();
+        let _already_exited = self.0.kill();
         let _reaped = self.0.wait();
     }
 }
@@ -25,7 +25,7 @@ fn command(relay: &Relay) -> Command {
     relay.command(&["-bridge", "-socket", socket.to_str().unwrap()])
 }
 
-/// A client whose transport is a bridge.
+/// A client connected through a bridge.
 fn bridged(relay: &Relay) -> (Bridge, RelayClient) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let (stdin, stdout): (OwnedFd, OwnedFd) = (theirs.try_clone().unwrap().into(), theirs.into());
@@ -33,7 +33,7 @@ fn bridged(relay: &Relay) -> (Bridge, RelayClient) {
     (Bridge(bridge), RelayClient::over(ours))
 }
 
-/// With pipes, as sshd gives it.
+/// A bridge with pipes, as sshd starts it.
 fn piped(relay: &Relay) -> Bridge {
     Bridge(command(relay).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
 }
@@ -44,22 +44,22 @@ fn request(id: u32, method: &str, params: &serde_json::Value) -> Vec<u8> {
 }
 
 #[test]
-fn without_a_server_it_says_so_and_fails() {
+fn without_a_server_it_fails_with_a_message() {
     let relay = Relay::prepare();
-    let said = |reason: &str| {
+    let assert_fails = |reason: &str| {
         let output = command(&relay).output().unwrap();
         let expected =
             format!("claustrum: dial server: dial unix {}: connect: {reason}\n", relay.socket().display());
-        let said = (output.status.code(), text(&output.stdout), text(&output.stderr));
-        assert_eq!(said, (Some(1), "", expected.as_str()));
+        let outcome = (output.status.code(), text(&output.stdout), text(&output.stderr));
+        assert_eq!(outcome, (Some(1), "", expected.as_str()));
     };
-    said("no such file or directory");
+    assert_fails("no such file or directory");
     drop(UnixListener::bind(relay.socket()).unwrap());
-    said("connection refused");
+    assert_fails("connection refused");
 }
 
 #[test]
-fn it_adds_no_token_of_its_own() {
+fn it_does_not_inject_a_token() {
     let relay = Relay::start();
     let mut command = command(&relay);
     command.env("CLAUDE_RPC_TOKEN", TOKEN).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -72,7 +72,7 @@ fn it_adds_no_token_of_its_own() {
 }
 
 #[test]
-fn a_request_behind_which_stdin_ends_is_answered() {
+fn a_request_before_eof_of_stdin_gets_its_reply() {
     let relay = Relay::start();
     let mut bridge = piped(&relay);
     let mut stdin = bridge.0.stdin.take().unwrap();
@@ -88,7 +88,7 @@ fn a_request_behind_which_stdin_ends_is_answered() {
 }
 
 #[test]
-fn large_streams_pass_in_both_directions_byte_for_byte() {
+fn large_streams_pass_unchanged_in_both_directions() {
     const BYTES: usize = 8 * 1024 * 1024;
     let relay = Relay::start();
     let (mut bridge, mut client) = bridged(&relay);
@@ -124,30 +124,30 @@ fn large_streams_pass_in_both_directions_byte_for_byte() {
 }
 
 #[test]
-fn it_ends_with_the_daemon_while_stdin_is_open() {
+fn it_exits_with_the_daemon_while_stdin_is_open() {
     let relay = Relay::start();
     let (mut bridge, mut client) = bridged(&relay);
     assert_eq!(client.call("server.ping", ""), r#""result":{"pong":true}"#);
-    let parts = parts(&relay);
+    let parts = daemon_pidfds(&relay);
     stop(&relay);
     let ended = outpost_testkit::process(bridge.0.id().cast_signed()).unwrap();
-    assert!(wait_readable(&ended, PATIENCE).unwrap(), "the bridge holds on to nothing");
+    assert!(wait_readable(&ended, TIMEOUT).unwrap(), "the bridge does not exit");
     assert_eq!(bridge.0.wait().unwrap().code(), Some(0));
     assert_eq!(client.try_line(), None);
-    parts.iter().for_each(|part| ends(part, "the daemon"));
+    parts.iter().for_each(|part| assert_exits(part, "the daemon"));
 }
 
-/// The other end of a bridge's connection is gone when the daemon says so.
+/// The number of client connections that the daemon has open.
 fn connections(relay: &Relay) -> usize {
     let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
     let path = relay.socket().display().to_string();
-    // Accepted ones have the path of the one that listens, and are connected.
+    // An accepted socket has the path of the listener and the state SS_CONNECTED.
     let is_connection = |line: &&str| line.ends_with(&path) && line.split_whitespace().nth(5) == Some("03");
     sockets.lines().filter(is_connection).count()
 }
 
 #[test]
-fn it_ends_with_a_client_that_follows_a_process_that_writes() {
+fn it_exits_with_a_client_that_follows_a_writing_process() {
     let relay = Relay::start();
     let mut bridge = piped(&relay);
     let mut stdin = bridge.0.stdin.take().unwrap();
@@ -157,19 +157,19 @@ fn it_ends_with_a_client_that_follows_a_process_that_writes() {
     out.read_exact(&mut [0; 100_000]).unwrap();
     drop((stdin, out));
     let ended = outpost_testkit::process(bridge.0.id().cast_signed()).unwrap();
-    ends(&ended, "the bridge");
-    until("its connection is gone", || connections(&relay) == 0);
+    assert_exits(&ended, "the bridge");
+    wait_until("the connection is closed", || connections(&relay) == 0);
     let pid = super::result(
         &relay.connect().call("process.reattach", r#"{"id":"p","fromSeq":1000000000,"wantPid":true}"#),
     );
     assert!(
         is_alive(i32::try_from(pid["pid"].as_i64().unwrap()).unwrap()),
-        "the process is not the client's"
+        "the process survives its client"
     );
 }
 
 #[test]
-fn it_ends_with_a_client_that_follows_a_silent_process() {
+fn it_exits_with_a_client_that_follows_a_silent_process() {
     let relay = Relay::start();
     let mut bridge = piped(&relay);
     let mut stdin = bridge.0.stdin.take().unwrap();
@@ -179,10 +179,10 @@ fn it_ends_with_a_client_that_follows_a_silent_process() {
     let mut line = String::new();
     out.read_line(&mut line).unwrap();
     assert!(line.contains(r#""found":true"#), "{line}");
-    // The session is gone: nobody writes, and nobody could read.
+    // Both pipes of the session are closed, and the process writes nothing that could fail.
     drop((stdin, out));
     let ended = outpost_testkit::process(bridge.0.id().cast_signed()).unwrap();
-    ends(&ended, "the bridge of a client that is gone");
-    until("its connection is gone", || connections(&relay) == 0);
+    assert_exits(&ended, "the bridge of the disconnected client");
+    wait_until("the connection is closed", || connections(&relay) == 0);
     assert!(is_alive(child));
 }

@@ -1,6 +1,6 @@
-//! Children find what a person would find who has logged in.
+//! Children are started with the PATH of the login shell.
 
-use super::{Follower, PATIENCE, until};
+use super::{Follower, TIMEOUT, wait_until};
 use outpost_sys::procfs;
 use outpost_testkit::{Relay, TOKEN};
 use serde_json::json;
@@ -16,11 +16,11 @@ fn write_program(path: &Path, text: &str) {
 }
 
 #[test]
-fn programs_of_the_login_path_are_found_by_the_first_process_already() {
+fn the_first_spawn_already_uses_the_login_path() {
     let relay = Relay::prepare();
     let tools = relay.path("tools");
     write_program(&tools.join("greet"), "#!/bin/sh\necho \"$PATH\"\n");
-    // Start files talk, fail and set things; only PATH is taken.
+    // Startup files print, fail and set variables. Only PATH is used.
     let profile = format!("echo welcome\nfalse\nexport FROM_PROFILE=1\nPATH={}:$PATH\n", tools.display());
     fs::write(relay.path(".profile"), profile).unwrap();
     relay.serve(&[]);
@@ -33,7 +33,7 @@ fn programs_of_the_login_path_are_found_by_the_first_process_already() {
     assert_eq!(follower.read_to_exit(), 0);
     let path = follower.text().to_owned();
     assert!(path.starts_with(&format!("{}:", tools.display())), "{path:?}");
-    // What a request says about PATH counts for the child, not for where its program is.
+    // PATH in the request's env applies to the child, not to the lookup of its program.
     let params = json!({"id": "q", "command": "greet", "env": {"PATH": "/nowhere"}});
     assert_eq!(client.call("process.spawn", &params.to_string()), r#""result":{"success":true}"#);
     let mut follower = Follower::new(&relay.socket(), "q");
@@ -41,11 +41,11 @@ fn programs_of_the_login_path_are_found_by_the_first_process_already() {
     relay.kill(outpost_testkit::Which::Worker);
     relay.connect().call("process.spawn", r#"{"id":"r","command":"greet"}"#);
     let mut follower = Follower::new(&relay.socket(), "r");
-    assert_eq!((follower.read_to_exit(), follower.text()), (0, path.as_str()), "after another worker came");
+    assert_eq!((follower.read_to_exit(), follower.text()), (0, path.as_str()), "in the next worker");
 }
 
 #[test]
-fn a_login_shell_that_hangs_delays_the_first_process_a_little_and_nothing_else() {
+fn a_hanging_login_shell_delays_only_the_first_spawn() {
     let relay = Relay::prepare();
     let shell = relay.path("shell");
     write_program(&shell, "#!/bin/sh\nsleep 4242 &\nexec sleep 4242\n");
@@ -62,7 +62,10 @@ fn a_login_shell_that_hangs_delays_the_first_process_a_little_and_nothing_else()
             assert_eq!(other.call("server.ping", ""), r#""result":{"pong":true}"#);
             let stat = format!(r#"{{"path":"{}"}}"#, relay.dir().display());
             assert!(other.call("files.stat", &stat).contains(r#""exists":true"#));
-            assert!(begun.elapsed() < Duration::from_secs(4), "these waited for the shell: {answers:?}");
+            assert!(
+                begun.elapsed() < Duration::from_secs(4),
+                "other requests waited for the shell: {answers:?}"
+            );
         }
     }
     assert_eq!(answers[0], format!(r#"{{"jsonrpc":"2.0","id":{ping},"result":{{"pong":true}}}}"#));
@@ -71,7 +74,7 @@ fn a_login_shell_that_hangs_delays_the_first_process_a_little_and_nothing_else()
     assert!(took > Duration::from_secs(3) && took < Duration::from_secs(8), "{took:?}");
     let begun = Instant::now();
     client.call("process.spawn", r#"{"id":"q","command":"true"}"#);
-    assert!(begun.elapsed() < Duration::from_secs(3), "only the first one waits");
+    assert!(begun.elapsed() < Duration::from_secs(3), "only the first spawn waits");
     let marker = format!("OUTPOST_TEST_DAEMON={}", relay.dir().display());
     let hanging = || {
         let marked = procfs::all().into_iter().filter(|stat| stat.state != b'Z');
@@ -79,6 +82,6 @@ fn a_login_shell_that_hangs_delays_the_first_process_a_little_and_nothing_else()
         let line = |pid: i32| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         marked.filter(|stat| line(stat.pid).windows(4).any(|text| text == b"4242")).count()
     };
-    until("the shell and what it started are gone", || hanging() == 0);
-    assert!(begun.elapsed() < PATIENCE);
+    wait_until("the shell and its descendants are gone", || hanging() == 0);
+    assert!(begun.elapsed() < TIMEOUT);
 }

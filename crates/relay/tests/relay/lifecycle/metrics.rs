@@ -1,21 +1,21 @@
-//! `-metrics-addr`: counters that say what happened, for whoever scrapes them.
+//! `-metrics-addr`: the Prometheus endpoint.
 
-use super::{Follower, feed, until};
+use super::{Follower, wait_until, write_stdin};
 use outpost_testkit::{Relay, TOKEN, Which};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-/// An address that was free a moment ago.
+/// A loopback address with a port that is free at this moment.
 fn free_address() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
-/// The answer's head and body; none while nobody listens.
+/// Head and body of the response; `None` while no socket listens.
 fn try_get(address: &str, path: &str) -> Option<(String, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    // Root's relay demands it.
+    // A relay of root requires the token.
     let token = format!("Authorization: Bearer {TOKEN}\r\n");
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{token}Connection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).ok()?;
@@ -25,10 +25,10 @@ fn try_get(address: &str, path: &str) -> Option<(String, String)> {
     Some((head.to_owned(), body.to_owned()))
 }
 
-/// The metrics, however long it takes until somebody listens.
+/// The metrics. Waits until the endpoint is up.
 fn metrics(address: &str) -> String {
     let mut body = String::new();
-    until("somebody serves metrics", || match try_get(address, "/metrics") {
+    wait_until("metrics are served", || match try_get(address, "/metrics") {
         Some((head, text)) => {
             assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
             assert!(head.contains("\r\ncontent-type: text/plain; version=0.0.4; charset=utf-8"), "{head}");
@@ -55,7 +55,7 @@ const COUNTERS: [(&str, &str); 6] = [
 ];
 
 #[test]
-fn the_counters_come_first_in_their_order_and_count() {
+fn the_contracts_counters_come_first_and_count() {
     let relay = Relay::prepare();
     let address = free_address();
     relay.serve(&["-metrics-addr", &address]);
@@ -64,19 +64,19 @@ fn the_counters_come_first_in_their_order_and_count() {
     for (name, help) in COUNTERS {
         assert_eq!(lines.next(), Some(format!("# HELP {name} {help}").as_str()));
         assert_eq!(lines.next(), Some(format!("# TYPE {name} counter").as_str()));
-        // Who started it and looked whether it serves was no client.
+        // The launcher's liveness probe does not count as a client.
         assert_eq!(lines.next(), Some(format!("{name} 0").as_str()));
     }
     let mut client = relay.connect();
     client.call("process.spawn", r#"{"id":"p","command":"/bin/sh","args":["-c","head -c 10; echo no >&2"]}"#);
-    feed(&mut client, "p", b"hello");
-    feed(&mut client, "p", b"world");
+    write_stdin(&mut client, "p", b"hello");
+    write_stdin(&mut client, "p", b"world");
     let mut follower = Follower::new(&relay.socket(), "p");
     assert_eq!((follower.read_to_exit(), follower.bytes.len()), (0, 13));
-    client.call("process.reattach", r#"{"id":"nobody"}"#);
+    client.call("process.reattach", r#"{"id":"unknown"}"#);
     client.call("process.spawn", r#"{"id":"q","command":"/no/such/program"}"#);
     client.call("process.spawn", r#"{"id":"r","command":"/bin/cat"}"#);
-    // Once: it was offset bytes that were there already.
+    // Counts once: the second request is a duplicate.
     let again = r#"{"id":"r","data":"aGVsbG8=","offset":0}"#;
     client.call("process.stdin", again);
     assert!(client.call("process.stdin", again).contains(r#""duplicate":true"#));
@@ -99,13 +99,13 @@ fn the_counters_come_first_in_their_order_and_count() {
 }
 
 #[test]
-fn a_port_alone_is_that_of_every_address() {
+fn a_port_without_host_binds_every_address() {
     let relay = Relay::prepare();
     let address = free_address();
     let (_, port) = address.rsplit_once(':').unwrap();
     relay.serve(&["-metrics-addr", &format!(":{port}")]);
     assert!(metrics(&address).starts_with("# HELP claustrum_connections_total "));
-    until("it is logged", || {
+    wait_until("the log has the line", || {
         relay.log().contains(&format!("[Server] metrics: serving Prometheus counters on :{port}/metrics"))
     });
 }
@@ -123,13 +123,15 @@ fn every_other_path_is_not_found() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_logged_and_the_daemon_serves() {
+fn a_bind_failure_is_logged_and_not_fatal() {
     let relay = Relay::prepare();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     relay.serve(&["-metrics-addr", &address]);
     assert_eq!(relay.connect().call("server.ping", ""), r#""result":{"pong":true}"#);
-    until("it is logged", || relay.log().contains(&format!("[Server] metrics: listen {address}: ")));
+    wait_until("the log has the line", || {
+        relay.log().contains(&format!("[Server] metrics: listen {address}: "))
+    });
     super::stop(&relay);
     for nonsense in ["nonsense", "127.0.0.1:99999", ":-1"] {
         relay.serve(&["-metrics-addr", nonsense]);
@@ -139,7 +141,7 @@ fn an_address_that_is_taken_is_logged_and_the_daemon_serves() {
 }
 
 #[test]
-fn metrics_are_served_by_every_worker_that_comes() {
+fn every_new_worker_serves_metrics() {
     let relay = Relay::prepare();
     let address = free_address();
     relay.serve(&["-metrics-addr", &address]);
@@ -148,17 +150,17 @@ fn metrics_are_served_by_every_worker_that_comes() {
     metrics(&address);
     relay.kill(Which::Keeper);
     metrics(&address);
-    // The new worker begins while the old one still listens.
-    super::deaths::upgrade(&relay);
+    // The new worker starts while the old one still listens.
+    super::crashes::upgrade(&relay);
     metrics(&address);
-    let parts = super::parts(&relay);
+    let parts = super::daemon_pidfds(&relay);
     super::stop(&relay);
-    parts.iter().for_each(|part| super::ends(part, "the daemon"));
-    assert!(try_get(&address, "/metrics").is_none(), "nobody listens any more");
+    parts.iter().for_each(|part| super::assert_exits(part, "the daemon"));
+    assert!(try_get(&address, "/metrics").is_none(), "the endpoint is still up");
 }
 
 #[test]
-fn without_the_flag_nobody_listens() {
+fn without_the_flag_there_is_no_tcp_listener() {
     let relay = Relay::start();
     let status = relay.status().unwrap();
     let inodes: Vec<String> = std::fs::read_dir(format!("/proc/{}/fd", status.worker_pid))

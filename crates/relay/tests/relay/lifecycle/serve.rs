@@ -1,6 +1,6 @@
-//! `-serve`: what stands there when the launcher returns, and what it does with what is in its way.
+//! `-serve`: the state when the launcher returns, and obstacles at the socket path.
 
-use super::{Follower, ends, in_shell, is_alive, parts, spawn_sh, stop, text};
+use super::{Follower, assert_exits, daemon_pidfds, in_shell, is_alive, spawn_sh, stop, text};
 use outpost_sys::signal::Signal;
 use outpost_sys::{pidfd, procfs};
 use outpost_testkit::{Relay, RelayClient, TOKEN, require};
@@ -17,15 +17,15 @@ fn bind_error(relay: &Relay, reason: &str) -> String {
 }
 
 #[test]
-fn the_launcher_returns_when_the_daemon_answers_and_leaves_it_alone_in_a_session() {
+fn the_launcher_returns_when_the_daemon_serves_in_its_own_session() {
     let relay = Relay::prepare();
     let mut serve = relay.serve_command(TOKEN, &[]);
     let launcher = serve.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let launcher_pid = launcher.id().cast_signed();
     let output = launcher.wait_with_output().unwrap();
     let banner = format!("Claustrum remote server listening on {}\n", relay.socket().display());
-    let said = (output.status.code(), text(&output.stdout), text(&output.stderr));
-    assert_eq!(said, (Some(0), banner.as_str(), ""));
+    let outcome = (output.status.code(), text(&output.stdout), text(&output.stderr));
+    assert_eq!(outcome, (Some(0), banner.as_str(), ""));
     assert_eq!(relay.connect().call("server.ping", ""), PONG);
     let keeper = relay.status().unwrap().keeper_pid.cast_signed();
     let stat = procfs::stat(keeper).unwrap();
@@ -40,10 +40,10 @@ fn the_launcher_returns_when_the_daemon_answers_and_leaves_it_alone_in_a_session
 }
 
 #[test]
-fn nothing_of_the_launcher_is_held_open() {
+fn the_daemon_holds_no_descriptor_of_the_launcher() {
     let relay = Relay::prepare();
     let serve = relay.serve_command(TOKEN, &[]);
-    // Under other numbers, too, as a session of ssh may have them.
+    // Also under other numbers, as in an ssh session.
     let mut sh = in_shell(&relay, r#"exec "$0" "$@" 3>&1 8>&1 9>&2"#, &serve);
     sh.args(serve.get_args()).stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::piped());
     let mut launcher = sh.spawn().unwrap();
@@ -61,12 +61,12 @@ fn nothing_of_the_launcher_is_held_open() {
 }
 
 #[test]
-fn a_second_daemon_is_refused_and_the_first_serves_on() {
+fn a_second_daemon_is_refused_and_the_first_continues() {
     let relay = Relay::start();
     let mut client = relay.connect();
     let child = spawn_sh(&mut client, "p", "read line; echo $line; exit 3");
     let before = relay.status().unwrap();
-    // By another name of the same directory it is the same socket.
+    // A path through a symlink names the same socket.
     let link = relay.path("link");
     std::os::unix::fs::symlink(relay.dir(), &link).unwrap();
     let by_link = link.join("rpc.sock");
@@ -78,22 +78,22 @@ fn a_second_daemon_is_refused_and_the_first_serves_on() {
             "claustrum: listen unix: listen unix {}: bind: address already in use\n",
             socket.display()
         );
-        let said = (output.status.code(), text(&output.stdout), text(&output.stderr));
-        assert_eq!(said, (Some(1), "", expected.as_str()));
-        assert!(!relay.path("other-token").exists(), "a token that was read does not stay on disk");
+        let outcome = (output.status.code(), text(&output.stdout), text(&output.stderr));
+        assert_eq!(outcome, (Some(1), "", expected.as_str()));
+        assert!(!relay.path("other-token").exists(), "the token file is removed after reading");
     }
     assert_eq!(fs::read(relay.path("daemon.token")).unwrap(), TOKEN.as_bytes());
     let after = relay.status().unwrap();
     assert_eq!((after.keeper_pid, after.worker_pid), (before.keeper_pid, before.worker_pid));
     assert_eq!(client.call("server.ping", ""), PONG);
     assert!(is_alive(child));
-    super::feed(&mut relay.connect(), "p", b"still here\n");
+    super::write_stdin(&mut relay.connect(), "p", b"still here\n");
     let mut follower = Follower::new(&relay.socket(), "p");
     assert_eq!((follower.read_to_exit(), follower.text()), (3, "still here\n"));
 }
 
 #[test]
-fn a_socket_that_nobody_listens_on_is_replaced() {
+fn a_stale_socket_is_replaced() {
     let relay = Relay::prepare();
     drop(UnixListener::bind(relay.socket()).unwrap());
     assert!(fs::symlink_metadata(relay.socket()).unwrap().file_type().is_socket());
@@ -102,30 +102,30 @@ fn a_socket_that_nobody_listens_on_is_replaced() {
 }
 
 #[test]
-fn a_daemon_that_was_killed_in_both_halves_does_not_prevent_the_next() {
+fn a_killed_keeper_and_worker_do_not_prevent_the_next_start() {
     let relay = Relay::start();
     spawn_sh(&mut relay.connect(), "p", "echo before; exec sleep 1000");
     Follower::new(&relay.socket(), "p").read_until("before\n");
-    let parts = parts(&relay);
+    let parts = daemon_pidfds(&relay);
     for signal in [Signal::STOP, Signal::KILL] {
         parts.iter().for_each(|part| pidfd::signal(part, signal).unwrap());
     }
-    parts.iter().for_each(|part| ends(part, "a killed half"));
-    assert!(relay.socket().exists() && relay.path("daemon.token").exists(), "as SIGKILL leaves them");
+    parts.iter().for_each(|part| assert_exits(part, "a killed keeper or worker"));
+    assert!(relay.socket().exists() && relay.path("daemon.token").exists(), "SIGKILL leaves both files");
     relay.serve(&[]);
     assert_eq!(relay.connect().call("server.ping", ""), PONG);
     let mut follower = Follower::new(&relay.socket(), "p");
-    assert_eq!((follower.read_to_exit(), follower.text()), (-1, "before\n"), "the record outlives both");
+    assert_eq!((follower.read_to_exit(), follower.text()), (-1, "before\n"), "the journal survives");
 }
 
 #[test]
-fn what_is_not_ours_stays_in_the_way() {
+fn a_foreign_file_at_the_socket_path_is_not_replaced() {
     let relay = Relay::prepare();
     let refused = bind_error(&relay, "address already in use");
     let refuse = |what: &str| {
         let output = relay.try_serve(&[]);
-        let said = (output.status.code(), text(&output.stdout), text(&output.stderr));
-        assert_eq!(said, (Some(1), "", refused.as_str()), "{what}");
+        let outcome = (output.status.code(), text(&output.stdout), text(&output.stderr));
+        assert_eq!(outcome, (Some(1), "", refused.as_str()), "{what}");
         assert!(!relay.path("daemon.token").exists(), "{what}");
     };
     fs::write(relay.socket(), "a letter").unwrap();
@@ -136,20 +136,20 @@ fn what_is_not_ours_stays_in_the_way() {
     refuse("a directory");
     fs::remove_dir(relay.socket()).unwrap();
     std::os::unix::fs::symlink("elsewhere", relay.socket()).unwrap();
-    refuse("a link that leads nowhere");
+    refuse("a dangling symlink");
     assert_eq!(fs::read_link(relay.socket()).unwrap().to_str(), Some("elsewhere"));
     assert!(!relay.path("elsewhere").exists());
     fs::remove_file(relay.socket()).unwrap();
     let foreign = UnixListener::bind(relay.socket()).unwrap();
     refuse("a foreign socket");
-    // It was asked whether it listens; a client that comes now finds it as it was.
+    // The daemon only probed the foreign socket. A client can still connect to it.
     let (_ours, _probe) = (outpost_testkit::connect(relay.socket()).unwrap(), foreign.accept().unwrap());
     drop(foreign);
     relay.serve(&[]);
 }
 
 #[test]
-fn a_socket_that_cannot_be_says_why() {
+fn a_too_long_socket_path_is_an_error() {
     let relay = Relay::prepare();
     let long = relay.path(&"x".repeat(120));
     fs::write(relay.path("token"), TOKEN).unwrap();
@@ -160,7 +160,7 @@ fn a_socket_that_cannot_be_says_why() {
 }
 
 #[test]
-fn the_basic_flow_works_for_a_user_who_is_not_root() {
+fn the_basic_flow_works_for_an_unprivileged_user() {
     require!(outpost_testkit::root());
     let relay = Relay::start_as(65534);
     let status = relay.status().unwrap();
@@ -173,31 +173,31 @@ fn the_basic_flow_works_for_a_user_who_is_not_root() {
     let mut follower = Follower::new(&relay.socket(), "p");
     follower.read_until("started\n");
     relay.kill(outpost_testkit::Which::Worker);
-    super::feed(&mut relay.connect(), "p", b"this\n");
+    super::write_stdin(&mut relay.connect(), "p", b"this\n");
     assert_eq!(follower.read_to_exit(), 4);
     assert_eq!(follower.text(), "65534\nstarted\ngot this\n");
     let child = spawn_sh(&mut relay.connect(), "q", "setsid sleep 1000 & exec sleep 1000");
-    let (parts, child) = (parts(&relay), outpost_testkit::process(child).unwrap());
+    let (parts, child) = (daemon_pidfds(&relay), outpost_testkit::process(child).unwrap());
     stop(&relay);
-    parts.iter().for_each(|part| ends(part, "the daemon"));
-    ends(&child, "its child");
+    parts.iter().for_each(|part| assert_exits(part, "the daemon"));
+    assert_exits(&child, "its child");
     assert!(!relay.socket().exists() && !relay.path("daemon.token").exists());
     relay.serve(&["-keep-children"]);
     assert_eq!(RelayClient::connect(&relay.socket()).call("server.ping", ""), PONG);
 }
 
 #[test]
-fn a_daemon_whose_socket_was_removed_can_be_ended_and_followed_by_another() {
+fn a_daemon_whose_socket_was_removed_can_be_stopped_and_restarted() {
     let relay = Relay::start();
-    let parts = parts(&relay);
+    let parts = daemon_pidfds(&relay);
     fs::remove_file(relay.socket()).unwrap();
     pidfd::signal(&parts[0], Signal::TERM).unwrap();
-    parts.iter().for_each(|part| ends(part, "the daemon"));
+    parts.iter().for_each(|part| assert_exits(part, "the daemon"));
     relay.serve(&[]);
 }
 
 #[test]
-fn a_home_with_a_long_path_is_no_obstacle() {
+fn a_home_with_a_long_path_works() {
     let relay = Relay::prepare();
     let home = relay.path(&format!("{}/{}", "x".repeat(80), "y".repeat(80)));
     fs::create_dir_all(&home).unwrap();
@@ -209,7 +209,7 @@ fn a_home_with_a_long_path_is_no_obstacle() {
     assert!(serve(&["-keep-children"]).status.success(), "{}", relay.log());
     let child = spawn_sh(&mut relay.connect(), "p", "exec sleep 1000");
     stop(&relay);
-    // The next one finds the first by the socket whose path is too long.
+    // The next daemon finds the first one by its control socket, whose path is longer than sun_path.
     let output = serve(&[]);
     assert!(output.status.success(), "{output:?}");
     let known = relay.connect().call("process.reattach", r#"{"id":"p"}"#);
@@ -218,7 +218,7 @@ fn a_home_with_a_long_path_is_no_obstacle() {
 }
 
 #[test]
-fn without_a_home_journals_are_beside_the_socket() {
+fn without_a_home_the_journals_are_next_to_the_socket() {
     let relay = Relay::prepare();
     let mut command = relay.serve_command(TOKEN, &[]);
     command.env_remove("OUTPOST_STATE_DIR").env_remove("XDG_STATE_HOME").env("HOME", "/proc/no/home");

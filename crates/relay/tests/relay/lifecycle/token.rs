@@ -1,4 +1,4 @@
-//! Where the token comes from, and all the places where it must not be.
+//! The token: its sources, its parsing, and places where it must not appear.
 
 use super::{in_shell, spawn_sh, stop_with, text};
 use outpost_testkit::{Relay, RelayClient, TOKEN};
@@ -12,11 +12,11 @@ const UNAUTHORIZED: &str =
     r#""error":{"code":-32001,"message":"Unauthorized: invalid or missing auth token"}"#;
 
 fn refused(output: &Output, reason: &str) {
-    let said = (output.status.code(), text(&output.stdout), text(&output.stderr));
-    assert_eq!(said, (Some(1), "", format!("claustrum: {reason}\n").as_str()));
+    let outcome = (output.status.code(), text(&output.stdout), text(&output.stderr));
+    assert_eq!(outcome, (Some(1), "", format!("claustrum: {reason}\n").as_str()));
 }
 
-/// `-serve` with these bytes in the token file.
+/// Runs `-serve` with these bytes in the token file.
 fn serve_with_file(relay: &Relay, bytes: &[u8]) -> Output {
     let mut serve = relay.serve_command("", &[]);
     fs::write(relay.path("token"), bytes).unwrap();
@@ -28,10 +28,10 @@ fn client(relay: &Relay, token: &str) -> RelayClient {
 }
 
 #[test]
-fn without_a_token_nothing_starts_whatever_the_environment_has() {
+fn without_a_token_flag_nothing_starts() {
     let relay = Relay::prepare();
     let socket = relay.socket();
-    // The token is looked at before the socket: a directory that is not there is not what is said.
+    // The token is checked before the socket: a missing directory is not the reported error.
     for socket in [socket.to_str().unwrap(), "/no/such/directory/rpc.sock"] {
         let mut serve = relay.command(&["-serve", "-socket", socket]);
         let output = serve.env("CLAUDE_RPC_TOKEN", TOKEN).output().unwrap();
@@ -41,7 +41,7 @@ fn without_a_token_nothing_starts_whatever_the_environment_has() {
 }
 
 #[test]
-fn a_token_file_that_cannot_be_read_is_named() {
+fn an_unreadable_token_file_is_named() {
     let relay = Relay::prepare();
     let serve = |file: &str| relay.run(&["-serve", "-socket", "/no/such/dir/s", "-token-file", file]);
     refused(&serve("/no/such/file"), "read --token-file: open /no/such/file: no such file or directory");
@@ -51,7 +51,7 @@ fn a_token_file_that_cannot_be_read_is_named() {
 }
 
 #[test]
-fn the_file_is_gone_once_it_was_read_also_when_nothing_starts() {
+fn the_token_file_is_removed_also_if_the_start_fails() {
     let relay = Relay::prepare();
     fs::write(relay.path("token"), TOKEN).unwrap();
     let output = relay.run(&["-serve", "-socket", "/no/such/dir/s", "-token-file", "token"]);
@@ -62,7 +62,7 @@ fn the_file_is_gone_once_it_was_read_also_when_nothing_starts() {
 }
 
 #[test]
-fn ends_of_lines_are_no_part_of_the_token_and_spaces_are() {
+fn a_trailing_newline_is_stripped_and_spaces_are_kept() {
     for (bytes, token) in [
         (&b"plain"[..], "plain"),
         (b" two  words \n", " two  words "),
@@ -92,7 +92,7 @@ fn an_empty_token_is_refused() {
 }
 
 #[test]
-fn the_token_may_come_through_a_pipe() {
+fn the_token_can_come_through_a_pipe() {
     let relay = Relay::prepare();
     let socket = relay.socket();
     let socket = socket.to_str().unwrap();
@@ -116,7 +116,7 @@ fn the_token_may_come_through_a_pipe() {
 }
 
 #[test]
-fn a_descriptor_that_is_not_there_is_refused() {
+fn a_closed_descriptor_is_refused() {
     let relay = Relay::prepare();
     let socket = relay.socket();
     for number in ["99", "5000000000"] {
@@ -149,7 +149,7 @@ fn the_token_is_in_no_environment_command_line_or_log() {
         assert!(environment.split(|byte| *byte == 0).any(|entry| entry == b"CLAUDE_SSH_DAEMON_CHILD=1"));
         assert!(!environment.split(|byte| *byte == 0).any(|entry| entry.starts_with(b"CLAUDE_RPC_TOKEN")));
     }
-    // With its killed worker's and keeper's successors it is no different.
+    // The same holds for the next worker and keeper.
     relay.kill(outpost_testkit::Which::Worker);
     relay.kill(outpost_testkit::Which::Keeper);
     let status = relay.status().unwrap();
@@ -169,9 +169,9 @@ fn the_token_is_in_no_environment_command_line_or_log() {
 }
 
 #[test]
-fn the_token_beside_the_socket_is_for_its_owner_only() {
+fn the_token_next_to_the_socket_is_private() {
     let relay = Relay::prepare();
-    // Whatever the caller's mask is.
+    // Independent of the caller's umask.
     let serve = relay.serve_command(TOKEN, &[]);
     let mut sh = in_shell(&relay, r#"umask 0; exec "$0" "$@""#, &serve);
     assert!(sh.args(serve.get_args()).output().unwrap().status.success());
