@@ -1,56 +1,98 @@
-//! The agent CLIs: how each is called, and what its lines mean.
+//! The agent CLIs: how each is invoked, and the adapters that parse their output.
+//!
+//! The file of a CLI has its [`Profile`]: flags, capabilities, and the files of its login, settings and conversations.
+//! An adapter is named after the interface it speaks: `claude`, `codex_app_server` (codex from 0.120 on), `codex_exec`
+//! (older codex), `gemini`, `opencode` (before 1.0) and `acp` (opencode, and gemini in ask mode).
 
 mod acp;
-mod app_server;
-mod calls;
-pub(crate) mod claude;
-pub(crate) mod codex;
-pub(crate) mod gemini;
-mod hints;
+mod claude;
+mod codex;
+mod codex_app_server;
+pub(crate) mod codex_exec;
+pub(crate) mod conversation_store;
+mod failure_hints;
+mod gemini;
+pub(crate) mod installed;
 mod json;
-pub(crate) mod opencode;
-mod spoken;
+mod opencode;
+pub(crate) mod profile;
 #[cfg(test)]
 mod tests;
+mod text_accumulator;
+mod tool_calls;
 
-use crate::output::Output;
+use crate::turn::output::{Output, PermissionRequest};
+use profile::Profile;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-pub(crate) use hints::{Hint, hint};
+pub(crate) use failure_hints::{Hint, hint_for};
 
-/// The agents we speak with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Cli {
-    Claude,
-    Codex,
-    Gemini,
-    Opencode,
+/// Declares the CLIs, each with its profile and the adapters of its interfaces.
+macro_rules! agent_clis {
+    ($($cli:ident: $profile:path { $($(#[$attribute:meta])* $adapter:ident($state:ty)),+ })+) => {
+        /// The supported agent CLIs.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        pub enum Cli {
+            $($cli),+
+        }
+
+        impl Cli {
+            pub const ALL: [Cli; [$(Cli::$cli),+].len()] = [$(Cli::$cli),+];
+
+            pub(crate) fn profile(self) -> &'static Profile {
+                match self {
+                    $(Cli::$cli => &$profile),+
+                }
+            }
+        }
+
+        /// The parser state for the running CLI. It is part of the checkpoint, so the serialized names belong to the
+        /// format on disk.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(tag = "agent", rename_all = "snake_case")]
+        pub(crate) enum Adapter {
+            $($($(#[$attribute])* $adapter($state)),+),+
+        }
+
+        impl Adapter {
+            fn interface(&self) -> &dyn Interface {
+                match self {
+                    $($(Adapter::$adapter(state) => state),+),+
+                }
+            }
+
+            fn interface_mut(&mut self) -> &mut dyn Interface {
+                match self {
+                    $($(Adapter::$adapter(state) => state),+),+
+                }
+            }
+        }
+    };
+}
+
+// A new CLI is one file in `agents/`, with its profile and its adapter, and one line here.
+agent_clis! {
+    Claude: claude::PROFILE { Claude(claude::Claude) }
+    Codex: codex::PROFILE {
+        #[serde(rename = "codex")] CodexExec(codex_exec::CodexExec),
+        #[serde(rename = "app_server")] CodexAppServer(codex_app_server::CodexAppServer)
+    }
+    Gemini: gemini::PROFILE { Gemini(gemini::Gemini), Acp(acp::Acp) }
+    Opencode: opencode::PROFILE { Opencode(opencode::Opencode) }
 }
 
 impl Cli {
-    pub const ALL: [Cli; 4] = [Cli::Claude, Cli::Codex, Cli::Gemini, Cli::Opencode];
-
-    /// As requests name it; also the name of its program.
+    /// The name in requests, which is also the name of the program.
     pub fn name(self) -> &'static str {
-        match self {
-            Cli::Claude => "claude",
-            Cli::Codex => "codex",
-            Cli::Gemini => "gemini",
-            Cli::Opencode => "opencode",
-        }
+        self.profile().name
     }
 
-    /// As people are told of it.
+    /// The name in messages to people.
     pub(crate) fn title(self) -> &'static str {
-        match self {
-            Cli::Claude => "Claude",
-            Cli::Codex => "Codex",
-            Cli::Gemini => "Gemini",
-            Cli::Opencode => "OpenCode",
-        }
+        self.profile().title
     }
 
     pub fn from_name(name: &str) -> Option<Cli> {
@@ -58,7 +100,7 @@ impl Cli {
     }
 }
 
-/// What an agent may do without being asked.
+/// What an agent may do without asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -66,9 +108,9 @@ pub enum Mode {
     Auto,
     /// Edit files.
     Code,
-    /// Nothing but read.
+    /// Read only.
     Plan,
-    /// What a human allows.
+    /// Read; approvers decide on everything else.
     Ask,
 }
 
@@ -89,134 +131,113 @@ impl Mode {
     }
 }
 
-/// A message on its way to an agent.
+/// The message of a turn, with the settings it runs with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Task {
+pub(crate) struct TurnRequest {
     pub(crate) cli: Cli,
     pub(crate) mode: Mode,
     pub(crate) model: Option<String>,
-    /// The conversation to go on with.
-    pub(crate) sdk_id: Option<String>,
+    /// The conversation to resume.
+    pub(crate) conversation_id: Option<String>,
     pub(crate) path: PathBuf,
     pub(crate) message: String,
-    /// The CLI is known to have its richer interface, with deltas and questions.
-    pub(crate) is_rich: bool,
-    /// Its process shall wait for the next message afterwards.
-    pub(crate) keeps: bool,
+    /// The CLI has its interactive interface, with deltas and permission requests.
+    pub(crate) is_interactive: bool,
+    /// The process stays warm after the turn.
+    pub(crate) keep_process: bool,
 }
 
-/// How a CLI is called for a task. Its message goes by standard input: arguments of a process are seen by every user.
+/// How a CLI is launched. The message goes to standard input: every user can read the arguments of a process.
 #[derive(Debug)]
-pub(crate) struct Call {
-    /// Without the program's own name.
+pub(crate) struct Invocation {
+    /// Without the program.
     pub(crate) arguments: Vec<OsString>,
-    /// Set besides what is inherited.
+    /// Variables in addition to the inherited ones.
     pub(crate) environment: Vec<(&'static str, String)>,
-    pub(crate) agent: Agent,
+    pub(crate) adapter: Adapter,
 }
 
-impl Task {
-    /// The model and the conversation, where they were chosen, for the CLIs that take them alike.
-    fn choices(&self, resume: &'static str) -> Vec<OsString> {
-        let chosen = [("--model", &self.model), (resume, &self.sdk_id)];
-        let given =
-            chosen.into_iter().filter_map(|(flag, value)| Some([flag.into(), value.as_ref()?.into()]));
-        given.flatten().collect()
-    }
-
-    /// The interface that tells and asks what this task needs, where the CLI is known to have it.
-    pub(crate) fn call(&self) -> Call {
-        match (self.cli, self.is_rich) {
-            (Cli::Claude, _) => claude::call(self),
-            (Cli::Codex, true) => app_server::call(),
-            (Cli::Codex, false) => codex::call(self),
-            (Cli::Opencode, true) => acp::call(self),
-            (Cli::Opencode, false) => opencode::call(self),
-            // Its lines have deltas; only questions need the other.
-            (Cli::Gemini, true) if self.mode == Mode::Ask => acp::call(self),
-            (Cli::Gemini, _) => gemini::call(self),
-        }
+impl TurnRequest {
+    pub(crate) fn invocation(&self) -> Invocation {
+        (self.cli.profile().invocation)(self)
     }
 }
 
-/// Whoever understands the lines of the CLI that runs. What it has to remember between lines is part of the turn's mark.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "agent", rename_all = "snake_case")]
-pub(crate) enum Agent {
-    Claude(claude::Claude),
-    Codex(codex::Codex),
-    Gemini(gemini::Gemini),
-    Opencode(opencode::Opencode),
-    AppServer(app_server::AppServer),
-    Acp(acp::Acp),
-}
-
-/// What a human, or their absence, has said to an agent's question.
+/// The decision on a permission request, for the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct PermissionDecision {
     pub(crate) allow: bool,
     pub(crate) note: String,
 }
 
-impl Agent {
-    /// Says what there is to say before anything has been heard.
-    pub(crate) fn begin(&mut self, task: &Task, out: &mut Output) {
-        match self {
-            Agent::Claude(claude) => claude.begin(task, out),
-            Agent::AppServer(server) => server.begin(out),
-            Agent::Acp(acp) => acp.begin(out),
-            Agent::Codex(_) | Agent::Gemini(_) | Agent::Opencode(_) => {
-                out.said.extend_from_slice(task.message.as_bytes());
-                out.hushed = true;
-            }
-        }
+impl Default for Adapter {
+    /// A placeholder, while the adapter of a turn is moved out of its checkpoint.
+    fn default() -> Adapter {
+        Adapter::CodexExec(codex_exec::CodexExec::default())
+    }
+}
+
+/// One interface of a CLI. The defaults fit a CLI that reads the message from standard input and never asks.
+trait Interface {
+    /// Sends the message, or the first request of a protocol.
+    fn start(&mut self, request: &TurnRequest, out: &mut Output) {
+        out.send_message(&request.message);
     }
 
-    /// Takes one line of standard output.
-    pub(crate) fn hear(&mut self, line: &[u8], task: &Task, out: &mut Output) {
+    /// Parses one line of standard output.
+    fn on_line(&mut self, line: &str, request: &TurnRequest, out: &mut Output);
+
+    /// Sends the decision on a permission request to the CLI.
+    fn on_decision(&mut self, _: &PermissionRequest, _: &PermissionDecision, _: &mut Output) {}
+
+    /// Whether the process stays warm after this turn.
+    fn keeps_process(&self) -> bool {
+        false
+    }
+
+    /// Whether the CLI works on something whose result has not come yet.
+    fn is_busy(&self) -> bool {
+        false
+    }
+
+    /// The last error that the CLI reported without ending the turn.
+    fn last_error(&self) -> Option<&str> {
+        None
+    }
+}
+
+impl Adapter {
+    pub(crate) fn start(&mut self, request: &TurnRequest, out: &mut Output) {
+        self.interface_mut().start(request, out);
+    }
+
+    /// Parses one line of standard output. Invalid UTF-8 is replaced, and an empty line is ignored.
+    pub(crate) fn on_line(&mut self, line: &[u8], request: &TurnRequest, out: &mut Output) {
         let line = String::from_utf8_lossy(line);
         let line = line.trim();
-        if line.is_empty() {
-            return;
-        }
-        match self {
-            Agent::Claude(claude) => claude.hear(line, out),
-            Agent::Codex(codex) => codex.hear(line, out),
-            Agent::Gemini(gemini) => gemini.hear(line, out),
-            Agent::Opencode(opencode) => opencode.hear(line, out),
-            Agent::AppServer(server) => server.hear(line, task, out),
-            Agent::Acp(acp) => acp.hear(line, task, out),
+        if !line.is_empty() {
+            self.interface_mut().on_line(line, request, out);
         }
     }
 
-    /// Passes a human's answer on.
-    pub(crate) fn answer(&mut self, ask: &crate::output::Ask, answer: &Answer, out: &mut Output) {
-        match self {
-            Agent::Claude(_) => claude::answer(ask, answer, out),
-            Agent::AppServer(_) => app_server::answer(ask, answer, out),
-            Agent::Acp(acp) => acp.answer(ask, answer, out),
-            // These never ask.
-            Agent::Codex(_) | Agent::Gemini(_) | Agent::Opencode(_) => {}
-        }
+    pub(crate) fn on_decision(
+        &mut self,
+        request: &PermissionRequest,
+        decision: &PermissionDecision,
+        out: &mut Output,
+    ) {
+        self.interface_mut().on_decision(request, decision, out);
     }
 
-    /// Whether its process waits for another message after this turn.
-    pub(crate) fn stays(&self) -> bool {
-        matches!(self, Agent::Claude(claude) if claude.stays)
+    pub(crate) fn keeps_process(&self) -> bool {
+        self.interface().keeps_process()
     }
 
-    /// Whether it is in the middle of something, of which there is more to come.
     pub(crate) fn is_busy(&self) -> bool {
-        matches!(self, Agent::Claude(claude) if claude.is_busy)
+        self.interface().is_busy()
     }
 
-    /// What it last complained of without ending.
-    pub(crate) fn complaint(&self) -> Option<&str> {
-        match self {
-            Agent::Codex(codex) => codex.complaint(),
-            Agent::Gemini(gemini) => gemini.complaint(),
-            Agent::AppServer(server) => server.complaint(),
-            Agent::Claude(_) | Agent::Opencode(_) | Agent::Acp(_) => None,
-        }
+    pub(crate) fn last_error(&self) -> Option<&str> {
+        self.interface().last_error()
     }
 }

@@ -1,30 +1,30 @@
-//! What the sessions face can fail with: the operation, the object, the reason.
+//! The errors of the sessions face: operation, object and cause.
 
-use outpost_approvals::Cause;
+use outpost_ledger::Cause;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 #[derive(Debug)]
 pub enum Error {
-    /// Something on disk.
+    /// A file operation failed.
     File { what: &'static str, path: PathBuf, cause: Cause },
-    /// The books of the daemon.
-    Books(outpost_approvals::Error),
-    /// This face is ending.
+    /// The ledger failed.
+    Ledger(outpost_ledger::Error),
+    /// The daemon is shutting down.
     Stopped,
 }
 
 impl Error {
-    /// Whether a resource of the host has run out. The same call may succeed when it is back.
+    /// Whether a resource of the host is exhausted. The same call may succeed later.
     pub fn is_exhaustion(&self) -> bool {
         match self {
             Error::File { cause, .. } => cause.is_exhaustion(),
-            Error::Books(error) => error.is_exhaustion(),
+            Error::Ledger(error) => error.is_exhaustion(),
             Error::Stopped => false,
         }
     }
 
-    /// A failure that the kernel did not report.
+    /// An error without an errno.
     pub(crate) fn file(what: &'static str, path: &Path, reason: impl fmt::Display) -> Error {
         Error::io(what, path, reason.to_string())
     }
@@ -38,7 +38,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::File { what, path, cause } => write!(f, "cannot {what} {}: {cause}", path.display()),
-            Error::Books(error) => write!(f, "{error}"),
+            Error::Ledger(error) => write!(f, "{error}"),
             Error::Stopped => f.write_str("the daemon is ending"),
         }
     }
@@ -46,8 +46,8 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-impl From<outpost_approvals::Error> for Error {
-    fn from(error: outpost_approvals::Error) -> Error {
-        Error::Books(error)
+impl From<outpost_ledger::Error> for Error {
+    fn from(error: outpost_ledger::Error) -> Error {
+        Error::Ledger(error)
     }
 }

@@ -1,11 +1,11 @@
-//! What a client is told of a turn: one event, as it stands on a server-sent stream and in the record of the turn.
+//! One event of a turn, as it is in a server-sent stream and in the event log.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
-/// The types of the contract, and ours: `approval` for a question that a human is asked, `raw` for a line of a CLI that
-/// nobody here understands.
+/// The event types of the contract, and two of ours. `approval` reports a permission question. `raw` carries a line of
+/// the CLI that the adapter does not understand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Kind {
@@ -29,7 +29,7 @@ impl Kind {
     }
 }
 
-/// One event. Members that are not set are absent.
+/// One event. Unset members are omitted.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Event<'a> {
     #[serde(rename = "type")]
@@ -50,22 +50,22 @@ pub(crate) struct Event<'a> {
     pub(crate) message: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) position: Option<usize>,
-    /// The question, in an `approval`.
+    /// The id of the question, in an `approval`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) approval: Option<Cow<'a, str>>,
-    /// How it stands: `asked`, `allowed`, `denied`, `expired`, `withdrawn`.
+    /// The state of the question: `asked`, `allowed`, `denied`, `expired`, `withdrawn`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) state: Option<&'static str>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(crate) cause: Option<Cause>,
-    /// Lines of the CLI that nobody here understands, told with the end.
+    /// How many lines of the CLI the adapter did not understand. Only in terminal events.
     #[serde(rename = "unknownLines", skip_serializing_if = "is_zero")]
     pub(crate) unknown_lines: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) raw: Option<Cow<'a, RawValue>>,
 }
 
-/// Why a turn failed, besides the message that says it in words.
+/// Machine-readable cause of a failed turn, beside the message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Cause {
@@ -117,7 +117,7 @@ impl<'a> Event<'a> {
         Event { tool: Some(tool.into()), ..Event::new(Kind::ToolUse) }
     }
 
-    /// Something to know that ends nothing.
+    /// A notice, which does not end the turn.
     pub(crate) fn notice(subtype: &'static str, message: impl Into<Cow<'a, str>>) -> Event<'a> {
         Event { subtype: Some(subtype.into()), message: Some(message.into()), ..Event::new(Kind::System) }
     }
@@ -134,12 +134,12 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// The event that a turn begins with.
+    /// Whether this is the first event of a turn.
     pub(crate) fn is_init(&self) -> bool {
         self.kind == Kind::System && self.subtype.as_deref() == Some("init")
     }
 
-    /// A CLI may write it before `init`, and it can wait for `init`.
+    /// Whether a CLI may write it before `init`. Such an event is held back until `init`.
     pub(crate) fn is_early(&self) -> bool {
         matches!(self.kind, Kind::System | Kind::Raw) && !self.is_init()
     }
@@ -149,38 +149,39 @@ impl<'a> Event<'a> {
     }
 }
 
-/// Appends an event in the framing of a stream: `data: ` and two line ends. JSON has no bare line ends.
-pub(crate) fn append(out: &mut Vec<u8>, event: &impl Serialize, place: Option<Place>) {
+/// Appends an event in the framing of server-sent events: `data: `, JSON and an empty line. JSON has no bare line
+/// feeds.
+pub(crate) fn append(out: &mut Vec<u8>, event: &impl Serialize, position: Option<EventPosition>) {
     out.extend_from_slice(b"data: ");
     let begin = out.len();
     if serde_json::to_writer(&mut *out, event).is_err() {
         out.truncate(begin);
         out.extend_from_slice(br#"{"type":"error","message":"an event could not be written"}"#);
     }
-    if let Some(place) = place {
+    if let Some(position) = position {
         out.pop();
-        place.append(out);
+        position.append(out);
         out.push(b'}');
     }
     out.extend_from_slice(b"\n\n");
 }
 
-/// Where an event stands: which message of the session it answers, and its number within the session.
+/// The turn of an event, and its number within the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct EventPosition {
     pub(crate) turn: u64,
-    /// None for what is only said to one client.
+    /// `None` for events of one stream only, which are not in the log.
     pub(crate) seq: Option<u64>,
 }
 
-impl Place {
+impl EventPosition {
     fn append(self, out: &mut Vec<u8>) {
         use std::io::Write;
         let written = match self.seq {
             Some(seq) => write!(out, ",\"turn\":{},\"seq\":{seq}", self.turn),
             None => write!(out, ",\"turn\":{}", self.turn),
         };
-        debug_assert!(written.is_ok(), "writing to memory does not fail");
+        debug_assert!(written.is_ok(), "a write to memory does not fail");
     }
 }
 
@@ -189,19 +190,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_stands_on_one_line_with_its_place_last() {
+    fn an_event_is_one_line_with_its_position_last() {
         let mut out = Vec::new();
-        append(&mut out, &Event::partial("a\nb \u{2028}"), Some(Place { turn: 2, seq: Some(7) }));
+        append(&mut out, &Event::partial("a\nb \u{2028}"), Some(EventPosition { turn: 2, seq: Some(7) }));
         append(&mut out, &Event::new(Kind::Ping), None);
         let queued = Event { position: Some(1), ..Event::new(Kind::Queued) };
-        append(&mut out, &queued, Some(Place { turn: 3, seq: None }));
+        append(&mut out, &queued, Some(EventPosition { turn: 3, seq: None }));
         let expected = "data: {\"type\":\"partial\",\"content\":\"a\\nb \u{2028}\",\"turn\":2,\"seq\":7}\n\n\
             data: {\"type\":\"ping\"}\n\ndata: {\"type\":\"queued\",\"position\":1,\"turn\":3}\n\n";
         assert_eq!(String::from_utf8(out).unwrap(), expected);
     }
 
     #[test]
-    fn the_cause_of_an_error_stands_beside_its_message() {
+    fn the_cause_of_an_error_is_beside_its_message() {
         let cause = Cause { cli: Some("claude"), exit_code: Some(1), ..Cause::default() };
         let mut out = Vec::new();
         append(&mut out, &Event { cause: Some(cause), ..Event::error("it broke") }, None);

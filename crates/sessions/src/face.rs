@@ -1,19 +1,23 @@
-//! What all requests share: the sessions, the engine, the books, and what the host has.
+//! The state that all requests share: sessions, engine, ledger, settings, and the runners of turns.
 
+use crate::agents::installed::CliCatalog;
 use crate::agents::{Cli, Mode};
-use crate::clis::Clis;
-use crate::confine::Sandbox;
-use crate::kept::{self, Waiting};
-use crate::made_files::MadeFiles;
-use crate::memory::Memory;
-use crate::records::{self, NewSession};
+use crate::methods::rss::RssCache;
 use crate::session::{self, Accepted, Created, Session, State, Stop};
 use crate::settings::Settings;
 use crate::shutdown::Shutdown;
-use crate::{Error, FACE, Result, ending, mark, starting, turn};
-use outpost_approvals::{Approvals, Ledger};
+use crate::store::database::{self, NewSession};
+use crate::turn::permission_quota::TotalUsage;
+use crate::turn::placeholder_files::PlaceholderFiles;
+use crate::turn::sandbox::Sandbox;
+use crate::turn::terminate::terminate;
+use crate::turn::warm_pool::{self, WarmPool};
+use crate::turn::{self, checkpoint, launch};
+use crate::{Error, FACE, Result};
+use outpost_approvals::Approvals;
 use outpost_engine::{Engine, Process};
-use outpost_sandbox::Probed;
+use outpost_ledger::Ledger;
+use outpost_sandbox::LazyHost;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,86 +25,84 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-/// How long a client may take to read the end of a session that was destroyed.
-const LAST_READ_PATIENCE: Duration = Duration::from_secs(60);
+/// How long the files of a destroyed session stay for streams that still read them.
+const LAST_READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The face.
+/// The sessions face of one worker.
 pub struct Face {
     pub(crate) engine: Engine,
     pub(crate) approvals: Approvals,
     settings: watch::Sender<Arc<Settings>>,
-    pub(crate) clis: Arc<Clis>,
-    pub(crate) began: Instant,
-    pub(crate) memory: Memory,
-    /// What questions of all sessions take.
-    pub(crate) asked: crate::room::All,
-    /// Processes that wait for the next message.
-    pub(crate) kept: Waiting,
+    pub(crate) clis: Arc<CliCatalog>,
+    pub(crate) started_at: Instant,
+    pub(crate) rss: RssCache,
+    /// Size of the pending permission questions of all sessions.
+    pub(crate) permission_usage: TotalUsage,
+    pub(crate) warm_pool: WarmPool,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
-    /// Those of them that somebody runs turns of.
-    driven: Mutex<HashMap<String, Arc<Session>>>,
-    /// Turns run on a thread of their own: taking apart what agents write keeps no request waiting.
+    /// The sessions that have a runner.
+    active: Mutex<HashMap<String, Arc<Session>>>,
+    /// The runtime of a separate thread: parsing of agent output must not delay requests.
     turns: Handle,
-    pub(crate) host: Probed,
-    pub(crate) made_files: MadeFiles,
+    pub(crate) sandbox_host: LazyHost,
+    pub(crate) placeholder_files: PlaceholderFiles,
     pub(crate) shutdown: Shutdown,
 }
 
 impl Face {
-    /// Goes on with everything that an earlier worker knew.
+    /// Loads all sessions and resumes the turns that the previous worker left open.
     pub async fn begin(engine: Engine, approvals: Approvals, settings: Settings) -> Result<Arc<Face>> {
         let turns = turns_thread()?;
-        let clis = Arc::new(Clis::new(&settings));
+        let clis = Arc::new(CliCatalog::new(&settings));
         let face = Arc::new(Face {
             engine,
             approvals,
             clis,
-            began: Instant::now(),
-            memory: Memory::default(),
-            asked: crate::room::All::default(),
-            kept: Waiting::default(),
+            started_at: Instant::now(),
+            rss: RssCache::default(),
+            permission_usage: TotalUsage::default(),
+            warm_pool: WarmPool::default(),
             sessions: Mutex::default(),
-            driven: Mutex::default(),
+            active: Mutex::default(),
             turns,
-            made_files: MadeFiles::default(),
-            host: Probed::new(settings.state.clone()),
+            placeholder_files: PlaceholderFiles::default(),
+            sandbox_host: LazyHost::new(settings.state.clone()),
             shutdown: Shutdown::default(),
             settings: watch::Sender::new(Arc::new(settings)),
         });
         let dir = face.settings().dir.clone();
-        let known = face.books().write(move |books| records::load(books, &dir)).await?;
-        // So that somebody knows when asked.
+        let known = face.ledger().transact(move |tx| database::load(tx, &dir)).await?;
+        // Fill the catalog early: the first `health.check` reports it.
         face.clis.all();
         for session in known {
             face.sessions().insert(session.id.clone(), Arc::new(session));
         }
-        let left = face.left_over().await;
+        let orphans = face.orphaned_processes().await;
         for session in face.all() {
-            face.drive(&session);
+            face.spawn_runner(&session);
         }
-        let sweeping = face.clone();
-        tokio::spawn(async move { sweeping.sweep(left).await });
-        tokio::spawn(kept::end_idle(face.clone()));
+        let cleaning = face.clone();
+        tokio::spawn(async move { cleaning.clean_up(orphans).await });
+        tokio::spawn(warm_pool::end_idle(face.clone()));
         Ok(face)
     }
 
-    /// Processes that no turn will ask for: of sessions that were destroyed by a worker which did not live to see it done,
-    /// and such that waited for a message. A process that cannot be taken over yet is left to the next worker: clients do not
-    /// wait for it.
-    async fn left_over(&self) -> Vec<Process> {
-        let mut left = self.engine.list_known().await;
-        left.retain(|process| {
+    /// Running processes that no turn uses: of sessions whose `session.destroy` the previous worker did not finish, and
+    /// warm processes. A process that cannot be taken over yet is left to the next worker, so that clients need not wait.
+    async fn orphaned_processes(&self) -> Vec<Process> {
+        let mut orphans = self.engine.list_known().await;
+        orphans.retain(|process| {
             let key = process.key();
             let is_ours = key.face == FACE && process.status().exit().is_none();
-            is_ours && self.session(&key.scope).is_none_or(|session| !mark::needs(&session, &key.id))
+            is_ours && self.session(&key.scope).is_none_or(|session| !checkpoint::uses(&session, &key.id))
         });
-        left
+        orphans
     }
 
-    /// Ends and erases what is left of a worker before this one.
-    async fn sweep(&self, processes: Vec<Process>) {
-        for process in processes {
-            ending::end(&process).await;
+    /// Ends orphaned processes and deletes the directories of unknown sessions.
+    async fn clean_up(&self, orphans: Vec<Process>) {
+        for process in orphans {
+            terminate(&process).await;
         }
         let is_known = |id: &str| self.session(id).is_some();
         let dir = self.settings().dir.clone();
@@ -110,25 +112,25 @@ impl Face {
         });
         for path in names.await.unwrap_or_default() {
             let id = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
-            // Nothing but what we made: a name of ours is a uuid.
+            // The daemon names its directories by UUID. Nothing else is deleted.
             if uuid::Uuid::parse_str(&id).is_ok() && !is_known(&id) {
-                let _erased = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(path)).await;
+                let _deleted = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(path)).await;
             }
         }
     }
 
-    /// What holds for what begins now.
+    /// The current settings. Work keeps the copy that it took when it began.
     pub(crate) fn settings(&self) -> Arc<Settings> {
         self.settings.borrow().clone()
     }
 
-    /// What the operator has decided meanwhile.
+    /// Applies reloaded settings.
     pub fn configure(&self, settings: Settings) {
-        self.clis.name(&settings);
+        self.clis.configure(&settings);
         self.settings.send_replace(Arc::new(settings));
     }
 
-    pub(crate) fn books(&self) -> &Ledger {
+    pub(crate) fn ledger(&self) -> &Ledger {
         self.approvals.ledger()
     }
 
@@ -140,20 +142,20 @@ impl Face {
         self.sessions().get(id).cloned()
     }
 
-    /// All of them, oldest first.
+    /// All sessions, oldest first.
     pub(crate) fn all(&self) -> Vec<Arc<Session>> {
         let mut all: Vec<Arc<Session>> = self.sessions().values().cloned().collect();
         all.sort_by_key(|session| session.created.order);
         all
     }
 
-    fn driven(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
-        self.driven.lock().unwrap_or_else(PoisonError::into_inner)
+    fn active(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
+        self.active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many sessions there are, and how many of them are answering. Looks only at those that may be.
+    /// The number of sessions, and how many of them are busy. The cost depends on the sessions with a runner only.
     pub fn counts(&self) -> (usize, usize) {
-        let busy = self.driven().values().filter(|session| session.state().is_busy()).count();
+        let busy = self.active().values().filter(|session| session.state().is_busy()).count();
         (self.sessions().len(), busy)
     }
 
@@ -176,7 +178,7 @@ impl Face {
             sandbox: sandbox.clone(),
             created: at,
         };
-        let order = self.books().write(move |books| records::insert(books, &new)).await?;
+        let order = self.ledger().transact(move |tx| database::insert(tx, &new)).await?;
         let (created, state) = (Created { at, order }, State::new(mode, model, at));
         let dir = self.settings().dir.join(&id);
         let session = Session::new(id.clone(), path, cli, created, dir, sandbox, state);
@@ -188,104 +190,104 @@ impl Face {
         self.sessions().len() >= self.settings().sessions_max
     }
 
-    /// Takes a message in and sees to it that it is answered, whoever is there to hear it.
+    /// Stores a message and starts a runner for it. The turn runs whether or not a client reads its events.
     pub(crate) async fn send(self: &Arc<Face>, session: &Arc<Session>, message: &str) -> Result<Accepted> {
         let accepted = session.accept(message);
         let (Accepted::Live { turn } | Accepted::Queued { turn, .. }) = accepted else { return Ok(accepted) };
         let (id, text, active) = (session.id.clone(), message.to_owned(), session.state().active);
-        let entered = self.books().write(move |books| records::insert_turn(books, &id, turn, &text, active));
-        let written = entered.await;
-        session.entered(turn, written.is_ok());
+        let inserted = self.ledger().transact(move |tx| database::insert_turn(tx, &id, turn, &text, active));
+        let written = inserted.await;
+        session.persisted(turn, written.is_ok());
         match written {
-            // It was destroyed while the message was on its way into the books.
-            Err(_) if session.state().is_destroyed => return Ok(Accepted::Gone),
+            // A concurrent `session.destroy` deleted the session's row.
+            Err(_) if session.state().is_destroyed => return Ok(Accepted::Destroyed),
             written => written?,
         }
-        self.drive(session);
+        self.spawn_runner(session);
         Ok(accepted)
     }
 
-    /// Runs the turns of a session if nobody does.
-    fn drive(self: &Arc<Face>, session: &Arc<Session>) {
+    /// Starts the runner of a session, unless it has one.
+    fn spawn_runner(self: &Arc<Face>, session: &Arc<Session>) {
         if !self.shutdown.is_stopping()
-            && let Some(first) = session.drive()
+            && let Some(first) = session.claim_runner()
         {
-            self.driven().insert(session.id.clone(), session.clone());
+            self.active().insert(session.id.clone(), session.clone());
             let (face, session) = (self.clone(), session.clone());
-            self.turns.spawn(turn::drive(face, session, first));
+            self.turns.spawn(turn::run_turns(face, session, first));
         }
     }
 
-    /// Sessions whose turns run.
+    /// The sessions that have a runner.
     pub(crate) fn running(&self) -> Vec<Arc<Session>> {
-        self.driven().values().cloned().collect()
+        self.active().values().cloned().collect()
     }
 
-    /// Nobody runs its turns any more.
-    pub(crate) fn rests(&self, session: &Session) {
-        let mut driven = self.driven();
-        // Somebody may have begun again meanwhile.
-        if !session.state().is_driven {
-            driven.remove(&session.id);
+    pub(crate) fn runner_stopped(&self, session: &Session) {
+        let mut active = self.active();
+        // Another runner may have started in the meantime.
+        if !session.state().has_runner {
+            active.remove(&session.id);
         }
     }
 
-    /// Ends what a session does now and what waits. Whether there was anything.
+    /// Ends the running turn and cancels the queued ones. Returns whether there were any.
     pub(crate) async fn interrupt(&self, session: &Session) -> Result<bool> {
         let found = session.interrupt(Stop::Interrupted);
         if found {
             let id = session.id.clone();
-            self.books().write(move |books| records::cancel_turns(books, &id)).await?;
+            self.ledger().transact(move |tx| database::cancel_turns(tx, &id)).await?;
         }
         Ok(found)
     }
 
-    /// Ends a session with everything it runs, and forgets it. Returns when nothing of it runs any more.
+    /// Removes a session. Returns when all of its processes have ended.
     pub(crate) async fn destroy(&self, id: &str) -> Result<bool> {
         let Some(session) = self.sessions().remove(id) else { return Ok(false) };
         session.interrupt(Stop::Destroyed);
         let deleted = id.to_owned();
-        self.books().write(move |books| records::delete(books, &deleted)).await?;
+        self.ledger().transact(move |tx| database::delete(tx, &deleted)).await?;
         let open: Vec<u64> = session.state().turns.iter().rev().take(2).map(|turn| turn.number).collect();
         for turn in open {
-            let process = starting::key(&session, mark::process_of(&session, turn));
+            let process = launch::key(&session, checkpoint::process_of(&session, turn));
             if let Some(process) = self.engine.find(&process).await {
-                ending::end(&process).await;
+                terminate(&process).await;
             }
         }
         let mut changes = session.changes();
-        drop(changes.wait_for(|_| !session.state().is_driven).await);
-        kept::end(self, &session).await;
-        // Whoever still reads has the end to come; so has a message that was on its way into the books.
+        drop(changes.wait_for(|_| !session.state().has_runner).await);
+        warm_pool::end(self, &session).await;
+        // Open streams read their terminal event first. A message that is being stored needs the session too.
         tokio::spawn(async move {
-            let read = changes.wait_for(|_| session.state().is_at_rest());
-            drop(tokio::time::timeout(LAST_READ_PATIENCE, read).await);
+            let read = changes.wait_for(|_| session.state().is_quiescent());
+            drop(tokio::time::timeout(LAST_READ_TIMEOUT, read).await);
             let dir = session.dir.clone();
-            let _erased = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(dir)).await;
+            let _deleted = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(dir)).await;
         });
         Ok(true)
     }
 
-    /// Writes down how a session stands after it was changed.
+    /// Stores the mode, model and conversation of a session.
     pub(crate) async fn save(&self, session: &Arc<Session>) -> Result<()> {
         let session = session.clone();
-        let save = self.books().write(move |books| {
-            // As it stands when it is written: who changes it meanwhile is not undone.
-            let (mode, model, sdk_id) = {
+        let save = self.ledger().transact(move |tx| {
+            // Read inside the transaction, so that a concurrent change is not overwritten by an older value.
+            let (mode, model, conversation_id) = {
                 let state = session.state();
-                (state.mode, state.model.clone(), state.sdk_id.clone())
+                (state.mode, state.model.clone(), state.conversation_id.clone())
             };
-            records::update(books, &session.id, mode, model.as_deref(), sdk_id.as_deref())
+            database::update(tx, &session.id, mode, model.as_deref(), conversation_id.as_deref())
         });
         save.await.map_err(Error::from)
     }
 }
 
 fn turns_thread() -> Result<Handle> {
-    let fail = |error: std::io::Error| Error::io("start", std::path::Path::new("the thread of turns"), error);
+    let fail = |error: std::io::Error| Error::io("start", std::path::Path::new("the turns thread"), error);
     let (built, handle) = std::sync::mpsc::sync_channel(1);
     let thread = std::thread::Builder::new().name("outpost-turns".into());
-    // Built on the thread: at the process limit the closure is dropped here, and dropping a runtime inside another panics.
+    // The thread builds its runtime itself. If the thread cannot start (process limit), the closure is dropped here, and
+    // dropping a runtime inside another runtime panics.
     let run = move || match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => {
             let _caller_waits = built.send(Ok(runtime.handle().clone()));

@@ -1,32 +1,32 @@
-//! One conversation: its settings, its messages in order, and how far each of their answers has got.
+//! The state of one session: its settings, its queue of messages, and the progress of each turn.
 
 use crate::agents::{Cli, Mode};
-use crate::delivery;
+use crate::store::delivered_count;
 use jiff::Timestamp;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
-/// Messages that may wait in one session, and their size together.
-const WAITING_MAX: usize = 1000;
-const WAITING_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Most messages that one session queues, and their total size.
+const QUEUED_MAX: usize = 1000;
+const QUEUED_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// The time as the books keep it, so that it is told the same by every worker.
+/// The current time in milliseconds, the precision of the database, so that every worker reports the same value.
 pub(crate) fn now() -> Timestamp {
     let now = Timestamp::now();
     Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now)
 }
 
-/// How far the answer to a message has got.
+/// The progress of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// On its way into the books; nothing happens before it is there.
-    Entering,
-    Waiting,
+    /// The message is being written to the database. The turn cannot start yet.
+    Persisting,
+    Queued,
     Running,
-    /// Its terminal event stands. Its process may still be ending.
-    Over,
+    /// The terminal event is on disk. The process may still be exiting.
+    Finished,
 }
 
 /// A message and the events that answer it.
@@ -34,26 +34,26 @@ pub(crate) enum Stage {
 pub(crate) struct Turn {
     pub(crate) number: u64,
     pub(crate) stage: Stage,
-    /// Until it is over.
+    /// Empty once the turn is finished.
     pub(crate) message: String,
-    /// Whoever sent it has a stream for it alone.
-    pub(crate) is_answered_apart: bool,
-    /// Nobody wants it any more.
+    /// The sender reads this turn on a stream of its own.
+    pub(crate) has_own_stream: bool,
+    /// `session.interrupt` or `session.destroy` cancelled the turn.
     pub(crate) is_cancelled: bool,
-    /// Another conversation was resumed since it began: what it says of its own is of no account.
-    pub(crate) is_left: bool,
-    /// Of its first event, once it runs.
+    /// `session.resume` chose another conversation after this turn began. Its conversation id is ignored.
+    pub(crate) conversation_replaced: bool,
+    /// Number of the first event; 0 until the turn runs.
     pub(crate) first_seq: u64,
-    /// Events that stand, and their size.
+    /// Events on disk, and their size in bytes.
     pub(crate) events: u64,
     pub(crate) bytes: u64,
-    /// Events that were handed to a client; None while nobody has looked.
+    /// Events that a client has received. `None` until the count was loaded from disk.
     pub(crate) delivered: Option<u64>,
-    /// Why its record ends without a terminal event: it could not be written.
+    /// Why the log has no terminal event: it could not be written.
     pub(crate) failure: Option<String>,
 }
 
-/// Why a turn is ended from outside.
+/// Why a running turn is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     Interrupted,
@@ -63,18 +63,18 @@ pub(crate) enum Stop {
 pub(crate) struct State {
     pub(crate) mode: Mode,
     pub(crate) model: Option<String>,
-    pub(crate) sdk_id: Option<String>,
+    pub(crate) conversation_id: Option<String>,
     pub(crate) active: Timestamp,
-    /// Oldest first: those whose events are kept, and those to come.
+    /// Oldest first: turns whose events are kept, then queued ones.
     pub(crate) turns: VecDeque<Turn>,
     pub(crate) next_turn: u64,
     pub(crate) next_seq: u64,
-    /// A client hung up and none has come since.
-    pub(crate) is_deserted: bool,
-    /// Turns that streams which are open now began with.
+    /// The last client disconnected before the end of its stream.
+    pub(crate) client_gone: bool,
+    /// The first turn of each open stream.
     pub(crate) streams: Vec<u64>,
-    /// Somebody runs the turns.
-    pub(crate) is_driven: bool,
+    /// A task runs the turns of this session.
+    pub(crate) has_runner: bool,
     pub(crate) is_destroyed: bool,
 }
 
@@ -82,42 +82,42 @@ pub(crate) struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Created {
     pub(crate) at: Timestamp,
-    /// Larger than that of every session before it, whatever the clock did.
+    /// Strictly increasing, independent of the clock.
     pub(crate) order: u64,
 }
 
-/// The session. What never changes stands open.
+/// One session. Fields outside of `state` never change.
 pub(crate) struct Session {
     pub(crate) id: String,
     pub(crate) path: PathBuf,
     pub(crate) cli: Cli,
     pub(crate) created: Created,
-    /// Where the records of its turns are.
+    /// Directory of the event logs.
     pub(crate) dir: PathBuf,
-    pub(crate) sandbox: Option<crate::confine::Sandbox>,
+    pub(crate) sandbox: Option<crate::turn::sandbox::Sandbox>,
     state: Mutex<State>,
-    /// Counts changes, for whoever waits for one.
+    /// Counts changes of `state`, to wake waiting tasks.
     changes: watch::Sender<u64>,
-    /// How the turn that runs is told to end.
+    /// Requests the running turn to stop.
     pub(crate) stop: watch::Sender<Option<Stop>>,
 }
 
-/// What becomes of a message.
+/// The outcome of accepting a message.
 pub(crate) enum Accepted {
-    /// It is next: its answer is streamed to whoever sent it.
+    /// The turn is next; its events are streamed to the sender.
     Live {
         turn: u64,
     },
-    /// Others are before it.
+    /// Other turns run first.
     Queued {
         turn: u64,
         position: usize,
     },
     Full,
-    Gone,
+    Destroyed,
 }
 
-/// A session's messages and answers in numbers.
+/// Queue statistics of a session, as `session.queue_stats` reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueueStats {
     pub(crate) user_pending: usize,
@@ -132,7 +132,7 @@ impl Session {
         cli: Cli,
         created: Created,
         dir: PathBuf,
-        sandbox: Option<crate::confine::Sandbox>,
+        sandbox: Option<crate::turn::sandbox::Sandbox>,
         state: State,
     ) -> Session {
         Session {
@@ -152,7 +152,7 @@ impl Session {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes whoever waits for a change.
+    /// Wakes all tasks that wait for a change.
     pub(crate) fn changed(&self) {
         self.changes.send_modify(|count| *count += 1);
     }
@@ -161,16 +161,16 @@ impl Session {
         self.changes.subscribe()
     }
 
-    /// Takes a message in. It does not run before [`Session::entered`].
+    /// Queues a message. The turn does not start before [`Session::persisted`].
     pub(crate) fn accept(&self, message: &str) -> Accepted {
         let mut state = self.state();
         if state.is_destroyed {
-            return Accepted::Gone;
+            return Accepted::Destroyed;
         }
-        let open = || state.turns.iter().filter(|turn| turn.stage != Stage::Over);
+        let open = || state.turns.iter().filter(|turn| turn.stage != Stage::Finished);
         let waiting = open().filter(|turn| turn.stage != Stage::Running).count();
         let bytes: usize = open().map(|turn| turn.message.len()).sum();
-        if waiting >= WAITING_MAX || bytes + message.len() > WAITING_BYTES_MAX {
+        if waiting >= QUEUED_MAX || bytes + message.len() > QUEUED_BYTES_MAX {
             return Accepted::Full;
         }
         let is_busy = open().any(|turn| !turn.is_cancelled);
@@ -179,11 +179,11 @@ impl Session {
         state.active = now();
         state.turns.push_back(Turn {
             number,
-            stage: Stage::Entering,
+            stage: Stage::Persisting,
             message: message.to_owned(),
-            is_answered_apart: !is_busy,
+            has_own_stream: !is_busy,
             is_cancelled: false,
-            is_left: false,
+            conversation_replaced: false,
             first_seq: 0,
             events: 0,
             bytes: 0,
@@ -196,13 +196,13 @@ impl Session {
         }
     }
 
-    /// The message is in the books, or could not be written there.
-    pub(crate) fn entered(&self, turn: u64, is_written: bool) {
+    /// Reports whether the message was written to the database. A failed one is removed.
+    pub(crate) fn persisted(&self, turn: u64, is_written: bool) {
         let mut state = self.state();
         match is_written {
             true => {
                 if let Some(turn) = state.turn_mut(turn) {
-                    turn.stage = Stage::Waiting;
+                    turn.stage = Stage::Queued;
                 }
             }
             false => state.turns.retain(|known| known.number != turn),
@@ -211,38 +211,40 @@ impl Session {
         self.changed();
     }
 
-    /// The next turn to run, if there is one and nobody runs the turns yet. The caller does from now on.
-    pub(crate) fn drive(&self) -> Option<Turn> {
+    /// Returns the next turn and makes the caller the session's runner. `None` if there is a runner already or no turn
+    /// is ready.
+    pub(crate) fn claim_runner(&self) -> Option<Turn> {
         let mut state = self.state();
-        if state.is_driven {
+        if state.has_runner {
             return None;
         }
         let next = state.next_ready();
-        state.is_driven = next.is_some();
+        state.has_runner = next.is_some();
         next
     }
 
-    /// The same for who runs them already; who gets none has stopped doing so.
-    pub(crate) fn drive_on(&self) -> Option<Turn> {
+    /// For the runner: returns its next turn. Without one, the caller stops being the runner.
+    pub(crate) fn advance_runner(&self) -> Option<Turn> {
         let mut state = self.state();
         let next = state.next_ready();
-        state.is_driven = next.is_some();
+        state.has_runner = next.is_some();
         next
     }
 
-    /// The turns are not run any more; those that wait stay. Returns no turn, as [`Session::drive_on`] does then.
-    pub(crate) fn leave(&self) -> Option<Turn> {
-        self.state().is_driven = false;
+    /// Ends the caller's role as runner. Queued turns stay. Always returns `None`, like [`Session::advance_runner`] at
+    /// the end.
+    pub(crate) fn release_runner(&self) -> Option<Turn> {
+        self.state().has_runner = false;
         None
     }
 
-    /// Ends what runs and what waits. Whether there was anything.
+    /// Stops the running turn and cancels the queued ones. Returns whether there were any.
     pub(crate) fn interrupt(&self, why: Stop) -> bool {
         let mut state = self.state();
         state.is_destroyed |= why == Stop::Destroyed;
         let mut found = false;
         let mut is_running = false;
-        for turn in state.turns.iter_mut().filter(|turn| turn.stage != Stage::Over) {
+        for turn in state.turns.iter_mut().filter(|turn| turn.stage != Stage::Finished) {
             found |= !turn.is_cancelled;
             is_running |= turn.stage == Stage::Running;
             turn.is_cancelled = true;
@@ -262,24 +264,24 @@ impl Session {
         let dir = &self.dir;
         let unread = state.turns.iter_mut().filter(|turn| turn.number < live).map(|turn| turn.unread(dir));
         let response_pending = unread.sum();
-        QueueStats { user_pending, response_pending, client_connected: !state.is_deserted }
+        QueueStats { user_pending, response_pending, client_connected: !state.client_gone }
     }
 
-    /// A stream that begins with this turn is open.
+    /// Registers an open stream that starts at this turn.
     pub(crate) fn stream_opened(&self, turn: u64) {
         let mut state = self.state();
         state.streams.push(turn);
-        state.is_deserted = false;
+        state.client_gone = false;
     }
 
-    /// It has ended: with its `[DONE]`, or because the client hung up.
+    /// Unregisters a stream. `is_done` is false if the client disconnected before `[DONE]`.
     pub(crate) fn stream_closed(&self, turn: u64, is_done: bool) {
         let mut state = self.state();
         if let Some(at) = state.streams.iter().position(|begun| *begun == turn) {
             state.streams.swap_remove(at);
         }
         if !is_done && state.streams.is_empty() {
-            state.is_deserted = true;
+            state.client_gone = true;
         }
         drop(state);
         self.changed();
@@ -287,19 +289,19 @@ impl Session {
 }
 
 impl State {
-    /// Of a session that nothing has been said in.
+    /// The state of a session without messages.
     pub(crate) fn new(mode: Mode, model: Option<String>, active: Timestamp) -> State {
         State {
             mode,
             model,
-            sdk_id: None,
+            conversation_id: None,
             active,
             turns: VecDeque::new(),
             next_turn: 1,
             next_seq: 1,
-            is_deserted: false,
+            client_gone: false,
             streams: Vec::new(),
-            is_driven: false,
+            has_runner: false,
             is_destroyed: false,
         }
     }
@@ -314,36 +316,36 @@ impl State {
         self.turns.get(at)
     }
 
-    /// The next turn goes on with this conversation, whatever those say that have begun.
+    /// Sets the conversation of the next turn. Turns that have begun no longer change it.
     pub(crate) fn resume(&mut self, conversation: Option<String>) {
-        self.sdk_id = conversation;
-        let begun = |turn: &&mut Turn| matches!(turn.stage, Stage::Running | Stage::Over);
-        self.turns.iter_mut().filter(begun).for_each(|turn| turn.is_left = true);
+        self.conversation_id = conversation;
+        let begun = |turn: &&mut Turn| matches!(turn.stage, Stage::Running | Stage::Finished);
+        self.turns.iter_mut().filter(begun).for_each(|turn| turn.conversation_replaced = true);
     }
 
-    /// A turn begins with this conversation. Perhaps it was resumed just now.
-    pub(crate) fn begins(&mut self, turn: u64, conversation: Option<&str>) {
-        let is_left = self.sdk_id.as_deref() != conversation;
+    /// Records the conversation that a turn begins with. `session.resume` may have replaced it in the meantime.
+    pub(crate) fn begin_turn(&mut self, turn: u64, conversation: Option<&str>) {
+        let is_left = self.conversation_id.as_deref() != conversation;
         if let Some(turn) = self.turn_mut(turn) {
-            turn.is_left = is_left;
+            turn.conversation_replaced = is_left;
         }
     }
 
-    /// What a turn says of its conversation.
-    pub(crate) fn converses(&mut self, turn: u64, conversation: Option<String>) {
-        if self.turn(turn).is_some_and(|turn| !turn.is_left) {
-            self.sdk_id = conversation;
+    /// Sets the conversation id that a turn reported, unless `session.resume` replaced it.
+    pub(crate) fn set_conversation(&mut self, turn: u64, conversation: Option<String>) {
+        if self.turn(turn).is_some_and(|turn| !turn.conversation_replaced) {
+            self.conversation_id = conversation;
         }
     }
 
-    /// Whether a message is being answered or waits for it.
+    /// Whether a turn runs or is queued.
     pub(crate) fn is_busy(&self) -> bool {
-        self.turns.iter().rev().any(|turn| turn.stage != Stage::Over)
+        self.turns.iter().rev().any(|turn| turn.stage != Stage::Finished)
     }
 
-    /// Whether nothing more is written or read of it.
-    pub(crate) fn is_at_rest(&self) -> bool {
-        self.streams.is_empty() && !self.is_driven && !self.is_busy()
+    /// Whether no task reads or writes the session's files.
+    pub(crate) fn is_quiescent(&self) -> bool {
+        self.streams.is_empty() && !self.has_runner && !self.is_busy()
     }
 
     pub(crate) fn status(&self) -> &'static str {
@@ -352,11 +354,11 @@ impl State {
 
     fn next_ready(&mut self) -> Option<Turn> {
         let next_seq = self.next_seq;
-        let next = self.turns.iter_mut().find(|turn| turn.stage != Stage::Over)?;
-        if !matches!(next.stage, Stage::Waiting | Stage::Running) {
+        let next = self.turns.iter_mut().find(|turn| turn.stage != Stage::Finished)?;
+        if !matches!(next.stage, Stage::Queued | Stage::Running) {
             return None;
         }
-        if next.stage == Stage::Waiting {
+        if next.stage == Stage::Queued {
             next.stage = Stage::Running;
             next.first_seq = next_seq;
         }
@@ -366,12 +368,12 @@ impl State {
 
 impl Turn {
     fn is_waiting(&self) -> bool {
-        matches!(self.stage, Stage::Entering | Stage::Waiting) && !self.is_cancelled
+        matches!(self.stage, Stage::Persisting | Stage::Queued) && !self.is_cancelled
     }
 
-    /// Events that no client has been handed.
+    /// The number of events that no client has received.
     pub(crate) fn unread(&mut self, dir: &std::path::Path) -> u64 {
-        let delivered = *self.delivered.get_or_insert_with(|| delivery::load(dir, self.number));
+        let delivered = *self.delivered.get_or_insert_with(|| delivered_count::load(dir, self.number));
         self.events.saturating_sub(delivered)
     }
 }

@@ -1,31 +1,32 @@
-//! What an operator decides about the sessions face.
+//! The operator's settings for the sessions face.
 
 use crate::agents::Cli;
-use outpost_sandbox::Private;
+use outpost_sandbox::PrivatePaths;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// About one agent.
+/// The settings of one agent CLI.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentSettings {
-    /// Where its program is, if not where programs are looked for.
+    /// Path of the program. Without it, the daemon searches its PATH and some directories in HOME.
     pub program: Option<PathBuf>,
-    /// Variables it gets, and such that it does not.
-    pub set: Vec<(String, String)>,
-    pub drop: Vec<String>,
+    /// Variables that the daemon sets for the CLI, and variables of its own that it does not pass on.
+    pub env: Vec<(String, String)>,
+    pub drop_env: Vec<String>,
 }
 
 impl AgentSettings {
-    /// A variable as the agent has it, if it is more than empty.
+    /// A variable as the CLI sees it. `None` if unset or empty.
     pub(crate) fn variable(&self, name: &str) -> Option<OsString> {
-        let set = self.set.iter().rev().find(|(set, _)| set == name).map(|(_, value)| value.into());
-        let inherited = || std::env::var_os(name).filter(|_| !self.drop.iter().any(|drop| drop == name));
+        let set = self.env.iter().rev().find(|(set, _)| set == name).map(|(_, value)| value.into());
+        let inherited =
+            || std::env::var_os(name).filter(|_| !self.drop_env.iter().any(|dropped| dropped == name));
         set.or_else(inherited).filter(|value| !value.is_empty())
     }
 
-    /// Where the agent is at home.
+    /// The CLI's home directory.
     pub(crate) fn home(&self) -> Option<PathBuf> {
         self.variable("HOME").map(PathBuf::from).or_else(outpost_sys::user::home)
     }
@@ -33,23 +34,23 @@ impl AgentSettings {
 
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where records of turns are: a directory per session.
+    /// Directory of the event logs, with one subdirectory per session.
     pub dir: PathBuf,
-    /// Skills that new sessions get.
+    /// Skills that are copied into the projects of new sessions.
     pub skills: PathBuf,
-    /// What is the daemon's own, which no agent in a sandbox sees.
-    pub private: Private,
-    /// Where names are written down that a sandbox holds on the host.
+    /// The daemon's private paths, hidden from every sandbox.
+    pub private: PrivatePaths,
+    /// The daemon's state directory. The sandbox records its placeholders there.
     pub state: PathBuf,
     pub agents: HashMap<Cli, AgentSettings>,
-    /// How long a turn may take, and how long its agent may be silent.
-    pub turn_patience: Option<Duration>,
-    pub silence_patience: Option<Duration>,
-    /// How long a human may take to answer an agent's question.
-    pub ask_patience: Duration,
-    /// How long a process of claude waits for the next message; without, every turn has a process of its own.
-    pub claude_keep: Option<Duration>,
-    /// Sessions at once.
+    /// Time limits of a turn as a whole and without output. `None` is no limit.
+    pub turn_timeout: Option<Duration>,
+    pub silence_timeout: Option<Duration>,
+    /// How long a permission question waits for an approver.
+    pub ask_timeout: Duration,
+    /// How long an idle claude process waits for the next message. `None`: each turn starts a new process.
+    pub claude_keep_alive: Option<Duration>,
+    /// Most sessions.
     pub sessions_max: usize,
 }
 
@@ -60,19 +61,20 @@ impl Settings {
         Settings {
             dir: state.join("sessions"),
             skills: home.join(".codecast/skills"),
-            private: Private::new(Vec::new),
+            private: PrivatePaths::new(Vec::new),
             state,
             agents: HashMap::new(),
-            turn_patience: None,
-            silence_patience: None,
-            ask_patience: Duration::from_secs(600),
-            claude_keep: None,
+            turn_timeout: None,
+            silence_timeout: None,
+            ask_timeout: Duration::from_secs(600),
+            claude_keep_alive: None,
             sessions_max: 100_000,
         }
     }
 
     pub(crate) fn agent(&self, cli: Cli) -> &AgentSettings {
-        static DEFAULT: AgentSettings = AgentSettings { program: None, set: Vec::new(), drop: Vec::new() };
+        static DEFAULT: AgentSettings =
+            AgentSettings { program: None, env: Vec::new(), drop_env: Vec::new() };
         self.agents.get(&cli).unwrap_or(&DEFAULT)
     }
 }

@@ -1,32 +1,32 @@
-//! The end of the face in order: no new turns, then the end of running ones, then the end of streams and connections.
+//! Orderly shutdown of the face: no new turns, then the end of running turns, then the end of streams and connections.
 
 use crate::face::Face;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long turns may take to record their end after their processes have ended.
-const TURNS_PATIENCE: Duration = Duration::from_secs(2);
+/// How long turns may take to write their terminal event after their processes have exited.
+const TURNS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long clients may take to read the end of their streams.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What the face still does.
+/// The phases of the shutdown, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     Serving,
-    /// No turn begins any more; those that run go on to their end.
+    /// No turn starts. Running turns continue.
     Stopping,
-    /// Streams end, whether their turns have ended or not, and connections with them.
+    /// Streams and connections end, also those of turns that still run.
     Closing,
 }
 
-/// The phase, and how many connections are open.
+/// The current phase, and the number of open connections.
 pub(crate) struct Shutdown {
     phase: watch::Sender<Phase>,
     connections: watch::Sender<usize>,
 }
 
-/// One open connection, for as long as it lives.
+/// Counts one connection as open until it is dropped.
 pub(crate) struct Connection<'a>(&'a watch::Sender<usize>);
 
 impl Default for Shutdown {
@@ -36,7 +36,7 @@ impl Default for Shutdown {
 }
 
 impl Shutdown {
-    /// A phase never goes back.
+    /// Phases never go back.
     fn enter(&self, phase: Phase) {
         self.phase.send_if_modified(|now| {
             let is_next = *now < phase;
@@ -65,29 +65,29 @@ impl Drop for Connection<'_> {
     }
 }
 
-/// Returns when streams and connections are to end.
-pub(crate) async fn closes(phase: &mut watch::Receiver<Phase>) {
+/// Returns when the phase is [`Phase::Closing`].
+pub(crate) async fn closing(phase: &mut watch::Receiver<Phase>) {
     if phase.wait_for(|phase| *phase == Phase::Closing).await.is_err() {
         std::future::pending().await
     }
 }
 
 impl Face {
-    /// The daemon stops: no turn begins any more. Messages that wait stay for the next daemon.
+    /// Stops starting turns. Queued messages stay for the next daemon.
     pub fn end(&self) {
         self.shutdown.enter(Phase::Stopping);
     }
 
-    /// Waits until each running turn has recorded its terminal event. To be called after the processes have ended.
+    /// Waits until each running turn has written its terminal event. Call it after the processes have exited.
     pub async fn end_turns(&self) {
         let all_end = async {
             for session in self.running() {
                 let mut changes = session.changes();
-                let _ended = changes.wait_for(|_| !session.state().is_driven).await;
+                let _ended = changes.wait_for(|_| !session.state().has_runner).await;
             }
         };
-        if tokio::time::timeout(TURNS_PATIENCE, all_end).await.is_err() {
-            tracing::warn!("turns have not ended in time; the next daemon ends them");
+        if tokio::time::timeout(TURNS_TIMEOUT, all_end).await.is_err() {
+            tracing::warn!("turns did not finish in time; the next daemon finishes them");
         }
     }
 
@@ -96,8 +96,8 @@ impl Face {
         self.shutdown.enter(Phase::Closing);
         let mut connections = self.shutdown.connections.subscribe();
         let all_closed = connections.wait_for(|open| *open == 0);
-        if tokio::time::timeout(CLOSE_PATIENCE, all_closed).await.is_err() {
-            tracing::debug!("a client has not read the end of its stream in time");
+        if tokio::time::timeout(CLOSE_TIMEOUT, all_closed).await.is_err() {
+            tracing::debug!("a client did not read the end of its stream in time");
         }
     }
 }

@@ -1,58 +1,125 @@
-//! claude: `-p` with stream-json output; where it asks, or stays for the next message, stream-json input as well.
+//! claude: its profile, and the adapter for `-p` with stream-json output. In ask mode and for a warm process, input is stream-json too.
 
-use super::calls::Calls;
-use super::{Agent, Answer, Call, Mode, Task};
+use super::profile::{AgentDir, ConversationStore, EntryPolicy, Flags, Login, Profile};
+use super::tool_calls::ToolCalls;
+use super::{Adapter, Interface, Invocation, Mode, PermissionDecision, TurnRequest};
 use crate::event::{Event, Kind};
-use crate::output::{Ask, Output};
+use crate::turn::output::{Output, PermissionRequest};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::borrow::Cow;
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Claude {
-    /// It reads messages and answers as lines of JSON.
-    pub(crate) converses: bool,
-    /// It does not end with the turn.
-    pub(crate) stays: bool,
-    /// It has said something that a result is still to come for.
-    #[serde(default)]
-    pub(crate) is_busy: bool,
-    calls: Calls,
-}
+/// claude's properties.
+pub(super) static PROFILE: Profile = Profile {
+    name: "claude",
+    title: "Claude",
+    packages: &["@anthropic-ai/claude-code"],
+    interactive_since: None,
+    can_stay_warm: true,
+    login: Login { command: "`claude` and /login", key: "ANTHROPIC_API_KEY" },
+    instructions: "CLAUDE.md",
+    skills: &[".claude", "skills"],
+    flags: Flags {
+        command: &["-p", "--output-format", "stream-json", "--include-partial-messages", "--verbose"],
+        auto: &["--dangerously-skip-permissions"],
+        code: &["--permission-mode", "acceptEdits"],
+        // By default, a model decides in plan mode which commands run. With this setting, they are denied.
+        plan: &["--permission-mode", "plan", "--settings", "{\"useAutoModeDuringPlan\":false}"],
+        ask: &["--permission-mode", "default"],
+        model: "--model",
+        resume: "--resume",
+    },
+    acp: None,
+    conversations: Some(ConversationStore {
+        variable: "CLAUDE_CONFIG_DIR",
+        default: ".claude",
+        subdir: "projects",
+    }),
+    dirs: &[
+        AgentDir {
+            variable: Some("CLAUDE_CONFIG_DIR"),
+            default: Some(".claude"),
+            subdir: None,
+            entries: DIR_ENTRIES,
+            is_hidden: false,
+        },
+        AgentDir {
+            variable: None,
+            default: Some(".claude.json"),
+            subdir: None,
+            entries: &[(".claude.json", EntryPolicy::Copy)],
+            is_hidden: false,
+        },
+    ],
+    project_dir: None,
+    invocation,
+};
 
-pub(crate) fn call(task: &Task) -> Call {
-    let converses = task.mode == Mode::Ask || task.keeps;
-    let mut arguments = vec!["-p".into()];
-    arguments.extend(
-        ["--output-format", "stream-json", "--include-partial-messages", "--verbose"].map(Into::into),
-    );
-    arguments.extend(mode(task.mode).iter().map(Into::into));
-    if converses {
+const DIR_ENTRIES: &[(&str, EntryPolicy)] = &[
+    ("projects", EntryPolicy::Conversations),
+    (".credentials.json", EntryPolicy::Login),
+    (".claude.json", EntryPolicy::Copy),
+    ("backups", EntryPolicy::SessionOnly),
+    ("cache", EntryPolicy::SessionOnly),
+    ("debug", EntryPolicy::SessionOnly),
+    ("file-history", EntryPolicy::SessionOnly),
+    ("history.jsonl", EntryPolicy::SessionOnly),
+    ("ide", EntryPolicy::SessionOnly),
+    ("paste-cache", EntryPolicy::SessionOnly),
+    ("plans", EntryPolicy::SessionOnly),
+    // The socket and the token of a relay.
+    ("remote", EntryPolicy::SessionOnly),
+    ("session-env", EntryPolicy::SessionOnly),
+    ("sessions", EntryPolicy::SessionOnly),
+    ("shell-snapshots", EntryPolicy::SessionOnly),
+    ("statsig", EntryPolicy::SessionOnly),
+    ("stats-cache.json", EntryPolicy::SessionOnly),
+    ("tasks", EntryPolicy::SessionOnly),
+    ("telemetry", EntryPolicy::SessionOnly),
+    ("todos", EntryPolicy::SessionOnly),
+];
+
+fn invocation(request: &TurnRequest) -> Invocation {
+    let stream_json_input = request.mode == Mode::Ask || request.keep_process;
+    let flags = &PROFILE.flags;
+    let mut arguments = flags.command();
+    arguments.extend(flags.mode(request.mode));
+    if stream_json_input {
         arguments.extend(["--input-format", "stream-json"].map(Into::into));
     }
-    if task.mode == Mode::Ask {
+    if request.mode == Mode::Ask {
         arguments.extend(["--permission-prompt-tool", "stdio"].map(Into::into));
     }
-    arguments.extend(task.choices("--resume"));
-    Call {
+    arguments.extend(flags.model(request));
+    arguments.extend(flags.resume(request));
+    Invocation {
         arguments,
         environment: Vec::new(),
-        agent: Agent::Claude(Claude { converses, stays: task.keeps, ..Claude::default() }),
+        adapter: Adapter::Claude(Claude {
+            stream_json_input,
+            keeps_process: request.keep_process,
+            ..Claude::default()
+        }),
     }
 }
 
-fn mode(mode: Mode) -> &'static [&'static str] {
-    match mode {
-        Mode::Auto => &["--dangerously-skip-permissions"],
-        Mode::Code => &["--permission-mode", "acceptEdits"],
-        // By default a model judges in plan mode which commands may run: what would be asked about shall not be done.
-        Mode::Plan => &["--permission-mode", "plan", "--settings", "{\"useAutoModeDuringPlan\":false}"],
-        Mode::Ask => &["--permission-mode", "default"],
-    }
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Claude {
+    /// Messages and decisions are sent as lines of JSON.
+    #[serde(rename = "converses")]
+    stream_json_input: bool,
+    /// The process stays after the turn.
+    #[serde(rename = "stays")]
+    keeps_process: bool,
+    /// The CLI has written output whose result has not come yet.
+    #[serde(default)]
+    is_busy: bool,
+    #[serde(rename = "calls")]
+    tool_calls: ToolCalls,
 }
 
-/// The members of a line that mean something to us.
+/// The members of a line that the adapter uses.
 #[derive(Deserialize)]
 struct Line<'a> {
     #[serde(rename = "type", default)]
@@ -100,7 +167,7 @@ struct Delta {
     text: Option<String>,
 }
 
-/// A block of a message, by the model or by a tool.
+/// A block of a message.
 #[derive(Deserialize)]
 struct Block {
     #[serde(rename = "type", default)]
@@ -135,19 +202,18 @@ struct Request {
     input: Value,
 }
 
-impl Claude {
-    pub(crate) fn begin(&mut self, task: &Task, out: &mut Output) {
-        if self.converses {
-            let content = json!([{ "type": "text", "text": task.message }]);
-            out.say(&json!({ "type": "user", "message": { "role": "user", "content": content } }));
+impl Interface for Claude {
+    fn start(&mut self, request: &TurnRequest, out: &mut Output) {
+        if self.stream_json_input {
+            let content = json!([{ "type": "text", "text": request.message }]);
+            out.send_line(&json!({ "type": "user", "message": { "role": "user", "content": content } }));
         } else {
-            out.said.extend_from_slice(task.message.as_bytes());
-            out.hushed = true;
+            out.send_message(&request.message);
         }
     }
 
-    pub(crate) fn hear(&mut self, text: &str, out: &mut Output) {
-        let Ok(line) = serde_json::from_str::<Line<'_>>(text) else { return out.unknown(text) };
+    fn on_line(&mut self, text: &str, _: &TurnRequest, out: &mut Output) {
+        let Ok(line) = serde_json::from_str::<Line<'_>>(text) else { return out.unknown_line(text) };
         self.is_busy = match (line.kind.as_deref(), line.subtype.as_deref()) {
             (Some("result"), _) => false,
             (Some("stream_event" | "assistant" | "user" | "tool_progress" | "control_request"), _)
@@ -166,7 +232,7 @@ impl Claude {
                 let message =
                     line.status.and_then(|status| serde_json::from_str::<String>(status.get()).ok());
                 let event = Event::tool(line.tool_name.unwrap_or_default());
-                out.tell(&Event { message: message.map(Cow::Owned), raw: raw(text), ..event });
+                out.emit(&Event { message: message.map(Cow::Owned), raw: raw(text), ..event });
                 Some(())
             }
             Some("result") => {
@@ -174,33 +240,52 @@ impl Claude {
                 Some(())
             }
             Some("control_request") => {
-                control(&line, out);
+                on_control_request(&line, out);
                 Some(())
             }
             Some("control_cancel_request") => {
-                out.taken_back.extend(line.request_id);
+                out.cancelled_requests.extend(line.request_id);
                 Some(())
             }
             Some("control_response" | "keep_alive") => Some(()),
             _ => None,
         };
         if understood.is_none() {
-            out.unknown(text);
+            out.unknown_line(text);
         }
     }
 
+    fn on_decision(&mut self, request: &PermissionRequest, decision: &PermissionDecision, out: &mut Output) {
+        let response = match decision.allow {
+            true => json!({ "behavior": "allow", "updatedInput": request.input }),
+            false => json!({ "behavior": "deny", "message": decision.note }),
+        };
+        let response = json!({ "subtype": "success", "request_id": request.id, "response": response });
+        out.send_line(&json!({ "type": "control_response", "response": response }));
+    }
+
+    fn keeps_process(&self) -> bool {
+        self.keeps_process
+    }
+
+    fn is_busy(&self) -> bool {
+        self.is_busy
+    }
+}
+
+impl Claude {
     fn streamed(&mut self, line: &Line<'_>, out: &mut Output) -> Option<()> {
         let streamed: Streamed = serde_json::from_str(line.event?.get()).ok()?;
         match streamed.kind.as_deref()? {
             "content_block_delta" => {
                 if let Some(text) = streamed.delta.and_then(|delta| delta.text) {
-                    out.tell(&Event::partial(text));
+                    out.emit(&Event::partial(text));
                 }
             }
             "content_block_start" => {
                 let block = streamed.content_block?;
                 if let (Some("tool_use"), Some(name)) = (block.kind.as_deref(), block.name) {
-                    out.tell(&Event::tool(name));
+                    out.emit(&Event::tool(name));
                 }
             }
             _ => {}
@@ -217,38 +302,38 @@ impl Claude {
                 Some("tool_use") => {
                     let name = block.name.unwrap_or_default();
                     if let Some(id) = block.id {
-                        self.calls.remember(id, name.clone());
+                        self.tool_calls.remember(id, name.clone());
                     }
-                    out.tell(&Event { input: block.input.map(Cow::Owned), ..Event::tool(name) });
+                    out.emit(&Event { input: block.input.map(Cow::Owned), ..Event::tool(name) });
                 }
                 Some("text") => text.push_str(&block.text.unwrap_or_default()),
                 _ => {}
             }
         }
         if !text.is_empty() {
-            out.tell(&Event::text(text));
+            out.emit(&Event::text(text));
         }
         Some(())
     }
 
-    /// What a tool has answered stands in a message of the user.
+    /// Tool results are in messages of the user.
     fn tool_results(&self, line: &Line<'_>, out: &mut Output) -> Option<()> {
         let message: Message<'_> = serde_json::from_str(line.message?.get()).ok()?;
-        // A prompt that is repeated to us is text, not a list of blocks.
+        // An echoed prompt is a string, not a list of blocks.
         let blocks: Vec<Block> = serde_json::from_str(message.content?.get()).unwrap_or_default();
         for block in blocks.into_iter().filter(|block| block.kind.as_deref() == Some("tool_result")) {
             let id = block.tool_use_id.unwrap_or_default();
-            let name = self.calls.tool(&id).map(str::to_owned);
+            let name = self.tool_calls.tool(&id).map(str::to_owned);
             let message = block.content.map(|content| plain(&content)).unwrap_or_default();
             let event = Event::tool(name.unwrap_or_default());
-            out.tell(&Event { message: Some(message.into()), ..event });
+            out.emit(&Event { message: Some(message.into()), ..event });
         }
         Some(())
     }
 
     fn result(&mut self, line: &Line<'_>, text: &str, out: &mut Output) {
         if let Some(id) = &line.session_id {
-            out.converses(id);
+            out.set_conversation_id(id);
         }
         let subtype = line.subtype.as_deref().unwrap_or_default();
         if line.is_error == Some(true) || subtype.starts_with("error") {
@@ -256,18 +341,18 @@ impl Claude {
         } else {
             out.succeed(serde_json::from_str(text).ok());
         }
-        if self.converses && !self.stays {
-            out.hushed = true;
+        if self.stream_json_input && !self.keeps_process {
+            out.close_stdin();
         }
     }
 }
 
-/// Why it failed, in the CLI's own words.
+/// The CLI's reason of a failure.
 fn reason(line: &Line<'_>, subtype: &str) -> String {
-    let said = line.result.and_then(|result| serde_json::from_str::<String>(result.get()).ok());
+    let text = line.result.and_then(|result| serde_json::from_str::<String>(result.get()).ok());
     let errors = line.errors.and_then(|errors| serde_json::from_str::<Vec<String>>(errors.get()).ok());
-    let said = said.filter(|text| !text.trim().is_empty());
-    said.or_else(|| errors.map(|errors| errors.join("; ")).filter(|text| !text.is_empty()))
+    let text = text.filter(|text| !text.trim().is_empty());
+    text.or_else(|| errors.map(|errors| errors.join("; ")).filter(|text| !text.is_empty()))
         .unwrap_or_else(|| format!("it ended with {}", if subtype.is_empty() { "an error" } else { subtype }))
 }
 
@@ -277,10 +362,10 @@ fn raw(text: &str) -> Option<Cow<'_, RawValue>> {
 
 fn system(line: &Line<'_>, text: &str, out: &mut Output) {
     if let Some(id) = &line.session_id {
-        out.converses(id);
+        out.set_conversation_id(id);
     }
     let own = |text: &Option<String>| text.clone().map(Cow::Owned);
-    out.tell(&Event {
+    out.emit(&Event {
         subtype: own(&line.subtype),
         session_id: own(&line.session_id),
         model: own(&line.model),
@@ -289,31 +374,26 @@ fn system(line: &Line<'_>, text: &str, out: &mut Output) {
     });
 }
 
-/// The CLI wants something of us: most often leave to use a tool.
-fn control(line: &Line<'_>, out: &mut Output) {
+/// A request of the CLI, mostly for the permission to use a tool. Each gets a response, or the CLI would wait forever.
+fn on_control_request(line: &Line<'_>, out: &mut Output) {
     let Some(id) = line.request_id.clone() else { return };
     let request = line.request.and_then(|request| serde_json::from_str::<Request>(request.get()).ok());
     match request {
         Some(request) if request.subtype.as_deref() == Some("can_use_tool") => {
-            out.asks.push(Ask { id, tool: request.tool_name.unwrap_or_default(), input: request.input });
+            out.permission_requests.push(PermissionRequest {
+                id,
+                tool: request.tool_name.unwrap_or_default(),
+                input: request.input,
+            });
         }
         _ => {
             let error = json!({ "subtype": "error", "request_id": id, "error": "unsupported here" });
-            out.say(&json!({ "type": "control_response", "response": error }));
+            out.send_line(&json!({ "type": "control_response", "response": error }));
         }
     }
 }
 
-pub(crate) fn answer(ask: &Ask, answer: &Answer, out: &mut Output) {
-    let decision = match answer.allow {
-        true => json!({ "behavior": "allow", "updatedInput": ask.input }),
-        false => json!({ "behavior": "deny", "message": answer.note }),
-    };
-    let response = json!({ "subtype": "success", "request_id": ask.id, "response": decision });
-    out.say(&json!({ "type": "control_response", "response": response }));
-}
-
-/// The text in a tool's answer: a string, or blocks of text.
+/// The text of a tool result: a string, or blocks of text.
 fn plain(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),

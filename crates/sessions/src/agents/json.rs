@@ -1,11 +1,11 @@
-//! What the messages of several agents have in common.
+//! JSON helpers that several adapters share: messages, results and error texts.
 
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use std::borrow::Cow;
 
-/// A message of JSON-RPC, either way: with a method it asks or tells, with an id only it answers.
+/// A JSON-RPC message. With a method it is a request or a notification, with only an id it is a response.
 #[derive(Deserialize)]
 pub(super) struct Message {
     #[serde(default)]
@@ -20,13 +20,13 @@ pub(super) struct Message {
     pub(super) error: Option<Value>,
 }
 
-/// A value as it stands in an event.
+/// A value as a member of an event.
 pub(super) fn raw(value: &Value) -> Option<Cow<'static, RawValue>> {
     to_raw_value(value).ok().map(Cow::Owned)
 }
 
-/// The text of a tool's result: a string, the `message` of an object, the texts of its content, or the value as JSON.
-pub(super) fn words(value: &Value) -> String {
+/// The text of a tool result: a string, the `message` of an object, the texts of its content, or the value as JSON.
+pub(super) fn text_of(value: &Value) -> String {
     if let Some(text) = value.as_str().or_else(|| value.get("message").and_then(Value::as_str)) {
         return text.to_owned();
     }
@@ -35,14 +35,14 @@ pub(super) fn words(value: &Value) -> String {
     if texts.is_empty() { value.to_string() } else { texts.join("\n") }
 }
 
-/// Members that hold the text of an error or a notice, and members that add to that text.
+/// Members with the text of an error or a notice, and members with additional details.
 const HEADLINES: [&str; 4] = ["message", "summary", "error", "detail"];
 const DETAILS: [&str; 2] = ["details", "additionalDetails"];
 
 /// A longer text is not searched for JSON.
 const EMBEDDED_BYTES_MAX: usize = 64 * 1024;
 
-/// The text of an error or a notice, for a person: never JSON. API errors arrive as JSON inside a string, also nested.
+/// The text of an error or a notice for people, never JSON. API errors arrive as JSON in a string, also nested.
 pub(super) fn reason(value: &Value) -> String {
     known_text(value).unwrap_or_else(|| listed(value))
 }
@@ -59,7 +59,7 @@ fn known_text(value: &Value) -> Option<String> {
     }
 }
 
-/// Replaces each JSON object in a text by the message it holds. Objects without one stay as they are.
+/// Replaces each JSON object in a text by its message. An object without a message stays.
 pub(super) fn without_json(text: &str) -> String {
     if text.len() > EMBEDDED_BYTES_MAX {
         return text.to_owned();
@@ -68,17 +68,17 @@ pub(super) fn without_json(text: &str) -> String {
     while let Some((before, from)) = rest.find('{').and_then(|at| rest.split_at_checked(at)) {
         plain.push_str(before);
         let mut objects = serde_json::Deserializer::from_str(from).into_iter::<Value>();
-        let said = objects.next().and_then(Result::ok).and_then(|object| known_text(&object));
-        let length = if said.is_some() { objects.byte_offset() } else { 1 };
+        let message = objects.next().and_then(Result::ok).and_then(|object| known_text(&object));
+        let length = if message.is_some() { objects.byte_offset() } else { 1 };
         let (object, behind) = from.split_at_checked(length).unwrap_or((from, ""));
-        plain.push_str(said.as_deref().unwrap_or(object));
+        plain.push_str(message.as_deref().unwrap_or(object));
         rest = behind;
     }
     plain.push_str(rest);
     plain
 }
 
-/// The leaves of a value whose members are not known: `code: 5, kind: quota`.
+/// The leaves of a value with unknown members: `code: 5, kind: quota`.
 fn listed(value: &Value) -> String {
     let leaf = |(name, value): (&String, &Value)| match value {
         Value::Null => None,
@@ -134,8 +134,8 @@ mod tests {
     }
 
     #[test]
-    fn the_text_of_a_tool_is_not_touched() {
+    fn the_text_of_a_tool_is_unchanged() {
         let result = r#"{"message":"from a tool"}"#;
-        assert_eq!(words(&json!(result)), result);
+        assert_eq!(text_of(&json!(result)), result);
     }
 }

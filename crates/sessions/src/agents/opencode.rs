@@ -1,35 +1,148 @@
-//! opencode: `run --format json`, its parts and the flat lines of older versions.
+//! opencode: its profile, and the adapter for versions before 1.0.
+//!
+//! The adapter parses `run --format json`, with its parts and the flat lines of older versions.
 
-use super::json::{self, raw, without_json, words};
-use super::{Agent, Call, Mode, Task};
+use super::acp::{self, Dialect, ModeRequest};
+use super::json::{self, raw, text_of, without_json};
+use super::profile::{AgentDir, EntryPolicy, Flags, Login, Profile};
+use super::{Adapter, Interface, Invocation, Mode, TurnRequest};
 use crate::event::Event;
-use crate::output::{Held, Output};
+use crate::turn::output::{Output, Verdict};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
+
+/// opencode's properties. The flags are those of `run`.
+pub(super) static PROFILE: Profile = Profile {
+    name: "opencode",
+    title: "OpenCode",
+    packages: &["opencode-ai", "opencode-linux-"],
+    interactive_since: Some([1, 0, 0]),
+    can_stay_warm: false,
+    login: Login { command: "`opencode auth login`", key: "the variable of its provider's key" },
+    instructions: "AGENTS.md",
+    skills: &[],
+    flags: Flags {
+        command: &["run", "--format", "json"],
+        auto: &["--auto"],
+        code: &[],
+        plan: &["--agent", "plan"],
+        // `run` cannot ask for permissions, so ask mode uses the plan agent.
+        ask: &["--agent", "plan"],
+        model: "--model",
+        resume: "--session",
+    },
+    acp: Some(Dialect {
+        // It does not replay the conversation.
+        resume_method: "session/resume",
+        session_name: str::to_owned,
+        mode: ModeRequest::ConfigOption(acp_mode),
+        model_is_option: true,
+        lists_sessions: true,
+        forgets_unanswered: false,
+    }),
+    // Its conversations are in a database.
+    conversations: None,
+    dirs: &[
+        AgentDir {
+            variable: Some("XDG_DATA_HOME"),
+            default: Some(".local/share"),
+            subdir: Some("opencode"),
+            entries: DATA_ENTRIES,
+            is_hidden: false,
+        },
+        AgentDir {
+            variable: Some("XDG_STATE_HOME"),
+            default: Some(".local/state"),
+            subdir: Some("opencode"),
+            entries: &[],
+            is_hidden: true,
+        },
+        AgentDir {
+            variable: Some("XDG_CACHE_HOME"),
+            default: Some(".cache"),
+            subdir: Some("opencode"),
+            entries: &[],
+            is_hidden: false,
+        },
+        AgentDir {
+            variable: Some("XDG_CONFIG_HOME"),
+            default: Some(".config"),
+            subdir: Some("opencode"),
+            entries: &[],
+            is_hidden: false,
+        },
+        AgentDir {
+            variable: Some("OPENCODE_CONFIG_DIR"),
+            default: None,
+            subdir: None,
+            entries: &[],
+            is_hidden: false,
+        },
+    ],
+    // opencode writes into it if it exists, and exits if it cannot. A sandbox's placeholder makes it exist.
+    project_dir: Some(".opencode"),
+    invocation,
+};
+
+/// The database of conversations also holds permanent permissions, so it is private.
+const DATA_ENTRIES: &[(&str, EntryPolicy)] = &[
+    ("auth.json", EntryPolicy::Login),
+    ("log", EntryPolicy::SessionOnly),
+    ("opencode*", EntryPolicy::SessionOnly),
+    ("project", EntryPolicy::SessionOnly),
+    ("repos", EntryPolicy::SessionOnly),
+    ("snapshot", EntryPolicy::SessionOnly),
+    ("storage", EntryPolicy::SessionOnly),
+    ("tool-output", EntryPolicy::SessionOnly),
+    ("worktree", EntryPolicy::SessionOnly),
+];
+
+fn invocation(request: &TurnRequest) -> Invocation {
+    if request.is_interactive {
+        let rules = permissions(request.mode).map(|rules| ("OPENCODE_PERMISSION", rules.to_string()));
+        return Invocation {
+            arguments: vec!["acp".into()],
+            environment: rules.into_iter().collect(),
+            adapter: acp::adapter(request.cli),
+        };
+    }
+    let flags = &PROFILE.flags;
+    let mut arguments = flags.command();
+    arguments.extend(flags.mode(request.mode));
+    arguments.extend(flags.model(request));
+    arguments.extend(flags.resume(request));
+    Invocation { arguments, environment: Vec::new(), adapter: Adapter::Opencode(Opencode::default()) }
+}
+
+fn acp_mode(mode: Mode) -> &'static str {
+    if mode == Mode::Plan { "plan" } else { "build" }
+}
+
+/// opencode's permission rules. The last match wins, and they override the user's configuration. Without them, opencode
+/// does everything in its directory without asking. Its plan mode obeys the rules too.
+fn permissions(mode: Mode) -> Option<Value> {
+    let other = match mode {
+        Mode::Auto | Mode::Code => return None,
+        Mode::Ask => "ask",
+        Mode::Plan => "deny",
+    };
+    // opencode's own default: files with secrets are not readable.
+    let read = json!({ "*": "allow", "*.env": other, "*.env.*": other, "*.env.example": "allow" });
+    let mut rules = json!({ "*": other, "read": read });
+    for read_only_tool in ["glob", "grep", "list", "todoread", "todowrite"] {
+        rules[read_only_tool] = json!("allow");
+    }
+    Some(rules)
+}
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Opencode {
-    begun: bool,
-    /// The part whose text comes cumulatively, and how many bytes of it have been told.
+    #[serde(rename = "begun")]
+    init_emitted: bool,
+    /// The part with cumulative text, and how many bytes of it were emitted.
     part: String,
-    told: usize,
-}
-
-pub(crate) fn call(task: &Task) -> Call {
-    let mut arguments: Vec<std::ffi::OsString> = vec!["run".into()];
-    arguments.extend(["--format", "json"].map(Into::into));
-    arguments.extend(mode(task.mode).iter().map(Into::into));
-    arguments.extend(task.choices("--session"));
-    Call { arguments, environment: Vec::new(), agent: Agent::Opencode(Opencode::default()) }
-}
-
-fn mode(mode: Mode) -> &'static [&'static str] {
-    match mode {
-        Mode::Auto => &["--auto"],
-        Mode::Code => &[],
-        // Without a way to ask, what would be asked about is not done.
-        Mode::Plan | Mode::Ask => &["--agent", "plan"],
-    }
+    #[serde(rename = "told")]
+    emitted_bytes: usize,
 }
 
 #[derive(Deserialize)]
@@ -68,59 +181,61 @@ struct Part {
     reason: Option<String>,
 }
 
-impl Opencode {
-    pub(crate) fn hear(&mut self, text: &str, out: &mut Output) {
-        let Ok(line) = serde_json::from_str::<Line>(text) else { return out.unknown(text) };
+impl Interface for Opencode {
+    fn on_line(&mut self, text: &str, _: &TurnRequest, out: &mut Output) {
+        let Ok(line) = serde_json::from_str::<Line>(text) else { return out.unknown_line(text) };
         if let Some(id) = &line.session_id {
-            out.converses(id);
+            out.set_conversation_id(id);
         }
         let part = line.part.unwrap_or_default();
         match line.kind.as_deref() {
             Some("step_start") => {
-                // Steps repeat within a turn, and begin anew after a failure that it gets over.
-                out.go_on();
-                if !std::mem::replace(&mut self.begun, true) {
-                    out.tell(&Event::init(line.session_id.unwrap_or_default(), line.model));
+                // Steps repeat within a turn, and a step after an error means that opencode retries.
+                out.reopen();
+                if !std::mem::replace(&mut self.init_emitted, true) {
+                    out.emit(&Event::init(line.session_id.unwrap_or_default(), line.model));
                 }
             }
             Some("text") => {
                 let text = part.text.or(line.content).or(part.content).unwrap_or_default();
-                out.tell(&Event::text(text));
+                out.emit(&Event::text(text));
             }
             Some("tool_use") => tool_use(&part, out),
-            Some("message.part.updated") => self.updated(&part, out),
+            Some("message.part.updated") => self.on_part_updated(&part, out),
             Some("step_finish") => {
-                // The last line of a turn; its exit tells whether it was.
+                // Probably the last line of the turn. The exit status confirms it.
                 if part.reason.as_deref() != Some("tool-calls") {
-                    out.hold(Held::Result);
+                    out.end_provisionally(Verdict::Result);
                 }
             }
-            Some("done") => out.hold(Held::Result),
+            Some("done") => out.end_provisionally(Verdict::Result),
             Some("error") => {
                 let reason = line.error.as_ref().or(line.message.as_ref()).map(reason);
                 out.fail(reason.unwrap_or_else(|| "it ended with an error".into()));
             }
             Some("reasoning") => {}
-            _ => out.unknown(text),
+            _ => out.unknown_line(text),
         }
     }
+}
 
-    /// The flat shape: parts as they grow.
-    fn updated(&mut self, part: &Part, out: &mut Output) {
+impl Opencode {
+    /// The flat form: parts with growing text.
+    fn on_part_updated(&mut self, part: &Part, out: &mut Output) {
         match part.kind.as_deref() {
             Some("text") => {
                 let text = part.text.as_deref().or(part.content.as_deref()).unwrap_or_default();
                 let id = part.id.as_deref().unwrap_or_default();
                 if id.is_empty() {
-                    return out.tell(&Event::partial(text));
+                    return out.emit(&Event::partial(text));
                 }
                 if self.part != id {
-                    (self.part, self.told) = (id.to_owned(), 0);
+                    (self.part, self.emitted_bytes) = (id.to_owned(), 0);
                 }
-                if let Some(new) = text.get(self.told..).filter(|new| !new.is_empty()) {
-                    out.tell(&Event::partial(new));
+                if let Some(new) = text.get(self.emitted_bytes..).filter(|new| !new.is_empty()) {
+                    out.emit(&Event::partial(new));
                 }
-                self.told = text.len();
+                self.emitted_bytes = text.len();
             }
             Some("tool") => tool_use(part, out),
             _ => {}
@@ -128,31 +243,31 @@ impl Opencode {
     }
 }
 
-/// A call and its result, which come together when the call is over.
+/// A call and its result. They are one line, written when the call has ended.
 fn tool_use(part: &Part, out: &mut Output) {
-    let name = tool(part.tool.as_deref().or(part.name.as_deref()).unwrap_or_default());
+    let name = tool_name(part.tool.as_deref().or(part.name.as_deref()).unwrap_or_default());
     let state = part.state.as_ref().filter(|state| state.is_object());
     let member = |name: &str| state.and_then(|state| state.get(name)).cloned();
     let input = member("input").or_else(|| part.input.clone());
     let status = member("status").and_then(|status| status.as_str().map(str::to_owned));
     let status =
         status.or_else(|| part.state.as_ref()?.as_str().map(str::to_owned)).or_else(|| part.status.clone());
-    let said = member("output")
+    let result = member("output")
         .or_else(|| member("error"))
         .or_else(|| part.output.clone())
         .or_else(|| part.error.clone());
     let is_over = matches!(status.as_deref(), Some("completed" | "error"));
     if !is_over || state.is_some() {
         let input = input.and_then(|input| raw(&input));
-        out.tell(&Event { input, ..Event::tool(name.clone()) });
+        out.emit(&Event { input, ..Event::tool(name.clone()) });
     }
     if is_over {
-        let message = said.as_ref().map(words).unwrap_or_default();
-        out.tell(&Event { message: Some(message.into()), ..Event::tool(name) });
+        let message = result.as_ref().map(text_of).unwrap_or_default();
+        out.emit(&Event { message: Some(message.into()), ..Event::tool(name) });
     }
 }
 
-/// The message of `{name, data: {message}}`, or of what older versions have.
+/// The message of `{name, data: {message}}`, or of an older form.
 fn reason(error: &Value) -> String {
     let data = error.get("data").and_then(|data| data.get("message")).and_then(Value::as_str);
     match (error.get("name").and_then(Value::as_str), data) {
@@ -162,8 +277,8 @@ fn reason(error: &Value) -> String {
     }
 }
 
-/// One name for what all agents have.
-fn tool(name: &str) -> String {
+/// The tool name that all adapters use.
+fn tool_name(name: &str) -> String {
     match name.to_lowercase().as_str() {
         "write" | "multiedit" => "edit".into(),
         "task" => "subagent".into(),

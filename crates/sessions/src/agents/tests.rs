@@ -1,38 +1,52 @@
-//! Streams of the real CLIs, recorded and shortened (`tests/recorded`), and the flat lines of older ones: what they become.
+//! Tests of the adapters with recorded output of the real CLIs (`tests/recorded`) and with the flat lines of older
+//! ones.
 
 use super::*;
-use crate::output::{End, Held};
+use crate::turn::output::{TurnEnd, Verdict};
 use serde_json::{Value, json};
 
-fn task(cli: Cli, mode: Mode, is_rich: bool) -> Task {
+fn request(cli: Cli, mode: Mode, is_interactive: bool) -> TurnRequest {
     let (path, message) = ("/project".into(), "hello".into());
-    Task { cli, mode, model: None, sdk_id: None, path, message, is_rich, keeps: false }
+    TurnRequest {
+        cli,
+        mode,
+        model: None,
+        conversation_id: None,
+        path,
+        message,
+        is_interactive,
+        keep_process: false,
+    }
 }
 
-/// What a CLI's lines become, each event in a few words. Questions (`ask`) are answered with yes at once, and what is said
-/// to the CLI is left out.
-fn told(task: &Task, lines: &str) -> Vec<String> {
-    let mut agent = task.call().agent;
-    let mut out = Output::new(1, 1);
-    let mut told = Vec::new();
+/// The events for these lines, each in short form. Permission requests (`ask`) are allowed at once. Input for the CLI
+/// is ignored.
+fn events_for(request: &TurnRequest, lines: &str) -> Vec<String> {
+    let mut adapter = request.invocation().adapter;
+    let mut out = Output::detached(1);
+    let mut events = Vec::new();
     for line in lines.lines() {
-        agent.hear(line.as_bytes(), task, &mut out);
-        let events = std::mem::take(&mut out.events);
-        for event in String::from_utf8(events).unwrap().split_terminator("\n\n") {
-            told.push(brief(&serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap()));
+        adapter.on_line(line.as_bytes(), request, &mut out);
+        let encoded = std::mem::take(&mut out.events);
+        for event in String::from_utf8(encoded).unwrap().split_terminator("\n\n") {
+            events.push(brief(&serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap()));
         }
-        for ask in std::mem::take(&mut out.asks) {
-            told.push(format!("ask {} {}", ask.tool, ask.input));
-            agent.answer(&ask, &Answer { allow: true, note: String::new() }, &mut out);
+        for permission in std::mem::take(&mut out.permission_requests) {
+            events.push(format!("ask {} {}", permission.tool, permission.input));
+            adapter.on_decision(
+                &permission,
+                &PermissionDecision { allow: true, note: String::new() },
+                &mut out,
+            );
         }
     }
-    match out.end {
-        End::Held(Held::Result) => told.push("held".into()),
-        End::Held(Held::Failure(reason)) => told.push(format!("fails: {reason}")),
-        End::Open => told.push("open".into()),
-        End::Told => {}
+    match out.checkpoint.end {
+        TurnEnd::Provisional(Verdict::Result) => events.push("provisional result".into()),
+        TurnEnd::Provisional(Verdict::Failure(reason)) => events.push(format!("fails: {reason}")),
+        TurnEnd::Open => events.push("open".into()),
+        TurnEnd::Final => {}
     }
-    told
+    events
 }
 
 fn brief(event: &Value) -> String {
@@ -56,8 +70,8 @@ macro_rules! recorded {
 }
 
 #[test]
-fn claude_tells_pieces_then_the_whole_and_tools_with_their_results() {
-    let task = task(Cli::Claude, Mode::Code, true);
+fn claude_emits_deltas_then_the_text_and_tools_with_their_results() {
+    let request = request(Cli::Claude, Mode::Code, true);
     let expected = [
         "system init 36b661fd claude-opus-5-5",
         "system status 36b661fd",
@@ -69,7 +83,7 @@ fn claude_tells_pieces_then_the_whole_and_tools_with_their_results() {
         "text Hello from the fake model.",
         "result 36b661fd",
     ];
-    assert_eq!(told(&task, recorded!("claude-plain")), expected);
+    assert_eq!(events_for(&request, recorded!("claude-plain")), expected);
     let expected = [
         "system init 35de528a claude-opus-5-5",
         "system status 35de528a",
@@ -87,70 +101,70 @@ fn claude_tells_pieces_then_the_whole_and_tools_with_their_results() {
         "text Tool said: a.txt b.txt. Done.",
         "result 35de528a",
     ];
-    assert_eq!(told(&task, recorded!("claude-tool-ls")), expected);
+    assert_eq!(events_for(&request, recorded!("claude-tool-ls")), expected);
 }
 
 #[test]
-fn claudes_question_stands_between_the_call_and_its_result() {
-    let told = told(&task(Cli::Claude, Mode::Ask, true), recorded!("claude-ask"));
+fn claude_asks_between_a_call_and_its_result() {
+    let events = events_for(&request(Cli::Claude, Mode::Ask, true), recorded!("claude-ask"));
     let input = r#"{"command":"touch perm-allowed","description":"Run a command"}"#;
     let expected = [
         format!("tool_use Bash {input}"),
         format!("ask Bash {input}"),
         "tool_use Bash = (Bash completed with no output)".into(),
     ];
-    assert_eq!(told[6..9], expected, "{told:#?}");
-    assert_eq!(told.last().unwrap(), "result e681d02c");
+    assert_eq!(events[6..9], expected, "{events:#?}");
+    assert_eq!(events.last().unwrap(), "result e681d02c");
 }
 
-/// "error hidden in a success": `subtype` says so, `is_error` does not.
+/// "error hidden in a success": `is_error` is set, although `subtype` is `success`.
 #[test]
-fn claudes_failures_are_failures_whatever_their_subtype() {
-    let task = task(Cli::Claude, Mode::Code, true);
-    let failed = told(&task, recorded!("claude-500-retries2"));
+fn a_failure_of_claude_is_one_whatever_its_subtype() {
+    let request = request(Cli::Claude, Mode::Code, true);
+    let failed = events_for(&request, recorded!("claude-500-retries2"));
     let expected = ["system api_retry 6b9b3b9b", "system api_retry 6b9b3b9b"];
     assert_eq!(failed[2..4], expected, "{failed:#?}");
     let last = failed.last().unwrap();
     assert!(last.starts_with("fails: API Error: 500"), "{failed:#?}");
-    let unknown = told(&task, recorded!("claude-resume-unknown"));
+    let unknown = events_for(&request, recorded!("claude-resume-unknown"));
     assert_eq!(
         unknown,
         ["fails: No conversation found with session ID: 11111111-2222-4333-8444-555555555555"]
     );
-    let cut = told(&task, recorded!("claude-cut"));
+    let cut = events_for(&request, recorded!("claude-cut"));
     let whole = ["text Hello from the fake model.", "result 58302ee2"];
     assert_eq!(cut[cut.len() - 2..], whole, "{cut:#?}");
 }
 
 #[test]
 fn codex_exec_has_nested_items() {
-    let task = task(Cli::Codex, Mode::Code, false);
+    let request = request(Cli::Codex, Mode::Code, false);
     let warning = "system warning = Model metadata for `fake-model` not found. Defaulting to fallback metadata; this can \
                    degrade performance and cause issues.";
     let expected = ["system init 01a1e08d", warning, "text Hello from the fake model.", "result 01a1e08d"];
-    assert_eq!(told(&task, recorded!("codex-plain")), expected);
+    assert_eq!(events_for(&request, recorded!("codex-plain")), expected);
     let expected = [
         "text I will use a tool.",
         r#"tool_use bash {"command":"/bin/bash -lc ls"}"#,
         "tool_use bash = a.txt\n",
     ];
-    assert_eq!(told(&task, recorded!("codex-tool-ls"))[2..5], expected);
+    assert_eq!(events_for(&request, recorded!("codex-tool-ls"))[2..5], expected);
     let expected = [
         r#"tool_use edit [{"path":"/project/patched.txt","kind":"add"}]"#,
         "tool_use edit = add /project/patched.txt",
     ];
-    assert_eq!(told(&task, recorded!("codex-patch-ws"))[3..5], expected);
-    let failed = told(&task, recorded!("codex-500"));
+    assert_eq!(events_for(&request, recorded!("codex-patch-ws"))[3..5], expected);
+    let failed = events_for(&request, recorded!("codex-500"));
     let reason = "We’re currently experiencing high demand, which may cause temporary errors.";
     assert_eq!(failed[2], format!("system warning = Reconnecting... 1/1 ({reason})"));
     assert_eq!(*failed.last().unwrap(), format!("fails: {reason}"));
-    let missing = told(&task, recorded!("codex-404-model"));
+    let missing = events_for(&request, recorded!("codex-404-model"));
     assert_eq!(missing.last().unwrap(), "fails: model: no-such-model does not exist");
 }
 
 #[test]
-fn codex_app_server_has_deltas_and_questions() {
-    let plain = told(&task(Cli::Codex, Mode::Auto, true), recorded!("codex-app-server-plain"));
+fn codex_app_server_has_deltas_and_permission_requests() {
+    let plain = events_for(&request(Cli::Codex, Mode::Auto, true), recorded!("codex-app-server-plain"));
     let expected = [
         "partial Hello",
         "partial  from the",
@@ -162,7 +176,7 @@ fn codex_app_server_has_deltas_and_questions() {
     ];
     assert_eq!(plain[0], "system init 01a1e090 fake-model");
     assert_eq!(plain[2..], expected);
-    let asked = told(&task(Cli::Codex, Mode::Ask, true), recorded!("codex-app-server-ask"));
+    let asked = events_for(&request(Cli::Codex, Mode::Ask, true), recorded!("codex-app-server-ask"));
     let expected = [
         "text I will use a tool.",
         r#"tool_use bash {"command":"touch approved-by-appserver"}"#,
@@ -173,7 +187,7 @@ fn codex_app_server_has_deltas_and_questions() {
     assert_eq!(asked.last().unwrap(), "result 01a1e090");
 }
 
-/// The actions are codex's own reading of a command, and only the first of them was once shown.
+/// The actions are codex's own interpretation of the command. Showing only the first of them would hide the others.
 #[test]
 fn codex_app_server_asks_about_the_whole_command() {
     let shown = |command: &str, actions: &[&str]| {
@@ -181,7 +195,7 @@ fn codex_app_server_asks_about_the_whole_command() {
         let about = json!({ "type": "commandExecution", "command": command, "commandActions": actions });
         let started = json!({ "method": "item/started", "params": { "item": about } });
         let asked = json!({ "id": 7, "method": "item/commandExecution/requestApproval", "params": about });
-        told(&task(Cli::Codex, Mode::Ask, true), &format!("{started}\n{asked}"))
+        events_for(&request(Cli::Codex, Mode::Ask, true), &format!("{started}\n{asked}"))
     };
     let whole: [(&str, &[&str]); 10] = [
         ("/bin/bash -lc 'ls && cat /etc/shadow'", &["ls", "cat /etc/shadow"]),
@@ -207,13 +221,17 @@ fn codex_app_server_asks_about_the_whole_command() {
         let expected = [r#"tool_use bash {"command":"ls"}"#, r#"ask bash {"command":"ls","cwd":null}"#];
         assert_eq!(shown(command, &["ls"])[..2], expected);
     }
-    let unsaid = r#"{"id":7,"method":"item/commandExecution/requestApproval","params":{"commandActions":[{"command":"ls"}]}}"#;
-    assert_eq!(told(&task(Cli::Codex, Mode::Ask, true), unsaid), ["open"], "it is declined");
+    let without_command = r#"{"id":7,"method":"item/commandExecution/requestApproval","params":{"commandActions":[{"command":"ls"}]}}"#;
+    assert_eq!(
+        events_for(&request(Cli::Codex, Mode::Ask, true), without_command),
+        ["open"],
+        "the request is declined"
+    );
 }
 
 #[test]
-fn gemini_tells_the_whole_after_its_pieces() {
-    let task = task(Cli::Gemini, Mode::Auto, true);
+fn gemini_emits_the_text_after_its_deltas() {
+    let request = request(Cli::Gemini, Mode::Auto, true);
     let expected = [
         "system init 6827c1c7 gemini-2.5-flash",
         "partial Hello",
@@ -224,49 +242,49 @@ fn gemini_tells_the_whole_after_its_pieces() {
         "text Hello from the fake model.",
         "result 6827c1c7",
     ];
-    assert_eq!(told(&task, recorded!("gemini-plain")), expected);
+    assert_eq!(events_for(&request, recorded!("gemini-plain")), expected);
     let expected = [
         "text I will use a tool.",
         r#"tool_use bash {"command":"ls","description":"Run a command"}"#,
         "tool_use bash = a.txt",
     ];
-    assert_eq!(told(&task, recorded!("gemini-tool-ls-yolo"))[3..6], expected);
+    assert_eq!(events_for(&request, recorded!("gemini-tool-ls-yolo"))[3..6], expected);
 }
 
 #[test]
-fn geminis_warning_is_not_the_end_and_its_result_may_be_an_error() {
-    let task = task(Cli::Gemini, Mode::Auto, true);
-    let told_of = told(&task, recorded!("gemini-sseerror"));
+fn a_warning_of_gemini_does_not_end_the_turn_and_its_result_may_be_an_error() {
+    let request = request(Cli::Gemini, Mode::Auto, true);
+    let events = events_for(&request, recorded!("gemini-sseerror"));
     let reason = "Model stream ended without a finish reason.";
     let expected = [format!("system warning = {reason}"), format!("fails: {reason}")];
     let whole = "text Hello from theHello from theHello from theHello from the".to_owned();
-    assert!(told_of.contains(&whole) && told_of.contains(&expected[0]), "{told_of:#?}");
-    assert_eq!(*told_of.last().unwrap(), expected[1]);
-    let failed = told(&task, recorded!("gemini-500-max2"));
+    assert!(events.contains(&whole) && events.contains(&expected[0]), "{events:#?}");
+    assert_eq!(*events.last().unwrap(), expected[1]);
+    let failed = events_for(&request, recorded!("gemini-500-max2"));
     assert!(failed.last().unwrap().contains("scripted error 500"), "{failed:#?}");
 }
 
 #[test]
-fn opencode_run_ends_with_its_last_step_and_goes_on_after_others() {
-    let task = task(Cli::Opencode, Mode::Auto, false);
-    let expected = ["system init ses_e1f6", "text Hello from the fake model.", "held"];
-    assert_eq!(told(&task, recorded!("opencode-plain")), expected);
+fn opencode_run_ends_with_its_last_step_only() {
+    let request = request(Cli::Opencode, Mode::Auto, false);
+    let expected = ["system init ses_e1f6", "text Hello from the fake model.", "provisional result"];
+    assert_eq!(events_for(&request, recorded!("opencode-plain")), expected);
     let expected = [
         "system init ses_e1f6",
         "text I will use a tool.",
         r#"tool_use bash {"command":"ls","description":"Run a command"}"#,
         "tool_use bash = a.txt\n",
         "text Tool said: a.txt. Done.",
-        "held",
+        "provisional result",
     ];
-    assert_eq!(told(&task, recorded!("opencode-tool-ls")), expected);
-    assert_eq!(told(&task, recorded!("opencode-401")), ["fails: invalid api key"]);
-    assert_eq!(told(&task, recorded!("opencode-cut")), ["system init ses_e1f6", "open"]);
+    assert_eq!(events_for(&request, recorded!("opencode-tool-ls")), expected);
+    assert_eq!(events_for(&request, recorded!("opencode-401")), ["fails: invalid api key"]);
+    assert_eq!(events_for(&request, recorded!("opencode-cut")), ["system init ses_e1f6", "open"]);
 }
 
-/// As the original has them, whoever prints them.
+/// The line formats that codecast-daemon parses.
 #[test]
-fn flat_lines_of_older_versions_are_understood() {
+fn flat_lines_of_older_versions_are_parsed() {
     let codex = [
         r#"{"type":"thread.started","thread_id":"thread-1","model":"o3"}"#,
         r#"{"type":"item.started","item_type":"command_execution","command":"ls -la"}"#,
@@ -294,7 +312,7 @@ fn flat_lines_of_older_versions_are_understood() {
         "text Héllo",
         "result thread-1",
     ];
-    assert_eq!(told(&task(Cli::Codex, Mode::Code, false), &codex.join("\n")), expected);
+    assert_eq!(events_for(&request(Cli::Codex, Mode::Code, false), &codex.join("\n")), expected);
     let opencode = [
         r#"{"type":"step_start","sessionID":"session-1","model":"x/y"}"#,
         r#"{"type":"message.part.updated","part":{"type":"text","content":"Hel"}}"#,
@@ -309,21 +327,21 @@ fn flat_lines_of_older_versions_are_understood() {
         r#"tool_use edit {"a":1}"#,
         "tool_use edit = ok",
         "text Hello",
-        "held",
+        "provisional result",
     ];
-    assert_eq!(told(&task(Cli::Opencode, Mode::Code, false), &opencode.join("\n")), expected);
+    assert_eq!(events_for(&request(Cli::Opencode, Mode::Code, false), &opencode.join("\n")), expected);
 }
 
 #[test]
-fn what_nobody_understands_is_kept_and_counted() {
+fn unknown_lines_are_kept_and_counted() {
     let lines = "no json\n{\"type\":\"turn.invented\"}\n{\"type\":\"turn.completed\"}";
     let expected = ["raw", "raw", "result 2"];
-    assert_eq!(told(&task(Cli::Codex, Mode::Code, false), lines), expected);
+    assert_eq!(events_for(&request(Cli::Codex, Mode::Code, false), lines), expected);
 }
 
-/// The lines of ACP as they were seen, shortened; ids are those of our requests.
+/// Recorded lines of ACP, shortened. The ids are those of the daemon's requests.
 #[test]
-fn acp_drops_what_comes_before_the_prompt_and_tells_calls_once() {
+fn acp_ignores_updates_before_the_prompt_and_emits_calls_once() {
     let update = |update: &str| {
         format!(
             r#"{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"s","update":{update}}}}}"#
@@ -370,5 +388,5 @@ fn acp_drops_what_comes_before_the_prompt_and_tells_calls_once() {
         "text Done.",
         "result ses_0001",
     ];
-    assert_eq!(told(&task(Cli::Opencode, Mode::Ask, true), &lines.join("\n")), expected);
+    assert_eq!(events_for(&request(Cli::Opencode, Mode::Ask, true), &lines.join("\n")), expected);
 }

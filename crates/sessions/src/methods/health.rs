@@ -1,4 +1,4 @@
-//! `health.check`: whether we are there, and a few numbers. Takes as long with many sessions as with none.
+//! `health.check`: liveness and a few numbers. Its cost does not depend on the number of idle sessions.
 
 use crate::face::Face;
 use serde_json::{Map, Value, json};
@@ -12,7 +12,7 @@ pub(super) fn check(face: &Arc<Face>) -> Value {
             by_status.insert(status.into(), count.into());
         }
     }
-    let rss = face.memory.rss_mb();
+    let rss = face.rss.mb();
     let clis: Map<String, Value> = face
         .clis
         .all()
@@ -29,8 +29,8 @@ pub(super) fn check(face: &Arc<Face>) -> Value {
         "ok": true,
         "sessions": sessions,
         "sessionsByStatus": by_status,
-        "uptime": face.began.elapsed().as_secs(),
-        // There is no such heap here; the original says so too.
+        "uptime": face.started_at.elapsed().as_secs(),
+        // The daemon has no such heap. codecast-daemon derives these values from the RSS too.
         "memory": { "rss": rss, "heapUsed": rss / 2, "heapTotal": rss },
         "rustVersion": env!("OUTPOST_RUSTC_VERSION"),
         "version": env!("CARGO_PKG_VERSION"),

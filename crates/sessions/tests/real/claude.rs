@@ -1,7 +1,7 @@
-//! claude.
+//! Tests with the real claude.
 
 use crate::kit::World;
-use crate::scenes;
+use crate::scenarios;
 use outpost_control::wire::ProcessInfo;
 use outpost_testkit::require;
 use serde_json::json;
@@ -9,14 +9,14 @@ use serde_json::json;
 const SANDBOX: &[(&str, &str)] = &[("IS_SANDBOX", "1")];
 
 #[test]
-fn a_conversation_streams_uses_tools_and_goes_on() {
+fn a_conversation_streams_uses_tools_and_remembers() {
     let world = require!(World::new("claude"));
-    scenes::talks_works_and_remembers(&world, "code");
+    scenarios::answers_uses_tools_and_remembers(&world, "code");
 }
 
-/// With one process for all of a session's messages.
+/// One process for all messages of the session.
 #[test]
-fn it_stays_for_the_next_message_and_remembers() {
+fn a_warm_process_answers_the_next_message_and_remembers() {
     let world = require!(World::with("claude", "claude_keep_s = 600", &[]));
     let session = world.create("code");
     let pids = |text: &str| {
@@ -40,11 +40,11 @@ fn it_stays_for_the_next_message_and_remembers() {
 #[test]
 fn plan_mode_writes_nothing() {
     let world = require!(World::new("claude"));
-    scenes::plan_only_reads(&world);
+    scenarios::plan_only_reads(&world);
 }
 
 #[test]
-fn auto_mode_does_everything_where_the_operator_says_that_it_is_a_sandbox() {
+fn auto_mode_does_everything_if_the_operator_declares_a_sandbox() {
     let world = require!(World::with("claude", "", SANDBOX));
     let session = world.create("auto");
     let outside = world.daemon.dir().join("outside.txt");
@@ -57,7 +57,7 @@ fn auto_mode_does_everything_where_the_operator_says_that_it_is_a_sandbox() {
 }
 
 #[test]
-fn auto_mode_as_root_is_refused_with_the_way_out() {
+fn auto_mode_as_root_is_refused_with_a_hint() {
     require!(outpost_testkit::root());
     let world = require!(World::new("claude"));
     let session = world.create("auto");
@@ -69,19 +69,19 @@ fn auto_mode_as_root_is_refused_with_the_way_out() {
 }
 
 #[test]
-fn ask_mode_does_what_a_human_allows() {
+fn ask_mode_obeys_the_decisions() {
     let world = require!(World::new("claude"));
-    scenes::asks_and_obeys(&world);
-    scenes::stops_in_a_question(&world);
+    scenarios::obeys_decisions(&world);
+    scenarios::is_interrupted_in_a_question(&world);
 }
 
 #[test]
-fn failures_say_what_failed_and_lose_nothing() {
+fn failures_are_reported_and_the_conversation_survives() {
     let world = require!(World::new("claude"));
     let session = world.create("code");
     world.send(&session, "hello there").ends("result");
     world.send(&session, "[[status: 500]]").fails("claude", &["500"]);
-    // It asks again for the whole answer.
+    // claude retries and gets the whole answer.
     let cut = world.send(&session, "[[cut]] once").ends("result");
     assert!(cut.text().contains("once"), "{cut:#?}");
     let params = json!({ "sessionId": session, "model": "no-such-model" });
@@ -93,7 +93,7 @@ fn failures_say_what_failed_and_lose_nothing() {
 }
 
 #[test]
-fn a_bad_key_is_told_with_what_to_do() {
+fn a_bad_key_is_reported_with_a_hint() {
     let world = require!(World::with("claude", "", &[("ANTHROPIC_API_KEY", "bad")]));
     let session = world.create("code");
     world.send(&session, "hello").fails("claude", &["Hint: log in", "ANTHROPIC_API_KEY"]);
@@ -102,22 +102,22 @@ fn a_bad_key_is_told_with_what_to_do() {
 #[test]
 fn an_interrupt_leaves_nothing_behind() {
     let world = require!(World::new("claude"));
-    scenes::stops_in_text(&world, "code");
+    scenarios::is_interrupted_in_text(&world, "code");
     let world = require!(World::with("claude", "", SANDBOX));
-    scenes::stops_in_a_tool(&world, "auto");
+    scenarios::is_interrupted_in_a_tool(&world, "auto");
 }
 
 #[test]
-fn a_conversation_that_is_gone_is_said_to_be() {
+fn a_missing_conversation_is_reported() {
     let world = require!(World::new("claude"));
     let session = world.create("code");
     world.send(&session, "hello").ends("result");
     std::fs::remove_dir_all(world.home().join(".claude/projects")).unwrap();
-    scenes::begins_anew_after_a_lost_conversation(&world, &session);
+    scenarios::replaces_a_missing_conversation(&world, &session);
 }
 
 #[test]
-fn it_works_in_a_sandbox_and_cannot_write_its_settings() {
+fn a_sandboxed_agent_works_and_cannot_write_its_settings() {
     let world = require!(World::with("claude", "", SANDBOX));
-    scenes::works_in_a_sandbox(&world, &[".claude/settings.json", ".claude.json", ".claude/hooks/hook"]);
+    scenarios::works_in_a_sandbox(&world, &[".claude/settings.json", ".claude.json", ".claude/hooks/hook"]);
 }

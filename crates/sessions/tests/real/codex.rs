@@ -1,20 +1,20 @@
-//! codex.
+//! Tests with the real codex.
 
 use crate::kit::World;
-use crate::scenes;
+use crate::scenarios;
 use outpost_testkit::{AgentHome, require};
 
 #[test]
-fn a_conversation_streams_uses_tools_and_goes_on() {
+fn a_conversation_streams_uses_tools_and_remembers() {
     let world = require!(World::new("codex"));
-    scenes::talks_works_and_remembers(&world, "auto");
+    scenarios::answers_uses_tools_and_remembers(&world, "auto");
 }
 
 #[test]
-fn each_mode_lets_it_write_where_it_may() {
+fn each_mode_limits_where_codex_writes() {
     let world = require!(World::new("codex"));
-    scenes::plan_only_reads(&world);
-    // Not below the directory for temporary files, which it may always write to.
+    scenarios::plan_only_reads(&world);
+    // Not below the temporary directory, which codex may always write.
     let outside = world.home().join("outside.txt");
     let touch = format!("[[sh: touch {}]]", outside.display());
     let session = world.create("code");
@@ -26,14 +26,14 @@ fn each_mode_lets_it_write_where_it_may() {
 }
 
 #[test]
-fn ask_mode_does_what_a_human_allows() {
+fn ask_mode_obeys_the_decisions() {
     let world = require!(World::new("codex"));
-    scenes::asks_and_obeys(&world);
-    scenes::stops_in_a_question(&world);
+    scenarios::obeys_decisions(&world);
+    scenarios::is_interrupted_in_a_question(&world);
 }
 
 #[test]
-fn in_ask_mode_a_change_of_a_file_is_shown_and_asked_about() {
+fn ask_mode_shows_and_asks_about_file_changes() {
     let world = require!(World::new("codex"));
     let session = world.create("ask");
     let mut stream = world.open(&session, "[[write: asked.txt | hi]]");
@@ -51,7 +51,7 @@ fn in_ask_mode_a_change_of_a_file_is_shown_and_asked_about() {
 }
 
 #[test]
-fn failures_say_what_failed_and_lose_nothing() {
+fn failures_are_reported_and_the_conversation_survives() {
     let world = require!(World::new("codex"));
     let session = world.create("auto");
     world.send(&session, "hello there").ends("result");
@@ -62,7 +62,7 @@ fn failures_say_what_failed_and_lose_nothing() {
 }
 
 #[test]
-fn a_bad_key_is_told_with_what_to_do() {
+fn a_bad_key_is_reported_with_a_hint() {
     let world = require!(World::with("codex", "", &[("FAKE_KEY", "bad")]));
     let session = world.create("auto");
     world.send(&session, "hello").fails("codex", &["401 Unauthorized", "Hint: log in", "codex login"]);
@@ -71,20 +71,20 @@ fn a_bad_key_is_told_with_what_to_do() {
 #[test]
 fn an_interrupt_leaves_nothing_behind() {
     let world = require!(World::new("codex"));
-    scenes::stops_in_text(&world, "auto");
-    scenes::stops_in_a_tool(&world, "auto");
+    scenarios::is_interrupted_in_text(&world, "auto");
+    scenarios::is_interrupted_in_a_tool(&world, "auto");
 }
 
 #[test]
-fn a_conversation_that_is_gone_is_said_to_be() {
+fn a_missing_conversation_is_reported() {
     let world = require!(World::new("codex"));
     let session = world.create("auto");
     world.send(&session, "hello").ends("result");
     std::fs::remove_dir_all(world.home().join(".codex/sessions")).unwrap();
-    scenes::begins_anew_after_a_lost_conversation(&world, &session);
+    scenarios::replaces_a_missing_conversation(&world, &session);
 }
 
-/// Without it on PATH codex warns before it has a thread.
+/// Without bubblewrap on PATH, codex warns before it has a thread.
 #[test]
 fn a_turn_begins_with_init_with_and_without_bubblewrap_on_the_path() {
     for has_bubblewrap in [false, true] {
@@ -109,7 +109,7 @@ fn a_turn_begins_with_init_with_and_without_bubblewrap_on_the_path() {
 }
 
 #[test]
-fn an_error_of_the_api_is_told_in_its_words() {
+fn an_api_error_is_reported_as_text() {
     let world = require!(World::new("codex"));
     let session = world.create("auto");
     let failed = world.send(&session, "[[status: 400]]").fails("codex", &["scripted status 400"]);
@@ -120,7 +120,7 @@ fn an_error_of_the_api_is_told_in_its_words() {
 }
 
 #[test]
-fn it_works_in_a_sandbox_and_cannot_write_its_settings() {
+fn a_sandboxed_agent_works_and_cannot_write_its_settings() {
     let world = require!(World::with("codex", "", &[]));
-    scenes::works_in_a_sandbox(&world, &[".codex/config.toml", ".codex/hooks.json"]);
+    scenarios::works_in_a_sandbox(&world, &[".codex/config.toml", ".codex/hooks.json"]);
 }

@@ -1,33 +1,33 @@
-//! gemini. A turn costs it two seconds of computing, so there are few.
+//! Tests with the real gemini. Each turn takes two seconds of CPU time, so there are few.
 
 use crate::kit::World;
-use crate::scenes;
+use crate::scenarios;
 use outpost_testkit::require;
 use serde_json::json;
 
 #[test]
-fn a_conversation_streams_uses_tools_and_goes_on() {
+fn a_conversation_streams_uses_tools_and_remembers() {
     let world = require!(World::new("gemini"));
-    scenes::talks_works_and_remembers(&world, "auto");
+    scenarios::answers_uses_tools_and_remembers(&world, "auto");
 }
 
 #[test]
 fn plan_mode_writes_nothing() {
     let world = require!(World::new("gemini"));
-    scenes::plan_only_reads(&world);
+    scenarios::plan_only_reads(&world);
 }
 
-/// The second turn loads the conversation in the minute in which it began, which spoils it if done by its plain name; the
-/// third, and one of the other interface, find what it has left.
+/// The second turn loads the conversation within the minute of its creation. With the plain id, gemini would corrupt
+/// it. The third turn, and one over the other interface, read the result.
 #[test]
-fn ask_mode_does_what_a_human_allows_and_keeps_the_conversation() {
+fn ask_mode_obeys_the_decisions_and_keeps_the_conversation() {
     let world = require!(World::new("gemini"));
     let settings = world.home().join(".gemini/settings.json");
     let mut given: serde_json::Value = serde_json::from_slice(&std::fs::read(&settings).unwrap()).unwrap();
-    // As people have it: what is old or spoilt is removed at each start.
+    // A common setting: gemini deletes old or corrupt conversations at each start.
     given["general"]["sessionRetention"] = json!({ "enabled": true, "maxAge": "30d" });
     std::fs::write(&settings, given.to_string()).unwrap();
-    let session = scenes::asks_and_obeys(&world);
+    let session = scenarios::obeys_decisions(&world);
     let third = world.send(&session, "[[history]]").ends("result");
     assert_eq!(third.text(), "I saw 3 prompts; the first was: [[sh: echo hi > allowed.txt]]");
     world.set_mode(&session, "auto");
@@ -37,7 +37,7 @@ fn ask_mode_does_what_a_human_allows_and_keeps_the_conversation() {
 }
 
 #[test]
-fn failures_say_what_failed_and_the_next_message_is_answered() {
+fn failures_are_reported_and_the_next_message_is_answered() {
     let world = require!(World::new("gemini"));
     let session = world.create("auto");
     world.send(&session, "[[cut]]").fails("gemini", &["terminated"]);
@@ -48,7 +48,7 @@ fn failures_say_what_failed_and_the_next_message_is_answered() {
 }
 
 #[test]
-fn a_bad_key_and_a_conversation_that_is_gone_are_told_with_what_to_do() {
+fn a_bad_key_and_a_missing_conversation_are_reported_with_a_hint() {
     let world = require!(World::with("gemini", "", &[("GEMINI_API_KEY", "bad")]));
     let session = world.create("auto");
     world.send(&session, "hello").fails("gemini", &["Hint: log in", "GEMINI_API_KEY"]);
@@ -60,18 +60,18 @@ fn a_bad_key_and_a_conversation_that_is_gone_are_told_with_what_to_do() {
 #[test]
 fn an_interrupt_leaves_nothing_behind() {
     let world = require!(World::new("gemini"));
-    scenes::stops_in_text(&world, "auto");
-    scenes::stops_in_a_tool(&world, "auto");
+    scenarios::is_interrupted_in_text(&world, "auto");
+    scenarios::is_interrupted_in_a_tool(&world, "auto");
 }
 
 #[test]
 fn an_interrupt_in_a_question_leaves_nothing_behind() {
     let world = require!(World::new("gemini"));
-    scenes::stops_in_a_question(&world);
+    scenarios::is_interrupted_in_a_question(&world);
 }
 
 #[test]
-fn it_works_in_a_sandbox_and_cannot_write_its_settings() {
+fn a_sandboxed_agent_works_and_cannot_write_its_settings() {
     let world = require!(World::with("gemini", "", &[]));
-    scenes::works_in_a_sandbox(&world, &[".gemini/settings.json"]);
+    scenarios::works_in_a_sandbox(&world, &[".gemini/settings.json"]);
 }

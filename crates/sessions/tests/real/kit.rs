@@ -1,4 +1,4 @@
-//! A daemon whose agents find a fake model, and a client that reads what it is told.
+//! A daemon whose agents use a fake model, and a client for it.
 
 use outpost_control::wire::ProcessInfo;
 use outpost_sys::epoll::wait_readable;
@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// For anything. opencode computes for six seconds before it asks anything, and a machine may have other things to do.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Time limit of each wait. opencode computes for six seconds before its first request, and the host may be busy.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(crate) struct World {
     pub(crate) daemon: Daemon,
@@ -19,11 +19,11 @@ pub(crate) struct World {
     cli: &'static str,
     url: String,
     agent: ureq::Agent,
-    /// After the daemon, which works in it.
+    /// Dropped after the daemon, which works in it.
     home: AgentHome,
 }
 
-/// The daemon's program: a test is in `deps`, the programs are one up.
+/// The daemon's program. Tests are in `deps`; the programs are one directory up.
 fn outpost() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     binary_beside(&test.parent().unwrap().parent().unwrap().join("tests"), "outpost")
@@ -34,15 +34,15 @@ impl World {
         World::with(cli, "", &[])
     }
 
-    /// With more in `outpost.toml` (what stands before the first table is of `[sessions]`), and with these variables of the
-    /// agent's. `IS_SANDBOX` is not set unless it is among them.
+    /// With more content of `outpost.toml`, whose first lines belong to `[sessions]`, and with these variables for the
+    /// agent. `IS_SANDBOX` is unset unless given.
     pub(crate) fn with(cli: &'static str, config: &str, env: &[(&str, &str)]) -> Result<World, Lack> {
         AgentHome::cli(cli)?;
         let model = Model::start();
         let home = AgentHome::new(&model);
         let dir = tempfile::tempdir().unwrap();
         let xdg = home.home().join(".config");
-        // The daemon has another place for its own settings.
+        // The daemon's own configuration directory is another one.
         let mut text = format!("[sessions]\n{config}\n[sessions.{cli}.env]\nXDG_CONFIG_HOME = {xdg:?}\n");
         for (name, value) in env {
             text.push_str(&format!("{name} = {value:?}\n"));
@@ -55,7 +55,7 @@ impl World {
         let daemon = Daemon::start_by(command, dir, &flags);
         let port = std::fs::read_to_string(daemon.dir().join("run/sessions.port")).unwrap();
         let url = format!("http://127.0.0.1:{}/rpc", port.trim());
-        let config = ureq::Agent::config_builder().proxy(None).timeout_global(Some(PATIENCE)).build();
+        let config = ureq::Agent::config_builder().proxy(None).timeout_global(Some(TIMEOUT)).build();
         Ok(World { daemon, model, cli, url, agent: config.into(), home })
     }
 
@@ -71,14 +71,14 @@ impl World {
         self.cli
     }
 
-    /// A file in the directory where the agent works.
+    /// Whether a file exists in the agent's working directory.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.work().join(name).exists()
     }
 
     fn post(&self, method: &str, params: &Value) -> ureq::Body {
         let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string();
-        // Root's daemon demands it.
+        // A daemon of root requires a token.
         let token = std::fs::read_to_string(self.daemon.dir().join("run/sessions.token")).unwrap();
         let request = self.agent.post(&self.url).header("content-type", "application/json");
         let request = request.header("authorization", format!("Bearer {token}"));
@@ -113,18 +113,18 @@ impl World {
         assert_eq!(done, json!({ "ok": true, "interrupted": true }));
     }
 
-    /// Sends a message; its answer is read as it comes.
+    /// Sends a message and returns its stream.
     pub(crate) fn open(&self, session: &str, message: &str) -> Stream {
         let body = self.post("session.send", &json!({ "sessionId": session, "message": message }));
         Stream { lines: BufReader::new(Box::new(body.into_reader())), events: Vec::new() }
     }
 
-    /// Sends a message and reads its answer to the end.
+    /// Sends a message and reads its stream to the end.
     pub(crate) fn send(&self, session: &str, message: &str) -> Events {
         self.open(session, message).rest()
     }
 
-    /// Processes of agents that run now: all with our mark but the daemon's own.
+    /// Pids of running agents: all processes with our marker variable except the daemon's own.
     fn agents(&self) -> Vec<i32> {
         let marker = format!("OUTPOST_TEST_AGENTS={}", self.home.home().parent().unwrap().display());
         let ours = outpost().canonicalize().unwrap();
@@ -137,7 +137,7 @@ impl World {
         theirs.map(|stat| stat.pid).collect()
     }
 
-    /// Waits until nothing that an agent has started is there any more.
+    /// Waits until all processes of agents have exited.
     pub(crate) fn assert_nothing_left(&self) {
         let begun = Instant::now();
         loop {
@@ -146,18 +146,18 @@ impl World {
             let command = std::fs::read_to_string(format!("/proc/{first}/cmdline")).unwrap_or_default();
             if let Ok(process) = outpost_testkit::process(*first) {
                 let is_over = wait_readable(&process, Duration::from_secs(20)).unwrap();
-                assert!(is_over && begun.elapsed() < PATIENCE, "{left:?} are left: {command:?}");
+                assert!(is_over && begun.elapsed() < TIMEOUT, "{left:?} are left: {command:?}");
             }
         }
-        // The daemon hears of an exit a moment later than we see it.
+        // The daemon learns of an exit slightly later than this test.
         let lives = |process: &ProcessInfo| process.face == "sessions" && process.exit.is_none();
         while self.daemon.list().iter().any(lives) {
-            assert!(begun.elapsed() < PATIENCE, "{:?}", self.daemon.list());
+            assert!(begun.elapsed() < TIMEOUT, "{:?}", self.daemon.list());
             outpost_testkit::pause();
         }
     }
 
-    /// The same `outpost approvals` that people have. The first use makes the key.
+    /// Decides with `outpost approvals`. The first call creates the key.
     pub(crate) fn decide(&self, arguments: &[&str]) {
         if !self.daemon.dir().join("state/approver.key").exists() {
             self.approvals(&["enroll", "--no-passphrase"]);
@@ -174,14 +174,14 @@ impl World {
     }
 }
 
-/// An answer as it comes.
+/// The events of a stream, as they arrive.
 pub(crate) struct Stream {
     lines: BufReader<Box<dyn std::io::Read>>,
     events: Vec<Value>,
 }
 
 impl Stream {
-    /// The next event, without pings; none after the last.
+    /// The next event, without pings. `None` after the last one.
     fn next(&mut self) -> Option<Value> {
         loop {
             let mut line = String::new();
@@ -198,7 +198,7 @@ impl Stream {
         }
     }
 
-    /// The first event of this type from here on.
+    /// Reads up to the next event of this type.
     pub(crate) fn until(&mut self, kind: &str) -> Value {
         loop {
             let next = self.next();
@@ -215,7 +215,7 @@ impl Stream {
     }
 }
 
-/// All events of an answer. There is exactly one terminal event, and it is the last.
+/// All events of a turn. Exactly one is terminal, the last.
 #[derive(Debug)]
 pub(crate) struct Events(pub(crate) Vec<Value>);
 
@@ -229,13 +229,13 @@ impl Events {
         last
     }
 
-    /// The last event must be this one.
+    /// Asserts the type of the terminal event.
     pub(crate) fn ends(self, kind: &str) -> Events {
         assert_eq!(self.last()["type"], kind, "{:#?}", self.0);
         self
     }
 
-    /// The agent's own id of the conversation, as both its first and its last event tell it.
+    /// The conversation id, which the first and the last event report.
     pub(crate) fn conversation(&self) -> String {
         let begun =
             self.0.iter().find(|event| event["subtype"] == "init").unwrap_or_else(|| panic!("{self:#?}"));
@@ -243,22 +243,22 @@ impl Events {
         begun["session_id"].as_str().unwrap().to_owned()
     }
 
-    fn said_by(&self, kind: &str) -> Vec<&str> {
+    fn contents_of(&self, kind: &str) -> Vec<&str> {
         let of_kind = self.0.iter().filter(|event| event["type"] == kind);
         of_kind.map(|event| event["content"].as_str().unwrap()).collect()
     }
 
-    /// Text as it came, and how many pieces it came in.
+    /// The text of all deltas, and their number.
     pub(crate) fn partial(&self) -> (String, usize) {
-        let pieces = self.said_by("partial");
-        (pieces.concat(), pieces.len())
+        let deltas = self.contents_of("partial");
+        (deltas.concat(), deltas.len())
     }
 
     pub(crate) fn text(&self) -> String {
-        self.said_by("text").join("\n")
+        self.contents_of("text").join("\n")
     }
 
-    /// Calls of tools and their results: the tool, its input, and what it said.
+    /// Tool calls and their results: the tool, its input, and its output.
     pub(crate) fn tools(&self) -> Vec<(&str, Option<&Value>, Option<&str>)> {
         let uses = self.0.iter().filter(|event| event["type"] == "tool_use");
         uses.map(|event| {
@@ -272,7 +272,7 @@ impl Events {
         .collect()
     }
 
-    /// Why it failed: `error` with the CLI's name and these words.
+    /// Asserts an `error` with the CLI's name and these texts.
     pub(crate) fn fails(self, cli: &str, words: &[&str]) -> Events {
         let events = self.ends("error");
         let last = events.last();
@@ -285,11 +285,11 @@ impl Events {
     }
 }
 
-/// Waits for a file that an agent's tool makes.
+/// Waits for a file that an agent's tool creates.
 pub(crate) fn wait_for(path: &Path) {
     let begun = Instant::now();
     while !path.exists() {
-        assert!(begun.elapsed() < PATIENCE, "{} was never made", path.display());
+        assert!(begun.elapsed() < TIMEOUT, "{} was never made", path.display());
         outpost_testkit::pause();
     }
 }

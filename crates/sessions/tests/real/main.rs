@@ -1,5 +1,5 @@
-//! The real agent CLIs through the sessions face, against a fake model. `scripts/setup-agent-clis` installs them; where one is
-//! missing, its tests say so and are skipped.
+//! The real agent CLIs behind the sessions face, with a fake model. `scripts/setup-agent-clis` installs them. Tests of
+//! a missing CLI are reported as skipped.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -8,4 +8,4 @@ mod codex;
 mod gemini;
 mod kit;
 mod opencode;
-mod scenes;
+mod scenarios;

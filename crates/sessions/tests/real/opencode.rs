@@ -1,40 +1,40 @@
-//! opencode. A turn costs it six seconds of computing, so there are few.
+//! Tests with the real opencode. Each turn takes six seconds of CPU time, so there are few.
 
 use crate::kit::World;
-use crate::scenes;
+use crate::scenarios;
 use outpost_testkit::require;
 use serde_json::json;
 
 #[test]
-fn a_conversation_streams_uses_tools_and_goes_on() {
+fn a_conversation_streams_uses_tools_and_remembers() {
     let world = require!(World::new("opencode"));
-    scenes::talks_works_and_remembers(&world, "auto");
+    scenarios::answers_uses_tools_and_remembers(&world, "auto");
 }
 
 #[test]
 fn plan_mode_writes_nothing() {
     let world = require!(World::new("opencode"));
-    scenes::plan_only_reads(&world);
+    scenarios::plan_only_reads(&world);
 }
 
 #[test]
-fn ask_mode_does_what_a_human_allows() {
+fn ask_mode_obeys_the_decisions() {
     let world = require!(World::new("opencode"));
-    scenes::asks_and_obeys(&world);
+    scenarios::obeys_decisions(&world);
 }
 
-/// After a server error it tries again for ever, and says nothing.
+/// opencode retries forever after a server error, without output.
 #[test]
-fn silence_ends_with_the_operators_limit() {
+fn the_silence_limit_ends_endless_retries() {
     let world = require!(World::with("opencode", "silence_timeout_s = 20", &[]));
     let session = world.create("auto");
     world.send(&session, "[[status: 500]]").fails("opencode", &["said nothing for too long"]);
     world.assert_nothing_left();
 }
 
-/// After a cut stream, too.
+/// The same after a cut stream.
 #[test]
-fn an_interrupt_ends_tries_without_end() {
+fn an_interrupt_ends_endless_retries() {
     let world = require!(World::new("opencode"));
     let session = world.create("auto");
     let stream = world.open(&session, "[[cut]]");
@@ -45,7 +45,7 @@ fn an_interrupt_ends_tries_without_end() {
 }
 
 #[test]
-fn a_bad_key_is_told_with_what_to_do() {
+fn a_bad_key_is_reported_with_a_hint() {
     let bad = r#"{"provider":{"fake":{"options":{"apiKey":"bad"}}}}"#;
     let world = require!(World::with("opencode", "", &[("OPENCODE_CONFIG_CONTENT", bad)]));
     let session = world.create("auto");
@@ -53,25 +53,25 @@ fn a_bad_key_is_told_with_what_to_do() {
 }
 
 #[test]
-fn a_conversation_that_is_gone_is_said_to_be() {
+fn a_missing_conversation_is_reported() {
     let world = require!(World::new("opencode"));
     let session = world.create("auto");
     let unknown = json!({ "sessionId": session, "sdkSessionId": "ses_000000000000000000000000000000" });
     world.call("session.resume", &unknown);
-    scenes::begins_anew_after_a_lost_conversation(&world, &session);
+    scenarios::replaces_a_missing_conversation(&world, &session);
 }
 
 #[test]
 fn an_interrupt_leaves_nothing_behind() {
     let world = require!(World::new("opencode"));
-    scenes::stops_in_text(&world, "auto");
-    scenes::stops_in_a_tool(&world, "auto");
+    scenarios::is_interrupted_in_text(&world, "auto");
+    scenarios::is_interrupted_in_a_tool(&world, "auto");
 }
 
 #[test]
-fn it_works_in_a_sandbox_and_cannot_write_its_settings() {
+fn a_sandboxed_agent_works_and_cannot_write_its_settings() {
     let world = require!(World::with("opencode", "", &[]));
-    scenes::works_in_a_sandbox(
+    scenarios::works_in_a_sandbox(
         &world,
         &[".config/opencode/package-lock.json", ".config/opencode/opencode.json"],
     );

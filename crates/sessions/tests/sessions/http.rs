@@ -1,4 +1,4 @@
-//! The endpoint: methods, paths, content types, sizes, shapes; and who is let in.
+//! The HTTP endpoint: methods, paths, content types, sizes, request forms, and access.
 
 use crate::kit::Host;
 use serde_json::json;
@@ -23,7 +23,7 @@ fn only_post_to_rpc_is_an_rpc() {
 }
 
 #[test]
-fn a_body_that_is_no_request_is_refused_as_the_original_does() {
+fn an_invalid_body_is_refused_like_in_codecast_daemon() {
     let host = Host::start();
     let client = host.client();
     let cases = [
@@ -70,7 +70,7 @@ fn a_body_over_2_mib_is_413() {
 }
 
 #[test]
-fn a_web_page_is_not_let_in() {
+fn requests_of_web_pages_are_refused() {
     let host = Host::start();
     let client = host.client();
     let with = |name: &str, value: &str| client.http("POST", "/rpc", &[JSON, (name, value)], HEALTH).status;
@@ -84,13 +84,13 @@ fn a_web_page_is_not_let_in() {
     for name in ["localhost", "LOCALHOST:1", "127.0.0.1", "127.0.0.1:80", "[::1]:9100", "127.8.9.1"] {
         assert_eq!(with("host", name), 200, "{name}");
     }
-    // Before anything is looked at, also where nothing is.
+    // Access is checked first, also for unknown paths.
     let answer = client.http("GET", "/nothing", &[("host", "evil.example")], "");
     assert_eq!(answer.status, 403);
 }
 
 #[test]
-fn ids_of_any_type_come_back_as_they_were_written() {
+fn ids_of_any_type_are_echoed_verbatim() {
     let host = Host::start();
     let client = host.client();
     let answer = |id: &str| client.post(&format!("{{\"method\":\"session.list\",\"id\":{id}}}"));
@@ -105,7 +105,7 @@ fn ids_of_any_type_come_back_as_they_were_written() {
     for id in ["{}", "[]", "true"] {
         assert_eq!(answer(id).json()["error"]["code"], -32600, "{id}");
     }
-    // With errors, and with answers that are put together elsewhere.
+    // In errors, and in responses that are built on a blocking thread.
     let unknown = client.post(r#"{"jsonrpc":"2.0","method":"nope","id":7}"#).json();
     assert_eq!(unknown, json!({ "error": { "code": -32601, "message": "Method not found: nope" }, "id": 7 }));
     for method in ["monitor.sessions", "health.check"] {
@@ -126,7 +126,7 @@ fn a_request_without_method_is_32600() {
 }
 
 #[test]
-fn the_documents_of_the_interface_are_there() {
+fn the_interface_documents_are_served() {
     let host = Host::start();
     let client = host.client();
     let openapi = client.http("GET", "/openapi.json", &[], "").json();

@@ -1,4 +1,4 @@
-//! A daemon whose agents are fakes, with a home and a project of its own.
+//! A daemon with fake agents, and with a home and a project directory of its own.
 
 use outpost_sys::procfs;
 use outpost_testkit::{Daemon, EventReader, SessionsClient, binary_beside, install_fake_clis};
@@ -8,20 +8,20 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) const CLIS: [&str; 4] = ["claude", "codex", "gemini", "opencode"];
 
 pub(crate) struct Host {
     daemon: Option<Daemon>,
     variables: Vec<(String, String)>,
-    /// Last, so that it goes after everyone who works in it.
+    /// The last field, so that it is dropped after the daemon that works in it.
     dir: TempDir,
 }
 
 pub(crate) fn outpost() -> PathBuf {
     let test = std::env::current_exe().unwrap();
-    // A test is in `deps`, the programs are one up.
+    // Tests are in `deps`; the programs are one directory up.
     binary_beside(&test.parent().unwrap().parent().unwrap().join("tests"), "outpost")
 }
 
@@ -30,21 +30,21 @@ impl Host {
         Host::start_with("", &[])
     }
 
-    /// With this in `outpost.toml`, and these variables in the daemon's environment.
+    /// With this content of `outpost.toml`, and these variables in the daemon's environment.
     pub(crate) fn start_with(config: &str, variables: &[(&str, &str)]) -> Host {
-        let mut host = Host::make(config, variables);
-        host.go_on(Command::new(outpost()), &[]);
+        let mut host = Host::prepare(config, variables);
+        host.start_daemon(Command::new(outpost()), &[]);
         host
     }
 
-    /// With a command that becomes the daemon, and more flags for it.
+    /// With a command that execs the daemon, and more flags for it.
     pub(crate) fn start_by(serve: Command, flags: &[&str]) -> Host {
-        let mut host = Host::make("", &[]);
-        host.go_on(serve, flags);
+        let mut host = Host::prepare("", &[]);
+        host.start_daemon(serve, flags);
         host
     }
 
-    fn make(config: &str, variables: &[(&str, &str)]) -> Host {
+    fn prepare(config: &str, variables: &[(&str, &str)]) -> Host {
         let dir = tempfile::Builder::new().prefix("outpost-sessions-").tempdir().unwrap();
         install_fake_clis(&dir.path().join("bin"), &CLIS);
         for name in ["home/Projects/named", "project", "config/outpost"] {
@@ -55,17 +55,17 @@ impl Host {
         Host { daemon: None, variables: variables.iter().map(own).collect(), dir }
     }
 
-    fn go_on(&mut self, mut serve: Command, flags: &[&str]) {
+    fn start_daemon(&mut self, mut serve: Command, flags: &[&str]) {
         let bin = self.path("bin").display().to_string();
         serve.env("HOME", self.path("home")).env("PATH", format!("{bin}:/usr/bin:/bin:/usr/sbin:/sbin"));
         serve.envs(self.variables.iter().cloned());
         self.daemon = Some(Daemon::start_by_in(serve, self.dir.path(), flags));
     }
 
-    /// The whole daemon stops in order and is started again.
+    /// Stops the daemon and starts it again.
     pub(crate) fn restart(&mut self) {
         drop(self.daemon.take());
-        self.go_on(Command::new(outpost()), &[]);
+        self.start_daemon(Command::new(outpost()), &[]);
     }
 
     pub(crate) fn daemon(&self) -> &Daemon {
@@ -84,7 +84,7 @@ impl Host {
         self.path(name).display().to_string()
     }
 
-    /// A session of claude in the project.
+    /// Creates a claude session in the project.
     pub(crate) fn create(&self) -> String {
         self.create_with(json!({}))
     }
@@ -96,7 +96,7 @@ impl Host {
         result["sessionId"].as_str().unwrap().to_owned()
     }
 
-    /// A script for the fake: a step per line, `@` stands for the directory of this host.
+    /// A script for the fake, one step per line. `@` is replaced by the host's directory.
     pub(crate) fn script(&self, steps: &[&str]) -> String {
         let at = format!("{}/", self.dir.path().display());
         format!("do:{}", steps.join("\n").replace('@', &at))
@@ -106,12 +106,12 @@ impl Host {
         self.client().send(session, &self.script(steps))
     }
 
-    /// What waits for this file goes on.
+    /// Creates the file that a step `wait` waits for.
     pub(crate) fn touch(&self, name: &str) {
         std::fs::write(self.path(name), "").unwrap();
     }
 
-    /// The contents of a file that somebody is about to write.
+    /// Waits for a file and returns its content.
     pub(crate) fn wait_file(&self, name: &str) -> String {
         self.wait(&format!("no file {name}"), || std::fs::read_to_string(self.path(name)).ok())
     }
@@ -120,23 +120,23 @@ impl Host {
         serde_json::from_str(&self.wait_file(name)).unwrap()
     }
 
-    pub(crate) fn wait<T>(&self, failure: &str, mut wanted: impl FnMut() -> Option<T>) -> T {
+    pub(crate) fn wait<T>(&self, failure: &str, mut condition: impl FnMut() -> Option<T>) -> T {
         let begun = Instant::now();
         loop {
-            if let Some(found) = wanted() {
+            if let Some(found) = condition() {
                 return found;
             }
-            assert!(begun.elapsed() < PATIENCE, "{failure}; log: {}", self.daemon().log());
+            assert!(begun.elapsed() < TIMEOUT, "{failure}; log: {}", self.daemon().log());
             outpost_testkit::pause();
         }
     }
 
-    /// The numbers of a session's queue.
+    /// The queue statistics of a session.
     pub(crate) fn stats(&self, session: &str) -> Value {
         self.client().result("session.queue_stats", json!({ "sessionId": session }))
     }
 
-    /// One session as it is listed.
+    /// The session's entry in `session.list`, or null.
     pub(crate) fn listed(&self, session: &str) -> Value {
         let mut all = self.client().result("session.list", json!({}));
         let all = all["sessions"].as_array_mut().unwrap();
@@ -147,7 +147,7 @@ impl Host {
         self.wait(status, || (self.listed(session)["status"] == status).then_some(()));
     }
 
-    /// `outpost` with these arguments, beside the daemon.
+    /// `outpost` with these arguments, for this daemon.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(outpost());
         command.args(["--state-dir", "state", "--runtime-dir", "run"]).args(arguments);
@@ -161,7 +161,7 @@ impl Host {
     }
 }
 
-pub(crate) fn runs(pid: &str) -> bool {
+pub(crate) fn is_running(pid: &str) -> bool {
     let stat = procfs::stat(pid.trim().parse().unwrap());
     stat.is_some_and(|stat| !matches!(stat.state, b'Z' | b'X'))
 }
@@ -174,16 +174,16 @@ pub(crate) fn is_terminal(event: &Value) -> bool {
     ["result", "error", "interrupted"].contains(&event["type"].as_str().unwrap())
 }
 
-/// All deltas together.
-pub(crate) fn numbers(events: &[Value]) -> Vec<u64> {
+/// The numbers in all deltas.
+pub(crate) fn delta_numbers(events: &[Value]) -> Vec<u64> {
     let partials = events.iter().filter(|event| event["type"] == "partial");
     partials.map(|event| event["content"].as_str().unwrap().parse().unwrap()).collect()
 }
 
-/// Events are numbered without hole and double from `first` on; each turn has one terminal event, which is its last.
+/// Asserts that events are numbered from `first` on without gaps, and that each turn has one terminal event, its last.
 /// Returns the turns.
 #[track_caller]
-pub(crate) fn check(events: &[Value], first: u64) -> Vec<u64> {
+pub(crate) fn check_turns(events: &[Value], first: u64) -> Vec<u64> {
     let mut turns: Vec<u64> = Vec::new();
     let mut is_open = false;
     for (event, seq) in events.iter().zip(first..) {
@@ -202,10 +202,10 @@ pub(crate) fn check(events: &[Value], first: u64) -> Vec<u64> {
     turns
 }
 
-/// The one terminal event of a whole turn that begins with this number.
+/// The terminal event of a single turn whose first event has this number.
 #[track_caller]
-pub(crate) fn end(events: &[Value], first: u64) -> &Value {
-    assert_eq!(check(events, first).len(), 1, "{events:?}");
+pub(crate) fn terminal_event(events: &[Value], first: u64) -> &Value {
+    assert_eq!(check_turns(events, first).len(), 1, "{events:?}");
     events.last().unwrap()
 }
 
@@ -213,7 +213,7 @@ pub(crate) fn message(event: &Value) -> &str {
     event["message"].as_str().unwrap_or_default()
 }
 
-/// The directory of a path, as a test compares it.
-pub(crate) fn real(path: &Path) -> String {
+/// The canonical path, for comparison.
+pub(crate) fn canonical(path: &Path) -> String {
     path.canonicalize().unwrap().display().to_string()
 }

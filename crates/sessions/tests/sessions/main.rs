@@ -1,25 +1,25 @@
-//! The sessions face as its clients see it: the real daemon, and `fake-agent` under the names of the CLIs, which does
-//! everything that real ones do too rarely.
+//! The sessions face as clients see it: the real daemon with `fake-agent` in place of the CLIs, which does on demand
+//! what real ones do rarely.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod asking;
-mod calls;
-mod elsewhere;
-mod endings;
-mod ends;
+mod codecast_daemon;
+mod codecast_mock;
+mod command_line;
 mod http;
-mod kept;
-mod kills;
+mod interrupt;
+mod invocation;
 mod kit;
-mod many;
 mod methods;
-mod mock;
 mod notices;
+mod permissions;
 mod queue;
+mod remote;
 mod restart;
 mod sandbox;
-mod shell;
-mod stand_in;
-mod stopping;
+mod scale;
+mod shutdown;
 mod streams;
+mod terminal_events;
+mod warm_process;
+mod worker_death;

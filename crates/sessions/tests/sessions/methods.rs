@@ -1,6 +1,6 @@
 //! Every method of the contract: its params, its result, its errors.
 
-use crate::kit::{CLIS, Host, kinds, real};
+use crate::kit::{CLIS, Host, canonical, kinds};
 use serde_json::{Value, json};
 
 const UNKNOWN: &str = "00000000-0000-4000-8000-000000000000";
@@ -11,15 +11,15 @@ fn keys(value: &Value) -> Vec<&str> {
     keys
 }
 
-/// As the contract writes times: `2026-03-29T10:00:00Z`, perhaps with a fraction.
+/// A timestamp of the contract: `2026-03-29T10:00:00Z`, optionally with a fraction.
 fn is_time(value: &Value) -> bool {
     let text = value.as_str().unwrap_or_default();
     text.len() >= 20 && text.ends_with('Z') && text.as_bytes()[10] == b'T'
 }
 
-/// The fake tells a version, so it counts as the agent itself, and its conversations are looked for where that keeps them.
+/// The fake reports a version, so it counts as genuine, and its conversations are searched in claude's store.
 #[test]
-fn what_cannot_be_resumed_starts_fresh_and_says_so() {
+fn a_missing_conversation_falls_back_to_a_new_one() {
     let host = Host::start();
     let id = host.create();
     let store = host.path("home/.claude/projects/-project");
@@ -36,9 +36,9 @@ fn what_cannot_be_resumed_starts_fresh_and_says_so() {
     assert!(!argv.contains("--resume"), "{argv}");
 }
 
-/// The operator says where an agent keeps its conversations, and the daemon itself may have others.
+/// The operator moves the stores, and the daemon's own environment has other ones.
 #[test]
-fn conversations_are_looked_for_where_the_agent_is_told_to_keep_them() {
+fn conversations_are_searched_in_the_configured_store() {
     let config = "[sessions.codex]\nenv = { CODEX_HOME = \"../elsewhere\" }\n[sessions.claude]\ndrop_env = [\"CLAUDE_CONFIG_DIR\"]\n";
     let host = Host::start_with(config, &[("CODEX_HOME", "/nowhere"), ("CLAUDE_CONFIG_DIR", "/nowhere")]);
     let stores = [("codex", "elsewhere/sessions/2026"), ("claude", "home/.claude/projects/-project")];
@@ -54,9 +54,9 @@ fn conversations_are_looked_for_where_the_agent_is_told_to_keep_them() {
     }
 }
 
-/// What a request names must not become an option of the CLI: `--dangerously-skip-permissions` is one.
+/// A value of a request must not become an option of the CLI, such as `--dangerously-skip-permissions`.
 #[test]
-fn a_name_that_would_be_an_option_is_refused() {
+fn a_value_that_looks_like_an_option_is_refused() {
     let host = Host::start();
     let id = host.create();
     let project = host.path("project");
@@ -70,7 +70,7 @@ fn a_name_that_would_be_an_option_is_refused() {
         let (code, message) = host.client().error(method, params);
         assert!(code == -32602 && message.ends_with("is not a name"), "{method}: {code} {message}");
     }
-    // Nor what an agent calls its conversation.
+    // The same holds for the conversation id that a CLI reports.
     host.run(&id, &["session --dangerously-skip-permissions", "init", "result"]).rest();
     assert_eq!(host.listed(&id)["sdkSessionId"], Value::Null);
 }
@@ -87,7 +87,7 @@ fn create_gives_an_id_and_the_session_is_listed_with_every_field() {
     let listed = host.client().result("session.list", json!({}));
     let sessions = listed["sessions"].as_array().unwrap();
     assert_eq!(sessions.len(), 2);
-    // Oldest first, always.
+    // Oldest first.
     assert_eq!((&sessions[0]["sessionId"], &sessions[1]["sessionId"]), (&json!(id), &json!(plain)));
     let expected = [
         "cliType",
@@ -112,7 +112,7 @@ fn create_gives_an_id_and_the_session_is_listed_with_every_field() {
 }
 
 #[test]
-fn every_mode_and_cli_is_taken_and_no_other() {
+fn only_known_modes_and_clis_are_accepted() {
     let host = Host::start();
     for mode in ["auto", "code", "plan", "ask"] {
         let id = host.create_with(json!({ "mode": mode }));
@@ -137,7 +137,7 @@ fn every_mode_and_cli_is_taken_and_no_other() {
     for more in [json!({ "mode": 1 }), json!({ "model": {} }), json!({ "cli_type": [] })] {
         assert_eq!(refused(more.clone()).0, -32602, "{more}");
     }
-    // Null is nothing.
+    // Null counts as absent.
     host.create_with(json!({ "mode": null, "model": null, "cli_type": null }));
     assert_eq!(host.client().result("session.list", json!({}))["sessions"].as_array().unwrap().len(), 9);
 }
@@ -180,7 +180,7 @@ fn missing_params_are_32602_in_every_method() {
 }
 
 #[test]
-fn unknown_sessions_are_told_as_the_original_does() {
+fn unknown_sessions_are_reported_like_in_codecast_daemon() {
     let host = Host::start();
     let client = host.client();
     let params = json!({ "sessionId": UNKNOWN, "mode": "auto", "model": "m" });
@@ -220,13 +220,13 @@ fn paths_are_expanded_and_must_be_directories() {
     }
     assert!(error("~/file").1.starts_with("Path is not a directory"), "{:?}", error("~/file"));
     assert_eq!(error("~nobody/x").0, -32000);
-    // What is refused leaves nothing behind.
+    // A refused request creates nothing.
     assert!(!host.path("home/Projects/absent").exists());
     assert_eq!(client.result("health.check", json!({}))["sessions"], 4);
 }
 
 #[test]
-fn skills_are_synced_without_overwriting_or_making_a_project() {
+fn skills_are_synced_without_overwriting_or_creating_a_project() {
     let host = Host::start();
     let client = host.client();
     let source = host.path("home/.codecast/skills");
@@ -251,7 +251,7 @@ fn skills_are_synced_without_overwriting_or_making_a_project() {
 }
 
 #[test]
-fn set_mode_and_set_model_answer_ok_and_count_from_the_next_turn() {
+fn set_mode_and_set_model_take_effect_with_the_next_turn() {
     let host = Host::start();
     let client = host.client();
     let id = host.create();
@@ -269,7 +269,7 @@ fn set_mode_and_set_model_answer_ok_and_count_from_the_next_turn() {
         (-32000, "Invalid mode".into())
     );
     assert_eq!(json!([host.listed(&id)["mode"], host.listed(&id)["model"]]), json!(["plan", "m-2"]));
-    // Queued before the change or after: it counts when the message runs.
+    // A queued message runs with the settings at its start.
     assert_eq!(kinds(&host.run(&id, &["init", "record @second", "result"]).rest()), ["queued"]);
     host.touch("go");
     running.rest();
@@ -294,7 +294,7 @@ fn resume_sets_the_conversation_of_the_next_turn() {
     assert_eq!(host.listed(&id)["sdkSessionId"], "sdk-7");
     let events = host.run(&id, &["record @argv", "init", "session other", "result"]).rest();
     assert!(host.wait_record("argv")["argv"].to_string().contains("\"--resume\",\"sdk-7\""));
-    // Whoever the CLI says it is counts.
+    // The id that the CLI reports replaces the resumed one.
     assert_eq!(events.last().unwrap()["session_id"], "other");
     assert_eq!(host.listed(&id)["sdkSessionId"], "other");
     let resumed = host.client().result("session.resume", json!({ "sessionId": id }));
@@ -302,9 +302,9 @@ fn resume_sets_the_conversation_of_the_next_turn() {
     assert_eq!(host.listed(&id)["sdkSessionId"], "other");
 }
 
-/// The CLI of an earlier turn may still run, or still be ending, when another conversation is resumed.
+/// The CLI of an earlier turn may still run or exit when another conversation is resumed.
 #[test]
-fn nemesis_a_turn_that_has_begun_does_not_undo_a_resume() {
+fn nemesis_a_running_turn_does_not_undo_a_resume() {
     let host = Host::start();
     let next = |id: &str, conversation: &str, name: &str| {
         host.wait_status(id, "idle");
@@ -312,7 +312,7 @@ fn nemesis_a_turn_that_has_begun_does_not_undo_a_resume() {
         host.run(id, &[&format!("record @{name}"), "session later", "result"]).rest();
         let argv = host.wait_record(name)["argv"].to_string();
         assert!(argv.contains(&format!("\"--resume\",\"{conversation}\"")), "{argv}");
-        assert_eq!(host.listed(id)["sdkSessionId"], "later", "which it has said itself");
+        assert_eq!(host.listed(id)["sdkSessionId"], "later", "the id that the CLI reported");
     };
     let resume = |id: &str, conversation: &str| {
         let params = json!({ "sessionId": id, "sdkSessionId": conversation });
@@ -342,13 +342,13 @@ fn nemesis_a_turn_that_has_begun_does_not_undo_a_resume() {
 }
 
 #[test]
-fn health_has_every_field_of_the_document_and_of_the_wire() {
+fn health_has_every_field_of_the_contract() {
     let host = Host::start();
     let client = host.client();
     let whole = client.call("health.check", json!({}));
-    // The Head looks for it at the top.
+    // The Head Node reads it at the top level.
     assert_eq!(whole["ok"], true);
-    assert!(whole.get("version").is_none(), "a Head would replace us by its own daemon");
+    assert!(whole.get("version").is_none(), "with a version, a Head Node would replace the daemon");
     let health = &whole["result"];
     assert_eq!(
         (&health["ok"], &health["sessions"], &health["sessionsByStatus"]),
@@ -406,7 +406,7 @@ fn monitor_has_the_fields_of_list_and_the_queue() {
 }
 
 #[test]
-fn activity_moves_and_creation_does_not() {
+fn a_turn_updates_the_activity_time_only() {
     let host = Host::start();
     let id = host.create();
     let before = host.listed(&id);
@@ -417,12 +417,12 @@ fn activity_moves_and_creation_does_not() {
 }
 
 #[test]
-fn destroy_removes_the_session_and_what_it_kept() {
+fn destroy_removes_the_session_and_its_files() {
     let host = Host::start();
     let id = host.create();
     host.run(&id, &["result"]).rest();
     let kept = host.path("state/sessions").join(&id);
-    assert!(kept.is_dir(), "{}", real(&host.path("state")));
+    assert!(kept.is_dir(), "{}", canonical(&host.path("state")));
     let params = json!({ "sessionId": id });
     assert_eq!(host.client().result("session.destroy", params.clone()), json!({ "ok": true }));
     assert_eq!(host.listed(&id), Value::Null);

@@ -1,9 +1,9 @@
-//! Notices of an agent: text for a person, and never before the event that a turn begins with.
+//! Notices of an agent: readable text, and never before `init`.
 
-use crate::kit::{Host, end, kinds, message};
+use crate::kit::{Host, kinds, message, terminal_event};
 use serde_json::{Value, json};
 
-/// A host whose codex has its richer interface, and warns before it has a thread.
+/// A host whose codex is interactive and warns before it has a thread.
 fn host(variables: &[(&str, &str)]) -> Host {
     Host::start_with("", &[&[("FAKE_AGENT_VERSION", "0.166.0")], variables].concat())
 }
@@ -21,14 +21,14 @@ fn a_warning_before_the_thread_follows_init_as_text() {
     let api = r#"{\"error\": {\"message\": \"scripted error 400\", \"type\": \"invalid_request_error\"}}"#;
     let failed = format!(r#"line {{"method":"error","params":{{"error":{{"message":"{api}"}}}}}}"#);
     let events = host.run(&id, &[&failed]).rest();
-    assert_eq!(end(&events, 1)["type"], "result", "{events:#?}");
+    assert_eq!(terminal_event(&events, 1)["type"], "result", "{events:#?}");
     assert_eq!(kinds(&events), ["system", "system", "system", "result"]);
     assert_begins_with_init_then_warning(&events);
     assert_eq!(message(&events[2]), "scripted error 400");
 }
 
 #[test]
-fn nemesis_a_warning_that_waits_for_init_outlives_the_worker() {
+fn nemesis_a_warning_held_back_for_init_survives_the_worker() {
     let go = tempfile::tempdir().unwrap();
     let go = go.path().join("go");
     let host = host(&[("FAKE_AGENT_THREAD_WAITS_FOR", go.to_str().unwrap())]);
@@ -42,13 +42,13 @@ fn nemesis_a_warning_that_waits_for_init_outlives_the_worker() {
     host.daemon().kill(outpost_testkit::Which::Worker);
     std::fs::write(&go, "").unwrap();
     let events = host.client().attach(&id, 0).rest();
-    assert_eq!(end(&events, 1)["type"], "result", "{events:#?}");
+    assert_eq!(terminal_event(&events, 1)["type"], "result", "{events:#?}");
     assert_eq!(events.len(), 3, "{events:#?}");
     assert_begins_with_init_then_warning(&events);
 }
 
 #[test]
-fn a_codex_that_ends_before_its_thread_has_its_warning_told() {
+fn a_warning_is_emitted_if_codex_ends_before_its_thread() {
     let host = host(&[("FAKE_AGENT_THREAD_WAITS_FOR", "/nowhere/to/be/found")]);
     let id = host.create_with(json!({ "cli_type": "codex" }));
     let mut running = host.run(&id, &[""]);

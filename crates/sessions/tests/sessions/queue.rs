@@ -1,6 +1,6 @@
-//! Messages that wait, and who hears their answers.
+//! The message queue, and which stream gets the events of queued messages.
 
-use crate::kit::{Host, check, end, kinds};
+use crate::kit::{Host, check_turns, kinds, terminal_event};
 use serde_json::{Value, json};
 
 fn contents(events: &[Value]) -> Vec<&str> {
@@ -12,7 +12,7 @@ fn contents(events: &[Value]) -> Vec<&str> {
 }
 
 #[test]
-fn a_busy_session_queues_and_says_the_position() {
+fn a_busy_session_queues_and_reports_the_position() {
     let host = Host::start();
     let id = host.create();
     let mut running = host.run(&id, &["init", "wait @go", "result"]);
@@ -28,7 +28,7 @@ fn a_busy_session_queues_and_says_the_position() {
 }
 
 #[test]
-fn answers_of_queued_messages_reach_the_stream_that_is_open_in_order() {
+fn events_of_queued_messages_reach_the_open_stream_in_order() {
     let host = Host::start();
     let id = host.create();
     let mut running = host.run(&id, &["init", "wait @go", "text 1", "result"]);
@@ -38,14 +38,14 @@ fn answers_of_queued_messages_reach_the_stream_that_is_open_in_order() {
     }
     host.touch("go");
     events.extend(running.rest());
-    assert_eq!(check(&events, 1), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(check_turns(&events, 1), [1, 2, 3, 4, 5, 6]);
     assert_eq!(contents(&events), ["1", "2", "3", "4", "5", "6"]);
-    // Nobody is told twice.
+    // No event is delivered twice.
     assert_eq!(host.client().buffered(&id), Vec::<Value>::new());
 }
 
 #[test]
-fn a_failed_turn_does_not_keep_the_queue() {
+fn a_failed_turn_does_not_block_the_queue() {
     let host = Host::start();
     for last in ["exit 1", "signal SIGKILL", "exit 0"] {
         let id = host.create();
@@ -60,7 +60,7 @@ fn a_failed_turn_does_not_keep_the_queue() {
 }
 
 #[test]
-fn answers_wait_for_a_client_that_went_away() {
+fn events_are_buffered_for_a_disconnected_client() {
     let host = Host::start();
     let id = host.create();
     let mut running = host.run(&id, &["init", "wait @go", "text 1", "result"]);
@@ -73,18 +73,18 @@ fn answers_wait_for_a_client_that_went_away() {
     assert_eq!(host.stats(&id), json!({ "userPending": 0, "responsePending": 4, "clientConnected": false }));
     let events = host.client().buffered(&id);
     assert_eq!(contents(&events), ["1", "2"]);
-    check(&events, 2);
+    check_turns(&events, 2);
     assert_eq!(host.stats(&id), json!({ "userPending": 0, "responsePending": 0, "clientConnected": true }));
-    assert_eq!(host.client().buffered(&id), Vec::<Value>::new(), "it is said once");
-    // With a cursor it is there still.
+    assert_eq!(host.client().buffered(&id), Vec::<Value>::new(), "events are returned once");
+    // A cursor still reads delivered events.
     assert_eq!(host.client().attach(&id, 1).rest(), events);
 }
 
 #[test]
-fn a_message_that_was_not_queued_goes_to_its_sender_alone() {
+fn a_message_that_was_not_queued_is_streamed_to_its_sender_only() {
     let host = Host::start();
     let id = host.create();
-    // The first client does not read, so its stream is still open when the second sends.
+    // The first client does not read, so its stream is still open when the second one sends.
     let steps = ["init", "long 30000000", "result"];
     let first = host.run(&id, &steps);
     host.wait_status(&id, "idle");
@@ -92,12 +92,12 @@ fn a_message_that_was_not_queued_goes_to_its_sender_alone() {
     assert_eq!(contents(&second), ["mine"]);
     let mut first = first;
     let events = first.rest();
-    assert_eq!(check(&events, 1), [1], "the first stream ends with its own turn");
-    end(&second, events.len() as u64 + 1);
+    assert_eq!(check_turns(&events, 1), [1], "the first stream ends with its own turn");
+    terminal_event(&second, events.len() as u64 + 1);
 }
 
 #[test]
-fn a_queue_has_an_end() {
+fn the_queue_is_bounded() {
     let host = Host::start();
     let id = host.create();
     let mut running = host.run(&id, &["init", "hang"]);

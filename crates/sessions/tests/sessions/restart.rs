@@ -1,6 +1,6 @@
-//! The whole daemon stops and is started again: sessions, settings, messages and unread answers are there.
+//! A restart of the whole daemon: sessions, settings, queued messages and unread events survive.
 
-use crate::kit::{Host, check, end, kinds};
+use crate::kit::{Host, check_turns, kinds, terminal_event};
 use serde_json::{Value, json};
 
 #[test]
@@ -15,7 +15,7 @@ fn nemesis_sessions_and_their_settings_survive_a_restart() {
     let after = [host.listed(&id), host.listed(&other)];
     assert_eq!(before[1], after[1], "word for word");
     let strip = |mut session: Value| {
-        // The end of the turn counts, which may have been to come.
+        // The end of the turn updates it, possibly after the first listing.
         let text = session["lastActivityAt"].as_str().unwrap().chars().take(19).collect::<String>();
         session["lastActivityAt"] = text.into();
         session
@@ -33,7 +33,7 @@ fn nemesis_sessions_and_their_settings_survive_a_restart() {
 }
 
 #[test]
-fn nemesis_unread_answers_survive_a_restart_and_are_told_once() {
+fn nemesis_unread_events_survive_a_restart_and_are_delivered_once() {
     let mut host = Host::start();
     let id = host.create();
     let mut stream = host.run(&id, &["init", "wait @go", "count 1 100", "result"]);
@@ -46,16 +46,19 @@ fn nemesis_unread_answers_survive_a_restart_and_are_told_once() {
     assert_eq!(host.stats(&id)["responsePending"], 101);
     let mut all = vec![first];
     all.extend(host.client().buffered(&id));
-    end(&all, 1);
+    terminal_event(&all, 1);
     host.restart();
     assert_eq!(host.client().buffered(&id), Vec::<Value>::new());
     assert_eq!(host.client().attach(&id, 0).rest(), all);
     let next = host.run(&id, &["result"]).rest();
-    assert_eq!((end(&next, 103)["type"].as_str(), next[0]["turn"].as_u64()), (Some("result"), Some(2)));
+    assert_eq!(
+        (terminal_event(&next, 103)["type"].as_str(), next[0]["turn"].as_u64()),
+        (Some("result"), Some(2))
+    );
 }
 
 #[test]
-fn nemesis_what_ran_and_what_waited_when_the_daemon_stopped_has_its_end() {
+fn nemesis_running_and_queued_turns_end_after_a_restart() {
     let mut host = Host::start();
     let id = host.create();
     let mut stream = host.run(&id, &["init", "touch @pid", "hang"]);
@@ -65,13 +68,13 @@ fn nemesis_what_ran_and_what_waited_when_the_daemon_stopped_has_its_end() {
     host.restart();
     let mut all = vec![first];
     all.extend(host.client().attach(&id, 1).rest());
-    // The daemon ended its CLI; the message that waited was answered by the next daemon.
-    assert_eq!(check(&all, 1), [1, 2]);
+    // The old daemon ended the CLI; the next daemon runs the queued message.
+    assert_eq!(check_turns(&all, 1), [1, 2]);
     assert_eq!(kinds(&all), ["system", "error", "system", "text", "result"], "{all:?}");
-    assert!(!crate::kit::runs(&host.wait_file("pid")));
+    assert!(!crate::kit::is_running(&host.wait_file("pid")));
 }
 
-/// Many within a millisecond, which is as exact as their times are.
+/// Many sessions per millisecond, the precision of their timestamps.
 #[test]
 fn nemesis_sessions_are_listed_in_the_order_they_were_created() {
     let mut host = Host::start();
@@ -84,7 +87,7 @@ fn nemesis_sessions_are_listed_in_the_order_they_were_created() {
     assert_eq!(listed(&host), created);
     host.daemon().kill(outpost_testkit::Which::Worker);
     assert_eq!(listed(&host), created, "after the worker");
-    // The place of a session that is gone is not given to another.
+    // The order numbers of destroyed sessions are not reused.
     host.client().result("session.destroy", json!({ "sessionId": created.pop().unwrap() }));
     host.client().result("session.destroy", json!({ "sessionId": created.remove(100) }));
     host.restart();

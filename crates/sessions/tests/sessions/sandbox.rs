@@ -1,4 +1,4 @@
-//! A session in a sandbox: the kernel holds the agent, whatever mode it runs in.
+//! Sandboxed sessions: the kernel confines the agent in every mode.
 
 use crate::kit::{CLIS, Host};
 use outpost_testkit::Which;
@@ -8,28 +8,29 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 #[test]
-fn an_agent_in_a_sandbox_writes_only_where_it_may() {
+fn a_sandboxed_agent_writes_only_where_it_may() {
     let host = Host::start();
     let write = ["init", "touch @project/made", "result"];
-    let held = host.create_with(json!({ "sandbox": { "type": "readOnly" } }));
-    let events = host.run(&held, &write).rest();
+    let read_only = host.create_with(json!({ "sandbox": { "type": "readOnly" } }));
+    let events = host.run(&read_only, &write).rest();
     assert_eq!(events.last().unwrap()["type"], "error", "{events:?}");
     assert!(!host.path("project/made").exists());
-    let open = host.create_with(json!({ "sandbox": { "type": "workspaceWrite", "networkAccess": false } }));
-    let events = host.run(&open, &write).rest();
+    let writable =
+        host.create_with(json!({ "sandbox": { "type": "workspaceWrite", "networkAccess": false } }));
+    let events = host.run(&writable, &write).rest();
     assert_eq!(events.last().unwrap()["type"], "result", "{events:?}");
     assert!(host.path("project/made").exists());
-    // What is refused to it stays so when the daemon is another.
+    // The sandbox survives a restart of the daemon.
     std::fs::remove_file(host.path("project/made")).unwrap();
     let mut host = host;
     host.restart();
-    let events = host.run(&held, &write).rest();
+    let events = host.run(&read_only, &write).rest();
     assert_eq!(events.last().unwrap()["type"], "error", "{events:?}");
     assert!(!host.path("project/made").exists());
 }
 
 #[test]
-fn a_sandbox_that_is_not_understood_is_refused() {
+fn an_invalid_sandbox_is_refused() {
     let host = Host::start();
     let project = host.path("project");
     for sandbox in [
@@ -46,11 +47,11 @@ fn a_sandbox_that_is_not_understood_is_refused() {
 }
 
 const SET_SANDBOX: &str = "import sqlite3, sys
-books = sqlite3.connect(sys.argv[1], timeout=30)
-books.execute('update sessions set sandbox = ? where id = ?', sys.argv[2:])
-books.commit()";
+database = sqlite3.connect(sys.argv[1], timeout=30)
+database.execute('update sessions set sandbox = ? where id = ?', sys.argv[2:])
+database.commit()";
 
-/// Every file below a directory, and what is in it.
+/// All files below a directory, with their contents.
 fn files(dir: &Path) -> BTreeMap<PathBuf, String> {
     let mut all = BTreeMap::new();
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -64,7 +65,8 @@ fn files(dir: &Path) -> BTreeMap<PathBuf, String> {
     all
 }
 
-/// What agents read hooks, plugins and servers from, which run outside of any sandbox when a human starts the agent.
+/// Files from which agents read hooks, plugins and MCP servers. These run outside of any sandbox when a user starts the
+/// agent.
 const SETTINGS: &[&str] = &[
     "home/.claude/settings.json",
     "home/.claude/settings.local.json",
@@ -105,10 +107,10 @@ fn a_confined_agent_writes_no_settings_of_any_agent() {
             ["home/Projects", "project"]
                 .iter()
                 .for_each(|name| std::fs::create_dir_all(host.path(name)).unwrap());
-            // claude makes it at its first start.
+            // claude creates it at its first start.
             std::fs::write(host.path("home/.claude.json"), "{}").unwrap();
         }
-        // A file without settings stands there until the process has ended.
+        // Placeholder files exist until the process has exited.
         let all = || {
             let mut all = files(&host.path("home"));
             all.extend(files(&host.path("project")));
@@ -135,9 +137,9 @@ fn a_confined_agent_writes_no_settings_of_any_agent() {
     }
 }
 
-/// Logins and conversations are the host's; the rest stays with the session, from turn to turn.
+/// Logins and conversations are shared with the host. Other files are private to the session and survive turns.
 #[test]
-fn a_confined_agent_keeps_its_login_its_conversations_and_what_is_its_own() {
+fn a_confined_agent_keeps_its_login_conversations_and_private_files() {
     let host = Host::start();
     std::fs::create_dir_all(host.path("home/.claude")).unwrap();
     for name in ["home/.claude/.credentials.json", "home/.claude/settings.json", "home/.claude.json"] {
@@ -145,12 +147,12 @@ fn a_confined_agent_keeps_its_login_its_conversations_and_what_is_its_own() {
     }
     std::os::unix::fs::symlink("settings.json", host.path("home/.claude/linked.json")).unwrap();
     let session = host.create_with(json!({ "sandbox": { "type": "readOnly" } }));
-    let said = |script: &str| {
+    let output_of = |script: &str| {
         let script = format!("sh cd {} && {script}", host.text("home"));
         let events = host.run(&session, &["init", &script, "result"]).rest();
         events[1]["content"].as_str().unwrap_or_default().to_owned()
     };
-    let first = said(
+    let first = output_of(
         "cat .claude/settings.json .claude/linked.json; echo new > .claude/.credentials.json; \
         mkdir .claude/projects/p; echo talk > .claude/projects/p/1.jsonl; echo mine > .claude.json; \
         mkdir .claude/todos; echo todo > .claude/todos/1; cat .claude.json",
@@ -162,21 +164,22 @@ fn a_confined_agent_keeps_its_login_its_conversations_and_what_is_its_own() {
     assert_eq!((read("home/.claude.json"), read("home/.claude/todos/1")), ("host".into(), String::new()));
     std::fs::remove_file(host.path("home/.claude/settings.json")).unwrap();
     std::fs::write(host.path("home/.claude/new-settings.json"), "later").unwrap();
-    let second =
-        said("cat .claude/todos/1 .claude/new-settings.json .claude.json; ls .claude/settings.json 2>&1");
+    let second = output_of(
+        "cat .claude/todos/1 .claude/new-settings.json .claude.json; ls .claude/settings.json 2>&1",
+    );
     assert!(second.starts_with("todo\nlaterhost") && second.contains("No such file"), "{second}");
-    // Nothing that it left is followed by the daemon.
-    said("rm -rf .claude/sub; ln -s /etc/hostname .claude/one; ln -s /etc .claude/sub; echo $?");
+    // The daemon follows no symlink that the agent left behind.
+    output_of("rm -rf .claude/sub; ln -s /etc/hostname .claude/one; ln -s /etc .claude/sub; echo $?");
     std::fs::write(host.path("home/.claude/one"), "1").unwrap();
     std::fs::create_dir(host.path("home/.claude/sub")).unwrap();
-    assert_eq!(said("cat .claude/one; ls .claude/sub"), "1");
+    assert_eq!(output_of("cat .claude/one; ls .claude/sub"), "1");
     host.client().result("session.destroy", json!({ "sessionId": session }));
     host.wait("the session's files are gone", || {
         (!host.path("state/sessions").join(&session).exists()).then_some(())
     });
 }
 
-/// A newer version, or a hand, wrote what this one cannot read. Without its sandbox the agent must not run.
+/// A newer version or a user may have written a sandbox that this version cannot parse. Then the agent must not run.
 #[test]
 fn a_stored_sandbox_that_cannot_be_read_refuses_the_turn() {
     let host = Host::start();
@@ -184,9 +187,9 @@ fn a_stored_sandbox_that_cannot_be_read_refuses_the_turn() {
     let relative = r#"{"type":"workspaceWrite","writableRoots":["x"]}"#;
     for (number, stored) in stored.into_iter().chain([relative]).enumerate() {
         let session = host.create_with(json!({ "sandbox": { "type": "readOnly" } }));
-        let books = host.path("state/approvals/approvals.db");
+        let database = host.path("state/approvals/approvals.db");
         let mut change = Command::new("python3");
-        change.args(["-c", SET_SANDBOX]).arg(books).args([stored, &session]);
+        change.args(["-c", SET_SANDBOX]).arg(database).args([stored, &session]);
         let changed = change.output().unwrap();
         assert!(changed.status.success(), "{changed:?}");
         host.daemon().kill(Which::Worker);

@@ -1,11 +1,11 @@
-//! Who reads, how slowly, and who comes back: the run does not care, and no event is lost or told twice.
+//! Streams with slow, absent and returning clients: the turn is not affected, and no event is lost or repeated.
 
-use crate::kit::{Host, check, end, kinds, numbers};
+use crate::kit::{Host, check_turns, delta_numbers, kinds, terminal_event};
 use outpost_testkit::Sse;
 use serde_json::{Value, json};
 
 #[test]
-fn a_stream_has_the_framing_of_the_document() {
+fn a_stream_has_the_framing_of_the_contract() {
     let host = Host::start();
     let id = host.create();
     let mut stream = host.run(&id, &["init", "result"]);
@@ -21,7 +21,7 @@ fn a_stream_has_the_framing_of_the_document() {
 }
 
 #[test]
-fn a_hang_up_does_not_touch_the_run_and_what_was_missed_is_returned_once() {
+fn a_disconnect_does_not_affect_the_turn_and_missed_events_are_returned_once() {
     let host = Host::start();
     let id = host.create();
     let mut stream = host.run(&id, &["init", "wait @go", "count 1 1000", "result"]);
@@ -32,85 +32,86 @@ fn a_hang_up_does_not_touch_the_run_and_what_was_missed_is_returned_once() {
     host.wait_status(&id, "idle");
     assert_eq!(host.stats(&id)["responsePending"], 1001);
     all.extend(host.client().buffered(&id));
-    assert_eq!(end(&all, 1)["type"], "result");
-    assert_eq!(numbers(&all), (1..=1000).collect::<Vec<u64>>());
+    assert_eq!(terminal_event(&all, 1)["type"], "result");
+    assert_eq!(delta_numbers(&all), (1..=1000).collect::<Vec<u64>>());
     assert_eq!(host.client().buffered(&id), Vec::<Value>::new());
 }
 
 #[test]
-fn reconnect_in_the_middle_of_a_run_has_neither_gap_nor_double() {
+fn a_reconnect_during_a_turn_neither_loses_nor_repeats_events() {
     let host = Host::start();
     let id = host.create();
     let mut stream = host.run(&id, &["init", "count 1 300", "wait @go", "count 301 600", "result"]);
     let mut all = stream.until(|event| event["content"] == "100");
     drop(stream);
-    // Without a cursor: what was written to the connection counts as handed over, so only that nothing doubles.
+    // Without a cursor, events written to the socket count as delivered, so only repetition can be checked.
     let missed = host.client().buffered(&id);
     assert!(missed.iter().all(|event| event["seq"].as_u64() > all.last().unwrap()["seq"].as_u64()));
-    // With one it is exact.
+    // With a cursor it is exact.
     let mut attached = host.client().attach(&id, 101);
     all.extend(attached.until(|event| event["content"] == "300"));
     host.touch("go");
     all.extend(attached.rest());
-    assert_eq!(end(&all, 1)["type"], "result");
-    assert_eq!(numbers(&all), (1..=600).collect::<Vec<u64>>());
+    assert_eq!(terminal_event(&all, 1)["type"], "result");
+    assert_eq!(delta_numbers(&all), (1..=600).collect::<Vec<u64>>());
 }
 
 #[test]
-fn whoever_hangs_up_at_once_changes_nothing() {
+fn an_immediate_disconnect_changes_nothing() {
     let host = Host::start();
-    let mut taken = 0;
+    let mut accepted = 0;
     for round in 0..100 {
         let id = host.create();
         let message = host.script(&["init", "result"]);
         let sent =
             host.client().begin("session.send", &json!({ "sessionId": id, "message": message })).unwrap();
         drop(sent);
-        // Another message comes behind it, whatever became of the first.
+        // A second message follows, whether or not the first was accepted.
         let events = host.client().send(&id, &message).rest();
         assert!(["queued", "system"].contains(&kinds(&events)[0]), "round {round}: {events:?}");
         host.wait_status(&id, "idle");
-        // All of it or nothing: it may have gone before it was heard.
-        let turns = check(&host.client().attach(&id, 0).rest(), 1);
+        // The first message was accepted as a whole or not at all: the client may have disconnected before the daemon
+        // read it.
+        let turns = check_turns(&host.client().attach(&id, 0).rest(), 1);
         assert!(turns == [1, 2] || turns == [1], "round {round}: {turns:?}");
-        taken += turns.len() - 1;
+        accepted += turns.len() - 1;
     }
-    assert!(taken > 0, "none was heard");
+    assert!(accepted > 0, "no message was accepted");
 }
 
 #[test]
-fn nemesis_what_was_asked_for_is_done_though_the_asker_hangs_up() {
+fn nemesis_a_request_is_carried_out_though_its_client_disconnects() {
     let host = Host::start();
     for _ in 0..30 {
         let id = host.create();
         let mut running = host.run(&id, &["init", "touch @pid", "hang"]);
         running.event();
         let pid = host.wait_file("pid");
-        // It may go before it is heard; once it was, all of it is done.
+        // The client may disconnect before the daemon reads the request. A request that was read is carried out.
         host.wait("it is gone from the list", || {
             drop(host.client().begin("session.destroy", &json!({ "sessionId": id })).unwrap());
             host.listed(&id).is_null().then_some(())
         });
-        host.wait("its CLI is ended", || (!crate::kit::runs(&pid)).then_some(()));
+        host.wait("its CLI is ended", || (!crate::kit::is_running(&pid)).then_some(()));
         std::fs::remove_file(host.path("pid")).unwrap();
         host.wait("its files are gone", || (!host.path("state/sessions").join(&id).exists()).then_some(()));
     }
     host.daemon().kill(outpost_testkit::Which::Worker);
     let listed = host.client().result("session.list", json!({}));
-    assert_eq!(listed["sessions"], json!([]), "none is back");
+    assert_eq!(listed["sessions"], json!([]), "a destroyed session is back");
 }
 
 #[test]
-fn any_cursor_gives_exactly_what_follows() {
+fn any_cursor_yields_exactly_the_following_events() {
     let host = Host::start();
     let id = host.create();
     let mut all = host.run(&id, &["init", "count 1 50", "result"]).rest();
     all.extend(host.run(&id, &["init", "count 51 60", "exit 3"]).rest());
-    assert_eq!(check(&all, 1), [1, 2]);
+    assert_eq!(check_turns(&all, 1), [1, 2]);
     for cursor in 0..=all.len() {
         assert_eq!(host.client().attach(&id, cursor as u64).rest(), all[cursor..], "after {cursor}");
     }
-    // One from the future has seen everything.
+    // A cursor beyond the last event yields nothing.
     assert_eq!(host.client().attach(&id, 10_000).rest(), Vec::<Value>::new());
     assert_eq!(host.client().attach(&host.create(), 0).rest(), Vec::<Value>::new());
 }
@@ -140,33 +141,33 @@ fn a_client_that_comes_and_goes_misses_nothing() {
         }
         leave_after = leave_after * 7 % 1009 + 1;
     }
-    assert_eq!(end(&all, 1)["type"], "result");
-    assert_eq!(numbers(&all), (1..=3000).collect::<Vec<u64>>());
+    assert_eq!(terminal_event(&all, 1)["type"], "result");
+    assert_eq!(delta_numbers(&all), (1..=3000).collect::<Vec<u64>>());
 }
 
 #[test]
-fn readers_that_do_not_read_keep_nobody_waiting() {
+fn clients_that_do_not_read_delay_no_other_client() {
     let host = Host::start();
     let (id, other) = (host.create(), host.create());
     let script = ["init", "long 30000000", "count 1 100000", "touch @written", "result"];
     let never = host.run(&id, &script);
     let also_never = host.client().attach(&id, 0);
-    // The CLI gets rid of everything, though nobody has read a thing.
+    // The CLI writes all of its output, although no client reads.
     host.wait_file("written");
     host.wait_status(&id, "idle");
     assert_eq!(kinds(&host.run(&other, &["init", "result"]).rest()), ["system", "result"]);
     let mut third = host.client().attach(&id, 0);
-    assert_eq!(numbers(&third.rest()).len(), 100_000);
-    // A slow one has all of it in the end.
+    assert_eq!(delta_numbers(&third.rest()).len(), 100_000);
+    // A slow client gets everything.
     let mut slow = never;
     let all = slow.rest();
-    assert_eq!(end(&all, 1)["type"], "result");
-    assert_eq!(numbers(&all), (1..=100_000).collect::<Vec<u64>>());
+    assert_eq!(terminal_event(&all, 1)["type"], "result");
+    assert_eq!(delta_numbers(&all), (1..=100_000).collect::<Vec<u64>>());
     drop(also_never);
 }
 
 #[test]
-fn two_clients_see_the_same() {
+fn two_clients_see_the_same_events() {
     let host = Host::start();
     let id = host.create();
     let mut first = host.run(&id, &["init", "wait @go", "count 1 5000", "result"]);
@@ -179,11 +180,11 @@ fn two_clients_see_the_same() {
     });
     seen.extend(also);
     assert_eq!(seen, rest);
-    assert_eq!(end(&seen, 1)["type"], "result");
+    assert_eq!(terminal_event(&seen, 1)["type"], "result");
 }
 
 #[test]
-fn answers_that_are_not_kept_any_more_are_told_as_a_gap() {
+fn deleted_events_are_reported_as_a_gap() {
     let host = Host::start();
     let id = host.create();
     let mut events = 0;
@@ -195,6 +196,6 @@ fn answers_that_are_not_kept_any_more_are_told_as_a_gap() {
     assert_eq!((&all[0]["type"], &all[0]["subtype"]), (&json!("system"), &json!("gap")), "{}", all[0]);
     let first = all[1]["seq"].as_u64().unwrap();
     assert!(all[0]["message"].as_str().unwrap().contains(&format!("1 to {}", first - 1)), "{}", all[0]);
-    check(&all[1..], first);
+    check_turns(&all[1..], first);
     assert_eq!(host.client().attach(&id, first - 1).rest(), all[1..]);
 }

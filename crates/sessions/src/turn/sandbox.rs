@@ -1,0 +1,134 @@
+//! The sandbox of a session: what the agent and its tools may write and reach.
+
+use super::agent_dirs;
+use super::placeholder_files::PlaceholderGuard;
+use crate::face::Face;
+use crate::session::Session;
+use outpost_engine::Spawn;
+use outpost_sandbox::{Access, Confinement, Context, Files, Policy, PolicyEntry, Reads, Shadow};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// The sandbox parameter of `session.create`, with the names of the exec face's policies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+pub(crate) enum Sandbox {
+    /// The agent writes its login, its conversations and the session's private files only.
+    ReadOnly {
+        #[serde(default = "enabled")]
+        network_access: bool,
+    },
+    /// The agent also writes the project, `/tmp` and these roots.
+    WorkspaceWrite {
+        #[serde(default)]
+        writable_roots: Vec<PathBuf>,
+        /// On by default, because an agent needs to reach its model.
+        #[serde(default = "enabled")]
+        network_access: bool,
+    },
+    /// The stored sandbox is invalid, for this reason. Never serialized.
+    #[serde(skip)]
+    Unreadable(String),
+}
+
+fn enabled() -> bool {
+    true
+}
+
+impl Sandbox {
+    pub(crate) fn from_json(value: serde_json::Value) -> Result<Sandbox, String> {
+        let sandbox: Sandbox = serde_json::from_value(value).map_err(|error| error.to_string())?;
+        if let Sandbox::WorkspaceWrite { writable_roots, .. } = &sandbox
+            && let Some(relative) = writable_roots.iter().find(|root| !root.is_absolute())
+        {
+            return Err(format!("{} is not an absolute path", relative.display()));
+        }
+        Ok(sandbox)
+    }
+
+    /// Parses a stored sandbox. An invalid one refuses every turn, because an agent must not run with weaker limits.
+    pub(crate) fn from_stored(text: &str) -> Sandbox {
+        let read = serde_json::from_str(text).map_err(|error| error.to_string()).and_then(Sandbox::from_json);
+        read.unwrap_or_else(Sandbox::Unreadable)
+    }
+
+    /// Adds the sandbox to the process to spawn. The guard must live as long as the process. Blocking.
+    pub(crate) fn apply(
+        &self,
+        face: &Face,
+        session: &Session,
+        program: &Path,
+        spawn: &mut Spawn,
+    ) -> Result<SandboxGuard, String> {
+        let mut policy = match self {
+            Sandbox::ReadOnly { network_access } => Policy::read_only(&Reads::Everything, *network_access),
+            Sandbox::WorkspaceWrite { writable_roots, network_access } => {
+                Policy::workspace_write(writable_roots, &Reads::Everything, *network_access, false, false)
+            }
+            Sandbox::Unreadable(reason) => {
+                return Err(format!(
+                    "its stored sandbox cannot be read ({reason}); destroy the session and create it again"
+                ));
+            }
+        };
+        let settings = face.settings();
+        let mut placeholders = None;
+        if let Sandbox::WorkspaceWrite { writable_roots, .. } = self {
+            let roots = || writable_roots.iter().map(PathBuf::as_path).chain([session.path.as_path()]);
+            let acquired = face.placeholder_files.acquire(roots());
+            placeholders =
+                Some(acquired.map_err(|error| format!("its sandbox is not possible here: {error}"))?);
+            policy.protect_agents(roots());
+        }
+        let private = session.dir.join("agent");
+        let mut shadows = agent_dirs::shadows(session.cli, settings.agent(session.cli), &private)?;
+        refuse_inside_agent_dir(session, &shadows)?;
+        shadows.extend(agent_dirs::project_shadow(session.cli, &session.path, &private)?);
+        if let Files::Restricted { entries, .. } = &mut policy.files {
+            let agents = agent_dirs::of_all_agents(&settings);
+            entries.extend(agents.into_iter().map(|path| PolicyEntry::path(path, Access::Read)));
+        }
+        settings.private.hide(&mut policy);
+        let tmpdir = std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
+        let context = Context { cwd: session.path.clone(), tmpdir };
+        let impossible = |error: outpost_sandbox::Error| format!("its sandbox is not possible here: {error}");
+        let mut plan = outpost_sandbox::plan(&policy, &context).map_err(impossible)?;
+        // A shadow without a target is not needed: the agent cannot create the name.
+        shadows
+            .retain(|shadow| shadow.at.exists() || plan.placeholders().any(|mount| mount.path == shadow.at));
+        plan.shadows = shadows;
+        let host = face.sandbox_host.get().map_err(impossible)?;
+        let confinement = Confinement::build(&plan, &host).map_err(impossible)?;
+        let handed_over = confinement.for_spawn(&[program.to_owned()]).map_err(impossible)?;
+        spawn.confinement = Some(handed_over.program);
+        spawn.descriptors = handed_over.descriptors;
+        Ok(SandboxGuard { confinement, _placeholders: placeholders })
+    }
+}
+
+/// The files on the host that a sandboxed process needs. Dropping it removes them.
+pub(crate) struct SandboxGuard {
+    confinement: Confinement,
+    _placeholders: Option<PlaceholderGuard>,
+}
+
+impl SandboxGuard {
+    /// Describes an operation of the confinement, for an error message.
+    pub(crate) fn describe(&self, operation: u16) -> Option<String> {
+        self.confinement.program.describe(usize::from(operation))
+    }
+}
+
+/// Refuses a project inside an agent's own directory, because the shadow would hide it.
+fn refuse_inside_agent_dir(session: &Session, shadows: &[Shadow]) -> Result<(), String> {
+    let path = std::fs::canonicalize(&session.path).unwrap_or_else(|_| session.path.clone());
+    match shadows.iter().find(|shadow| path.starts_with(&shadow.at)) {
+        None => Ok(()),
+        Some(shadow) => Err(format!(
+            "its sandbox is not possible here: {} is in {}, where {} keeps its own files; use another directory",
+            path.display(),
+            shadow.at.display(),
+            session.cli.name()
+        )),
+    }
+}
