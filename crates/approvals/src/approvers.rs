@@ -1,59 +1,59 @@
-//! The approvers: public keys with a name, a scope and an end, and what may change about them.
+//! Approvers: public keys with a name, a scope and an expiry, and the changes that other keys may make to them.
 
-mod own;
 mod root_file;
+mod signed_list;
 
-pub(crate) use own::OwnList;
 pub use root_file::RootFile;
+pub(crate) use signed_list::SignedList;
 
 use crate::question::Question;
 use crate::signing::{KeyAction, KeyChange, PublicKey, fingerprint};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// The longest name of an approver.
+/// Maximum length of an approver's name.
 const NAME_CHARS_MAX: usize = 64;
 
-/// Approvers of one host.
+/// Maximum number of approvers of one host.
 const APPROVERS_MAX: usize = 1000;
 
-/// One approver.
+/// A public key that may decide, and its scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Approver {
     pub key: PublicKey,
     pub name: String,
-    /// May decide what runs with root's rights.
+    /// May decide what runs as root.
     pub root: bool,
-    /// Users whose questions it may decide; all users where none is named.
+    /// Users whose questions this key may decide. Empty: all users.
     pub users: Vec<String>,
-    /// On which hosts; on all where none is named.
+    /// Host names where this key may decide. Empty: all hosts.
     pub hosts: Vec<String>,
-    /// Unix time after which the key is void; 0 for never.
+    /// Expiry in Unix milliseconds; 0 means never.
     pub not_after_ms: u64,
-    /// Unix time at which it was revoked.
+    /// Time of revocation in Unix milliseconds.
     pub revoked_ms: Option<u64>,
 }
 
-/// What a decision is about, as far as scopes care.
+/// The attributes of a request that an approver's scope is checked against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Matter {
+pub struct RequestAttributes {
     pub privileged: bool,
-    /// The user whose process asks.
+    /// The user that owns the asking process.
     pub uid: u32,
 }
 
-impl Matter {
-    pub fn of(question: &Question) -> Matter {
-        let own = outpost_sys::limits::effective_uid;
-        Matter { privileged: question.privileged, uid: question.uid.unwrap_or_else(own) }
+impl RequestAttributes {
+    pub fn of(question: &Question) -> RequestAttributes {
+        let own = outpost_sys::process::effective_uid;
+        RequestAttributes { privileged: question.privileged, uid: question.uid.unwrap_or_else(own) }
     }
 }
 
-/// An approver as clients receive it.
+/// An approver as sent to clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Listed {
+pub struct ApproverInfo {
     pub name: String,
-    /// One line of OpenSSH: kind and base64.
+    /// OpenSSH format: algorithm and base64.
     pub key: String,
     pub fingerprint: String,
     pub root: bool,
@@ -64,17 +64,17 @@ pub struct Listed {
     pub expires: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked: Option<String>,
-    /// Its decisions count now.
+    /// The key is neither expired nor revoked.
     pub usable: bool,
 }
 
 impl Approver {
-    /// How messages and records name it.
+    /// Name and fingerprint, for messages and audit records.
     pub fn title(&self) -> String {
         format!("{} ({})", self.name, fingerprint(&self.key))
     }
 
-    /// Why a signature of this key at this time does not count.
+    /// Fails if the key is expired or revoked at this time.
     pub(crate) fn check_time(&self, now_ms: u64) -> Result<(), String> {
         if self.revoked_ms.is_some_and(|revoked| now_ms >= revoked) {
             return Err(format!("the key {} is revoked", self.title()));
@@ -85,9 +85,9 @@ impl Approver {
         }
     }
 
-    fn check_scope(&self, matter: &Matter, host: &str) -> Result<(), String> {
+    fn check_scope(&self, request: &RequestAttributes, host: &str) -> Result<(), String> {
         let title = self.title();
-        if matter.privileged && !self.root {
+        if request.privileged && !self.root {
             return Err(format!("the key {title} may not decide what runs as root"));
         }
         if !self.hosts.is_empty() && !self.hosts.iter().any(|name| name == host) {
@@ -96,16 +96,16 @@ impl Approver {
         if self.users.is_empty() {
             return Ok(());
         }
-        let user = outpost_sys::user::by_uid(matter.uid).ok().flatten();
+        let user = outpost_sys::user::by_uid(request.uid).ok().flatten();
         let user = user.map(|user| user.name.to_string_lossy().into_owned());
-        let user = user.unwrap_or_else(|| matter.uid.to_string());
+        let user = user.unwrap_or_else(|| request.uid.to_string());
         match self.users.contains(&user) {
             true => Ok(()),
             false => Err(format!("the key {title} may not decide for user {user}")),
         }
     }
 
-    /// Whether this one may decide whatever the other may.
+    /// Whether the scope of this key includes the scope of the other.
     fn covers(&self, other: &Approver) -> bool {
         let within = |mine: &[String], theirs: &[String]| {
             mine.is_empty() || (!theirs.is_empty() && theirs.iter().all(|name| mine.contains(name)))
@@ -113,24 +113,24 @@ impl Approver {
         (self.root || !other.root) && within(&self.users, &other.users) && within(&self.hosts, &other.hosts)
     }
 
-    pub fn listed(&self, now_ms: u64) -> Listed {
+    pub fn info(&self, now_ms: u64) -> ApproverInfo {
         let bare = PublicKey::from(self.key.key_data().clone());
-        Listed {
+        ApproverInfo {
             name: self.name.clone(),
             key: bare.to_openssh().unwrap_or_default(),
             fingerprint: fingerprint(&self.key),
             root: self.root,
             users: self.users.clone(),
             hosts: self.hosts.clone(),
-            expires: (self.not_after_ms != 0).then(|| date(self.not_after_ms)),
-            revoked: self.revoked_ms.map(date),
+            expires: (self.not_after_ms != 0).then(|| rfc3339(self.not_after_ms)),
+            revoked: self.revoked_ms.map(rfc3339),
             usable: self.check_time(now_ms).is_ok(),
         }
     }
 }
 
 impl KeyChange {
-    /// The approver that an enrolment makes.
+    /// The approver that an enrolment creates.
     pub(crate) fn approver(&self) -> Result<Approver, String> {
         Ok(Approver {
             key: PublicKey::from_bytes(&self.key).map_err(|error| format!("the key: {error}"))?,
@@ -144,13 +144,13 @@ impl KeyChange {
     }
 }
 
-/// RFC 3339, to the second.
-fn date(unix_ms: u64) -> String {
+/// RFC 3339 with seconds.
+fn rfc3339(unix_ms: u64) -> String {
     let time = i64::try_from(unix_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
     time.map(|time| format!("{time:.0}")).unwrap_or_default()
 }
 
-/// What may be an approver's name: it stands in messages and records.
+/// Checks an approver's name. It appears in messages and audit records, so it must be printable.
 pub fn check_name(name: &str) -> Result<(), String> {
     let printable = name.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
     match printable && name.trim() == name && (1..=NAME_CHARS_MAX).contains(&name.len()) {
@@ -159,17 +159,17 @@ pub fn check_name(name: &str) -> Result<(), String> {
     }
 }
 
-/// The approvers of a host, and the users whose word counts without a signature.
+/// The approvers of a host, and its users with special rights.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct List {
+pub struct ApproverList {
     pub approvers: Vec<Approver>,
-    /// Users that decide without a signature. Only root's file names any.
-    pub trusted: Vec<u32>,
-    /// Users that see every question.
-    pub viewers: Vec<u32>,
+    /// Users that may decide without a signature. Only root's file can set this.
+    pub trusted_uids: Vec<u32>,
+    /// Users that see all questions.
+    pub viewer_uids: Vec<u32>,
 }
 
-impl List {
+impl ApproverList {
     pub fn find(&self, key: &PublicKey) -> Option<&Approver> {
         self.approvers.iter().find(|approver| approver.key.key_data() == key.key_data())
     }
@@ -178,18 +178,19 @@ impl List {
         self.approvers.iter_mut().find(|approver| approver.key.key_data() == key.key_data())
     }
 
-    /// The approver whose signature this is, if it counts for the matter now.
-    pub fn admit(
+    /// Returns the approver with this key, if it may decide this request now.
+    pub fn authorize(
         &self,
         key: &PublicKey,
-        matter: &Matter,
+        request: &RequestAttributes,
         host: &str,
         now_ms: u64,
     ) -> Result<&Approver, String> {
         let print = fingerprint(key);
-        let found = self.find(key).ok_or_else(|| format!("the key {print} is not an approver's here"))?;
+        let found =
+            self.find(key).ok_or_else(|| format!("the key {print} is not enrolled as an approver"))?;
         found.check_time(now_ms)?;
-        found.check_scope(matter, host)?;
+        found.check_scope(request, host)?;
         Ok(found)
     }
 
@@ -197,7 +198,7 @@ impl List {
         self.approvers.iter().any(|approver| approver.check_time(now_ms).is_ok())
     }
 
-    /// Makes a change that `signer` has signed. The first key of all signs its own enrolment.
+    /// Applies a change that `signer` has signed. The first key signs its own enrolment.
     pub fn apply(&mut self, change: &KeyChange, signer: &PublicKey, now_ms: u64) -> Result<(), String> {
         let wanted = change.approver()?;
         let key = wanted.key.clone();
@@ -236,7 +237,8 @@ impl List {
             };
         }
         let print = fingerprint(signer);
-        let by = self.find(signer).ok_or_else(|| format!("the key {print} is not an approver's here"))?;
+        let by =
+            self.find(signer).ok_or_else(|| format!("the key {print} is not enrolled as an approver"))?;
         by.check_time(now_ms)?;
         match by.covers(target) {
             true => Ok(()),
@@ -244,7 +246,7 @@ impl List {
         }
     }
 
-    /// Adds an approver under a name that is free.
+    /// Adds an approver. Fails if its key or its name is already in use.
     pub fn enroll(&mut self, approver: Approver) -> Result<(), String> {
         if let Some(found) = self.find(&approver.key) {
             return Err(match found.revoked_ms {

@@ -1,89 +1,93 @@
-//! Text from elsewhere, drawn for a human in printable ASCII so that one drawing stands for one text only.
+//! Escapes untrusted text into printable ASCII. The escaping is unambiguous: different inputs have different
+//! outputs.
 //!
-//! An argument of harmless characters stands for itself. Any other is between single quotes, and so is the empty one.
-//! Within the quotes every printable ASCII character stands for itself, except the quote and the backslash:
+//! An argument of safe characters is printed as it is. Every other argument is quoted with single quotes,
+//! including the empty one. Inside the quotes, printable ASCII is printed as it is, except the quote and the
+//! backslash:
 //!
-//! | drawn | is |
+//! | output | input |
 //! | --- | --- |
 //! | `\\`, `\'` | the character after the backslash |
 //! | `\n`, `\t`, `\r` | newline, tab, carriage return |
-//! | `\u{202e}` | the character of that number; so are drawn all others |
-//! | `\u{20*40}` | 40 spaces: longer runs than of 16 are drawn so, since padding pushes text out of sight |
+//! | `\u{202e}` | the character with this code point; used for all other characters |
+//! | `\u{20*40}` | 40 spaces; used for runs of more than 16, because padding can push text off the screen |
 //!
-//! No character outside of quotes begins one, so arguments joined by a space, and stages by ` | `, can be told apart.
+//! Arguments are joined by a space, and stages by ` | `. A safe character never starts a quote, so the parts
+//! can be separated again.
 
 mod characters;
 mod escape;
 mod lines;
-mod suspicion;
+mod spoofing;
 
 pub use characters::{Newlines, forbidden};
 pub use lines::{output_lines, wrap};
-pub use suspicion::warnings;
+pub use spoofing::warnings;
 
 use escape::Escaper;
 
-/// The longest run of spaces in an argument that is drawn as it is: scripts indent.
-const ARGUMENT_BLANKS_MAX: usize = 16;
-/// The longest run of spaces in a claim that is drawn as it is: words have one between them.
-const CLAIM_BLANKS_MAX: usize = 3;
+/// Longest run of spaces in an argument that is printed as it is: scripts use indentation.
+const ARGUMENT_SPACES_MAX: usize = 16;
+/// Longest run of spaces in untrusted text that is printed as it is.
+const UNTRUSTED_SPACES_MAX: usize = 3;
 
-/// One argument.
+/// Escapes one argument.
 pub fn quote(text: &str) -> String {
-    let mut drawn = String::with_capacity(text.len() + 2);
-    push_quoted(text, &mut drawn);
-    drawn
+    let mut escaped = String::with_capacity(text.len() + 2);
+    push_quoted(text, &mut escaped);
+    escaped
 }
 
-/// The arguments of every stage, all of them and whole. A stage without arguments, which cannot be run, is drawn `()`.
+/// Escapes all arguments of all stages. Never truncated. A stage without arguments is printed as `()`.
 pub fn command(pipeline: &[Vec<String>]) -> String {
-    let mut drawn = String::new();
+    let mut escaped = String::new();
     for (number, stage) in pipeline.iter().enumerate() {
         if number > 0 {
-            drawn.push_str(" | ");
+            escaped.push_str(" | ");
         }
         if stage.is_empty() {
-            drawn.push_str("()");
+            escaped.push_str("()");
         }
         for (number, argument) in stage.iter().enumerate() {
             if number > 0 {
-                drawn.push(' ');
+                escaped.push(' ');
             }
-            push_quoted(argument, &mut drawn);
+            push_quoted(argument, &mut escaped);
         }
     }
-    drawn
+    escaped
 }
 
-/// A client's own words: escaped like an argument, but without quotes around them. Of more than `chars_max` characters
-/// the rest is counted. A lone backslash begins the note about it, which therefore nobody can forge.
-pub fn claim(text: &str, chars_max: usize) -> String {
-    let mut drawn = String::new();
-    let mut escaper = Escaper::new(&mut drawn, CLAIM_BLANKS_MAX, None);
+/// Escapes untrusted text like an argument, but without quotes. Text after `chars_max` characters is replaced
+/// by a note with its length. The note starts with a lone backslash, which escaped text never contains, so it
+/// cannot be forged.
+pub fn escape_untrusted(text: &str, chars_max: usize) -> String {
+    let mut escaped = String::new();
+    let mut escaper = Escaper::new(&mut escaped, UNTRUSTED_SPACES_MAX, None);
     let mut characters = text.chars();
     characters.by_ref().take(chars_max).for_each(|character| escaper.push(character));
     escaper.finish();
     match characters.count() {
         0 => {}
-        1 => drawn.push_str("\\... (1 more character)"),
-        more => drawn.push_str(&format!("\\... ({more} more characters)")),
+        1 => escaped.push_str("\\... (1 more character)"),
+        more => escaped.push_str(&format!("\\... ({more} more characters)")),
     }
-    drawn
+    escaped
 }
 
-fn push_quoted(text: &str, drawn: &mut String) {
-    if !text.is_empty() && text.bytes().all(is_plain) {
-        return drawn.push_str(text);
+fn push_quoted(text: &str, escaped: &mut String) {
+    if !text.is_empty() && text.bytes().all(is_safe) {
+        return escaped.push_str(text);
     }
-    drawn.push('\'');
-    let mut escaper = Escaper::new(drawn, ARGUMENT_BLANKS_MAX, Some('\''));
+    escaped.push('\'');
+    let mut escaper = Escaper::new(escaped, ARGUMENT_SPACES_MAX, Some('\''));
     text.chars().for_each(|character| escaper.push(character));
     escaper.finish();
-    drawn.push('\'');
+    escaped.push('\'');
 }
 
-/// What means nothing special, to us or to any shell that somebody might paste it into.
-fn is_plain(byte: u8) -> bool {
+/// Characters without a special meaning, here or in any shell that the output may be pasted into.
+fn is_safe(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"_@%+=:,./-".contains(&byte)
 }
 

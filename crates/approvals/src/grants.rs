@@ -1,19 +1,19 @@
-//! Grants: an approver's answer that holds for later questions of exactly the same digest.
+//! Grants: decisions that hold for further questions with the same digest.
 
-use crate::approvers::Matter;
-use crate::audit::Event;
-use crate::ledger::{Books, Ledger};
-use crate::moment::Moment;
+use crate::approvers::RequestAttributes;
 use crate::question::{Question, Remember};
 use crate::signing::{Proof, Statement};
-use crate::trust::Trust;
+use crate::verifier::Verifier;
 use crate::wire::Grant;
 use crate::{Error, Result};
+use outpost_ledger::BootInstant;
+use outpost_ledger::audit::Event;
+use outpost_ledger::{Ledger, LedgerTx};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Grants of before they were signed count no more.
+/// Drops the table of unsigned grants of an earlier version.
 pub(crate) const SCHEMA: &str = "
     drop table if exists grants;
     create table if not exists signed_grants (
@@ -35,25 +35,25 @@ struct Row {
     grant: Grant,
     boot_id: String,
     until_boot_ns: Option<i64>,
-    matter: Matter,
+    request: RequestAttributes,
     proof: String,
 }
 
-/// A grant that counts, with what makes it count.
-pub struct Taken {
+/// A verified grant, with its proof.
+pub struct ConsumedGrant {
     pub id: String,
     pub by: String,
     pub proof: Proof,
 }
 
 impl Row {
-    /// None when it has ended. Those for a number of times end with the machine, too: nobody remembers them longer.
-    fn valid(mut self, now: &Moment) -> Option<Row> {
+    /// Returns `None` if the grant has ended. A grant for a number of uses also ends with a reboot.
+    fn if_valid(mut self, now: &BootInstant) -> Option<Row> {
         if self.boot_id != now.boot_id || self.grant.times_left == Some(0) {
             return None;
         }
         if let Some(until) = self.until_boot_ns {
-            let until = Moment { boot_id: self.boot_id.clone(), boot_ns: until.cast_unsigned() };
+            let until = BootInstant { boot_id: self.boot_id.clone(), boot_ns: until.cast_unsigned() };
             let left = until.left(now);
             if left.is_zero() {
                 return None;
@@ -63,12 +63,12 @@ impl Row {
         Some(self)
     }
 
-    /// What an approver has signed, if the row grants no more than that.
-    fn proven(&self, trust: &Trust) -> std::result::Result<(Proof, String), String> {
+    /// Verifies the signature, and that the row grants no more than the signed statement.
+    fn verify(&self, verifier: &Verifier) -> std::result::Result<(Proof, String), String> {
         let proof: Proof = serde_json::from_str(&self.proof).map_err(|_| "it has no signature".to_owned())?;
-        let verified = trust.check_grant(&self.grant.digest, &self.matter, &proof)?;
+        let verified = verifier.check_grant(&self.grant.digest, &self.request, &proof)?;
         if verified.statement.id() != self.grant.id {
-            return Err("its signature is of another grant".into());
+            return Err("its signature belongs to another grant".into());
         }
         let within = match verified.statement.decision.remember {
             Some(Remember::Times(times)) => {
@@ -82,20 +82,20 @@ impl Row {
         };
         match within {
             true => Ok((proof, verified.signer)),
-            false => Err("it grants more than was signed".into()),
+            false => Err("it exceeds the signed grant".into()),
         }
     }
 }
 
-/// Stores the grant of a statement. One statement is one grant, whatever else happens.
+/// Stores the grant of a statement. The statement's hash is the primary key, so a statement grants once.
 pub(crate) fn add(
-    books: &mut Books<'_>,
+    tx: &mut LedgerTx<'_>,
     question: &Question,
     statement: &Statement,
     proof: &Proof,
     by: &str,
 ) -> Result<()> {
-    let now = Moment::now();
+    let now = BootInstant::now();
     let (times, until) = match statement.decision.remember {
         None => return Ok(()),
         Some(Remember::Times(times)) => (Some(times), None),
@@ -104,7 +104,7 @@ pub(crate) fn add(
             (None, Some(until.boot_ns.cast_signed()))
         }
     };
-    let matter = Matter::of(question);
+    let request = RequestAttributes::of(question);
     let proof = serde_json::to_string(proof).map_err(|error| Error::Refused(error.to_string()))?;
     let values = (
         statement.id(),
@@ -114,19 +114,19 @@ pub(crate) fn add(
         times,
         now.boot_id,
         until,
-        matter.uid,
-        matter.privileged,
+        request.uid,
+        request.privileged,
         proof,
     );
     let sql = "insert into signed_grants (id, digest, title, by, times_left, boot_id, until_boot_ns, uid, privileged, proof)
         values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
-    books.execute("add a grant", sql, values).map(|_| ())
+    tx.execute("add a grant", sql, values).map(|_| ())
 }
 
-fn read(books: &mut Books<'_>, digest: Option<&str>) -> Result<Vec<Row>> {
+fn read(tx: &mut LedgerTx<'_>, digest: Option<&str>) -> Result<Vec<Row>> {
     let sql = "select id, digest, title, by, times_left, boot_id, until_boot_ns, uid, privileged, proof from signed_grants
         where ?1 is null or digest = ?1 order by rowid";
-    let rows = books.rows("read grants", sql, (digest,), |row| {
+    let rows = tx.rows("read grants", sql, (digest,), |row| {
         let grant = Grant {
             id: row.get(0)?,
             digest: row.get(1)?,
@@ -135,73 +135,78 @@ fn read(books: &mut Books<'_>, digest: Option<&str>) -> Result<Vec<Row>> {
             times_left: row.get(4)?,
             seconds_left: None,
         };
-        let matter = Matter { uid: row.get(7)?, privileged: row.get(8)? };
-        Ok(Row { grant, boot_id: row.get(5)?, until_boot_ns: row.get(6)?, matter, proof: row.get(9)? })
+        let request = RequestAttributes { uid: row.get(7)?, privileged: row.get(8)? };
+        Ok(Row { grant, boot_id: row.get(5)?, until_boot_ns: row.get(6)?, request, proof: row.get(9)? })
     })?;
-    let now = Moment::now();
-    Ok(rows.into_iter().filter_map(|row| row.valid(&now)).collect())
+    let now = BootInstant::now();
+    Ok(rows.into_iter().filter_map(|row| row.if_valid(&now)).collect())
 }
 
-/// Takes one use of a grant for this digest, if there is one that its approver has signed and may still sign.
-pub fn take(books: &mut Books<'_>, trust: &Trust, digest: &str, matter: Matter) -> Result<Option<Taken>> {
-    for row in read(books, Some(digest))?.into_iter().filter(|row| row.matter == matter) {
-        let (proof, signer) = match row.proven(trust) {
-            Ok(proven) => proven,
+/// Uses a grant for this digest once, if there is one with a valid signature.
+pub fn consume(
+    tx: &mut LedgerTx<'_>,
+    verifier: &Verifier,
+    digest: &str,
+    request: RequestAttributes,
+) -> Result<Option<ConsumedGrant>> {
+    for row in read(tx, Some(digest))?.into_iter().filter(|row| row.request == request) {
+        let (proof, signer) = match row.verify(verifier) {
+            Ok(verified) => verified,
             Err(why) => {
-                tracing::warn!(grant = row.grant.id, why, "a stored grant does not count");
+                tracing::warn!(grant = row.grant.id, why, "a stored grant is not valid");
                 continue;
             }
         };
         if row.grant.times_left.is_some() {
             let sql = "update signed_grants set times_left = times_left - 1 where id = ?";
-            books.execute("use a grant", sql, (&row.grant.id,))?;
+            tx.execute("use a grant", sql, (&row.grant.id,))?;
         }
-        return Ok(Some(Taken { id: row.grant.id, by: signer, proof }));
+        return Ok(Some(ConsumedGrant { id: row.grant.id, by: signer, proof }));
     }
     Ok(None)
 }
 
-/// Every grant that still holds and that `sees` admits by its user. Those that have ended are swept out.
+/// Lists the valid grants of the users that `is_visible` accepts. Deletes grants that have ended.
 pub async fn list(
     ledger: &Ledger,
-    trust: &Arc<Trust>,
-    sees: impl Fn(u32) -> bool + Send + 'static,
+    verifier: &Arc<Verifier>,
+    is_visible: impl Fn(u32) -> bool + Send + 'static,
 ) -> Result<Vec<Grant>> {
-    let trust = trust.clone();
+    let verifier = verifier.clone();
     ledger
-        .write(move |books| {
-            let valid = read(books, None)?.into_iter();
-            let valid = valid.filter(|row| sees(row.matter.uid) && row.proven(&trust).is_ok());
+        .transact(move |tx| {
+            let valid = read(tx, None)?.into_iter();
+            let valid = valid.filter(|row| is_visible(row.request.uid) && row.verify(&verifier).is_ok());
             let valid = valid.map(|row| row.grant).collect();
-            let now = Moment::now();
+            let now = BootInstant::now();
             let sql = "delete from signed_grants where boot_id <> ? or times_left = 0 or until_boot_ns <= ?";
-            books.execute("sweep grants", sql, (&now.boot_id, now.boot_ns.cast_signed()))?;
+            tx.execute("delete expired grants", sql, (&now.boot_id, now.boot_ns.cast_signed()))?;
             Ok(valid)
         })
         .await
 }
 
-/// Takes a grant back, which needs no signature: nothing runs by it.
+/// Revokes a grant. This needs no signature, because it only restricts.
 pub async fn revoke(
     ledger: &Ledger,
     id: &str,
     by: &str,
-    sees: impl Fn(u32) -> bool + Send + 'static,
+    is_visible: impl Fn(u32) -> bool + Send + 'static,
 ) -> Result<()> {
     let (id, by) = (id.to_owned(), by.to_owned());
     ledger
-        .write(move |books| {
+        .transact(move |tx| {
             let sql = "select uid from signed_grants where id = ?";
-            let of = books.rows("find a grant", sql, (&id,), |row| row.get::<_, u32>(0))?;
-            if !of.first().is_some_and(|uid| sees(*uid)) {
-                let shown = crate::display::claim(&id, 64);
+            let owner = tx.rows("find a grant", sql, (&id,), |row| row.get::<_, u32>(0))?;
+            if !owner.first().is_some_and(|uid| is_visible(*uid)) {
+                let shown = crate::display::escape_untrusted(&id, 64);
                 return Err(Error::Refused(format!(
                     "there is no grant {shown}; `outpost approvals grants` lists them"
                 )));
             }
-            books.execute("revoke a grant", "delete from signed_grants where id = ?", (&id,))?;
-            books.record(Event::Decided, &json!({ "grant": id, "revoked": true, "by": by }))?;
-            books.must_last();
+            tx.execute("revoke a grant", "delete from signed_grants where id = ?", (&id,))?;
+            tx.record(Event::Decided, &json!({ "grant": id, "revoked": true, "by": by }))?;
+            tx.require_fsync();
             Ok(())
         })
         .await

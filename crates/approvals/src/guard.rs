@@ -1,60 +1,62 @@
-//! The guard: where root's daemon for approvals has its things, and how users' programs find it.
+//! The guard, root's approval daemon: its paths, and how clients detect it.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Where everything of the guard is. Fixed, so that no environment of a user can name another place.
+/// The paths of the guard. They are fixed, so that a user's environment cannot redirect them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Places {
-    /// `/`, or what a command line gives in its place.
+pub struct GuardPaths {
+    /// `/`, or the `--guard-root` directory.
     root: PathBuf,
 }
 
 /// Whether this host has a guard.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
-    /// Guard mode is not set up: every user's daemon has its own queue.
+pub enum GuardStatus {
+    /// Guard mode is not installed: every user's daemon has its own queue.
     Absent,
-    /// It is set up and cannot be used now; says why. Nothing is approved in its place.
-    Away(String),
-    Serving,
+    /// The guard is installed but not usable, for this reason. No other daemon may approve in its place.
+    Unavailable(String),
+    Running,
 }
 
-/// Where approvals of this host live, and what that is worth, in one sentence each.
+/// The two modes of approval on a host, and what each protects against.
 pub const GUARD_MODE: &str = "guard mode: holds also against an unconfined process of the same user";
 pub const PERSONAL_MODE: &str = "personal mode: holds against confined agents and mistakes; not against an unconfined process of the same user";
 
-impl Found {
-    /// The mode in force, in words for people. A guard that is away is still in force: nothing is approved without it.
+impl GuardStatus {
+    /// The current mode, for display. An unavailable guard still counts as guard mode: nothing is approved
+    /// without it.
     pub fn mode(&self) -> &'static str {
         match self {
-            Found::Absent => PERSONAL_MODE,
-            Found::Away(_) | Found::Serving => GUARD_MODE,
+            GuardStatus::Absent => PERSONAL_MODE,
+            GuardStatus::Unavailable(_) | GuardStatus::Running => GUARD_MODE,
         }
     }
 }
 
-impl Default for Places {
-    fn default() -> Places {
-        Places { root: PathBuf::from("/") }
+impl Default for GuardPaths {
+    fn default() -> GuardPaths {
+        GuardPaths { root: PathBuf::from("/") }
     }
 }
 
-impl Places {
-    pub fn new(root: Option<&Path>) -> Result<Places, String> {
+impl GuardPaths {
+    pub fn new(root: Option<&Path>) -> Result<GuardPaths, String> {
         let root = root.unwrap_or(Path::new("/"));
         let root = std::path::absolute(root).map_err(|error| format!("{}: {error}", root.display()))?;
-        Ok(Places { root })
+        Ok(GuardPaths { root })
     }
 
-    /// What another process of ours is given to find the same.
+    /// The `--guard-root` argument for a child process; `None` for `/`.
     pub fn root(&self) -> Option<&Path> {
         (self.root != Path::new("/")).then_some(&self.root)
     }
 
-    /// Records and journals. It exists from the installation to the removal, so it also says that there is a guard.
+    /// The ledger and the journals. The directory exists from installation to removal, so it also marks guard
+    /// mode.
     pub fn state(&self) -> PathBuf {
         self.root.join("var/lib/outpost-guard")
     }
@@ -63,7 +65,7 @@ impl Places {
         self.root.join("run/outpost-guard")
     }
 
-    /// Root's configuration for this host.
+    /// Root's policy directory.
     pub fn etc(&self) -> PathBuf {
         self.root.join("etc/outpost")
     }
@@ -84,26 +86,26 @@ impl Places {
         self.runtime().join("approvals.sock")
     }
 
-    /// Looks for the guard. A place that others than root can change is as good as none, and is reported.
-    pub fn find(&self) -> Found {
+    /// Detects the guard. A path that users other than root can change makes the guard unavailable.
+    pub fn status(&self) -> GuardStatus {
         match fs::symlink_metadata(self.state()) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Found::Absent,
-            Err(error) => return Found::Away(format!("{}: {error}", self.state().display())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return GuardStatus::Absent,
+            Err(error) => return GuardStatus::Unavailable(format!("{}: {error}", self.state().display())),
             Ok(_) => {}
         }
         let socket = self.broker_socket();
-        let checks = [self.state(), self.runtime()].into_iter().try_for_each(|dir| only_root_changes(&dir));
-        match checks.and_then(|()| is_socket_of_root(&socket)) {
-            Ok(()) => Found::Serving,
-            Err(reason) => Found::Away(reason),
+        let checks = [self.state(), self.runtime()].into_iter().try_for_each(|dir| check_root_only(&dir));
+        match checks.and_then(|()| check_root_socket(&socket)) {
+            Ok(()) => GuardStatus::Running,
+            Err(reason) => GuardStatus::Unavailable(reason),
         }
     }
 
-    /// Refuses configuration that others than root could write.
+    /// Fails if users other than root can write the configuration.
     pub fn check_configuration(&self) -> Result<(), String> {
         let files = ["guard.toml", "rules.toml", "approvers.toml"].map(|name| self.etc().join(name));
         for path in [self.etc()].into_iter().chain(files) {
-            match only_root_changes(&path) {
+            match check_root_only(&path) {
                 Err(_)
                     if fs::symlink_metadata(&path)
                         .is_err_and(|error| error.kind() == io::ErrorKind::NotFound) => {}
@@ -113,7 +115,8 @@ impl Places {
         Ok(())
     }
 
-    /// Makes the directories: the state for root alone, the runtime directory for everybody to look into.
+    /// Creates the directories: the state directory for root only, the runtime directory readable for all
+    /// users.
     pub fn create(&self) -> Result<(), String> {
         for (dir, mode) in [(self.state(), 0o700), (self.runtime(), 0o755)] {
             let fail = |error: io::Error| format!("{}: {error}", dir.display());
@@ -125,7 +128,7 @@ impl Places {
             }
             let found = fs::symlink_metadata(&dir).map_err(fail)?;
             if !found.is_dir() || found.uid() != 0 {
-                return Err(format!("{} is not a directory of root; remove it", dir.display()));
+                return Err(format!("{} is not a directory that root owns; remove it", dir.display()));
             }
             fs::set_permissions(&dir, PermissionsExt::from_mode(mode)).map_err(fail)?;
         }
@@ -133,8 +136,8 @@ impl Places {
     }
 }
 
-/// Whether a file or directory is root's and not writable for others. A link is neither.
-fn only_root_changes(path: &Path) -> Result<(), String> {
+/// Fails unless a file or directory belongs to root and only root can write it. A symlink fails too.
+fn check_root_only(path: &Path) -> Result<(), String> {
     let found = fs::symlink_metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
     match found.file_type().is_symlink() || found.uid() != 0 || found.mode() & 0o022 != 0 {
         true => Err(format!(
@@ -147,8 +150,8 @@ fn only_root_changes(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Everybody may write to it, which is how a client connects; only root can have made it.
-fn is_socket_of_root(path: &Path) -> Result<(), String> {
+/// Fails unless the path is a socket that root created. All users may write to it: connecting requires that.
+fn check_root_socket(path: &Path) -> Result<(), String> {
     let found = fs::symlink_metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
     match found.file_type().is_socket() && found.uid() == 0 {
         true => Ok(()),
@@ -160,49 +163,53 @@ fn is_socket_of_root(path: &Path) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn places(dir: &Path) -> Places {
-        Places::new(Some(dir)).unwrap()
+    fn paths(dir: &Path) -> GuardPaths {
+        GuardPaths::new(Some(dir)).unwrap()
     }
 
     #[test]
-    fn the_places_do_not_depend_on_the_environment() {
-        let places = Places::new(None).unwrap();
-        assert_eq!(places.state(), Path::new("/var/lib/outpost-guard"));
-        assert_eq!(places.broker_socket(), Path::new("/run/outpost-guard/broker.sock"));
-        assert_eq!(places.config(), Path::new("/etc/outpost/guard.toml"));
-        assert_eq!(places.root(), None);
+    fn paths_do_not_depend_on_the_environment() {
+        let paths = GuardPaths::new(None).unwrap();
+        assert_eq!(paths.state(), Path::new("/var/lib/outpost-guard"));
+        assert_eq!(paths.broker_socket(), Path::new("/run/outpost-guard/broker.sock"));
+        assert_eq!(paths.config(), Path::new("/etc/outpost/guard.toml"));
+        assert_eq!(paths.root(), None);
     }
 
     #[test]
-    fn a_guard_that_was_installed_and_does_not_serve_is_not_absent() {
+    fn an_installed_guard_that_is_down_is_unavailable() {
         let dir = tempfile::tempdir().unwrap();
-        let places = places(dir.path());
-        assert_eq!(places.find(), Found::Absent);
-        fs::create_dir_all(places.state()).unwrap();
-        assert!(matches!(places.find(), Found::Away(_)));
+        let paths = paths(dir.path());
+        assert_eq!(paths.status(), GuardStatus::Absent);
+        fs::create_dir_all(paths.state()).unwrap();
+        assert!(matches!(paths.status(), GuardStatus::Unavailable(_)));
     }
 
     #[test]
-    fn what_others_can_change_is_no_guard_and_no_configuration() {
-        if outpost_sys::limits::effective_uid() != 0 {
+    fn paths_that_other_users_can_change_are_rejected() {
+        if outpost_sys::process::effective_uid() != 0 {
             return;
         }
         let dir = tempfile::tempdir().unwrap();
-        let places = places(dir.path());
-        places.create().unwrap();
+        let paths = paths(dir.path());
+        paths.create().unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
-        assert_eq!((mode(&places.state()), mode(&places.runtime())), (0o700, 0o755));
-        let _socket = std::os::unix::net::UnixListener::bind(places.broker_socket()).unwrap();
-        assert_eq!(places.find(), Found::Serving);
-        std::os::unix::fs::lchown(places.broker_socket(), Some(54_321), None).unwrap();
-        assert!(matches!(places.find(), Found::Away(why) if why.contains("not a socket of root")));
-        std::os::unix::fs::lchown(places.broker_socket(), Some(0), None).unwrap();
-        fs::set_permissions(places.runtime(), PermissionsExt::from_mode(0o777)).unwrap();
-        assert!(matches!(places.find(), Found::Away(why) if why.contains("others than root can change it")));
-        fs::create_dir_all(places.etc()).unwrap();
-        fs::write(places.rules(), "").unwrap();
-        assert_eq!(places.check_configuration(), Ok(()));
-        fs::set_permissions(places.rules(), PermissionsExt::from_mode(0o664)).unwrap();
-        assert!(places.check_configuration().unwrap_err().contains("rules.toml"));
+        assert_eq!((mode(&paths.state()), mode(&paths.runtime())), (0o700, 0o755));
+        let _socket = std::os::unix::net::UnixListener::bind(paths.broker_socket()).unwrap();
+        assert_eq!(paths.status(), GuardStatus::Running);
+        std::os::unix::fs::lchown(paths.broker_socket(), Some(54_321), None).unwrap();
+        assert!(
+            matches!(paths.status(), GuardStatus::Unavailable(why) if why.contains("not a socket of root"))
+        );
+        std::os::unix::fs::lchown(paths.broker_socket(), Some(0), None).unwrap();
+        fs::set_permissions(paths.runtime(), PermissionsExt::from_mode(0o777)).unwrap();
+        assert!(
+            matches!(paths.status(), GuardStatus::Unavailable(why) if why.contains("others than root can change it"))
+        );
+        fs::create_dir_all(paths.etc()).unwrap();
+        fs::write(paths.rules(), "").unwrap();
+        assert_eq!(paths.check_configuration(), Ok(()));
+        fs::set_permissions(paths.rules(), PermissionsExt::from_mode(0o664)).unwrap();
+        assert!(paths.check_configuration().unwrap_err().contains("rules.toml"));
     }
 }

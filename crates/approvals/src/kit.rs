@@ -1,12 +1,13 @@
-//! What the tests of this crate share: books in a directory of their own, an approver's key, and questions.
+//! Shared test fixture: a ledger in a temporary directory, an enrolled key, and questions.
 
-use crate::approvers::Matter;
+use crate::approvers::RequestAttributes;
 use crate::question::{Decision, Question, Remember};
 use crate::signing::{KeyAction, KeyChange, NAMESPACE, Signed, Signer, Statement};
-use crate::{Approvals, Asked, Books, Moment, Queue, Settings, Submitter, unix_ms};
+use crate::{Approvals, PendingQuestion, Queue, Settings, Submitter};
+use outpost_ledger::{BootInstant, LedgerTx, unix_ms};
 use std::time::Duration;
 
-pub(crate) struct Site {
+pub(crate) struct Fixture {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) approvals: Approvals,
     pub(crate) key: Signer,
@@ -35,21 +36,21 @@ pub(crate) fn question(id: &str) -> Question {
     }
 }
 
-pub(crate) const MATTER: Matter = Matter { privileged: true, uid: 1000 };
+pub(crate) const REQUEST: RequestAttributes = RequestAttributes { privileged: true, uid: 1000 };
 
-impl Site {
-    /// With one key that is enrolled.
-    pub(crate) async fn new() -> Site {
+impl Fixture {
+    /// Creates a ledger with one enrolled key.
+    pub(crate) async fn new() -> Fixture {
         let dir = tempfile::tempdir().unwrap();
         let settings =
-            Settings { dir: dir.path().join("books"), etc: dir.path().join("etc"), ..Settings::default() };
+            Settings { dir: dir.path().join("ledger"), etc: dir.path().join("etc"), ..Settings::default() };
         let approvals = Approvals::open(settings, &[]).unwrap();
-        let site = Site { dir, approvals, key: Signer::random().unwrap() };
-        site.change(KeyAction::Enroll, &site.key, &site.key, |_| {}).await.unwrap();
-        site
+        let fixture = Fixture { dir, approvals, key: Signer::random().unwrap() };
+        fixture.change(KeyAction::Enroll, &fixture.key, &fixture.key, |_| {}).await.unwrap();
+        fixture
     }
 
-    /// A change of one key, signed by another.
+    /// Changes `key` by a statement that `by` signs.
     pub(crate) async fn change(
         &self,
         action: KeyAction,
@@ -57,31 +58,31 @@ impl Site {
         by: &Signer,
         with: impl FnOnce(&mut KeyChange),
     ) -> crate::Result<String> {
-        let trust = self.approvals.trust().clone();
-        let (host, blob) = (trust.host().blob().to_vec(), key.key().to_bytes().unwrap());
+        let verifier = self.approvals.verifier().clone();
+        let (host, blob) = (verifier.host().blob().to_vec(), key.key().to_bytes().unwrap());
         let name = crate::signing::fingerprint(key.key());
         let mut change = KeyChange::new(action, &host, self.approvals.ledger().head(), &blob, &name);
         with(&mut change);
         let bytes = change.encode();
         let signed = Signed::new(&bytes, &by.sign(NAMESPACE, &bytes).unwrap());
-        self.approvals.ledger().write(move |books| trust.change(books, &signed, "test")).await
+        self.approvals.ledger().transact(move |tx| verifier.change(tx, &signed, "test")).await
     }
 
     pub(crate) fn queue(&self) -> &Queue {
         self.approvals.queue()
     }
 
-    /// Asks, with so much time left.
-    pub(crate) async fn ask(&self, question: &Question, left: Duration) -> Asked {
-        let (entered, deadline) = (question.clone(), Moment::now().after(left));
-        let write = move |books: &mut Books<'_>| Queue::enter(books, &entered, &deadline);
-        self.approvals.ledger().write(write).await.unwrap();
-        self.queue().ask(question.clone(), left)
+    /// Inserts and publishes a question that expires after `left`.
+    pub(crate) async fn ask(&self, question: &Question, left: Duration) -> PendingQuestion {
+        let (entered, deadline) = (question.clone(), BootInstant::now().after(left));
+        let write = move |tx: &mut LedgerTx<'_>| Queue::insert(tx, &entered, &deadline);
+        self.approvals.ledger().transact(write).await.unwrap();
+        self.queue().publish(question.clone(), left)
     }
 
     pub(crate) fn statement(&self, question: &Question, decision: Decision) -> Statement {
-        let host = self.approvals.trust().host().blob().to_vec();
-        Statement::about(question, &host, self.approvals.ledger().head(), decision)
+        let host = self.approvals.verifier().host().blob().to_vec();
+        Statement::new(question, &host, self.approvals.ledger().head(), decision)
     }
 
     pub(crate) fn signed(&self, statement: &Statement) -> Signed {
@@ -99,16 +100,16 @@ impl Site {
         self.queue().decide(signed, &by).await.map(|(_, receipt)| receipt)
     }
 
-    /// Runs SQL in the books, as a process that can write the database would.
+    /// Runs SQL on the database, as an attacker with write access would.
     pub(crate) async fn tamper(&self, sql: &'static str) {
-        let changed = self.approvals.ledger().write(move |books| books.execute("tamper", sql, ())).await;
+        let changed = self.approvals.ledger().transact(move |tx| tx.execute("tamper", sql, ())).await;
         assert!(changed.unwrap() > 0, "{sql}");
     }
 
-    /// Records of an event in the chain.
-    pub(crate) fn recorded(&self, event: &str) -> Vec<crate::audit::Record> {
-        let filter = crate::audit::Filter { event: Some(event.into()), ..Default::default() };
-        let read = crate::audit::read(&self.dir.path().join("books/audit"), filter).unwrap();
+    /// Returns the audit records of one event.
+    pub(crate) fn recorded(&self, event: &str) -> Vec<outpost_ledger::audit::Record> {
+        let filter = outpost_ledger::audit::Filter { event: Some(event.into()), ..Default::default() };
+        let read = outpost_ledger::audit::read(&self.dir.path().join("ledger/audit"), filter).unwrap();
         read.map(Result::unwrap).collect()
     }
 }

@@ -1,14 +1,14 @@
-//! What waits for a human: questions in order, their watchers, and how each was settled.
+//! The queue of pending questions, their watchers and their outcomes.
 
-mod deciding;
+mod decide;
 
-use crate::audit::Event;
-use crate::ledger::{Books, Ledger};
-use crate::moment::{Moment, unix_ms};
 use crate::question::{Outcome, Question};
-use crate::trust::Trust;
-use crate::wire::Answer;
+use crate::verifier::Verifier;
+use crate::wire::ServerMessage;
 use crate::{Error, Result};
+use outpost_ledger::audit::Event;
+use outpost_ledger::{BootInstant, unix_ms};
+use outpost_ledger::{Ledger, LedgerTx};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 
-/// Events that one who watches may be behind; further behind, it is told everything anew.
+/// Events buffered for each watcher. A watcher that lags further behind gets a snapshot.
 const EVENTS_MAX: usize = 256;
 
 pub(crate) const SCHEMA: &str = "
@@ -34,20 +34,20 @@ pub(crate) const SCHEMA: &str = "
     ) strict;
 ";
 
-/// All questions of the daemon.
+/// The pending questions of the daemon. Cheap to clone.
 #[derive(Clone)]
 pub struct Queue {
     ledger: Ledger,
-    trust: Arc<Trust>,
+    verifier: Arc<Verifier>,
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    waiting: Mutex<BTreeMap<String, Waiting>>,
-    events: broadcast::Sender<Answer>,
+    entries: Mutex<BTreeMap<String, Entry>>,
+    events: broadcast::Sender<ServerMessage>,
 }
 
-struct Waiting {
+struct Entry {
     question: Question,
     deadline: watch::Sender<Instant>,
     state: watch::Sender<State>,
@@ -57,7 +57,7 @@ struct Waiting {
 #[derive(Clone, Debug)]
 enum State {
     Open,
-    /// A decision or an end is being written down: it is too late for another.
+    /// An outcome is being written to the ledger. No other outcome is accepted.
     Settling,
     Settled(Outcome),
 }
@@ -75,7 +75,7 @@ impl State {
     }
 }
 
-impl Waiting {
+impl Entry {
     fn is_open(&self) -> bool {
         matches!(*self.state.borrow(), State::Open)
     }
@@ -83,25 +83,25 @@ impl Waiting {
 
 /// The client that submits a decision.
 pub struct Submitter {
-    /// How the audit names it.
+    /// The client's name in the audit chain.
     pub name: String,
-    /// As the kernel has it: its word may count without a signature.
+    /// The peer's uid from the kernel. A trusted uid needs no signature.
     pub uid: Option<u32>,
 }
 
-/// A question that has been asked.
-pub struct Asked {
+/// A published question.
+pub struct PendingQuestion {
     id: String,
     deadline: watch::Receiver<Instant>,
     state: watch::Receiver<State>,
 }
 
-impl Asked {
+impl PendingQuestion {
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// How it ended. `None` when the time has run out: then [`Queue::expire`] says whether that stands.
+    /// Waits for the outcome. Returns `None` at the deadline; the caller then calls [`Queue::expire`].
     pub async fn outcome(&mut self) -> Option<Outcome> {
         loop {
             let deadline = *self.deadline.borrow_and_update();
@@ -114,200 +114,200 @@ impl Asked {
     }
 }
 
-/// A question of an earlier worker.
-pub struct Remembered {
+/// A question that an earlier worker left in the ledger.
+pub struct StoredQuestion {
     pub question: Question,
-    pub deadline: Moment,
-    /// It was settled, and the asking face may not have drawn the consequences. A decision without a proof that counts now is left out:
-    /// the question is asked again.
+    pub deadline: BootInstant,
+    /// Set if the question was settled and the face may not have acted on it. A decision without a valid proof
+    /// is dropped, so that the question is asked again.
     pub outcome: Option<Outcome>,
 }
 
 impl Queue {
-    pub fn new(ledger: Ledger, trust: Arc<Trust>) -> Queue {
-        let inner = Inner { waiting: Mutex::default(), events: broadcast::Sender::new(EVENTS_MAX) };
-        Queue { ledger, trust, inner: Arc::new(inner) }
+    pub fn new(ledger: Ledger, verifier: Arc<Verifier>) -> Queue {
+        let inner = Inner { entries: Mutex::default(), events: broadcast::Sender::new(EVENTS_MAX) };
+        Queue { ledger, verifier, inner: Arc::new(inner) }
     }
 
-    /// What decisions are checked against.
-    pub fn trust(&self) -> &Arc<Trust> {
-        &self.trust
+    /// The verifier of decisions.
+    pub fn verifier(&self) -> &Arc<Verifier> {
+        &self.verifier
     }
 
-    fn waiting(&self) -> MutexGuard<'_, BTreeMap<String, Waiting>> {
-        self.inner.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn entries(&self) -> MutexGuard<'_, BTreeMap<String, Entry>> {
+        self.inner.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a question into the books, for a face that has more to write with it.
-    pub fn enter(books: &mut Books<'_>, question: &Question, deadline: &Moment) -> Result<()> {
+    /// Stores a question in the face's transaction.
+    pub fn insert(tx: &mut LedgerTx<'_>, question: &Question, deadline: &BootInstant) -> Result<()> {
         let body = serde_json::to_string(question).map_err(|error| Error::Refused(error.to_string()))?;
         let values = (&question.id, &question.face, body, &deadline.boot_id, deadline.boot_ns.cast_signed());
         let sql = "insert into questions (id, face, body, boot_id, deadline_boot_ns) values (?, ?, ?, ?, ?)";
-        books.execute("enter a question", sql, values).map(|_| ())
+        tx.execute("insert a question", sql, values).map(|_| ())
     }
 
-    /// Writes down, once, that whoever asked has left.
-    pub fn asker_left(books: &mut Books<'_>, id: &str, digest: &str) -> Result<()> {
-        let text = outcome_text(&Outcome::Withdrawn)?;
+    /// Records once that the client that asked has disconnected.
+    pub fn record_withdrawal(tx: &mut LedgerTx<'_>, id: &str, digest: &str) -> Result<()> {
+        let text = encode_outcome(&Outcome::Withdrawn)?;
         let sql = "update questions set outcome = ?1 where id = ?2 and outcome is not ?1";
-        match books.execute("withdraw a question", sql, (text, id))? {
+        match tx.execute("withdraw a question", sql, (text, id))? {
             0 => Ok(()),
-            _ => books.record(Event::Withdrawn, &json!({ "question": id, "digest": digest })),
+            _ => tx.record(Event::Withdrawn, &json!({ "question": id, "digest": digest })),
         }
     }
 
-    /// Takes a question out of the books, once whoever asked has drawn its consequences.
-    pub fn erase(books: &mut Books<'_>, id: &str) -> Result<()> {
-        books.execute("erase a question", "delete from questions where id = ?", (id,)).map(|_| ())
+    /// Deletes a question from the ledger, after the face has acted on its outcome.
+    pub fn delete(tx: &mut LedgerTx<'_>, id: &str) -> Result<()> {
+        tx.execute("delete a question", "delete from questions where id = ?", (id,)).map(|_| ())
     }
 
-    /// The ids of a face's questions in the books.
-    pub fn ids(books: &mut Books<'_>, face: &str) -> Result<Vec<String>> {
-        books.rows("read questions", "select id from questions where face = ?", (face,), |row| row.get(0))
+    /// The ids of a face's stored questions.
+    pub fn ids(tx: &mut LedgerTx<'_>, face: &str) -> Result<Vec<String>> {
+        tx.rows("read questions", "select id from questions where face = ?", (face,), |row| row.get(0))
     }
 
-    /// The questions of a face that earlier workers have left in the books.
-    pub fn remembered(&self, books: &mut Books<'_>, face: &str) -> Result<Vec<Remembered>> {
+    /// Loads the questions that earlier workers left in the ledger.
+    pub fn load(&self, tx: &mut LedgerTx<'_>, face: &str) -> Result<Vec<StoredQuestion>> {
         let sql =
             "select body, boot_id, deadline_boot_ns, outcome from questions where face = ? order by rowid";
-        let rows = books.rows("read questions", sql, (face,), |row| {
+        let rows = tx.rows("read questions", sql, (face,), |row| {
             let texts: (String, String, i64, Option<String>) = row.try_into()?;
             Ok(texts)
         })?;
         let read = |(body, boot_id, boot_ns, outcome): (String, String, i64, Option<String>)| {
-            let deadline = Moment { boot_id, boot_ns: boot_ns.cast_unsigned() };
+            let deadline = BootInstant { boot_id, boot_ns: boot_ns.cast_unsigned() };
             let question: Question = serde_json::from_str(&body).ok()?;
             let outcome = outcome.and_then(|outcome| serde_json::from_str(&outcome).ok());
-            let outcome = outcome.filter(|outcome| self.counts(&question, outcome));
-            Some(Remembered { question, deadline, outcome })
+            let outcome = outcome.filter(|outcome| self.is_outcome_valid(&question, outcome));
+            Some(StoredQuestion { question, deadline, outcome })
         };
         Ok(rows.into_iter().filter_map(read).collect())
     }
 
-    /// Whether an outcome in the books counts.
-    fn counts(&self, question: &Question, outcome: &Outcome) -> bool {
+    /// Whether a stored outcome has a valid proof.
+    fn is_outcome_valid(&self, question: &Question, outcome: &Outcome) -> bool {
         let Outcome::Decided { decision, proof, .. } = outcome else { return true };
         let checked = match proof {
             None => Err("it has no signature".to_owned()),
-            Some(proof) => self.trust.check(question, proof),
+            Some(proof) => self.verifier.check(question, proof),
         };
         let checked = checked.and_then(|verified| match verified.statement.decision == *decision {
             true => Ok(()),
-            false => Err("it is not what was signed".into()),
+            false => Err("it differs from the signed decision".into()),
         });
         if let Err(why) = &checked {
             tracing::warn!(
                 question = question.id,
                 why,
-                "a stored decision does not count; the question is asked again"
+                "a stored decision is not valid; the question is asked again"
             );
         }
         checked.is_ok()
     }
 
-    /// The question that is in the books under this id.
-    pub fn stored(books: &mut Books<'_>, id: &str) -> Result<Option<Question>> {
+    /// Loads one stored question.
+    pub fn find(tx: &mut LedgerTx<'_>, id: &str) -> Result<Option<Question>> {
         let sql = "select body from questions where id = ?";
-        let found = books.rows("read a question", sql, (id,), |row| row.get::<_, String>(0))?;
+        let found = tx.rows("read a question", sql, (id,), |row| row.get::<_, String>(0))?;
         Ok(found.first().and_then(|body| serde_json::from_str(body).ok()))
     }
 
-    /// Shows a question that is in the books to whoever watches.
-    pub fn ask(&self, question: Question, left: Duration) -> Asked {
+    /// Publishes a stored question to all watchers.
+    pub fn publish(&self, question: Question, left: Duration) -> PendingQuestion {
         let (state, receiver) = watch::channel(State::Open);
         let (deadline, until) = watch::channel(Instant::now() + left);
-        let asked = Asked { id: question.id.clone(), deadline: until, state: receiver };
-        let event = Answer::Asked { question: Box::new(question.clone()) };
-        let waiting = Waiting { question, deadline, state, shown: false };
-        self.waiting().insert(asked.id.clone(), waiting);
-        let _nobody_watches = self.inner.events.send(event);
+        let asked = PendingQuestion { id: question.id.clone(), deadline: until, state: receiver };
+        let event = ServerMessage::Asked { question: Box::new(question.clone()) };
+        let entry = Entry { question, deadline, state, shown: false };
+        self.entries().insert(asked.id.clone(), entry);
+        let _no_watchers = self.inner.events.send(event);
         asked
     }
 
-    /// Gives a question so much time from now on, and tells it with that; none when it does not wait any more.
-    pub fn give_time(&self, id: &str, left: Duration) -> Option<Question> {
-        let mut waiting = self.waiting();
-        let waiting = waiting.get_mut(id).filter(|waiting| waiting.is_open())?;
-        waiting.deadline.send_replace(Instant::now() + left);
+    /// Sets the deadline to `left` from now and returns the updated question. Returns `None` if the question is
+    /// no longer open.
+    pub fn reset_deadline(&self, id: &str, left: Duration) -> Option<Question> {
+        let mut entries = self.entries();
+        let entry = entries.get_mut(id).filter(|entry| entry.is_open())?;
+        entry.deadline.send_replace(Instant::now() + left);
         let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-        waiting.question.deadline_ms = unix_ms().saturating_add(left_ms);
-        Some(waiting.question.clone())
+        entry.question.deadline_ms = unix_ms().saturating_add(left_ms);
+        Some(entry.question.clone())
     }
 
-    /// Everything that waits, oldest first, and what happens from then on.
-    pub fn watch(&self) -> (Vec<Question>, broadcast::Receiver<Answer>) {
-        let waiting = self.waiting();
+    /// Returns all pending questions, oldest first, and subscribes to the events after them.
+    pub fn watch(&self) -> (Vec<Question>, broadcast::Receiver<ServerMessage>) {
+        let entries = self.entries();
         let events = self.inner.events.subscribe();
-        (in_order(&waiting), events)
+        (sorted_by_age(&entries), events)
     }
 
     pub fn list(&self) -> Vec<Question> {
-        in_order(&self.waiting())
+        sorted_by_age(&self.entries())
     }
 
     pub fn show(&self, id: &str) -> Result<Question> {
-        match self.waiting().get(id) {
-            Some(waiting) => Ok(waiting.question.clone()),
-            None => Err(gone(id)),
+        match self.entries().get(id) {
+            Some(entry) => Ok(entry.question.clone()),
+            None => Err(not_pending(id)),
         }
     }
 
-    /// When what has waited longest was asked, by the clock for people.
+    /// The `asked_ms` of the oldest pending question.
     pub fn oldest_ms(&self) -> Option<u64> {
-        self.waiting().values().map(|waiting| waiting.question.asked_ms).min()
+        self.entries().values().map(|entry| entry.question.asked_ms).min()
     }
 
-    /// How many wait.
     pub fn len(&self) -> usize {
-        self.waiting().len()
+        self.entries().len()
     }
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Records who has seen a question, the first time.
-    pub async fn shown(&self, id: &str, by: &str) {
-        let digest = match self.waiting().get_mut(id) {
-            Some(waiting) if !waiting.shown => {
-                waiting.shown = true;
-                waiting.question.digest.clone()
+    /// Records in the audit chain which client saw a question first.
+    pub async fn record_shown(&self, id: &str, by: &str) {
+        let digest = match self.entries().get_mut(id) {
+            Some(entry) if !entry.shown => {
+                entry.shown = true;
+                entry.question.digest.clone()
             }
             _ => return,
         };
         let data = json!({ "question": id, "digest": digest, "to": by });
-        let recorded = self.ledger.write(move |books| books.record(Event::Shown, &data)).await;
+        let recorded = self.ledger.transact(move |tx| tx.record(Event::Shown, &data)).await;
         if let Err(error) = recorded {
-            tracing::warn!(%error, "who has seen a question is not recorded");
+            tracing::warn!(%error, "cannot record that a question was shown");
         }
     }
 
-    /// Ends a question whose time has run out. An approver may have been faster: then what it said is returned.
+    /// Settles a question at its deadline. Returns the decision instead, if one was accepted first.
     pub async fn expire(&self, id: &str) -> Outcome {
-        self.end(id, Outcome::Expired).await
+        self.finish(id, Outcome::Expired).await
     }
 
-    /// Ends a question whose asker has left.
+    /// Settles a question whose client has disconnected.
     pub async fn withdraw(&self, id: &str) -> Outcome {
-        self.end(id, Outcome::Withdrawn).await
+        self.finish(id, Outcome::Withdrawn).await
     }
 
-    /// Ends a question that nobody can be asked.
-    pub async fn give_up(&self, id: &str, why: &str) -> Outcome {
-        self.end(id, Outcome::Unanswerable { why: why.to_owned() }).await
+    /// Settles a question that cannot be shown to an approver.
+    pub async fn mark_unanswerable(&self, id: &str, why: &str) -> Outcome {
+        self.finish(id, Outcome::Unanswerable { why: why.to_owned() }).await
     }
 
-    async fn end(&self, id: &str, outcome: Outcome) -> Outcome {
+    async fn finish(&self, id: &str, outcome: Outcome) -> Outcome {
         let question = loop {
-            let mut settling = match self.waiting().get_mut(id) {
+            let mut settling = match self.entries().get_mut(id) {
                 None => return outcome,
-                Some(waiting) if waiting.is_open() => {
-                    waiting.state.send_replace(State::Settling);
-                    break waiting.question.clone();
+                Some(entry) if entry.is_open() => {
+                    entry.state.send_replace(State::Settling);
+                    break entry.question.clone();
                 }
-                Some(waiting) => waiting.state.subscribe(),
+                Some(entry) => entry.state.subscribe(),
             };
-            // A decision that cannot be written down leaves the question open: then it ends as it was to.
+            // A decision that cannot be written leaves the question open. Then this outcome applies.
             let settled = settling.wait_for(|state| !matches!(state, State::Settling)).await;
             if let Some(settled) = settled.ok().and_then(|state| state.outcome()) {
                 return settled;
@@ -316,14 +316,14 @@ impl Queue {
         let written = match &outcome {
             Outcome::Withdrawn => {
                 let left =
-                    move |books: &mut Books<'_>| Queue::asker_left(books, &question.id, &question.digest);
-                self.ledger.write(left).await
+                    move |tx: &mut LedgerTx<'_>| Queue::record_withdrawal(tx, &question.id, &question.digest);
+                self.ledger.transact(left).await
             }
-            // What follows from it, the asking face records.
+            // The asking face records the consequences.
             other => self.write_outcome(question, other.clone(), |_, _| Ok(())).await,
         };
         if let Err(error) = written {
-            tracing::warn!(%error, "the end of a question is not recorded");
+            tracing::warn!(%error, "cannot record the outcome of a question");
         }
         self.settle(id, Some(outcome.clone()));
         outcome
@@ -333,48 +333,48 @@ impl Queue {
         &self,
         question: Question,
         outcome: Outcome,
-        record: impl FnOnce(&mut Books<'_>, &Question) -> Result<()> + Send + 'static,
+        record: impl FnOnce(&mut LedgerTx<'_>, &Question) -> Result<()> + Send + 'static,
     ) -> Result<()> {
-        let write = move |books: &mut Books<'_>| {
+        let write = move |tx: &mut LedgerTx<'_>| {
             let sql = "update questions set outcome = ? where id = ?";
-            books.execute("settle a question", sql, (outcome_text(&outcome)?, &question.id))?;
-            record(books, &question)
+            tx.execute("settle a question", sql, (encode_outcome(&outcome)?, &question.id))?;
+            record(tx, &question)
         };
-        self.ledger.write(write).await
+        self.ledger.transact(write).await
     }
 
-    /// Tells everybody, or opens the question again when its outcome could not be written down.
+    /// Publishes the outcome, or reopens the question if the outcome could not be written.
     fn settle(&self, id: &str, outcome: Option<Outcome>) {
-        let mut waiting = self.waiting();
+        let mut entries = self.entries();
         match outcome {
             None => {
-                if let Some(waiting) = waiting.get_mut(id) {
-                    waiting.state.send_replace(State::Open);
+                if let Some(entry) = entries.get_mut(id) {
+                    entry.state.send_replace(State::Open);
                 }
             }
             Some(outcome) => {
-                if let Some(settled) = waiting.remove(id) {
+                if let Some(settled) = entries.remove(id) {
                     settled.state.send_replace(State::Settled(outcome.clone()));
                 }
-                let _nobody_watches = self.inner.events.send(Answer::Settled { id: id.to_owned(), outcome });
+                let _no_watchers =
+                    self.inner.events.send(ServerMessage::Settled { id: id.to_owned(), outcome });
             }
         }
     }
 }
 
-fn in_order(waiting: &BTreeMap<String, Waiting>) -> Vec<Question> {
-    let mut questions: Vec<Question> = waiting.values().map(|waiting| waiting.question.clone()).collect();
+fn sorted_by_age(entries: &BTreeMap<String, Entry>) -> Vec<Question> {
+    let mut questions: Vec<Question> = entries.values().map(|entry| entry.question.clone()).collect();
     questions.sort_by_key(|question| question.asked_ms);
     questions
 }
 
-pub(crate) fn gone(id: &str) -> Error {
-    let shown = crate::display::claim(id, 64);
-    Error::Refused(format!("no question {shown} waits: it was answered, withdrawn, or its time has run out"))
+pub(crate) fn not_pending(id: &str) -> Error {
+    let shown = crate::display::escape_untrusted(id, 64);
+    Error::Refused(format!("no question {shown} is pending: it was answered or withdrawn, or it has expired"))
 }
 
-/// As it stands in the books.
-fn outcome_text(outcome: &Outcome) -> Result<String> {
+fn encode_outcome(outcome: &Outcome) -> Result<String> {
     serde_json::to_string(outcome).map_err(|error| Error::Refused(error.to_string()))
 }
 

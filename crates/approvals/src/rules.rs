@@ -1,35 +1,35 @@
-//! The operator's rules: a file that says what is allowed, denied or asked about without, or in spite of, a human's answer.
+//! The operator's rules: which commands are allowed, denied, or always asked about.
 //!
 //! `docs/rules.example.toml` shows every key. In short:
 //!
-//! - `command` is the whole argument vector. Its first token is the absolute path of the program, links resolved, in
-//!   text that is compared byte by byte. A token is a string, a list of strings of which one must be there, or
-//!   `{ any = true }` for exactly one argument; in a rule that allows, not for one that begins with `-`, since that may be
-//!   an option. `{ rest = true }` at the end stands for any further arguments. Without it the arguments must end there.
-//! - `decision` is `allow`, `ask` or `deny`. Where several rules match, the strictest counts. Of a pipeline every stage is
-//!   judged: one that is denied denies all, and only if all are allowed, all are.
-//! - What a rule that denies or asks does not mention, it matches. What one that allows does not mention must not be
-//!   there: no `env`, no working directory but `/`; and `privileged` it must say.
-//! - A link that gives a program another name makes it another command, which a rule for that program does not allow:
-//!   `reboot` may be `systemctl`. Rules that deny or ask count for it all the same.
-//! - `session` is what the client claims to be. It is no protection in a rule that allows.
-//! - Shells, interpreters and whatever else runs what it is given cannot be allowed; see [`is_interpreter`].
-//! - Where root has a directory for policy, only rules there can allow; see [`Sources`].
-//! - `matches` and `differs` are examples, checked when the file is read.
+//! - `command` is the whole argument vector. Its first token is the absolute path of the program without
+//!   symlinks, compared byte by byte. A token is a string, a list of alternatives, or `{ any = true }` for
+//!   exactly one argument. In an allow rule, `{ any = true }` does not match an argument that starts with `-`,
+//!   which may be an option. `{ rest = true }` at the end matches any further arguments.
+//! - `decision` is `allow`, `ask` or `deny`. The strictest matching rule wins. Each stage of a pipeline is
+//!   evaluated: one denied stage denies the pipeline, and all stages must be allowed to allow it.
+//! - A deny or ask rule matches any value of a key that it omits. An allow rule that omits `env` matches only
+//!   an empty `env`, and without `cwd` only the working directory `/`. An allow rule must set `privileged`.
+//! - A symlink with another name is another command, which an allow rule for its target does not match:
+//!   `reboot` may be `systemctl`. Deny and ask rules match both names.
+//! - `session` is chosen by the client. It protects nothing in an allow rule.
+//! - Shells, interpreters and other programs that run commands cannot be allowed; see [`is_interpreter`].
+//! - If root's policy directory exists, only rules there can allow; see [`RuleFiles`].
+//! - `matches` and `differs` are examples, checked when the file is loaded.
 //!
-//! A file that is not there has no rules, and everything is asked about. One that cannot be trusted or understood denies
-//! everything: nobody knows what it would have denied. A rule that denies is no wall: whoever may copy a program has it
-//! under another path.
+//! A missing file has no rules, and every request is asked about. A file that cannot be trusted or parsed
+//! denies every request, because it might contain deny rules. A deny rule is not a sandbox: a copy of the
+//! program under another path does not match it.
 
-mod file;
 mod interpreters;
 mod parse;
 mod rule;
-mod sources;
+mod rule_files;
+mod trusted_file;
 
 pub use interpreters::is_interpreter;
-pub use sources::Sources;
-pub(crate) use sources::Stamp;
+pub(crate) use rule_files::FileStamps;
+pub use rule_files::RuleFiles;
 
 use jiff::Timestamp;
 use rule::Rule;
@@ -37,7 +37,7 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What a rule, or all of them together, say; the stricter the greater.
+/// The decision of a rule, or of all rules together. Stricter is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ruling {
     Allow,
@@ -45,93 +45,94 @@ pub enum Ruling {
     Deny,
 }
 
-/// What is judged. All of it is what would be run, not what was asked for, where the two can differ.
+/// The request to evaluate. All values are those of the command that would run.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
-    /// Of each stage the program's absolute path, links resolved, and the arguments after the program's name.
+pub struct RuleInput<'a> {
+    /// For each stage: the program's absolute path without symlinks, and the arguments after the program's
+    /// name.
     pub stages: &'a [(&'a str, &'a [String])],
     pub privileged: bool,
-    /// The name of the user it would run as.
+    /// The user that the command would run as.
     pub run_as: &'a str,
-    /// As the client claims.
+    /// Chosen by the client; not verified.
     pub session: &'a str,
-    /// What the client wants in the environment.
+    /// The variables that the client sets.
     pub env: &'a BTreeMap<String, String>,
     pub cwd: &'a str,
     /// Whether the client gave a reason.
     pub has_reason: bool,
 }
 
-/// What the rules say about a subject, and the names of those that say so. No rule has to be behind [`Ruling::Ask`], and
-/// none is behind [`Ruling::Deny`] where [`Rules::problem`] is.
+/// The result of an evaluation, and the names of the deciding rules. The names are empty if no rule matched, or
+/// if [`Rules::problem`] denies every request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     pub ruling: Ruling,
     pub rules: Vec<String>,
 }
 
-/// The rules of a file, as it was when it was read.
+/// The rules of a file at the time it was loaded.
 #[derive(Debug, Default)]
 pub struct Rules {
     rules: Vec<Rule>,
     problem: Option<String>,
-    /// Of the file that can allow, in hexadecimal digits; empty where there is none.
+    /// Hash, in hex, of the file that can allow; empty if there is none.
     sha256: String,
 }
 
 impl Rules {
-    /// Reads a file. Whatever is wrong with it becomes the [`problem`](Rules::problem) of the rules.
+    /// Loads a file. An error becomes the [`problem`](Rules::problem) of the rules.
     pub fn load(path: &Path) -> Rules {
-        let parsed = match file::read(path) {
+        let parsed = match trusted_file::read(path) {
             Ok(Some(text)) => Rules::from_text(&text).map_err(|why| format!(", {why}")),
             Ok(None) => Ok(Rules::default()),
             Err(why) => Err(format!(": {why}")),
         };
         match parsed {
             Ok(rules) => rules,
-            Err(why) => Rules::denying(path, &why),
+            Err(why) => Rules::deny_all(path, &why),
         }
     }
 
-    /// Rules that deny everything, because of a file.
-    fn denying(path: &Path, why: &str) -> Rules {
+    /// Rules that deny every request because of an invalid file.
+    fn deny_all(path: &Path, why: &str) -> Rules {
         let file = crate::display::quote(&path.to_string_lossy());
-        let problem = format!("rules file {file}{why}; every request is denied until it is mended");
+        let problem = format!("rules file {file}{why}; every request is denied until the file is fixed");
         Rules { problem: Some(problem), ..Rules::default() }
     }
 
-    /// The rules of a text, or the first mistake in it with its line and column.
+    /// Parses rules. The error has the line and column of the first mistake.
     pub fn from_text(text: &str) -> Result<Rules, String> {
-        let rules = parse::rules(text).map_err(|mistake| {
-            let (line, column) = mistake.place(text);
-            format!("line {line}, column {column}: {}", mistake.why)
+        let rules = parse::rules(text).map_err(|diagnostic| {
+            let (line, column) = diagnostic.line_and_column(text);
+            format!("line {line}, column {column}: {}", diagnostic.message)
         })?;
-        let sha256 = crate::hex(&Sha256::digest(text.as_bytes()));
+        let sha256 = outpost_ledger::hex(&Sha256::digest(text.as_bytes()));
         Ok(Rules { rules, problem: None, sha256 })
     }
 
-    /// Names the file that can allow by its content: the SHA-256 in hexadecimal digits.
+    /// SHA-256, in hex, of the file that can allow.
     pub fn sha256(&self) -> &str {
         &self.sha256
     }
 
-    /// Why every request is denied, if it is.
+    /// Why every request is denied, if the file is invalid.
     pub fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
     }
 
-    /// What the rules say about a subject at a time.
-    pub fn judge(&self, subject: &Subject<'_>, now: Timestamp) -> Verdict {
+    /// Evaluates the rules for a request at a given time.
+    pub fn evaluate(&self, input: &RuleInput<'_>, now: Timestamp) -> Verdict {
         if self.problem.is_some() {
             return Verdict { ruling: Ruling::Deny, rules: Vec::new() };
         }
-        let candidates: Vec<&Rule> = self.rules.iter().filter(|rule| rule.applies(subject, now)).collect();
-        let judged: Vec<(Ruling, Vec<&Rule>)> =
-            subject.stages.iter().map(|(program, rest)| judge_stage(&candidates, program, rest)).collect();
-        // No stages at all are nothing that anybody allowed.
-        let ruling = judged.iter().map(|(ruling, _)| *ruling).max().unwrap_or(Ruling::Ask);
+        let candidates: Vec<&Rule> = self.rules.iter().filter(|rule| rule.applies(input, now)).collect();
+        let stages: Vec<(Ruling, Vec<&Rule>)> =
+            input.stages.iter().map(|(program, rest)| evaluate_stage(&candidates, program, rest)).collect();
+        // A request without stages is never allowed.
+        let ruling = stages.iter().map(|(ruling, _)| *ruling).max().unwrap_or(Ruling::Ask);
         let mut rules: Vec<String> = Vec::new();
-        for rule in judged.iter().filter(|(of_stage, _)| *of_stage == ruling).flat_map(|(_, rules)| rules) {
+        for rule in stages.iter().filter(|(of_stage, _)| *of_stage == ruling).flat_map(|(_, rules)| rules) {
             if !rules.contains(&rule.name) {
                 rules.push(rule.name.clone());
             }
@@ -140,8 +141,8 @@ impl Rules {
     }
 }
 
-/// What the strictest of the rules that match a stage say, and which they are.
-fn judge_stage<'r>(candidates: &[&'r Rule], program: &str, rest: &[String]) -> (Ruling, Vec<&'r Rule>) {
+/// The strictest ruling of the rules that match a stage, and those rules.
+fn evaluate_stage<'r>(candidates: &[&'r Rule], program: &str, rest: &[String]) -> (Ruling, Vec<&'r Rule>) {
     let mut matching = candidates.to_vec();
     matching.retain(|rule| rule.command.matches(program, rest));
     let ruling = matching.iter().map(|rule| rule.ruling).max().unwrap_or(Ruling::Ask);

@@ -1,39 +1,39 @@
-//! Signed decisions: what is signed, how, by which keys, and how a signature is checked.
+//! Signed statements: their encoding, the keys that sign them, and their verification.
 //!
-//! Every signature is an SSHSIG, as `ssh-keygen -Y sign` makes it, so OpenSSH can check each of them without this program.
-//! docs/approvals.md has the byte layout of what is signed.
+//! Every signature is an SSHSIG, as `ssh-keygen -Y sign` makes it. OpenSSH alone can verify each of them.
+//! docs/approvals.md specifies the byte layout.
 
-mod agent;
-mod fields;
-mod host;
+mod encoding;
+mod host_key;
 mod key_change;
 mod proof;
-mod signature;
 mod signer;
+mod ssh_agent;
+mod sshsig;
 mod statement;
 
-pub use agent::Agent;
-pub use host::HostKey;
+pub use host_key::HostKey;
 pub use key_change::{KeyAction, KeyChange};
-pub use proof::{Proof, hello, receipt, witness};
-pub use signature::{Signed, fingerprint, verify};
+pub use proof::{Proof, hello_message, receipt_message, uid_attestation};
 pub use signer::{KeyFile, Signer};
+pub use ssh_agent::Agent;
 pub use ssh_key::PublicKey;
-pub use statement::{Statement, VALID_MS, shown};
+pub use sshsig::{Signed, fingerprint, verify};
+pub use statement::{Statement, VALID_MS, shown_hash};
 
-/// The SSHSIG namespace of what approvers sign.
+/// The SSHSIG namespace of approvers' signatures.
 pub const NAMESPACE: &str = "outpost-decision";
 
-/// The SSHSIG namespace of what a host signs.
+/// The SSHSIG namespace of host signatures.
 pub const HOST_NAMESPACE: &str = "outpost-host";
 
-/// Bytes as standard base64.
+/// Encodes bytes as standard base64.
 pub fn base64(bytes: &[u8]) -> String {
     use base64::Engine;
     base64::engine::general_purpose::STANDARD.encode(bytes)
 }
 
-/// The bytes of standard base64; none where it is not canonical.
+/// Decodes standard base64; `None` if it is not canonical.
 pub fn from_base64(text: &str) -> Option<Vec<u8>> {
     use base64::Engine;
     base64::engine::general_purpose::STANDARD.decode(text).ok()

@@ -1,25 +1,27 @@
-//! The approver socket: JSON lines, one request and one answer each, and events for those who watch.
+//! The protocol of the approver socket: JSON lines, one reply for each request, and events for clients that
+//! watch.
 //!
-//! No secret is sent to it. A process sees the questions of its own user, root and viewers see all. What decides is the
-//! signature of a statement, whichever process submits it.
+//! Clients send no secret. A process sees the questions of its own user; root and viewers see all questions. A
+//! decision counts by its signature, whichever process submits it.
 
-use crate::approvers::Listed;
+use crate::approvers::ApproverInfo;
 use crate::question::{Outcome, Question, is_false};
 use serde::{Deserialize, Serialize};
 
-/// The longest line either side sends.
+/// Maximum length of a line in either direction.
 pub const LINE_BYTES_MAX: usize = 32 * 1024 * 1024;
 
-/// Questions of about this many bytes go in one line. Each may have several megabytes: all of them might not fit.
+/// Approximate size of a line with questions. One question may have several megabytes, so a list may need
+/// several lines.
 pub(crate) const QUESTIONS_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// What an approver's client asks for.
+/// A request of an approver's client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// Which host this is. `client` names the program for the audit, such as `outpost approve`.
+    /// Asks for the host's identity. `client` names the program in the audit chain, such as `outpost approve`.
     Hello {
-        /// Whatever the client chooses anew each time: the host signs it.
+        /// A fresh random value that the host signs.
         nonce: String,
         #[serde(default)]
         client: String,
@@ -28,18 +30,18 @@ pub enum Request {
     Show {
         id: String,
     },
-    /// Every question there is, and from then on events: `asked`, `settled` and `anew`.
+    /// Returns all pending questions, then sends events: `asked`, `settled` and `anew`.
     Watch,
-    /// A decision: an encoded statement and its SSHSIG, both in base64. Without a signature it counts only for a user in
-    /// `trusted_users` of root's file.
+    /// Submits a decision: an encoded statement and its SSHSIG, both in base64. The signature may be empty only
+    /// for a user in `trusted_users` of root's file.
     Decide {
         statement: String,
         #[serde(default)]
         signature: String,
     },
-    /// The approvers.
+    /// Lists the approvers.
     Keys,
-    /// A change of the approvers: an encoded key statement and its SSHSIG.
+    /// Changes the approvers: an encoded key statement and its SSHSIG, both in base64.
     ChangeKey {
         statement: String,
         signature: String,
@@ -50,57 +52,57 @@ pub enum Request {
     },
 }
 
-/// What the daemon answers.
+/// A reply or an event of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
-pub enum Answer {
-    /// Which host this is.
+pub enum ServerMessage {
+    /// The host's identity.
     Hello {
-        /// How the audit names this connection.
+        /// The client's name in the audit chain.
         name: String,
-        /// The host's public key, one line of OpenSSH.
+        /// The host's public key in OpenSSH format.
         host: String,
         /// The newest record of the audit chain.
         head: String,
-        /// The host's SSHSIG, in base64, over nonce and head.
+        /// The host's SSHSIG over nonce and head, in base64.
         signature: String,
-        /// This user decides without a signature.
+        /// This user may decide without a signature.
         #[serde(default, skip_serializing_if = "is_false")]
         trusted: bool,
-        /// Root's file, where approvers come from it.
+        /// Path of root's approvers file, if the approvers come from it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         approvers_file: Option<String>,
-        /// A secret of before there were keys is still there.
+        /// The approver secret of an earlier version still exists.
         #[serde(default, skip_serializing_if = "is_false")]
         old_secret: bool,
     },
     Questions {
         questions: Vec<Question>,
-        /// It is not all of the answer: another line goes on with it.
+        /// Another line continues this reply.
         #[serde(default, skip_serializing_if = "is_false")]
         more: bool,
     },
     Question {
         question: Box<Question>,
     },
-    /// An event: a new question.
+    /// Event: a new question.
     Asked {
         question: Box<Question>,
     },
-    /// An event: a question has ended.
+    /// Event: a question was settled.
     Settled {
         id: String,
         #[serde(flatten)]
         outcome: Outcome,
     },
-    /// The decision stands.
+    /// The decision was accepted.
     Decided {
         id: String,
-        /// The host's SSHSIG, in base64, over the statement's receipt: the same each time.
+        /// The host's SSHSIG over the statement, in base64. The same statement always gets the same receipt.
         receipt: String,
     },
     Keys {
-        keys: Vec<Listed>,
+        keys: Vec<ApproverInfo>,
         /// The host's public key.
         host: String,
     },
@@ -113,29 +115,30 @@ pub enum Answer {
     Revoked {
         id: String,
     },
-    /// An event for one that fell too far behind: what waits now, in place of what it missed. What does not fit follows as
-    /// `asked`.
-    Anew {
+    /// Event for a client that missed events: all pending questions. Questions that do not fit into one line
+    /// follow as `asked` events.
+    #[serde(rename = "anew")]
+    Snapshot {
         questions: Vec<Question>,
     },
-    /// It was not done. `why` says what to do about it.
+    /// The request failed. `why` contains the cause and the next step.
     Failed {
         why: String,
     },
 }
 
-/// A decision that holds for later questions of the same digest.
+/// A decision that holds for further questions with the same digest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     pub id: String,
     pub digest: String,
-    /// What it is about, as the question's title had it.
+    /// The title of the question that was decided.
     pub title: String,
     pub by: String,
-    /// Uses left, where it was given for a number of times.
+    /// Remaining uses of a grant for a number of uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub times_left: Option<u32>,
-    /// Seconds left, where it was given for a time.
+    /// Remaining seconds of a grant for a period.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds_left: Option<u64>,
 }

@@ -1,20 +1,20 @@
-//! Which keys may change the list of approvers, and what of it counts after a restart.
+//! Which keys may change the list of approvers, and which lists are rejected after a restart.
 
 use super::*;
-use crate::kit::Site;
+use crate::kit::Fixture;
 use crate::signing::Signer;
 
 #[tokio::test]
-async fn keys_are_changed_by_keys_of_at_least_their_scope() {
-    let site = Site::new().await;
-    let [small, other, stranger] = [(); 3].map(|()| Signer::random().unwrap());
-    let unsigned = site.change(KeyAction::Enroll, &stranger, &stranger, |_| {}).await.unwrap_err();
-    assert!(unsigned.to_string().contains("is not an approver's here"), "{unsigned}");
+async fn a_key_changes_only_keys_within_its_scope() {
+    let fixture = Fixture::new().await;
+    let [limited, other, unknown] = [(); 3].map(|()| Signer::random().unwrap());
+    let unsigned = fixture.change(KeyAction::Enroll, &unknown, &unknown, |_| {}).await.unwrap_err();
+    assert!(unsigned.to_string().contains("is not enrolled as an approver"), "{unsigned}");
     let for_alice = |change: &mut KeyChange| {
         change.root = false;
         change.users = vec!["alice".into()];
     };
-    site.change(KeyAction::Enroll, &small, &site.key, for_alice).await.unwrap();
+    fixture.change(KeyAction::Enroll, &limited, &fixture.key, for_alice).await.unwrap();
     for with in [
         (|change| change.root = false) as fn(&mut KeyChange),
         |change| change.users = vec!["alice".into()],
@@ -23,26 +23,28 @@ async fn keys_are_changed_by_keys_of_at_least_their_scope() {
             change.users = vec!["alice".into(), "bob".into()];
         },
     ] {
-        let refused = site.change(KeyAction::Enroll, &other, &small, with).await.unwrap_err().to_string();
+        let refused =
+            fixture.change(KeyAction::Enroll, &other, &limited, with).await.unwrap_err().to_string();
         assert!(refused.contains("is smaller than"), "{refused}");
     }
-    let refused = site.change(KeyAction::Revoke, &site.key, &small, |_| {}).await.unwrap_err();
+    let refused = fixture.change(KeyAction::Revoke, &fixture.key, &limited, |_| {}).await.unwrap_err();
     assert!(refused.to_string().contains("is smaller than"), "{refused}");
-    site.change(KeyAction::Enroll, &other, &small, for_alice).await.unwrap();
-    let again = site.change(KeyAction::Enroll, &other, &site.key, |_| {}).await.unwrap_err();
+    fixture.change(KeyAction::Enroll, &other, &limited, for_alice).await.unwrap();
+    let again = fixture.change(KeyAction::Enroll, &other, &fixture.key, |_| {}).await.unwrap_err();
     assert!(again.to_string().contains("enrolled already"), "{again}");
-    site.change(KeyAction::Revoke, &small, &site.key, |_| {}).await.unwrap();
-    let revoked = site.change(KeyAction::Revoke, &other, &small, |_| {}).await.unwrap_err();
+    fixture.change(KeyAction::Revoke, &limited, &fixture.key, |_| {}).await.unwrap();
+    let revoked = fixture.change(KeyAction::Revoke, &other, &limited, |_| {}).await.unwrap_err();
     assert!(revoked.to_string().contains("is revoked"), "{revoked}");
 }
 
 #[tokio::test]
-async fn a_list_that_was_edited_names_no_approver() {
-    let site = Site::new().await;
+async fn an_edited_list_is_rejected() {
+    let fixture = Fixture::new().await;
     let second = Signer::random().unwrap();
-    site.change(KeyAction::Enroll, &second, &site.key, |_| {}).await.unwrap();
-    let (dir, host) = (site.dir.path().join("books"), site.approvals.trust().host().blob().to_vec());
-    assert_eq!(OwnList::open(&dir, &host).unwrap().list.approvers.len(), 2);
+    fixture.change(KeyAction::Enroll, &second, &fixture.key, |_| {}).await.unwrap();
+    let (dir, host) =
+        (fixture.dir.path().join("ledger"), fixture.approvals.verifier().host().blob().to_vec());
+    assert_eq!(SignedList::open(&dir, &host).unwrap().list.approvers.len(), 2);
     let path = dir.join("approvers.jsonl");
     let text = std::fs::read_to_string(&path).unwrap();
     let lines: Vec<&str> = text.lines().collect();
@@ -53,20 +55,20 @@ async fn a_list_that_was_edited_names_no_approver() {
         "{}".into(),
     ] {
         std::fs::write(&path, &edited).unwrap();
-        assert!(OwnList::open(&dir, &host).is_err(), "{edited}");
+        assert!(SignedList::open(&dir, &host).is_err(), "{edited}");
     }
     std::fs::write(&path, &text).unwrap();
-    assert!(OwnList::open(&dir, b"another host").is_err());
+    assert!(SignedList::open(&dir, b"another host").is_err());
 }
 
 #[test]
-fn roots_file_is_read_back_and_mistakes_are_reported() {
-    if outpost_sys::limits::effective_uid() != 0 {
+fn root_file_round_trips_and_errors_are_reported() {
+    if outpost_sys::process::effective_uid() != 0 {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
     let file = RootFile::in_dir(dir.path());
-    assert_eq!(file.read().unwrap(), List::default());
+    assert_eq!(file.read().unwrap(), ApproverList::default());
     let key = PublicKey::from(Signer::random().unwrap().key().key_data().clone());
     let approver = Approver {
         key,
@@ -78,7 +80,7 @@ fn roots_file_is_read_back_and_mistakes_are_reported() {
         revoked_ms: None,
     };
     std::fs::write(file.path(), "trusted_users = [\"root\"]\n").unwrap();
-    let list = List { approvers: vec![approver], trusted: vec![0], viewers: Vec::new() };
+    let list = ApproverList { approvers: vec![approver], trusted_uids: vec![0], viewer_uids: Vec::new() };
     file.write(&list).unwrap();
     assert_eq!(file.read().unwrap(), list);
     let text = std::fs::read_to_string(file.path()).unwrap();
@@ -90,7 +92,7 @@ fn roots_file_is_read_back_and_mistakes_are_reported() {
         (format!("{text}\n{}", &text[text.find("[[approver]]").unwrap()..]), "enrolled already"),
     ] {
         std::fs::write(file.path(), &wrong).unwrap();
-        let told = file.read().unwrap_err();
-        assert!(told.contains(why) && told.contains("approvers.toml"), "{why}: {told}\n{wrong}");
+        let error = file.read().unwrap_err();
+        assert!(error.contains(why) && error.contains("approvers.toml"), "{why}: {error}\n{wrong}");
     }
 }

@@ -1,29 +1,29 @@
-//! Characters that no honest request carries.
+//! Detects characters that have no legitimate use in a request.
 
 use unicode_properties::{GeneralCategory, UnicodeGeneralCategory};
 
-/// Whether a text may have more than one line. A tab may be in any.
+/// Whether a text may contain newlines. Tabs are always allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Newlines {
     Allowed,
     Refused,
 }
 
-/// The first character in the text that nobody sends who means well: controls, formatting that is invisible or turns the
-/// direction of reading, line and paragraph separators, private use, and what stands for no character at all.
+/// Returns the first forbidden character: controls, invisible and bidirectional formatting, line and paragraph
+/// separators, private use, and unassigned code points.
 pub fn forbidden(text: &str, newlines: Newlines) -> Option<char> {
     text.chars().find(|&character| match character {
         '\t' | ' '..='~' => false,
         '\n' => newlines == Newlines::Refused,
-        other => is_never_honest(other),
+        other => is_forbidden_category(other),
     })
 }
 
-fn is_never_honest(character: char) -> bool {
+fn is_forbidden_category(character: char) -> bool {
     use GeneralCategory::*;
     matches!(
         character.general_category(),
-        // Noncharacters count as unassigned.
+        // Noncharacters have the category Unassigned.
         Control | Format | LineSeparator | ParagraphSeparator | PrivateUse | Surrogate | Unassigned
     )
 }
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn controls_are_refused_and_a_tab_never_is() {
+    fn controls_are_forbidden_except_tab() {
         for character in all(&[0..=8, 10..=0x1f, 0x7f..=0x9f]) {
             assert!(is_forbidden(character), "{character:?}");
         }
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_invisible_or_turning_that_we_know_of_is_refused() {
+    fn known_invisible_and_bidi_characters_are_forbidden() {
         let known = [
             0xad..=0xad,
             0x600..=0x605,
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_for_nothing_or_for_anything_is_refused() {
+    fn private_use_and_unassigned_characters_are_forbidden() {
         let private = [0xe000..=0xf8ff, 0xf0000..=0xffffd, 0x100000..=0x10fffd];
         let none = [0xfdd0..=0xfdef, 0xfffe..=0xffff, 0x10fffe..=0x10ffff, 0x378..=0x379, 0x50000..=0x50010];
         for character in all(&private).step_by(97).chain(all(&none)) {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn honest_text_of_any_language_passes() {
+    fn text_of_any_language_is_allowed() {
         for text in
             ["plain ~text~", "grün", "Привет, мир", "日本語", "안녕", "é with a mark e\u{301}", "✓ 🚀"]
         {

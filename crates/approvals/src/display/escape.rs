@@ -1,66 +1,66 @@
-//! The one way in which a character is drawn.
+//! Escapes single characters and runs of spaces.
 
 use std::fmt::Write;
 
-/// Draws characters one after the other; runs of spaces only once they have ended.
+/// Escapes a sequence of characters. Runs of spaces are written when they end.
 pub(super) struct Escaper<'a> {
-    drawn: &'a mut String,
-    blanks: usize,
-    /// Of more spaces than this in a row the number is drawn.
-    blanks_max: usize,
+    escaped: &'a mut String,
+    spaces: usize,
+    /// Longer runs of spaces are written as a count.
+    spaces_max: usize,
     quote: Option<char>,
 }
 
 impl<'a> Escaper<'a> {
-    pub(super) fn new(drawn: &'a mut String, blanks_max: usize, quote: Option<char>) -> Escaper<'a> {
-        Escaper { drawn, blanks: 0, blanks_max, quote }
+    pub(super) fn new(escaped: &'a mut String, spaces_max: usize, quote: Option<char>) -> Escaper<'a> {
+        Escaper { escaped, spaces: 0, spaces_max, quote }
     }
 
     pub(super) fn push(&mut self, character: char) {
         if character == ' ' {
-            self.blanks += 1;
+            self.spaces += 1;
             return;
         }
-        self.push_blanks();
+        self.push_spaces();
         if Some(character) == self.quote {
-            self.drawn.push('\\');
-            self.drawn.push(character);
+            self.escaped.push('\\');
+            self.escaped.push(character);
         } else {
-            push_escaped(character, self.drawn);
+            push_escaped(character, self.escaped);
         }
     }
 
-    /// The end: spaces may still be due.
+    /// Writes pending spaces.
     pub(super) fn finish(mut self) {
-        self.push_blanks();
+        self.push_spaces();
     }
 
-    fn push_blanks(&mut self) {
-        match std::mem::take(&mut self.blanks) {
-            few if few <= self.blanks_max => self.drawn.extend(std::iter::repeat_n(' ', few)),
-            many => push_number(self.drawn, format_args!("\\u{{20*{many}}}")),
+    fn push_spaces(&mut self) {
+        match std::mem::take(&mut self.spaces) {
+            few if few <= self.spaces_max => self.escaped.extend(std::iter::repeat_n(' ', few)),
+            many => push_format(self.escaped, format_args!("\\u{{20*{many}}}")),
         }
     }
 }
 
-/// A character outside of runs and quotes.
-pub(super) fn push_escaped(character: char, drawn: &mut String) {
+/// Escapes a character that is neither a space in a run nor a quote.
+pub(super) fn push_escaped(character: char, escaped: &mut String) {
     match character {
-        '\\' => drawn.push_str("\\\\"),
-        '\n' => drawn.push_str("\\n"),
-        '\t' => drawn.push_str("\\t"),
-        '\r' => drawn.push_str("\\r"),
-        ' '..='~' => drawn.push(character),
-        other => push_number(drawn, format_args!("\\u{{{:x}}}", u32::from(other))),
+        '\\' => escaped.push_str("\\\\"),
+        '\n' => escaped.push_str("\\n"),
+        '\t' => escaped.push_str("\\t"),
+        '\r' => escaped.push_str("\\r"),
+        ' '..='~' => escaped.push(character),
+        other => push_format(escaped, format_args!("\\u{{{:x}}}", u32::from(other))),
     }
 }
 
-/// A byte that is part of no character.
-pub(super) fn push_byte(byte: u8, drawn: &mut String) {
-    push_number(drawn, format_args!("\\x{byte:02x}"));
+/// Escapes a byte that is not valid UTF-8.
+pub(super) fn push_byte(byte: u8, escaped: &mut String) {
+    push_format(escaped, format_args!("\\x{byte:02x}"));
 }
 
-fn push_number(drawn: &mut String, number: std::fmt::Arguments<'_>) {
-    // A string takes everything.
-    let _ = drawn.write_fmt(number);
+fn push_format(escaped: &mut String, number: std::fmt::Arguments<'_>) {
+    // Writing to a `String` cannot fail.
+    let _ = escaped.write_fmt(number);
 }

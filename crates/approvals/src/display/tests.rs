@@ -1,45 +1,45 @@
-//! What is drawn can be read back, by a decoder that knows only the table in the module's documentation.
+//! Decodes escaped text with a decoder written from the module's documentation.
 
 use super::*;
 
-/// Decodes a drawn pipeline; `None` where it is not one.
-fn decoded(mut drawn: &str) -> Option<Vec<Vec<String>>> {
+/// Decodes an escaped pipeline; `None` if it is malformed.
+fn decode(mut escaped: &str) -> Option<Vec<Vec<String>>> {
     let mut pipeline = Vec::new();
-    if drawn.is_empty() {
+    if escaped.is_empty() {
         return Some(pipeline);
     }
     let mut stage = Vec::new();
     loop {
-        if drawn.starts_with("()") {
-            drawn = &drawn[2..];
+        if escaped.starts_with("()") {
+            escaped = &escaped[2..];
         } else {
-            let (argument, rest) = decoded_argument(drawn)?;
+            let (argument, rest) = decode_argument(escaped)?;
             stage.push(argument);
-            drawn = rest;
+            escaped = rest;
         }
-        if drawn.is_empty() {
+        if escaped.is_empty() {
             pipeline.push(stage);
             return Some(pipeline);
-        } else if let Some(rest) = drawn.strip_prefix(" | ") {
+        } else if let Some(rest) = escaped.strip_prefix(" | ") {
             pipeline.push(std::mem::take(&mut stage));
-            drawn = rest;
+            escaped = rest;
         } else {
-            drawn = drawn.strip_prefix(' ')?;
+            escaped = escaped.strip_prefix(' ')?;
         }
     }
 }
 
-fn decoded_argument(drawn: &str) -> Option<(String, &str)> {
-    let Some(inside) = drawn.strip_prefix('\'') else {
-        let end = drawn.bytes().position(|byte| !is_plain(byte)).unwrap_or(drawn.len());
-        return (end > 0).then(|| (drawn[..end].to_owned(), &drawn[end..]));
+fn decode_argument(escaped: &str) -> Option<(String, &str)> {
+    let Some(inside) = escaped.strip_prefix('\'') else {
+        let end = escaped.bytes().position(|byte| !is_safe(byte)).unwrap_or(escaped.len());
+        return (end > 0).then(|| (escaped[..end].to_owned(), &escaped[end..]));
     };
-    decoded_text(inside, Some('\''))
+    decode_text(inside, Some('\''))
 }
 
-/// Decodes up to the closing quote, or to the end where there is none.
-fn decoded_text(drawn: &str, quote: Option<char>) -> Option<(String, &str)> {
-    let (mut text, mut rest) = (String::new(), drawn.chars());
+/// Decodes up to the closing quote, or to the end if there is no quote.
+fn decode_text(escaped: &str, quote: Option<char>) -> Option<(String, &str)> {
+    let (mut text, mut rest) = (String::new(), escaped.chars());
     while let Some(character) = rest.next() {
         match character {
             _ if Some(character) == quote => return Some((text, rest.as_str())),
@@ -64,10 +64,10 @@ fn decoded_text(drawn: &str, quote: Option<char>) -> Option<(String, &str)> {
     quote.is_none().then_some((text, ""))
 }
 
-/// Numbers that are the same in every run.
-struct Dice(u64);
+/// A deterministic random number generator.
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, end: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -75,7 +75,7 @@ impl Dice {
         (self.0 >> 11) % end
     }
 
-    /// Short and made of what the notation is made of, so that two of them are often nearly the same.
+    /// Returns a short text of the notation's own symbols, so that many texts are almost equal.
     fn text(&mut self) -> String {
         let pieces = [
             "'",
@@ -114,14 +114,14 @@ impl Dice {
 }
 
 #[test]
-fn harmless_arguments_stand_for_themselves() {
+fn safe_arguments_are_not_quoted() {
     for text in ["ls", "-la", "/usr/bin/apt-get", "a=b,c:d", "user@host", "50%", "_x+1"] {
         assert_eq!(quote(text), text);
     }
 }
 
 #[test]
-fn anything_else_is_quoted_and_visible() {
+fn other_arguments_are_quoted_and_escaped() {
     let table = [
         ("", "''"),
         ("a b", "'a b'"),
@@ -134,60 +134,60 @@ fn anything_else_is_quoted_and_visible() {
         ("caf\u{e9}", "'caf\\u{e9}'"),
         ("~", "'~'"),
     ];
-    for (text, drawn) in table {
-        assert_eq!(quote(text), drawn);
+    for (text, escaped) in table {
+        assert_eq!(quote(text), escaped);
     }
     assert_eq!(quote(&format!("a{}b", " ".repeat(16))), "'a                b'");
     assert_eq!(quote(&format!("a{}7", " ".repeat(17))), "'a\\u{20*17}7'");
 }
 
 #[test]
-fn two_commands_are_never_drawn_the_same() {
-    let mut dice = Dice(0x5eed_0001);
+fn different_commands_have_different_escapes() {
+    let mut rng = Rng(0x5eed_0001);
     let mut seen = std::collections::HashMap::new();
     for _ in 0..50_000 {
-        let count = dice.below(4);
-        let pipeline: Vec<Vec<String>> = (0..count).map(|_| dice.stage()).collect();
-        let drawn = command(&pipeline);
-        assert!(drawn.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{drawn}");
-        assert_eq!(decoded(&drawn).as_ref(), Some(&pipeline), "{drawn}");
-        if let Some(other) = seen.insert(drawn, pipeline.clone()) {
+        let count = rng.below(4);
+        let pipeline: Vec<Vec<String>> = (0..count).map(|_| rng.stage()).collect();
+        let escaped = command(&pipeline);
+        assert!(escaped.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{escaped}");
+        assert_eq!(decode(&escaped).as_ref(), Some(&pipeline), "{escaped}");
+        if let Some(other) = seen.insert(escaped, pipeline.clone()) {
             assert_eq!(other, pipeline);
         }
     }
 }
 
 #[test]
-fn every_character_can_be_read_back() {
+fn every_character_can_be_decoded() {
     for character in (0..=0x10ffff).filter_map(char::from_u32) {
         let text = character.to_string();
-        let drawn = quote(&text);
-        assert_eq!(decoded_argument(&drawn), Some((text, "")), "{drawn}");
+        let escaped = quote(&text);
+        assert_eq!(decode_argument(&escaped), Some((text, "")), "{escaped}");
     }
 }
 
 #[test]
-fn a_claim_can_be_read_back_unless_it_was_cut() {
-    let mut dice = Dice(0x5eed_0002);
+fn untruncated_untrusted_text_can_be_decoded() {
+    let mut rng = Rng(0x5eed_0002);
     for _ in 0..20_000 {
-        let text = dice.text();
-        let drawn = claim(&text, 1000);
-        assert!(drawn.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{drawn}");
-        assert_eq!(decoded_text(&drawn, None), Some((text, "")), "{drawn}");
+        let text = rng.text();
+        let escaped = escape_untrusted(&text, 1000);
+        assert!(escaped.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{escaped}");
+        assert_eq!(decode_text(&escaped, None), Some((text, "")), "{escaped}");
     }
 }
 
 #[test]
-fn a_long_claim_is_cut_and_says_by_how_much() {
-    assert_eq!(claim("abcdef", 6), "abcdef");
-    assert_eq!(claim("abcdefg", 6), "abcdef\\... (1 more character)");
-    assert_eq!(claim(&"\u{e9}".repeat(1000), 2), "\\u{e9}\\u{e9}\\... (998 more characters)");
-    assert_eq!(claim("abcdef\\... (1 more character)", 99), "abcdef\\\\... (1 more character)");
+fn long_untrusted_text_is_truncated_with_a_count() {
+    assert_eq!(escape_untrusted("abcdef", 6), "abcdef");
+    assert_eq!(escape_untrusted("abcdefg", 6), "abcdef\\... (1 more character)");
+    assert_eq!(escape_untrusted(&"\u{e9}".repeat(1000), 2), "\\u{e9}\\u{e9}\\... (998 more characters)");
+    assert_eq!(escape_untrusted("abcdef\\... (1 more character)", 99), "abcdef\\\\... (1 more character)");
 }
 
 #[test]
-fn padding_in_a_claim_pushes_nothing_out_of_sight() {
-    assert_eq!(claim("a   b", 99), "a   b");
-    assert_eq!(claim(&format!("a{}b", " ".repeat(400)), 999), "a\\u{20*400}b");
-    assert_eq!(claim("it's \"fine\"", 99), "it's \"fine\"");
+fn padding_in_untrusted_text_is_collapsed() {
+    assert_eq!(escape_untrusted("a   b", 99), "a   b");
+    assert_eq!(escape_untrusted(&format!("a{}b", " ".repeat(400)), 999), "a\\u{20*400}b");
+    assert_eq!(escape_untrusted("it's \"fine\"", 99), "it's \"fine\"");
 }

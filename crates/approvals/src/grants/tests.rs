@@ -1,44 +1,44 @@
-//! Grants: counted, ended, and worth what was signed.
+//! Grants are counted, expire, and never exceed the signed statement.
 
 use super::*;
-use crate::kit::{MATTER, Site, question, remembered};
+use crate::kit::{Fixture, REQUEST, question, remembered};
 use crate::signing::{KeyAction, Signer};
 
-async fn taken(site: &Site) -> bool {
-    let (trust, digest) = (site.approvals.trust().clone(), question("").digest);
-    let take = move |books: &mut Books<'_>| take(books, &trust, &digest, MATTER);
-    site.approvals.ledger().write(take).await.unwrap().is_some()
+async fn consume_one(fixture: &Fixture) -> bool {
+    let (verifier, digest) = (fixture.approvals.verifier().clone(), question("").digest);
+    let take = move |tx: &mut LedgerTx<'_>| consume(tx, &verifier, &digest, REQUEST);
+    fixture.approvals.ledger().transact(take).await.unwrap().is_some()
 }
 
-/// Books with one grant.
-async fn granted(remember: Remember) -> Site {
-    let site = Site::new().await;
+/// Creates a ledger with one grant.
+async fn fixture_with_grant(remember: Remember) -> Fixture {
+    let fixture = Fixture::new().await;
     let asked = question("q");
-    let _waits = site.ask(&asked, Duration::from_secs(60)).await;
-    site.decide(&asked, remembered(remember)).await.unwrap();
-    site
+    let _pending = fixture.ask(&asked, Duration::from_secs(60)).await;
+    fixture.decide(&asked, remembered(remember)).await.unwrap();
+    fixture
 }
 
 #[tokio::test]
-async fn a_grant_holds_as_often_as_was_signed() {
-    let site = granted(Remember::Times(2)).await;
-    assert!(taken(&site).await && taken(&site).await);
-    assert!(!taken(&site).await, "it was for two times");
+async fn a_grant_allows_the_signed_number_of_uses() {
+    let fixture = fixture_with_grant(Remember::Times(2)).await;
+    assert!(consume_one(&fixture).await && consume_one(&fixture).await);
+    assert!(!consume_one(&fixture).await, "the grant allows two uses");
 }
 
 #[tokio::test]
-async fn a_grant_that_has_ended_does_not_hold() {
-    let site = granted(Remember::Minutes(5)).await;
-    assert!(taken(&site).await && taken(&site).await);
-    site.tamper("update signed_grants set until_boot_ns = 1").await;
-    assert!(!taken(&site).await, "its time has passed");
-    let site = granted(Remember::Times(2)).await;
-    site.tamper("update signed_grants set boot_id = 'another'").await;
-    assert!(!taken(&site).await, "the machine was started since");
+async fn an_expired_grant_is_rejected() {
+    let fixture = fixture_with_grant(Remember::Minutes(5)).await;
+    assert!(consume_one(&fixture).await && consume_one(&fixture).await);
+    fixture.tamper("update signed_grants set until_boot_ns = 1").await;
+    assert!(!consume_one(&fixture).await, "the grant has expired");
+    let fixture = fixture_with_grant(Remember::Times(2)).await;
+    fixture.tamper("update signed_grants set boot_id = 'another'").await;
+    assert!(!consume_one(&fixture).await, "the host was rebooted");
 }
 
 #[tokio::test]
-async fn a_row_grants_no_more_than_was_signed() {
+async fn a_tampered_row_is_rejected() {
     for sql in [
         "update signed_grants set times_left = 3",
         "update signed_grants set proof = '{}'",
@@ -48,28 +48,28 @@ async fn a_row_grants_no_more_than_was_signed() {
         "update signed_grants set uid = 1001",
         "update signed_grants set proof = replace(proof, '\"signature\":\"U', '\"signature\":\"V')",
     ] {
-        let site = granted(Remember::Times(2)).await;
-        site.tamper(sql).await;
-        assert!(!taken(&site).await, "{sql}");
+        let fixture = fixture_with_grant(Remember::Times(2)).await;
+        fixture.tamper(sql).await;
+        assert!(!consume_one(&fixture).await, "{sql}");
     }
-    // A row that stands for another digest is none for it, either.
-    let site = granted(Remember::Times(2)).await;
+    // A row that was moved to another digest does not grant it.
+    let fixture = fixture_with_grant(Remember::Times(2)).await;
     let other = Question { digest: "cd".repeat(32), ..question("r") };
-    site.tamper("update signed_grants set digest = replace(digest, 'ab', 'cd')").await;
-    let trust = site.approvals.trust().clone();
-    let take = move |books: &mut Books<'_>| take(books, &trust, &other.digest, MATTER);
-    assert!(site.approvals.ledger().write(take).await.unwrap().is_none());
+    fixture.tamper("update signed_grants set digest = replace(digest, 'ab', 'cd')").await;
+    let verifier = fixture.approvals.verifier().clone();
+    let take = move |tx: &mut LedgerTx<'_>| consume(tx, &verifier, &other.digest, REQUEST);
+    assert!(fixture.approvals.ledger().transact(take).await.unwrap().is_none());
 }
 
 #[tokio::test]
-async fn a_grant_ends_with_the_key_that_signed_it() {
-    let site = granted(Remember::Times(9)).await;
+async fn a_grant_ends_with_its_key() {
+    let fixture = fixture_with_grant(Remember::Times(9)).await;
     let second = Signer::random().unwrap();
-    site.change(KeyAction::Enroll, &second, &site.key, |_| {}).await.unwrap();
-    assert!(taken(&site).await);
+    fixture.change(KeyAction::Enroll, &second, &fixture.key, |_| {}).await.unwrap();
+    assert!(consume_one(&fixture).await);
     let past = |change: &mut crate::signing::KeyChange| change.not_after_ms = 1;
-    site.change(KeyAction::Expire, &site.key, &second, past).await.unwrap();
-    assert!(!taken(&site).await);
-    let listed = list(site.approvals.ledger(), site.approvals.trust(), |_| true).await.unwrap();
-    assert!(listed.is_empty(), "what does not hold is not listed");
+    fixture.change(KeyAction::Expire, &fixture.key, &second, past).await.unwrap();
+    assert!(!consume_one(&fixture).await);
+    let listed = list(fixture.approvals.ledger(), fixture.approvals.verifier(), |_| true).await.unwrap();
+    assert!(listed.is_empty(), "invalid grants are not listed");
 }

@@ -1,9 +1,9 @@
-//! From the text of a rules file to rules, or to the first mistake in it and its place.
+//! Parses a rules file, or returns its first error with the position.
 
 use super::rule::{Command, Rule, Token};
 use super::{Ruling, is_interpreter};
 use crate::display::quote;
-use crate::written::{self, Mistake};
+use crate::toml_diagnostics::{self, Diagnostic};
 use jiff::Timestamp;
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -26,26 +26,26 @@ const KEYS: [&str; 12] = [
     "differs",
 ];
 
-type Parsed<T> = Result<T, Mistake>;
+type Parsed<T> = Result<T, Diagnostic>;
 type Value<'t> = Spanned<DeValue<'t>>;
 
 pub(super) fn rules(text: &str) -> Parsed<Vec<Rule>> {
-    let document = written::parse(text).map_err(first)?;
+    let document = toml_diagnostics::parse(text).map_err(first)?;
     let document = document.get_ref();
     check_keys(document, &["rule"])?;
     let Some(listed) = value(document, "rule") else { return Ok(Vec::new()) };
     let tables = array(listed, "rule")
-        .map_err(|_| Mistake::new(listed.span().start, "begin each rule with [[rule]]"))?;
+        .map_err(|_| Diagnostic::new(listed.span().start, "begin each rule with [[rule]]"))?;
     let mut names = HashSet::new();
     let mut rules = Vec::new();
     for listed in tables {
         let table = listed.get_ref().as_table();
         let table =
-            table.ok_or_else(|| Mistake::new(listed.span().start, "begin each rule with [[rule]]"))?;
+            table.ok_or_else(|| Diagnostic::new(listed.span().start, "begin each rule with [[rule]]"))?;
         let rule = rule(table, listed.span().start)?;
         if !names.insert(rule.name.clone()) {
             let at = value(table, "name").map_or(0, |name| name.span().start);
-            return Err(Mistake::new(at, format!("a second rule has the name {}", quote(&rule.name))));
+            return Err(Diagnostic::new(at, format!("a second rule has the name {}", quote(&rule.name))));
         }
         rules.push(rule);
     }
@@ -54,7 +54,7 @@ pub(super) fn rules(text: &str) -> Parsed<Vec<Rule>> {
 
 fn rule(table: &DeTable<'_>, at: usize) -> Parsed<Rule> {
     check_keys(table, &KEYS)?;
-    let needed = |key| value(table, key).ok_or_else(|| Mistake::new(at, format!("the rule has no {key}")));
+    let needed = |key| value(table, key).ok_or_else(|| Diagnostic::new(at, format!("the rule has no {key}")));
     let ruling = ruling(needed("decision")?)?;
     let rule = Rule {
         name: name(needed("name")?)?,
@@ -69,27 +69,24 @@ fn rule(table: &DeTable<'_>, at: usize) -> Parsed<Rule> {
         reason_required: optional(table, "reason_required", boolean)?.unwrap_or(false),
     };
     if ruling == Ruling::Allow && rule.privileged.is_none() {
-        return Err(Mistake::new(
-            at,
-            "the rule allows, so it must say privileged = true or privileged = false",
-        ));
+        return Err(Diagnostic::new(at, "an allow rule must set privileged = true or privileged = false"));
     }
     if let Some(required) = value(table, "reason_required").filter(|_| ruling != Ruling::Allow) {
-        return Err(Mistake::new(required.span().start, "reason_required is only for rules that allow"));
+        return Err(Diagnostic::new(required.span().start, "reason_required is only for allow rules"));
     }
     check_examples(table, &rule.command)?;
     Ok(rule)
 }
 
 fn check_keys(table: &DeTable<'_>, known: &[&str]) -> Parsed<()> {
-    match written::unknown_keys(table, known) {
+    match toml_diagnostics::unknown_keys(table, known) {
         unknown if unknown.is_empty() => Ok(()),
         unknown => Err(first(unknown)),
     }
 }
 
-fn first(mistakes: Vec<Mistake>) -> Mistake {
-    mistakes.into_iter().next().unwrap_or_else(|| Mistake::new(0, "it cannot be read"))
+fn first(diagnostics: Vec<Diagnostic>) -> Diagnostic {
+    diagnostics.into_iter().next().unwrap_or_else(|| Diagnostic::new(0, "the file cannot be parsed"))
 }
 
 fn ruling(value: &Value<'_>) -> Parsed<Ruling> {
@@ -97,11 +94,11 @@ fn ruling(value: &Value<'_>) -> Parsed<Ruling> {
         Some("allow") => Ok(Ruling::Allow),
         Some("ask") => Ok(Ruling::Ask),
         Some("deny") => Ok(Ruling::Deny),
-        _ => Err(Mistake::new(value.span().start, "a decision is \"allow\", \"ask\" or \"deny\"")),
+        _ => Err(Diagnostic::new(value.span().start, "a decision is \"allow\", \"ask\" or \"deny\"")),
     }
 }
 
-/// It stands in answers and in the audit, so it has only letters that mean nothing there.
+/// The name appears in replies and audit records, so its characters are restricted.
 fn name(value: &Value<'_>) -> Parsed<String> {
     let name = string(value, "name")?;
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
@@ -110,7 +107,7 @@ fn name(value: &Value<'_>) -> Parsed<String> {
         false => {
             let why =
                 format!("a name has 1 to {NAME_CHARS_MAX} letters, digits, dots, hyphens and underscores");
-            Err(Mistake::new(value.span().start, why))
+            Err(Diagnostic::new(value.span().start, why))
         }
     }
 }
@@ -118,15 +115,15 @@ fn name(value: &Value<'_>) -> Parsed<String> {
 fn command(value: &Value<'_>, ruling: Ruling) -> Parsed<Command> {
     let values = array(value, "command")?;
     let Some((first, rest)) = values.split_first() else {
-        return Err(Mistake::new(value.span().start, "the command has no program"));
+        return Err(Diagnostic::new(value.span().start, "the command has no program"));
     };
-    let (rest, has_rest) = match rest.split_last() {
+    let (rest, allows_more) = match rest.split_last() {
         Some((last, before)) if marker(last, "rest")? => (before, true),
         _ => (rest, false),
     };
     let program = program(first, ruling)?;
     let arguments: Parsed<Vec<Token>> = rest.iter().map(|value| token(value, ruling)).collect();
-    Ok(Command { program, arguments: arguments?, has_rest })
+    Ok(Command { program, arguments: arguments?, allows_more })
 }
 
 fn token(value: &Value<'_>, ruling: Ruling) -> Parsed<Token> {
@@ -135,12 +132,12 @@ fn token(value: &Value<'_>, ruling: Ruling) -> Parsed<Token> {
     }
     let wrong =
         "a token is a string, a list of strings or { any = true }; { rest = true } can only be the last";
-    let wrong = || Mistake::new(value.span().start, wrong);
+    let wrong = || Diagnostic::new(value.span().start, wrong);
     match value.get_ref() {
         DeValue::String(text) => Ok(Token::OneOf(vec![text.clone().into_owned()])),
         DeValue::Array(_) => match strings(value, "token").map_err(|_| wrong())? {
             none if none.is_empty() => {
-                Err(Mistake::new(value.span().start, "a list of no alternatives matches nothing"))
+                Err(Diagnostic::new(value.span().start, "a list of no alternatives matches nothing"))
             }
             texts => Ok(Token::OneOf(texts)),
         },
@@ -148,13 +145,13 @@ fn token(value: &Value<'_>, ruling: Ruling) -> Parsed<Token> {
     }
 }
 
-/// The first token: which program. One that a link leads to is denied or asked about by either name.
+/// The first token: the program. A deny or ask rule for a symlink also matches its target.
 fn program(value: &Value<'_>, ruling: Ruling) -> Parsed<Token> {
     let at = value.span().start;
     let mut paths = match token(value, ruling)? {
         Token::OneOf(paths) => paths,
         _ if ruling == Ruling::Allow => {
-            return Err(Mistake::new(at, "a rule that allows must name the program"));
+            return Err(Diagnostic::new(at, "an allow rule must name the program"));
         }
         anything => return Ok(anything),
     };
@@ -165,10 +162,8 @@ fn program(value: &Value<'_>, ruling: Ruling) -> Parsed<Token> {
         let runs_others = is_interpreter(path) || leads_to.as_deref().is_some_and(is_interpreter);
         if ruling == Ruling::Allow && runs_others {
             let path = quote(path);
-            let why = format!(
-                "{path} runs what it is given, so no rule can allow it; have it asked about or denied"
-            );
-            return Err(Mistake::new(at, why));
+            let why = format!("{path} runs other commands, so no rule can allow it; use ask or deny");
+            return Err(Diagnostic::new(at, why));
         }
         real.extend(leads_to);
     }
@@ -178,14 +173,14 @@ fn program(value: &Value<'_>, ruling: Ruling) -> Parsed<Token> {
     Ok(Token::OneOf(paths))
 }
 
-/// Whether it is `{ NAME = true }`, where another table with that name is a mistake.
+/// Whether the value is `{ NAME = true }`. Any other table with that name is an error.
 fn marker(value: &Value<'_>, name: &str) -> Parsed<bool> {
     let Some(table) = value.get_ref().as_table() else { return Ok(false) };
     check_keys(table, &["any", "rest"])?;
     let Some(marked) = self::value(table, name) else { return Ok(false) };
     match table.len() == 1 && marked.get_ref().as_bool() == Some(true) {
         true => Ok(true),
-        false => Err(Mistake::new(value.span().start, format!("this is written {{ {name} = true }}"))),
+        false => Err(Diagnostic::new(value.span().start, format!("this is written {{ {name} = true }}"))),
     }
 }
 
@@ -195,7 +190,7 @@ fn check_examples(table: &DeTable<'_>, command: &Command) -> Parsed<()> {
         for example in array(examples, key)? {
             let words = strings(example, key)?;
             let Some((program, arguments)) = words.split_first() else {
-                return Err(Mistake::new(example.span().start, "an example has a program at least"));
+                return Err(Diagnostic::new(example.span().start, "an example has a program at least"));
             };
             if command.matches(program, arguments) != expected {
                 let why = if expected {
@@ -203,7 +198,7 @@ fn check_examples(table: &DeTable<'_>, command: &Command) -> Parsed<()> {
                 } else {
                     "the rule matches this example"
                 };
-                return Err(Mistake::new(example.span().start, why));
+                return Err(Diagnostic::new(example.span().start, why));
             }
         }
     }
@@ -213,7 +208,7 @@ fn check_examples(table: &DeTable<'_>, command: &Command) -> Parsed<()> {
 fn env(value: &Value<'_>, key: &str) -> Parsed<BTreeMap<String, String>> {
     let table = value.get_ref().as_table();
     let table = table
-        .ok_or_else(|| Mistake::new(value.span().start, format!("{key} is a table of names and texts")))?;
+        .ok_or_else(|| Diagnostic::new(value.span().start, format!("{key} is a table of names and texts")))?;
     let mut variables = BTreeMap::new();
     for (name, text) in table {
         let is_letter = |(at, byte): (usize, u8)| {
@@ -221,7 +216,7 @@ fn env(value: &Value<'_>, key: &str) -> Parsed<BTreeMap<String, String>> {
         };
         let name_text: &str = name.get_ref();
         if name_text.is_empty() || !name_text.bytes().enumerate().all(is_letter) {
-            return Err(Mistake::new(
+            return Err(Diagnostic::new(
                 name.span().start,
                 format!("{} cannot name a variable", quote(name_text)),
             ));
@@ -237,7 +232,7 @@ fn absolute(value: &Value<'_>, key: &str) -> Parsed<String> {
     Ok(path)
 }
 
-/// A path that is compared as text must be written in the one way that such paths have.
+/// Paths are compared as text, so only the canonical spelling is accepted.
 fn check_absolute(path: &str, at: usize) -> Parsed<()> {
     let is_plain = |name: &str| !matches!(name, "" | "." | "..");
     match path.strip_prefix('/') {
@@ -245,7 +240,7 @@ fn check_absolute(path: &str, at: usize) -> Parsed<()> {
         Some(names) if names.split('/').all(is_plain) => Ok(()),
         _ => {
             let why = format!("{} is not an absolute path without empty parts, . and ..", quote(path));
-            Err(Mistake::new(at, why))
+            Err(Diagnostic::new(at, why))
         }
     }
 }
@@ -253,19 +248,19 @@ fn check_absolute(path: &str, at: usize) -> Parsed<()> {
 fn timestamp(value: &Value<'_>, key: &str) -> Parsed<Timestamp> {
     let written = value.get_ref().as_datetime().and_then(|time| time.to_string().parse().ok());
     let why = || format!("{key} is a time with its offset, such as 2027-01-31T00:00:00Z");
-    written.ok_or_else(|| Mistake::new(value.span().start, why()))
+    written.ok_or_else(|| Diagnostic::new(value.span().start, why()))
 }
 
 fn boolean(value: &Value<'_>, key: &str) -> Parsed<bool> {
     value
         .get_ref()
         .as_bool()
-        .ok_or_else(|| Mistake::new(value.span().start, format!("{key} is true or false")))
+        .ok_or_else(|| Diagnostic::new(value.span().start, format!("{key} is true or false")))
 }
 
 fn string(value: &Value<'_>, key: &str) -> Parsed<String> {
     let text = value.get_ref().as_str().map(str::to_owned);
-    text.ok_or_else(|| Mistake::new(value.span().start, format!("{key} is a text in quotes")))
+    text.ok_or_else(|| Diagnostic::new(value.span().start, format!("{key} is a text in quotes")))
 }
 
 fn strings(value: &Value<'_>, key: &str) -> Parsed<Vec<String>> {
@@ -274,7 +269,7 @@ fn strings(value: &Value<'_>, key: &str) -> Parsed<Vec<String>> {
 
 fn array<'v, 't>(value: &'v Value<'t>, key: &str) -> Parsed<&'v [Value<'t>]> {
     let list = value.get_ref().as_array().map(|list| list.as_ref());
-    list.ok_or_else(|| Mistake::new(value.span().start, format!("{key} is a list")))
+    list.ok_or_else(|| Diagnostic::new(value.span().start, format!("{key} is a list")))
 }
 
 fn optional<T>(

@@ -1,6 +1,6 @@
-//! One rule, and what it matches.
+//! One rule and its matching.
 
-use super::{Ruling, Subject};
+use super::{RuleInput, Ruling};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ pub(super) struct Rule {
     pub(super) command: Command,
     pub(super) privileged: Option<bool>,
     pub(super) run_as: Option<String>,
-    /// Any characters may stand for a `*` in it.
+    /// A pattern; `*` matches any characters.
     pub(super) session: Option<String>,
     pub(super) env: Option<BTreeMap<String, String>>,
     pub(super) cwd: Option<String>,
@@ -19,19 +19,19 @@ pub(super) struct Rule {
     pub(super) reason_required: bool,
 }
 
-/// The argument vectors that a rule is about.
+/// The argument vectors that a rule matches.
 #[derive(Clone, Debug)]
 pub(super) struct Command {
     pub(super) program: Token,
     pub(super) arguments: Vec<Token>,
-    /// Whether more may follow.
-    pub(super) has_rest: bool,
+    /// Whether further arguments may follow.
+    pub(super) allows_more: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Token {
     OneOf(Vec<String>),
-    /// Anything that is no option.
+    /// Any argument that is not an option.
     Operand,
     Anything,
 }
@@ -48,7 +48,7 @@ impl Token {
 
 impl Command {
     pub(super) fn matches(&self, program: &str, arguments: &[String]) -> bool {
-        let has_right_length = match self.has_rest {
+        let has_right_length = match self.allows_more {
             true => arguments.len() >= self.arguments.len(),
             false => arguments.len() == self.arguments.len(),
         };
@@ -60,27 +60,27 @@ impl Command {
 }
 
 impl Rule {
-    /// Whether everything but the command is as the rule has it.
-    pub(super) fn applies(&self, subject: &Subject<'_>, now: Timestamp) -> bool {
+    /// Whether everything except the command matches.
+    pub(super) fn applies(&self, input: &RuleInput<'_>, now: Timestamp) -> bool {
         self.expires.is_none_or(|end| now < end)
-            && self.privileged.is_none_or(|wanted| wanted == subject.privileged)
-            && self.run_as.as_ref().is_none_or(|user| user == subject.run_as)
-            && self.session.as_ref().is_none_or(|pattern| is_like(pattern, subject.session))
-            && (subject.has_reason || !self.reason_required)
-            && self.fits_env(subject.env)
-            && self.fits_cwd(subject.cwd)
+            && self.privileged.is_none_or(|wanted| wanted == input.privileged)
+            && self.run_as.as_ref().is_none_or(|user| user == input.run_as)
+            && self.session.as_ref().is_none_or(|pattern| matches_wildcard(pattern, input.session))
+            && (input.has_reason || !self.reason_required)
+            && self.matches_env(input.env)
+            && self.matches_cwd(input.cwd)
     }
 
-    fn fits_env(&self, env: &BTreeMap<String, String>) -> bool {
+    fn matches_env(&self, env: &BTreeMap<String, String>) -> bool {
         match (self.ruling, &self.env) {
             (Ruling::Allow, None) => env.is_empty(),
-            (Ruling::Allow, Some(known)) => is_within(env, known),
+            (Ruling::Allow, Some(known)) => is_subset(env, known),
             (_, None) => true,
-            (_, Some(wanted)) => is_within(wanted, env),
+            (_, Some(wanted)) => is_subset(wanted, env),
         }
     }
 
-    fn fits_cwd(&self, cwd: &str) -> bool {
+    fn matches_cwd(&self, cwd: &str) -> bool {
         match (self.ruling, &self.cwd) {
             (_, Some(wanted)) => wanted == cwd,
             (Ruling::Allow, None) => cwd == "/",
@@ -89,17 +89,17 @@ impl Rule {
     }
 }
 
-fn is_within(few: &BTreeMap<String, String>, many: &BTreeMap<String, String>) -> bool {
+fn is_subset(few: &BTreeMap<String, String>, many: &BTreeMap<String, String>) -> bool {
     few.iter().all(|(name, value)| many.get(name) == Some(value))
 }
 
-/// Whether a text is a pattern with something, or nothing, in place of each `*`.
-fn is_like(pattern: &str, text: &str) -> bool {
+/// Matches a pattern; `*` matches any characters, including none.
+fn matches_wildcard(pattern: &str, text: &str) -> bool {
     let Some((begin, rest)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut text) = text.strip_prefix(begin) else { return false };
     let mut parts = rest.split('*');
     let end = parts.next_back().unwrap_or_default();
-    // The earliest place leaves most for the parts that follow.
+    // Leftmost matching: it leaves the most text for the remaining parts.
     for part in parts {
         let Some(at) = text.find(part) else { return false };
         text = text.get(at + part.len()..).unwrap_or_default();
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stars_stand_for_anything_or_nothing() {
+    fn a_star_matches_any_text() {
         let table = [
             ("ci", "ci", true),
             ("ci", "ci2", false),
@@ -133,7 +133,7 @@ mod tests {
             ("", "x", false),
         ];
         for (pattern, text, expected) in table {
-            assert_eq!(is_like(pattern, text), expected, "{pattern} {text}");
+            assert_eq!(matches_wildcard(pattern, text), expected, "{pattern} {text}");
         }
     }
 }

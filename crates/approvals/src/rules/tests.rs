@@ -1,16 +1,16 @@
-//! Files as operators write them, rightly and wrongly, and what comes of them.
+//! Valid and invalid rule files, and their effect.
 
 use super::*;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::PathBuf;
 
-struct Host {
+struct RulesFile {
     dir: tempfile::TempDir,
 }
 
-impl Host {
-    fn new() -> Host {
-        Host { dir: tempfile::tempdir().unwrap() }
+impl RulesFile {
+    fn new() -> RulesFile {
+        RulesFile { dir: tempfile::tempdir().unwrap() }
     }
 
     fn path(&self) -> PathBuf {
@@ -29,21 +29,21 @@ impl Host {
         rules
     }
 
-    /// What is said about the text, without the name of the file.
-    fn mistake(&self, text: &str) -> String {
+    /// The problem of the rules, without the file name.
+    fn load_error(&self, text: &str) -> String {
         let rules = self.load(text);
-        let verdict = judge(&rules, &Asked::new(&["/usr/bin/id"]));
+        let verdict = evaluate(&rules, &TestRequest::new(&["/usr/bin/id"]));
         assert_eq!((verdict.ruling, verdict.rules.len()), (Ruling::Deny, 0), "{text}");
         let problem = rules.problem().unwrap();
         let begin = format!("rules file {}", crate::display::quote(self.path().to_str().unwrap()));
         let rest = problem.strip_prefix(&begin).unwrap_or_else(|| panic!("{problem}"));
-        rest.strip_suffix("; every request is denied until it is mended").unwrap().to_owned()
+        rest.strip_suffix("; every request is denied until the file is fixed").unwrap().to_owned()
     }
 }
 
-/// A request, harmless unless it is changed.
+/// A harmless request. Tests modify it.
 #[derive(Clone)]
-struct Asked {
+struct TestRequest {
     stages: Vec<Vec<String>>,
     privileged: bool,
     run_as: String,
@@ -53,10 +53,10 @@ struct Asked {
     has_reason: bool,
 }
 
-impl Asked {
-    fn new(words: &[&str]) -> Asked {
+impl TestRequest {
+    fn new(words: &[&str]) -> TestRequest {
         let words = words.iter().map(|word| word.to_string()).collect();
-        Asked {
+        TestRequest {
             stages: vec![words],
             privileged: false,
             run_as: "joe".into(),
@@ -67,22 +67,22 @@ impl Asked {
         }
     }
 
-    fn and(mut self, words: &[&str]) -> Asked {
-        self.stages.extend(Asked::new(words).stages);
+    fn and(mut self, words: &[&str]) -> TestRequest {
+        self.stages.extend(TestRequest::new(words).stages);
         self
     }
 
-    fn but(&self, change: impl FnOnce(&mut Asked)) -> Asked {
+    fn but(&self, change: impl FnOnce(&mut TestRequest)) -> TestRequest {
         let mut other = self.clone();
         change(&mut other);
         other
     }
 }
 
-fn judge_at(rules: &Rules, asked: &Asked, now: &str) -> Verdict {
+fn evaluate_at(rules: &Rules, asked: &TestRequest, now: &str) -> Verdict {
     let stages: Vec<(&str, &[String])> =
         asked.stages.iter().map(|words| (words[0].as_str(), &words[1..])).collect();
-    let subject = Subject {
+    let input = RuleInput {
         stages: &stages,
         privileged: asked.privileged,
         run_as: &asked.run_as,
@@ -91,15 +91,15 @@ fn judge_at(rules: &Rules, asked: &Asked, now: &str) -> Verdict {
         cwd: &asked.cwd,
         has_reason: asked.has_reason,
     };
-    rules.judge(&subject, now.parse().unwrap())
+    rules.evaluate(&input, now.parse().unwrap())
 }
 
-fn judge(rules: &Rules, asked: &Asked) -> Verdict {
-    judge_at(rules, asked, "2026-11-16T00:00:00Z")
+fn evaluate(rules: &Rules, asked: &TestRequest) -> Verdict {
+    evaluate_at(rules, asked, "2026-11-16T00:00:00Z")
 }
 
-fn ruling(rules: &Rules, asked: &Asked) -> Ruling {
-    judge(rules, asked).ruling
+fn ruling(rules: &Rules, asked: &TestRequest) -> Ruling {
+    evaluate(rules, asked).ruling
 }
 
 fn allow(command: &str, more: &str) -> String {
@@ -107,33 +107,36 @@ fn allow(command: &str, more: &str) -> String {
 }
 
 #[test]
-fn without_a_file_everything_is_asked_about() {
-    let host = Host::new();
-    let rules = Rules::load(&host.path());
+fn a_missing_file_asks_about_everything() {
+    let file = RulesFile::new();
+    let rules = Rules::load(&file.path());
     assert_eq!(rules.problem(), None);
-    assert_eq!(judge(&rules, &Asked::new(&["/bin/ls"])), Verdict { ruling: Ruling::Ask, rules: Vec::new() });
     assert_eq!(
-        ruling(&Rules::load(Path::new("/no/such/place/rules.toml")), &Asked::new(&["/bin/ls"])),
+        evaluate(&rules, &TestRequest::new(&["/bin/ls"])),
+        Verdict { ruling: Ruling::Ask, rules: Vec::new() }
+    );
+    assert_eq!(
+        ruling(&Rules::load(Path::new("/no/such/place/rules.toml")), &TestRequest::new(&["/bin/ls"])),
         Ruling::Ask
     );
-    assert_eq!(ruling(&host.rules(""), &Asked::new(&["/bin/ls"])), Ruling::Ask);
+    assert_eq!(ruling(&file.rules(""), &TestRequest::new(&["/bin/ls"])), Ruling::Ask);
 }
 
 #[test]
-fn the_example_is_right_and_means_what_it_says() {
-    let host = Host::new();
-    let rules = host.rules(include_str!("../../../../docs/rules.example.toml"));
-    let mut update = Asked::new(&["/usr/bin/apt-get", "update"]);
+fn the_example_file_works_as_documented() {
+    let file = RulesFile::new();
+    let rules = file.rules(include_str!("../../../../docs/rules.example.toml"));
+    let mut update = TestRequest::new(&["/usr/bin/apt-get", "update"]);
     update.privileged = true;
     update.run_as = "root".into();
     update.session = "ci-7".into();
     update.has_reason = true;
     let allowed = Verdict { ruling: Ruling::Allow, rules: vec!["apt-update".into()] };
-    assert_eq!(judge(&rules, &update), allowed);
+    assert_eq!(evaluate(&rules, &update), allowed);
     let fine = update.but(|asked| {
         asked.env.insert("DEBIAN_FRONTEND".into(), "noninteractive".into());
     });
-    assert_eq!(judge(&rules, &fine), allowed);
+    assert_eq!(evaluate(&rules, &fine), allowed);
     let others = [
         update.but(|asked| asked.privileged = false),
         update.but(|asked| asked.run_as = "joe".into()),
@@ -153,24 +156,24 @@ fn the_example_is_right_and_means_what_it_says() {
     for other in others {
         assert_eq!(ruling(&rules, &other), Ruling::Ask, "{:?}", other.stages);
     }
-    assert_eq!(judge_at(&rules, &update, "2099-12-30T23:59:59Z").ruling, Ruling::Allow);
-    assert_eq!(judge_at(&rules, &update, "2099-12-31T00:00:00Z").ruling, Ruling::Ask);
+    assert_eq!(evaluate_at(&rules, &update, "2099-12-30T23:59:59Z").ruling, Ruling::Allow);
+    assert_eq!(evaluate_at(&rules, &update, "2099-12-31T00:00:00Z").ruling, Ruling::Ask);
     let nightly = update.but(|asked| asked.session = "ci-nightly-1".into());
     assert_eq!(
-        judge(&rules, &nightly),
+        evaluate(&rules, &nightly),
         Verdict { ruling: Ruling::Deny, rules: vec!["ci-is-never-privileged".into()] }
     );
 }
 
 #[test]
-fn the_strictest_rule_counts_whatever_the_order() {
-    let host = Host::new();
+fn the_strictest_rule_wins_in_any_order() {
+    let file = RulesFile::new();
     let rule = |name: &str, decision: &str| {
         let program = "command = [\"/opt/x\", { rest = true }]";
         format!("[[rule]]\nname = \"{name}\"\ndecision = \"{decision}\"\nprivileged = false\n{program}\n")
     };
     let (allowing, asking, denying) = (rule("a", "allow"), rule("b", "ask"), rule("c", "deny"));
-    let asked = Asked::new(&["/opt/x", "1"]);
+    let asked = TestRequest::new(&["/opt/x", "1"]);
     let table = [
         (vec![&allowing], Ruling::Allow, "a"),
         (vec![&allowing, &asking], Ruling::Ask, "b"),
@@ -180,14 +183,14 @@ fn the_strictest_rule_counts_whatever_the_order() {
     ];
     for (texts, ruling, name) in table {
         let text: String = texts.into_iter().cloned().collect();
-        assert_eq!(judge(&host.rules(&text), &asked), Verdict { ruling, rules: vec![name.to_owned()] });
+        assert_eq!(evaluate(&file.rules(&text), &asked), Verdict { ruling, rules: vec![name.to_owned()] });
     }
 }
 
 #[test]
 fn a_pipeline_is_allowed_only_if_every_stage_is() {
-    let host = Host::new();
-    let rules = host.rules(
+    let file = RulesFile::new();
+    let rules = file.rules(
         r#"
         [[rule]]
         name = "one"
@@ -205,20 +208,24 @@ fn a_pipeline_is_allowed_only_if_every_stage_is() {
         command = ["/opt/never"]
         "#,
     );
-    let one = Asked::new(&["/opt/one"]);
+    let one = TestRequest::new(&["/opt/one"]);
     let both = one.clone().and(&["/opt/two"]).and(&["/opt/one"]);
     let names = |verdict: Verdict| (verdict.ruling, verdict.rules.join(" "));
-    assert_eq!(names(judge(&rules, &both)), (Ruling::Allow, "one two".into()));
-    assert_eq!(names(judge(&rules, &both.clone().and(&["/opt/other"]))), (Ruling::Ask, String::new()));
+    assert_eq!(names(evaluate(&rules, &both)), (Ruling::Allow, "one two".into()));
+    assert_eq!(names(evaluate(&rules, &both.clone().and(&["/opt/other"]))), (Ruling::Ask, String::new()));
     let denied = both.and(&["/opt/other"]).and(&["/opt/never"]);
-    assert_eq!(names(judge(&rules, &denied)), (Ruling::Deny, "never".into()));
-    assert_eq!(ruling(&rules, &one.but(|asked| asked.stages.clear())), Ruling::Ask, "nothing is not allowed");
+    assert_eq!(names(evaluate(&rules, &denied)), (Ruling::Deny, "never".into()));
+    assert_eq!(
+        ruling(&rules, &one.but(|asked| asked.stages.clear())),
+        Ruling::Ask,
+        "a request without stages is not allowed"
+    );
 }
 
 #[test]
 fn tokens_match_one_argument_each() {
-    let host = Host::new();
-    let rules = host.rules(&allow(r#"["/opt/x", ["a", "b"], { any = true }]"#, ""));
+    let file = RulesFile::new();
+    let rules = file.rules(&allow(r#"["/opt/x", ["a", "b"], { any = true }]"#, ""));
     let table: [(&[&str], Ruling); 8] = [
         (&["/opt/x", "a", "z"], Ruling::Allow),
         (&["/opt/x", "b", "a b"], Ruling::Allow),
@@ -230,20 +237,24 @@ fn tokens_match_one_argument_each() {
         (&["/opt/xx", "a", "z"], Ruling::Ask),
     ];
     for (words, expected) in table {
-        assert_eq!(ruling(&rules, &Asked::new(words)), expected, "{words:?}");
+        assert_eq!(ruling(&rules, &TestRequest::new(words)), expected, "{words:?}");
     }
     let deny = "[[rule]]\nname = \"d\"\ndecision = \"deny\"\ncommand = [\"/opt/x\", { any = true }, { rest = true }]\n";
-    let rules = host.rules(deny);
-    assert_eq!(ruling(&rules, &Asked::new(&["/opt/x", "-z"])), Ruling::Deny, "a denial means options too");
-    assert_eq!(ruling(&rules, &Asked::new(&["/opt/x"])), Ruling::Ask);
+    let rules = file.rules(deny);
+    assert_eq!(
+        ruling(&rules, &TestRequest::new(&["/opt/x", "-z"])),
+        Ruling::Deny,
+        "a denial means options too"
+    );
+    assert_eq!(ruling(&rules, &TestRequest::new(&["/opt/x"])), Ruling::Ask);
 }
 
 #[test]
-fn what_a_denial_does_not_mention_it_matches() {
-    let host = Host::new();
-    let rules = host
+fn a_deny_rule_matches_omitted_keys() {
+    let file = RulesFile::new();
+    let rules = file
         .rules("[[rule]]\nname = \"d\"\ndecision = \"deny\"\ncommand = [\"/opt/x\"]\nenv = { A = \"1\" }\n");
-    let mut asked = Asked::new(&["/opt/x"]);
+    let mut asked = TestRequest::new(&["/opt/x"]);
     asked.cwd = "/anywhere".into();
     assert_eq!(ruling(&rules, &asked), Ruling::Ask);
     asked.env.insert("A".into(), "1".into());
@@ -255,25 +266,25 @@ fn what_a_denial_does_not_mention_it_matches() {
 }
 
 #[test]
-fn a_denied_link_is_denied_by_what_it_leads_to_but_an_allowed_one_is_not_allowed() {
-    let host = Host::new();
-    let dir = host.dir.path().canonicalize().unwrap();
+fn deny_rules_follow_symlinks_and_allow_rules_do_not() {
+    let file = RulesFile::new();
+    let dir = file.dir.path().canonicalize().unwrap();
     std::fs::write(dir.join("real"), "").unwrap();
     symlink(dir.join("real"), dir.join("link")).unwrap();
     let (link, real) = (dir.join("link"), dir.join("real"));
     let (link, real) = (link.to_str().unwrap(), real.to_str().unwrap());
-    let rules = host.rules(&format!("[[rule]]\nname = \"d\"\ndecision = \"deny\"\ncommand = [\"{link}\"]\n"));
-    assert_eq!(ruling(&rules, &Asked::new(&[real])), Ruling::Deny);
-    let rules = host.rules(&allow(&format!("[\"{link}\"]"), ""));
-    assert_eq!(ruling(&rules, &Asked::new(&[real])), Ruling::Ask);
+    let rules = file.rules(&format!("[[rule]]\nname = \"d\"\ndecision = \"deny\"\ncommand = [\"{link}\"]\n"));
+    assert_eq!(ruling(&rules, &TestRequest::new(&[real])), Ruling::Deny);
+    let rules = file.rules(&allow(&format!("[\"{link}\"]"), ""));
+    assert_eq!(ruling(&rules, &TestRequest::new(&[real])), Ruling::Ask);
     symlink("/bin/sh", dir.join("tool")).unwrap();
-    let mistake = host.mistake(&allow(&format!("[\"{}\"]", dir.join("tool").display()), ""));
-    assert!(mistake.contains("runs what it is given"), "{mistake}");
+    let error = file.load_error(&allow(&format!("[\"{}\"]", dir.join("tool").display()), ""));
+    assert!(error.contains("runs other commands"), "{error}");
 }
 
 #[test]
-fn a_mistake_is_told_with_its_place_and_denies_everything() {
-    let host = Host::new();
+fn an_error_has_a_position_and_denies_everything() {
+    let file = RulesFile::new();
     let table = [
         ("x = 1", ", line 1, column 1: unknown key x"),
         ("[[rules]]", ", line 1, column 3: unknown key rules; do you mean rule?"),
@@ -286,18 +297,18 @@ fn a_mistake_is_told_with_its_place_and_denies_everything() {
         ),
         ("[[rule]]\ndecision = \"yes\"", ", line 2, column 12: a decision is \"allow\", \"ask\" or \"deny\""),
     ];
-    for (text, mistake) in table {
-        assert_eq!(host.mistake(text), mistake, "{text}");
+    for (text, error) in table {
+        assert_eq!(file.load_error(text), error, "{text}");
     }
-    let syntax = host.mistake("[[rule]]\nname = \"a\nx");
+    let syntax = file.load_error("[[rule]]\nname = \"a\nx");
     assert!(syntax.starts_with(", line 2, column "), "{syntax}");
-    let twice = host.mistake("[[rule]]\nname = \"a\"\nname = \"b\"");
+    let twice = file.load_error("[[rule]]\nname = \"a\"\nname = \"b\"");
     assert!(twice.starts_with(", line 3, column 1: duplicate key"), "{twice}");
 }
 
 #[test]
-fn every_key_refuses_what_it_cannot_mean() {
-    let host = Host::new();
+fn every_key_rejects_invalid_values() {
+    let file = RulesFile::new();
     let deny = |rest: &str| format!("[[rule]]\nname = \"r\"\ndecision = \"deny\"\n{rest}\n");
     let table = [
         (deny("command = []"), "no program"),
@@ -312,7 +323,7 @@ fn every_key_refuses_what_it_cannot_mean() {
         (deny("command = [\"/opt/x\", { any = true, rest = true }]"), "written { rest = true }"),
         (deny("command = [\"/opt/x\", { an = true }]"), "do you mean any?"),
         (deny("command = [\"/opt/x\", { rest = true }, \"y\"]"), "can only be the last"),
-        (deny("command = [\"/opt/x\"]\nreason_required = true"), "only for rules that allow"),
+        (deny("command = [\"/opt/x\"]\nreason_required = true"), "only for allow rules"),
         (allow("[{ any = true }]", ""), "must name the program"),
         (allow("[\"/opt/x\"]", "expires = 2026-01-01"), "a time with its offset"),
         (allow("[\"/opt/x\"]", "expires = \"2026-01-01T00:00:00Z\""), "a time with its offset"),
@@ -326,86 +337,86 @@ fn every_key_refuses_what_it_cannot_mean() {
         ),
         (allow("[\"/opt/x\"]", "differs = [[\"/opt/x\"]]"), "the rule matches this example"),
         (allow("[\"/opt/x\"]", "differs = [[]]"), "a program at least"),
-        (allow("[\"/opt/x\"]", "").replace("privileged = false\n", ""), "must say privileged"),
+        (allow("[\"/opt/x\"]", "").replace("privileged = false\n", ""), "must set privileged"),
         (allow("[\"/opt/x\"]", "").replace("\"r\"", "\"a b\""), "a name has"),
         (allow("[\"/opt/x\"]", "").repeat(2), "line 8, column 8: a second rule has the name r"),
     ];
     for (text, expected) in table {
-        let mistake = host.mistake(&text);
-        assert!(mistake.contains(expected), "{text}\n{mistake}");
+        let error = file.load_error(&text);
+        assert!(error.contains(expected), "{text}\n{error}");
     }
 }
 
 #[test]
-fn no_shell_or_interpreter_can_be_allowed() {
-    let host = Host::new();
+fn shells_and_interpreters_cannot_be_allowed() {
+    let file = RulesFile::new();
     for program in
         ["/bin/sh", "/usr/bin/python3.11", "/usr/bin/env", "/usr/bin/find", "/usr/bin/git", "/opt/vim.tiny"]
     {
-        let mistake = host.mistake(&allow(&format!("[\"{program}\", \"x\"]"), ""));
-        assert!(mistake.contains("no rule can allow it"), "{mistake}");
-        let mistake = host.mistake(&allow(&format!("[[\"/opt/fine\", \"{program}\"]]"), ""));
-        assert!(mistake.contains("no rule can allow it"), "{mistake}");
-        host.rules(&format!(
+        let error = file.load_error(&allow(&format!("[\"{program}\", \"x\"]"), ""));
+        assert!(error.contains("no rule can allow it"), "{error}");
+        let error = file.load_error(&allow(&format!("[[\"/opt/fine\", \"{program}\"]]"), ""));
+        assert!(error.contains("no rule can allow it"), "{error}");
+        file.rules(&format!(
             "[[rule]]\nname = \"d\"\ndecision = \"deny\"\ncommand = [\"{program}\", {{ rest = true }}]\n"
         ));
     }
 }
 
 #[test]
-fn a_file_that_others_can_write_denies_everything() {
-    let host = Host::new();
-    host.rules("");
+fn a_file_writable_by_others_denies_everything() {
+    let file = RulesFile::new();
+    file.rules("");
     let mode = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
-    let problem = || Rules::load(&host.path()).problem().map(str::to_owned);
+    let problem = || Rules::load(&file.path()).problem().map(str::to_owned);
     for wrong in [0o620, 0o602, 0o666] {
-        mode(&host.path(), wrong);
+        mode(&file.path(), wrong);
         assert!(problem().unwrap().contains("it can be written by others"));
     }
-    mode(&host.path(), 0o644);
+    mode(&file.path(), 0o644);
     assert_eq!(problem(), None);
     for wrong in [0o770, 0o707, 0o1777] {
-        mode(host.dir.path(), wrong);
+        mode(file.dir.path(), wrong);
         assert!(problem().unwrap().contains("its directory"), "{wrong:o}");
     }
-    mode(host.dir.path(), 0o700);
-    if outpost_sys::limits::effective_uid() == 0 {
-        chown(host.path(), Some(12345), None).unwrap();
+    mode(file.dir.path(), 0o700);
+    if outpost_sys::process::effective_uid() == 0 {
+        chown(file.path(), Some(12345), None).unwrap();
         assert!(problem().unwrap().contains("it belongs to user 12345; it must belong to root"));
-        chown(host.path(), Some(0), None).unwrap();
-        chown(host.dir.path(), Some(12345), None).unwrap();
+        chown(file.path(), Some(0), None).unwrap();
+        chown(file.dir.path(), Some(12345), None).unwrap();
         assert!(problem().unwrap().contains("its directory"));
     }
 }
 
 #[test]
-fn what_is_no_plain_file_denies_everything() {
-    let host = Host::new();
-    let other = host.dir.path().join("other.toml");
+fn anything_but_a_regular_utf8_file_denies_everything() {
+    let file = RulesFile::new();
+    let other = file.dir.path().join("other.toml");
     std::fs::write(&other, "").unwrap();
-    symlink(&other, host.path()).unwrap();
-    let problem = || Rules::load(&host.path()).problem().unwrap_or_default().to_owned();
+    symlink(&other, file.path()).unwrap();
+    let problem = || Rules::load(&file.path()).problem().unwrap_or_default().to_owned();
     assert!(problem().contains("not a regular file"));
-    std::fs::remove_file(host.path()).unwrap();
-    std::fs::create_dir(host.path()).unwrap();
+    std::fs::remove_file(file.path()).unwrap();
+    std::fs::create_dir(file.path()).unwrap();
     assert!(problem().contains("not a regular file"));
-    std::fs::remove_dir(host.path()).unwrap();
-    host.load(&"#".repeat((1 << 20) + 1));
+    std::fs::remove_dir(file.path()).unwrap();
+    file.load(&"#".repeat((1 << 20) + 1));
     assert!(problem().contains("more than 1048576 bytes"));
-    std::fs::write(host.path(), b"# \xff").unwrap();
+    std::fs::write(file.path(), b"# \xff").unwrap();
     assert!(problem().contains("byte 3 is not UTF-8"));
 }
 
 #[test]
-fn a_problem_is_told_in_printable_characters_only() {
-    let host = Host::new();
+fn problems_are_printable() {
+    let file = RulesFile::new();
     for text in [
         "\"\u{1b}[2J\u{202e}\" = 1",
         "\"\\u001b[2J\" = 1",
         "x = \u{1b}",
         "[[rule]]\nname = \"\u{9b}\"\ndecision = \"ask\"",
     ] {
-        let mistake = host.mistake(text);
-        assert!(mistake.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{mistake}");
+        let error = file.load_error(text);
+        assert!(error.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{error}");
     }
 }

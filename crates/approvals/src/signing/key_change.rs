@@ -1,19 +1,19 @@
-//! The statement that enrols, renames, ends or revokes an approver's key.
+//! The statement that enrols, renames, expires or revokes an approver's key.
 
 use super::VALID_MS;
-use super::fields::{Fields, Parse};
-use crate::audit::Head;
+use super::encoding::{Decoder, Encoder};
+use outpost_ledger::audit::Head;
 
 const MAGIC: &str = "outpost-key-statement";
 
-/// Names in a scope.
-const SCOPE_MAX: u64 = 256;
+/// Maximum number of users or hosts in a scope.
+const SCOPE_NAMES_MAX: u64 = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyAction {
     Enroll,
     Rename,
-    /// Sets when the key ends.
+    /// Sets the expiry of the key.
     Expire,
     Revoke,
 }
@@ -29,22 +29,23 @@ impl KeyAction {
     }
 }
 
-/// What is to change about one key. `root`, `users` and `hosts` count for `Enroll`, `not_after_ms` also for `Expire`.
+/// A change of one key. `root`, `users` and `hosts` apply to `Enroll`; `not_after_ms` applies to `Enroll` and
+/// `Expire`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyChange {
-    /// The public key of the host that has the list, in SSH's wire format.
+    /// The public key of the host that owns the list, in SSH wire format.
     pub host: Vec<u8>,
     pub action: KeyAction,
-    /// The approver's public key, in SSH's wire format.
+    /// The approver's public key, in SSH wire format.
     pub key: Vec<u8>,
     pub name: String,
-    /// May decide what runs with root's rights.
+    /// May decide what runs as root.
     pub root: bool,
-    /// Whose questions it may decide; everybody's where none is named.
+    /// Users whose questions this key may decide. Empty: all users.
     pub users: Vec<String>,
-    /// On which hosts; on all where none is named.
+    /// Host names where this key may decide. Empty: all hosts.
     pub hosts: Vec<String>,
-    /// Unix time after which the key is void; 0 for never.
+    /// Expiry in Unix milliseconds; 0 means never.
     pub not_after_ms: u64,
     pub head: Head,
     pub issued_ms: u64,
@@ -52,9 +53,9 @@ pub struct KeyChange {
 }
 
 impl KeyChange {
-    /// A change of `key` that is made now, without limits.
+    /// Creates a change, issued now, with an unlimited scope.
     pub fn new(action: KeyAction, host: &[u8], head: Head, key: &[u8], name: &str) -> KeyChange {
-        let issued_ms = crate::unix_ms();
+        let issued_ms = outpost_ledger::unix_ms();
         KeyChange {
             host: host.to_vec(),
             action,
@@ -71,7 +72,7 @@ impl KeyChange {
     }
 
     pub fn encode(&self) -> Vec<u8> {
-        Fields::new(MAGIC)
+        Encoder::new(MAGIC)
             .string(&self.host)
             .string(self.action.name())
             .string(&self.key)
@@ -91,7 +92,7 @@ impl KeyChange {
     }
 
     fn parse(bytes: &[u8]) -> Result<KeyChange, String> {
-        let mut from = Parse::new(bytes, MAGIC)?;
+        let mut from = Decoder::new(bytes, MAGIC)?;
         let host = from.bytes("host key")?;
         let action = match from.text("action")?.as_str() {
             "enroll" => KeyAction::Enroll,
@@ -106,7 +107,8 @@ impl KeyChange {
             "" => false,
             _ => return Err("has an unknown scope".into()),
         };
-        let (users, hosts) = (from.strings("users", SCOPE_MAX)?, from.strings("hosts", SCOPE_MAX)?);
+        let (users, hosts) =
+            (from.strings("users", SCOPE_NAMES_MAX)?, from.strings("hosts", SCOPE_NAMES_MAX)?);
         let not_after_ms = from.number("end of the key")?;
         let head = from.head()?;
         let (issued_ms, expires_ms) = (from.number("time of issue")?, from.number("expiry")?);

@@ -1,23 +1,24 @@
-//! What makes a decision count: a statement with an approver's signature, or with the host's word on which user made it.
+//! The proof of a decision: an approver's signature, or the host's attestation of the deciding uid.
 
-use super::fields::Fields;
+use super::encoding::Encoder;
 use super::{Signed, Statement};
-use crate::audit::Head;
+use outpost_ledger::audit::Head;
 use serde::{Deserialize, Serialize};
 
 const WITNESS_MAGIC: &str = "outpost-decision-by-uid";
 const RECEIPT_MAGIC: &str = "outpost-decision-receipt";
 const HELLO_MAGIC: &str = "outpost-hello";
 
-/// A decision with its proof, as the books and the audit chain have it.
+/// A statement and its signature, as stored in the ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Proof {
     /// The encoded [`Statement`], in base64.
     pub statement: String,
-    /// An SSHSIG in base64: an approver's over the statement, or the host's over [`witness`] where `uid` is set.
+    /// An SSHSIG in base64: an approver's over the statement, or the host's over [`uid_attestation`] if `uid`
+    /// is set.
     pub signature: String,
-    /// The user that decided without a signature, as the kernel named it.
+    /// The user that decided without a signature, from the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
 }
@@ -27,7 +28,7 @@ impl Proof {
         Proof { statement: signed.statement, signature: signed.signature, uid: None }
     }
 
-    /// The statement, and the bytes that it was decoded from.
+    /// Returns the statement and its encoded bytes.
     pub fn statement(&self) -> Result<(Statement, Vec<u8>), String> {
         let bytes = self.signed_part().statement_bytes()?;
         Ok((Statement::decode(&bytes)?, bytes))
@@ -37,7 +38,7 @@ impl Proof {
         self.signed_part().signature_bytes()
     }
 
-    /// Adds it to a record of the audit chain.
+    /// Adds the proof to an audit record.
     pub fn add_to(&self, record: &mut serde_json::Value) {
         record["statement"] = self.statement.clone().into();
         record["signature"] = self.signature.clone().into();
@@ -51,17 +52,17 @@ impl Proof {
     }
 }
 
-/// What the host signs when a user decided by uid.
-pub fn witness(statement: &[u8], uid: u32) -> Vec<u8> {
-    Fields::new(WITNESS_MAGIC).string(statement).number(uid.into()).bytes()
+/// The message that the host signs for a decision by uid.
+pub fn uid_attestation(statement: &[u8], uid: u32) -> Vec<u8> {
+    Encoder::new(WITNESS_MAGIC).string(statement).number(uid.into()).bytes()
 }
 
-/// What the host signs when it has accepted a statement.
-pub fn receipt(statement: &[u8]) -> Vec<u8> {
-    Fields::new(RECEIPT_MAGIC).string(statement).bytes()
+/// The message that the host signs for an accepted statement.
+pub fn receipt_message(statement: &[u8]) -> Vec<u8> {
+    Encoder::new(RECEIPT_MAGIC).string(statement).bytes()
 }
 
-/// What the host signs to prove its key to a client, with the head of its audit chain.
-pub fn hello(nonce: &str, head: &Head) -> Vec<u8> {
-    Fields::new(HELLO_MAGIC).string(nonce).head(head).bytes()
+/// The message that the host signs to prove possession of its key: the client's nonce and the audit head.
+pub fn hello_message(nonce: &str, head: &Head) -> Vec<u8> {
+    Encoder::new(HELLO_MAGIC).string(nonce).head(head).bytes()
 }

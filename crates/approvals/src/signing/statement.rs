@@ -1,44 +1,44 @@
 //! The statement: the bytes that an approver signs to decide one question of one host.
 
-use super::fields::{Fields, Parse};
-use crate::audit::Head;
+use super::encoding::{Decoder, Encoder};
 use crate::question::{Decision, Question, Remember};
+use outpost_ledger::audit::Head;
 use sha2::{Digest, Sha256};
 
 const MAGIC: &str = "outpost-decision-statement";
 const SHOWN_MAGIC: &str = "outpost-question-shown";
 
-/// How long a statement can be submitted after it was made.
+/// How long a statement can be submitted after its issue.
 pub const VALID_MS: u64 = 10 * 60 * 1000;
 
-/// Everything that a decision binds. Two statements are equal exactly if their bytes are.
+/// Everything that a decision binds. Equal statements have equal encodings, and vice versa.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement {
-    /// The public key of the host that asks, in SSH's wire format.
+    /// The public key of the asking host, in SSH wire format.
     pub host: Vec<u8>,
     /// The question's id.
     pub question: String,
-    /// Of everything that will run.
+    /// The question's digest.
     pub digest: String,
-    /// [`shown`] of the question as the approver saw it.
+    /// [`shown_hash`] of the question as the approver saw it.
     pub shown: [u8; 32],
     pub decision: Decision,
     /// The newest audit record when the question was shown.
     pub head: Head,
-    /// Unix time, by the approver's clock.
+    /// Unix milliseconds by the approver's clock.
     pub issued_ms: u64,
     pub expires_ms: u64,
 }
 
 impl Statement {
-    /// A decision about a question that `host` has sealed with `head`, made now.
-    pub fn about(question: &Question, host: &[u8], head: Head, decision: Decision) -> Statement {
-        let issued_ms = crate::unix_ms();
+    /// A decision about a question, issued now.
+    pub fn new(question: &Question, host: &[u8], head: Head, decision: Decision) -> Statement {
+        let issued_ms = outpost_ledger::unix_ms();
         Statement {
             host: host.to_vec(),
             question: question.id.clone(),
             digest: question.digest.clone(),
-            shown: shown(question),
+            shown: shown_hash(question),
             decision,
             head,
             issued_ms,
@@ -52,7 +52,7 @@ impl Statement {
             Some(Remember::Times(times)) => ("times", times),
             Some(Remember::Minutes(minutes)) => ("minutes", minutes),
         };
-        Fields::new(MAGIC)
+        Encoder::new(MAGIC)
             .string(&self.host)
             .string(&self.question)
             .string(&self.digest)
@@ -67,13 +67,14 @@ impl Statement {
             .bytes()
     }
 
-    /// Reads what [`encode`](Statement::encode) writes, and nothing else: other versions, values and trailing bytes are errors.
+    /// Decodes the exact output of [`encode`](Statement::encode). Other versions, unknown values and trailing
+    /// bytes are errors.
     pub fn decode(bytes: &[u8]) -> Result<Statement, String> {
         Statement::parse(bytes).map_err(|why| format!("the statement {why}"))
     }
 
     fn parse(bytes: &[u8]) -> Result<Statement, String> {
-        let mut from = Parse::new(bytes, MAGIC)?;
+        let mut from = Decoder::new(bytes, MAGIC)?;
         let host = from.bytes("host key")?;
         let (question, digest) = (from.text("question")?, from.text("digest")?);
         let shown = from.hash("hash of what was shown")?;
@@ -98,7 +99,7 @@ impl Statement {
         Ok(Statement { host, question, digest, shown, decision, head, issued_ms, expires_ms })
     }
 
-    /// Names the statement: of its bytes, in the form of a UUID. A grant has this id, so one signature is one grant.
+    /// An id in UUID format, from the hash of the encoding. A grant has this id, so a signature grants once.
     pub fn id(&self) -> String {
         let hash = Sha256::digest(self.encode());
         let mut first = [0; 16];
@@ -107,10 +108,11 @@ impl Statement {
     }
 }
 
-/// The hash of everything in a question that an approver reads. The deadline is not part of it: it moves while a question waits.
-pub fn shown(question: &Question) -> [u8; 32] {
+/// Hash of everything in a question that an approver reads. It excludes the deadline, which changes while the
+/// question is pending.
+pub fn shown_hash(question: &Question) -> [u8; 32] {
     let flag = |set: bool| if set { "1" } else { "" };
-    let mut fields = Fields::new(SHOWN_MAGIC)
+    let mut fields = Encoder::new(SHOWN_MAGIC)
         .string(&question.id)
         .string(&question.face)
         .string(&question.digest)

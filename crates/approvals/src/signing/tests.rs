@@ -1,11 +1,11 @@
-//! Statements, and signatures over them: ours checked by OpenSSH, OpenSSH's checked by us.
+//! Statements and signatures, verified by this crate and by OpenSSH.
 
-use super::agent::Agent;
-use super::signature::envelope;
+use super::ssh_agent::Agent;
+use super::sshsig::envelope;
 use super::*;
-use crate::audit::Head;
 use crate::question::{Decision, Line, Question, Remember, Section};
 use ::signature::Signer as _;
+use outpost_ledger::audit::Head;
 use sha2::{Digest, Sha256};
 use ssh_encoding::Encode;
 use ssh_key::private::Ed25519Keypair;
@@ -45,7 +45,7 @@ fn statement() -> Statement {
         host: PrivateKey::from(Ed25519Keypair::from_seed(&[1; 32])).public_key().to_bytes().unwrap(),
         question: question().id,
         digest: question().digest,
-        shown: shown(&question()),
+        shown: shown_hash(&question()),
         decision: Decision { allow: true, note: String::new(), remember: Some(Remember::Times(3)) },
         head: Head { seq: 42, hash: [7; 32] },
         issued_ms: 1_800_000_010_000,
@@ -54,7 +54,7 @@ fn statement() -> Statement {
 }
 
 #[test]
-fn a_statement_is_read_back_and_anything_else_is_refused() {
+fn a_statement_round_trips_and_other_bytes_are_rejected() {
     let statement = statement();
     let bytes = statement.encode();
     assert_eq!(Statement::decode(&bytes).unwrap(), statement);
@@ -70,7 +70,7 @@ fn a_statement_is_read_back_and_anything_else_is_refused() {
     for (at, _) in bytes.iter().enumerate() {
         let mut other = bytes.clone();
         other[at] ^= 1;
-        // One that can still be read is another statement, with bytes of its own.
+        // If the modified bytes decode, they encode another statement.
         if let Ok(read) = Statement::decode(&other) {
             assert_ne!(read, statement);
             assert_eq!(read.encode(), other);
@@ -79,7 +79,7 @@ fn a_statement_is_read_back_and_anything_else_is_refused() {
 }
 
 #[test]
-fn a_key_change_is_read_back_and_is_no_decision() {
+fn a_key_change_round_trips_and_is_not_a_decision() {
     let mut change = KeyChange::new(KeyAction::Enroll, b"host", statement().head, b"key", "laptop");
     change.users = vec!["alice".into()];
     change.not_after_ms = 5;
@@ -92,8 +92,8 @@ fn a_key_change_is_read_back_and_is_no_decision() {
 }
 
 #[test]
-fn whatever_an_approver_reads_is_in_the_hash_of_what_was_shown() {
-    let before = shown(&question());
+fn every_displayed_field_changes_the_shown_hash() {
+    let before = shown_hash(&question());
     let changes: [fn(&mut Question); 11] = [
         |question| question.id.push('x'),
         |question| question.face.push('x'),
@@ -110,14 +110,14 @@ fn whatever_an_approver_reads_is_in_the_hash_of_what_was_shown() {
     for (number, change) in changes.iter().enumerate() {
         let mut other = question();
         change(&mut other);
-        assert_ne!(shown(&other), before, "change {number}");
+        assert_ne!(shown_hash(&other), before, "change {number}");
     }
     let later = Question { deadline_ms: 0, ..question() };
-    assert_eq!(shown(&later), before, "the deadline moves");
+    assert_eq!(shown_hash(&later), before, "the deadline is not part of the hash");
 }
 
-/// A security key in software: signs as the hardware does.
-fn touch(key: &PrivateKey, flags: u8, message: &[u8]) -> (KeyData, Vec<u8>) {
+/// Signs as a hardware key does.
+fn sign_as_hardware(key: &PrivateKey, flags: u8, message: &[u8]) -> (KeyData, Vec<u8>) {
     let (public, name) = match key.public_key().key_data() {
         KeyData::Ed25519(public) => {
             (KeyData::SkEd25519(SkEd25519::new(*public, "ssh:")), "sk-ssh-ed25519@openssh.com")
@@ -165,7 +165,7 @@ fn ssh_keygen(arguments: &[&str], dir: &Path, input: &[u8]) -> std::process::Out
     child.wait_with_output().unwrap()
 }
 
-/// Whether OpenSSH takes it for this key's signature.
+/// Whether OpenSSH verifies the signature with this key.
 fn openssh_verifies(key: &PublicKey, message: &[u8], signature: &[u8]) -> bool {
     let dir = tempfile::tempdir().unwrap();
     let signer = format!("alice {}\n", key.to_openssh().unwrap());
@@ -176,7 +176,7 @@ fn openssh_verifies(key: &PublicKey, message: &[u8], signature: &[u8]) -> bool {
 }
 
 #[test]
-fn openssh_verifies_what_a_key_file_signs_and_we_what_ssh_keygen_signs() {
+fn signatures_of_key_files_and_ssh_keygen_are_interchangeable() {
     let dir = tempfile::tempdir().unwrap();
     let message = statement().encode();
     for passphrase in ["", "correct horse"] {
@@ -192,7 +192,7 @@ fn openssh_verifies_what_a_key_file_signs_and_we_what_ssh_keygen_signs() {
         let signature = signer.sign(NAMESPACE, &message).unwrap();
         assert_eq!(verify(NAMESPACE, &message, &signature).unwrap().key_data(), signer.key().key_data());
         assert!(openssh_verifies(signer.key(), &message, &signature));
-        // OpenSSH reads the file as its own.
+        // OpenSSH can read the key file.
         std::fs::write(dir.path().join("message"), &message).unwrap();
         let name = path.file_name().unwrap().to_str().unwrap();
         let printed = ssh_keygen(&["-y", "-P", passphrase, "-f", name], dir.path(), b"");
@@ -202,14 +202,14 @@ fn openssh_verifies_what_a_key_file_signs_and_we_what_ssh_keygen_signs() {
     let text = String::from_utf8(signed.stdout).unwrap();
     let body: String = text.lines().filter(|line| !line.starts_with("-----")).collect();
     verify(NAMESPACE, &message, &from_base64(&body).unwrap()).unwrap();
-    // The same through our own way to that program.
+    // The same through `Signer::SshKeygen`.
     let key = KeyFile::open(&dir.path().join("key0")).unwrap();
-    let signer = Signer::Program { file: dir.path().join("key0"), key: key.public().clone() };
+    let signer = Signer::SshKeygen { file: dir.path().join("key0"), key: key.public().clone() };
     verify(NAMESPACE, &message, &signer.sign(NAMESPACE, &message).unwrap()).unwrap();
 }
 
 #[test]
-fn a_signature_is_for_one_message_and_one_namespace() {
+fn a_signature_is_bound_to_message_and_namespace() {
     let signer = Signer::random().unwrap();
     let message = statement().encode();
     let signature = signer.sign(NAMESPACE, &message).unwrap();
@@ -222,37 +222,37 @@ fn a_signature_is_for_one_message_and_one_namespace() {
         let mut changed = signature.clone();
         changed[at] ^= 1;
         let by = verify(NAMESPACE, &message, &changed);
-        assert!(by.is_err(), "byte {at} does not count");
+        assert!(by.is_err(), "byte {at} can be changed");
     }
 }
 
 #[test]
-fn hardware_keys_count_only_when_they_were_touched() {
+fn hardware_signatures_need_a_touch() {
     let message = statement().encode();
     let p256 = Algorithm::Ecdsa { curve: EcdsaCurve::NistP256 };
     for algorithm in [Algorithm::Ed25519, p256] {
         let key = PrivateKey::random(&mut OsRng, algorithm).unwrap();
-        let (public, signature) = touch(&key, 1, &message);
+        let (public, signature) = sign_as_hardware(&key, 1, &message);
         assert_eq!(*verify(NAMESPACE, &message, &signature).unwrap().key_data(), public);
         assert!(openssh_verifies(&PublicKey::from(public), &message, &signature));
-        let (_, untouched) = touch(&key, 0, &message);
+        let (_, untouched) = sign_as_hardware(&key, 0, &message);
         assert!(verify(NAMESPACE, &message, &untouched).unwrap_err().contains("not touched"));
     }
 }
 
-/// A real ssh-agent with one key of each kind.
-struct RealAgent {
+/// A running ssh-agent with the given keys.
+struct SshAgent {
     child: Child,
     dir: tempfile::TempDir,
 }
 
-impl RealAgent {
-    fn start(keys: &[&PrivateKey]) -> RealAgent {
+impl SshAgent {
+    fn start(keys: &[&PrivateKey]) -> SshAgent {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("agent");
         let mut child =
             Command::new("ssh-agent").args(["-D", "-a"]).arg(&socket).stdout(Stdio::piped()).spawn().unwrap();
-        // It prints where it is once it listens.
+        // The agent prints its address after it has started to listen.
         let mut line = String::new();
         std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.as_mut().unwrap()), &mut line)
             .unwrap();
@@ -262,23 +262,23 @@ impl RealAgent {
             let added = Command::new("ssh-add").env("SSH_AUTH_SOCK", &socket).arg(&path).output().unwrap();
             assert!(added.status.success(), "{added:?}");
         }
-        RealAgent { child, dir }
+        SshAgent { child, dir }
     }
 }
 
-impl Drop for RealAgent {
+impl Drop for SshAgent {
     fn drop(&mut self) {
-        let _gone = self.child.kill();
+        let _exited = self.child.kill();
         let _reaped = self.child.wait();
     }
 }
 
 #[test]
-fn a_real_ssh_agent_signs_and_both_sides_verify_it() {
+fn ssh_agent_signatures_verify_here_and_in_openssh() {
     let p256 = Algorithm::Ecdsa { curve: EcdsaCurve::NistP256 };
     let keys = [Algorithm::Ed25519, p256].map(|kind| PrivateKey::random(&mut OsRng, kind).unwrap());
-    let real = RealAgent::start(&[&keys[0], &keys[1]]);
-    let agent = Agent::at(&real.dir.path().join("agent"));
+    let real = SshAgent::start(&[&keys[0], &keys[1]]);
+    let agent = Agent::new(&real.dir.path().join("agent"));
     let held = agent.keys().unwrap();
     assert_eq!(held.len(), 2);
     let message = statement().encode();
@@ -289,10 +289,10 @@ fn a_real_ssh_agent_signs_and_both_sides_verify_it() {
         assert!(openssh_verifies(key, &message, &signature));
     }
     let unknown = Signer::random().unwrap();
-    assert!(agent.sign(unknown.key(), NAMESPACE, &message).is_err(), "a key that it does not hold");
+    assert!(agent.sign(unknown.key(), NAMESPACE, &message).is_err(), "the agent does not have this key");
 }
 
-/// The recorded vectors of docs/approvals.md: statement, key, signature.
+/// The recorded test vectors of docs/approvals.md.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Vector {
     key: String,
@@ -300,18 +300,20 @@ struct Vector {
     signature: String,
 }
 
-/// `OUTPOST_WRITE_VECTORS=1` records them anew.
+/// Set `OUTPOST_WRITE_VECTORS=1` to record them again.
 #[test]
-fn the_recorded_vectors_verify_here_and_by_openssh() {
+fn recorded_vectors_verify_here_and_in_openssh() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/signing/vectors.json");
     let message = statement().encode();
     if std::env::var_os("OUTPOST_WRITE_VECTORS").is_some() {
         let own = PrivateKey::from(Ed25519Keypair::from_seed(&[2; 32]));
         let p256 = Algorithm::Ecdsa { curve: EcdsaCurve::NistP256 };
-        let mut vectors =
-            vec![(own.public_key().clone(), super::signer::sign_with(&own, NAMESPACE, &message).unwrap())];
+        let mut vectors = vec![(
+            own.public_key().clone(),
+            super::signer::sign_with_key(&own, NAMESPACE, &message).unwrap(),
+        )];
         for key in [own, PrivateKey::random(&mut OsRng, p256).unwrap()] {
-            let (public, signature) = touch(&key, 1, &message);
+            let (public, signature) = sign_as_hardware(&key, 1, &message);
             vectors.push((PublicKey::from(public), signature));
         }
         let vectors: Vec<Vector> = vectors
@@ -338,7 +340,7 @@ fn the_recorded_vectors_verify_here_and_by_openssh() {
 }
 
 #[test]
-fn a_key_that_others_can_read_is_not_used() {
+fn a_key_file_readable_by_others_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("key");
     let key = PrivateKey::from(Ed25519Keypair::from_seed(&[3; 32]));
@@ -349,17 +351,18 @@ fn a_key_that_others_can_read_is_not_used() {
     assert!(KeyFile::open(&path).is_ok());
 }
 
-/// All the way: a decision by a key file, a real ssh-agent and hardware keys, as the daemon takes it and OpenSSH verifies it.
+/// End to end: decisions signed by a key file, an ssh-agent and hardware keys, verified by the daemon and by
+/// OpenSSH.
 #[tokio::test]
-async fn decisions_of_every_kind_of_key_count_and_openssh_verifies_them() {
-    use crate::kit::{ALLOW, Site, question};
-    let site = Site::new().await;
+async fn decisions_of_every_key_type_are_accepted() {
+    use crate::kit::{ALLOW, Fixture, question};
+    let fixture = Fixture::new().await;
     let dir = tempfile::tempdir().unwrap();
     let file = KeyFile::create(&dir.path().join("key"), "correct horse", "test").unwrap();
     let p256 = Algorithm::Ecdsa { curve: EcdsaCurve::NistP256 };
     let held = PrivateKey::random(&mut OsRng, p256.clone()).unwrap();
-    let real = RealAgent::start(&[&held]);
-    let agent = Agent::at(&real.dir.path().join("agent"));
+    let real = SshAgent::start(&[&held]);
+    let agent = Agent::new(&real.dir.path().join("agent"));
     let of_agent = Signer::Agent { key: agent.keys().unwrap()[0].clone(), agent };
     let hardware = [Algorithm::Ed25519, p256].map(|kind| PrivateKey::random(&mut OsRng, kind).unwrap());
     type Sign<'a> = Box<dyn Fn(&[u8]) -> (PublicKey, Vec<u8>) + 'a>;
@@ -370,7 +373,7 @@ async fn decisions_of_every_kind_of_key_count_and_openssh_verifies_them() {
     let mut signs = vec![by(of_file), by(of_agent)];
     for key in &hardware {
         signs.push(Box::new(|message| {
-            let (public, signature) = touch(key, 1, message);
+            let (public, signature) = sign_as_hardware(key, 1, message);
             (PublicKey::from(public), signature)
         }));
     }
@@ -381,18 +384,18 @@ async fn decisions_of_every_kind_of_key_count_and_openssh_verifies_them() {
             change.key = blob;
             change.name = format!("key {number}");
         };
-        site.change(KeyAction::Enroll, &site.key, &site.key, enrol).await.unwrap();
+        fixture.change(KeyAction::Enroll, &fixture.key, &fixture.key, enrol).await.unwrap();
         let asked = question(&format!("q{number}"));
-        let _waits = site.ask(&asked, std::time::Duration::from_secs(60)).await;
-        let message = site.statement(&asked, ALLOW).encode();
+        let _pending = fixture.ask(&asked, std::time::Duration::from_secs(60)).await;
+        let message = fixture.statement(&asked, ALLOW).encode();
         let (_, signature) = sign(&message);
         assert!(openssh_verifies(&key, &message, &signature), "{}", key.algorithm());
-        site.submit(Signed::new(&message, &signature)).await.unwrap();
+        fixture.submit(Signed::new(&message, &signature)).await.unwrap();
     }
     let untouched = question("untouched");
-    let _waits = site.ask(&untouched, std::time::Duration::from_secs(60)).await;
-    let message = site.statement(&untouched, ALLOW).encode();
-    let (_, signature) = touch(&hardware[0], 0, &message);
-    let refused = site.submit(Signed::new(&message, &signature)).await.unwrap_err().to_string();
+    let _pending = fixture.ask(&untouched, std::time::Duration::from_secs(60)).await;
+    let message = fixture.statement(&untouched, ALLOW).encode();
+    let (_, signature) = sign_as_hardware(&hardware[0], 0, &message);
+    let refused = fixture.submit(Signed::new(&message, &signature)).await.unwrap_err().to_string();
     assert!(refused.contains("not touched"), "{refused}");
 }
