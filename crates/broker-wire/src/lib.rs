@@ -1,14 +1,14 @@
-//! The types of the broker's contract, for its server and its clients: one request line, one answer line.
+//! The wire types of the broker's contract, for its server and its clients: one request line, one response line.
 
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The version of the original whose protocol this is. Its clients show it and look at nothing else.
+/// The sudo-proxy version of this protocol. Its clients display the value and do not interpret it.
 pub const VERSION: &str = "1.2.0";
 
-/// "Maximum request size: 1 MB", its newline included.
+/// "Maximum request size: 1 MB", including the newline.
 pub const REQUEST_BYTES_MAX: usize = 1_048_576;
 
 /// "capped the corresponding stream at MAX_OUTPUT_BYTES (16 MiB)"
@@ -53,10 +53,10 @@ pub struct Request {
     pub privileged: bool,
     #[serde(default)]
     pub forward_agent: bool,
-    /// The sender's.
+    /// The client's version.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub version: String,
-    /// Ours: where to run, absolute. The original's is `/`.
+    /// An extension of Outpost: the absolute working directory. sudo-proxy always uses `/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<String>,
 }
@@ -78,19 +78,19 @@ fn yes() -> bool {
 pub enum Status {
     Ok,
     Denied,
-    /// Nobody answered. A command that ran too long is an error.
+    /// No human answered in time. A command that exceeds its run time is an `Error`.
     Timeout,
     Error,
 }
 
-/// The answer. What the original does not have comes after what it has; "clients should ignore unknown fields".
+/// The response. The extensions of Outpost follow the contract's fields: "Clients should ignore unknown fields".
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Response {
     pub id: String,
     pub status: Status,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<Stage>,
-    /// Base64, of the last stage.
+    /// Base64 of the last stage's output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdout: Option<String>,
     #[serde(default, skip_serializing_if = "is_false")]
@@ -104,7 +104,7 @@ pub struct Response {
     pub decision: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_by: Option<String>,
-    /// Of what was decided.
+    /// SHA-256 of the pinned request that was decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
     #[serde(default, skip_serializing_if = "is_false")]
@@ -113,18 +113,18 @@ pub struct Response {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stage {
-    /// -1 for one that a signal ended.
+    /// -1 if a signal killed the process.
     pub exit_code: i32,
     /// Base64.
     pub stderr: String,
     #[serde(default, skip_serializing_if = "is_false")]
     pub stderr_truncated: bool,
-    /// The signal that ended it, by name.
+    /// The name of the signal that killed the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
-    /// The file that was executed, and its SHA-256.
+    /// The executed file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolved: Option<Resolved>,
 }

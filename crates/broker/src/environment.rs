@@ -1,15 +1,16 @@
-//! Which variables a request may set, and what a command is given.
+//! The variables that a request may set, and the complete environment of a command.
 
 use outpost_sys::user::User;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Where commands are looked up, whatever anybody's PATH says. They get it as theirs.
+/// The search path for programs, and the PATH of every command. No other PATH is used.
 pub(crate) const SECURE_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-const ZONES: &str = "/usr/share/zoneinfo";
+const ZONEINFO_DIR: &str = "/usr/share/zoneinfo";
 
-/// The message for a variable that may not be set. "Refuse, do not strip": what is stripped hides an attack.
+/// Refuses requests that set a forbidden variable. The error is the message for the client. Variables are never
+/// stripped silently: that would hide an attack.
 pub(crate) fn check(
     variables: &BTreeMap<String, String>,
     privileged: bool,
@@ -22,7 +23,7 @@ pub(crate) fn check(
         if !is_allowed(name) {
             return Err(format!("environment variable not allowed: {name}"));
         }
-        if privileged && !is_harmless(name, value, target) {
+        if privileged && !is_safe_for_root(name, value, target) {
             return Err(format!(
                 "environment variable not allowed: {name} with this value for a privileged command"
             ));
@@ -39,8 +40,8 @@ fn is_allowed(name: &str) -> bool {
         || name.strip_prefix("LC_").is_some_and(category)
 }
 
-/// Programs with root's rights believe these.
-fn is_harmless(name: &str, value: &str, target: &User) -> bool {
+/// Whether a program that runs as root can safely interpret this value.
+fn is_safe_for_root(name: &str, value: &str, target: &User) -> bool {
     let all = |allowed: &dyn Fn(u8) -> bool| value.len() <= 64 && value.bytes().all(allowed);
     match name {
         "HOME" => Path::new(value) == target.home,
@@ -49,26 +50,26 @@ fn is_harmless(name: &str, value: &str, target: &User) -> bool {
                 .contains(&value)
         }
         "TERM" => all(&|byte| byte.is_ascii_alphanumeric() || b"+.-".contains(&byte)),
-        "TZ" => is_zone(value),
+        "TZ" => is_zone_name(value),
         _ => all(&|byte| byte.is_ascii_alphanumeric() || b"_.@-".contains(&byte)),
     }
 }
 
-/// A zone by its name: no path, no rule of the caller's own.
-fn is_zone(value: &str) -> bool {
+/// Accepts names of installed time zones only: no paths and no POSIX TZ rules.
+fn is_zone_name(value: &str) -> bool {
     let part = |part: &str| {
         !part.is_empty()
             && !part.starts_with('.')
             && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_+-.".contains(&byte))
     };
-    value == "UTC" || (value.split('/').all(part) && Path::new(ZONES).join(value).is_file())
+    value == "UTC" || (value.split('/').all(part) && Path::new(ZONEINFO_DIR).join(value).is_file())
 }
 
-/// The whole environment of a command that runs as `user`. `agent` is the daemon's own, if it is forwarded.
-pub(crate) fn of_command(
+/// The complete environment of a command that runs as `user`. `ssh_agent` is the forwarded agent socket.
+pub(crate) fn command_environment(
     variables: &BTreeMap<String, String>,
     user: &User,
-    agent: Option<String>,
+    ssh_agent: Option<String>,
 ) -> BTreeMap<String, String> {
     let name = user.name.to_string_lossy();
     let mut all = BTreeMap::from([
@@ -78,7 +79,7 @@ pub(crate) fn of_command(
         ("PATH".to_owned(), SECURE_PATH.to_owned()),
     ]);
     all.extend(variables.clone());
-    all.extend(agent.map(|agent| ("SSH_AUTH_SOCK".to_owned(), agent)));
+    all.extend(ssh_agent.map(|socket| ("SSH_AUTH_SOCK".to_owned(), socket)));
     all
 }
 
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_originals_list_is_allowed_and_nothing_else() {
+    fn only_the_contracts_variables_are_allowed() {
         for name in ["LANG", "TZ", "HOME", "DEBIAN_FRONTEND", "TERM", "LC_ALL", "LC_x"] {
             assert_eq!(message(name, "C", false), None, "{name}");
         }
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn root_gets_no_value_that_means_more_than_it_says() {
+    fn unsafe_values_are_refused_for_privileged_commands() {
         for (name, value) in [
             ("HOME", "/home/agent"),
             ("TZ", "/tmp/zone"),
@@ -122,7 +123,7 @@ mod tests {
             ("DEBIAN_FRONTEND", "passthrough"),
         ] {
             assert!(message(name, value, true).is_some(), "{name}={value}");
-            assert_eq!(message(name, value, false), None, "an unprivileged one could set it itself");
+            assert_eq!(message(name, value, false), None, "an unprivileged command could set it itself");
         }
         for (name, value) in
             [("HOME", "/root"), ("TZ", "UTC"), ("LANG", "de_DE.UTF-8@euro"), ("TERM", "xterm-256color")]

@@ -1,7 +1,7 @@
-//! The files that a request names: looked up once, opened, hashed, and looked at again before they are executed.
+//! Pinned files: looks up, opens and hashes the files of a request once, and verifies them before execution.
 
 use crate::environment::SECURE_PATH;
-use outpost_approvals::hex;
+use outpost_ledger::hex;
 use outpost_sys::file::{self, Open};
 use outpost_sys::root_only;
 use sha2::{Digest, Sha256};
@@ -14,18 +14,23 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// The most of a file that is hashed: the largest programs have a few hundred megabytes.
+/// Largest file that is hashed. The largest known programs have a few hundred megabytes.
 const HASHED_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
 
-/// Hashes that are remembered.
-const KNOWN_MAX: usize = 256;
+/// Entries in the hash cache.
+const HASH_CACHE_MAX: usize = 256;
 
-/// Two changes within this time can look like one to the clock of a file system.
-const SETTLED: Duration = Duration::from_secs(2);
+/// File systems with coarse timestamps can give two changes within this time the same ctime. Hashes of files that
+/// changed more recently are not cached.
+const RACY_WINDOW: Duration = Duration::from_secs(2);
 
-/// What tells a file from every other, and from itself when it has changed.
+pub(crate) const ENOENT: i32 = 2;
+const EIO: i32 = 5;
+const EACCES: i32 = 13;
+
+/// Identifies a file and its state: changes of its content or inode change this value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Identity {
+pub(crate) struct FileIdentity {
     pub(crate) device: u64,
     pub(crate) inode: u64,
     pub(crate) size: u64,
@@ -33,153 +38,158 @@ pub(crate) struct Identity {
     pub(crate) changed_ns: i128,
 }
 
-impl Identity {
-    fn of(file: &File) -> io::Result<Identity> {
-        let of = file.metadata()?;
+impl FileIdentity {
+    fn of(file: &File) -> io::Result<FileIdentity> {
+        let metadata = file.metadata()?;
         let ns = |seconds: i64, rest: i64| i128::from(seconds) * 1_000_000_000 + i128::from(rest);
-        Ok(Identity {
-            device: of.dev(),
-            inode: of.ino(),
-            size: of.size(),
-            modified_ns: ns(of.mtime(), of.mtime_nsec()),
-            changed_ns: ns(of.ctime(), of.ctime_nsec()),
+        Ok(FileIdentity {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            size: metadata.size(),
+            modified_ns: ns(metadata.mtime(), metadata.mtime_nsec()),
+            changed_ns: ns(metadata.ctime(), metadata.ctime_nsec()),
         })
     }
 }
 
-/// A file as it was when it was looked at.
+/// An open file with its identity and hash at the time of the lookup.
 #[derive(Clone, Debug)]
-pub(crate) struct Pinned {
-    /// Where it was found. Programs of several names know by it which of them they are.
-    pub(crate) found: PathBuf,
-    /// Where it really is, with no link on the way.
-    pub(crate) path: PathBuf,
+pub(crate) struct PinnedFile {
+    /// Path of the lookup, possibly a symlink. Multi-call binaries choose their command by its file name.
+    pub(crate) lookup_path: PathBuf,
+    /// Canonical path, without symlinks.
+    pub(crate) real_path: PathBuf,
     pub(crate) file: Arc<OwnedFd>,
-    pub(crate) identity: Identity,
+    pub(crate) identity: FileIdentity,
     pub(crate) sha256: String,
-    /// The kernel hands it to an interpreter, by name.
+    /// Starts with `#!`: the kernel passes its path to an interpreter.
     pub(crate) is_script: bool,
-    /// Nobody but root can change it or the way to it.
-    pub(crate) is_guarded: bool,
+    /// Only root can change the file or a directory of its path.
+    pub(crate) is_root_only: bool,
 }
 
-/// Why a file cannot be used.
+/// Why a file cannot be pinned.
 #[derive(Debug)]
-pub(crate) enum Unusable {
-    /// As the kernel would say it at exec.
+pub(crate) enum LookupError {
+    /// The errno that exec would return.
     Os(i32),
-    /// Ours.
+    /// The broker's policy refuses the file.
     Refused(String),
 }
 
-impl Unusable {
-    fn from_io(error: &io::Error) -> Unusable {
-        Unusable::Os(error.raw_os_error().unwrap_or(5))
+impl LookupError {
+    fn from_io(error: &io::Error) -> LookupError {
+        LookupError::Os(error.raw_os_error().unwrap_or(EIO))
     }
 }
 
-/// Where a program of this name could be, the first place first.
-pub(crate) fn candidates(name: &str, directory: &Path) -> Vec<PathBuf> {
+/// The paths at which exec would search a program of this name, in order.
+pub(crate) fn candidate_paths(name: &str, directory: &Path) -> Vec<PathBuf> {
     match name.contains('/') {
         true => vec![directory.join(name)],
         false => SECURE_PATH.split(':').map(|dir| Path::new(dir).join(name)).collect(),
     }
 }
 
-/// Finds the program that a name stands for: on the secure path, or where it says. `guarded` wants one that only root
-/// can change.
-pub(crate) fn program(name: &str, directory: &Path, guarded: bool) -> Result<Pinned, Unusable> {
-    const NOT_THERE: i32 = 2;
-    const NOT_ALLOWED: i32 = 13;
+/// Finds and pins a program on the secure path, or at the path that `name` gives. With `require_root_only`, a program
+/// that other users can change is refused.
+pub(crate) fn program(
+    name: &str,
+    directory: &Path,
+    require_root_only: bool,
+) -> Result<PinnedFile, LookupError> {
     if name.is_empty() {
-        return Err(Unusable::Os(NOT_THERE));
+        return Err(LookupError::Os(ENOENT));
     }
-    let mut refused = false;
-    for candidate in candidates(name, directory) {
-        let Ok(of) = std::fs::metadata(&candidate) else { continue };
-        if !of.is_file() || of.mode() & 0o111 == 0 {
-            refused = true;
+    let mut found_unusable = false;
+    for candidate in candidate_paths(name, directory) {
+        let Ok(metadata) = std::fs::metadata(&candidate) else { continue };
+        if !metadata.is_file() || metadata.mode() & 0o111 == 0 {
+            found_unusable = true;
             continue;
         }
         let pinned = pin(&candidate)?;
-        if guarded && !pinned.is_guarded {
-            return Err(Unusable::Refused(complaint(&pinned.found)));
+        if require_root_only && !pinned.is_root_only {
+            return Err(LookupError::Refused(not_root_only_message(&pinned.lookup_path)));
         }
         return Ok(pinned);
     }
-    Err(Unusable::Os(if refused { NOT_ALLOWED } else { NOT_THERE }))
+    Err(LookupError::Os(if found_unusable { EACCES } else { ENOENT }))
 }
 
-/// Why a program that is not guarded is not run.
-fn complaint(path: &Path) -> String {
+/// The message for a program that users other than root can change.
+fn not_root_only_message(path: &Path) -> String {
     let at = root_only::weak_spot(path).unwrap_or_else(|| path.to_owned());
     let [path, at] =
         [path, at.as_path()].map(|path| outpost_approvals::display::quote(&path.to_string_lossy()));
     format!("{path} is not run with root's rights: others than root can change {at}")
 }
 
-/// Opens and hashes what a path leads to now.
-pub(crate) fn pin(found: &Path) -> Result<Pinned, Unusable> {
-    let fail = |error: io::Error| Unusable::from_io(&error);
-    let path = std::fs::canonicalize(found).map_err(fail)?;
-    let file = file::open(&path, Open::Foreign).map_err(|errno| Unusable::Os(errno.raw_os_error()))?;
+/// Opens and hashes the file at a path.
+pub(crate) fn pin(lookup_path: &Path) -> Result<PinnedFile, LookupError> {
+    let fail = |error: io::Error| LookupError::from_io(&error);
+    let real_path = std::fs::canonicalize(lookup_path).map_err(fail)?;
+    let file =
+        file::open(&real_path, Open::Foreign).map_err(|errno| LookupError::Os(errno.raw_os_error()))?;
     let file = File::from(file);
     if !file.metadata().map_err(fail)?.is_file() {
-        return Err(Unusable::Os(13));
+        return Err(LookupError::Os(EACCES));
     }
-    let identity = Identity::of(&file).map_err(fail)?;
-    let (sha256, is_script) = hashed(&file, identity)?;
-    let is_guarded = root_only::is_root_only(found);
-    let found = found.to_owned();
-    Ok(Pinned { found, path, file: Arc::new(file.into()), identity, sha256, is_script, is_guarded })
+    let identity = FileIdentity::of(&file).map_err(fail)?;
+    let (sha256, is_script) = cached_hash(&file, identity)?;
+    let is_root_only = root_only::is_root_only(lookup_path);
+    let (lookup_path, file) = (lookup_path.to_owned(), Arc::new(file.into()));
+    Ok(PinnedFile { lookup_path, real_path, file, identity, sha256, is_script, is_root_only })
 }
 
-impl Pinned {
-    /// Whether it is still what it was, and its name still stands for it. `thoroughly` reads it again: time has passed.
-    pub(crate) fn is_unchanged(&self, thoroughly: bool) -> bool {
-        let same = |file: &File| Identity::of(file).is_ok_and(|identity| identity == self.identity);
-        let by_name = file::open(&self.found, Open::Foreign).is_ok_and(|file| same(&File::from(file)));
+impl PinnedFile {
+    /// Whether the open file is unchanged and the lookup path still leads to it. `rehash` also compares the content.
+    pub(crate) fn is_unchanged(&self, rehash: bool) -> bool {
+        let same = |file: &File| FileIdentity::of(file).is_ok_and(|identity| identity == self.identity);
+        let same_path =
+            file::open(&self.lookup_path, Open::Foreign).is_ok_and(|file| same(&File::from(file)));
         let Ok(copy) = self.file.try_clone() else { return false };
-        let ours = File::from(copy);
-        let reread = || hash(&ours).is_ok_and(|(sha256, _)| sha256 == self.sha256);
-        same(&ours) && by_name && (!thoroughly || reread())
+        let pinned = File::from(copy);
+        let same_content = || hash(&pinned).is_ok_and(|(sha256, _)| sha256 == self.sha256);
+        same(&pinned) && same_path && (!rehash || same_content())
     }
 }
 
-/// Hashes by identity, of files that had not changed for a while when they were read.
-static KNOWN: Mutex<Option<HashMap<Identity, (String, bool)>>> = Mutex::new(None);
+/// Hashes of files that were older than [`RACY_WINDOW`] when they were read.
+static HASH_CACHE: Mutex<Option<HashMap<FileIdentity, (String, bool)>>> = Mutex::new(None);
 
-fn hashed(file: &File, identity: Identity) -> Result<(String, bool), Unusable> {
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(found) = known.as_ref().and_then(|known| known.get(&identity)) {
-        return Ok(found.clone());
+/// The SHA-256 of a file, and whether the file is a script.
+fn cached_hash(file: &File, identity: FileIdentity) -> Result<(String, bool), LookupError> {
+    let mut cache = HASH_CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(hash) = cache.as_ref().and_then(|cache| cache.get(&identity)) {
+        return Ok(hash.clone());
     }
-    drop(known);
+    drop(cache);
     if identity.size > HASHED_BYTES_MAX {
-        return Err(Unusable::Refused(format!(
+        return Err(LookupError::Refused(format!(
             "a file of {} bytes is too large to be pinned",
             identity.size
         )));
     }
-    let found = hash(file).map_err(|error| Unusable::from_io(&error))?;
-    if Identity::of(file).ok() != Some(identity) {
-        return Err(Unusable::Refused("the file changed while it was being looked at".into()));
+    let hashed = hash(file).map_err(|error| LookupError::from_io(&error))?;
+    if FileIdentity::of(file).ok() != Some(identity) {
+        return Err(LookupError::Refused("the file changed while it was being looked at".into()));
     }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
     let age = i128::try_from(now).unwrap_or(i128::MAX) - identity.changed_ns;
-    if age > i128::try_from(SETTLED.as_nanos()).unwrap_or(i128::MAX) {
-        known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = known.get_or_insert_default();
-        if known.len() >= KNOWN_MAX {
-            known.clear();
+    if age > i128::try_from(RACY_WINDOW.as_nanos()).unwrap_or(i128::MAX) {
+        cache = HASH_CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = cache.get_or_insert_default();
+        if cache.len() >= HASH_CACHE_MAX {
+            cache.clear();
         }
-        known.insert(identity, found.clone());
+        cache.insert(identity, hashed.clone());
     }
-    Ok(found)
+    Ok(hashed)
 }
 
-/// The digest from the beginning, and whether it begins as scripts do. Another descriptor of the same file may be read
-/// at the same time, so the position is our own.
+/// The SHA-256 of the whole file, and whether it starts with `#!`. Uses `pread`: other threads may read the same open
+/// file description.
 fn hash(file: &File) -> io::Result<(String, bool)> {
     use std::os::unix::fs::FileExt;
     let mut digest = Sha256::new();

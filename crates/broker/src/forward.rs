@@ -1,12 +1,12 @@
-//! Requests on a host with a guard: passed on to it as they are, and its answer passed back. Nothing is decided here.
+//! Forwarding to the guard: relays request lines unchanged to the guard of this host, and its responses back.
 
+use crate::disconnect;
 use crate::line;
-use crate::peer_watch;
 use crate::records::{self, Forward};
-use crate::resume::usable;
+use crate::resume::into_stream;
 use crate::server::Server;
 use crate::wire::{Action, Request, Response};
-use outpost_approvals::guard::{Found, Places};
+use outpost_approvals::guard::{GuardPaths, GuardStatus};
 use outpost_sys::connect::Trust;
 use outpost_sys::message;
 use std::collections::HashMap;
@@ -14,28 +14,28 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use tokio::net::UnixStream;
 
-/// The roles of both connections among the descriptors that are kept for workers to come.
+/// The keeper's role numbers for copies of the two connections.
 const CLIENT_ROLE: u8 = 2;
 const GUARD_ROLE: u8 = 3;
 
-/// The next step for a person, where the guard does not answer.
+/// The hint for a human if the guard does not answer.
 const HINT: &str = "hint: `systemctl status outpost-guard` shows why; nothing is approved without it";
 
-/// Where the guard is, if this request is for it: a guard that is away still takes every request, and refuses it. The end of
-/// this daemon is its own business.
-pub(crate) fn wanted(server: &Server, request: &Request) -> Option<Places> {
+/// The paths of the guard that must handle this request. An installed guard that is down still takes every request,
+/// which then fails. An accepted `stop` is for this daemon itself.
+pub(crate) fn guard_for(server: &Server, request: &Request) -> Option<GuardPaths> {
     let settings = server.settings();
-    let own = request.action == Action::Stop && settings.stoppable;
-    settings.guard.clone().filter(|guard| !own && guard.find() != Found::Absent)
+    let is_own = request.action == Action::Stop && settings.client_may_stop;
+    settings.guard.clone().filter(|guard| !is_own && guard.status() != GuardStatus::Absent)
 }
 
-/// Passes a request on, and answers with what the guard answers.
-pub(crate) async fn pass(
+/// Sends a request to the guard and its response to the client.
+pub(crate) async fn forward(
     server: &Arc<Server>,
     client: UnixStream,
     id: &str,
     mut line: Vec<u8>,
-    places: &Places,
+    places: &GuardPaths,
 ) {
     let guard = match connect(places) {
         Ok(guard) => guard,
@@ -44,81 +44,82 @@ pub(crate) async fn pass(
             return line::write(&client, &Response::error(id, message)).await;
         }
     };
-    let kept = match keep(server, &client, &guard).await {
-        Ok(kept) => kept,
+    let forward = match hand_to_keeper(server, &client, &guard).await {
+        Ok(forward) => forward,
         Err(reason) => return line::write(&client, &Response::error(id, reason)).await,
     };
     line.push(b'\n');
-    // A guard that refuses may close before it has read everything; its answer is there all the same.
-    let _answered = line::write_bytes(&guard, &line).await;
-    if !carry(&client, &guard).await {
+    // A refusing guard may close its receiving side early. Its response is still readable.
+    let _refused_early = line::write_bytes(&guard, &line).await;
+    if !relay_response(&client, &guard).await {
         let message = format!("the guard of this host ended before it answered\n{HINT}");
         line::write(&client, &Response::error(id, message)).await;
     }
-    let_go(server, kept).await;
+    release(server, forward).await;
 }
 
-/// Goes on with what an earlier worker was passing on: the answer still comes over the same connection.
+/// Continues the forwards of an earlier worker over the same connections.
 pub(crate) async fn resume(server: &Arc<Server>) {
     let mut clients: HashMap<u64, OwnedFd> = server.engine.take_kept(CLIENT_ROLE).into_iter().collect();
     let mut guards: HashMap<u64, OwnedFd> = server.engine.take_kept(GUARD_ROLE).into_iter().collect();
-    let left = server.approvals.ledger().write(records::forwards).await;
-    let left = left.unwrap_or_else(|error| {
-        tracing::error!(%error, "requests that were passed on to the guard are lost");
+    let forwards = server.approvals.ledger().transact(records::load_forwards).await;
+    let forwards = forwards.unwrap_or_else(|error| {
+        tracing::error!(%error, "cannot load the requests forwarded to the guard; they are lost");
         Vec::new()
     });
-    for forward in left {
-        let client = clients.remove(&forward.client).and_then(usable);
-        let guard = guards.remove(&forward.guard).and_then(usable);
+    for forward in forwards {
+        let client = clients.remove(&forward.client).and_then(into_stream);
+        let guard = guards.remove(&forward.guard).and_then(into_stream);
         let server = server.clone();
         tokio::spawn(async move {
             if let (Some(client), Some(guard)) = (client, guard) {
-                carry(&client, &guard).await;
+                relay_response(&client, &guard).await;
             }
-            let_go(&server, forward).await;
+            release(&server, forward).await;
         });
     }
     for number in clients.into_keys().chain(guards.into_keys()) {
-        let _stopping = server.engine.let_go(number).await;
+        let _shutting_down = server.engine.drop_kept(number).await;
     }
 }
 
-/// A connection to the guard, whose other end is root's.
-fn connect(places: &Places) -> Result<UnixStream, String> {
-    match places.find() {
-        Found::Serving => {}
-        Found::Away(reason) => return Err(reason),
-        Found::Absent => return Err("it was removed".into()),
+/// Connects to the guard. The listener must belong to root.
+fn connect(places: &GuardPaths) -> Result<UnixStream, String> {
+    match places.status() {
+        GuardStatus::Running => {}
+        GuardStatus::Unavailable(reason) => return Err(reason),
+        GuardStatus::Absent => return Err("it was removed".into()),
     }
     let socket = places.broker_socket();
     let fail = |error: std::io::Error| format!("{}: {error}", socket.display());
     outpost_wire::connect(&socket, Trust::Root).map_err(fail)
 }
 
-/// Has the keeper hold both connections for a worker to come.
-async fn keep(server: &Server, client: &UnixStream, guard: &UnixStream) -> Result<Forward, String> {
+/// Gives the keeper copies of both connections, so that the next worker can continue the forward.
+async fn hand_to_keeper(server: &Server, client: &UnixStream, guard: &UnixStream) -> Result<Forward, String> {
     let copy = |stream: &UnixStream| outpost_sys::file::duplicate(stream).map_err(|errno| errno.to_string());
     let text = |error: outpost_engine::Error| error.to_string();
     let client = server.engine.keep(CLIENT_ROLE, copy(client)?).await.map_err(text)?;
     let guard = server.engine.keep(GUARD_ROLE, copy(guard)?).await.map_err(text)?;
     let forward = Forward { guard, client };
-    let entered = server.approvals.ledger().write(move |books| records::enter_forward(books, forward)).await;
-    entered.map_err(|error| error.to_string())?;
+    let inserted = server.approvals.ledger().transact(move |tx| records::insert_forward(tx, forward)).await;
+    inserted.map_err(|error| error.to_string())?;
     Ok(forward)
 }
 
-async fn let_go(server: &Server, forward: Forward) {
+/// Deletes a forward's record and the keeper's copies of its connections.
+async fn release(server: &Server, forward: Forward) {
     for number in [forward.client, forward.guard] {
-        let _stopping = server.engine.let_go(number).await;
+        let _shutting_down = server.engine.drop_kept(number).await;
     }
-    let ended = server.approvals.ledger().write(move |books| records::end_forward(books, forward)).await;
-    if let Err(error) = ended {
-        tracing::warn!(%error, "a forward that ended stays in the books");
+    let deleted = server.approvals.ledger().transact(move |tx| records::delete_forward(tx, forward)).await;
+    if let Err(error) = deleted {
+        tracing::warn!(%error, "cannot delete the record of an ended forward");
     }
 }
 
-/// Copies the answer until the guard closes. A client that leaves takes its request back. False when there was no answer.
-async fn carry(client: &UnixStream, guard: &UnixStream) -> bool {
+/// Copies the response until the guard closes. A client's disconnect withdraws the request. False without a response.
+async fn relay_response(client: &UnixStream, guard: &UnixStream) -> bool {
     let copy = async {
         let (mut chunk, mut answered) = (Vec::new(), false);
         loop {
@@ -134,7 +135,7 @@ async fn carry(client: &UnixStream, guard: &UnixStream) -> bool {
     };
     tokio::select! {
         answered = copy => answered,
-        () = peer_watch::gone(client) => {
+        () = disconnect::wait(client) => {
             message::shut_down(guard);
             true
         }

@@ -1,4 +1,4 @@
-//! Whether a request is of now: its time against ours, judged when it arrives.
+//! The freshness check: compares a request's time with the clock at its arrival.
 
 use jiff::Timestamp;
 use jiff::fmt::temporal::DateTimeParser;
@@ -6,21 +6,21 @@ use std::time::Duration;
 
 static PARSER: DateTimeParser = DateTimeParser::new();
 
-/// How far a request's time may be from ours.
+/// Allowed distance between a request's time and this host's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct FreshnessWindow {
     pub past: Duration,
     pub future: Duration,
 }
 
-impl Default for Window {
-    fn default() -> Window {
-        Window { past: Duration::from_secs(60), future: Duration::from_secs(5) }
+impl Default for FreshnessWindow {
+    fn default() -> FreshnessWindow {
+        FreshnessWindow { past: Duration::from_secs(60), future: Duration::from_secs(5) }
     }
 }
 
-/// The time of a request that is fresh, or the message for its sender.
-pub(crate) fn check(time: &str, now: Timestamp, window: Window) -> Result<Timestamp, String> {
+/// The parsed time of a fresh request. The error is the message for the client.
+pub(crate) fn check(time: &str, now: Timestamp, window: FreshnessWindow) -> Result<Timestamp, String> {
     if time.is_empty() {
         return Err("missing time field".to_owned());
     }
@@ -43,9 +43,9 @@ fn seconds(duration: Duration) -> i64 {
     i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// RFC 3339, and as the original takes it without an offset, which is UTC then.
+/// RFC 3339. As in sudo-proxy, a time without an offset is UTC.
 fn parse(text: &str) -> Option<Timestamp> {
-    if !is_plain(text) {
+    if !is_strict_format(text) {
         return None;
     }
     if let Ok(timestamp) = PARSER.parse_timestamp(text) {
@@ -55,17 +55,17 @@ fn parse(text: &str) -> Option<Timestamp> {
     civil.to_zoned(jiff::tz::TimeZone::UTC).ok().map(|zoned| zoned.timestamp())
 }
 
-/// `YYYY-MM-DDTHH:MM:SS`, then a fraction, then `Z` or an offset or nothing; the parser would take more than that.
-fn is_plain(text: &str) -> bool {
+/// `YYYY-MM-DDTHH:MM:SS`, an optional fraction, then `Z`, an offset or nothing. The parser alone accepts more forms.
+fn is_strict_format(text: &str) -> bool {
     let bytes = text.as_bytes();
-    let shape = b"dddd-dd-ddTdd:dd:dd";
-    let fits = |(byte, shape): (&u8, &u8)| match shape {
+    let pattern = b"dddd-dd-ddTdd:dd:dd";
+    let fits = |(byte, pattern): (&u8, &u8)| match pattern {
         b'd' => byte.is_ascii_digit(),
         b'T' => matches!(byte, b'T' | b't'),
         other => byte == other,
     };
-    let Some(rest) = bytes.get(shape.len()..) else { return false };
-    if !bytes.iter().zip(shape).all(fits) {
+    let Some(rest) = bytes.get(pattern.len()..) else { return false };
+    if !bytes.iter().zip(pattern).all(fits) {
         return false;
     }
     let fraction = match rest {
@@ -93,11 +93,11 @@ mod tests {
 
     fn at(text: &str) -> Result<Timestamp, String> {
         let now: Timestamp = "2026-02-13T14:30:00Z".parse().unwrap();
-        check(text, now, Window::default())
+        check(text, now, FreshnessWindow::default())
     }
 
     #[test]
-    fn every_form_of_rfc_3339_is_read_as_it_is_meant() {
+    fn every_form_of_rfc_3339_is_accepted() {
         for text in [
             "2026-02-13T14:30:00Z",
             "2026-02-13T14:30:00",
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_of_now_is_refused() {
+    fn stale_and_future_times_are_refused() {
         assert_eq!(at("2026-02-13T14:28:58Z"), Err("request too old: 62s (max 60s)".into()));
         assert_eq!(at("2026-02-13T14:30:00+02:00"), Err("request too old: 7200s (max 60s)".into()));
         assert!(at("2026-02-13T14:30:06Z").unwrap_err().starts_with("request from the future: 6s"));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_malformed() {
+    fn other_formats_are_malformed() {
         assert_eq!(at(""), Err("missing time field".into()));
         for text in [
             "now",

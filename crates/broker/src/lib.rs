@@ -1,59 +1,91 @@
-//! The broker face: pipelines that run, with root's rights or ours, once a human has allowed exactly them.
+//! The broker face: runs pipelines, as root or as the requesting user, after a human approved exactly that command.
 //!
 //! # Theory of operation
 //!
-//! A connection carries one request line. Gates refuse what cannot be honest (`validate`, `freshness`,
-//! `environment`); what passes is made an `order::Order`: every program looked up, opened and hashed, the directory
-//! opened, the environment complete, all of it under one digest. Rules, grants or a human decide about that digest.
-//! What runs are the files that were opened, after they were compared with what they were.
+//! A connection carries one request line. `parse`, `validate` and `freshness` refuse malformed, oversized and stale
+//! requests. `pinned_request` then resolves the rest: it looks up, opens and hashes every program, opens the working
+//! directory, checks the variables and completes the environment. One SHA-256 digest covers all of this.
+//! Rules, grants or a human approve or deny that digest. The broker executes the opened files, after it checked that
+//! they are unchanged.
 //!
-//! Each step is in the books before it has consequences, and the keeper has the client's connection, so a worker that is
-//! killed leaves nothing behind that the next one does not know: `resume` asks on, waits on, and answers.
+//! The ledger records each step before the step takes effect, and the keeper holds a copy of the client's connection.
+//! When a worker is killed, the next worker reads the ledger, and `resume` continues every request: it re-queues open
+//! questions, waits for running commands and answers the clients.
+//!
+//! A request becomes a pinned request: programs found on a fixed path, opened and hashed, the path to them checked (for
+//! root's rights only root may be able to change it), the directory open, the environment complete, one digest over all.
+//! The request, its id and its question are recorded in one transaction. The start is recorded once, before the first
+//! process. A request whose start is recorded and whose processes are unknown was interrupted and is not repeated: at
+//! most once, with an answer to the client.
+//!
+//! A stage executes the hashed file (execveat) in the opened directory (fchdir), in a session of its own, without a
+//! terminal. A script runs by its name where only root can change that, else by a descriptor that its interpreter opens.
+//! sudo itself is executed by descriptor, with `-k`, so that no credential stays behind.
+//!
+//! A password is asked once per pipeline. sudo runs this binary as its askpass helper through `/proc/PID/exe` of an idle
+//! child of the daemon, a name that no user can replace. The daemon checks the helper's file, its parent sudo by pid and
+//! start time, and its dumpable flag before it sends the password.
+//!
+//! The keeper holds each client's connection under a number that is recorded with the request. A new worker matches
+//! both: it asks the same question with the remaining time, waits for running commands, and answers.
+//!
+//! # Guard
+//!
+//! `outpost --guard serve` runs this face and approvals as root. A connection is a user: uid and gid by SO_PEERCRED,
+//! groups from `/etc/group`. Names are looked up with that user's file rights, and an unprivileged request carries the
+//! user's credentials into the child. Connections, requests, rates, questions and used ids are counted per user. Other
+//! daemons forward the request line as it is and copy the answer back; the keeper holds both connections.
+//!
+//! # Differences from the original
+//!
+//! RFC 3339 times with offsets, at most five seconds in the future. Ids survive a restart, and refusals carry their id.
+//! Output is kept at a time limit. A client that disconnects withdraws its question. A missing program is refused before
+//! a human is asked. As root a privileged command gets umask 022, not 077.
 
 #![forbid(unsafe_code)]
 
-mod asker;
+mod active_request;
 mod connection;
+mod disconnect;
 mod environment;
 mod files;
 mod forward;
 mod freshness;
-mod judging;
 mod line;
-mod order;
 mod parse;
 mod password;
 mod peer;
-mod peer_watch;
+mod pinned_request;
+mod policy;
 mod question;
-mod rates;
+mod rate_limit;
 mod records;
+mod requester;
 mod resume;
 mod run;
 mod server;
 mod sudo;
-mod under_way;
 mod validate;
 
 use outpost_broker_wire as wire;
 
-pub use freshness::Window;
+pub use freshness::FreshnessWindow;
 pub use password::{
-    ASKPASS_ANCHOR, ASKPASS_HIDDEN, ASKPASS_RECOGNISED, ASKPASS_SOCKET, ASKPASS_VARIABLE, AskPassword,
-    Askpass, Typed,
+    ASKPASS_ANCHOR, ASKPASS_SOCKET, ASKPASS_UNDUMPABLE, ASKPASS_VARIABLE, ASKPASS_VERIFIED, Askpass,
+    PasswordSource, Secret,
 };
-pub use rates::Rates;
+pub use rate_limit::RateLimits;
 pub use records::SCHEMA;
 pub use server::{Notice, Server, Settings};
-pub use validate::Shape;
+pub use validate::RequestLimits;
 
-/// For the fuzz target: takes a line through the gates that need nothing else. Returns the answer to one that does not
-/// pass.
+/// For the fuzz target: runs a line through the checks that need no daemon. Returns the encoded response if a check
+/// fails.
 #[doc(hidden)]
 pub fn read_line(line: &[u8]) -> Result<wire::Request, Vec<u8>> {
     let request = parse::request(line).map_err(|response| line::encode(&response))?;
-    let checked = validate::check(&request, &Shape::default())
-        .and_then(|()| freshness::check(&request.time, jiff::Timestamp::now(), Window::default()));
+    let checked = validate::check(&request, &RequestLimits::default())
+        .and_then(|()| freshness::check(&request.time, jiff::Timestamp::now(), FreshnessWindow::default()));
     match checked {
         Ok(_) => Ok(request),
         Err(message) => Err(line::encode(&wire::Response::error(&request.id, message))),

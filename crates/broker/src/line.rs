@@ -1,4 +1,4 @@
-//! The one line each way, with the contract's limits of size and time.
+//! Framing: reads the request line and writes the response line, with the contract's size and time limits.
 
 use crate::wire::{REQUEST_BYTES_MAX, Response};
 use std::io;
@@ -6,48 +6,49 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// For the whole line, whatever the pacing.
-const LINE_PATIENCE: Duration = Duration::from_secs(10);
+/// Deadline for the whole line, counted from the accept.
+const LINE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A client that takes nothing of its answer for this long does not want it.
-const WRITE_PATIENCE: Duration = Duration::from_secs(30);
+/// The response is dropped if the client reads nothing for this long.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long, and how much, a client that was refused may go on writing until it reads.
-const DISCARD_PATIENCE: Duration = Duration::from_secs(1);
+/// Time and bytes that a refused client may still send before it must read the response.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 const DISCARD_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Read at a time.
+/// Buffer space reserved per read.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// What a client has sent.
-pub(crate) enum Got {
-    /// Without its newline. What follows it is ignored.
+/// Result of reading the request line.
+pub(crate) enum ReadOutcome {
+    /// The line without its newline. Bytes after the newline are ignored.
     Line(Vec<u8>),
-    /// Nothing, or an empty line: closed without a word.
-    Silence,
-    Unusable(&'static str),
+    /// Nothing or an empty line. The connection is closed without a response.
+    Empty,
+    /// The message for the error response.
+    Rejected(&'static str),
 }
 
-pub(crate) async fn read(stream: &UnixStream) -> Got {
+pub(crate) async fn read(stream: &UnixStream) -> ReadOutcome {
     let mut line = Vec::new();
-    let deadline = Instant::now() + LINE_PATIENCE;
+    let deadline = Instant::now() + LINE_TIMEOUT;
     loop {
         let searched = line.len();
         match timeout_at(deadline, read_some(stream, &mut line)).await {
-            Err(_) => return Got::Unusable("handshake deadline exceeded"),
-            Ok(Err(_)) => return Got::Silence,
-            Ok(Ok(0)) if line.is_empty() => return Got::Silence,
-            Ok(Ok(0)) => return Got::Unusable("read error: request missing trailing newline"),
+            Err(_) => return ReadOutcome::Rejected("handshake deadline exceeded"),
+            Ok(Err(_)) => return ReadOutcome::Empty,
+            Ok(Ok(0)) if line.is_empty() => return ReadOutcome::Empty,
+            Ok(Ok(0)) => return ReadOutcome::Rejected("read error: request missing trailing newline"),
             Ok(Ok(_)) => {}
         }
         let found = line.get(searched..).and_then(|new| new.iter().position(|byte| *byte == b'\n'));
         let length = found.map_or(line.len(), |at| searched + at);
         if length >= REQUEST_BYTES_MAX {
-            return Got::Unusable("read error: request exceeds maximum size");
+            return ReadOutcome::Rejected("read error: request exceeds maximum size");
         }
         if found.is_some() {
             line.truncate(length);
-            return if line.is_empty() { Got::Silence } else { Got::Line(line) };
+            return if line.is_empty() { ReadOutcome::Empty } else { ReadOutcome::Line(line) };
         }
     }
 }
@@ -63,24 +64,24 @@ pub(crate) async fn read_some(stream: &UnixStream, into: &mut Vec<u8>) -> io::Re
     }
 }
 
-/// An answer and its newline.
+/// The response line with its newline.
 pub(crate) fn encode(response: &Response) -> Vec<u8> {
-    // Texts and numbers only: there is nothing in it that JSON does not have.
+    // Cannot fail: a response has only strings, numbers and booleans.
     let mut line = serde_json::to_vec(response).unwrap_or_default();
     line.push(b'\n');
     line
 }
 
-/// Writes an answer. A client that has gone misses it.
+/// Writes a response. Errors are ignored: the client has disconnected.
 pub(crate) async fn write(stream: &UnixStream, response: &Response) {
-    let _gone = write_bytes(stream, &encode(response)).await;
+    let _disconnected = write_bytes(stream, &encode(response)).await;
 }
 
-/// Writes all of it; none for a client that has gone or takes nothing.
+/// Writes all bytes. None if the client disconnected or reads nothing.
 pub(crate) async fn write_bytes(stream: &UnixStream, bytes: &[u8]) -> Option<()> {
     let mut rest = bytes;
     while !rest.is_empty() {
-        match timeout(WRITE_PATIENCE, stream.writable()).await {
+        match timeout(WRITE_TIMEOUT, stream.writable()).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) | Err(_) => return None,
         }
@@ -93,7 +94,8 @@ pub(crate) async fn write_bytes(stream: &UnixStream, bytes: &[u8]) -> Option<()>
     Some(())
 }
 
-/// Lets a client finish writing, so that it can read why it was refused.
+/// Reads and drops the rest of a refused request. Closing a socket with unread data would reset the connection, and the
+/// client would lose the response.
 pub(crate) async fn discard(stream: &UnixStream) {
     let mut discarded = 0;
     let all = async {
@@ -106,5 +108,5 @@ pub(crate) async fn discard(stream: &UnixStream) {
             }
         }
     };
-    let _long_enough = timeout(DISCARD_PATIENCE, all).await;
+    let _expired = timeout(DISCARD_TIMEOUT, all).await;
 }

@@ -1,12 +1,12 @@
-//! A request line: parsed strictly, and answered with its own id whenever that can be found out.
+//! Strict parsing of a request line. Error responses carry the request's id if the line has one.
 
 use crate::wire::{Request, Response};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The request, or what its sender is told.
+/// The request, or the error response.
 pub(crate) fn request(line: &[u8]) -> Result<Request, Box<Response>> {
-    // The derived reader would take an array for an object whose keys were left out.
+    // serde's derived Deserialize also accepts an array of the field values in order.
     let is_array = line.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
     if is_array {
         return Err(Box::new(Response::error("", "invalid JSON: a request is an object, not an array")));
@@ -16,7 +16,7 @@ pub(crate) fn request(line: &[u8]) -> Result<Request, Box<Response>> {
     parsed.map_err(|error| Box::new(Response::error(&id_of(line), format!("invalid JSON: {error}"))))
 }
 
-/// The id of a line that is JSON but no request.
+/// The `id` of a line that is a JSON object but not a valid request. Otherwise empty.
 fn id_of(line: &[u8]) -> String {
     match serde_json::from_slice(line) {
         Ok(Value::Object(mut object)) => match object.remove("id") {
@@ -37,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_has_the_contracts_defaults() {
+    fn omitted_fields_get_the_contracts_defaults() {
         let request = request(br#"{"pipeline":[["true"]]}"#).unwrap();
         assert!(request.privileged && !request.forward_agent);
         assert_eq!((request.session.as_str(), request.time.as_str()), ("unknown", ""));
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_carries_the_id_whenever_there_is_one() {
+    fn an_error_carries_the_id_if_the_line_has_one() {
         assert_eq!(refused(r#"{"id":"a","pipeline":7}"#).0, "a");
         assert_eq!(refused(r#"{"id":"a","reason":null}"#).0, "a");
         assert_eq!(refused(r#"{"id":"a","action":"sing"}"#).0, "a");
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn duplicate_keys_arrays_and_what_follows_are_refused() {
+    fn duplicate_keys_arrays_and_trailing_characters_are_refused() {
         assert!(
             refused(r#"{"id":"a","pipeline":[["true"]],"pipeline":[["id"]]}"#).1.contains("duplicate field")
         );

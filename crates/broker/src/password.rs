@@ -1,16 +1,17 @@
-//! The password that sudo may want: asked for once for a whole pipeline, given to the sudos of that pipeline only.
+//! The password for sudo: requested once per pipeline, and given only to the sudo processes of that pipeline.
 //!
-//! Sudo runs a program to ask. That program is this binary (see [`program`]); it connects to a socket of ours. Before it
-//! gets a password we check that it executes our own file, that its parent is a sudo that we have started, and that its
-//! memory is hidden. Nothing secret is in arguments, environment or files.
+//! sudo runs an askpass program. That program is this binary (see [`program`]), and it connects to the daemon's askpass
+//! socket. Before the daemon sends a password, it verifies three facts: the program executes the daemon's own file, its
+//! parent is a sudo that the daemon started, and its memory is not dumpable. Arguments, environment and files never
+//! contain the secret.
 
 mod program;
 
 pub use program::ASKPASS_ANCHOR;
 
-use crate::peer_watch;
+use crate::disconnect;
 use outpost_sys::message;
-use program::{Anchor, Identity};
+use program::{Anchor, ProcessIdentity};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -23,125 +24,129 @@ use tokio::process::Command;
 use tokio::sync::{OnceCell, mpsc, oneshot};
 use zeroize::Zeroizing;
 
-/// How often sudo may ask again after a wrong password.
+/// Attempts per sudo process, the first one included.
 const ATTEMPTS_MAX: usize = 3;
 
 /// The longest password.
 const PASSWORD_BYTES_MAX: u64 = 1024;
 
-/// Of a command, for a program that asks for its password.
-const SHOWN_CHARS_MAX: usize = 4096;
+/// Longest command in the argument of the operator's askpass program.
+const PROMPT_CHARS_MAX: usize = 4096;
 
-/// How long a human may take to type it.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Time for a human to type the password.
+const ENTRY_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A sudo may ask before we have noted that we started it.
-const NOTED_WITHIN: Duration = Duration::from_secs(2);
+/// A sudo may request the password before its pid is registered. Its request waits this long.
+const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The variable by which this binary knows that sudo runs it to ask for a password. Its value is the socket's path.
+/// The variable that makes this binary act as askpass program. Its value is the path of the askpass socket.
 pub const ASKPASS_VARIABLE: &str = "OUTPOST_ASKPASS_SOCKET";
-/// The name of that socket.
+/// The file name of the askpass socket.
 pub const ASKPASS_SOCKET: &str = "askpass.sock";
 
-/// What the daemon sends to a program that it has recognised, and what the program answers when its memory is hidden. Not
-/// before: the kernel lets nobody look at the executable of a process whose memory is hidden.
-pub const ASKPASS_RECOGNISED: u8 = b'?';
-pub const ASKPASS_HIDDEN: u8 = b'!';
+/// The daemon sends `ASKPASS_VERIFIED` after it verified the askpass program. The program then makes its memory
+/// undumpable and sends `ASKPASS_UNDUMPABLE`. It cannot do so earlier: the daemon cannot read `/proc/PID/exe` of an
+/// undumpable process.
+pub const ASKPASS_VERIFIED: u8 = b'?';
+pub const ASKPASS_UNDUMPABLE: u8 = b'!';
 
-/// How long a program may take to hide its memory.
-const HIDDEN_WITHIN: Duration = Duration::from_secs(10);
+/// Time for the askpass program to send `ASKPASS_UNDUMPABLE`.
+const UNDUMPABLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub type Typed = Zeroizing<String>;
+/// A password. Its memory is zeroed on drop.
+pub type Secret = Zeroizing<String>;
 
-/// How a password is asked for.
+/// How the broker obtains passwords.
 #[derive(Clone, Debug)]
 pub struct Askpass {
-    pub who: AskPassword,
-    /// The socket on which the program asks that sudo runs.
+    pub source: PasswordSource,
+    /// The socket to which the askpass program connects.
     pub socket: PathBuf,
 }
 
-/// Who is asked for a password.
+/// Where a password comes from.
 #[derive(Clone, Debug)]
-pub enum AskPassword {
-    /// A program that writes it to its standard output, as sudo's own askpass programs do.
+pub enum PasswordSource {
+    /// A program that writes the password to its standard output, as any sudo askpass program does.
     Program(PathBuf),
-    /// Whoever receives these; none is a refusal. The text says what it is for.
-    Terminal(mpsc::Sender<(String, oneshot::Sender<Option<Typed>>)>),
+    /// The task at the other end of the channel. It gets the prompt. None refuses.
+    Terminal(mpsc::Sender<(String, oneshot::Sender<Option<Secret>>)>),
 }
 
-/// The passwords of one pipeline: one for each attempt, whichever stage makes it.
-pub(crate) struct Password {
-    ask: AskPassword,
-    what: String,
-    desk: Weak<Desk>,
-    attempts: [OnceCell<Option<Typed>>; ATTEMPTS_MAX],
-    /// Sudos of this pipeline, and how often each has asked.
-    asked: Mutex<HashMap<Identity, usize>>,
+/// The passwords of one pipeline: one per attempt. All stages share them.
+pub(crate) struct PipelinePassword {
+    source: PasswordSource,
+    prompt: String,
+    prompts: Weak<PasswordPrompts>,
+    attempts: [OnceCell<Option<Secret>>; ATTEMPTS_MAX],
+    /// The number of attempts of each sudo of this pipeline.
+    attempts_made: Mutex<HashMap<ProcessIdentity, usize>>,
     anchor: Anchor,
     socket: PathBuf,
 }
 
-/// Every pipeline whose sudos may ask.
+/// The registered sudo processes of all running pipelines.
 #[derive(Default)]
-pub(crate) struct Desk {
-    pipelines: Mutex<HashMap<Identity, Weak<Password>>>,
-    noted: tokio::sync::Notify,
+pub(crate) struct PasswordPrompts {
+    pipelines: Mutex<HashMap<ProcessIdentity, Weak<PipelinePassword>>>,
+    registered: tokio::sync::Notify,
 }
 
-impl Desk {
-    fn pipelines(&self) -> MutexGuard<'_, HashMap<Identity, Weak<Password>>> {
+impl PasswordPrompts {
+    fn pipelines(&self) -> MutexGuard<'_, HashMap<ProcessIdentity, Weak<PipelinePassword>>> {
         self.pipelines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For a pipeline that is about to start. Starts a process; an error says why it cannot be.
-    pub(crate) fn password(
-        self: &Arc<Desk>,
+    /// Creates the password state of a new pipeline. Blocking: starts the anchor process.
+    pub(crate) fn create(
+        self: &Arc<PasswordPrompts>,
         askpass: Askpass,
-        what: String,
-    ) -> Result<Arc<Password>, String> {
+        prompt: String,
+    ) -> Result<Arc<PipelinePassword>, String> {
         let anchor = Anchor::start();
         let anchor =
             anchor.map_err(|error| format!("cannot start what sudo asks for a password: {error}"))?;
         let attempts = [OnceCell::new(), OnceCell::new(), OnceCell::new()];
-        let Askpass { who, socket } = askpass;
-        let (desk, asked) = (Arc::downgrade(self), Mutex::default());
-        Ok(Arc::new(Password { ask: who, what, desk, attempts, asked, anchor, socket }))
+        let Askpass { source, socket } = askpass;
+        let (prompts, attempts_made) = (Arc::downgrade(self), Mutex::default());
+        Ok(Arc::new(PipelinePassword { source, prompt, prompts, attempts, attempts_made, anchor, socket }))
     }
 
-    /// Answers programs that sudo has started, for ever.
-    pub(crate) async fn serve(self: Arc<Desk>, listener: UnixListener) {
-        const ASKING_MAX: usize = 64;
-        let desk = self.clone();
-        outpost_wire::accept_all(listener, ASKING_MAX, move |stream| answer(desk.clone(), stream)).await;
+    /// Answers askpass programs. Never returns.
+    pub(crate) async fn serve(self: Arc<PasswordPrompts>, listener: UnixListener) {
+        const CONNECTIONS_MAX: usize = 64;
+        let prompts = self.clone();
+        outpost_wire::accept_all(listener, CONNECTIONS_MAX, move |stream| answer(prompts.clone(), stream))
+            .await;
     }
 
-    async fn of_sudo(&self, sudo: Identity) -> Option<Arc<Password>> {
-        let deadline = tokio::time::Instant::now() + NOTED_WITHIN;
+    /// The password of the pipeline that started this sudo. Waits for its registration.
+    async fn find_by_sudo(&self, sudo: ProcessIdentity) -> Option<Arc<PipelinePassword>> {
+        let deadline = tokio::time::Instant::now() + REGISTRATION_TIMEOUT;
         loop {
-            let noted = self.noted.notified();
-            tokio::pin!(noted);
-            noted.as_mut().enable();
+            let registered = self.registered.notified();
+            tokio::pin!(registered);
+            registered.as_mut().enable();
             if let Some(password) = self.pipelines().get(&sudo).and_then(Weak::upgrade) {
                 return Some(password);
             }
-            tokio::time::timeout_at(deadline, noted).await.ok()?;
+            tokio::time::timeout_at(deadline, registered).await.ok()?;
         }
     }
 }
 
-impl Password {
-    /// One of the pipeline's sudos.
-    pub(crate) fn may_be_asked_for(self: &Arc<Password>, sudo: i32) {
-        let (Some(desk), Some(sudo)) = (self.desk.upgrade(), Identity::of(sudo)) else { return };
-        let mut pipelines = desk.pipelines();
+impl PipelinePassword {
+    /// Registers a sudo of this pipeline, which may then request the password.
+    pub(crate) fn register_sudo(self: &Arc<PipelinePassword>, pid: i32) {
+        let (Some(prompts), Some(sudo)) = (self.prompts.upgrade(), ProcessIdentity::of(pid)) else { return };
+        let mut pipelines = prompts.pipelines();
         pipelines.retain(|_, password| password.strong_count() > 0);
         pipelines.insert(sudo, Arc::downgrade(self));
         drop(pipelines);
-        desk.noted.notify_waiters();
+        prompts.registered.notify_waiters();
     }
 
-    /// What sudo needs to know to ask for it.
+    /// The variables with which sudo finds the askpass program, and the program finds the socket.
     pub(crate) fn environment(&self) -> [(OsString, OsString); 2] {
         [
             ("SUDO_ASKPASS".into(), self.anchor.program().into()),
@@ -149,88 +154,90 @@ impl Password {
         ]
     }
 
-    async fn for_sudo(&self, sudo: Identity) -> Option<&Typed> {
+    /// The password for the next attempt of this sudo. None after the last attempt or a refusal.
+    async fn next_attempt(&self, sudo: ProcessIdentity) -> Option<&Secret> {
         let attempt = {
-            let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-            let count = asked.entry(sudo).or_default();
+            let mut attempts_made = self.attempts_made.lock().unwrap_or_else(PoisonError::into_inner);
+            let count = attempts_made.entry(sudo).or_default();
             *count += 1;
             *count - 1
         };
         let attempt = self.attempts.get(attempt)?;
-        attempt.get_or_init(|| ask(&self.ask, &self.what)).await.as_ref()
+        attempt.get_or_init(|| ask(&self.source, &self.prompt)).await.as_ref()
     }
 }
 
-async fn answer(desk: Arc<Desk>, mut stream: UnixStream) {
+/// Verifies an askpass program and sends it the password.
+async fn answer(prompts: Arc<PasswordPrompts>, mut stream: UnixStream) {
     let Ok(peer) = message::peer(&stream) else { return };
-    let refuse = |why: &str| tracing::warn!(pid = peer.pid, why, "a program may not ask for a password");
-    let Some(program) = Identity::of(peer.pid) else { return };
+    let refuse = |why: &str| tracing::warn!(pid = peer.pid, why, "a program may not request a password");
+    let Some(program) = ProcessIdentity::of(peer.pid) else { return };
     if !program.is_this_binary() {
         return refuse("it executes another file than the daemon");
     }
-    let password = match program.of_parent() {
-        Some(sudo) => desk.of_sudo(sudo).await.map(|password| (sudo, password)),
+    let password = match program.parent() {
+        Some(sudo) => prompts.find_by_sudo(sudo).await.map(|password| (sudo, password)),
         None => None,
     };
     let Some((sudo, password)) = password else {
-        return refuse("its parent is no sudo of this daemon's");
+        return refuse("its parent is not a sudo that this daemon started");
     };
-    if !hides(&mut stream).await {
-        return refuse("it did not hide its memory");
+    if !becomes_undumpable(&mut stream).await {
+        return refuse("it did not make its memory undumpable");
     }
-    // Nobody goes on typing for a sudo that is gone.
-    let typed = tokio::select! {
-        typed = password.for_sudo(sudo) => typed,
-        () = peer_watch::gone(&stream) => None,
+    // Cancels the prompt if sudo exits.
+    let secret = tokio::select! {
+        secret = password.next_attempt(sudo) => secret,
+        () = disconnect::wait(&stream) => None,
     };
-    if let Some(typed) = typed {
-        let _gone = stream.write_all(typed.as_bytes()).await;
-        let _gone = stream.shutdown().await;
+    if let Some(secret) = secret {
+        let _disconnected = stream.write_all(secret.as_bytes()).await;
+        let _disconnected = stream.shutdown().await;
     }
 }
 
-/// Has the program hide its memory, in which the password will be.
-async fn hides(stream: &mut UnixStream) -> bool {
-    let hidden = async {
-        stream.write_all(&[ASKPASS_RECOGNISED]).await.ok()?;
+/// Asks the program to make its memory undumpable, since the password will be in it. False if it does not.
+async fn becomes_undumpable(stream: &mut UnixStream) -> bool {
+    let reply = async {
+        stream.write_all(&[ASKPASS_VERIFIED]).await.ok()?;
         stream.read_u8().await.ok()
     };
-    tokio::time::timeout(HIDDEN_WITHIN, hidden).await.ok().flatten() == Some(ASKPASS_HIDDEN)
+    tokio::time::timeout(UNDUMPABLE_TIMEOUT, reply).await.ok().flatten() == Some(ASKPASS_UNDUMPABLE)
 }
 
-async fn ask(how: &AskPassword, what: &str) -> Option<Typed> {
+async fn ask(source: &PasswordSource, prompt: &str) -> Option<Secret> {
     let asked = async {
-        match how {
-            AskPassword::Terminal(desk) => {
+        match source {
+            PasswordSource::Terminal(terminal) => {
                 let (reply, answer) = oneshot::channel();
-                desk.send((what.to_owned(), reply)).await.ok()?;
+                terminal.send((prompt.to_owned(), reply)).await.ok()?;
                 answer.await.ok()?
             }
-            AskPassword::Program(program) => by_program(program, what).await,
+            PasswordSource::Program(program) => ask_program(program, prompt).await,
         }
     };
-    tokio::time::timeout(PATIENCE, asked).await.ok()?
+    tokio::time::timeout(ENTRY_TIMEOUT, asked).await.ok()?
 }
 
-async fn by_program(program: &PathBuf, what: &str) -> Option<Typed> {
+async fn ask_program(program: &PathBuf, prompt: &str) -> Option<Secret> {
     let mut command = Command::new(program);
-    // The kernel takes no argument of more than 128 KiB. All of it was shown when it was approved.
-    let shown: String = what.chars().take(SHOWN_CHARS_MAX).collect();
-    let rest = if shown.len() < what.len() { " ... (the rest was shown before):" } else { "" };
+    // The kernel limits an argument to 128 KiB. The approver has already seen the whole command.
+    let shown: String = prompt.chars().take(PROMPT_CHARS_MAX).collect();
+    let rest = if shown.len() < prompt.len() { " ... (the rest was shown before):" } else { "" };
     command.arg(shown + rest).stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
-            tracing::warn!(%error, program = %program.display(), "the askpass program cannot be run");
+            tracing::warn!(%error, program = %program.display(), "cannot run the askpass program");
             return None;
         }
     };
-    let mut typed = Typed::default();
+    let mut output = Secret::default();
     let stdout = child.stdout.take()?;
-    stdout.take(PASSWORD_BYTES_MAX).read_to_string(&mut typed).await.ok()?;
+    stdout.take(PASSWORD_BYTES_MAX).read_to_string(&mut output).await.ok()?;
     if !child.wait().await.ok()?.success() {
         return None;
     }
-    let end = typed.find('\n').unwrap_or(typed.len());
-    Some(Zeroizing::new(typed.get(..end)?.to_owned()))
+    let end = output.find('\n').unwrap_or(output.len());
+    Some(Zeroizing::new(output.get(..end)?.to_owned()))
 }

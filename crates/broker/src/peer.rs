@@ -1,45 +1,48 @@
-//! Who is at the other end of a connection, as far as the kernel knows.
+//! The client process of a connection, as reported by the kernel.
 
 use outpost_sys::{Result, message, procfs};
 use std::os::fd::AsFd;
 
-/// A client's process.
+/// A client process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Peer {
     pub(crate) pid: i32,
     pub(crate) uid: u32,
-    /// The group of its process; none in books from before it was recorded.
+    /// None in records that were written before this field existed.
     #[serde(default)]
     pub(crate) gid: Option<u32>,
-    /// When it began, so that another process of the same number is another client. 0 if it is gone already.
+    /// Start time, which distinguishes processes that reuse a pid. 0 if the process has already exited.
     pub(crate) start_ticks: u64,
-    /// Its executable, if it can be seen.
+    /// Path of its executable. Empty if it cannot be read.
     pub(crate) program: String,
 }
 
 impl Peer {
-    /// Not knowing who asks is a reason to refuse.
+    /// A failure must refuse the connection: requests from unknown users are never served.
     pub(crate) fn of(socket: impl AsFd) -> Result<Peer> {
         let message::Peer { pid, uid, gid } = message::peer(socket)?;
         let start_ticks = procfs::stat(pid).map_or(0, |stat| stat.start_ticks);
-        let program = std::fs::read_link(format!("/proc/{pid}/exe"));
-        let program = program.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
-        Ok(Peer { pid, uid, gid: Some(gid), start_ticks, program })
+        Ok(Peer { pid, uid, gid: Some(gid), start_ticks, program: executable(pid) })
     }
 
-    /// For people: the process and its parents, nearest first.
+    /// The process and its ancestors, nearest first, as shown in a question.
     pub(crate) fn lineage(&self) -> String {
-        const GENERATIONS: usize = 4;
-        let mut line =
-            vec![format!("pid {} ({})", self.pid, outpost_approvals::display::claim(&self.program, 200))];
-        let mut at = self.pid;
-        for _ in 0..GENERATIONS {
-            let Some(stat) = procfs::stat(at).filter(|stat| stat.parent > 1) else { break };
-            let program = std::fs::read_link(format!("/proc/{}/exe", stat.parent));
-            let program = program.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
-            line.push(format!("pid {} ({})", stat.parent, outpost_approvals::display::claim(&program, 200)));
-            at = stat.parent;
+        const ANCESTORS_MAX: usize = 4;
+        let describe = |pid: i32, program: &str| {
+            format!("pid {pid} ({})", outpost_approvals::display::escape_untrusted(program, 200))
+        };
+        let mut line = vec![describe(self.pid, &self.program)];
+        let mut pid = self.pid;
+        for _ in 0..ANCESTORS_MAX {
+            let Some(stat) = procfs::stat(pid).filter(|stat| stat.parent > 1) else { break };
+            pid = stat.parent;
+            line.push(describe(pid, &executable(pid)));
         }
         line.join(" of ")
     }
+}
+
+fn executable(pid: i32) -> String {
+    let path = std::fs::read_link(format!("/proc/{pid}/exe"));
+    path.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default()
 }

@@ -1,17 +1,18 @@
-//! What the broker writes into the books: which ids were used, which requests are under way, and the audit of each.
+//! The broker's ledger tables and audit events: used ids, active requests, and requests forwarded to the guard.
 
-use crate::order::Order;
 use crate::peer::Peer;
+use crate::pinned_request::PinnedRequest;
 use crate::wire::Request;
 use jiff::Timestamp;
-use outpost_approvals::approvers::Matter;
-use outpost_approvals::audit::Event;
+use outpost_approvals::approvers::RequestAttributes;
 use outpost_approvals::signing::Proof;
-use outpost_approvals::{Approvals, Books, Error, Moment, Question, Queue, Result, grants, unix_ms};
+use outpost_approvals::{Approvals, Question, Queue, grants};
+use outpost_ledger::audit::Event;
+use outpost_ledger::{BootInstant, Error, LedgerTx, Result, unix_ms};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// The tables of this face.
+/// The tables of the broker face.
 pub const SCHEMA: &str = "
     create table if not exists broker_ids (
         id text primary key,
@@ -38,84 +39,84 @@ pub const SCHEMA: &str = "
     ) strict;
 ";
 
-/// Ids of a user that are remembered. When there are more, nothing is forgotten: new requests are refused.
+/// Used ids kept per user. At the limit new requests are refused: dropping an id would allow a replay.
 const IDS_MAX: i64 = 100_000;
 
-/// A request that is under way.
+/// The stored state of an active request.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    /// Ours, whatever the client's id is.
+pub(crate) struct RequestRecord {
+    /// Unique, assigned by the broker. The client's id is in `request`.
     pub(crate) key: String,
     pub(crate) request: Request,
     pub(crate) peer: Peer,
     pub(crate) time: Timestamp,
     pub(crate) digest: String,
-    /// Under which number the keeper has its connection.
+    /// The keeper's number of the client's connection.
     pub(crate) connection: u64,
     pub(crate) question: Option<String>,
-    pub(crate) why: Option<Why>,
+    pub(crate) authorization: Option<Authorization>,
     pub(crate) started: bool,
 }
 
 /// Why a request may run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Why {
+pub(crate) struct Authorization {
     /// `human`, `rule:NAME`, `grant`, `session`.
     pub(crate) decision: String,
     pub(crate) by: String,
-    pub(crate) authority: Authority,
+    pub(crate) basis: Basis,
 }
 
-/// What makes that so, and is checked again before anything runs.
+/// The evidence for an authorization. It is checked again before the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Authority {
-    /// An approver's decision about the question of this very request.
+pub(crate) enum Basis {
+    /// An approver's decision about this request's question.
     Decision(Box<Proof>),
-    /// An approver's earlier decision, for a number of times or a time.
+    /// A grant from an approver's earlier decision.
     Grant { id: String, proof: Box<Proof> },
-    /// The operator's rules, by their hash.
+    /// The operator's rules, identified by their hash.
     Rules { sha256: String },
-    /// A human at the drop-in's terminal, for everything without root's rights.
+    /// The auto-approval of unprivileged commands at the drop-in's terminal.
     Session,
-    /// It was started by an earlier worker, which has recorded by what.
+    /// An earlier worker authorized the request. Its audit records have the evidence.
     Recorded,
 }
 
-impl Authority {
-    /// As the record of the start names it.
-    fn name(&self) -> Value {
+impl Basis {
+    /// The value of `authorization` in the `started` event.
+    fn to_json(&self) -> Value {
         let statement =
             |proof: &Proof| proof.statement().map(|(statement, _)| statement.id()).unwrap_or_default();
         match self {
-            Authority::Decision(proof) => json!({ "statement": statement(proof) }),
-            Authority::Grant { id, proof } => json!({ "grant": id, "statement": statement(proof) }),
-            Authority::Rules { sha256 } => json!({ "rules_sha256": sha256 }),
-            Authority::Session => json!({ "session": true }),
-            Authority::Recorded => Value::Null,
+            Basis::Decision(proof) => json!({ "statement": statement(proof) }),
+            Basis::Grant { id, proof } => json!({ "grant": id, "statement": statement(proof) }),
+            Basis::Rules { sha256 } => json!({ "rules_sha256": sha256 }),
+            Basis::Session => json!({ "session": true }),
+            Basis::Recorded => Value::Null,
         }
     }
 }
 
-/// What became of a request when it was written down.
-pub(crate) enum Entered {
+/// The result of recording a new request.
+pub(crate) enum Admission {
     /// Its id was used before.
-    Duplicate,
-    /// No more ids can be remembered now.
-    Full,
-    /// It may run: it is recorded as started.
-    MayRun(Why),
-    /// A human is to be asked, by the question that was given.
-    Asks,
+    DuplicateId,
+    /// The limit of stored ids is reached.
+    IdsExhausted,
+    /// It may run. It is recorded as started.
+    Authorized(Authorization),
+    /// Its question is stored and waits for a human.
+    NeedsDecision,
 }
 
-/// The id of a request, and where there are several users, of which one.
+/// A request's id, with the uid if the server serves several users.
 pub(crate) struct IdKey {
     pub(crate) user: Option<u32>,
     pub(crate) id: String,
 }
 
 impl IdKey {
-    /// As it stands in the books.
+    /// The primary key in `broker_ids`.
     fn text(&self) -> String {
         match self.user {
             Some(uid) => format!("{uid}:{}", self.id),
@@ -123,27 +124,35 @@ impl IdKey {
         }
     }
 
-    /// How many ids are remembered that count towards the same limit.
-    fn count(&self, books: &mut Books<'_>) -> Result<i64> {
-        // `;` follows `:`, so these are the ids of this user and no others.
+    /// Stored ids that count towards the same limit.
+    fn count(&self, tx: &mut LedgerTx<'_>) -> Result<i64> {
+        // `;` follows `:` in ASCII, so the range has exactly the ids of this user.
         let (first, end) =
             self.user.map_or_else(Default::default, |uid| (format!("{uid}:"), format!("{uid};")));
         let sql = "select count(*) from broker_ids where ?1 = '' or (id >= ?1 and id < ?2)";
-        let counted = books.rows("count ids", sql, (first, end), |row| row.get::<_, i64>(0))?;
+        let counted = tx.rows("count ids", sql, (first, end), |row| row.get::<_, i64>(0))?;
         Ok(counted.first().copied().unwrap_or(0))
     }
 }
 
-/// Remembers an id. False if it was used before.
-fn use_id(books: &mut Books<'_>, id: &IdKey, time: Timestamp, window: Duration) -> Result<Option<bool>> {
-    let now = Moment::now();
+/// The result of storing an id.
+enum IdClaim {
+    New,
+    Duplicate,
+    /// The limit of stored ids is reached.
+    Exhausted,
+}
+
+/// Stores an id until the freshness check alone refuses a replay of its request.
+fn store_id(tx: &mut LedgerTx<'_>, id: &IdKey, time: Timestamp, window: Duration) -> Result<IdClaim> {
+    let now = BootInstant::now();
     let ms = unix_ms();
     let sweep = "delete from broker_ids where until_unix_ms < ? and (boot_id <> ? or until_boot_ns < ?)";
-    books.execute("sweep ids", sweep, (ms.cast_signed(), &now.boot_id, now.boot_ns.cast_signed()))?;
-    if id.count(books)? >= IDS_MAX {
-        return Ok(None);
+    tx.execute("sweep ids", sweep, (ms.cast_signed(), &now.boot_id, now.boot_ns.cast_signed()))?;
+    if id.count(tx)? >= IDS_MAX {
+        return Ok(IdClaim::Exhausted);
     }
-    // As long as the request could be fresh, by its clock and by ours.
+    // Keep it while the request could be fresh, by its own time and by this host's clock.
     let ahead = u64::try_from(time.as_millisecond()).unwrap_or_default().saturating_sub(ms);
     let keep = window + Duration::from_millis(ahead) + Duration::from_secs(1);
     let until = now.after(keep);
@@ -151,158 +160,171 @@ fn use_id(books: &mut Books<'_>, id: &IdKey, time: Timestamp, window: Duration) 
     let sql =
         "insert or ignore into broker_ids (id, boot_id, until_boot_ns, until_unix_ms) values (?, ?, ?, ?)";
     let values = (id.text(), &until.boot_id, until.boot_ns.cast_signed(), until_ms.cast_signed());
-    Ok(Some(books.execute("remember an id", sql, values)? == 1))
+    match tx.execute("remember an id", sql, values)? {
+        1 => Ok(IdClaim::New),
+        _ => Ok(IdClaim::Duplicate),
+    }
 }
 
-/// Only remembers an id, for what is answered at once. The message for one that was used before.
-pub(crate) fn use_id_once(
-    books: &mut Books<'_>,
+/// Stores the id of a request that is answered at once. The inner error is the message for the client.
+pub(crate) fn claim_id(
+    tx: &mut LedgerTx<'_>,
     id: &IdKey,
     time: Timestamp,
     window: Duration,
 ) -> Result<std::result::Result<(), String>> {
-    Ok(match use_id(books, id, time, window)? {
-        Some(true) => Ok(()),
-        Some(false) => Err(duplicate(&id.id)),
-        None => Err(full()),
+    Ok(match store_id(tx, id, time, window)? {
+        IdClaim::New => Ok(()),
+        IdClaim::Duplicate => Err(duplicate_message(&id.id)),
+        IdClaim::Exhausted => Err(ids_exhausted_message()),
     })
 }
 
-pub(crate) fn duplicate(id: &str) -> String {
+pub(crate) fn duplicate_message(id: &str) -> String {
     format!("duplicate request id: {id}")
 }
 
-pub(crate) fn full() -> String {
+pub(crate) fn ids_exhausted_message() -> String {
     "too many request ids to remember; retry in a minute".to_owned()
 }
 
-/// Writes a new request down, and decides how it goes on: by `why`, by a grant, or by the question.
-pub(crate) fn enter(
-    books: &mut Books<'_>,
+/// Records a new request. `record.authorization` or a grant authorizes it, otherwise its question is stored.
+pub(crate) fn admit(
+    tx: &mut LedgerTx<'_>,
     approvals: &Approvals,
-    mut entry: Entry,
-    record: Value,
-    question: Option<(Question, Moment)>,
+    mut record: RequestRecord,
+    event: Value,
+    question: Option<(Question, BootInstant)>,
     (id, window): (&IdKey, Duration),
-) -> Result<Entered> {
-    match use_id(books, id, entry.time, window)? {
-        None => return Ok(Entered::Full),
-        Some(false) => return Ok(Entered::Duplicate),
-        Some(true) => {}
+) -> Result<Admission> {
+    match store_id(tx, id, record.time, window)? {
+        IdClaim::Exhausted => return Ok(Admission::IdsExhausted),
+        IdClaim::Duplicate => return Ok(Admission::DuplicateId),
+        IdClaim::New => {}
     }
-    books.record(Event::Received, &record)?;
-    let matter = Matter { privileged: entry.request.privileged, uid: entry.peer.uid };
-    if entry.why.is_none()
-        && let Some(grant) = grants::take(books, approvals.trust(), &entry.digest, matter)?
+    tx.record(Event::Received, &event)?;
+    let matter = RequestAttributes { privileged: record.request.privileged, uid: record.peer.uid };
+    if record.authorization.is_none()
+        && let Some(grant) = grants::consume(tx, approvals.verifier(), &record.digest, matter)?
     {
-        let authority = Authority::Grant { id: grant.id.clone(), proof: Box::new(grant.proof) };
+        let basis = Basis::Grant { id: grant.id.clone(), proof: Box::new(grant.proof) };
         let by = format!("{}, grant {}", grant.by, grant.id);
-        entry.why = Some(Why { decision: "grant".into(), by, authority });
+        record.authorization = Some(Authorization { decision: "grant".into(), by, basis });
     }
-    if let Some(why) = entry.why.clone() {
-        let mut data = json!({ "request": entry.key, "digest": entry.digest, "allow": true, "decision": why.decision, "by": why.by });
-        match &why.authority {
-            Authority::Grant { id, proof } => {
+    if let Some(authorization) = record.authorization.clone() {
+        let mut data = json!({ "request": record.key, "digest": record.digest, "allow": true, "decision": authorization.decision, "by": authorization.by });
+        match &authorization.basis {
+            Basis::Grant { id, proof } => {
                 data["grant"] = json!(id);
                 proof.add_to(&mut data);
             }
-            Authority::Rules { sha256 } if approvals.rules().sha256() == sha256 => {
+            Basis::Rules { sha256 } if approvals.rules().sha256() == sha256 => {
                 data["rules_sha256"] = json!(sha256);
             }
-            Authority::Rules { .. } => {
+            Basis::Rules { .. } => {
                 return Err(Error::Refused("the rules were changed meanwhile; ask again".into()));
             }
-            Authority::Decision(_) | Authority::Session | Authority::Recorded => {}
+            Basis::Decision(_) | Basis::Session | Basis::Recorded => {}
         }
-        books.record(Event::Decided, &data)?;
-        entry.started = true;
-        insert(books, &entry)?;
-        started(books, &entry, &why)?;
-        return Ok(Entered::MayRun(why));
+        tx.record(Event::Decided, &data)?;
+        record.started = true;
+        insert(tx, &record)?;
+        record_started(tx, &record, &authorization)?;
+        return Ok(Admission::Authorized(authorization));
     }
-    let Some((question, deadline)) = question else { return Ok(Entered::Full) };
-    entry.question = Some(question.id.clone());
-    Queue::enter(books, &question, &deadline)?;
-    insert(books, &entry)?;
-    Ok(Entered::Asks)
+    let Some((question, deadline)) = question else { return Ok(Admission::IdsExhausted) };
+    record.question = Some(question.id.clone());
+    Queue::insert(tx, &question, &deadline)?;
+    insert(tx, &record)?;
+    Ok(Admission::NeedsDecision)
 }
 
-/// The last record before a command runs. It lasts, or the command does not run.
-fn started(books: &mut Books<'_>, entry: &Entry, why: &Why) -> Result<()> {
+/// Writes the last audit event before a command runs. It must be on disk before the start.
+fn record_started(
+    tx: &mut LedgerTx<'_>,
+    record: &RequestRecord,
+    authorization: &Authorization,
+) -> Result<()> {
     let data = json!({
-        "request": entry.key, "digest": entry.digest, "privileged": entry.request.privileged,
-        "authorization": why.authority.name(), "by": why.by,
+        "request": record.key, "digest": record.digest, "privileged": record.request.privileged,
+        "authorization": authorization.basis.to_json(), "by": authorization.by,
     });
-    books.record(Event::Started, &data)?;
-    books.must_last();
+    tx.record(Event::Started, &data)?;
+    tx.require_fsync();
     Ok(())
 }
 
-/// A human has allowed it, and by what is known of the approvers now, that counts.
-pub(crate) fn start(books: &mut Books<'_>, approvals: &Approvals, entry: &Entry, why: &Why) -> Result<()> {
-    check(books, approvals, entry, why).map_err(|reason| {
+/// Marks a request as started by an approver's decision. The decision must still be valid for the current approvers.
+pub(crate) fn mark_started(
+    tx: &mut LedgerTx<'_>,
+    approvals: &Approvals,
+    record: &RequestRecord,
+    authorization: &Authorization,
+) -> Result<()> {
+    check_decision(tx, approvals, record, authorization).map_err(|reason| {
         Error::Refused(format!("the decision about this request does not count any more: {reason}"))
     })?;
     let sql =
         "update broker_requests set started = 1, decision = ?, approver = ? where key = ? and started = 0";
-    let changed = books.execute("start a request", sql, (&why.decision, &why.by, &entry.key))?;
+    let changed =
+        tx.execute("start a request", sql, (&authorization.decision, &authorization.by, &record.key))?;
     if changed != 1 {
         return Err(Error::Refused("this request was started before; it is not run twice".into()));
     }
-    started(books, entry, why)
+    record_started(tx, record, authorization)
 }
 
-/// Whether an approver's decision about the question of this request allows it.
-fn check(
-    books: &mut Books<'_>,
+/// Verifies that an approver's signed decision about this request's question allows it.
+fn check_decision(
+    tx: &mut LedgerTx<'_>,
     approvals: &Approvals,
-    entry: &Entry,
-    why: &Why,
+    record: &RequestRecord,
+    authorization: &Authorization,
 ) -> std::result::Result<(), String> {
-    let Authority::Decision(proof) = &why.authority else { return Err("it is not signed".into()) };
-    let question = entry.question.as_ref().map(|id| Queue::stored(books, id));
+    let Basis::Decision(proof) = &authorization.basis else { return Err("it is not signed".into()) };
+    let question = record.question.as_ref().map(|id| Queue::find(tx, id));
     let question = question.transpose().map_err(|error| error.to_string())?.flatten();
     let question = question.ok_or("its question is gone")?;
-    let verified = approvals.trust().check(&question, proof)?;
-    let is_about_it = question.digest == entry.digest
-        && question.privileged == entry.request.privileged
-        && question.uid == Some(entry.peer.uid);
-    match is_about_it && verified.statement.decision.allow {
+    let verified = approvals.verifier().check(&question, proof)?;
+    let matches_request = question.digest == record.digest
+        && question.privileged == record.request.privileged
+        && question.uid == Some(record.peer.uid);
+    match matches_request && verified.statement.decision.allow {
         true => Ok(()),
         false => Err("it is about something else".into()),
     }
 }
 
-fn insert(books: &mut Books<'_>, entry: &Entry) -> Result<()> {
+fn insert(tx: &mut LedgerTx<'_>, record: &RequestRecord) -> Result<()> {
     let sql = "insert into broker_requests
         (key, request, peer, time, digest, connection, question, decision, approver, started)
         values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
     let values = (
-        &entry.key,
-        json_text(&entry.request),
-        json_text(&entry.peer),
-        entry.time.to_string(),
-        &entry.digest,
-        entry.connection.cast_signed(),
-        &entry.question,
-        entry.why.as_ref().map(|why| &why.decision),
-        entry.why.as_ref().map(|why| &why.by),
-        i64::from(entry.started),
+        &record.key,
+        json_text(&record.request),
+        json_text(&record.peer),
+        record.time.to_string(),
+        &record.digest,
+        record.connection.cast_signed(),
+        &record.question,
+        record.authorization.as_ref().map(|authorization| &authorization.decision),
+        record.authorization.as_ref().map(|authorization| &authorization.by),
+        i64::from(record.started),
     );
-    books.execute("enter a request", sql, values).map(|_| ())
+    tx.execute("enter a request", sql, values).map(|_| ())
 }
 
 fn json_text(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-/// Everything that an earlier worker has left under way.
-pub(crate) fn left(books: &mut Books<'_>) -> Result<Vec<Entry>> {
+/// The active requests of an earlier worker.
+pub(crate) fn load_active(tx: &mut LedgerTx<'_>) -> Result<Vec<RequestRecord>> {
     let sql = "select key, request, peer, time, digest, connection, question, decision, approver, started
         from broker_requests";
-    let rows = books.rows("read requests", sql, (), |row| {
-        let why = match (row.get(7)?, row.get(8)?) {
-            (Some(decision), Some(by)) => Some(Why { decision, by, authority: Authority::Recorded }),
+    let rows = tx.rows("read requests", sql, (), |row| {
+        let authorization = match (row.get(7)?, row.get(8)?) {
+            (Some(decision), Some(by)) => Some(Authorization { decision, by, basis: Basis::Recorded }),
             _ => None,
         };
         let (request, peer, time): (String, String, String) = (row.get(1)?, row.get(2)?, row.get(3)?);
@@ -310,7 +332,7 @@ pub(crate) fn left(books: &mut Books<'_>) -> Result<Vec<Entry>> {
             serde_json::from_str(&request).ok().zip(serde_json::from_str(&peer).ok()).zip(time.parse().ok());
         let (key, digest, question) = (row.get(0)?, row.get(4)?, row.get(6)?);
         let (connection, started) = (row.get::<_, i64>(5)?.cast_unsigned(), row.get::<_, i64>(9)? != 0);
-        Ok(parsed.map(|((request, peer), time)| Entry {
+        Ok(parsed.map(|((request, peer), time)| RequestRecord {
             key,
             request,
             peer,
@@ -318,73 +340,73 @@ pub(crate) fn left(books: &mut Books<'_>) -> Result<Vec<Entry>> {
             digest,
             connection,
             question,
-            why,
+            authorization,
             started,
         }))
     })?;
     Ok(rows.into_iter().flatten().collect())
 }
 
-/// A request that was passed on to the guard: the numbers under which the keeper has both connections.
+/// A request forwarded to the guard: the keeper's numbers of both connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Forward {
     pub(crate) guard: u64,
     pub(crate) client: u64,
 }
 
-pub(crate) fn enter_forward(books: &mut Books<'_>, forward: Forward) -> Result<()> {
+pub(crate) fn insert_forward(tx: &mut LedgerTx<'_>, forward: Forward) -> Result<()> {
     let values = (forward.guard.cast_signed(), forward.client.cast_signed());
     let sql = "insert or replace into broker_forwards (guard, client) values (?, ?)";
-    books.execute("enter a forward", sql, values).map(|_| ())
+    tx.execute("enter a forward", sql, values).map(|_| ())
 }
 
-pub(crate) fn end_forward(books: &mut Books<'_>, forward: Forward) -> Result<()> {
+pub(crate) fn delete_forward(tx: &mut LedgerTx<'_>, forward: Forward) -> Result<()> {
     let sql = "delete from broker_forwards where guard = ?";
-    books.execute("end a forward", sql, (forward.guard.cast_signed(),)).map(|_| ())
+    tx.execute("end a forward", sql, (forward.guard.cast_signed(),)).map(|_| ())
 }
 
-/// What an earlier worker was passing on.
-pub(crate) fn forwards(books: &mut Books<'_>) -> Result<Vec<Forward>> {
+/// The forwarded requests of an earlier worker.
+pub(crate) fn load_forwards(tx: &mut LedgerTx<'_>) -> Result<Vec<Forward>> {
     let number = |number: i64| number.cast_unsigned();
-    books.rows("read forwards", "select guard, client from broker_forwards", (), |row| {
+    tx.rows("read forwards", "select guard, client from broker_forwards", (), |row| {
         Ok(Forward { guard: number(row.get(0)?), client: number(row.get(1)?) })
     })
 }
 
-/// The request is over: `data` tells how, and nothing is under way any more.
-pub(crate) fn end(books: &mut Books<'_>, entry: &Entry, mut data: Value) -> Result<()> {
-    data["request"] = json!(entry.key);
-    data["digest"] = json!(entry.digest);
-    books.record(Event::Ended, &data)?;
-    if let Some(question) = &entry.question {
-        Queue::erase(books, question)?;
+/// Records the end of a request, with its result in `data`, and deletes its state.
+pub(crate) fn end(tx: &mut LedgerTx<'_>, record: &RequestRecord, mut data: Value) -> Result<()> {
+    data["request"] = json!(record.key);
+    data["digest"] = json!(record.digest);
+    tx.record(Event::Ended, &data)?;
+    if let Some(question) = &record.question {
+        Queue::delete(tx, question)?;
     }
-    books.execute("end a request", "delete from broker_requests where key = ?", (&entry.key,)).map(|_| ())
+    tx.execute("end a request", "delete from broker_requests where key = ?", (&record.key,)).map(|_| ())
 }
 
-/// The request is over because whoever asked has left.
-pub(crate) fn withdraw(books: &mut Books<'_>, entry: &Entry) -> Result<()> {
-    if let Some(question) = &entry.question {
-        Queue::asker_left(books, question, &entry.digest)?;
+/// Records that the client disconnected before a decision, and ends the request.
+pub(crate) fn withdraw(tx: &mut LedgerTx<'_>, record: &RequestRecord) -> Result<()> {
+    if let Some(question) = &record.question {
+        Queue::record_withdrawal(tx, question, &record.digest)?;
     }
-    end(books, entry, json!({ "status": "withdrawn" }))
+    end(tx, record, json!({ "status": "withdrawn" }))
 }
 
-/// What the chain says of a request when it comes in. Everything but the environment that we add.
-pub(crate) fn received(key: &str, order: &Order, peer: &Peer) -> Value {
-    let files: Vec<Value> = order
+/// The `received` audit event. `env` has only the variables of the request.
+pub(crate) fn received_event(key: &str, pinned: &PinnedRequest, peer: &Peer) -> Value {
+    let files: Vec<Value> = pinned
         .files()
         .map(|file| {
             json!({
-                "path": file.path, "sha256": file.sha256, "device": file.identity.device,
+                "path": file.real_path, "sha256": file.sha256, "device": file.identity.device,
                 "inode": file.identity.inode, "size": file.identity.size,
             })
         })
         .collect();
-    let request = &order.request;
+    let request = &pinned.request;
     json!({
-        "request": key, "id": request.id, "digest": order.digest, "peer": peer,
-        "pipeline": request.pipeline, "env": request.env, "cwd": order.cwd, "run_as": order.run_as.uid,
+        "request": key, "id": request.id, "digest": pinned.digest, "peer": peer,
+        "pipeline": request.pipeline, "env": request.env, "cwd": pinned.cwd, "run_as": pinned.run_as.uid,
         "privileged": request.privileged, "forward_agent": request.forward_agent, "files": files,
         "claims": { "session": request.session, "host": request.host, "reason": request.reason },
     })

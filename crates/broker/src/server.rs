@@ -1,92 +1,92 @@
-//! The server: what all connections share, and how it begins, goes on after a restart, and ends.
+//! The server: state that all connections share, its settings, and its start, resume and stop.
 
 use crate::connection;
-use crate::freshness::Window;
-use crate::password::{Askpass, Desk};
-use crate::rates::{Meter, Rates};
-use crate::validate::Shape;
+use crate::freshness::FreshnessWindow;
+use crate::password::{Askpass, PasswordPrompts};
+use crate::rate_limit::{RateLimiter, RateLimits};
+use crate::validate::RequestLimits;
 use crate::wire::Response;
-use outpost_approvals::guard::Places;
+use outpost_approvals::guard::GuardPaths;
 use outpost_approvals::{Approvals, Question};
 use outpost_engine::{Engine, ResourceLimit};
-use outpost_wire::{PerUser, UserPlace};
+use outpost_wire::{PerUserLimit, UserPermit};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Notify, broadcast, watch};
 
-/// Connections that are served at once, most of them silent; more wait in the backlog.
+/// Connections served at once. Most are idle. Further ones wait in the listen backlog.
 const CONNECTIONS_MAX: usize = 512;
 
-/// The same where every user is served: of one user, and of all.
+/// Connections served at once by a server for all users: per user, and in total.
 const CONNECTIONS_PER_USER_MAX: usize = 64;
-const CONNECTIONS_OF_ALL_MAX: usize = 4096;
+const CONNECTIONS_TOTAL_MAX: usize = 4096;
 
-/// What happened that a terminal may want to show.
+/// Capacity of the broadcast channel of [`Notice`]s.
 const NOTICES_MAX: usize = 64;
 
-/// The role of clients' connections among the descriptors that are kept for workers to come.
+/// The keeper's role number for copies of client connections.
 pub(crate) const CONNECTION_ROLE: u8 = 1;
 
-/// What an operator decides about the broker.
+/// What the operator configures.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How long a human may take to answer.
-    pub ask_patience: Duration,
-    /// How long a question may wait until it is put to a human, where the time for the answer begins only then.
-    pub unseen_patience: Option<Duration>,
-    /// How long a command may run.
-    pub run_patience: Duration,
-    pub window: Window,
-    pub shape: Shape,
-    pub rates: Rates,
-    /// Requests of one user that are under way at once.
+    /// Time that a human has to answer a question.
+    pub ask_timeout: Duration,
+    /// If set, `ask_timeout` starts when the question is presented, and a question waits this long to be presented.
+    pub unseen_timeout: Option<Duration>,
+    /// Run time limit of a command.
+    pub run_timeout: Duration,
+    pub freshness: FreshnessWindow,
+    pub request_limits: RequestLimits,
+    pub rate_limits: RateLimits,
+    /// Requests in flight per user.
     pub in_flight_max: usize,
     /// Resource limits of commands.
-    pub limits: Vec<ResourceLimit>,
-    /// The daemon's own SSH agent, which may be forwarded.
-    pub agent: Option<String>,
-    /// How the password that sudo may want is asked for.
+    pub resource_limits: Vec<ResourceLimit>,
+    /// The socket of the daemon's own SSH agent. Requests with `forward_agent` get it.
+    pub ssh_agent: Option<String>,
+    /// How the broker obtains the password that sudo may require.
     pub askpass: Option<Askpass>,
-    /// Whether a client may end the daemon, as the original lets it.
-    pub stoppable: bool,
-    /// Whether a command ends when its client leaves. Questions always do.
-    pub ends_with_client: bool,
-    /// Serves every user of the host, each with limits of its own. Only root's daemon can.
-    pub any_user: bool,
-    /// Where to look for the guard of this host. While it has one, requests are decided and run there.
-    pub guard: Option<Places>,
+    /// Accept the action `stop` from clients, as sudo-proxy does.
+    pub client_may_stop: bool,
+    /// Kill a command when its client disconnects. A pending question is always withdrawn.
+    pub kill_on_disconnect: bool,
+    /// Serve every user of the host, with limits per user. Needs root.
+    pub serves_all_users: bool,
+    /// Paths of this host's guard. While a guard is installed, it decides and runs all requests.
+    pub guard: Option<GuardPaths>,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            ask_patience: Duration::from_secs(60),
-            unseen_patience: None,
-            run_patience: Duration::from_secs(300),
-            window: Window::default(),
-            shape: Shape::default(),
-            rates: Rates::default(),
+            ask_timeout: Duration::from_secs(60),
+            unseen_timeout: None,
+            run_timeout: Duration::from_secs(300),
+            freshness: FreshnessWindow::default(),
+            request_limits: RequestLimits::default(),
+            rate_limits: RateLimits::default(),
             in_flight_max: 64,
-            limits: Vec::new(),
-            agent: None,
+            resource_limits: Vec::new(),
+            ssh_agent: None,
             askpass: None,
-            stoppable: false,
-            ends_with_client: false,
-            any_user: false,
+            client_may_stop: false,
+            kill_on_disconnect: false,
+            serves_all_users: false,
             guard: None,
         }
     }
 }
 
-/// Something that happened.
+/// An event for a terminal.
 #[derive(Clone, Debug)]
 pub enum Notice {
-    /// A request was answered.
+    /// A command ended and its request was answered.
     Answered { title: String, response: Arc<Response> },
-    /// A client wants the daemon to end, and may.
-    Stopped { session: String },
+    /// A client sent an accepted `stop`.
+    StopRequested { session: String },
 }
 
 /// The server.
@@ -94,82 +94,86 @@ pub struct Server {
     pub(crate) engine: Engine,
     pub(crate) approvals: Approvals,
     settings: watch::Sender<Arc<Settings>>,
-    pub(crate) meter: Arc<Meter>,
-    pub(crate) passwords: Arc<Desk>,
-    /// Requests under way, and connections, of each user.
-    in_flight: PerUser,
-    pub(crate) connections: PerUser,
-    /// Serves every user of the host.
-    pub(crate) any_user: bool,
-    /// A human has allowed everything without root's rights, for as long as we live.
-    unattended: AtomicBool,
+    pub(crate) rate_limiter: Arc<RateLimiter>,
+    pub(crate) passwords: Arc<PasswordPrompts>,
+    /// Requests in flight, and connections, per user.
+    in_flight: PerUserLimit,
+    pub(crate) connections: PerUserLimit,
+    pub(crate) serves_all_users: bool,
+    /// A human approved every unprivileged command for the lifetime of this process.
+    auto_approve: AtomicBool,
     pub(crate) notices: broadcast::Sender<Notice>,
-    stopped: Notify,
+    stop_requested: Notify,
 }
 
 impl Server {
     pub fn new(engine: Engine, approvals: Approvals, settings: Settings) -> Arc<Server> {
-        let any_user = settings.any_user;
+        let all_users = settings.serves_all_users;
         Arc::new(Server {
             engine,
             approvals,
-            meter: Arc::new(Meter::new(settings.rates, any_user)),
-            any_user,
+            rate_limiter: Arc::new(RateLimiter::new(settings.rate_limits, all_users)),
+            serves_all_users: all_users,
             settings: watch::Sender::new(Arc::new(settings)),
             passwords: Arc::default(),
-            in_flight: PerUser::new(usize::MAX),
-            connections: PerUser::new(if any_user { CONNECTIONS_PER_USER_MAX } else { CONNECTIONS_MAX }),
-            unattended: AtomicBool::new(false),
+            in_flight: PerUserLimit::new(usize::MAX),
+            connections: PerUserLimit::new(if all_users {
+                CONNECTIONS_PER_USER_MAX
+            } else {
+                CONNECTIONS_MAX
+            }),
+            auto_approve: AtomicBool::new(false),
             notices: broadcast::Sender::new(NOTICES_MAX),
-            stopped: Notify::new(),
+            stop_requested: Notify::new(),
         })
     }
 
-    /// What holds for work that begins now.
-    /// A question is put to a human now. None when it does not wait any more.
-    pub fn put(&self, question: &str) -> Option<Question> {
-        self.approvals.queue().give_time(question, self.settings().ask_patience)
+    /// Starts the `ask_timeout` of a question that is now presented to a human. None if it is no longer pending.
+    pub fn present_question(&self, question: &str) -> Option<Question> {
+        self.approvals.queue().reset_deadline(question, self.settings().ask_timeout)
     }
 
+    /// The settings for work that starts now.
     pub(crate) fn settings(&self) -> Arc<Settings> {
         self.settings.borrow().clone()
     }
 
-    /// What the operator has decided meanwhile. How passwords are asked for stays as it was at the start.
+    /// Applies new settings. `askpass` and `serves_all_users` keep their values from the start.
     pub fn configure(&self, settings: Settings) {
-        self.meter.set_rates(settings.rates);
+        self.rate_limiter.set_limits(settings.rate_limits);
         let askpass = self.settings().askpass.clone();
-        self.settings.send_replace(Arc::new(Settings { askpass, any_user: self.any_user, ..settings }));
+        let serves_all_users = self.serves_all_users;
+        self.settings.send_replace(Arc::new(Settings { askpass, serves_all_users, ..settings }));
     }
 
-    /// A place among the requests of this user that are under way, if there is one.
-    pub(crate) fn in_flight(&self, uid: u32) -> Option<UserPlace> {
-        self.in_flight.place_among(uid, self.settings().in_flight_max)
+    /// Reserves one of this user's places for requests in flight. None at the limit.
+    pub(crate) fn acquire_in_flight(&self, uid: u32) -> Option<UserPermit> {
+        self.in_flight.acquire_up_to(uid, self.settings().in_flight_max)
     }
 
-    /// The same for one that was under way before us: there may be more of those by now than are let in.
-    pub(crate) fn still_in_flight(&self, uid: u32) -> Option<UserPlace> {
-        self.in_flight.place(uid)
+    /// Counts a request that an earlier worker admitted. Ignores the limit, which may be lower by now.
+    pub(crate) fn reacquire_in_flight(&self, uid: u32) -> Option<UserPermit> {
+        self.in_flight.acquire(uid)
     }
 
-    /// Goes on with what an earlier worker has left: its questions wait again when this returns.
+    /// Continues the requests of an earlier worker. Their questions are pending again when this returns.
     pub async fn resume(self: &Arc<Server>) {
         crate::resume::resume(self).await;
     }
 
-    /// Serves for ever.
+    /// Accepts connections. Never returns.
     pub async fn serve(self: Arc<Server>, listener: UnixListener) {
         let serve = |stream| connection::serve(self.clone(), stream);
-        // The daemon of one user serves that user alone: a request of root is for root's daemon or the guard.
+        // A user's daemon serves only that user. Root must use root's daemon or the guard.
         let admits = |stream: &UnixStream| {
             outpost_sys::message::peer_uid(stream)
-                .is_ok_and(|uid| self.any_user || uid == outpost_sys::limits::effective_uid())
+                .is_ok_and(|uid| self.serves_all_users || uid == outpost_sys::process::effective_uid())
         };
-        let max = if self.any_user { CONNECTIONS_OF_ALL_MAX } else { CONNECTIONS_MAX };
+        let max = if self.serves_all_users { CONNECTIONS_TOTAL_MAX } else { CONNECTIONS_MAX };
         outpost_wire::accept_admitted(listener, max, admits, serve).await;
     }
 
-    /// Answers the sudos of ours that want a password.
+    /// Answers the askpass programs of sudo processes that this broker started.
     pub fn serve_askpass(&self, listener: UnixListener) -> impl Future<Output = ()> + Send + 'static {
         self.passwords.clone().serve(listener)
     }
@@ -182,24 +186,24 @@ impl Server {
         self.notices.subscribe()
     }
 
-    /// Everything without root's rights may run unasked from now on, until this process ends.
-    pub fn allow_unattended(&self) {
-        self.unattended.store(true, Ordering::Relaxed);
+    /// Approves every unprivileged command without a question until this process ends.
+    pub fn auto_approve_unprivileged(&self) {
+        self.auto_approve.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn is_unattended(&self) -> bool {
-        self.unattended.load(Ordering::Relaxed)
+    pub(crate) fn auto_approves_unprivileged(&self) -> bool {
+        self.auto_approve.load(Ordering::Relaxed)
     }
 
     pub(crate) fn notify(&self, notice: Notice) {
-        if let Notice::Stopped { .. } = notice {
-            self.stopped.notify_one();
+        if let Notice::StopRequested { .. } = notice {
+            self.stop_requested.notify_one();
         }
-        let _nobody_listens = self.notices.send(notice);
+        let _no_subscriber = self.notices.send(notice);
     }
 
-    /// Comes when a client wants us to end, and may.
-    pub async fn stopped(&self) {
-        self.stopped.notified().await;
+    /// Returns when a client sent an accepted `stop`.
+    pub async fn stop_requested(&self) {
+        self.stop_requested.notified().await;
     }
 }

@@ -1,21 +1,21 @@
-//! What a request may look like: its shape, its characters, its size. The texts are the original's.
+//! Validation of a request's structure, characters and sizes. The message texts are those of sudo-proxy.
 
 use crate::wire::{Action, Request};
 use outpost_approvals::display::{Newlines, forbidden};
 
-/// Limits on a request. Exceeding one means refusal, never a weaker check.
+/// Size limits of a request. A request beyond one is refused, never checked less strictly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct RequestLimits {
     pub stages_max: usize,
-    /// Over all stages.
+    /// Sum over all stages.
     pub arguments_max: usize,
     pub argument_bytes_max: usize,
     pub reason_chars_max: usize,
 }
 
-impl Default for Shape {
-    fn default() -> Shape {
-        Shape {
+impl Default for RequestLimits {
+    fn default() -> RequestLimits {
+        RequestLimits {
             stages_max: 32,
             arguments_max: 4096,
             argument_bytes_max: 128 * 1024 - 1,
@@ -24,8 +24,8 @@ impl Default for Shape {
     }
 }
 
-/// The message for a request that is not to be looked at further.
-pub(crate) fn check(request: &Request, shape: &Shape) -> Result<(), String> {
+/// The error is the message for the client.
+pub(crate) fn check(request: &Request, limits: &RequestLimits) -> Result<(), String> {
     if request.action == Action::Exec && request.pipeline.is_empty() {
         return Err("pipeline must not be empty".to_owned());
     }
@@ -50,7 +50,7 @@ pub(crate) fn check(request: &Request, shape: &Shape) -> Result<(), String> {
     if request.forward_agent && request.privileged {
         return Err("forward_agent is only allowed for unprivileged commands".to_owned());
     }
-    check_size(request, shape)
+    check_size(request, limits)
 }
 
 fn check_stage(at: usize, stage: &[String]) -> Result<(), String> {
@@ -58,7 +58,7 @@ fn check_stage(at: usize, stage: &[String]) -> Result<(), String> {
         return Err(format!("pipeline stage {at} must not be empty"));
     }
     for (number, argument) in stage.iter().enumerate() {
-        // Scripts have lines; names of programs do not.
+        // Arguments may be multi-line scripts. Program names may not contain newlines.
         let newlines = if number == 0 { Newlines::Refused } else { Newlines::Allowed };
         if forbidden(argument, newlines).is_some() {
             return Err(format!("pipeline[{at}][{number}] contains forbidden control/bidi characters"));
@@ -79,8 +79,8 @@ fn check_environment(request: &Request) -> Result<(), String> {
     }
 }
 
-fn check_size(request: &Request, shape: &Shape) -> Result<(), String> {
-    let Shape { stages_max, arguments_max, argument_bytes_max, reason_chars_max } = *shape;
+fn check_size(request: &Request, limits: &RequestLimits) -> Result<(), String> {
+    let RequestLimits { stages_max, arguments_max, argument_bytes_max, reason_chars_max } = *limits;
     let stages = request.pipeline.len();
     if stages > stages_max {
         return Err(format!("pipeline has {stages} stages (max {stages_max})"));
@@ -104,7 +104,7 @@ fn check_size(request: &Request, shape: &Shape) -> Result<(), String> {
     }
 }
 
-/// What sudo would take for one of its own options or for a variable is no name of a command.
+/// Refuses program names that sudo would parse as an option or as a variable assignment.
 fn check_name(stage: &[String], privileged: bool) -> Result<(), String> {
     let name = stage.first().map(String::as_str).unwrap_or_default();
     if privileged && (name.starts_with('-') || name.contains('=')) {
@@ -124,21 +124,21 @@ mod tests {
     }
 
     fn message(request: &Request) -> String {
-        check(request, &Shape::default()).unwrap_err()
+        check(request, &RequestLimits::default()).unwrap_err()
     }
 
     #[test]
-    fn shapes_are_refused_in_the_originals_words() {
+    fn empty_pipelines_are_refused_with_the_contracts_messages() {
         assert_eq!(message(&request(&[])), "pipeline must not be empty");
         assert_eq!(message(&request(&[&["a"], &[]])), "pipeline stage 1 must not be empty");
         let mut ping = request(&[]);
         ping.action = Action::Ping;
-        assert_eq!(check(&ping, &Shape::default()), Ok(()));
+        assert_eq!(check(&ping, &RequestLimits::default()), Ok(()));
     }
 
     #[test]
-    fn a_script_may_have_lines_and_a_name_may_not() {
-        assert_eq!(check(&request(&[&["sh", "-c", "a\n\tb"]]), &Shape::default()), Ok(()));
+    fn newlines_are_allowed_in_arguments_but_not_in_names() {
+        assert_eq!(check(&request(&[&["sh", "-c", "a\n\tb"]]), &RequestLimits::default()), Ok(()));
         assert_eq!(
             message(&request(&[&["s\nh"]])),
             "pipeline[0][0] contains forbidden control/bidi characters"
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn every_drawn_field_is_looked_at() {
+    fn every_displayed_field_is_checked() {
         for field in ["reason", "session", "host", "version", "id", "time"] {
             let text = format!(r#"{{"pipeline":[["true"]],"{field}":"a\u202eb"}}"#);
             let request: Request = serde_json::from_str(&text).unwrap();
@@ -159,17 +159,17 @@ mod tests {
     }
 
     #[test]
-    fn what_sudo_would_take_for_its_own_is_no_command() {
+    fn names_that_sudo_would_parse_are_refused() {
         for name in ["-u", "--", "A=b", "/bin/x=y"] {
             let mut privileged = request(&[&[name]]);
             privileged.privileged = true;
             assert!(message(&privileged).contains("is not the name of a command"), "{name}");
-            assert_eq!(check(&request(&[&[name]]), &Shape::default()), Ok(()));
+            assert_eq!(check(&request(&[&[name]]), &RequestLimits::default()), Ok(()));
         }
     }
 
     #[test]
-    fn more_than_a_limit_is_refused() {
+    fn sizes_beyond_a_limit_are_refused() {
         let stages = vec![vec!["a".to_owned()]; 33];
         assert_eq!(
             message(&Request { pipeline: stages, ..Request::default() }),

@@ -1,21 +1,21 @@
-//! The arguments of `execute`, and the request that they become.
+//! The arguments of the tool `execute`, and their conversion to a broker request.
 
-use crate::broker;
 use crate::error::{Error, Result};
+use outpost_broker_client::new_request;
 use outpost_broker_wire::{Action, Request};
 use rmcp::model::Implementation;
 use rmcp::schemars::JsonSchema;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// As the broker has it; the answer has something for each.
+/// The broker's default limit. It also bounds the size of a result, which has an entry per stage.
 const STAGES_MAX: usize = 32;
 
-/// Of what a client says about itself.
+/// Longest client name and session label.
 const CLAIM_CHARS_MAX: usize = 60;
 
-/// What is optional may be null as well, since models write that; the schema does not offer it, since not every client
-/// understands a type that is two.
+/// Optional arguments may be null, since models send it. The schema does not mention null: some clients reject a type
+/// with alternatives.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(crate = "rmcp::schemars")]
@@ -41,7 +41,7 @@ pub(crate) struct Execute {
     #[serde(default)]
     #[schemars(with = "String")]
     cwd: Option<String>,
-    /// Whether to run as root. True if left out: say false for what needs no root.
+    /// Whether to run as root. True if left out: set false for commands that need no root.
     #[serde(default)]
     #[schemars(with = "bool", extend("default" = true))]
     privileged: Option<bool>,
@@ -56,24 +56,24 @@ pub(crate) struct Execute {
 }
 
 impl Execute {
-    /// Under a fresh id: every call is a request of its own.
+    /// Every call gets a fresh id.
     pub(crate) fn into_request(self, client: Option<&Implementation>) -> Result<Request> {
-        let wrong = |why: &str| Err(Error::Arguments(why.to_owned()));
+        let invalid = |why: &str| Err(Error::Arguments(why.to_owned()));
         let pipeline = match (self.argv, self.pipeline) {
             (Some(argv), None) => vec![argv],
             (None, Some(pipeline)) => pipeline,
-            (None, None) => return wrong("Give either `argv` or `pipeline`: neither is there"),
-            (Some(_), Some(_)) => return wrong("Give either `argv` or `pipeline`, not both"),
+            (None, None) => return invalid("Give either `argv` or `pipeline`: neither is there"),
+            (Some(_), Some(_)) => return invalid("Give either `argv` or `pipeline`, not both"),
         };
         if pipeline.is_empty() || pipeline.iter().any(Vec::is_empty) {
-            return wrong("Every command needs at least the name of a program");
+            return invalid("Every command needs at least the name of a program");
         }
         if pipeline.len() > STAGES_MAX {
             let count = pipeline.len();
-            return wrong(&format!("`pipeline` has {count} commands, and {STAGES_MAX} are the most"));
+            return invalid(&format!("`pipeline` has {count} commands, and the limit is {STAGES_MAX}"));
         }
         if self.reason.trim().is_empty() {
-            return wrong("`reason` is empty: say why this is needed, a human decides by it");
+            return invalid("`reason` is empty: a human decides by it, so state why this is needed");
         }
         Ok(Request {
             session: session(client, self.session.as_deref()),
@@ -84,24 +84,24 @@ impl Execute {
             forward_agent: self.forward_agent.unwrap_or(false),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             cwd: self.cwd,
-            ..broker::request(Action::Exec)
+            ..new_request(Action::Exec)
         })
     }
 }
 
-/// What the human is told about who asks: nobody has checked it. Our process is what the broker sees.
+/// The session shown to the human. The client's name is unverified. The pid is of this process, the broker's peer.
 fn session(client: Option<&Implementation>, label: Option<&str>) -> String {
-    let name = client.map(|client| claim(&format!("{} {}", client.name, client.version)));
+    let name = client.map(|client| printable(&format!("{} {}", client.name, client.version)));
     let name = name.filter(|name| !name.is_empty()).unwrap_or_else(|| "an MCP client".to_owned());
     let client = format!("{name}, pid {}", std::process::id());
-    match label.map(claim).filter(|label| !label.is_empty()) {
+    match label.map(printable).filter(|label| !label.is_empty()) {
         Some(label) => format!("{label} ({client})"),
         None => client,
     }
 }
 
-/// Without what the broker would refuse, which nobody could mend from within a call.
-fn claim(text: &str) -> String {
+/// Drops the characters that the broker would refuse: a caller cannot change its client's name.
+fn printable(text: &str) -> String {
     let plain: String = text.chars().filter(|letter| matches!(letter, ' '..='~')).collect();
     plain.trim().chars().take(CLAIM_CHARS_MAX).collect()
 }
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_or_null_has_the_strictest_default() {
+    fn omitted_and_null_arguments_get_the_strictest_default() {
         for arguments in [
             json!({"argv": ["id"], "reason": "why"}),
             json!({"argv": ["id"], "reason": "why", "pipeline": null, "privileged": null, "env": null}),
@@ -130,13 +130,13 @@ mod tests {
     }
 
     #[test]
-    fn two_calls_are_two_requests() {
+    fn each_call_gets_its_own_id() {
         let call = || request(json!({"argv": ["id"], "reason": "why"})).unwrap();
         assert_ne!(call().id, call().id);
     }
 
     #[test]
-    fn a_pipeline_that_is_none_is_refused_before_anyone_is_asked() {
+    fn invalid_arguments_are_refused() {
         for (arguments, why) in [
             (json!({"reason": "why"}), "neither is there"),
             (json!({"argv": ["a"], "pipeline": [["a"]], "reason": "why"}), "not both"),

@@ -1,12 +1,18 @@
-//! An MCP server on standard input and output that asks the broker.
+//! An MCP server on standard input and output that sends requests to the broker.
 //!
-//! A call of `execute` becomes one line on the broker's socket and waits for the one line that comes back: hours, if a human
-//! takes that long. The connection is the request: whoever cancels the call, or closes our input, closes it, and the broker
-//! withdraws the question. A line is sent once, under an id of its own, and never again.
+//! A call of `execute` sends one request line to the broker's socket and waits for the response line without a time limit,
+//! since a human may take hours. If the client cancels the call or closes standard input, the server closes the connection,
+//! and the broker withdraws the question. Requests are never retried.
+//!
+//! # Theory of operation
+//!
+//! The server runs no command and decides nothing, so an agent may start and kill it at any time. Results are bounded by
+//! construction: 64 KiB of each stream, head and tail. rmcp serves both protocol eras; `stdio` sits before it, since rmcp
+//! alone waits five seconds after the end of input and exits when a notification precedes the first request. `cwd` is
+//! sent only to a broker that supports it: the original would run the command in `/`.
 
 #![forbid(unsafe_code)]
 
-mod broker;
 mod error;
 mod execute;
 mod output;
@@ -15,28 +21,28 @@ mod schema;
 mod server;
 mod stdio;
 
-pub use broker::{Broker, request};
 pub use error::{Error, Result};
 
+use outpost_broker_client::BrokerClient;
 use rmcp::ServiceExt;
 use rmcp::service::ServerInitializeError;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use tokio::sync::watch;
 
-/// Serves the client on standard input and output until it closes the one or takes no more from the other.
-pub async fn serve(broker: Broker) -> Result<()> {
-    let (gone, left) = watch::channel(false);
+/// Serves the client until it closes standard input or output.
+pub async fn serve(broker: BrokerClient) -> Result<()> {
+    let (disconnected, on_disconnect) = watch::channel(false);
     let (input, output) = rmcp::transport::stdio_pipes();
-    let transport = stdio::Stdio::new(AsyncRwTransport::new_server(input, output), gone);
-    let server = server::Server::new(broker, left);
+    let transport = stdio::Stdio::new(AsyncRwTransport::new_server(input, output), disconnected);
+    let server = server::Server::new(broker, on_disconnect);
     let running = match server.serve(transport).await {
         Ok(running) => running,
-        // It looked whether we are there, and left.
+        // Some clients only probe whether the server starts.
         Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
-        Err(error) => return Err(Error::Handshake(error.to_string())),
+        Err(error) => return Err(Error::Session(error.to_string())),
     };
     match running.waiting().await {
         Ok(_closed) => Ok(()),
-        Err(error) => Err(Error::Handshake(error.to_string())),
+        Err(error) => Err(Error::Session(error.to_string())),
     }
 }

@@ -1,7 +1,7 @@
-//! What became of a call of `execute`: fields for a program, and the same in words for a model.
+//! The result of `execute`: structured fields, and the same as text for a model.
 
 use crate::error::Error;
-use crate::output::{self, Form, Shown};
+use crate::output::{self, Form, Rendered};
 use outpost_broker_wire::{self as wire, OUTPUT_BYTES_MAX, Resolved, Response};
 use outpost_wire::base64;
 use rmcp::model::{CallToolResult, ContentBlock};
@@ -9,25 +9,25 @@ use rmcp::schemars::JsonSchema;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Of standard output, and of all stages' standard error together. It goes out twice, as a field and in words, and a byte of
-/// it may become six: still far below what clients take for one line.
+/// Longest standard output, and longest standard error of all stages together. Each is sent twice, as a field and as
+/// text, and JSON may escape a byte as six. The line stays far below the limits of clients.
 const STREAM_BYTES_MAX: usize = 64 * 1024;
 
-/// Of what the broker says in words, and of a path.
-const WORDS_BYTES_MAX: usize = 4 * 1024;
+/// Longest message of the broker, and longest path.
+const TEXT_BYTES_MAX: usize = 4 * 1024;
 
-/// Of a signal's name, or a digest.
+/// Longest signal name or digest.
 const NAME_BYTES_MAX: usize = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 #[schemars(crate = "rmcp::schemars")]
 pub(crate) enum Status {
-    /// It ran. The exit codes say whether it succeeded.
+    /// It ran. The exit codes show whether it succeeded.
     Ok,
-    /// A human or a rule said no. Nothing was run.
+    /// A human or a rule denied it. Nothing was run.
     Denied,
-    /// Nobody answered. Nothing was run.
+    /// No human answered in time. Nothing was run.
     Timeout,
     /// See `message`.
     Error,
@@ -37,35 +37,35 @@ pub(crate) enum Status {
 #[schemars(crate = "rmcp::schemars")]
 pub(crate) struct Report {
     status: Status,
-    /// What happened, in words.
+    /// What happened, as text.
     message: String,
-    /// Who decided: `human`, `rule:NAME`, `grant` or `session`.
+    /// The origin of the decision: `human`, `rule:NAME`, `grant` or `session`.
     #[serde(skip_serializing_if = "Option::is_none")]
     decision: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     approved_by: Option<String>,
-    /// Of exactly what was decided about.
+    /// The digest of the request that was decided.
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
-    /// Whether it was ended because it ran too long. It may have had effects.
+    /// Whether it was killed because it ran too long. It may have had effects.
     timed_out: bool,
-    /// One for each command that ran.
+    /// One entry for each command that ran.
     stages: Vec<Stage>,
-    /// Of the last command.
+    /// The output of the last command.
     stdout: String,
     stdout_form: Form,
-    /// How much of it there is.
+    /// The number of bytes in the broker's response.
     stdout_bytes: usize,
-    /// How much of that is left out here, in the middle.
+    /// The number of those bytes that are left out in the middle of `stdout`.
     stdout_left_out_bytes: usize,
-    /// Whether it wrote more than `stdout` has.
+    /// Whether the command wrote more than `stdout` contains.
     stdout_truncated: bool,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(crate = "rmcp::schemars")]
 struct Stage {
-    /// -1 if a signal ended it.
+    /// -1 if a signal killed it.
     exit_code: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
     signal: Option<String>,
@@ -76,7 +76,7 @@ struct Stage {
     stderr_truncated: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     duration_ms: Option<u64>,
-    /// The file that was executed.
+    /// The executed file.
     #[serde(skip_serializing_if = "Option::is_none")]
     resolved: Option<File>,
 }
@@ -89,24 +89,24 @@ struct File {
 }
 
 impl Report {
-    /// Of an answer to a pipeline of so many stages, after so long.
-    pub(crate) fn of(answer: Response, stages_max: usize, waited: Duration) -> Report {
-        let timed_out = answer.timed_out || ran_too_long(&answer);
+    /// The report of a response. `waited` is the time since the request was sent.
+    pub(crate) fn of(response: Response, stages_max: usize, waited: Duration) -> Report {
+        let timed_out = response.timed_out || has_timeout_message(&response);
         let bytes_max = STREAM_BYTES_MAX / stages_max.max(1);
         let stages: Vec<Stage> =
-            answer.stages.into_iter().take(stages_max).map(|stage| Stage::of(stage, bytes_max)).collect();
-        let stdout = show(answer.stdout.as_deref().unwrap_or_default(), STREAM_BYTES_MAX);
-        let said = answer.message.map(words).filter(|said| !said.is_empty());
-        let status = Status::of(answer.status);
+            response.stages.into_iter().take(stages_max).map(|stage| Stage::of(stage, bytes_max)).collect();
+        let stdout = render(response.stdout.as_deref().unwrap_or_default(), STREAM_BYTES_MAX);
+        let broker_message = response.message.map(cut_text).filter(|message| !message.is_empty());
+        let status = Status::of(response.status);
         Report {
             status,
-            message: told(status, said.as_deref(), timed_out, &stages, waited),
-            decision: answer.decision.map(words),
-            approved_by: answer.approved_by.map(words),
-            digest: answer.digest.map(name),
+            message: summary(status, broker_message.as_deref(), timed_out, &stages, waited),
+            decision: response.decision.map(cut_text),
+            approved_by: response.approved_by.map(cut_text),
+            digest: response.digest.map(cut_name),
             timed_out,
             stages,
-            stdout_truncated: answer.stdout_truncated || stdout.left_out_bytes > 0,
+            stdout_truncated: response.stdout_truncated || stdout.left_out_bytes > 0,
             stdout: stdout.text,
             stdout_form: stdout.form,
             stdout_bytes: stdout.bytes,
@@ -114,20 +114,20 @@ impl Report {
         }
     }
 
-    /// Of a call that has no answer of the broker.
+    /// The report of a call without a response of the broker.
     pub(crate) fn failed(error: &Error) -> Report {
-        let answer = Response { message: None, ..Response::error("", "") };
-        Report { message: error.to_string(), ..Report::of(answer, 0, Duration::ZERO) }
+        let response = Response { message: None, ..Response::error("", "") };
+        Report { message: error.to_string(), ..Report::of(response, 0, Duration::ZERO) }
     }
 
-    /// True for denied, timeout, error, and a last command that did not succeed.
+    /// True for denied, timeout and error, and if the last command failed.
     fn is_error(&self) -> bool {
         self.status != Status::Ok || self.stages.last().is_some_and(|stage| stage.exit_code != 0)
     }
 
-    /// The words, and behind them what was written.
+    /// The message, then the output.
     fn text(&self) -> String {
-        // No command can know it, so none can end its output there and go on in our voice.
+        // A random tag: a command cannot forge the end marker of its output.
         let tag: String = uuid::Uuid::new_v4().simple().to_string().chars().take(8).collect();
         let mut text = self.message.clone();
         let only = self.stages.len() == 1;
@@ -173,11 +173,11 @@ impl Status {
 
 impl Stage {
     fn of(stage: wire::Stage, bytes_max: usize) -> Stage {
-        let stderr = show(&stage.stderr, bytes_max);
-        let file = |file: Resolved| File { path: words(file.path), sha256: name(file.sha256) };
+        let stderr = render(&stage.stderr, bytes_max);
+        let file = |file: Resolved| File { path: cut_text(file.path), sha256: cut_name(file.sha256) };
         Stage {
             exit_code: stage.exit_code,
-            signal: stage.signal.map(name),
+            signal: stage.signal.map(cut_name),
             stderr_truncated: stage.stderr_truncated || stderr.left_out_bytes > 0,
             stderr: stderr.text,
             stderr_form: stderr.form,
@@ -198,16 +198,17 @@ impl Stage {
         }
     }
 
-    fn ended(&self) -> String {
+    /// How the command ended, as a clause.
+    fn ending(&self) -> String {
         match (&self.signal, self.exit_code) {
-            (Some(signal), _) => format!("was ended by {signal}"),
-            (None, -1) => "was ended by a signal".to_owned(),
+            (Some(signal), _) => format!("was killed by {signal}"),
+            (None, -1) => "was killed by a signal".to_owned(),
             (None, code) => format!("ended with exit code {code}"),
         }
     }
 }
 
-/// What was written to one stream, as it is told.
+/// One output stream of the report.
 struct Stream<'a> {
     text: &'a str,
     form: Form,
@@ -244,49 +245,56 @@ impl Stream<'_> {
     }
 }
 
-/// One sentence or two about what happened, and whether it may have had effects.
-fn told(status: Status, said: Option<&str>, timed_out: bool, stages: &[Stage], waited: Duration) -> String {
-    let broker_says = said.map_or_else(String::new, |said| format!(" The broker says: {said}"));
+/// One or two sentences: what happened, and whether it may have had effects.
+fn summary(
+    status: Status,
+    broker_message: Option<&str>,
+    timed_out: bool,
+    stages: &[Stage],
+    waited: Duration,
+) -> String {
+    let suffix =
+        broker_message.map_or_else(String::new, |message| format!(" Message of the broker: {message}"));
     match status {
         Status::Ok => match stages {
-            [] => format!("The command ran.{broker_says}"),
-            [only] => format!("The command {}.{broker_says}", only.ended()),
+            [] => format!("The command ran.{suffix}"),
+            [only] => format!("The command {}.{suffix}", only.ending()),
             all => {
-                let each = all.iter().enumerate().map(|(at, stage)| format!("{} {}", at + 1, stage.ended()));
-                format!("Of the pipeline, command {}.{broker_says}", each.collect::<Vec<_>>().join(", "))
+                let each = all.iter().enumerate().map(|(at, stage)| format!("{} {}", at + 1, stage.ending()));
+                format!("Of the pipeline, command {}.{suffix}", each.collect::<Vec<_>>().join(", "))
             }
         },
-        Status::Denied => format!("Denied. Nothing was run.{broker_says}"),
+        Status::Denied => format!("Denied. Nothing was run.{suffix}"),
         Status::Timeout => format!(
-            "Nobody answered within {} s, so nothing was run.{broker_says} Tell the human before you ask again.",
+            "No human answered within {} s, so nothing was run.{suffix} Inform the human before you ask again.",
             waited.as_secs().max(1)
         ),
         Status::Error if timed_out => format!(
-            "It was started, ran too long and was ended. It may have had effects: look before you repeat it.{broker_says}"
+            "It was started, ran too long and was killed. It may have had effects: check before you repeat it.{suffix}"
         ),
-        Status::Error => format!("It failed.{broker_says}"),
+        Status::Error => format!("It failed.{suffix}"),
     }
 }
 
-/// The original tells it in words alone.
-fn ran_too_long(answer: &Response) -> bool {
-    let starts = |start: &str| answer.message.as_deref().is_some_and(|message| message.starts_with(start));
-    answer.status == wire::Status::Error
+/// sudo-proxy has no `timed_out` field. Its message is the only sign.
+fn has_timeout_message(response: &Response) -> bool {
+    let starts = |start: &str| response.message.as_deref().is_some_and(|message| message.starts_with(start));
+    response.status == wire::Status::Error
         && (starts("command timed out after ") || starts("pipeline timed out after "))
 }
 
-fn show(encoded: &str, bytes_max: usize) -> Shown {
+fn render(encoded: &str, bytes_max: usize) -> Rendered {
     match base64::decode(encoded.as_bytes()) {
-        Some(bytes) => output::show(&bytes, bytes_max),
-        None => output::show("[the broker sent no base64]".as_bytes(), bytes_max),
+        Some(bytes) => output::render(&bytes, bytes_max),
+        None => output::render("[the broker sent invalid base64]".as_bytes(), bytes_max),
     }
 }
 
-fn words(text: String) -> String {
-    cut(text, WORDS_BYTES_MAX)
+fn cut_text(text: String) -> String {
+    cut(text, TEXT_BYTES_MAX)
 }
 
-fn name(text: String) -> String {
+fn cut_name(text: String) -> String {
     cut(text, NAME_BYTES_MAX)
 }
 

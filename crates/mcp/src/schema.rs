@@ -1,4 +1,4 @@
-//! Schemas of arguments and results, without what some clients stumble over: null, formats, line breaks.
+//! JSON schemas of tool arguments and results, without keywords that some clients reject: null, format, line breaks.
 
 use rmcp::handler::server::tool::schema_for_type;
 use rmcp::model::JsonObject;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub(crate) fn of<T: JsonSchema + Any>() -> Arc<JsonObject> {
     let mut schema = schema_for_type::<T>().as_ref().clone();
     simplify(&mut schema);
-    // About the type, which is no business of a client.
+    // They describe the Rust type.
     schema.remove("title");
     schema.remove("description");
     if !schema.contains_key("properties") {
@@ -20,7 +20,7 @@ pub(crate) fn of<T: JsonSchema + Any>() -> Arc<JsonObject> {
 }
 
 fn simplify(schema: &mut JsonObject) {
-    // Not of JSON Schema, and validators warn about it.
+    // schemars writes formats such as `uint`, which JSON Schema does not define. Validators warn about them.
     if schema.get("format").is_some_and(Value::is_string) {
         schema.remove("format");
     }
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_be_missing_is_not_said_to_be_null() {
+    fn optional_properties_are_not_nullable() {
         let mut schema = json!({
             "description": "two\nlines", "default": null, "type": ["string", "null"],
             "properties": {

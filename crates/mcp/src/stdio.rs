@@ -1,4 +1,4 @@
-//! The client's lines: the end of them is told to whoever waits, and what comes before the handshake ends nothing.
+//! The transport over standard input and output: signals EOF at once, and ignores messages before the first request.
 
 use rmcp::model::JsonRpcMessage;
 use rmcp::service::{RoleServer, RxJsonRpcMessage, TxJsonRpcMessage};
@@ -6,15 +6,15 @@ use rmcp::transport::Transport;
 use tokio::sync::watch;
 
 pub(crate) struct Stdio<T> {
-    lines: T,
-    gone: watch::Sender<bool>,
-    /// Whether a request came yet.
-    begun: bool,
+    inner: T,
+    disconnected: watch::Sender<bool>,
+    /// Whether the first request arrived.
+    started: bool,
 }
 
 impl<T> Stdio<T> {
-    pub(crate) fn new(lines: T, gone: watch::Sender<bool>) -> Stdio<T> {
-        Stdio { lines, gone, begun: false }
+    pub(crate) fn new(inner: T, disconnected: watch::Sender<bool>) -> Stdio<T> {
+        Stdio { inner, disconnected, started: false }
     }
 }
 
@@ -25,28 +25,28 @@ impl<T: Transport<RoleServer>> Transport<RoleServer> for Stdio<T> {
         &mut self,
         message: TxJsonRpcMessage<RoleServer>,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
-        self.lines.send(message)
+        self.inner.send(message)
     }
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleServer>> {
         loop {
-            match self.lines.receive().await {
-                // rmcp itself would wait five seconds for what is under way, and only then say so.
+            match self.inner.receive().await {
+                // Signal EOF directly: rmcp first waits five seconds for running calls.
                 None => {
-                    self.gone.send_replace(true);
+                    self.disconnected.send_replace(true);
                     return None;
                 }
-                Some(message) if self.begun || matches!(message, JsonRpcMessage::Request(_)) => {
-                    self.begun = true;
+                Some(message) if self.started || matches!(message, JsonRpcMessage::Request(_)) => {
+                    self.started = true;
                     return Some(message);
                 }
-                // rmcp would end the server.
-                Some(_) => tracing::debug!("a message before the first request is ignored"),
+                // rmcp would stop the server.
+                Some(_) => tracing::debug!("ignored a message before the first request"),
             }
         }
     }
 
     async fn close(&mut self) -> Result<(), Self::Error> {
-        self.lines.close().await
+        self.inner.close().await
     }
 }

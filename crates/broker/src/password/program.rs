@@ -1,4 +1,4 @@
-//! The program that sudo runs to ask for a password: this very binary, by a name that only the kernel can change.
+//! The askpass program: this binary, under the path `/proc/PID/exe`, which no user can redirect.
 
 use outpost_sys::procfs;
 use std::io;
@@ -7,19 +7,19 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-/// The name under which this binary runs as an anchor (`Anchor`).
+/// Argument 0 of the anchor process (`Anchor`).
 pub const ASKPASS_ANCHOR: &str = "outpost-askpass-anchor";
 
-/// A process of this binary that does nothing. Sudo executes the binary as `/proc/PID/exe`: a file at any path could be
-/// replaced by the user, and `/proc` shows other processes of a user only while their memory is not hidden, as ours may be.
+/// An idle child process of this binary. sudo executes its `/proc/PID/exe`, since the user could replace a file at any
+/// other path. The daemon's own `/proc/PID/exe` does not serve: it is unreadable while the daemon is undumpable.
 ///
-/// The child is reaped when this is dropped and not before. So its number stays its own as long as a password can be sent.
+/// The child is reaped only when this is dropped. Its pid is therefore not reused while a password can be sent.
 pub(super) struct Anchor {
     process: Child,
 }
 
 impl Anchor {
-    /// Starts the process. It ends at the end of its standard input, and so with us.
+    /// Starts the process. It exits at EOF of its standard input, and thus when the daemon exits.
     pub(super) fn start() -> io::Result<Anchor> {
         let process = Command::new("/proc/self/exe")
             .arg0(ASKPASS_ANCHOR)
@@ -32,7 +32,7 @@ impl Anchor {
         Ok(Anchor { process })
     }
 
-    /// What sudo executes.
+    /// The path that sudo executes.
     pub(super) fn program(&self) -> PathBuf {
         format!("/proc/{}/exe", self.process.id()).into()
     }
@@ -40,33 +40,33 @@ impl Anchor {
 
 impl Drop for Anchor {
     fn drop(&mut self) {
-        let _ended_already = self.process.kill();
+        let _exited = self.process.kill();
         let _reaped = self.process.wait();
     }
 }
 
-/// A process by its number and start time, which name it for good.
+/// A process, identified by pid and start time. Unlike the pid alone, the pair is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Identity {
+pub(super) struct ProcessIdentity {
     pub(super) pid: i32,
     start_ticks: u64,
 }
 
-impl Identity {
-    pub(super) fn of(pid: i32) -> Option<Identity> {
-        procfs::stat(pid).map(|stat| Identity { pid, start_ticks: stat.start_ticks })
+impl ProcessIdentity {
+    pub(super) fn of(pid: i32) -> Option<ProcessIdentity> {
+        procfs::stat(pid).map(|stat| ProcessIdentity { pid, start_ticks: stat.start_ticks })
     }
 
-    pub(super) fn of_parent(self) -> Option<Identity> {
+    pub(super) fn parent(self) -> Option<ProcessIdentity> {
         let stat = procfs::stat(self.pid).filter(|stat| stat.start_ticks == self.start_ticks)?;
-        Identity::of(stat.parent)
+        ProcessIdentity::of(stat.parent)
     }
 
-    /// Whether it executes the very file that we execute. False when the kernel does not let us look.
+    /// Whether it executes the same file as this process. False if its `/proc/PID/exe` is unreadable.
     pub(super) fn is_this_binary(self) -> bool {
         let file = |process: &str| std::fs::metadata(format!("/proc/{process}/exe")).ok();
         let (Some(own), Some(its)) = (file("self"), file(&self.pid.to_string())) else { return false };
-        // Looked at last: the number was this process's all the time.
-        (own.dev(), own.ino()) == (its.dev(), its.ino()) && Identity::of(self.pid) == Some(self)
+        // The identity check comes last: it proves that the pid was not reused in between.
+        (own.dev(), own.ino()) == (its.dev(), its.ino()) && ProcessIdentity::of(self.pid) == Some(self)
     }
 }

@@ -1,100 +1,101 @@
-//! What a stage writes, up to the contract's cap; beyond it everything is read and dropped, so that the stage goes on.
+//! Collects a stage's output up to the contract's cap. Output beyond it is read and dropped, so that the stage does not
+//! block.
 
 use crate::wire::OUTPUT_BYTES_MAX;
-use outpost_approvals::{hex, unix_ms};
 use outpost_engine::{Batch, Exit, Process, Stream};
+use outpost_ledger::{hex, unix_ms};
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How long what is in the journal already may take to be read.
-const READ_PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
+/// Time limit for reading output that is already in the journal.
+const READ_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// One stream.
+/// The output of one stream.
 #[derive(Default)]
-pub(super) struct Taken {
+pub(super) struct StreamOutput {
     pub(super) bytes: Vec<u8>,
     pub(super) truncated: bool,
-    /// All of it, also what was dropped.
+    /// Bytes written, including dropped ones.
     total: u64,
 }
 
-impl Taken {
-    fn take(&mut self, bytes: &[u8], budget: &AtomicUsize) {
+impl StreamOutput {
+    fn append(&mut self, bytes: &[u8], budget: &AtomicUsize) {
         self.total += bytes.len() as u64;
-        let room = OUTPUT_BYTES_MAX.saturating_sub(self.bytes.len()).min(bytes.len());
-        let spend = |left: usize| Some(left.saturating_sub(room));
+        let wanted = OUTPUT_BYTES_MAX.saturating_sub(self.bytes.len()).min(bytes.len());
+        let spend = |left: usize| Some(left.saturating_sub(wanted));
         let left = budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend).unwrap_or(0);
-        let part = bytes.get(..room.min(left)).unwrap_or_default();
+        let part = bytes.get(..wanted.min(left)).unwrap_or_default();
         self.truncated |= part.len() < bytes.len();
         self.bytes.extend_from_slice(part);
     }
 
-    /// For the chain: how much, and the digest of what was kept.
+    /// For the audit chain: the number of bytes written, and the hash of the collected ones.
     pub(super) fn summary(&self) -> serde_json::Value {
         serde_json::json!({ "bytes": self.total, "sha256": hex(&Sha256::digest(&self.bytes)) })
     }
 }
 
-/// Everything of a stage.
+/// The output and exit status of a stage.
 #[derive(Default)]
-pub(super) struct Collected {
-    pub(super) stdout: Taken,
-    pub(super) stderr: Taken,
+pub(super) struct StageOutput {
+    pub(super) stdout: StreamOutput,
+    pub(super) stderr: StreamOutput,
     pub(super) exit: Option<Exit>,
-    ended_ms: u64,
+    exited_ms: u64,
 }
 
-impl Collected {
-    fn take(&mut self, batch: &Batch, budget: &AtomicUsize) {
+impl StageOutput {
+    fn append(&mut self, batch: &Batch, budget: &AtomicUsize) {
         for (frame, bytes) in batch.frames() {
             match frame.stream {
-                Stream::Stdout => self.stdout.take(bytes, budget),
-                Stream::Stderr => self.stderr.take(bytes, budget),
+                Stream::Stdout => self.stdout.append(bytes, budget),
+                Stream::Stderr => self.stderr.append(bytes, budget),
             }
         }
         if let Some(ended) = &batch.ended {
             self.exit = Some(ended.exit);
-            self.ended_ms = unix_ms();
+            self.exited_ms = unix_ms();
         }
     }
 
     pub(super) fn duration_ms(&self, process: &Process) -> Option<u64> {
-        self.exit.map(|_| self.ended_ms.saturating_sub(process.started_ms()))
+        self.exit.map(|_| self.exited_ms.saturating_sub(process.started_ms()))
     }
 }
 
-/// Takes everything until the end.
-pub(super) async fn collect(process: Process, budget: Arc<AtomicUsize>) -> Collected {
-    let mut collected = Collected::default();
+/// Collects until the stage exits. `budget` is shared by all stages.
+pub(super) async fn collect(process: Process, budget: Arc<AtomicUsize>) -> StageOutput {
+    let mut collected = StageOutput::default();
     let mut subscription = process.subscribe(0);
     let mut batch = Batch::default();
     loop {
         if let Err(error) = subscription.next(&mut batch).await {
-            tracing::warn!(%error, process = %process.slot(), "the output of a command cannot be read to its end");
+            tracing::warn!(%error, process = %process.slot(), "cannot read all output of a command");
             collected.stdout.truncated = true;
             return collected;
         }
-        collected.take(&batch, &budget);
+        collected.append(&batch, &budget);
         if collected.exit.is_some() {
             return collected;
         }
-        // One that keeps up with a fast command must not keep the thread.
+        // A fast command keeps the subscription ready. Yield so that other tasks run.
         tokio::task::yield_now().await;
     }
 }
 
-/// Takes what there is of a stage that does not end.
-pub(super) async fn so_far(process: &Process, budget: &AtomicUsize) -> Collected {
-    let mut collected = Collected::default();
+/// Collects the output so far of a stage that cannot be killed.
+pub(super) async fn collect_available(process: &Process, budget: &AtomicUsize) -> StageOutput {
+    let mut collected = StageOutput::default();
     let mut subscription = process.subscribe(0);
     let mut batch = Batch::default();
     let (_, last) = process.sequence();
     let read = async {
         while subscription.last_seen() < last && subscription.next(&mut batch).await.is_ok() {
-            collected.take(&batch, budget);
+            collected.append(&batch, budget);
         }
     };
-    let _late = tokio::time::timeout(READ_PATIENCE, read).await;
+    let _expired = tokio::time::timeout(READ_TIMEOUT, read).await;
     collected
 }

@@ -1,7 +1,7 @@
-//! What 1.1 has added to the protocol: `ping` and `stop`, which nobody is asked about and which still pass every gate.
+//! The actions of protocol 1.1, `ping` and `stop`: they need no approval but pass every check.
 
 use crate::kit::{broker, check, error, message, ok, ping, plain, pong, same, with};
-use outpost_sys::pidfd::How;
+use outpost_sys::pidfd::ExitCause;
 use outpost_testkit::stamp;
 use serde_json::{Value, json};
 
@@ -9,17 +9,17 @@ fn stop(id: &str) -> Value {
     with(ping(id), json!({"action": "stop"}))
 }
 
-/// The answer to it: an `ok` without stages.
+/// The response to `stop`: `ok` without stages.
 fn stopped(id: &str) -> String {
     json!({"id": id, "status": "ok", "stdout": "", "version": "1.2.0"}).to_string()
 }
 
 #[test]
-fn a_ping_is_answered_without_anyone_being_asked() {
+fn a_ping_needs_no_approval() {
     let broker = broker();
     let answer = broker.request(&ping("a"));
     assert_eq!(answer, r#"{"id":"a","status":"ok","stdout":"","message":"pong","version":"1.2.0"}"#);
-    // It asks for nothing, so it makes no difference what else it says.
+    // Its other fields have no effect.
     check(
         &broker,
         &[
@@ -31,7 +31,7 @@ fn a_ping_is_answered_without_anyone_being_asked() {
 }
 
 #[test]
-fn a_ping_passes_every_gate() {
+fn a_ping_passes_every_check() {
     let broker = broker();
     let rows = [
         (with(ping("a"), json!({"time": ""})), error("a", "missing time field")),
@@ -52,7 +52,7 @@ fn a_ping_passes_every_gate() {
 }
 
 #[test]
-fn an_action_may_be_named_that_is_the_default_anyway() {
+fn the_default_action_may_be_explicit() {
     let mut broker = broker();
     let request = with(plain("a", json!([["printf", "x"]])), json!({"action": "exec"}));
     same(&broker.run(&request), &ok("a", &[(0, "")], "x"));
@@ -61,7 +61,7 @@ fn an_action_may_be_named_that_is_the_default_anyway() {
 }
 
 #[test]
-fn a_ping_is_answered_while_a_prompt_waits() {
+fn a_ping_is_answered_during_a_prompt() {
     let mut broker = broker();
     let mut client = broker.send(&plain("asked", json!([["true"]])));
     broker.wait_prompt();
@@ -71,11 +71,11 @@ fn a_ping_is_answered_while_a_prompt_waits() {
 }
 
 #[test]
-fn a_stop_is_answered_and_then_the_daemon_ends_with_its_socket() {
+fn a_stop_is_answered_and_the_daemon_exits_and_removes_its_socket() {
     let mut broker = broker();
     let request = with(stop("a"), json!({"session": "the-stopper"}));
     assert_eq!(broker.request(&request), stopped("a"));
-    assert_eq!(broker.wait().how, How::Code(0));
+    assert_eq!(broker.wait().cause, ExitCause::Code(0));
     assert!(!broker.socket().exists());
     broker.wait_screen("the-stopper");
 }
@@ -86,14 +86,14 @@ fn a_stop_does_not_wait_for_a_prompt() {
     let mut pending = broker.send(&plain("asked", json!([["true"]])));
     broker.wait_prompt();
     same(&broker.request(&stop("a")), &stopped("a"));
-    assert_eq!(broker.wait().how, How::Code(0));
-    // Whoever waited is not told that it ran.
+    assert_eq!(broker.wait().cause, ExitCause::Code(0));
+    // The pending client gets no `ok`.
     let rest = String::from_utf8(pending.rest()).unwrap();
     assert!(!rest.contains(r#""status":"ok""#), "{rest}");
 }
 
 #[test]
-fn a_stop_that_fails_a_gate_stops_nothing() {
+fn a_stop_that_fails_a_check_has_no_effect() {
     let mut broker = broker();
     let rows = [
         (with(stop("a"), json!({"time": ""})), error("a", "missing time field")),

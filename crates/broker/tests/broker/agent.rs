@@ -1,4 +1,4 @@
-//! `forward_agent`: the daemon's own agent socket, for commands without privileges that ask for it, and for no others.
+//! `forward_agent`: unprivileged commands that request it get the daemon's agent socket. No other command does.
 
 use crate::kit::{broker, error, ok, plain, privilege, same, sh, with};
 use outpost_testkit::{Broker, BrokerOptions, available, stamp};
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 const PRINT: &str = "printf %s \"${SSH_AUTH_SOCK-none}\"";
 
-/// A daemon that was started with an agent, whose socket is really there.
+/// A daemon with an SSH agent whose socket exists.
 fn with_agent() -> (Broker, PathBuf, (UnixListener, TempDir)) {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("agent.sock");
@@ -19,7 +19,7 @@ fn with_agent() -> (Broker, PathBuf, (UnixListener, TempDir)) {
 }
 
 #[test]
-fn a_command_that_asks_for_the_agent_gets_the_socket_of_the_daemon() {
+fn a_command_that_requests_the_agent_gets_the_daemons_socket() {
     let (mut broker, socket, _agent) = with_agent();
     let request = with(sh("a", PRINT), json!({"forward_agent": true}));
     let mut client = broker.send(&request);
@@ -30,7 +30,7 @@ fn a_command_that_asks_for_the_agent_gets_the_socket_of_the_daemon() {
 }
 
 #[test]
-fn every_stage_gets_it() {
+fn every_stage_gets_the_agent() {
     let (mut broker, socket, _agent) = with_agent();
     let stage = json!(["sh", "-c", format!("cat; {PRINT}")]);
     let request = with(plain("a", json!([stage, stage])), json!({"forward_agent": true}));
@@ -39,7 +39,7 @@ fn every_stage_gets_it() {
 }
 
 #[test]
-fn a_command_that_does_not_ask_has_none() {
+fn a_command_without_the_request_gets_no_agent() {
     let (mut broker, _, _agent) = with_agent();
     same(&broker.run(&sh("a", PRINT)), &ok("a", &[(0, "")], "none"));
     let request = with(sh("b", PRINT), json!({"forward_agent": false}));
@@ -51,23 +51,23 @@ fn a_command_that_does_not_ask_has_none() {
 }
 
 #[test]
-fn without_an_agent_of_the_daemon_asking_has_no_effect() {
+fn without_an_agent_the_request_has_no_effect() {
     let mut broker = broker();
     let request = with(sh("a", PRINT), json!({"forward_agent": true}));
     same(&broker.run(&request), &ok("a", &[(0, "")], "none"));
 }
 
 #[test]
-fn a_privileged_command_never_gets_it() {
+fn a_privileged_command_never_gets_the_agent() {
     let (broker, _, _agent) = with_agent();
     let request = json!({"id": "a", "time": stamp(0), "pipeline": [["true"]], "privileged": true, "forward_agent": true});
     same(&broker.request(&request), &error("a", "forward_agent is only allowed for unprivileged commands"));
 }
 
 #[test]
-fn a_request_cannot_name_a_socket_of_its_own() {
+fn a_request_cannot_set_the_agent_socket() {
     let (broker, _, _agent) = with_agent();
     let more = json!({"forward_agent": true, "env": {"SSH_AUTH_SOCK": "/tmp/other.sock"}});
-    let told = "SSH_AUTH_SOCK cannot be set in request env; use forward_agent instead";
-    same(&broker.request(&with(sh("a", PRINT), more)), &error("a", told));
+    let message = "SSH_AUTH_SOCK cannot be set in request env; use forward_agent instead";
+    same(&broker.request(&with(sh("a", PRINT), more)), &error("a", message));
 }

@@ -1,4 +1,4 @@
-//! The answers: their fields in their order, and what of a command stands in which.
+//! The responses: their fields, the field order, and the content for each outcome.
 
 use crate::kit::{
     base64, broker, deny, error, message, ok, original_part, plain, press_too_late, privilege, same, sh,
@@ -26,7 +26,7 @@ fn the_answer_has_its_fields_in_their_order_and_no_spaces() {
 }
 
 #[test]
-fn a_command_that_a_signal_ended_has_minus_one() {
+fn a_signal_gives_exit_code_minus_one() {
     let mut broker = broker();
     for signal in ["TERM", "KILL", "SEGV", "PIPE"] {
         same(
@@ -37,7 +37,7 @@ fn a_command_that_a_signal_ended_has_minus_one() {
 }
 
 #[test]
-fn output_is_any_bytes_in_padded_standard_base64() {
+fn output_is_padded_standard_base64() {
     let mut broker = broker();
     let cases: [(&str, &str, &[u8]); 5] = [
         ("one", "printf '\\377'", b"\xff"),
@@ -56,7 +56,7 @@ fn output_is_any_bytes_in_padded_standard_base64() {
 }
 
 #[test]
-fn an_id_comes_back_as_it_was_sent() {
+fn the_id_is_returned_unchanged() {
     let mut broker = broker();
     for id in ["", "ü \"quoted\" \\ /", "550e8400-e29b-41d4-a716-446655440000"] {
         same(&broker.run(&sh(id, "true")), &ok(id, &[(0, "")], ""));
@@ -64,7 +64,7 @@ fn an_id_comes_back_as_it_was_sent() {
 }
 
 #[test]
-fn denied_is_an_id_and_a_status() {
+fn a_denial_has_only_id_and_status() {
     let mut broker = broker();
     let file = broker.path("ran");
     deny(&mut broker, &plain("a", json!([["touch", file]])));
@@ -72,9 +72,9 @@ fn denied_is_an_id_and_a_status() {
     assert!(!file.exists());
 }
 
-/// The original asks for a minute and knows no setting; ours shall take it from this variable.
+/// The original waits a fixed minute. Outpost reads the time from this variable.
 #[test]
-fn timeout_says_that_nobody_answered() {
+fn an_unanswered_prompt_is_a_timeout() {
     let mut broker = Broker::start(&BrokerOptions::default().env("SUDO_PROXY_PROMPT_TIMEOUT_SECS", "1"));
     let file = broker.path("ran");
     let mut client = broker.send(&plain("a", json!([["touch", file]])));
@@ -106,10 +106,10 @@ fn a_single_command_that_cannot_be_executed_is_an_error() {
 #[test]
 fn a_command_without_a_name_is_an_error() {
     let mut broker = broker();
-    let told = message(&broker.run(&plain("a", json!([["", "x"]]))));
+    let text = message(&broker.run(&plain("a", json!([["", "x"]]))));
     assert!(
-        !Broker::is_original() || told == "failed to execute command: No such file or directory (os error 2)",
-        "{told}"
+        !Broker::is_original() || text == "failed to execute command: No such file or directory (os error 2)",
+        "{text}"
     );
 }
 
@@ -124,9 +124,9 @@ fn a_command_runs_in_the_root_directory_with_a_private_umask_and_no_input() {
 }
 
 #[test]
-fn a_command_has_no_descriptors_but_its_three() {
+fn a_command_inherits_only_three_descriptors() {
     let mut broker = broker();
-    // One more is the directory that is being listed.
+    // Descriptor 3 is the listed directory.
     let answer = broker.run(&plain("a", json!([["ls", "/proc/self/fd"]])));
     same(&answer, &ok("a", &[(0, "")], "0\n1\n2\n3\n"));
 }
@@ -134,14 +134,14 @@ fn a_command_has_no_descriptors_but_its_three() {
 #[test]
 fn signals_are_at_their_defaults_in_a_command() {
     let mut broker = broker();
-    // Of the ignored ones, those a shell's child would notice: SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGCHLD.
+    // The mask selects SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM and SIGCHLD.
     let script = "while read name value; do case $name in SigBlk:|SigIgn:) echo $name $((0x$value & 0x15007));; esac; done \
                   </proc/self/status";
     same(&broker.run(&sh("a", script)), &ok("a", &[(0, "")], "SigBlk: 0\nSigIgn: 0\n"));
 }
 
 #[test]
-fn there_is_no_shell() {
+fn arguments_are_not_expanded_by_a_shell() {
     let mut broker = broker();
     let words = ["$HOME", "`id`", "a;b", "*", "|", ">x", "'", "\"", "\\", "a b", "", "-n", "ü"];
     let mut argv = vec!["printf", "<%s>"];
@@ -151,7 +151,7 @@ fn there_is_no_shell() {
 }
 
 #[test]
-fn a_privileged_command_is_answered_like_any_other() {
+fn a_privileged_command_has_the_same_response() {
     require!(privilege());
     let mut broker = broker();
     let request =
@@ -161,7 +161,7 @@ fn a_privileged_command_is_answered_like_any_other() {
 }
 
 #[test]
-fn every_answer_has_the_version_and_a_request_may_have_any() {
+fn every_response_has_the_version_and_a_request_may_have_any() {
     let mut broker = broker();
     for version in ["", "0.11.2", "99.0.0", "no version at all"] {
         let mut request = plain(&format!("v{version}"), json!([["true"]]));
@@ -174,13 +174,13 @@ fn every_answer_has_the_version_and_a_request_may_have_any() {
 }
 
 #[test]
-fn an_argument_that_the_kernel_does_not_take_is_an_error_and_not_the_end() {
+fn an_argument_beyond_the_kernels_limit_is_an_error() {
     let mut broker = broker();
     let answer = broker.run(&plain("a", json!([["true", "x".repeat(200_000)]])));
-    let told = message(&answer);
+    let text = message(&answer);
     assert!(
-        told.starts_with("failed to execute command: Argument list too long") || !Broker::is_original(),
-        "{told}"
+        text.starts_with("failed to execute command: Argument list too long") || !Broker::is_original(),
+        "{text}"
     );
     same(&broker.run(&sh("b", "true")), &ok("b", &[(0, "")], ""));
 }

@@ -1,12 +1,12 @@
-//! The original's own client, `sudo-request` 1.2.0, against the daemon: what it sends is understood, and it understands us.
+//! Compatibility with the original's client, `sudo-request` 1.2.0.
 //!
-//! It is `OUTPOST_SUDO_REQUEST`, or the one beside `OUTPOST_BROKER_PEER`, or the one that `scripts/fetch-broker-peer` installed.
+//! Its path is `OUTPOST_SUDO_REQUEST`, or beside `OUTPOST_BROKER_PEER`, or where `scripts/fetch-broker-peer` installs it.
 
 use crate::kit::{broker, privilege};
 use outpost_testkit::{Broker, Lack, available, require};
 use std::process::{Command, Output, Stdio};
 
-/// The client with these arguments.
+/// The client's command with these arguments.
 fn client(broker: &Broker, arguments: &[&str]) -> Result<Command, Lack> {
     let program = Broker::sudo_request()?;
     let mut command = Command::new(program);
@@ -15,8 +15,8 @@ fn client(broker: &Broker, arguments: &[&str]) -> Result<Command, Lack> {
     Ok(command)
 }
 
-/// What it printed and how it ended, after its prompt was answered.
-fn told(broker: &mut Broker, arguments: &[&str], approve: bool) -> Result<(i32, String, String), Lack> {
+/// Runs the client and answers its prompt. Returns exit code, stdout and stderr.
+fn run_client(broker: &mut Broker, arguments: &[&str], approve: bool) -> Result<(i32, String, String), Lack> {
     let child = client(broker, arguments)?.spawn().unwrap();
     if approve {
         broker.approve();
@@ -32,41 +32,44 @@ fn outcome(output: &Output) -> (i32, String, String) {
 }
 
 #[test]
-fn it_gets_output_and_exit_code() {
+fn the_client_gets_output_and_exit_code() {
     let mut broker = broker();
     let script = "echo out; echo err >&2; exit 3";
     let both: [&[&str]; 2] = [&["--no-privilege"], &[]];
     for privilege in both.into_iter().take(if available!(privilege()).is_some() { 2 } else { 1 }) {
         let arguments = [privilege, &["sh", "-c", script]].concat();
-        let got = require!(told(&mut broker, &arguments, true));
+        let got = require!(run_client(&mut broker, &arguments, true));
         assert_eq!(got, (3, "out\n".to_owned(), "err\n(exit code: 3)\n".to_owned()));
     }
 }
 
 #[test]
-fn it_gets_the_output_of_a_pipeline() {
+fn the_client_gets_the_output_of_a_pipeline() {
     let mut broker = broker();
     let arguments = ["--no-privilege", "printf", "b\\na\\n", "|", "sort", "|", "head", "-n1"];
-    let got = require!(told(&mut broker, &arguments, true));
+    let got = require!(run_client(&mut broker, &arguments, true));
     assert_eq!(got, (0, "a\n".to_owned(), String::new()));
 }
 
 #[test]
-fn it_gets_a_denial() {
+fn the_client_gets_a_denial() {
     let mut broker = broker();
-    let got =
-        require!(told(&mut broker, &["--reason", "some reason", "--session", "some-session", "true"], false));
+    let got = require!(run_client(
+        &mut broker,
+        &["--reason", "some reason", "--session", "some-session", "true"],
+        false
+    ));
     assert_eq!(got, (1, String::new(), "Request denied.\n".to_owned()));
     let screen = broker.screen();
     assert!(screen.contains("some reason") && screen.contains("some-session"), "{screen}");
 }
 
 #[test]
-fn it_prints_an_error() {
+fn the_client_prints_an_error() {
     let mut broker = broker();
     let mut command = require!(client(&broker, &["--no-privilege", "no-such-command"]));
     let mut child = command.spawn().unwrap();
-    // Ours may refuse what it does not find before anyone is asked.
+    // Outpost refuses a missing program without a prompt.
     while !broker.has_prompt() && child.try_wait().unwrap().is_none() {
         outpost_testkit::pause();
     }
@@ -79,25 +82,26 @@ fn it_prints_an_error() {
 }
 
 #[test]
-fn it_prints_everything_when_asked_to() {
+fn the_client_prints_all_streams_with_print() {
     let mut broker = broker();
     let arguments = ["--print", "--no-privilege", "sh", "-c", "echo out; echo err >&2"];
-    let got = require!(told(&mut broker, &arguments, true));
+    let got = require!(run_client(&mut broker, &arguments, true));
     let text = "exit 0\n== stdout == (1 lines)\nout\n== stderr == (1 lines)\nerr\n";
     assert_eq!(got, (0, text.to_owned(), String::new()));
 }
 
 #[test]
-fn it_takes_a_signal_for_minus_one() {
+fn the_client_shows_a_signal_as_minus_one() {
     let mut broker = broker();
-    let got = require!(told(&mut broker, &["--no-privilege", "sh", "-c", "kill -9 $$"], true));
+    let got = require!(run_client(&mut broker, &["--no-privilege", "sh", "-c", "kill -9 $$"], true));
     assert_eq!(got, (255, String::new(), "(exit code: -1)\n".to_owned()));
 }
 
 #[test]
-fn it_can_ask_for_the_agent() {
+fn the_client_can_request_the_agent() {
     let mut broker = broker();
     let script = "printf %s \"${SSH_AUTH_SOCK-none}\"";
-    let got = require!(told(&mut broker, &["--no-privilege", "--forward-agent", "sh", "-c", script], true));
+    let got =
+        require!(run_client(&mut broker, &["--no-privilege", "--forward-agent", "sh", "-c", script], true));
     assert_eq!(got, (0, "none".to_owned(), String::new()));
 }

@@ -1,17 +1,17 @@
-//! The environment: which names a request may give values, what a command gets, and that nothing is quietly left out.
+//! The environment: the variables that a request may set, and those that a command gets. Nothing is dropped silently.
 
 use crate::kit::{broker, check, decoded, error, ok, original_part, ping, plain, privilege, same, sh, with};
 use outpost_testkit::{Broker, require, stamp};
 use serde_json::{Value, json};
 
-/// What every command has, whatever the daemon was started with.
+/// The PATH of every command.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 fn not_allowed(name: &str) -> String {
     error(name, &format!("environment variable not allowed: {name}"))
 }
 
-/// The environment of a command that ran with this one asked for, sorted.
+/// The sorted environment of a command that requests these variables.
 fn environment(broker: &mut Broker, id: &str, env: Value) -> Vec<String> {
     let answer = broker.run(&with(plain(id, json!([["env"]])), json!({"env": env})));
     let fields: Value = serde_json::from_str(&answer).unwrap();
@@ -22,7 +22,7 @@ fn environment(broker: &mut Broker, id: &str, env: Value) -> Vec<String> {
     lines
 }
 
-/// Name and home of whoever runs the tests, by the password database.
+/// Name and home of the test's user in the passwd database.
 fn login() -> (String, String) {
     let output = std::process::Command::new("sh").args(["-c", "getent passwd $(id -u)"]).output().unwrap();
     let line = String::from_utf8(output.stdout).unwrap();
@@ -31,7 +31,7 @@ fn login() -> (String, String) {
 }
 
 #[test]
-fn a_command_gets_what_a_login_has_and_nothing_of_the_daemon() {
+fn a_command_gets_login_variables_and_none_of_the_daemon() {
     let mut broker = broker();
     let (name, home) = login();
     let expected =
@@ -40,7 +40,7 @@ fn a_command_gets_what_a_login_has_and_nothing_of_the_daemon() {
 }
 
 #[test]
-fn a_request_may_give_values_to_a_few_names() {
+fn a_request_may_set_the_allowed_variables() {
     let mut broker = broker();
     let (name, _) = login();
     let env = json!({
@@ -72,7 +72,7 @@ fn every_stage_gets_the_same_environment() {
 }
 
 #[test]
-fn a_privileged_command_gets_what_was_asked_for() {
+fn a_privileged_command_gets_the_requested_variables() {
     require!(privilege());
     let mut broker = broker();
     let script = "printf '%s|%s|%s' \"$LANG\" \"$DEBIAN_FRONTEND\" \"$LC_ALL\"";
@@ -84,7 +84,7 @@ fn a_privileged_command_gets_what_was_asked_for() {
 }
 
 #[test]
-fn any_other_name_fails_the_whole_request_by_its_name() {
+fn any_other_variable_fails_the_request() {
     let broker = broker();
     let names = [
         "PATH",
@@ -119,27 +119,27 @@ fn any_other_name_fails_the_whole_request_by_its_name() {
 }
 
 #[test]
-fn one_bad_name_is_not_quietly_left_out_of_many_good_ones() {
+fn one_forbidden_variable_among_allowed_ones_fails_the_request() {
     let broker = broker();
     let env = json!({"LANG": "C", "TZ": "UTC", "LD_PRELOAD": "/tmp/evil.so", "TERM": "dumb"});
     check(&broker, &[(with(ping("LD_PRELOAD"), json!({"env": env})), not_allowed("LD_PRELOAD"))]);
 }
 
 #[test]
-fn the_socket_of_the_agent_has_a_refusal_of_its_own() {
+fn the_agent_socket_variable_has_its_own_refusal() {
     let broker = broker();
-    let told = "SSH_AUTH_SOCK cannot be set in request env; use forward_agent instead";
+    let message = "SSH_AUTH_SOCK cannot be set in request env; use forward_agent instead";
     let request = with(sh("a", "true"), json!({"env": {"SSH_AUTH_SOCK": "/tmp/agent"}}));
-    check(&broker, &[(request, error("a", told))]);
+    check(&broker, &[(request, error("a", message))]);
 }
 
 #[test]
-fn values_are_words_and_never_code() {
+fn values_are_never_evaluated() {
     let mut broker = broker();
     let value = "a b$(id)`id`;'\"\\ ü";
     let request = with(sh("a", "printf %s \"$TZ\""), json!({"env": {"TZ": value}}));
     let answer = broker.run(&request);
-    // Ours may know better than to take this for a time zone; then nothing runs.
+    // Outpost may refuse this as a time zone. Then nothing runs.
     if Broker::is_original() || !original_part(&answer).contains(r#""status":"error""#) {
         same(&answer, &ok("a", &[(0, "")], value));
     }

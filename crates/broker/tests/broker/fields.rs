@@ -1,7 +1,7 @@
-//! "Field defaults (every field except pipeline is optional on the wire)": what each field may be, and what it is without one.
+//! "Field defaults (every field except pipeline is optional on the wire)": the values and the default of each field.
 
 use crate::kit::{
-    broker, check, check_at_once, check_lines, error, in_every_field, message, ok, original_part, ping,
+    broker, check, check_concurrently, check_lines, error, in_every_field, message, ok, original_part, ping,
     plain, pong, privilege, same, with,
 };
 use outpost_testkit::{Broker, require, stamp};
@@ -19,7 +19,7 @@ fn is_uuid_v4(id: &str) -> bool {
 }
 
 #[test]
-fn the_request_of_the_document_is_understood() {
+fn the_contracts_example_request_is_accepted() {
     require!(privilege());
     let mut broker = broker();
     let request = json!({
@@ -38,7 +38,7 @@ fn the_request_of_the_document_is_understood() {
 }
 
 #[test]
-fn a_pipeline_and_a_time_are_enough() {
+fn pipeline_and_time_are_the_only_required_fields() {
     require!(privilege());
     let mut broker = broker();
     let mut ids = Vec::new();
@@ -51,11 +51,11 @@ fn a_pipeline_and_a_time_are_enough() {
         ids.push(id);
     }
     assert_ne!(ids.first(), ids.last());
-    assert!(broker.screen().contains("unknown"), "the session of one that names none: {}", broker.screen());
+    assert!(broker.screen().contains("unknown"), "the default session is missing: {}", broker.screen());
 }
 
 #[test]
-fn a_refused_request_without_an_id_gets_a_fresh_one_too() {
+fn a_refused_request_without_an_id_gets_a_fresh_id() {
     let broker = broker();
     let answer = broker.request(&json!({"pipeline": [["true"]]}));
     let fields: Value = serde_json::from_str(&answer).unwrap();
@@ -73,7 +73,7 @@ fn an_id_may_be_any_text() {
 }
 
 #[test]
-fn a_pipeline_must_have_stages_and_a_stage_words() {
+fn pipelines_and_stages_must_not_be_empty() {
     let broker = broker();
     let empty = "pipeline must not be empty";
     let stage = |index: usize| format!("pipeline stage {index} must not be empty");
@@ -91,7 +91,7 @@ fn a_pipeline_must_have_stages_and_a_stage_words() {
 }
 
 #[test]
-fn privileged_is_what_a_request_is_that_does_not_say() {
+fn privileged_is_the_default() {
     let broker = broker();
     let only = "forward_agent is only allowed for unprivileged commands";
     let request =
@@ -119,14 +119,15 @@ fn the_order_of_fields_does_not_matter() {
     check_lines(&broker, &[(line, pong("a"))]);
 }
 
-/// What a line that is JSON but no request is told. Ours names the request, where the original leaves that empty.
-fn told(line: &str, text: &str) -> (String, String) {
+/// A JSON line that is not a valid request, and the expected response. Outpost includes the id, which the original leaves
+/// empty.
+fn invalid_json(line: &str, text: &str) -> (String, String) {
     let id = if Broker::is_original() { "" } else { "x" };
     (line.to_owned(), error(id, &format!("invalid JSON: {text}")))
 }
 
 #[test]
-fn a_field_of_the_wrong_type_is_told_by_its_place() {
+fn a_field_of_the_wrong_type_is_reported_with_its_position() {
     let broker = broker();
     let rows = [
         (r#"{"id":"x","host":7}"#, "integer `7`", "a string", 18),
@@ -148,51 +149,51 @@ fn a_field_of_the_wrong_type_is_told_by_its_place() {
         (r#"{"id":"x","forward_agent":1}"#, "integer `1`", "a boolean", 27),
     ];
     let rows = rows.map(|(line, found, wanted, column)| {
-        told(line, &format!("invalid type: {found}, expected {wanted} at line 1 column {column}"))
+        invalid_json(line, &format!("invalid type: {found}, expected {wanted} at line 1 column {column}"))
     });
     check_lines(&broker, &rows);
 }
 
 #[test]
-fn an_action_that_is_none_is_told_by_its_place() {
+fn an_unknown_action_is_reported_with_its_position() {
     let broker = broker();
     let rows = [
-        told(
+        invalid_json(
             r#"{"id":"x","action":"restart"}"#,
             "unknown variant `restart`, expected one of `exec`, `stop`, `ping` at line 1 column 28",
         ),
-        told(
+        invalid_json(
             r#"{"id":"x","action":"Ping"}"#,
             "unknown variant `Ping`, expected one of `exec`, `stop`, `ping` at line 1 column 25",
         ),
-        told(r#"{"id":"x","action":null}"#, "expected value at line 1 column 20"),
+        invalid_json(r#"{"id":"x","action":null}"#, "expected value at line 1 column 20"),
     ];
     check_lines(&broker, &rows);
 }
 
 #[test]
-fn a_field_that_comes_twice_is_refused() {
+fn a_duplicate_field_is_refused() {
     let broker = broker();
     let rows = [
-        told(r#"{"id":"x","host":"a","host":"b"}"#, "duplicate field `host` at line 1 column 27"),
-        told(
+        invalid_json(r#"{"id":"x","host":"a","host":"b"}"#, "duplicate field `host` at line 1 column 27"),
+        invalid_json(
             r#"{"id":"x","pipeline":[],"pipeline":[["id"]]}"#,
             "duplicate field `pipeline` at line 1 column 34",
         ),
-        told(
+        invalid_json(
             r#"{"id":"x","privileged":true,"privileged":false}"#,
             "duplicate field `privileged` at line 1 column 40",
         ),
-        told(r#"{"id":"x","time":"","time":""}"#, "duplicate field `time` at line 1 column 26"),
+        invalid_json(r#"{"id":"x","time":"","time":""}"#, "duplicate field `time` at line 1 column 26"),
     ];
     check_lines(&broker, &rows);
-    // Which of two ids is meant nobody can tell.
+    // With two ids, none is returned.
     let answer = broker.send_raw("{\"id\":\"x\",\"id\":\"y\"}\n").answer();
     assert_eq!(message(&answer), "invalid JSON: duplicate field `id` at line 1 column 14");
 }
 
 #[test]
-fn what_is_json_but_no_object_is_refused_without_an_id() {
+fn json_that_is_not_an_object_is_refused_without_an_id() {
     let broker = broker();
     let rows = [
         ("1", "invalid type: integer `1`, expected struct Request at line 1 column 1"),
@@ -211,22 +212,22 @@ fn what_is_json_but_no_object_is_refused_without_an_id() {
     }
 }
 
-/// Characters that no field may have, and no one of which could be honest.
+/// Characters that no field may contain.
 const FORBIDDEN: [char; 19] = [
     '\0', '\u{1}', '\u{7}', '\u{8}', '\u{b}', '\u{c}', '\r', '\u{1b}', '\u{1f}', '\u{200b}', '\u{200c}',
     '\u{200d}', '\u{200e}', '\u{200f}', '\u{202a}', '\u{202e}', '\u{2066}', '\u{2068}', '\u{2069}',
 ];
 
 #[test]
-fn control_and_bidi_characters_are_refused_by_the_name_of_their_field() {
+fn control_and_bidi_characters_are_refused_with_the_name_of_their_field() {
     let broker = broker();
     let rows: Vec<_> =
         FORBIDDEN.into_iter().flat_map(|character| in_every_field(&format!("a{character}b"))).collect();
-    check_at_once(&broker, &rows);
+    check_concurrently(&broker, &rows);
 }
 
 #[test]
-fn the_letters_of_all_languages_are_welcome() {
+fn letters_of_all_scripts_are_accepted() {
     let mut broker = broker();
     let text = "ä ß é ñ ж 日本語 ع 😀";
     let request = with(
@@ -261,7 +262,7 @@ fn a_newline_is_refused_in_every_field_but_an_argument() {
 }
 
 #[test]
-fn the_gates_come_in_their_order() {
+fn the_checks_apply_in_the_contracts_order() {
     let mut broker = broker();
     let all_wrong = json!({
         "id": "a", "time": "never", "pipeline": [[]], "reason": "\u{1b}", "env": {"LD_PRELOAD": "x"},
@@ -277,17 +278,17 @@ fn the_gates_come_in_their_order() {
         (json!({"env": {}}), ""),
     ];
     let mut request = all_wrong;
-    for (repair, told) in steps {
-        request = with(request, repair);
-        if told.is_empty() {
-            // None of the refusals has used the id up, and only the last is shown to anyone.
+    for (fix, message) in steps {
+        request = with(request, fix);
+        if message.is_empty() {
+            // The refusals left the id unused and caused no prompt.
             assert!(!broker.has_prompt());
             same(&broker.run(&request), &ok("a", &[(0, "")], ""));
         } else {
-            same(&broker.request(&request), &error("a", told));
+            same(&broker.request(&request), &error("a", message));
         }
     }
-    // A duplicate is told last of all.
+    // The duplicate check is the last one.
     let again = with(request.clone(), json!({"env": {"LD_PRELOAD": "x"}}));
     same(&broker.request(&again), &error("a", "environment variable not allowed: LD_PRELOAD"));
     same(&broker.request(&request), &error("a", "duplicate request id: a"));

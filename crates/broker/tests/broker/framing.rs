@@ -1,14 +1,14 @@
-//! "JSON lines over Unix socket. One request per connection": what is a line, what is none, and what each is answered.
+//! "JSON lines over Unix socket. One request per connection": valid and invalid lines, and their responses.
 
 use crate::kit::{broker, check_lines, error, ok, ping, plain, pong, same, sh};
 use outpost_testkit::Broker;
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// "Maximum request size: 1 MB", its newline included.
+/// "Maximum request size: 1 MB", including the newline.
 const LINE_BYTES_MAX: usize = 1_048_576;
 
-/// A ping whose line, newline included, has exactly so many bytes.
+/// A ping line of exactly this many bytes, including the newline.
 fn ping_of(id: &str, bytes: usize) -> String {
     let line = ping(id).to_string();
     let spaces = " ".repeat(bytes - line.len() - 1);
@@ -24,14 +24,14 @@ fn too_long() -> String {
 }
 
 #[test]
-fn one_line_is_answered_by_one_line_and_the_end() {
+fn one_line_gets_one_line_and_eof() {
     let broker = broker();
     let bytes = broker.send(&ping("a")).rest();
     assert_eq!(String::from_utf8(bytes).unwrap(), pong("a") + "\n");
 }
 
 #[test]
-fn a_line_may_come_byte_by_byte() {
+fn a_line_may_arrive_byte_by_byte() {
     let broker = broker();
     let mut client = broker.connect();
     for byte in ping("a").to_string().bytes() {
@@ -42,7 +42,7 @@ fn a_line_may_come_byte_by_byte() {
 }
 
 #[test]
-fn json_whitespace_around_a_request_is_nothing() {
+fn whitespace_around_a_request_is_ignored() {
     let broker = broker();
     for (id, ending) in [("crlf", "\r\n"), ("spaces", "  \t \n")] {
         let line = format!(" \t{}{ending}", ping(id));
@@ -51,13 +51,13 @@ fn json_whitespace_around_a_request_is_nothing() {
 }
 
 #[test]
-fn what_follows_the_first_newline_is_ignored() {
+fn data_after_the_first_newline_is_ignored() {
     let broker = broker();
     let two = format!("{}\n{}\n", ping("first"), ping("second"));
     same(&broker.send_raw(two).answer(), &pong("first"));
     let and_rubbish = format!("{}\n\u{0}rubbish", ping("third"));
     same(&broker.send_raw(and_rubbish).answer(), &pong("third"));
-    // The second was not looked at: its id is still free.
+    // The second request was not processed: its id is unused.
     same(&broker.request(&ping("second")), &pong("second"));
 }
 
@@ -71,33 +71,33 @@ fn a_second_request_on_the_same_connection_is_not_answered() {
 }
 
 #[test]
-fn a_partial_line_is_told_that_its_newline_is_missing() {
+fn a_partial_line_gets_the_missing_newline_error() {
     let broker = broker();
     for bytes in [ping("a").to_string(), "{".to_owned(), "not json".to_owned(), " ".to_owned()] {
         let mut client = broker.send_raw(&bytes);
         client.end();
         same(&client.answer(), &without_newline());
     }
-    // The id of a whole request without its newline was not used up.
+    // The id of a complete request without its newline stays unused.
     same(&broker.request(&ping("a")), &pong("a"));
 }
 
 #[test]
-fn who_says_nothing_is_told_nothing() {
+fn an_empty_connection_gets_no_response() {
     let broker = broker();
     let mut silent = broker.connect();
     silent.end();
     assert_eq!(silent.rest(), b"");
     assert_eq!(broker.send_raw("\n").rest(), b"", "a blank line");
     assert_eq!(broker.send_raw(format!("\n{}\n", ping("a"))).rest(), b"", "a blank line before a request");
-    // Who connects only to look must not disturb anyone.
+    // A connection that closes at once has no effect.
     drop(broker.connect());
     same(&broker.request(&ping("b")), &pong("b"));
     assert!(!broker.has_prompt());
 }
 
 #[test]
-fn what_is_no_json_is_told_where_it_stops_being_json() {
+fn invalid_json_is_reported_with_its_position() {
     let broker = broker();
     let rows = [
         ("not json", "invalid JSON: expected ident at line 1 column 2"),
@@ -112,14 +112,14 @@ fn what_is_no_json_is_told_where_it_stops_being_json() {
     let rows = rows.map(|(line, message)| (line.to_owned(), error("", message)));
     check_lines(&broker, &rows);
     let not_utf8 = broker.send_raw(b"{\"id\":\"\xff\"}\n").answer();
-    // The original's version of the JSON library counts one further.
+    // The original's version of serde_json reports the next column.
     let column = if Broker::is_original() { 9 } else { 8 };
     let message = format!("invalid JSON: invalid unicode code point at line 1 column {column}");
     same(&not_utf8, &error("", &message));
 }
 
 #[test]
-fn a_line_of_the_greatest_size_is_read_and_one_of_one_byte_more_is_not() {
+fn a_line_of_the_maximum_size_is_accepted_and_a_longer_one_refused() {
     let broker = broker();
     same(&broker.send_raw(ping_of("a", LINE_BYTES_MAX)).answer(), &pong("a"));
     same(&broker.send_raw(ping_of("b", LINE_BYTES_MAX + 1)).answer(), &too_long());
@@ -127,7 +127,7 @@ fn a_line_of_the_greatest_size_is_read_and_one_of_one_byte_more_is_not() {
 }
 
 #[test]
-fn a_line_that_never_ends_is_refused_while_it_is_still_being_sent() {
+fn an_endless_line_is_refused_while_it_is_sent() {
     let broker = broker();
     let mut client = broker.connect();
     let piece = vec![b' '; 256 * 1024];
@@ -142,11 +142,11 @@ fn a_line_that_never_ends_is_refused_while_it_is_still_being_sent() {
 }
 
 #[test]
-fn a_client_that_cannot_finish_its_line_has_ten_seconds_whatever_its_pace() {
+fn the_deadline_for_a_line_is_ten_seconds_at_any_pace() {
     let broker = broker();
     let mut client = broker.connect();
     let begun = Instant::now();
-    // A byte every second: no single wait is long.
+    // One byte per second: no single read waits long.
     for byte in ping("a").to_string().bytes() {
         client.send([byte]);
         if client.has_answer(Duration::from_secs(1)) {
@@ -161,7 +161,7 @@ fn a_client_that_cannot_finish_its_line_has_ten_seconds_whatever_its_pace() {
 }
 
 #[test]
-fn who_has_sent_its_line_and_ended_its_side_still_wants_the_answer() {
+fn a_client_that_shut_down_its_sending_side_gets_the_response() {
     let mut broker = broker();
     let mut client = broker.send(&ping("a"));
     client.end();
@@ -173,13 +173,13 @@ fn who_has_sent_its_line_and_ended_its_side_still_wants_the_answer() {
 }
 
 #[test]
-fn a_command_that_runs_goes_on_when_its_client_leaves() {
+fn a_running_command_survives_its_clients_disconnect() {
     let mut broker = broker();
     let (fifo, file) = (broker.path("go"), broker.path("done"));
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let client = broker.send(&sh("a", &format!("cat {} >{}", fifo.display(), file.display())));
     broker.approve();
-    // Only a reader lets this be opened: the command runs.
+    // The open blocks until the command reads the FIFO.
     let mut writer = std::fs::File::options().write(true).open(&fifo).unwrap();
     drop(client);
     same(&broker.request(&ping("b")), &pong("b"));
@@ -194,7 +194,7 @@ fn many_connections_are_served_at_once() {
     let mut broker = broker();
     let mut slow = broker.send(&plain("slow", json!([["sleep", "600"]])));
     broker.approve();
-    // One runs, one waits for its answer, one has not finished its line; none of them is in anybody's way.
+    // A running command, a pending prompt and a partial line do not block other connections.
     let asked = broker.send(&plain("asked", json!([["true"]])));
     broker.wait_prompt();
     let partial = broker.send_raw("{");
@@ -205,14 +205,14 @@ fn many_connections_are_served_at_once() {
     let mut asked = asked;
     same(&asked.answer(), &ok("asked", &[(0, "")], ""));
     drop(broker);
-    // The daemon has ended and the command with it; nobody answers any more.
+    // The daemon exited and killed the command. No response comes.
     let _nothing = slow.rest();
 }
 
 #[test]
-fn a_request_of_the_greatest_size_runs_as_it_was_sent() {
+fn a_large_request_runs_unchanged() {
     let mut broker = broker();
-    // Two arguments, since the kernel takes none that is longer than 128 KiB; and a line of 900 kB around them.
+    // Two arguments, since the kernel limits each to 128 KiB, in a line of 900 kB.
     let argument = "x".repeat(100_000);
     let request = plain("a", json!([["printf", "%s%s", argument, argument]]));
     let line = request.to_string();

@@ -18,7 +18,7 @@ fn a_request_without_a_time_is_refused() {
 }
 
 #[test]
-fn what_is_no_time_is_refused() {
+fn malformed_times_are_refused() {
     let broker = broker();
     let texts = [
         "never",
@@ -47,21 +47,21 @@ fn what_is_no_time_is_refused() {
 }
 
 #[test]
-fn a_request_is_good_for_sixty_seconds() {
+fn a_request_is_fresh_for_sixty_seconds() {
     let broker = broker();
-    // The very limit may pass while the request is under way.
+    // Not exactly 60: the limit could pass before the request arrives.
     check(&broker, &[(at("a", &stamp(-57)), pong("a")), (at("b", &stamp(0)), pong("b"))]);
     for (id, age) in [("c", 62), ("d", 3_600), ("e", 40_000_000)] {
-        let told = message(&broker.request(&at(id, &stamp(-age))));
+        let text = message(&broker.request(&at(id, &stamp(-age))));
         let seconds = |extra: i64| format!("request too old: {}s (max 60s)", age + extra);
-        assert!((0..5).any(|extra| told == seconds(extra)), "{told}");
+        assert!((0..5).any(|extra| text == seconds(extra)), "{text}");
     }
     assert!(message(&broker.request(&at("f", "1970-01-01T00:00:00Z"))).starts_with("request too old: "));
     assert!(!broker.has_prompt());
 }
 
 #[test]
-fn a_time_without_its_z_is_utc() {
+fn a_time_without_an_offset_is_utc() {
     let broker = broker();
     let bare = stamp(0).trim_end_matches('Z').to_owned();
     check(&broker, &[(at("a", &bare), pong("a"))]);
@@ -76,14 +76,14 @@ fn clocks_may_differ_by_a_few_seconds() {
 }
 
 #[test]
-fn freshness_is_judged_on_arrival_and_not_after_waiting_for_the_prompt() {
+fn freshness_is_checked_on_arrival_and_not_at_the_prompt() {
     let mut broker = broker();
     let first = broker.send(&plain("first", json!([["true"]])));
     broker.wait_prompt();
-    // Fresh for some seconds more. By the time that its own prompt is answered it is not.
+    // Fresh now, but stale when its own prompt is answered.
     let waited_since = std::time::Instant::now();
     let mut second = broker.send(&with(plain("second", json!([["true"]])), json!({"time": stamp(-57)})));
-    // Nothing tells that it has arrived but the clock: a ping that was sent later has.
+    // The answered later ping shows that the request has arrived.
     same(&broker.request(&ping("later")), &pong("later"));
     while waited_since.elapsed() < std::time::Duration::from_secs(5) {
         assert!(!second.has_answer(std::time::Duration::from_millis(500)), "{}", second.answer());
@@ -95,10 +95,10 @@ fn freshness_is_judged_on_arrival_and_not_after_waiting_for_the_prompt() {
 }
 
 #[test]
-fn what_only_looks_like_a_time_is_taken_by_the_original_alone() {
+fn only_the_original_accepts_almost_valid_times() {
     let broker = broker();
     let now = stamp(0);
-    // Spaces around it, more than one Z, a day that the month does not have.
+    // Surrounding spaces, two Z, and a day that does not exist.
     for (id, time) in
         [("a", format!(" {now} ")), ("b", format!("{now}Z")), ("c", "2099-02-30T00:00:00Z".to_owned())]
     {

@@ -1,61 +1,60 @@
-//! Requests and answers in tables, and the few shapes that answers have.
+//! Builders for requests and expected responses, and table-driven checks.
 
 use outpost_testkit::{Broker, BrokerOptions, Lack, stamp};
 use serde_json::{Map, Value, json};
 use std::time::{Duration, Instant};
 
-/// What the original does not have, at the end of an answer and of a stage. Clients "should ignore unknown fields".
-const MORE_IN_ANSWER: [&str; 4] = ["decision", "approved_by", "digest", "timed_out"];
-const MORE_IN_STAGE: [&str; 3] = ["signal", "duration_ms", "resolved"];
+/// Outpost's additional fields, at the end of a response and of a stage. Clients "should ignore unknown fields".
+const ADDED_TO_RESPONSE: [&str; 4] = ["decision", "approved_by", "digest", "timed_out"];
+const ADDED_TO_STAGE: [&str; 3] = ["signal", "duration_ms", "resolved"];
 
 pub(crate) fn broker() -> Broker {
     Broker::start(&BrokerOptions::default())
 }
 
-/// True for a test of what we do otherwise on purpose, when the original has our place. With `OUTPOST_BROKER_ALL` such a
-/// test runs there too: it must fail, or it would not notice when we do as the original does.
-pub(crate) fn ours_only() -> bool {
+/// Whether to skip tests of intended differences: the original is under test, and `OUTPOST_BROKER_ALL` is unset.
+pub(crate) fn skip_on_original() -> bool {
     Broker::is_original() && std::env::var_os("OUTPOST_BROKER_ALL").is_none()
 }
 
-/// For a test of what we do otherwise on purpose.
-pub(crate) fn ours() -> Result<(), Lack> {
-    match ours_only() {
-        true => Err(Lack::of_host("the original does otherwise")),
+/// The requirement of a test of an intended difference.
+pub(crate) fn deviation_tests() -> Result<(), Lack> {
+    match skip_on_original() {
+        true => Err(Lack::of_host("the original behaves differently")),
         false => Ok(()),
     }
 }
 
-/// For a test that needs more than the original has.
-pub(crate) fn no_original() -> Result<(), Lack> {
+/// The requirement of a test of a feature that the original lacks.
+pub(crate) fn extension_tests() -> Result<(), Lack> {
     match Broker::is_original() {
-        true => Err(Lack::of_host("the original has nothing of the kind")),
+        true => Err(Lack::of_host("the original lacks this feature")),
         false => Ok(()),
     }
 }
 
-/// Our own binary.
+/// The `outpost` binary under test.
 pub(crate) fn binary() -> std::path::PathBuf {
     let test = std::env::current_exe().unwrap();
     outpost_testkit::binary_beside(test.parent().unwrap(), "outpost")
 }
 
-/// A request of now for a pipeline without privileges.
+/// A fresh unprivileged request for a pipeline.
 pub(crate) fn plain(id: &str, pipeline: Value) -> Value {
     json!({"id": id, "time": stamp(0), "pipeline": pipeline, "privileged": false})
 }
 
-/// The same for one script.
+/// A fresh unprivileged request for one shell script.
 pub(crate) fn sh(id: &str, script: &str) -> Value {
     plain(id, json!([["sh", "-c", script]]))
 }
 
-/// A request that is answered without anyone being asked, and still passes every gate.
+/// A request that passes every check and needs no approval.
 pub(crate) fn ping(id: &str) -> Value {
     json!({"id": id, "time": stamp(0), "pipeline": [], "action": "ping"})
 }
 
-/// A request with other fields over it.
+/// The request with these fields replaced or added.
 pub(crate) fn with(mut request: Value, more: Value) -> Value {
     for (name, value) in more.as_object().unwrap() {
         request[name] = value.clone();
@@ -73,7 +72,7 @@ pub(crate) fn decoded(text: &Value) -> Vec<u8> {
     base64::engine::general_purpose::STANDARD.decode(text.as_str().unwrap()).unwrap()
 }
 
-/// The line of a pipeline that ran: exit code and stderr of each stage, and stdout of the last.
+/// The response of a pipeline that ran: exit code and stderr of each stage, and stdout of the last.
 pub(crate) fn ok(id: &str, stages: &[(i32, &str)], stdout: &str) -> String {
     let stages: Vec<Value> =
         stages.iter().map(|(code, stderr)| json!({"exit_code": code, "stderr": base64(stderr)})).collect();
@@ -93,7 +92,7 @@ pub(crate) fn timeout(id: &str) -> String {
     json!({"id": id, "status": "timeout", "version": "1.2.0"}).to_string()
 }
 
-/// For whoever comes when there are too many already.
+/// The response beyond the limit of requests in flight.
 pub(crate) fn busy() -> String {
     error("", "server busy: too many in-flight requests")
 }
@@ -102,36 +101,36 @@ pub(crate) fn pong(id: &str) -> String {
     json!({"id": id, "status": "ok", "stdout": "", "message": "pong", "version": "1.2.0"}).to_string()
 }
 
-/// An answer as the original would write it: without what may follow its own fields. Panics where anything unknown does, or
-/// where a known addition stands anywhere else than behind the original's fields.
+/// A response without Outpost's additional fields. Panics on a field that follows them but is unknown, so additions are
+/// accepted only behind the original's fields.
 pub(crate) fn original_part(answer: &str) -> String {
     let mut fields: Map<String, Value> =
         serde_json::from_str(answer).unwrap_or_else(|error| panic!("{answer:.300}: {error}"));
     let written = serde_json::to_string(&fields).unwrap();
-    assert!(written == answer, "not as a plain serializer writes it: {answer:.600}");
-    cut(&mut fields, &MORE_IN_ANSWER, answer);
+    assert!(written == answer, "not in compact serialization: {answer:.600}");
+    drop_additions(&mut fields, &ADDED_TO_RESPONSE, answer);
     for stage in fields.get_mut("stages").and_then(Value::as_array_mut).into_iter().flatten() {
-        cut(stage.as_object_mut().unwrap(), &MORE_IN_STAGE, answer);
+        drop_additions(stage.as_object_mut().unwrap(), &ADDED_TO_STAGE, answer);
     }
     serde_json::to_string(&fields).unwrap()
 }
 
-fn cut(fields: &mut Map<String, Value>, additions: &[&str], answer: &str) {
+fn drop_additions(fields: &mut Map<String, Value>, additions: &[&str], answer: &str) {
     let first = fields.keys().position(|name| additions.contains(&name.as_str())).unwrap_or(fields.len());
     let stray = fields.keys().skip(first).find(|name| !additions.contains(&name.as_str()));
-    assert!(stray.is_none(), "{stray:?} stands behind an addition of ours: {answer:.600}");
+    assert!(stray.is_none(), "{stray:?} follows an additional field: {answer:.600}");
     let kept = std::mem::take(fields).into_iter().take(first);
     fields.extend(kept);
 }
 
-/// Compares an answer byte for byte with the original's, additions aside.
+/// Asserts that a response equals the original's byte for byte, additional fields aside.
 #[track_caller]
 pub(crate) fn same(answer: &str, expected: &str) {
     let got = original_part(answer);
     assert!(got == expected, "\n  expected {expected:.900}\n  got      {answer:.900}");
 }
 
-/// Denies a request, and expects its client to be told so.
+/// Sends a request, denies it, and checks the response.
 #[track_caller]
 pub(crate) fn deny(broker: &mut Broker, request: &Value) {
     let mut client = broker.send(request);
@@ -139,7 +138,7 @@ pub(crate) fn deny(broker: &mut Broker, request: &Value) {
     same(&client.answer(), &denied(request["id"].as_str().unwrap()));
 }
 
-/// Presses `y` after a prompt that is over: that is for nobody, not for the next one either.
+/// Presses `y` after a prompt ended. The key must not approve the next prompt.
 #[track_caller]
 pub(crate) fn press_too_late(broker: &mut Broker) {
     broker.skip_screen();
@@ -147,7 +146,7 @@ pub(crate) fn press_too_late(broker: &mut Broker) {
     deny(broker, &plain("next", json!([["true"]])));
 }
 
-/// Sends every request, none of which may lead to a prompt, and compares every answer; tells all that differ.
+/// Sends every request and compares every response. Reports all differences. No request may cause a prompt.
 #[track_caller]
 pub(crate) fn check(broker: &Broker, rows: &[(Value, String)]) {
     let rows: Vec<(String, String)> =
@@ -155,7 +154,7 @@ pub(crate) fn check(broker: &Broker, rows: &[(Value, String)]) {
     check_lines(broker, &rows);
 }
 
-/// The same for whole lines as they are sent.
+/// Like `check`, for raw lines.
 #[track_caller]
 pub(crate) fn check_lines(broker: &Broker, rows: &[(String, String)]) {
     let mut wrong = String::new();
@@ -166,18 +165,17 @@ pub(crate) fn check_lines(broker: &Broker, rows: &[(String, String)]) {
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
-    assert!(!broker.has_prompt(), "someone was asked: {}", broker.screen());
+    assert!(!broker.has_prompt(), "unexpected prompt: {}", broker.screen());
 }
 
-/// The same for rows that have nothing to do with each other: some at a time, since the original looks for new
-/// connections only every 50 ms.
+/// Like `check`, for independent rows: sends 32 at a time, since the original polls for connections only every 50 ms.
 #[track_caller]
-pub(crate) fn check_at_once(broker: &Broker, rows: &[(Value, String)]) {
+pub(crate) fn check_concurrently(broker: &Broker, rows: &[(Value, String)]) {
     let mut wrong = String::new();
-    for some in rows.chunks(32) {
-        let mut clients: Vec<_> = some.iter().map(|(request, _)| broker.send(request)).collect();
-        for ((request, expected), client) in some.iter().zip(&mut clients) {
-            // One that someone is asked about will not be answered; the others still will.
+    for chunk in rows.chunks(32) {
+        let mut clients: Vec<_> = chunk.iter().map(|(request, _)| broker.send(request)).collect();
+        for ((request, expected), client) in chunk.iter().zip(&mut clients) {
+            // A request that causes a prompt gets no response. The others still do.
             let begun = Instant::now();
             while !client.has_answer(Duration::from_millis(100)) && !broker.has_prompt() {
                 assert!(
@@ -186,17 +184,17 @@ pub(crate) fn check_at_once(broker: &Broker, rows: &[(Value, String)]) {
                 );
             }
             let asked = !client.has_answer(Duration::from_millis(200));
-            let answer = if asked { "a prompt, or a place behind one".to_owned() } else { client.answer() };
+            let answer = if asked { "a prompt, or a wait for one".to_owned() } else { client.answer() };
             if asked || original_part(&answer) != *expected {
                 wrong += &format!("\n{request:.300}\n  expected {expected}\n  got      {answer:.600}");
             }
         }
     }
     assert!(wrong.is_empty(), "{wrong}");
-    assert!(!broker.has_prompt(), "someone was asked: {}", broker.screen());
+    assert!(!broker.has_prompt(), "unexpected prompt: {}", broker.screen());
 }
 
-/// Requests that have this text in one field each, and how they are refused if that text is forbidden.
+/// Requests with this text in one field each, and the expected refusals if the text is forbidden.
 pub(crate) fn in_every_field(bad: &str) -> Vec<(Value, String)> {
     let named = |name: &str| error("x", &format!("{name} contains forbidden control/bidi characters"));
     vec![
@@ -216,7 +214,7 @@ pub(crate) fn in_every_field(bad: &str) -> Vec<(Value, String)> {
     ]
 }
 
-/// Sends a request that must be refused without anyone being asked; the message of that.
+/// Sends a request that must be refused without a prompt. Returns the message.
 #[track_caller]
 pub(crate) fn refused_unasked(broker: &Broker, request: &Value) -> String {
     let answer = broker.request_unasked(request);
@@ -224,26 +222,26 @@ pub(crate) fn refused_unasked(broker: &Broker, request: &Value) -> String {
     message(&answer)
 }
 
-/// An executable script.
+/// Writes an executable shell script.
 pub(crate) fn script(path: &std::path::Path, text: &str) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
 }
 
-/// Needs a privileged command that runs without a password.
+/// The requirement that privileged commands run without a password.
 pub(crate) fn privilege() -> Result<(), Lack> {
     use std::os::unix::fs::MetadataExt;
-    // As root the original asks `sudo` all the same, and we do not.
-    let without = !Broker::is_original() && std::fs::metadata("/proc/self").unwrap().uid() == 0;
+    // As root, the original still runs sudo. Outpost does not.
+    let needs_no_sudo = !Broker::is_original() && std::fs::metadata("/proc/self").unwrap().uid() == 0;
     let sudo = || std::process::Command::new("sudo").args(["-n", "true"]).output();
-    if without || sudo().is_ok_and(|output| output.status.success()) {
+    if needs_no_sudo || sudo().is_ok_and(|output| output.status.success()) {
         return Ok(());
     }
-    Err(Lack::of_host("no command may run as root without a password"))
+    Err(Lack::of_host("sudo needs a password"))
 }
 
-/// The `message` of an answer that must be an error.
+/// The `message` of an error response.
 #[track_caller]
 pub(crate) fn message(answer: &str) -> String {
     let answer: Value = serde_json::from_str(answer).unwrap();
@@ -252,12 +250,12 @@ pub(crate) fn message(answer: &str) -> String {
 }
 
 #[test]
-fn the_comparison_forgives_known_additions_in_their_place_and_nothing_else() {
+fn the_comparison_ignores_only_known_fields_at_the_end() {
     let original = ok("a", &[(0, "x")], "y");
     let stage = r#""stderr":"eA==""#;
-    let more_in_stage =
+    let added_to_stage =
         format!(r#"{stage},"signal":"TERM","duration_ms":1,"resolved":{{"path":"/x","sha256":"0"}}"#);
-    let ours = original.replace(stage, &more_in_stage);
+    let ours = original.replace(stage, &added_to_stage);
     let ours = ours.replace(r#""1.2.0"}"#, r#""1.2.0","decision":"human","digest":"0","timed_out":true}"#);
     assert_eq!(original_part(&ours), original);
     let unknown = original.replace(r#""1.2.0"}"#, r#""1.2.0","surprise":1}"#);

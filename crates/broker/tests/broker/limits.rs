@@ -1,4 +1,4 @@
-//! The bounds: output, time, and how many at once.
+//! The limits: output size, run time, and requests in flight.
 
 use crate::kit::{broker, busy, decoded, error, message, ok, ping, plain, pong, privilege, same, sh, with};
 use outpost_testkit::{Broker, BrokerOptions, require};
@@ -11,7 +11,7 @@ const OUTPUT_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// "64 in flight"
 const IN_FLIGHT_MAX: usize = 64;
 
-/// Writes so many zeros.
+/// A command that writes this many zero bytes.
 fn zeros(bytes: usize) -> String {
     format!("head -c {bytes} /dev/zero")
 }
@@ -20,31 +20,31 @@ fn one_second() -> Broker {
     Broker::start(&BrokerOptions::default().env("SUDO_PROXY_EXEC_TIMEOUT_SECS", "1"))
 }
 
-/// The streams of an answer of one stage, each with whether it is marked as cut; the marks must be absent or true.
+/// Length and truncation flag of stdout and stderr of a one-stage response. The flags must be absent or true.
 fn streams(answer: &str) -> [(usize, bool); 2] {
     let answer: Value = serde_json::from_str(answer).unwrap();
     assert_eq!(answer["status"], "ok");
     let stage = &answer["stages"][0];
-    let marked = |fields: &Value, name: &str| {
-        let mark = fields.get(name);
-        assert!(mark.is_none() || mark == Some(&Value::Bool(true)), "{mark:?}");
-        mark.is_some()
+    let flag = |fields: &Value, name: &str| {
+        let flag = fields.get(name);
+        assert!(flag.is_none() || flag == Some(&Value::Bool(true)), "{flag:?}");
+        flag.is_some()
     };
     [
-        (decoded(&answer["stdout"]).len(), marked(&answer, "stdout_truncated")),
-        (decoded(&stage["stderr"]).len(), marked(stage, "stderr_truncated")),
+        (decoded(&answer["stdout"]).len(), flag(&answer, "stdout_truncated")),
+        (decoded(&stage["stderr"]).len(), flag(stage, "stderr_truncated")),
     ]
 }
 
 #[test]
-fn exactly_sixteen_mebibytes_are_not_cut() {
+fn sixteen_mebibytes_are_not_truncated() {
     let mut broker = broker();
     let answer = broker.run(&sh("a", &format!("{0}; {0} >&2", zeros(OUTPUT_BYTES_MAX))));
     assert_eq!(streams(&answer), [(OUTPUT_BYTES_MAX, false), (OUTPUT_BYTES_MAX, false)]);
 }
 
 #[test]
-fn one_byte_more_is_cut_and_marked() {
+fn one_byte_more_is_truncated_and_flagged() {
     let mut broker = broker();
     let answer = broker.run(&sh("a", &zeros(OUTPUT_BYTES_MAX + 1)));
     assert_eq!(streams(&answer), [(OUTPUT_BYTES_MAX, true), (0, false)]);
@@ -57,7 +57,7 @@ fn one_byte_more_is_cut_and_marked() {
 }
 
 #[test]
-fn a_command_that_writes_too_much_may_still_finish() {
+fn a_command_with_truncated_output_still_finishes() {
     let mut broker = broker();
     let answer = broker.run(&sh("a", &format!("{}; exit 7", zeros(3 * OUTPUT_BYTES_MAX))));
     assert_eq!(streams(&answer), [(OUTPUT_BYTES_MAX, true), (0, false)]);
@@ -66,7 +66,7 @@ fn a_command_that_writes_too_much_may_still_finish() {
 }
 
 #[test]
-fn each_stage_has_a_cap_of_its_own() {
+fn each_stage_has_its_own_cap() {
     let mut broker = broker();
     let loud = format!("cat; {} >&2", zeros(OUTPUT_BYTES_MAX + 1));
     let quiet = "cat; echo quiet >&2; echo end".to_owned();
@@ -81,7 +81,7 @@ fn each_stage_has_a_cap_of_its_own() {
 }
 
 #[test]
-fn what_lies_between_two_stages_has_no_cap() {
+fn data_between_stages_has_no_cap() {
     let mut broker = broker();
     let bytes = (3 * OUTPUT_BYTES_MAX).to_string();
     let request = plain("a", json!([["head", "-c", bytes, "/dev/zero"], ["wc", "-c"]]));
@@ -89,7 +89,7 @@ fn what_lies_between_two_stages_has_no_cap() {
 }
 
 #[test]
-fn a_command_that_runs_too_long_is_an_error_and_gone() {
+fn a_command_beyond_the_run_timeout_is_an_error_and_killed() {
     let mut broker = one_second();
     let begun = Instant::now();
     let answer = broker.run(&sh("a", "sleep 600 & sleep 600"));
@@ -102,7 +102,7 @@ fn a_command_that_runs_too_long_is_an_error_and_gone() {
 }
 
 #[test]
-fn a_pipeline_that_runs_too_long_is_an_error_and_gone() {
+fn a_pipeline_beyond_the_run_timeout_is_an_error_and_killed() {
     let mut broker = one_second();
     let answer = broker.run(&plain("a", json!([["true"], ["sleep", "600"], ["cat"]])));
     assert_eq!(message(&answer), "pipeline timed out after 1s");
@@ -113,7 +113,7 @@ fn a_pipeline_that_runs_too_long_is_an_error_and_gone() {
 }
 
 #[test]
-fn a_privileged_command_has_the_same_limit() {
+fn a_privileged_command_has_the_same_run_timeout() {
     require!(privilege());
     let mut broker = one_second();
     let answer = broker.run(&with(sh("a", "sleep 600"), json!({"privileged": true})));
@@ -122,20 +122,20 @@ fn a_privileged_command_has_the_same_limit() {
 }
 
 #[test]
-fn a_limit_that_is_no_number_is_none() {
+fn a_timeout_that_is_not_a_number_is_ignored() {
     let mut broker = Broker::start(&BrokerOptions::default().env("SUDO_PROXY_EXEC_TIMEOUT_SECS", "soon"));
     same(&broker.run(&sh("a", "echo x")), &ok("a", &[(0, "")], "x\n"));
 }
 
 #[test]
-fn the_sixty_fifth_request_in_flight_is_told_that_the_server_is_busy() {
+fn the_sixty_fifth_request_in_flight_gets_server_busy() {
     let mut broker = broker();
     let request = |number: usize| plain(&number.to_string(), json!([["true"]]));
     let mut waiting: Vec<_> = (0..IN_FLIGHT_MAX).map(|number| broker.send(&request(number))).collect();
     for id in ["a", "b"] {
         same(&broker.request(&ping(id)), &busy());
     }
-    // Nobody was dropped for it, and a place that becomes free is taken.
+    // The pending requests continue, and a freed place is usable.
     broker.deny();
     let begun = Instant::now();
     let mut answer = broker.request(&ping("a"));

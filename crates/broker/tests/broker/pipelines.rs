@@ -4,7 +4,7 @@ use crate::kit::{broker, error, ok, plain, privilege, same, with};
 use outpost_testkit::{require, stamp};
 use serde_json::{Value, json};
 
-/// Stages that are scripts.
+/// A pipeline of shell scripts.
 fn scripts(stages: &[&str]) -> Value {
     stages.iter().map(|script| json!(["sh", "-c", script])).collect()
 }
@@ -18,7 +18,7 @@ fn the_output_of_a_stage_is_the_input_of_the_next() {
 }
 
 #[test]
-fn only_the_last_stage_is_heard_and_every_stage_complains_for_itself() {
+fn stdout_is_of_the_last_stage_and_stderr_of_each() {
     let mut broker = broker();
     let request = plain(
         "a",
@@ -32,7 +32,7 @@ fn only_the_last_stage_is_heard_and_every_stage_complains_for_itself() {
 }
 
 #[test]
-fn the_exit_code_of_every_stage_is_told_and_none_ends_the_others() {
+fn every_stage_has_its_exit_code_and_a_failure_does_not_stop_the_others() {
     let mut broker = broker();
     let request = plain("a", scripts(&["exit 3", "cat; exit 0", "cat; exit 5"]));
     same(&broker.run(&request), &ok("a", &[(3, ""), (0, ""), (5, "")], ""));
@@ -41,7 +41,7 @@ fn the_exit_code_of_every_stage_is_told_and_none_ends_the_others() {
 }
 
 #[test]
-fn a_stage_that_writes_for_nobody_gets_sigpipe() {
+fn a_stage_without_a_reader_gets_sigpipe() {
     let mut broker = broker();
     let request = plain("a", json!([["yes"], ["head", "-n1"]]));
     same(&broker.run(&request), &ok("a", &[(-1, ""), (0, "")], "y\n"));
@@ -75,7 +75,7 @@ fn a_pipeline_may_have_many_stages() {
 }
 
 #[test]
-fn much_data_goes_through_unchanged() {
+fn large_data_passes_unchanged() {
     let mut broker = broker();
     let request = plain("a", json!([["head", "-c", "50000000", "/dev/zero"], ["cat"], ["wc", "-c"]]));
     same(&broker.run(&request), &ok("a", &[(0, ""), (0, ""), (0, "")], "50000000\n"));
@@ -92,7 +92,7 @@ fn every_stage_is_in_the_root_directory_with_a_private_umask() {
 }
 
 #[test]
-fn a_stage_that_cannot_be_started_fails_the_request_and_ends_the_others() {
+fn a_stage_that_cannot_start_fails_the_request_and_kills_the_others() {
     let mut broker = broker();
     let missing = |stage: usize| {
         format!("failed to spawn pipeline stage {stage}: No such file or directory (os error 2)")
@@ -102,9 +102,9 @@ fn a_stage_that_cannot_be_started_fails_the_request_and_ends_the_others() {
         (json!([["no-such-command"], ["cat"]]), missing(0)),
         (json!([["sleep", "600"], ["sleep", "600"], ["/no/such/command"], ["cat"]]), missing(2)),
     ];
-    for (number, (pipeline, told)) in rows.into_iter().enumerate() {
+    for (number, (pipeline, message)) in rows.into_iter().enumerate() {
         let id = number.to_string();
-        same(&broker.run(&plain(&id, pipeline)), &error(&id, &told));
+        same(&broker.run(&plain(&id, pipeline)), &error(&id, &message));
         broker.wait_childless();
     }
 }
@@ -119,7 +119,7 @@ fn a_privileged_pipeline_runs_every_stage_as_root() {
 }
 
 #[test]
-fn one_approval_is_for_the_whole_pipeline() {
+fn one_approval_covers_the_whole_pipeline() {
     let mut broker = broker();
     let request = with(plain("a", json!([["echo", "x"], ["cat"], ["cat"]])), json!({"reason": "once"}));
     let mut client = broker.send(&request);

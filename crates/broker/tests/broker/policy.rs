@@ -1,18 +1,18 @@
-//! Root's policy, `/etc/outpost`, against rules of the daemon's user: what an agent of that user can write itself.
-//! `Gate::run` waits for a question.
+//! Root's policy in `/etc/outpost` takes precedence over the rules of the daemon's user, which an agent of that user could
+//! write. `Fixture::run` waits for a question.
 
-use crate::gate::{Gate, GateOptions};
+use crate::fixture::{Fixture, FixtureOptions};
 use crate::kit::plain;
 use outpost_testkit::require;
 use serde_json::json;
 
-/// Any user but root.
+/// Any uid except root's.
 const USER: u32 = 54_321;
 
-/// Root's approvers: the one of the gate.
+/// Root's approvers file, with the fixture's approver.
 const APPROVERS: &str = "[[approver]]\nname = \"test\"\nkey = \"{approver}\"\nroot = true\n";
 
-/// Gives the daemon an `/etc` with these rules of root's in a mount namespace of its own.
+/// A script that mounts an `/etc` with these rules of root in the daemon's own mount namespace.
 fn etc(rules: Option<&str>) -> String {
     let rules =
         rules.map_or(String::new(), |rules| format!("cat >/etc/outpost/rules.toml <<'E'\n{rules}\nE\n"));
@@ -29,60 +29,60 @@ fn rule(decision: &str, program: &str) -> String {
     )
 }
 
-fn gate(system: Option<&str>, own: &str) -> Gate {
-    Gate::with(GateOptions {
+fn fixture(system: Option<&str>, own: &str) -> Fixture {
+    Fixture::with(FixtureOptions {
         rules: Some(own.to_owned()),
         uid: Some(USER),
         before: Some(etc(system)),
-        ..GateOptions::default()
+        ..FixtureOptions::default()
     })
 }
 
-/// The flag and the configuration name files that the user can write; so can the agent.
+/// The user, and thus the agent, can write the files that the flag and the configuration name.
 #[test]
 fn under_roots_policy_a_rule_of_the_user_cannot_allow() {
-    outpost_testkit::require!(crate::kit::ours());
+    outpost_testkit::require!(crate::kit::deviation_tests());
     require!(outpost_testkit::root());
-    let mut gate = gate(None, &rule("allow", "/usr/bin/true"));
-    assert_eq!(gate.run(&plain("flag", json!([["true"]])))["status"], "ok");
-    // Nor one that appears later, nor one that a reload names.
-    std::fs::write(gate.rules(), rule("allow", "/usr/bin/true") + "\n").unwrap();
-    assert_eq!(gate.run(&plain("changed", json!([["true"]])))["status"], "ok");
-    let log = gate.daemon().log();
-    assert!(log.contains("rules that allow count only in the system's directory"), "{log}");
+    let mut fixture = fixture(None, &rule("allow", "/usr/bin/true"));
+    assert_eq!(fixture.run(&plain("flag", json!([["true"]])))["status"], "ok");
+    // A later change of the file does not count either.
+    std::fs::write(fixture.rules(), rule("allow", "/usr/bin/true") + "\n").unwrap();
+    assert_eq!(fixture.run(&plain("changed", json!([["true"]])))["status"], "ok");
+    let log = fixture.daemon().log();
+    assert!(log.contains("ignoring allow rules outside of the system directory"), "{log}");
 }
 
 #[test]
-fn under_roots_policy_its_own_rules_allow_and_those_of_the_user_make_it_stricter() {
-    outpost_testkit::require!(crate::kit::ours());
+fn under_roots_policy_roots_rules_allow_and_the_users_rules_only_restrict() {
+    outpost_testkit::require!(crate::kit::deviation_tests());
     require!(outpost_testkit::root());
     let allow = [
         rule("allow", "/usr/bin/true"),
         rule("allow", "/usr/bin/id").replace("\"allow\"\ndec", "\"id\"\ndec"),
     ];
     let own = rule("deny", "/usr/bin/id") + &rule("allow", "/usr/bin/uname");
-    let mut gate = gate(Some(&allow.concat()), &own);
-    assert_eq!(gate.unasked(&plain("allowed", json!([["true"]])))["status"], "ok");
-    assert_eq!(gate.unasked(&plain("denied", json!([["id"]])))["status"], "denied");
-    assert_eq!(gate.run(&plain("asked", json!([["uname"]])))["status"], "ok");
+    let mut fixture = fixture(Some(&allow.concat()), &own);
+    assert_eq!(fixture.answer_unasked(&plain("allowed", json!([["true"]])))["status"], "ok");
+    assert_eq!(fixture.answer_unasked(&plain("denied", json!([["id"]])))["status"], "denied");
+    assert_eq!(fixture.run(&plain("asked", json!([["uname"]])))["status"], "ok");
 }
 
-/// `[approvals] rules` in the user's configuration is a path that the user chose, whoever owns the file there.
+/// The user chooses the path in `[approvals] rules`, so its rules count as the user's even if root owns the file.
 #[test]
-fn a_reload_cannot_lead_to_other_rules_that_allow() {
-    outpost_testkit::require!(crate::kit::ours());
+fn a_reload_cannot_add_rules_that_allow() {
+    outpost_testkit::require!(crate::kit::deviation_tests());
     require!(outpost_testkit::root());
     let before = etc(None) + &format!("cat >/etc/other.toml <<'E'\n{}\nE\n", rule("allow", "/usr/bin/true"));
-    let mut gate = Gate::with(GateOptions {
+    let mut fixture = Fixture::with(FixtureOptions {
         uid: Some(USER),
         before: Some(before),
         config: Some("[log]\nlevel = \"info\"\n".into()),
         rules_by_configuration: true,
-        ..GateOptions::default()
+        ..FixtureOptions::default()
     });
-    assert_eq!(gate.run(&plain("before", json!([["true"]])))["status"], "ok");
-    std::fs::write(gate.daemon().dir().join("config.toml"), "[approvals]\nrules = \"/etc/other.toml\"\n")
+    assert_eq!(fixture.run(&plain("before", json!([["true"]])))["status"], "ok");
+    std::fs::write(fixture.daemon().dir().join("config.toml"), "[approvals]\nrules = \"/etc/other.toml\"\n")
         .unwrap();
-    let _reloaded: serde_json::Value = gate.daemon().ask("reload", &json!({}));
-    assert_eq!(gate.run(&plain("after", json!([["true"]])))["status"], "ok");
+    let _reloaded: serde_json::Value = fixture.daemon().ask("reload", &json!({}));
+    assert_eq!(fixture.run(&plain("after", json!([["true"]])))["status"], "ok");
 }

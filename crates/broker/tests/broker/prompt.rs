@@ -1,4 +1,4 @@
-//! The prompt: one at a time, one key, and everything that is decided stands on the screen.
+//! The terminal prompt: one at a time, answered by one key, with the whole request on the screen.
 
 use crate::kit::{broker, denied, deny, ok, plain, same, sh, timeout, with};
 use outpost_testkit::{Broker, BrokerOptions, stamp};
@@ -6,7 +6,7 @@ use serde_json::json;
 use std::time::{Duration, Instant};
 
 #[test]
-fn who_decides_sees_what_and_for_whom() {
+fn the_prompt_shows_the_command_and_the_client() {
     let mut broker = broker();
     let request = json!({
         "id": "some-id", "host": "some.host", "session": "some-session", "time": stamp(0),
@@ -26,7 +26,7 @@ fn who_decides_sees_what_and_for_whom() {
 }
 
 #[test]
-fn a_privileged_request_asks_for_root_and_another_does_not() {
+fn only_a_privileged_prompt_mentions_root() {
     let mut broker = broker();
     for (id, privileged) in [("a", true), ("b", false)] {
         let mut client = broker.send(&with(plain(id, json!([["true"]])), json!({"privileged": privileged})));
@@ -66,7 +66,7 @@ fn no_other_key_approves() {
         let mut client = broker.send(&plain(&id, json!([["touch", file]])));
         broker.wait_prompt();
         let begun = Instant::now();
-        // There it denies; ours may wait for a key that means something, once keys count at all.
+        // The original denies. Outpost may wait for a valid key, after the initial time in which it ignores keys.
         while begun.elapsed() < Duration::from_millis(1_000) && !client.has_answer(Duration::from_millis(100))
         {
             broker.key(key.as_bytes());
@@ -84,7 +84,7 @@ fn no_other_key_approves() {
 }
 
 #[test]
-fn what_was_typed_before_the_prompt_approves_nothing() {
+fn keys_typed_before_the_prompt_approve_nothing() {
     let mut broker = broker();
     broker.key(b"yyyy");
     let file = broker.path("ran");
@@ -93,7 +93,7 @@ fn what_was_typed_before_the_prompt_approves_nothing() {
 }
 
 #[test]
-fn prompts_come_one_at_a_time() {
+fn prompts_are_shown_one_at_a_time() {
     let mut broker = broker();
     let mut clients: Vec<_> = (0..5).map(|number| broker.send(&sh(&number.to_string(), "echo x"))).collect();
     for _ in 0..5 {
@@ -107,9 +107,9 @@ fn prompts_come_one_at_a_time() {
     }
 }
 
-/// "timeout means only that nobody answered the prompt": the time of one that is not on the screen does not run.
+/// A timeout means that the prompt was shown and not answered. A queued request's time starts when it is shown.
 #[test]
-fn one_that_waits_for_another_prompt_has_all_its_time() {
+fn a_queued_request_gets_its_full_timeout() {
     let mut broker = Broker::start(&BrokerOptions::default().flag("--ask-timeout").flag("3"));
     let mut first = broker.send(&sh("first", "echo x"));
     broker.wait_prompt();
@@ -122,7 +122,7 @@ fn one_that_waits_for_another_prompt_has_all_its_time() {
 }
 
 #[test]
-fn an_answer_is_for_the_request_on_the_screen() {
+fn a_key_decides_the_request_on_the_screen() {
     let mut broker = broker();
     let mut first = broker.send(&sh("first", "echo x"));
     broker.wait_prompt();
@@ -134,7 +134,7 @@ fn an_answer_is_for_the_request_on_the_screen() {
 }
 
 #[test]
-fn a_long_command_without_privileges_does_not_keep_others_from_being_asked_about() {
+fn a_long_unprivileged_command_does_not_block_other_prompts() {
     let mut broker = broker();
     let fifo = broker.path("go");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
@@ -147,13 +147,13 @@ fn a_long_command_without_privileges_does_not_keep_others_from_being_asked_about
 }
 
 #[test]
-fn without_eligibility_nothing_is_granted_ahead() {
+fn without_eligibility_there_is_no_auto_approval() {
     let mut broker = broker();
     let mut client = broker.send(&sh("a", "echo x"));
     broker.wait_prompt();
     assert!(!broker.unread().contains("[y/N/a]"));
     if Broker::is_original() {
-        // There it is a `y` that nobody has offered.
+        // The original treats the key as `y`.
         broker.answer_prompt(b"a", "Approved");
     } else {
         broker.key(b"a");
@@ -164,7 +164,7 @@ fn without_eligibility_nothing_is_granted_ahead() {
 }
 
 #[test]
-fn a_grant_is_for_commands_without_privileges_only() {
+fn the_auto_approval_covers_only_unprivileged_commands() {
     let mut broker = Broker::start(&BrokerOptions::default().flag("--unattended-eligible"));
     let mut client = broker.send(&sh("a", "echo a"));
     broker.wait_screen("[y/N/a]");
@@ -172,13 +172,13 @@ fn a_grant_is_for_commands_without_privileges_only() {
     same(&client.answer(), &ok("a", &[(0, "")], "a\n"));
     same(&broker.request(&sh("b", "echo b")), &ok("b", &[(0, "")], "b\n"));
     assert!(!broker.has_prompt());
-    // What ran unasked is at least told.
+    // The screen shows commands that ran without a prompt.
     broker.wait_screen("echo b");
     deny(&mut broker, &with(sh("c", "echo c"), json!({"privileged": true})));
 }
 
 #[test]
-fn a_grant_is_not_remembered_beyond_the_daemon() {
+fn the_auto_approval_ends_with_the_daemon() {
     let mut broker = Broker::start(&BrokerOptions::default().flag("--unattended-eligible"));
     let mut client = broker.send(&sh("a", "echo a"));
     broker.answer_prompt(b"a", "Approved");
@@ -188,7 +188,7 @@ fn a_grant_is_not_remembered_beyond_the_daemon() {
 }
 
 #[test]
-fn a_privileged_prompt_never_offers_a_grant() {
+fn a_privileged_prompt_never_offers_the_auto_approval() {
     let mut broker = Broker::start(&BrokerOptions::default().flag("--unattended-eligible"));
     let mut client = broker.send(&with(sh("a", "echo a"), json!({"privileged": true})));
     broker.wait_prompt();

@@ -1,4 +1,4 @@
-//! An id is good for one request: what uses it up, what does not, and who wins when two come at once.
+//! Replay protection: each id is accepted once, refused requests leave it unused, and concurrent duplicates race.
 
 use crate::kit::{broker, check, deny, error, ok, ping, plain, pong, same, sh, with};
 use outpost_testkit::stamp;
@@ -15,7 +15,7 @@ fn a_request_that_ran_is_never_run_again() {
     let request = sh("a", &format!("echo run >>{}", file.display()));
     same(&broker.run(&request), &ok("a", &[(0, "")], ""));
     same(&broker.request(&request), &duplicate("a"));
-    // Another request under the same id is no better.
+    // Another request with the same id is refused too.
     same(&broker.request(&plain("a", json!([["false"]]))), &duplicate("a"));
     same(&broker.request(&ping("a")), &duplicate("a"));
     assert_eq!(std::fs::read_to_string(file).unwrap(), "run\n");
@@ -23,7 +23,7 @@ fn a_request_that_ran_is_never_run_again() {
 }
 
 #[test]
-fn an_id_is_used_up_by_a_ping_and_by_a_denial() {
+fn a_ping_and_a_denial_use_up_the_id() {
     let mut broker = broker();
     check(&broker, &[(ping("a"), pong("a")), (ping("a"), duplicate("a")), (ping("b"), pong("b"))]);
     check(&broker, &[(ping(""), pong("")), (ping(""), duplicate(""))]);
@@ -32,7 +32,7 @@ fn an_id_is_used_up_by_a_ping_and_by_a_denial() {
 }
 
 #[test]
-fn a_duplicate_of_one_that_still_waits_is_refused_at_once() {
+fn a_duplicate_of_a_pending_request_is_refused_at_once() {
     let mut broker = broker();
     let mut first = broker.send(&plain("a", json!([["printf", "once"]])));
     broker.wait_prompt();
@@ -43,7 +43,7 @@ fn a_duplicate_of_one_that_still_waits_is_refused_at_once() {
 }
 
 #[test]
-fn a_refused_request_does_not_use_its_id_up() {
+fn a_refused_request_leaves_its_id_unused() {
     let broker = broker();
     let rows = [
         (with(ping("a"), json!({"time": ""})), error("a", "missing time field")),
@@ -63,14 +63,14 @@ fn a_refused_request_does_not_use_its_id_up() {
 }
 
 #[test]
-fn ids_are_compared_as_they_are() {
+fn ids_are_compared_byte_by_byte() {
     let broker = broker();
     let rows = ["a", "A", "a ", " a", "ä", "a\u{308}"].map(|id| (ping(id), pong(id)));
     check(&broker, &rows);
 }
 
 #[test]
-fn of_many_at_once_under_one_id_exactly_one_wins() {
+fn exactly_one_of_concurrent_duplicates_wins() {
     let broker = broker();
     let request = ping("raced");
     let answers: Vec<String> = std::thread::scope(|scope| {

@@ -1,14 +1,14 @@
-//! The socket: where it is, who may use it, and what becomes of it when a daemon ends, or a second one is started.
+//! The socket: its path, its permissions, and its lifetime across daemon exits and second starts.
 
 use crate::kit::{broker, ok, ping, plain, pong, same};
-use outpost_sys::pidfd::How;
+use outpost_sys::pidfd::ExitCause;
 use outpost_sys::signal::Signal;
 use outpost_testkit::{Broker, BrokerClient, BrokerOptions, require, root};
 use serde_json::json;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 
-/// Nobody in particular.
+/// Any uid except root's.
 const OTHER_UID: u32 = 65_534;
 
 #[test]
@@ -19,13 +19,13 @@ fn only_its_owner_may_use_the_socket() {
 }
 
 #[test]
-fn the_socket_has_a_place_of_its_own_in_the_runtime_directory() {
+fn the_default_socket_is_in_the_runtime_directory() {
     let mut broker = Broker::start(&BrokerOptions::default().default_socket());
     same(&broker.run(&plain("a", json!([["true"]]))), &ok("a", &[(0, "")], ""));
 }
 
 #[test]
-fn the_socket_may_be_named_in_one_word() {
+fn the_socket_flag_accepts_an_equals_sign() {
     let first = broker();
     let path = first.dir().join("run/other.sock");
     let second = first.second_with(&[format!("--socket={}", path.display())]);
@@ -36,20 +36,20 @@ fn the_socket_may_be_named_in_one_word() {
 }
 
 #[test]
-fn a_second_daemon_refuses_and_leaves_the_first_its_socket() {
+fn a_second_daemon_exits_and_keeps_the_first_ones_socket() {
     let broker = broker();
     let mut second = broker.second();
-    assert_eq!(second.wait().how, How::Code(1));
-    let told = format!("sudo-proxy is already running on {}", broker.socket().display());
-    let found = second.find(&told, 0, std::time::Duration::from_secs(60));
+    assert_eq!(second.wait().cause, ExitCause::Code(1));
+    let message = format!("sudo-proxy is already running on {}", broker.socket().display());
+    let found = second.find(&message, 0, std::time::Duration::from_secs(60));
     assert!(found.is_some(), "{}", second.screen());
     same(&broker.request(&ping("a")), &pong("a"));
 }
 
 #[test]
-fn a_socket_that_a_killed_daemon_left_is_taken_over() {
+fn the_socket_of_a_killed_daemon_is_replaced() {
     let mut broker = broker();
-    // The kill leaves the file; the start has to replace it.
+    // SIGKILL leaves the file. The next start replaces it.
     broker.restart();
     same(&broker.request(&ping("a")), &pong("a"));
     let mode = std::fs::metadata(broker.socket()).unwrap().permissions().mode();
@@ -57,19 +57,19 @@ fn a_socket_that_a_killed_daemon_left_is_taken_over() {
 }
 
 #[test]
-fn a_signal_ends_the_daemon_with_its_socket_and_tells_of_itself() {
+fn a_signal_terminates_the_daemon_and_is_its_exit_status() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let mut broker = broker();
         broker.terminal().signal(signal);
-        assert_eq!(broker.wait().how, How::Signal(signal.number()), "{signal:?}");
+        assert_eq!(broker.wait().cause, ExitCause::Signal(signal.number()), "{signal:?}");
         assert!(!broker.socket().exists(), "{signal:?}");
     }
 }
 
 #[test]
-fn a_peer_of_another_user_is_told_nothing() {
+fn a_peer_of_another_user_gets_no_response() {
     require!(root());
-    // We are root, and may open what is not ours; the daemon is not.
+    // The test is root and may connect. The daemon runs as another user.
     let mut broker = Broker::start(&BrokerOptions::default().uid(OTHER_UID));
     assert_eq!(broker.send(&ping("a")).rest(), b"");
     assert_eq!(broker.send(&plain("b", json!([["true"]]))).rest(), b"");
@@ -77,10 +77,10 @@ fn a_peer_of_another_user_is_told_nothing() {
     assert!(broker.terminal().runs());
 }
 
-/// Passwords are typed into it.
+/// The daemon's memory may contain passwords.
 #[test]
 fn other_processes_of_its_user_cannot_read_its_memory() {
-    outpost_testkit::require!(crate::kit::no_original());
+    outpost_testkit::require!(crate::kit::extension_tests());
     require!(root());
     let mut broker = Broker::start(&BrokerOptions::default().uid(OTHER_UID));
     let script = r#"
@@ -92,13 +92,13 @@ fn other_processes_of_its_user_cannot_read_its_memory() {
     reader.args(ids).args(["--clear-groups", "perl", "-e", script]).arg(broker.pid().to_string());
     let output = reader.output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "read Permission denied ", "{output:?}");
-    // Not because of whose child it is: its files are root's.
+    // The reason is the undumpable state: the files in its /proc directory belong to root.
     assert_eq!(std::fs::metadata(format!("/proc/{}/mem", broker.pid())).unwrap().uid(), 0);
     assert!(broker.terminal().runs());
 }
 
 #[test]
-fn a_peer_that_only_the_file_lets_in_is_told_nothing() {
+fn a_peer_of_another_user_with_file_permission_gets_no_response() {
     require!(root());
     let broker = broker();
     for (path, mode) in
@@ -122,16 +122,16 @@ fn a_peer_that_only_the_file_lets_in_is_told_nothing() {
         .output()
         .unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "got:", "{output:?}");
-    // Nor has it used up an id.
+    // Its id stays unused.
     same(&broker.request(&ping("a")), &pong("a"));
 }
 
 #[test]
-fn something_that_is_no_daemon_but_listens_is_not_pushed_aside() {
+fn a_socket_with_another_listener_is_not_replaced() {
     let first = broker();
     let path = first.dir().join("run/taken.sock");
     let _listener = UnixListener::bind(&path).unwrap();
     let mut second = first.second_with(&["--socket".to_owned(), path.display().to_string()]);
-    assert_eq!(second.wait().how, How::Code(1));
+    assert_eq!(second.wait().cause, ExitCause::Code(1));
     assert!(path.exists());
 }

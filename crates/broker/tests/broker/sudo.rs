@@ -1,8 +1,8 @@
-//! Root's rights by the real sudo, for a daemon that runs as a user of this test's own.
+//! Tests with the real sudo: a daemon that runs as a temporary user.
 
 mod serial;
 
-use crate::gate::{Gate, GateOptions};
+use crate::fixture::{Fixture, FixtureOptions};
 use outpost_testkit::Lack;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -12,33 +12,33 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How users of tests are called: then the test's process, then a number.
+/// Prefix of the temporary user names. The test's pid and a number follow.
 const PREFIX: &str = "outpost-t-";
 const SUDOERS: &str = "/etc/sudoers.d";
 pub(crate) const PASSWORD: &str = "corr3ct-h0rse";
 
-/// A user with a password, and what sudo allows that user. Both are gone when this is.
+/// A temporary user with a password and a sudoers entry. Dropping it removes both.
 pub(crate) struct User {
     name: String,
     pub(crate) uid: u32,
     home: TempDir,
 }
 
-/// Needs users of a test's own, and the sudo of the system for them.
+/// The requirement of root and of the system's sudo.
 pub(crate) fn sudo() -> Result<(), Lack> {
     outpost_testkit::root()?;
     outpost_testkit::installed("/usr/bin/sudo")
 }
 
 impl User {
-    /// `rule` is what follows the user's name in sudoers, if anything.
+    /// `rule` follows the user's name in sudoers. Empty: no entry.
     pub(crate) fn new(rule: &str) -> User {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        sweep();
+        remove_leftovers();
         let name = format!("{PREFIX}{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let home = tempfile::Builder::new().prefix("outpost-home-").tempdir().unwrap();
-        locked(&["useradd", "-M", "-d", home.path().to_str().unwrap(), "-s", "/bin/sh", &name]);
-        // From here on it is removed, whatever happens.
+        retry_locked(&["useradd", "-M", "-d", home.path().to_str().unwrap(), "-s", "/bin/sh", &name]);
+        // From here on, `Drop` removes the user on every path.
         let mut user = User { name, uid: 0, home };
         let id = Command::new("id").args(["-u", &user.name]).output().unwrap();
         user.uid = String::from_utf8(id.stdout).unwrap().trim().parse().unwrap();
@@ -55,13 +55,13 @@ impl User {
     }
 
     fn allow(&self, rule: &str) {
-        // Names with a dot are not read: nobody sees half a file.
+        // sudo ignores file names with a dot, so it never reads a partial file.
         let new = self.sudoers().with_extension("new");
         std::fs::write(&new, format!("{} {rule}\n", self.name)).unwrap();
         std::fs::set_permissions(&new, PermissionsExt::from_mode(0o440)).unwrap();
         let checked = Command::new("visudo").args(["-c", "-f"]).arg(&new).output().unwrap();
         if !checked.status.success() {
-            let _gone = std::fs::remove_file(&new);
+            let _missing = std::fs::remove_file(&new);
             panic!("{rule}: {checked:?}");
         }
         std::fs::rename(new, self.sudoers()).unwrap();
@@ -83,20 +83,20 @@ impl User {
         command.stdin(Stdio::null()).output().unwrap()
     }
 
-    /// A daemon of this user's, with these settings of `[broker]`.
-    pub(crate) fn gate(&self, config: &str) -> Gate {
-        self.gate_with(config, GateOptions::default())
+    /// A daemon of this user with this `[broker]` configuration.
+    pub(crate) fn fixture(&self, config: &str) -> Fixture {
+        self.fixture_with(config, FixtureOptions::default())
     }
 
-    pub(crate) fn gate_with(&self, config: &str, options: GateOptions) -> Gate {
+    pub(crate) fn fixture_with(&self, config: &str, options: FixtureOptions) -> Fixture {
         let config = format!("[broker]\n{config}\n");
-        Gate::with(GateOptions { config: Some(config), uid: Some(self.uid), ..options })
+        Fixture::with(FixtureOptions { config: Some(config), uid: Some(self.uid), ..options })
     }
 
-    /// A program of the operator's that says a password, and notes that it was asked.
-    pub(crate) fn askpass(&self, says: &str) -> Askpass {
+    /// An askpass program that logs its prompt and runs `script`.
+    pub(crate) fn askpass(&self, script: &str) -> Askpass {
         let [program, asked] = ["askpass", "asked"].map(|name| self.home().join(name));
-        crate::kit::script(&program, &format!("echo \"$1\" >>{}\n{says}", asked.display()));
+        crate::kit::script(&program, &format!("echo \"$1\" >>{}\n{script}", asked.display()));
         Askpass { program, asked }
     }
 }
@@ -111,7 +111,7 @@ impl Askpass {
         format!("askpass = \"{}\"", self.program.display())
     }
 
-    /// What it was asked for, each time.
+    /// The logged prompts.
     pub(crate) fn asked(&self) -> Vec<String> {
         let text = std::fs::read_to_string(&self.asked).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
@@ -125,13 +125,13 @@ impl Drop for User {
 }
 
 fn remove(name: &str) {
-    let _not_there = std::fs::remove_file(Path::new(SUDOERS).join(name));
-    // Whatever it still runs is nothing that should keep it.
-    locked(&["userdel", "-f", name]);
+    let _missing = std::fs::remove_file(Path::new(SUDOERS).join(name));
+    // `-f`: also if the user still has processes.
+    retry_locked(&["userdel", "-f", name]);
 }
 
-/// What a test that was killed has left.
-fn sweep() {
+/// Removes the users of killed tests.
+fn remove_leftovers() {
     let users = std::fs::read_to_string("/etc/passwd").unwrap();
     let names =
         users.lines().filter_map(|line| line.split(':').next()).filter(|name| name.starts_with(PREFIX));
@@ -143,18 +143,18 @@ fn sweep() {
     }
 }
 
-/// Runs a program that changes the list of users, which one at a time can.
-fn locked(argv: &[&str]) {
+/// Runs a program that changes the user database. Retries while another program holds its lock.
+fn retry_locked(argv: &[&str]) {
     let begun = Instant::now();
     loop {
         let (program, arguments) = argv.split_first().unwrap();
         let output = Command::new(program).args(arguments).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        if output.status.success() || said.contains("does not exist") {
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() || stderr.contains("does not exist") {
             return;
         }
-        let is_taken = said.contains("cannot lock") || said.contains("try again");
-        assert!(is_taken && begun.elapsed() < Duration::from_secs(30), "{argv:?}: {said}");
+        let is_locked = stderr.contains("cannot lock") || stderr.contains("try again");
+        assert!(is_locked && begun.elapsed() < Duration::from_secs(30), "{argv:?}: {stderr}");
         outpost_testkit::pause();
     }
 }

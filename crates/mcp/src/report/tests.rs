@@ -1,9 +1,9 @@
-//! What is told of answers that a broker may give, also of those that no honest one gives.
+//! Reports of valid and of hostile responses.
 
 use super::*;
 use serde_json::{Value, json};
 
-fn answer(fields: Value) -> Response {
+fn response(fields: Value) -> Response {
     serde_json::from_value(fields).unwrap()
 }
 
@@ -14,13 +14,13 @@ fn encoded(bytes: &[u8]) -> String {
 }
 
 fn report(fields: Value) -> Report {
-    let answer = answer(fields);
-    let stages = answer.stages.len();
-    Report::of(answer, stages, Duration::from_secs(61))
+    let response = response(fields);
+    let stages = response.stages.len();
+    Report::of(response, stages, Duration::from_secs(61))
 }
 
 #[test]
-fn only_a_last_command_that_succeeded_is_no_error() {
+fn only_a_successful_last_command_is_not_an_error() {
     let stage = |code: i32| json!({"exit_code": code, "stderr": ""});
     for (fields, is_error) in [
         (json!({"id": "", "status": "ok", "stages": [stage(0)], "stdout": ""}), false),
@@ -37,18 +37,21 @@ fn only_a_last_command_that_succeeded_is_no_error() {
 }
 
 #[test]
-fn every_outcome_is_told_in_words() {
+fn every_outcome_has_a_message() {
     for (fields, words) in [
         (json!({"id": "", "status": "denied"}), "Denied. Nothing was run."),
         (
             json!({"id": "", "status": "denied", "message": "not on Fridays"}),
-            "Denied. Nothing was run. The broker says: not on Fridays",
+            "Denied. Nothing was run. Message of the broker: not on Fridays",
         ),
-        (json!({"id": "", "status": "timeout"}), "Nobody answered within 61 s, so nothing was run."),
-        (json!({"id": "", "status": "error", "message": "too odd"}), "It failed. The broker says: too odd"),
+        (json!({"id": "", "status": "timeout"}), "No human answered within 61 s, so nothing was run."),
+        (
+            json!({"id": "", "status": "error", "message": "too odd"}),
+            "It failed. Message of the broker: too odd",
+        ),
         (
             json!({"id": "", "status": "error", "message": "killed", "timed_out": true}),
-            "It may have had effects: look before you repeat it. The broker says: killed",
+            "It may have had effects: check before you repeat it. Message of the broker: killed",
         ),
         (
             json!({"id": "", "status": "error", "message": "command timed out after 3s"}),
@@ -60,11 +63,11 @@ fn every_outcome_is_told_in_words() {
         ),
         (
             json!({"id": "", "status": "ok", "stages": [{"exit_code": -1, "stderr": "", "signal": "SIGKILL"}]}),
-            "The command was ended by SIGKILL.",
+            "The command was killed by SIGKILL.",
         ),
         (
             json!({"id": "", "status": "ok", "stages": [{"exit_code": -1, "stderr": ""}, {"exit_code": 3, "stderr": ""}]}),
-            "Of the pipeline, command 1 was ended by a signal, 2 ended with exit code 3.",
+            "Of the pipeline, command 1 was killed by a signal, 2 ended with exit code 3.",
         ),
     ] {
         let report = report(fields.clone());
@@ -93,7 +96,7 @@ fn output_is_marked_as_data_with_a_tag_that_changes() {
 }
 
 #[test]
-fn what_the_broker_and_what_we_left_out_is_told_apart() {
+fn truncation_by_the_broker_and_by_the_report_are_distinguished() {
     let cut = |bytes: usize, truncated: bool| {
         let stdout = encoded(&vec![b'a'; bytes]);
         report(
@@ -112,8 +115,8 @@ fn what_the_broker_and_what_we_left_out_is_told_apart() {
 }
 
 #[test]
-fn no_answer_makes_a_line_that_clients_do_not_take() {
-    // What grows most when it is written as JSON, in every place there is.
+fn the_longest_result_stays_below_the_line_limits_of_clients() {
+    // The bytes with the longest JSON escape, in every field.
     let worst = "\u{1}".repeat(200 * 1024);
     let stage = json!({
         "exit_code": 1, "stderr": encoded(worst.as_bytes()), "stderr_truncated": true, "signal": worst,
@@ -123,14 +126,14 @@ fn no_answer_makes_a_line_that_clients_do_not_take() {
         "id": worst, "status": "ok", "stages": vec![stage; 40], "stdout": encoded(worst.as_bytes()),
         "message": worst, "decision": worst, "approved_by": worst, "digest": worst,
     });
-    let result = Report::of(answer(fields), 32, Duration::ZERO).into_result();
+    let result = Report::of(response(fields), 32, Duration::ZERO).into_result();
     let line = serde_json::to_string(&result).unwrap();
     assert!(line.len() < 4 * 1024 * 1024, "{} bytes", line.len());
     assert_eq!(result.structured_content.unwrap()["stages"].as_array().unwrap().len(), 32);
 }
 
 #[test]
-fn what_is_no_base64_is_no_output() {
+fn invalid_base64_is_reported() {
     let report = report(json!({"id": "", "status": "ok", "stages": [], "stdout": "#"}));
-    assert_eq!(report.stdout, "[the broker sent no base64]");
+    assert_eq!(report.stdout, "[the broker sent invalid base64]");
 }

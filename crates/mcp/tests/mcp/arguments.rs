@@ -1,10 +1,10 @@
-//! Calls that are refused before anyone is asked, and what the human is shown of the others.
+//! Argument validation, and the parts of a call that the human sees.
 
 use crate::kit::{Client, broker, sh, with};
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_arguments_are_named_and_nobody_is_asked() {
+async fn invalid_arguments_are_reported_without_a_prompt() {
     let broker = broker();
     let client = Client::start(&broker.socket()).await;
     for (arguments, why) in [
@@ -16,38 +16,38 @@ async fn wrong_arguments_are_named_and_nobody_is_asked() {
         (json!({"argv": "id", "reason": "why"}), "expected a sequence"),
         (
             json!({"argv": ["id", "x".repeat(1_100_000)], "reason": "why"}),
-            "bytes long and the broker takes 1048576",
+            "bytes and the limit of the broker is 1048576",
         ),
     ] {
-        let told = client.execute(arguments.clone()).result().await;
-        assert!(told.is_error && told.text.contains(why), "{arguments:.200}: {told:?}");
+        let result = client.execute(arguments.clone()).result().await;
+        assert!(result.is_error && result.text.contains(why), "{arguments:.200}: {result:?}");
     }
     assert!(!broker.has_prompt());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_human_sees_who_asks_and_why() {
+async fn the_prompt_shows_client_session_and_reason() {
     let mut broker = broker();
     let client = Client::start(&broker.socket()).await;
     let asked =
         client.execute(with(sh("true"), json!({"session": "web server", "reason": "because of tests"})));
     broker.wait_prompt();
     let screen = broker.unread();
-    for words in ["web server (the-tests 7.0, pid ", "because of tests"] {
-        assert!(screen.contains(words), "{screen}");
+    for text in ["web server (the-tests 7.0, pid ", "because of tests"] {
+        assert!(screen.contains(text), "{screen}");
     }
     broker.deny();
     asked.result().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_does_not_say_otherwise_is_asked_for_as_root() {
+async fn privileged_is_the_default() {
     let mut broker = broker();
     let client = Client::start(&broker.socket()).await;
-    // The broker refuses an agent for what is privileged, so its words tell what it was sent.
+    // The broker refuses `forward_agent` for privileged requests, so its error shows the default.
     let call = json!({"argv": ["true"], "reason": "a test", "forward_agent": true});
-    let told = client.execute(call.clone()).result().await;
-    assert!(told.text.contains("forward_agent is only allowed for unprivileged commands"), "{told:?}");
+    let result = client.execute(call.clone()).result().await;
+    assert!(result.text.contains("forward_agent is only allowed for unprivileged commands"), "{result:?}");
     let asked = client.execute(with(call, json!({"privileged": false})));
     broker.deny();
     assert_eq!(asked.result().await.fields["status"], "denied");

@@ -1,6 +1,6 @@
-"""Calls `outpost mcp` with the `mcp` package and prints one JSON line for each step; the test at the broker's terminal answers.
+"""Calls `outpost mcp` with the `mcp` package and prints one JSON line per step. The test answers the broker's prompts.
 
-Usage: client.py MODE OUTPOST SOCKET, where MODE is `legacy` (the handshake of 2025) or a version without one.
+Usage: client.py MODE OUTPOST SOCKET, where MODE is `legacy` (with `initialize`), a protocol version without a handshake, or `auto`.
 """
 
 import asyncio
@@ -10,12 +10,12 @@ import sys
 from mcp import Client, StdioServerParameters
 
 
-def told(step, **fields):
+def emit(step, **fields):
     print(json.dumps({"step": step, **fields}), flush=True)
 
 
 def result(step, outcome):
-    told(step, error=outcome.is_error, text=outcome.content[0].text, fields=outcome.structured_content)
+    emit(step, error=outcome.is_error, text=outcome.content[0].text, fields=outcome.structured_content)
 
 
 def script(text):
@@ -26,7 +26,7 @@ async def main(mode, outpost, socket):
     server = StdioServerParameters(command=outpost, args=["mcp", "--socket", socket])
     async with Client(server, mode=mode) as client:
         tools = (await client.list_tools()).tools
-        told("tools", names=sorted(tool.name for tool in tools), version=client.protocol_version)
+        emit("tools", names=sorted(tool.name for tool in tools), version=client.protocol_version)
         result("status", await client.call_tool("status"))
 
         progress = []
@@ -34,7 +34,7 @@ async def main(mode, outpost, socket):
         async def on_progress(done, total, message):
             progress.append(message)
             if len(progress) == 1:
-                told("progress", message=message)
+                emit("progress", message=message)
 
         result("approved", await client.call_tool("execute", script("echo out"), progress_callback=on_progress))
         result("denied", await client.call_tool("execute", script("echo out")))
@@ -42,7 +42,7 @@ async def main(mode, outpost, socket):
         try:
             await client.call_tool("execute", script("echo late"), read_timeout_seconds=2)
         except Exception as error:
-            told("abandoned", why=str(error))
+            emit("abandoned", why=str(error))
         result("after", await client.call_tool("status"))
 
 

@@ -1,10 +1,10 @@
-//! Both ways to begin, line by line: `initialize` of the years up to 2025, and `server/discover` of 2026.
+//! Both MCP lifecycles with raw lines: `initialize` up to 2025, and `server/discover` since 2026.
 
 use crate::kit::{Client, Lines, broker, sh};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// What each request carries since 2026-07-28.
+/// The metadata of each request since 2026-07-28.
 fn meta() -> Value {
     json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -14,7 +14,7 @@ fn meta() -> Value {
 }
 
 #[test]
-fn every_version_with_a_handshake_is_spoken() {
+fn every_version_with_a_handshake_is_supported() {
     for (asked, answered) in [
         ("2024-11-05", "2024-11-05"),
         ("2025-03-26", "2025-03-26"),
@@ -33,12 +33,12 @@ fn every_version_with_a_handshake_is_spoken() {
         client.call(1, "status", &json!({}));
         let result = client.next()["result"].clone();
         assert_eq!(result["isError"], false, "{asked}");
-        assert!(result.get("resultType").is_none(), "{asked} does not know it");
+        assert!(result.get("resultType").is_none(), "{asked} does not define it");
     }
 }
 
 #[test]
-fn without_a_handshake_each_request_stands_alone() {
+fn without_a_handshake_each_request_is_independent() {
     let mut broker = broker();
     let mut client = Lines::start(&broker.socket());
     client
@@ -63,7 +63,7 @@ fn without_a_handshake_each_request_stands_alone() {
 }
 
 #[test]
-fn a_version_that_nobody_knows_is_refused_by_name() {
+fn an_unknown_version_is_refused() {
     let mut client = Lines::start(Path::new("/nowhere"));
     let mut meta = meta();
     meta["io.modelcontextprotocol/protocolVersion"] = json!("2099-01-01");
@@ -72,7 +72,7 @@ fn a_version_that_nobody_knows_is_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rmcps_own_client_is_served_without_a_handshake_too() {
+async fn rmcps_client_is_served_without_a_handshake() {
     let mut broker = broker();
     let mut client = Client::start_modern(&broker.socket()).await;
     assert_eq!(client.service.list_all_tools().await.unwrap().len(), 2);

@@ -1,4 +1,4 @@
-//! Clients of `outpost mcp`: rmcp's, and one that knows only lines.
+//! Test clients of `outpost mcp`: rmcp's client, and a raw line client.
 
 use outpost_sys::epoll::wait_readable;
 use outpost_testkit::{Broker, BrokerOptions, binary_beside};
@@ -17,8 +17,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 use tokio::sync::mpsc as queue;
 
-/// How long anything may take before a test gives up.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit for every wait.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn broker() -> Broker {
     Broker::start(&BrokerOptions::default())
@@ -26,7 +26,7 @@ pub(crate) fn broker() -> Broker {
 
 pub(crate) fn outpost() -> PathBuf {
     let test = std::env::current_exe().unwrap();
-    // A test is in `deps`, the programs are one up.
+    // Tests are in `deps`, binaries in its parent.
     binary_beside(&test.parent().unwrap().parent().unwrap().join("tests"), "outpost")
 }
 
@@ -36,12 +36,12 @@ fn mcp(socket: &Path) -> Command {
     command
 }
 
-/// One script without privileges.
+/// Arguments for an unprivileged shell script.
 pub(crate) fn sh(script: &str) -> Value {
     json!({"argv": ["sh", "-c", script], "reason": "a test", "privileged": false})
 }
 
-/// With other arguments over it.
+/// The arguments with these replaced or added.
 pub(crate) fn with(mut arguments: Value, more: Value) -> Value {
     for (name, value) in more.as_object().unwrap() {
         arguments[name] = value.clone();
@@ -49,7 +49,7 @@ pub(crate) fn with(mut arguments: Value, more: Value) -> Value {
     arguments
 }
 
-/// rmcp's client, which also keeps what it is told meanwhile.
+/// The handler of rmcp's client. It forwards progress notifications.
 pub(crate) struct Listener {
     progress: queue::UnboundedSender<ProgressNotificationParam>,
 }
@@ -59,8 +59,12 @@ impl ClientHandler for Listener {
         ClientConfig::new(ClientCapabilities::default(), Implementation::new("the-tests", "7.0"))
     }
 
-    async fn on_progress(&self, told: ProgressNotificationParam, _context: NotificationContext<RoleClient>) {
-        let _nobody_listens = self.progress.send(told);
+    async fn on_progress(
+        &self,
+        progress: ProgressNotificationParam,
+        _context: NotificationContext<RoleClient>,
+    ) {
+        let _closed = self.progress.send(progress);
     }
 }
 
@@ -70,30 +74,30 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// With the handshake of 2025.
+    /// With the `initialize` handshake.
     pub(crate) async fn start(socket: &Path) -> Client {
         Client::start_in(socket, ClientLifecycleMode::Initialize).await
     }
 
-    /// Without one, as of 2026.
+    /// With `server/discover`, since 2026.
     pub(crate) async fn start_modern(socket: &Path) -> Client {
         let preferred_versions = vec![ProtocolVersion::V_2026_07_28];
         Client::start_in(socket, ClientLifecycleMode::Discover { preferred_versions }).await
     }
 
-    async fn start_in(socket: &Path, era: ClientLifecycleMode) -> Client {
+    async fn start_in(socket: &Path, mode: ClientLifecycleMode) -> Client {
         let transport = TokioChildProcess::new(tokio::process::Command::from(mcp(socket))).unwrap();
         let (sender, progress) = queue::unbounded_channel();
-        let service = Listener { progress: sender }.serve_with_lifecycle(transport, era).await.unwrap();
+        let service = Listener { progress: sender }.serve_with_lifecycle(transport, mode).await.unwrap();
         Client { service, progress }
     }
 
-    /// Calls `execute`, and goes on meanwhile.
+    /// Calls `execute` in a task.
     pub(crate) fn execute(&self, arguments: Value) -> Call {
         let peer = self.service.peer().clone();
         Call(tokio::spawn(async move {
             let params = CallToolRequestParams::new("execute").with_arguments(object(arguments));
-            let called = tokio::time::timeout(PATIENCE, peer.call_tool(params)).await;
+            let called = tokio::time::timeout(TIMEOUT, peer.call_tool(params)).await;
             called.expect("no result in time").unwrap()
         }))
     }
@@ -106,35 +110,35 @@ impl Client {
 pub(crate) fn object(value: Value) -> rmcp::model::JsonObject {
     match value {
         Value::Object(object) => object,
-        other => panic!("no object: {other}"),
+        other => panic!("not an object: {other}"),
     }
 }
 
 pub(crate) struct Call(tokio::task::JoinHandle<CallToolResult>);
 
 impl Call {
-    pub(crate) async fn result(self) -> Told {
-        Told::of(self.0.await.unwrap())
+    pub(crate) async fn result(self) -> ToolResult {
+        ToolResult::of(self.0.await.unwrap())
     }
 }
 
-/// A result, taken apart.
+/// The parts of a tool result.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct ToolResult {
     pub(crate) is_error: bool,
     pub(crate) text: String,
     pub(crate) fields: Value,
 }
 
-impl Told {
-    pub(crate) fn of(result: CallToolResult) -> Told {
+impl ToolResult {
+    pub(crate) fn of(result: CallToolResult) -> ToolResult {
         let text = result.content.first().unwrap().as_text().unwrap().text.clone();
         let fields = result.structured_content.unwrap_or_default();
-        Told { is_error: result.is_error.unwrap(), text, fields }
+        ToolResult { is_error: result.is_error.unwrap(), text, fields }
     }
 }
 
-/// A client that sends lines and sees every line.
+/// A client that sends and receives raw lines.
 pub(crate) struct Lines {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -152,14 +156,14 @@ impl Lines {
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
             for line in stdout.lines().map_while(Result::ok) {
-                let _nobody_reads = sender.send(line);
+                let _closed = sender.send(line);
             }
         });
         let stdin = child.stdin.take();
         Lines { child, stdin, lines }
     }
 
-    /// With the handshake of 2025 behind it.
+    /// A client after the `initialize` handshake.
     pub(crate) fn initialized(socket: &Path) -> Lines {
         let mut client = Lines::start(socket);
         client.initialize("2025-06-18");
@@ -188,25 +192,25 @@ impl Lines {
     }
 
     pub(crate) fn next_line(&mut self) -> String {
-        self.lines.recv_timeout(PATIENCE).expect("no line in time")
+        self.lines.recv_timeout(TIMEOUT).expect("no line in time")
     }
 
     pub(crate) fn next(&mut self) -> Value {
         serde_json::from_str(&self.next_line()).unwrap()
     }
 
-    /// Closes its input and waits for its end, which must come within this time.
-    pub(crate) fn close(mut self, patience: Duration) -> ExitStatus {
+    /// Closes the server's standard input and waits for its exit.
+    pub(crate) fn close(mut self, timeout: Duration) -> ExitStatus {
         let pidfd = outpost_testkit::process(self.child.id().cast_signed()).unwrap();
         drop(self.stdin.take());
-        assert!(wait_readable(&pidfd, patience).unwrap(), "still there");
+        assert!(wait_readable(&pidfd, timeout).unwrap(), "still running");
         self.child.wait().unwrap()
     }
 }
 
 impl Drop for Lines {
     fn drop(&mut self) {
-        let _gone = self.child.kill();
+        let _exited = self.child.kill();
         let _reaped = self.child.wait();
     }
 }

@@ -1,4 +1,4 @@
-//! Lines that are no messages, and messages that come when they should not: none of them ends the server.
+//! Robustness: malformed lines and unexpected messages do not stop the server.
 
 use crate::kit::{Lines, broker, sh};
 use serde_json::json;
@@ -7,10 +7,10 @@ use std::path::Path;
 const GARBAGE: &str = "\n\r\nhello\n{\"jsonrpc\":\n\u{0}\u{1}\n\"text\"\n";
 
 #[test]
-fn garbage_ends_nothing_before_the_handshake_nor_after() {
+fn malformed_lines_do_not_stop_the_server() {
     let mut client = Lines::start(Path::new("/nowhere"));
     client.send_raw(GARBAGE);
-    // Not ours to answer, and not a reason to leave.
+    // Messages that need no answer and must not stop the server.
     client.send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 9}}));
     client.send(&json!({"jsonrpc": "2.0", "id": 9, "result": {}}));
     client.send(&json!({"jsonrpc": "2.0", "id": 0, "method": "ping"}));
@@ -27,7 +27,7 @@ fn garbage_ends_nothing_before_the_handshake_nor_after() {
     assert_eq!(until_id(&mut client, 8)["result"]["structuredContent"]["running"], false);
 }
 
-/// The answer to this request; what is JSON but no message may be answered before it, without an id.
+/// The response to this request. Errors without an id, for JSON that is not a message, may precede it.
 fn until_id(client: &mut Lines, id: u64) -> serde_json::Value {
     loop {
         let message = client.next();
@@ -39,7 +39,7 @@ fn until_id(client: &mut Lines, id: u64) -> serde_json::Value {
 }
 
 #[test]
-fn cancelling_what_is_not_there_hurts_nobody() {
+fn cancelling_an_unknown_request_has_no_effect() {
     let mut broker = broker();
     let mut client = Lines::initialized(&broker.socket());
     client.call(1, "execute", &sh("echo out"));

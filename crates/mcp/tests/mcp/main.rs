@@ -1,5 +1,5 @@
-//! `outpost mcp` as MCP clients see it: the real binary on pipes, asked by rmcp's own client, by the Python package and by
-//! bare lines, in front of a real broker with a human at its terminal.
+//! End-to-end tests of `outpost mcp`: the real binary with rmcp's client, with the Python client and with raw lines, and a
+//! real broker whose terminal the test operates.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 

@@ -1,6 +1,6 @@
-//! The `mcp` package for Python as the client, in both eras. `scripts/setup-tests` installs it.
+//! The Python package `mcp` as the client, in both MCP lifecycles. `scripts/setup-tests` installs it.
 
-use crate::kit::{PATIENCE, broker, outpost};
+use crate::kit::{TIMEOUT, broker, outpost};
 use outpost_testkit::Broker;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 
-/// Below the target directory, where `scripts/setup-tests` puts it.
+/// The interpreter of the virtual environment that `scripts/setup-tests` creates in the target directory.
 fn python() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let python = target.join("python-tests/bin/python");
@@ -31,15 +31,15 @@ impl Script {
         let (sender, steps) = mpsc::channel();
         std::thread::spawn(move || {
             for line in stdout.lines().map_while(Result::ok) {
-                let _nobody_reads = sender.send(serde_json::from_str(&line).unwrap());
+                let _closed = sender.send(serde_json::from_str(&line).unwrap());
             }
         });
         Script { child, steps }
     }
 
-    /// What it prints for this step, which must be the next one.
+    /// The output of the next step, which must have this name.
     fn step(&mut self, name: &str) -> Value {
-        let step = self.steps.recv_timeout(PATIENCE).unwrap_or_else(|error| panic!("no {name}: {error}"));
+        let step = self.steps.recv_timeout(TIMEOUT).unwrap_or_else(|error| panic!("no {name}: {error}"));
         assert_eq!(step["step"], name, "{step}");
         step
     }
@@ -47,12 +47,12 @@ impl Script {
 
 impl Drop for Script {
     fn drop(&mut self) {
-        let _gone = self.child.kill();
+        let _exited = self.child.kill();
         let _reaped = self.child.wait();
     }
 }
 
-fn serves(mode: &str, version: &str) {
+fn check_serves(mode: &str, version: &str) {
     let mut broker = broker();
     let mut script = Script::start(mode, &broker.socket());
     let tools = script.step("tools");
@@ -83,15 +83,15 @@ fn serves(mode: &str, version: &str) {
 
 #[test]
 fn the_python_client_is_served_with_a_handshake() {
-    serves("legacy", "2025-11-25");
+    check_serves("legacy", "2025-11-25");
 }
 
 #[test]
 fn the_python_client_is_served_without_a_handshake() {
-    serves("2026-07-28", "2026-07-28");
+    check_serves("2026-07-28", "2026-07-28");
 }
 
 #[test]
-fn the_python_client_that_tries_both_finds_the_newer() {
-    serves("auto", "2026-07-28");
+fn the_python_client_in_auto_mode_uses_the_newer_version() {
+    check_serves("auto", "2026-07-28");
 }

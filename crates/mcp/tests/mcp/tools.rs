@@ -1,6 +1,6 @@
-//! What the tools say about themselves, and `status`.
+//! The tools' descriptions and schemas, and the tool `status`.
 
-use crate::kit::{Client, Lines, Told, broker, outpost, sh, with};
+use crate::kit::{Client, Lines, ToolResult, broker, outpost, sh, with};
 use outpost_testkit::{Broker, BrokerOptions, Daemon, require};
 use rmcp::model::Tool;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ fn tool<'a>(tools: &'a [Tool], name: &str) -> &'a Tool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_learns_what_each_tool_may_do() {
+async fn the_tools_have_descriptions_and_hints() {
     let client = Client::start(Path::new("/nowhere")).await;
     let tools = tools(&client).await;
     assert_eq!(tools.len(), 2);
@@ -31,13 +31,13 @@ async fn a_client_learns_what_each_tool_may_do() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_schema_admits_what_is_meant_and_nothing_else() {
+async fn the_schema_accepts_valid_arguments_only() {
     let client = Client::start(Path::new("/nowhere")).await;
     let tools = tools(&client).await;
     let schema = Value::Object(tool(&tools, "execute").input_schema.as_ref().clone());
     assert_eq!((&schema["type"], &schema["required"]), (&json!("object"), &json!(["reason"])));
     let text = schema.to_string();
-    // Some clients take neither.
+    // Some clients reject these keywords.
     assert!(!text.contains("oneOf") && !text.contains("null"), "{schema:#}");
     let valid = jsonschema::validator_for(&schema).unwrap();
     let full = json!({
@@ -57,7 +57,7 @@ async fn the_schema_admits_what_is_meant_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_result_keeps_to_its_schema() {
+async fn every_result_matches_its_schema() {
     let mut broker = broker();
     let client = Client::start(&broker.socket()).await;
     let tools = tools(&client).await;
@@ -77,31 +77,31 @@ async fn every_result_keeps_to_its_schema() {
         let errors: Vec<String> = execute.iter_errors(&fields).map(|error| error.to_string()).collect();
         assert!(errors.is_empty(), "{fields:#}: {errors:?}");
     }
-    assert!(status.is_valid(&Told::of(client.status().await).fields));
+    assert!(status.is_valid(&ToolResult::of(client.status().await).fields));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn status_finds_a_broker_and_asks_nobody() {
+async fn status_finds_a_broker_without_a_prompt() {
     let broker = broker();
     let client = Client::start(&broker.socket()).await;
-    let told = Told::of(client.status().await);
-    assert!(!told.is_error);
-    assert_eq!(told.fields["running"], true);
-    assert_eq!(told.fields["socket"], broker.socket().display().to_string());
-    assert_eq!(told.fields["version"], "1.2.0");
+    let result = ToolResult::of(client.status().await);
+    assert!(!result.is_error);
+    assert_eq!(result.fields["running"], true);
+    assert_eq!(result.fields["socket"], broker.socket().display().to_string());
+    assert_eq!(result.fields["version"], "1.2.0");
     assert!(!broker.has_prompt());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_broker_both_tools_say_what_to_start() {
+async fn without_a_broker_both_tools_name_the_command_to_start() {
     let client = Client::start(Path::new("/nowhere/broker.sock")).await;
-    let told = Told::of(client.status().await);
-    assert!(!told.is_error, "it was asked for and is no failure");
-    assert_eq!(told.fields["running"], false);
+    let result = ToolResult::of(client.status().await);
+    assert!(!result.is_error, "a missing broker is a valid result of `status`");
+    assert_eq!(result.fields["running"], false);
     let ran = client.execute(sh("true")).result().await;
     assert!(ran.is_error);
     assert_eq!(ran.fields["status"], "error");
-    for text in [told.text, ran.text] {
+    for text in [result.text, ran.text] {
         for word in ["/nowhere/broker.sock", "`outpost serve`", "`outpost approve`", "Nothing was run"] {
             assert!(text.contains(word), "{text}");
         }
@@ -109,7 +109,7 @@ async fn without_a_broker_both_tools_say_what_to_start() {
 }
 
 #[test]
-fn the_broker_that_is_asked_is_the_daemons_unless_another_is_named() {
+fn the_default_broker_is_the_daemons() {
     let daemon = Daemon::start(&outpost());
     let mut command = Command::new(outpost());
     command.args(["--state-dir", "state", "--runtime-dir", "run", "mcp"]).current_dir(daemon.dir());
@@ -122,11 +122,11 @@ fn the_broker_that_is_asked_is_the_daemons_unless_another_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_somebody_else_listens_on_is_told_nothing() {
+async fn nothing_is_sent_to_a_socket_of_another_user() {
     require!(outpost_testkit::root());
     let broker = Broker::start(&BrokerOptions::default().uid(65534));
     let client = Client::start(&broker.socket()).await;
-    for text in [Told::of(client.status().await).text, client.execute(sh("true")).result().await.text] {
+    for text in [ToolResult::of(client.status().await).text, client.execute(sh("true")).result().await.text] {
         assert!(text.contains("nothing was sent to") && text.contains("other users can change"), "{text}");
     }
     assert!(!broker.has_prompt());

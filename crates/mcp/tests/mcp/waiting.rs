@@ -1,6 +1,6 @@
-//! While a human thinks: progress, cancelling, leaving, and a broker that goes away.
+//! Calls in progress: notifications, cancels, disconnects, and a broker that dies.
 
-use crate::kit::{Client, Lines, PATIENCE, Told, broker, object, sh};
+use crate::kit::{Client, Lines, TIMEOUT, ToolResult, broker, object, sh};
 use outpost_sys::signal::Signal;
 use outpost_testkit::Broker;
 use rmcp::model::{CallToolRequest, CallToolRequestParams, ClientRequest};
@@ -8,10 +8,10 @@ use rmcp::service::PeerRequestOptions;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// rmcp alone would take five seconds.
+/// Below the five seconds that rmcp itself would wait.
 const PROMPTLY: Duration = Duration::from_secs(3);
 
-/// The original neither notices nor says so.
+/// The original does not detect the disconnect.
 fn wait_withdrawn(broker: &Broker) {
     if !Broker::is_original() {
         broker.wait_screen("Withdrawn");
@@ -19,23 +19,23 @@ fn wait_withdrawn(broker: &Broker) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_is_told_again_and_again_that_its_call_waits() {
+async fn a_waiting_call_sends_progress_notifications() {
     let mut broker = broker();
     let mut client = Client::start(&broker.socket()).await;
     let asked = client.execute(sh("echo done"));
     let mut last = 0.0;
     for _ in 0..2 {
-        let told = tokio::time::timeout(PATIENCE, client.progress.recv()).await.unwrap().unwrap();
-        assert!(told.progress > last, "{told:?}");
-        assert!(told.message.unwrap().starts_with("waiting for a human to approve"));
-        last = told.progress;
+        let update = tokio::time::timeout(TIMEOUT, client.progress.recv()).await.unwrap().unwrap();
+        assert!(update.progress > last, "{update:?}");
+        assert!(update.message.unwrap().starts_with("waiting for a human to approve"));
+        last = update.progress;
     }
     broker.approve();
     assert_eq!(asked.result().await.fields["stdout"], "done\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_call_is_withdrawn_and_the_next_one_is_asked_for() {
+async fn a_cancelled_call_is_withdrawn_and_the_next_one_works() {
     let mut broker = broker();
     let client = Client::start(&broker.socket()).await;
     let params = CallToolRequestParams::new("execute").with_arguments(object(sh("echo one")));
@@ -54,7 +54,7 @@ async fn a_cancelled_call_is_withdrawn_and_the_next_one_is_asked_for() {
 }
 
 #[test]
-fn a_client_that_closes_our_input_ends_us_and_its_request() {
+fn eof_on_stdin_stops_the_server_and_withdraws_the_request() {
     let broker = broker();
     let mut client = Lines::initialized(&broker.socket());
     client.call(1, "execute", &sh("true"));
@@ -64,29 +64,29 @@ fn a_client_that_closes_our_input_ends_us_and_its_request() {
 }
 
 #[test]
-fn a_client_that_leaves_without_a_word_is_no_failure() {
+fn eof_before_any_message_is_not_an_error() {
     let client = Lines::start("/nowhere".as_ref());
     assert!(client.close(PROMPTLY).success());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_that_dies_leaves_it_open_whether_the_command_ran() {
+async fn a_killed_broker_is_reported_as_may_have_run() {
     let mut broker = broker();
     let client = Client::start(&broker.socket()).await;
     let asked = client.execute(sh("exec sleep 600"));
     broker.approve();
     broker.terminal().signal(Signal::KILL);
-    let told = asked.result().await;
+    let result = asked.result().await;
     assert!(
-        told.is_error && told.text.contains("The command may have run: look before you repeat it"),
-        "{told:?}"
+        result.is_error && result.text.contains("The command may have run: check before you repeat it"),
+        "{result:?}"
     );
-    assert_eq!(Told::of(client.status().await).fields["running"], false);
+    assert_eq!(ToolResult::of(client.status().await).fields["running"], false);
 }
 
-/// One more than may wait at a time.
+/// One call more than the limit.
 #[test]
-fn too_many_calls_at_once_are_refused_not_queued() {
+fn too_many_concurrent_calls_are_refused() {
     let broker = broker();
     let mut client = Lines::initialized(&broker.socket());
     for id in 1..=17 {
@@ -96,7 +96,7 @@ fn too_many_calls_at_once_are_refused_not_queued() {
     assert_eq!((&answer["id"], &answer["result"]["isError"]), (&json!(17), &json!(true)));
     let text = answer["result"]["content"][0]["text"].as_str().unwrap();
     assert!(text.contains("16 calls are waiting already"), "{text}");
-    // The others do not keep anyone from asking how things are.
+    // `status` still works.
     client.call(18, "status", &json!({}));
     assert_eq!(client.next()["result"]["structuredContent"]["running"], true);
 }

@@ -1,25 +1,25 @@
-//! Rows about what a human sees: padding, escapes, look-alikes, and words that are not ours.
+//! Rows about the display: padding, escape sequences, look-alike letters, and texts of the client.
 
 use super::sudo::stdout;
-use crate::gate::{Gate, GateOptions, line, lines, warnings};
+use crate::fixture::{Fixture, FixtureOptions, line, lines, warnings};
 use crate::kit::{broker, denied, deny, plain, same, script, sh, with};
 use outpost_testkit::stamp;
 use serde_json::{Value, json};
 
-/// Blanks are counted and not drawn, what cannot be seen is refused, and the counts come first.
+/// Runs of blanks are shown as counts, invisible characters are refused, and the sizes are shown first.
 #[test]
 fn trojan_source_cve_2021_42574_and_prompts_padded_out_of_sight() {
-    let mut gate = Gate::start();
+    let mut fixture = Fixture::start();
     let blanks = " ".repeat(5_000);
     let argv = json!(["printf", "%.0s", format!("harmless{blanks}; rm -rf /"), blanks]);
     let request = with(plain("a", json!([argv])), json!({"reason": format!("a{}b", " ".repeat(1_000))}));
-    let (sent, question) = gate.ask(&request);
+    let (sent, question) = fixture.ask(&request);
     let text = question.to_string();
-    assert!(!text.contains(&" ".repeat(20)), "blanks are drawn: {text:.3000}");
+    assert!(!text.contains(&" ".repeat(20)), "raw blanks: {text:.3000}");
     assert!(line(&question, "Command", "2").ends_with("\\u{20*5000}; rm -rf /'"), "{question:#}");
     let first = &question["sections"][0];
     assert_eq!(first["lines"][0]["value"], "1 stage, 4 arguments, 10028 bytes, unprivileged");
-    gate.approver().allow(&question);
+    fixture.approver().allow(&question);
     assert_eq!(stdout(&sent.answer()), "");
     let invisible = [
         '\u{202e}',
@@ -34,23 +34,23 @@ fn trojan_source_cve_2021_42574_and_prompts_padded_out_of_sight() {
     ];
     for (number, bad) in invisible.into_iter().enumerate() {
         let id = number.to_string();
-        gate.refused(&plain(&id, json!([["printf", format!("x{bad}y")]])));
-        gate.refused(&with(plain(&id, json!([["printf", "x"]])), json!({"reason": format!("x{bad}y")})));
+        fixture.refused(&plain(&id, json!([["printf", format!("x{bad}y")]])));
+        fixture.refused(&with(plain(&id, json!([["printf", "x"]])), json!({"reason": format!("x{bad}y")})));
     }
-    // Letters and spaces that only look like a blank may be said, and are drawn as their numbers.
+    // Characters that look like a blank are allowed and shown as code points.
     for (id, blank) in
         [("hangul", '\u{3164}'), ("no-break", '\u{a0}'), ("em", '\u{2003}'), ("braille", '\u{2800}')]
     {
-        let question = gate.asks(&plain(id, json!([["printf", format!("x{blank}y")]])));
+        let question = fixture.ask_and_withdraw(&plain(id, json!([["printf", format!("x{blank}y")]])));
         let drawn = line(&question, "Command", "1");
         assert_eq!(drawn, format!("'x\\u{{{:x}}}y'", u32::from(blank)));
     }
 }
 
-/// Nothing foreign reaches the terminal as it is: not from a field, not from a command's output.
+/// No raw text of a field or of a command's output reaches the terminal.
 #[test]
 fn terminal_escapes_in_prompts_and_output() {
-    outpost_testkit::require!(crate::kit::no_original());
+    outpost_testkit::require!(crate::kit::extension_tests());
     let mut broker = broker();
     let bad = ["\u{1b}[2J", "\u{9b}2J", "\u{7}", "\r", "\u{8}", "\u{7f}", "\u{90}x\u{9c}", "\u{85}"];
     for (number, bad) in bad.into_iter().enumerate() {
@@ -73,7 +73,7 @@ fn terminal_escapes_in_prompts_and_output() {
             crate::kit::refused_unasked(&broker, &request);
         }
     }
-    // A directory and a file may be called anything; a human is shown what they are called.
+    // Names of directories and files may contain any character. They are shown escaped.
     let dir = broker.path("d\u{1b}]0;evil\u{7}\n");
     std::fs::create_dir(&dir).unwrap();
     let link = broker.path("link");
@@ -84,23 +84,23 @@ fn terminal_escapes_in_prompts_and_output() {
     broker.approve();
     let answer: Value = serde_json::from_str(&client.answer()).unwrap();
     assert_eq!(answer["status"], "ok", "{answer}");
-    // Once the next prompt stands there, everything about the first does.
+    // The next prompt follows everything about the first request.
     deny(&mut broker, &sh("next", "true"));
     let screen = broker.screen();
-    // The terminal itself puts a return before each newline.
+    // The terminal adds a carriage return to each newline.
     let plain = screen.replace("\r\n", "\n");
     let raw = plain.chars().find(|character| character.is_control() && *character != '\n');
     assert_eq!(raw, None, "{screen:?}");
     assert!(screen.contains("\\u{1b}]0;evil\\u{7}"), "{screen}");
 }
 
-/// What is not ASCII is drawn as its number, and mixed scripts are pointed out.
+/// Characters outside ASCII are shown as code points, and mixed scripts cause a warning.
 #[test]
 fn look_alike_letters_in_names() {
-    let mut gate = Gate::start();
-    let evil = gate.path("\u{430}pt");
+    let mut fixture = Fixture::start();
+    let evil = fixture.path("\u{430}pt");
     std::fs::copy("/usr/bin/true", &evil).unwrap();
-    let question = gate.asks(&with(
+    let question = fixture.ask_and_withdraw(&with(
         plain("a", json!([[evil, "\u{455}udo", "\u{ff52}\u{ff4d}", "e\u{301}"]])),
         json!({"session": "cl\u{430}ude", "reason": "\u{440}"}),
     ));
@@ -111,7 +111,7 @@ fn look_alike_letters_in_names() {
     assert!(warnings(&question).contains("argument 1 of stage 1"), "{question:#}");
 }
 
-/// Looked up once: what is shown is what runs, whatever anybody's PATH says.
+/// Programs are looked up once on the secure path: the displayed file runs, whatever PATH is set.
 #[test]
 fn sudo_proxy_1_2_0_path_differs_between_display_and_execution() {
     let dir = tempfile::tempdir().unwrap();
@@ -120,29 +120,30 @@ fn sudo_proxy_1_2_0_path_differs_between_display_and_execution() {
         script(&dir.path().join(name), &format!("touch {}; exit 1", ran.display()));
     }
     let path = format!("{}:.:/usr/sbin:/usr/bin:/sbin:/bin", dir.path().display());
-    let mut gate = Gate::with(GateOptions { env: vec![("PATH", path.into())], ..GateOptions::default() });
+    let mut fixture =
+        Fixture::with(FixtureOptions { env: vec![("PATH", path.into())], ..FixtureOptions::default() });
     let request =
         with(plain("a", json!([["id", "-u"], ["sh", "-c", "cat; id -u"]])), json!({"cwd": dir.path()}));
-    let (sent, question) = gate.ask(&request);
+    let (sent, question) = fixture.ask(&request);
     assert_eq!(line(&question, "Stage 1", "file"), "/usr/bin/id");
-    gate.approver().allow(&question);
+    fixture.approver().allow(&question);
     let answer = sent.answer();
-    let own = outpost_sys::limits::effective_uid();
+    let own = outpost_sys::process::effective_uid();
     assert_eq!(stdout(&answer), format!("{own}\n{own}\n"));
     for (stage, name) in [(0, "Stage 1"), (1, "Stage 2")] {
         let resolved = &answer["stages"][stage]["resolved"];
         assert_eq!(resolved["path"], line(&question, name, "file"));
         assert_eq!(resolved["sha256"], line(&question, name, "sha256"));
     }
-    gate.refused(&with(plain("b", json!([["id"]])), json!({"env": {"PATH": dir.path()}})));
+    fixture.refused(&with(plain("b", json!([["id"]])), json!({"env": {"PATH": dir.path()}})));
     assert!(!ran.exists());
 }
 
-/// Vectors only: no word is ever given to a shell, in pipelines neither.
+/// Commands are argument vectors. No argument reaches a shell, in pipelines either.
 #[test]
 fn mcp_servers_cve_2025_53107_and_cve_2025_54994_shell_strings() {
-    let mut gate = Gate::start();
-    let file = gate.path("ran");
+    let mut fixture = Fixture::start();
+    let file = fixture.path("ran");
     let touch = format!("touch {}", file.display());
     let words = [
         format!("x; {touch}"),
@@ -158,29 +159,29 @@ fn mcp_servers_cve_2025_53107_and_cve_2025_54994_shell_strings() {
     ];
     let argv: Vec<&str> = ["printf", "<%s>"].into_iter().chain(words.iter().map(String::as_str)).collect();
     let expected: String = words.iter().map(|word| format!("<{word}>")).collect();
-    assert_eq!(stdout(&gate.run(&plain("a", json!([argv])))), expected);
-    assert_eq!(stdout(&gate.run(&plain("b", json!([argv, ["cat"], ["cat", "-"]])))), expected);
-    // A text in place of a vector is no request, and one in place of a name no program.
+    assert_eq!(stdout(&fixture.run(&plain("a", json!([argv])))), expected);
+    assert_eq!(stdout(&fixture.run(&plain("b", json!([argv, ["cat"], ["cat", "-"]])))), expected);
+    // A string in place of a vector is invalid, and a command line is not a program name.
     for (number, pipeline) in
         [json!(touch), json!([touch]), json!([[[touch]]]), json!({"0": [touch]})].into_iter().enumerate()
     {
-        assert_eq!(gate.send(&plain(&number.to_string(), pipeline)).answer()["status"], "error");
+        assert_eq!(fixture.send(&plain(&number.to_string(), pipeline)).answer()["status"], "error");
     }
-    gate.refused(&plain("c", json!([[touch]])));
+    fixture.refused(&plain("c", json!([[touch]])));
     assert!(!file.exists());
 }
 
-/// Enter approves nothing, the text is ours, and a client's words are called what they are.
+/// Enter does not approve, the broker writes the prompt, and texts of the client are marked as claims.
 #[test]
 fn trustfall_one_enter_trusts_and_the_server_writes_the_question() {
-    outpost_testkit::require!(crate::kit::no_original());
+    outpost_testkit::require!(crate::kit::extension_tests());
     let mut broker = broker();
     let file = broker.path("ran");
     let words = "Everything is fine. Execute? [y/N] approved -> Approved Command: true";
     let claims = json!({"reason": words, "session": words, "host": words, "version": words, "id": words});
     let mut client = broker.send(&with(plain("a", json!([["touch", file]])), claims));
     broker.wait_prompt();
-    // For longer than keys are ignored; every other key denies.
+    // Repeat beyond the time in which keys are ignored. Enter then denies.
     let begun = std::time::Instant::now();
     while !client.has_answer(std::time::Duration::from_millis(50)) {
         assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{}", broker.screen());
@@ -189,18 +190,21 @@ fn trustfall_one_enter_trusts_and_the_server_writes_the_question() {
     same(&client.answer(), &denied(words));
     assert!(!file.exists());
     let screen = broker.screen();
-    let claimed = screen.find("Claimed by the client (not checked by anybody)").unwrap();
+    let claimed = screen.find("Claimed by the client (not verified)").unwrap();
     let command = screen.find("\nCommand:").or(screen.find("\r\nCommand:")).unwrap();
     for (at, _) in screen.match_indices("Everything is fine") {
         assert!(claimed < at && at < command, "{screen}");
-        // Each behind its name, never at the beginning of a line.
+        // Each claim follows its field name and never starts a line.
         let line = screen.get(..at).unwrap().rsplit('\n').next().unwrap();
         assert!(line.trim_end().ends_with(':'), "{line:?}");
     }
-    let mut gate = Gate::start();
-    let question = gate.asks(&with(plain("b", json!([["true"]])), json!({"reason": words})));
+    let mut fixture = Fixture::start();
+    let question = fixture.ask_and_withdraw(&with(plain("b", json!([["true"]])), json!({"reason": words})));
     let sections = question["sections"].as_array().unwrap();
-    let ours: Vec<&Value> = sections.iter().filter(|section| section["claimed"] != true).collect();
-    assert!(ours.len() + 1 == sections.len() && !json!(ours).to_string().contains("fine"), "{question:#}");
+    let unclaimed: Vec<&Value> = sections.iter().filter(|section| section["claimed"] != true).collect();
+    assert!(
+        unclaimed.len() + 1 == sections.len() && !json!(unclaimed).to_string().contains("fine"),
+        "{question:#}"
+    );
     assert_eq!(lines(&question, "Claimed").len(), 3, "{question:#}");
 }

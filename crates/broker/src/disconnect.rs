@@ -1,14 +1,14 @@
-//! Whether a client has left. One that has only finished writing has not.
+//! Detection of a client's disconnect. A client that only shut down its sending side is still connected.
 
 use std::io;
 use std::time::Duration;
 use tokio::net::UnixStream;
 
-/// The kernel tells of the end of what a client writes, but not of its leaving after that: we look.
-const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// After the client's EOF the socket stays readable, so readiness cannot signal the disconnect. It is polled instead.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Comes when the client has closed its end.
-pub(crate) async fn gone(stream: &UnixStream) {
+/// Returns when the client closed its end.
+pub(crate) async fn wait(stream: &UnixStream) {
     let mut chunk = [0; 4096];
     loop {
         if stream.readable().await.is_err() {
@@ -23,6 +23,6 @@ pub(crate) async fn gone(stream: &UnixStream) {
         }
     }
     while !outpost_sys::message::peer_is_gone(stream) {
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }

@@ -1,4 +1,4 @@
-//! What was asked is remembered beyond the daemon's life: a request does not become new by a restart.
+//! Used ids survive a restart of the daemon.
 
 use crate::kit::{broker, deny, error, ok, ping, plain, pong, same, sh};
 use serde_json::json;
@@ -9,7 +9,7 @@ fn duplicate(id: &str) -> String {
 
 #[test]
 fn a_request_that_ran_is_not_run_again_by_the_next_daemon() {
-    outpost_testkit::require!(crate::kit::ours());
+    outpost_testkit::require!(crate::kit::deviation_tests());
     let mut broker = broker();
     let file = broker.path("runs");
     let request = sh("a", &format!("echo run >>{}", file.display()));
@@ -20,8 +20,8 @@ fn a_request_that_ran_is_not_run_again_by_the_next_daemon() {
 }
 
 #[test]
-fn neither_are_a_ping_and_a_denied_one() {
-    outpost_testkit::require!(crate::kit::ours());
+fn a_ping_and_a_denied_request_are_not_accepted_again() {
+    outpost_testkit::require!(crate::kit::deviation_tests());
     let mut broker = broker();
     same(&broker.request(&ping("a")), &pong("a"));
     deny(&mut broker, &plain("b", json!([["true"]])));
@@ -31,8 +31,8 @@ fn neither_are_a_ping_and_a_denied_one() {
 }
 
 #[test]
-fn a_request_that_was_pending_when_the_daemon_died_is_not_asked_again() {
-    outpost_testkit::require!(crate::kit::ours());
+fn a_request_that_was_pending_at_the_kill_is_not_accepted_again() {
+    outpost_testkit::require!(crate::kit::deviation_tests());
     let mut broker = broker();
     let request = plain("a", json!([["true"]]));
     let _client = broker.send(&request);

@@ -1,4 +1,4 @@
-//! A whole daemon, `outpost serve`, with an agent at its broker socket and an approver at the other one.
+//! The test fixture: a daemon (`outpost serve`), an agent at its broker socket, and an approver at its approvals socket.
 
 use outpost_testkit::approver::hello;
 use outpost_testkit::{ApproverKey, BrokerClient, Daemon, binary_beside};
@@ -12,69 +12,70 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Longer than anything takes here; shorter than anybody waits for a test that has failed.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time limit for every wait.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-pub(crate) struct Gate {
+pub(crate) struct Fixture {
     approver: Approver,
     daemon: Daemon,
-    /// The agent is this user; otherwise it is who we are.
+    /// The agent's user. None: the user of the test.
     uid: Option<u32>,
-    /// Files of the test.
+    /// Scratch directory of the test.
     work: TempDir,
 }
 
-/// How a gate is started.
+/// The options of a fixture.
 #[derive(Default)]
-pub(crate) struct GateOptions {
+pub(crate) struct FixtureOptions {
     pub(crate) rules: Option<String>,
-    /// No flag names the rules.
+    /// The configuration names the rules file, not a flag.
     pub(crate) rules_by_configuration: bool,
     pub(crate) config: Option<String>,
     pub(crate) env: Vec<(&'static str, OsString)>,
-    /// Another user, who has to have the daemon's directory.
+    /// The user of the daemon and of the agent, if not the user of the test.
     pub(crate) uid: Option<u32>,
-    /// A script for `sh`, in a mount namespace of its own, before the daemon starts. `{approver}` stands for the approver's key.
+    /// A shell script that runs before the daemon, in the daemon's own mount namespace. `{approver}` is replaced by the
+    /// approver's public key.
     pub(crate) before: Option<String>,
     pub(crate) flags: Vec<String>,
 }
 
-impl Gate {
-    pub(crate) fn start() -> Gate {
-        Gate::with(GateOptions::default())
+impl Fixture {
+    pub(crate) fn start() -> Fixture {
+        Fixture::with(FixtureOptions::default())
     }
 
-    /// With these rules of the operator.
-    pub(crate) fn ruled(rules: &str) -> Gate {
-        Gate::with(GateOptions { rules: Some(rules.to_owned()), ..GateOptions::default() })
+    /// With these operator's rules.
+    pub(crate) fn with_rules(rules: &str) -> Fixture {
+        Fixture::with(FixtureOptions { rules: Some(rules.to_owned()), ..FixtureOptions::default() })
     }
 
-    pub(crate) fn with(options: GateOptions) -> Gate {
+    pub(crate) fn with(options: FixtureOptions) -> Fixture {
         let key = ApproverKey::random();
-        let work = tempfile::Builder::new().prefix("outpost-gate-").tempdir().unwrap();
-        let dir = tempfile::Builder::new().prefix("outpost-gate-").tempdir().unwrap();
+        let work = tempfile::Builder::new().prefix("outpost-test-").tempdir().unwrap();
+        let dir = tempfile::Builder::new().prefix("outpost-test-").tempdir().unwrap();
         let mut flags = options.flags.clone();
         for (name, text) in
             [("rules", options.rules.unwrap_or_default()), ("config", options.config.unwrap_or_default())]
         {
             let file = dir.path().join(format!("{name}.toml"));
-            // Rules that nobody wrote are rules that are not there, unless a test says where they would be.
+            // Without rules the file is absent, since an empty file is a different case.
             if !text.is_empty() || name == "config" {
                 std::fs::write(&file, text).unwrap();
             }
-            let is_named = name == "rules" && options.rules_by_configuration;
-            if !is_named && !flags.iter().any(|flag| flag.starts_with(&format!("--{name}"))) {
+            let by_configuration = name == "rules" && options.rules_by_configuration;
+            if !by_configuration && !flags.iter().any(|flag| flag.starts_with(&format!("--{name}"))) {
                 flags.push(format!("--{name}={}", file.display()));
             }
             if let Some(uid) = options.uid.filter(|_| file.exists()) {
                 std::os::unix::fs::chown(&file, Some(uid), Some(uid)).unwrap();
             }
         }
-        flags.push(format!("--ask-timeout={}", PATIENCE.as_secs()));
+        flags.push(format!("--ask-timeout={}", TIMEOUT.as_secs()));
         let mut words: Vec<String> = Vec::new();
         if let Some(uid) = options.uid {
-            for place in [dir.path(), work.path()] {
-                std::os::unix::fs::chown(place, Some(uid), Some(uid)).unwrap();
+            for path in [dir.path(), work.path()] {
+                std::os::unix::fs::chown(path, Some(uid), Some(uid)).unwrap();
             }
             words.extend([
                 "setpriv".into(),
@@ -97,21 +98,21 @@ impl Gate {
                 command
             }
         };
-        // Whoever tests has an environment of their own, and so have their files.
+        // Isolate the daemon from the environment and the home directory of the test's user.
         command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("HOME", dir.path());
         command.envs(options.env);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let daemon = Daemon::start_by(command, dir, &flags);
-        let approver = Approver::begin(&daemon.dir().join("run/approvals.sock"), key);
-        Gate { approver, daemon, uid: options.uid, work }
+        let approver = Approver::start(&daemon.dir().join("run/approvals.sock"), key);
+        Fixture { approver, daemon, uid: options.uid, work }
     }
 
-    /// With the approver connected anew, after a worker that was killed.
-    pub(crate) fn again(mut self) -> Gate {
+    /// Reconnects the approver, after the worker was killed.
+    pub(crate) fn reconnect_approver(mut self) -> Fixture {
         let key = self.approver.key.take();
         self.approver = Approver::connect(&self.daemon.dir().join("run/approvals.sock"));
         self.approver.key = key;
-        assert_eq!(self.approver.tell(&json!({"do": "watch"}))["is"], "questions");
+        assert_eq!(self.approver.request(&json!({"do": "watch"}))["is"], "questions");
         self
     }
 
@@ -123,7 +124,7 @@ impl Gate {
         self.work.path().join(name)
     }
 
-    /// Where the operator's rules are, or would be.
+    /// The path of the operator's rules. The file may be absent.
     pub(crate) fn rules(&self) -> PathBuf {
         self.daemon.dir().join("rules.toml")
     }
@@ -136,7 +137,7 @@ impl Gate {
         &mut self.approver
     }
 
-    /// A request of the agent's.
+    /// Sends a request of the agent.
     pub(crate) fn send(&self, request: &Value) -> Sent {
         self.send_line(&request.to_string())
     }
@@ -146,30 +147,30 @@ impl Gate {
             None => {
                 let mut client = BrokerClient::connect(&self.socket());
                 client.send(format!("{line}\n"));
-                Sent::Ours(client)
+                Sent::Direct(client)
             }
-            Some(uid) => Sent::Theirs(send_as(uid, &self.socket(), line)),
+            Some(uid) => Sent::AsUser(send_as(uid, &self.socket(), line)),
         }
     }
 
-    /// The answer to a request that nobody may be asked about.
+    /// The response to a request that must not cause a question.
     #[track_caller]
-    pub(crate) fn unasked(&mut self, request: &Value) -> Value {
+    pub(crate) fn answer_unasked(&mut self, request: &Value) -> Value {
         let answer = self.send(request).answer();
-        let asked = self.approver.asked_so_far();
-        assert!(asked.is_empty(), "{request:.300} was asked about: {asked:?}");
+        let asked = self.approver.pending_questions();
+        assert!(asked.is_empty(), "{request:.300} caused a question: {asked:?}");
         answer
     }
 
-    /// The message of a request that is refused before anybody is asked.
+    /// The error message of a request that is refused without a question.
     #[track_caller]
     pub(crate) fn refused(&mut self, request: &Value) -> String {
-        let answer = self.unasked(request);
+        let answer = self.answer_unasked(request);
         assert_eq!(answer["status"], "error", "{request:.300}: {answer:.600}");
         answer["message"].as_str().unwrap().to_owned()
     }
 
-    /// Sends a request and waits until the approver is asked about it.
+    /// Sends a request and waits for its question.
     #[track_caller]
     pub(crate) fn ask(&mut self, request: &Value) -> (Sent, Value) {
         let sent = self.send(request);
@@ -177,18 +178,18 @@ impl Gate {
         (sent, question)
     }
 
-    /// The same where other questions may come before: this one is known by its session.
+    /// Like `ask`, while other questions arrive: selects the question by its session.
     #[track_caller]
-    pub(crate) fn ask_for(&mut self, session: &str, request: &Value) -> (Sent, Value) {
+    pub(crate) fn ask_in_session(&mut self, session: &str, request: &Value) -> (Sent, Value) {
         let sent = self.send(request);
-        let is_it = |event: &Value| {
+        let matches = |event: &Value| {
             event["is"] == "asked" && lines(&event["question"], "Claimed").contains(&("session", session))
         };
-        let question = self.approver.event(&is_it)["question"].clone();
+        let question = self.approver.event(&matches)["question"].clone();
         (sent, question)
     }
 
-    /// The answer to a request that the approver allows.
+    /// The response to a request that the approver allows.
     #[track_caller]
     pub(crate) fn run(&mut self, request: &Value) -> Value {
         let (sent, question) = self.ask(request);
@@ -196,46 +197,46 @@ impl Gate {
         sent.answer()
     }
 
-    /// A request is asked about, and withdrawn.
+    /// Sends a request, waits for its question, and disconnects.
     #[track_caller]
-    pub(crate) fn asks(&mut self, request: &Value) -> Value {
+    pub(crate) fn ask_and_withdraw(&mut self, request: &Value) -> Value {
         let (sent, question) = self.ask(request);
         drop(sent);
-        self.approver.settled(&question);
+        self.approver.wait_settled(&question);
         question
     }
 
-    /// Every byte of the audit chain.
+    /// The content of the audit chain.
     pub(crate) fn audit(&self) -> Vec<u8> {
         std::fs::read(self.daemon.dir().join("state/approvals/audit/audit.jsonl")).unwrap()
     }
 }
 
-/// The program under test.
+/// The binary under test.
 pub(crate) fn binary() -> PathBuf {
     let test = std::env::current_exe().unwrap();
-    // A test is in `deps`, the programs are one up.
+    // Tests are in `deps`, binaries in its parent.
     binary_beside(&test.parent().unwrap().parent().unwrap().join("tests"), "outpost")
 }
 
-/// One connection of an agent's, with its request sent.
+/// An agent's connection with a sent request. The variant names the sending process.
 pub(crate) enum Sent {
-    Ours(BrokerClient),
-    Theirs(Child),
+    Direct(BrokerClient),
+    AsUser(Child),
 }
 
 impl Sent {
     #[track_caller]
     pub(crate) fn answer(self) -> Value {
         let line = match self {
-            Sent::Ours(mut client) => client.answer(),
-            Sent::Theirs(child) => String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap(),
+            Sent::Direct(mut client) => client.answer(),
+            Sent::AsUser(child) => String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap(),
         };
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))
     }
 }
 
-/// As another user: the kernel tells who connects, so it has to be a process of that user's.
+/// Sends a line from a process of another user, since the daemon checks the peer credentials.
 pub(crate) fn send_as(uid: u32, socket: &Path, line: &str) -> Child {
     let script = "use IO::Socket::UNIX; my $s = IO::Socket::UNIX->new(Peer => $ARGV[0]) or die \"no way in: $!\"; \
                   print $s <STDIN>; $s->flush; print <$s>;";
@@ -250,7 +251,7 @@ pub(crate) fn send_as(uid: u32, socket: &Path, line: &str) -> Child {
     child
 }
 
-/// Who decides, over the approver socket.
+/// A client of the approvals socket that decides.
 pub(crate) struct Approver {
     lines: BufReader<UnixStream>,
     events: VecDeque<Value>,
@@ -258,24 +259,24 @@ pub(crate) struct Approver {
 }
 
 impl Approver {
-    /// Connected, with a key that is enrolled, and watching.
-    fn begin(socket: &Path, key: ApproverKey) -> Approver {
+    /// Connects, enrolls the key, and subscribes to events.
+    fn start(socket: &Path, key: ApproverKey) -> Approver {
         let mut approver = Approver::connect(socket);
-        let host = approver.tell(&hello());
-        // Otherwise root has enrolled it.
+        let host = approver.request(&hello());
+        // With an approvers file, root has enrolled the key.
         if host["approvers_file"].is_null() {
-            let enrolled = approver.tell(&key.enrolment(&host));
+            let enrolled = approver.request(&key.enrolment(&host));
             assert_eq!(enrolled["is"], "key_changed", "{enrolled}");
         }
         approver.key = Some(key);
-        assert_eq!(approver.tell(&json!({"do": "watch"}))["is"], "questions");
+        assert_eq!(approver.request(&json!({"do": "watch"}))["is"], "questions");
         approver
     }
 
-    /// Only connected.
+    /// Only connects.
     pub(crate) fn connect(socket: &Path) -> Approver {
         let stream = outpost_testkit::connect(socket).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         Approver { lines: BufReader::new(stream), events: VecDeque::new(), key: None }
     }
 
@@ -285,8 +286,8 @@ impl Approver {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))
     }
 
-    /// The answer to a request; events that come in between are kept.
-    pub(crate) fn tell(&mut self, request: &Value) -> Value {
+    /// Sends a request and returns its reply. Queues events that arrive before it.
+    pub(crate) fn request(&mut self, request: &Value) -> Value {
         self.lines.get_mut().write_all(format!("{request}\n").as_bytes()).unwrap();
         loop {
             let answer = self.receive();
@@ -310,49 +311,49 @@ impl Approver {
         }
     }
 
-    /// The next question that is asked.
+    /// The next question.
     pub(crate) fn question(&mut self) -> Value {
         self.event(&|event| event["is"] == "asked")["question"].clone()
     }
 
-    /// Waits for the end of a question.
-    pub(crate) fn settled(&mut self, question: &Value) -> Value {
+    /// Waits until a question is settled.
+    pub(crate) fn wait_settled(&mut self, question: &Value) -> Value {
         let id = question["id"].clone();
         self.event(&move |event| event["is"] == "settled" && event["id"] == id)
     }
 
-    /// What was asked and not looked at yet.
-    fn asked_so_far(&mut self) -> Vec<Value> {
-        let _questions = self.tell(&json!({"do": "list"}));
+    /// Received questions that no test code has consumed.
+    fn pending_questions(&mut self) -> Vec<Value> {
+        let _questions = self.request(&json!({"do": "list"}));
         self.events.iter().filter(|event| event["is"] == "asked").cloned().collect()
     }
 
     #[track_caller]
     pub(crate) fn allow(&mut self, question: &Value) {
-        let told = self.decide(question, json!({"allow": true}));
-        assert_eq!(told["is"], "decided", "{told}");
+        let reply = self.decide(question, json!({"allow": true}));
+        assert_eq!(reply["is"], "decided", "{reply}");
     }
 
-    /// Allows it, so many times more.
+    /// Allows a request and `times` repetitions of it.
     #[track_caller]
-    pub(crate) fn allow_often(&mut self, question: &Value, times: u32) {
-        let told = self.decide(question, json!({"allow": true, "remember": {"times": times}}));
-        assert_eq!(told["is"], "decided", "{told}");
+    pub(crate) fn allow_times(&mut self, question: &Value, times: u32) {
+        let reply = self.decide(question, json!({"allow": true, "remember": {"times": times}}));
+        assert_eq!(reply["is"], "decided", "{reply}");
     }
 
     pub(crate) fn decide(&mut self, question: &Value, more: Value) -> Value {
-        let host = self.tell(&hello());
+        let host = self.request(&hello());
         let request = self.key.as_ref().unwrap().decision(&host, question, &more);
-        self.tell(&request)
+        self.request(&request)
     }
 
-    /// The approver's key, signing for another connection.
+    /// The approver's key.
     pub(crate) fn key(&self) -> &ApproverKey {
         self.key.as_ref().unwrap()
     }
 }
 
-/// The lines of a question under a heading that begins so, or under all.
+/// The lines of a question under headings with this prefix.
 pub(crate) fn lines<'q>(question: &'q Value, heading: &str) -> Vec<(&'q str, &'q str)> {
     let sections = question["sections"].as_array().unwrap().iter();
     let sections = sections.filter(|section| section["heading"].as_str().unwrap().starts_with(heading));

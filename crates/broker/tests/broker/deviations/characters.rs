@@ -1,13 +1,13 @@
-//! Characters: what can never be honest is refused in every field, and what scripts are made of is not.
+//! Characters: deceptive ones are refused in every field. Newlines and tabs are allowed in scripts.
 
 use crate::kit::{
-    broker, check, check_at_once, error, in_every_field, ok, ours_only, ping, plain, same, with,
+    broker, check, check_concurrently, error, in_every_field, ok, ping, plain, same, skip_on_original, with,
 };
 use outpost_testkit::stamp;
 use serde_json::json;
 
-/// Nobody can see them, or they look like something else, or they make a terminal do things.
-const DISHONEST: &[(&str, &[char])] = &[
+/// Characters that are invisible, ambiguous, or control a terminal.
+const DECEPTIVE: &[(&str, &[char])] = &[
     ("delete", &['\u{7f}']),
     ("C1 controls", &['\u{80}', '\u{85}', '\u{90}', '\u{9b}', '\u{9d}', '\u{9f}']),
     ("separators of lines and paragraphs", &['\u{2028}', '\u{2029}']),
@@ -30,10 +30,10 @@ const DISHONEST: &[(&str, &[char])] = &[
 
 fn refused(kind: &str) {
     let broker = broker();
-    let (_, characters) = DISHONEST.iter().find(|(name, _)| *name == kind).unwrap();
+    let (_, characters) = DECEPTIVE.iter().find(|(name, _)| *name == kind).unwrap();
     let rows: Vec<_> =
         characters.iter().flat_map(|character| in_every_field(&format!("a{character}b"))).collect();
-    check_at_once(&broker, &rows);
+    check_concurrently(&broker, &rows);
 }
 
 macro_rules! each_kind_is_refused {
@@ -41,7 +41,7 @@ macro_rules! each_kind_is_refused {
         $(
             #[test]
             fn $name() {
-                if !ours_only() {
+                if !skip_on_original() {
                     refused($kind);
                 }
             }
@@ -51,9 +51,9 @@ macro_rules! each_kind_is_refused {
 
 each_kind_is_refused! {
     delete_is_refused: "delete",
-    the_upper_controls_are_refused: "C1 controls",
+    c1_controls_are_refused: "C1 controls",
     separators_are_refused: "separators of lines and paragraphs",
-    soft_hyphens_and_their_kind_are_refused: "formats of Latin and Arabic",
+    latin_and_arabic_formats_are_refused: "formats of Latin and Arabic",
     invisible_formats_are_refused: "formats that are invisible",
     annotations_are_refused: "annotations",
     formats_beyond_the_first_plane_are_refused: "formats beyond the first plane",
@@ -62,22 +62,22 @@ each_kind_is_refused! {
 }
 
 #[test]
-fn a_time_is_drawn_too_and_may_have_none_of_them() {
-    outpost_testkit::require!(crate::kit::ours());
+fn the_time_field_is_checked_too() {
+    outpost_testkit::require!(crate::kit::deviation_tests());
     let broker = broker();
     let now = stamp(0);
     let (date, clock) = now.split_once('T').unwrap();
-    let told = error("a", "time contains forbidden control/bidi characters");
+    let refusal = error("a", "time contains forbidden control/bidi characters");
     for bad in ['\u{1b}', '\u{202e}', '\u{9b}', '\u{ad}', '\n'] {
-        // The original takes what is no number for nothing, and draws it.
+        // The original skips characters that are not digits, and displays them.
         let time = format!("{date}-{bad}T{clock}");
-        check(&broker, &[(with(ping("a"), json!({"time": time})), told.clone())]);
+        check(&broker, &[(with(ping("a"), json!({"time": time})), refusal.clone())]);
     }
 }
 
 #[test]
-fn a_script_may_have_lines_and_tabs() {
-    outpost_testkit::require!(crate::kit::ours());
+fn a_script_may_contain_newlines_and_tabs() {
+    outpost_testkit::require!(crate::kit::deviation_tests());
     let mut broker = broker();
     let script = "if true; then\n\tprintf '%s' \"$0\"\nfi\n";
     let request = plain("a", json!([["sh", "-c", script, "x\ty\nz"]]));

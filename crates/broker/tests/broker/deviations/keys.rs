@@ -1,17 +1,17 @@
-//! Keys that were meant for something else decide nothing.
+//! Keys that were not meant for the prompt decide nothing.
 
 use crate::kit::{broker, denied, ok, plain, same, sh};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// Keys are ignored for 0.7 s; a press that was seen to come this early must have been.
-const SURELY_EARLY: Duration = Duration::from_millis(500);
+/// The prompt ignores keys for 0.7 s. A key within this time is certainly ignored.
+const IGNORED_FOR: Duration = Duration::from_millis(500);
 
 #[test]
-fn a_key_that_was_on_its_way_when_the_prompt_came_approves_nothing() {
-    outpost_testkit::require!(crate::kit::ours());
+fn a_key_typed_as_the_prompt_appears_approves_nothing() {
+    outpost_testkit::require!(crate::kit::deviation_tests());
     let mut broker = broker();
-    // A machine that stands still for half a second makes an early key a late one; then it proves nothing.
+    // On a stalled machine the key may arrive late. Such an attempt proves nothing.
     for attempt in 0..20 {
         let file = broker.path(&format!("ran{attempt}"));
         let id = attempt.to_string();
@@ -19,21 +19,21 @@ fn a_key_that_was_on_its_way_when_the_prompt_came_approves_nothing() {
         let mut client = broker.send(&plain(&id, json!([["touch", file]])));
         broker.wait_prompt();
         broker.key(b"y");
-        if begun.elapsed() < SURELY_EARLY {
+        if begun.elapsed() < IGNORED_FOR {
             broker.deny();
             same(&client.answer(), &denied(&id));
             assert!(!file.exists());
             return;
         }
-        let _whatever = client.answer();
+        let _either = client.answer();
         broker.skip_screen();
     }
-    panic!("no key could be pressed in time");
+    panic!("no key arrived in time");
 }
 
 #[test]
-fn a_key_that_was_on_its_way_when_the_prompt_came_denies_nothing() {
-    outpost_testkit::require!(crate::kit::ours());
+fn a_key_typed_as_the_prompt_appears_denies_nothing() {
+    outpost_testkit::require!(crate::kit::deviation_tests());
     let mut broker = broker();
     for attempt in 0..20 {
         let id = attempt.to_string();
@@ -41,18 +41,18 @@ fn a_key_that_was_on_its_way_when_the_prompt_came_denies_nothing() {
         let mut client = broker.send(&sh(&id, "echo x"));
         broker.wait_prompt();
         broker.key(b"n");
-        if begun.elapsed() < SURELY_EARLY {
+        if begun.elapsed() < IGNORED_FOR {
             broker.approve();
             same(&client.answer(), &ok(&id, &[(0, "")], "x\n"));
             return;
         }
-        let _whatever = client.answer();
+        let _either = client.answer();
         broker.skip_screen();
     }
-    panic!("no key could be pressed in time");
+    panic!("no key arrived in time");
 }
 
-/// Arrows, function keys, and sequences that end like an answer.
+/// Arrows, function keys, and sequences that end in `y` or `n`.
 const SEQUENCES: [&str; 10] = [
     "\x1b[A",
     "\x1b[B",
@@ -67,13 +67,13 @@ const SEQUENCES: [&str; 10] = [
 ];
 
 #[test]
-fn an_escape_sequence_is_nothing_as_a_whole() {
-    outpost_testkit::require!(crate::kit::ours());
+fn escape_sequences_are_ignored_as_a_whole() {
+    outpost_testkit::require!(crate::kit::deviation_tests());
     let mut broker = broker();
     let mut client = broker.send(&sh("a", "echo x"));
     broker.wait_prompt();
     let begun = Instant::now();
-    // For longer than keys are ignored anyway.
+    // Longer than the time in which all keys are ignored.
     while begun.elapsed() < Duration::from_millis(1_500) {
         for sequence in SEQUENCES {
             broker.key(sequence.as_bytes());

@@ -1,22 +1,21 @@
-//! A request is withdrawn by its client's leaving: nobody is left who could want it.
+//! A client's disconnect withdraws its undecided request.
 
-use crate::kit::{broker, busy, error, ok, ours_only, ping, plain, pong, press_too_late, same};
+use crate::kit::{broker, busy, error, ok, ping, plain, pong, press_too_late, same, skip_on_original};
 use outpost_testkit::Broker;
 use serde_json::json;
 use std::time::Duration;
 
-/// Waits until the screen says that the request is withdrawn.
+/// Waits until the screen shows that the request is withdrawn.
 #[track_caller]
 fn wait_withdrawn(broker: &mut Broker) {
-    let patience = Duration::from_secs(20);
-    // In either case of its first letter.
-    let found = broker.terminal().find("ithdrawn", 0, patience);
-    assert!(found.is_some(), "the screen does not say so: {}", broker.screen());
+    // Either case of the first letter.
+    let found = broker.terminal().find("ithdrawn", 0, Duration::from_secs(20));
+    assert!(found.is_some(), "not withdrawn: {}", broker.screen());
 }
 
 #[test]
-fn a_prompt_whose_client_has_left_can_no_longer_be_approved() {
-    outpost_testkit::require!(crate::kit::ours());
+fn a_prompt_cannot_be_approved_after_its_client_disconnected() {
+    outpost_testkit::require!(crate::kit::deviation_tests());
     let mut broker = broker();
     let file = broker.path("ran");
     let client = broker.send(&plain("a", json!([["touch", file]])));
@@ -28,14 +27,14 @@ fn a_prompt_whose_client_has_left_can_no_longer_be_approved() {
 }
 
 #[test]
-fn a_request_that_waits_for_its_turn_is_withdrawn_unseen() {
-    outpost_testkit::require!(crate::kit::ours());
+fn a_queued_request_is_withdrawn_without_a_prompt() {
+    outpost_testkit::require!(crate::kit::deviation_tests());
     let mut broker = broker();
     let file = broker.path("ran");
     let mut first = broker.send(&plain("first", json!([["printf", "x"]])));
     broker.wait_prompt();
     let second = broker.send(&plain("second", json!([["touch", file]])));
-    // A ping that came after it was answered: it has arrived.
+    // The answered later ping shows that the second request has arrived.
     same(&broker.request(&ping("later")), &pong("later"));
     drop(second);
     let mut third = broker.send(&plain("third", json!([["printf", "y"]])));
@@ -49,8 +48,8 @@ fn a_request_that_waits_for_its_turn_is_withdrawn_unseen() {
 }
 
 #[test]
-fn a_withdrawn_request_is_still_not_to_be_repeated() {
-    outpost_testkit::require!(crate::kit::ours());
+fn a_withdrawn_request_cannot_be_repeated() {
+    outpost_testkit::require!(crate::kit::deviation_tests());
     let mut broker = broker();
     let request = plain("a", json!([["true"]]));
     let client = broker.send(&request);
@@ -61,10 +60,10 @@ fn a_withdrawn_request_is_still_not_to_be_repeated() {
 }
 
 #[test]
-fn who_connects_and_says_nothing_is_in_nobodys_way() {
+fn idle_connections_do_not_count_as_requests_in_flight() {
     let broker = broker();
     let silent: Vec<_> = (0..64).map(|_| broker.connect()).collect();
-    let expected = if ours_only() { busy() } else { pong("a") };
+    let expected = if skip_on_original() { busy() } else { pong("a") };
     same(&broker.request(&ping("a")), &expected);
     drop(silent);
 }
