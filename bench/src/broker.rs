@@ -96,7 +96,7 @@ fn receive(stream: &UnixStream) -> Result<()> {
     BufReader::new(stream).read_line(&mut line)?;
     match line.contains("\"status\":\"ok\"") && line.contains("\"exit_code\":0") {
         true => Ok(()),
-        false => Err(format!("the daemon says {line:?}").into()),
+        false => Err(format!("the daemon printed {line:?}").into()),
     }
 }
 
@@ -153,7 +153,7 @@ fn report_costs(table: &mut Table, contenders: &[Contender]) -> Result<()> {
 }
 
 fn report(table: &mut Table, name: &str, unit: &'static str, figures: &[f64]) {
-    for (figure, who) in figures.iter().zip(["", ", the original"]) {
-        table.info(&format!("broker: {name}{who}"), *figure, unit);
+    for (figure, label) in figures.iter().zip(["", ", the original"]) {
+        table.info(&format!("broker: {name}{label}"), *figure, unit);
     }
 }

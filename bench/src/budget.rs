@@ -1,4 +1,4 @@
-//! The budgets, all in one place, and the table that says which of them were kept.
+//! All budgets, and the table that shows which of them hold.
 
 use std::fmt;
 

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use outpost_control::client::Client;
-use outpost_control::wire::{Spawn, Spawned, Status, Which};
+use outpost_control::wire::{ProcessRef, Spawn, Spawned, Status};
 use outpost_sys::pidfd;
 use outpost_sys::procfs;
 use outpost_sys::signal::Signal;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 /// How long the daemon may take for anything before the benchmark gives up.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between looks at something that tells nobody when it changes.
+/// Poll interval for state without a notification.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
 
 /// Clock ticks in a second, in which /proc counts CPU time: the same number on every Linux there is.
@@ -40,7 +40,7 @@ pub(crate) struct Daemon {
     keeper: Child,
     socket: PathBuf,
     client: Client,
-    // Last, so that it goes after everyone who writes into it.
+    // Last field: dropped after the processes that write into it.
     dir: TempDir,
 }
 
@@ -83,7 +83,7 @@ impl Daemon {
     pub(crate) fn forget(&mut self, process: &str) -> Result<()> {
         let journal = self.dir.path().join("state/processes").join(process);
         let _answer: serde_json::Value =
-            self.client.call("forget", &Which { process: process.to_owned() })?;
+            self.client.call("forget", &ProcessRef { process: process.to_owned() })?;
         let begun = Instant::now();
         while journal.exists() {
             if begun.elapsed() > PATIENCE {
@@ -178,7 +178,7 @@ impl Drop for Daemon {
 
 fn connect(socket: &Path) -> Result<Client> {
     let client = Client::connect(socket)?;
-    client.set_patience(Some(PATIENCE))?;
+    client.set_timeout(Some(PATIENCE))?;
     Ok(client)
 }
 

@@ -31,8 +31,8 @@ struct Pair<'a> {
 
 impl Pair<'_> {
     fn info(&self, table: &mut Table, figures: &[f64]) {
-        for (figure, who) in figures.iter().zip(["", ", the original"]) {
-            table.info(&format!("exec: {}{who}", self.name), *figure, self.unit);
+        for (figure, label) in figures.iter().zip(["", ", the original"]) {
+            table.info(&format!("exec: {}{label}", self.name), *figure, self.unit);
         }
     }
 

@@ -12,7 +12,7 @@ pub(crate) struct Family {
 /// Of all processes together, in MB.
 pub(crate) struct Memory {
     pub(crate) resident: f64,
-    /// What is shared is divided among those who share it.
+    /// Shared pages are divided among the processes that share them.
     pub(crate) proportional: f64,
     /// The most that each has ever had resident.
     pub(crate) peak: f64,
@@ -29,7 +29,7 @@ impl Family {
         marked.map(|stat| stat.pid).collect()
     }
 
-    /// CPU time of all of them and of everyone they have reaped.
+    /// CPU time of all of them and of their reaped children.
     pub(crate) fn cpu_s(&self) -> f64 {
         let ticks = self.processes().into_iter().filter_map(|pid| {
             let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -56,5 +56,9 @@ impl Family {
 
 fn kb(text: &str, name: &str) -> Result<f64> {
     let figure = text.lines().find_map(|line| line.strip_prefix(name));
-    Ok(figure.ok_or_else(|| format!("the kernel tells no {name}"))?.trim().trim_end_matches(" kB").parse()?)
+    Ok(figure
+        .ok_or_else(|| format!("the kernel reports no {name}"))?
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()?)
 }

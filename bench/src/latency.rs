@@ -8,7 +8,7 @@ use outpost_engine::{Config, Engine, Key, Spawn, Stdio};
 use outpost_sys::epoll::{Epoll, Interest};
 use outpost_sys::file::{self, Open};
 use outpost_sys::pidfd;
-use outpost_sys::spawn::{self, Child, Program, Standing};
+use outpost_sys::spawn::{self, Child, Executable, SessionKind};
 use std::ffi::CString;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
@@ -103,7 +103,8 @@ pub(crate) fn starts(rounds: usize) -> Result<()> {
     let environment: Vec<_> = environment.iter().map(CString::as_c_str).collect();
     let arguments = [program.as_c_str()];
     let descriptors = [0, 1, 2].map(|number| (null.as_fd(), number));
-    let child = Child::new(Program::Path(&program), &arguments, &environment, Standing::Group, &descriptors);
+    let child =
+        Child::new(Executable::Path(&program), &arguments, &environment, SessionKind::Group, &descriptors);
     let epoll = Epoll::new()?;
     let mut lines = String::new();
     for _ in 0..rounds {

@@ -25,7 +25,7 @@ use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Whatever went wrong: there is nobody who could do anything but read it.
+/// Any error; the benchmark only prints it.
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 /// Measures the daemon and checks its budgets.
@@ -67,7 +67,7 @@ enum Role {
     /// Writes so many bytes to standard output, as fast as it can
     #[command(hide = true)]
     Produce { bytes: u64 },
-    /// Reads so many bytes from standard input and says by its exit code whether they came as they were sent
+    /// Reads this many bytes from standard input; the exit code shows whether they match the pattern
     #[command(hide = true)]
     Consume { bytes: usize },
     /// Answers each read on the connection it accepts on standard input with a fixed line

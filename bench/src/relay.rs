@@ -141,8 +141,8 @@ impl Client {
         }
     }
 
-    /// Reads until the frame that tells of an exit, and counts. It looks at no more than the end of each read, or it would
-    /// be the consumer that is measured.
+    /// Reads until the exit frame, and counts. It inspects only the end of each read, so that the consumer is not the
+    /// bottleneck.
     fn drain(self) -> Result<u64> {
         let mut stream = self.reader.into_inner();
         let mut buffer = vec![0; 256 * 1024];
@@ -168,7 +168,7 @@ fn cpu_s(pid: i32) -> Result<f64> {
     Ok(procfs::stat(pid).ok_or("the worker is gone")?.cpu_ticks as f64 / crate::daemon::TICKS)
 }
 
-/// Runs something and says how long it took.
+/// Runs a closure and measures its duration.
 fn timed<T>(what: impl FnOnce() -> Result<T>) -> Result<(T, Duration)> {
     let begun = Instant::now();
     let done = what()?;

@@ -35,8 +35,8 @@ struct Figures {
     lost_mb: Samples,
 }
 
-/// One round of one way. A reader that falls behind by more than the journal keeps is told to skip, and did less work:
-/// what counts is what came.
+/// One round of one way. A reader that falls behind by more than the journal keeps skips ahead and does less work:
+/// only received bytes count.
 pub(crate) struct Round {
     pub(crate) time: Duration,
     pub(crate) cpu_ticks: u64,
@@ -155,8 +155,8 @@ fn skip_line(stream: &mut UnixStream) -> Result<()> {
     Ok(())
 }
 
-/// Reads until the peer closes or has told of an exit, and counts. It looks at no more than the last bytes of each read,
-/// or it would be the consumer that is measured.
+/// Reads until the peer closes or reports an exit, and counts. It inspects only the last bytes of each read, so that the
+/// consumer is not the bottleneck.
 fn drain(mut stream: UnixStream) -> Result<u64> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut buffer = vec![0; DRAIN_BYTES];
@@ -177,7 +177,7 @@ fn drain(mut stream: UnixStream) -> Result<u64> {
     }
 }
 
-/// How much output is in so many bytes of frames: the lines around it are a thousandth, which nobody will miss.
+/// How much output is in so many bytes of frames: the lines around it are a thousandth, which is ignored.
 fn payload(received: u64) -> u64 {
     (received / 4 * 3).min(BYTES)
 }

@@ -17,7 +17,7 @@ const TAIL_BYTES: usize = 4096;
 /// In the environment of everything that a server starts.
 const MARKER: &str = "OUTPOST_BENCH_SERVER";
 
-/// What the original needs to be told so that it stays on this host. Ours does not read it.
+/// Configuration that keeps the original on this host. Ours does not read it.
 const CONFIG: &str =
     "check_for_update_on_startup = false\n[analytics]\nenabled = false\n[features]\nplugins = false\n";
 
@@ -103,7 +103,7 @@ impl Server {
         self.reply()
     }
 
-    /// A reply to `command/exec` that tells of success.
+    /// A successful reply to `command/exec`.
     pub(super) fn succeeded(&mut self) -> Result<()> {
         let reply = self.reply()?;
         match reply.contains("\"exitCode\":0,") {

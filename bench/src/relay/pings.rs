@@ -49,8 +49,8 @@ const SETTINGS: [Setting; 4] = [
         name: "anywhere",
         has_budget: false,
     },
-    // Whoever has worked more than its client is put aside for it at both wake-ups: four switches instead of two, which
-    // strikes any server that does more than 0.5 us of work.
+    // The scheduler preempts a server that has used more CPU than its client at both wake-ups: four switches instead of
+    // two. That affects any server that works for more than 0.5 us.
     Setting {
         servers: "0",
         client: "0",

@@ -90,7 +90,7 @@ fn stdin_line(data: &[u8]) -> Vec<u8> {
     format!("{{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"process.stdin\",\"params\":{{\"id\":\"in\",\"data\":\"{data}\"}},\"auth\":\"{token}\"}}\n").into()
 }
 
-/// Writes while another thread reads the answers. The child says what it got: so many bytes, and whether in order.
+/// Writes while another thread reads the answers. The child reports the byte count and the order.
 fn feed(relay: &Relay, pattern: &[u8]) -> Result<()> {
     let whole_bytes = pattern.len();
     let whole = stdin_line(pattern);

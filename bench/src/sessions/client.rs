@@ -43,7 +43,7 @@ impl Server {
         let out = keeper.stdout.take().ok_or("no output")?;
         let mut lines = BufReader::new(out).lines();
         let port = lines.find_map(|line| line.ok()?.strip_prefix("DAEMON_PORT=")?.parse().ok());
-        let port = port.ok_or("the daemon has told no port")?;
+        let port = port.ok_or("the daemon printed no port")?;
         Ok(Server { keeper, port, project: project.display().to_string(), bin, _dir: dir })
     }
 

@@ -1,4 +1,4 @@
-//! One command, from its start to its answer: it is streamed, limited, ended, and answered for by one task.
+//! One command from start to reply: one task streams it, applies its limits, ends it and answers.
 
 mod output;
 mod start;
@@ -11,7 +11,7 @@ pub(crate) use stdin::{Input, Stdin};
 
 use crate::connection::Connection;
 use crate::wire::{CommandExecTerminalSize, Failure};
-use outpost_engine::{Exit, How, Key, Process, Size};
+use outpost_engine::{Exit, ExitCause, Key, Process, Size};
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -21,26 +21,26 @@ use tokio::sync::{Notify, mpsc, watch};
 /// "timeout (pipe, PTY, sandbox)".
 const TIMED_OUT: i32 = 124;
 
-/// A command that passed all checks.
-pub(crate) struct Asked {
+/// A validated `command/exec` request.
+pub(crate) struct CheckedExec {
     pub(crate) start: Start,
     pub(crate) output: Output,
     pub(crate) timeout: Option<Duration>,
 }
 
-/// What the other methods reach a command by.
+/// Handle of a command for `write`, `resize` and `terminate`.
 pub(crate) struct Command {
     pub(crate) terminal: bool,
     pub(crate) stdin: Option<Stdin>,
-    /// The process, once there is one.
+    /// The process, once started.
     process: watch::Sender<Option<Process>>,
-    /// There is no process, or none any more.
+    /// True when the process was never started, or has ended.
     over: watch::Sender<bool>,
     terminating: AtomicBool,
     terminated: Notify,
 }
 
-/// The answer. "exitCode, stdout, stderr", and what clients of the original do not look at.
+/// The reply. "exitCode, stdout, stderr", and additional members that clients of the original ignore.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Completed {
@@ -65,7 +65,7 @@ fn is_false(flag: &bool) -> bool {
     !flag
 }
 
-/// Why we ended a command ourselves.
+/// Why the server killed a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     Timeout,
@@ -99,7 +99,7 @@ impl Command {
         *self.over.borrow() || exited(&self.process.borrow())
     }
 
-    /// The process as soon as it has been started; none when it never will be.
+    /// Waits for the process; `None` if it is never started.
     pub(crate) async fn started(&self) -> Option<Process> {
         let (mut process, mut over) = (self.process.subscribe(), self.over.subscribe());
         tokio::select! {
@@ -109,7 +109,7 @@ impl Command {
         }
     }
 
-    /// False for all but the first.
+    /// True for the first caller only.
     pub(crate) fn begin_termination(&self) -> bool {
         !self.terminating.swap(true, Ordering::Relaxed)
     }
@@ -118,20 +118,19 @@ impl Command {
         self.terminated.notify_one();
     }
 
-    /// Drops the record of the process. The answer does not wait for that.
+    /// Drops the record of the process. The reply does not wait for it.
     pub(crate) async fn forget(&self) {
         let process = self.process.borrow().clone();
         if let Some(process) = process {
-            process.end_told();
             let _stopping = process.forget().await;
         }
     }
 
-    /// Runs the command to its end.
+    /// Runs the command until it has ended.
     pub(crate) async fn run(
         &self,
         connection: &Connection,
-        asked: Asked,
+        asked: CheckedExec,
         name: Option<&str>,
         input: Option<mpsc::Receiver<Input>>,
     ) -> Result<Completed, Failure> {
@@ -152,25 +151,25 @@ impl Command {
     async fn run_to_end(
         &self,
         connection: &Connection,
-        asked: Asked,
+        asked: CheckedExec,
         name: Option<&str>,
     ) -> Result<Completed, Failure> {
         let cancelled = || Failure::internal("the client closed the connection before the command started");
         let turn = tokio::select! {
-            turn = connection.server.turns.acquire() => turn,
+            turn = connection.server.command_slots.acquire() => turn,
             () = connection.closing() => return Err(cancelled()),
         };
         let _turn = turn.map_err(|_| cancelled())?;
         let engine = connection.server.engine().await;
         let engine =
             engine.ok_or_else(|| Failure::internal("the engine could not be started; see the log"))?;
-        let Asked { start, mut output, timeout } = asked;
+        let CheckedExec { start, mut output, timeout } = asked;
         let (confined, began) = (start.confinement.is_confined(), Instant::now());
         let ready = Arc::new(OnceLock::new());
         let started = {
             let (server, ready) = (connection.server.clone(), ready.clone());
             let key = Key::new("exec", &connection.number.to_string(), name.unwrap_or_default());
-            match start.is_at_hand(&server) {
+            match start.needs_no_blocking(&server) {
                 true => match start.prepare(&server, key, &ready) {
                     Ok(spawn) => engine.spawn(spawn).await.map_err(NotStarted::Engine),
                     Err(error) => Err(error),
@@ -181,7 +180,7 @@ impl Command {
         let process = started.map_err(|error| error.into_failure(ready.get()))?;
         self.process.send_replace(Some(process.clone()));
         let watched = self.watch(connection, &process, &mut output, timeout, name).await;
-        // Only now that nobody reads it any more: a process waits for its readers, also with its end.
+        // Kill only after the subscription is dropped: at its cap a process waits for its readers, also with its exit.
         let (exit, cause) = match watched {
             Ok(ended) => ended,
             Err(failure) => {
@@ -195,20 +194,20 @@ impl Command {
             exit_code: exit_code(exit, cause, self.terminal, confined),
             stdout: stdout.text,
             stderr: stderr.text,
-            signal: exit.how.signal_name(),
+            signal: exit.cause.signal_name(),
             timed_out: cause == Some(Cause::Timeout),
             stdout_truncated: stdout.truncated,
             stderr_truncated: stderr.truncated,
             stdout_bytes: stdout.bytes,
             stderr_bytes: stderr.bytes,
             duration_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
-            // Kept until now: with it go the names that are held on the host.
+            // Kept until now: dropping it removes the placeholders on the host.
             sandbox: ready.get().map(|ready| ready.layers.clone()).unwrap_or_default(),
         })
     }
 
-    /// Passes output on until the process has ended, and ends it when its time is up or it is not wanted any more. An error
-    /// leaves it to the caller.
+    /// Streams output until the process has ended; kills it at its time limit or on `terminate`. After an error the caller
+    /// must end the process.
     async fn watch(
         &self,
         connection: &Connection,
@@ -222,7 +221,7 @@ impl Command {
         let mut cause = None;
         let time_is_up = async {
             match timeout {
-                // Beyond what a clock can hold means never.
+                // A timeout beyond the clock's range is none.
                 Some(timeout) if Instant::now().checked_add(timeout).is_some() => {
                     tokio::time::sleep(timeout).await
                 }
@@ -245,22 +244,24 @@ impl Command {
     }
 }
 
-/// "SIGKILL at once, no grace", to the whole tree, also what an ended command has left.
+/// "SIGKILL at once, no grace", to the whole tree, also to descendants of an ended command.
 async fn end(process: &Process) {
     match process.kill_tree().await {
         Ok(0) => {}
-        Ok(left) => tracing::warn!(process = %process.slot(), left, "some that a command started live on"),
-        Err(error) => tracing::warn!(process = %process.slot(), %error, "a command cannot be ended"),
+        Ok(left) => {
+            tracing::warn!(process = %process.slot(), left, "descendants of a command survive the kill")
+        }
+        Err(error) => tracing::warn!(process = %process.slot(), %error, "cannot kill a command"),
     }
 }
 
 /// "killed by signal / terminate, pipe: -1", "PTY: 1", "signal inside the sandbox: 128+n".
 fn exit_code(exit: Exit, cause: Option<Cause>, terminal: bool, sandboxed: bool) -> i32 {
-    match (exit.how, cause) {
+    match (exit.cause, cause) {
         (_, Some(Cause::Timeout)) => TIMED_OUT,
-        (How::Code(code), _) => code,
-        (How::Signal(signal), None) if sandboxed => 128 + signal,
-        (How::Signal(_) | How::Unknown, _) => {
+        (ExitCause::Code(code), _) => code,
+        (ExitCause::Signal(signal), None) if sandboxed => 128 + signal,
+        (ExitCause::Signal(_) | ExitCause::Unknown, _) => {
             if terminal {
                 1
             } else {

@@ -1,4 +1,4 @@
-//! One client: its lines, its handshake, and the commands that live and die with it.
+//! One client connection: its lines, its handshake, and the commands bound to it.
 
 use crate::command::Command;
 use crate::methods;
@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
-/// The original has no limit. A line that is longer is no request.
+/// Largest request line. The original has no limit.
 const LINE_BYTES: usize = 64 * 1024 * 1024;
 
-/// What one client may have waiting for the standard input of its commands, beyond what their logs hold.
+/// Limit of stdin bytes queued by one client, beyond what the stdin logs hold.
 const STDIN_WAITING_BYTES: usize = 64 * 1024 * 1024;
 
-/// Commands of one client that run or wait for their turn.
+/// Limit of running and waiting commands of one client.
 const COMMANDS_MAX: usize = 16 * 1024;
 
 pub(crate) struct Connection {
@@ -25,11 +25,11 @@ pub(crate) struct Connection {
     pub(crate) outbox: Outbox,
     pub(crate) number: u64,
     state: Mutex<State>,
-    /// Bytes that may still be queued for standard inputs. Queued input holds its permits until it is dropped.
+    /// Remaining bytes of stdin that may be queued. Queued input holds its permits until it is dropped.
     stdin_room: Arc<Semaphore>,
-    /// Commands that have not been answered.
+    /// Commands without a reply yet.
     running: AtomicUsize,
-    /// One has been.
+    /// Signalled after each reply to a command.
     ended: Notify,
     closing: watch::Sender<bool>,
 }
@@ -37,12 +37,12 @@ pub(crate) struct Connection {
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) initialized: bool,
-    pub(crate) wants_no_deltas: bool,
-    /// By the ids that the client gave them.
+    pub(crate) opted_out_of_deltas: bool,
+    /// Keyed by the client's process ids.
     pub(crate) commands: HashMap<String, Arc<Command>>,
 }
 
-/// Serves a client until it is gone or has been told everything after its last word, and ends what it started.
+/// Serves a client until it disconnects, or until all replies after its last request are sent. Then kills its commands.
 pub async fn serve(server: Arc<Server>, (reader, writer): (ReadHalf, WriteHalf)) {
     let (outbox, writing) = Outbox::new(writer);
     let writing = tokio::spawn(writing);
@@ -79,12 +79,12 @@ impl Connection {
                     ));
                     return self.reply::<()>(&Id::Null, &Err(refused)).await;
                 }
-                Ok(Line::Cut(_) | Line::End) | Err(_) => return Ok(()),
+                Ok(Line::Truncated(_) | Line::Eof) | Err(_) => return Ok(()),
             };
             if !line.trim_ascii().is_empty() {
                 self.handle(line).await?;
             }
-            // One who floods shall not keep the thread.
+            // A flooding client must not monopolise the thread.
             tokio::task::consume_budget().await;
         }
     }
@@ -94,7 +94,7 @@ impl Connection {
             Incoming::Request { id, method, params } => methods::call(self, id, &method, params).await,
             Incoming::Notification | Incoming::Reply => Ok(()),
             Incoming::Bad(id, failure) => {
-                tracing::debug!(%failure.message, "a message that is none");
+                tracing::debug!(%failure.message, "malformed message");
                 self.reply::<()>(&id, &Err(failure)).await
             }
         }
@@ -112,13 +112,13 @@ impl Connection {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Room for input on its way to a command; none when too much waits.
+    /// Reserves room for stdin bytes; `None` when the limit is reached.
     pub(crate) fn take_stdin_room(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let bytes = u32::try_from(bytes).ok()?;
         self.stdin_room.clone().try_acquire_many_owned(bytes).ok()
     }
 
-    /// Counts a command that begins; false when there are too many.
+    /// Counts a new command; false when the limit is reached.
     pub(crate) fn begin_command(&self) -> bool {
         let fits = |running: usize| Some(running + 1).filter(|sum| *sum <= COMMANDS_MAX);
         self.running.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).is_ok()
@@ -129,10 +129,10 @@ impl Connection {
         self.ended.notify_waiters();
     }
 
-    /// Waits until the client is gone.
+    /// Waits until the client disconnects.
     pub(crate) async fn closing(&self) {
         let mut closing = self.closing.subscribe();
-        // The sender lives as long as we do.
+        // The sender is a field of self, so the channel cannot close first.
         let _closed = closing.wait_for(|closing| *closing).await;
     }
 
@@ -140,7 +140,7 @@ impl Connection {
         loop {
             let ended = self.ended.notified();
             tokio::pin!(ended);
-            // Registered before we look, so that no notice can be missed between looking and waiting.
+            // Register before the check: no notification between check and await is missed.
             ended.as_mut().enable();
             if self.running.load(Ordering::Acquire) == 0 {
                 return;

@@ -1,4 +1,4 @@
-//! Where a command runs and which program it is: directories and names as requests write them.
+//! Resolves the working directory and the program of a request.
 
 use crate::wire::Failure;
 use std::ffi::{OsStr, OsString};
@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Where programs are looked for without a PATH, as the C library does it.
+/// Search path without PATH, as in the C library.
 const PATH_DEFAULT: &str = "/bin:/usr/bin";
 
 /// "absolute, or relative to the server cwd; `~`, `~/x` expand to the server's HOME; "" = server cwd; lexically
@@ -17,8 +17,7 @@ pub(crate) fn directory(asked: Option<&Path>, server: &Path, home: Option<&Path>
     crate::wire::normalized(&server.join(below_home.as_deref().unwrap_or(asked)))
 }
 
-/// The paths that a name may stand for, in the order they are tried: itself when it has a slash, else one per directory of
-/// PATH.
+/// Candidate paths of a program in search order: the name itself if it has a slash, else one per directory of PATH.
 pub(crate) fn candidates(
     name: &str,
     directory: &Path,
@@ -37,8 +36,8 @@ pub(crate) fn candidates(
     Ok(dirs.map(|dir| directory.join(dir).join(name)).collect())
 }
 
-/// The first that can be executed, or the first that is there: what is wrong with that one, the kernel says.
-pub(crate) fn present(
+/// The first executable candidate, else the first existing one, for which exec then reports the error.
+pub(crate) fn find_executable(
     name: &str,
     candidates: &[PathBuf],
     directory: &Path,
@@ -102,7 +101,7 @@ mod tests {
         let root = Path::new("/");
         let program = |name: &str, root: &Path, environment: &[(OsString, OsString)], terminal: bool| {
             let candidates = candidates(name, root, environment, terminal)?;
-            present(name, &candidates, root, environment, terminal)
+            find_executable(name, &candidates, root, environment, terminal)
         };
         assert_eq!(program("sh", root, &path("/nowhere:/bin"), false).unwrap(), Path::new("/bin/sh"));
         assert_eq!(program("sh", root, &path("bin"), false).unwrap(), Path::new("/bin/sh"));

@@ -1,4 +1,4 @@
-//! One file per method. Here each finds its parameters: "params are parsed before" anything else is looked at.
+//! Dispatch: one file per method. "params are parsed before" any other check.
 
 mod exec;
 mod initialize;
@@ -54,7 +54,7 @@ pub(crate) async fn call(
     }
 }
 
-/// Reads a line with the parameters of every method, and answers it if it is wrong for one.
+/// Parses a line with the parameters of every method; returns the error reply of the first that fails.
 pub(crate) fn read(line: &[u8]) -> Option<Vec<u8>> {
     let (id, failure) = match Incoming::parse(line) {
         Incoming::Request { id, params, .. } => {
@@ -82,7 +82,7 @@ fn parse<T: DeserializeOwned>(params: Option<Value>) -> Result<T, Failure> {
     serde_json::from_value(params).map_err(|error| invalid(error.to_string()))
 }
 
-/// Parameters of what is only for those who have shaken hands.
+/// Parameters of a method that requires `initialize` first.
 fn begin<T: DeserializeOwned>(connection: &Connection, params: Option<Value>) -> Result<T, Failure> {
     let params = parse(params)?;
     match connection.state().initialized {
@@ -103,7 +103,7 @@ fn ended(process_id: &str) -> Failure {
     Failure::invalid_request(format!("command/exec {} is no longer running", quoted(process_id)))
 }
 
-/// As JSON writes it.
+/// The text as a JSON string.
 fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }

@@ -1,29 +1,29 @@
-//! From a request's `sandboxPolicy` or `permissionProfile` to a confinement, and what the answer says of it.
+//! Turns a request's `sandboxPolicy` or `permissionProfile` into a sandbox, and reports its layers in the reply.
 
-use crate::server::{Plain, Server};
+use crate::server::{SandboxCacheSlot, Server};
 use crate::wire::{
     AbsolutePath, CommandExecParams, Failure, FileSystemAccessMode, FileSystemPath, FileSystemSpecialPath,
     NetworkAccess, PermissionProfile, PermissionProfileFileSystemPermissions, ReadOnlyAccess, SandboxPolicy,
 };
 use outpost_engine::Spawn;
-use outpost_sandbox::{Access, Confinement, Context, Entry, EntryPath, Files, Policy, Reads, Special};
+use outpost_sandbox::{Access, Confinement, Context, EntryPath, Files, Policy, PolicyEntry, Reads, Special};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const WRITES_OUTSIDE: &str = "invalid permission profile: permissions profile requests filesystem writes outside the workspace root, which is not supported until the runtime enforces FileSystemSandboxPolicy directly";
 
-/// What was asked for.
-pub(crate) struct Confined {
+/// The sandbox that a request demands.
+pub(crate) struct SandboxRequest {
     policy: Policy,
     context: Context,
-    /// Entries that say nothing: "read/write globs are silently ignored". Not in silence here.
+    /// Entries without effect: "read/write globs are silently ignored". The reply lists them.
     ignored: Vec<String>,
-    /// Commands are told so.
+    /// Commands get [`NETWORK_DISABLED`](crate::server::NETWORK_DISABLED).
     pub(crate) network_is_restricted: bool,
 }
 
-/// Which layers hold a command, for the answer. None of them for one that runs as it is.
+/// Active sandbox layers, for the reply. Empty for an unconfined command.
 #[derive(Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Layers {
@@ -33,23 +33,23 @@ pub(crate) struct Layers {
     seccomp: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     processes_max: Option<u32>,
-    /// Deny patterns that hold for what was there at the start, but not for what appears in a writable directory later.
+    /// Deny patterns that cover files present at the start, not files created later in a writable directory.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     late_matches_not_denied: Vec<String>,
-    /// Patterns that would allow something, which patterns cannot.
+    /// Ignored patterns that would grant access.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ignored_patterns: Vec<String>,
 }
 
-/// A confinement for one command, and what has to be kept while it runs.
+/// A built sandbox. It must outlive the command.
 #[derive(Clone, Default)]
-pub(crate) struct Ready {
+pub(crate) struct PreparedSandbox {
     pub(crate) layers: Layers,
     pub(crate) confinement: Option<Arc<Confinement>>,
 }
 
-impl Ready {
-    /// Gives a process to be its confinement. Its program is looked up inside then, among `candidates`.
+impl PreparedSandbox {
+    /// Adds the sandbox to a spawn request. The program is then looked up inside, among `candidates`.
     pub(crate) fn confine(&self, spawn: &mut Spawn, candidates: &[PathBuf]) -> Result<(), Failure> {
         let Some(confinement) = &self.confinement else { return Ok(()) };
         let handed_over = confinement.for_spawn(candidates);
@@ -63,18 +63,18 @@ impl Ready {
         self.confinement.is_some()
     }
 
-    /// What one of its operations does, for people.
+    /// Describes one operation for an error message.
     pub(crate) fn describe(&self, operation: u16) -> Option<String> {
         self.confinement.as_ref()?.program.describe(operation.into())
     }
 }
 
-/// Which policy rules a request: its own, or the server's, which is to read everything and write nothing.
+/// Policy of a request; the default is read-only.
 pub(crate) fn asked(
     server: &Server,
     params: &CommandExecParams,
     directory: &Path,
-) -> Result<Confined, Failure> {
+) -> Result<SandboxRequest, Failure> {
     let default = SandboxPolicy::ReadOnly { access: ReadOnlyAccess::FullAccess, network_access: false };
     let mut ignored = Vec::new();
     let (policy, network_is_restricted, policy_directory) = match &params.permission_profile {
@@ -93,10 +93,10 @@ pub(crate) fn asked(
     };
     let tmpdir = server.variable("TMPDIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
     let context = Context { cwd: policy_directory.to_owned(), tmpdir };
-    Ok(Confined { policy, context, ignored, network_is_restricted })
+    Ok(SandboxRequest { policy, context, ignored, network_is_restricted })
 }
 
-/// A named policy, and whether the network is off, as far as the command is told.
+/// A named policy, and whether the command is informed that the network is off.
 fn from_named(named: &SandboxPolicy) -> (Policy, bool) {
     let policy = match named {
         SandboxPolicy::DangerFullAccess => Policy::full_access(),
@@ -145,7 +145,7 @@ fn from_profile(
 ) -> Result<Policy, Failure> {
     let network = profile.network.as_ref().and_then(|network| network.enabled).unwrap_or(false);
     let file_system = profile.file_system.as_ref();
-    let mut entries: Vec<Entry> = file_system.into_iter().flat_map(entries).collect();
+    let mut entries: Vec<PolicyEntry> = file_system.into_iter().flat_map(entries).collect();
     entries.retain(|entry| match (&entry.path, entry.access) {
         (EntryPath::Glob(pattern), Access::Read | Access::Write) => {
             ignored.push(pattern.clone());
@@ -155,7 +155,7 @@ fn from_profile(
     });
     refuse_writes_outside(&entries, directory)?;
     let depth = file_system.and_then(|file_system| file_system.glob_scan_max_depth);
-    let opens_everything = |entry: &Entry| {
+    let opens_everything = |entry: &PolicyEntry| {
         let is_root = match &entry.path {
             EntryPath::Path(path) => path == Path::new("/"),
             path => *path == EntryPath::Special(Special::Root),
@@ -174,7 +174,7 @@ fn from_profile(
     Ok(Policy { files, network })
 }
 
-fn entries(file_system: &PermissionProfileFileSystemPermissions) -> impl Iterator<Item = Entry> {
+fn entries(file_system: &PermissionProfileFileSystemPermissions) -> impl Iterator<Item = PolicyEntry> {
     file_system.entries.iter().map(|entry| {
         let path = match &entry.path {
             FileSystemPath::Path { path: AbsolutePath(path) } => EntryPath::Path(path.clone()),
@@ -196,14 +196,14 @@ fn entries(file_system: &PermissionProfileFileSystemPermissions) -> impl Iterato
             FileSystemAccessMode::Write => Access::Write,
             FileSystemAccessMode::None => Access::None,
         };
-        Entry { path, access }
+        PolicyEntry { path, access }
     })
 }
 
-/// "writable paths without a writable cwd (or `/`-write narrowed by anything)": the original cannot do it, and clients
-/// that met this answer have learned to ask for something else.
-fn refuse_writes_outside(entries: &[Entry], directory: &Path) -> Result<(), Failure> {
-    let names = |entry: &Entry, path: &Path| match &entry.path {
+/// "writable paths without a writable cwd (or `/`-write narrowed by anything)": the original refuses it, and
+/// clients rely on that error to request another profile.
+fn refuse_writes_outside(entries: &[PolicyEntry], directory: &Path) -> Result<(), Failure> {
+    let names = |entry: &PolicyEntry, path: &Path| match &entry.path {
         EntryPath::Path(named) => named == path,
         EntryPath::Special(Special::Root) => path == Path::new("/"),
         EntryPath::Special(Special::CurrentWorkingDirectory | Special::ProjectRoots { subpath: None }) => {
@@ -215,7 +215,7 @@ fn refuse_writes_outside(entries: &[Entry], directory: &Path) -> Result<(), Fail
     let grants = |path: &EntryPath| {
         !matches!(path, EntryPath::Glob(_) | EntryPath::Special(Special::Unknown | Special::Minimal))
     };
-    let writes = |entry: &&Entry| entry.access == Access::Write && grants(&entry.path);
+    let writes = |entry: &&PolicyEntry| entry.access == Access::Write && grants(&entry.path);
     let root_is_writable = entries.iter().filter(writes).any(|entry| names(entry, Path::new("/")));
     let narrowed = entries.iter().any(|entry| entry.access != Access::Write);
     let directory_is_writable = entries.iter().filter(writes).any(|entry| names(entry, directory));
@@ -228,27 +228,27 @@ fn refuse_writes_outside(entries: &[Entry], directory: &Path) -> Result<(), Fail
     }
 }
 
-/// No restriction, but in the form that one can be added to: names that are protected by default are named not to be.
+/// Full access as a list of entries, so that restrictions can be added. Names that are protected by default are opened.
 fn everything() -> Files {
-    let open = ["/.git", "/.codex", "/.agents"].map(|path| Entry::path(path, Access::Write));
-    let root = Entry::special(Special::Root, Access::Write);
+    let open = ["/.git", "/.codex", "/.agents"].map(|path| PolicyEntry::path(path, Access::Write));
+    let root = PolicyEntry::special(Special::Root, Access::Write);
     let entries = std::iter::once(root).chain(open).collect();
     Files::Restricted { entries, glob_scan_max_depth: None, refuse_late_matches: false }
 }
 
-impl Confined {
-    /// Whether anything is to be confined at all.
+impl SandboxRequest {
+    /// Whether the policy restricts anything.
     pub(crate) fn is_confined(&self) -> bool {
         !self.policy.is_unconfined()
     }
 
-    /// Finds out how this host can hold the command so. Looks at the disk.
-    pub(crate) fn build(mut self, server: &Server) -> Result<Ready, Failure> {
+    /// Builds the sandbox for this host. Blocking: reads the file system.
+    pub(crate) fn build(mut self, server: &Server) -> Result<PreparedSandbox, Failure> {
         if !self.is_confined() {
-            return Ok(Ready::default());
+            return Ok(PreparedSandbox::default());
         }
         let plain = self.is_plain().then(|| server.plain(self.policy.network));
-        if let Some(known) = plain.as_ref().and_then(Plain::get) {
+        if let Some(known) = plain.as_ref().and_then(SandboxCacheSlot::get) {
             return Ok(known);
         }
         if self.policy.files == Files::Unrestricted {
@@ -256,7 +256,7 @@ impl Confined {
         }
         server.private.hide(&mut self.policy);
         let built = outpost_sandbox::plan(&self.policy, &self.context)
-            .and_then(|plan| Ok((Confinement::build(&plan, &*server.host()?)?, plan.late)));
+            .and_then(|plan| Ok((Confinement::build(&plan, &*server.host()?)?, plan.unenforceable)));
         let (confinement, late) =
             built.map_err(|error| Failure::internal(format!("exec failed: {error}")))?;
         let layers = Layers {
@@ -267,21 +267,21 @@ impl Confined {
             late_matches_not_denied: late.into_iter().map(|(pattern, _)| pattern).collect(),
             ignored_patterns: self.ignored,
         };
-        let ready = Ready { layers, confinement: Some(Arc::new(confinement)) };
+        let ready = PreparedSandbox { layers, confinement: Some(Arc::new(confinement)) };
         if let Some(plain) = plain {
             plain.keep(&ready);
         }
         Ok(ready)
     }
 
-    /// Everything can be read and nothing written, the same for each command.
+    /// Whether this is the read-only sandbox that all commands can share.
     fn is_plain(&self) -> bool {
         let Files::Restricted { entries, .. } = &self.policy.files else { return false };
-        *entries == [Entry::special(Special::Root, Access::Read)] && self.ignored.is_empty()
+        *entries == [PolicyEntry::special(Special::Root, Access::Read)] && self.ignored.is_empty()
     }
 
-    /// Whether building it takes nothing that one might have to wait for.
-    pub(crate) fn is_at_hand(&self, server: &Server) -> bool {
+    /// Whether `build` makes no blocking call.
+    pub(crate) fn needs_no_blocking(&self, server: &Server) -> bool {
         !self.is_confined() || (self.is_plain() && server.plain(self.policy.network).get().is_some())
     }
 }

@@ -1,8 +1,8 @@
-//! What all connections share: the engine, the environment commands start from, and what this host can enforce.
+//! State shared by all connections: the engine, the base environment of commands, and the sandbox features of this host.
 
-use crate::policy::Ready;
+use crate::policy::PreparedSandbox;
 use outpost_engine::{Engine, Environment};
-use outpost_sandbox::{Host, Private, Probed};
+use outpost_sandbox::{Host, LazyHost, PrivatePaths};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -10,51 +10,51 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use tokio::sync::{Semaphore, watch};
 
-/// Commands that run at once. Others wait for their turn.
+/// Limit of concurrent commands. Further commands wait.
 const COMMANDS_MAX: usize = 1024;
 
-/// A variable that tells commands why they reach nobody.
+/// Variable that informs commands that the network is off.
 pub(crate) const NETWORK_DISABLED: (&str, &str) = ("CODEX_SANDBOX_NETWORK_DISABLED", "1");
 
 /// What a server is started with.
 pub struct Settings {
     pub directory: PathBuf,
     pub environment: Vec<(OsString, OsString)>,
-    /// Where it is written down which names are held on the host for confined commands.
+    /// Directory in which placeholders on the host for confined commands are recorded.
     pub state: PathBuf,
-    /// What is the daemon's own, which no confined command sees.
-    pub private: Private,
+    /// The daemon's own paths, hidden from confined commands.
+    pub private: PrivatePaths,
 }
 
 impl Settings {
     /// With the directory and the environment of this process.
-    pub fn own(state: PathBuf, private: Private) -> std::io::Result<Settings> {
+    pub fn own(state: PathBuf, private: PrivatePaths) -> std::io::Result<Settings> {
         let directory = std::env::current_dir()?;
         Ok(Settings { directory, environment: std::env::vars_os().collect(), state, private })
     }
 }
 
 pub struct Server {
-    /// None until it has begun: an answer that needs none does not wait for it.
+    /// `None` until the engine has started: replies that do not need it are not delayed.
     engine: watch::Receiver<Option<Engine>>,
     pub(crate) directory: PathBuf,
     environment: Environment,
-    /// The same for commands that reach nobody.
+    /// The base environment of commands without network.
     environment_offline: Environment,
-    pub(crate) turns: Arc<Semaphore>,
-    pub(crate) private: Private,
+    pub(crate) command_slots: Arc<Semaphore>,
+    pub(crate) private: PrivatePaths,
     state: PathBuf,
-    host: Probed,
-    /// What earlier servers left on the host has been removed.
+    host: LazyHost,
+    /// Set when placeholders of earlier servers have been removed.
     swept: Once,
-    /// Confinements for commands that read everything and write nothing, without and with a network.
-    plain: [Mutex<Option<Known>>; 2],
+    /// Cached sandboxes for read-only commands, without and with network.
+    plain: [Mutex<Option<CachedSandbox>>; 2],
     connections: AtomicU64,
 }
 
 impl Server {
     pub fn new(engine: watch::Receiver<Option<Engine>>, settings: Settings) -> Arc<Server> {
-        // Each name once.
+        // Duplicate names collapse.
         let variables: BTreeMap<OsString, OsString> = settings.environment.into_iter().collect();
         let (name, value) = NETWORK_DISABLED;
         let others = variables.clone().into_iter().filter(|(known, _)| known != name);
@@ -63,9 +63,9 @@ impl Server {
             directory: settings.directory,
             environment_offline: others.chain([(name.into(), value.into())]).collect(),
             environment: variables.into_iter().collect(),
-            turns: Arc::new(Semaphore::new(COMMANDS_MAX)),
+            command_slots: Arc::new(Semaphore::new(COMMANDS_MAX)),
             private: settings.private,
-            host: Probed::new(settings.state.clone()),
+            host: LazyHost::new(settings.state.clone()),
             state: settings.state,
             swept: Once::new(),
             plain: [Mutex::new(None), Mutex::new(None)],
@@ -73,32 +73,32 @@ impl Server {
         })
     }
 
-    /// The engine, once it has begun; none when it never will.
+    /// Waits for the engine; `None` if it cannot start.
     pub(crate) async fn engine(&self) -> Option<Engine> {
         self.engine.clone().wait_for(Option::is_some).await.ok().and_then(|engine| engine.clone())
     }
 
-    /// Takes the engine away, if it has begun: no command starts any more.
+    /// Refuses further commands and returns the engine, if it has started.
     pub async fn stop(&self) -> Option<Engine> {
-        self.turns.close();
+        self.command_slots.close();
         self.engine().await
     }
 
-    /// What this host can enforce. Blocking: takes a moment until it is known.
+    /// The sandbox features of this host. Blocking: the first call probes the kernel.
     pub(crate) fn host(&self) -> outpost_sandbox::Result<Arc<Host>> {
         self.swept.call_once(|| outpost_sandbox::sweep(&self.state));
         self.host.get()
     }
 
-    /// The confinement that most commands have.
-    pub(crate) fn plain(&self, network: bool) -> Plain<'_> {
+    /// The cache slot of the read-only sandbox, which most commands use.
+    pub(crate) fn plain(&self, network: bool) -> SandboxCacheSlot<'_> {
         let [without, with] = &self.plain;
         let kept = if network { with } else { without };
-        // What is there to be hidden is part of it.
-        Plain { kept, present: self.private.existing() }
+        // The set of existing private paths is part of the cache key.
+        SandboxCacheSlot { kept, present: self.private.existing() }
     }
 
-    /// What commands start from, if they ask for nothing else.
+    /// The base environment of commands.
     pub(crate) fn environment(&self, no_network: bool) -> &Environment {
         if no_network { &self.environment_offline } else { &self.environment }
     }
@@ -111,28 +111,28 @@ impl Server {
         self.variable("HOME").filter(|home| !home.is_empty()).map(PathBuf::from)
     }
 
-    /// Names the scope of one connection's processes.
+    /// Number of a new connection; the scope of its processes.
     pub(crate) fn next_connection(&self) -> u64 {
         self.connections.fetch_add(1, Ordering::Relaxed)
     }
 }
 
-/// A confinement, and which of our own directories there were when it was made.
-type Known = (Vec<PathBuf>, Ready);
+/// A prepared sandbox and the private paths that existed when it was built.
+type CachedSandbox = (Vec<PathBuf>, PreparedSandbox);
 
-/// A place for the confinement that most commands have, as long as what it hides does not change.
-pub(crate) struct Plain<'a> {
-    kept: &'a Mutex<Option<Known>>,
+/// Cache slot of the read-only sandbox; valid while the set of hidden paths is unchanged.
+pub(crate) struct SandboxCacheSlot<'a> {
+    kept: &'a Mutex<Option<CachedSandbox>>,
     present: Vec<PathBuf>,
 }
 
-impl Plain<'_> {
-    pub(crate) fn get(&self) -> Option<Ready> {
+impl SandboxCacheSlot<'_> {
+    pub(crate) fn get(&self) -> Option<PreparedSandbox> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.as_ref().filter(|(present, _)| *present == self.present).map(|(_, ready)| ready.clone())
     }
 
-    pub(crate) fn keep(self, ready: &Ready) {
+    pub(crate) fn keep(self, ready: &PreparedSandbox) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         *kept = Some((self.present, ready.clone()));
     }

@@ -1,4 +1,4 @@
-//! The same over HTTP: a websocket whose text messages are the lines.
+//! HTTP transport: health checks, and a websocket whose text messages are the lines.
 
 use crate::connection::serve;
 use crate::server::Server;
@@ -23,25 +23,25 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
-/// The largest message a client may send, which becomes a line.
+/// Largest message, which becomes one line.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// Who may come in.
+/// Access check of a connection.
 #[derive(Clone)]
-pub enum Door {
-    /// Whoever can open the socket.
+pub enum Access {
+    /// The socket's permissions are the check.
     Open,
-    /// Who sends this with `Authorization: Bearer`.
+    /// Clients send this token with `Authorization: Bearer`.
     Bearer(Arc<[u8]>),
 }
 
-/// Serves one HTTP connection: whether we are there, and websockets.
-pub async fn serve_http<S>(server: Arc<Server>, stream: S, door: Door)
+/// Serves one HTTP connection: health checks and websocket upgrades.
+pub async fn serve_http<S>(server: Arc<Server>, stream: S, access: Access)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let answer = service_fn(move |request| {
-        let response = answer(&server, request, &door);
+        let response = answer(&server, request, &access);
         async move { Ok::<_, Infallible>(response) }
     });
     let connection =
@@ -51,15 +51,15 @@ where
     }
 }
 
-fn answer(server: &Arc<Server>, mut request: Request<Incoming>, door: &Door) -> Response<Full<Bytes>> {
-    // Browsers send it, and no page shall reach a shell on its reader's host.
+fn answer(server: &Arc<Server>, mut request: Request<Incoming>, access: &Access) -> Response<Full<Bytes>> {
+    // Only browsers send Origin, and no web page may reach a shell on this host.
     if request.headers().contains_key(ORIGIN) {
         return plain(StatusCode::FORBIDDEN, "requests from web pages are refused\n");
     }
     if request.method() == Method::GET && matches!(request.uri().path(), "/readyz" | "/healthz") {
         return plain(StatusCode::OK, "");
     }
-    if !door.opens(request.headers()) {
+    if !access.permits(request.headers()) {
         return plain(StatusCode::UNAUTHORIZED, "a valid bearer token is needed\n");
     }
     let Some(accept) = websocket_accept(request.headers()) else {
@@ -68,7 +68,7 @@ fn answer(server: &Arc<Server>, mut request: Request<Incoming>, door: &Door) -> 
     let server = server.clone();
     tokio::spawn(async move {
         match hyper::upgrade::on(&mut request).await {
-            Ok(upgraded) => talk(server, TokioIo::new(upgraded)).await,
+            Ok(upgraded) => bridge(server, TokioIo::new(upgraded)).await,
             Err(error) => tracing::debug!(%error, "a websocket was not opened"),
         }
     });
@@ -86,29 +86,30 @@ fn plain(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
     response
 }
 
-impl Door {
-    fn opens(&self, headers: &HeaderMap) -> bool {
-        let Door::Bearer(token) = self else { return true };
+impl Access {
+    fn permits(&self, headers: &HeaderMap) -> bool {
+        let Access::Bearer(token) = self else { return true };
         let given = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
         let scheme = given.get(..7).unwrap_or_default();
         scheme.eq_ignore_ascii_case(b"bearer ") && bool::from(given.get(7..).unwrap_or_default().ct_eq(token))
     }
 }
 
-/// What answers a websocket's opening, if it is one.
+/// Accept key of a websocket handshake, if the request is one.
 fn websocket_accept(headers: &HeaderMap) -> Option<HeaderValue> {
-    let says = |name: HeaderName, word: &str| {
+    let has_token = |name: HeaderName, word: &str| {
         let value = headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
         value.split(',').any(|part| part.trim().eq_ignore_ascii_case(word))
     };
-    let wanted =
-        says(CONNECTION, "upgrade") && says(UPGRADE, "websocket") && says(SEC_WEBSOCKET_VERSION, "13");
+    let wanted = has_token(CONNECTION, "upgrade")
+        && has_token(UPGRADE, "websocket")
+        && has_token(SEC_WEBSOCKET_VERSION, "13");
     let key = headers.get(SEC_WEBSOCKET_KEY).filter(|_| wanted)?;
     HeaderValue::from_str(&derive_accept_key(key.as_bytes())).ok()
 }
 
-/// Carries messages to and from a connection of lines, until either side ends.
-async fn talk<S: AsyncRead + AsyncWrite + Unpin>(server: Arc<Server>, stream: S) {
+/// Copies messages to and from a line connection until either side closes.
+async fn bridge<S: AsyncRead + AsyncWrite + Unpin>(server: Arc<Server>, stream: S) {
     let config = WebSocketConfig::default()
         .max_message_size(Some(MESSAGE_BYTES_MAX))
         .max_frame_size(Some(MESSAGE_BYTES_MAX));
@@ -120,9 +121,9 @@ async fn talk<S: AsyncRead + AsyncWrite + Unpin>(server: Arc<Server>, stream: S)
     let face = tokio::spawn(serve(server, face));
     let (outbox, writing) = Outbox::new(writer);
     let writing = tokio::spawn(writing);
-    let (mut say, mut hear) = socket.split();
+    let (mut sink, mut source) = socket.split();
     let to_face = async {
-        while let Some(Ok(message)) = hear.next().await {
+        while let Some(Ok(message)) = source.next().await {
             let line = match message {
                 Message::Text(text) => text,
                 Message::Close(_) => break,
@@ -139,11 +140,11 @@ async fn talk<S: AsyncRead + AsyncWrite + Unpin>(server: Arc<Server>, stream: S)
         let mut lines = Lines::new(reader, usize::MAX);
         while let Ok(Line::Whole(line)) = lines.next().await {
             let Ok(text) = std::str::from_utf8(line) else { break };
-            if say.send(Message::text(text)).await.is_err() {
+            if sink.send(Message::text(text)).await.is_err() {
                 break;
             }
         }
-        let _gone = say.close().await;
+        let _gone = sink.close().await;
     };
     tokio::select! {
         () = to_face => {}
@@ -153,7 +154,7 @@ async fn talk<S: AsyncRead + AsyncWrite + Unpin>(server: Arc<Server>, stream: S)
     let _ended = (writing.await, face.await);
 }
 
-/// A message on one line: JSON has line breaks between its tokens only, where a blank does as well.
+/// Appends a message as one line. JSON has newlines only between tokens, where a blank is equivalent.
 fn append_line(out: &mut Vec<u8>, message: &[u8]) {
     out.extend(message.iter().map(|byte| if *byte == b'\n' { b' ' } else { *byte }));
     out.push(b'\n');

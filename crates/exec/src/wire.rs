@@ -1,4 +1,4 @@
-//! Messages on the wire: what comes in, told apart by its shape, and answers in the original's order of members.
+//! Messages on the wire: requests classified by shape, replies in the original's order of members.
 
 mod params;
 mod sandbox;
@@ -21,7 +21,7 @@ pub(crate) const INVALID_PARAMS: i32 = -32602;
 pub(crate) const INTERNAL: i32 = -32603;
 pub(crate) const OVERLOADED: i32 = -32001;
 
-/// Of an id, in the log.
+/// Longest part of an id in the log.
 const LOGGED_CHARS_MAX: usize = 100;
 
 /// "id: string or i64 (negative fine), echoed with its type."
@@ -30,12 +30,12 @@ const LOGGED_CHARS_MAX: usize = 100;
 pub(crate) enum Id {
     Number(i64),
     Text(String),
-    /// Of an answer to what had none that could be echoed.
+    /// Reply to a message without a usable id.
     Null,
 }
 
 impl Id {
-    /// As the log has it: it is a client's own words.
+    /// Form for the log: escaped and bounded, since the client chooses it.
     pub(crate) fn logged(&self) -> String {
         match self {
             Id::Number(number) => number.to_string(),
@@ -53,7 +53,7 @@ impl Id {
     }
 }
 
-/// Why a request was not fulfilled.
+/// JSON-RPC error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Failure {
     pub(crate) code: i32,
@@ -88,9 +88,9 @@ pub(crate) enum Incoming {
     },
     /// "a request without id: nothing runs".
     Notification,
-    /// Answers to requests that we never send.
+    /// Reply to a request; the server sends none.
     Reply,
-    /// What the original drops in silence. Ours is answered.
+    /// Malformed message. The original drops it; we reply with an error.
     Bad(Id, Failure),
 }
 
@@ -154,9 +154,9 @@ struct Refusal<'a> {
     id: &'a Id,
 }
 
-/// Appends an answer and the end of its line.
+/// Appends a reply line.
 pub(crate) fn append_reply<T: Serialize>(out: &mut Vec<u8>, id: &Id, outcome: &Result<T, Failure>) {
-    // Writing to memory does not fail, and none of these types refuses to be written.
+    // Serialisation to memory does not fail for these types.
     let _infallible = match outcome {
         Ok(result) => serde_json::to_writer(&mut *out, &Success { id, result }),
         Err(error) => serde_json::to_writer(&mut *out, &Refusal { error, id }),
@@ -164,7 +164,7 @@ pub(crate) fn append_reply<T: Serialize>(out: &mut Vec<u8>, id: &Id, outcome: &R
     out.push(b'\n');
 }
 
-/// Of `write`, `resize` and `terminate`.
+/// Result of `write`, `resize` and `terminate`.
 #[derive(Serialize)]
 pub(crate) struct Empty {}
 
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_told_apart_by_their_shape() {
+    fn messages_are_classified_by_their_shape() {
         let request = Incoming::parse(br#"{"id":-3,"method":"m","params":{},"jsonrpc":"1.0","x":1}"#);
         assert!(matches!(request, Incoming::Request { id: Id::Number(-3), .. }), "{request:?}");
         assert!(matches!(Incoming::parse(br#"{"method":"m"}"#), Incoming::Notification));

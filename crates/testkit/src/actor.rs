@@ -4,8 +4,8 @@ use crate::daemon::{Daemon, PATIENCE, pause};
 use crate::noise::Noise;
 use outpost_control::client::{CallError, Client};
 use outpost_control::wire::{
-    Attach, Attached, ExitStatus, Failure, Kill, Killed, Message, Spawn, Spawned, Stdin, StdinApplied,
-    StdinOutcome, TerminalSize, Which,
+    Attach, Attached, ExitStatus, Failure, Kill, Killed, Message, ProcessRef, Spawn, Spawned, Stdin,
+    StdinApplied, StdinOutcome, TerminalSize,
 };
 use outpost_wire::base64;
 use std::path::Path;
@@ -214,8 +214,8 @@ impl Actor<'_> {
         }
     }
 
-    /// Reads to the end, leaving and coming back at random. `between` is called after each attach and says how many bytes
-    /// of output there will be for now.
+    /// Reads to the end, disconnecting and reattaching at random. `between` is called after each attach and returns how many
+    /// bytes of output are expected so far.
     fn read(
         &mut self,
         process: &str,
@@ -262,8 +262,8 @@ impl Actor<'_> {
         }
     }
 
-    /// Sends some more of `data` from where the daemon says it has been applied, sometimes a piece of it twice. Returns how
-    /// many bytes will come back before more is sent.
+    /// Sends some more of `data` from the offset that the daemon reports as applied, sometimes a piece of it twice. Returns how
+    /// many bytes are echoed before more is sent.
     fn feed(&mut self, process: &str, data: &[u8], attached: &Attached) -> u64 {
         let mut client = self.daemon.connect();
         let mut applied = attached.stdin_accepted;
@@ -296,7 +296,7 @@ impl Actor<'_> {
                 }
             }
             if applied as usize == data.len() {
-                return match client.call::<()>("closeStdin", &Which { process: process.to_owned() }) {
+                return match client.call::<()>("closeStdin", &ProcessRef { process: process.to_owned() }) {
                     Err(CallError::Lost(_)) => applied,
                     // Not accepted for want of room: the next attach repeats it.
                     Err(CallError::Refused(failure)) if failure.kind == "internal" => {

@@ -22,11 +22,11 @@ const MARKER: &str = "OUTPOST_TEST_AGENTS";
 /// A home where claude, codex, gemini and opencode find a fake model, and nothing that would leave the host.
 pub struct AgentHome {
     env: Vec<(String, String)>,
-    /// Last, so that it goes after everyone who works in it.
+    /// Last field: dropped after the processes that use it.
     dir: TempDir,
 }
 
-/// How a CLI ran, and what it said.
+/// Exit status and output of a CLI.
 #[derive(Debug)]
 pub struct Ran {
     pub status: ExitStatus,

@@ -18,7 +18,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// What the original is told when it takes our place: nothing may leave the host, nothing may be updated.
+/// Configuration of the original when it replaces ours: no network beyond loopback, no updates.
 const ORIGINAL_CONFIG: &str =
     "check_for_update_on_startup = false\n[analytics]\nenabled = false\n[features]\nplugins = false\n";
 
@@ -79,12 +79,12 @@ pub struct AppServer {
     stdout: ChildStdout,
     buffer: Vec<u8>,
     last_id: u64,
-    /// Replies that nobody has asked for yet, by their ids as JSON.
+    /// Replies that the test has not consumed yet, by their ids as JSON.
     replies: BTreeMap<String, String>,
     deltas: BTreeMap<String, Vec<Delta>>,
     /// Every line that came, in order.
     lines: Vec<String>,
-    /// Last, so that it goes after everyone who works in it.
+    /// Last field: dropped after the processes that use it.
     dir: TempDir,
 }
 
@@ -106,7 +106,7 @@ impl AppServer {
         server
     }
 
-    /// Started, and nothing was said yet.
+    /// Started, without the handshake.
     pub fn launch(options: &Options) -> AppServer {
         // Below /tmp everything is writable for a workspace policy, and the original makes no helper there.
         let dir = tempfile::Builder::new().prefix("outpost-exec-").tempdir_in("/var/tmp").unwrap();
@@ -162,7 +162,7 @@ impl AppServer {
         let (stdin, writes) = mpsc::channel::<Vec<u8>>();
         std::thread::spawn(move || {
             for bytes in writes {
-                // A server that is gone reads no more; the test will see that by what it does not say.
+                // A server that is gone reads no more; the test sees that by missing replies.
                 if pipe.write_all(&bytes).is_err() {
                     break;
                 }
@@ -269,7 +269,7 @@ impl AppServer {
         let Some(line) = self.next_within(PATIENCE) else {
             panic!("nothing comes; lines: {:?}; log: {}", self.lines, self.log());
         };
-        // Who takes it here does not wait for it elsewhere.
+        // A reply is consumed once.
         self.replies.retain(|_, reply| *reply != line);
         line
     }

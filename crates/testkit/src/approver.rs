@@ -23,7 +23,7 @@ impl ApproverKey {
         self.signer.key().to_openssh().unwrap()
     }
 
-    /// The request that enrols it as the first key of the daemon that has said this hello.
+    /// The request that enrols it as the first key of the daemon that sent this hello.
     pub fn enrolment(&self, hello: &Value) -> Value {
         let key = self.signer.key().to_bytes().unwrap();
         let change = KeyChange::new(KeyAction::Enroll, &host(hello), head(hello), &key, "test");
@@ -52,7 +52,7 @@ impl ApproverKey {
 pub fn statement(hello: &Value, question: &Value, decision: &Value) -> Statement {
     let question: Question = serde_json::from_value(question.clone()).unwrap();
     let decision: Decision = serde_json::from_value(decision.clone()).unwrap();
-    Statement::about(&question, &host(hello), head(hello), decision)
+    Statement::new(&question, &host(hello), head(hello), decision)
 }
 
 fn host(hello: &Value) -> Vec<u8> {
@@ -60,6 +60,6 @@ fn host(hello: &Value) -> Vec<u8> {
     PublicKey::from_openssh(line).unwrap().to_bytes().unwrap()
 }
 
-fn head(hello: &Value) -> outpost_approvals::audit::Head {
+fn head(hello: &Value) -> outpost_ledger::audit::Head {
     hello["head"].as_str().unwrap().parse().unwrap()
 }

@@ -71,7 +71,7 @@ pub struct Broker {
     options: BrokerOptions,
     /// How far the screen was read: everything before belongs to prompts that are over.
     read: usize,
-    /// Last, so that it goes after everyone who works in it.
+    /// Last field: dropped after the processes that use it.
     dir: TempDir,
 }
 
@@ -216,12 +216,12 @@ impl Broker {
         self.send_raw(format!("{request}\n"))
     }
 
-    /// The whole answer to a request that nobody is asked about.
+    /// The whole answer to a request that needs no human.
     pub fn request(&self, request: &Value) -> String {
         self.send(request).answer()
     }
 
-    /// The same, and it is a failure at once if anyone is.
+    /// The same; fails at once if a human is asked.
     pub fn request_unasked(&self, request: &Value) -> String {
         let mut client = self.send(request);
         let begun = Instant::now();
@@ -232,11 +232,11 @@ impl Broker {
         client.answer()
     }
 
-    /// The whole answer to a request that is approved, should anyone be asked.
+    /// The whole answer to a request; a question about it is approved.
     pub fn run(&mut self, request: &Value) -> String {
         let mut client = self.send(request);
         let begun = Instant::now();
-        // Either of two things may happen first; no descriptor tells both.
+        // Either the answer or the prompt comes first; no single descriptor signals both.
         while !client.has_answer(Duration::from_millis(2)) {
             if self.terminal.find(PROMPT, self.read, Duration::ZERO).is_some() {
                 self.approve();
@@ -274,7 +274,7 @@ impl Broker {
         self.terminal.screen_from(self.read)
     }
 
-    /// Keys as typed, whoever may read them.
+    /// Sends keys without waiting for a prompt.
     pub fn key(&mut self, bytes: &[u8]) {
         self.terminal.key(bytes);
     }
@@ -289,7 +289,7 @@ impl Broker {
         self.answer_prompt(b"n", "Denied");
     }
 
-    /// Waits for a new prompt and presses a key until the screen tells what came of it.
+    /// Waits for a new prompt and presses a key until the screen shows the outcome.
     pub fn answer_prompt(&mut self, key: &[u8], outcome: &str) {
         self.wait_prompt();
         let begun = Instant::now();
@@ -317,7 +317,7 @@ impl Drop for Broker {
     }
 }
 
-/// Starts the daemon: the same environment for everyone, and what the options have over it.
+/// Starts the daemon with a fixed environment, overridden by the options.
 fn launch(dir: &Path, options: &BrokerOptions) -> Terminal {
     let at = |name: &str| dir.join(name).display().to_string();
     let mut arguments = kernel::prefix(options.kernel);

@@ -22,7 +22,7 @@ impl BrokerClient {
 
     /// As another user; only root can.
     pub fn connect_as(socket: &Path, uid: u32) -> BrokerClient {
-        if uid == outpost_sys::limits::effective_uid() {
+        if uid == outpost_sys::process::effective_uid() {
             return BrokerClient::connect(socket);
         }
         as_user(uid, || BrokerClient::connect(socket))
@@ -32,13 +32,13 @@ impl BrokerClient {
     pub fn wait_connect(socket: &Path, runs: impl Fn() -> bool) -> BrokerClient {
         let begun = Instant::now();
         while crate::connect(socket).is_err() {
-            assert!(begun.elapsed() < PATIENCE && runs(), "nobody listens on {}", socket.display());
+            assert!(begun.elapsed() < PATIENCE && runs(), "no process listens on {}", socket.display());
             pause();
         }
         BrokerClient::connect(socket)
     }
 
-    /// Sends bytes as they are; says whether the daemon took them all. One that refuses closes while we still write.
+    /// Sends bytes as they are; returns whether the daemon read them all. A daemon that refuses closes during the write.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         match self.stream.write_all(bytes.as_ref()) {
             Ok(()) => true,
@@ -49,7 +49,7 @@ impl BrokerClient {
 
     /// No more bytes will come from us.
     pub fn end(&mut self) {
-        // Who has closed already knows.
+        // Fails if the daemon has closed the connection.
         let _closed = self.stream.shutdown(Shutdown::Write);
     }
 

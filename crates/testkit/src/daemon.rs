@@ -34,7 +34,7 @@ pub struct Daemon {
     dir: PathBuf,
     control: PathBuf,
     serve: Child,
-    /// In the environment of both halves, whoever started them.
+    /// In the environment of both halves.
     marker: String,
     _owned: Option<TempDir>,
 }
@@ -47,7 +47,7 @@ pub fn binary_beside(ours: &Path, name: &str) -> PathBuf {
 }
 
 impl Daemon {
-    /// Starts the daemon and waits until it says that it runs.
+    /// Starts the daemon and waits until it reports that it runs.
     pub fn start(binary: &Path) -> Daemon {
         Daemon::start_on(None, binary)
     }
@@ -91,14 +91,14 @@ impl Daemon {
         daemon
     }
 
-    /// By a command that ends in the daemon's program: in another environment, or as somebody else.
+    /// By a command that ends in the daemon's program: in another environment, or as another user.
     pub fn start_by(command: Command, dir: TempDir, flags: &[&str]) -> Daemon {
         let mut daemon = Daemon::launch(command, dir.path(), flags);
         daemon._owned = Some(dir);
         daemon
     }
 
-    /// The same in a directory where one was before, or which somebody else removes.
+    /// The same in an existing directory that the caller removes.
     pub fn start_by_in(command: Command, dir: &Path, flags: &[&str]) -> Daemon {
         Daemon::launch(command, dir, flags)
     }
@@ -121,7 +121,7 @@ impl Daemon {
         let marker = format!("OUTPOST_TEST_DAEMON={}", dir.display());
         let (owner_name, owner_value) = owner();
         serve.env("OUTPOST_TEST_DAEMON", dir).env(owner_name, owner_value);
-        // Not what whoever runs the tests has settled.
+        // Not the configuration of the user who runs the tests.
         serve.env("XDG_CONFIG_HOME", dir.join("config"));
         // Away from the terminal's signals: ending it is our business.
         let mut serve = serve.process_group(0).spawn().unwrap();
@@ -129,7 +129,7 @@ impl Daemon {
         BufReader::new(serve.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let control = dir.join("run/control.sock");
         let daemon = Daemon { dir: dir.to_owned(), control, serve, marker, _owned: None };
-        assert!(line.contains("is running"), "the daemon says {line:?} and {}", daemon.log());
+        assert!(line.contains("is running"), "the daemon printed {line:?}, log: {}", daemon.log());
         daemon
     }
 
@@ -164,7 +164,7 @@ impl Daemon {
         let client = crate::connect(self.socket())
             .and_then(Client::over)
             .unwrap_or_else(|error| panic!("connect: {error}; log: {}", self.log()));
-        client.set_patience(Some(PATIENCE)).unwrap();
+        client.set_timeout(Some(PATIENCE)).unwrap();
         client
     }
 
@@ -204,7 +204,7 @@ impl Daemon {
         let begun = Instant::now();
         loop {
             let pid = which(&self.status());
-            // Asked again after it was opened: the number was not somebody else's by then.
+            // Compared again after the open: the pid was not recycled.
             if let Ok(pidfd) = crate::process(pid.cast_signed())
                 && which(&self.status()) == pid
             {
@@ -298,8 +298,7 @@ pub fn kill_marked(marker: &str) {
     }
 }
 
-/// Where a daemon has a group for each of its processes: with both halves dead nobody else clears that up. The keeper has
-/// it open, and both have some of those in it.
+/// The cgroup directory of a daemon. With both halves dead no process removes it. The keeper has it open.
 fn cgroups_of(pid: i32) -> Vec<PathBuf> {
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let of_daemon = |group: PathBuf| {
@@ -334,7 +333,7 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         // In order if that works; in any case nothing stays.
         let stopped = crate::connect(self.socket()).and_then(Client::over).ok().and_then(|mut client| {
-            client.set_patience(Some(Duration::from_secs(15))).ok()?;
+            client.set_timeout(Some(Duration::from_secs(15))).ok()?;
             let status: Status = client.call("status", &()).ok()?;
             let parts =
                 [status.keeper_pid, status.worker_pid].map(|pid| crate::process(pid.cast_signed()).ok());

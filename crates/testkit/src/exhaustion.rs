@@ -112,7 +112,7 @@ fn halves(daemon: &Daemon, which: Which) -> Vec<i32> {
     };
     let all = procfs::all();
     let found: Vec<i32> = all.iter().map(|stat| stat.pid).filter(of_half).collect();
-    // Pre-forked children are copies of the keeper, and below it.
+    // A child before its exec is a copy of the keeper, and below it.
     let is_copy = |stat: &procfs::Stat| found.contains(&stat.pid) && found.contains(&stat.parent);
     all.iter().filter(|stat| found.contains(&stat.pid) && !is_copy(stat)).map(|stat| stat.pid).collect()
 }

@@ -36,7 +36,7 @@ impl Lack {
 
 /// Needs root: other users, mounts, namespaces.
 pub fn root() -> Result<(), Lack> {
-    match outpost_sys::limits::effective_uid() {
+    match outpost_sys::process::effective_uid() {
         0 => Ok(()),
         uid => Err(Lack::of_host(format!("it needs root; this is uid {uid}"))),
     }
@@ -60,7 +60,7 @@ pub fn process_events() -> Result<(), Lack> {
 
 /// What is lacking where `cgroup::Parent::detect` finds nothing.
 pub fn no_cgroups() -> Lack {
-    let uid = outpost_sys::limits::effective_uid();
+    let uid = outpost_sys::process::effective_uid();
     Lack::of_host(format!("uid {uid} may not make control groups (version 2) here"))
 }
 

@@ -115,7 +115,7 @@ fn client(daemon: &Daemon, plan: &Plan, marker: &str, number: u64, over: &Atomic
     total
 }
 
-/// Linux 6.15 and later tell how a process ended to who holds a pidfd.
+/// Linux 6.15 and later report the exit status to the holder of a pidfd.
 fn kernel_remembers_exits(older: Option<&str>) -> bool {
     let release = crate::kernel::version(older).unwrap_or_else(kernel::release);
     kernel::version_in(&release) >= (6, 15)
@@ -197,7 +197,7 @@ fn exhaust(daemon: &Daemon, limits: &Exhaustion, noise: &mut Noise, report: &mut
     report.exhaustions += 1;
 }
 
-/// A worker that stands still must not make anybody lose anything either.
+/// A stopped worker must not lose anything either.
 fn stop_for_a_moment(daemon: &Daemon, noise: &mut Noise) {
     let worker = daemon.worker();
     pidfd::signal(&worker, Signal::STOP).unwrap();

@@ -75,7 +75,7 @@ impl SessionsClient {
         if method == "POST" {
             head += &format!("content-length: {}\r\n", body.len());
         }
-        // One who refuses a body may close before all of it is sent.
+        // A server that refuses the body may close before all of it is sent.
         let _refused = stream.write_all(format!("{head}\r\n{body}").as_bytes());
         let mut response = Response::read(stream).unwrap();
         let body = response.rest().unwrap();
@@ -146,7 +146,7 @@ impl SessionsClient {
         self.stream("session.reconnect", json!({ "sessionId": session, "cursor": cursor }))
     }
 
-    /// What nobody was handed.
+    /// Events that no client has received.
     pub fn buffered(&self, session: &str) -> Vec<Value> {
         let mut result = self.result("session.reconnect", json!({ "sessionId": session }));
         match result["bufferedEvents"].take() {

@@ -49,7 +49,7 @@ impl Sshd {
         for key in ["host_key", "key"] {
             make_key(&dir.join(key));
         }
-        if outpost_sys::limits::effective_uid() == 0 {
+        if outpost_sys::process::effective_uid() == 0 {
             // Where sshd as root locks itself up; systemd would have made it.
             let _there_already = fs::DirBuilder::new().mode(0o755).create("/run/sshd");
         }

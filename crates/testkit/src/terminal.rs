@@ -6,7 +6,7 @@ use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd::{self, Exit, Pidfd};
 use outpost_sys::pty::{self, Size};
 use outpost_sys::signal::Signal;
-use outpost_sys::spawn::{self, Child, Directory, Program, Standing};
+use outpost_sys::spawn::{self, Child, Executable, SessionKind, WorkingDirectory};
 use outpost_sys::{file, procfs};
 use rustix::termios::LocalModes;
 use std::ffi::{CStr, CString};
@@ -59,12 +59,12 @@ impl Terminal {
         let environment: Vec<&CStr> = environment.iter().map(CString::as_c_str).collect();
         let slave = pty.slave.as_fd();
         let started = spawn::spawn(&Child {
-            directory: Some(Directory::Path(&text(directory))),
+            directory: Some(WorkingDirectory::Path(&text(directory))),
             ..Child::new(
-                Program::Path(arguments.first().unwrap()),
+                Executable::Path(arguments.first().unwrap()),
                 &arguments,
                 &environment,
-                Standing::Terminal,
+                SessionKind::Terminal,
                 &[(slave, 0), (slave, 1), (slave, 2)],
             )
         })
@@ -151,7 +151,7 @@ impl Terminal {
         self.master.write_all(bytes).unwrap();
     }
 
-    /// Makes it another size, of which the program is told.
+    /// Changes the size; the program gets SIGWINCH.
     pub fn resize(&mut self, rows: u16, cols: u16) {
         self.size = Size { rows, cols };
         pty::resize(&self.master, self.size).unwrap();
@@ -183,7 +183,7 @@ impl Terminal {
         pidfd::signal(&self.pidfd, signal).unwrap();
     }
 
-    /// What it runs now: who descends from it, and who has lost the parent but is in its session still.
+    /// Running processes: descendants, and orphans in its session.
     pub fn family(&self) -> Vec<i32> {
         let all = procfs::all();
         let mut family: Vec<i32> =
@@ -207,7 +207,7 @@ fn picture(bytes: &[u8], size: Size) -> String {
     contents.lines().map(|row| row.trim_end().to_owned() + "\n").collect()
 }
 
-/// A program that says where a picture begins and ends is not looked at in between.
+/// Between the marks of a synchronised update the screen is not parsed.
 fn seen(bytes: &[u8], size: Size) -> vt100::Parser {
     let last = |mark: &[u8]| memchr::memmem::rfind(bytes, mark);
     let unfinished = last(b"\x1b[?2026h").filter(|begin| last(b"\x1b[?2026l").is_none_or(|end| end < *begin));
@@ -218,7 +218,7 @@ fn seen(bytes: &[u8], size: Size) -> vt100::Parser {
 }
 
 impl Screen {
-    /// Until nobody has the terminal open any more.
+    /// Reads until no process has the terminal open.
     fn follow(&self, mut master: File) {
         let mut piece = [0; 64 * 1024];
         while let Ok(read @ 1..) = master.read(&mut piece) {
@@ -244,7 +244,7 @@ impl Drop for Terminal {
         if self.exit.is_none() && wait_readable(&self.pidfd, PATIENCE).unwrap_or(false) {
             let _reaped = pidfd::reap(&self.pidfd);
         }
-        // Who has come in between.
+        // Processes that were forked in between.
         self.family().into_iter().for_each(kill);
     }
 }

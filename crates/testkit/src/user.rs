@@ -22,7 +22,7 @@ pub fn as_user<T: Send>(uid: u32, body: impl FnOnce() -> T + Send) -> T {
 
 /// Runs `body` without root's rights: on a thread of another user, if this process is root's.
 pub fn without_root<T: Send>(body: impl FnOnce() -> T + Send) -> T {
-    match outpost_sys::limits::effective_uid() {
+    match outpost_sys::process::effective_uid() {
         0 => as_user(NOBODY, body),
         _ => body(),
     }

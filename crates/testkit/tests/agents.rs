@@ -1,12 +1,12 @@
-//! Every agent CLI with the fake model: a turn, a tool, and a session that goes on. The shapes of their lines are those that
-//! whoever reads them relies on.
+//! Every agent CLI with the fake model: a turn, a tool, and a session that goes on. The sessions face relies on the
+//! shapes of their lines.
 
 use outpost_testkit::{AgentHome, Lack, Model, Ran, require};
 use serde_json::{Value, json};
 
 const MAKE: &str = "please [[sh: echo hi > made.txt]]";
 
-/// The members that tell what a line is.
+/// The members that classify a line.
 fn kinds(lines: &[Value], pointers: &[&str]) -> Vec<String> {
     let kind = |line: &Value| {
         let parts = pointers.iter().filter_map(|pointer| line.pointer(pointer)?.as_str());
@@ -27,8 +27,8 @@ fn was_made(home: &AgentHome) -> bool {
     std::fs::read_to_string(home.work().join("made.txt")).is_ok_and(|text| text == "hi\n")
 }
 
-/// What is said at this place, all of it.
-fn said(lines: &[Value], pointer: &str) -> String {
+/// The concatenated text at this pointer.
+fn text_at(lines: &[Value], pointer: &str) -> String {
     lines.iter().filter_map(|line| line.pointer(pointer)?.as_str()).collect()
 }
 
@@ -57,8 +57,8 @@ fn claude_streams_calls_a_tool_and_resumes() {
         "result success",
     ];
     assert_eq!(kinds(&lines, &pointers), expected);
-    assert_eq!(said(&lines, "/event/delta/text"), "You said: hello there");
-    assert_eq!(said(&lines, "/message/content/0/text"), "You said: hello there");
+    assert_eq!(text_at(&lines, "/event/delta/text"), "You wrote: hello there");
+    assert_eq!(text_at(&lines, "/message/content/0/text"), "You wrote: hello there");
     assert_eq!(lines.last().unwrap()["is_error"], false);
 
     let lines = run(&["--permission-mode", "bypassPermissions", MAKE]).unwrap();
@@ -87,7 +87,7 @@ fn codex_answers_calls_a_tool_and_resumes() {
     let (said, end) = ("item.completed agent_message", "turn.completed");
     assert_eq!(kinds(&lines, &pointers), [&begun[..], &[said, end]].concat());
     let answer = |lines: &[Value]| lines[lines.len() - 2].pointer("/item/text").cloned().unwrap_or_default();
-    assert_eq!(answer(&lines), "You said: hello there");
+    assert_eq!(answer(&lines), "You wrote: hello there");
 
     let lines = run(&["--dangerously-bypass-approvals-and-sandbox", MAKE]).unwrap();
     let tool = [said, "item.started command_execution", "item.completed command_execution"];
@@ -110,8 +110,8 @@ fn gemini_streams_calls_a_tool_and_resumes() {
     let pointers = ["/type", "/role", "/status"];
     let (begun, word, end) = (["init", "message user"], "message assistant", "result success");
     assert_eq!(kinds(&lines, &pointers), [&begun[..], &[word; 4], &[end]].concat());
-    let answer = |lines: &[Value]| said(lines.get(2..).unwrap_or_default(), "/content");
-    assert_eq!(answer(&lines), "You said: hello there");
+    let answer = |lines: &[Value]| text_at(lines.get(2..).unwrap_or_default(), "/content");
+    assert_eq!(answer(&lines), "You wrote: hello there");
 
     let lines = run(&["--approval-mode", "yolo", "-p", MAKE]).unwrap();
     let tool = ["tool_use", "tool_result success"];
@@ -132,7 +132,7 @@ fn opencode_answers_calls_a_tool_and_resumes() {
     let pointers = ["/type", "/part/reason"];
     let answered = ["step_start", "text", "step_finish stop"];
     assert_eq!(kinds(&lines, &pointers), answered);
-    assert_eq!(said(&lines, "/part/text"), "You said: hello");
+    assert_eq!(text_at(&lines, "/part/text"), "You wrote: hello");
 
     let lines = run(&[MAKE]).unwrap();
     let called = ["step_start", "text", "tool_use", "step_finish tool-calls"];
@@ -143,5 +143,5 @@ fn opencode_answers_calls_a_tool_and_resumes() {
     let lines = run(&["--session", session, "[[history]]"]).unwrap();
     assert_eq!(lines[0]["sessionID"], session);
     // It puts a prompt with spaces in quotes.
-    assert_eq!(said(&lines, "/part/text"), format!("I saw 2 prompts; the first was: \"{MAKE}\""));
+    assert_eq!(text_at(&lines, "/part/text"), format!("I saw 2 prompts; the first was: \"{MAKE}\""));
 }

@@ -1,7 +1,6 @@
 //! The daemon and its faces as on the kernels of Debian 11 (5.10) and Ubuntu 24.04 (6.8), by `oldkernel`.
 //!
-//! A daemon at rest for a second gives up the children that it has forked ahead. What starts after that is where older
-//! kernels differ most, so every scenario begins with such a rest.
+//! A daemon at rest for a second drops its text pages. Every scenario begins with such a rest.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -300,7 +299,7 @@ fn calls_of_newer_kernels_are_answered_as_the_older_one_does() {
     }
 }
 
-/// The way of a user, whom the kernel lets filter only without privileges to gain; root keeps them, for sudo.
+/// As a user, for which the kernel requires no_new_privs before a filter; root does without, for sudo.
 #[test]
 fn root_keeps_the_right_to_gain_privileges_and_others_give_it_up() {
     let own = Command::new(env!("CARGO_BIN_EXE_oldkernel"))

@@ -1,6 +1,6 @@
-//! What a command writes: passed on as it comes or kept for the answer, up to its cap on each stream.
+//! Output of a command: streamed or collected for the reply, up to the cap of each stream.
 
-use crate::text;
+use crate::decode;
 use outpost_engine::{Batch, Error, Exit, Process, Stream};
 use outpost_wire::{Closed, Outbox, base64};
 use serde_json::Value;
@@ -16,7 +16,7 @@ pub(crate) struct Output {
 enum How {
     Kept,
     Streamed,
-    /// Streamed to a client that does not want to hear of it.
+    /// Streaming was requested, and the client has opted out of deltas.
     Dropped,
 }
 
@@ -24,20 +24,20 @@ enum How {
 #[derive(Default)]
 struct Taken {
     kept: Vec<u8>,
-    /// Of what was passed on or kept.
+    /// Bytes streamed or collected.
     counted: usize,
     bytes: u64,
     cap_reached: bool,
 }
 
-/// One stream in the answer.
+/// One stream in the reply.
 pub(crate) struct Final {
     pub(crate) text: String,
     pub(crate) bytes: u64,
     pub(crate) truncated: bool,
 }
 
-/// Why output is not passed on any more.
+/// Why streaming stopped.
 #[derive(Debug)]
 pub(crate) enum Stop {
     Peer,
@@ -60,7 +60,7 @@ impl From<Closed> for Stop {
 }
 
 impl Output {
-    /// `streamed` says whether output is streamed at all and, if so, whether the client wants to hear of it.
+    /// `streamed` is `None` without streaming, else whether the client wants deltas.
     pub(crate) fn new(streamed: Option<bool>, cap: Option<usize>) -> Output {
         let how = match streamed {
             None => How::Kept,
@@ -70,7 +70,7 @@ impl Output {
         Output { how, cap, streams: [Taken::default(), Taken::default()] }
     }
 
-    /// Takes everything the process writes, until its end.
+    /// Consumes the output of the process until its exit.
     pub(crate) async fn stream(
         &mut self,
         process: &Process,
@@ -89,7 +89,7 @@ impl Output {
             if let Some(ended) = batch.ended {
                 return Ok(ended.exit);
             }
-            // One that keeps up with a fast process must not keep the thread.
+            // A reader that keeps up with a fast process must not monopolise the thread.
             tokio::task::yield_now().await;
         }
     }
@@ -109,17 +109,17 @@ impl Output {
         }
     }
 
-    /// What the answer says of each stream.
+    /// The streams for the reply.
     pub(crate) fn taken(self) -> [Final; 2] {
         self.streams.map(|taken| {
             let truncated = taken.bytes > taken.counted as u64;
-            Final { text: text::from_output(taken.kept, truncated), bytes: taken.bytes, truncated }
+            Final { text: decode::from_output(taken.kept, truncated), bytes: taken.bytes, truncated }
         })
     }
 }
 
 impl Taken {
-    /// The part that is below the cap; none when nothing is to be said. "capReached true exactly once per stream, when the
+    /// The part below the cap; `None` when no delta is due. "capReached true exactly once per stream, when the
     /// cumulated bytes equal the cap".
     fn take<'a>(&mut self, bytes: &'a [u8], cap: Option<usize>) -> Option<&'a [u8]> {
         self.bytes += bytes.len() as u64;
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cap_is_told_once_when_it_is_reached_exactly_or_passed() {
+    fn cap_reached_is_reported_once_when_the_cap_is_met_or_exceeded() {
         let mut taken = Taken::default();
         assert_eq!(taken.take(b"abc", Some(5)), Some(&b"abc"[..]));
         assert!(!taken.cap_reached);

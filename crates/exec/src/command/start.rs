@@ -1,20 +1,20 @@
-//! The start of a command, prepared on a thread that may wait: its confinement, its program, what the engine is asked for.
+//! Start of a command, prepared on a blocking thread: its sandbox, its program, and the spawn request.
 
 use crate::lookup;
-use crate::policy::{Confined, Ready};
+use crate::policy::{PreparedSandbox, SandboxRequest};
 use crate::server::Server;
 use crate::wire::{Failure, OVERLOADED};
-use outpost_engine::{AtCap, Drain, Environment, Error, Key, Rest, Spawn, Stdio, Step};
+use outpost_engine::{AtCap, Descendants, Drain, Environment, Error, Key, Spawn, Stdio, Step};
 use outpost_sys::Errno;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// What a journal takes on disk before the command waits for its client.
+/// Journal size at which the command waits for its client.
 const JOURNAL_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// "waits for EOF on both streams at most 2 s", however silent they are.
+/// "waits for EOF on both streams at most 2 s", also without output.
 const DRAIN: Duration = Duration::from_secs(2);
 
 pub(crate) struct Start {
@@ -22,7 +22,7 @@ pub(crate) struct Start {
     pub(crate) environment: Environment,
     pub(crate) directory: PathBuf,
     pub(crate) stdio: Stdio,
-    pub(crate) confinement: Confined,
+    pub(crate) confinement: SandboxRequest,
 }
 
 /// Why a command was not started.
@@ -44,8 +44,8 @@ impl From<Error> for NotStarted {
 }
 
 impl NotStarted {
-    /// In the words of the contract. `ready` tells what a confinement was about to do.
-    pub(super) fn into_failure(self, ready: Option<&Ready>) -> Failure {
+    /// The contract's error. `ready` describes the failed operation of the sandbox.
+    pub(super) fn into_failure(self, ready: Option<&PreparedSandbox>) -> Failure {
         let error = match self {
             NotStarted::Refused(failure) => return failure,
             NotStarted::Engine(error) => error,
@@ -57,7 +57,7 @@ impl NotStarted {
                 match failure.step {
                     // "program or cwd"
                     Step::Exec | Step::Directory => not_spawned,
-                    // Too long also for the way there.
+                    // Too long for the keeper's message as well.
                     Step::Prepare if failure.errno == Errno::TOOBIG => not_spawned,
                     Step::Confine => {
                         let what = ready.and_then(|ready| ready.describe(failure.operation));
@@ -74,18 +74,18 @@ impl NotStarted {
 }
 
 impl Start {
-    /// Whether preparing it takes nothing that one might have to wait for: a name with a slash is for the kernel to find.
-    pub(super) fn is_at_hand(&self, server: &Server) -> bool {
+    /// Whether `prepare` makes no blocking call: the kernel resolves a name with a slash.
+    pub(super) fn needs_no_blocking(&self, server: &Server) -> bool {
         let named = self.arguments.first().is_some_and(|name| name.contains('/'));
-        named && !matches!(self.stdio, Stdio::Terminal(_)) && self.confinement.is_at_hand(server)
+        named && !matches!(self.stdio, Stdio::Terminal(_)) && self.confinement.needs_no_blocking(server)
     }
 
-    /// What the engine is to start. What has to be kept until the command has ended is put into `kept`.
+    /// Builds the spawn request. `kept` receives the sandbox, which must outlive the command.
     pub(super) fn prepare(
         self,
         server: &Server,
         key: Key,
-        kept: &OnceLock<Ready>,
+        kept: &OnceLock<PreparedSandbox>,
     ) -> Result<Spawn, NotStarted> {
         self.refuse_zero_bytes()?;
         let Start { arguments, environment, directory, stdio, confinement } = self;
@@ -94,9 +94,9 @@ impl Start {
         let name = arguments.first().map(String::as_str).unwrap_or_default();
         let candidates = lookup::candidates(name, &directory, &environment, terminal)?;
         let program = match ready.is_confined() {
-            // What is there to be executed inside, the kernel finds out.
+            // The sandbox may show other files: the kernel resolves the program inside.
             true => candidates.first().cloned().unwrap_or_default(),
-            false => lookup::present(name, &candidates, &directory, &environment, terminal)?,
+            false => lookup::find_executable(name, &candidates, &directory, &environment, terminal)?,
         };
         let drain = match terminal {
             true => Drain::default(),
@@ -111,7 +111,7 @@ impl Start {
             at_cap: AtCap::WaitForReaders,
             journal_bytes_max: Some(JOURNAL_BYTES_MAX),
             drain,
-            rest: Rest::Ends,
+            descendants: Descendants::Kill,
             started_by: format!("exec connection {}", key.scope),
             ..Spawn::bare(key, arguments)
         };

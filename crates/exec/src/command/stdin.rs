@@ -1,4 +1,4 @@
-//! A command's standard input: queued in the order it was sent, delivered at the command's own pace.
+//! Standard input of a command: queued in order, delivered at the pace of the command.
 
 use super::Command;
 use crate::wire::{Failure, OVERLOADED};
@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-/// Writes that may wait for one command; what their bytes may take together is the connection's business.
+/// Limit of queued writes per command; their bytes are limited per connection.
 const WRITES_MAX: usize = 16 * 1024;
 
-/// What ends the input of a terminal: the end of a line, and the character that stands for the end of input.
+/// Ends the input of a terminal: a newline and VEOF.
 const TERMINAL_END: &[u8] = b"\n\x04";
 
 pub(crate) struct Input {
     pub(crate) bytes: Vec<u8>,
     pub(crate) close: bool,
-    /// The connection's room that these bytes take, given back when they were delivered or dropped with the queue.
+    /// Share of the connection's limit; released when the bytes are delivered or dropped.
     pub(crate) room: OwnedSemaphorePermit,
 }
 
@@ -31,7 +31,7 @@ impl Stdin {
         (Stdin { queue, closed: AtomicBool::new(false) }, queued)
     }
 
-    /// Nothing more can follow what has been queued.
+    /// Whether `closeStdin` has been queued.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
     }
@@ -48,7 +48,7 @@ impl Stdin {
     }
 }
 
-/// Delivers what is queued, in order. A command that does not read keeps nobody waiting but this.
+/// Delivers queued input in order. A command that does not read blocks only this future.
 pub(super) async fn feed(command: &Command, mut queued: mpsc::Receiver<Input>) {
     let Some(process) = command.started().await else { return };
     while let Some(Input { bytes, close, room }) = queued.recv().await {
@@ -75,7 +75,7 @@ async fn deliver(process: &Process, bytes: Vec<u8>) {
             }
             Ok(_) | Err(Error::NotRunning | Error::NoStdin) => return,
             Err(error) => {
-                return tracing::warn!(process = %process.slot(), %error, "input of a command is lost");
+                return tracing::warn!(process = %process.slot(), %error, "cannot deliver input to a command");
             }
         }
     }
@@ -88,7 +88,7 @@ async fn close_input(command: &Command, process: &Process) {
     match process.close_stdin().await {
         Ok(()) | Err(Error::NotRunning) => {}
         Err(error) => {
-            tracing::warn!(process = %process.slot(), %error, "the input of a command cannot be closed")
+            tracing::warn!(process = %process.slot(), %error, "cannot close the input of a command")
         }
     }
 }

@@ -1,7 +1,7 @@
-//! `command/exec`: what is asked for is checked in the order of the contract, then it runs in a task of its own.
+//! `command/exec`: validates the request in the contract's order, then runs it in a task of its own.
 
 use super::quoted;
-use crate::command::{Asked, Command, Output, Start, size};
+use crate::command::{CheckedExec, Command, Output, Start, size};
 use crate::connection::Connection;
 use crate::lookup;
 use crate::policy;
@@ -55,7 +55,7 @@ pub(super) fn exec(connection: &Arc<Connection>, id: &Id, params: CommandExecPar
 }
 
 /// "Validation, in this order (first hit wins)".
-fn check(connection: &Connection, params: &CommandExecParams) -> Result<Asked, Failure> {
+fn check(connection: &Connection, params: &CommandExecParams) -> Result<CheckedExec, Failure> {
     let server = &connection.server;
     let invalid = |text: &str| Err(Failure::invalid_params(text));
     if params.command.is_empty() {
@@ -91,7 +91,7 @@ fn check(connection: &Connection, params: &CommandExecParams) -> Result<Asked, F
     };
     let cap = (!params.disable_output_cap).then(|| params.output_bytes_cap.unwrap_or(OUTPUT_BYTES_CAP));
     let streams = params.tty || params.stream_stdout_stderr;
-    let wanted = streams.then(|| !connection.state().wants_no_deltas);
+    let wanted = streams.then(|| !connection.state().opted_out_of_deltas);
     let start = Start {
         arguments: params.command.clone(),
         environment: environment(connection, params, confinement.network_is_restricted),
@@ -99,7 +99,7 @@ fn check(connection: &Connection, params: &CommandExecParams) -> Result<Asked, F
         stdio,
         confinement,
     };
-    Ok(Asked { start, output: Output::new(wanted, cap), timeout })
+    Ok(CheckedExec { start, output: Output::new(wanted, cap), timeout })
 }
 
 /// "merged over the server environment; null unsets; names are not validated".
@@ -109,8 +109,8 @@ fn environment(connection: &Connection, params: &CommandExecParams, no_network: 
     };
     let own = own.iter().map(|(name, value)| (OsString::from(name), value.as_ref().map(OsString::from)));
     let (name, value) = NETWORK_DISABLED;
-    let told = no_network.then(|| (OsString::from(name), Some(value.into())));
-    let changed: BTreeMap<OsString, Option<OsString>> = own.chain(told).collect();
+    let disabled = no_network.then(|| (OsString::from(name), Some(value.into())));
+    let changed: BTreeMap<OsString, Option<OsString>> = own.chain(disabled).collect();
     let base = connection.server.environment(false);
     let kept = base.iter().filter(|(name, _)| !changed.contains_key(name)).cloned();
     kept.chain(changed.iter().filter_map(|(name, value)| Some((name.clone(), value.clone()?)))).collect()

@@ -1,4 +1,4 @@
-//! `initialize`: who the client is, and what it does not want to hear.
+//! `initialize`: the client's name, and the notifications it has opted out of.
 
 use crate::connection::Connection;
 use crate::server::Server;
@@ -6,7 +6,7 @@ use crate::wire::{Failure, InitializeParams};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// The release of the original whose contract this is. Clients read it from the user agent.
+/// Release of the original that this face implements. Clients parse it from the user agent.
 const VERSION: &str = "0.124.0";
 
 #[derive(Serialize)]
@@ -30,7 +30,7 @@ pub(super) fn initialize(connection: &Connection, params: &InitializeParams) -> 
     }
     let opted_out =
         params.capabilities.as_ref().and_then(|wants| wants.opt_out_notification_methods.as_deref());
-    state.wants_no_deltas =
+    state.opted_out_of_deltas =
         opted_out.unwrap_or_default().iter().any(|method| method == "command/exec/outputDelta");
     state.initialized = true;
     Ok(Initialized {

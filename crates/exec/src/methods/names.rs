@@ -1,5 +1,5 @@
-//! The names of all methods of the original. It lists them for who asks for another, and so do we; those that we do not
-//! serve are for conversations with a model.
+//! Names of all methods of the original, for the error reply to an unknown one. Those that are not served here are for
+//! conversations with a model.
 
 /// Of release 0.124.0, in its order.
 pub(super) const ALL: [&str; 88] = [
@@ -24,7 +24,7 @@ pub(super) const ALL: [&str; 88] = [
     "thread/list",
     "thread/loaded/list",
     "thread/read",
-    "thread/turns/list",
+    "thread/command_slots/list",
     "thread/inject_items",
     "skills/list",
     "marketplace/add",
@@ -93,7 +93,7 @@ pub(super) const ALL: [&str; 88] = [
     "fuzzyFileSearch/sessionStop",
 ];
 
-/// What is said of a method that is not served.
+/// Error text for a method that is not served.
 pub(super) fn refusal(method: &str) -> String {
     if ALL.contains(&method) {
         return format!(

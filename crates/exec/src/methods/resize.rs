@@ -19,7 +19,7 @@ pub(super) async fn resize(
         Err(failure) => return connection.reply::<()>(&id, &Err(failure)).await,
     };
     let (connection, process_id) = (connection.clone(), params.process_id.clone());
-    // A command that is about to start has no terminal yet; others shall not wait for it.
+    // A command that is about to start has no terminal yet; other requests must not wait for it.
     tokio::spawn(async move {
         let outcome = apply(&command, &process_id, size).await;
         let _peer_gone = connection.reply(&id, &outcome).await;

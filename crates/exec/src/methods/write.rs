@@ -13,8 +13,9 @@ pub(super) fn write(connection: &Connection, params: CommandExecWriteParams) -> 
         return Err(Failure::invalid_params("command/exec/write requires deltaBase64 or closeStdin"));
     }
     let decoded = STANDARD.decode(params.delta_base64.unwrap_or_default());
-    let bytes = decoded
-        .map_err(|error| Failure::invalid_params(format!("invalid deltaBase64: {}", what_is_wrong(error))))?;
+    let bytes = decoded.map_err(|error| {
+        Failure::invalid_params(format!("invalid deltaBase64: {}", decode_error_text(error)))
+    })?;
     let command = command(connection, &params.process_id)?;
     if command.has_ended() {
         return Err(ended(&params.process_id));
@@ -35,8 +36,8 @@ pub(super) fn write(connection: &Connection, params: CommandExecWriteParams) -> 
     Ok(Empty {})
 }
 
-/// In the original's words: those of the library have changed since.
-fn what_is_wrong(error: DecodeError) -> String {
+/// The original's texts; those of the current base64 crate differ.
+fn decode_error_text(error: DecodeError) -> String {
     match error {
         DecodeError::InvalidByte(at, byte) => format!("Invalid symbol {byte}, offset {at}."),
         DecodeError::InvalidLength(len) => format!("Invalid input length: {len}"),

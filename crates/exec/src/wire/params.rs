@@ -1,5 +1,4 @@
-//! The parameters of each method. What serde says of a wrong one is the original's text, since it says it by the same means and of types
-//! with the same names.
+//! Parameters of each method. The type names equal the original's, so that serde's error texts do too.
 
 use super::{PermissionProfile, SandboxPolicy};
 use serde::Deserialize;
@@ -25,7 +24,7 @@ pub(crate) struct ClientInfo {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct InitializeCapabilities {
-    /// Nothing of ours is behind it.
+    /// Accepted and ignored.
     #[serde(default, rename = "experimentalApi")]
     _experimental_api: bool,
     pub(crate) opt_out_notification_methods: Option<Vec<String>>,

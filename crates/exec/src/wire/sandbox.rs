@@ -19,7 +19,7 @@ impl<'de> Deserialize<'de> for AbsolutePath {
     }
 }
 
-/// Without `.` and `..`, as far as letters go: links are not followed.
+/// Removes `.` and `..` lexically; links are not followed.
 pub(crate) fn normalized(path: &Path) -> PathBuf {
     let mut clean = PathBuf::new();
     for component in path.components() {

@@ -1,4 +1,4 @@
-//! The face inside the daemon: on its socket as lines and as a websocket, on a port for those who have the token.
+//! The face inside the daemon: on its socket as lines and as a websocket, on a port for clients with the token.
 
 use outpost_testkit::{Daemon, Which, binary_beside};
 use serde_json::{Value, json};
@@ -121,7 +121,7 @@ fn until(what: &str, mut reached: impl FnMut() -> bool) {
     }
 }
 
-/// A command that says its number and stays, in a session of its own.
+/// A command that prints its pid and keeps running, in a session of its own.
 fn stay(talk: &mut impl Talk) -> i32 {
     let script = "setsid sh -c 'echo $$; exec sleep 1000' & wait";
     let params = json!({"command": ["/bin/sh", "-c", script], "processId": "p", "streamStdoutStderr": true,
@@ -150,7 +150,7 @@ fn the_socket_speaks_lines_and_websocket() {
 
 #[test]
 fn a_port_opens_to_the_token_and_never_to_a_web_page() {
-    // One that nobody has: bound for a moment, and free again.
+    // A free port: bound for a moment and released.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let daemon = start(&["--exec-websocket", &format!("127.0.0.1:{port}")]);
     let token = std::fs::read_to_string(daemon.dir().join("run/exec.token")).unwrap();
@@ -178,8 +178,8 @@ fn a_port_that_others_could_reach_is_refused() {
         .current_dir(dir.path())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&serve.stderr);
-    assert!(!serve.status.success() && said.contains("not a loopback address"), "{said}");
+    let stderr = String::from_utf8_lossy(&serve.stderr);
+    assert!(!serve.status.success() && stderr.contains("not a loopback address"), "{stderr}");
 }
 
 #[test]

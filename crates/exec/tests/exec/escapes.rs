@@ -1,10 +1,10 @@
 //! Attempts to get out of the sandbox: each must fail, for its own reason, and leave the host as it was.
 //!
-//! Each row is one attempt: a Perl script that says `done` when it got what it wanted and otherwise the name of the
+//! Each row is one attempt: a Perl script that prints `done` on success and otherwise the name of the
 //! error, run through the whole server, under each policy it names, as root and as an ordinary user. A *control* runs the
 //! same script without a sandbox: it must get what the attempt does not, or a broken script would pass for a tight
 //! sandbox. Where that would harm the host, the control runs in namespaces of its own, or uses arguments that reach the
-//! call but nothing behind it; where neither can be, the row says why.
+//! call but nothing behind it; where neither is possible, the row gives the reason.
 
 mod daemon;
 mod devices;
@@ -70,11 +70,11 @@ impl Limits {
 /// How a row shows that its script is able to do what it tries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Control {
-    /// Without a sandbox it says this, for everybody.
-    Says(&'static str),
-    /// It says this for root; others may not do it anywhere.
+    /// Output without a sandbox, for every user.
+    Output(&'static str),
+    /// Output without a sandbox for root; other users are refused anywhere.
     Root(&'static str),
-    /// It says this for root in namespaces that end with it.
+    /// Output for root in namespaces of its own.
     Scratch(&'static str),
     /// Why there is none.
     Harmful(&'static str),
@@ -84,7 +84,7 @@ pub(crate) enum Control {
 pub(crate) struct Attempt {
     name: &'static str,
     under: &'static [Limits],
-    /// What the script says in the sandbox: `this or that` where kernels differ, `root|user` where users do.
+    /// Output in the sandbox: `this or that` where kernels differ, `root|user` where users do.
     reason: &'static str,
     control: Control,
     perl: &'static str,
@@ -122,9 +122,9 @@ impl Attempt {
     fn check(&self, scene: &mut Scene, wrong: &mut String) {
         let expected = self.reason_for(scene.is_root());
         for limits in self.under {
-            let told = scene.run(*limits, self.perl);
-            if !is_one_of(&told, expected) {
-                *wrong += &format!("\n{} under {limits:?}: {told:?}, not {expected:?}", self.name);
+            let outcome = scene.run(*limits, self.perl);
+            if !is_one_of(&outcome, expected) {
+                *wrong += &format!("\n{} under {limits:?}: {outcome:?}, not {expected:?}", self.name);
             }
             for harm in scene.harm() {
                 *wrong += &format!("\n{} under {limits:?} did harm: {harm}", self.name);
@@ -134,27 +134,27 @@ impl Attempt {
     }
 
     fn check_control(&self, scene: &mut Scene, wrong: &mut String) {
-        let (expected, told) = match self.control {
-            Control::Says(expected) => (expected, scene.run(Limits::None, self.perl)),
+        let (expected, outcome) = match self.control {
+            Control::Output(expected) => (expected, scene.run(Limits::None, self.perl)),
             Control::Root(expected) if scene.is_root() => (expected, scene.run(Limits::None, self.perl)),
             Control::Scratch(expected) if scene.is_root() => (expected, scene.run_in_scratch(self.perl)),
             Control::Root(_) | Control::Scratch(_) => return,
             Control::Harmful(why) => return assert!(!why.is_empty()),
         };
-        if !is_one_of(&told, expected) {
-            *wrong += &format!("\n{} without a sandbox: {told:?}, not {expected:?}", self.name);
+        if !is_one_of(&outcome, expected) {
+            *wrong += &format!("\n{} without a sandbox: {outcome:?}, not {expected:?}", self.name);
         }
         scene.repair();
     }
 }
 
-fn is_one_of(told: &str, expected: &str) -> bool {
-    expected.split(" or ").any(|expected| told == expected)
+fn is_one_of(outcome: &str, expected: &str) -> bool {
+    expected.split(" or ").any(|expected| outcome == expected)
 }
 
-/// Makes all of them, as every user, and tells of all that went wrong.
+/// Runs all attempts as every user and reports every deviation.
 pub(crate) fn check(attempts: &[Attempt]) {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     for_each_user(|options| {
         let (mut scene, mut control) = (Scene::start(&options), Scene::start(&options));
         let mut wrong = String::new();

@@ -1,7 +1,7 @@
 //! The exec face as its clients see it: the real binary on real pipes, answers compared byte for byte.
 //!
 //! `OUTPOST_EXEC_PEER=/path/to/codex` (0.124.0) runs the same tests against the original, except those named in
-//! `ours_only`: what we do otherwise on purpose.
+//! `runs_on_original`: what we do otherwise on purpose.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 

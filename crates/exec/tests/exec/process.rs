@@ -1,4 +1,4 @@
-//! Processes that a test watches: by pidfds, and by what /proc says.
+//! Processes that a test watches, by pidfd and /proc.
 
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd::Pidfd;
@@ -22,21 +22,21 @@ pub(crate) fn is_alive(pid: i32) -> bool {
     procfs::stat(pid).is_some_and(|stat| !matches!(stat.state, b'Z' | b'X'))
 }
 
-/// A process that a command has told the number of, and that runs.
+/// A running process whose pid a command has printed.
 pub(crate) struct Watched {
     pid: i32,
     process: Option<Pidfd>,
 }
 
 impl Watched {
-    /// Waits until somebody has written a whole line with a number into a file.
-    pub(crate) fn told_in(file: &Path) -> Watched {
-        let mut told = String::new();
+    /// Waits until a file has a complete line with a pid.
+    pub(crate) fn pid_in(file: &Path) -> Watched {
+        let mut outcome = String::new();
         until(&format!("a number in {}", file.display()), || {
-            told = std::fs::read_to_string(file).unwrap_or_default();
-            told.ends_with('\n')
+            outcome = std::fs::read_to_string(file).unwrap_or_default();
+            outcome.ends_with('\n')
         });
-        Watched::new(told.trim().parse().unwrap())
+        Watched::new(outcome.trim().parse().unwrap())
     }
 
     pub(crate) fn new(pid: i32) -> Watched {
@@ -46,7 +46,7 @@ impl Watched {
 
     /// It must end.
     pub(crate) fn ends(&self, what: &str) {
-        // Nobody may have reaped it; that is as good as gone.
+        // A zombie counts as ended.
         let gone = self.process.as_ref().is_none_or(|process| wait_readable(process, PATIENCE).unwrap());
         assert!(gone, "{what} ({}) still runs", self.pid);
     }

@@ -1,4 +1,4 @@
-//! What the original said once, said again: scripts of requests with its answers, from `data/recorded.jsonl`.
+//! Replays recordings of the original: requests with its replies, from `data/recorded.jsonl`.
 //!
 //! Each line has a `name`, its `steps`, and what was recorded: an answer for each step and the bytes of each command.
 //! A step is a line to `send`, after which its reply is awaited, unless its reply comes `later`; `until` then waits for

@@ -1,4 +1,4 @@
-//! Commands whose output is buffered: what they are given, and what is told of their end.
+//! Commands with buffered output: environment, output and exit.
 
 mod ending;
 mod environment;

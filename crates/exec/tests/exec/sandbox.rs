@@ -13,7 +13,7 @@ use outpost_testkit::{AppServer, Options};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// Somebody without rights.
+/// A user without rights.
 const NOBODY: u32 = 65534;
 
 /// A server with directories that its user owns.
@@ -66,7 +66,7 @@ impl Host {
         format!("{}{}", result["stdout"].as_str().unwrap(), result["stderr"].as_str().unwrap())
     }
 
-    /// Which of these directories the command can write into, and says so for all that differ.
+    /// Checks which of these directories the command can write to, and reports every deviation.
     pub(crate) fn check_writes(&mut self, what: &str, limits: &Value, rows: &[(&Path, bool)]) {
         // Others try the same in the same directories.
         let name = self.server.dir().file_name().unwrap().to_str().unwrap().to_owned();
@@ -75,9 +75,9 @@ impl Host {
                 if { echo x > "$dir/NAME"; } 2>/dev/null; then rm "$dir/NAME"; echo true; else echo false; fi
             done"#;
         let paths: Vec<&Path> = rows.iter().map(|(path, _)| *path).collect();
-        let told = self.script(limits, &script.replace("NAME", &name), &paths);
+        let outcome = self.script(limits, &script.replace("NAME", &name), &paths);
         let expected: String = rows.iter().map(|(_, writes)| format!("{writes}\n")).collect();
-        assert_eq!(told, expected, "{what}: {limits}: {paths:?}, user {:?}", self.uid);
+        assert_eq!(outcome, expected, "{what}: {limits}: {paths:?}, user {:?}", self.uid);
     }
 
     /// Which of these files the command can read: their content, or a dash.
@@ -88,16 +88,16 @@ impl Host {
                 echo "${content:--}"
             done"#;
         let paths: Vec<&Path> = rows.iter().map(|(path, _)| *path).collect();
-        let told = self.script(limits, script, &paths);
+        let outcome = self.script(limits, script, &paths);
         let expected: String = rows.iter().map(|(_, content)| format!("{content}\n")).collect();
-        assert_eq!(told, expected, "{what}: {limits}: {paths:?}, user {:?}", self.uid);
+        assert_eq!(outcome, expected, "{what}: {limits}: {paths:?}, user {:?}", self.uid);
     }
 }
 
 /// Runs a test for each user there can be.
 pub(crate) fn for_each_user(test: impl Fn(Options)) {
     test(Options::default());
-    if outpost_sys::limits::effective_uid() == 0 {
+    if outpost_sys::process::effective_uid() == 0 {
         test(Options::default().uid(NOBODY));
     }
 }

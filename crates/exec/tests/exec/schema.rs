@@ -17,7 +17,7 @@ const BATCH: usize = 60;
 /// A place in a document and what is there.
 type Place<'a> = (&'a str, &'a Value);
 
-/// Whether any value in a document is so, but for those that nobody reads.
+/// Whether any value in a document matches, except values that the server ignores.
 fn any(document: &Value, matches: &dyn Fn(Place<'_>) -> bool) -> bool {
     fn walk(name: &str, value: &Value, matches: &dyn Fn(Place<'_>) -> bool) -> bool {
         matches((name, value))
@@ -79,7 +79,7 @@ const LAXER: [Exception; 2] = [
     }),
 ];
 
-/// Sends all documents and compares what is said with what the schema says.
+/// Sends all documents and compares the replies with the schema's verdict.
 fn check(server: &mut AppServer, documents: &[Value]) -> (usize, usize) {
     let validator = jsonschema::draft7::new(&serde_json::from_str(SCHEMA).unwrap()).unwrap();
     let (mut wrong, mut valid) = (String::new(), 0);

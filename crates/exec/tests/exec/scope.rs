@@ -2,7 +2,7 @@
 
 use crate::process::Watched;
 use crate::streaming::{fed, on_terminal, streamed};
-use crate::table::{ours_only, server, sh, with};
+use crate::table::{runs_on_original, server, sh, with};
 use outpost_sys::procfs::Stat;
 use outpost_sys::signal::Signal;
 use outpost_sys::{pidfd, procfs};
@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Tells its number and that of a child in the background, and stays.
+/// Writes its pid and that of a background child to files, and keeps running.
 const SCRIPT: &str = "sleep 1000 & echo $! > $DIR/child; echo $$ > $DIR/shell; wait";
 
 /// Starts one of each kind; returns all of their processes.
@@ -45,8 +45,8 @@ fn start_all(server: &mut AppServer) -> Vec<(String, Watched)> {
             });
             watched.extend(inside.into_iter().map(|pid| (format!("{name} {pid}"), Watched::new(pid))));
         } else {
-            for who in ["shell", "child"] {
-                watched.push((format!("{name} {who}"), Watched::told_in(&dir.join(who))));
+            for process in ["shell", "child"] {
+                watched.push((format!("{name} {process}"), Watched::pid_in(&dir.join(process))));
             }
         }
     }
@@ -84,17 +84,17 @@ fn a_killed_server_takes_its_commands_with_it() {
     server.kill();
     server.wait();
     for (name, process) in watched {
-        // A child of a command in pipes is nobody's concern in the original.
-        if !ours_only() || !name.ends_with("child") {
+        // The original does not end a child of a command with pipes.
+        if !runs_on_original() || !name.ends_with("child") {
             process.ends(&name);
         }
     }
 }
 
-/// Names that are held for a confined command stand on the host while it runs, and cgroups are nobody else's to remove.
+/// Placeholders of a confined command exist on the host while it runs, and no other process removes its cgroup.
 #[test]
 fn a_killed_server_leaves_nothing_on_the_host() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     let mut server = server();
     let names = |server: &AppServer| {
         let mut names: Vec<_> =
@@ -115,8 +115,8 @@ fn a_killed_server_leaves_nothing_on_the_host() {
 /// For a user without a cgroup of its own there is nothing it could be found by while the server runs.
 #[test]
 fn who_left_its_session_and_its_environment_ends_with_the_server() {
-    outpost_testkit::require!(crate::table::ours());
-    let is_root = outpost_sys::limits::effective_uid() == 0;
+    outpost_testkit::require!(crate::table::skip_on_original());
+    let is_root = outpost_sys::process::effective_uid() == 0;
     let options = if is_root { Options::default().uid(65534) } else { Options::default() };
     let mut server = AppServer::start(&options);
     let file = server.cwd().join("pid");
@@ -126,21 +126,21 @@ fn who_left_its_session_and_its_environment_ends_with_the_server() {
         file.display()
     );
     assert_eq!(server.exec(&sh(&script))["exitCode"], 0);
-    let hidden = Watched::told_in(&file);
+    let hidden = Watched::pid_in(&file);
     server.close();
     server.wait();
     hidden.ends("what had hidden");
 }
 
-/// With both halves killed at once nobody is left who could end it, until somebody comes to the same place.
+/// With keeper and server killed at once no process can end it, until the next server uses the same directory.
 #[test]
 fn what_a_server_and_its_keeper_left_running_the_next_one_ends() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     let mut server = server();
     let file = server.dir().join("pid");
     let script = format!("echo $$ > {}; exec sleep 1000", file.display());
     server.request("command/exec", &with(streamed("p", &script), json!({"disableTimeout": true})));
-    let command = Watched::told_in(&file);
+    let command = Watched::pid_in(&file);
     let is_half = |stat: &Stat| stat.pid == server.pid() || stat.parent == server.pid();
     let halves: Vec<i32> = procfs::all().iter().filter(|stat| is_half(stat)).map(|stat| stat.pid).collect();
     let open = halves.iter().flat_map(|pid| std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten());
@@ -167,7 +167,7 @@ fn what_a_server_and_its_keeper_left_running_the_next_one_ends() {
 /// A command waits for a client that does not read, with its output and with its end: that must not outlive the client.
 #[test]
 fn a_client_that_never_read_takes_its_command_with_it() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     let dir = tempfile::Builder::new().prefix("outpost-exec-").tempdir_in("/var/tmp").unwrap();
     let server = Command::new(crate::daemon::binary())
         .args(["--state-dir", "state", "app-server"])
@@ -221,7 +221,7 @@ fn bytes_below(dir: &Path) -> u64 {
 /// A descendant that has left group and session; unsandboxed it survives everything in the original.
 #[test]
 fn a_descendant_in_a_session_of_its_own_ends_with_the_connection() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     for kill in [false, true] {
         let mut server = server();
         let file = server.dir().join("pid");
@@ -230,7 +230,7 @@ fn a_descendant_in_a_session_of_its_own_ends_with_the_connection() {
             file.display()
         );
         server.request("command/exec", &with(fed("p", &script), json!({"disableTimeout": true})));
-        let descendant = Watched::told_in(&file);
+        let descendant = Watched::pid_in(&file);
         if kill {
             server.kill();
         } else {
@@ -249,7 +249,7 @@ fn a_command_that_ignores_signals_ends_with_the_connection() {
     let script =
         format!("trap '' HUP INT TERM PIPE; echo $$ > {}; while :; do sleep 1000; done", file.display());
     server.request("command/exec", &with(streamed("p", &script), json!({"disableTimeout": true})));
-    let command = Watched::told_in(&file);
+    let command = Watched::pid_in(&file);
     server.close();
     assert_eq!(server.wait().code(), Some(0));
     command.ends("the command");

@@ -10,13 +10,13 @@ pub(crate) fn server() -> AppServer {
 
 /// True for a test of what we do otherwise on purpose, when the original has our place. With `OUTPOST_EXEC_ALL` such a test
 /// runs there too: it must fail, or it would not notice when we do as the original does.
-pub(crate) fn ours_only() -> bool {
+pub(crate) fn runs_on_original() -> bool {
     AppServer::is_original() && std::env::var_os("OUTPOST_EXEC_ALL").is_none()
 }
 
 /// For a test of what we do otherwise on purpose.
-pub(crate) fn ours() -> Result<(), Lack> {
-    match ours_only() {
+pub(crate) fn skip_on_original() -> Result<(), Lack> {
+    match runs_on_original() {
         true => Err(Lack::of_host("the original does otherwise")),
         false => Ok(()),
     }
@@ -73,7 +73,7 @@ pub(crate) fn fits(line: &str, id: &str, expected: &str) -> bool {
 /// A method, its params, and the answer as [`fits`] reads it.
 pub(crate) type Row<'a> = (&'a str, Value, &'a str);
 
-/// Sends every row and compares every answer; tells all that differ.
+/// Sends every row, compares every reply, and reports all that differ.
 pub(crate) fn check(server: &mut AppServer, rows: &[Row<'_>]) {
     let mut wrong = String::new();
     for (method, params, expected) in rows {
@@ -97,7 +97,7 @@ pub(crate) const PROBE: &str = r#""method":"command/exec/terminate","params":{"p
 /// Behind `error` of it.
 pub(crate) const PROBE_TEXT: &str = r#"no active command/exec for process id "none""#;
 
-/// Whole lines as they are sent, and the whole lines that come back; an empty one says that nothing does.
+/// Lines as sent, and the expected reply lines; an empty one means no reply.
 pub(crate) fn check_lines(server: &mut AppServer, rows: &[(&str, String)]) {
     let mut wrong = String::new();
     for (line, expected) in rows {

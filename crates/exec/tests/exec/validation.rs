@@ -1,6 +1,6 @@
 //! "Validation, in this order (first hit wins)": each step with its text, and each pair of steps in their order.
 
-use crate::table::{check, check_exec, danger, fits, ours_only, server, sh, with};
+use crate::table::{check, check_exec, danger, fits, runs_on_original, server, sh, with};
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt;
 
@@ -193,7 +193,7 @@ fn a_command_that_cannot_start_on_a_terminal_is_an_error_too() {
         tty("/etc/passwd", json!({})),
         tty("true", json!({"env": {"PATH": "/no/such/directory"}})),
     ];
-    if !ours_only() {
+    if !runs_on_original() {
         // The original runs it in the home directory without a word.
         rows.push(tty("/bin/true", json!({"cwd": "/no/such/directory"})));
     }

@@ -1,5 +1,5 @@
-//! An agent CLI that does what its prompt says, for everything that real ones do too rarely. It is called by the name of
-//! the one it stands for, and speaks as claude does; lines of others can be given word for word.
+//! An agent CLI that follows directives of its prompt, for behaviour that real CLIs show too rarely. It is called by the
+//! name of the CLI it replaces and writes claude's format; lines of other CLIs can be given verbatim.
 //!
 //! A prompt that begins with `do:` is a script, a step per line; see `Agent::step`. Others are those of the mock that the
 //! original's own tests use: `echo:TEXT`, `error`, `slow`, `tools`.
@@ -10,7 +10,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use outpost_sys::signal::{Signal, SignalFd, end_by};
+use outpost_sys::signal::{Signal, SignalFd, exit_by_signal};
 use serde_json::{Value, json};
 use std::io::{BufRead, Read, Write};
 use std::path::Path;
@@ -69,7 +69,7 @@ fn grandchild(session: &str, file: &str) -> ! {
     }
 }
 
-/// Whoever waits for the file finds all of it.
+/// Atomic: a reader of the file finds the complete text.
 fn write_whole(path: &Path, text: &str) {
     let half = path.with_extension("half");
     std::fs::write(&half, text).unwrap();
@@ -96,7 +96,7 @@ fn assistant(block: &Value) -> Value {
     json!({ "type": "assistant", "message": { "role": "assistant", "content": [block] } })
 }
 
-/// What a command says, as a tool of an agent runs it.
+/// Output of a shell command, as an agent's tool runs it.
 fn shell(script: &str) -> String {
     let mut command = std::process::Command::new("/bin/sh");
     let done = command.args(["-c", script]).stdin(std::process::Stdio::null()).output().unwrap();
@@ -260,7 +260,7 @@ impl Agent {
                 }
             }
             "exit" => std::process::exit(rest.parse().unwrap()),
-            "signal" => end_by(Signal::from_name(rest).unwrap()),
+            "signal" => exit_by_signal(Signal::from_name(rest).unwrap()),
             "ignore-term" => self._deaf = Some(SignalFd::new(&[Signal::TERM]).unwrap()),
             "close-stdout" => rustix::stdio::dup2_stdout(std::fs::File::open("/dev/null").unwrap()).unwrap(),
             "child" => spawn_grandchild(rest),
@@ -282,7 +282,7 @@ impl Agent {
         write_whole(Path::new(file), &record.to_string());
     }
 
-    /// Waits for the answer to a question and tells it.
+    /// Waits for the answer to a question and prints it.
     fn await_answer(&mut self, id: &str) {
         loop {
             let Some(line) = self.hear_line() else {
@@ -343,7 +343,7 @@ fn spawn_grandchild(how: &str) {
     let (session, file) = how.split_once(' ').unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--grandchild", session, file]).stdin(Stdio::null());
-    // Its end is ours to see only as orphans of the tree; whoever started us ends it.
+    // Not reaped here: the parent of this program ends the tree.
     drop(command.spawn().unwrap());
     wait_for(file);
 }

@@ -1,4 +1,4 @@
-//! The fake model by hand: prints `PORT n` and serves until its standard input ends. `GET /__requests` tells what came.
+//! The fake model by hand: prints `PORT n` and serves until its standard input ends. `GET /__requests` returns the received requests.
 
 #![forbid(unsafe_code)]
 

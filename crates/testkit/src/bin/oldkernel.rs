@@ -7,7 +7,7 @@
 //!
 //! `cgroup.kill` (5.14) is a file. As 5.10, root's program gets an empty `/sys/fs/cgroup` in a mount namespace of its own,
 //! so that the daemon has no control groups; other users mostly have none to write to. Not imitated: the release that
-//! uname(2) and /proc tell, the version of Landlock where there is one, and what lies in memory (flags of `clone3`).
+//! uname(2) and /proc report, the version of Landlock where there is one, and what lies in memory (flags of `clone3`).
 
 #![forbid(unsafe_code)]
 
@@ -98,7 +98,7 @@ fn rules() -> Vec<Rule> {
         // AT_EXECVE_CHECK.
         ((6, 14), libc::SYS_execveat, Bits(4, 0x1_0000), libc::EINVAL),
     ];
-    if outpost_sys::limits::effective_uid() != 0 {
+    if outpost_sys::process::effective_uid() != 0 {
         // Process events need CAP_NET_ADMIN. The older kernel refuses in bind(2), by an address that lies in memory.
         let connector = libc::NETLINK_CONNECTOR.cast_unsigned();
         rules.push(((6, 6), libc::SYS_socket, Between(2, ALL, connector, connector), libc::EPERM));
@@ -188,7 +188,7 @@ fn bytes(program: &[Instruction]) -> Vec<u8> {
 
 /// The program as it is to be executed; as 5.10 before an empty `/sys/fs/cgroup`.
 fn command(name: &str, program: &str, arguments: &[String]) -> Command {
-    if version_in(name) != (5, 10) || outpost_sys::limits::effective_uid() != 0 {
+    if version_in(name) != (5, 10) || outpost_sys::process::effective_uid() != 0 {
         let mut command = Command::new(program);
         command.args(arguments);
         return command;

@@ -13,7 +13,7 @@ struct Options {
     rows: u16,
     #[arg(long, default_value_t = 80)]
     columns: u16,
-    /// What the picture is called, for who cannot see it
+    /// Alternative text of the picture
     #[arg(long)]
     title: String,
     /// Where the picture goes

@@ -15,7 +15,7 @@ fn main() -> ExitCode {
         eprintln!("usage: reaper PROGRAM [ARGUMENT...]");
         return ExitCode::from(2);
     };
-    if let Err(errno) = outpost_sys::limits::become_subreaper() {
+    if let Err(errno) = outpost_sys::process::become_subreaper() {
         eprintln!("error: cannot become the parent of orphans: {errno}");
         return ExitCode::from(125);
     }

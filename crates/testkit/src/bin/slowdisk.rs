@@ -157,7 +157,7 @@ fn become_slow(delay: &str, directory: &str, program: &str, arguments: &[String]
     answering.args([ANSWER, delay, directory]).stdin(Stdio::from(theirs)).stdout(Stdio::null());
     answering.spawn().map_err(|error| format!("start the answering process: {error}"))?;
     let listener =
-        intercept::hand_over_own_calls(&filter()).map_err(|errno| io("filter system calls", errno))?;
+        intercept::intercept_own_calls(&filter()).map_err(|errno| io("filter system calls", errno))?;
     message::send(&ours, b"l", &[listener.as_fd()]).map_err(|errno| io("pass the listener", errno))?;
     drop((ours, listener));
     Err(format!("{program}: {}", Command::new(program).args(arguments).exec()))

@@ -1,4 +1,4 @@
-//! What a prompt tells the fake model to do: `[[name: arguments]]`, anywhere in the text.
+//! Directives for the fake model in a prompt: `[[name: arguments]]`, anywhere in the text.
 
 use serde_json::Value;
 use std::time::Duration;
@@ -25,10 +25,10 @@ pub(super) enum Directive {
     Cut,
     /// `[[sseerror]]`: an error in the middle of a stream.
     StreamError,
-    /// `[[history]]`: tell how many prompts were seen, and the first.
+    /// `[[history]]`: reply with the number of prompts and the first one.
     History,
-    /// `[[say: TEXT]]`
-    Say(String),
+    /// `[[text: TEXT]]`
+    Text(String),
 }
 
 /// The directives of a prompt in their order, and the text around them. What is no directive stays text: a mistyped one is
@@ -102,7 +102,7 @@ fn directive(inner: &str) -> Option<Directive> {
         "cut" => Directive::Cut,
         "sseerror" => Directive::StreamError,
         "history" => Directive::History,
-        "say" => Directive::Say(arguments.to_owned()),
+        "text" => Directive::Text(arguments.to_owned()),
         _ => return None,
     })
 }
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(only("[[cut]]"), Directive::Cut);
         assert_eq!(only("[[sseerror]]"), Directive::StreamError);
         assert_eq!(only("[[history]]"), Directive::History);
-        assert_eq!(only("[[say: one: two]]"), Directive::Say("one: two".into()));
+        assert_eq!(only("[[text: one: two]]"), Directive::Text("one: two".into()));
     }
 
     #[test]
@@ -148,8 +148,8 @@ mod tests {
 
     #[test]
     fn several_directives_keep_their_order_and_the_text_around_them() {
-        let (found, around) = parse("\"please [[think]] and [[say: hi]]\"");
-        assert_eq!(found, [Directive::Think, Directive::Say("hi".into())]);
+        let (found, around) = parse("\"please [[think]] and [[text: hi]]\"");
+        assert_eq!(found, [Directive::Think, Directive::Text("hi".into())]);
         assert_eq!(around, "\"please  and \"");
     }
 

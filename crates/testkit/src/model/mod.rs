@@ -1,8 +1,8 @@
-//! A model API that says what its prompts tell it to, for agent CLIs that must not leave the host.
+//! A fake model API that follows directives in prompts, for agent CLIs that must not leave the host.
 //!
 //! It speaks Anthropic's Messages, OpenAI's Responses and Chat Completions, and Gemini's, each whole and streamed. The last
 //! prompt may hold directives ([`Model`] lists them); without one it is echoed in several deltas, and the result of a tool is
-//! answered with `Tool said: <result>. Done.`.
+//! answered with `Tool returned: <result>. Done.`.
 
 mod anthropic;
 mod chat;
@@ -47,8 +47,8 @@ impl Received {
 /// A fake model on a port of loopback, with a thread of its own; gone when dropped.
 ///
 /// Directives: `[[sh: CMD]]`, `[[write: PATH | TEXT]]` and `[[call: TOOL {json}]]` call tools, all of a prompt in one answer.
-/// `[[say: T]]`, `[[history]]`, `[[slow: N SECS]]` and `[[think]]` are what it says. `[[hang: SECS]]`, `[[status: CODE]]`,
-/// `[[flaky: CODE K]]`, `[[cut]]` and `[[sseerror]]` are how it fails. A model with `no-such` in its name does not exist, and
+/// `[[text: T]]`, `[[history]]`, `[[slow: N SECS]]` and `[[think]]` shape the text. `[[hang: SECS]]`, `[[status: CODE]]`,
+/// `[[flaky: CODE K]]`, `[[cut]]` and `[[sseerror]]` are failures. A model with `no-such` in its name does not exist, and
 /// a key with `bad` in it is wrong.
 pub struct Model {
     address: SocketAddr,
@@ -71,7 +71,7 @@ impl Shared {
         self.news.notify_all();
     }
 
-    /// For who asks by hand.
+    /// For `GET /__requests`.
     fn received_as_json(&self) -> Value {
         json!(*self.received.lock().unwrap_or_else(PoisonError::into_inner))
     }

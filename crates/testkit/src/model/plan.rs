@@ -45,7 +45,7 @@ pub(super) enum Outcome {
 }
 
 pub(super) struct Plan {
-    /// Silence before anything is said.
+    /// Delay before the first byte.
     pub(super) after: Duration,
     pub(super) outcome: Outcome,
 }
@@ -71,8 +71,8 @@ pub(super) fn plan(talk: &Talk, tries: &mut HashMap<String, u32>, id: &str) -> P
     }
     let results = talk.results();
     if !results.is_empty() {
-        let said = results.iter().map(|result| short(result)).collect::<Vec<_>>().join(" | ");
-        reply.pieces.push(Piece::Text(vec!["Tool said: ".into(), said, ". ".into(), "Done.".into()]));
+        let texts = results.iter().map(|result| short(result)).collect::<Vec<_>>().join(" | ");
+        reply.pieces.push(Piece::Text(vec!["Tool returned: ".into(), texts, ". ".into(), "Done.".into()]));
         return Plan { after: Duration::ZERO, outcome: Outcome::Answer(reply) };
     }
     let (mut after, mut answers, mut calls) = (Duration::ZERO, Vec::new(), Vec::new());
@@ -101,7 +101,7 @@ pub(super) fn plan(talk: &Talk, tries: &mut HashMap<String, u32>, id: &str) -> P
                 "the first was: ".into(),
                 short(prompts.first().copied().unwrap_or_default()),
             ])),
-            Directive::Say(words) => answers.push(text(&words)),
+            Directive::Text(words) => answers.push(text(&words)),
             Directive::Shell(_) | Directive::Write { .. } | Directive::Call { .. } => {
                 calls.push(call(talk, directive, format!("call_{id}_{}", calls.len())));
             }
@@ -111,7 +111,7 @@ pub(super) fn plan(talk: &Talk, tries: &mut HashMap<String, u32>, id: &str) -> P
         answers.insert(0, Piece::Text(vec!["I will".into(), " use a tool.".into()]));
         answers.append(&mut calls);
     } else if answers.is_empty() {
-        answers.push(text(&format!("You said: {}", short(&around))));
+        answers.push(text(&format!("You wrote: {}", short(&around))));
     }
     reply.pieces.append(&mut answers);
     Plan { after, outcome: Outcome::Answer(reply) }

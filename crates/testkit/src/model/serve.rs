@@ -21,7 +21,7 @@ use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll};
 use tokio::sync::{mpsc, oneshot};
 
-/// Frames that wait for a client who reads slowly.
+/// Frames queued for a slow client.
 const FRAMES_WAITING_MAX: usize = 16;
 
 /// A body that comes piece by piece; an error among them breaks the connection.

@@ -1,10 +1,10 @@
-//! What an API has to say about itself, so that one server speaks them all.
+//! What differs between the model APIs, so that one server implements them all.
 
 use super::plan::Reply;
 use super::talk::Talk;
 use serde_json::Value;
 
-/// What every answer is said to have cost.
+/// Token counts reported in every answer.
 pub(super) const TOKENS_IN: u64 = 10;
 pub(super) const TOKENS_OUT: u64 = 7;
 

@@ -49,11 +49,11 @@ fn anthropic_messages() {
     let path = "/v1/messages";
     let answer = whole(&model, path, &messages("[[think]] hello there", false));
     assert_eq!(answer.pointer("/content/0/thinking"), Some(&json!("Let me think about it.")));
-    assert_eq!(answer.pointer("/content/1/text"), Some(&json!("You said: hello there")));
+    assert_eq!(answer.pointer("/content/1/text"), Some(&json!("You wrote: hello there")));
     assert_eq!(answer["stop_reason"], "end_turn");
 
     let seen = stream(&model, path, &messages("hello there", true));
-    assert_eq!(texts(&seen, "/delta/text"), ["You ", "said: ", "hello ", "there"]);
+    assert_eq!(texts(&seen, "/delta/text"), ["You ", "wrote: ", "hello ", "there"]);
     assert_eq!(texts(&seen, "/delta/stop_reason"), ["end_turn"]);
     assert_eq!(seen.first().unwrap()["type"], "message_start");
     assert_eq!(seen.last().unwrap()["type"], "message_stop");
@@ -72,7 +72,7 @@ fn anthropic_messages() {
     let blocks = call["messages"].as_array_mut().unwrap();
     blocks.push(json!({"role": "user", "content": [result, reminder]}));
     let seen = stream(&model, path, &call);
-    assert_eq!(texts(&seen, "/delta/text").concat(), "Tool said: a b. Done.");
+    assert_eq!(texts(&seen, "/delta/text").concat(), "Tool returned: a b. Done.");
 
     let count = whole(&model, "/v1/messages/count_tokens", &messages("x", false));
     assert_eq!(count, json!({"input_tokens": 10}));
@@ -83,7 +83,7 @@ fn openai_responses() {
     let model = Model::start();
     let path = "/v1/responses";
     let answer = whole(&model, path, &json!({"model": "m", "input": "hello there"}));
-    assert_eq!(answer.pointer("/output/0/content/0/text"), Some(&json!("You said: hello there")));
+    assert_eq!(answer.pointer("/output/0/content/0/text"), Some(&json!("You wrote: hello there")));
     assert_eq!(answer["status"], "completed");
 
     let prompt = json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "[[think]] hi"}]});
@@ -108,7 +108,7 @@ fn openai_responses() {
     let outputs = ["one", "two"].map(|output| json!({"type": "function_call_output", "output": output}));
     call["input"] = json!([prompt, outputs[0], outputs[1]]);
     let answer = whole(&model, path, &call);
-    assert_eq!(answer.pointer("/output/0/content/0/text"), Some(&json!("Tool said: one | two. Done.")));
+    assert_eq!(answer.pointer("/output/0/content/0/text"), Some(&json!("Tool returned: one | two. Done.")));
 }
 
 #[test]
@@ -116,12 +116,12 @@ fn openai_chat_completions() {
     let model = Model::start();
     let path = "/v1/chat/completions";
     let answer = whole(&model, path, &messages("hello there", false));
-    assert_eq!(answer.pointer("/choices/0/message/content"), Some(&json!("You said: hello there")));
+    assert_eq!(answer.pointer("/choices/0/message/content"), Some(&json!("You wrote: hello there")));
     assert_eq!(answer.pointer("/choices/0/finish_reason"), Some(&json!("stop")));
 
     let seen = stream(&model, path, &messages("[[think]] hi", true));
     assert_eq!(texts(&seen, "/choices/0/delta/reasoning_content").concat(), "Let me think about it.");
-    assert_eq!(texts(&seen, "/choices/0/delta/content"), ["", "You ", "said: ", "hi"]);
+    assert_eq!(texts(&seen, "/choices/0/delta/content"), ["", "You ", "wrote: ", "hi"]);
 
     let mut call = messages("[[call: read {\"a\": 1}]]", true);
     call["tools"] = json!([{"type": "function", "function": {"name": "read"}}]);
@@ -132,7 +132,7 @@ fn openai_chat_completions() {
 
     call["messages"].as_array_mut().unwrap().push(json!({"role": "tool", "content": "x"}));
     let seen = stream(&model, path, &call);
-    assert_eq!(texts(&seen, "/choices/0/delta/content").concat(), "Tool said: x. Done.");
+    assert_eq!(texts(&seen, "/choices/0/delta/content").concat(), "Tool returned: x. Done.");
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn gemini_generate_content() {
     let mut body = json!({"contents": [{"role": "user", "parts": [{"text": "[[think]] hello there"}]}]});
     let answer = whole(&model, path, &body);
     assert_eq!(answer.pointer("/candidates/0/content/parts/0/thought"), Some(&json!(true)));
-    assert_eq!(answer.pointer("/candidates/0/content/parts/1/text"), Some(&json!("You said: hello there")));
+    assert_eq!(answer.pointer("/candidates/0/content/parts/1/text"), Some(&json!("You wrote: hello there")));
 
     let seen = stream(&model, streamed, &body);
     assert_eq!(texts(&seen, "/candidates/0/finishReason"), ["STOP"]);
@@ -157,7 +157,7 @@ fn gemini_generate_content() {
     let response = json!({"functionResponse": {"name": "run_shell_command", "response": {"output": "x"}}});
     body["contents"].as_array_mut().unwrap().push(json!({"role": "user", "parts": [response]}));
     let answer = whole(&model, path, &body);
-    assert_eq!(answer.pointer("/candidates/0/content/parts/0/text"), Some(&json!("Tool said: x. Done.")));
+    assert_eq!(answer.pointer("/candidates/0/content/parts/0/text"), Some(&json!("Tool returned: x. Done.")));
 }
 
 const PATHS: [&str; 4] = [
@@ -203,9 +203,9 @@ fn a_stream_breaks_in_its_middle() {
         assert_eq!(status, 200);
         assert!(text.is_err(), "{path}: {text:?}");
         let seen = stream(&model, path, &any("[[sseerror]] a b c end"));
-        let said = seen.iter().map(Value::to_string).collect::<String>();
-        assert!(said.contains("You ") && !said.contains("\"end\""), "{path}: {said}");
-        assert!(seen.last().unwrap().to_string().contains("scripted stream error"), "{path}: {said}");
+        let seen_text = seen.iter().map(Value::to_string).collect::<String>();
+        assert!(seen_text.contains("You ") && !seen_text.contains("\"end\""), "{path}: {seen_text}");
+        assert!(seen.last().unwrap().to_string().contains("scripted stream error"), "{path}: {seen_text}");
     }
 }
 
@@ -221,8 +221,8 @@ fn a_side_request_of_a_cli_carries_out_no_directive() {
 #[test]
 fn history_tells_what_was_said_before() {
     let model = Model::start();
-    let said = ["first", "<environment_context>x", "second", "[[history]]"];
-    let messages = said.map(|text| json!({"role": "user", "content": text}));
+    let seen_text = ["first", "<environment_context>x", "second", "[[history]]"];
+    let messages = seen_text.map(|text| json!({"role": "user", "content": text}));
     let answer = whole(&model, "/v1/messages", &json!({"model": "m", "messages": messages}));
     assert_eq!(answer.pointer("/content/0/text"), Some(&json!("I saw 3 prompts; the first was: first")));
 }

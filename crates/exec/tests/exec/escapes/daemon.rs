@@ -17,14 +17,14 @@ fn home_is_writable(scene: &Scene, network: bool) -> Value {
 
 #[test]
 fn what_the_daemon_keeps_is_neither_seen_nor_moved() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         let rows = [
-            ("listed", r#"told(opendir my $dir, $state)"#, "EACCES"),
-            ("entered", r#"told(chdir "$state/app-server")"#, "EACCES"),
-            ("written", r#"told(put("$state/new"))"#, "EACCES"),
-            ("a record is forged", r#"told(put("$state/mountpoints/1-1", "$out/inner"))"#, "EACCES"),
+            ("listed", r#"report(opendir my $dir, $state)"#, "EACCES"),
+            ("entered", r#"report(chdir "$state/app-server")"#, "EACCES"),
+            ("written", r#"report(put("$state/new"))"#, "EACCES"),
+            ("a record is forged", r#"report(put("$state/mountpoints/1-1", "$out/inner"))"#, "EACCES"),
         ];
         for (name, script, expected) in rows {
             let writable = home_is_writable(&scene, true);
@@ -35,27 +35,27 @@ fn what_the_daemon_keeps_is_neither_seen_nor_moved() {
                 writable,
             ] {
                 let params = with(scene.params(script, &[]), limits);
-                assert_eq!(scene.told(&params), expected, "{name}: {params}, user {:?}", options.uid);
+                assert_eq!(scene.report(&params), expected, "{name}: {params}, user {:?}", options.uid);
             }
         }
         for (name, script) in [
-            ("moved", r#"told(rename $state, "$state-moved")"#),
-            ("replaced", r#"mkdir "$state-new"; told(rename "$state-new", $state)"#),
-            ("exchanged", r#"mkdir "$state-new"; told(sys(316, -100, "$state-new", -100, $state, 2))"#),
+            ("moved", r#"report(rename $state, "$state-moved")"#),
+            ("replaced", r#"mkdir "$state-new"; report(rename "$state-new", $state)"#),
+            ("exchanged", r#"mkdir "$state-new"; report(sys(316, -100, "$state-new", -100, $state, 2))"#),
         ] {
             let params = with(scene.params(script, &[]), home_is_writable(&scene, false));
-            assert_eq!(scene.told(&params), "EBUSY", "{name}, user {:?}", options.uid);
+            assert_eq!(scene.report(&params), "EBUSY", "{name}, user {:?}", options.uid);
         }
         // Without a sandbox all of it is there.
-        assert_eq!(scene.run(Limits::None, r#"told(opendir my $dir, "$state/app-server")"#), "done");
-        assert_eq!(scene.run(Limits::None, r#"told(put("$state/new"))"#), "done");
+        assert_eq!(scene.run(Limits::None, r#"report(opendir my $dir, "$state/app-server")"#), "done");
+        assert_eq!(scene.run(Limits::None, r#"report(put("$state/new"))"#), "done");
     });
 }
 
-/// Who may use the network may talk to sockets, but whoever talks to the daemon's is not confined any more.
+/// A command with network may connect to Unix sockets, except to those of the daemon, which would start unconfined processes.
 #[test]
 fn the_daemons_socket_is_not_reached_with_a_network_either() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     for_each_user(|options| {
         let run = tempfile::Builder::new().prefix("outpost-exec-run-").tempdir_in("/var/tmp").unwrap();
         if let Some(uid) = options.uid {
@@ -70,7 +70,7 @@ fn the_daemons_socket_is_not_reached_with_a_network_either() {
         let options = options.env("OUTPOST_RUNTIME_DIR", run.path().to_str().unwrap());
         let mut scene = Scene::start(&options);
         let script = format!(
-            "use Socket; socket(my $s, AF_UNIX, SOCK_STREAM, 0) or die; told(connect $s, sockaddr_un(\"{}\"))",
+            "use Socket; socket(my $s, AF_UNIX, SOCK_STREAM, 0) or die; report(connect $s, sockaddr_un(\"{}\"))",
             socket.display()
         );
         let everything = with(Limits::Everything.params(&scene), json!({}));
@@ -81,7 +81,7 @@ fn the_daemons_socket_is_not_reached_with_a_network_either() {
             (everything, "EPERM"),
         ] {
             let params = with(scene.params(&script, &[]), limits);
-            assert_eq!(scene.told(&params), expected, "{params}, user {:?}", options.uid);
+            assert_eq!(scene.report(&params), expected, "{params}, user {:?}", options.uid);
             assert!(listener.accept().is_err());
         }
         assert_eq!(scene.run(Limits::None, &script), "done");
@@ -92,13 +92,13 @@ fn the_daemons_socket_is_not_reached_with_a_network_either() {
 /// A root that is missing, or lies where commands write, can become a link to anywhere between two requests.
 #[test]
 fn a_writable_root_that_a_command_made_a_link_opens_nothing() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         let cases = [
-            ("missing", r#"told(symlink $out, "$ws/root")"#),
-            ("deeper", r#"mkdir "$ws/a" or die; told(symlink $out, "$ws/a/root")"#),
-            ("above", r#"told(symlink "$out/..", "$ws/up")"#),
+            ("missing", r#"report(symlink $out, "$ws/root")"#),
+            ("deeper", r#"mkdir "$ws/a" or die; report(symlink $out, "$ws/a/root")"#),
+            ("above", r#"report(symlink "$out/..", "$ws/up")"#),
         ];
         let roots = ["root", "a/root", "up/outside"].map(|root| scene.workspace().join(root));
         for ((name, plant), root) in cases.iter().zip(&roots) {
@@ -108,10 +108,14 @@ fn a_writable_root_that_a_command_made_a_link_opens_nothing() {
             let read = policy(json!({"type": "workspaceWrite", "readOnlyAccess": read}));
             for limits in [write, read] {
                 assert_eq!(scene.run(Workspace, plant), "done", "{name}: {limits}");
-                let attempt = r#"told(put("$out/victim"))"#;
-                let told = scene.told(&with(scene.params(attempt, &[]), limits.clone()));
-                assert!(told.starts_with("error: "), "{name}: {told:?} {limits}, user {:?}", options.uid);
-                assert!(told.contains("could replace the symbolic link"), "{told}");
+                let attempt = r#"report(put("$out/victim"))"#;
+                let outcome = scene.report(&with(scene.params(attempt, &[]), limits.clone()));
+                assert!(
+                    outcome.starts_with("error: "),
+                    "{name}: {outcome:?} {limits}, user {:?}",
+                    options.uid
+                );
+                assert!(outcome.contains("could replace the symbolic link"), "{outcome}");
                 assert_eq!(scene.harm(), Vec::<String>::new(), "{name}");
                 scene.clean();
             }
@@ -121,25 +125,25 @@ fn a_writable_root_that_a_command_made_a_link_opens_nothing() {
         std::os::unix::fs::symlink("real", &roots[0]).unwrap();
         let limits = policy(json!({"type": "workspaceWrite", "writableRoots": [roots[0]]}));
         let params = with(scene.params("print 'ran'", &[]), limits);
-        assert_eq!(scene.told(&params), "ran");
+        assert_eq!(scene.report(&params), "ran");
     });
 }
 
 /// What a command leaves where the daemon looks must not make the daemon wait, or look elsewhere.
 #[test]
 fn files_that_a_command_drops_do_not_stop_the_daemon() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     let drops = [
-        ("a pipe", r#"told(sys(133, "$ws/sub/.git", 0010644, 0))"#),
+        ("a pipe", r#"report(sys(133, "$ws/sub/.git", 0010644, 0))"#),
         (
             "a file without an end",
-            r#"told(truncate_to("$ws/sub/.git")); sub truncate_to { put($_[0], "gitdir: " . "x" x 8000); truncate $_[0], 1 << 40 }"#,
+            r#"report(truncate_to("$ws/sub/.git")); sub truncate_to { put($_[0], "gitdir: " . "x" x 8000); truncate $_[0], 1 << 40 }"#,
         ),
-        ("a way to everything", r#"told(put("$ws/sub/.git", "gitdir: /\n"))"#),
-        ("a way up", r#"told(put("$ws/sub/.git", "gitdir: ../../../../../..\n"))"#),
-        ("a way to the kernel", r#"told(put("$ws/sub/.git", "gitdir: /proc/self/fd/0\n"))"#),
-        ("a way with a zero", r#"told(put("$ws/sub/.git", "gitdir: a\0b\n"))"#),
-        ("no text", r#"told(put("$ws/sub/.git", "gitdir: \xff\xfe\n"))"#),
+        ("a way to everything", r#"report(put("$ws/sub/.git", "gitdir: /\n"))"#),
+        ("a way up", r#"report(put("$ws/sub/.git", "gitdir: ../../../../../..\n"))"#),
+        ("a way to the kernel", r#"report(put("$ws/sub/.git", "gitdir: /proc/self/fd/0\n"))"#),
+        ("a way with a zero", r#"report(put("$ws/sub/.git", "gitdir: a\0b\n"))"#),
+        ("no text", r#"report(put("$ws/sub/.git", "gitdir: \xff\xfe\n"))"#),
     ];
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
@@ -148,9 +152,9 @@ fn files_that_a_command_drops_do_not_stop_the_daemon() {
             assert_eq!(scene.run(Workspace, drop), "done", "{name}");
             let limits = profile(&[("read", ":root"), ("write", ":current_working_directory")]);
             let params =
-                with(scene.params(r#"told(put("$ws/sub/made") && !put("$out/victim"))"#, &[]), limits);
-            let told = scene.told(&with(params, json!({"cwd": scene.workspace().join("sub")})));
-            assert!(told == "done" || told.starts_with("error: exec failed: "), "{name}: {told}");
+                with(scene.params(r#"report(put("$ws/sub/made") && !put("$out/victim"))"#, &[]), limits);
+            let outcome = scene.report(&with(params, json!({"cwd": scene.workspace().join("sub")})));
+            assert!(outcome == "done" || outcome.starts_with("error: exec failed: "), "{name}: {outcome}");
             assert_eq!(scene.harm(), Vec::<String>::new(), "{name}");
             scene.clean();
         }
@@ -160,22 +164,22 @@ fn files_that_a_command_drops_do_not_stop_the_daemon() {
 /// A link in place of a protected name is refused by name: it could be replaced while it is relied upon.
 #[test]
 fn a_protected_name_that_is_a_link_is_refused() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         scene.host.dir("cwd/sub");
-        assert_eq!(scene.run(Workspace, r#"told(symlink $out, "$ws/sub/.git")"#), "done");
+        assert_eq!(scene.run(Workspace, r#"report(symlink $out, "$ws/sub/.git")"#), "done");
         let limits = profile(&[("read", ":root"), ("write", ":current_working_directory")]);
         let params = with(scene.params("print 'ran'", &[]), limits);
-        let told = scene.told(&with(params, json!({"cwd": scene.workspace().join("sub")})));
-        assert!(told.contains("could replace the symbolic link"), "{told}");
+        let outcome = scene.report(&with(params, json!({"cwd": scene.workspace().join("sub")})));
+        assert!(outcome.contains("could replace the symbolic link"), "{outcome}");
     });
 }
 
-/// A lock on the directory that stands for a missing name, by somebody who can only read it.
+/// A lock on the placeholder of a missing name, taken by a process with read access only.
 #[test]
 fn a_reader_that_locks_a_held_name_keeps_nobody_waiting() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         let limits = Workspace.params(&scene);
@@ -196,16 +200,16 @@ fn a_reader_that_locks_a_held_name_keeps_nobody_waiting() {
         let reader = scene.host.server.request("command/exec", &streamed(locks, "reader"));
         scene.host.server.wait_output("reader", "shared");
         scene.host.server.call("command/exec/write", &json!({"processId": "writer", "closeStdin": true}));
-        scene.told_of(writer);
+        scene.report_of(writer);
         let line = json!({"processId": "reader", "deltaBase64": "Cg=="});
         scene.host.server.call("command/exec/write", &line);
         scene.host.server.wait_output("reader", "alone");
-        let told = scene.told(&with(scene.params("print 'ran'", &[]), limits.clone()));
-        assert!(told == "ran" || told.starts_with("error: exec failed: cannot keep "), "{told}");
+        let outcome = scene.report(&with(scene.params("print 'ran'", &[]), limits.clone()));
+        assert!(outcome == "ran" || outcome.starts_with("error: exec failed: cannot keep "), "{outcome}");
         scene.host.server.call("command/exec/write", &json!({"processId": "reader", "closeStdin": true}));
-        scene.told_of(reader);
+        scene.report_of(reader);
         // Nothing of it stays when the reader has ended.
-        assert_eq!(scene.told(&with(scene.params("print 'ran'", &[]), limits)), "ran");
+        assert_eq!(scene.report(&with(scene.params("print 'ran'", &[]), limits)), "ran");
         let held = scene.workspace().join(".codex");
         crate::process::until("the held name goes", || !Path::new(&held).exists());
     });

@@ -1,6 +1,6 @@
 //! Devices: those of the host, those that are shared with it, terminals, and how much the command's own can hold.
 
-use super::Control::{Harmful, Root, Says};
+use super::Control::{Harmful, Output, Root};
 use super::Limits::{Everything, Minimal, Networked, ReadOnly, Workspace};
 use super::scene::Scene;
 use super::{ANY, Attempt, Limits, attempt, check};
@@ -12,7 +12,7 @@ use serde_json::json;
 const ALL: &[Limits] = &[ReadOnly, Workspace, Networked, Minimal, Everything];
 
 const DEVICES: &[Attempt] = &[
-    attempt("the kernel's log", ALL, "ENOENT", Root("done"), r#"told(opened("/dev/kmsg", 1))"#),
+    attempt("the kernel's log", ALL, "ENOENT", Root("done"), r#"report(opened("/dev/kmsg", 1))"#),
     attempt(
         "a disk",
         ALL,
@@ -20,7 +20,7 @@ const DEVICES: &[Attempt] = &[
         Root("done"),
         r#"
         open my $parts, "<", "/proc/partitions"; my ($disk) = map { /(\S+)$/ ? "/dev/$1" : () } grep { /^\s+\d/ } <$parts>;
-        told(opened($disk // "/dev/kmsg", 010000000))"#,
+        report(opened($disk // "/dev/kmsg", 010000000))"#,
     ),
     attempt(
         "a terminal of the host",
@@ -28,7 +28,7 @@ const DEVICES: &[Attempt] = &[
         "ENOENT",
         Root("done"),
         r#"
-        told(-e "/dev/console")"#,
+        report(-e "/dev/console")"#,
     ),
     attempt(
         "a device is made among the devices",
@@ -37,7 +37,7 @@ const DEVICES: &[Attempt] = &[
         Root("done"),
         r#"
         my $made = sys(133, "/dev/outpost-escape-$$", 020666, 0x103); my $error = $! + 0;
-        unlink "/dev/outpost-escape-$$"; told($made, $error)"#,
+        unlink "/dev/outpost-escape-$$"; report($made, $error)"#,
     ),
     attempt(
         "a device is made in shared memory",
@@ -46,7 +46,7 @@ const DEVICES: &[Attempt] = &[
         Root("done"),
         r#"
         my $made = sys(133, "/dev/shm/outpost-escape-$$", 020666, 0x103); my $error = $! + 0;
-        unlink "/dev/shm/outpost-escape-$$"; told($made, $error)"#,
+        unlink "/dev/shm/outpost-escape-$$"; report($made, $error)"#,
     ),
     attempt(
         "a file is made among the devices",
@@ -54,29 +54,29 @@ const DEVICES: &[Attempt] = &[
         "EROFS",
         Root("done"),
         r#"
-        my $made = put("/dev/outpost-escape-$$"); my $error = $! + 0; unlink "/dev/outpost-escape-$$"; told($made, $error)"#,
+        my $made = put("/dev/outpost-escape-$$"); my $error = $! + 0; unlink "/dev/outpost-escape-$$"; report($made, $error)"#,
     ),
-    // What is changed here is changed for everybody: to the mode that it has.
+    // The change is visible to the whole host, so it sets the mode that the node has already.
     attempt(
         "a shared device gets another mode",
         ALL,
         "EROFS",
         Root("done"),
-        r#"told(chmod 0666, "/dev/null")"#,
+        r#"report(chmod 0666, "/dev/null")"#,
     ),
     attempt(
         "a shared device gets another owner",
         ALL,
         "EROFS",
         Root("done"),
-        r#"told(chown 0, 0, "/dev/zero")"#,
+        r#"report(chown 0, 0, "/dev/zero")"#,
     ),
     attempt(
         "a shared device gets another time",
         ALL,
         "EROFS",
         Root("done"),
-        r#"told(utime 1, 1, "/dev/full")"#,
+        r#"report(utime 1, 1, "/dev/full")"#,
     ),
     attempt(
         "the shared device that is its input gets another mode",
@@ -84,7 +84,7 @@ const DEVICES: &[Attempt] = &[
         "EROFS",
         Root("done"),
         r#"
-        told(chmod 0666, *STDIN)"#,
+        report(chmod 0666, *STDIN)"#,
     ),
     attempt(
         "a shared device is removed",
@@ -92,16 +92,16 @@ const DEVICES: &[Attempt] = &[
         "EROFS",
         Harmful("the host would be without it"),
         r#"
-        inside(); told(unlink "/dev/null")"#,
+        inside(); report(unlink "/dev/null")"#,
     ),
     attempt(
         "shared devices work",
         ALL,
         "done",
-        Says("done"),
+        Output("done"),
         r#"
         my $null = opened("/dev/null", 01102) or die "null: $!"; syswrite($null, "x") or die;
-        my $zero = opened("/dev/zero", 0) or die; told(sysread($zero, my $bytes, 4) == 4)"#,
+        my $zero = opened("/dev/zero", 0) or die; report(sysread($zero, my $bytes, 4) == 4)"#,
     ),
 ];
 
@@ -118,7 +118,7 @@ const BOUNDS: &[Attempt] = &[
         "ENOSPC after 200 MiB",
         Harmful("the host's memory would be filled"),
         r#"
-        my $file = opened("/dev/shm/big", 0102) or die; sys(285, fileno($file), 0, 0, 200 << 20) or told(0);
+        my $file = opened("/dev/shm/big", 0102) or die; sys(285, fileno($file), 0, 0, 200 << 20) or report(0);
         sys(285, fileno($file), 0, 200 << 20, 100 << 20) ? print "done" : print name() . " after 200 MiB""#,
     ),
     attempt(
@@ -136,16 +136,16 @@ const BOUNDS: &[Attempt] = &[
         "ENOSPC",
         Harmful("the host's would be used up"),
         r#"
-        my @all; while (@all < 300) { push @all, opened("/dev/ptmx", 02) || told(0) } told(1)"#,
+        my @all; while (@all < 300) { push @all, opened("/dev/ptmx", 02) || report(0) } report(1)"#,
     ),
     attempt(
         "a terminal is the first of its own",
         ANY,
         "0",
-        Harmful("the host's first is somebody's"),
+        Harmful("the host's first terminal is in use"),
         r#"
-        my $file = opened("/dev/ptmx", 0402) or told(0); my $number = pack("L", 99);
-        ioctl($file, 0x80045430, $number) or told(0); print unpack("L", $number)"#,
+        my $file = opened("/dev/ptmx", 0402) or report(0); my $number = pack("L", 99);
+        ioctl($file, 0x80045430, $number) or report(0); print unpack("L", $number)"#,
     ),
 ];
 
@@ -154,10 +154,10 @@ fn what_a_command_has_of_its_own_is_bounded() {
     check(BOUNDS);
 }
 
-/// Input made up for a terminal would be read by whoever has it afterwards. What the control may do depends on the host.
+/// Injected terminal input would be read by the next foreground process. What the control may do depends on the host.
 #[test]
 fn nothing_is_typed_into_a_terminal() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     require!(x86_64());
     let rows = [
         ("input", 0x5412_u64, "EPERM", &["done", "EIO"][..]),
@@ -170,17 +170,19 @@ fn nothing_is_typed_into_a_terminal() {
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         for (name, request, expected, controls) in rows {
-            let script = format!("my $byte = \"\\0\" x 64; told(sys(16, 0, {request}, $byte))");
+            let script = format!("my $byte = \"\\0\" x 64; report(sys(16, 0, {request}, $byte))");
             for limits in [ReadOnly, Workspace, Networked, Limits::None] {
                 let terminal = json!({"processId": "p", "tty": true});
                 let params = with(with(scene.params(&script, &[]), limits.params(&scene)), terminal);
                 let before = scene.host.server.text("p", "stdout").len();
-                scene.told(&params);
-                let told = scene.host.server.text("p", "stdout").split_off(before);
-                let told = told.trim_start_matches(['\0', '^', '@']);
+                scene.report(&params);
+                let outcome = scene.host.server.text("p", "stdout").split_off(before);
+                let outcome = outcome.trim_start_matches(['\0', '^', '@']);
                 match limits {
-                    Limits::None => assert!(controls.contains(&told), "{name} without a sandbox: {told:?}"),
-                    _ => assert_eq!(told, expected, "{name} under {limits:?}, user {:?}", options.uid),
+                    Limits::None => {
+                        assert!(controls.contains(&outcome), "{name} without a sandbox: {outcome:?}")
+                    }
+                    _ => assert_eq!(outcome, expected, "{name} under {limits:?}, user {:?}", options.uid),
                 }
             }
         }

@@ -15,10 +15,10 @@ fn with_env(mut params: Value, name: &str, value: &str) -> Value {
     params
 }
 
-/// The loader writes what it does to a file of its choice: whoever had the variable unconfined would leave one.
+/// The loader writes a trace to a file of its choice: an unconfined process with the variable would leave one.
 #[test]
 fn what_the_loader_is_told_reaches_nobody_before_the_sandbox() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         let inner = scene.outside().join("inner");
@@ -28,10 +28,10 @@ fn what_the_loader_is_told_reaches_nobody_before_the_sandbox() {
             params = with_env(params, "LD_DEBUG", "files");
             params = with_env(params, "LD_DEBUG_OUTPUT", file.to_str().unwrap());
             params = with_env(params, "LD_PRELOAD", "/lib/outpost-none.so");
-            let told = scene.told(&params);
+            let outcome = scene.report(&params);
             let left = std::fs::read_dir(&inner).unwrap().count();
             // The loader complains of what it cannot write or find, and goes on.
-            assert!(told.contains("ran"), "{limits:?}: {told}");
+            assert!(outcome.contains("ran"), "{limits:?}: {outcome}");
             assert_eq!(
                 left > 0,
                 limits == Limits::None,
@@ -45,15 +45,15 @@ fn what_the_loader_is_told_reaches_nobody_before_the_sandbox() {
 /// The policy's temporary directory is the server's.
 #[test]
 fn a_requests_temporary_directory_is_not_made_writable() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         let outside = scene.outside();
         for limits in ALL {
-            let params = with(scene.params(r#"told(put("$ENV{TMPDIR}/new"))"#, &[]), limits.params(&scene));
-            let told = scene.told(&with_env(params, "TMPDIR", outside.to_str().unwrap()));
+            let params = with(scene.params(r#"report(put("$ENV{TMPDIR}/new"))"#, &[]), limits.params(&scene));
+            let outcome = scene.report(&with_env(params, "TMPDIR", outside.to_str().unwrap()));
             let expected = if limits == Limits::None { "done" } else { "EROFS" };
-            assert_eq!(told, expected, "{limits:?}, user {:?}", options.uid);
+            assert_eq!(outcome, expected, "{limits:?}, user {:?}", options.uid);
         }
     });
 }
@@ -61,7 +61,7 @@ fn a_requests_temporary_directory_is_not_made_writable() {
 /// A program that is found first is executed, but inside like any other.
 #[test]
 fn a_hostile_directory_in_the_path_is_searched_inside() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         let hostile = "#!/bin/sh\necho hostile $$\n{ echo x > ../outside/new; } 2>/dev/null && echo out\n";
@@ -74,16 +74,16 @@ fn a_hostile_directory_in_the_path_is_searched_inside() {
         for limits in [ReadOnly, Workspace, Networked] {
             let params = with(json!({"command": ["true"], "env": {"PATH": path}}), limits.params(&scene));
             // The first process is the sandbox's own, the command the second.
-            assert_eq!(scene.told(&params), "hostile 2\n", "{limits:?}, user {:?}", options.uid);
+            assert_eq!(scene.report(&params), "hostile 2\n", "{limits:?}, user {:?}", options.uid);
         }
         let params = with(json!({"command": ["true"], "env": {"PATH": path}}), Limits::None.params(&scene));
-        assert!(scene.told(&params).ends_with("\nout\n"));
+        assert!(scene.report(&params).ends_with("\nout\n"));
     });
 }
 
 #[test]
 fn no_descriptor_but_the_three_is_inherited() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     let script = r#"
         opendir(my $dir, "/proc/self/fd") or die; my @open = sort grep { /\d/ && $_ != fileno_of($dir) } readdir $dir;
         print "@open"; sub fileno_of { require POSIX; POSIX::dup2(0, 99); opendir(my $d, "/proc/self/fd");
@@ -96,23 +96,23 @@ fn no_descriptor_but_the_three_is_inherited() {
         // With something to inherit, if only from a shell, the script sees it.
         let script = format!("exec 7</dev/null; exec /usr/bin/perl -e '{}'", script.replace('\'', "'\\''"));
         let params = with(json!({"command": ["/bin/sh", "-c", script]}), ReadOnly.params(&scene));
-        assert_eq!(scene.told(&params), "0 1 2 7");
+        assert_eq!(scene.report(&params), "0 1 2 7");
     });
 }
 
 /// "policy cwd = the server's cwd": a link elsewhere makes nothing writable there.
 #[test]
 fn a_directory_that_is_a_link_opens_nothing() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         let link = scene.workspace().join("link");
         symlink(scene.outside(), &link).unwrap();
         for limits in ALL {
-            let params = with(scene.params(r#"told(put("new"))"#, &[]), limits.params(&scene));
-            let told = scene.told(&with(params, json!({"cwd": link})));
+            let params = with(scene.params(r#"report(put("new"))"#, &[]), limits.params(&scene));
+            let outcome = scene.report(&with(params, json!({"cwd": link})));
             let expected = if limits == Limits::None { "done" } else { "EROFS" };
-            assert_eq!(told, expected, "{limits:?}, user {:?}", options.uid);
+            assert_eq!(outcome, expected, "{limits:?}, user {:?}", options.uid);
         }
     });
 }
@@ -120,7 +120,7 @@ fn a_directory_that_is_a_link_opens_nothing() {
 /// Names are bytes: none of them ends a pattern, a line of a record or a program.
 #[test]
 fn hostile_names_are_denied_like_others() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         let names = [
@@ -139,8 +139,8 @@ fn hostile_names_are_denied_like_others() {
             opendir(my $dir, "$ws/deep") or die; my @left;
             for my $name (grep { /key/ } readdir $dir) { opened("$ws/deep/$name", 0) ? push(@left, $name) : push(@denied, name()) }
             print "read @left; ", scalar(grep { $_ eq "EACCES" } @denied), " denied""#;
-        let told = scene.run(Limits::Denying, script);
-        assert_eq!(told, format!("read ; {} denied", names.len()), "user {:?}", options.uid);
+        let outcome = scene.run(Limits::Denying, script);
+        assert_eq!(outcome, format!("read ; {} denied", names.len()), "user {:?}", options.uid);
         assert!(scene.run(Limits::None, script).ends_with("; 0 denied"));
     });
 }

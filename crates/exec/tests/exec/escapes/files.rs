@@ -1,87 +1,99 @@
 //! Writing where only reading is allowed: by links, names, descriptors and other ways to the same file.
 
-use super::Control::{Root, Says};
+use super::Control::{Output, Root};
 use super::Limits::{Everything, Minimal, Networked, ReadOnly, Workspace};
 use super::{ANY, Attempt, attempt, check};
 
 const WRITES: &[super::Limits] = &[Workspace, Networked];
 
 const PATHS: &[Attempt] = &[
-    attempt("a file outside is written", ANY, "EROFS", Says("done"), r#"told(put("$out/victim"))"#),
-    attempt("a file is made outside", ANY, "EROFS", Says("done"), r#"told(put("$out/new"))"#),
-    attempt("a directory is made outside", ANY, "EROFS", Says("done"), r#"told(mkdir "$out/inner/new")"#),
+    attempt("a file outside is written", ANY, "EROFS", Output("done"), r#"report(put("$out/victim"))"#),
+    attempt("a file is made outside", ANY, "EROFS", Output("done"), r#"report(put("$out/new"))"#),
+    attempt("a directory is made outside", ANY, "EROFS", Output("done"), r#"report(mkdir "$out/inner/new")"#),
     attempt(
         "a file outside is written where nothing outside is seen",
         &[Minimal],
         "ENOENT",
-        Says("done"),
-        r#"told(opened("$out/victim", 1))"#,
+        Output("done"),
+        r#"report(opened("$out/victim", 1))"#,
     ),
     attempt(
         "a file outside is written through a symbolic link",
         WRITES,
         "EROFS",
-        Says("done"),
-        r#"symlink("$out/victim", "$ws/link") or die; told(put("$ws/link"))"#,
+        Output("done"),
+        r#"symlink("$out/victim", "$ws/link") or die; report(put("$ws/link"))"#,
     ),
     attempt(
         "a file is made outside through a link to a directory",
         WRITES,
         "EROFS",
-        Says("done"),
-        r#"symlink($out, "$ws/link") or die; told(put("$ws/link/new"))"#,
+        Output("done"),
+        r#"symlink($out, "$ws/link") or die; report(put("$ws/link/new"))"#,
     ),
     attempt(
         "a file outside, by way of /proc/self/root",
         ANY,
         "EROFS",
-        Says("done"),
+        Output("done"),
         r#"
-        told(put("/proc/self/root$out/victim"))"#,
+        report(put("/proc/self/root$out/victim"))"#,
     ),
     attempt(
         "a file outside, by way of /proc/self/cwd",
         ANY,
         "EROFS",
-        Says("done"),
+        Output("done"),
         r#"
-        chdir $out or die; told(put("/proc/self/cwd/victim"))"#,
+        chdir $out or die; report(put("/proc/self/cwd/victim"))"#,
     ),
-    attempt("a file outside, by dots", ANY, "EROFS", Says("done"), r#"told(put("$ws/../outside/victim"))"#),
-    attempt("a file outside is removed", ANY, "EROFS", Says("done"), r#"told(unlink "$out/victim")"#),
-    attempt("a file outside is cut", ANY, "EROFS", Says("done"), r#"told(truncate "$out/victim", 0)"#),
-    attempt("a file outside is opened up", ANY, "EROFS", Says("done"), r#"told(chmod 0666, "$out/victim")"#),
+    attempt(
+        "a file outside, by dots",
+        ANY,
+        "EROFS",
+        Output("done"),
+        r#"report(put("$ws/../outside/victim"))"#,
+    ),
+    attempt("a file outside is removed", ANY, "EROFS", Output("done"), r#"report(unlink "$out/victim")"#),
+    attempt("a file outside is cut", ANY, "EROFS", Output("done"), r#"report(truncate "$out/victim", 0)"#),
+    attempt(
+        "a file outside is opened up",
+        ANY,
+        "EROFS",
+        Output("done"),
+        r#"report(chmod 0666, "$out/victim")"#,
+    ),
     attempt(
         "a file outside gets another time",
         ANY,
         "EROFS",
-        Says("done"),
-        r#"told(utime 1, 1, "$out/victim")"#,
+        Output("done"),
+        r#"report(utime 1, 1, "$out/victim")"#,
     ),
     attempt(
         "a file outside gets another owner",
         ANY,
         "EROFS",
-        Says("done"),
+        Output("done"),
         r#"
-        told(chown -1, $) + 0, "$out/victim")"#,
+        report(chown -1, $) + 0, "$out/victim")"#,
     ),
     attempt(
         "a directory outside is renamed",
         ANY,
         "EROFS",
-        Says("done"),
+        Output("done"),
         r#"
-        told(rename "$out/inner", "$out/moved")"#,
+        report(rename "$out/inner", "$out/moved")"#,
     ),
     attempt(
         "the temporary directory is filled by a reader",
         &[ReadOnly],
         "EROFS",
-        Says("done"),
+        Output("done"),
         r#"
         my $file = "/tmp/outpost-escape-$$"; my $made = put($file); my $error = $! + 0;
-        unlink $file; told($made, $error)"#,
+        unlink $file; report($made, $error)"#,
     ),
     attempt(
         "the empty root is filled",
@@ -89,7 +101,7 @@ const PATHS: &[Attempt] = &[
         "EROFS",
         Root("done"),
         r#"
-        my $made = put("/outpost-escape-$$"); my $error = $! + 0; unlink "/outpost-escape-$$"; told($made, $error)"#,
+        my $made = put("/outpost-escape-$$"); my $error = $! + 0; unlink "/outpost-escape-$$"; report($made, $error)"#,
     ),
 ];
 
@@ -103,105 +115,105 @@ const LINKS: &[Attempt] = &[
         "a file outside gets a name inside",
         WRITES,
         "EXDEV",
-        Says("done"),
+        Output("done"),
         r#"
-        told(link "$out/victim", "$ws/hard")"#,
+        report(link "$out/victim", "$ws/hard")"#,
     ),
     attempt(
         "a file inside gets a name outside",
         WRITES,
         "EROFS",
-        Says("done"),
+        Output("done"),
         r#"
-        told(link "$ws/file", "$out/inner/hard")"#,
+        report(link "$ws/file", "$out/inner/hard")"#,
     ),
     attempt(
         "a file outside is moved inside",
         WRITES,
         "EXDEV",
-        Says("done"),
+        Output("done"),
         r#"
-        told(rename "$out/victim", "$ws/moved")"#,
+        report(rename "$out/victim", "$ws/moved")"#,
     ),
     attempt(
         "a file inside is moved over one outside",
         WRITES,
         "EXDEV",
-        Says("done"),
+        Output("done"),
         r#"
-        told(rename "$ws/file", "$out/victim")"#,
+        report(rename "$ws/file", "$out/victim")"#,
     ),
     attempt(
         "a file inside changes places with one outside",
         WRITES,
         "EXDEV",
-        Says("done"),
+        Output("done"),
         r#"
-        told(sys(316, -100, "$ws/file", -100, "$out/victim", 2))"#,
+        report(sys(316, -100, "$ws/file", -100, "$out/victim", 2))"#,
     ),
     attempt(
         "a nameless file is made outside",
         ANY,
         "EROFS",
-        Says("done"),
+        Output("done"),
         r#"
-        told(opened($out, 020200002))"#,
+        report(opened($out, 020200002))"#,
     ),
     attempt(
         "a nameless file is given a name outside",
         WRITES,
         "EROFS",
-        Says("done"),
+        Output("done"),
         r#"
         my $file = opened($ws, 020200002) or die "tmpfile: $!";
-        told(sys(265, -100, "/proc/self/fd/" . fileno($file), -100, "$out/inner/new", 0x400))"#,
+        report(sys(265, -100, "/proc/self/fd/" . fileno($file), -100, "$out/inner/new", 0x400))"#,
     ),
     attempt(
         "an opened file outside gets a name inside",
         WRITES,
         "EXDEV",
-        Says("done"),
+        Output("done"),
         r#"
         my $file = opened("$out/victim", 0) or die;
-        told(sys(265, -100, "/proc/self/fd/" . fileno($file), -100, "$ws/hard", 0x400))"#,
+        report(sys(265, -100, "/proc/self/fd/" . fileno($file), -100, "$ws/hard", 0x400))"#,
     ),
     attempt(
         "a descriptor for reading is opened again for writing",
         ANY,
         "EROFS",
-        Says("done"),
+        Output("done"),
         r#"
-        my $file = opened("$out/victim", 0) or die; told(opened("/proc/self/fd/" . fileno($file), 02001))"#,
+        my $file = opened("$out/victim", 0) or die; report(opened("/proc/self/fd/" . fileno($file), 02001))"#,
     ),
     attempt(
         "a descriptor of a path is opened for writing",
         ANY,
         "EROFS",
-        Says("done"),
+        Output("done"),
         r#"
-        my $file = opened("$out/victim", 010000000) or die; told(opened("/dev/fd/" . fileno($file), 02001))"#,
+        my $file = opened("$out/victim", 010000000) or die; report(opened("/dev/fd/" . fileno($file), 02001))"#,
     ),
     attempt(
         "a descriptor for reading changes the mode",
         ANY,
         "EROFS",
-        Says("done"),
+        Output("done"),
         r#"
-        my $file = opened("$out/victim", 0) or die; told(chmod 0666, $file)"#,
+        my $file = opened("$out/victim", 0) or die; report(chmod 0666, $file)"#,
     ),
     attempt(
         "a directory's descriptor leads up and out",
         ANY,
         "EROFS",
-        Says("done"),
+        Output("done"),
         r#"
-        opendir(my $dir, $ws) or die; chdir $dir or die; told(sys(257, -100, "../outside/new", 0101, 0644))"#,
+        opendir(my $dir, $ws) or die; chdir $dir or die; report(sys(257, -100, "../outside/new", 0101, 0644))"#,
     ),
     attempt(
         "a descriptor is passed through a socket and written",
         ANY,
         "EBADF",
-        Says("EBADF"),
+        Output("EBADF"),
         r#"
         use Socket; socketpair(my $a, my $b, AF_UNIX, SOCK_STREAM, 0) or die "pair: $!";
         my $file = opened("$out/victim", 0) or die; my $byte = "x"; my $room = "\0" x 24;
@@ -211,7 +223,7 @@ const LINKS: &[Attempt] = &[
         $head = pack("Q L x4 P Q P Q l x4", 0, 0, $iov, 1, $room, 24, 0);
         sys(47, fileno($b), $head, 0) or die "receive: $!";
         my $got = unpack("x16 i", $room); $got > 2 or die "nothing came";
-        my $text = "written"; told(sys(1, $got, $text, 7))"#,
+        my $text = "written"; report(sys(1, $got, $text, 7))"#,
     ),
     attempt(
         "a handle of a file is opened",
@@ -221,15 +233,15 @@ const LINKS: &[Attempt] = &[
         r#"
         my $handle = pack("L l", 128, 0) . "\0" x 128; my $mount = "\0" x 8;
         sys(303, -100, "$out/victim", $handle, $mount, 0) or die "handle: $!";
-        my $dir = opened($out, 0) or die; told(sys(304, fileno($dir), $handle, 1))"#,
+        my $dir = opened($out, 0) or die; report(sys(304, fileno($dir), $handle, 1))"#,
     ),
     attempt(
         "openat2 is looked into by no filter",
         ANY,
         "ENOSYS",
-        Says("done"),
+        Output("done"),
         r#"
-        my $how = pack("Q3", 0, 0, 0); told(sys(437, -100, "$out/victim", $how, 24))"#,
+        my $how = pack("Q3", 0, 0, 0); report(sys(437, -100, "$out/victim", $how, 24))"#,
     ),
 ];
 
@@ -240,36 +252,36 @@ fn neither_links_nor_descriptors_lead_out() {
 
 /// The same file executed outside would lend its owner's rights.
 const SET_ID: &[Attempt] = &[
-    attempt("chmod", WRITES, "EPERM", Says("done"), r#"told(chmod 04755, "$ws/file")"#),
+    attempt("chmod", WRITES, "EPERM", Output("done"), r#"report(chmod 04755, "$ws/file")"#),
     attempt(
         "fchmod",
         WRITES,
         "EPERM",
-        Says("done"),
+        Output("done"),
         r#"
-        my $file = opened("$ws/file", 0) or die; told(chmod 02755, $file)"#,
+        my $file = opened("$ws/file", 0) or die; report(chmod 02755, $file)"#,
     ),
-    attempt("fchmodat2", WRITES, "EPERM", Says("done"), r#"told(sys(452, -100, "$ws/file", 04755, 0))"#),
+    attempt("fchmodat2", WRITES, "EPERM", Output("done"), r#"report(sys(452, -100, "$ws/file", 04755, 0))"#),
     attempt(
         "fchmodat with bits that the kernel does not read",
         WRITES,
         "EPERM",
-        Says("done"),
+        Output("done"),
         r#"
-        told(sys(268, -100, "$ws/file", 0x100000000 | 04755))"#,
+        report(sys(268, -100, "$ws/file", 0x100000000 | 04755))"#,
     ),
-    attempt("open", WRITES, "EPERM", Says("done"), r#"told(opened("$ws/new", 0101, 04755))"#),
-    attempt("the old open", WRITES, "EPERM", Says("done"), r#"told(sys(2, "$ws/new", 0101, 04755))"#),
-    attempt("creat", WRITES, "EPERM", Says("done"), r#"told(sys(85, "$ws/new", 04755))"#),
-    attempt("a nameless file", WRITES, "EPERM", Says("done"), r#"told(opened($ws, 020200002, 04755))"#),
-    attempt("mknod", WRITES, "EPERM", Says("done"), r#"told(sys(133, "$ws/new", 0100000 | 04755, 0))"#),
+    attempt("open", WRITES, "EPERM", Output("done"), r#"report(opened("$ws/new", 0101, 04755))"#),
+    attempt("the old open", WRITES, "EPERM", Output("done"), r#"report(sys(2, "$ws/new", 0101, 04755))"#),
+    attempt("creat", WRITES, "EPERM", Output("done"), r#"report(sys(85, "$ws/new", 04755))"#),
+    attempt("a nameless file", WRITES, "EPERM", Output("done"), r#"report(opened($ws, 020200002, 04755))"#),
+    attempt("mknod", WRITES, "EPERM", Output("done"), r#"report(sys(133, "$ws/new", 0100000 | 04755, 0))"#),
     attempt(
         "mknodat",
         WRITES,
         "EPERM",
-        Says("done"),
+        Output("done"),
         r#"
-        told(sys(259, -100, "$ws/new", 0100000 | 04755, 0))"#,
+        report(sys(259, -100, "$ws/new", 0100000 | 04755, 0))"#,
     ),
     attempt(
         "a device",
@@ -277,7 +289,7 @@ const SET_ID: &[Attempt] = &[
         "EACCES or EPERM",
         Root("done"),
         r#"
-        told(sys(133, "$ws/disk", 060660, (254 << 8)))"#,
+        report(sys(133, "$ws/disk", 060660, (254 << 8)))"#,
     ),
     attempt(
         "capabilities of a file",
@@ -286,7 +298,7 @@ const SET_ID: &[Attempt] = &[
         Root("done"),
         r#"
         my $caps = pack("L L L L L", 0x02000001, 0x200000, 0, 0, 0);
-        told(sys(188, "$ws/file", "security.capability", $caps, 20, 0))"#,
+        report(sys(188, "$ws/file", "security.capability", $caps, 20, 0))"#,
     ),
 ];
 
@@ -303,7 +315,7 @@ const EVERYTHING: &[Attempt] = &[
         "EROFS|EACCES",
         Root("done"),
         r#"
-        told(opened("/proc/sys/kernel/core_pattern", 1))"#,
+        report(opened("/proc/sys/kernel/core_pattern", 1))"#,
     ),
     attempt(
         "a group of processes",
@@ -313,17 +325,23 @@ const EVERYTHING: &[Attempt] = &[
         r#"
         my ($file) = (glob("/sys/fs/cgroup/cgroup.procs"), glob("/sys/fs/cgroup/*/cgroup.procs"));
         for ("/sys/fs/cgroup/cgroup.procs", glob("/sys/fs/cgroup/*/cgroup.procs")) { $file = $_ if -e }
-        told(opened($file, 1))"#,
+        report(opened($file, 1))"#,
     ),
     attempt(
         "the state of the daemon",
         &[Everything],
         "EACCES",
-        Says("done"),
+        Output("done"),
         r#"
-        told(opendir my $dir, $state)"#,
+        report(opendir my $dir, $state)"#,
     ),
-    attempt("a device of the host", &[Everything], "ENOENT", Root("done"), r#"told(opened("/dev/kmsg", 1))"#),
+    attempt(
+        "a device of the host",
+        &[Everything],
+        "ENOENT",
+        Root("done"),
+        r#"report(opened("/dev/kmsg", 1))"#,
+    ),
 ];
 
 #[test]

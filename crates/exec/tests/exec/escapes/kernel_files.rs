@@ -1,6 +1,6 @@
 //! The kernel's files below `/proc` and `/sys`: its settings, its memory, and what it does for root without asking.
 
-use super::Control::{Root, Says};
+use super::Control::{Output, Root};
 use super::Limits::{Everything, Networked, ReadOnly, Workspace};
 use super::scene::Scene;
 use super::{Attempt, Limits, attempt, check};
@@ -20,14 +20,14 @@ const SETTINGS: &[Attempt] = &[
         ALL,
         "EROFS|EACCES",
         Root("done"),
-        r#"told(opened("/proc/sys/kernel/core_pattern", 1))"#,
+        r#"report(opened("/proc/sys/kernel/core_pattern", 1))"#,
     ),
     attempt(
         "the host's name",
         ALL,
         "EROFS|EACCES",
         Root("done"),
-        r#"told(opened("/proc/sys/kernel/hostname", 1))"#,
+        r#"report(opened("/proc/sys/kernel/hostname", 1))"#,
     ),
     attempt(
         "the loader of modules",
@@ -35,7 +35,7 @@ const SETTINGS: &[Attempt] = &[
         "EROFS|EACCES",
         Root("done"),
         r#"
-        my ($file) = grep { -e } map { "/proc/sys/kernel/$_" } "modprobe", "poweroff_cmd", "panic"; told(opened($file, 1))"#,
+        my ($file) = grep { -e } map { "/proc/sys/kernel/$_" } "modprobe", "poweroff_cmd", "panic"; report(opened($file, 1))"#,
     ),
     attempt(
         "how many processes there may be",
@@ -43,14 +43,14 @@ const SETTINGS: &[Attempt] = &[
         "EROFS|EACCES",
         Root("done"),
         r#"
-        told(opened("/proc/sys/kernel/pid_max", 1))"#,
+        report(opened("/proc/sys/kernel/pid_max", 1))"#,
     ),
     attempt(
         "caches are dropped",
         ALL,
         "EROFS|EACCES",
         Root("done"),
-        r#"told(opened("/proc/sys/vm/drop_caches", 1))"#,
+        r#"report(opened("/proc/sys/vm/drop_caches", 1))"#,
     ),
     attempt(
         "formats of programs",
@@ -58,7 +58,7 @@ const SETTINGS: &[Attempt] = &[
         "EROFS|EACCES",
         Root("done"),
         r#"
-        my ($file) = grep { -e } "/proc/sys/fs/binfmt_misc/register", "/proc/sys/fs/file-max"; told(opened($file, 1))"#,
+        my ($file) = grep { -e } "/proc/sys/fs/binfmt_misc/register", "/proc/sys/fs/file-max"; report(opened($file, 1))"#,
     ),
     attempt(
         "the magic key",
@@ -66,7 +66,7 @@ const SETTINGS: &[Attempt] = &[
         "EROFS|EACCES",
         Root("done"),
         r#"
-        my ($file) = grep { -e } "/proc/sysrq-trigger", "/proc/sys/kernel/panic"; told(opened($file, 1))"#,
+        my ($file) = grep { -e } "/proc/sysrq-trigger", "/proc/sys/kernel/panic"; report(opened($file, 1))"#,
     ),
     attempt(
         "the settings, by way of /proc/self/root",
@@ -74,16 +74,16 @@ const SETTINGS: &[Attempt] = &[
         "EROFS|EACCES",
         Root("done"),
         r#"
-        told(opened("/proc/self/root/proc/sys/kernel/core_pattern", 1))"#,
+        report(opened("/proc/self/root/proc/sys/kernel/core_pattern", 1))"#,
     ),
     attempt(
-        "who handles events of devices",
+        "the handler of device events",
         ALL,
         "EROFS|EACCES",
         Root("done"),
         r#"
         my ($file) = grep { -e } "/sys/kernel/uevent_helper", "/sys/kernel/mm/transparent_hugepage/enabled",
-            "/sys/kernel/profiling"; told(opened($file, 1))"#,
+            "/sys/kernel/profiling"; report(opened($file, 1))"#,
     ),
     attempt(
         "a device's own file",
@@ -91,7 +91,7 @@ const SETTINGS: &[Attempt] = &[
         "EROFS|EACCES",
         Root("done"),
         r#"
-        my ($file) = glob("/sys/devices/system/cpu/uevent"); told(opened($file, 1))"#,
+        my ($file) = glob("/sys/devices/system/cpu/uevent"); report(opened($file, 1))"#,
     ),
     attempt(
         "a process leaves its group",
@@ -100,7 +100,7 @@ const SETTINGS: &[Attempt] = &[
         Root("done"),
         r#"
         my ($file) = grep { -e } "/sys/fs/cgroup/cgroup.procs", glob("/sys/fs/cgroup/*/cgroup.procs");
-        $file ? told(opened($file, 1)) : told(opened("/sys/kernel/profiling", 1))"#,
+        $file ? report(opened($file, 1)) : report(opened("/sys/kernel/profiling", 1))"#,
     ),
     attempt(
         "a group is made",
@@ -109,7 +109,7 @@ const SETTINGS: &[Attempt] = &[
         Root("done"),
         r#"
         my ($dir) = map { s,/cgroup.procs,,r } grep { -e } "/sys/fs/cgroup/cgroup.procs", glob("/sys/fs/cgroup/*/cgroup.procs");
-        my $made = mkdir("$dir/outpost-escape-$$"); my $error = $! + 0; rmdir "$dir/outpost-escape-$$"; told($made, $error)"#,
+        my $made = mkdir("$dir/outpost-escape-$$"); my $error = $! + 0; rmdir "$dir/outpost-escape-$$"; report($made, $error)"#,
     ),
     attempt(
         "what runs when a group is empty",
@@ -118,14 +118,14 @@ const SETTINGS: &[Attempt] = &[
         Root("done"),
         r#"
         my ($file) = grep { -e } glob("/sys/fs/cgroup/*/release_agent"), "/sys/fs/cgroup/cgroup.subtree_control";
-        told(opened($file, 1))"#,
+        report(opened($file, 1))"#,
     ),
     attempt(
         "its own score of memory",
         ALL,
         "EROFS",
-        Says("done"),
-        r#"told(opened("/proc/self/oom_score_adj", 1))"#,
+        Output("done"),
+        r#"report(opened("/proc/self/oom_score_adj", 1))"#,
     ),
 ];
 
@@ -153,92 +153,92 @@ const MEMORY: &[Attempt] = &[
         "EPERM|EACCES",
         Root("done"),
         r#"
-        my ($file) = grep { -e } "/proc/kcore", "/proc/kmsg"; told(opened($file, 0))"#,
+        my ($file) = grep { -e } "/proc/kcore", "/proc/kmsg"; report(opened($file, 0))"#,
     ),
     attempt(
         "the kernel's messages",
         ALL,
         "EPERM|EACCES",
         Root("done"),
-        r#"told(opened("/proc/kmsg", 04000))"#,
+        r#"report(opened("/proc/kmsg", 04000))"#,
     ),
     attempt(
         "memory of its first process",
         ALL,
         "EACCES",
         Root("done"),
-        r#"told(opened("/proc/" . first() . "/mem", 0))"#,
+        r#"report(opened("/proc/" . first() . "/mem", 0))"#,
     ),
     attempt(
         "memory of its parent, written",
         ALL,
         "EROFS|EACCES",
-        Says("done"),
+        Output("done"),
         r#"
-        told(opened("/proc/" . getppid . "/mem", 2))"#,
+        report(opened("/proc/" . getppid . "/mem", 2))"#,
     ),
     attempt(
         "the environment of its parent",
         ALL,
         "EACCES",
-        Says("done"),
+        Output("done"),
         r#"
-        my $file = opened("/proc/" . getppid . "/environ", 0) or told(0); told(sysread($file, my $text, 16))"#,
+        my $file = opened("/proc/" . getppid . "/environ", 0) or report(0); report(sysread($file, my $text, 16))"#,
     ),
     attempt(
         "what its first process sees",
         ALL,
         "EACCES",
-        Says("done"),
+        Output("done"),
         r#"
-        told(opendir my $dir, "/proc/" . first() . "/root/")"#,
+        report(opendir my $dir, "/proc/" . first() . "/root/")"#,
     ),
     attempt(
         "where its first process is",
         ALL,
         "EACCES",
-        Says("done"),
-        r#"told(readlink "/proc/" . first() . "/cwd")"#,
+        Output("done"),
+        r#"report(readlink "/proc/" . first() . "/cwd")"#,
     ),
     attempt(
         "what its first process has opened",
         ALL,
         "EACCES",
-        Says("done"),
+        Output("done"),
         r#"
-        my $at = "/proc/" . first() . "/fd"; opendir(my $dir, $at) or told(0);
-        my ($one) = grep { /\d/ } readdir $dir or die "none"; told(readlink "$at/$one")"#,
+        my $at = "/proc/" . first() . "/fd"; opendir(my $dir, $at) or report(0);
+        my ($one) = grep { /\d/ } readdir $dir or die "none"; report(readlink "$at/$one")"#,
     ),
     attempt(
         "the program of its first process",
         ALL,
         "EACCES",
-        Says("done"),
-        r#"told(opened("/proc/" . first() . "/exe", 0))"#,
+        Output("done"),
+        r#"report(opened("/proc/" . first() . "/exe", 0))"#,
     ),
     attempt(
         "the program of its first process, written",
         ALL,
         "EACCES",
         Root("ETXTBSY"),
-        r#"told(opened("/proc/" . first() . "/exe", 1))"#,
+        r#"report(opened("/proc/" . first() . "/exe", 1))"#,
     ),
     attempt(
         "the maps of its first process",
         ALL,
         "EACCES",
-        Says("done"),
-        r#"told(opened("/proc/" . first() . "/maps", 0))"#,
+        Output("done"),
+        r#"report(opened("/proc/" . first() . "/maps", 0))"#,
     ),
     attempt(
         "its own program is overwritten",
         ALL,
         "ETXTBSY",
-        Says("ETXTBSY"),
+        Output("ETXTBSY"),
         r#"
         my $copy = "/dev/shm/outpost-escape-$$"; system("/bin/cp", "/bin/cat", $copy) == 0 or die;
         my $child = open(my $in, "|-", $copy) or die; my $opened = opened("/proc/$child/exe", 1); my $error = $! + 0;
-        close $in; unlink $copy; told($opened, $error)"#,
+        close $in; unlink $copy; report($opened, $error)"#,
     ),
 ];
 
@@ -269,7 +269,7 @@ impl Drop for Mounted {
 /// As in a workspace with a tree for chroot(8) in it.
 #[test]
 fn settings_that_are_mounted_in_a_workspace_are_read_only_too() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     require!(root());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
@@ -277,7 +277,7 @@ fn settings_that_are_mounted_in_a_workspace_are_read_only_too() {
         for (kind, file) in rows {
             let at = scene.host.dir(&format!("cwd/tree here/{kind}"));
             let _mounted = require!(Mounted::new(kind, at.clone()));
-            let script = format!(r#"told(opened("$ws/tree here/{kind}/{file}", 1))"#);
+            let script = format!(r#"report(opened("$ws/tree here/{kind}/{file}", 1))"#);
             let refused = if scene.is_root() { "EROFS" } else { "EACCES" };
             for limits in [Workspace, Networked, Limits::Minimal, Everything] {
                 assert_eq!(scene.run(limits, &script), refused, "{kind} under {limits:?}, {:?}", options.uid);
@@ -286,8 +286,8 @@ fn settings_that_are_mounted_in_a_workspace_are_read_only_too() {
                 assert_eq!(scene.run(Limits::None, &script), "done");
             }
             let limits = policy(json!({"type": "workspaceWrite", "writableRoots": [at]}));
-            let told = scene.told(&with(scene.params("print 'ran'", &[]), limits));
-            assert!(told.contains("never writes to proc"), "{told}");
+            let outcome = scene.report(&with(scene.params("print 'ran'", &[]), limits));
+            assert!(outcome.contains("never writes to proc"), "{outcome}");
         }
     });
 }

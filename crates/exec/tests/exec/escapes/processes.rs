@@ -1,6 +1,6 @@
 //! Other processes: those of the host, the first one of the sandbox, what they share, and how many there can be.
 
-use super::Control::{Harmful, Root, Says};
+use super::Control::{Harmful, Output, Root};
 use super::Limits::{Networked, ReadOnly, Workspace};
 use super::scene::Scene;
 use super::{ANY, Attempt, Limits, attempt, check};
@@ -12,24 +12,24 @@ use serde_json::json;
 const OFF: &[Limits] = &[ReadOnly, Workspace];
 
 const OUTSIDE: &[Attempt] = &[
-    attempt("a process outside is killed", ANY, "ESRCH", Says("done"), r#"told(kill 9, $pid)"#),
-    attempt("a process outside is asked after", ANY, "ESRCH", Says("done"), r#"told(kill 0, $pid)"#),
-    attempt("a thread outside is killed", ANY, "ESRCH", Says("done"), r#"told(sys(234, $pid, $pid, 9))"#),
+    attempt("a process outside is killed", ANY, "ESRCH", Output("done"), r#"report(kill 9, $pid)"#),
+    attempt("a process outside is asked after", ANY, "ESRCH", Output("done"), r#"report(kill 0, $pid)"#),
+    attempt("a thread outside is killed", ANY, "ESRCH", Output("done"), r#"report(sys(234, $pid, $pid, 9))"#),
     attempt(
         "a process outside is sent a signal with words",
         ANY,
         "ESRCH",
-        Says("done"),
+        Output("done"),
         r#"
-        my $info = pack("l3 x4 l2", 10, 0, -1, 0, 0) . "\0" x 128; told(sys(129, $pid, 10, $info))"#,
+        my $info = pack("l3 x4 l2", 10, 0, -1, 0, 0) . "\0" x 128; report(sys(129, $pid, 10, $info))"#,
     ),
-    attempt("a process outside is held", ANY, "ESRCH", Says("done"), r#"told(sys(434, $pid, 0))"#),
+    attempt("a process outside is held", ANY, "ESRCH", Output("done"), r#"report(sys(434, $pid, 0))"#),
     attempt(
         "a process outside is traced",
         OFF,
         "EPERM",
         Root("done"),
-        r#"told(sys(101, 0x4206, $pid, 0, 0))"#,
+        r#"report(sys(101, 0x4206, $pid, 0, 0))"#,
     ),
     attempt(
         "a process outside is traced, with a network",
@@ -37,7 +37,7 @@ const OUTSIDE: &[Attempt] = &[
         "ESRCH",
         Root("done"),
         r#"
-        told(sys(101, 0x4206, $pid, 0, 0))"#,
+        report(sys(101, 0x4206, $pid, 0, 0))"#,
     ),
     attempt(
         "memory outside is read",
@@ -45,7 +45,7 @@ const OUTSIDE: &[Attempt] = &[
         "EPERM",
         Root("EFAULT"),
         r#"
-        my $iov = pack("Q2", 8, 8); told(sys(310, $pid, $iov, 1, $iov, 1, 0))"#,
+        my $iov = pack("Q2", 8, 8); report(sys(310, $pid, $iov, 1, $iov, 1, 0))"#,
     ),
     attempt(
         "memory outside is read, with a network",
@@ -53,7 +53,7 @@ const OUTSIDE: &[Attempt] = &[
         "ESRCH",
         Root("EFAULT"),
         r#"
-        my $iov = pack("Q2", 8, 8); told(sys(310, $pid, $iov, 1, $iov, 1, 0))"#,
+        my $iov = pack("Q2", 8, 8); report(sys(310, $pid, $iov, 1, $iov, 1, 0))"#,
     ),
     attempt(
         "memory outside is written",
@@ -61,54 +61,66 @@ const OUTSIDE: &[Attempt] = &[
         "EPERM",
         Root("EFAULT"),
         r#"
-        my $iov = pack("Q2", 8, 8); told(sys(311, $pid, $iov, 1, $iov, 1, 0))"#,
+        my $iov = pack("Q2", 8, 8); report(sys(311, $pid, $iov, 1, $iov, 1, 0))"#,
     ),
     attempt(
         "the environment of a process outside is read",
         ANY,
         "ENOENT",
-        Says("done"),
+        Output("done"),
         r#"
-        told(opened("/proc/$pid/environ", 0))"#,
+        report(opened("/proc/$pid/environ", 0))"#,
     ),
     attempt(
         "the root of a process outside is entered",
         ANY,
         "ENOENT",
-        Says("done"),
-        r#"told(chdir "/proc/$pid/root")"#,
+        Output("done"),
+        r#"report(chdir "/proc/$pid/root")"#,
     ),
-    attempt("memory outside is opened", ANY, "ENOENT", Says("done"), r#"told(opened("/proc/$pid/mem", 2))"#),
-    attempt("a process outside is slowed down", ANY, "ESRCH", Says("done"), r#"told(sys(141, 0, $pid, 5))"#),
+    attempt(
+        "memory outside is opened",
+        ANY,
+        "ENOENT",
+        Output("done"),
+        r#"report(opened("/proc/$pid/mem", 2))"#,
+    ),
+    attempt(
+        "a process outside is slowed down",
+        ANY,
+        "ESRCH",
+        Output("done"),
+        r#"report(sys(141, 0, $pid, 5))"#,
+    ),
     attempt(
         "a process outside is limited",
         ANY,
         "ESRCH",
-        Says("done"),
+        Output("done"),
         r#"
-        my $limit = pack("QQ", 1, 1); told(sys(302, $pid, 0, $limit, 0))"#,
+        my $limit = pack("QQ", 1, 1); report(sys(302, $pid, 0, $limit, 0))"#,
     ),
     attempt(
         "a process outside is kept off the processors",
         ANY,
         "ESRCH",
-        Says("done"),
+        Output("done"),
         r#"
-        my $mask = pack("Q", 1); told(sys(203, $pid, 8, $mask))"#,
+        my $mask = pack("Q", 1); report(sys(203, $pid, 8, $mask))"#,
     ),
     attempt(
         "the group of a process outside is asked after",
         ANY,
         "ESRCH",
-        Says("done"),
-        r#"told(sys(121, $pid))"#,
+        Output("done"),
+        r#"report(sys(121, $pid))"#,
     ),
     attempt(
         "all of the user's processes are slowed down",
         ANY,
         "done",
         Harmful("it would slow down everything of that user on the host"),
-        r#"inside(); told(sys(141, 2, 0, 7))"#,
+        r#"inside(); report(sys(141, 2, 0, 7))"#,
     ),
     attempt(
         "everything is killed",
@@ -135,7 +147,7 @@ const FIRST: &[Attempt] = &[
         Root("done"),
         r#"
         my $child = fork // die; if (!$child) { sleep 1000 } my $works = sys(101, 0x4206, $child, 0, 0); kill 9, $child;
-        $works or die "tracing does not work: $!"; told(sys(101, 0x4206, first(), 0, 0))"#,
+        $works or die "tracing does not work: $!"; report(sys(101, 0x4206, first(), 0, 0))"#,
     ),
     attempt(
         "its memory is read",
@@ -143,7 +155,7 @@ const FIRST: &[Attempt] = &[
         "EPERM",
         Root("EFAULT"),
         r#"
-        my $iov = pack("Q2", 8, 8); told(sys(310, first(), $iov, 1, $iov, 1, 0))"#,
+        my $iov = pack("Q2", 8, 8); report(sys(310, first(), $iov, 1, $iov, 1, 0))"#,
     ),
     attempt(
         "a descriptor is taken from it",
@@ -151,9 +163,9 @@ const FIRST: &[Attempt] = &[
         "EPERM",
         Root("done"),
         r#"
-        my $held = sys(434, first(), 0) or die "hold: $!"; told(sys(438, $held, 0, 0))"#,
+        my $held = sys(434, first(), 0) or die "hold: $!"; report(sys(438, $held, 0, 0))"#,
     ),
-    attempt("it is compared", ANY, "EPERM", Root("done"), r#"told(sys(312, $$, first(), 1, 0, 0))"#),
+    attempt("it is compared", ANY, "EPERM", Root("done"), r#"report(sys(312, $$, first(), 1, 0, 0))"#),
     attempt(
         "it is killed",
         ANY,
@@ -172,7 +184,7 @@ fn the_first_process_of_a_sandbox_cannot_be_driven() {
 /// Ways of talking that have names of their own: made without a sandbox, looked for in one.
 #[test]
 fn shared_memory_semaphores_and_queues_of_the_host_are_not_found() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     require!(x86_64());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
@@ -180,14 +192,14 @@ fn shared_memory_semaphores_and_queues_of_the_host_are_not_found() {
         let make = format!(
             r#"sys(29, {key}, 4096, 01600) or die "memory: $!"; sys(64, {key}, 1, 01600) or die "semaphore: $!";
                sys(68, {key}, 01600) or die "queue: $!"; my $a = pack("q8", 0, 1, 16, (0) x 5);
-               told(sys(240, "outpost-{key}", 0102, 0600, $a))"#
+               report(sys(240, "outpost-{key}", 0102, 0600, $a))"#
         );
         assert_eq!(scene.run(Limits::None, &make), "done");
         let rows = [
-            ("shared memory", format!("told(sys(29, {key}, 0, 0))")),
-            ("a semaphore", format!("told(sys(64, {key}, 0, 0))")),
-            ("a queue", format!("told(sys(68, {key}, 0))")),
-            ("a named queue", format!(r#"told(sys(240, "outpost-{key}", 0, 0, 0))"#)),
+            ("shared memory", format!("report(sys(29, {key}, 0, 0))")),
+            ("a semaphore", format!("report(sys(64, {key}, 0, 0))")),
+            ("a queue", format!("report(sys(68, {key}, 0))")),
+            ("a named queue", format!(r#"report(sys(240, "outpost-{key}", 0, 0, 0))"#)),
         ];
         for (name, script) in &rows {
             assert_eq!(scene.run(Limits::None, script), "done", "{name} without a sandbox");
@@ -197,16 +209,16 @@ fn shared_memory_semaphores_and_queues_of_the_host_are_not_found() {
         }
         let unmake = format!(
             r#"sys(31, int sys(29, {key}, 0, 0), 0, 0) or die; sys(66, int sys(64, {key}, 0, 0), 0, 0, 0) or die;
-               sys(71, int sys(68, {key}, 0), 0, 0) or die; told(sys(241, "outpost-{key}"))"#
+               sys(71, int sys(68, {key}, 0), 0, 0) or die; report(sys(241, "outpost-{key}"))"#
         );
         assert_eq!(scene.run(Limits::None, &unmake), "done");
     });
 }
 
-/// The kernel says so, and everything of it is gone with the command.
+/// The kernel reports it, and all of it ends with the command.
 #[test]
 fn a_fork_bomb_meets_its_limit() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         let script = r#"
@@ -217,11 +229,11 @@ fn a_fork_bomb_meets_its_limit() {
     });
 }
 
-/// Whoever executes them is somebody else, but not in here.
+/// A set-id file changes the user of its process, except in a sandbox.
 #[test]
 fn programs_that_lend_rights_lend_none() {
     use std::os::unix::fs::{PermissionsExt, chown};
-    if outpost_testkit::available!(crate::table::ours()).is_none() {
+    if outpost_testkit::available!(crate::table::skip_on_original()).is_none() {
         return;
     }
     require!(root());
@@ -257,11 +269,11 @@ fn the_end_of_a_command_ends_none_of_another_server() {
             let params = with(waits.clone(), streams);
             let passes = passing.host.server.request("command/exec", &passes);
             lasts.push((lasting.host.server.request("command/exec", &params), name));
-            assert_eq!(passing.told_of(passes), "ran");
+            assert_eq!(passing.report_of(passes), "ran");
         }
         for (id, name) in lasts {
             lasting.host.server.call("command/exec/write", &json!({"processId": name, "closeStdin": true}));
-            assert_eq!(lasting.told_of(id), "over", "user {:?}", options.uid);
+            assert_eq!(lasting.report_of(id), "over", "user {:?}", options.uid);
         }
     });
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 /// As many commands as are started during a race.
 const STARTS: usize = 25;
 
-/// Starts a command that races until its input ends, and says so when it has begun.
+/// Starts a command that races until its input ends. It prints a line when the race has started.
 fn race(scene: &mut Scene, limits: Limits, perl: &str) -> u64 {
     let script = format!(
         r#"my $over = 0; my $rounds = 0; my $ready = ""; vec($ready, 0, 1) = 1;
@@ -27,7 +27,7 @@ fn race(scene: &mut Scene, limits: Limits, perl: &str) -> u64 {
 
 fn end_race(scene: &mut Scene, id: u64) {
     scene.host.server.call("command/exec/write", &json!({"processId": "race", "closeStdin": true}));
-    scene.told_of(id);
+    scene.report_of(id);
     assert!(
         scene.host.server.text("race", "stdout").contains("raced"),
         "{}",
@@ -38,7 +38,7 @@ fn end_race(scene: &mut Scene, id: u64) {
 /// A writable root is a directory at one moment and a link to somewhere else at the next.
 #[test]
 fn a_root_that_is_swapped_for_a_link_never_opens_what_the_link_leads_to() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         scene.host.dir("cwd/sub");
@@ -49,12 +49,12 @@ fn a_root_that_is_swapped_for_a_link_never_opens_what_the_link_leads_to() {
         let id = race(&mut scene, Workspace, swap);
         let limits =
             policy(json!({"type": "workspaceWrite", "writableRoots": [scene.workspace().join("sub")]}));
-        let write = scene.params(r#"told(put("$out/victim") || put("$out/inner/new"))"#, &[]);
+        let write = scene.params(r#"report(put("$out/victim") || put("$out/inner/new"))"#, &[]);
         for _ in 0..STARTS {
-            let told = scene.told(&with(write.clone(), limits.clone()));
+            let outcome = scene.report(&with(write.clone(), limits.clone()));
             assert!(
-                told == "EROFS" || told.starts_with("error: exec failed: "),
-                "{told}, user {:?}",
+                outcome == "EROFS" || outcome.starts_with("error: exec failed: "),
+                "{outcome}, user {:?}",
                 options.uid
             );
             assert_eq!(scene.harm(), Vec::<String>::new());
@@ -66,7 +66,7 @@ fn a_root_that_is_swapped_for_a_link_never_opens_what_the_link_leads_to() {
 /// A repository is a directory at one moment and a link at the next.
 #[test]
 fn a_repository_that_is_swapped_for_a_link_is_never_written() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         scene.host.file("cwd/sub/.git/config", "[core]\n");
@@ -80,11 +80,11 @@ fn a_repository_that_is_swapped_for_a_link_is_never_written() {
         let params = with(params, json!({"cwd": scene.workspace().join("sub")}));
         let (mut ran, mut refused) = (0, 0);
         for _ in 0..STARTS {
-            let told = scene.told(&params);
-            match told.strip_prefix("error: exec failed: ") {
+            let outcome = scene.report(&params);
+            match outcome.strip_prefix("error: exec failed: ") {
                 Some(_) => refused += 1,
                 None => {
-                    assert_eq!(told, "tried");
+                    assert_eq!(outcome, "tried");
                     ran += 1;
                 }
             }
@@ -105,7 +105,7 @@ fn a_repository_that_is_swapped_for_a_link_is_never_written() {
 /// The directory that stands for a missing name comes and goes while another command tries to take its place.
 #[test]
 fn a_held_name_is_not_taken_while_commands_come_and_go() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     for_each_user(|options| {
         let mut scene = Scene::start(&options);
         let take = r#"
@@ -114,15 +114,15 @@ fn a_held_name_is_not_taken_while_commands_come_and_go() {
                 rename("$ws/.codex", "$ws/x") and die "moved"; rename("$ws/evil", "$ws/.codex") and die "replaced";
                 symlink($out, "$ws/.codex") and die "linked"; put("$ws/.codex/config.toml") and die "written" }"#;
         let id = race(&mut scene, Workspace, take);
-        let params = with(scene.params(r#"told(put("$ws/.codex/x"))"#, &[]), Workspace.params(&scene));
+        let params = with(scene.params(r#"report(put("$ws/.codex/x"))"#, &[]), Workspace.params(&scene));
         let ids: Vec<u64> = (0..STARTS).map(|_| scene.host.server.request("command/exec", &params)).collect();
         for id in ids {
-            assert_eq!(scene.told_of(id), "EROFS", "user {:?}", options.uid);
+            assert_eq!(scene.report_of(id), "EROFS", "user {:?}", options.uid);
         }
         end_race(&mut scene, id);
         assert_eq!(scene.harm(), Vec::<String>::new());
         let held = scene.workspace().join(".codex");
         crate::process::until("the held name goes", || !held.exists());
-        assert_eq!(scene.run(Limits::None, r#"told(mkdir "$ws/.codex")"#), "done");
+        assert_eq!(scene.run(Limits::None, r#"report(mkdir "$ws/.codex")"#), "done");
     });
 }

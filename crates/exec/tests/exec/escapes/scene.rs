@@ -22,7 +22,7 @@ const PRELUDE: &str = r#"
     $pid += 0;
     sub name { for (sort keys %!) { return $_ if $!{$_} } "no error" }
     # A number is an error.
-    sub told { $! = $_[1] if @_ > 1; print $_[0] ? "done" : name(); exit 0 }
+    sub report { $! = $_[1] if @_ > 1; print $_[0] ? "done" : name(); exit 0 }
     # A system call by its number: true unless it failed.
     sub sys {
         my ($n, @a) = @_; my $r = syscall($n, @a); my $error = $!;
@@ -103,7 +103,7 @@ impl Scene {
     }
 
     pub(crate) fn is_root(&self) -> bool {
-        self.uid.is_none() && outpost_sys::limits::effective_uid() == 0
+        self.uid.is_none() && outpost_sys::process::effective_uid() == 0
     }
 
     pub(crate) fn workspace(&self) -> PathBuf {
@@ -114,17 +114,17 @@ impl Scene {
         self.host.path("outside")
     }
 
-    /// What a script says, or the error of its start.
+    /// Output of a script, or the error of its start.
     pub(crate) fn run(&mut self, limits: Limits, perl: &str) -> String {
         let params = with(self.params(perl, &[]), limits.params(self));
-        self.told(&params)
+        self.report(&params)
     }
 
-    /// The same in namespaces of its own, where root can harm nobody.
+    /// The same in namespaces of its own, where root cannot harm the host.
     pub(crate) fn run_in_scratch(&mut self, perl: &str) -> String {
         let scratch = ["unshare", "--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "--mount-proc"];
         let params = with(self.params(perl, &scratch), Limits::None.params(self));
-        self.told(&params)
+        self.report(&params)
     }
 
     pub(crate) fn params(&self, perl: &str, before: &[&str]) -> Value {
@@ -145,12 +145,12 @@ impl Scene {
         json!({"command": command, "env": env})
     }
 
-    pub(crate) fn told(&mut self, params: &Value) -> String {
+    pub(crate) fn report(&mut self, params: &Value) -> String {
         let id = self.host.server.request("command/exec", params);
-        self.told_of(id)
+        self.report_of(id)
     }
 
-    pub(crate) fn told_of(&mut self, id: u64) -> String {
+    pub(crate) fn report_of(&mut self, id: u64) -> String {
         let reply: Value = serde_json::from_str(&self.host.server.reply(id)).unwrap();
         match reply.get("result") {
             Some(result) => {

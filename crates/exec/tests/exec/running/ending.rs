@@ -20,7 +20,7 @@ fn an_exit_code_is_told_and_a_signal_is_minus_one() {
             (sh("printf out; kill -9 $$"), "exit -1 out|"),
             (sh("kill -TERM $$"), "exit -1"),
             (sh("kill -SEGV $$"), "exit -1"),
-            // What a shell says of its own child is a code.
+            // A shell reports the signal of its child as a code.
             (sh("sh -c 'kill -9 $$' 2>/dev/null; exit $?"), "exit 137"),
         ],
     );
@@ -29,7 +29,7 @@ fn an_exit_code_is_told_and_a_signal_is_minus_one() {
 /// Behind the three that every client knows.
 #[test]
 fn what_the_code_cannot_say_is_told_beside_it() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     let mut server = server();
     let mut run = |params: &Value| server.exec(params);
     let plain = run(&sh("printf abc; printf de >&2"));
@@ -40,9 +40,11 @@ fn what_the_code_cannot_say_is_told_beside_it() {
     assert_eq!((&plain["stdoutBytes"], &plain["stderrBytes"]), (&json!(3), &json!(2)), "{plain}");
     assert!(plain["durationMs"].as_u64().is_some(), "{plain}");
     assert!(plain["sandbox"].is_object(), "{plain}");
-    for (name, told) in [("KILL", "SIGKILL"), ("TERM", "SIGTERM"), ("SEGV", "SIGSEGV"), ("USR1", "SIGUSR1")] {
+    for (name, outcome) in
+        [("KILL", "SIGKILL"), ("TERM", "SIGTERM"), ("SEGV", "SIGSEGV"), ("USR1", "SIGUSR1")]
+    {
         let result = run(&sh(&format!("kill -{name} $$")));
-        assert_eq!((&result["exitCode"], &result["signal"]), (&json!(-1), &json!(told)), "{result}");
+        assert_eq!((&result["exitCode"], &result["signal"]), (&json!(-1), &json!(outcome)), "{result}");
     }
     let late = run(&with(sh("exec sleep 1000"), json!({"timeoutMs": 50})));
     assert_eq!((&late["exitCode"], &late["timedOut"]), (&json!(124), &json!(true)), "{late}");
@@ -81,14 +83,14 @@ fn a_command_ends_with_its_time() {
     );
 }
 
-/// "Timeout and terminate = SIGKILL to the process group": whoever would hold the output open ends, too.
+/// "Timeout and terminate = SIGKILL to the process group": a descendant that holds the output open is killed, too.
 #[test]
 fn a_child_of_a_command_ends_with_its_time() {
     let mut server = server();
     let file = server.dir().join("pid");
     let script = format!("sleep 1000 & echo $! > {}; wait", file.display());
     let id = server.request("command/exec", &with(sh(&script), json!({"timeoutMs": 1000})));
-    let child = Watched::told_in(&file);
+    let child = Watched::pid_in(&file);
     let line = server.reply(id);
     assert!(fits(&line, &id.to_string(), "exit 124"), "{line}");
     child.ends("the child");
@@ -117,7 +119,7 @@ fn a_background_child_that_holds_the_output_costs_two_seconds_and_ends() {
     let begun = Instant::now();
     let script = format!("sleep 1000 & echo $! > {}; echo done", file.display());
     let id = server.request("command/exec", &sh(&script));
-    let child = Watched::told_in(&file);
+    let child = Watched::pid_in(&file);
     let line = server.reply(id);
     let waited = begun.elapsed();
     assert!(is_result(&line, &result(&id.to_string(), 0, "done\n", "")), "{line}");
@@ -139,7 +141,7 @@ fn a_background_child_with_files_of_its_own_ends_right_after_the_reply() {
     let script = format!("sleep 1000 >/dev/null 2>&1 </dev/null & echo $! > {}", file.display());
     let begun = Instant::now();
     let id = server.request("command/exec", &sh(&script));
-    let child = Watched::told_in(&file);
+    let child = Watched::pid_in(&file);
     let line = server.reply(id);
     assert!(is_result(&line, &result(&id.to_string(), 0, "", "")), "{line}");
     assert!(begun.elapsed() < Duration::from_secs(2), "nothing was held open");
@@ -149,7 +151,7 @@ fn a_background_child_with_files_of_its_own_ends_right_after_the_reply() {
 /// The original's reach is the group. A descendant that has left it outlives every command.
 #[test]
 fn a_descendant_in_a_session_of_its_own_ends_too() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     let mut server = server();
     for (more, code) in [(json!({}), 0), (json!({"timeoutMs": 1500}), 124)] {
         let file = server.dir().join(format!("pid-{code}"));
@@ -159,7 +161,7 @@ fn a_descendant_in_a_session_of_its_own_ends_too() {
             file.display()
         );
         let id = server.request("command/exec", &with(sh(&script), more));
-        let descendant = Watched::told_in(&file);
+        let descendant = Watched::pid_in(&file);
         let line = server.reply(id);
         assert!(fits(&line, &id.to_string(), &format!("exit {code}")), "{line}");
         descendant.ends("the descendant");
@@ -174,7 +176,7 @@ fn a_buffering_command_can_be_terminated() {
     let script = format!("printf before; echo $$ > {}; exec sleep 1000", file.display());
     let params = with(sh(&script), json!({"processId": "p", "disableTimeout": true}));
     let id = server.request("command/exec", &params);
-    let command = Watched::told_in(&file);
+    let command = Watched::pid_in(&file);
     assert!(server.call("command/exec/terminate", &json!({"processId": "p"})).ends_with(r#""result":{}}"#));
     let line = server.reply(id);
     assert!(is_result(&line, &result(&id.to_string(), -1, "before", "")), "{line}");

@@ -29,23 +29,23 @@ fn variables_are_the_servers_with_the_requests_over_them() {
     let mut server = AppServer::start(&options);
     let env = json!({"CHANGED": "after", "DROPPED": null, "NEW": "é = \n", "EMPTY": "", "NEVER": null, "A=B": "c", "": "d"});
     let result = server.exec(&with(danger(&["/usr/bin/env", "-0"]), json!({"env": env})));
-    let told = result["stdout"].as_str().unwrap();
-    let told: Vec<&str> = told.split_terminator('\0').collect();
+    let outcome = result["stdout"].as_str().unwrap();
+    let outcome: Vec<&str> = outcome.split_terminator('\0').collect();
     let home = format!("HOME={}", server.home().display());
     let codex_home = format!("CODEX_HOME={}", server.home().display());
     for line in ["KEPT=kept <&>", "CHANGED=after", "NEW=é = \n", "EMPTY=", "A=B=c", "=d", &home, &codex_home]
     {
-        assert_eq!(told.iter().filter(|told| **told == line).count(), 1, "{line} in {told:?}");
+        assert_eq!(outcome.iter().filter(|outcome| **outcome == line).count(), 1, "{line} in {outcome:?}");
     }
     for name in ["DROPPED=", "NEVER=", "CODEX_SANDBOX"] {
-        assert!(!told.iter().any(|line| line.starts_with(name)), "{name} in {told:?}");
+        assert!(!outcome.iter().any(|line| line.starts_with(name)), "{name} in {outcome:?}");
     }
     // Nothing that neither the server was given nor the request.
     let given = std::fs::read(format!("/proc/{}/environ", server.pid())).unwrap();
     let given = String::from_utf8_lossy(&given).into_owned();
     let name = |line: &str| line.split('=').next().unwrap().to_owned();
     let given: Vec<String> = given.split('\0').chain(["NEW=", "EMPTY=", "A=B", "=d"]).map(name).collect();
-    let leaks: Vec<&&str> = told.iter().filter(|line| !given.contains(&name(line))).collect();
+    let leaks: Vec<&&str> = outcome.iter().filter(|line| !given.contains(&name(line))).collect();
     assert!(leaks.is_empty(), "{leaks:?}");
 }
 
@@ -79,9 +79,14 @@ fn a_directory_can_be_named_in_each_of_its_forms() {
     ];
     let rows: Vec<(Value, String)> = rows
         .into_iter()
-        .map(|(cwd, told)| (with(danger(&["/bin/pwd"]), json!({"cwd": cwd})), format!("exit 0 {told}\n|")))
+        .map(|(cwd, outcome)| {
+            (with(danger(&["/bin/pwd"]), json!({"cwd": cwd})), format!("exit 0 {outcome}\n|"))
+        })
         .collect();
-    check_exec(&mut server, rows.iter().map(|(params, told)| (params.clone(), told.as_str())).collect());
+    check_exec(
+        &mut server,
+        rows.iter().map(|(params, outcome)| (params.clone(), outcome.as_str())).collect(),
+    );
 }
 
 /// "bare names looked up in the *resulting* environment's PATH (unset PATH: the libc default works); names with `/` relative

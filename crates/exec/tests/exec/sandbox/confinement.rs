@@ -21,11 +21,11 @@ fn a_command_has_processes_and_devices_of_its_own() {
             kill -0 "$1" 2>/dev/null && echo sees the server
             true"#;
         let server = host.server.pid().to_string();
-        let told =
+        let outcome =
             host.script(&policy(json!({"type": "readOnly"})), script, &[std::path::Path::new(&server)]);
         let begin = "NoNewPrivs:1\nnull\nzero\nfull\nrandom\nurandom\ntty\n";
-        let count = told.strip_prefix(begin).unwrap_or_else(|| panic!("{told}")).trim();
-        assert!(count.parse::<u32>().is_ok_and(|count| count < 10), "{told}");
+        let count = outcome.strip_prefix(begin).unwrap_or_else(|| panic!("{outcome}")).trim();
+        assert!(count.parse::<u32>().is_ok_and(|count| count < 10), "{outcome}");
     });
 }
 
@@ -74,7 +74,7 @@ fn ends_in_a_sandbox() {
 /// In the original it is exit code 101 with words of its helper's.
 #[test]
 fn a_program_that_is_missing_in_a_sandbox_is_an_error() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     let missing = "-32603 failed to spawn command: No such file or directory (os error 2)";
     let denied = "-32603 failed to spawn command: Permission denied (os error 13)";
     let run = |program: &str| read_only(json!({"command": [program]}));
@@ -129,7 +129,7 @@ fn nothing_of_a_sandboxed_command_runs_on() {
 /// The original leaves empty files where something missing was to be protected.
 #[test]
 fn a_sandbox_leaves_nothing_on_the_host() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     for_each_user(|options| {
         let mut host = Host::start(&options);
         let cwd = host.server.cwd();
@@ -150,12 +150,12 @@ fn a_sandbox_leaves_nothing_on_the_host() {
         }
         // And what is missing can still not be made by the command.
         let limits = policy(json!({"type": "workspaceWrite"}));
-        let told = host.script(
+        let outcome = host.script(
             &limits,
             "mkdir .codex 2>/dev/null; touch .codex/x 2>/dev/null && echo made; true",
             &[],
         );
-        assert_eq!(told, "");
+        assert_eq!(outcome, "");
         assert!(!cwd.join(".codex/x").exists());
     });
 }
@@ -163,7 +163,7 @@ fn a_sandbox_leaves_nothing_on_the_host() {
 /// In the original root keeps all its capabilities in the sandbox and mounts it away.
 #[test]
 fn root_does_not_get_out() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     for_each_user(|options| {
         let mut host = Host::start(&options);
         let target = host.dir("other");
@@ -176,17 +176,17 @@ fn root_does_not_get_out() {
             chroot / true 2>/dev/null && echo chroot
             { echo x > "$1/written"; } 2>/dev/null && echo written
             grep -E '^Cap(Prm|Eff):' /proc/self/status | tr -d '\t'"#;
-        let told = host.script(&policy(json!({"type": "readOnly"})), script, &[&target]);
+        let outcome = host.script(&policy(json!({"type": "readOnly"})), script, &[&target]);
         let none = "0000000000000000";
-        assert_eq!(told, format!("CapPrm:{none}\nCapEff:{none}\n"));
+        assert_eq!(outcome, format!("CapPrm:{none}\nCapEff:{none}\n"));
         assert!(!target.join("written").exists());
     });
 }
 
-/// Which layers were active is told behind the three members.
+/// The reply reports the active layers after the three members of the original.
 #[test]
 fn the_layers_of_a_sandbox_are_told() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     let mut server = server();
     let result = server.exec(&read_only(sh("true")));
     assert!(result["sandbox"].as_object().is_some_and(|layers| !layers.is_empty()), "{result}");

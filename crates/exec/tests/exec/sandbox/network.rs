@@ -1,4 +1,4 @@
-//! The network of a command: off unless asked for, and told by a variable.
+//! The network of a command: off unless requested, and announced by a variable.
 
 use super::{Host, for_each_user, policy};
 use crate::table::with;
@@ -12,7 +12,7 @@ fn profile(network: Value) -> Value {
     json!({"permissionProfile": {"network": network, "fileSystem": {"entries": [root]}}})
 }
 
-/// Whether a command is told that it has no network, and whether it really has none.
+/// Whether the variable announces a missing network, and whether the network is missing.
 fn rows() -> Vec<(Value, bool, bool)> {
     vec![
         (json!({}), true, true),
@@ -22,7 +22,7 @@ fn rows() -> Vec<(Value, bool, bool)> {
         (policy(json!({"type": "workspaceWrite"})), true, true),
         (policy(json!({"type": "workspaceWrite", "networkAccess": true})), false, false),
         (policy(json!({"type": "dangerFullAccess"})), false, false),
-        // Told, and nothing enforces it here.
+        // Announced, and not enforced here.
         (policy(json!({"type": "externalSandbox"})), true, false),
         (policy(json!({"type": "externalSandbox", "networkAccess": "restricted"})), true, false),
         (policy(json!({"type": "externalSandbox", "networkAccess": "enabled"})), false, false),
@@ -40,8 +40,8 @@ fn the_network_is_off_unless_it_is_asked_for() {
     let port = listener.local_addr().unwrap().port();
     for_each_user(|options| {
         let mut host = Host::start(&options);
-        for (limits, told, enforced) in rows() {
-            let word = if told { "[1]\n" } else { "[unset]\n" };
+        for (limits, outcome, enforced) in rows() {
+            let word = if outcome { "[1]\n" } else { "[unset]\n" };
             assert_eq!(host.script(&limits, VARIABLE, &[]), word, "{limits}");
             let script = format!("exec 3<>/dev/tcp/127.0.0.1/{port} && echo connected");
             let command = json!({"command": ["/bin/bash", "-c", script]});
@@ -83,11 +83,11 @@ fn sockets_of_the_host_are_out_of_reach() {
         "#;
         let run = |limits: Value| with(json!({"command": ["/usr/bin/perl", "-e", script, path]}), limits);
         let result = host.server.exec(&run(policy(json!({"type": "readOnly"}))));
-        let told = "inet EPERM\ninet6 EPERM\nnetlink EPERM\nunix EPERM\npair ok\n";
-        assert_eq!(result["stdout"], told, "{result}");
+        let outcome = "inet EPERM\ninet6 EPERM\nnetlink EPERM\nunix EPERM\npair ok\n";
+        assert_eq!(result["stdout"], outcome, "{result}");
         let result = host.server.exec(&run(policy(json!({"type": "readOnly", "networkAccess": true}))));
-        let told = "inet ok\ninet6 ok\nnetlink ok\nunix ok\npair ok\n";
-        assert_eq!(result["stdout"], told, "{result}");
+        let outcome = "inet ok\ninet6 ok\nnetlink ok\nunix ok\npair ok\n";
+        assert_eq!(result["stdout"], outcome, "{result}");
         drop(listener);
     });
 }

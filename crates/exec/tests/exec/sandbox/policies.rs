@@ -25,10 +25,10 @@ fn nothing_can_be_written_under_read_only() {
             ],
         );
         host.check_reads("readOnly", &limits, &[(&file, "content")]);
-        let told =
+        let outcome =
             host.script(&limits, "echo x > /dev/null && head -c 2 /dev/zero | od -An -tx1; id -u", &[]);
-        let uid = options.uid.unwrap_or(outpost_sys::limits::effective_uid());
-        assert_eq!(told, format!(" 00 00\n{uid}\n"));
+        let uid = options.uid.unwrap_or(outpost_sys::process::effective_uid());
+        assert_eq!(outcome, format!(" 00 00\n{uid}\n"));
         // Nor changed in another way.
         let script = r#"for c in "rm $1" "mv $1 $1.2" "chmod 777 $1" "ln $1 $1.2" "mkdir $1.d"; do
             $c 2>/dev/null && echo "$c"; done; true"#;
@@ -64,7 +64,7 @@ fn a_workspace_is_the_servers_directory_and_what_is_named() {
         let limits = with(write(json!({})), json!({"cwd": other}));
         host.check_writes("elsewhere", &limits, &rows([true, true, true, true, false, false]));
         // The $TMPDIR that counts is the server's: with the original, a request opens any directory that way.
-        if outpost_testkit::available!(crate::table::ours()).is_none() {
+        if outpost_testkit::available!(crate::table::skip_on_original()).is_none() {
             return;
         }
         for own in [json!(root), json!(null), json!(""), json!("relative")] {
@@ -122,8 +122,8 @@ fn the_repository_of_a_worktree_is_protected() {
         let limits = policy(json!({"type": "workspaceWrite", "writableRoots": [host.path("root")]}));
         let (cwd, root) = (host.server.cwd(), host.path("root"));
         host.check_writes("a worktree", &limits, &[(&cwd, true), (&root, true), (&git, false)]);
-        let told = host.script(&limits, "{ echo x > .git; } 2>/dev/null && echo written; true", &[]);
-        assert_eq!(told, "");
+        let outcome = host.script(&limits, "{ echo x > .git; } 2>/dev/null && echo written; true", &[]);
+        assert_eq!(outcome, "");
     });
 }
 
@@ -140,7 +140,7 @@ fn a_root_may_be_a_link() {
     });
 }
 
-/// "no enforcement": somebody else has seen to that.
+/// "no enforcement": an outer sandbox enforces it.
 #[test]
 fn nothing_is_enforced_where_nothing_is_asked_for() {
     for_each_user(|options| {
@@ -152,8 +152,8 @@ fn nothing_is_enforced_where_nothing_is_asked_for() {
             policy(json!({"type": "externalSandbox", "networkAccess": "enabled"})),
         ] {
             host.check_writes("open", &limits, &[(&cwd, true), (&other, true), (Path::new("/tmp"), true)]);
-            let told = host.script(&limits, "grep NoNewPrivs /proc/self/status | tr -d '\\t'", &[]);
-            assert_eq!(told, "NoNewPrivs:0\n", "{limits}");
+            let outcome = host.script(&limits, "grep NoNewPrivs /proc/self/status | tr -d '\\t'", &[]);
+            assert_eq!(outcome, "NoNewPrivs:0\n", "{limits}");
         }
     });
 }
@@ -177,7 +177,7 @@ fn a_command_without_a_policy_is_confined() {
 /// Only what is named can be read. In the original such a command never starts, unless its helper is among it.
 #[test]
 fn reads_can_be_restricted() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     for_each_user(|options: Options| {
         let mut host = Host::start(&options);
         let (inside, root, outside) = (

@@ -1,7 +1,7 @@
 //! `permissionProfile`: which entry counts for a path, what the special ones mean, and which profiles are refused.
 
 use super::{Host, for_each_user, profile};
-use crate::table::{check_exec, ours_only, server, with};
+use crate::table::{check_exec, runs_on_original, server, with};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -95,7 +95,7 @@ fn special_paths_are_where_they_say() {
         };
         host.check_writes("tmpdir", &limits(&[("write", ":tmpdir")]), &rows([true, false, true, false]));
         let own = with(limits(&[("write", ":tmpdir")]), json!({"env": {"TMPDIR": other}}));
-        if !crate::table::ours_only() {
+        if !crate::table::runs_on_original() {
             host.check_writes("the tmpdir of the command", &own, &rows([true, false, true, false]));
         }
         host.check_writes(
@@ -105,7 +105,7 @@ fn special_paths_are_where_they_say() {
         );
         let further = limits(&[("write", other.to_str().unwrap())]);
         host.check_writes("another path", &further, &rows([true, false, false, true]));
-        // Ignored, whatever it says.
+        // Ignored, whatever its content.
         let mut unknown = limits(&[]);
         let entries = unknown["permissionProfile"]["fileSystem"]["entries"].as_array_mut().unwrap();
         let value = json!({"kind": "unknown", "path": other});
@@ -247,7 +247,7 @@ fn a_profile_without_entries_lets_nothing_run() {
             server.call("command/exec", &json!({"command": ["/bin/true"], "permissionProfile": profile}));
         let reply: Value = serde_json::from_str(&reply).unwrap();
         assert_ne!(reply["result"]["exitCode"], 0, "{profile}: {reply}");
-        if !ours_only() {
+        if !runs_on_original() {
             let text = "failed to spawn command: No such file or directory (os error 2)";
             assert_eq!((&reply["error"]["code"], &reply["error"]["message"]), (&json!(-32603), &json!(text)));
         }
@@ -257,14 +257,14 @@ fn a_profile_without_entries_lets_nothing_run() {
 /// Only what is named can be read. In the original such a command never starts, unless its helper is among it.
 #[test]
 fn what_no_entry_names_cannot_be_read() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     for_each_user(|options| {
         let mut host = Host::start(&options);
         let (inside, outside) = (host.file("cwd/file", "inside"), host.file("other/file", "outside"));
         let limits = profile(&[("read", ":minimal"), ("write", ":current_working_directory")]);
         host.check_reads("minimal", &limits, &[(&inside, "inside"), (&outside, "-")]);
-        let told = host.script(&limits, "ls /home /root /var 2>/dev/null; ls -d /usr /bin /etc", &[]);
-        assert!(told.ends_with("/usr\n") || told.contains("/bin\n/etc\n/usr\n"), "{told}");
-        assert!(!told.contains("tmp"), "{told}");
+        let outcome = host.script(&limits, "ls /home /root /var 2>/dev/null; ls -d /usr /bin /etc", &[]);
+        assert!(outcome.ends_with("/usr\n") || outcome.contains("/bin\n/etc\n/usr\n"), "{outcome}");
+        assert!(!outcome.contains("tmp"), "{outcome}");
     });
 }

@@ -1,4 +1,4 @@
-//! `command/exec/terminate` and what the control requests say of ids: unknown, ended, of other connections.
+//! `command/exec/terminate` and the control requests' errors for unknown ids, ended commands and other connections.
 
 use super::{fed, input, on_terminal, streamed};
 use crate::process::Watched;
@@ -62,7 +62,7 @@ fn terminate_kills_the_whole_group_at_once() {
         let id = server
             .request("command/exec", &with(params, json!({"env": {"PID": file}, "disableTimeout": true})));
         server.wait_output(process, "up");
-        let child = Watched::told_in(&file);
+        let child = Watched::pid_in(&file);
         let reply = server.call(TERMINATE, &json!({"processId": process}));
         assert!(reply.ends_with(r#""result":{}}"#), "{reply}");
         let line = server.reply(id);

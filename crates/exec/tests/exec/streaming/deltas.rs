@@ -139,7 +139,7 @@ fn a_client_that_does_not_read_holds_up_the_command_and_nothing_is_lost() {
         }
         since.elapsed() > std::time::Duration::from_secs(1)
     });
-    assert!(last < 290, "{last} MiB were written although nobody reads");
+    assert!(last < 290, "{last} MiB were written without a reader");
     let line = server.reply(id);
     assert!(is_result(&line, &result(&id.to_string(), 0, "", "")), "{line}");
     assert_eq!(server.output("p", "stdout").len(), 300 << 20);
@@ -159,7 +159,7 @@ fn bytes_that_are_no_text_come_as_they_are() {
     assert_eq!(server.output("p", "stdout"), bytes);
 }
 
-/// Streaming of output alone leaves the input as it is for everybody.
+/// Streaming of output alone does not change the input.
 #[test]
 fn output_alone_can_be_streamed() {
     let mut server = server();

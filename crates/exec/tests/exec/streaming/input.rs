@@ -142,7 +142,7 @@ fn input_for_a_command_that_has_closed_it_vanishes() {
     let file = server.dir().join("pid");
     let script = format!("exec 0<&-; echo $$ > {}; exec sleep 1000", file.display());
     let id = server.request("command/exec", &fed("p", &script));
-    let command = Watched::told_in(&file);
+    let command = Watched::pid_in(&file);
     for _ in 0..20 {
         assert!(server.call(WRITE, &input("p", "x".repeat(100_000))).ends_with(r#""result":{}}"#));
     }

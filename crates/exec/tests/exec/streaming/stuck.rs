@@ -24,7 +24,7 @@ fn stuff(server: &mut AppServer, process: &str, params: Value) -> (u64, Vec<u64>
 /// In the original the whole server stands still until the command ends by itself.
 #[test]
 fn a_command_that_does_not_read_can_be_terminated_and_others_go_on() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     let mut server = server();
     for (process, params) in [
         ("pipe", fed("pipe", "echo up; exec sleep 1000")),
@@ -44,7 +44,7 @@ fn a_command_that_does_not_read_can_be_terminated_and_others_go_on() {
 
 #[test]
 fn a_command_that_does_not_read_ends_with_its_time() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     let mut server = server();
     let params = with(fed("p", "echo up; exec sleep 1000"), json!({"timeoutMs": 1500}));
     let begun = Instant::now();
@@ -61,7 +61,7 @@ fn a_command_that_does_not_read_ends_with_its_time() {
 /// The room for waiting input is the connection's, so a leak would outlive the commands that it was taken for.
 #[test]
 fn input_that_waits_when_its_command_ends_takes_no_room_from_the_next() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     let mut server = server();
     for at in 0..6 {
         let process = format!("stuck-{at}");
@@ -81,7 +81,7 @@ fn input_that_waits_when_its_command_ends_takes_no_room_from_the_next() {
 /// It reads late, and then everything is there.
 #[test]
 fn what_waited_for_a_command_arrives_when_it_reads() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     let mut server = server();
     let gate = server.dir().join("gate");
     let script = format!("echo up; until [ -e {} ]; do sleep 0.02; done; wc -c", gate.display());
@@ -99,10 +99,10 @@ fn what_waited_for_a_command_arrives_when_it_reads() {
     assert_eq!(server.text("p", "stdout"), format!("up\n{}\n", pieces * PIECE_BYTES));
 }
 
-/// While a background child holds the output, the original answers nobody for two seconds.
+/// While a background child holds the output, the original answers no request for two seconds.
 #[test]
 fn requests_are_answered_while_the_output_of_an_ended_command_is_awaited() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     let mut server = server();
     let file = server.dir().join("pid");
     let script = format!("sleep 1000 & echo $$ > {}; echo up", file.display());

@@ -68,7 +68,7 @@ fn a_terminal_begins_as_the_kernel_makes_it() {
     }
 }
 
-/// "24x80" unless told, and "resize sets TIOCSWINSZ (SIGWINCH)".
+/// "24x80" by default, and "resize sets TIOCSWINSZ (SIGWINCH)".
 #[test]
 fn a_terminal_has_the_size_it_was_given_and_takes_another() {
     let mut server = server();
@@ -142,7 +142,7 @@ fn ends_on_a_terminal() {
 
 #[test]
 fn the_signal_that_ended_a_command_on_a_terminal_is_told() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     let mut server = server();
     let result = server.exec(&on_terminal("p", "kill -TERM $$"));
     assert_eq!((&result["exitCode"], &result["signal"]), (&json!(1), &json!("SIGTERM")), "{result}");
@@ -156,7 +156,7 @@ fn a_background_child_does_not_keep_a_terminal() {
     let script = format!("sleep 1000 & echo $! > {}; echo done", file.display());
     let begun = std::time::Instant::now();
     let id = start(&mut server, "p", &script, json!({}));
-    let child = crate::process::Watched::told_in(&file);
+    let child = crate::process::Watched::pid_in(&file);
     ends(&mut server, id, 0);
     assert!(begun.elapsed() < std::time::Duration::from_secs(2), "it waited for the child");
     child.ends("the child");
@@ -165,7 +165,7 @@ fn a_background_child_does_not_keep_a_terminal() {
 /// The original starts it in the home directory without a word.
 #[test]
 fn a_directory_that_is_missing_is_told_on_a_terminal_too() {
-    outpost_testkit::require!(crate::table::ours());
+    outpost_testkit::require!(crate::table::skip_on_original());
     let mut server = server();
     let params = with(on_terminal("p", "touch made"), json!({"cwd": "/no/such/directory"}));
     let text = "-32603 failed to spawn command: No such file or directory (os error 2)";

@@ -1,13 +1,12 @@
-//! Output as text: UTF-8 as it is, anything else in the encoding that it is most likely in.
+//! Decodes output as text: UTF-8, else the most likely legacy encoding.
 
 use chardetng::EncodingDetector;
 use encoding_rs::{Encoding, IBM866, WINDOWS_1252};
 
-/// What windows-1252 has for quotation marks, dashes and the like, where IBM866 has letters.
+/// Punctuation of windows-1252 where IBM866 has letters.
 const PUNCTUATION: [u8; 8] = [0x91, 0x92, 0x93, 0x94, 0x95, 0x96, 0x97, 0x99];
 
-/// Turns captured bytes into text. Of output that was cut off, a character that was cut goes as a whole: it would make all
-/// the rest look like another encoding.
+/// Decodes captured bytes. A character cut by truncation is dropped: it would make the detector choose another encoding.
 pub(crate) fn from_output(mut bytes: Vec<u8>, cut_off: bool) -> String {
     if cut_off {
         bytes.truncate(whole_characters(&bytes));
@@ -18,10 +17,10 @@ pub(crate) fn from_output(mut bytes: Vec<u8>, cut_off: bool) -> String {
     }
 }
 
-/// How much of it there is without a UTF-8 character that begins and does not end.
+/// Length without an incomplete UTF-8 character at the end.
 fn whole_characters(bytes: &[u8]) -> usize {
     match std::str::from_utf8(bytes) {
-        // No length of an error means that the input ended too early.
+        // `error_len` is `None` for an incomplete character at the end.
         Err(error) if error.error_len().is_none() => error.valid_up_to(),
         _ => bytes.len(),
     }
@@ -45,7 +44,7 @@ fn encoding_of(bytes: &[u8]) -> &'static Encoding {
     }
 }
 
-/// Whether all that is not ASCII is punctuation of windows-1252, beside words in ASCII.
+/// Whether all non-ASCII bytes are windows-1252 punctuation and there are ASCII letters.
 fn is_punctuated_ascii(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| byte.is_ascii() || PUNCTUATION.contains(byte))
         && bytes.iter().any(u8::is_ascii_alphabetic)
