@@ -1,5 +1,5 @@
-//! The other end of the control socket: a plain blocking client for commands and tests, and one that does not block for
-//! those that do several things at once.
+//! Clients of the control socket: a blocking one for simple commands and tests, and an async one for commands that also
+//! wait for input and signals.
 
 use crate::wire::{Failure, LINE_BYTES_MAX, Message};
 use outpost_sys::connect::{self, Trust};
@@ -11,18 +11,17 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// Why a call did not succeed.
 #[derive(Debug)]
 pub enum CallError {
-    /// The daemon said no.
+    /// The daemon replied with a failure.
     Refused(Failure),
-    /// The connection broke, or there was none.
+    /// The connection failed, or could not be made.
     Lost(io::Error),
 }
 
 impl CallError {
-    /// Whether the daemon that was asked is ending or gone. Another one may serve there soon, or the same one by its next
-    /// worker. False for a daemon that does not answer in time.
+    /// Whether the daemon or its worker is stopping or gone, so that a retry may reach a successor. False for a daemon
+    /// that does not reply in time.
     pub fn is_gone(&self) -> bool {
         use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
         match self {
@@ -52,7 +51,7 @@ impl From<io::Error> for CallError {
     }
 }
 
-/// A connection to the daemon.
+/// A blocking connection to the daemon.
 pub struct Client {
     reader: BufReader<UnixStream>,
     writer: UnixStream,
@@ -60,7 +59,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// To a daemon of this user or of root, and to no other.
+    /// Connects to a daemon of this user or of root. A socket of another user is refused.
     pub fn connect(socket: &Path) -> io::Result<Client> {
         Client::over(connect::connect(socket, Trust::Own)?)
     }
@@ -69,9 +68,9 @@ impl Client {
         Ok(Client { reader: BufReader::with_capacity(64 * 1024, writer.try_clone()?), writer, next_id: 1 })
     }
 
-    /// How long to wait for a message; for ever without one.
-    pub fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
-        self.writer.set_read_timeout(patience)
+    /// How long to wait for a message; `None` waits without limit.
+    pub fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.writer.set_read_timeout(timeout)
     }
 
     /// Sends a request without waiting; returns its id.
@@ -82,7 +81,7 @@ impl Client {
         Ok(id)
     }
 
-    /// The next message, whatever it is.
+    /// The next message of any kind.
     pub fn receive(&mut self) -> io::Result<Message> {
         let mut line = Vec::new();
         if self.reader.read_until(b'\n', &mut line)? == 0 || !line.ends_with(b"\n") {
@@ -91,7 +90,7 @@ impl Client {
         Ok(serde_json::from_slice(&line)?)
     }
 
-    /// Calls a method and waits for its answer. Not for connections that are attached: output would be thrown away.
+    /// Calls a method and waits for its reply. Not for an attached connection, because it discards output messages.
     pub fn call<T: DeserializeOwned>(
         &mut self,
         method: &str,
@@ -119,22 +118,22 @@ fn request(id: u64, method: &str, params: &impl Serialize) -> io::Result<Vec<u8>
     Ok(line)
 }
 
-/// A connection to the daemon that does not block.
-pub struct Link {
+/// An async connection to the daemon.
+pub struct AsyncClient {
     lines: Lines,
     outbox: Outbox,
     next_id: u64,
 }
 
-impl Link {
-    pub async fn connect(socket: &Path) -> io::Result<Link> {
+impl AsyncClient {
+    pub async fn connect(socket: &Path) -> io::Result<AsyncClient> {
         let (reader, writer) = outpost_wire::split(outpost_wire::connect(socket, Trust::Own)?)?;
         let (outbox, writing) = Outbox::new(writer);
         tokio::spawn(writing);
-        Ok(Link { lines: Lines::new(reader, LINE_BYTES_MAX), outbox, next_id: 1 })
+        Ok(AsyncClient { lines: Lines::new(reader, LINE_BYTES_MAX), outbox, next_id: 1 })
     }
 
-    /// Sends a request without waiting for its answer; returns its id.
+    /// Sends a request without waiting for its reply; returns its id.
     pub async fn send(&mut self, method: &str, params: &impl Serialize) -> io::Result<u64> {
         let id = self.next_id;
         self.next_id += 1;
@@ -144,16 +143,16 @@ impl Link {
         Ok(id)
     }
 
-    /// The next message, whatever it is. Safe to cancel.
+    /// The next message of any kind. Safe to cancel.
     pub async fn receive(&mut self) -> io::Result<Message> {
         match self.lines.next().await? {
             Line::Whole(line) => Ok(serde_json::from_slice(line)?),
-            Line::TooLong | Line::Cut(_) | Line::End => Err(io::ErrorKind::UnexpectedEof.into()),
+            Line::TooLong | Line::Truncated(_) | Line::Eof => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
 }
 
-impl Drop for Link {
+impl Drop for AsyncClient {
     fn drop(&mut self) {
         self.outbox.close();
     }

@@ -1,18 +1,18 @@
-//! The methods of the control socket, by name.
+//! The methods of the control socket: dispatch by name, and those that need no module of their own.
 
-use crate::naming::find;
-use crate::owned;
-use crate::peer::{Connection, Peer};
-use crate::pens::{Held, Taken};
-use crate::server::{Answer, Context, Program};
-use crate::starting;
-use crate::stream::Follow;
+use crate::client_bound;
+use crate::input_lock::{InputGuard, LockedByOther};
+use crate::lookup::find;
+use crate::peer::{ConnectionId, Peer};
+use crate::server::{Context, DaemonOps, Response};
+use crate::spawn;
+use crate::stream::Attachment;
 use crate::wire::{
-    Attach, Attached, ExitStatus, Failure, Kept, Kill, Killed, ProcessInfo, Resize, Signal, Status, Stdin,
-    StdinApplied, StdinOutcome, Stop, TerminalSize, UpgradeBinary, Usage, Which, Write,
+    Attach, Attached, ExitStatus, Failure, InputClaim, KeepReport, Kill, Killed, ProcessInfo, ProcessRef,
+    Resize, Signal, Status, Stdin, StdinApplied, StdinOutcome, Stop, TerminalSize, UpgradeBinary, Usage,
 };
 use outpost_engine::{
-    Accepted, Engine, Error, Exit, ExitUnknown, How, Ladder, Process, Reach, Signal as Number, Size,
+    Accepted, Engine, Error, Exit, ExitCause, ExitUnknown, Ladder, Process, Reach, Signal as Number, Size,
 };
 use outpost_sys::procfs;
 use outpost_wire::base64;
@@ -24,27 +24,26 @@ use std::time::Duration;
 
 pub(crate) const FACE: &str = "control";
 
-/// How long a process may take to end by itself before its tree is killed.
+/// Default time between the first signal of a kill and SIGKILL for the tree.
 const GRACE: Duration = Duration::from_secs(3);
 
-pub(crate) type Outcome = Result<Answer, Failure>;
+pub(crate) type MethodResult = Result<Response, Failure>;
 
-pub(crate) async fn call<P: Program>(
+pub(crate) async fn call<P: DaemonOps>(
     context: &Arc<Context<P>>,
     peer: &Peer,
     method: &str,
     params: Option<&RawValue>,
-) -> Outcome {
-    let (engine, connection) = (&context.engine, peer.number);
+) -> MethodResult {
+    let (engine, connection) = (&context.engine, peer.id);
     match method {
-        "spawn" if context.program.keeps_children() => Err(Failure {
+        "spawn" if context.daemon.keeps_children() => Err(Failure {
             kind: "keep".into(),
-            message: "the daemon was stopped and only keeps its processes; `outpost serve` goes on with it"
-                .into(),
+            message: "the daemon was stopped and only keeps its processes; `outpost serve` resumes it".into(),
         }),
-        "spawn" => starting::spawn(context, parse(params)?).await,
+        "spawn" => spawn::spawn(context, parse(params)?).await,
         "list" => list(engine).await,
-        "describe" => answer(&describe(&find(engine, &parse::<Which>(params)?.process).await?)),
+        "describe" => response(&describe(&find(engine, &parse::<ProcessRef>(params)?.process).await?)),
         "attach" => attach(context, connection, parse(params)?).await,
         "stdin" => stdin(context, peer, parse(params)?).await,
         "closeStdin" => close_stdin(context, connection, parse(params)?).await,
@@ -52,43 +51,43 @@ pub(crate) async fn call<P: Program>(
         "signal" => signal(engine, parse(params)?).await,
         "kill" => kill(engine, parse(params)?).await,
         "forget" => {
-            find(engine, &parse::<Which>(params)?.process).await?.forget().await.map_err(failure)?;
-            answer(&())
+            find(engine, &parse::<ProcessRef>(params)?.process).await?.forget().await.map_err(failure)?;
+            response(&())
         }
-        "status" => status(engine, &context.program).await,
-        "upgrade" => upgrade(&context.program, parse(params)?).await,
+        "status" => status(engine, &context.daemon).await,
+        "upgrade" => upgrade(&context.daemon, parse(params)?).await,
         "wakeRelay" => {
-            let woken = context.program.wake_relay(parse(params)?).await;
-            woken.map_err(|declined| declined.failure("relay"))?;
-            answer(&())
+            let resumed = context.daemon.wake_relay(parse(params)?).await;
+            resumed.map_err(|declined| declined.failure("relay"))?;
+            response(&())
         }
         "keepChildren" => {
-            let kept = context.program.keep_children().await;
+            let kept = context.daemon.keep_children().await;
             let processes = kept.map_err(|declined| declined.failure("keep"))?;
-            answer(&Kept { processes })
+            response(&KeepReport { processes })
         }
         "serveAgain" => {
-            let woken = context.program.serve_again().await;
-            woken.map_err(|declined| declined.failure("keep"))?;
-            answer(&())
+            let resumed = context.daemon.serve_again().await;
+            resumed.map_err(|declined| declined.failure("keep"))?;
+            response(&())
         }
         "settings" => {
-            let settings = context.program.settings();
-            answer(&settings.ok_or_else(|| Failure {
+            let settings = context.daemon.settings();
+            response(&settings.ok_or_else(|| Failure {
                 kind: "settings".into(),
                 message: "this daemon has no configuration".into(),
             })?)
         }
         "reload" => {
-            let reloaded = context.program.reload().await;
-            answer(&reloaded.map_err(|declined| declined.failure("settings"))?)
+            let reloaded = context.daemon.reload().await;
+            response(&reloaded.map_err(|declined| declined.failure("settings"))?)
         }
         "stop" => {
             let grace = parse::<Option<Stop>>(params)?.unwrap_or_default().grace_ms;
-            let stopped = context.program.stop(grace.map(Duration::from_millis)).await;
-            answer(&stopped.map_err(|declined| declined.failure("stop"))?)
+            let stopped = context.daemon.stop(grace.map(Duration::from_millis)).await;
+            response(&stopped.map_err(|declined| declined.failure("stop"))?)
         }
-        _ => Err(Failure { kind: "method".into(), message: format!("there is no method {method:?}") }),
+        _ => Err(Failure { kind: "method".into(), message: format!("unknown method: {method:?}") }),
     }
 }
 
@@ -97,11 +96,11 @@ fn parse<T: DeserializeOwned>(params: Option<&RawValue>) -> Result<T, Failure> {
     serde_json::from_str(text).map_err(|error| Failure { kind: "params".into(), message: error.to_string() })
 }
 
-pub(crate) fn answer(result: &impl Serialize) -> Outcome {
-    // As text at once: a list of thousands would be many times as large as a tree of values.
+pub(crate) fn response(result: &impl Serialize) -> MethodResult {
+    // Serialized directly: a `Value` tree of thousands of processes takes many times the memory of the text.
     let result = serde_json::value::to_raw_value(result);
     let result = result.map_err(|error| Failure { kind: "internal".into(), message: error.to_string() })?;
-    Ok(Answer { result, follow: None })
+    Ok(Response { result, attachment: None })
 }
 
 pub(crate) fn failure(error: Error) -> Failure {
@@ -120,15 +119,15 @@ pub(crate) fn failure(error: Error) -> Failure {
     Failure { kind: kind.into(), message: error.to_string() }
 }
 
-async fn attach<P>(context: &Context<P>, connection: Connection, params: Attach) -> Outcome {
+async fn attach<P>(context: &Context<P>, connection: ConnectionId, params: Attach) -> MethodResult {
     let process = find(&context.engine, &params.process).await?;
     let after = match params.tail_bytes {
         Some(bytes) => process.tail(bytes).await.map_err(failure)?,
         None => params.after,
     };
-    let pen = match params.write {
+    let input = match params.write {
         None => None,
-        Some(write) => Some(take_pen(context, connection, &process, write).await),
+        Some(write) => Some(acquire_input(context, connection, &process, write).await),
     };
     let (first_seq, last_seq) = process.sequence();
     let size = process.size().map(|size| TerminalSize { rows: size.rows, cols: size.cols });
@@ -140,32 +139,33 @@ async fn attach<P>(context: &Context<P>, connection: Connection, params: Attach)
         running: process.status().exit().is_none(),
         size,
         terminal: process.info().terminal,
-        writer: matches!(pen, Some(Ok(_))),
-        read_only_because: pen.as_ref().and_then(|pen| pen.as_ref().err().cloned()),
+        writer: matches!(input, Some(Ok(_))),
+        read_only_because: input.as_ref().and_then(|input| input.as_ref().err().cloned()),
     };
-    let owns = params.owns && process.key().scope == owned::SCOPE && process.key().face == FACE;
-    let follow = Follow { process, after, pen: pen.and_then(Result::ok), owns };
-    Ok(Answer { follow: Some(follow), ..answer(&attached)? })
+    let owns = params.owns && process.key().scope == client_bound::SCOPE && process.key().face == FACE;
+    let attachment = Attachment { process, after, input: input.and_then(Result::ok), owns };
+    Ok(Response { attachment: Some(attachment), ..response(&attached)? })
 }
 
-/// The input of a process, or why it cannot be had.
-async fn take_pen<P>(
+/// The input lock of a process, or the reason for a read-only attach.
+async fn acquire_input<P>(
     context: &Context<P>,
-    connection: Connection,
+    connection: ConnectionId,
     process: &Process,
-    write: Write,
-) -> Result<Held, String> {
+    write: InputClaim,
+) -> Result<InputGuard, String> {
     let face = &process.key().face;
     if face != FACE {
-        // What others say to it is counted by them, and would be taken for something else.
+        // The other face numbers the stdin bytes it writes. Input from here would shift its offsets.
         return Err(format!("its input belongs to a client of the {face} face"));
     }
-    let taken = context.pens.take(process.slot(), connection, write == Write::Steal).await;
-    taken.map_err(|Taken| "another terminal has its input; `--steal` takes it over".to_owned())
+    let acquired = context.input_locks.acquire(process.slot(), connection, write == InputClaim::Steal).await;
+    acquired.map_err(|LockedByOther| "another terminal has its input; `--steal` takes it over".to_owned())
 }
 
-/// Waits for room while the client is there. A client that left got no answer, so its input may be dropped.
-async fn stdin<P>(context: &Context<P>, peer: &Peer, params: Stdin) -> Outcome {
+/// Waits for room in the stdin pipe while the client is connected. A client that disconnects has no reply yet, so its
+/// input may be dropped.
+async fn stdin<P>(context: &Context<P>, peer: &Peer, params: Stdin) -> MethodResult {
     let Stdin { process, offset, data } = params;
     let bytes = base64::decode(data.as_bytes());
     drop(data);
@@ -177,9 +177,9 @@ async fn stdin<P>(context: &Context<P>, peer: &Peer, params: Stdin) -> Outcome {
         if offset.is_none() && peer.has_dropped_input() {
             return Err(client_left());
         }
-        let turn = context.pens.turn(process.slot(), peer.number).await.map_err(not_writer)?;
+        let permit = context.input_locks.write_permit(process.slot(), peer.id).await.map_err(not_writer)?;
         let accepted = process.write_stdin(offset, bytes.clone()).await.map_err(failure)?;
-        drop(turn);
+        drop(permit);
         let (outcome, applied) = match accepted {
             Accepted::Applied { applied } => (StdinOutcome::Applied, applied),
             Accepted::Duplicate { applied } => (StdinOutcome::Duplicate, applied),
@@ -195,50 +195,53 @@ async fn stdin<P>(context: &Context<P>, peer: &Peer, params: Stdin) -> Outcome {
                 continue;
             }
         };
-        return answer(&StdinApplied { outcome, applied });
+        return response(&StdinApplied { outcome, applied });
     }
 }
 
-/// For a connection whose peer does not read.
+/// The client cannot read this reply; the request still needs a result.
 fn client_left() -> Failure {
-    Failure { kind: "gone".into(), message: "the client left before there was room for its input".into() }
+    Failure {
+        kind: "gone".into(),
+        message: "the client disconnected before stdin had room for its input".into(),
+    }
 }
 
-fn not_writer(Taken: Taken) -> Failure {
-    Failure { kind: "notWriter".into(), message: "another terminal has the input of this process".into() }
+fn not_writer(LockedByOther: LockedByOther) -> Failure {
+    Failure { kind: "notWriter".into(), message: "another terminal holds the input of this process".into() }
 }
 
-async fn close_stdin<P>(context: &Context<P>, connection: Connection, params: Which) -> Outcome {
+async fn close_stdin<P>(context: &Context<P>, connection: ConnectionId, params: ProcessRef) -> MethodResult {
     let process = find(&context.engine, &params.process).await?;
-    let _turn = context.pens.turn(process.slot(), connection).await.map_err(not_writer)?;
+    let _permit = context.input_locks.write_permit(process.slot(), connection).await.map_err(not_writer)?;
     process.close_stdin().await.map_err(failure)?;
-    answer(&())
+    response(&())
 }
 
-async fn resize<P>(context: &Context<P>, connection: Connection, params: Resize) -> Outcome {
+async fn resize<P>(context: &Context<P>, connection: ConnectionId, params: Resize) -> MethodResult {
     let size = Size { rows: params.size.rows, cols: params.size.cols };
     let process = find(&context.engine, &params.process).await?;
-    let _turn = context.pens.turn(process.slot(), connection).await.map_err(not_writer)?;
+    let _permit = context.input_locks.write_permit(process.slot(), connection).await.map_err(not_writer)?;
     process.resize(size).map_err(failure)?;
-    answer(&())
+    response(&())
 }
 
 fn signal_number(name: &str) -> Result<Number, Failure> {
     let number = Number::from_name(name).or_else(|| Number::from_number(name.parse().ok()?));
     number.ok_or_else(|| Failure {
         kind: "params".into(),
-        message: format!("there is no signal {name:?}; `kill -l` lists their names"),
+        message: format!("unknown signal: {name:?}; `kill -l` lists the names"),
     })
 }
 
-async fn signal(engine: &Engine, params: Signal) -> Outcome {
+async fn signal(engine: &Engine, params: Signal) -> MethodResult {
     let number = signal_number(&params.signal)?;
     let reach = if params.group { Reach::Group } else { Reach::Leader };
     find(engine, &params.process).await?.signal(number, reach).await.map_err(failure)?;
-    answer(&())
+    response(&())
 }
 
-async fn kill(engine: &Engine, params: Kill) -> Outcome {
+async fn kill(engine: &Engine, params: Kill) -> MethodResult {
     let ladder = Ladder {
         signal: params.signal.as_deref().map_or(Ok(Number::TERM), signal_number)?,
         reach: Reach::Tree,
@@ -248,10 +251,10 @@ async fn kill(engine: &Engine, params: Kill) -> Outcome {
     let process = find(engine, &params.process).await?;
     let mut report = process.kill_and_wait(ladder).await.map_err(failure)?;
     if report.already_exited {
-        // A worker that died while it killed a tree may have left a part of it.
+        // A worker that died during a kill may have left part of the tree.
         report.survivors = process.kill_tree().await.map_err(failure)?;
     }
-    answer(&Killed {
+    response(&Killed {
         already_exited: report.already_exited,
         died: report.died,
         escalated: report.escalated,
@@ -260,15 +263,15 @@ async fn kill(engine: &Engine, params: Kill) -> Outcome {
 }
 
 pub fn exit_status(exit: Exit) -> ExitStatus {
-    let (code, signal) = match exit.how {
-        How::Code(code) => (Some(code), None),
-        How::Signal(signal) => (None, Some(signal)),
-        How::Unknown => (None, None),
+    let (code, signal) = match exit.cause {
+        ExitCause::Code(code) => (Some(code), None),
+        ExitCause::Signal(signal) => (None, Some(signal)),
+        ExitCause::Unknown => (None, None),
     };
     ExitStatus { code, signal, user_ms: exit.user_ms, system_ms: exit.system_ms, rss_max_kb: exit.rss_max_kb }
 }
 
-fn because(why: ExitUnknown) -> &'static str {
+fn unknown_exit_reason(why: ExitUnknown) -> &'static str {
     match why {
         ExitUnknown::HostRestarted => "host restarted",
         ExitUnknown::RecordDamaged => "record damaged",
@@ -276,9 +279,9 @@ fn because(why: ExitUnknown) -> &'static str {
     }
 }
 
-async fn list(engine: &Engine) -> Outcome {
+async fn list(engine: &Engine) -> MethodResult {
     let processes: Vec<ProcessInfo> = engine.list_known().await.iter().map(describe).collect();
-    answer(&processes)
+    response(&processes)
 }
 
 fn describe(process: &Process) -> ProcessInfo {
@@ -295,7 +298,7 @@ fn describe(process: &Process) -> ProcessInfo {
             None => "running".into(),
         },
         exit: info.status.exit().map(exit_status),
-        exit_unknown_because: info.exit_unknown.map(|why| because(why).into()),
+        exit_unknown_because: info.exit_unknown.map(|why| unknown_exit_reason(why).into()),
         command: info.arguments,
         directory: info.directory,
         terminal: info.terminal,
@@ -313,21 +316,21 @@ fn describe(process: &Process) -> ProcessInfo {
     }
 }
 
-async fn status<P: Program>(engine: &Engine, program: &P) -> Outcome {
+async fn status<P: DaemonOps>(engine: &Engine, daemon: &P) -> MethodResult {
     let processes = engine.list_known().await;
-    answer(&Status {
+    response(&Status {
         version: env!("CARGO_PKG_VERSION").into(),
         worker_pid: std::process::id(),
         keeper_pid: engine.keeper_pid(),
         running: processes.iter().filter(|process| process.status().exit().is_none()).count(),
         processes: processes.len(),
-        relay: program.relay(),
-        keeping: program.keeps_children(),
-        arguments: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
+        relay: daemon.relay(),
+        keeping: daemon.keeps_children(),
+        arguments: std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect(),
         worker: usage(std::process::id()),
         keeper: usage(engine.keeper_pid()),
         journal_bytes: engine.counts().journal_bytes,
-        faces: program.faces(),
+        faces: daemon.faces(),
     })
 }
 
@@ -337,10 +340,10 @@ fn usage(pid: u32) -> Option<Usage> {
     Some(Usage { rss_bytes: stat.rss_pages * procfs::page_size(), age_ms })
 }
 
-async fn upgrade<P: Program>(program: &P, params: UpgradeBinary) -> Outcome {
+async fn upgrade<P: DaemonOps>(daemon: &P, params: UpgradeBinary) -> MethodResult {
     let internal = |message: String| Failure { kind: "upgrade".into(), message };
     let binary = outpost_sys::file::open(&params.path, outpost_sys::file::Open::Program);
     let binary = binary.map_err(|errno| internal(format!("cannot open {}: {errno}", params.path)))?;
-    program.upgrade(binary).await.map_err(|declined| declined.failure("upgrade"))?;
-    answer(&())
+    daemon.upgrade(binary).await.map_err(|declined| declined.failure("upgrade"))?;
+    response(&())
 }

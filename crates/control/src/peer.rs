@@ -1,25 +1,25 @@
-//! One client of the control socket, as its requests see it.
+//! The per-connection state that the methods of the control socket share.
 
 use outpost_wire::Outbox;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Numbers a connection.
-pub(crate) type Connection = u64;
+/// Identifies a connection for the lifetime of the worker.
+pub(crate) type ConnectionId = u64;
 
 pub(crate) struct Peer {
-    pub(crate) number: Connection,
+    pub(crate) id: ConnectionId,
     pub(crate) outbox: Outbox,
-    /// Input was dropped because the client had left.
+    /// Input was dropped because the client disconnected.
     input_dropped: AtomicBool,
 }
 
 impl Peer {
-    pub(crate) fn new(number: Connection, outbox: Outbox) -> Peer {
-        Peer { number, outbox, input_dropped: AtomicBool::new(false) }
+    pub(crate) fn new(id: ConnectionId, outbox: Outbox) -> Peer {
+        Peer { id, outbox, input_dropped: AtomicBool::new(false) }
     }
 
-    /// Drops a piece of input: the client has left. Later pieces that have no offset follow it, or the child would read a
-    /// stream with a hole.
+    /// Records that one input chunk was dropped because the client disconnected. Later chunks without an offset must be
+    /// dropped too, or the child would read a stream with a gap.
     pub(crate) fn drop_input(&self) {
         self.input_dropped.store(true, Ordering::Relaxed);
     }

@@ -1,11 +1,11 @@
-//! Serves connections on the control socket: hands requests to their methods.
+//! The server of the control socket: accepts connections, reads requests and runs each in a task of its own.
 
-use crate::confining::Sandboxing;
+use crate::client_bound::ClientBound;
+use crate::input_lock::InputLocks;
 use crate::methods;
-use crate::owned::Owned;
 use crate::peer::Peer;
-use crate::pens::Pens;
-use crate::stream::Follow;
+use crate::sandboxing::Sandboxing;
+use crate::stream::Attachment;
 use crate::wire::{
     Faces, Failure, LINE_BYTES_MAX, RelayState, Reloaded, Request, Settings, StopReport, WakeRelay,
 };
@@ -21,21 +21,21 @@ use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
-/// Connections served at once; more wait in the backlog.
+/// Concurrent connections; further ones wait in the accept backlog.
 const CONNECTIONS_MAX: usize = 1024;
-/// Requests of one connection under way at once, with those that stream output; more wait in the socket.
+/// Concurrent requests of one connection, including output streams; further ones wait in the socket buffer.
 const REQUESTS_MAX: u32 = 64;
 
-/// Why the program around us did not do what a client asked for.
+/// Why the daemon did not carry out a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Declined {
-    /// The daemon, or this worker of it, is ending and takes no more orders.
+    /// The daemon or this worker is stopping and accepts no more commands.
     Ending,
     Refused(String),
 }
 
 impl Declined {
-    /// As the control socket reports it; `kind` is that of a refusal.
+    /// The failure to report to the client; `kind` applies to a refusal.
     pub(crate) fn failure(self, kind: &str) -> Failure {
         let message = self.to_string();
         match self {
@@ -48,7 +48,7 @@ impl Declined {
 impl fmt::Display for Declined {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Declined::Ending => f.write_str("the daemon is ending"),
+            Declined::Ending => f.write_str("the daemon is stopping"),
             Declined::Refused(reason) => f.write_str(reason),
         }
     }
@@ -69,61 +69,63 @@ impl From<Error> for Declined {
     }
 }
 
-/// What the program around us can do.
-pub trait Program: Send + Sync + 'static {
-    /// Puts a new binary in place of keeper and worker.
+/// The daemon operations that the control socket exposes but does not implement.
+pub trait DaemonOps: Send + Sync + 'static {
+    /// Replaces the binary of keeper and worker.
     fn upgrade(&self, binary: OwnedFd) -> impl Future<Output = Result<(), Declined>> + Send;
-    /// Ends every process, and then the daemon. Processes have this long to end by themselves, or as configured.
+    /// Stops every process, then the daemon. `grace` is the time between SIGTERM and SIGKILL; `None` uses the configured
+    /// one.
     fn stop(&self, grace: Option<Duration>) -> impl Future<Output = Result<StopReport, Declined>> + Send;
-    /// Ends the faces; the daemon stays as long as processes run. Says how many do.
+    /// Stops the faces and keeps the daemon until the last process ends. Returns the number of running processes.
     fn keep_children(&self) -> impl Future<Output = Result<usize, Declined>> + Send;
-    /// Whether that was done.
+    /// Whether the daemon only keeps its processes.
     fn keeps_children(&self) -> bool;
-    /// Begins the faces again.
+    /// Starts the faces again after `keep_children`.
     fn serve_again(&self) -> impl Future<Output = Result<(), Declined>> + Send;
-    /// How the relay face stands, where there is one.
+    /// The state of the relay face; `None` in a daemon without one.
     fn relay(&self) -> Option<RelayState>;
-    /// What the other faces have.
+    /// The state of the other faces.
     fn faces(&self) -> Faces;
-    /// The configuration as it is in force, where there is one.
+    /// The effective configuration; `None` in a daemon without one.
     fn settings(&self) -> Option<Settings>;
-    /// Reads the configuration again.
+    /// Reloads the configuration file.
     fn reload(&self) -> impl Future<Output = Result<Reloaded, Declined>> + Send;
-    /// Has the relay face serve again.
+    /// Starts the relay face again.
     fn wake_relay(&self, wake: WakeRelay) -> impl Future<Output = Result<(), Declined>> + Send;
 }
 
 pub(crate) struct Context<P> {
     pub(crate) engine: Engine,
-    pub(crate) program: P,
+    pub(crate) daemon: P,
     pub(crate) sandboxing: Sandboxing,
-    pub(crate) pens: Arc<Pens>,
-    pub(crate) owned: Arc<Owned>,
-    connections: AtomicU64,
+    pub(crate) input_locks: Arc<InputLocks>,
+    pub(crate) client_bound: Arc<ClientBound>,
+    next_connection: AtomicU64,
     load: SharedLoad,
 }
 
-/// Serves the control socket for ever.
-pub async fn serve<P: Program>(listener: UnixListener, engine: Engine, program: P, sandboxing: Sandboxing) {
-    let (pens, owned) = (Arc::default(), Arc::<Owned>::default());
-    let (inherits, its_engine) = (owned.clone(), engine.clone());
-    tokio::spawn(async move { inherits.inherit(&its_engine, methods::FACE).await });
-    let (connections, load) = (AtomicU64::new(0), SharedLoad::default());
-    let context = Arc::new(Context { engine, program, sandboxing, pens, owned, connections, load });
+/// Serves the control socket until the worker ends.
+pub async fn serve<P: DaemonOps>(listener: UnixListener, engine: Engine, daemon: P, sandboxing: Sandboxing) {
+    let (input_locks, client_bound) = (Arc::default(), Arc::<ClientBound>::default());
+    let (adopting, their_engine) = (client_bound.clone(), engine.clone());
+    tokio::spawn(async move { adopting.adopt(&their_engine, methods::FACE).await });
+    let (next_connection, load) = (AtomicU64::new(0), SharedLoad::default());
+    let context =
+        Arc::new(Context { engine, daemon, sandboxing, input_locks, client_bound, next_connection, load });
     let serve = |stream| serve_connection(stream, context.clone());
     outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
 }
 
-async fn serve_connection<P: Program>(stream: UnixStream, context: Arc<Context<P>>) {
+async fn serve_connection<P: DaemonOps>(stream: UnixStream, context: Arc<Context<P>>) {
     let Ok((reader, writer)) = outpost_wire::split(stream) else { return };
     let (outbox, writing) = Outbox::new(writer);
     let writing = tokio::spawn(writing);
     let mut lines = Lines::new(reader, LINE_BYTES_MAX);
     let requests = Arc::new(Semaphore::new(REQUESTS_MAX as usize));
-    let number = context.connections.fetch_add(1, Ordering::Relaxed);
-    let peer = Arc::new(Peer::new(number, outbox.clone()));
+    let id = context.next_connection.fetch_add(1, Ordering::Relaxed);
+    let peer = Arc::new(Peer::new(id, outbox.clone()));
     if read(&mut lines, &requests, &peer, &context).await == Ended::Sending {
-        // Its requests are answered, and its processes streamed to their ends.
+        // The client only closed its sending side: finish its requests and output streams.
         let finished = async {
             let _all = requests.acquire_many(REQUESTS_MAX).await;
             outbox.drained().await;
@@ -134,22 +136,23 @@ async fn serve_connection<P: Program>(stream: UnixStream, context: Arc<Context<P
             () = finished => {}
         }
     }
-    // From here on, tasks of this connection end where they would wait for it. Each request that changes something is
-    // carried out to its end: a kill that was begun escalates, a process that was started is owned.
+    // Closing the outbox ends the tasks that wait for this connection. A request that changes state still completes: a
+    // kill escalates, and a spawned client-bound process gets its attach timeout.
     outbox.close();
     let _ended = writing.await;
 }
 
-/// What has ended when a connection is not read any more.
+/// How reading a connection ended.
 #[derive(PartialEq, Eq)]
 enum Ended {
-    /// The peer sends nothing more, but may still read.
+    /// The client closed its sending side and may still read.
     Sending,
+    /// The connection is unusable.
     Connection,
 }
 
-/// Reads requests, each handled by a task of its own, until no more can come.
-async fn read<P: Program>(
+/// Reads requests and spawns a task for each, until EOF or an error.
+async fn read<P: DaemonOps>(
     lines: &mut Lines,
     requests: &Arc<Semaphore>,
     peer: &Arc<Peer>,
@@ -160,7 +163,7 @@ async fn read<P: Program>(
         let line = match lines.next().await {
             Ok(Line::Whole(line)) if line.trim_ascii().is_empty() => continue,
             Ok(Line::Whole(line)) => line.to_vec(),
-            Ok(Line::Cut(_) | Line::End) => return Ended::Sending,
+            Ok(Line::Truncated(_) | Line::Eof) => return Ended::Sending,
             Ok(Line::TooLong) | Err(_) => return Ended::Connection,
         };
         let Some(weight) = load.take(line.len(), &peer.outbox).await else { return Ended::Connection };
@@ -174,13 +177,13 @@ async fn read<P: Program>(
     }
 }
 
-/// A method's answer, and what is to be streamed after it.
-pub(crate) struct Answer {
+/// The result of a method. With an attachment, output is streamed after it.
+pub(crate) struct Response {
     pub(crate) result: Box<RawValue>,
-    pub(crate) follow: Option<Follow>,
+    pub(crate) attachment: Option<Attachment>,
 }
 
-async fn handle<P: Program>(
+async fn handle<P: DaemonOps>(
     line: Vec<u8>,
     weight: Weight,
     peer: &Peer,
@@ -196,14 +199,14 @@ async fn handle<P: Program>(
     };
     let id = request.id;
     let called = methods::call(context, peer, &request.method, request.params).await;
-    // Output is streamed for as long as the process runs.
+    // Release the request's memory: an output stream lives as long as its process.
     drop((line, weight));
     match called {
-        Ok(Answer { result, follow }) => {
+        Ok(Response { result, attachment }) => {
             reply(outbox, id, Ok(&result)).await?;
             let _stopping = context.engine.serving().await;
-            match follow {
-                Some(follow) => follow.run(outbox, &context.owned).await,
+            match attachment {
+                Some(attachment) => attachment.run(outbox, &context.client_bound).await,
                 None => Ok(()),
             }
         }
@@ -224,7 +227,6 @@ async fn reply(outbox: &Outbox, id: u64, outcome: Result<&RawValue, &Failure>) -
     let reply = Reply { id, result: outcome.ok(), error: outcome.err() };
     outbox
         .send(|out| {
-            // Into memory, of values that are text already: nothing can fail.
             let _infallible = serde_json::to_writer(&mut *out, &reply);
             out.push(b'\n');
         })

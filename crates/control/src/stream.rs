@@ -1,33 +1,33 @@
-//! A process's output as lines: a cursor over its journal, encoded batch by batch.
+//! Output streaming: sends the journal of an attached process to its client as JSON lines, batch by batch.
 
+use crate::client_bound::{ClientBound, SCOPE};
+use crate::input_lock::InputGuard;
 use crate::methods::{FACE, exit_status};
-use crate::owned::{Owned, SCOPE};
-use crate::pens::Held;
 use outpost_engine::{Batch, Key, Process, Stream};
 use outpost_wire::{Closed, Outbox, base64};
 use std::io::Write;
 
 /// A connection that is attached to a process.
-pub(crate) struct Follow {
+pub(crate) struct Attachment {
     pub(crate) process: Process,
-    /// The last sequence number that it has.
+    /// The last sequence number that the client has.
     pub(crate) after: u64,
-    /// It has the input.
-    pub(crate) pen: Option<Held>,
-    /// The process ends with it.
+    /// Present while this connection holds the input lock.
+    pub(crate) input: Option<InputGuard>,
+    /// The process ends with this connection.
     pub(crate) owns: bool,
 }
 
-impl Follow {
-    /// Sends everything until the process has ended or the connection has.
-    pub(crate) async fn run(mut self, outbox: &Outbox, owned: &Owned) -> Result<(), Closed> {
+impl Attachment {
+    /// Streams output until the process or the connection ends.
+    pub(crate) async fn run(mut self, outbox: &Outbox, client_bound: &ClientBound) -> Result<(), Closed> {
         if self.owns {
-            owned.take(&self.process);
+            client_bound.client_attached(&self.process);
         }
         let streamed = self.stream(outbox).await;
-        // Not when this is dropped: a worker that makes room for another drops it, and clients go on with that one.
+        // Not in `Drop`: a retiring worker drops this future, and the client reconnects to the next worker.
         if self.owns {
-            owned.abandon(&self.process).await;
+            client_bound.client_left(&self.process).await;
         }
         streamed
     }
@@ -35,31 +35,32 @@ impl Follow {
     async fn stream(&mut self, outbox: &Outbox) -> Result<(), Closed> {
         let name = self.process.slot().to_string();
         let Key { face, scope, .. } = self.process.key();
-        // Those of others wait for their own clients, not for whoever looks on and goes to lunch.
+        // A process of another face, or one that another client owns, waits for its own reader. A second reader only
+        // observes and must not apply back-pressure.
         let mut subscription = match face == FACE && (self.owns || scope != SCOPE) {
             true => self.process.subscribe(self.after),
-            false => self.process.look_on(self.after),
+            false => self.process.observe(self.after),
         };
         let mut batch = Batch::default();
         let mut stalled = false;
         loop {
-            let pen_lost = async {
-                match &self.pen {
-                    Some(pen) => pen.lost().await,
+            let input_lost = async {
+                match &self.input {
+                    Some(input) => input.lost().await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
                 read = subscription.next(&mut batch) => {
                     if let Err(error) = read {
-                        tracing::warn!(process = %name, %error, "a reader cannot go on");
+                        tracing::warn!(process = %name, %error, "cannot read the journal; the stream ends");
                         return Ok(());
                     }
                 }
-                () = pen_lost => {
-                    self.pen = None;
-                    let told = format!("{{\"process\":\"{name}\",\"writer\":false}}\n");
-                    outbox.send(|lines| lines.extend_from_slice(told.as_bytes())).await?;
+                () = input_lost => {
+                    self.input = None;
+                    let line = format!("{{\"process\":\"{name}\",\"writer\":false}}\n");
+                    outbox.send(|lines| lines.extend_from_slice(line.as_bytes())).await?;
                     continue;
                 }
                 () = outbox.closed() => return Err(Closed),
@@ -74,7 +75,7 @@ impl Follow {
                     }
                 })
                 .await?;
-            // One reader that keeps up must not keep the thread.
+            // A reader that keeps up with its writer must not starve other tasks of this thread.
             tokio::task::yield_now().await;
             if batch.ended.is_some() {
                 return Ok(());
@@ -83,7 +84,7 @@ impl Follow {
     }
 }
 
-/// Writing to memory cannot fail.
+/// Infallible: it writes to memory only.
 fn encode(name: &str, batch: &Batch, lines: &mut Vec<u8>) {
     if let Some(first) = batch.first_kept {
         let _infallible = writeln!(lines, "{{\"process\":\"{name}\",\"firstSeq\":{first}}}");

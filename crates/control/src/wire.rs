@@ -1,4 +1,4 @@
-//! The types of the control socket.
+//! The messages of the control socket: requests, replies and events. Member names are the wire format.
 
 use outpost_wire::base64;
 use serde::de::Error as _;
@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// The longest request.
+/// Longest request line.
 pub const LINE_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 #[derive(Debug, Deserialize)]
@@ -27,7 +27,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// The kind of a refusal by a daemon, or a worker of it, that is ending and takes no more orders.
+    /// The kind of a failure because the daemon or its worker is stopping.
     pub const STOPPING: &str = "stopping";
 
     pub fn is_stopping(&self) -> bool {
@@ -35,7 +35,7 @@ impl Failure {
     }
 }
 
-/// Anything the daemon sends: an answer (`id`) or something of a process (`process`).
+/// Any message of the daemon: a reply (with `id`) or an event of a process (with `process`).
 #[derive(Debug, Deserialize)]
 pub struct Message {
     pub id: Option<u64>,
@@ -49,59 +49,59 @@ pub struct Message {
     pub exit: Option<ExitStatus>,
     #[serde(rename = "firstSeq")]
     pub first_seq: Option<u64>,
-    /// The disk has no room for its output, or has again.
+    /// The disk has no room for the output of the process, or has room again.
     pub stalled: Option<bool>,
-    /// False when somebody else has taken the input of the process over.
+    /// False when another connection took over the input of the process.
     pub writer: Option<bool>,
 }
 
-/// An argument, a variable or a path: any bytes. Text goes as a string, anything else as `{"base64": …}`.
+/// An argument, a variable or a path of arbitrary bytes. UTF-8 is a JSON string, anything else `{"base64": …}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Word(pub OsString);
+pub struct OsText(pub OsString);
 
-impl<T: Into<OsString>> From<T> for Word {
-    fn from(text: T) -> Word {
-        Word(text.into())
+impl<T: Into<OsString>> From<T> for OsText {
+    fn from(text: T) -> OsText {
+        OsText(text.into())
     }
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
-enum Spelled<'a> {
+enum OsTextRepr<'a> {
     Text(Cow<'a, str>),
     Bytes { base64: String },
 }
 
-impl Serialize for Word {
+impl Serialize for OsText {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0.to_str() {
-            Some(text) => Spelled::Text(text.into()),
-            None => Spelled::Bytes { base64: encoded(self.0.as_bytes()) },
+            Some(text) => OsTextRepr::Text(text.into()),
+            None => OsTextRepr::Bytes { base64: to_base64(self.0.as_bytes()) },
         }
         .serialize(serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for Word {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Word, D::Error> {
-        match Spelled::deserialize(deserializer)? {
-            Spelled::Text(text) => Ok(Word(text.into_owned().into())),
-            Spelled::Bytes { base64: text } => {
+impl<'de> Deserialize<'de> for OsText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<OsText, D::Error> {
+        match OsTextRepr::deserialize(deserializer)? {
+            OsTextRepr::Text(text) => Ok(OsText(text.into_owned().into())),
+            OsTextRepr::Bytes { base64: text } => {
                 let bytes = base64::decode(text.as_bytes());
-                Ok(Word(OsString::from_vec(bytes.ok_or_else(|| D::Error::custom("not base64"))?)))
+                Ok(OsText(OsString::from_vec(bytes.ok_or_else(|| D::Error::custom("not base64"))?)))
             }
         }
     }
 }
 
-/// Bytes as members of a message carry them.
-pub fn encoded(bytes: &[u8]) -> String {
+/// Base64, the encoding of bytes in messages.
+pub fn to_base64(bytes: &[u8]) -> String {
     let mut text = Vec::new();
     base64::append(&mut text, bytes);
     String::from_utf8(text).unwrap_or_default()
 }
 
-/// How a process ended: one of the two, or neither when nobody knows.
+/// How a process ended: by `code` or by `signal`. Both are absent if the exit status is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExitStatus {
@@ -118,39 +118,39 @@ pub struct ExitStatus {
 #[serde(rename_all = "camelCase", default)]
 pub struct Spawn {
     pub id: String,
-    pub command: Vec<Word>,
-    /// The daemon's own without one.
-    pub environment: Option<Vec<(Word, Word)>>,
-    /// Variables that are set besides, and before others of the same name.
-    pub added: Vec<(Word, Word)>,
-    pub directory: Option<Word>,
+    pub command: Vec<OsText>,
+    /// `None` for the daemon's own environment.
+    pub environment: Option<Vec<(OsText, OsText)>>,
+    /// Additional variables; they override those of `environment`.
+    pub added: Vec<(OsText, OsText)>,
+    pub directory: Option<OsText>,
     pub terminal: Option<TerminalSize>,
     pub stdin: bool,
     pub new_session: bool,
     pub replace: bool,
     pub sandbox: Option<Sandbox>,
-    /// It ends, with everything it started, when the connection that attaches to it with `owns` does.
+    /// The process and its descendants end with the connection that attaches with `owns`.
     pub ends_with_client: bool,
 }
 
-/// What a command may do, in the words of the exec face's policies.
+/// The sandbox of a command, in terms of the exec face's policies.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Sandbox {
     pub policy: SandboxPolicy,
     #[serde(default)]
     pub network: bool,
-    /// Directories besides the working directory, with `WorkspaceWrite`.
+    /// With `WorkspaceWrite`: writable directories besides the working directory.
     #[serde(default)]
-    pub writable: Vec<Word>,
+    pub writable: Vec<OsText>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SandboxPolicy {
-    /// Everything can be read, nothing written.
+    /// All files are readable, none writable.
     ReadOnly,
-    /// The working directory, `/tmp` and `$TMPDIR` can be written too.
+    /// The working directory, `/tmp` and `$TMPDIR` are writable too.
     WorkspaceWrite,
 }
 
@@ -167,9 +167,9 @@ pub struct Spawned {
     pub pid: i32,
 }
 
-/// Names a process: the engine's number, the id it was given, or its address.
+/// Refers to a process by its slot number, its id or its address.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Which {
+pub struct ProcessRef {
     pub process: String,
 }
 
@@ -178,20 +178,20 @@ pub struct Which {
 pub struct Attach {
     pub process: String,
     pub after: u64,
-    /// Instead of `after`: begin so many bytes before the end, and somewhat earlier.
+    /// Instead of `after`: start at least this many bytes before the end of the output.
     pub tail_bytes: Option<u64>,
-    /// Asks for its input, which one connection at a time has. It goes with the connection.
-    pub write: Option<Write>,
-    /// A process that ends with its client has this one as such.
+    /// Claims the input lock, which one connection at a time holds. It is released with the connection.
+    pub write: Option<InputClaim>,
+    /// This client owns the process, if the process is client-bound.
     pub owns: bool,
 }
 
-/// How much somebody wants the input of a process.
+/// How to claim the input lock of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Write {
+pub enum InputClaim {
     IfFree,
-    /// Whoever has it loses it, and is told.
+    /// Take the lock from its holder, which receives `writer: false`.
     Steal,
 }
 
@@ -201,17 +201,18 @@ pub struct Attached {
     pub process: String,
     pub first_seq: u64,
     pub last_seq: u64,
-    /// Where the next byte of input goes.
+    /// The stdin offset of the next byte.
     pub stdin_accepted: u64,
     pub running: bool,
-    /// Of its terminal; none where it has pipes.
+    /// The terminal's size; `None` for a process with pipes.
     #[serde(default)]
     pub size: Option<TerminalSize>,
     #[serde(default)]
     pub terminal: bool,
-    /// Whether this connection has the input now, and if it asked for it and has not: why.
+    /// Whether this connection holds the input lock.
     #[serde(default)]
     pub writer: bool,
+    /// Why a requested input lock was not granted.
     #[serde(default)]
     pub read_only_because: Option<String>,
 }
@@ -251,9 +252,9 @@ pub struct Resize {
 #[serde(rename_all = "camelCase")]
 pub struct Signal {
     pub process: String,
-    /// A name, with or without `SIG`.
+    /// A name, with or without `SIG`, or a number.
     pub signal: String,
-    /// Also its process group.
+    /// Signal the process group instead of the process only.
     #[serde(default)]
     pub group: bool,
 }
@@ -266,15 +267,14 @@ pub struct Kill {
     pub grace_ms: Option<u64>,
 }
 
-/// How the daemon is to be stopped.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Stop {
-    /// How long processes have to end after SIGTERM; as configured without one.
+    /// Time between SIGTERM and SIGKILL; `None` uses the configured one.
     pub grace_ms: Option<u64>,
 }
 
-/// How each process ended that ran when the daemon was stopped.
+/// How the processes ended that were running when the daemon was stopped.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StopReport {
@@ -287,9 +287,9 @@ pub struct StoppedProcess {
     pub process: String,
     pub face: String,
     pub id: String,
-    /// None when it could not be ended, or its exit not be recorded.
+    /// `None` if the process could not be killed or its exit could not be recorded.
     pub exit: Option<ExitStatus>,
-    /// Its tree was killed, because the grace time was over.
+    /// The process or a descendant outlived the grace time and got SIGKILL.
     pub killed: bool,
 }
 
@@ -312,7 +312,7 @@ pub struct ProcessInfo {
     pub pid: i32,
     pub state: String,
     pub exit: Option<ExitStatus>,
-    /// Of an exit without code and signal: why it is not known.
+    /// Why the exit status is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exit_unknown_because: Option<String>,
     pub command: Vec<String>,
@@ -333,13 +333,13 @@ pub struct ProcessInfo {
 }
 
 impl ProcessInfo {
-    /// The name that tells it from processes with the same id.
+    /// Unique among processes with the same id.
     pub fn address(&self) -> String {
         address(&self.face, &self.scope, &self.id)
     }
 }
 
-/// `FACE/SCOPE/ID`, or `FACE/ID` where there is no scope.
+/// `FACE/SCOPE/ID`, or `FACE/ID` without a scope.
 pub fn address(face: &str, scope: &str, id: &str) -> String {
     match scope {
         "" => format!("{face}/{id}"),
@@ -357,7 +357,7 @@ pub struct Status {
     pub running: usize,
     #[serde(default)]
     pub relay: Option<RelayState>,
-    /// It was stopped, and is there for its processes only.
+    /// The daemon was stopped and only keeps its processes.
     #[serde(default)]
     pub keeping: bool,
     /// The worker's command line.
@@ -367,14 +367,14 @@ pub struct Status {
     pub worker: Option<Usage>,
     #[serde(default)]
     pub keeper: Option<Usage>,
-    /// Output and indexes on disk.
+    /// Size of journals and indexes on disk.
     #[serde(default)]
     pub journal_bytes: u64,
     #[serde(default, flatten)]
     pub faces: Faces,
 }
 
-/// What one of our own processes takes.
+/// Resources of the keeper or the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Usage {
@@ -382,62 +382,62 @@ pub struct Usage {
     pub age_ms: u64,
 }
 
-/// How much waits for a human. What it is, only an approver is told.
+/// Counts of questions that wait for an approver. Their content is only for approvers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Waiting {
+pub struct PendingApprovals {
     pub questions: usize,
-    /// For how long the oldest has.
+    /// Age of the oldest question.
     pub oldest_ms: u64,
 }
 
-/// What is left of a daemon that was stopped.
+/// The reply to `keepChildren`.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Kept {
-    /// How many processes it stays for; without any it ends.
+pub struct KeepReport {
+    /// Number of running processes. At zero the daemon ends.
     pub processes: usize,
 }
 
-/// What the faces have, where there are some.
+/// The state of the faces.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Faces {
     pub listening: Vec<Listening>,
-    /// None where there is nobody to ask.
-    pub waiting: Option<Waiting>,
+    /// `None` in a daemon without approvals.
+    pub waiting: Option<PendingApprovals>,
     pub sessions: usize,
     pub busy_sessions: usize,
     pub config_file: Option<String>,
-    /// Where approvals live and what that protects against.
+    /// Personal or guard mode, with what each protects against.
     pub approvals_mode: Option<String>,
-    /// What cannot work now and is retried.
+    /// Components that fail and are being retried.
     pub problems: Vec<Problem>,
 }
 
-/// A part of the daemon that cannot work now.
+/// A component of the daemon that fails.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Problem {
     pub component: String,
-    /// What fails, and why.
+    /// What fails, with the cause.
     pub message: String,
-    /// When it was first seen, in milliseconds since 1970.
+    /// Time of the first failure, in milliseconds since 1970.
     pub since_ms: u64,
 }
 
-/// Where a face is reached.
+/// The address on which a face listens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listening {
     pub face: String,
     pub address: String,
-    /// A command that shows that it works.
+    /// An example command for this face.
     pub hint: String,
 }
 
-/// One key of the configuration, as it is in force.
+/// The effective value of one configuration key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
-    /// With its tables, `broker.ask_timeout_s`.
+    /// Full name, such as `broker.ask_timeout_s`.
     pub key: String,
     pub value: serde_json::Value,
     pub source: SettingSource,
@@ -451,33 +451,33 @@ pub enum SettingSource {
     Flag,
 }
 
-/// All of them, without secrets.
+/// The effective configuration, with secrets redacted.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Settings {
     pub file: String,
     pub settings: Vec<Setting>,
 }
 
-/// What came of reading the configuration again.
+/// The reply to `reload`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reloaded {
     pub file: String,
-    /// Keys that have another value now, and such that will after a restart.
+    /// Keys with a new value that is in effect.
     pub changed: Vec<String>,
+    /// Keys with a new value that takes effect after a restart.
     pub needs_restart: Vec<String>,
 }
 
-/// How a relay face stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum RelayState {
     Serving,
-    /// It was told to stop and to keep its processes: they run on, and nobody is served.
+    /// The relay was stopped with its processes kept: they run, and the relay serves no client.
     Keeping,
 }
 
-/// A new life for a relay face that keeps its processes.
+/// Makes a relay face in state `Keeping` serve again.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WakeRelay {
@@ -489,6 +489,6 @@ pub struct WakeRelay {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct UpgradeBinary {
-    /// Of the new binary, absolute.
+    /// Absolute path of the new binary.
     pub path: String,
 }

@@ -1,43 +1,43 @@
-//! Commands of the command line in a sandbox: from the policy that was asked for to what the engine is to start.
+//! Sandboxed commands of the command line: turns the requested policy into a confinement for the engine.
 
 use crate::wire::{Failure, Sandbox, SandboxPolicy};
 use outpost_engine::{Error, Spawn, Step};
-use outpost_sandbox::{Confinement, Context, Policy, Private, Probed, Reads};
+use outpost_sandbox::{Confinement, Context, LazyHost, Policy, PrivatePaths, Reads};
 use std::path::{Path, PathBuf};
 
-/// What this host can enforce, and what of ours no command sees.
+/// The host's sandbox capabilities, and the daemon's files that every sandbox hides.
 pub struct Sandboxing {
-    private: Private,
-    host: Probed,
+    private: PrivatePaths,
+    host: LazyHost,
 }
 
 impl Sandboxing {
-    /// `state` is where it is written down which names are held on the host; `private` is the daemon's own.
-    pub fn new(state: PathBuf, private: Private) -> Sandboxing {
-        Sandboxing { private, host: Probed::new(state) }
+    /// `state` is the directory that records mount placeholders on the host; `private` are the paths to hide.
+    pub fn new(state: PathBuf, private: PrivatePaths) -> Sandboxing {
+        Sandboxing { private, host: LazyHost::new(state) }
     }
 
-    /// Confines a process to be, whose program is then looked up inside among `candidates`. What is returned is to be kept
-    /// until it has ended. Looks at the disk.
+    /// Adds a confinement to `spawn`. The kernel looks the program up among `candidates` inside the sandbox. The caller
+    /// must keep the confinement until the process ends. Blocking: reads the disk.
     pub(crate) fn confine(
         &self,
-        asked: &Sandbox,
+        requested: &Sandbox,
         directory: &Path,
         candidates: &[PathBuf],
         spawn: &mut Spawn,
     ) -> Result<Confinement, Failure> {
-        let writable: Vec<PathBuf> = asked.writable.iter().map(|word| PathBuf::from(&word.0)).collect();
+        let writable: Vec<PathBuf> = requested.writable.iter().map(|text| PathBuf::from(&text.0)).collect();
         if let Some(relative) = writable.iter().find(|path| !path.is_absolute()) {
-            let message = format!("{relative:?} cannot be made writable: it is not an absolute path");
+            let message = format!("cannot make {relative:?} writable: not an absolute path");
             return Err(Failure { kind: "params".into(), message });
         }
-        let mut policy = match asked.policy {
-            SandboxPolicy::ReadOnly => Policy::read_only(&Reads::Everything, asked.network),
+        let mut policy = match requested.policy {
+            SandboxPolicy::ReadOnly => Policy::read_only(&Reads::Everything, requested.network),
             SandboxPolicy::WorkspaceWrite => {
-                Policy::workspace_write(&writable, &Reads::Everything, asked.network, false, false)
+                Policy::workspace_write(&writable, &Reads::Everything, requested.network, false, false)
             }
         };
-        if asked.policy == SandboxPolicy::WorkspaceWrite {
+        if requested.policy == SandboxPolicy::WorkspaceWrite {
             policy.protect_agents(writable.iter().map(PathBuf::as_path).chain([directory]));
         }
         self.private.hide(&mut policy);
@@ -46,21 +46,25 @@ impl Sandboxing {
         let built = outpost_sandbox::plan(&policy, &context)
             .and_then(|plan| Confinement::build(&plan, &*self.host.get()?))
             .and_then(|confinement| Ok((confinement.for_spawn(candidates)?, confinement)));
-        let (handed_over, confinement) = built.map_err(|error| Failure {
+        let (prepared, confinement) = built.map_err(|error| Failure {
             kind: "sandbox".into(),
             message: format!(
-                "the command was not started: its sandbox is not possible here: {error}; `outpost doctor` says what this host can enforce"
+                "the command was not started: its sandbox is not possible here: {error}; `outpost doctor` shows what this host can enforce"
             ),
         })?;
-        spawn.confinement = Some(handed_over.program);
-        spawn.descriptors = handed_over.descriptors;
+        spawn.confinement = Some(prepared.program);
+        spawn.descriptors = prepared.descriptors;
         Ok(confinement)
     }
 }
 
-/// Why a confined command was not started, where the engine cannot know: what its confinement was about to do, or that
-/// its program is nowhere to be found inside.
-pub(crate) fn failed_at(error: &Error, confinement: Option<&Confinement>, name: &str) -> Option<Failure> {
+/// The failure of a confined start in terms of the sandbox, which the engine does not know: the sandbox operation that
+/// failed, or a program that no directory of `PATH` contains inside the sandbox.
+pub(crate) fn sandbox_failure(
+    error: &Error,
+    confinement: Option<&Confinement>,
+    name: &str,
+) -> Option<Failure> {
     let (Error::Start { failure, .. }, Some(confinement)) = (error, confinement) else { return None };
     match failure.step {
         Step::Confine => {
