@@ -1,4 +1,4 @@
-//! Says when the commit was made that is built: `-version` shows it.
+//! Passes the time of the built commit to the compiler, for `-version`.
 
 use std::process::Command;
 

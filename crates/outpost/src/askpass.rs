@@ -1,30 +1,28 @@
-//! What sudo runs to ask for a password: fetches it from the daemon that started that sudo, and writes it for it.
+//! The askpass helper of sudo: reads the password from the daemon that started sudo and prints it.
 
-use outpost_broker::{ASKPASS_ANCHOR, ASKPASS_HIDDEN, ASKPASS_RECOGNISED, ASKPASS_VARIABLE};
+use outpost_broker::{ASKPASS_ANCHOR, ASKPASS_UNDUMPABLE, ASKPASS_VARIABLE, ASKPASS_VERIFIED};
 use outpost_sys::connect::{self, Trust};
-use outpost_sys::limits;
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use zeroize::Zeroizing;
 
-/// The longest password.
 const PASSWORD_BYTES_MAX: u64 = 1024;
 
-/// Whether we are called for a password; then it has been dealt with when this returns.
+/// Runs the helper if sudo called this binary for a password. Returns none otherwise.
 pub(crate) fn run_if_called(called: &OsStr) -> Option<ExitCode> {
     if called == ASKPASS_ANCHOR {
         return Some(anchor());
     }
-    let is_by_number = Path::new(called).starts_with("/proc") && Path::new(called).ends_with("exe");
-    let socket = std::env::var_os(ASKPASS_VARIABLE).filter(|_| is_by_number)?;
+    let is_proc_exe = Path::new(called).starts_with("/proc") && Path::new(called).ends_with("exe");
+    let socket = std::env::var_os(ASKPASS_VARIABLE).filter(|_| is_proc_exe)?;
     Some(ask(Path::new(&socket)))
 }
 
-/// Lives until the daemon closes our standard input or ends.
+/// Runs until standard input reaches EOF, which the daemon's exit also causes. It keeps `/proc/PID/exe` valid as a path.
 fn anchor() -> ExitCode {
-    outpost_sys::memory::forget_program();
+    outpost_sys::memory::drop_text_pages();
     let _ended = io::copy(&mut io::stdin(), &mut io::sink());
     ExitCode::SUCCESS
 }
@@ -43,16 +41,16 @@ fn ask(socket: &Path) -> ExitCode {
     }
 }
 
-/// None when there is no password for us.
+/// Returns none if the daemon does not recognise this process or has no password.
 fn fetch(socket: &Path) -> io::Result<Option<Zeroizing<String>>> {
     let mut daemon = connect::connect(socket, Trust::Own)?;
     let mut recognised = [0];
-    if daemon.read(&mut recognised)? != 1 || recognised != [ASKPASS_RECOGNISED] {
+    if daemon.read(&mut recognised)? != 1 || recognised != [ASKPASS_VERIFIED] {
         return Ok(None);
     }
-    // Only now: the daemon could not have looked at our executable any more.
-    limits::hide_memory()?;
-    daemon.write_all(&[ASKPASS_HIDDEN])?;
+    // The daemon identifies this process by /proc/PID/exe, which is unreadable once the process is not dumpable.
+    outpost_sys::process::set_undumpable()?;
+    daemon.write_all(&[ASKPASS_UNDUMPABLE])?;
     let mut typed = Zeroizing::new(String::new());
     let read = daemon.take(PASSWORD_BYTES_MAX).read_to_string(&mut typed)?;
     Ok((read > 0).then_some(typed))

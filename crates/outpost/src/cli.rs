@@ -1,9 +1,8 @@
-//! The command line.
+//! The `outpost` command line: its subcommands, their dispatch, and helpers that they share.
 
 mod approvals;
 mod approve;
 mod approver;
-mod arrive;
 mod ask;
 mod attach;
 mod audit;
@@ -15,11 +14,12 @@ mod fullscreen;
 mod generate;
 mod install_guard;
 mod install_service;
-mod list;
+mod lifecycle;
 mod logs;
-mod manage;
 mod mcp;
-mod patience;
+mod ps;
+mod reconnect;
+mod remote_bootstrap;
 mod run;
 mod sessions;
 mod status;
@@ -29,16 +29,20 @@ mod top;
 mod view;
 
 use crate::console;
-use crate::paths::{Dirs, Paths, distrust};
-use crate::serve::NotServing;
-use crate::{app_server, log, redact, serve, serve_again, worker};
+use crate::daemon::serve::ServeError;
+use crate::daemon::{resume_kept, serve, worker};
+use crate::dropin::app_server;
+use crate::paths::{Dirs, Paths, untrusted_message};
+use crate::{log, redact};
 use clap::{Parser, Subcommand};
 use outpost_control::client::{CallError, Client};
 use outpost_control::wire;
 use outpost_sys::connect::untrusted;
+use std::io::{Error, ErrorKind};
+use std::path::Path;
 use std::process::ExitCode;
 
-/// Runs things on this host for agents and their humans, and loses none of them.
+/// Runs processes for agents and their users, and keeps them across restarts of the daemon
 #[derive(Parser)]
 #[command(name = "outpost", version, arg_required_else_help = true)]
 struct Cli {
@@ -50,87 +54,87 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run the daemon, in the foreground or in the background; exits with 3 where one runs already
+    /// Start the daemon, in the foreground or in the background; exits with 3 if it is already running
     Serve(serve::Options),
-    /// The relay face: -serve, -bridge, -stop, -version, -install, with the flags of the daemon it replaces
+    /// Relay face: -serve, -bridge, -stop, -version, -install, with the flags of the daemon it replaces
     #[command(disable_help_flag = true)]
     Relay {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         flags: Vec<std::ffi::OsString>,
     },
-    /// The exec face on standard input and output: sandboxed commands, as `codex app-server` runs them
+    /// Exec face on standard input and output: sandboxed commands, as `codex app-server` runs them
     AppServer(app_server::AppServer),
-    /// Run one command, as root unless told otherwise, once a human has approved it
+    /// Run one command after an approver allows it, as root by default
     Ask(ask::Ask),
-    /// An MCP server on standard input and output: commands that run once a human has approved them
+    /// MCP server on standard input and output: commands that run after an approver allows them
     Mcp(mcp::Mcp),
-    /// Say what this host has and what it lacks, what that means, and what mends it; fails when something needed is missing
+    /// Check this host and the daemon, with the effect and the fix of each problem; fails on errors
     Doctor(doctor::Doctor),
     /// Started by the keeper
     #[command(hide = true)]
-    Worker(worker::Given),
+    Worker(worker::WorkerArgs),
     Run(run::Run),
     Exec(run::Exec),
     Attach(attach::Attach),
     Logs(logs::Logs),
-    Ps(list::Ps),
+    Ps(ps::Ps),
     Top(top::Top),
-    /// End a process and everything it started
-    Kill(manage::Kill),
-    /// Decide about what waits for a human, on a full screen
+    /// Stop a process and its descendants
+    Kill(lifecycle::Kill),
+    /// Approve or deny pending requests, on a full screen
     Approve(approve::Approve),
-    /// Decide about what waits for a human, from scripts
+    /// Approve or deny pending requests, from scripts
     Approvals(approvals::Approvals),
-    /// Check and read the records of what was asked, decided and run
+    /// Verify and read the audit log of requests, decisions and commands
     Audit(audit::Audit),
-    /// Talk with agents: list, create, send, watch, interrupt, destroy
+    /// Work with agent sessions: list, create, send, watch, interrupt, destroy
     Sessions(sessions::Sessions),
-    /// Make, list and revoke the tokens that the sessions face wants from elsewhere
+    /// Create, list and revoke tokens for remote clients of the sessions face
     Token(token::Token),
-    /// Say how the daemon is: where it listens, what it has, what waits
+    /// Show the state of the daemon: listeners, processes, sessions, pending approvals
     Status(status::Status),
-    /// Check the configuration file, or show what is in force and where it comes from
+    /// Check the configuration file, or show the effective settings and their sources
     Config(config::Config),
-    /// Have the daemon read its configuration again, without dropping anything
+    /// Reload the configuration file; no connection or process is dropped
     Reload,
-    /// Write units for systemd, so that the daemon runs from boot on
+    /// Install a systemd unit that starts the daemon at boot
     InstallService(install_service::InstallService),
-    /// Continue with another binary, without losing a process
-    Upgrade(manage::UpgradeTo),
+    /// Replace the binary of the running daemon; all processes keep running
+    Upgrade(lifecycle::UpgradeTo),
     Stop(stop::Stop),
     Connect(connect::Connect),
-    /// End an `outpost connect`; the daemon there and its processes go on
+    /// Stop an `outpost connect`; the remote daemon and its processes keep running
     Disconnect(connect::Disconnect),
-    /// Started by `outpost connect`, on the host that it connects to
-    #[command(hide = true)]
-    Arrive(arrive::Arrive),
-    /// Print what a shell needs to complete these commands
+    /// Run by `outpost connect` on the remote host
+    #[command(name = "arrive", hide = true)]
+    RemoteBootstrap(remote_bootstrap::RemoteBootstrap),
+    /// Print a shell completion script
     Completions(generate::Completions),
-    /// Write manual pages
+    /// Write manual pages to a directory
     Man(generate::Man),
 }
 
-/// There is a daemon already.
-const TAKEN: u8 = 3;
+/// Exit code of `outpost serve` when a daemon is already running.
+const ALREADY_RUNNING: u8 = 3;
 
-/// What went wrong, for standard error; the exit code says that it did.
+/// An exit code, or an error message for standard error. Its `hint:` line names the next step.
 type Outcome = Result<ExitCode, String>;
 
 pub(crate) fn run() -> ExitCode {
     let cli = Cli::parse();
-    log::begin(match cli.command {
-        // Its client shows what it says as if it were a failure.
+    log::init(match cli.command {
+        // MCP clients show standard error as a failure.
         Command::Mcp(_) => "warn",
         _ => log_level(),
     });
     let outcome = cli.dirs.resolve().and_then(|paths| dispatch(cli.command, &paths));
     outcome.unwrap_or_else(|reason| {
-        console::complain(&redact::text(&reason));
+        console::print_error(&redact::text(&reason));
         ExitCode::FAILURE
     })
 }
 
-/// As the daemon that the relay face replaces is told.
+/// Follows the variable of the daemon that the relay face replaces.
 fn log_level() -> &'static str {
     match std::env::var("CLAUSTRUM_LOG_LEVEL").as_deref() {
         Ok("debug") => "debug",
@@ -140,49 +144,56 @@ fn log_level() -> &'static str {
     }
 }
 
-/// How a command is carried out for another host.
-enum Elsewhere {
-    /// From here: it needs nothing but the daemon's sockets.
-    FromHere,
-    /// There: it is about files of that host.
-    There,
-    Not(&'static str),
+/// How a command works with `--host`.
+enum RemoteSupport {
+    /// Runs here and uses the forwarded sockets.
+    OverForwardedSockets,
+    /// Runs on the remote host, because it needs files there.
+    RunRemotely,
+    /// The reason why `--host` does not apply.
+    Unsupported(&'static str),
 }
 
-fn elsewhere(command: &Command) -> Elsewhere {
+fn remote_support(command: &Command) -> RemoteSupport {
     use Command::*;
     match command {
         Ask(_) | Mcp(_) | Run(_) | Exec(_) | Attach(_) | Logs(_) | Ps(_) | Kill(_) | Approve(_)
-        | Approvals(_) | Sessions(_) | Status(_) | Stop(_) | Top(_) => Elsewhere::FromHere,
-        Doctor(_) | Audit(_) | Config(_) | Reload | InstallService(_) | Upgrade(_) => Elsewhere::There,
-        Token(_) => Elsewhere::Not("what it prints is a secret, and the daemon there would record it"),
-        Serve(_) | Connect(_) | Disconnect(_) => Elsewhere::Not("it is about this host's own daemon"),
-        Relay { .. } | AppServer(_) | Worker(_) | Arrive(_) | Completions(_) | Man(_) => {
-            Elsewhere::Not("it has nothing to do with a daemon")
+        | Approvals(_) | Sessions(_) | Status(_) | Stop(_) | Top(_) => RemoteSupport::OverForwardedSockets,
+        Doctor(_) | Audit(_) | Config(_) | Reload | InstallService(_) | Upgrade(_) => {
+            RemoteSupport::RunRemotely
+        }
+        Token(_) => RemoteSupport::Unsupported("it prints a secret, which the remote daemon would record"),
+        Serve(_) | Connect(_) | Disconnect(_) => {
+            RemoteSupport::Unsupported("it manages the daemon of this host")
+        }
+        Relay { .. } | AppServer(_) | Worker(_) | RemoteBootstrap(_) | Completions(_) | Man(_) => {
+            RemoteSupport::Unsupported("it uses no daemon")
         }
     }
 }
 
 fn dispatch(command: Command, paths: &Paths) -> Outcome {
     if let Some(host) = &paths.host {
-        match elsewhere(&command) {
-            Elsewhere::FromHere => {}
-            Elsewhere::There => return run::this_program_there(paths, host),
-            Elsewhere::Not(why) => {
-                return Err(format!("--host is not for this command: {why}; run it there, over ssh"));
+        match remote_support(&command) {
+            RemoteSupport::OverForwardedSockets => {}
+            RemoteSupport::RunRemotely => return run::run_on_remote_host(paths, host),
+            RemoteSupport::Unsupported(why) => {
+                return Err(format!(
+                    "this command does not support --host: {why}\nhint: run it on the remote host, over ssh"
+                ));
             }
         }
     }
     match command {
-        Command::Serve(options) => match serve_again::serve(paths, &options) {
+        Command::Serve(options) => match resume_kept::serve_or_resume(paths, &options) {
             Ok(code) => Ok(code),
-            Err(NotServing::Taken(reason)) => {
-                errln!("outpost: {reason}");
-                Ok(ExitCode::from(TAKEN))
+            Err(ServeError::AlreadyRunning(reason)) => {
+                console::print_error(&reason);
+                Ok(ExitCode::from(ALREADY_RUNNING))
             }
-            Err(NotServing::Failed(reason)) => Err(reason),
+            Err(ServeError::Failed(reason)) => Err(reason),
         },
-        Command::Relay { flags } => Ok(crate::relay::run(flags.into_iter())),
+        Command::Relay { flags } => Ok(crate::dropin::relay::run(flags.into_iter())),
         Command::AppServer(options) => app_server::run(paths, &options),
         Command::Ask(options) => ask::run(paths, options),
         Command::Mcp(options) => mcp::run(paths, options),
@@ -192,9 +203,9 @@ fn dispatch(command: Command, paths: &Paths) -> Outcome {
         Command::Exec(options) => run::exec(paths, options),
         Command::Attach(options) => attach::attach(paths, options),
         Command::Logs(options) => logs::logs(paths, &options),
-        Command::Ps(ps) => list::ps(paths, &ps),
+        Command::Ps(ps) => ps::ps(paths, &ps),
         Command::Top(top) => top::top(paths, &top),
-        Command::Kill(kill) => manage::kill(paths, &kill),
+        Command::Kill(kill) => lifecycle::kill(paths, &kill),
         Command::Approve(options) => approve::run(paths, &options),
         Command::Approvals(options) => approvals::run(paths, options),
         Command::Audit(options) => audit::run(paths, options),
@@ -204,39 +215,56 @@ fn dispatch(command: Command, paths: &Paths) -> Outcome {
         Command::Config(options) => config::run(paths, &options),
         Command::Reload => config::reload(paths),
         Command::InstallService(options) => install_service::run(paths, &options),
-        Command::Upgrade(upgrade) => manage::upgrade(paths, &upgrade),
+        Command::Upgrade(upgrade) => lifecycle::upgrade(paths, &upgrade),
         Command::Stop(options) => stop::stop(paths, &options),
         Command::Connect(options) => connect::run(paths, options),
         Command::Disconnect(options) => connect::disconnect(paths, options),
-        Command::Arrive(options) => arrive::run(paths, &options),
+        Command::RemoteBootstrap(options) => remote_bootstrap::run(paths, &options),
         Command::Completions(options) => generate::completions(&options),
         Command::Man(options) => generate::man(&options),
     }
 }
 
-/// A connection to the daemon, or what to do to have one.
+/// Connects to the daemon.
 fn connect(paths: &Paths) -> Result<Client, String> {
     let socket = paths.control_socket();
     let connected = Client::connect(&socket).and_then(|mut client| match paths.host {
         None => Ok(client),
-        // There ssh listens, whether the daemon does or not.
+        // ssh accepts connections on a forwarded socket even if the remote daemon does not run.
         Some(_) => match client.call::<wire::Status>("status", &()) {
             Err(CallError::Lost(error)) => Err(error),
             _ => Ok(client),
         },
     });
     connected.map_err(|error| match untrusted(&error) {
-        Some(reason) => distrust(reason),
-        None => format!("no daemon answers on {} ({error}); {}", socket.display(), paths.remedy()),
+        Some(reason) => untrusted_message(reason),
+        None => unreachable(paths, &socket, &error),
     })
 }
 
-/// What the daemon said, which may be that of another host: one line, among ours.
+/// The error message for a daemon that cannot be reached on this socket.
+fn unreachable(paths: &Paths, socket: &Path, error: &Error) -> String {
+    let (socket, remedy) = (socket.display(), paths.start_hint());
+    match error.kind() {
+        ErrorKind::NotFound if paths.host.is_none() => {
+            format!("the Outpost daemon is not running (no socket at {socket})\nhint: {remedy}")
+        }
+        ErrorKind::ConnectionRefused if paths.host.is_none() => {
+            format!("the Outpost daemon is not running (no process listens on {socket})\nhint: {remedy}")
+        }
+        ErrorKind::PermissionDenied => format!(
+            "the daemon at {socket} belongs to another user\nhint: run the command as that user, or set OUTPOST_RUNTIME_DIR"
+        ),
+        _ => format!("cannot reach the Outpost daemon at {socket}: {error}\nhint: {remedy}"),
+    }
+}
+
+/// The daemon's error message on one line. The daemon may be that of another host, so line breaks are escaped.
 fn explain(error: CallError) -> String {
     console::line(&error.to_string()).into_owned()
 }
 
-/// Writes to standard output.
+/// Writes to standard output; a write error is the command's failure.
 fn print(text: &str) -> Outcome {
     match console::try_out(text) {
         Err(error) => Err(format!("cannot write to standard output: {error}")),
@@ -249,7 +277,7 @@ fn as_json(value: &(impl serde::Serialize + ?Sized)) -> Result<String, String> {
     Ok(console::json(&text).into_owned() + "\n")
 }
 
-/// Columns as wide as they have to be; the first row has their names.
+/// Prints aligned columns; the first row is the heading.
 fn print_table<const N: usize>(rows: &[[String; N]]) {
     let width =
         |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
@@ -264,7 +292,7 @@ fn print_table<const N: usize>(rows: &[[String; N]]) {
     }
 }
 
-/// Runs what waits for the daemon, on this thread.
+/// Runs a future on a single-threaded runtime.
 fn block_on<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;

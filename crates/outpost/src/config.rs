@@ -1,4 +1,4 @@
-//! `outpost.toml`: what an operator settles for good. Everything has a default, and flags of `serve` go before it.
+//! The schema of `outpost.toml`. Every key has a default, and flags of `serve` override the file.
 
 mod effective;
 mod file;
@@ -6,15 +6,15 @@ mod file;
 pub(crate) use effective::{Effective, needs_restart};
 pub(crate) use file::read;
 
-use crate::listen::Listen;
+use crate::listen::ListenAddress;
 use crate::log::Format;
-use outpost_approvals::rules::Sources;
+use outpost_approvals::rules::RuleFiles;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The whole file. A key that is not there is none; which keys there are is what this says as JSON.
+/// The whole file. A missing key is `None`. The JSON form of the default value lists every known key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Config {
@@ -27,23 +27,23 @@ pub(crate) struct Config {
     pub(crate) metrics: Metrics,
 }
 
-/// `[processes]`: of every face but a relay, which has flags of its own.
+/// `[processes]`: applies to every face except a relay, which has flags of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Processes {
-    /// What is kept on disk of one process's output, and of all; beyond, the oldest is dropped.
+    /// Bytes of output kept on disk per process and for all processes. Beyond that the oldest output is dropped.
     pub(crate) output_bytes_max: Option<u64>,
     pub(crate) journal_bytes_max: Option<u64>,
-    /// Input that may wait for one process.
+    /// Bytes of input that may be queued for one process.
     pub(crate) input_bytes_max: Option<u64>,
-    /// Processes at once.
+    /// Processes that may run at the same time.
     pub(crate) running_max: Option<usize>,
-    /// For how long an ended process can still be read, and how many of them.
+    /// How long the record of an exited process is kept, and how many such records.
     pub(crate) ended_kept_s: Option<u64>,
     pub(crate) ended_max: Option<usize>,
-    /// How long after it was recorded output is synced to the disk; 0 leaves it to the kernel.
+    /// Delay between recording output and fsync. 0 leaves write-back to the kernel.
     pub(crate) sync_s: Option<u64>,
-    /// How long processes have to end after SIGTERM when the daemon stops.
+    /// Time between SIGTERM and SIGKILL when the daemon stops.
     pub(crate) stop_grace_s: Option<u64>,
 }
 
@@ -51,8 +51,8 @@ pub(crate) struct Processes {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Exec {
-    /// Where it listens for websockets besides its socket.
-    pub(crate) websocket: Option<Listen>,
+    /// The TCP address for websockets, in addition to the Unix socket.
+    pub(crate) websocket: Option<ListenAddress>,
 }
 
 /// `[broker]`
@@ -63,20 +63,21 @@ pub(crate) struct Broker {
     pub(crate) ask_timeout_s: Option<u64>,
     /// How long a command may run.
     pub(crate) run_timeout_s: Option<u64>,
-    /// Requests of one client within a minute; 0 is no limit.
+    /// Requests that one client may make per minute; 0 is no limit.
     pub(crate) requests_per_minute: Option<usize>,
-    /// Questions of one client that may wait; 0 is no limit.
+    /// Questions of one client that may be pending; 0 is no limit.
     pub(crate) pending_max: Option<usize>,
-    /// The longest pause after three denials in a row, and how long what was denied is not asked about again; 0 is none.
+    /// The longest pause after three denials in a row; 0 is no pause.
     pub(crate) pause_max_s: Option<u64>,
+    /// How long the broker denies a repeated request without asking again; 0 is never.
     pub(crate) denied_for_s: Option<u64>,
     pub(crate) stages_max: Option<usize>,
-    /// How far a request's clock may be behind and ahead of ours.
+    /// How far a request's timestamp may be behind or ahead of the daemon's clock.
     pub(crate) clock_behind_s: Option<u64>,
     pub(crate) clock_ahead_s: Option<u64>,
-    /// A program that asks for the password that sudo may want.
+    /// The program that prompts the user for sudo's password.
     pub(crate) askpass: Option<PathBuf>,
-    /// Whether a command ends when its client leaves.
+    /// Whether the broker kills a command when its client disconnects.
     pub(crate) end_with_client: Option<bool>,
     pub(crate) cpu_seconds_max: Option<u64>,
     pub(crate) memory_bytes_max: Option<u64>,
@@ -88,11 +89,11 @@ pub(crate) struct Broker {
 #[serde(default)]
 pub(crate) struct Approvals {
     pub(crate) rules: Option<PathBuf>,
-    /// Users besides root who may decide.
+    /// Approvers besides root.
     pub(crate) approvers: Option<Vec<String>>,
-    /// Where those reach us.
+    /// The socket for these users. The runtime directory is not accessible to them.
     pub(crate) socket: Option<PathBuf>,
-    /// A program that is told of each question.
+    /// A program that the daemon runs for each new question.
     pub(crate) notify: Option<Vec<String>>,
 }
 
@@ -100,20 +101,19 @@ pub(crate) struct Approvals {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Sessions {
-    /// Where it listens.
-    pub(crate) listen: Option<Listen>,
-    /// For those who come from elsewhere; without them one of our own is made.
+    pub(crate) listen: Option<ListenAddress>,
+    /// Certificate and key for remote clients. Without them the daemon generates its own.
     pub(crate) tls_cert: Option<PathBuf>,
     pub(crate) tls_key: Option<PathBuf>,
-    /// How long a turn may take, and how long its agent may be silent; 0 is no limit.
+    /// How long a turn may run, and how long its agent may write no output; 0 is no limit.
     pub(crate) turn_timeout_s: Option<u64>,
     pub(crate) silence_timeout_s: Option<u64>,
     /// How long an agent's question waits for an answer.
     pub(crate) ask_timeout_s: Option<u64>,
-    /// How long a process of claude waits for the next message; 0 is a process per turn.
+    /// How long a claude process stays for the next message; 0 starts one process per turn.
     pub(crate) claude_keep_s: Option<u64>,
     pub(crate) sessions_max: Option<usize>,
-    /// What new sessions' projects get, where they have none of their own.
+    /// Skills that are copied into projects of new sessions that have none.
     pub(crate) skills: Option<PathBuf>,
     pub(crate) claude: AgentTable,
     pub(crate) codex: AgentTable,
@@ -126,7 +126,7 @@ pub(crate) struct Sessions {
 #[serde(default)]
 pub(crate) struct AgentTable {
     pub(crate) program: Option<PathBuf>,
-    /// Variables it gets, and such of the daemon's that it does not.
+    /// Environment variables to set, and variables of the daemon to remove.
     pub(crate) env: Option<BTreeMap<String, String>>,
     pub(crate) drop_env: Option<Vec<String>>,
 }
@@ -135,10 +135,10 @@ pub(crate) struct AgentTable {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Log {
-    /// As `OUTPOST_LOG` has it, which goes before it.
+    /// A filter in the syntax of `OUTPOST_LOG`, which overrides it.
     pub(crate) level: Option<String>,
     pub(crate) format: Option<Format>,
-    /// What the log of a daemon in the background may have before it is begun anew; the one before is kept.
+    /// Size at which the log of `serve --detach` rotates. One old log file is kept.
     pub(crate) file_bytes_max: Option<u64>,
 }
 
@@ -146,16 +146,15 @@ pub(crate) struct Log {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Metrics {
-    /// Where they can be read; nowhere without it.
-    pub(crate) listen: Option<Listen>,
+    pub(crate) listen: Option<ListenAddress>,
 }
 
 impl Config {
-    /// What holds where nobody says anything, as far as that can be said in the file.
+    /// The defaults of all keys whose value can be written in the file.
     pub(crate) fn defaults(state: &Path) -> Config {
         let processes = outpost_engine::Config::new(state);
         let broker = outpost_broker::Settings::default();
-        let rates = outpost_broker::Rates::default();
+        let rates = outpost_broker::RateLimits::default();
         let sessions = outpost_sessions::Settings::new(state);
         let seconds = |time: Duration| Some(time.as_secs());
         Config {
@@ -167,27 +166,27 @@ impl Config {
                 ended_kept_s: seconds(processes.exited_kept),
                 ended_max: Some(processes.exited_max),
                 sync_s: seconds(processes.sync_interval),
-                stop_grace_s: seconds(crate::stopping::GRACE),
+                stop_grace_s: seconds(crate::daemon::shutdown::GRACE),
             },
             broker: Broker {
-                ask_timeout_s: seconds(broker.ask_patience),
-                run_timeout_s: seconds(broker.run_patience),
+                ask_timeout_s: seconds(broker.ask_timeout),
+                run_timeout_s: seconds(broker.run_timeout),
                 requests_per_minute: rates.per_minute,
-                pending_max: rates.pending,
+                pending_max: rates.pending_max,
                 pause_max_s: rates.pause_max.and_then(seconds),
                 denied_for_s: rates.denied_for.and_then(seconds),
-                stages_max: Some(broker.shape.stages_max),
-                clock_behind_s: seconds(broker.window.past),
-                clock_ahead_s: seconds(broker.window.future),
-                end_with_client: Some(broker.ends_with_client),
+                stages_max: Some(broker.request_limits.stages_max),
+                clock_behind_s: seconds(broker.freshness.past),
+                clock_ahead_s: seconds(broker.freshness.future),
+                end_with_client: Some(broker.kill_on_disconnect),
                 ..Broker::default()
             },
             approvals: Approvals { rules: Some(default_rules()), ..Approvals::default() },
             sessions: Sessions {
-                listen: Some(Listen::At(crate::sessions_face::DEFAULT_ADDRESS)),
+                listen: Some(ListenAddress::At(crate::daemon::sessions_face::DEFAULT_ADDRESS)),
                 turn_timeout_s: Some(0),
                 silence_timeout_s: Some(0),
-                ask_timeout_s: seconds(sessions.ask_patience),
+                ask_timeout_s: seconds(sessions.ask_timeout),
                 sessions_max: Some(sessions.sessions_max),
                 skills: Some(sessions.skills),
                 ..Sessions::default()
@@ -201,48 +200,51 @@ impl Config {
         }
     }
 
-    /// What a daemon cannot begin with, beyond what each value is for itself.
+    /// The first error that concerns several keys, or that the type of a value does not exclude.
     pub(crate) fn contradiction(&self) -> Option<String> {
-        let loopback = |key: &str, listen: Option<Listen>, why: &str| {
-            let address = listen.and_then(Listen::address).filter(|address| !address.ip().is_loopback())?;
+        let loopback = |key: &str, listen: Option<ListenAddress>, why: &str| {
+            let address =
+                listen.and_then(ListenAddress::address).filter(|address| !address.ip().is_loopback())?;
             Some(format!("{key} = \"{address}\" is not a loopback address; {why}"))
         };
         if self.approvals.approvers.as_ref().is_some_and(|names| !names.is_empty())
             && self.approvals.socket.is_none()
         {
             return Some(
-                "[approvals] names approvers, and they cannot reach the socket in our private directory: \
-                        say with `socket` where they can"
+                "[approvals] lists approvers, but they cannot access the socket in the private runtime directory\n\
+                 hint: set `socket` to a path that they can access"
                     .into(),
             );
         }
         if self.sessions.tls_cert.is_some() != self.sessions.tls_key.is_some() {
-            return Some("tls_cert and tls_key go together: give both or none".into());
+            return Some("tls_cert and tls_key go together: set both or neither".into());
         }
         if let Some(level) = &self.log.level
             && level.parse::<tracing_subscriber::EnvFilter>().is_err()
         {
-            return Some("[log] level: give error, warn, info, debug or trace, or a filter of such".into());
+            return Some(
+                "[log] level: expected error, warn, info, debug, trace, or a filter of these".into(),
+            );
         }
         loopback("[exec] websocket", self.exec.websocket, "reach it from elsewhere over ssh")
             .or_else(|| loopback("[metrics] listen", self.metrics.listen, "it is not encrypted"))
     }
 
-    /// Puts what is settled about processes into an engine's own words.
+    /// Copies the `[processes]` table into the engine's configuration.
     pub(crate) fn limit_engine(&self, engine: &mut outpost_engine::Config) {
-        let settled = &self.processes;
-        let put = |to: &mut u64, from: Option<u64>| *to = from.unwrap_or(*to);
-        put(&mut engine.process_bytes_max, settled.output_bytes_max);
-        put(&mut engine.host_bytes_max, settled.journal_bytes_max);
-        put(&mut engine.stdin_waiting_max, settled.input_bytes_max);
-        engine.processes_max = settled.running_max.unwrap_or(engine.processes_max);
-        engine.exited_max = settled.ended_max.unwrap_or(engine.exited_max);
-        engine.exited_kept = seconds(settled.ended_kept_s, engine.exited_kept);
-        engine.sync_interval = seconds(settled.sync_s, engine.sync_interval);
+        let processes = &self.processes;
+        let set = |to: &mut u64, from: Option<u64>| *to = from.unwrap_or(*to);
+        set(&mut engine.process_bytes_max, processes.output_bytes_max);
+        set(&mut engine.host_bytes_max, processes.journal_bytes_max);
+        set(&mut engine.stdin_waiting_max, processes.input_bytes_max);
+        engine.processes_max = processes.running_max.unwrap_or(engine.processes_max);
+        engine.exited_max = processes.ended_max.unwrap_or(engine.exited_max);
+        engine.exited_kept = seconds(processes.ended_kept_s, engine.exited_kept);
+        engine.sync_interval = seconds(processes.sync_s, engine.sync_interval);
     }
 }
 
-/// Where an operator's files are looked for.
+/// The user's configuration directory.
 fn dir() -> PathBuf {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     match (absolute("XDG_CONFIG_HOME"), outpost_sys::user::home()) {
@@ -256,18 +258,18 @@ pub(crate) fn default_file() -> PathBuf {
     dir().join("outpost.toml")
 }
 
-/// Root's directory for policy. Where it exists, rules that allow count only there.
+/// Root's policy directory. If it exists, only rules in it can allow a command.
 const SYSTEM_DIR: &str = "/etc/outpost";
 
-/// Where rules come from, given the file that a flag or the configuration names.
-pub(crate) fn rules(named: Option<PathBuf>) -> Sources {
-    Sources::new(named.unwrap_or_else(default_rules), Path::new(SYSTEM_DIR))
+/// The rule files: the given one, or the default, and those of [`SYSTEM_DIR`].
+pub(crate) fn rules(file: Option<PathBuf>) -> RuleFiles {
+    RuleFiles::new(file.unwrap_or_else(default_rules), Path::new(SYSTEM_DIR))
 }
 
-/// For root those of the system, if there are any, and else those of its home.
+/// For root the system's rules if they exist, else those in the home directory.
 fn default_rules() -> PathBuf {
     let system = Path::new(SYSTEM_DIR).join("rules.toml");
-    let is_root = outpost_sys::limits::effective_uid() == 0;
+    let is_root = outpost_sys::process::effective_uid() == 0;
     if is_root && system.exists() { system } else { dir().join("rules.toml") }
 }
 

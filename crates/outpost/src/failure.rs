@@ -1,4 +1,4 @@
-//! Why a part of the daemon cannot begin, and whether that passes by itself.
+//! The error of a daemon component that cannot start, and whether a retry can succeed.
 
 use outpost_sys::Errno;
 use std::fmt;
@@ -10,18 +10,19 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// A call to the kernel failed in this context.
+    /// An I/O error with its context.
     pub(crate) fn io(context: impl fmt::Display, error: &std::io::Error) -> Failure {
         let is_exhaustion = Errno::from_io_error(error).is_some_and(outpost_sys::is_exhaustion);
         Failure { text: format!("{context}: {error}"), is_exhaustion }
     }
 
-    /// The same failure, with what it means for the caller before it.
+    /// Prefixes the message with the caller's context.
     pub(crate) fn within(self, context: impl fmt::Display) -> Failure {
         Failure { text: format!("{context}: {}", self.text), ..self }
     }
 
-    /// Whether a resource of the host has run out. Other failures are mistakes in the configuration or the command line.
+    /// Whether the host ran out of a resource, so that a retry can succeed. Other failures need a change of the
+    /// configuration or the command line.
     pub(crate) fn is_exhaustion(&self) -> bool {
         self.is_exhaustion
     }

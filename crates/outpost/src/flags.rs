@@ -1,10 +1,10 @@
-//! Flags of `outpost serve`, which its worker gets again.
+//! Flags of `outpost serve`; the keeper passes them on to every worker.
 
 use crate::config::{self, Config, Effective};
-use crate::listen::Listen;
+use crate::daemon::{broker_face, sessions_face};
+use crate::listen::ListenAddress;
 use crate::log::Format;
 use crate::paths::Paths;
-use crate::{broker_face, sessions_face};
 use clap::{Args, ValueEnum};
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
@@ -15,26 +15,26 @@ pub(crate) struct Flags {
     /// The configuration file [default: $XDG_CONFIG_HOME/outpost/outpost.toml]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Offer the exec face as a websocket on this loopback address too, to clients that have its token; or none
+    /// Serve the exec face as a websocket on this loopback address, or none; clients need its token
     #[arg(long, value_name = "IP:PORT")]
-    pub(crate) exec_websocket: Option<Listen>,
+    pub(crate) exec_websocket: Option<ListenAddress>,
     #[command(flatten)]
     pub(crate) sessions: sessions_face::Flags,
     #[command(flatten)]
     pub(crate) broker: broker_face::Flags,
-    /// Offer metrics for Prometheus on this loopback address; or none
+    /// Serve Prometheus metrics on this loopback address, or none
     #[arg(long, value_name = "IP:PORT")]
-    pub(crate) metrics_listen: Option<Listen>,
-    /// What lines of the log look like [default: text]
+    pub(crate) metrics_listen: Option<ListenAddress>,
+    /// Format of log lines [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) log_format: Option<Format>,
-    /// The configuration where none is named.
+    /// The configuration file if `--config` is not given.
     #[arg(skip)]
     pub(crate) default_config: Option<PathBuf>,
 }
 
 impl Flags {
-    /// As the worker is told them.
+    /// The same flags as arguments for the worker's command line.
     pub(crate) fn arguments(&self) -> Vec<CString> {
         let flags = [
             ("--config", self.config.as_ref().map(|path| path.display().to_string())),
@@ -50,8 +50,8 @@ impl Flags {
         own.chain(self.sessions.arguments()).chain(self.broker.arguments()).collect()
     }
 
-    /// As the daemon with these directories takes them. The guard's configuration is in one place.
-    pub(crate) fn of(mut self, paths: &Paths) -> Result<Flags, String> {
+    /// Checks the flags against the kind of daemon. The guard reads its fixed configuration file only.
+    pub(crate) fn for_daemon(mut self, paths: &Paths) -> Result<Flags, String> {
         if !paths.is_guard {
             return Ok(self);
         }
@@ -67,7 +67,7 @@ impl Flags {
         Ok(self)
     }
 
-    /// With paths that mean the same to a process that begins elsewhere.
+    /// Makes all paths absolute, so that they do not depend on the worker's working directory.
     pub(crate) fn absolute(mut self) -> Flags {
         for path in [&mut self.config, &mut self.broker.rules].into_iter().flatten() {
             if let Ok(absolute) = std::path::absolute(&*path) {
@@ -77,8 +77,8 @@ impl Flags {
         self
     }
 
-    /// What they settle, as the file would.
-    fn settle(&self) -> Config {
+    /// The configuration layer that these flags form.
+    fn as_config(&self) -> Config {
         let mut config = Config::default();
         config.exec.websocket = self.exec_websocket;
         config.metrics.listen = self.metrics_listen;
@@ -92,24 +92,24 @@ impl Flags {
         config
     }
 
-    pub(crate) fn file(&self) -> PathBuf {
+    pub(crate) fn config_file(&self) -> PathBuf {
         self.config.clone().or_else(|| self.default_config.clone()).unwrap_or_else(config::default_file)
     }
 
-    /// The text of the file. One that was named must be there; where nobody named one, there may be none.
-    pub(crate) fn text(&self) -> Result<String, String> {
-        let file = self.file();
+    /// Reads the configuration file. A missing file is an error only if `--config` names it.
+    pub(crate) fn config_text(&self) -> Result<String, String> {
+        let file = self.config_file();
         match config::read(&file)? {
             Some(text) => Ok(text),
             None if self.config.is_none() => Ok(String::new()),
             None => {
-                Err(format!("{}: there is no such file; write it or leave --config away", file.display()))
+                Err(format!("config file not found: {}\nhint: create it, or omit `--config`", file.display()))
             }
         }
     }
 
-    /// What holds with this text.
+    /// Merges defaults, this text of the configuration file and the flags.
     pub(crate) fn effective(&self, text: &str, state: &Path) -> Result<Effective, String> {
-        Effective::new(&self.file(), text, &self.settle(), state)
+        Effective::new(&self.config_file(), text, &self.as_config(), state)
     }
 }

@@ -1,4 +1,4 @@
-//! Other hosts: where the forwarded sockets of each are on this one, and whether `outpost connect` is up for it.
+//! Remote hosts: the local directory of each with its forwarded sockets, and the lock that its `outpost connect` holds.
 
 use outpost_sys::connect::{self, Trust};
 use outpost_sys::file::{self, Open};
@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// Longer names leave no room for a socket's path.
+/// Longest name; the path of a socket has at most 107 bytes.
 const NAME_BYTES_MAX: usize = 64;
 
-/// Somebody may just be looking whether it is taken.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
-const LOCK_PAUSE: Duration = Duration::from_millis(10);
+/// Retries of the lock, because a concurrent `connector_pid` holds it for a moment.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-/// What a host is called here. It is the name of a directory, and stands in ssh's arguments.
+/// The local name of a host. It is used as a directory name and in arguments of ssh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostName(String);
 
@@ -31,39 +31,40 @@ impl FromStr for HostName {
 
     fn from_str(text: &str) -> Result<HostName, String> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._@-".contains(&byte);
-        let begins = text.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric() || first == b'_');
-        match begins && text.len() <= NAME_BYTES_MAX && text.bytes().all(is_plain) {
+        let starts_plain =
+            text.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric() || first == b'_');
+        match starts_plain && text.len() <= NAME_BYTES_MAX && text.bytes().all(is_plain) {
             true => Ok(HostName(text.to_owned())),
             false => Err(format!(
-                "a name has at most {NAME_BYTES_MAX} letters, digits, `.`, `_`, `@` and `-`, and begins with one of the first two"
+                "a host name has at most {NAME_BYTES_MAX} letters, digits, `.`, `_`, `@` and `-`, and starts with a letter, a digit or `_`"
             )),
         }
     }
 }
 
-/// This program on another host, and where its daemon keeps things.
+/// The outpost binary on a remote host, and the directories of its daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct ProgramThere {
+pub(crate) struct RemoteProgram {
     pub(crate) binary: PathBuf,
     pub(crate) state: PathBuf,
     pub(crate) runtime: PathBuf,
 }
 
-/// What is known of a host while it is connected.
+/// Facts about a connected host, stored in `host.json`.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct About {
-    /// Where commands begin there.
+pub(crate) struct HostInfo {
+    /// Default working directory of remote commands.
     pub(crate) home: PathBuf,
-    /// How this program is called there; a daemon that is older than this is does not tell.
+    /// `None` for an older remote version that does not report it.
     #[serde(default)]
-    pub(crate) program: Option<ProgramThere>,
+    pub(crate) program: Option<RemoteProgram>,
 }
 
-/// A host with a place here.
+/// A remote host and its local directory.
 #[derive(Clone, Debug)]
 pub(crate) struct Host {
     pub(crate) name: HostName,
-    /// As the daemon's runtime directory is there: the same names.
+    /// Has the same file names as the runtime directory of a daemon.
     pub(crate) dir: PathBuf,
 }
 
@@ -72,35 +73,35 @@ impl Host {
         Host { dir: runtime.join("hosts").join(name.as_str()), name }
     }
 
-    /// Held by `outpost connect` as long as it is up, and says which process that is.
+    /// `outpost connect` holds this lock while it runs. The file contains its pid.
     pub(crate) fn lock_path(&self) -> PathBuf {
         self.dir.join("connect.lock")
     }
 
-    fn about_path(&self) -> PathBuf {
+    fn info_path(&self) -> PathBuf {
         self.dir.join("host.json")
     }
 
-    /// None when another has it.
-    pub(crate) fn take_lock(&self) -> Result<Option<OwnedFd>, String> {
+    /// Takes the lock; `None` if another process holds it.
+    pub(crate) fn try_lock(&self) -> Result<Option<OwnedFd>, String> {
         let path = self.lock_path();
         let fail = |errno| format!("{}: {errno}", path.display());
         let lock = file::open(&path, Open::Create).map_err(fail)?;
-        let deadline = Instant::now() + LOCK_PATIENCE;
+        let deadline = Instant::now() + LOCK_TIMEOUT;
         while !file::try_lock(&lock).map_err(fail)? {
             if Instant::now() > deadline {
                 return Ok(None);
             }
-            std::thread::sleep(LOCK_PAUSE);
+            std::thread::sleep(LOCK_RETRY_INTERVAL);
         }
         file::set_size(&lock, 0).map_err(fail)?;
         file::write_all_at(&lock, format!("{}\n", std::process::id()).as_bytes(), 0).map_err(fail)?;
         Ok(Some(lock))
     }
 
-    /// The process that is connected, or on its way to be again.
-    pub(crate) fn connected_by(&self) -> Option<i32> {
-        // Shared: several may look at once, and none of them is taken for its holder.
+    /// The pid of the running `outpost connect`, connected or reconnecting.
+    pub(crate) fn connector_pid(&self) -> Option<i32> {
+        // A shared lock, so that concurrent probes do not see each other as the holder.
         match fs::File::open(self.lock_path()).ok()?.try_lock_shared() {
             Err(fs::TryLockError::WouldBlock) => {
                 fs::read_to_string(self.lock_path()).ok()?.trim().parse().ok()
@@ -109,24 +110,24 @@ impl Host {
         }
     }
 
-    /// Connected as far as anybody wants to be, and ssh is not there: it is about to be again.
-    pub(crate) fn is_away(&self, control_socket: &Path) -> bool {
+    /// Whether `outpost connect` runs but its ssh connection is down, so that a retry can succeed.
+    pub(crate) fn is_reconnecting(&self, control_socket: &Path) -> bool {
         let reached = connect::connect(control_socket, Trust::Own).is_ok();
-        !reached && self.connected_by().is_some()
+        !reached && self.connector_pid().is_some()
     }
 
-    pub(crate) fn about(&self) -> Result<About, String> {
-        let path = self.about_path();
+    pub(crate) fn info(&self) -> Result<HostInfo, String> {
+        let path = self.info_path();
         let read = fs::read(&path).map_err(|error| error.to_string());
-        let about = read.and_then(|text| serde_json::from_slice(&text).map_err(|error| error.to_string()));
-        about.map_err(|reason| {
-            format!("{} is not connected yet ({}: {reason})", self.name.as_str(), path.display())
+        let info = read.and_then(|text| serde_json::from_slice(&text).map_err(|error| error.to_string()));
+        info.map_err(|reason| {
+            format!("host {} is not connected yet: {}: {reason}", self.name.as_str(), path.display())
         })
     }
 
-    pub(crate) fn write_about(&self, about: &About) -> Result<(), String> {
-        let path = self.about_path();
-        let text = serde_json::to_vec(about).map_err(|error| error.to_string())?;
+    pub(crate) fn write_info(&self, info: &HostInfo) -> Result<(), String> {
+        let path = self.info_path();
+        let text = serde_json::to_vec(info).map_err(|error| error.to_string())?;
         fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
     }
 }
@@ -136,7 +137,7 @@ mod tests {
     use super::HostName;
 
     #[test]
-    fn names_are_nothing_but_names() {
+    fn host_names_contain_no_path_or_option_syntax() {
         for name in ["me@build-1.example.org", "box", "_x", "10.0.0.1"] {
             assert!(name.parse::<HostName>().is_ok(), "{name}");
         }

@@ -1,4 +1,4 @@
-//! Where a port listens: at an address, or nowhere.
+//! The value of `listen` settings and flags: an IP address with a port, or `none`.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -7,53 +7,53 @@ use std::str::FromStr;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub(crate) enum Listen {
-    Nowhere,
+pub(crate) enum ListenAddress {
+    Disabled,
     At(SocketAddr),
 }
 
-impl Listen {
+impl ListenAddress {
     pub(crate) fn address(self) -> Option<SocketAddr> {
         match self {
-            Listen::Nowhere => None,
-            Listen::At(address) => Some(address),
+            ListenAddress::Disabled => None,
+            ListenAddress::At(address) => Some(address),
         }
     }
 }
 
-impl FromStr for Listen {
+impl FromStr for ListenAddress {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Listen, String> {
+    fn from_str(text: &str) -> Result<ListenAddress, String> {
         match text {
-            "none" => Ok(Listen::Nowhere),
+            "none" => Ok(ListenAddress::Disabled),
             text => text
                 .parse()
-                .map(Listen::At)
-                .map_err(|_| format!("{text:?} is not an address and a port, as 127.0.0.1:9100, nor none")),
+                .map(ListenAddress::At)
+                .map_err(|_| format!("{text:?} is neither IP:PORT, as in 127.0.0.1:9100, nor none")),
         }
     }
 }
 
-impl TryFrom<String> for Listen {
+impl TryFrom<String> for ListenAddress {
     type Error = String;
 
-    fn try_from(text: String) -> Result<Listen, String> {
+    fn try_from(text: String) -> Result<ListenAddress, String> {
         text.parse()
     }
 }
 
-impl From<Listen> for String {
-    fn from(listen: Listen) -> String {
+impl From<ListenAddress> for String {
+    fn from(listen: ListenAddress) -> String {
         listen.to_string()
     }
 }
 
-impl fmt::Display for Listen {
+impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Listen::Nowhere => f.write_str("none"),
-            Listen::At(address) => address.fmt(f),
+            ListenAddress::Disabled => f.write_str("none"),
+            ListenAddress::At(address) => address.fmt(f),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The log: lines on standard error, for people, for programs, or for journald; without secrets.
+//! The log: writes redacted lines to standard error, as text, as JSON, or for journald.
 
 use crate::config;
 use crate::redact;
@@ -20,46 +20,46 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, reload};
 
-/// What a line of the log looks like.
+/// The format of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Format {
     /// For people
     Text,
-    /// An object per line
+    /// One JSON object per line
     Json,
     /// The priority as `<N>` before the line, and no time: journald has both
     Journald,
 }
 
-/// As the format stands now; it can change while we run.
+/// The current [`Format`]. A reload of the configuration can change it.
 static FORMAT: AtomicU8 = AtomicU8::new(Format::Text as u8);
-/// Changes the filter.
+/// Replaces the filter of the running subscriber.
 static FILTER: OnceLock<Box<dyn Fn(EnvFilter) + Send + Sync>> = OnceLock::new();
-/// The file that standard error is, where it is one of ours, and what it may have.
+/// The log file that standard error refers to, if `serve --detach` opened one, and the size at which it rotates.
 static FILE: OnceLock<PathBuf> = OnceLock::new();
 static FILE_BYTES_MAX: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// What `OUTPOST_LOG` says goes before everything.
+/// `OUTPOST_LOG` overrides the configured level.
 fn filter(level: &str) -> EnvFilter {
     EnvFilter::try_from_env("OUTPOST_LOG").unwrap_or_else(|_| level.into())
 }
 
-/// Begins the log of this process.
-pub(crate) fn begin(level: &str) {
+/// Installs the subscriber of this process.
+pub(crate) fn init(level: &str) {
     redact::learn_environment(std::env::vars_os());
     let (filter, handle) = reload::Layer::new(filter(level));
-    let _begun_once = FILTER.set(Box::new(move |filter| {
-        let _nobody_logs = handle.reload(filter);
+    let _set_once = FILTER.set(Box::new(move |filter| {
+        let _subscriber_gone = handle.reload(filter);
     }));
     let lines = tracing_subscriber::fmt::layer()
-        .event_format(Lines::new())
-        .with_ansi(io::stderr().is_terminal() && tty::wants_colours())
-        .with_writer(|| Redacted);
+        .event_format(LineFormat::new())
+        .with_ansi(io::stderr().is_terminal() && tty::wants_colors())
+        .with_writer(|| RedactingStderr);
     tracing_subscriber::registry().with(filter).with(lines).init();
 }
 
-/// As the operator wants it from now on.
+/// Applies the `[log]` table to the running subscriber.
 pub(crate) fn configure(log: &config::Log) {
     FORMAT.store(log.format.unwrap_or(Format::Text) as u8, Ordering::Relaxed);
     FILE_BYTES_MAX.store(log.file_bytes_max.unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -68,19 +68,19 @@ pub(crate) fn configure(log: &config::Log) {
     }
 }
 
-/// Standard error is this file, which is begun anew when it has become too large.
-pub(crate) fn is_file(path: PathBuf) {
+/// Declares that standard error refers to this file. It rotates when it is too large.
+pub(crate) fn set_log_file(path: PathBuf) {
     let _set_once = FILE.set(path);
 }
 
-/// Where a line leaves us: the one way for all of them.
-struct Redacted;
+/// The only writer of log lines, so that every line is redacted.
+struct RedactingStderr;
 
-impl Write for Redacted {
+impl Write for RedactingStderr {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut stderr = io::stderr().lock();
         if let Some(file) = FILE.get() {
-            outpost_keeper::begin_anew_if_large(file, FILE_BYTES_MAX.load(Ordering::Relaxed));
+            outpost_keeper::rotate_if_large(file, FILE_BYTES_MAX.load(Ordering::Relaxed));
         }
         stderr.write_all(redact::text(&String::from_utf8_lossy(line)).as_bytes())?;
         Ok(line.len())
@@ -91,19 +91,20 @@ impl Write for Redacted {
     }
 }
 
-struct Lines {
+struct LineFormat {
     text: format::Format<Full>,
+    /// Without time and level, which journald has.
     bare: format::Format<Full, ()>,
 }
 
-impl Lines {
-    fn new() -> Lines {
+impl LineFormat {
+    fn new() -> LineFormat {
         let text = format::Format::default();
-        Lines { bare: text.clone().without_time().with_level(false).with_ansi(false), text }
+        LineFormat { bare: text.clone().without_time().with_level(false).with_ansi(false), text }
     }
 }
 
-impl<S, N> FormatEvent<S, N> for Lines
+impl<S, N> FormatEvent<S, N> for LineFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -125,7 +126,7 @@ where
     }
 }
 
-/// As syslog counts.
+/// The syslog priority.
 fn priority(level: Level) -> u8 {
     match level {
         Level::ERROR => 3,

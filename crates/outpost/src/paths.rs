@@ -1,23 +1,23 @@
-//! Where the daemon keeps things: state that survives a reboot, sockets that do not.
+//! Paths of the daemon: the state directory, which survives a reboot, and the runtime directory, which does not.
 
+use crate::dropin::{codecast, relay};
 use crate::hosts::{Host, HostName};
-use crate::{codecast, relay};
 use clap::Args;
-use outpost_approvals::guard::{self, Found};
-use outpost_mcp::Broker;
-use outpost_sandbox::Private;
+use outpost_approvals::guard::{self, GuardStatus};
+use outpost_broker_client::BrokerClient;
+use outpost_sandbox::PrivatePaths;
 use outpost_sys::connect::{self, Trust, Untrusted};
 use outpost_sys::file::{self, Open};
-use outpost_sys::{Errno, is_exhaustion, limits};
+use outpost_sys::{Errno, is_exhaustion};
 use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// What there must be room for at the least: a database and a first journal.
-const ROOM_BYTES: usize = 64 * 1024;
+/// Size of the probe file of [`Paths::check_writable`]: room for a database and a first journal.
+const PROBE_BYTES: usize = 64 * 1024;
 
-/// Directories, each settable. In the help of every command they come behind its own flags.
+/// Global flags that select the daemon. `display_order` lists them after the flags of the command.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Dirs {
     /// Journals and everything else that survives a reboot [default: $XDG_STATE_HOME/outpost]
@@ -26,19 +26,19 @@ pub(crate) struct Dirs {
     /// Sockets and the lock [default: $XDG_RUNTIME_DIR/outpost]
     #[arg(long, global = true, display_order = 901, value_name = "DIR", env = "OUTPOST_RUNTIME_DIR")]
     pub(crate) runtime_dir: Option<PathBuf>,
-    /// Do it on another host, for which `outpost connect` is up
+    /// Use a host that `outpost connect` has connected
     #[arg(long, global = true, display_order = 902, value_name = "NAME")]
     pub(crate) host: Option<HostName>,
-    /// The guard of this host, root's daemon for approvals, in place of this user's daemon
+    /// Use this host's guard, root's daemon for approvals
     #[arg(long, global = true, display_order = 903, conflicts_with = "host")]
     pub(crate) guard: bool,
-    /// In place of `/` where the guard and root's configuration are looked for
+    /// The directory that replaces `/` in the paths of the guard and of root's configuration
     #[arg(long, global = true, hide = true, value_name = "DIR")]
     pub(crate) guard_root: Option<PathBuf>,
 }
 
 impl Dirs {
-    /// As the environment has them, for commands whose flags are not ours to choose.
+    /// For drop-ins, whose command line has no such flags.
     pub(crate) fn from_environment() -> Dirs {
         let dir = |name| std::env::var_os(name).map(PathBuf::from);
         Dirs {
@@ -53,23 +53,23 @@ impl Dirs {
 pub(crate) struct Paths {
     pub(crate) state: PathBuf,
     pub(crate) runtime: PathBuf,
-    /// The daemon is on another host; `runtime` has what `outpost connect` forwards.
+    /// Set if the daemon runs on another host. `runtime` then has the sockets that `outpost connect` forwards.
     pub(crate) host: Option<Host>,
-    /// Where this host's guard is, if it has one.
-    pub(crate) guard: guard::Places,
-    /// These are the guard's own.
+    /// Paths of this host's guard, whether it has one or not.
+    pub(crate) guard: guard::GuardPaths,
+    /// `state` and `runtime` are those of the guard.
     pub(crate) is_guard: bool,
-    /// Where this user's programs keep an approver's key and the keys of hosts: never root's directory of the guard.
-    pub(crate) own: PathBuf,
+    /// Directory of the user's approver key and known hosts: never the guard's directory, which belongs to root.
+    pub(crate) user_state: PathBuf,
 }
 
 impl Dirs {
     pub(crate) fn resolve(&self) -> Result<Paths, String> {
-        let guard = guard::Places::new(self.guard_root.as_deref())?;
+        let guard = guard::GuardPaths::new(self.guard_root.as_deref())?;
         if self.guard {
-            let own = self.state_dir.clone().or_else(|| default_state().ok());
+            let user_state = self.state_dir.clone().or_else(|| default_state().ok());
             return Ok(Paths {
-                own: own.map_or_else(|| Ok(guard.state()), |own| absolute(&own))?,
+                user_state: user_state.map_or_else(|| Ok(guard.state()), |dir| absolute(&dir))?,
                 state: guard.state(),
                 runtime: guard.runtime(),
                 host: None,
@@ -77,7 +77,7 @@ impl Dirs {
                 is_guard: true,
             });
         }
-        let uid = limits::effective_uid();
+        let uid = outpost_sys::process::effective_uid();
         let state = match &self.state_dir {
             Some(dir) => dir.clone(),
             None => default_state()?,
@@ -88,7 +88,7 @@ impl Dirs {
                 .map_or_else(|| format!("/tmp/outpost-{uid}").into(), |dir| dir.join("outpost")),
         };
         let paths = Paths {
-            own: absolute(&state)?,
+            user_state: absolute(&state)?,
             state: absolute(&state)?,
             runtime: absolute(&runtime)?,
             host: None,
@@ -98,7 +98,7 @@ impl Dirs {
         let Some(name) = &self.host else { return Ok(paths) };
         paths.check_runtime()?;
         let host = Host::at(&paths.runtime, name.clone());
-        match host.connected_by() {
+        match host.connector_pid() {
             Some(_) => Ok(Paths { runtime: host.dir.clone(), host: Some(host), ..paths }),
             None => Err(format!(
                 "no `outpost connect` is up for {0}; start one with `outpost connect {0}`",
@@ -115,12 +115,13 @@ fn default_state() -> Result<PathBuf, String> {
     match outpost_sys::user::home().filter(|home| home.is_absolute()) {
         Some(home) => Ok(home.join(".local/state/outpost")),
         None => {
-            Err("neither XDG_STATE_HOME nor HOME is set; say where to keep state with --state-dir".into())
+            Err("neither XDG_STATE_HOME nor HOME is set\nhint: choose the state directory with --state-dir"
+                .into())
         }
     }
 }
 
-/// Only absolute ones count, as the XDG specification has it.
+/// The XDG specification requires programs to ignore relative paths.
 fn environment_dir(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
 }
@@ -138,36 +139,36 @@ impl Paths {
         self.runtime.join("broker.sock")
     }
 
-    /// The broker to ask: the given one, or else this host's guard if it has one, or else this user's daemon. A guard that
-    /// is away is not replaced by the user's daemon.
-    pub(crate) fn broker(&self, given: Option<PathBuf>) -> Result<Broker, String> {
+    /// Selects the broker: the given socket, else this host's guard, else this user's daemon. The user's daemon never
+    /// replaces a guard that is installed but not running.
+    pub(crate) fn broker(&self, given: Option<PathBuf>) -> Result<BrokerClient, String> {
         if let Some(socket) = given {
-            return Ok(Broker::new(absolute(&socket)?, Trust::Own));
+            return Ok(BrokerClient::new(absolute(&socket)?, Trust::Own));
         }
         if self.host.is_some() || self.is_guard {
-            return Ok(Broker::new(self.broker_socket(), self.trust()));
+            return Ok(BrokerClient::new(self.broker_socket(), self.trust()));
         }
-        match self.guard.find() {
-            Found::Absent => Ok(Broker::new(self.broker_socket(), Trust::Own)),
-            Found::Serving => Ok(Broker::new(self.guard.broker_socket(), Trust::Root)),
-            Found::Away(reason) => Err(format!(
+        match self.guard.status() {
+            GuardStatus::Absent => Ok(BrokerClient::new(self.broker_socket(), Trust::Own)),
+            GuardStatus::Running => Ok(BrokerClient::new(self.guard.broker_socket(), Trust::Root)),
+            GuardStatus::Unavailable(reason) => Err(format!(
                 "the guard of this host is away, so nothing can be approved: {reason}\n\
                  hint: `systemctl status outpost-guard` shows why"
             )),
         }
     }
 
-    /// Which users may listen on the sockets of the runtime directory.
+    /// The users that clients accept as owners of the sockets in the runtime directory.
     pub(crate) fn trust(&self) -> Trust {
         if self.is_guard { Trust::Root } else { Trust::Own }
     }
 
-    /// Refuses a runtime directory that another user made or can change: what its files contain would be that user's word.
+    /// Refuses a runtime directory that another user owns or can write: that user would control the contents of its files.
     pub(crate) fn check_runtime(&self) -> Result<(), String> {
         match connect::check_directory(&self.runtime, self.trust()) {
             Err(error) => match connect::untrusted(&error) {
-                Some(reason) => Err(distrust(reason)),
-                // Without a directory there is nothing to be misled by.
+                Some(reason) => Err(untrusted_message(reason)),
+                // A missing directory has no files to trust.
                 None => Ok(()),
             },
             Ok(()) => Ok(()),
@@ -178,55 +179,59 @@ impl Paths {
         self.runtime.join("approvals.sock")
     }
 
-    /// Which port the sessions face has.
+    pub(crate) fn sessions_socket(&self) -> PathBuf {
+        self.runtime.join("sessions.sock")
+    }
+
+    /// Contains the port of the sessions face.
     pub(crate) fn sessions_port(&self) -> PathBuf {
         self.runtime.join("sessions.port")
     }
 
-    /// Where that is asked.
+    /// Contains the URL of the sessions face.
     pub(crate) fn sessions_url(&self) -> PathBuf {
         self.runtime.join("sessions.url")
     }
 
-    /// Digests of the tokens that let somebody in from elsewhere.
+    /// Digests of the tokens that admit remote clients to the sessions face.
     pub(crate) fn tokens(&self) -> PathBuf {
         self.state.join("tokens.json")
     }
 
-    /// The books of what waits for a human, and of what came of it.
+    /// The approvals database and the audit log.
     pub(crate) fn approvals(&self) -> PathBuf {
         self.state.join("approvals")
     }
 
-    /// The key that `outpost approvals enroll` makes.
+    /// The key that `outpost approvals enroll` generates.
     pub(crate) fn approver_key(&self) -> PathBuf {
-        self.own.join("approver.key")
+        self.user_state.join("approver.key")
     }
 
-    /// The keys of hosts that this user's programs have met.
+    /// Host keys that this user's clients have accepted.
     pub(crate) fn known_hosts(&self) -> PathBuf {
-        self.own.join("known_hosts")
+        self.user_state.join("known_hosts")
     }
 
     pub(crate) fn exec_socket(&self) -> PathBuf {
         self.runtime.join("exec.sock")
     }
 
-    /// What clients of the sessions face send that are not admitted without a token.
+    /// The token for local clients of the sessions face that are not admitted by their uid.
     pub(crate) fn sessions_token(&self) -> PathBuf {
         self.runtime.join("sessions.token")
     }
 
-    /// What scrapers of other users send. It survives a reboot, since it stands in their configuration.
+    /// The token for scrapers of other users. It survives a reboot because their configuration contains it.
     pub(crate) fn metrics_token(&self) -> PathBuf {
         self.state.join("metrics.token")
     }
 
-    /// What no sandbox shows: directories, sockets and tokens of this daemon, of the guard, and of the user's relays. What is
-    /// added to the daemon outside of these directories is to be added here, and nowhere else.
-    pub(crate) fn private(&self) -> Private {
+    /// Paths that every sandbox hides: directories, sockets and tokens of this daemon, of the guard, and of the user's relays.
+    /// This is the only such list. A new file outside of these directories must be added here.
+    pub(crate) fn private(&self) -> PrivatePaths {
         let paths = self.clone();
-        Private::new(move || {
+        PrivatePaths::new(move || {
             let own = [paths.state.clone(), paths.runtime.clone()];
             let others = [paths.guard.state(), paths.guard.runtime()];
             let others = others.into_iter().chain(codecast::private()).chain(relay::private(&paths.state));
@@ -238,7 +243,7 @@ impl Paths {
         self.runtime.join("exec.token")
     }
 
-    /// Of a daemon in the background.
+    /// The log of `serve --detach`.
     pub(crate) fn log(&self) -> PathBuf {
         self.state.join("outpost.log")
     }
@@ -247,11 +252,11 @@ impl Paths {
         self.runtime.join("outpost.lock")
     }
 
-    /// What has a daemon answer here.
-    pub(crate) fn remedy(&self) -> String {
+    /// The hint on how to start the daemon that these paths select.
+    pub(crate) fn start_hint(&self) -> String {
         match &self.host {
             None if self.is_guard => "root starts it with `systemctl start outpost-guard`".into(),
-            None => "start one with `outpost serve`".into(),
+            None => "start it with `outpost serve --detach`".into(),
             Some(host) => {
                 format!(
                     "`outpost disconnect {0}` and `outpost connect {0}` start one there",
@@ -261,13 +266,13 @@ impl Paths {
         }
     }
 
-    /// The way to the daemon is being made again: its silence says nothing.
-    pub(crate) fn is_away(&self) -> bool {
-        self.host.as_ref().is_some_and(|host| host.is_away(&self.control_socket()))
+    /// Whether `outpost connect` is reconnecting. A daemon that does not answer may then still be running.
+    pub(crate) fn is_reconnecting(&self) -> bool {
+        self.host.as_ref().is_some_and(|host| host.is_reconnecting(&self.control_socket()))
     }
 
-    /// Makes both directories for this user only. A directory of another user is refused, and so is a runtime directory
-    /// that other users could replace.
+    /// Creates both directories with mode 0700. Refuses a directory of another user, and a runtime directory that other
+    /// users could replace.
     pub(crate) fn create(&self) -> Result<(), String> {
         if self.is_guard {
             return self.guard.create();
@@ -283,21 +288,22 @@ impl Paths {
         self.check_runtime()
     }
 
-    /// Whether this user may write to both. Only for the holder of the lock. A full disk is no reason to refuse: what needs
-    /// it is retried until there is room.
-    pub(crate) fn check_room(&self) -> Result<(), String> {
+    /// Checks that this user can write to both directories. The caller holds the lock. A full disk is only a warning: the
+    /// daemon retries until there is space.
+    pub(crate) fn check_writable(&self) -> Result<(), String> {
         for dir in [&self.state, &self.runtime] {
             let probe = dir.join(".room");
-            let written = fs::write(&probe, [0; ROOM_BYTES]);
+            let written = fs::write(&probe, [0; PROBE_BYTES]);
             let _not_there = fs::remove_file(&probe);
             let exhausted = |error: &io::Error| Errno::from_io_error(error).is_some_and(is_exhaustion);
             match written {
                 Err(error) if exhausted(&error) => {
-                    tracing::warn!(dir = %dir.display(), %error, "nothing can be written here now");
+                    tracing::warn!(dir = %dir.display(), %error, "cannot write to this directory now");
                 }
                 Err(error) => {
                     return Err(format!(
-                        "{} cannot be written: {error}; make rights there, or choose another with --state-dir or --runtime-dir",
+                        "cannot write to {}: {error}\n\
+                         hint: grant this user write permission, or choose another directory with --state-dir or --runtime-dir",
                         dir.display()
                     ));
                 }
@@ -308,12 +314,12 @@ impl Paths {
     }
 }
 
-/// A refusal to use a socket, with the next step.
-pub(crate) fn distrust(reason: &Untrusted) -> String {
+/// The error for a socket that is not trusted, with a hint.
+pub(crate) fn untrusted_message(reason: &Untrusted) -> String {
     format!("{reason}\nhint: {}", reason.hint())
 }
 
-/// Makes a directory for this user only, or makes one of this user private. Never follows a link.
+/// Creates a directory with mode 0700, or sets that mode on a directory of this user. Never follows a symbolic link.
 pub(crate) fn make_private(dir: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let foreign = || io::Error::other("is not a directory of this user");
@@ -322,7 +328,7 @@ pub(crate) fn make_private(dir: &Path) -> io::Result<()> {
         opened => fs::File::from(opened?),
     };
     let found = opened.metadata()?;
-    if found.uid() != limits::effective_uid() {
+    if found.uid() != outpost_sys::process::effective_uid() {
         return Err(foreign());
     }
     if found.mode() & 0o077 != 0 {

@@ -1,4 +1,4 @@
-//! Secrets, and how they stay out of what we say: the one place for logs, lists and messages.
+//! Redaction: removes secrets from logs, lists and messages.
 
 use serde_json::Value;
 use std::borrow::Cow;
@@ -7,21 +7,21 @@ use std::sync::{Mutex, PoisonError};
 
 pub(crate) const HIDDEN: &str = "[redacted]";
 
-/// Shorter ones would hide ordinary words.
+/// Shortest secret; a shorter one would redact ordinary words.
 const SECRET_CHARS_MIN: usize = 8;
 
-/// How tokens of known services begin.
+/// Prefixes of the tokens of known services.
 const PREFIXES: [&str; 9] = ["sk-", "sk_", "ghp_", "gho_", "github_pat_", "xoxb-", "xoxp-", "AIza", "AKIA"];
 const PREFIXED_CHARS_MIN: usize = 16;
 
-/// How names of secrets end.
+/// Suffixes of the names of variables with secrets.
 const NAMES: [&str; 8] =
     ["_KEY", "APIKEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "CREDENTIALS"];
 
-/// Secrets that this process has come to know. Whatever it says of them, it does not say them.
+/// The secrets that this process has read.
 static KNOWN: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Remembers a secret, to keep it out of everything that is written later.
+/// Registers a secret; later messages are redacted.
 pub(crate) fn learn(secret: &str) {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if secret.chars().count() >= SECRET_CHARS_MIN && !known.iter().any(|old| old == secret) {
@@ -29,7 +29,7 @@ pub(crate) fn learn(secret: &str) {
     }
 }
 
-/// Remembers the values of variables whose names say what they are.
+/// Registers the values of variables whose names indicate a secret.
 pub(crate) fn learn_environment(variables: impl Iterator<Item = (impl AsRef<OsStr>, impl AsRef<OsStr>)>) {
     for (name, value) in variables {
         if let (Some(name), Some(value)) = (name.as_ref().to_str(), value.as_ref().to_str())
@@ -40,13 +40,13 @@ pub(crate) fn learn_environment(variables: impl Iterator<Item = (impl AsRef<OsSt
     }
 }
 
-/// Whether what goes by this name is nobody's business.
+/// Whether the name of a variable or member indicates a secret.
 pub(crate) fn names_secret(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
     NAMES.iter().any(|end| name.ends_with(end))
 }
 
-/// The same text without secrets: those we know, and what looks like one.
+/// The text without registered secrets and without words that look like secrets.
 pub(crate) fn text(text: &str) -> Cow<'_, str> {
     let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let mut text = Cow::Borrowed(text);
@@ -71,7 +71,7 @@ pub(crate) fn text(text: &str) -> Cow<'_, str> {
     shown.into()
 }
 
-/// Where words stand that look like secrets.
+/// The byte ranges of words that look like secrets.
 fn suspicious(text: &str) -> Vec<(usize, usize)> {
     let is_word = |letter: char| letter.is_ascii_alphanumeric() || "-_.~+/".contains(letter);
     let mut found = Vec::new();
@@ -87,7 +87,7 @@ fn suspicious(text: &str) -> Vec<(usize, usize)> {
         let is_credential = ["bearer", "basic"].iter().any(|scheme| before.eq_ignore_ascii_case(scheme))
             && between.chars().all(|letter| letter == ' ')
             && word.len() >= SECRET_CHARS_MIN;
-        // `NAME=value` and `"name": "value"`, but not a sentence about a token: such.
+        // Matches `NAME=value` and `"name": "value"`, but not prose such as `the token: value`.
         let is_named = names_secret(before) && (between.contains('=') || between.contains("\":"));
         if is_prefixed || is_credential || is_named {
             found.push((start, end));
@@ -97,7 +97,7 @@ fn suspicious(text: &str) -> Vec<(usize, usize)> {
     found
 }
 
-/// A value of the configuration as it may be shown. Of variables only the names: nobody knows which are secret.
+/// A configuration value for display. Values of environment variables are always redacted, because any may be a secret.
 pub(crate) fn setting(key: &str, value: &Value) -> Value {
     match value {
         Value::String(_) if key.ends_with(".env") => HIDDEN.into(),
@@ -115,8 +115,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_looks_like_a_secret_is_hidden_and_the_rest_is_not() {
-        for (said, shown) in [
+    fn only_words_that_look_like_secrets_are_redacted() {
+        for (message, redacted) in [
             ("Authorization: Bearer abcdefgh12345", "Authorization: Bearer [redacted]"),
             ("basic dXNlcjpwYXNz", "basic [redacted]"),
             ("ANTHROPIC_API_KEY=abc run", "ANTHROPIC_API_KEY=[redacted] run"),
@@ -126,16 +126,16 @@ mod tests {
             ("the bearer token in /run/x", "the bearer token in /run/x"),
             ("monkey=1 state/turkey", "monkey=1 state/turkey"),
         ] {
-            assert_eq!(text(said), shown);
+            assert_eq!(text(message), redacted);
         }
     }
 
     #[test]
-    fn what_was_learnt_is_hidden_wherever_it_stands() {
+    fn registered_secrets_are_redacted_within_words() {
         learn("hunter2-hunter2");
         learn("short");
         assert_eq!(text("xhunter2-hunter2y short"), "x[redacted]y short");
-        learn_environment([("SOME_TOKEN", "tok-tok-tok"), ("HOME", "/home/somebody")].into_iter());
-        assert_eq!(text("tok-tok-tok /home/somebody"), "[redacted] /home/somebody");
+        learn_environment([("SOME_TOKEN", "tok-tok-tok"), ("HOME", "/home/user")].into_iter());
+        assert_eq!(text("tok-tok-tok /home/user"), "[redacted] /home/user");
     }
 }

@@ -1,4 +1,4 @@
-//! The terminal that this process was started on: keys from it, text on it, and secrets that are typed unseen.
+//! The controlling terminal: reads keys, writes text, and prompts for secrets without echo.
 
 pub(crate) mod keys;
 
@@ -9,34 +9,35 @@ use std::sync::Arc;
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-/// A terminal that takes nothing for this long is no place to ask.
-pub(crate) const TERMINAL_PATIENCE: Duration = Duration::from_secs(10);
+/// A terminal that blocks writes for this long is unusable.
+pub(crate) const TERMINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest secret that is typed here.
+/// Longest secret.
 const SECRET_BYTES_MAX: usize = 1024;
 
-/// What everybody asks who draws: <https://no-color.org>.
-pub(crate) fn wants_colours() -> bool {
+/// Whether colors are allowed: <https://no-color.org>.
+pub(crate) fn wants_colors() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// All of it, before anything else is done: what was not shown cannot be answered.
+/// Writes the whole text before it returns, because a question must be visible before its answer is read.
 pub(crate) async fn show(terminal: &Arc<Terminal>, text: String) -> io::Result<()> {
     let terminal = terminal.clone();
-    let written = tokio::task::spawn_blocking(move || terminal.write_all(text.as_bytes(), TERMINAL_PATIENCE));
+    let written =
+        tokio::task::spawn_blocking(move || terminal.write_all(text.as_bytes(), TERMINAL_WRITE_TIMEOUT));
     Ok(written.await.map_err(io::Error::other)??)
 }
 
-/// Reads a line that is not shown; nothing when it was given up. Safe to cancel: the terminal is then as it was.
+/// Reads a line without echo; `None` after Ctrl-C or Ctrl-D. Cancel-safe: the drop restores the terminal.
 pub(crate) async fn ask_secret(what: &str) -> io::Result<Option<Zeroizing<String>>> {
     let terminal = Arc::new(Terminal::open()?);
-    let mode = terminal.keys()?;
+    let mode = terminal.cbreak()?;
     let mut keys = Reader::new(terminal.clone())?;
     show(&terminal, format!("\n{what} ")).await?;
     let mut typed = Zeroizing::new(Vec::with_capacity(SECRET_BYTES_MAX));
     let done = loop {
         match keys.next().await? {
-            // A secret may well be pasted.
+            // Secrets are often pasted.
             Key::Byte(byte) | Key::Pasted(byte) => match byte {
                 b'\r' | b'\n' => break true,
                 0x03 | 0x04 => break false,

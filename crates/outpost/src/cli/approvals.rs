@@ -1,4 +1,4 @@
-//! `outpost approvals`: what waits for a human, for scripts.
+//! `outpost approvals`: lists and decides questions, and manages grants and approver keys, for scripts.
 
 mod keys;
 pub(super) mod print;
@@ -8,15 +8,15 @@ use super::approver::{self, Approver, Connected, unexpected};
 use crate::console;
 use crate::paths::Paths;
 use clap::{Args, Subcommand};
-use outpost_approvals::wire::{Answer, Grant, Request};
+use outpost_approvals::wire::{Grant, Request, ServerMessage};
 use outpost_approvals::{Client, Decision, Question, Remember};
 use serde::Serialize;
 use std::process::ExitCode;
 
-/// Fewer characters of an id are a slip of the fingers more often than an id.
+/// Shortest prefix of an id. A shorter one is more likely a typing error.
 const ID_CHARS_MIN: usize = 4;
 
-/// A whole id, which needs no looking for.
+/// Length of a complete id.
 const ID_CHARS: usize = 36;
 
 #[derive(Args)]
@@ -29,70 +29,71 @@ pub(super) struct Approvals {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List what waits, oldest first
-    List(Form),
-    /// Show everything of one question
+    /// List pending questions, oldest first
+    List(OutputFormat),
+    /// Show one question in full
     Show {
-        /// The question's id, or at least 4 characters of its beginning
+        /// Id of the question, or a prefix of at least 4 characters
         id: String,
         #[command(flatten)]
-        form: Form,
+        format: OutputFormat,
     },
     /// Approve a question
     ///
-    /// What is approved is what the daemon has under this id at this moment, which is not shown here. To approve what was shown
-    /// before and nothing else, give its digest.
+    /// The daemon's current question with this id is approved; it is not shown here. To approve exactly what was shown
+    /// before, pass its digest.
     Allow(Allow),
     /// Deny a question
     Deny {
-        /// The question's id, or at least 4 characters of its beginning
+        /// Id of the question, or a prefix of at least 4 characters
         id: String,
-        /// Told to whoever asked
+        /// Message for the requester
         #[arg(long, value_name = "TEXT", default_value = "")]
         note: String,
     },
-    /// List the answers that hold for later questions of the same digest
-    Grants(Form),
-    /// Take such an answer back
+    /// List grants: approvals that also cover later questions with the same digest
+    Grants(OutputFormat),
+    /// Revoke a grant
     Revoke {
-        /// The grant's id, or at least 4 characters of its beginning
+        /// Id of the grant, or a prefix of at least 4 characters
         id: String,
     },
-    /// Enrol an approver's key: a new one, --key or --ssh-agent
+    /// Enroll an approver key: a new one, --key or --ssh-agent
     ///
-    /// Without --key and --ssh-agent an Ed25519 key is made in the state directory. The first key of a daemon is taken as it comes;
-    /// each later one is signed by a key that is enrolled already. Where root has /etc/outpost, only root enrols keys.
+    /// Without --key and --ssh-agent, a new Ed25519 key is created in the state directory. A daemon accepts its first key
+    /// without a signature; an enrolled key must sign each later one. On a host with /etc/outpost, only root can enroll
+    /// keys.
     Enroll(keys::Enroll),
-    /// List the keys that decide
+    /// List the approver keys
     Keys(keys::Keys),
-    /// Give a key another name
+    /// Rename a key
     Rename(keys::Rename),
-    /// Set when a key ends
+    /// Set the expiry of a key
     Expire(keys::Expire),
-    /// Take a key back: nothing that it has decided and that has not begun counts any more
+    /// Revoke a key, with its decisions whose commands have not started
     RevokeKey(keys::Revoke),
-    /// Print what waits, then what is asked and how it ends, as it comes
-    Watch(Form),
+    /// Print pending questions, then new questions and their outcomes as they occur
+    Watch(OutputFormat),
 }
 
 #[derive(Args)]
-struct Form {
-    /// As JSON; what is watched, one line for each event
+struct OutputFormat {
+    /// Print JSON; `watch` prints one line per event
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Args)]
 struct Allow {
-    /// The question's id, or at least 4 characters of its beginning
+    /// Id of the question, or a prefix of at least 4 characters
     id: String,
-    /// The digest that was shown: the question must have it
+    /// Digest that the question must have
     #[arg(long)]
     digest: Option<String>,
-    /// Remember the answer for so many more questions of the same digest
+    /// Also approve the next N questions with the same digest
     #[arg(long, value_name = "N", conflicts_with = "minutes")]
     times: Option<u32>,
-    /// Remember the answer for all questions of the same digest within this time
+    /// Also approve questions with the same digest for M minutes
     #[arg(long, value_name = "M")]
     minutes: Option<u32>,
 }
@@ -116,13 +117,13 @@ async fn dispatch(paths: &Paths, mut approver: Approver, command: Command) -> Re
     match command {
         Command::Enroll(_) | Command::Rename(_) | Command::Expire(_) | Command::RevokeKey(_) => Ok(()),
         Command::Keys(keys) => keys::list(client, &keys).await,
-        Command::List(form) => {
+        Command::List(format) => {
             let questions = list(client).await?;
-            write(&form.render(questions.as_slice(), print::questions)?)
+            write(&format.render(questions.as_slice(), print::questions)?)
         }
-        Command::Show { id, form } => {
+        Command::Show { id, format } => {
             let question = find(client, &id).await?;
-            write(&form.render(&question, print::question)?)
+            write(&format.render(&question, print::question)?)
         }
         Command::Allow(allow) => decide_allow(&mut approver, &mut connected, &allow).await,
         Command::Deny { id, note } => {
@@ -131,23 +132,23 @@ async fn dispatch(paths: &Paths, mut approver: Approver, command: Command) -> Re
             decide(&mut approver, &mut connected, &question, decision).await?;
             write(&format!("denied {}\n", question.id))
         }
-        Command::Grants(form) => {
+        Command::Grants(format) => {
             let grants = grants(client).await?;
-            write(&form.render(grants.as_slice(), print::grants)?)
+            write(&format.render(grants.as_slice(), print::grants)?)
         }
         Command::Revoke { id } => {
             let grants = grants(client).await?;
-            let grant = only(&grants, |grant| &grant.id, &id, "grant", "grants")?;
+            let grant = by_prefix(&grants, |grant| &grant.id, &id, "grant", "grants")?;
             match ask(client, &Request::Revoke { id: grant.id.clone() }).await? {
-                Answer::Revoked { id } => write(&format!("revoked {id}\n")),
+                ServerMessage::Revoked { id } => write(&format!("revoked {id}\n")),
                 other => Err(unexpected(&other)),
             }
         }
-        Command::Watch(form) => watch(client, &form).await,
+        Command::Watch(format) => watch(client, &format).await,
     }
 }
 
-impl Form {
+impl OutputFormat {
     fn render<T: Serialize + ?Sized>(
         &self,
         value: &T,
@@ -170,7 +171,7 @@ async fn decide_allow(
         && *digest != question.digest
     {
         return Err(format!(
-            "question {} has another digest, {}: look at it again before you approve it",
+            "question {} has another digest: {}\nhint: read it again before you approve it",
             question.id, question.digest
         ));
     }
@@ -192,55 +193,57 @@ async fn decide(
 
 async fn list(client: &mut Client) -> Result<Vec<Question>, String> {
     match ask(client, &Request::List).await? {
-        Answer::Questions { questions, .. } => Ok(questions),
+        ServerMessage::Questions { questions, .. } => Ok(questions),
         other => Err(unexpected(&other)),
     }
 }
 
 async fn grants(client: &mut Client) -> Result<Vec<Grant>, String> {
     match ask(client, &Request::Grants).await? {
-        Answer::Grants { grants } => Ok(grants),
+        ServerMessage::Grants { grants } => Ok(grants),
         other => Err(unexpected(&other)),
     }
 }
 
-/// A question by the beginning of its id. Only one that is not named in full makes us look at the others.
+/// The question with this id or prefix. A complete id avoids the list of all questions.
 async fn find(client: &mut Client, id: &str) -> Result<Question, String> {
     if id.len() >= ID_CHARS {
         return match ask(client, &Request::Show { id: id.to_owned() }).await? {
-            Answer::Question { question } => Ok(*question),
+            ServerMessage::Question { question } => Ok(*question),
             other => Err(unexpected(&other)),
         };
     }
-    only(&list(client).await?, |question| &question.id, id, "question", "list").cloned()
+    by_prefix(&list(client).await?, |question| &question.id, id, "question", "list").cloned()
 }
 
-/// The only one of these with such an id; `listed_by` shows them all.
-fn only<'a, T>(
+/// The only element whose id has this prefix. `outpost approvals {list_command}` lists all elements.
+fn by_prefix<'a, T>(
     all: &'a [T],
     id: impl Fn(&T) -> &String,
-    begin: &str,
+    prefix: &str,
     what: &str,
-    listed_by: &str,
+    list_command: &str,
 ) -> Result<&'a T, String> {
-    let shown = outpost_approvals::display::claim(begin, 64);
-    if begin.chars().count() < ID_CHARS_MIN {
-        return Err(format!("{shown} is too short: give at least {ID_CHARS_MIN} characters of the id"));
+    let shown = outpost_approvals::display::escape_untrusted(prefix, 64);
+    if prefix.chars().count() < ID_CHARS_MIN {
+        return Err(format!("{shown} is too short: use at least {ID_CHARS_MIN} characters of the id"));
     }
-    let mut found = all.iter().filter(|one| id(one).starts_with(begin));
+    let mut found = all.iter().filter(|one| id(one).starts_with(prefix));
     match (found.next(), found.next()) {
         (Some(one), None) => Ok(one),
-        (Some(_), Some(_)) => Err(format!("more than one {what} begins with {shown}: give more of the id")),
+        (Some(_), Some(_)) => {
+            Err(format!("more than one {what} starts with {shown}\nhint: use a longer prefix of the id"))
+        }
         (None, _) => Err(format!(
-            "there is no {what} {shown}, or not any more; `outpost approvals {listed_by}` shows those that there are"
+            "no such {what}: {shown}\nhint: `outpost approvals {list_command}` shows the present ones"
         )),
     }
 }
 
-async fn watch(client: &mut Client, form: &Form) -> Result<(), String> {
+async fn watch(client: &mut Client, format: &OutputFormat) -> Result<(), String> {
     let mut event = ask(client, &Request::Watch).await?;
     loop {
-        let text = match form.json {
+        let text = match format.json {
             true => {
                 let text = serde_json::to_string(&event).map_err(|error| error.to_string())?;
                 console::json(&text).into_owned() + "\n"
@@ -252,7 +255,7 @@ async fn watch(client: &mut Client, form: &Form) -> Result<(), String> {
     }
 }
 
-async fn ask(client: &mut Client, request: &Request) -> Result<Answer, String> {
+async fn ask(client: &mut Client, request: &Request) -> Result<ServerMessage, String> {
     client.ask(request).await.map_err(|error| error.to_string())
 }
 

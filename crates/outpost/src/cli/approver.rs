@@ -1,4 +1,4 @@
-//! An approver's end: the daemon's socket, the host's key that is expected there, and the key that signs decisions.
+//! The approver's client: connects to the daemon, checks its host key, and signs decisions.
 
 mod known_hosts;
 pub(super) mod signer;
@@ -8,25 +8,24 @@ use crate::paths::Paths;
 use clap::Args;
 use known_hosts::KnownHosts;
 use outpost_approvals::signing::Signer;
-use outpost_approvals::wire::Answer;
+use outpost_approvals::wire::ServerMessage;
 use outpost_approvals::{Client, Decision, Error, Hello, Question, display};
 use outpost_sys::connect::Trust;
-use outpost_sys::limits;
 use signer::Choice;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The answer to a script that still has the old secret.
-const OLD_SECRET: &str = "the approver's secret is not used any more: decisions are signed\n\
-    hint: `outpost approvals enroll` makes a key; leave --secret-file out";
+/// The error for a script that still passes the previous secret.
+const OLD_SECRET: &str = "approver secrets no longer work: decisions are signed with a key\n\
+    hint: run `outpost approvals enroll` once, and omit --secret-file";
 
 #[derive(Args)]
 pub(super) struct Options {
-    /// The approver's key: a private key in OpenSSH's format, or the public half of one in ssh-agent [default: approver.key
-    /// in the state directory, or an enrolled key in ssh-agent]
+    /// Approver key: an OpenSSH private key, or the public half of a key in ssh-agent [default: approver.key in the state
+    /// directory, or an enrolled key in ssh-agent]
     #[arg(long, global = true, display_order = 799, value_name = "FILE", env = "OUTPOST_APPROVER_KEY")]
     key: Option<PathBuf>,
-    /// Sign by ssh-agent, with the key of this fingerprint or the only one that fits
+    /// Sign with ssh-agent, with the key of this fingerprint or the only enrolled one
     #[arg(
         long,
         global = true,
@@ -38,25 +37,25 @@ pub(super) struct Options {
         conflicts_with = "key"
     )]
     ssh_agent: Option<String>,
-    /// The approver socket [default: approvals.sock in the runtime directory]
+    /// Approver socket [default: approvals.sock in the runtime directory]
     #[arg(long, global = true, display_order = 801, value_name = "PATH")]
     socket: Option<PathBuf>,
     #[arg(long, global = true, hide = true, value_name = "PATH", env = "OUTPOST_APPROVER_SECRET_FILE")]
     secret_file: Option<PathBuf>,
 }
 
-/// How to be an approver, as often as it takes.
+/// The settings of an approver, reusable for reconnects.
 pub(super) struct Approver {
     socket: PathBuf,
     trust: Trust,
     known: KnownHosts,
     pub(super) choice: Choice,
     signer: Option<Arc<Signer>>,
-    /// How the audit names this program.
+    /// The name of this program in the audit log.
     program: &'static str,
 }
 
-/// A connection to a host that has proven its key.
+/// A connection whose host key was checked.
 pub(super) struct Connected {
     pub(super) client: Client,
     pub(super) hello: Hello,
@@ -64,12 +63,13 @@ pub(super) struct Connected {
 
 impl Options {
     pub(super) fn approver(&self, paths: &Paths, program: &'static str) -> Result<Approver, String> {
-        // A process that reads the key, or types in our place, can approve.
-        limits::hide_memory().map_err(|errno| format!("cannot hide this process's memory: {errno}"))?;
+        // A process that could read the key from our memory, or trace us, could approve.
+        outpost_sys::process::set_undumpable()
+            .map_err(|errno| format!("cannot hide this process's memory: {errno}"))?;
         if self.secret_file.is_some() {
             return Err(OLD_SECRET.into());
         }
-        // A socket that a person names may be that of another user's daemon.
+        // An explicit socket may belong to the daemon of another user.
         let (socket, trust) = match &self.socket {
             Some(socket) => (socket.clone(), Trust::Owner),
             None => (paths.approvals_socket(), paths.trust()),
@@ -95,14 +95,14 @@ impl Options {
 
 impl Approver {
     pub(super) async fn connect(&self) -> Result<Connected, String> {
-        let hint = "is the daemon running, and is it yours? `outpost serve` starts one";
+        let hint = "start the daemon with `outpost serve --detach`, or name another with --socket";
         self.try_connect().await.map_err(|error| match error {
-            Error::File { .. } => format!("{error}; {hint}"),
+            Error::File { .. } => format!("{error}\nhint: {hint}"),
             error => error.to_string(),
         })
     }
 
-    /// The same for a client that tries again: its error distinguishes a daemon that is away from one that is refused.
+    /// Like `connect`, for clients that retry: the error distinguishes an unreachable daemon from a refusal.
     pub(super) async fn try_connect(&self) -> outpost_approvals::Result<Connected> {
         let mut client = Client::connect(&self.socket, self.trust).await?;
         let hello = client.hello(self.program).await?;
@@ -110,7 +110,7 @@ impl Approver {
         Ok(Connected { client, hello })
     }
 
-    /// Makes the key ready that signs decisions, asking for what it needs. Not needed for a user that decides without a signature.
+    /// Loads the signing key and asks for its passphrase. A trusted user decides without a key.
     pub(super) async fn prepare(&mut self, connected: &mut Connected) -> Result<(), String> {
         if self.signer.is_none() {
             let enrolled = keys(&mut connected.client).await?;
@@ -119,14 +119,14 @@ impl Approver {
         Ok(())
     }
 
-    /// Decides a question as it was shown.
+    /// Signs and submits a decision about the question as shown.
     pub(super) async fn decide(
         &self,
         connected: &mut Connected,
         question: &Question,
         decision: Decision,
     ) -> outpost_approvals::Result<()> {
-        // With the newest head: the decision vouches for the chain up to it.
+        // The signature covers the newest head of the audit chain.
         let hello = connected.client.hello(self.program).await?;
         self.known.check(&hello.host).map_err(Error::Refused)?;
         connected.hello = hello;
@@ -134,15 +134,17 @@ impl Approver {
     }
 }
 
-/// The approvers of the host.
-pub(super) async fn keys(client: &mut Client) -> Result<Vec<outpost_approvals::approvers::Listed>, String> {
+/// The approver keys of the host.
+pub(super) async fn keys(
+    client: &mut Client,
+) -> Result<Vec<outpost_approvals::approvers::ApproverInfo>, String> {
     match client.ask(&outpost_approvals::wire::Request::Keys).await.map_err(|error| error.to_string())? {
-        Answer::Keys { keys, .. } => Ok(keys),
+        ServerMessage::Keys { keys, .. } => Ok(keys),
         other => Err(unexpected(&other)),
     }
 }
 
-pub(super) fn unexpected(answer: &Answer) -> String {
+pub(super) fn unexpected(answer: &ServerMessage) -> String {
     let text = serde_json::to_string(answer).unwrap_or_default();
-    format!("the daemon answered something else than it was asked: {}", display::claim(&text, 200))
+    format!("unexpected reply from the daemon: {}", display::escape_untrusted(&text, 200))
 }

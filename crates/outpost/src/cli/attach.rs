@@ -1,28 +1,28 @@
-//! `outpost attach`: a process on this terminal, for a while.
+//! `outpost attach`: connects this terminal to a running process.
 
-use super::run::{exit_code, leave};
-use super::view::{self, Begin, DetachKeys, Ended, Feed, InputEnd, OnSignal, View};
+use super::run::{exit_code, finish};
+use super::view::{self, DetachKeys, InputSource, OnEof, OnSignal, ProcessView, StartAt, ViewEnd};
 use super::{Outcome, connect, explain};
 use crate::paths::Paths;
 use clap::Args;
-use outpost_control::wire::{ProcessInfo, Which, Write};
+use outpost_control::wire::{InputClaim, ProcessInfo, ProcessRef};
 use std::io::IsTerminal;
 
-/// Have a process on this terminal: what it writes, and what is typed as its input.
+/// Attach your terminal to a running process.
 ///
-/// Everybody may watch; the first who attaches has the input, if the command line started the process. Who comes later sees
-/// the screen as it is now.
+/// Any number of terminals can watch. The first one that attaches controls the input, if the command line started the
+/// process. The current screen is redrawn.
 #[derive(Args)]
 pub(super) struct Attach {
-    /// The id, the number or the address (FACE/SCOPE/ID) of the process
+    /// Id, number or address (FACE/SCOPE/ID) of the process
     process: String,
-    /// Only watch
+    /// Watch without sending input
     #[arg(long, conflicts_with = "steal")]
     read_only: bool,
-    /// Take the input over from whoever has it
+    /// Take over the input from another terminal
     #[arg(long)]
     steal: bool,
-    /// Keys that leave a process on a terminal, as `ctrl-a,d`; pipes are left with ctrl-c
+    /// Key sequence that detaches from a process with a terminal, such as `ctrl-a,d`; Ctrl-C detaches from one with pipes
     #[arg(long, value_name = "KEYS", default_value = DETACH_KEYS)]
     detach_keys: DetachKeys,
 }
@@ -30,37 +30,37 @@ pub(super) struct Attach {
 const DETACH_KEYS: &str = "ctrl-\\";
 
 impl Attach {
-    /// As without flags.
+    /// The default options for a process.
     pub(super) fn to(process: String) -> Result<Attach, String> {
         Ok(Attach { process, read_only: false, steal: false, detach_keys: DETACH_KEYS.parse()? })
     }
 }
 
 pub(super) fn attach(paths: &Paths, options: Attach) -> Outcome {
-    let which = Which { process: options.process };
+    let which = ProcessRef { process: options.process };
     let process: ProcessInfo = connect(paths)?.call("describe", &which).map_err(explain)?;
-    let feed = match (options.read_only, options.steal) {
-        (true, _) => Feed::Nothing,
-        (false, steal) => Feed::Stdin {
-            write: if steal { Write::Steal } else { Write::IfFree },
-            // A key that was pressed means it; that a file has ended does not.
-            end: if std::io::stdin().is_terminal() { InputEnd::Closes } else { InputEnd::Nothing },
+    let input = match (options.read_only, options.steal) {
+        (true, _) => InputSource::None,
+        (false, steal) => InputSource::Stdin {
+            claim: if steal { InputClaim::Steal } else { InputClaim::IfFree },
+            // Ctrl-D on a terminal is intended. The end of a redirected file is not.
+            on_eof: if std::io::stdin().is_terminal() { OnEof::CloseStdin } else { OnEof::Ignore },
         },
     };
-    let keys = (process.terminal && view::has_terminal()).then_some(options.detach_keys);
-    let ended = View {
+    let detach_keys = (process.terminal && view::has_terminal()).then_some(options.detach_keys);
+    let ended = ProcessView {
         paths,
         process: process.process.clone(),
-        begin: Begin::Recent,
-        feed,
-        keys,
-        on_signal: OnSignal::Leave,
+        start: StartAt::Recent,
+        input,
+        detach_keys,
+        on_signal: OnSignal::Detach,
         owns: false,
-        until_now: false,
+        stop_at_end: false,
     }
     .run()?;
     match ended {
-        Ended::Exited(exit) => Ok(exit_code(Some(exit))),
-        ended => leave(ended, &process.process),
+        ViewEnd::Exited(exit) => Ok(exit_code(Some(exit))),
+        ended => finish(ended, &process.process),
     }
 }

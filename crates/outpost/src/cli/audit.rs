@@ -1,4 +1,4 @@
-//! `outpost audit`: whether the chain of what happened holds, and what is in it.
+//! `outpost audit`: verifies, prints and exports the audit chain.
 
 mod keys;
 mod print;
@@ -8,7 +8,8 @@ use crate::console;
 use crate::paths::Paths;
 use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Timestamp};
-use outpost_approvals::audit::{self, Error, Filter, Findings, Head, Record};
+use outpost_approvals::authorization::{self, Findings};
+use outpost_ledger::audit::{self, Error, Filter, Head, Record};
 use serde_json::Value;
 use std::collections::HashSet;
 use std::io::{ErrorKind, Write};
@@ -17,7 +18,7 @@ use std::process::ExitCode;
 
 #[derive(Args)]
 pub(super) struct Audit {
-    /// Where the chain is [default: approvals/audit in the state directory]
+    /// Directory of the audit chain [default: approvals/audit in the state directory]
     #[arg(long, global = true, display_order = 800, value_name = "DIR")]
     dir: Option<PathBuf>,
     #[command(subcommand)]
@@ -26,27 +27,26 @@ pub(super) struct Audit {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Say whether every record is as it was written, that none is missing in between, and which approver allowed each command
+    /// Verify that no record was modified or removed, and that an approver allowed each command
     ///
-    /// Each command that was started needs a decision before it that an approver has signed, a grant that one has signed, or rules by
-    /// their hash. With --keys and the export of a chain this works on any host.
+    /// Each started command needs an earlier decision or grant signed by an approver, or a rules file with the recorded hash.
+    /// With --keys and an exported chain, this works on any host.
     ///
-    /// That the end was cut off, or that all of it was written anew, shows only with a head that was kept elsewhere: the daemon
-    /// tells it to syslog.
+    /// A truncated or completely rewritten chain is detected only with --head: the daemon logs its head to syslog.
     Verify {
-        /// A record that must be there, as syslog has it
+        /// Record that the chain must contain, as logged to syslog
         #[arg(long, value_name = "seq=N sha256=H")]
         head: Option<Head>,
-        /// Only these keys count, as `outpost approvals keys --allowed-signers` prints them; without it, those that the chain has
-        /// recorded and those in /etc/outpost
+        /// Trust only the keys of this file, from `outpost approvals keys --allowed-signers` [default: the keys recorded in
+        /// the chain and those in /etc/outpost]
         #[arg(long, value_name = "FILE")]
         keys: Option<PathBuf>,
-        /// What `outpost audit export` has printed, in place of the chain of this host
+        /// Output of `outpost audit export`, instead of the chain of this host
         export: Option<PathBuf>,
     },
-    /// Print what happened, one line each
+    /// Print the records, one line each
     Show(Show),
-    /// Print the records as they stand in the files
+    /// Print the records as stored
     Export {
         #[command(flatten)]
         since: Since,
@@ -55,8 +55,8 @@ enum Command {
 
 #[derive(Args)]
 struct Since {
-    /// Not before this time: RFC 3339, a date, or how long ago (90s, 10m, 2h, 3d)
-    #[arg(long, value_name = "TIME", value_parser = point_in_time)]
+    /// Start at this time: RFC 3339, a date, or an age (90s, 10m, 2h, 3d)
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
     since: Option<Timestamp>,
 }
 
@@ -67,10 +67,10 @@ struct Show {
     /// Only this event: received, refused, shown, decided, started, ended, withdrawn, key, voided, opened, rotated
     #[arg(long)]
     event: Option<String>,
-    /// Only what became of one request: its key, its question's id, or the client's own id of it
+    /// Only the records of one request, by its key, the id of its question or the id of its client
     #[arg(long, value_name = "KEY")]
     request: Option<String>,
-    /// The records as they stand in the files
+    /// Print the records as stored
     #[arg(long)]
     json: bool,
 }
@@ -83,7 +83,7 @@ pub(super) fn run(paths: &Paths, options: Audit) -> Outcome {
     let dir = export.or(options.dir).unwrap_or_else(|| paths.approvals().join("audit"));
     if !dir.exists() {
         return Err(format!(
-            "there are no records in {}: the first `outpost serve` begins them, and --dir says where others are",
+            "no audit records in {}\nhint: the first `outpost serve` creates them; name another directory with --dir",
             dir.display()
         ));
     }
@@ -97,43 +97,46 @@ pub(super) fn run(paths: &Paths, options: Audit) -> Outcome {
 
 fn verify(paths: &Paths, dir: &Path, head: Option<Head>, keys: Option<&Path>) -> Result<(), String> {
     let report = audit::verify(dir, head.as_ref()).map_err(explain)?;
-    let Some(head) = report.head else { return Err(format!("there is no record in {}", dir.display())) };
+    let Some(head) = report.head else { return Err(format!("no audit records in {}", dir.display())) };
     let mut text = format!(
-        "the chain holds: {} records in {} {}, from number {}\nhead {head}\n",
+        "the chain is intact: {} records in {} {}, from number {}\nhead {head}\n",
         report.records,
         report.files,
         if report.files == 1 { "file" } else { "files" },
         report.first_seq
     );
     if report.first_seq > 1 {
-        text += &format!("records before number {} are not there any more\n", report.first_seq);
+        text += &format!("records before number {} were removed\n", report.first_seq);
     }
     if report.torn_bytes > 0 {
-        text += &format!("{} bytes of an unfinished record are at the end\n", report.torn_bytes);
+        text += &format!("the last record is incomplete ({} bytes)\n", report.torn_bytes);
     }
     let trusted = match keys {
-        Some(file) => keys::given(file)?,
+        Some(file) => keys::from_file(file)?,
         None => keys::of_this_host(paths)?,
     };
-    let findings = audit::examine(dir, trusted).map_err(explain)?;
+    let findings = authorization::check(dir, trusted).map_err(explain)?;
     if !findings.problems.is_empty() {
         let problems: Vec<String> =
             findings.problems.iter().map(|problem| console::printable(problem)).collect();
-        return Err(format!("the chain holds, but not all in it was allowed:\n{}", problems.join("\n")));
+        return Err(format!(
+            "the chain is intact, but not every command was allowed:\n{}",
+            problems.join("\n")
+        ));
     }
-    text += &allowed(&findings);
-    wrote(console::try_out(&text))
+    text += &authorizations(&findings);
+    check_written(console::try_out(&text))
 }
 
 /// The approvers and rules that allowed commands.
-fn allowed(findings: &Findings) -> String {
+fn authorizations(findings: &Findings) -> String {
     let mut text = String::new();
     for (by, count) in &findings.privileged {
         let commands = if *count == 1 { "command" } else { "commands" };
         text += &format!("{count} {commands} as root allowed by {}\n", console::printable(by));
     }
-    if findings.before > 0 {
-        text += &format!("{} commands were started before decisions were signed\n", findings.before);
+    if findings.before_signing > 0 {
+        text += &format!("{} commands date from before decisions were signed\n", findings.before_signing);
     }
     for note in &findings.notes {
         text += &format!("note: {}\n", console::printable(note));
@@ -143,25 +146,25 @@ fn allowed(findings: &Findings) -> String {
 
 fn print_all(dir: &Path, options: Show) -> Result<(), String> {
     let filter = Filter { since: options.since.since, event: None, from_seq: 0 };
-    let mut story = options.request.map(Story::of);
+    let mut request_filter = options.request.map(RequestFilter::new);
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     for record in audit::read(dir, filter).map_err(explain)? {
         let record = record.map_err(explain)?;
-        let is_told = story.as_mut().is_none_or(|story| story.has(&record));
-        // Only now: a request is recognized by records of other events, too.
-        if !is_told || options.event.as_ref().is_some_and(|event| *event != record.event) {
+        let is_wanted = request_filter.as_mut().is_none_or(|request_filter| request_filter.matches(&record));
+        // After the request filter, which must see the records of all events.
+        if !is_wanted || options.event.as_ref().is_some_and(|event| *event != record.event) {
             continue;
         }
         let line = if options.json { record.line } else { print::line(&record) };
         if let Err(error) = writeln!(out, "{line}") {
-            return wrote(Err(error));
+            return check_written(Err(error));
         }
     }
-    wrote(out.flush())
+    check_written(out.flush())
 }
 
-/// Who has seen enough of it does not make it a failure.
-fn wrote(written: std::io::Result<()>) -> Result<(), String> {
+/// EPIPE is no error: the reader has seen enough.
+fn check_written(written: std::io::Result<()>) -> Result<(), String> {
     match written {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(format!("cannot write to standard output: {error}"))
@@ -177,30 +180,30 @@ fn explain(error: Error) -> String {
     }
 }
 
-/// Everything that one request is called by, as far as the chain was read.
-struct Story {
-    names: HashSet<String>,
+/// Selects the records of one request. It collects the ids of the request while it reads the chain.
+struct RequestFilter {
+    ids: HashSet<String>,
 }
 
-impl Story {
-    fn of(name: String) -> Story {
-        Story { names: HashSet::from([name]) }
+impl RequestFilter {
+    fn new(name: String) -> RequestFilter {
+        RequestFilter { ids: HashSet::from([name]) }
     }
 
-    fn has(&mut self, record: &Record) -> bool {
+    fn matches(&mut self, record: &Record) -> bool {
         let name = |field: &str| record.data.get(field).and_then(Value::as_str);
         let (request, question) = (name("request"), name("question"));
-        let mut called = [request, question, name("id")].into_iter().flatten();
-        let is_ours = called.any(|called| self.names.contains(called));
+        let mut ids = [request, question, name("id")].into_iter().flatten();
+        let is_ours = ids.any(|id| self.ids.contains(id));
         if is_ours {
-            // Not the client's own id: another client may use it as well.
-            self.names.extend([request, question].into_iter().flatten().map(str::to_owned));
+            // Not the client's id, which another client may use too.
+            self.ids.extend([request, question].into_iter().flatten().map(str::to_owned));
         }
         is_ours
     }
 }
 
-fn point_in_time(text: &str) -> Result<Timestamp, String> {
+fn parse_time(text: &str) -> Result<Timestamp, String> {
     let ago = || {
         let (at, unit) = text.char_indices().last()?;
         let count: i64 = text.get(..at)?.parse().ok().filter(|count| *count >= 0)?;
@@ -215,7 +218,7 @@ fn point_in_time(text: &str) -> Result<Timestamp, String> {
     };
     let day = || format!("{text}T00:00:00Z").parse().ok();
     let found = text.parse().ok().or_else(ago).or_else(day);
-    found.ok_or_else(|| "write 2026-11-16T07:05:47Z, 2026-11-16, or how long ago: 90s, 10m, 2h, 3d".into())
+    found.ok_or_else(|| "expected a time such as 2026-11-16T07:05:47Z, 2026-11-16, 90s, 10m, 2h or 3d".into())
 }
 
 #[cfg(test)]
@@ -223,13 +226,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_points_dates_or_spans() {
-        assert_eq!(point_in_time("2026-11-16").unwrap(), point_in_time("2026-11-16T00:00:00Z").unwrap());
-        let (before, then, after) = (Timestamp::now(), point_in_time("2h").unwrap(), Timestamp::now());
+    fn times_are_timestamps_dates_or_ages() {
+        assert_eq!(parse_time("2026-11-16").unwrap(), parse_time("2026-11-16T00:00:00Z").unwrap());
+        let (before, then, after) = (Timestamp::now(), parse_time("2h").unwrap(), Timestamp::now());
         let ago = SignedDuration::from_hours(2);
         assert!((before - ago..=after - ago).contains(&then), "{then}");
         for wrong in ["", "h", "-3m", "3", "9223372036854775807d", "yesterday", "3\u{e9}"] {
-            assert!(point_in_time(wrong).is_err(), "{wrong}");
+            assert!(parse_time(wrong).is_err(), "{wrong}");
         }
     }
 }

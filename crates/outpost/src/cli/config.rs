@@ -1,9 +1,9 @@
-//! `outpost config` and `outpost reload`: the operator's file, and what of it is in force.
+//! `outpost config` and `outpost reload`: the configuration file and the effective settings.
 
 use super::{Outcome, as_json, connect, explain, print};
+use crate::daemon::live_config;
 use crate::flags::Flags;
 use crate::paths::Paths;
-use crate::settled;
 use clap::{Args, Subcommand};
 use outpost_control::client::Client;
 use outpost_control::wire::{Reloaded, Setting, SettingSource, Settings};
@@ -18,15 +18,15 @@ pub(super) struct Config {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Say whether `outpost serve` would take the file, and where it is wrong
+    /// Check the configuration file and print its errors
     Check {
         #[command(flatten)]
         flags: Flags,
     },
-    /// Show every key, its value and where that comes from: of the daemon that runs here, or else of one that would begin
-    /// with these flags
+    /// Show every key with its value and source: those of the running daemon, or those that `serve` would use with these
+    /// flags
     Show {
-        /// As JSON
+        /// Print JSON
         #[arg(long)]
         json: bool,
         #[command(flatten)]
@@ -42,35 +42,35 @@ pub(super) fn run(paths: &Paths, options: &Config) -> Outcome {
 }
 
 fn check(paths: &Paths, flags: &Flags) -> Outcome {
-    let text = flags.text()?;
+    let text = flags.config_text()?;
     let effective = flags.effective(&text, &paths.state)?;
-    crate::approvals_desk::settings(paths, &effective.config)?;
-    match flags.file() {
-        file if file.exists() => print(&format!("{} is in order\n", file.display())),
-        file => print(&format!("{} is not there, and need not be: defaults are in force\n", file.display())),
+    crate::daemon::approvals_service::settings(paths, &effective.config)?;
+    match flags.config_file() {
+        file if file.exists() => print(&format!("{}: no errors\n", file.display())),
+        file => print(&format!("{} does not exist; the defaults apply\n", file.display())),
     }
 }
 
 fn show(paths: &Paths, flags: &Flags, json: bool) -> Outcome {
     let running = Client::connect(&paths.control_socket()).ok();
     let (whose, settings) = match running {
-        Some(mut daemon) => ("of the daemon that runs here", daemon.call("settings", &()).map_err(explain)?),
+        Some(mut daemon) => ("of the running daemon", daemon.call("settings", &()).map_err(explain)?),
         None => {
-            let effective = flags.effective(&flags.text()?, &paths.state)?;
+            let effective = flags.effective(&flags.config_text()?, &paths.state)?;
             (
-                "of a daemon that would begin now",
-                settled::shown(flags.file().display().to_string(), &effective),
+                "that `outpost serve` would use",
+                live_config::redacted(flags.config_file().display().to_string(), &effective),
             )
         }
     };
     match json {
         true => print(&as_json(&settings)?),
-        false => print(&shown(whose, &settings)),
+        false => print(&toml_text(whose, &settings)),
     }
 }
 
-/// As TOML, which it is.
-fn shown(whose: &str, settings: &Settings) -> String {
+/// The settings as a TOML document.
+fn toml_text(whose: &str, settings: &Settings) -> String {
     let mut text = format!("# The configuration {whose}; file: {}\n", settings.file.escape_debug());
     let mut last = "";
     let lines: Vec<(String, &Setting)> = settings.settings.iter().map(|row| (line(row), row)).collect();
@@ -115,7 +115,7 @@ fn toml_value(value: &Value) -> String {
     }
 }
 
-/// In ASCII: what stands in a file may be meant for a terminal.
+/// A TOML string in ASCII: values may contain terminal control sequences.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for letter in text.chars() {
@@ -131,11 +131,11 @@ fn quoted(text: &str) -> String {
 pub(super) fn reload(paths: &Paths) -> Outcome {
     let Reloaded { file, changed, needs_restart } = connect(paths)?.call("reload", &()).map_err(explain)?;
     let mut text = match changed.is_empty() {
-        true => format!("{file}: nothing changed that a running daemon can follow\n"),
-        false => format!("{file}: in force from now on: {}\n", changed.join(" ")),
+        true => format!("{file}: no changes applied\n"),
+        false => format!("{file}: applied: {}\n", changed.join(" ")),
     };
     if !needs_restart.is_empty() {
-        text += &format!("after a restart (outpost stop, outpost serve): {}\n", needs_restart.join(" "));
+        text += &format!("needs a restart (outpost stop, outpost serve): {}\n", needs_restart.join(" "));
     }
     print(&text)
 }

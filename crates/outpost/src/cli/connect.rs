@@ -1,24 +1,22 @@
-//! `outpost connect`: this program and its daemon on another host, and the daemon's sockets here, for as long as it takes.
+//! `outpost connect`: installs and starts Outpost on a remote host over ssh and forwards its sockets to this host.
 
 mod install;
 mod ssh;
 
-use super::arrive::{Arrived, MARK};
+use super::remote_bootstrap::{LINE_MARK, RemoteDaemon};
 use super::{Outcome, background, block_on, print_table};
-use crate::hosts::{About, Host, HostName};
+use crate::hosts::{Host, HostInfo, HostName};
 use crate::paths::{Paths, make_private};
 use clap::Args;
 use install::{Replace, install};
-use outpost_control::client::Link;
+use outpost_control::client::AsyncClient;
 use outpost_sys::epoll::wait_readable;
-use outpost_sys::file::{self, Open};
 use outpost_sys::identity::Identity;
 use outpost_sys::signal::Signal;
-use outpost_sys::{limits, pidfd, procfs};
-use ssh::{Asking, Ssh, is_plain};
+use outpost_sys::{pidfd, procfs};
+use ssh::{AuthPrompts, Ssh, is_plain};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
@@ -29,63 +27,62 @@ use tokio::process::Child;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
-/// How long the daemon may take to answer through ssh.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(20);
+/// How long the remote daemon may take to reply through ssh.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Before another attempt: doubled each time, up to the last.
-const PAUSE_FIRST: Duration = Duration::from_millis(250);
-const PAUSE_MAX: Duration = Duration::from_secs(20);
+/// Back-off between connection attempts: doubles up to the maximum.
+const RETRY_PAUSE_MIN: Duration = Duration::from_millis(250);
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(20);
 
-/// What the log of one in the background may have before it is begun anew.
+/// Size at which a background client truncates its log.
 const LOG_BYTES_MAX: u64 = 1024 * 1024;
 
-/// A connection that lasted so long was a good one.
-const LASTED: Duration = Duration::from_secs(30);
+/// A connection that lasted this long resets the back-off.
+const STABLE_AFTER: Duration = Duration::from_secs(30);
 
-/// How often another local port is tried.
-const PORTS_TRIED: usize = 5;
+/// How long `outpost connect` may take to exit on SIGTERM.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long one that is told to end may take.
-const END_PATIENCE: Duration = Duration::from_secs(10);
+/// Excerpt of unexpected output in an error message.
+const EXCERPT_CHARS: usize = 200;
 
-/// What is shown of an answer that makes no sense.
-const SHOWN_CHARS: usize = 200;
+/// The forwarded sockets; their names are the same on both hosts.
+const SOCKETS: [&str; 5] = ["control", "exec", "broker", "approvals", "sessions"];
 
-/// As the daemon calls the file with its token.
-const TOKEN: &str = "sessions.token";
-
-/// The sockets of the faces, as they are called here and there.
-const SOCKETS: [&str; 4] = ["control", "exec", "broker", "approvals"];
-
-/// Use another host: over ssh, puts this program there if it is missing or older, starts its daemon, and forwards its sockets
+/// Connect to a remote host over ssh: installs or upgrades outpost there, starts its daemon and forwards its sockets
 ///
-/// While it runs, every command that takes `--host NAME` works on that host. It comes back by itself when ssh ends, and
-/// what follows output goes on where it was. The daemon there and its processes stay when this ends.
+/// While this command runs, other commands work on the remote host with `--host NAME`. It reconnects after a lost ssh
+/// connection, and attached clients continue where they were. The remote daemon and its processes keep running when this
+/// command ends.
 #[derive(Args)]
 pub(super) struct Connect {
-    /// As ssh takes it: user@host, or a name of ~/.ssh/config
+    /// ssh destination: user@host, or a name from ~/.ssh/config
     destination: Destination,
-    /// What --host is to call it [default: the destination]
+    /// Name for --host [default: the destination]
     #[arg(long)]
     name: Option<HostName>,
-    /// An option for ssh, as ssh takes it
+    /// Option for ssh; repeatable
     #[arg(short = 'o', long = "ssh-option", value_name = "NAME=VALUE")]
     ssh_options: Vec<String>,
-    /// The port there
+    /// ssh port of the remote host
     #[arg(short, long)]
     port: Option<u16>,
-    /// Stay in the background once everything is there; needs an ssh that does not have to ask
+    /// Also forward the HTTP port of the sessions face to this local port, for other clients; every user of this host can
+    /// connect to it
+    #[arg(long, value_name = "PORT")]
+    sessions_port: Option<u16>,
+    /// Continue in the background once connected; needs ssh authentication without a prompt
     #[arg(long)]
     detach: bool,
-    /// Replace the binary there, and the daemon's, also if it is newer
+    /// Replace the remote binary and that of the remote daemon even if they are newer
     #[arg(long)]
     force: bool,
-    /// Never ask anything
+    /// No prompts
     #[arg(long, hide = true)]
     batch: bool,
 }
 
-/// Where to: nothing that ssh could take for an option.
+/// The ssh destination; never parsed as an option of ssh.
 #[derive(Clone, Debug)]
 struct Destination(String);
 
@@ -97,7 +94,7 @@ impl FromStr for Destination {
             || text.starts_with('-')
             || text.chars().any(|c| c.is_control() || c.is_whitespace())
         {
-            true => Err("not a destination for ssh".into()),
+            true => Err("not an ssh destination".into()),
             false => Ok(Destination(text.to_owned())),
         }
     }
@@ -108,7 +105,7 @@ impl Connect {
         let name = match &self.name {
             Some(name) => name.clone(),
             None => {
-                self.destination.0.parse().map_err(|why| format!("say with --name what to call it: {why}"))?
+                self.destination.0.parse().map_err(|why| format!("{why}\nhint: choose a name with --name"))?
             }
         };
         Ok(Host::at(&paths.runtime, name))
@@ -117,67 +114,56 @@ impl Connect {
 
 pub(super) fn run(paths: &Paths, options: Connect) -> Outcome {
     let host = options.host(paths)?;
-    let place = Place::take(paths, host)?;
-    let goes_on = block_on(async {
-        let stop = |kind| signal(kind).map_err(|error| format!("cannot wait for signals: {error}"));
+    let host_dir = HostDir::take(paths, host)?;
+    let detaches = block_on(async {
+        let stop = |kind| signal(kind).map_err(|error| format!("cannot install signal handlers: {error}"));
         let mut signals =
             (stop(SignalKind::interrupt())?, stop(SignalKind::terminate())?, stop(SignalKind::hangup())?);
         let connection =
-            Connection { ssh: Ssh::new(&options, &place.host)?, options: &options, place: &place };
+            Connection { ssh: Ssh::new(&options, &host_dir.host)?, options: &options, host_dir: &host_dir };
         tokio::select! {
-            ended = connection.work() => ended.map(|()| options.detach),
+            ended = connection.run() => ended.map(|()| options.detach),
             _ = signals.0.recv() => Ok(false),
             _ = signals.1.recv() => Ok(false),
             _ = signals.2.recv() => Ok(false),
         }
     });
-    let host = place.host.clone();
-    drop(place);
-    match goes_on? {
+    let host = host_dir.host.clone();
+    drop(host_dir);
+    match detaches? {
         true => detach(paths, &options, &host),
         false => Ok(ExitCode::SUCCESS),
     }
 }
 
-/// The directory of a host, ours as long as this lives.
-struct Place {
+/// The local directory of a host, locked by this process.
+struct HostDir {
     host: Host,
-    /// It has a port here that stays the same.
-    port_file: std::path::PathBuf,
     _lock: OwnedFd,
 }
 
-impl Place {
-    fn take(paths: &Paths, host: Host) -> Result<Place, String> {
+impl HostDir {
+    fn take(paths: &Paths, host: Host) -> Result<HostDir, String> {
         for dir in [&paths.runtime, &paths.runtime.join("hosts"), &host.dir] {
             make_private(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
         }
         paths.check_runtime()?;
-        let lock = host.take_lock()?.ok_or_else(|| {
+        let lock = host.try_lock()?.ok_or_else(|| {
             let name = host.name.as_str();
-            format!("`outpost connect` is up for {name} already; `outpost disconnect {name}` ends it")
+            format!(
+                "`outpost connect` already runs for {name}\nhint: stop it with `outpost disconnect {name}`"
+            )
         })?;
-        let port_file = Paths { runtime: host.dir.clone(), ..paths.clone() }.sessions_port();
-        let place = Place { host, port_file, _lock: lock };
-        place.clear();
-        Ok(place)
+        let host_dir = HostDir { host, _lock: lock };
+        host_dir.clear();
+        Ok(host_dir)
     }
 
-    /// Nobody shall connect to what leads nowhere.
+    /// Removes the forwarded sockets, so that no client connects to a dead forward.
     fn clear(&self) {
         for name in SOCKETS {
             let _not_there = std::fs::remove_file(self.socket(name));
         }
-    }
-
-    /// What the daemon there accepts, for commands with `--host`.
-    fn write_token(&self, token: Option<&str>) -> Result<(), String> {
-        let Some(token) = token else { return Ok(()) };
-        let path = self.host.dir.join(TOKEN);
-        let written = file::open(&path, Open::Replace)
-            .map_err(std::io::Error::from)
-            .and_then(|file| File::from(file).write_all(token.as_bytes()));
-        written.map_err(|error| format!("{}: {error}", path.display()))
     }
 
     fn socket(&self, name: &str) -> std::path::PathBuf {
@@ -185,20 +171,20 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for HostDir {
     fn drop(&mut self) {
         self.clear();
-        for name in ["ssh.sock", "host.json", "sessions.port", TOKEN] {
+        for name in ["ssh.sock", "host.json", "sessions.port", "sessions.token"] {
             let _not_there = std::fs::remove_file(self.host.dir.join(name));
         }
     }
 }
 
-/// What is up, until ssh ends.
-struct Up {
+/// An established connection.
+struct Established {
     ssh: Child,
-    arrived: Arrived,
-    /// Here, and there.
+    remote: RemoteDaemon,
+    /// Local and remote port of the sessions face.
     port: Option<(u16, u16)>,
     since: Instant,
 }
@@ -206,49 +192,51 @@ struct Up {
 struct Connection<'a> {
     ssh: Ssh<'a>,
     options: &'a Connect,
-    place: &'a Place,
+    host_dir: &'a HostDir,
 }
 
 impl Connection<'_> {
-    /// Until somebody ends it; with --detach, until all that may have to be asked about is done.
-    async fn work(&self) -> Result<(), String> {
-        let name = self.place.host.name.as_str();
+    /// Connects and reconnects until the process is stopped. With `--detach`, returns once connected, when no prompt is
+    /// needed any more.
+    async fn run(&self) -> Result<(), String> {
+        let name = self.host_dir.host.name.as_str();
         errln!("outpost: connecting to {}", self.options.destination.0);
-        let asking = if self.options.batch { Asking::Never } else { Asking::Allowed };
+        let prompts = if self.options.batch { AuthPrompts::Never } else { AuthPrompts::Allowed };
         let replace = if self.options.force { Replace::Any } else { Replace::Older };
-        let mut up = self.establish(asking, replace).await?;
+        let mut up = self.establish(prompts, replace).await?;
         if self.options.detach {
             return Ok(());
         }
         self.show(&up);
-        let mut pause = PAUSE_FIRST;
+        let mut pause = RETRY_PAUSE_MIN;
         loop {
             let ended = up.ssh.wait().await;
-            self.place.clear();
+            self.host_dir.clear();
             let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
-            self.keep_log_small();
-            errln!("outpost: the connection to {name} is lost (ssh: {how}); connecting again");
-            if up.since.elapsed() > LASTED {
-                pause = PAUSE_FIRST;
+            self.truncate_log();
+            errln!("outpost: the connection to {name} is lost (ssh: {how}); reconnecting");
+            if up.since.elapsed() > STABLE_AFTER {
+                pause = RETRY_PAUSE_MIN;
             }
             up = loop {
                 tokio::time::sleep(jittered(pause)).await;
-                pause = (pause * 2).min(PAUSE_MAX);
-                self.keep_log_small();
-                // Whoever else puts another build there meanwhile is not fought with.
-                match self.establish(Asking::Never, Replace::Nothing).await {
+                pause = (pause * 2).min(RETRY_PAUSE_MAX);
+                self.truncate_log();
+                // Keep a binary that another client installed meanwhile, or the two would replace each other.
+                match self.establish(AuthPrompts::Never, Replace::Nothing).await {
                     Ok(up) => break up,
                     Err(why) => {
-                        errln!("outpost: {name}: {why}; trying again in about {} s", pause.as_secs().max(1))
+                        let why = crate::console::line(&why);
+                        errln!("outpost: {name}: {why}; retry in about {} s", pause.as_secs().max(1))
                     }
                 }
             };
-            errln!("outpost: connected to {name} again");
+            errln!("outpost: reconnected to {name}");
         }
     }
 
-    /// In the background the log is ours alone. A host that is away for months must not fill anything.
-    fn keep_log_small(&self) {
+    /// Bounds the log of a background client, because a host may be unreachable for months.
+    fn truncate_log(&self) {
         let own = self.options.batch.then(|| std::io::stderr().as_fd().try_clone_to_owned().ok()).flatten();
         let is_large = |log: &File| log.metadata().is_ok_and(|of| of.is_file() && of.len() > LOG_BYTES_MAX);
         if let Some(log) = own.map(File::from).filter(is_large) {
@@ -256,151 +244,143 @@ impl Connection<'_> {
         }
     }
 
-    /// From nothing to sockets that answer.
-    async fn establish(&self, asking: Asking, replace: Replace) -> Result<Up, String> {
-        let ssh = self.ssh.connect(asking).await?;
+    /// Connects, installs, starts the daemon, forwards its sockets and checks that it replies.
+    async fn establish(&self, prompts: AuthPrompts, replace: Replace) -> Result<Established, String> {
+        let ssh = self.ssh.connect(prompts).await?;
         let binary = install(&self.ssh, replace).await?;
-        let arrived = self.arrive(&binary, replace).await?;
-        if arrived.did != "found" {
-            errln!("outpost: {} the daemon there", arrived.did.escape_debug());
+        let remote = self.bootstrap(&binary, replace).await?;
+        if remote.action != "found" {
+            errln!("outpost: {} the remote daemon", remote.action.escape_debug());
         }
-        let sockets = self.forwards(&arrived)?;
+        let sockets = self.forwards(&remote)?;
         self.ssh.forward(&sockets).await.map_err(|why| format!("cannot forward the sockets: {why}"))?;
-        self.place.write_token(arrived.sessions_token.as_deref())?;
-        let port = match arrived.sessions_port {
-            Some(there) => Some((self.forward_port(there).await?, there)),
-            None => None,
+        let port = match (self.options.sessions_port, remote.sessions_port) {
+            (Some(here), Some(there)) => Some((self.forward_port(here, there).await?, there)),
+            (Some(_), None) => {
+                return Err("the remote sessions face has no port\nhint: omit --sessions-port, or set [sessions] listen on \
+                            the remote host"
+                    .into());
+            }
+            (None, _) => None,
         };
-        let about = About { home: arrived.home.clone(), program: arrived.program.clone() };
-        self.place.host.write_about(&about)?;
+        let about = HostInfo { home: remote.home.clone(), program: remote.program.clone() };
+        self.host_dir.host.write_info(&about)?;
         self.check().await?;
-        Ok(Up { ssh, arrived, port, since: Instant::now() })
+        Ok(Established { ssh, remote, port, since: Instant::now() })
     }
 
-    async fn arrive(&self, binary: &str, replace: Replace) -> Result<Arrived, String> {
+    async fn bootstrap(&self, binary: &str, replace: Replace) -> Result<RemoteDaemon, String> {
         let flag = match replace {
             Replace::Older => "",
             Replace::Any => " --force",
             Replace::Nothing => " --keep",
         };
-        let said = self.ssh.run(&format!("{binary} arrive{flag}"), None).await;
-        let said = said.map_err(|why| format!("no daemon there: {why}"))?;
-        let mark = format!("{MARK} arrived ");
-        let line = said.lines().find_map(|line| line.strip_prefix(&mark));
+        let output = self.ssh.run(&format!("{binary} arrive{flag}"), None).await;
+        let output = output.map_err(|why| format!("cannot start the remote daemon: {why}"))?;
+        let prefix = format!("{LINE_MARK} arrived ");
+        let line = output.lines().find_map(|line| line.strip_prefix(&prefix));
         let line = line.ok_or_else(|| {
-            let said: String = said.chars().take(SHOWN_CHARS).collect();
-            format!("the outpost there says something else than where its daemon is: {said:?}")
+            let output: String = output.chars().take(EXCERPT_CHARS).collect();
+            format!("unexpected output of the remote outpost: {output:?}")
         })?;
-        // Without what it says: a token is in there.
-        serde_json::from_str(line).map_err(|error| format!("unexpected reply of the outpost there: {error}"))
+        serde_json::from_str(line).map_err(|error| format!("unexpected reply of the remote outpost: {error}"))
     }
 
-    /// In the words of ssh's -L. Where the sockets are is the other host's word, and nothing but paths.
-    fn forwards(&self, arrived: &Arrived) -> Result<Vec<String>, String> {
-        let pairs = SOCKETS.iter().zip(sockets_there(arrived));
+    /// The arguments of ssh's -L. The remote host is not trusted, so its paths are checked.
+    fn forwards(&self, remote: &RemoteDaemon) -> Result<Vec<String>, String> {
+        let pairs = SOCKETS.iter().zip(remote_sockets(remote));
         let forward = |(name, there): (&&str, &std::path::Path)| match is_plain(there) {
-            true => Ok(format!("{}:{}", self.place.socket(name).display(), there.display())),
+            true => Ok(format!("{}:{}", self.host_dir.socket(name).display(), there.display())),
             false => Err(format!(
-                "the daemon there listens on {there:?}, which ssh cannot forward; give it a plainer runtime directory"
+                "ssh cannot forward the remote socket {there:?}\nhint: use a runtime directory of letters, digits and `/._@+-`"
             )),
         };
         pairs.map(forward).collect()
     }
 
-    /// The same port as before, if it is still free.
-    async fn forward_port(&self, there: u16) -> Result<u16, String> {
-        let before = std::fs::read_to_string(&self.place.port_file).ok().and_then(|text| text.parse().ok());
-        let mut why = String::new();
-        for attempt in 0..PORTS_TRIED {
-            let free = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|found| found.local_addr());
-            let here = match before {
-                Some(port) if attempt == 0 => port,
-                _ => free().map_err(|error| format!("no port is free: {error}"))?.port(),
-            };
-            match self.ssh.forward(&[format!("127.0.0.1:{here}:127.0.0.1:{there}")]).await {
-                Ok(()) => {
-                    let path = &self.place.port_file;
-                    let written = std::fs::write(path, here.to_string());
-                    return written.map(|()| here).map_err(|error| format!("{}: {error}", path.display()));
-                }
-                Err(reason) => why = reason,
-            }
-        }
-        Err(format!("cannot forward the sessions face's port: {why}"))
+    /// Forwards the HTTP port of the sessions face to a local port.
+    async fn forward_port(&self, here: u16, there: u16) -> Result<u16, String> {
+        let forwarded = self.ssh.forward(&[format!("127.0.0.1:{here}:127.0.0.1:{there}")]).await;
+        forwarded
+            .map(|()| here)
+            .map_err(|why| format!("cannot forward the port of the sessions face to 127.0.0.1:{here}: {why}"))
     }
 
-    /// ssh forwards what the other side then refuses.
+    /// Checks that the daemon replies, because ssh accepts a forward that sshd later refuses.
     async fn check(&self) -> Result<(), String> {
-        let answered = tokio::time::timeout(ANSWER_PATIENCE, async {
-            let mut link = Link::connect(&self.place.socket("control")).await?;
-            link.send("status", &()).await?;
-            link.receive().await
+        let answered = tokio::time::timeout(REPLY_TIMEOUT, async {
+            let mut client = AsyncClient::connect(&self.host_dir.socket("control")).await?;
+            client.send("status", &()).await?;
+            client.receive().await
         });
         let why = match answered.await {
             Ok(Ok(_)) => return Ok(()),
             Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("nothing within {} s", ANSWER_PATIENCE.as_secs()),
+            Err(_) => format!("no reply within {} s", REPLY_TIMEOUT.as_secs()),
         };
         Err(format!(
-            "the daemon there does not answer through ssh ({why}); does its sshd allow AllowStreamLocalForwarding?"
+            "the remote daemon does not reply through ssh: {why}\nhint: check AllowStreamLocalForwarding of its sshd"
         ))
     }
 
-    fn show(&self, up: &Up) {
-        let name = self.place.host.name.as_str();
-        errln!("outpost: connected to {name}, where outpost {} runs", up.arrived.version.escape_debug());
-        let mut table = vec![["FACE", "HERE", "THERE"].map(str::to_owned)];
-        for (name, there) in SOCKETS.iter().zip(sockets_there(&up.arrived)) {
+    fn show(&self, up: &Established) {
+        let name = self.host_dir.host.name.as_str();
+        errln!("outpost: connected to {name}, which runs outpost {}", up.remote.version.escape_debug());
+        let mut table = vec![["FACE", "LOCAL", "REMOTE"].map(str::to_owned)];
+        for (name, there) in SOCKETS.iter().zip(remote_sockets(&up.remote)) {
             table.push([
                 (*name).to_owned(),
-                self.place.socket(name).display().to_string(),
+                self.host_dir.socket(name).display().to_string(),
                 there.display().to_string(),
             ]);
         }
         if let Some((here, there)) = up.port {
             let [here, there] = [here, there].map(|port| format!("http://127.0.0.1:{port}/rpc"));
-            table.push(["sessions".into(), here, there]);
+            table.push(["sessions (HTTP)".into(), here, there]);
         }
         print_table(&table);
-        let _nobody_reads = writeln!(std::io::stdout(), "try: outpost --host {name} ps");
+        let _closed = writeln!(std::io::stdout(), "try: outpost --host {name} ps");
     }
 }
 
-/// In the order of `SOCKETS`.
-fn sockets_there(arrived: &Arrived) -> [&std::path::Path; 4] {
-    [&arrived.control, &arrived.exec, &arrived.broker, &arrived.approvals]
+/// The remote sockets in the order of `SOCKETS`.
+fn remote_sockets(remote: &RemoteDaemon) -> [&std::path::Path; 5] {
+    [&remote.control, &remote.exec, &remote.broker, &remote.approvals, &remote.sessions]
 }
 
-/// Not all at once, when many come back after the same failure: between half of it and all.
+/// A random pause between half of `pause` and all of it, so that many clients do not retry at the same time.
 fn jittered(pause: Duration) -> Duration {
-    let share = limits::random::<2>().map_or(0.0, |bytes| f64::from(u16::from_ne_bytes(bytes)) / 65536.0);
+    let share =
+        outpost_sys::random::bytes::<2>().map_or(0.0, |bytes| f64::from(u16::from_ne_bytes(bytes)) / 65536.0);
     pause.mul_f64(0.5 + share / 2.0)
 }
 
-/// The same again without us, which asks nothing: what there was to ask has been.
+/// Starts the connection again in a background process without prompts.
 fn detach(paths: &Paths, options: &Connect, host: &Host) -> Outcome {
     let log_path = host.dir.join("connect.log");
     let log = File::options().create(true).append(true).mode(0o600).open(&log_path);
     let log = log.and_then(|log| log.set_len(0).map(|()| log));
     let log = log.map_err(|error| format!("{}: {error}", log_path.display()))?;
-    let mut words: Vec<Vec<u8>> = Vec::new();
+    let mut arguments: Vec<Vec<u8>> = Vec::new();
     for (flag, dir) in [("--state-dir", &paths.state), ("--runtime-dir", &paths.runtime)] {
-        words.extend([flag.into(), dir.as_os_str().as_bytes().to_vec()]);
+        arguments.extend([flag.into(), dir.as_os_str().as_bytes().to_vec()]);
     }
-    words.extend(["connect", "--batch", "--name", host.name.as_str()].map(Into::into));
-    if let Some(port) = options.port {
-        words.extend(["--port".into(), port.to_string().into()]);
+    arguments.extend(["connect", "--batch", "--name", host.name.as_str()].map(Into::into));
+    for (flag, port) in [("--port", options.port), ("--sessions-port", options.sessions_port)] {
+        if let Some(port) = port {
+            arguments.extend([flag.into(), port.to_string().into()]);
+        }
     }
     for option in &options.ssh_options {
-        words.push(format!("--ssh-option={option}").into());
+        arguments.push(format!("--ssh-option={option}").into());
     }
-    words.extend(["--".into(), options.destination.0.clone().into()]);
-    let arguments = words.into_iter().map(background::argument).collect::<Result<Vec<_>, _>>()?;
-    let (says, its) = std::io::pipe().map_err(|error| error.to_string())?;
-    let started = background::start(&arguments, its.as_fd(), &log)?;
-    drop(its);
+    arguments.extend(["--".into(), options.destination.0.clone().into()]);
+    let arguments = arguments.into_iter().map(background::argument).collect::<Result<Vec<_>, _>>()?;
+    let (reader, writer) = std::io::pipe().map_err(|error| error.to_string())?;
+    let started = background::start(&arguments, writer.as_fd(), &log)?;
+    drop(writer);
     let mut is_up = false;
-    for line in BufReader::new(says).lines().map_while(Result::ok) {
+    for line in BufReader::new(reader).lines().map_while(Result::ok) {
         outln!("{line}");
         is_up = line.starts_with("try: ");
         if is_up {
@@ -410,7 +390,7 @@ fn detach(paths: &Paths, options: &Connect, host: &Host) -> Outcome {
     match is_up {
         true => {
             errln!(
-                "outpost: it stays in the background (process {}, log {}); `outpost disconnect {}` ends it",
+                "outpost: connected in the background (pid {}, log {}); stop it with `outpost disconnect {}`",
                 started.pid,
                 log_path.display(),
                 host.name.as_str()
@@ -418,7 +398,7 @@ fn detach(paths: &Paths, options: &Connect, host: &Host) -> Outcome {
             Ok(ExitCode::SUCCESS)
         }
         false => Err(format!(
-            "it does not connect without somebody to ask; {} says why (a key in an agent, or one without a passphrase, would do)",
+            "the background connection failed; see {}\nhint: --detach needs a key in ssh-agent or one without a passphrase",
             log_path.display()
         )),
     }
@@ -426,24 +406,25 @@ fn detach(paths: &Paths, options: &Connect, host: &Host) -> Outcome {
 
 #[derive(Args)]
 pub(super) struct Disconnect {
-    /// What --host calls it
+    /// Name of the host, as in --host
     name: HostName,
 }
 
 pub(super) fn disconnect(paths: &Paths, options: Disconnect) -> Outcome {
     paths.check_runtime()?;
     let host = Host::at(&paths.runtime, options.name);
-    let none = || format!("no `outpost connect` is up for {}", host.name.as_str());
-    let connected = || procfs::stat(host.connected_by()?).map(|stat| Identity::of(&stat));
-    let identity = connected().ok_or_else(none)?;
-    let process = identity.open().map_err(|_| none())?;
-    // Again after the open: the pid in the lock file is of the process that holds the lock.
+    let not_connected = || format!("no `outpost connect` runs for {}", host.name.as_str());
+    let connected = || procfs::stat(host.connector_pid()?).map(|stat| Identity::of(&stat));
+    let identity = connected().ok_or_else(not_connected)?;
+    let process = identity.open().map_err(|_| not_connected())?;
+    // Check again after the open: the pidfd must refer to the process that holds the lock.
     if connected() != Some(identity) {
-        return Err(none());
+        return Err(not_connected());
     }
-    pidfd::signal(&process, Signal::TERM).map_err(|errno| format!("cannot end it: {errno}"))?;
-    match wait_readable(&process, END_PATIENCE).map_err(|errno| errno.to_string())? {
+    pidfd::signal(&process, Signal::TERM)
+        .map_err(|errno| format!("cannot stop `outpost connect`: {errno}"))?;
+    match wait_readable(&process, EXIT_TIMEOUT).map_err(|errno| errno.to_string())? {
         true => Ok(ExitCode::SUCCESS),
-        false => Err(format!("it was told to end and has not after {} s", END_PATIENCE.as_secs())),
+        false => Err(format!("`outpost connect` has not exited {} s after SIGTERM", EXIT_TIMEOUT.as_secs())),
     }
 }

@@ -1,4 +1,4 @@
-//! `outpost doctor`: what this host has and what it lacks, what that means, and what mends it.
+//! `outpost doctor`: checks the host, the agent CLIs and the daemon, and names the effect and the fix of each problem.
 
 mod agents;
 mod daemon;
@@ -13,48 +13,50 @@ use std::process::ExitCode;
 
 #[derive(Args)]
 pub(super) struct Doctor {
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     flags: Flags,
 }
 
-/// How bad it is. Only what is missing makes the command fail.
+/// The result of a check. Only an error makes the command fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 enum Verdict {
     Ok,
-    Degraded,
-    Missing,
+    #[serde(rename = "degraded")]
+    Warning,
+    #[serde(rename = "missing")]
+    Error,
 }
 
-/// One line.
+/// One check. The serialized names are part of the JSON output.
 #[derive(Clone, Debug, Serialize)]
 struct Check {
     name: &'static str,
     verdict: Verdict,
     found: String,
-    /// What it means, and the command that mends it, where it is not in order.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    means: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mend: Option<String>,
+    #[serde(rename = "means", skip_serializing_if = "Option::is_none")]
+    effect: Option<String>,
+    /// The command or the change that fixes the problem.
+    #[serde(rename = "mend", skip_serializing_if = "Option::is_none")]
+    fix: Option<String>,
 }
 
 impl Check {
     fn ok(name: &'static str, found: impl Into<String>) -> Check {
-        Check { name, verdict: Verdict::Ok, found: found.into(), means: None, mend: None }
+        Check { name, verdict: Verdict::Ok, found: found.into(), effect: None, fix: None }
     }
 
     fn bad(
         name: &'static str,
         verdict: Verdict,
         found: impl Into<String>,
-        means: impl Into<String>,
-        mend: impl Into<String>,
+        effect: impl Into<String>,
+        fix: impl Into<String>,
     ) -> Check {
-        Check { name, verdict, found: found.into(), means: Some(means.into()), mend: Some(mend.into()) }
+        Check { name, verdict, found: found.into(), effect: Some(effect.into()), fix: Some(fix.into()) }
     }
 }
 
@@ -71,7 +73,7 @@ struct Group {
 }
 
 pub(super) fn run(paths: &Paths, options: &Doctor) -> Outcome {
-    let effective = options.flags.text().and_then(|text| options.flags.effective(&text, &paths.state));
+    let effective = options.flags.config_text().and_then(|text| options.flags.effective(&text, &paths.state));
     let config = effective.as_ref().map(|effective| effective.config.clone()).unwrap_or_default();
     let groups = vec![
         Group { name: "host", checks: host::checks(paths) },
@@ -83,23 +85,23 @@ pub(super) fn run(paths: &Paths, options: &Doctor) -> Outcome {
     let report = Report { verdict, groups };
     match options.json {
         true => print(&as_json(&report)?)?,
-        false => print(&shown(&report))?,
+        false => print(&report_text(&report))?,
     };
-    Ok(if verdict == Verdict::Missing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if verdict == Verdict::Error { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn shown(report: &Report) -> String {
+fn report_text(report: &Report) -> String {
     let mut text = String::new();
     for group in &report.groups {
         text += &format!("{}\n", group.name);
-        for Check { name, verdict, found, means, mend } in &group.checks {
+        for Check { name, verdict, found, effect, fix } in &group.checks {
             let word = match verdict {
                 Verdict::Ok => "ok",
-                Verdict::Degraded => "degraded",
-                Verdict::Missing => "MISSING",
+                Verdict::Warning => "warning",
+                Verdict::Error => "error",
             };
             text += &format!("  {word:<8}  {name:<12}  {}\n", printable(found));
-            for (label, line) in [("means", means), ("mend", mend)] {
+            for (label, line) in [("effect", effect), ("fix", fix)] {
                 if let Some(line) = line {
                     text += &format!("{:26}{label}: {}\n", "", printable(line));
                 }
@@ -109,7 +111,7 @@ fn shown(report: &Report) -> String {
     text
 }
 
-/// Paths and versions come from the host: nothing in them may speak to the terminal.
+/// Escapes control characters and non-ASCII: paths and versions come from the host.
 fn printable(text: &str) -> String {
     text.chars()
         .flat_map(|letter| {

@@ -1,10 +1,10 @@
-//! What commands with a full screen share: the terminal, drawing on it, signals, and moving in a list.
+//! Shared code of full-screen commands: terminal, drawing, signals, keys and list navigation.
 
 mod canvas;
 mod screen;
 mod signals;
 
-pub(super) use canvas::{BAR, Canvas, Looks, first_row, style_of};
+pub(super) use canvas::{BAR, Canvas, Theme, first_row, style_of};
 pub(super) use screen::Screen;
 pub(super) use signals::Signals;
 
@@ -20,26 +20,26 @@ pub(super) struct Size {
     pub(super) rows: u16,
 }
 
-/// What a key comes to.
+/// A key press as a full-screen command sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pressed {
     Move(Move),
     Byte(u8),
 }
 
-/// Pasted text is text where some is being written, and never a key.
-pub(super) fn pressed(key: Key, writes_text: bool) -> Option<Pressed> {
+/// Pasted bytes count only in a text field, and never as a command key.
+pub(super) fn pressed(key: Key, in_text_field: bool) -> Option<Pressed> {
     match key {
         Key::Move(to) => Some(Pressed::Move(to)),
         Key::Escape => Some(Pressed::Byte(ESCAPE)),
         Key::Byte(b'\n') => Some(Pressed::Byte(ENTER)),
         Key::Byte(byte) => Some(Pressed::Byte(byte)),
-        Key::Pasted(byte) if writes_text && byte >= b' ' => Some(Pressed::Byte(byte)),
+        Key::Pasted(byte) if in_text_field && byte >= b' ' => Some(Pressed::Byte(byte)),
         Key::Pasted(_) | Key::Sequence => None,
     }
 }
 
-/// A place in a list, moved.
+/// A list index after a move.
 pub(super) fn moved(at: Option<usize>, to: Move, len: usize, page: usize) -> Option<usize> {
     let at = at.unwrap_or_default();
     let last = len.checked_sub(1)?;
@@ -54,7 +54,7 @@ pub(super) fn moved(at: Option<usize>, to: Move, len: usize, page: usize) -> Opt
     Some(to.min(last))
 }
 
-/// Takes the last character away, of however many bytes.
+/// Removes the last UTF-8 character.
 pub(super) fn pop_character(typed: &mut Vec<u8>) {
     while typed.pop().is_some_and(|byte| byte & 0xc0 == 0x80) {}
 }

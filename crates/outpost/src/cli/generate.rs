@@ -1,4 +1,4 @@
-//! `outpost completions` and `outpost man`: made from the definitions of the commands, so they say what those do.
+//! `outpost completions` and `outpost man`: generated from the definitions of the commands.
 
 use super::{Cli, Outcome, print};
 use clap::{Args, CommandFactory};
@@ -14,7 +14,7 @@ pub(super) struct Completions {
 
 #[derive(Args)]
 pub(super) struct Man {
-    /// Where the pages go: `outpost.1`, `outpost-run.1` and so on
+    /// Directory for the pages `outpost.1`, `outpost-run.1` and so on
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }

@@ -1,11 +1,11 @@
-//! `outpost install-service --guard`: sets up root's daemon for approvals, and takes it away again.
+//! `outpost install-service --guard`: installs and uninstalls the guard, root's daemon for approvals.
 
 use super::install_service::{self, quoted};
 use super::{Outcome, print};
 use crate::paths::Paths;
-use outpost_approvals::guard::Places;
+use outpost_approvals::guard::GuardPaths;
 use outpost_sys::connect::{self, Trust};
-use outpost_sys::limits::effective_uid;
+use outpost_sys::process::effective_uid;
 use outpost_sys::root_only;
 use std::fs;
 use std::io::ErrorKind;
@@ -15,18 +15,18 @@ use std::process::Command;
 
 const UNIT: &str = "outpost-guard.service";
 
-/// Where there is a systemd that runs.
-const SYSTEMD: &str = "/run/systemd/system";
+/// Exists while systemd runs.
+const SYSTEMD_RUNTIME_DIR: &str = "/run/systemd/system";
 
-/// By path: what root runs is not looked up in a user's PATH.
+/// Absolute paths: root must not run a program from a user's `PATH`.
 const SYSTEMCTL: [&str; 2] = ["/usr/bin/systemctl", "/bin/systemctl"];
 
-/// The records of a guard that was removed.
-fn put_aside(places: &Places) -> PathBuf {
+/// Where `--uninstall` moves the records.
+fn retained_state(places: &GuardPaths) -> PathBuf {
     places.state().with_extension("uninstalled")
 }
 
-fn unit_path(places: &Places) -> PathBuf {
+fn unit_path(places: &GuardPaths) -> PathBuf {
     places.root().unwrap_or(Path::new("/")).join("etc/systemd/system").join(UNIT)
 }
 
@@ -39,56 +39,55 @@ pub(super) fn install(paths: &Paths, only_print: bool, force: bool) -> Outcome {
     check_root()?;
     check_binary(&binary, "install-service --guard")?;
     let (places, mut done) = (&paths.guard, String::new());
-    let aside = put_aside(places);
-    if aside.exists() && !places.state().exists() {
-        fs::rename(&aside, places.state()).map_err(|error| format!("{}: {error}", aside.display()))?;
-        done += &format!("took the records in {} back into use\n", aside.display());
+    let retained = retained_state(places);
+    if retained.exists() && !places.state().exists() {
+        fs::rename(&retained, places.state()).map_err(|error| format!("{}: {error}", retained.display()))?;
+        done += &format!("restored the records from {}\n", retained.display());
     }
     let etc = places.etc();
     let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(&etc);
     made.map_err(|error| format!("{}: {error}", etc.display()))?;
     places.create()?;
     done += &format!(
-        "made {} (root only), {} and {}\n",
+        "created {} (root only), {} and {}\n",
         places.state().display(),
         places.runtime().display(),
         etc.display()
     );
     let path = unit_path(places);
     let written = install_service::write(&path, &unit, force)?;
-    done += &format!("{} {}\n", if written { "wrote" } else { "left as it was:" }, path.display());
+    done += &format!("{} {}\n", if written { "wrote" } else { "unchanged:" }, path.display());
     match systemctl(places) {
         Some(systemctl) => {
             run(systemctl, &["daemon-reload"])?;
             run(systemctl, &["enable", "--now", UNIT])?;
-            done += "started it; it starts with the host from now on\nlog: journalctl -u outpost-guard -f\n";
+            done += "started the guard and enabled it at boot\nlog: journalctl -u outpost-guard -f\n";
         }
         None => {
-            done += "systemd does not run here: start it with `outpost --guard serve --detach`, as root\n"
+            done += "systemd is not running: start the guard with `outpost --guard serve --detach`, as root\n"
         }
     }
-    done += "next: enrol an approver: sudo outpost --guard approvals enroll\n";
-    done += "users' daemons, `outpost ask` and `outpost mcp` find the guard by themselves\n";
+    done += "next: enroll an approver: sudo outpost --guard approvals enroll\n";
+    done += "users' daemons, `outpost ask` and `outpost mcp` find the guard automatically\n";
     print(&done)
 }
 
-/// Takes away all but the records, which are put aside.
+/// Removes the guard. Its records are moved aside, root's configuration stays.
 pub(super) fn uninstall(paths: &Paths, force: bool) -> Outcome {
     check_root()?;
     let (places, mut done) = (&paths.guard, String::new());
     let unit = unit_path(places);
     let found = fs::read_to_string(&unit).unwrap_or_default();
-    if unit.exists() && !force && !install_service::is_untouched(&found) {
-        return Err(format!(
-            "{} was changed by hand\nhint: `--force` removes it all the same",
-            unit.display()
-        ));
+    if unit.exists() && !force && !install_service::is_generated(&found) {
+        return Err(format!("{} was edited by hand\nhint: `--force` removes it anyway", unit.display()));
     }
     if let Some(systemctl) = systemctl(places).filter(|_| unit.exists()) {
         run(systemctl, &["disable", "--now", UNIT])?;
     }
     if connect::connect(&paths.control_socket(), Trust::Root).is_ok() {
-        return Err("the guard still runs\nhint: stop it with `outpost --guard stop`, then try again".into());
+        return Err(
+            "the guard is still running\nhint: stop it with `outpost --guard stop`, then retry".into()
+        );
     }
     match fs::remove_file(&unit) {
         Ok(()) => done += &format!("removed {}\n", unit.display()),
@@ -104,14 +103,14 @@ pub(super) fn uninstall(paths: &Paths, force: bool) -> Outcome {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(format!("{}: {error}", runtime.display())),
     }
-    let aside = put_aside(places);
-    match fs::rename(places.state(), &aside) {
-        Ok(()) => done += &format!("put its records aside: {}\n", aside.display()),
+    let retained = retained_state(places);
+    match fs::rename(places.state(), &retained) {
+        Ok(()) => done += &format!("moved its records to {}\n", retained.display()),
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(format!("{}: {error}", places.state().display())),
     }
-    done += &format!("{} stays: rules and approvers are yours\n", places.etc().display());
-    done += "users' daemons decide for themselves again, with what personal mode protects against\n";
+    done += &format!("kept {} with rules and approvers\n", places.etc().display());
+    done += "users' daemons are in personal mode again\n";
     print(&done)
 }
 
@@ -122,7 +121,7 @@ fn check_root() -> Result<(), String> {
     }
 }
 
-/// A user who can write the binary is root as soon as it starts. `command` is what is tried again with a safe one.
+/// Refuses a binary that other users can write, because they would become root when it starts. `command` is for the hint.
 pub(super) fn check_binary(binary: &Path, command: &str) -> Result<(), String> {
     root_only::weak_spot(binary).map_or(Ok(()), Err).map_err(|spot: PathBuf| {
         format!(
@@ -135,9 +134,9 @@ pub(super) fn check_binary(binary: &Path, command: &str) -> Result<(), String> {
     })
 }
 
-/// None where systemd does not run, or would not start what was set up elsewhere than in `/`.
-fn systemctl(places: &Places) -> Option<&'static str> {
-    let runs = places.root().is_none() && Path::new(SYSTEMD).is_dir();
+/// `None` if systemd does not run, or if the guard is installed below another root directory.
+fn systemctl(places: &GuardPaths) -> Option<&'static str> {
+    let runs = places.root().is_none() && Path::new(SYSTEMD_RUNTIME_DIR).is_dir();
     SYSTEMCTL.into_iter().find(|path| runs && Path::new(path).exists())
 }
 
@@ -150,18 +149,18 @@ fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
     }
 }
 
-fn unit(binary: &Path, places: &Places) -> Result<String, String> {
+fn unit(binary: &Path, places: &GuardPaths) -> Result<String, String> {
     let binary = quoted(binary)?;
     let guard = match places.root() {
         Some(root) => format!("--guard --guard-root {}", quoted(root)?),
         None => "--guard".to_owned(),
     };
     Ok(install_service::sealed(&format!(
-        "# Change it with `systemctl edit outpost-guard`: this file is replaced by the next install-service.
+        "# Change it with `systemctl edit outpost-guard`: the next install-service replaces this file.
 
 [Unit]
-Description=Outpost guard: asks humans before commands run as root
-# A full disk passes: systemd is not to give up.
+Description=Outpost guard: approvals for commands as root
+# Retry without limit, for example while the disk is full.
 StartLimitIntervalSec=0
 
 [Service]
@@ -171,7 +170,7 @@ ExecStart={binary} {guard} serve --log-format journald
 ExecReload={binary} {guard} reload
 ExecStop={binary} {guard} stop
 TimeoutStopSec=60
-# Should its main process be killed: the other half goes on, with everything that runs, and is found by the next start.
+# If the main process is killed, the other process keeps everything running until the next start finds it.
 KillMode=process
 FileDescriptorStoreMax=8192
 Environment=FDSTORE=8192
@@ -182,7 +181,7 @@ WatchdogSec=30
 Delegate=yes
 LimitNOFILE=65536
 OOMPolicy=continue
-# Approved commands are root's and inherit what is set here, so only what none of them needs is taken away.
+# Approved commands inherit these settings, so they only restrict what no command needs.
 KeyringMode=private
 UMask=0077
 StateDirectory=outpost-guard
@@ -202,8 +201,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_unit_runs_the_guard_and_is_known_again_as_ours() {
-        let text = unit(Path::new("/usr/local/bin/outpost"), &Places::default()).unwrap();
+    fn the_unit_runs_the_guard_and_is_recognized_as_generated() {
+        let text = unit(Path::new("/usr/local/bin/outpost"), &GuardPaths::default()).unwrap();
         assert!(
             text.contains("ExecStart=/usr/local/bin/outpost --guard serve --log-format journald\n"),
             "{text}"
@@ -211,11 +210,11 @@ mod tests {
         for line in ["Type=notify", "Restart=always", "StateDirectoryMode=0700", "KeyringMode=private"] {
             assert!(text.lines().any(|found| found == line), "{line}");
         }
-        assert!(install_service::is_untouched(&text));
+        assert!(install_service::is_generated(&text));
     }
 
     #[test]
-    fn a_binary_that_others_can_write_is_refused() {
+    fn a_binary_that_other_users_can_write_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let binary = dir.path().join("outpost");
         fs::write(&binary, "").unwrap();

@@ -1,37 +1,37 @@
-//! `outpost install-service`: a unit of systemd, so that the daemon runs from boot on.
+//! `outpost install-service`: writes a systemd unit that starts the daemon at boot.
 
 use super::{Outcome, install_guard, print};
 use crate::paths::{Dirs, Paths};
 use clap::Args;
-use outpost_sys::limits::effective_uid;
+use outpost_sys::process::effective_uid;
 use outpost_sys::user;
 use std::path::{Path, PathBuf};
 
 const UNIT: &str = "outpost.service";
 
-/// The first line of what we wrote: who finds it there may replace it.
+/// The first line of a generated unit. A generated unit may be replaced.
 const MARK: &str = "# Written by `outpost install-service`.";
 
 #[derive(Args)]
 pub(super) struct InstallService {
-    /// For the whole host; only root can [default for root]
+    /// Install a system unit; root only [default for root]
     #[arg(long, conflicts_with = "user")]
     system: bool,
-    /// For this user [default for others]
+    /// Install a user unit [default for other users]
     #[arg(long)]
     user: bool,
-    /// Write it to standard output, and nothing else
+    /// Print the unit and change nothing
     #[arg(long)]
     print: bool,
-    /// Replace a unit that somebody has changed
+    /// Replace a unit that was edited by hand
     #[arg(long)]
     force: bool,
-    /// With --guard: stop the guard and take it away again; its records are put aside
+    /// With --guard: stop and remove the guard; its records are moved aside
     #[arg(long, conflicts_with = "print")]
     uninstall: bool,
 }
 
-/// Where the unit goes.
+/// The path of the unit.
 pub(super) fn unit_path(is_system: bool) -> Result<PathBuf, String> {
     if is_system {
         return Ok(Path::new("/etc/systemd/system").join(UNIT));
@@ -39,7 +39,7 @@ pub(super) fn unit_path(is_system: bool) -> Result<PathBuf, String> {
     let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
     let config = config.or_else(|| Some(outpost_sys::user::home()?.join(".config")));
     let config =
-        config.ok_or("neither XDG_CONFIG_HOME nor HOME is set, so this user's units have no place")?;
+        config.ok_or("cannot find the directory of user units: neither XDG_CONFIG_HOME nor HOME is set")?;
     Ok(config.join("systemd/user").join(UNIT))
 }
 
@@ -49,7 +49,7 @@ pub(super) fn run(paths: &Paths, options: &InstallService) -> Outcome {
         (true, false) => return install_guard::install(paths, options.print, options.force),
         (false, true) => {
             return Err(
-                "--uninstall is for the guard\nhint: `systemctl disable --now outpost` ends another daemon"
+                "--uninstall needs --guard\nhint: `systemctl disable --now outpost` disables the daemon"
                     .into(),
             );
         }
@@ -70,13 +70,12 @@ pub(super) fn run(paths: &Paths, options: &InstallService) -> Outcome {
     let shown = path.display();
     let done = match is_written {
         true => format!("wrote {shown}\n"),
-        false => format!("{shown} is there already, and is the same\n"),
+        false => format!("{shown} is up to date\n"),
     };
     print(&(done + &next_steps(is_system, &paths)))
 }
 
-/// Where services of the whole host have their things, unless somebody said otherwise: what root has by default may go with
-/// root's login.
+/// The directories of a system service, unless flags name others. Root's defaults may be removed at root's logout.
 fn system_paths(given: &Paths) -> Paths {
     let default = Dirs::default().resolve().ok();
     let is_default = |own: &PathBuf, of: fn(&Paths) -> &PathBuf| default.as_ref().map(of) == Some(own);
@@ -90,14 +89,14 @@ fn system_paths(given: &Paths) -> Paths {
     }
 }
 
-/// False when it was there. One that is not as we wrote it is somebody's work.
+/// Writes a unit; false if it is up to date. A unit that was edited by hand is not replaced without `force`.
 pub(super) fn write(path: &Path, unit: &str, force: bool) -> Result<bool, String> {
     let fail = |error: std::io::Error| format!("{}: {error}", path.display());
     match std::fs::read_to_string(path) {
         Ok(found) if found == unit => return Ok(false),
-        Ok(found) if !force && !is_untouched(&found) => {
+        Ok(found) if !force && !is_generated(&found) => {
             return Err(format!(
-                "{} was changed by hand and stays as it is; `--print` shows what would be written, `--force` writes it",
+                "{} was edited by hand\nhint: `--print` shows the new unit, `--force` replaces the file",
                 path.display()
             ));
         }
@@ -112,8 +111,8 @@ pub(super) fn write(path: &Path, unit: &str, force: bool) -> Result<bool, String
     Ok(true)
 }
 
-/// Whether it is, to the letter, what some version of us wrote: its second line has the digest of the rest.
-pub(super) fn is_untouched(unit: &str) -> bool {
+/// Whether any version of this program generated this exact text: the second line is the hash of the rest.
+pub(super) fn is_generated(unit: &str) -> bool {
     let mut lines = unit.splitn(3, '\n');
     let (first, second, rest) = (lines.next(), lines.next(), lines.next().unwrap_or_default());
     first == Some(MARK) && second == Some(&seal(rest))
@@ -121,7 +120,7 @@ pub(super) fn is_untouched(unit: &str) -> bool {
 
 fn seal(text: &str) -> String {
     use sha2::{Digest, Sha256};
-    format!("# sha256 of what follows: {}", outpost_approvals::hex(&Sha256::digest(text.as_bytes())))
+    format!("# sha256 of what follows: {}", outpost_ledger::hex(&Sha256::digest(text.as_bytes())))
 }
 
 fn unit(binary: &Path, is_system: bool, paths: &Paths) -> Result<String, String> {
@@ -132,12 +131,12 @@ fn unit(binary: &Path, is_system: bool, paths: &Paths) -> Result<String, String>
     let binary = quoted(binary)?;
     let dirs = format!("--state-dir {} --runtime-dir {}", quoted(&paths.state)?, quoted(&paths.runtime)?);
     let rest = format!(
-        "# Change it with `systemctl{where_} edit outpost`: this file is replaced by the next install-service.
+        "# Change it with `systemctl{where_} edit outpost`: the next install-service replaces this file.
 
 [Unit]
-Description=Outpost: runs things for agents and their humans, and loses none of them
+Description=Outpost: runs processes for agents and their users
 After=network.target
-# A full disk passes: systemd is not to give up.
+# Retry without limit, for example while the disk is full.
 StartLimitIntervalSec=0
 
 [Service]
@@ -145,21 +144,21 @@ Type=notify
 NotifyAccess=main
 ExecStart={binary} {dirs} serve --log-format journald
 ExecReload={binary} {dirs} reload
-# In order, with every process; systemd only has to wait.
+# Stops every process with its grace time; systemd only waits.
 ExecStop={binary} {dirs} stop
 TimeoutStopSec=60
-# Should its main process be killed: the other half goes on, with everything that runs, and is found by the next start.
+# If the main process is killed, the other process keeps everything running until the next start finds it.
 KillMode=process
-# Should both die at once: systemd has the descriptors of what runs, and gives them to the next start.
+# If both are killed, systemd keeps the descriptors of running processes for the next start.
 FileDescriptorStoreMax=8192
-# It says so itself from version 254 on.
+# systemd sets this variable itself from version 254 on.
 Environment=FDSTORE=8192
 Restart=always
 RestartSec=1
-# One that was started by hand runs already: starting again would not help.
+# Exit code 3: a daemon that was started by hand is already running, so a restart cannot succeed.
 RestartPreventExitStatus=3
 WatchdogSec=30
-# A cgroup per process, so that a kill reaches every descendant.
+# One cgroup per process, so that a kill reaches every descendant.
 Delegate=yes
 LimitNOFILE=65536
 OOMPolicy=continue
@@ -171,16 +170,17 @@ WantedBy={target}
     Ok(sealed(&rest))
 }
 
-/// A unit with its mark and its digest before it.
+/// Prefixes a unit with its mark and its hash.
 pub(super) fn sealed(rest: &str) -> String {
     format!("{MARK}\n{}\n{rest}", seal(rest))
 }
 
-/// As systemd reads a word of a command line.
+/// Quotes a path for a command line of a unit.
 pub(super) fn quoted(path: &Path) -> Result<String, String> {
     let text = path.to_str().filter(|text| !text.contains(char::is_control));
-    let text =
-        text.ok_or_else(|| format!("{} is no name for a unit: put the program elsewhere", path.display()))?;
+    let text = text.ok_or_else(|| {
+        format!("a systemd unit cannot contain the path {}\nhint: choose another path", path.display())
+    })?;
     let escaped = text.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%").replace('$', "$$");
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-%".contains(&byte);
     Ok(if escaped.bytes().all(is_plain) { escaped } else { format!("\"{escaped}\"") })
@@ -192,8 +192,8 @@ fn next_steps(is_system: bool, paths: &Paths) -> String {
             "now: systemctl daemon-reload && systemctl enable --now outpost\n\
              log: journalctl -u outpost -f\n\
              for commands: export OUTPOST_STATE_DIR={} OUTPOST_RUNTIME_DIR={}\n\
-             As root it demands a token of every client of its ports; commands of root read it in {}.\n\
-             To have no port for sessions: [sessions] listen = \"none\" in outpost.toml\n",
+             A daemon of root requires a token from every client of its ports; clients read it from {}.\n\
+             To disable the port of sessions: [sessions] listen = \"none\" in outpost.toml\n",
             paths.state.display(),
             paths.runtime.display(),
             paths.sessions_token().display()
@@ -204,7 +204,7 @@ fn next_steps(is_system: bool, paths: &Paths) -> String {
     format!(
         "now: systemctl --user daemon-reload && systemctl --user enable --now outpost\n\
          log: journalctl --user -u outpost -f\n\
-         A user's services end with their last login. To keep this one: loginctl enable-linger {name}\n"
+         User services stop at the last logout. To keep this one: loginctl enable-linger {name}\n"
     )
 }
 
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_unit_that_somebody_changed_is_left_alone() {
+    fn an_edited_unit_is_not_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let dirs = Dirs {
             state_dir: Some("/var/lib/o".into()),
@@ -227,7 +227,7 @@ mod tests {
         assert!(new.contains("ExecStart=\"/opt/my tools/100%%/outpost\" --state-dir /var/lib/o"), "{new}");
         assert_eq!(write(&path, &old, false), Ok(true));
         assert_eq!(write(&path, &old, false), Ok(false));
-        assert_eq!(write(&path, &new, false), Ok(true), "ours, of another version");
+        assert_eq!(write(&path, &new, false), Ok(true), "generated by another version");
         std::fs::write(&path, new.replace("RestartSec=1", "RestartSec=9")).unwrap();
         assert!(write(&path, &new, false).unwrap_err().contains("--force"));
         assert_eq!(write(&path, &new, true), Ok(true));

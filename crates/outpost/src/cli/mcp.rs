@@ -1,4 +1,4 @@
-//! `outpost mcp`.
+//! `outpost mcp`: runs the MCP server on standard input and output.
 
 use super::Outcome;
 use crate::paths::Paths;
@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 #[derive(Args)]
 pub(super) struct Mcp {
-    /// The broker to ask [default: that of `outpost serve`]
+    /// Broker socket [default: that of the running daemon]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
@@ -18,7 +18,7 @@ pub(super) fn run(paths: &Paths, options: Mcp) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
     let served = runtime.block_on(outpost_mcp::serve(broker));
-    // A read of standard input that never ends must not hold us.
+    // Do not wait for the thread that is blocked in a read of standard input.
     runtime.shutdown_background();
     served.map(|()| ExitCode::SUCCESS).map_err(|error| error.to_string())
 }

@@ -1,13 +1,13 @@
-//! `outpost run` and `outpost exec`: a command under the daemon that outlives us, and one that does not.
+//! `outpost run` and `outpost exec`: start a command that outlives the client, or one that ends with it.
 
-use super::view::{self, Begin, DetachKeys, Ended, Feed, InputEnd, OnSignal, View};
+use super::view::{self, DetachKeys, InputSource, OnEof, OnSignal, ProcessView, StartAt, ViewEnd};
 use super::{Outcome, connect, print};
-use crate::hosts::{Host, ProgramThere};
+use crate::hosts::{Host, RemoteProgram};
 use crate::paths::Paths;
 use clap::{Args, ValueEnum};
 use outpost_control::client::CallError;
-use outpost_control::wire::{self, ExitStatus, Spawned, TerminalSize, Word, Write};
-use outpost_sys::signal::{Signal, end_by};
+use outpost_control::wire::{self, ExitStatus, InputClaim, OsText, Spawned, TerminalSize};
+use outpost_sys::signal::{Signal, exit_by_signal};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -15,96 +15,99 @@ use std::process::ExitCode;
 
 type Variables = Vec<(OsString, OsString)>;
 
-/// A terminal that nobody looks at.
-const SIZE_DEFAULT: TerminalSize = TerminalSize { rows: 24, cols: 80 };
+/// Terminal size for a process that starts without an attached terminal.
+const DEFAULT_SIZE: TerminalSize = TerminalSize { rows: 24, cols: 80 };
 
-/// Run a command under the daemon; it survives this terminal, this connection and the daemon itself.
+/// Run a command that survives this terminal, this connection and restarts of the daemon.
 ///
-/// Its exit status is ours; 128 and the number of a signal that ended it. Without --tty, SIGINT, SIGTERM and SIGQUIT are
-/// passed on to it; when this terminal goes away it runs on.
+/// Exits with the exit code of the command, or with 128 + N if signal N ended it. Without --tty, SIGINT, SIGTERM and
+/// SIGQUIT are forwarded to the command. The command keeps running when this terminal closes.
 #[derive(Args)]
 pub(super) struct Run {
-    /// Print the process's number and return at once
+    /// Print the number of the process and return without waiting
     #[arg(long)]
     detach: bool,
-    /// What it may do [default: everything that this user may]
+    /// Sandbox policy [default: no sandbox]
     #[arg(long, value_name = "POLICY")]
     sandbox: Option<Sandbox>,
     #[command(flatten)]
-    what: What,
+    command: CommandOptions,
 }
 
-/// Run one command in a sandbox; it ends, with everything it started, when this does.
+/// Run a command in a sandbox; it and its descendants end with this client.
 #[derive(Args)]
 pub(super) struct Exec {
-    /// What it may do
+    /// Sandbox policy
     #[arg(long, value_name = "POLICY", default_value = "workspace-write")]
     sandbox: Sandbox,
     #[command(flatten)]
-    what: What,
+    command: CommandOptions,
 }
 
-/// Without a network unless there is --network.
+/// Every policy but the last denies the network unless `--network` is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Sandbox {
-    /// Reads everything, writes nothing
+    /// All files readable, none writable
     ReadOnly,
-    /// Writes to its directory, /tmp and --writable too, but not to .git and the like
+    /// Also writable: the working directory, /tmp and --writable, but not .git and agent configuration
     WorkspaceWrite,
-    /// None: everything that this user may
+    /// No sandbox: the command has all rights of this user
     DangerFullAccess,
 }
 
 #[derive(Args)]
-struct What {
-    /// A name to find it by
+struct CommandOptions {
+    /// Name of the process, for `attach`, `logs` and `kill`
     #[arg(long, default_value = "")]
     name: String,
-    /// Give it a terminal; here, every key goes to it
+    /// Allocate a terminal and pass every key to the command
     #[arg(short, long)]
     tty: bool,
-    /// Where it begins [default: here; with --host, in the home there]
+    /// Working directory [default: the current one; with --host, the remote home directory]
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
-    /// A variable besides those of this environment, or with --host of the daemon's there; others on this host can read it in our arguments
+    /// Set a variable in addition to this environment, or with --host to that of the remote daemon; other users of this host can read it in the process list
     #[arg(short, long, value_name = "NAME=VALUE", value_parser = clap::builder::OsStringValueParser::new())]
     env: Vec<OsString>,
-    /// In a sandbox: let it reach the network
+    /// Allow network access in the sandbox
     #[arg(long)]
     network: bool,
-    /// In the sandbox workspace-write: a directory that it may write to as well
+    /// Additional writable directory in the workspace-write sandbox; repeatable
     #[arg(long, value_name = "DIR")]
     writable: Vec<PathBuf>,
-    /// With --tty: keys that leave it running
+    /// With --tty: key sequence that detaches
     #[arg(long, value_name = "KEYS", default_value_t)]
     detach_keys: DetachKeys,
-    /// The command and its arguments
+    /// Command and arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
 }
 
 pub(super) fn run(paths: &Paths, options: Run) -> Outcome {
-    let Run { detach, sandbox, what } = options;
-    let confined = what.confined(paths, sandbox.unwrap_or(Sandbox::DangerFullAccess))?;
-    let spawn = wire::Spawn { stdin: !detach, sandbox: confined, ..what.spawn(paths)? };
+    let Run { detach, sandbox, command } = options;
+    let confined = command.sandbox_policy(paths, sandbox.unwrap_or(Sandbox::DangerFullAccess))?;
+    let spawn = wire::Spawn { stdin: !detach, sandbox: confined, ..command.spawn(paths)? };
     let sandboxed = spawn.sandbox.is_some();
     let spawned = start(paths, &spawn)?;
     if detach {
         return print(&format!("{}\n", spawned.process));
     }
-    what.watch(paths, spawned.process, sandboxed, false)
+    command.attach_to(paths, spawned.process, sandboxed, false)
 }
 
-/// This very command, carried out by the daemon of another host with its own binary.
-pub(super) fn this_program_there(paths: &Paths, host: &Host) -> Outcome {
+/// Runs this command line on the remote host, with the remote binary, as a process of the remote daemon.
+pub(super) fn run_on_remote_host(paths: &Paths, host: &Host) -> Outcome {
     let name = host.name.as_str();
-    let ProgramThere { binary, state, runtime } = host.about()?.program.ok_or_else(|| {
-        format!("the outpost on {name} is older than this one; `outpost connect {name}` brings it up to date")
+    let RemoteProgram { binary, state, runtime } = host.info()?.program.ok_or_else(|| {
+        format!(
+            "the outpost on {name} is older than this one\nhint: upgrade it with `outpost connect {name}`"
+        )
     })?;
     let dirs = [("--state-dir", state), ("--runtime-dir", runtime)];
     let dirs = dirs.into_iter().flat_map(|(flag, dir)| [flag.into(), dir.into_os_string()]);
-    let command = [binary.into_os_string()].into_iter().chain(dirs).chain(without_place(std::env::args_os()));
-    let what = What {
+    let command =
+        [binary.into_os_string()].into_iter().chain(dirs).chain(without_location_flags(std::env::args_os()));
+    let command = CommandOptions {
         name: String::new(),
         tty: view::has_terminal(),
         cwd: None,
@@ -114,19 +117,19 @@ pub(super) fn this_program_there(paths: &Paths, host: &Host) -> Outcome {
         detach_keys: DetachKeys::default(),
         command: command.collect(),
     };
-    run(paths, Run { detach: false, sandbox: None, what })
+    run(paths, Run { detach: false, sandbox: None, command })
 }
 
-/// Our arguments without those that say where.
-fn without_place(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    const PLACES: [&str; 3] = ["--host", "--state-dir", "--runtime-dir"];
+/// The arguments without the program name and without the flags that select a host or directories.
+fn without_location_flags(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    const LOCATION_FLAGS: [&str; 3] = ["--host", "--state-dir", "--runtime-dir"];
     let mut kept = Vec::new();
     let mut arguments = arguments.skip(1);
     while let Some(argument) = arguments.next() {
         let text = argument.to_string_lossy();
-        if PLACES.contains(&&*text) {
+        if LOCATION_FLAGS.contains(&&*text) {
             arguments.next();
-        } else if !PLACES.iter().any(|place| text.starts_with(&format!("{place}="))) {
+        } else if !LOCATION_FLAGS.iter().any(|flag| text.starts_with(&format!("{flag}="))) {
             kept.push(argument);
         }
     }
@@ -134,53 +137,54 @@ fn without_place(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
 }
 
 pub(super) fn exec(paths: &Paths, options: Exec) -> Outcome {
-    let Exec { sandbox, what } = options;
-    let confined = what.confined(paths, sandbox)?;
-    let spawn = wire::Spawn { stdin: true, sandbox: confined, ends_with_client: true, ..what.spawn(paths)? };
+    let Exec { sandbox, command } = options;
+    let confined = command.sandbox_policy(paths, sandbox)?;
+    let spawn =
+        wire::Spawn { stdin: true, sandbox: confined, ends_with_client: true, ..command.spawn(paths)? };
     let sandboxed = spawn.sandbox.is_some();
     let spawned = start(paths, &spawn)?;
-    what.watch(paths, spawned.process, sandboxed, true)
+    command.attach_to(paths, spawned.process, sandboxed, true)
 }
 
 fn start(paths: &Paths, spawn: &wire::Spawn) -> Result<Spawned, String> {
     connect(paths)?.call("spawn", spawn).map_err(|error| match error {
         CallError::Refused(failure) => failure.message,
         CallError::Lost(error) => format!(
-            "the daemon went away before it said whether the command was started ({error}); `outpost ps` tells"
+            "lost the connection to the daemon before it confirmed the start: {error}\nhint: `outpost ps` shows whether the command runs"
         ),
     })
 }
 
-impl What {
+impl CommandOptions {
     fn spawn(&self, paths: &Paths) -> Result<wire::Spawn, String> {
         let size =
             outpost_sys::pty::size(std::io::stdout()).ok().filter(|size| size.rows > 0 && size.cols > 0);
-        let size = size.map_or(SIZE_DEFAULT, |size| TerminalSize { rows: size.rows, cols: size.cols });
-        let (own, directory) = match (&paths.host, &self.cwd) {
+        let size = size.map_or(DEFAULT_SIZE, |size| TerminalSize { rows: size.rows, cols: size.cols });
+        let (environment, directory) = match (&paths.host, &self.cwd) {
             (None, cwd) => (
                 Some(std::env::vars_os().collect()),
                 absolute(paths, cwd.as_deref().unwrap_or(".".as_ref()))?,
             ),
-            // Our own variables are of this host, and some of them are secrets.
+            // The local environment describes this host and may contain secrets, so it is not sent.
             (Some(_), Some(cwd)) => (None, absolute(paths, cwd)?),
-            (Some(host), None) => (None, host.about()?.home),
+            (Some(host), None) => (None, host.info()?.home),
         };
-        let words = |variables: Variables| -> Vec<(Word, Word)> {
+        let encode = |variables: Variables| -> Vec<(OsText, OsText)> {
             variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect()
         };
         Ok(wire::Spawn {
             id: self.name.clone(),
             command: self.command.iter().map(Into::into).collect(),
-            environment: own.map(words),
-            added: words(self.added(paths)?),
+            environment: environment.map(encode),
+            added: encode(self.added_variables(paths)?),
             directory: Some(directory.into()),
             terminal: self.tty.then_some(size),
             ..wire::Spawn::default()
         })
     }
 
-    /// What was added to the variables; elsewhere also what our terminal is.
-    fn added(&self, paths: &Paths) -> Result<Variables, String> {
+    /// The variables of `--env`. With `--host` and `--tty` also those that describe the local terminal.
+    fn added_variables(&self, paths: &Paths) -> Result<Variables, String> {
         let mut added = Variables::new();
         if paths.host.is_some() && self.tty {
             let of_terminal = ["TERM", "COLORTERM"].into_iter();
@@ -189,83 +193,87 @@ impl What {
         for variable in &self.env {
             let bytes = variable.as_bytes();
             let Some(at) = bytes.iter().position(|byte| *byte == b'=').filter(|at| *at > 0) else {
-                return Err(format!("--env {variable:?} is not of the form NAME=VALUE"));
+                return Err(format!("--env needs NAME=VALUE, got {variable:?}"));
             };
             added.push((OsStr::from_bytes(&bytes[..at]).into(), OsStr::from_bytes(&bytes[at + 1..]).into()));
         }
         Ok(added)
     }
 
-    fn confined(&self, paths: &Paths, sandbox: Sandbox) -> Result<Option<wire::Sandbox>, String> {
+    fn sandbox_policy(&self, paths: &Paths, sandbox: Sandbox) -> Result<Option<wire::Sandbox>, String> {
         let policy = match sandbox {
             Sandbox::ReadOnly => wire::SandboxPolicy::ReadOnly,
             Sandbox::WorkspaceWrite => wire::SandboxPolicy::WorkspaceWrite,
             Sandbox::DangerFullAccess if self.network || !self.writable.is_empty() => {
-                return Err("--network and --writable widen a sandbox, and there is none".into());
+                return Err(
+                    "--network and --writable need a sandbox\nhint: add --sandbox workspace-write".into()
+                );
             }
             Sandbox::DangerFullAccess => return Ok(None),
         };
         if policy == wire::SandboxPolicy::ReadOnly && !self.writable.is_empty() {
             return Err("--writable needs --sandbox workspace-write".into());
         }
-        let writable = self.writable.iter().map(|dir| absolute(paths, dir).map(Word::from));
+        let writable = self.writable.iter().map(|dir| absolute(paths, dir).map(OsText::from));
         let writable = writable.collect::<Result<_, _>>()?;
         Ok(Some(wire::Sandbox { policy, network: self.network, writable }))
     }
 
-    fn watch(self, paths: &Paths, process: String, sandboxed: bool, owns: bool) -> Outcome {
-        let keys = (self.tty && view::has_terminal()).then_some(self.detach_keys);
-        let ended = View {
+    fn attach_to(self, paths: &Paths, process: String, sandboxed: bool, owns: bool) -> Outcome {
+        let detach_keys = (self.tty && view::has_terminal()).then_some(self.detach_keys);
+        let ended = ProcessView {
             paths,
             process: process.clone(),
-            begin: Begin::After { seq: 0, skip: 0 },
-            feed: Feed::Stdin { write: Write::IfFree, end: InputEnd::Closes },
-            keys,
-            // A sandbox passes on what its first process gets, to the whole group if it is what a terminal sends.
+            start: StartAt::After { seq: 0, skip: 0 },
+            input: InputSource::Stdin { claim: InputClaim::IfFree, on_eof: OnEof::CloseStdin },
+            detach_keys,
+            // The init of a sandbox forwards signals itself, and signals of the terminal to the whole group.
             on_signal: OnSignal::Forward { group: !sandboxed },
             owns,
-            until_now: false,
+            stop_at_end: false,
         }
         .run()?;
         match ended {
-            Ended::Exited(exit) => Ok(exit_code(Some(exit))),
-            Ended::Detached if owns => {
-                errln!("outpost: left; the command ends with us (`outpost run` starts one that stays)");
+            ViewEnd::Exited(exit) => Ok(exit_code(Some(exit))),
+            ViewEnd::Detached if owns => {
+                errln!(
+                    "outpost: detached; the command ends with this client (use `outpost run` for one that stays)"
+                );
                 Ok(ExitCode::SUCCESS)
             }
-            Ended::OutputGone if !owns => {
-                errln!("outpost: nobody reads the output any more; {process} goes on without us");
-                leave(Ended::OutputGone, &process)
+            ViewEnd::OutputClosed if !owns => {
+                errln!("outpost: output closed; {process} keeps running. Stop it: `outpost kill {process}`");
+                finish(ViewEnd::OutputClosed, &process)
             }
-            ended => leave(ended, &process),
+            ended => finish(ended, &process),
         }
     }
 }
 
-/// A directory as the daemon knows it.
+/// The absolute path of a directory on the daemon's host.
 fn absolute(paths: &Paths, path: &std::path::Path) -> Result<PathBuf, String> {
     let shown = path.display().to_string().escape_debug().to_string();
     match &paths.host {
-        None => path.canonicalize().map_err(|error| format!("cannot use the directory {shown}: {error}")),
+        None => path.canonicalize().map_err(|error| format!("cannot use directory {shown}: {error}")),
         Some(_) if path.is_absolute() => Ok(path.to_owned()),
-        Some(_) => Err(format!("{shown} is of this host; say where on the other one, from `/` on")),
+        Some(_) => Err(format!("--host needs an absolute path on the remote host, got {shown}")),
     }
 }
 
-/// We go, for another reason than the end of the process.
-pub(super) fn leave(ended: Ended, process: &str) -> Outcome {
+/// Ends the client for another reason than the exit of the process.
+pub(super) fn finish(ended: ViewEnd, process: &str) -> Outcome {
     match ended {
-        Ended::Exited(_) | Ended::Shown => Ok(ExitCode::SUCCESS),
-        Ended::Detached => {
-            errln!("outpost: left {process} running; `outpost attach {process}` comes back to it");
+        ViewEnd::Exited(_) | ViewEnd::CaughtUp => Ok(ExitCode::SUCCESS),
+        ViewEnd::Detached => {
+            errln!("outpost: detached; {process} is still running. Reattach: `outpost attach {process}`");
             Ok(ExitCode::SUCCESS)
         }
-        Ended::OutputGone => end_by(Signal::PIPE),
-        Ended::By(signal) => end_by(signal),
+        ViewEnd::OutputClosed => exit_by_signal(Signal::PIPE),
+        ViewEnd::Signalled(signal) => exit_by_signal(signal),
     }
 }
 
-/// A shell's convention for signals; 255 when nobody knows.
+/// The shell's convention for signals; 255 for an unknown exit status.
 pub(super) fn exit_code(exit: Option<ExitStatus>) -> ExitCode {
     let code = match exit.map(|exit| (exit.code, exit.signal)) {
         Some((Some(code), _)) => u8::try_from(code).unwrap_or(255),

@@ -1,24 +1,29 @@
-//! `outpost sessions`: conversations with agents, from the command line.
+//! `outpost sessions`: works with agent sessions over the Unix socket of the sessions face.
 
 mod print;
+mod transport;
 
 use super::Outcome;
-use super::patience::{ELSEWHERE_LOST, RECONNECT_PATIENCE, reconnect_pause};
-use crate::own_token;
-use crate::paths::Paths;
+use super::reconnect::{HOST_CONNECTION_LOST, RECONNECT_TIMEOUT, retry_interval};
+use crate::paths::{Paths, untrusted_message};
 use clap::{Args, Subcommand, ValueEnum};
+use outpost_sys::connect::{self, Trust};
 use print::Printer;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read};
-use std::path::Component;
+use std::path::{Component, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use transport::SocketConnector;
 
-/// The most of an answer that is read at once.
-const ANSWER_BYTES_MAX: u64 = 256 * 1024 * 1024;
+/// Largest reply to a call.
+const REPLY_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// The most of a refusal that is shown.
-const REFUSAL_BYTES_MAX: u64 = 1024;
+/// Excerpt of an unexpected reply in a message.
+const EXCERPT_CHARS: usize = 200;
+
+/// Largest excerpt of an HTTP error body in a message.
+const ERROR_BYTES_MAX: u64 = 1024;
 
 #[derive(Args)]
 pub(super) struct Sessions {
@@ -46,44 +51,55 @@ enum Mode {
 enum Command {
     /// List the sessions
     List {
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Begin a session in a directory and print its id
+    /// Create a session in a directory and print its id
     Create {
-        /// The project's directory; a bare name is one below ~/Projects
+        /// Project directory; a bare name is a directory in ~/Projects
         path: String,
+        /// Agent CLI of the session
         #[arg(long, default_value = "claude")]
         agent: Agent,
-        /// What the agent may do without a human's answer
+        /// Which tools the agent may use without approval
         #[arg(long, default_value = "ask")]
         mode: Mode,
+        /// Model of the agent [default: that of its configuration]
         #[arg(long)]
         model: Option<String>,
     },
-    /// Send a message and print the answer as it comes
+    /// Send a message and stream the reply
     Send {
-        /// The session, or the beginning of its id
+        /// Id of the session, or a prefix of it
         session: String,
-        /// The message; from standard input without one
+        /// Message [default: standard input]
         message: Option<String>,
-        /// Print events as they are
+        /// Print events as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Print what a session has said and says, whoever asked
+    /// Print the events of a session, from all clients
     Watch {
+        /// Id of the session, or a prefix of it
         session: String,
-        /// Only what comes after this event
+        /// Start after this event
         #[arg(long, value_name = "SEQ", default_value_t = 0)]
         after: u64,
+        /// Print events as JSON
         #[arg(long)]
         json: bool,
     },
-    /// End what a session does now, and forget what waits
-    Interrupt { session: String },
-    /// End a session with everything it runs
-    Destroy { session: String },
+    /// Stop the current turn and drop queued messages
+    Interrupt {
+        /// Id of the session, or a prefix of it
+        session: String,
+    },
+    /// Delete a session and stop its processes
+    Destroy {
+        /// Id of the session, or a prefix of it
+        session: String,
+    },
 }
 
 pub(super) fn run(paths: &Paths, options: Sessions) -> Outcome {
@@ -91,11 +107,11 @@ pub(super) fn run(paths: &Paths, options: Sessions) -> Outcome {
     match options.command {
         Command::List { json } => list(&daemon, json),
         Command::Create { path, agent, mode, model } => {
-            // A path that means something here means the same there.
-            let begin = std::path::Path::new(&path).components().next();
-            let path = match matches!(begin, Some(Component::CurDir | Component::ParentDir)) {
+            // A path relative to the current directory is resolved here; the daemon has another directory.
+            let first = std::path::Path::new(&path).components().next();
+            let path = match matches!(first, Some(Component::CurDir | Component::ParentDir)) {
                 true if paths.host.is_some() => {
-                    return Err(format!("{path} is of this host; say where on the other one, from `/` on"));
+                    return Err(format!("--host needs an absolute path on the remote host, got {path}"));
                 }
                 true => std::path::absolute(&path).map_or(path, |path| path.display().to_string()),
                 false => path,
@@ -106,8 +122,8 @@ pub(super) fn run(paths: &Paths, options: Sessions) -> Outcome {
                 "path": path, "cli_type": name(agent.to_possible_value()), "mode": name(mode.to_possible_value()),
                 "model": model,
             });
-            let made = daemon.call("session.create", &params)?;
-            say(made.get("sessionId").and_then(Value::as_str).unwrap_or_default());
+            let created = daemon.call("session.create", &params)?;
+            print_line(created.get("sessionId").and_then(Value::as_str).unwrap_or_default());
             Ok(ExitCode::SUCCESS)
         }
         Command::Send { session, message, json } => {
@@ -124,7 +140,7 @@ pub(super) fn run(paths: &Paths, options: Sessions) -> Outcome {
             let session = daemon.session(&session)?;
             let done = daemon.call("session.interrupt", &json!({ "sessionId": session }))?;
             let found = done.get("interrupted") == Some(&Value::Bool(true));
-            say(if found { "interrupted" } else { "it was doing nothing" });
+            print_line(if found { "interrupted" } else { "no turn was running" });
             Ok(ExitCode::SUCCESS)
         }
         Command::Destroy { session } => {
@@ -135,64 +151,54 @@ pub(super) fn run(paths: &Paths, options: Sessions) -> Outcome {
     }
 }
 
-fn say(text: &str) {
+fn print_line(text: &str) {
     outln!("{text}");
 }
 
-/// Where the daemon answers.
+/// The sessions face, by its Unix socket.
 struct Daemon {
-    url: String,
-    /// The daemon's own token, as far as this user can read it: root's daemon demands one.
-    token: Option<String>,
-    /// How long an answer may take, if not for ever.
-    patience: Option<Duration>,
+    socket: PathBuf,
+    trust: Trust,
+    /// How long a call may take; `None` for no limit.
+    timeout: Option<Duration>,
 }
 
 impl Daemon {
     fn find(paths: &Paths) -> Result<Daemon, String> {
         paths.check_runtime()?;
-        let url = std::fs::read_to_string(paths.sessions_url());
-        match url.or_else(|_| Daemon::forwarded(paths)) {
-            Ok(url) if url.starts_with("https:") => Err(format!(
-                "the daemon answers at {url}, to those who have a token, and these commands have none: let it listen on \
-                 loopback ([sessions] listen = \"127.0.0.1:9100\"), or ask it as `outpost token create` says"
+        let socket = paths.sessions_socket();
+        match socket.exists() {
+            true => Ok(Daemon { socket, trust: paths.trust(), timeout: None }),
+            false => Err(format!(
+                "the sessions face is not running (no socket at {})\nhint: {}",
+                socket.display(),
+                paths.start_hint()
             )),
-            Ok(url) => Ok(Daemon { url, token: own_token::read(&paths.sessions_token()), patience: None }),
-            Err(reason) => Err(reason),
         }
-    }
-
-    /// Of a host that is connected nothing is here but a port.
-    fn forwarded(paths: &Paths) -> Result<String, String> {
-        let file = paths.sessions_port();
-        let port = std::fs::read_to_string(&file).ok().and_then(|text| text.trim().parse::<u16>().ok());
-        let port = port.ok_or_else(|| {
-            format!(
-                "no daemon has left its port in {}; {} ([sessions] listen = \"none\" closes the port)",
-                file.display(),
-                paths.remedy()
-            )
-        })?;
-        Ok(format!("http://127.0.0.1:{port}/rpc"))
     }
 
     fn post(&self, method: &str, params: &Value) -> Result<ureq::Body, String> {
         let body = json!({ "method": method, "params": params }).to_string();
-        let config = ureq::Agent::config_builder().proxy(None).timeout_global(self.patience);
-        let config = config.http_status_as_error(false);
-        let connector = ureq::unversioned::transport::DefaultConnector::default();
-        let agent = ureq::Agent::with_parts(config.build(), connector, outpost_relay::Resolver);
-        let mut request = agent.post(&self.url).content_type("application/json");
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        let answer = request.send(body).map_err(|error| format!("{}: {error}", self.url))?;
+        let config = ureq::Agent::config_builder().proxy(None).timeout_global(self.timeout);
+        // No redirect: its host name would be looked up for a remote host's daemon.
+        let config = config.http_status_as_error(false).max_redirects(0);
+        let connector = SocketConnector { socket: self.socket.clone(), trust: self.trust };
+        let agent = ureq::Agent::with_parts(config.build(), connector, outpost_relay_install::Resolver);
+        let request = agent.post("http://localhost/rpc").content_type("application/json");
+        let socket = self.socket.display();
+        let answer = request.send(body).map_err(|error| {
+            let untrusted = match &error {
+                ureq::Error::Io(error) => connect::untrusted(error),
+                _ => None,
+            };
+            untrusted.map_or_else(|| format!("{socket}: {error}"), untrusted_message)
+        })?;
         let status = answer.status();
         let mut body = answer.into_body();
         if status != 200 {
             let mut why = String::new();
-            let _cut = body.as_reader().take(REFUSAL_BYTES_MAX).read_to_string(&mut why);
-            return Err(format!("{}: {status}: {}", self.url, why.trim().escape_debug()));
+            let _cut = body.as_reader().take(ERROR_BYTES_MAX).read_to_string(&mut why);
+            return Err(format!("{socket}: {status}: {}", why.trim().escape_debug()));
         }
         Ok(body)
     }
@@ -200,12 +206,12 @@ impl Daemon {
     fn call(&self, method: &str, params: &Value) -> Result<Value, String> {
         let mut text = String::new();
         let mut body = self.post(method, params)?;
-        let read = body.as_reader().take(ANSWER_BYTES_MAX).read_to_string(&mut text);
-        read.map_err(|error| format!("{}: {error}", self.url))?;
+        let read = body.as_reader().take(REPLY_BYTES_MAX).read_to_string(&mut text);
+        read.map_err(|error| format!("{}: {error}", self.socket.display()))?;
         result(&text)
     }
 
-    /// The session whose id begins so.
+    /// The session whose id has this prefix.
     fn session(&self, prefix: &str) -> Result<String, String> {
         let listed = self.call("session.list", &json!({}))?;
         let sessions = listed.get("sessions").and_then(Value::as_array);
@@ -213,17 +219,27 @@ impl Daemon {
         let found: Vec<&str> = ids.filter(|id| id.starts_with(prefix)).collect();
         match found.as_slice() {
             [one] => Ok((*one).to_owned()),
-            [] => Err(format!("there is no session {prefix}; `outpost sessions list` shows them")),
-            _ => Err(format!("{} sessions begin with {prefix}; give more of the id", found.len())),
+            [] => Err(format!("no such session: {prefix}\nhint: `outpost sessions list` shows all sessions")),
+            _ => Err(format!(
+                "{} sessions start with {prefix}\nhint: use a longer prefix of the id",
+                found.len()
+            )),
         }
     }
 }
 
 fn result(text: &str) -> Result<Value, String> {
-    let answer: Value = serde_json::from_str(text).map_err(|_| format!("the daemon answers {text:?}"))?;
-    match answer.get("error") {
-        Some(error) => Err(error.get("message").and_then(Value::as_str).unwrap_or("it failed").to_owned()),
-        None => Ok(answer.get("result").cloned().unwrap_or_default()),
+    let reply: Value = serde_json::from_str(text).map_err(|_| {
+        let excerpt: String = text.chars().take(EXCERPT_CHARS).collect();
+        format!("unexpected reply from the daemon: {excerpt:?}")
+    })?;
+    match reply.get("error") {
+        Some(error) => Err(error
+            .get("message")
+            .and_then(Value::as_str)
+            .unwrap_or("the daemon gave no reason")
+            .to_owned()),
+        None => Ok(reply.get("result").cloned().unwrap_or_default()),
     }
 }
 
@@ -231,20 +247,20 @@ fn list(daemon: &Daemon, as_json: bool) -> Outcome {
     let listed = daemon.call("monitor.sessions", &json!({}))?;
     let sessions = listed.get("sessions").cloned().unwrap_or_default();
     if as_json {
-        say(&crate::console::json(&sessions.to_string()));
+        print_line(&crate::console::json(&sessions.to_string()));
         return Ok(ExitCode::SUCCESS);
     }
-    let mut table = vec![HEAD.map(str::to_owned)];
+    let mut table = vec![COLUMNS.map(str::to_owned)];
     table.extend(sessions.as_array().into_iter().flatten().map(cells));
     super::print_table(&table);
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a table says about a session.
-pub(super) const HEAD: [&str; 7] = ["ID", "AGENT", "MODE", "STATUS", "WAITING", "UNREAD", "PATH"];
+/// The columns of the session table.
+pub(super) const COLUMNS: [&str; 7] = ["ID", "AGENT", "MODE", "STATUS", "WAITING", "UNREAD", "PATH"];
 pub(super) const STATUS: usize = 3;
 
-/// As the daemon has them: not for a terminal yet.
+/// The cells of a session, unescaped.
 fn cells(session: &Value) -> [String; 7] {
     let text = |at: &str| match session.pointer(at) {
         Some(Value::String(text)) => text.clone(),
@@ -263,98 +279,100 @@ fn cells(session: &Value) -> [String; 7] {
     ]
 }
 
-/// A row for each session, for one who does not wait for ever.
-pub(super) fn rows(paths: &Paths, patience: Duration) -> Result<Vec<[String; 7]>, String> {
-    let daemon = Daemon { patience: Some(patience), ..Daemon::find(paths)? };
+/// A row for each session, for `outpost top`.
+pub(super) fn rows(paths: &Paths, timeout: Duration) -> Result<Vec<[String; 7]>, String> {
+    let daemon = Daemon { timeout: Some(timeout), ..Daemon::find(paths)? };
     let listed = daemon.call("monitor.sessions", &json!({}))?;
     let sessions = listed.get("sessions").and_then(Value::as_array);
     Ok(sessions.into_iter().flatten().map(cells).collect())
 }
 
-/// How far a stream got.
-enum Came {
-    /// To its end.
-    Whole,
-    /// It broke off, for this reason.
-    Part(String),
+/// How a stream ended.
+enum StreamEnd {
+    Complete,
+    /// The reason of the failure.
+    Broken(String),
 }
 
-/// What is being followed, over as many connections as it takes.
-struct Following<'a> {
+/// The events of a session, read across reconnects.
+struct EventStream<'a> {
     paths: &'a Paths,
     session: &'a str,
     printer: Printer,
     wanted: Wanted,
-    /// The last event that was printed, by its number.
-    last: Option<u64>,
+    /// Sequence number of the last event received.
+    last_seq: Option<u64>,
 }
 
-/// What of a session is wanted.
+/// The events to print.
 enum Wanted {
-    Everything,
-    /// The answer to a message: the turn that events are of, when it is known, and whether it is over.
+    AllEvents,
+    /// The events of one turn: its number once known, and whether it is over.
     Answer {
         turn: Option<u64>,
         is_over: bool,
     },
 }
 
-/// Prints the answer to a message.
+/// Sends a message and prints the events of its turn.
 fn send(paths: &Paths, daemon: &Daemon, session: &str, message: &str, as_json: bool) -> Outcome {
     let body = daemon.post("session.send", &json!({ "sessionId": session, "message": message }))?;
     let wanted = Wanted::Answer { turn: None, is_over: false };
-    Following { paths, session, printer: Printer::new(as_json), wanted, last: None }.work(body)
+    EventStream { paths, session, printer: Printer::new(as_json), wanted, last_seq: None }.run(body)
 }
 
-/// Prints everything after an event.
+/// Prints all events after a sequence number.
 fn watch(paths: &Paths, daemon: &Daemon, session: &str, after: u64, as_json: bool) -> Outcome {
     let body = daemon.post("session.reconnect", &json!({ "sessionId": session, "cursor": after }))?;
-    let (printer, wanted) = (Printer::new(as_json), Wanted::Everything);
-    Following { paths, session, printer, wanted, last: Some(after) }.work(body)
+    let (printer, wanted) = (Printer::new(as_json), Wanted::AllEvents);
+    EventStream { paths, session, printer, wanted, last_seq: Some(after) }.run(body)
 }
 
-impl Following<'_> {
-    /// Fails if the last turn did.
-    fn work(mut self, body: ureq::Body) -> Outcome {
-        let mut came = self.print(body, false)?;
-        while let Came::Part(reason) = came {
-            let Some(last) = self.last else {
-                return Err(format!("{reason}; `outpost sessions watch` shows what came of it"));
+impl EventStream<'_> {
+    /// Exits with failure if the last turn failed.
+    fn run(mut self, body: ureq::Body) -> Outcome {
+        let mut end = self.print(body, false)?;
+        while let StreamEnd::Broken(reason) = end {
+            let Some(last) = self.last_seq else {
+                return Err(format!("{reason}\nhint: `outpost sessions watch` shows the rest of the turn"));
             };
-            came = match self.is_over() {
-                true => Came::Whole,
-                false => self.print(self.again(last)?, true)?,
+            end = match self.is_over() {
+                true => StreamEnd::Complete,
+                false => self.print(self.reconnect(last)?, true)?,
             };
         }
         self.printer.end();
         Ok(if self.printer.has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     }
 
-    /// The stream of a cursor goes on with other turns, where the answer to a message would end.
-    fn print(&mut self, mut body: ureq::Body, goes_on: bool) -> Result<Came, String> {
+    /// Prints one response body. After a reconnect the stream does not end with the turn, so the end of the turn is
+    /// checked here.
+    fn print(&mut self, mut body: ureq::Body, is_reconnect: bool) -> Result<StreamEnd, String> {
         let mut reader = BufReader::new(body.as_reader());
         let mut line = String::new();
         let mut is_first = true;
         loop {
             line.clear();
-            match reader.read_line(&mut line) {
-                Ok(0) => return Ok(Came::Part("the daemon went away".into())),
+            match reader.by_ref().take(REPLY_BYTES_MAX).read_line(&mut line) {
+                Ok(0) => return Ok(StreamEnd::Broken("the daemon closed the connection".into())),
                 Ok(_) => {}
-                Err(error) => return Ok(Came::Part(format!("the stream broke off ({error})"))),
+                Err(error) => {
+                    return Ok(StreamEnd::Broken(format!("lost the connection to the daemon: {error}")));
+                }
             }
             let text = line.trim_end();
             if is_first && text.starts_with('{') {
                 result(text)?;
             }
             is_first = false;
-            // Half an event comes again as a whole.
+            // A partial event is sent again after a reconnect.
             let is_whole = line.ends_with('\n');
             match text.strip_prefix("data: ").filter(|_| is_whole) {
-                Some("[DONE]") => return Ok(Came::Whole),
+                Some("[DONE]") => return Ok(StreamEnd::Complete),
                 Some(event) => {
-                    self.take(event);
-                    if goes_on && self.is_over() {
-                        return Ok(Came::Whole);
+                    self.on_event(event);
+                    if is_reconnect && self.is_over() {
+                        return Ok(StreamEnd::Complete);
                     }
                 }
                 None => {}
@@ -366,10 +384,10 @@ impl Following<'_> {
         matches!(self.wanted, Wanted::Answer { is_over: true, .. })
     }
 
-    fn take(&mut self, text: &str) {
+    fn on_event(&mut self, text: &str) {
         let Ok(event) = serde_json::from_str::<Value>(text) else { return };
         let number = |name: &str| event.get(name).and_then(Value::as_u64);
-        self.last = number("seq").or(self.last);
+        self.last_seq = number("seq").or(self.last_seq);
         if let Wanted::Answer { turn, is_over } = &mut self.wanted {
             *turn = turn.or(number("turn"));
             if number("turn") != *turn {
@@ -381,23 +399,25 @@ impl Following<'_> {
         self.printer.print(&event, text);
     }
 
-    /// The rest of the stream, from a daemon that is there again or a host that is reached again.
-    fn again(&self, last: u64) -> Result<ureq::Body, String> {
+    /// Resumes the stream after this event, with retries while the daemon or the host is unreachable.
+    fn reconnect(&self, last: u64) -> Result<ureq::Body, String> {
         let params = json!({ "sessionId": self.session, "cursor": last });
-        let mut deadline = Instant::now() + RECONNECT_PATIENCE;
+        let mut deadline = Instant::now() + RECONNECT_TIMEOUT;
         loop {
             let attempt =
                 Daemon::find(self.paths).and_then(|daemon| daemon.post("session.reconnect", &params));
             match attempt {
                 Ok(body) => return Ok(body),
-                Err(_) if Instant::now() >= deadline && self.paths.is_away() => {
-                    errln!("outpost: {ELSEWHERE_LOST}");
-                    deadline = Instant::now() + RECONNECT_PATIENCE;
+                Err(_) if Instant::now() >= deadline && self.paths.is_reconnecting() => {
+                    errln!("outpost: {HOST_CONNECTION_LOST}");
+                    deadline = Instant::now() + RECONNECT_TIMEOUT;
                 }
                 Err(reason) if Instant::now() >= deadline => {
-                    return Err(format!("{reason}; `outpost sessions watch` shows what came of it"));
+                    return Err(format!(
+                        "{reason}\nhint: `outpost sessions watch` shows the rest of the turn"
+                    ));
                 }
-                Err(_) => std::thread::sleep(reconnect_pause(self.paths)),
+                Err(_) => std::thread::sleep(retry_interval(self.paths)),
             }
         }
     }

@@ -1,17 +1,17 @@
-//! `outpost status`: how the daemon is.
+//! `outpost status`: prints the state of the daemon.
 
-use super::list::{age, size};
+use super::ps::{age, size};
 use super::{Outcome, as_json, connect, explain, print};
-use crate::announced;
 use crate::console;
+use crate::daemon::listeners;
 use crate::paths::Paths;
 use clap::Args;
-use outpost_approvals::unix_ms;
 use outpost_control::wire;
+use outpost_ledger::unix_ms;
 
 #[derive(Args)]
 pub(super) struct Status {
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -20,28 +20,28 @@ pub(super) fn run(paths: &Paths, options: &Status) -> Outcome {
     let status: wire::Status = connect(paths)?.call("status", &()).map_err(explain)?;
     match options.json {
         true => print(&as_json(&status)?),
-        false => print(&shown(&status)),
+        false => print(&status_text(&status)),
     }
 }
 
-fn shown(status: &wire::Status) -> String {
+fn status_text(status: &wire::Status) -> String {
     let own = env!("CARGO_PKG_VERSION");
-    let other = match status.version == own {
+    let version_note = match status.version == own {
         true => String::new(),
-        false => format!("  (this binary is {own}: `outpost upgrade --binary PATH` puts it in place)"),
+        false => format!("  (this binary is {own}; `outpost upgrade --binary PATH` upgrades the daemon)"),
     };
-    let stands = match status.keeping {
-        true => "was stopped and keeps its processes (`outpost serve` goes on with them)",
+    let state = match status.keeping {
+        true => "is stopped and keeps its processes (`outpost serve` resumes it)",
         false => "is running",
     };
     let faces = &status.faces;
     let mut text = format!(
-        "outpost {} {stands}{other}\n  keeper     {}, since {}\n  worker     {}, since {}\n  processes  {} running, {} ended and still readable\n  journals   {}\n",
+        "outpost {} {state}{version_note}\n  keeper     {}, up {}\n  worker     {}, up {}\n  processes  {} running, {} ended\n  journals   {}\n",
         console::line(&status.version),
         status.keeper_pid,
-        since(status.keeper),
+        uptime(status.keeper),
         status.worker_pid,
-        since(status.worker),
+        uptime(status.worker),
         status.running,
         status.processes.saturating_sub(status.running),
         size(status.journal_bytes),
@@ -49,7 +49,7 @@ fn shown(status: &wire::Status) -> String {
     let waiting = faces.waiting.map_or(0, |waiting| waiting.questions);
     if let Some(file) = &faces.config_file {
         text += &format!(
-            "  sessions   {}, of which {} are answering\n  approvals  {} waiting{}\n  config     {}\n",
+            "  sessions   {}, {} busy\n  approvals  {} waiting{}\n  config     {}\n",
             faces.sessions,
             faces.busy_sessions,
             waiting,
@@ -61,20 +61,20 @@ fn shown(status: &wire::Status) -> String {
         text += &format!("  mode       {}\n", mode.escape_debug());
     }
     text += &problems(faces);
-    text + "\n" + &announced::table(&faces.listening)
+    text + "\n" + &listeners::table(&faces.listening)
 }
 
-/// A line for each part of the daemon that cannot work now.
+/// A line for each component of the daemon that fails.
 pub(super) fn problems(faces: &wire::Faces) -> String {
     let now_ms = unix_ms();
     let line = |problem: &wire::Problem| {
         let since = age(now_ms.saturating_sub(problem.since_ms) / 1000);
         let (component, message) = (console::line(&problem.component), console::line(&problem.message));
-        format!("  problem    {component} {message} (since {since}); it is retried\n")
+        format!("  problem    {component} {message} (for {since}); retrying\n")
     };
     faces.problems.iter().map(line).collect()
 }
 
-fn since(usage: Option<wire::Usage>) -> String {
+fn uptime(usage: Option<wire::Usage>) -> String {
     usage.map_or("?".into(), |usage| age(usage.age_ms / 1000))
 }

@@ -1,4 +1,4 @@
-//! `outpost token`: who may reach the sessions face from elsewhere.
+//! `outpost token`: manages the tokens of remote clients of the sessions face.
 
 use super::{Outcome, print};
 use crate::paths::Paths;
@@ -14,15 +14,18 @@ pub(super) struct Token {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make a token and print it; it is not kept and cannot be shown again
+    /// Create a token and print it once; only its hash is stored
     Create {
-        /// A name to know it by
+        /// Name of the token
         label: String,
     },
-    /// List the tokens by their names
+    /// List the names of the tokens
     List,
-    /// Make a token worthless, at once
-    Revoke { label: String },
+    /// Revoke a token immediately
+    Revoke {
+        /// Name of the token
+        label: String,
+    },
 }
 
 pub(super) fn run(paths: &Paths, options: Token) -> Outcome {
@@ -41,7 +44,7 @@ pub(super) fn run(paths: &Paths, options: Token) -> Outcome {
         }
         Command::Revoke { label } => {
             if !tokens.revoke(&label).map_err(text)? {
-                return Err(format!("there is no token {label}; `outpost token list` shows them"));
+                return Err(format!("no such token: {label}\nhint: `outpost token list` shows all tokens"));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! `outpost top`: what runs, on a full screen, once a second.
+//! `outpost top`: a full-screen process monitor, refreshed once a second.
 
 mod app;
 mod draw;
@@ -9,7 +9,7 @@ mod table;
 mod tests;
 
 use super::attach::{Attach, attach};
-use super::fullscreen::{Looks, Screen, Signals};
+use super::fullscreen::{Screen, Signals, Theme};
 use super::{Outcome, connect};
 use crate::paths::Paths;
 use crate::tty::keys::Reader;
@@ -20,69 +20,69 @@ use sampler::Sampler;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-/// Show what runs, on a full screen: processes of every face, sessions, what waits for a human, and the daemon itself.
+/// Monitor processes, sessions, pending approvals and the daemon on a full screen.
 #[derive(Args)]
 pub(super) struct Top {
-    /// Begin with those that ended, too
+    /// Show ended processes too
     #[arg(short, long)]
     all: bool,
 }
 
-/// How the screen was left.
-enum Left {
+/// Why the screen was closed.
+enum ScreenEnd {
     Quit,
     BySignal(u8),
-    /// For a process.
+    /// To attach to this process.
     Attach(String),
 }
 
 pub(super) fn top(paths: &Paths, options: &Top) -> Outcome {
     if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
-        return Err("this needs a terminal; scripts use `outpost ps --json`".into());
+        return Err("`outpost top` needs a terminal\nhint: use `outpost ps --json` in scripts".into());
     }
-    // Later it may come and go.
+    // Fail early without a daemon; later outages are shown on the screen.
     drop(connect(paths)?);
-    match super::block_on(work(paths, options))? {
-        Left::Quit => Ok(ExitCode::SUCCESS),
-        Left::BySignal(number) => Ok(ExitCode::from(128 + number)),
-        Left::Attach(process) => attach(paths, Attach::to(process)?),
+    match super::block_on(run_screen(paths, options))? {
+        ScreenEnd::Quit => Ok(ExitCode::SUCCESS),
+        ScreenEnd::BySignal(number) => Ok(ExitCode::from(128 + number)),
+        ScreenEnd::Attach(process) => attach(paths, Attach::to(process)?),
     }
 }
 
-async fn work(paths: &Paths, options: &Top) -> Result<Left, String> {
+async fn run_screen(paths: &Paths, options: &Top) -> Result<ScreenEnd, String> {
     let fail = |error: std::io::Error| format!("cannot use the terminal: {error}");
-    // First of all, so that none of them finds the terminal in our hands.
+    // Before raw mode, so that no signal ends the program with the terminal in raw mode.
     let signals = Signals::new()?;
-    let sampler = Sampler::begin(paths).map_err(|error| format!("cannot start a thread: {error}"))?;
+    let sampler = Sampler::start(paths).map_err(|error| format!("cannot start a thread: {error}"))?;
     let mut screen = Screen::enter().map_err(fail)?;
     let mut keys = Reader::new(screen.tty()).map_err(fail)?;
-    let left = converse(&mut screen, &mut keys, signals, sampler, options).await;
+    let left = event_loop(&mut screen, &mut keys, signals, sampler, options).await;
     drop((keys, screen));
     left.map_err(fail)
 }
 
-async fn converse(
+async fn event_loop(
     screen: &mut Screen,
     keys: &mut Reader,
     mut signals: Signals,
     mut sampler: Sampler,
     options: &Top,
-) -> std::io::Result<Left> {
-    let looks = Looks::of_environment();
+) -> std::io::Result<ScreenEnd> {
+    let theme = Theme::from_env();
     let mut app = App::new(screen.size()?, options.all);
     loop {
         app.size = screen.size()?;
-        screen.terminal.draw(|frame| draw::draw(frame, &app, looks))?;
+        screen.terminal.draw(|frame| draw::draw(frame, &app, theme))?;
         tokio::select! {
             key = keys.next() => match app.key(key?) {
-                Some(Action::Quit) => return Ok(Left::Quit),
-                Some(Action::Attach { process }) => return Ok(Left::Attach(process)),
-                Some(Action::End { process, name }) => sampler.end(process, name)?,
+                Some(Action::Quit) => return Ok(ScreenEnd::Quit),
+                Some(Action::Attach { process }) => return Ok(ScreenEnd::Attach(process)),
+                Some(Action::Kill { process, name }) => sampler.kill(process, name)?,
                 None => {}
             },
-            Some(news) = sampler.news.recv() => app.hear(news),
+            Some(event) = sampler.events.recv() => app.on_event(event),
             number = signals.next() => if let Some(number) = number {
-                return Ok(Left::BySignal(number));
+                return Ok(ScreenEnd::BySignal(number));
             },
         }
     }

@@ -1,285 +1,287 @@
-//! A process here: what it writes on our outputs, what we are given as its input, whatever happens to the daemon meanwhile.
+//! Attached view of a process: copies its output to ours and our input to it, across restarts of the daemon.
 
 mod detach;
 mod input;
 mod modes;
 mod output;
-mod screen;
+mod pending_requests;
+mod raw_terminal;
+mod replay;
 mod signals;
-mod terminal;
-mod wishes;
 
 pub(super) use detach::DetachKeys;
 
-use super::patience::{ELSEWHERE_LOST, RECONNECT_PATIENCE, reconnect_pause};
+use super::reconnect::{HOST_CONNECTION_LOST, RECONNECT_TIMEOUT, retry_interval};
 use crate::paths::Paths;
-use input::{Given, Input};
-use outpost_control::client::Link;
-use outpost_control::wire::{self, Attached, ExitStatus, Failure, Message, TerminalSize, Write};
+use input::{Input, InputEvent};
+use outpost_control::client::AsyncClient;
+use outpost_control::wire::{self, Attached, ExitStatus, Failure, InputClaim, Message, TerminalSize};
 use outpost_sys::signal::Signal;
 use outpost_wire::base64;
-use output::{Output, Piece};
-use screen::Replay;
-use signals::{Came, Signals};
+use output::{Chunk, Output};
+use pending_requests::{Completed, PendingRequests};
+use raw_terminal::RawTerminal;
+use replay::Replay;
+use signals::{SignalEvent, Signals};
 use std::io::IsTerminal;
 use std::sync::Arc;
-use terminal::Taken;
 use tokio::time::Instant;
-use wishes::{Wish, Wishes};
 
-/// What is drawn again of a terminal, and shown again of pipes, when somebody comes later.
-const SCREEN_BYTES: u64 = 1024 * 1024;
-const RECENT_BYTES: u64 = 16 * 1024;
+/// Output that a late attach reads to redraw a terminal, and to repeat the end of piped output.
+const SCREEN_REPLAY_BYTES: u64 = 1024 * 1024;
+const TAIL_BYTES: u64 = 16 * 1024;
 
-/// Where to begin.
+/// The first output to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Begin {
-    /// Behind this sequence number, and so many bytes later.
+pub(super) enum StartAt {
+    /// After this sequence number, without the next `skip` bytes.
     After { seq: u64, skip: usize },
-    /// With what was written lately.
+    /// The most recent output.
     Recent,
 }
 
-/// What becomes of signals that we get.
+/// What a signal to this client does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnSignal {
-    /// We leave; the process stays.
-    Leave,
-    /// They are for the process, and with `group` for its group; the end of our terminal is not.
+    /// Ends the client; the process stays.
+    Detach,
+    /// Is forwarded to the process, with `group` to its group. SIGHUP still ends the client only.
     Forward { group: bool },
 }
 
-/// What our own input is for.
+/// Whether our standard input goes to the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Feed {
-    Nothing,
-    Stdin { write: Write, end: InputEnd },
+pub(super) enum InputSource {
+    None,
+    Stdin { claim: InputClaim, on_eof: OnEof },
 }
 
-/// What the end of our input means.
+/// What EOF on our standard input does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum InputEnd {
-    /// It is the end of the process's input too.
-    Closes,
-    Nothing,
+pub(super) enum OnEof {
+    CloseStdin,
+    Ignore,
 }
 
-pub(super) struct View<'a> {
+pub(super) struct ProcessView<'a> {
     pub(super) paths: &'a Paths,
-    /// Its number, or a name for it.
+    /// Slot number, id or address.
     pub(super) process: String,
-    pub(super) begin: Begin,
-    pub(super) feed: Feed,
-    /// The process has a terminal, and so have we: keys go to it one by one.
-    pub(super) keys: Option<DetachKeys>,
+    pub(super) start: StartAt,
+    pub(super) input: InputSource,
+    /// Present if the process and this client both have a terminal: every key goes to the process.
+    pub(super) detach_keys: Option<DetachKeys>,
     pub(super) on_signal: OnSignal,
-    /// The process ends with us.
+    /// The process ends with this client.
     pub(super) owns: bool,
-    /// Only what is there now.
-    pub(super) until_now: bool,
+    /// Stop at the end of the present output.
+    pub(super) stop_at_end: bool,
 }
 
-/// How it came to an end.
+/// Why a view ended.
 #[derive(Debug)]
-pub(super) enum Ended {
+pub(super) enum ViewEnd {
     Exited(ExitStatus),
-    /// All that there was has been shown.
-    Shown,
+    /// The present output was shown, with `stop_at_end`.
+    CaughtUp,
     Detached,
-    /// Nobody takes what we write.
-    OutputGone,
-    By(Signal),
+    /// Our output failed, usually with EPIPE.
+    OutputClosed,
+    Signalled(Signal),
 }
 
-/// Whether keys can go to a process one by one here.
+/// Whether this client has a terminal for input and output.
 pub(super) fn has_terminal() -> bool {
     std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
 }
 
-impl View<'_> {
-    pub(super) fn run(self) -> Result<Ended, String> {
+impl ProcessView<'_> {
+    pub(super) fn run(self) -> Result<ViewEnd, String> {
         super::block_on(async move {
-            let mut showing = Showing::begin(self)?;
-            let ended = showing.work().await;
-            let Showing { output, mut signals, taken, .. } = showing;
+            let mut session = AttachSession::start(self)?;
+            let ended = session.run().await;
+            let AttachSession { output, mut signals, terminal, .. } = session;
             tokio::select! {
                 () = output.finish() => {}
-                // Who cannot wait for a stuck output shall not have to.
-                Came::Signal(signal) = signals.next() => {
-                    give_back(taken.as_ref());
-                    return Ok(Ended::By(signal));
+                // A signal ends the wait for a blocked output.
+                SignalEvent::Signal(signal) = signals.next() => {
+                    restore_terminal(terminal.as_ref());
+                    return Ok(ViewEnd::Signalled(signal));
                 }
             }
-            give_back(taken.as_ref());
+            restore_terminal(terminal.as_ref());
             ended
         })
     }
 }
 
-fn give_back(taken: Option<&Arc<Taken>>) {
-    if let Some(taken) = taken {
-        taken.give_back();
+fn restore_terminal(terminal: Option<&Arc<RawTerminal>>) {
+    if let Some(terminal) = terminal {
+        terminal.restore();
     }
 }
 
-/// A view that has begun.
-struct Showing<'a> {
-    view: View<'a>,
-    taken: Option<Arc<Taken>>,
+/// The state of a running view.
+struct AttachSession<'a> {
+    view: ProcessView<'a>,
+    terminal: Option<Arc<RawTerminal>>,
     output: Output,
-    /// A piece that there was no room for yet.
-    waiting: Option<Piece>,
+    /// The next chunk for the output thread, which has no room yet.
+    pending_chunk: Option<Chunk>,
     input: Input,
     signals: Signals,
-    /// The last sequence number that was shown.
-    last: u64,
-    /// Bytes of the next frame that are not shown, or all up to the next line.
+    /// Sequence number of the last frame shown.
+    last_seq: u64,
+    /// Bytes to skip in the next frame.
     skip: usize,
+    /// Skip the rest of the first line, if output before it is missing.
     skip_line: bool,
-    /// Where the next byte of input goes; not known before the first answer.
+    /// Stdin offset of the next byte; unknown before the first attach.
     offset: Option<u64>,
-    wishes: Wishes,
+    requests: PendingRequests,
     replay: Option<Replay>,
-    /// It began later than the process did: what is drawn may lack something.
-    cut: bool,
-    until: Option<u64>,
+    /// The first frames of the process are missing, so a replayed screen may be incomplete.
+    truncated: bool,
+    stop_seq: Option<u64>,
     exit: Option<ExitStatus>,
-    /// We go as soon as what was typed before that has been taken.
-    leaving: bool,
-    notes: String,
+    /// Detach once the pending input is accepted.
+    detaching: bool,
+    /// Messages for the user that wait until a replay is drawn.
+    notices: String,
 }
 
-impl<'a> Showing<'a> {
-    fn begin(view: View<'a>) -> Result<Showing<'a>, String> {
+impl<'a> AttachSession<'a> {
+    fn start(view: ProcessView<'a>) -> Result<AttachSession<'a>, String> {
         let fail = |error: std::io::Error| format!("cannot use the terminal: {error}");
-        // First of all, so that none of them finds the terminal in our hands.
-        let signals = Signals::new().map_err(|error| format!("cannot wait for signals: {error}"))?;
-        let taken = view.keys.as_ref().map(|_| Taken::take()).transpose().map_err(fail)?;
-        let output = Output::begin(taken.clone()).map_err(fail)?;
-        let input = match (&taken, &view.keys, view.feed) {
-            (Some(taken), Some(keys), _) => Input::keys(taken, keys.clone()),
-            (_, _, Feed::Stdin { .. }) => Input::standard(),
-            (_, _, Feed::Nothing) => Ok(Input::Nothing),
+        // Before raw mode, so that no signal ends the client with the terminal in raw mode.
+        let signals = Signals::new().map_err(|error| format!("cannot install signal handlers: {error}"))?;
+        let terminal = view.detach_keys.as_ref().map(|_| RawTerminal::enter()).transpose().map_err(fail)?;
+        let output = Output::start(terminal.clone()).map_err(fail)?;
+        let input = match (&terminal, &view.detach_keys, view.input) {
+            (Some(terminal), Some(keys), _) => Input::keys(terminal, keys.clone()),
+            (_, _, InputSource::Stdin { .. }) => Input::standard(),
+            (_, _, InputSource::None) => Ok(Input::None),
         };
-        let (last, skip) = match view.begin {
-            Begin::After { seq, skip } => (seq, skip),
-            Begin::Recent => (0, 0),
+        let (last_seq, skip) = match view.start {
+            StartAt::After { seq, skip } => (seq, skip),
+            StartAt::Recent => (0, 0),
         };
         let mut input = input.map_err(fail)?;
-        if view.feed == Feed::Nothing {
+        if view.input == InputSource::None {
             input.make_read_only();
         }
-        Ok(Showing {
+        Ok(AttachSession {
             view,
-            taken,
+            terminal,
             output,
-            waiting: None,
+            pending_chunk: None,
             input,
             signals,
-            last,
+            last_seq,
             skip,
             skip_line: false,
             offset: None,
-            wishes: Wishes::default(),
+            requests: PendingRequests::default(),
             replay: None,
-            cut: false,
-            until: None,
+            truncated: false,
+            stop_seq: None,
             exit: None,
-            leaving: false,
-            notes: String::new(),
+            detaching: false,
+            notices: String::new(),
         })
     }
 
-    /// Shows the process over as many connections as it takes.
-    async fn work(&mut self) -> Result<Ended, String> {
+    /// Attaches and reconnects until the view ends.
+    async fn run(&mut self) -> Result<ViewEnd, String> {
         loop {
-            let mut link = match self.attach().await? {
-                Ok(link) => link,
+            let mut client = match self.attach().await? {
+                Ok(client) => client,
                 Err(ended) => return Ok(ended),
             };
-            if let Some(ended) = self.converse(&mut link).await? {
+            if let Some(ended) = self.run_connection(&mut client).await? {
                 return Ok(ended);
             }
         }
     }
 
-    /// For humans. On a terminal that is in other hands it stands among what those write.
-    fn tell(&mut self, text: &str) {
-        match self.taken {
-            Some(_) => self.notes += &format!("\r\noutpost: {}\r\n", crate::console::line(text)),
-            None => crate::console::complain(text),
+    /// Shows a message. With a raw terminal it is queued between the output of the process.
+    fn notify(&mut self, text: &str) {
+        let text = crate::console::line(text);
+        match self.terminal {
+            Some(_) => self.notices += &format!("\r\noutpost: {text}\r\n"),
+            None => errln!("outpost: {text}"),
         }
     }
 
-    /// Finds a daemon and attaches. The inner error is an end that came in between.
-    async fn attach(&mut self) -> Result<Result<Link, Ended>, String> {
-        let mut deadline = Instant::now() + RECONNECT_PATIENCE;
+    /// Connects and attaches, with retries. The inner error is a reason to end the view.
+    async fn attach(&mut self) -> Result<Result<AsyncClient, ViewEnd>, String> {
+        let mut deadline = Instant::now() + RECONNECT_TIMEOUT;
         let first = self.offset.is_none();
         let params = wire::Attach {
             process: self.view.process.clone(),
-            after: self.last,
-            tail_bytes: (first && self.view.begin == Begin::Recent).then_some(match self.taken {
-                Some(_) => SCREEN_BYTES,
-                None => RECENT_BYTES,
+            after: self.last_seq,
+            tail_bytes: (first && self.view.start == StartAt::Recent).then_some(match self.terminal {
+                Some(_) => SCREEN_REPLAY_BYTES,
+                None => TAIL_BYTES,
             }),
-            write: match self.view.feed {
-                Feed::Nothing => None,
-                Feed::Stdin { write, .. } => Some(write),
+            write: match self.view.input {
+                InputSource::None => None,
+                InputSource::Stdin { claim, .. } => Some(claim),
             },
             owns: self.view.owns,
         };
         let socket = self.view.paths.control_socket();
         loop {
             let attempt = tokio::select! {
-                attempt = ask_to_attach(&socket, &params) => attempt,
-                came = self.signals.next() => match came {
-                    Came::Signal(signal) => return Ok(Err(Ended::By(signal))),
-                    Came::Resized => continue,
+                attempt = request_attach(&socket, &params) => attempt,
+                event = self.signals.next() => match event {
+                    SignalEvent::Signal(signal) => return Ok(Err(ViewEnd::Signalled(signal))),
+                    SignalEvent::Resized => continue,
                 },
             };
             match attempt {
-                Ok((link, Ok(attached))) => {
-                    self.attached(attached);
-                    return Ok(Ok(link));
+                Ok((client, Ok(attached))) => {
+                    self.on_attached(attached);
+                    return Ok(Ok(client));
                 }
                 Ok((_, Err(failure))) => return Err(failure.message),
-                Err(_) if Instant::now() >= deadline && self.view.paths.is_away() => {
-                    self.tell(ELSEWHERE_LOST);
-                    deadline = Instant::now() + RECONNECT_PATIENCE;
+                Err(_) if Instant::now() >= deadline && self.view.paths.is_reconnecting() => {
+                    self.notify(HOST_CONNECTION_LOST);
+                    deadline = Instant::now() + RECONNECT_TIMEOUT;
                 }
                 Err(error) if Instant::now() >= deadline => {
                     let socket = socket.display();
                     return Err(format!(
-                        "no daemon answers on {socket} ({error}); the process may well go on"
+                        "lost the daemon at {socket}: {error}\nhint: the process may still run; see `outpost ps` once the daemon is back"
                     ));
                 }
-                Err(_) => tokio::time::sleep(reconnect_pause(self.view.paths)).await,
+                Err(_) => tokio::time::sleep(retry_interval(self.view.paths)).await,
             }
         }
     }
 
-    fn attached(&mut self, attached: Attached) {
+    fn on_attached(&mut self, attached: Attached) {
         let first = self.offset.is_none();
         self.offset.get_or_insert(attached.stdin_accepted);
         self.view.process = attached.process;
-        self.wishes.lost();
+        self.requests.connection_lost();
         if let Some(because) = attached.read_only_because {
-            self.tell(&format!("read-only: {because}"));
-            self.read_only();
-        } else if let Feed::Stdin { write, .. } = &mut self.view.feed {
-            // What is ours stays ours, also with another worker.
-            *write = Write::Steal;
+            self.notify(&format!("read-only: {because}"));
+            self.make_read_only();
+        } else if let InputSource::Stdin { claim, .. } = &mut self.view.input {
+            // On a reconnect, this client reclaims the input that it already holds.
+            *claim = InputClaim::Steal;
         }
         self.resize();
         if !first {
             return;
         }
-        self.until = self.view.until_now.then_some(attached.last_seq);
-        if self.view.begin == Begin::Recent {
+        self.stop_seq = self.view.stop_at_end.then_some(attached.last_seq);
+        if self.view.start == StartAt::Recent {
             if !attached.running {
-                self.tell("the process has ended; this is the last that it wrote");
+                self.notify("the process has ended; showing the end of its output");
             }
-            match self.taken.as_ref().map(|taken| taken.size()) {
+            match self.terminal.as_ref().map(|terminal| terminal.size()) {
                 Some(own) if attached.last_seq > 0 => {
                     let size = attached.size.or(own).unwrap_or(TerminalSize { rows: 24, cols: 80 });
                     self.replay = Some(Replay::new(attached.last_seq, size));
@@ -289,70 +291,70 @@ impl<'a> Showing<'a> {
         }
     }
 
-    /// The terminal of the process is to be as large as ours, if we have its input.
+    /// Requests our terminal's size for the process, if this client holds the input.
     fn resize(&mut self) {
-        if self.view.feed != Feed::Nothing
-            && let Some(size) = self.taken.as_ref().and_then(|taken| taken.size())
+        if self.view.input != InputSource::None
+            && let Some(size) = self.terminal.as_ref().and_then(|terminal| terminal.size())
         {
-            self.wishes.size(size);
+            self.requests.resize(size);
         }
     }
 
-    /// Has the process draw everything anew: it does when its terminal changes its size.
+    /// Makes the process redraw its screen by a change of the terminal size.
     fn redraw(&mut self) {
         self.resize();
-        self.wishes.another_size_before();
+        self.requests.force_resize();
     }
 
-    fn read_only(&mut self) {
-        self.view.feed = Feed::Nothing;
+    fn make_read_only(&mut self) {
+        self.view.input = InputSource::None;
         self.input.make_read_only();
-        self.wishes.no_input();
+        self.requests.discard_input();
     }
 
-    /// Until the connection is lost, or it is over.
-    async fn converse(&mut self, link: &mut Link) -> Result<Option<Ended>, String> {
+    /// Serves one connection. `None` when the connection is lost.
+    async fn run_connection(&mut self, client: &mut AsyncClient) -> Result<Option<ViewEnd>, String> {
         loop {
-            if self.waiting.is_none() && self.replay.is_none() && !self.notes.is_empty() {
-                let bytes = std::mem::take(&mut self.notes).into_bytes();
-                self.waiting = Some(Piece { to_stderr: false, bytes });
+            if self.pending_chunk.is_none() && self.replay.is_none() && !self.notices.is_empty() {
+                let bytes = std::mem::take(&mut self.notices).into_bytes();
+                self.pending_chunk = Some(Chunk { to_stderr: false, bytes });
             }
-            if self.waiting.is_none() {
+            if self.pending_chunk.is_none() {
                 if let Some(exit) = self.exit {
-                    return Ok(Some(Ended::Exited(exit)));
+                    return Ok(Some(ViewEnd::Exited(exit)));
                 }
-                if self.until.is_some_and(|until| self.last >= until) {
-                    return Ok(Some(Ended::Shown));
+                if self.stop_seq.is_some_and(|stop_seq| self.last_seq >= stop_seq) {
+                    return Ok(Some(ViewEnd::CaughtUp));
                 }
             }
-            if self.leaving && self.wishes.piece.is_none() {
-                return Ok(Some(Ended::Detached));
+            if self.detaching && self.requests.chunk.is_none() {
+                return Ok(Some(ViewEnd::Detached));
             }
-            if self.wishes.ask(link, &self.view.process, self.offset).await.is_err() {
+            if self.requests.send(client, &self.view.process, self.offset).await.is_err() {
                 return Ok(None);
             }
-            let takes_input = self.wishes.piece.is_none() && !self.wishes.close && !self.leaving;
+            let takes_input = self.requests.chunk.is_none() && !self.requests.close_stdin && !self.detaching;
             tokio::select! {
-                room = self.output.pieces.clone().reserve_owned(), if self.waiting.is_some() => match room {
+                room = self.output.chunks.clone().reserve_owned(), if self.pending_chunk.is_some() => match room {
                     Ok(room) => {
-                        if let Some(piece) = self.waiting.take() {
+                        if let Some(piece) = self.pending_chunk.take() {
                             room.send(piece);
                         }
                     }
-                    Err(_) => return Ok(Some(Ended::OutputGone)),
+                    Err(_) => return Ok(Some(ViewEnd::OutputClosed)),
                 },
-                () = self.output.pieces.closed() => return Ok(Some(Ended::OutputGone)),
-                message = link.receive(), if self.waiting.is_none() => match message {
-                    Ok(message) => self.hear(message),
+                () = self.output.chunks.closed() => return Ok(Some(ViewEnd::OutputClosed)),
+                message = client.receive(), if self.pending_chunk.is_none() => match message {
+                    Ok(message) => self.on_message(message),
                     Err(_) => return Ok(None),
                 },
-                given = self.input.next(), if takes_input => {
-                    if let Some(ended) = self.given(given) {
+                event = self.input.next(), if takes_input => {
+                    if let Some(ended) = self.on_input(event) {
                         return Ok(Some(ended));
                     }
                 }
-                came = self.signals.next() => {
-                    if let Some(ended) = self.signalled(came) {
+                event = self.signals.next() => {
+                    if let Some(ended) = self.on_signal(event) {
                         return Ok(Some(ended));
                     }
                 }
@@ -360,120 +362,122 @@ impl<'a> Showing<'a> {
         }
     }
 
-    fn given(&mut self, given: Given) -> Option<Ended> {
-        let Feed::Stdin { end, .. } = self.view.feed else {
-            return matches!(given, Given::Detach(_) | Given::Gone).then_some(Ended::Detached);
+    fn on_input(&mut self, event: InputEvent) -> Option<ViewEnd> {
+        let InputSource::Stdin { on_eof, .. } = self.view.input else {
+            return matches!(event, InputEvent::Detach(_) | InputEvent::Hangup).then_some(ViewEnd::Detached);
         };
-        match given {
-            Given::Bytes(bytes) => self.wishes.piece = Some(bytes).filter(|bytes| !bytes.is_empty()),
-            Given::End => self.wishes.close = end == InputEnd::Closes,
-            Given::Detach(before) => {
-                self.wishes.piece = Some(before).filter(|bytes| !bytes.is_empty());
-                self.leaving = true;
+        match event {
+            InputEvent::Bytes(bytes) => self.requests.chunk = Some(bytes).filter(|bytes| !bytes.is_empty()),
+            InputEvent::Eof => self.requests.close_stdin = on_eof == OnEof::CloseStdin,
+            InputEvent::Detach(before) => {
+                self.requests.chunk = Some(before).filter(|bytes| !bytes.is_empty());
+                self.detaching = true;
             }
-            Given::Gone => return Some(Ended::By(Signal::HUP)),
+            InputEvent::Hangup => return Some(ViewEnd::Signalled(Signal::HUP)),
         }
         None
     }
 
-    fn signalled(&mut self, came: Came) -> Option<Ended> {
-        let signal = match came {
-            Came::Signal(signal) => signal,
-            Came::Resized => {
+    fn on_signal(&mut self, event: SignalEvent) -> Option<ViewEnd> {
+        let signal = match event {
+            SignalEvent::Signal(signal) => signal,
+            SignalEvent::Resized => {
                 self.resize();
                 return None;
             }
         };
         match self.view.on_signal {
             OnSignal::Forward { group } if signal != Signal::HUP => {
-                self.wishes.signal(signal, group);
+                self.requests.signal(signal, group);
                 None
             }
-            // The process survives the terminal that it was started on.
-            _ => Some(Ended::By(signal)),
+            // SIGHUP: the process survives the terminal on which it was started.
+            _ => Some(ViewEnd::Signalled(signal)),
         }
     }
 
-    fn hear(&mut self, message: Message) {
+    fn on_message(&mut self, message: Message) {
         if let Some(id) = message.id {
-            return self.answered(id, message.error);
+            return self.on_reply(id, message.error);
         }
         if message.writer == Some(false) {
-            self.tell("another terminal has taken the input over; this one only watches now");
-            self.read_only();
+            self.notify("another terminal took over the input; this one is read-only now");
+            self.make_read_only();
         }
         if let Some(first) = message.first_seq {
-            self.tell(&format!("output before number {first} was dropped to keep within the limit"));
-            self.last = first - 1;
+            self.notify(&format!(
+                "output before frame {first} was dropped: the journal reached its size limit"
+            ));
+            self.last_seq = first - 1;
         }
         if message.stalled == Some(true) {
-            self.tell("the disk is full; the process waits until there is room");
+            self.notify("the disk is full; the process is blocked until there is room");
         }
         if let Some(bytes) = message.data.as_deref().and_then(|data| base64::decode(data.as_bytes())) {
-            self.cut |= self.last == 0 && message.seq.is_some_and(|seq| seq > 1);
+            self.truncated |= self.last_seq == 0 && message.seq.is_some_and(|seq| seq > 1);
             self.show(bytes, message.stream.as_deref() == Some("stderr"));
         }
-        self.last = message.seq.unwrap_or(self.last);
+        self.last_seq = message.seq.unwrap_or(self.last_seq);
         self.exit = self.exit.or(message.exit);
         self.end_replay();
     }
 
     fn show(&mut self, mut bytes: Vec<u8>, to_stderr: bool) {
         if let Some(replay) = &mut self.replay {
-            return replay.take(&bytes);
+            return replay.feed(&bytes);
         }
-        if std::mem::take(&mut self.skip_line) && self.cut {
+        if std::mem::take(&mut self.skip_line) && self.truncated {
             let line = bytes.iter().position(|byte| *byte == b'\n');
             self.skip = line.map_or(0, |newline| newline + 1);
         }
         bytes.drain(..std::mem::take(&mut self.skip).min(bytes.len()));
-        self.waiting = Some(Piece { to_stderr, bytes });
+        self.pending_chunk = Some(Chunk { to_stderr, bytes });
     }
 
-    /// All that was drawn before we came is known: it is seen now.
+    /// Draws the replayed screen once all earlier output was read.
     fn end_replay(&mut self) {
-        let done = |replay: &mut Replay| self.last >= replay.until || self.exit.is_some();
+        let done = |replay: &mut Replay| self.last_seq >= replay.until || self.exit.is_some();
         if let Some(replay) = self.replay.take_if(done) {
-            self.waiting = Some(Piece { to_stderr: false, bytes: replay.draw() });
-            if self.cut {
+            self.pending_chunk = Some(Chunk { to_stderr: false, bytes: replay.draw() });
+            if self.truncated {
                 self.redraw();
             }
         }
     }
 
-    fn answered(&mut self, id: u64, failure: Option<Failure>) {
-        let Some(wish) = self.wishes.answered(id) else { return };
-        if let Wish::Piece { bytes } = wish {
+    fn on_reply(&mut self, id: u64, failure: Option<Failure>) {
+        let Some(completed) = self.requests.complete(id) else { return };
+        if let Completed::Input { bytes } = completed {
             self.offset = self.offset.map(|offset| offset + bytes);
         }
         match failure {
-            Some(failure) if matches!(wish, Wish::Piece { .. } | Wish::Close) => {
-                // Of an end that is on its way, and of somebody who took over, we are told otherwise.
+            Some(failure) if matches!(completed, Completed::Input { .. } | Completed::Close) => {
+                // The exit of the process and a stolen input arrive as messages of their own.
                 if !matches!(failure.kind.as_str(), "notRunning" | "notWriter") {
-                    self.tell(&format!("input is not taken any more: {}", failure.message));
+                    self.notify(&format!("the process accepts no more input: {}", failure.message));
                 }
-                self.read_only();
+                self.make_read_only();
             }
             _ => {}
         }
     }
 }
 
-/// The outer error is a lost connection.
-async fn ask_to_attach(
+/// Connects and sends `attach`. The outer error is a failed connection.
+async fn request_attach(
     socket: &std::path::Path,
     params: &wire::Attach,
-) -> std::io::Result<(Link, Result<Attached, Failure>)> {
-    let mut link = Link::connect(socket).await?;
-    let id = link.send("attach", params).await?;
+) -> std::io::Result<(AsyncClient, Result<Attached, Failure>)> {
+    let mut client = AsyncClient::connect(socket).await?;
+    let id = client.send("attach", params).await?;
     loop {
-        let message = link.receive().await?;
+        let message = client.receive().await?;
         if message.id == Some(id) {
             let answer = match message.error {
                 Some(failure) => Err(failure),
                 None => Ok(serde_json::from_value(message.result.unwrap_or_default())?),
             };
-            return Ok((link, answer));
+            return Ok((client, answer));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What is in force: defaults, the file, and flags, the later before the earlier; and where each value comes from.
+//! The effective configuration: defaults, overridden by the file, overridden by flags, with the source of each value.
 
 use super::Config;
 use super::file::check;
@@ -7,7 +7,7 @@ use outpost_control::wire::{Setting, SettingSource};
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// Keys whose change a running daemon does not follow: where it listens, and what it has made for that.
+/// Keys that a reload cannot change, because a running daemon keeps its listeners.
 const NEED_RESTART: [&str; 7] = [
     "exec.websocket",
     "broker.askpass",
@@ -29,18 +29,18 @@ pub(crate) struct Effective {
 }
 
 impl Effective {
-    /// From the text of a file, of which `name` is told where it is wrong.
-    pub(crate) fn new(name: &Path, text: &str, flags: &Config, state: &Path) -> Result<Effective, String> {
+    /// Checks the text of the configuration file and merges the layers. Errors name `path`.
+    pub(crate) fn new(path: &Path, text: &str, flags: &Config, state: &Path) -> Result<Effective, String> {
         let file = check(text).map_err(|mistakes| {
             let lines = mistakes.iter().map(|mistake| {
-                let (line, column) = mistake.place(text);
-                format!("{}: line {line}, column {column}: {}", name.display(), mistake.why)
+                let (line, column) = mistake.line_and_column(text);
+                format!("{}: line {line}, column {column}: {}", path.display(), mistake.message)
             });
             lines.collect::<Vec<_>>().join("\n")
         })?;
         let effective = Effective::of(&Config::defaults(state), &file, flags)?;
         match effective.config.contradiction() {
-            Some(why) => Err(format!("{}: {why}", name.display())),
+            Some(cause) => Err(format!("{}: {cause}", path.display())),
             None => Ok(effective),
         }
     }
@@ -56,25 +56,25 @@ impl Effective {
         Ok(Effective { config: serde_json::from_value(merged).map_err(text)?, rows })
     }
 
-    /// What differs, by key.
+    /// The keys whose values differ.
     pub(crate) fn changes(&self, new: &Effective) -> Vec<String> {
         let pairs = self.rows.iter().zip(&new.rows);
         pairs.filter(|(old, new)| old.value != new.value).map(|(old, _)| old.key.clone()).collect()
     }
 
-    /// Every key, with secrets left out.
-    pub(crate) fn shown(&self) -> Vec<Setting> {
-        let show = |row: &Setting| Setting { value: redact::setting(&row.key, &row.value), ..row.clone() };
-        self.rows.iter().map(show).collect()
+    /// Every key with its value. Secrets are redacted.
+    pub(crate) fn redacted(&self) -> Vec<Setting> {
+        let redact = |row: &Setting| Setting { value: redact::setting(&row.key, &row.value), ..row.clone() };
+        self.rows.iter().map(redact).collect()
     }
 
-    /// This, but with what cannot change in a running daemon as it was.
-    pub(crate) fn held_back(&self, running: &Effective) -> Result<Effective, String> {
+    /// A copy in which the keys of [`NEED_RESTART`] keep their running values.
+    pub(crate) fn with_fixed_keys_of(&self, running: &Effective) -> Result<Effective, String> {
         let mut config = serde_json::to_value(&self.config).map_err(|error| error.to_string())?;
         let mut rows = self.rows.clone();
         for (row, before) in rows.iter_mut().zip(&running.rows).filter(|(row, _)| needs_restart(&row.key)) {
-            if let Some(place) = config.pointer_mut(&format!("/{}", row.key.replace('.', "/"))) {
-                *place = before.value.clone();
+            if let Some(value) = config.pointer_mut(&format!("/{}", row.key.replace('.', "/"))) {
+                *value = before.value.clone();
             }
             *row = before.clone();
         }
@@ -82,12 +82,12 @@ impl Effective {
     }
 }
 
-/// The last of the layers that says something, key by key. The first one has all tables, and no variables of agents: those are
-/// a value, settled together.
+/// For each key, takes the value of the last layer that sets it. The first layer contains every table. An agent's `env` is
+/// one value there, so a later layer replaces it as a whole.
 fn merge(path: &str, layers: [(SettingSource, &Value); 3], rows: &mut Vec<Setting>) -> Value {
     let Some(table) = layers[0].1.as_object() else {
-        let said = layers.into_iter().rev().find(|(_, value)| !value.is_null());
-        let (source, value) = said.unwrap_or(layers[0]);
+        let last_set = layers.into_iter().rev().find(|(_, value)| !value.is_null());
+        let (source, value) = last_set.unwrap_or(layers[0]);
         rows.push(Setting { key: path.to_owned(), value: value.clone(), source });
         return value.clone();
     };

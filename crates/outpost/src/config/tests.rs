@@ -1,22 +1,22 @@
-//! The file, its mistakes, and what comes of it together with flags.
+//! Tests of parsing, of error messages, and of merging the file with flags.
 
 use super::file::check;
 use super::*;
 use outpost_control::wire::SettingSource;
 
-/// The example with every key in force.
+/// The example file with every commented key enabled.
 pub(crate) fn example() -> Config {
     check(&example_text()).unwrap()
 }
 
 fn example_text() -> String {
     let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-    let in_force = |line: &'static str| {
+    let uncomment = |line: &'static str| {
         let key = line.strip_prefix("# ");
         key.filter(|key| key.split_once(" = ").is_some_and(|(name, _)| is_name(name))).unwrap_or(line)
     };
     let text: Vec<&str> =
-        include_str!("../../../../docs/outpost.example.toml").lines().map(in_force).collect();
+        include_str!("../../../../docs/outpost.example.toml").lines().map(uncomment).collect();
     text.join("\n")
 }
 
@@ -38,7 +38,7 @@ fn the_example_has_every_key_and_its_defaults_are_the_defaults() {
 }
 
 #[test]
-fn every_mistake_is_told_with_its_place_and_the_name_that_was_meant() {
+fn every_error_has_its_line_and_column_and_a_suggestion() {
     let rows = [
         (
             "[broker]\nask_timeout = 5\n",
@@ -52,18 +52,18 @@ fn every_mistake_is_told_with_its_place_and_the_name_that_was_meant() {
         ("[exec]\nwebsocket = \"10.0.0.1:80\"\n", "not a loopback address"),
         ("[log]\nlevel = \"=\"\n", "[log] level"),
         ("[sessions]\ntls_key = \"/k\"\n", "tls_cert and tls_key go together"),
-        ("[approvals]\napprovers = [\"alice\"]\n", "say with `socket`"),
+        ("[approvals]\napprovers = [\"alice\"]\n", "set `socket`"),
     ];
-    for (text, told) in rows {
+    for (text, expected) in rows {
         let error = effective(text, &Config::default()).unwrap_err();
-        assert!(error.contains(told), "{text}: {error}");
+        assert!(error.contains(expected), "{text}: {error}");
     }
     let both = effective("a = 1\n[log]\nb = 2\n", &Config::default()).unwrap_err();
     assert_eq!(both.lines().count(), 2, "{both}");
 }
 
 #[test]
-fn flags_go_before_the_file_and_the_file_before_defaults() {
+fn flags_override_the_file_and_the_file_overrides_defaults() {
     let flags =
         Config { broker: Broker { ask_timeout_s: Some(7), ..Broker::default() }, ..Config::default() };
     let text =
@@ -71,7 +71,7 @@ fn flags_go_before_the_file_and_the_file_before_defaults() {
     let effective = effective(text, &flags).unwrap();
     let broker = &effective.config.broker;
     assert_eq!((broker.ask_timeout_s, broker.run_timeout_s, broker.stages_max), (Some(7), Some(9), Some(32)));
-    let shown = effective.shown();
+    let shown = effective.redacted();
     let source = |key: &str| shown.iter().find(|row| row.key == key).unwrap().source;
     assert_eq!(source("broker.ask_timeout_s"), SettingSource::Flag);
     assert_eq!(source("broker.run_timeout_s"), SettingSource::File);
@@ -82,20 +82,20 @@ fn flags_go_before_the_file_and_the_file_before_defaults() {
 }
 
 #[test]
-fn what_changed_is_known_and_what_cannot_change_is_held_back() {
+fn a_reload_lists_changed_keys_and_keeps_those_that_need_a_restart() {
     let old = effective("", &Config::default()).unwrap();
     let new =
         effective("[broker]\nask_timeout_s = 8\n[sessions]\nlisten = \"127.0.0.1:1\"\n", &Config::default());
     let new = new.unwrap();
     assert_eq!(old.changes(&new), ["broker.ask_timeout_s", "sessions.listen"]);
-    let held = new.held_back(&old).unwrap();
-    assert_eq!(held.config.sessions.listen, old.config.sessions.listen);
-    assert_eq!(held.config.broker.ask_timeout_s, Some(8));
-    assert_eq!(held.changes(&new), ["sessions.listen"], "and is told of again next time");
+    let applied = new.with_fixed_keys_of(&old).unwrap();
+    assert_eq!(applied.config.sessions.listen, old.config.sessions.listen);
+    assert_eq!(applied.config.broker.ask_timeout_s, Some(8));
+    assert_eq!(applied.changes(&new), ["sessions.listen"], "the next reload reports it again");
 }
 
 #[test]
-fn a_file_that_others_can_write_is_refused_and_one_that_is_not_there_is_none() {
+fn a_file_that_others_can_write_is_refused_and_a_missing_file_is_none() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("outpost.toml");

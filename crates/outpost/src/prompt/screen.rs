@@ -1,5 +1,5 @@
-//! What is written on the terminal: a question, and how what it was about ended. All of it is printable ASCII but for
-//! our own signs.
+//! The text of the approval prompt: a question, and the result of its command. Everything but our own control sequences
+//! is printable ASCII.
 
 use crate::console::printable;
 use crate::tty;
@@ -7,14 +7,14 @@ use outpost_approvals::display::{output_lines, wrap};
 use outpost_approvals::{Question, Section};
 use outpost_broker_wire::{Response, Status};
 
-/// Of a command's output as much as tells whether it went well.
+/// Excerpt of a command's output.
 const OUTPUT_LINES: usize = 3;
 const OUTPUT_COLUMNS: usize = 200;
 
-/// When the terminal does not say how wide it is.
-const COLUMNS: usize = 80;
+/// Width of a terminal that does not report its size.
+const DEFAULT_COLUMNS: usize = 80;
 
-/// Emphasis, unless the user wants none.
+/// Emphasis; empty with `NO_COLOR`.
 #[derive(Clone, Copy)]
 pub(crate) struct Style {
     bold: &'static str,
@@ -23,8 +23,8 @@ pub(crate) struct Style {
 }
 
 impl Style {
-    pub(crate) fn of_environment() -> Style {
-        match tty::wants_colours() {
+    pub(crate) fn from_env() -> Style {
+        match tty::wants_colors() {
             true => Style { bold: "\x1b[1m", dim: "\x1b[2m", plain: "\x1b[0m" },
             false => Style { bold: "", dim: "", plain: "" },
         }
@@ -35,14 +35,14 @@ impl Style {
     }
 }
 
-/// Everything of a question but the question itself, which stands last so that it is in sight.
+/// The content of a question. The command comes last, so that it is on the screen when the prompt appears.
 pub(crate) fn question(question: &Question, columns: Option<u16>, style: Style) -> String {
-    let columns = columns.map_or(COLUMNS, usize::from).max(20);
+    let columns = columns.map_or(DEFAULT_COLUMNS, usize::from).max(20);
     let Style { bold, dim, plain } = style;
     let mut text =
         format!("\n{bold}=== Privilege request {} ==={plain}\n", printable(short(&question.digest)));
     for section in &question.sections {
-        let claimed = if section.claimed { " (not checked by anybody)" } else { "" };
+        let claimed = if section.claimed { " (not verified)" } else { "" };
         text.push_str(&format!("{dim}{}{claimed}{plain}\n", printable(&section.heading)));
         push_section(&mut text, section, columns);
     }
@@ -60,33 +60,33 @@ pub(crate) fn question(question: &Question, columns: Option<u16>, style: Style) 
 
 fn push_section(text: &mut String, section: &Section, columns: usize) {
     for line in &section.lines {
-        let drawn = match line.name.is_empty() {
+        let shown = match line.name.is_empty() {
             true => line.value.clone(),
             false => format!("{}: {}", line.name, line.value),
         };
-        for part in wrap(&printable(&drawn), columns.saturating_sub(4)) {
+        for part in wrap(&printable(&shown), columns.saturating_sub(4)) {
             text.push_str(&format!("  {part}\n"));
         }
     }
 }
 
-/// The question itself.
-pub(crate) fn ask(question: &Question, patience_s: u64, offer_always: bool, style: Style) -> String {
+/// The prompt line.
+pub(crate) fn ask(question: &Question, seconds_left: u64, offer_always: bool, style: Style) -> String {
     let always = match offer_always {
         true => style
-            .dimmed("a = approve, and run everything without root's rights unasked until this process ends"),
+            .dimmed("a = approve, and run all unprivileged commands without asking until this process ends"),
         false => String::new(),
     };
     let what = if question.privileged { "Execute as root?" } else { "Execute?" };
     let choices = if offer_always { "[y/N/a]" } else { "[y/N]" };
-    format!("{always}{what} {choices} ({patience_s}s timeout, default=N) ")
+    format!("{always}{what} {choices} ({seconds_left}s timeout, default=N) ")
 }
 
 fn short(digest: &str) -> &str {
     digest.get(..8).unwrap_or(digest)
 }
 
-/// How a command ended and the beginning of what it wrote, which reaches the terminal only escaped.
+/// The exit status of a command and the start of its output, escaped.
 pub(crate) fn result(response: &Response, style: Style) -> String {
     let Style { bold, dim, plain } = style;
     let status = match response.status {
@@ -101,7 +101,7 @@ pub(crate) fn result(response: &Response, style: Style) -> String {
         Status::Timeout => format!("{dim}timeout{plain}"),
         Status::Error => {
             let message = response.message.as_deref().unwrap_or("unknown error");
-            format!("{bold}error: {}{plain}", outpost_approvals::display::claim(message, 500))
+            format!("{bold}error: {}{plain}", outpost_approvals::display::escape_untrusted(message, 500))
         }
     };
     let mut text = format!("{status}\n");
@@ -123,9 +123,9 @@ pub(crate) fn result(response: &Response, style: Style) -> String {
 mod tests {
     use super::*;
 
-    /// The daemon that asks may be that of another host.
+    /// The daemon may run on another host that is not trusted.
     #[test]
-    fn nothing_of_a_hostile_question_reaches_the_terminal_raw() {
+    fn a_hostile_question_is_escaped() {
         let hostile = "x\u{1b}]52;c;aGk=\u{7}\u{1b}[2J\u{9b}2J\u{202e}\r\ny";
         let asked: Question = serde_json::from_value(serde_json::json!({
             "id": hostile, "face": "broker", "digest": hostile, "title": hostile, "warnings": [hostile],

@@ -18,14 +18,14 @@ const PASTE_PATIENCE: Duration = Duration::from_secs(1);
 /// Of a sequence. No key has so many bytes.
 const SEQUENCE_BYTES_MAX: usize = 4096;
 
-/// Keys that may wait; nobody types faster than they are looked at.
+/// Keys that may be queued; a person types slower than they are read.
 const KEYS_MAX: usize = 16;
 
 /// One key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     Byte(u8),
-    /// A byte that came together with others: nobody types like that.
+    /// A byte that arrived together with others: pasted, not typed.
     Pasted(u8),
     Move(Move),
     /// The escape key alone.
@@ -81,7 +81,7 @@ impl Drop for Reader {
     }
 }
 
-/// Longer than anybody waits for a key.
+/// A wait without a practical limit.
 const WAIT: Duration = Duration::from_secs(3600);
 
 fn read_all(terminal: &Terminal, waker: &Waker, keys: &mpsc::Sender<io::Result<Key>>) -> io::Result<()> {

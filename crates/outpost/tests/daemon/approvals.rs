@@ -1,6 +1,6 @@
-//! `outpost approvals`: decisions from scripts, and who may make them.
+//! `outpost approvals`: decisions from scripts, approver keys, and their checks.
 
-use crate::desk::{Desk, answer, text};
+use crate::approval_fixture::{ApprovalFixture, answer, text};
 use outpost_testkit::{Which, require};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
@@ -11,37 +11,37 @@ fn id(question: &Value) -> &str {
 }
 
 #[test]
-fn what_was_asked_is_listed_shown_and_runs_once_it_is_allowed() {
-    let desk = Desk::enrolled();
-    let mut watcher = desk.watch();
-    let file = desk.path("made");
-    let mut client = desk.ask("one", &["touch", file.to_str().unwrap()]);
+fn a_question_is_listed_and_shown_and_its_command_runs_once_approved() {
+    let fixture = ApprovalFixture::enrolled();
+    let mut watcher = fixture.watch();
+    let file = fixture.path("made");
+    let mut client = fixture.ask("one", &["touch", file.to_str().unwrap()]);
     let question = watcher.asked();
     let id = id(&question);
-    let listed = desk.decide(&["list"]);
+    let listed = fixture.decide(&["list"]);
     assert!(listed.contains(id) && listed.contains(&format!("touch {}", file.display())), "{listed}");
-    let shown = desk.decide(&["show", &id[..4]]);
-    assert!(shown.contains(&format!("id       {id}")) && shown.contains("not checked by anybody"), "{shown}");
-    let json: Value = serde_json::from_str(&desk.decide(&["show", "--json", id])).unwrap();
+    let shown = fixture.decide(&["show", &id[..4]]);
+    assert!(shown.contains(&format!("id       {id}")) && shown.contains("not verified"), "{shown}");
+    let json: Value = serde_json::from_str(&fixture.decide(&["show", "--json", id])).unwrap();
     assert_eq!(json, question);
     assert!(!file.exists());
-    assert_eq!(desk.decide(&["allow", &id[..6]]), format!("approved {id}\n"));
+    assert_eq!(fixture.decide(&["allow", &id[..6]]), format!("approved {id}\n"));
     assert_eq!(answer(&mut client)["status"], "ok");
     assert!(file.exists());
     let settled = watcher.settled();
     assert_eq!((&settled["id"], &settled["allow"]), (&question["id"], &json!(true)));
     assert!(settled["by"].as_str().unwrap().contains("with outpost approvals"), "{settled}");
-    assert_eq!(desk.decide(&["list", "--json"]), "[]\n");
+    assert_eq!(fixture.decide(&["list", "--json"]), "[]\n");
 }
 
 #[test]
-fn a_denial_brings_its_note_to_whoever_asked() {
-    let desk = Desk::enrolled();
-    let mut watcher = desk.watch();
-    let file = desk.path("made");
-    let mut client = desk.ask("one", &["touch", file.to_str().unwrap()]);
+fn the_note_of_a_denial_reaches_the_client() {
+    let fixture = ApprovalFixture::enrolled();
+    let mut watcher = fixture.watch();
+    let file = fixture.path("made");
+    let mut client = fixture.ask("one", &["touch", file.to_str().unwrap()]);
     let question = watcher.asked();
-    desk.decide(&["deny", id(&question), "--note", "not on a Friday"]);
+    fixture.decide(&["deny", id(&question), "--note", "not on a Friday"]);
     let denied = answer(&mut client);
     assert_eq!(
         (denied["status"].as_str(), denied["message"].as_str()),
@@ -51,183 +51,187 @@ fn a_denial_brings_its_note_to_whoever_asked() {
 }
 
 #[test]
-fn what_is_allowed_is_what_has_the_digest_that_was_shown() {
-    let desk = Desk::enrolled();
-    let mut watcher = desk.watch();
-    let mut client = desk.ask("one", &["true"]);
+fn a_decision_with_another_digest_is_refused() {
+    let fixture = ApprovalFixture::enrolled();
+    let mut watcher = fixture.watch();
+    let mut client = fixture.ask("one", &["true"]);
     let question = watcher.asked();
     let (id, digest) = (id(&question), question["digest"].as_str().unwrap());
     let wrong = digest.replace(|_: char| true, "0");
-    let refused = desk.approvals(&["allow", id, "--digest", &wrong]);
+    let refused = fixture.approvals(&["allow", id, "--digest", &wrong]);
     assert_eq!(refused.status.code(), Some(1));
     assert!(text(&refused.stderr).contains("has another digest"), "{refused:?}");
-    desk.decide(&["allow", id, "--digest", digest]);
+    fixture.decide(&["allow", id, "--digest", digest]);
     assert_eq!(answer(&mut client)["decision"], "human");
 }
 
 #[test]
-fn an_id_that_is_unknown_short_or_of_several_decides_nothing() {
-    let desk = Desk::enrolled();
-    let mut watcher = desk.watch();
-    let _client = desk.ask("one", &["true"]);
+fn unknown_short_and_ambiguous_ids_are_refused() {
+    let fixture = ApprovalFixture::enrolled();
+    let mut watcher = fixture.watch();
+    let _client = fixture.ask("one", &["true"]);
     let question = watcher.asked();
     let fails = |arguments: &[&str], why: &str| {
-        let done = desk.approvals(arguments);
+        let done = fixture.approvals(arguments);
         assert_eq!(done.status.code(), Some(1), "{arguments:?}: {done:?}");
         assert!(text(&done.stderr).contains(why) && done.stdout.is_empty(), "{arguments:?}: {done:?}");
     };
     fails(&["allow", &id(&question)[..3]], "at least 4 characters");
-    fails(&["allow", "zzzz"], "there is no question zzzz");
+    fails(&["allow", "zzzz"], "no such question: zzzz");
     fails(&["show", "00000000-0000-4000-8000-000000000000"], "no question 00000000");
     fails(&["deny", "\u{1b}[2J\u{1b}[2J"], "\\u{1b}[2J");
-    fails(&["revoke", "00000000-0000-4000-8000-000000000000"], "there is no grant");
-    assert!(desk.decide(&["list"]).contains(id(&question)));
+    fails(&["revoke", "00000000-0000-4000-8000-000000000000"], "no such grant");
+    assert!(fixture.decide(&["list"]).contains(id(&question)));
 }
 
 #[test]
-fn what_is_remembered_runs_unasked_as_often_as_was_said_and_not_once_it_is_revoked() {
-    let desk = Desk::enrolled();
-    let mut watcher = desk.watch();
-    let mut client = desk.ask("one", &["true"]);
+fn a_grant_allows_its_number_of_runs_and_none_after_its_revocation() {
+    let fixture = ApprovalFixture::enrolled();
+    let mut watcher = fixture.watch();
+    let mut client = fixture.ask("one", &["true"]);
     let question = watcher.asked();
-    desk.decide(&["allow", id(&question), "--times", "2"]);
+    fixture.decide(&["allow", id(&question), "--times", "2"]);
     assert_eq!(answer(&mut client)["decision"], "human");
     watcher.settled();
-    assert_eq!(answer(&mut desk.ask("two", &["true"]))["decision"], "grant");
-    let grants: Value = serde_json::from_str(&desk.decide(&["grants", "--json"])).unwrap();
+    assert_eq!(answer(&mut fixture.ask("two", &["true"]))["decision"], "grant");
+    let grants: Value = serde_json::from_str(&fixture.decide(&["grants", "--json"])).unwrap();
     assert_eq!((&grants[0]["times_left"], &grants[0]["digest"]), (&json!(1), &question["digest"]));
     let grant = grants[0]["id"].as_str().unwrap();
-    let listed = desk.decide(&["grants"]);
+    let listed = fixture.decide(&["grants"]);
     assert!(listed.contains(grant) && listed.contains("1 time "), "{listed}");
-    assert_eq!(desk.decide(&["revoke", &grant[..8]]), format!("revoked {grant}\n"));
-    let mut client = desk.ask("three", &["true"]);
-    desk.decide(&["deny", id(&watcher.asked())]);
+    assert_eq!(fixture.decide(&["revoke", &grant[..8]]), format!("revoked {grant}\n"));
+    let mut client = fixture.ask("three", &["true"]);
+    fixture.decide(&["deny", id(&watcher.asked())]);
     assert_eq!(answer(&mut client)["status"], "denied");
-    assert_eq!(desk.decide(&["grants", "--json"]), "[]\n");
+    assert_eq!(fixture.decide(&["grants", "--json"]), "[]\n");
 }
 
 #[test]
-fn the_user_that_may_be_asking_decides_nothing_without_an_enrolled_key() {
-    let desk = Desk::own();
+fn the_requesting_user_needs_an_enrolled_key_to_decide() {
+    let fixture = ApprovalFixture::start();
     let refused = |arguments: &[&str], why: &str| {
-        let done = desk.approvals(arguments);
+        let done = fixture.approvals(arguments);
         assert_eq!(done.status.code(), Some(1), "{arguments:?}: {done:?}");
         assert!(text(&done.stderr).contains(why) && done.stdout.is_empty(), "{arguments:?}: {done:?}");
     };
-    let mut watcher = desk.watch();
-    let mut client = desk.ask("one", &["true"]);
+    let mut watcher = fixture.watch();
+    let mut client = fixture.ask("one", &["true"]);
     let question = watcher.asked();
     let id = id(&question);
-    refused(&["allow", id], "there is no key to sign with");
-    refused(&["enroll"], "--no-passphrase makes one without");
-    desk.ssh_key("own", "", 0);
-    refused(&["allow", id, "--key", "own"], "is not an approver's here");
+    refused(&["allow", id], "no approver key is set up");
+    refused(&["enroll"], "use --no-passphrase");
+    fixture.ssh_key("own", "", 0);
+    refused(&["allow", id, "--key", "own"], "is not enrolled as an approver");
     assert!(
-        text(&desk.approvals(&["enroll", "--no-passphrase", "--name", "laptop"]).stdout)
+        text(&fixture.approvals(&["enroll", "--no-passphrase", "--name", "laptop"]).stdout)
             .starts_with("enrolled laptop SHA256:")
     );
-    refused(&["enroll"], "is enrolled already");
-    refused(&["enroll", "--key", "own", "--by", "own"], "is not an approver's here");
-    refused(&["allow", id, "--key", "own"], "is not an approver's here");
+    refused(&["enroll"], "is already enrolled");
+    refused(&["enroll", "--key", "own", "--by", "own"], "is not enrolled as an approver");
+    refused(&["allow", id, "--key", "own"], "is not enrolled as an approver");
     refused(&["allow", id, "--key", "missing"], "missing");
-    refused(&["allow", id, "--secret-file", "own"], "the approver's secret is not used any more");
-    std::fs::set_permissions(desk.path("own"), std::os::unix::fs::PermissionsExt::from_mode(0o640)).unwrap();
+    refused(&["allow", id, "--secret-file", "own"], "approver secrets no longer work");
+    std::fs::set_permissions(fixture.path("own"), std::os::unix::fs::PermissionsExt::from_mode(0o640))
+        .unwrap();
     refused(&["allow", id, "--key", "own"], "others can read it");
-    desk.decide(&["allow", id]);
+    fixture.decide(&["allow", id]);
     let done = answer(&mut client);
     assert!(done["approved_by"].as_str().unwrap().starts_with("laptop (SHA256:"), "{done}");
 }
 
-/// The list of keys: each change is signed by one that is enrolled, and takes effect at once.
+/// An enrolled key signs each change of the key list. A change takes effect at once.
 #[test]
-fn keys_are_enrolled_renamed_ended_and_revoked_by_those_before_them() {
-    let desk = Desk::enrolled();
-    let mut watcher = desk.watch();
-    desk.ssh_key("second", "", 0);
-    desk.ssh_key("third", "", 0);
-    desk.decide(&["enroll", "--key", "second", "--name", "second", "--no-root"]);
+fn changes_of_the_key_list_need_the_signature_of_an_enrolled_key() {
+    let fixture = ApprovalFixture::enrolled();
+    let mut watcher = fixture.watch();
+    fixture.ssh_key("second", "", 0);
+    fixture.ssh_key("third", "", 0);
+    fixture.decide(&["enroll", "--key", "second", "--name", "second", "--no-root"]);
     let refused = |arguments: &[&str], why: &str| {
-        let done = desk.approvals(arguments);
+        let done = fixture.approvals(arguments);
         assert!(!done.status.success() && text(&done.stderr).contains(why), "{arguments:?}: {done:?}");
     };
-    // One of a smaller scope enrols none of a larger one.
+    // A key cannot enrol one with a larger scope.
     refused(&["enroll", "--key", "third", "--name", "third", "--by", "second"], "is smaller than");
-    let mut client = desk.ask_with("root", &["true"], json!({"privileged": true}));
+    let mut client = fixture.ask_with("root", &["true"], json!({"privileged": true}));
     let question = watcher.asked();
     refused(&["allow", id(&question), "--key", "second"], "may not decide what runs as root");
-    desk.decide(&["deny", id(&question)]);
+    fixture.decide(&["deny", id(&question)]);
     assert_eq!(answer(&mut client)["status"], "denied");
     watcher.settled();
-    desk.decide(&["rename", "second", "renamed"]);
-    let keys: Value = serde_json::from_str(&desk.decide(&["keys", "--json"])).unwrap();
+    fixture.decide(&["rename", "second", "renamed"]);
+    let keys: Value = serde_json::from_str(&fixture.decide(&["keys", "--json"])).unwrap();
     assert_eq!(
         (&keys[1]["name"], &keys[1]["root"], &keys[1]["usable"]),
         (&json!("renamed"), &json!(false), &json!(true))
     );
-    // A grant of that key holds until the key is revoked.
-    let mut client = desk.ask("one", &["true"]);
-    desk.decide(&["allow", id(&watcher.asked()), "--times", "5", "--key", "second"]);
+    // The grant of a key is valid until the key is revoked.
+    let mut client = fixture.ask("one", &["true"]);
+    fixture.decide(&["allow", id(&watcher.asked()), "--times", "5", "--key", "second"]);
     assert_eq!(answer(&mut client)["status"], "ok");
     watcher.settled();
-    assert_eq!(answer(&mut desk.ask("two", &["true"]))["decision"], "grant");
-    desk.decide(&["revoke-key", "renamed"]);
-    assert_eq!(desk.decide(&["grants", "--json"]), "[]\n");
-    let mut client = desk.ask("three", &["true"]);
+    assert_eq!(answer(&mut fixture.ask("two", &["true"]))["decision"], "grant");
+    fixture.decide(&["revoke-key", "renamed"]);
+    assert_eq!(fixture.decide(&["grants", "--json"]), "[]\n");
+    let mut client = fixture.ask("three", &["true"]);
     let question = watcher.asked();
     refused(&["allow", id(&question), "--key", "second"], "is revoked");
-    desk.decide(&["enroll", "--key", "third", "--name", "third"]);
-    desk.decide(&["expire", "third", "2020-01-01T00:00:00Z"]);
+    fixture.decide(&["enroll", "--key", "third", "--name", "third"]);
+    fixture.decide(&["expire", "third", "2020-01-01T00:00:00Z"]);
     refused(&["allow", id(&question), "--key", "third"], "has expired");
-    let own = serde_json::from_str::<Value>(&desk.decide(&["keys", "--json"])).unwrap()[0]["name"].clone();
+    let own = serde_json::from_str::<Value>(&fixture.decide(&["keys", "--json"])).unwrap()[0]["name"].clone();
     refused(&["revoke-key", own.as_str().unwrap()], "the last key that can decide");
-    desk.decide(&["deny", id(&question)]);
+    fixture.decide(&["deny", id(&question)]);
     assert_eq!(answer(&mut client)["status"], "denied");
-    // All of it holds for the next worker.
-    desk.daemon.kill(Which::Worker);
-    let after: Value = serde_json::from_str(&desk.decide(&["keys", "--json"])).unwrap();
+    // The next worker loads the same list.
+    fixture.daemon.kill(Which::Worker);
+    let after: Value = serde_json::from_str(&fixture.decide(&["keys", "--json"])).unwrap();
     let usable: Vec<&Value> = after.as_array().unwrap().iter().map(|key| &key["usable"]).collect();
     assert_eq!(usable, [&json!(true), &json!(false), &json!(false)], "{after}");
-    let events = text(&desk.run(&["audit", "show", "--event", "key"]).stdout);
+    let events = text(&fixture.run(&["audit", "show", "--event", "key"]).stdout);
     for action in ["host", "enroll", "rename", "revoke", "expire"] {
         assert!(events.contains(action), "{action}: {events}");
     }
 }
 
-/// A daemon of before there were keys has the digest of a secret in its state.
+/// The state of an old daemon contains the digest of a shared secret instead of keys.
 #[test]
-fn what_is_left_of_the_secret_goes_with_the_first_key() {
-    let desk = Desk::own();
-    let old = desk.path("state/approvals/approver.sha256");
+fn the_first_key_removes_the_old_secret() {
+    let fixture = ApprovalFixture::start();
+    let old = fixture.path("state/approvals/approver.sha256");
     std::fs::write(&old, "0".repeat(64)).unwrap();
-    let done = desk.approvals(&["enroll", "--no-passphrase"]);
-    assert!(done.status.success() && text(&done.stderr).contains("secret of before is removed"), "{done:?}");
+    let done = fixture.approvals(&["enroll", "--no-passphrase"]);
+    assert!(
+        done.status.success() && text(&done.stderr).contains("approver secret no longer works"),
+        "{done:?}"
+    );
     assert!(!old.exists());
 }
 
-/// A client that has met the host refuses another one at the same place.
+/// A client that knows the host key refuses another key at the same address.
 #[test]
 fn a_daemon_with_another_host_key_is_refused() {
-    let desk = Desk::enrolled();
-    desk.decide(&["list"]);
-    let known = desk.path("state/known_hosts");
+    let fixture = ApprovalFixture::enrolled();
+    fixture.decide(&["list"]);
+    let known = fixture.path("state/known_hosts");
     let line = std::fs::read_to_string(&known).unwrap();
     let name = line.split_once(' ').unwrap().0.to_owned();
     assert!(name.ends_with("/run/approvals.sock"), "{line}");
-    let other = std::fs::read_to_string(desk.ssh_key("other", "", 0).with_extension("pub")).unwrap();
+    let other = std::fs::read_to_string(fixture.ssh_key("other", "", 0).with_extension("pub")).unwrap();
     std::fs::write(&known, format!("{name} {other}")).unwrap();
-    let refused = desk.approvals(&["list"]);
+    let refused = fixture.approvals(&["list"]);
     assert!(!refused.status.success() && refused.stdout.is_empty(), "{refused:?}");
-    let told = text(&refused.stderr);
-    assert!(told.contains("may be another daemon") && told.contains("hint: "), "{told}");
+    let message = text(&refused.stderr);
+    assert!(message.contains("may be another daemon") && message.contains("hint: "), "{message}");
 }
 
 #[test]
 fn root_decides_for_another_users_daemon_with_its_own_key() {
-    let desk = require!(Desk::of_nobody());
-    let mut watcher = desk.watch();
-    let mut client = desk.ask("one", &["id", "-u"]);
+    let fixture = require!(ApprovalFixture::for_other_user());
+    let mut watcher = fixture.watch();
+    let mut client = fixture.ask("one", &["id", "-u"]);
     let question = watcher.asked();
-    desk.decide(&["allow", id(&question)]);
+    fixture.decide(&["allow", id(&question)]);
     let done = answer(&mut client);
     assert_eq!((&done["status"], &done["stdout"]), (&"ok".into(), &"NjU1MzQK".into()), "{done}");
     let by = done["approved_by"].as_str().unwrap();
@@ -235,9 +239,9 @@ fn root_decides_for_another_users_daemon_with_its_own_key() {
 }
 
 #[test]
-fn who_has_no_daemon_is_told_how_to_start_one() {
-    let desk = Desk::own();
-    let done = desk.approvals(&["list", "--socket", "nowhere.sock"]);
+fn without_a_daemon_the_error_explains_how_to_start_one() {
+    let fixture = ApprovalFixture::start();
+    let done = fixture.approvals(&["list", "--socket", "nowhere.sock"]);
     assert_eq!(done.status.code(), Some(1));
     assert!(
         text(&done.stderr).contains("nowhere.sock") && text(&done.stderr).contains("outpost serve"),
@@ -245,18 +249,18 @@ fn who_has_no_daemon_is_told_how_to_start_one() {
     );
 }
 
-/// OpenSSH's agent, ended with the test.
+/// OpenSSH's agent, killed at the end of the test.
 struct SshAgent {
     child: std::process::Child,
     socket: std::path::PathBuf,
 }
 
 impl SshAgent {
-    fn with(desk: &Desk, key: &std::path::Path) -> SshAgent {
-        let socket = desk.path("agent");
+    fn with(fixture: &ApprovalFixture, key: &std::path::Path) -> SshAgent {
+        let socket = fixture.path("agent");
         let mut agent = Command::new("ssh-agent");
         let mut child = agent.args(["-D", "-a"]).arg(&socket).stdout(Stdio::piped()).spawn().unwrap();
-        // It prints where it is once it listens.
+        // The agent prints its address when it listens.
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let added = Command::new("ssh-add").env("SSH_AUTH_SOCK", &socket).arg(key).output().unwrap();
@@ -272,57 +276,58 @@ impl Drop for SshAgent {
     }
 }
 
-/// Nothing of ours holds the key, and nothing of ours is needed to check what it has signed.
+/// Only OpenSSH's agent holds the key, and OpenSSH alone can verify the signature.
 #[test]
 fn a_key_of_ssh_agent_decides_and_openssh_verifies_the_record() {
-    let desk = Desk::own();
-    let key = desk.ssh_key("held", "", 0);
-    let agent = SshAgent::with(&desk, &key);
+    let fixture = ApprovalFixture::start();
+    let key = fixture.ssh_key("held", "", 0);
+    let agent = SshAgent::with(&fixture, &key);
     std::fs::remove_file(&key).unwrap();
     let signing = |arguments: &[&str]| {
-        let done = desk.command(arguments).env("SSH_AUTH_SOCK", &agent.socket).output().unwrap();
+        let done = fixture.command(arguments).env("SSH_AUTH_SOCK", &agent.socket).output().unwrap();
         assert!(done.status.success(), "{arguments:?}: {done:?}");
         text(&done.stdout)
     };
     signing(&["approvals", "enroll", "--ssh-agent", "--name", "agent"]);
-    let mut watcher = desk.watch();
-    let mut client = desk.ask_with("one", &["true"], json!({"privileged": true}));
+    let mut watcher = fixture.watch();
+    let mut client = fixture.ask_with("one", &["true"], json!({"privileged": true}));
     let question = watcher.asked();
-    let refused = desk.approvals(&["allow", id(&question)]);
-    assert!(text(&refused.stderr).contains("there is no key to sign with"), "{refused:?}");
+    let refused = fixture.approvals(&["allow", id(&question)]);
+    assert!(text(&refused.stderr).contains("no approver key is set up"), "{refused:?}");
     signing(&["approvals", "allow", id(&question)]);
     let done = answer(&mut client);
     assert!(done["approved_by"].as_str().unwrap().starts_with("agent (SHA256:"), "{done}");
-    // By OpenSSH alone, from the records and the public keys.
-    let export = desk.run(&["audit", "export"]).stdout;
-    std::fs::write(desk.path("chain"), &export).unwrap();
-    std::fs::write(desk.path("signers"), desk.decide(&["keys", "--allowed-signers"])).unwrap();
+    // Verify with OpenSSH, from the records and the public keys.
+    let export = fixture.run(&["audit", "export"]).stdout;
+    std::fs::write(fixture.path("chain"), &export).unwrap();
+    std::fs::write(fixture.path("signers"), fixture.decide(&["keys", "--allowed-signers"])).unwrap();
     let decided = export.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     let decided = decided.map(|line| serde_json::from_slice::<Value>(line).unwrap());
     let decided = decided.into_iter().find(|record| record["event"] == "decided").unwrap();
     let field = |name: &str| decided["data"][name].as_str().unwrap().to_owned();
     let armored =
         format!("-----BEGIN SSH SIGNATURE-----\n{}\n-----END SSH SIGNATURE-----\n", field("signature"));
-    std::fs::write(desk.path("signature"), armored).unwrap();
+    std::fs::write(fixture.path("signature"), armored).unwrap();
     let statement = outpost_wire::base64::decode(field("statement").as_bytes()).unwrap();
-    std::fs::write(desk.path("statement"), statement).unwrap();
+    std::fs::write(fixture.path("statement"), statement).unwrap();
     let verify = "ssh-keygen -Y verify -f signers -I agent -n outpost-decision -s signature < statement";
-    let verified = Command::new("sh").args(["-c", verify]).current_dir(desk.daemon.dir()).output().unwrap();
+    let verified =
+        Command::new("sh").args(["-c", verify]).current_dir(fixture.daemon.dir()).output().unwrap();
     assert!(
         text(&verified.stdout).starts_with("Good \"outpost-decision\" signature for agent"),
         "{verified:?}"
     );
-    // By this program, on a host that has nothing but the public keys.
+    // Verify with outpost on a host that has the public keys only.
     let there = |keys: &str| {
         let mut verify = Command::new(crate::support::outpost());
         verify.args(["--state-dir", "/nonexistent", "audit", "verify", "--keys", keys, "chain"]);
-        verify.current_dir(desk.daemon.dir()).output().unwrap()
+        verify.current_dir(fixture.daemon.dir()).output().unwrap()
     };
     let verified = there("signers");
     assert!(text(&verified.stdout).contains("1 command as root allowed by agent (SHA256:"), "{verified:?}");
-    let other = std::fs::read_to_string(desk.ssh_key("other", "", 0).with_extension("pub")).unwrap();
-    std::fs::write(desk.path("others"), format!("agent {other}")).unwrap();
+    let other = std::fs::read_to_string(fixture.ssh_key("other", "", 0).with_extension("pub")).unwrap();
+    std::fs::write(fixture.path("others"), format!("agent {other}")).unwrap();
     let refused = there("others");
     assert!(!refused.status.success(), "{refused:?}");
-    assert!(text(&refused.stderr).contains("is none that counts"), "{refused:?}");
+    assert!(text(&refused.stderr).contains("is not trusted"), "{refused:?}");
 }

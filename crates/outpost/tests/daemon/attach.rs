@@ -1,14 +1,14 @@
-//! `outpost attach` and `outpost run --tty` on real terminals: sizes, keys, screens, several viewers, killed workers.
+//! `outpost attach` and `outpost run --tty` on real terminals: size, keys, screen contents, viewers, killed workers.
 
-use crate::support::{daemon, on_terminal, outpost, said};
-use outpost_sys::pidfd::How;
+use crate::support::{daemon, on_terminal, outpost, stdout_and_code};
+use outpost_sys::pidfd::ExitCause;
 use outpost_testkit::{Daemon, Terminal, Which};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A shell with this name on a terminal.
+/// Starts a shell with the name `shell` on a terminal.
 fn shell(daemon: &Daemon, rows: u16, cols: u16) -> Terminal {
     let terminal = on_terminal(daemon, &["run", "--tty", "--name", "shell", "--", "sh"], rows, cols);
     terminal.wait_seen("in>");
@@ -16,75 +16,75 @@ fn shell(daemon: &Daemon, rows: u16, cols: u16) -> Terminal {
 }
 
 #[test]
-fn a_terminal_is_handed_over_followed_left_and_found_again() {
+fn a_terminal_can_be_resized_detached_and_attached_again() {
     let daemon = daemon();
     let mut first = shell(&daemon, 30, 90);
     first.key(b"stty size\r");
     first.wait_seen("30 90");
     first.resize(31, 91);
-    let begun = Instant::now();
+    let started = Instant::now();
     while !first.picture().contains("31 91") {
-        assert!(begun.elapsed() < PATIENCE, "{}", first.picture());
+        assert!(started.elapsed() < TIMEOUT, "{}", first.picture());
         first.key(b"stty size\r");
         first.wait_drawn(Duration::from_millis(100));
     }
-    // ctrl-c is a key here.
+    // The process gets ctrl-c as input.
     first.key(b"sleep 1000\r");
     first.wait_seen("sleep 1000");
     first.key(b"\x03");
     first.wait_seen("^C");
     first.key(b"echo $((6*7))\r\x1c");
-    first.wait_seen("running; `outpost attach");
-    assert_eq!(first.wait().how, How::Code(0));
+    first.wait_seen("is still running. Reattach");
+    assert_eq!(first.wait().cause, ExitCause::Code(0));
     assert!(!first.reads_keys(), "the terminal is as it was");
     let mut second = on_terminal(&daemon, &["attach", "--detach-keys", "ctrl-a,d", "shell"], 25, 80);
     second.wait_picture("the screen as it was", |seen| seen.contains("31 91") && seen.contains("42"));
-    // Now a key like others, which the shell does not care about.
+    // With other detach keys this one is ordinary input, which the shell ignores.
     second.key(b"\x1c");
     second.wait_seen("^\\");
     second.key(b"stty size\r");
     second.wait_seen("25 80");
     second.key(b"\x01d");
-    assert_eq!(second.wait().how, How::Code(0));
+    assert_eq!(second.wait().cause, ExitCause::Code(0));
     let mut third = on_terminal(&daemon, &["attach", "shell"], 25, 80);
     third.wait_seen("25 80");
     third.key(b"exit 7\r");
-    assert_eq!(third.wait().how, How::Code(7));
+    assert_eq!(third.wait().cause, ExitCause::Code(7));
     let mut late = on_terminal(&daemon, &["attach", "shell"], 25, 80);
-    assert_eq!(late.wait().how, How::Code(7));
+    assert_eq!(late.wait().cause, ExitCause::Code(7));
     late.wait_picture("last screen", |seen| {
         seen.contains("the process has ended") && seen.contains("exit 7")
     });
 }
 
 #[test]
-fn what_a_program_did_to_the_terminal_is_undone() {
+fn terminal_modes_are_reset_on_detach() {
     let daemon = daemon();
     let script = r"printf '\033[?1049h\033[?1003h\033[?1006h\033[?2004h\033[?25l\033[>1u\033[2J\033[Hfull screen'; cat";
     let mut terminal =
         on_terminal(&daemon, &["run", "--tty", "--name", "p", "--", "sh", "-c", script], 24, 80);
     terminal.wait_seen("full screen");
     let before = terminal.drawn_bytes();
-    // As a terminal sends it that was asked to, which this one was.
+    // The process enabled the kitty keyboard protocol, which encodes the detach key in this way.
     terminal.key(b"\x1b[92;5u");
-    assert_eq!(terminal.wait().how, How::Code(0));
-    terminal.find("comes back to it", before, PATIENCE).unwrap();
+    assert_eq!(terminal.wait().cause, ExitCause::Code(0));
+    terminal.find("is still running. Reattach", before, TIMEOUT).unwrap();
     let undone = terminal.screen_from(before);
     for sequence in ["\x1b[?1049l", "\x1b[?1003l", "\x1b[?1006l", "\x1b[?2004l", "\x1b[?25h", "\x1b[<1u"] {
         assert!(undone.contains(sequence), "{sequence:?} in {undone:?}");
     }
-    // By a signal too; and with the other screen when one comes back.
+    // A new viewer gets the alternate screen. A signal also resets the modes.
     let mut again = on_terminal(&daemon, &["attach", "p"], 24, 80);
     again.wait_seen("full screen");
     assert!(again.screen().contains("\x1b[?1049h") && again.reads_keys());
     again.signal(outpost_sys::signal::Signal::TERM);
-    assert_eq!(again.wait().how, How::Signal(15));
-    again.find("\x1b[?1049l", 0, PATIENCE).unwrap();
+    assert_eq!(again.wait().cause, ExitCause::Signal(15));
+    again.find("\x1b[?1049l", 0, TIMEOUT).unwrap();
     assert!(!again.reads_keys());
 }
 
 #[test]
-fn one_writes_the_others_watch_and_the_input_can_be_taken_over() {
+fn one_viewer_has_the_input_and_another_can_take_it_over() {
     let daemon = daemon();
     let mut first = shell(&daemon, 24, 80);
     let mut second = on_terminal(&daemon, &["attach", "shell"], 24, 80);
@@ -93,7 +93,7 @@ fn one_writes_the_others_watch_and_the_input_can_be_taken_over() {
     first.key(b"echo by-$((1))\r");
     second.wait_seen("by-1");
     let mut third = on_terminal(&daemon, &["attach", "--steal", "shell"], 24, 80);
-    first.wait_seen("this one only watches now");
+    first.wait_seen("this one is read-only now");
     third.wait_seen("by-1");
     first.key(b"echo nor-me\r");
     third.key(b"echo by-$((3))\r");
@@ -101,25 +101,25 @@ fn one_writes_the_others_watch_and_the_input_can_be_taken_over() {
         terminal.wait_seen("by-3");
         assert!(!terminal.screen().contains("-me"), "{}", terminal.screen());
     }
-    // Also after a restart everybody is who he was.
+    // After a restart of the worker each viewer keeps its role.
     daemon.kill(Which::Worker);
     third.key(b"echo still-$((3))\r");
     for terminal in [&first, &second, &third] {
         terminal.wait_seen("still-3");
     }
-    // Who only watches leaves by ctrl-c.
+    // ctrl-c ends a read-only viewer.
     second.key(b"\x03");
-    assert_eq!(second.wait().how, How::Code(0));
+    assert_eq!(second.wait().cause, ExitCause::Code(0));
     third.key(b"\x1c");
-    assert_eq!(third.wait().how, How::Code(0));
+    assert_eq!(third.wait().cause, ExitCause::Code(0));
     let mut fourth = on_terminal(&daemon, &["attach", "shell"], 24, 80);
     fourth.wait_seen("still-3");
     fourth.key(b"exit 4\r");
-    assert_eq!((fourth.wait().how, first.wait().how), (How::Code(4), How::Code(4)));
+    assert_eq!((fourth.wait().cause, first.wait().cause), (ExitCause::Code(4), ExitCause::Code(4)));
 }
 
 #[test]
-fn killed_workers_cost_neither_a_byte_nor_a_key_nor_the_terminal() {
+fn killed_workers_lose_no_output_and_no_input_of_a_terminal() {
     let daemon = daemon();
     let script = "stty -echo; echo ready; read a; seq 1 60000; read b; echo \"$a $b\"; exit 6";
     let mut terminal = on_terminal(&daemon, &["run", "--tty", "--", "sh", "-c", script], 24, 80);
@@ -129,10 +129,10 @@ fn killed_workers_cost_neither_a_byte_nor_a_key_nor_the_terminal() {
     for _ in 0..5 {
         daemon.kill(Which::Worker);
     }
-    terminal.find("60000\r\n", 0, PATIENCE).unwrap();
+    terminal.find("60000\r\n", 0, TIMEOUT).unwrap();
     terminal.key(b"two\r");
-    assert_eq!(terminal.wait().how, How::Code(6));
-    terminal.find("one two\r\n", 0, PATIENCE).unwrap();
+    assert_eq!(terminal.wait().cause, ExitCause::Code(6));
+    terminal.find("one two\r\n", 0, TIMEOUT).unwrap();
     let numbers: String = (1..=60_000).map(|number| format!("{number}\r\n")).collect();
     let screen = terminal.screen();
     assert!(screen.starts_with(&format!("ready\r\n{numbers}one two\r\n")), "{} bytes", screen.len());
@@ -142,7 +142,7 @@ fn killed_workers_cost_neither_a_byte_nor_a_key_nor_the_terminal() {
 #[test]
 fn a_process_with_pipes_is_followed_and_given_lines() {
     let daemon = daemon();
-    let (number, _) = said(&daemon, &["run", "--detach", "--name", "p", "--", "sleep", "1000"]);
+    let (number, _) = stdout_and_code(&daemon, &["run", "--detach", "--name", "p", "--", "sleep", "1000"]);
     assert!(!number.trim().is_empty());
     let script = "echo begun; while read line; do echo \"got $line\"; done; echo over; exit 8";
     let _spawned = crate::support::sh(&daemon, "lines", script);
@@ -151,19 +151,19 @@ fn a_process_with_pipes_is_followed_and_given_lines() {
     terminal.key(b"one\r");
     terminal.wait_seen("got one");
     terminal.key(b"\x03");
-    assert_eq!(terminal.wait().how, How::Signal(2), "we leave, it stays");
+    assert_eq!(terminal.wait().cause, ExitCause::Signal(2), "the viewer exits, the process stays");
     let mut again = on_terminal(&daemon, &["attach", "lines"], 24, 80);
     again.wait_seen("got one");
     again.key(b"\x04");
-    assert_eq!(again.wait().how, How::Code(8));
+    assert_eq!(again.wait().cause, ExitCause::Code(8));
     again.wait_seen("over");
 }
 
-/// A terminal emulator that is not ours.
+/// An independent terminal emulator.
 struct Tmux(tempfile::TempDir);
 
 impl Tmux {
-    fn tell(&self, arguments: &[&str]) -> String {
+    fn run(&self, arguments: &[&str]) -> String {
         let mut tmux = Command::new("tmux");
         tmux.arg("-S").arg(self.0.path().join("socket")).args(["-f", "/dev/null"]).args(arguments);
         let output = tmux.env("LC_ALL", "C.UTF-8").output().unwrap();
@@ -175,18 +175,18 @@ impl Tmux {
         let own = [outpost().to_str().unwrap(), "--state-dir", "state", "--runtime-dir", "run"];
         let dir = daemon.dir().to_str().unwrap();
         let new = ["new-session", "-d", "-x", "70", "-y", "20", "-c", dir, "-s", session, "--"];
-        self.tell(&[&new, &own[..], arguments].concat());
+        self.run(&[&new, &own[..], arguments].concat());
     }
 
-    /// What is seen, colours too, once it is as wanted.
+    /// Waits until the screen contains this text. Returns the screen with its colours.
     fn wait_seen(&self, session: &str, wanted: &str) -> String {
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
-            let seen = self.tell(&["capture-pane", "-p", "-e", "-t", session]);
+            let seen = self.run(&["capture-pane", "-p", "-e", "-t", session]);
             if seen.contains(wanted) {
                 return seen;
             }
-            assert!(begun.elapsed() < PATIENCE, "no {wanted:?} in {seen}");
+            assert!(started.elapsed() < TIMEOUT, "no {wanted:?} in {seen}");
             outpost_testkit::pause();
         }
     }
@@ -200,7 +200,7 @@ impl Drop for Tmux {
 }
 
 #[test]
-fn who_comes_later_sees_the_very_same_screen() {
+fn a_later_viewer_sees_the_same_screen() {
     let daemon = daemon();
     let tmux = Tmux(tempfile::tempdir().unwrap());
     let script = concat!(
@@ -210,11 +210,11 @@ fn who_comes_later_sees_the_very_same_screen() {
     );
     tmux.start("first", &daemon, &["run", "--tty", "--name", "drawn", "--", "sh", "-c", script]);
     tmux.wait_seen("first", "orange");
-    tmux.tell(&["send-keys", "-t", "first", "yes", "Enter"]);
+    tmux.run(&["send-keys", "-t", "first", "yes", "Enter"]);
     let drawn = tmux.wait_seen("first", "answered");
     tmux.start("second", &daemon, &["attach", "--read-only", "drawn"]);
     assert_eq!(tmux.wait_seen("second", "answered"), drawn);
-    // Its questions to the terminal were not asked again: nothing more has been typed.
+    // The replay contains no terminal queries: the viewer's terminal has sent no further input.
     let typed = daemon.list().iter().find(|process| process.id == "drawn").unwrap().stdin_accepted;
     tmux.start("third", &daemon, &["attach", "--steal", "drawn"]);
     assert_eq!(tmux.wait_seen("third", "answered"), drawn);

@@ -1,6 +1,6 @@
-//! `outpost run` and `outpost exec`: statuses, signals, bytes that are no text, sandboxes, and who outlives whom.
+//! `outpost run` and `outpost exec`: exit codes, signals, binary data, sandboxes, and the lifetime of their processes.
 
-use crate::support::{cli, daemon, said};
+use crate::support::{cli, daemon, stdout_and_code};
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd::{self, Pidfd};
 use outpost_sys::signal::Signal;
@@ -11,9 +11,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A command line that has been started, and what it says line by line.
+/// A running command with its standard output, read by lines.
 struct Started {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -46,12 +46,12 @@ impl Started {
     }
 }
 
-/// The process that says its number on its first line.
+/// The process that prints its pid on its first line.
 fn process_of(started: &mut Started) -> Pidfd {
     outpost_testkit::process(started.line().parse().unwrap()).unwrap()
 }
 
-/// The number that the kernel has for the only process of this daemon.
+/// The only process of this daemon.
 fn only_process(daemon: &Daemon) -> Pidfd {
     let list = daemon.list();
     assert_eq!(list.len(), 1, "{list:?}");
@@ -74,7 +74,7 @@ fn run_passes_streams_statuses_and_any_bytes_through() {
         .arg(OsStr::from_bytes(b"b\xfe"));
     let output = command.env("OURS", OsStr::from_bytes(b"\xfd")).output().unwrap();
     assert_eq!(output.stdout, b"/\n\xff=1|\xfd|b\xfe");
-    // Neither is in what is kept on disk, nor in what others can list.
+    // The environment is not in the listed records.
     let list = serde_json::to_string(&daemon.list()).unwrap();
     assert!(!list.contains("ADDED="), "{list}");
     let mut started = Started::new(cli(&daemon, &["run", "--", "cat"]));
@@ -85,12 +85,12 @@ fn run_passes_streams_statuses_and_any_bytes_through() {
     assert_eq!(started.line(), "two");
     drop(started.child.stdin.take());
     assert_eq!(started.code(), Some(0));
-    let (_, code) = said(&daemon, &["run", "--env", "=x", "--", "true"]);
+    let (_, code) = stdout_and_code(&daemon, &["run", "--env", "=x", "--", "true"]);
     assert_eq!(code, Some(1));
 }
 
 #[test]
-fn run_passes_signals_on_and_survives_a_hang_up() {
+fn run_forwards_signals_and_its_process_survives_sighup() {
     let daemon = daemon();
     let script =
         "trap 'n=$((n+1)); echo got $n' INT; trap 'exit 9' TERM; echo $$; while :; do sleep 0.02; done";
@@ -102,11 +102,11 @@ fn run_passes_signals_on_and_survives_a_hang_up() {
     assert_eq!(started.line(), "got 2");
     started.signal(Signal::HUP);
     assert_eq!(started.code(), None, "it ended by the signal");
-    assert!(!wait_readable(&process, Duration::ZERO).unwrap(), "the process goes on");
+    assert!(!wait_readable(&process, Duration::ZERO).unwrap(), "the process is still running");
     let number = daemon.list()[0].process.clone();
-    let (said_so, code) = said(&daemon, &["kill", &number]);
-    assert_eq!((said_so.trim(), code), ("ended", Some(0)));
-    assert!(wait_readable(&process, PATIENCE).unwrap());
+    let (killed, code) = stdout_and_code(&daemon, &["kill", &number]);
+    assert_eq!((killed.trim(), code), (format!("{number}: terminated (SIGTERM)").as_str(), Some(0)));
+    assert!(wait_readable(&process, TIMEOUT).unwrap());
 }
 
 #[test]
@@ -131,10 +131,10 @@ fn exec_confines_a_command_and_leaves_nothing_behind() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("no-such-program: not found in PATH"));
     let output = cli(&daemon, &["run", "--network", "--", "true"]).output().unwrap();
     assert!(
-        String::from_utf8_lossy(&output.stderr).contains("there is none"),
-        "nothing is widened in silence"
+        String::from_utf8_lossy(&output.stderr).contains("need a sandbox"),
+        "a flag without a sandbox is an error"
     );
-    // To the whole group: a shell waits for its child before it ends.
+    // The signal goes to the whole group: a shell waits for its child before it exits.
     let mut started =
         Started::new(cli(&daemon, &["exec", "--", "sh", "-c", "echo ready; sleep 1000; echo no"]));
     assert_eq!(started.line(), "ready");
@@ -154,7 +154,7 @@ fn exec_survives_the_worker_and_ends_with_its_caller() {
     started.write("hello\n");
     assert_eq!(started.line(), "got hello");
     started.signal(Signal::KILL);
-    assert!(wait_readable(&process, PATIENCE).unwrap(), "{}", daemon.log());
+    assert!(wait_readable(&process, TIMEOUT).unwrap(), "{}", daemon.log());
     assert_eq!(started.code(), None);
 }
 
@@ -178,7 +178,7 @@ fn a_command_for_another_user_is_confined_too() {
     command.args(["--", "sh", "-c", "id -u; touch /tmp/outpost-was-here"]).current_dir(daemon.dir());
     let output = command.stdin(Stdio::null()).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    // Where the host lets users have no namespaces, it is refused and says so.
+    // A host without user namespaces refuses the command with this error.
     let refused = errors.contains("its sandbox is not possible here");
     assert!(refused || (output.stdout == b"65534\n" && output.status.code() == Some(1)), "{errors}");
 }

@@ -1,4 +1,4 @@
-//! The configuration: checked, shown, and read again while everything goes on.
+//! The configuration: check, display, and reload in a running daemon.
 
 use crate::support::{outpost, read, sh};
 use outpost_control::client::CallError;
@@ -32,11 +32,11 @@ impl Configured {
         run(self.daemon.dir(), arguments)
     }
 
-    /// Waits until the log says this.
-    fn wait_for_log(&self, words: &str) {
-        let begun = Instant::now();
-        while !self.daemon.log().contains(words) {
-            assert!(begun.elapsed() < Duration::from_secs(30), "{words:?} is not in {}", self.daemon.log());
+    /// Waits until the log contains this text.
+    fn wait_for_log(&self, text: &str) {
+        let started = Instant::now();
+        while !self.daemon.log().contains(text) {
+            assert!(started.elapsed() < Duration::from_secs(30), "{text:?} is not in {}", self.daemon.log());
             outpost_testkit::pause();
         }
     }
@@ -54,12 +54,12 @@ fn run(dir: &Path, arguments: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
 #[test]
-fn what_changes_holds_for_what_comes_and_nobody_is_dropped() {
+fn a_reload_applies_to_new_work_and_drops_no_connection() {
     let it = Configured::new("[processes]\nrunning_max = 100\n");
     let process = sh(&it.daemon, "p", "echo before; read line; echo after").process;
     let mut reader = it.daemon.connect();
@@ -68,10 +68,10 @@ fn what_changes_holds_for_what_comes_and_nobody_is_dropped() {
     let before = it.daemon.status();
     it.write("[processes]\nrunning_max = 1\n[sessions]\nlisten = \"127.0.0.1:1\"\n");
     let reloaded = it.run(&["reload"]);
-    let text = said(&reloaded);
+    let text = output_text(&reloaded);
     assert!(reloaded.status.success(), "{text}");
-    assert!(text.contains("in force from now on: processes.running_max"), "{text}");
-    // Given by a flag, so that the file has nothing to say about it.
+    assert!(text.contains("applied: processes.running_max"), "{text}");
+    // A flag sets this key, so the file does not change it.
     assert!(!text.contains("sessions.listen"), "{text}");
     assert!(matches!(it.spawn("q"), Err(CallError::Refused(failure)) if failure.kind == "busy"));
     assert_eq!(it.daemon.status().worker_pid, before.worker_pid);
@@ -86,13 +86,9 @@ fn what_changes_holds_for_what_comes_and_nobody_is_dropped() {
             break;
         }
     }
-    assert_eq!(
-        String::from_utf8_lossy(&output),
-        "before\nafter\n",
-        "on the connection that was there before"
-    );
-    let shown = said(&it.run(&["config", "show"]));
-    assert!(shown.contains("of the daemon that runs here"), "{shown}");
+    assert_eq!(String::from_utf8_lossy(&output), "before\nafter\n", "the connection from before the reload");
+    let shown = output_text(&it.run(&["config", "show"]));
+    assert!(shown.contains("of the running daemon"), "{shown}");
     let row = |key: &str, source: &str| {
         shown.lines().any(|line| line.starts_with(key) && line.ends_with(&format!("# {source}")))
     };
@@ -101,20 +97,20 @@ fn what_changes_holds_for_what_comes_and_nobody_is_dropped() {
 }
 
 #[test]
-fn a_file_that_is_wrong_changes_nothing_not_even_for_the_next_worker() {
+fn an_invalid_file_changes_nothing_also_for_the_next_worker() {
     let it = Configured::new("[processes]\nrunning_max = 1\n");
     it.spawn("p").unwrap();
     it.write("[processes]\nruning_max = 5\n");
     let refused = it.run(&["reload"]);
     let place = "line 2, column 1: unknown key runing_max; do you mean running_max?";
-    assert!(!refused.status.success() && said(&refused).contains(place), "{refused:?}");
-    assert!(it.daemon.log().contains("the configuration stays as it was"), "{}", it.daemon.log());
+    assert!(!refused.status.success() && output_text(&refused).contains(place), "{refused:?}");
+    assert!(it.daemon.log().contains("the configuration is unchanged"), "{}", it.daemon.log());
     it.daemon.kill(Which::Worker);
     assert!(matches!(it.spawn("q"), Err(CallError::Refused(failure)) if failure.kind == "busy"));
-    // The signal does the same as the command.
+    // SIGHUP does the same as the command.
     it.write("[processes]\nrunning_max = 5\n[exec]\nwebsocket = \"127.0.0.1:0\"\n");
     outpost_sys::pidfd::signal(it.daemon.keeper(), Signal::HUP).unwrap();
-    it.wait_for_log("take a restart of the daemon to change");
+    it.wait_for_log("change only when the daemon restarts");
     assert!(it.daemon.log().contains("exec.websocket"), "{}", it.daemon.log());
     it.spawn("q").unwrap();
     it.daemon.kill(Which::Worker);
@@ -130,51 +126,59 @@ fn a_file_is_checked_without_a_daemon() {
         run(dir.path(), &["config", "check", "--config", "outpost.toml"])
     };
     let good = check(include_str!("../../../../docs/outpost.example.toml"));
-    assert!(good.status.success() && said(&good).contains("is in order"), "{good:?}");
+    assert!(good.status.success() && output_text(&good).contains("no errors"), "{good:?}");
     let bad = check("[broker]\nask_timeout = 1\n[sesions]\n");
-    let text = said(&bad);
+    let text = output_text(&bad);
     assert_eq!(bad.status.code(), Some(1), "{text}");
     assert!(text.contains("line 2, column 1: unknown key ask_timeout; do you mean ask_timeout_s?"), "{text}");
     assert!(text.contains("line 3, column 2: unknown key sesions; do you mean sessions?"), "{text}");
     let missing = run(dir.path(), &["config", "check", "--config", "none.toml"]);
-    assert!(!missing.status.success() && said(&missing).contains("there is no such file"), "{missing:?}");
+    assert!(
+        !missing.status.success() && output_text(&missing).contains("config file not found"),
+        "{missing:?}"
+    );
     let default = run(dir.path(), &["config", "check"]);
-    assert!(default.status.success() && said(&default).contains("defaults are in force"), "{default:?}");
+    assert!(default.status.success() && output_text(&default).contains("the defaults apply"), "{default:?}");
     let served = run(dir.path(), &["serve", "--config", "outpost.toml"]);
-    assert!(!served.status.success() && said(&served).contains("line 2, column 1"), "{served:?}");
+    assert!(!served.status.success() && output_text(&served).contains("line 2, column 1"), "{served:?}");
 }
 
 #[test]
-fn the_log_is_in_the_form_that_is_settled_now() {
+fn a_reload_changes_the_log_format() {
     let it = Configured::new("[log]\nformat = \"json\"\n");
     assert!(it.run(&["reload"]).status.success());
     let log = it.daemon.log();
-    let line = log.lines().find(|line| line.contains("was read again")).unwrap_or_else(|| panic!("{log}"));
+    let line = log.lines().find(|line| line.contains("was reloaded")).unwrap_or_else(|| panic!("{log}"));
     let line: serde_json::Value = serde_json::from_str(line).unwrap();
-    assert_eq!((&line["level"], &line["target"]), (&"info".into(), &"outpost::settled".into()), "{line}");
+    assert_eq!(
+        (&line["level"], &line["target"]),
+        (&"info".into(), &"outpost::daemon::live_config".into()),
+        "{line}"
+    );
     assert!(line["time"].as_str().unwrap().parse::<jiff::Timestamp>().is_ok(), "{line}");
     it.write("[log]\nformat = \"journald\"\n");
     assert!(it.run(&["reload"]).status.success());
     let log = it.daemon.log();
     assert!(
-        log.lines().any(|line| line.starts_with("<6>outpost::settled: the configuration was read")),
+        log.lines()
+            .any(|line| line.starts_with("<6>outpost::daemon::live_config: the configuration was reloaded")),
         "{log}"
     );
     it.write("[log]\nformat = \"journald\"\nlevel = \"error\"\n");
     assert!(it.run(&["reload"]).status.success());
-    assert_eq!(it.daemon.log(), log, "what is said after that is not loud enough");
+    assert_eq!(it.daemon.log(), log, "later lines are below the level");
 }
 
 #[test]
-fn ended_processes_are_kept_as_long_as_is_settled_now() {
+fn a_reload_changes_the_retention_of_exited_processes() {
     let it = Configured::new("");
     let process = sh(&it.daemon, "p", "echo x").process;
     read(&it.daemon, &process, usize::MAX);
     it.write("[processes]\nended_kept_s = 0\n");
     assert!(it.run(&["reload"]).status.success());
-    let begun = Instant::now();
+    let started = Instant::now();
     while !it.daemon.list().is_empty() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", it.daemon.list());
+        assert!(started.elapsed() < Duration::from_secs(60), "{:?}", it.daemon.list());
         outpost_testkit::pause();
     }
 }

@@ -1,4 +1,4 @@
-//! `outpost connect` over a real ssh: a host that is furnished, used by its name, and whose connection breaks.
+//! `outpost connect` over a real sshd: set-up of the host, its use by name, and broken connections.
 
 use crate::support::outpost;
 use outpost_sys::procfs;
@@ -13,24 +13,25 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A host with an empty home, and what is of this one: all in one directory.
-struct There {
-    // Before its directory: it ends what has it open.
+/// A remote host with an empty home, and the local files for it, all in one directory.
+struct RemoteHost {
+    // Declared before `dir`: its drop ends the processes that use the directory.
     sshd: Sshd,
     dir: TempDir,
-    /// What `outpost connect` is started by, and what it tells ssh besides.
+    /// The command prefix of `outpost connect`.
     by: Vec<String>,
+    /// Additional ssh options.
     options: Vec<&'static str>,
 }
 
-impl There {
-    fn begin() -> Result<There, Lack> {
-        There::begin_at(None, &[], Vec::new())
+impl RemoteHost {
+    fn start() -> Result<RemoteHost, Lack> {
+        RemoteHost::start_at(None, &[], Vec::new())
     }
 
-    fn begin_at(address: Option<(&str, u16)>, sshd_by: &[&str], by: Vec<String>) -> Result<There, Lack> {
+    fn start_at(address: Option<(&str, u16)>, sshd_by: &[&str], by: Vec<String>) -> Result<RemoteHost, Lack> {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name).display().to_string();
         fs::create_dir_all(at("home/.config/outpost")).unwrap();
@@ -43,7 +44,7 @@ impl There {
         ];
         let options = SshdOptions { address, by: sshd_by, environment: &environment };
         let sshd = Sshd::start(dir.path(), &options)?;
-        Ok(There { sshd, dir, by, options: Vec::new() })
+        Ok(RemoteHost { sshd, dir, by, options: Vec::new() })
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -54,7 +55,7 @@ impl There {
         self.path("home/.local/bin/outpost")
     }
 
-    /// A program in the place of ours.
+    /// Installs another program as the remote `outpost`.
     fn put(&self, contents: &[u8]) {
         fs::create_dir_all(self.binary().parent().unwrap()).unwrap();
         fs::write(self.binary(), contents).unwrap();
@@ -75,14 +76,14 @@ impl There {
         command
     }
 
-    /// A command on that host.
+    /// A command with `--host`.
     fn on(&self, arguments: &[&str]) -> Command {
         let mut command = self.outpost(&[], &["--host", "there"]);
         command.args(arguments);
         command
     }
 
-    fn said(&self, arguments: &[&str]) -> String {
+    fn stdout_of(&self, arguments: &[&str]) -> String {
         let Output { status, stdout, stderr } = self.on(arguments).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         assert!(status.success(), "{arguments:?}: {status} {} {}", text(&stdout), text(&stderr));
@@ -90,8 +91,8 @@ impl There {
     }
 
     fn keeper(&self) -> String {
-        let said = self.said(&["status"]);
-        said.split("keeper ").nth(1).unwrap().split(',').next().unwrap().trim().to_owned()
+        let status = self.stdout_of(&["status"]);
+        status.split("keeper ").nth(1).unwrap().split(',').next().unwrap().trim().to_owned()
     }
 
     fn connect_with(&self, flags: &[&str]) -> Command {
@@ -124,11 +125,11 @@ impl There {
     }
 }
 
-/// An `outpost connect` that is up, ended with the test.
+/// A running `outpost connect`, ended at the end of the test.
 struct Connected {
     child: Child,
     log: PathBuf,
-    /// What it said at first.
+    /// The table that it prints when it is connected.
     table: String,
 }
 
@@ -138,14 +139,14 @@ impl Connected {
     }
 
     fn wait_for(&self, text: &str, times: usize) {
-        let begun = Instant::now();
+        let started = Instant::now();
         while self.log().matches(text).count() < times {
-            assert!(begun.elapsed() < PATIENCE, "never said {text:?}: {}", self.log());
+            assert!(started.elapsed() < TIMEOUT, "never logged {text:?}: {}", self.log());
             outpost_testkit::pause();
         }
     }
 
-    /// Kills the ssh that everything goes over.
+    /// Kills the ssh master process.
     fn kill_ssh(&self) {
         let own = self.child.id().cast_signed();
         let is_master = |pid: i32| {
@@ -160,7 +161,7 @@ impl Connected {
     fn end(mut self) {
         let process = outpost_testkit::process(self.child.id().cast_signed()).unwrap();
         pidfd::signal(&process, Signal::TERM).unwrap();
-        assert!(wait_readable(&process, PATIENCE).unwrap(), "{}", self.log());
+        assert!(wait_readable(&process, TIMEOUT).unwrap(), "{}", self.log());
         assert!(self.child.wait().unwrap().success(), "{}", self.log());
     }
 }
@@ -178,98 +179,102 @@ impl Drop for Connected {
 }
 
 #[test]
-fn a_host_is_furnished_once_and_used_by_its_name() {
-    let there = require!(There::begin());
-    let none = there.on(&["ps"]).output().unwrap();
+fn a_host_is_set_up_once_and_used_by_its_name() {
+    let remote = require!(RemoteHost::start());
+    let none = remote.on(&["ps"]).output().unwrap();
     assert!(String::from_utf8_lossy(&none.stderr).contains("no `outpost connect` is up for there"));
-    let connected = there.connect();
+    let connected = remote.connect();
     assert!(connected.log().contains("copying outpost"), "{}", connected.log());
-    assert!(connected.log().contains("started the daemon there"), "{}", connected.log());
+    assert!(connected.log().contains("started the remote daemon"), "{}", connected.log());
     for face in ["control", "exec", "broker", "approvals", "sessions"] {
         assert!(connected.table.contains(face), "{}", connected.table);
     }
-    assert!(fs::read(there.binary()).unwrap() == fs::read(outpost()).unwrap());
-    assert_eq!(fs::metadata(there.binary()).unwrap().permissions().mode() & 0o777, 0o755);
-    assert_eq!(fs::metadata(there.path("run/hosts/there")).unwrap().permissions().mode() & 0o777, 0o700);
-    let names = fs::read_dir(there.binary().parent().unwrap()).unwrap();
+    assert!(fs::read(remote.binary()).unwrap() == fs::read(outpost()).unwrap());
+    assert_eq!(fs::metadata(remote.binary()).unwrap().permissions().mode() & 0o777, 0o755);
+    assert_eq!(fs::metadata(remote.path("run/hosts/there")).unwrap().permissions().mode() & 0o777, 0o700);
+    let names = fs::read_dir(remote.binary().parent().unwrap()).unwrap();
     assert_eq!(names.count(), 1, "nothing else is left of the copying");
 
-    // In its home, with its environment and what was added, and with none of ours.
+    // The command runs in the remote home, with the remote environment and `--env`, without the local one.
     let script = "pwd; echo $HOME $ADDED ${OURS-none}; cat; exit 3";
-    let mut run = there.on(&["run", "--env", "ADDED=1", "--", "sh", "-c", script]);
+    let mut run = remote.on(&["run", "--env", "ADDED=1", "--", "sh", "-c", script]);
     let mut run = run.env("OURS", "secret").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     run.stdin.take().unwrap().write_all(b"input\n").unwrap();
     let output = run.wait_with_output().unwrap();
-    let home = there.path("home").display().to_string();
+    let home = remote.path("home").display().to_string();
     let expected = format!("{home}\n{home} 1 none\ninput\n");
     assert_eq!((String::from_utf8(output.stdout).unwrap(), output.status.code()), (expected, Some(3)));
-    let _number = there.said(&["run", "--detach", "--name", "p", "--", "sh", "-c", "echo hello; sleep 1000"]);
-    assert!(there.said(&["ps"]).contains("sleep 1000"));
-    let begun = Instant::now();
-    while there.said(&["logs", "p"]) != "hello\n" {
-        assert!(begun.elapsed() < PATIENCE);
+    let _number =
+        remote.stdout_of(&["run", "--detach", "--name", "p", "--", "sh", "-c", "echo hello; sleep 1000"]);
+    assert!(remote.stdout_of(&["ps"]).contains("sleep 1000"));
+    let started = Instant::now();
+    while remote.stdout_of(&["logs", "p"]) != "hello\n" {
+        assert!(started.elapsed() < TIMEOUT);
         outpost_testkit::pause();
     }
-    assert!(there.said(&["sessions", "list"]).starts_with("ID"));
-    // Over there this is the user that also asks, as it would be there: it sees its questions, and decides with a key.
-    let approvals = there.on(&["approvals", "list"]).output().unwrap();
+    assert!(remote.stdout_of(&["sessions", "list"]).starts_with("ID"));
+    // A TCP port could be used by every user of this host.
+    assert!(!connected.table.contains("127.0.0.1"), "{}", connected.table);
+    assert!(!remote.path("run/hosts/there/sessions.port").exists());
+    // On the remote host this user also makes the requests: it sees its questions and needs a key to decide.
+    let approvals = remote.on(&["approvals", "list"]).output().unwrap();
     assert!(String::from_utf8_lossy(&approvals.stdout).starts_with("ID"), "{approvals:?}");
-    let approvals = there.on(&["approvals", "allow", &"0".repeat(36)]).output().unwrap();
+    let approvals = remote.on(&["approvals", "allow", &"0".repeat(36)]).output().unwrap();
     assert!(String::from_utf8_lossy(&approvals.stderr).contains("no question 0000"), "{approvals:?}");
-    let refused = there.on(&["token", "list"]).output().unwrap();
+    let refused = remote.on(&["token", "list"]).output().unwrap();
     assert!(
-        String::from_utf8_lossy(&refused.stderr).contains("--host is not for this command"),
+        String::from_utf8_lossy(&refused.stderr).contains("this command does not support --host"),
         "{refused:?}"
     );
-    assert!(there.failure(&[]).contains("is up for there already"));
-    let keeper = there.keeper();
+    assert!(remote.failure(&[]).contains("already runs for there"));
+    let keeper = remote.keeper();
     connected.end();
-    assert!(!there.path("run/hosts/there/control.sock").exists());
+    assert!(!remote.path("run/hosts/there/control.sock").exists());
 
-    // Again: nothing is copied, and everything is as it was.
-    let connected = there.connect();
-    assert!(connected.log().contains("copying nothing"), "{}", connected.log());
-    assert!(!connected.log().contains("the daemon there"), "{}", connected.log());
-    assert_eq!(there.keeper(), keeper);
-    assert_eq!(there.said(&["kill", "p"]).trim(), "ended");
-    let gone = there.outpost(&[], &["disconnect", "there"]).status().unwrap();
-    assert!(gone.success() && !there.path("run/hosts/there/control.sock").exists());
+    // A second connection copies nothing and finds the same daemon.
+    let connected = remote.connect();
+    assert!(connected.log().contains("not copied"), "{}", connected.log());
+    assert!(!connected.log().contains("the remote daemon"), "{}", connected.log());
+    assert_eq!(remote.keeper(), keeper);
+    assert_eq!(remote.stdout_of(&["kill", "p"]).trim(), "p: terminated (SIGTERM)");
+    let gone = remote.outpost(&[], &["disconnect", "there"]).status().unwrap();
+    assert!(gone.success() && !remote.path("run/hosts/there/control.sock").exists());
     drop(connected);
 
-    // In the background.
-    let output = there.connect_with(&["--detach"]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && said.contains("stays in the background"), "{said}");
-    let stopped = there.on(&["stop"]).output();
-    let gone = there.outpost(&[], &["disconnect", "there"]).status();
+    // The connection can run in the background.
+    let output = remote.connect_with(&["--detach"]).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && errors.contains("connected in the background"), "{errors}");
+    let stopped = remote.on(&["stop"]).output();
+    let gone = remote.outpost(&[], &["disconnect", "there"]).status();
     assert!(stopped.unwrap().status.success() && gone.unwrap().success());
-    assert!(!there.path("there/outpost/control.sock").exists());
+    assert!(!remote.path("there/outpost/control.sock").exists());
 }
 
 #[test]
-fn what_is_about_files_of_a_host_is_carried_out_there() {
-    let there = require!(There::begin());
-    let _connected = there.connect();
-    let shown = there.said(&["config", "show"]);
+fn commands_about_files_run_on_the_remote_host() {
+    let remote = require!(RemoteHost::start());
+    let _connected = remote.connect();
+    let shown = remote.stdout_of(&["config", "show"]);
     assert!(shown.contains("listen = \"127.0.0.1:0\""), "{shown}");
-    let sick = there.on(&["doctor", "--json"]).output().unwrap();
+    let sick = remote.on(&["doctor", "--json"]).output().unwrap();
     assert!(
-        String::from_utf8_lossy(&sick.stdout).contains(there.path("there").to_str().unwrap()),
+        String::from_utf8_lossy(&sick.stdout).contains(remote.path("there").to_str().unwrap()),
         "{sick:?}"
     );
-    let keeper = there.keeper();
-    fs::copy(there.binary(), there.path("home/newer")).unwrap();
-    let newer = there.path("home/newer").display().to_string();
-    assert!(there.said(&["upgrade", "--binary", &newer]).contains("upgraded: outpost "));
-    assert_eq!(there.keeper(), keeper, "it replaces itself in place");
-    let wrong = there.on(&["upgrade", "--binary", "/nowhere"]).output().unwrap();
+    let keeper = remote.keeper();
+    fs::copy(remote.binary(), remote.path("home/newer")).unwrap();
+    let newer = remote.path("home/newer").display().to_string();
+    assert!(remote.stdout_of(&["upgrade", "--binary", &newer]).contains("upgraded: outpost "));
+    assert_eq!(remote.keeper(), keeper, "it replaces itself in place");
+    let wrong = remote.on(&["upgrade", "--binary", "/nowhere"]).output().unwrap();
     assert!(
         !wrong.status.success() && String::from_utf8_lossy(&wrong.stderr).contains("/nowhere"),
         "{wrong:?}"
     );
 }
 
-/// Says a thousand things, the second half when it is let to.
+/// A fake agent that writes a thousand messages, the second half after the file `go` exists.
 const CLAUDE: &str = r#"#!/bin/sh
 [ "$1" = --version ] && echo '2.0.0 (Claude Code)' && exit
 say() { for i in $(seq $1 $2); do echo '{"type":"assistant","message":{"content":[{"type":"text","text":"'$i'"}]}}'; done; }
@@ -281,18 +286,18 @@ echo '{"type":"result","subtype":"success","is_error":false,"result":"","session
 "#;
 
 #[test]
-fn an_answer_of_an_agent_elsewhere_is_whole_when_ssh_is_killed_in_its_middle() {
-    let there = require!(There::begin());
-    let connected = there.connect();
-    let claude = there.path("home/.local/bin/claude");
+fn the_stream_of_a_remote_agent_is_complete_after_ssh_is_killed() {
+    let remote = require!(RemoteHost::start());
+    let connected = remote.connect();
+    let claude = remote.path("home/.local/bin/claude");
     fs::write(&claude, CLAUDE).unwrap();
     fs::set_permissions(&claude, fs::Permissions::from_mode(0o755)).unwrap();
-    let session = there.said(&["sessions", "create", there.path("home").to_str().unwrap()]);
-    let mut send = Reader::new(there.on(&["sessions", "send", session.trim(), "count"]));
+    let session = remote.stdout_of(&["sessions", "create", remote.path("home").to_str().unwrap()]);
+    let mut send = Reader::new(remote.on(&["sessions", "send", session.trim(), "count"]));
     send.read_until("1\n2\n".len());
     connected.kill_ssh();
-    connected.wait_for("connected to there again", 1);
-    fs::write(there.path("home/go"), "").unwrap();
+    connected.wait_for("reconnected to there", 1);
+    fs::write(remote.path("home/go"), "").unwrap();
     let (text, code) = send.end();
     let expected: String = (1..=1000).map(|number| format!("{number}\n")).collect();
     assert_eq!((text.as_str(), code), (expected.as_str(), Some(0)), "{}", connected.log());
@@ -300,39 +305,40 @@ fn an_answer_of_an_agent_elsewhere_is_whole_when_ssh_is_killed_in_its_middle() {
 
 #[test]
 fn an_older_binary_is_replaced_and_a_newer_one_is_not() {
-    let there = require!(There::begin());
-    there.put(b"#!/bin/sh\necho outpost 999.0.0\n");
-    let refused = there.failure(&[]);
+    let remote = require!(RemoteHost::start());
+    remote.put(b"#!/bin/sh\necho outpost 999.0.0\n");
+    let refused = remote.failure(&[]);
     assert!(
-        refused.contains("999.0.0 is there, which is newer") && refused.contains("says something else"),
+        refused.contains("999.0.0 is installed, which is newer")
+            && refused.contains("unexpected output of the remote outpost"),
         "{refused}"
     );
-    there.put(b"#!/bin/sh\necho something else\n");
-    assert!(there.failure(&[]).contains("is another program"));
-    there.put(b"#!/bin/sh\necho outpost 0.0.1\n");
-    let connected = there.connect();
-    assert!(connected.log().contains("it replaces 0.0.1, which is older"), "{}", connected.log());
-    assert!(there.said(&["status"]).contains("is running"));
+    remote.put(b"#!/bin/sh\necho something else\n");
+    assert!(remote.failure(&[]).contains("is not outpost"));
+    remote.put(b"#!/bin/sh\necho outpost 0.0.1\n");
+    let connected = remote.connect();
+    assert!(connected.log().contains("replaces 0.0.1, which is older"), "{}", connected.log());
+    assert!(remote.stdout_of(&["status"]).contains("is running"));
     connected.end();
 
-    // A daemon of another build runs; its processes do not notice that it is replaced.
+    // The upgrade of a daemon of another build keeps its processes.
     let mut other = fs::read(outpost()).unwrap();
     other.extend_from_slice(b"another build");
-    fs::remove_file(there.binary()).unwrap();
-    there.put(&other);
-    let arrived = there.sshd.ssh().arg("~/.local/bin/outpost arrive").output().unwrap();
+    fs::remove_file(remote.binary()).unwrap();
+    remote.put(&other);
+    let arrived = remote.sshd.ssh().arg("~/.local/bin/outpost arrive").output().unwrap();
     assert!(String::from_utf8_lossy(&arrived.stdout).contains("\"did\":\"upgraded\""), "{arrived:?}");
-    let start = there.sshd.ssh().arg("~/.local/bin/outpost run --name p --detach -- sleep 1000").status();
+    let start = remote.sshd.ssh().arg("~/.local/bin/outpost run --name p --detach -- sleep 1000").status();
     assert!(start.unwrap().success());
-    let connected = there.connect();
-    assert!(connected.log().contains("it replaces another build of"), "{}", connected.log());
-    assert!(connected.log().contains("upgraded the daemon there"), "{}", connected.log());
-    assert!(fs::read(format!("/proc/{}/exe", there.keeper())).unwrap() == fs::read(outpost()).unwrap());
-    assert!(there.said(&["ps"]).contains("sleep 1000"));
-    assert_eq!(there.said(&["kill", "p"]).trim(), "ended");
+    let connected = remote.connect();
+    assert!(connected.log().contains("replaces another build of"), "{}", connected.log());
+    assert!(connected.log().contains("upgraded the remote daemon"), "{}", connected.log());
+    assert!(fs::read(format!("/proc/{}/exe", remote.keeper())).unwrap() == fs::read(outpost()).unwrap());
+    assert!(remote.stdout_of(&["ps"]).contains("sleep 1000"));
+    assert_eq!(remote.stdout_of(&["kill", "p"]).trim(), "p: terminated (SIGTERM)");
 }
 
-/// Numbers its lines, the second half of them when it is told to.
+/// Prints numbered lines, the second half after a line of input.
 const PRODUCER: &str = "i=0; while [ $i -lt 20000 ]; do echo line $i of many; i=$((i+1)); done; read word; \
     echo got $word; while [ $i -lt 40000 ]; do echo line $i of many; i=$((i+1)); done; read word; exit 7";
 
@@ -342,7 +348,7 @@ fn produced() -> String {
     halves.join("got go\n")
 }
 
-/// One that looks on, read bit by bit.
+/// A running command whose output is read in steps.
 struct Reader {
     child: Child,
     out: ChildStdout,
@@ -384,21 +390,21 @@ impl Drop for Reader {
 }
 
 #[test]
-fn an_ssh_that_is_killed_in_mid_stream_loses_and_doubles_nothing() {
-    let there = require!(There::begin());
-    let connected = there.connect();
-    let mut run = Reader::new(there.on(&["run", "--name", "p", "--", "sh", "-c", PRODUCER]));
+fn a_killed_ssh_loses_and_duplicates_nothing() {
+    let remote = require!(RemoteHost::start());
+    let connected = remote.connect();
+    let mut run = Reader::new(remote.on(&["run", "--name", "p", "--", "sh", "-c", PRODUCER]));
     run.read_until(50_000);
-    let mut logs = Reader::new(there.on(&["logs", "-f", "p"]));
+    let mut logs = Reader::new(remote.on(&["logs", "-f", "p"]));
     logs.read_until(100_000);
     connected.kill_ssh();
-    // Taken while there is no way to the process.
+    // This input is accepted while the connection is down.
     run.write("go\n");
-    connected.wait_for("connected to there again", 1);
+    connected.wait_for("reconnected to there", 1);
     run.read_until(500_000);
     connected.kill_ssh();
     logs.read_until(600_000);
-    connected.wait_for("connected to there again", 2);
+    connected.wait_for("reconnected to there", 2);
     run.write("end\n");
     let (text, code) = run.end();
     assert!(text == produced(), "{} bytes of {}", text.len(), produced().len());
@@ -408,7 +414,7 @@ fn an_ssh_that_is_killed_in_mid_stream_loses_and_doubles_nothing() {
     assert_eq!(code, Some(0));
 }
 
-/// Two network namespaces with a link between them, gone with the test.
+/// Two network namespaces with a link between them, removed at the end of the test.
 struct Link {
     names: [String; 2],
 }
@@ -452,22 +458,22 @@ fn ip(arguments: &[&str]) -> bool {
 }
 
 #[test]
-fn a_network_that_goes_away_and_comes_back_loses_and_doubles_nothing() {
+fn a_network_outage_loses_and_duplicates_nothing() {
     let link = require!(Link::make());
     let [a, b] = &link.names;
     let by = ["ip", "netns", "exec", a].map(str::to_owned).to_vec();
     let address = Some((Link::ADDRESSES[1], 2222));
-    let mut there = require!(There::begin_at(address, &["ip", "netns", "exec", b], by));
-    there.options = vec!["ServerAliveInterval=1", "ServerAliveCountMax=2", "ConnectTimeout=2"];
-    let connected = there.connect();
-    let mut run = Reader::new(there.on(&["run", "--name", "p", "--", "sh", "-c", PRODUCER]));
+    let mut remote = require!(RemoteHost::start_at(address, &["ip", "netns", "exec", b], by));
+    remote.options = vec!["ServerAliveInterval=1", "ServerAliveCountMax=2", "ConnectTimeout=2"];
+    let connected = remote.connect();
+    let mut run = Reader::new(remote.on(&["run", "--name", "p", "--", "sh", "-c", PRODUCER]));
     run.read_until(50_000);
     link.set(b, "down");
     run.write("go\n");
     connected.wait_for("is lost", 1);
-    connected.wait_for("trying again", 1);
+    connected.wait_for("retry in", 1);
     link.set(b, "up");
-    connected.wait_for("connected to there again", 1);
+    connected.wait_for("reconnected to there", 1);
     run.write("end\n");
     let (text, code) = run.end();
     assert!(text == produced(), "{} bytes of {}", text.len(), produced().len());

@@ -1,4 +1,4 @@
-//! What the command line writes: text of a hostile daemon, and outputs that were closed.
+//! Output of the command line: escape sequences from a hostile daemon, and closed standard output.
 
 use crate::support::{cli, daemon, outpost};
 use serde_json::{Value, json};
@@ -10,11 +10,11 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Sets the clipboard (OSC 52), clears the screen, the same in 8 bits, turns the direction of reading, forges a line.
+/// Sets the clipboard (OSC 52), clears the screen in 7 and 8 bits, reverses the text direction, and forges a line.
 const HOSTILE: &str = "x\u{1b}]52;c;aGk=\u{7}\u{1b}[2J\u{9b}2J\u{202e}\r\noutpost: approved";
 const SIGPIPE: i32 = 13;
 
-/// A daemon that answers every request with these results, and what it has none for with an error.
+/// A fake daemon that replies with these results, or with an error if there is none.
 fn hostile(dir: &Path, results: fn(&str) -> Option<Value>) {
     std::fs::create_dir(dir.join("run")).unwrap();
     std::fs::set_permissions(dir.join("run"), Permissions::from_mode(0o700)).unwrap();
@@ -34,7 +34,7 @@ fn hostile(dir: &Path, results: fn(&str) -> Option<Value>) {
     });
 }
 
-fn asked(dir: &Path, arguments: &[&str]) -> Output {
+fn run(dir: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(outpost());
     command.args(["--state-dir", "state", "--runtime-dir", "run"]).args(arguments).current_dir(dir);
     command.stdin(Stdio::null()).output().unwrap()
@@ -63,10 +63,10 @@ fn an_error_of_a_hostile_daemon_cannot_drive_the_terminal() {
         &["reload"],
         &["config", "show"],
     ] {
-        let said = asked(dir.path(), arguments);
-        assert!(!said.status.success(), "{arguments:?}: {said:?}");
-        assert_harmless(arguments, &said.stdout);
-        assert_harmless(arguments, &said.stderr);
+        let output = run(dir.path(), arguments);
+        assert!(!output.status.success(), "{arguments:?}: {output:?}");
+        assert_harmless(arguments, &output.stdout);
+        assert_harmless(arguments, &output.stderr);
     }
 }
 
@@ -83,17 +83,17 @@ fn what_a_hostile_daemon_reports_cannot_drive_the_terminal() {
         _ => None,
     });
     for arguments in [&["status"][..], &["status", "--json"]] {
-        let said = asked(dir.path(), arguments);
-        assert!(said.status.success(), "{said:?}");
-        assert!(String::from_utf8_lossy(&said.stdout).contains("]52;c;aGk="), "{said:?}");
-        assert_harmless(arguments, &said.stdout);
-        assert_harmless(arguments, &said.stderr);
+        let output = run(dir.path(), arguments);
+        assert!(output.status.success(), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("]52;c;aGk="), "{output:?}");
+        assert_harmless(arguments, &output.stdout);
+        assert_harmless(arguments, &output.stderr);
     }
-    let json: Value = serde_json::from_slice(&asked(dir.path(), &["status", "--json"]).stdout).unwrap();
+    let json: Value = serde_json::from_slice(&run(dir.path(), &["status", "--json"]).stdout).unwrap();
     assert_eq!(json["version"], HOSTILE);
 }
 
-/// The command with a standard output that nothing reads any more.
+/// Runs the command with a closed standard output.
 fn unread(mut command: Command) -> Output {
     let (reads, writes) = std::io::pipe().unwrap();
     drop(reads);
@@ -101,15 +101,15 @@ fn unread(mut command: Command) -> Output {
 }
 
 #[track_caller]
-fn assert_quiet(arguments: &[&str], said: &Output) {
-    let errors = String::from_utf8_lossy(&said.stderr);
+fn assert_quiet(arguments: &[&str], output: &Output) {
+    let errors = String::from_utf8_lossy(&output.stderr);
     assert!(!errors.contains("panicked"), "{arguments:?}: {errors}");
-    let is_quiet = said.status.success() || said.status.signal() == Some(SIGPIPE);
-    assert!(is_quiet, "{arguments:?}: {:?} {errors}", said.status);
+    let is_quiet = output.status.success() || output.status.signal() == Some(SIGPIPE);
+    assert!(is_quiet, "{arguments:?}: {:?} {errors}", output.status);
 }
 
 #[test]
-fn a_command_whose_output_was_closed_ends_without_a_word() {
+fn a_command_with_closed_output_ends_silently() {
     let daemon = daemon();
     for arguments in [
         &["ps"][..],
@@ -132,7 +132,7 @@ fn a_command_whose_output_was_closed_ends_without_a_word() {
 
 /// `outpost serve --detach | true`.
 #[test]
-fn a_daemon_starts_in_the_background_also_if_nothing_reads_where_it_listens() {
+fn serve_detach_succeeds_with_closed_output() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = Command::new(outpost());
     command.args([
@@ -146,8 +146,8 @@ fn a_daemon_starts_in_the_background_also_if_nothing_reads_where_it_listens() {
         "127.0.0.1:0",
     ]);
     command.current_dir(dir.path()).env("HOME", dir.path()).stdin(Stdio::null());
-    let said = unread(command);
-    let stopped = asked(dir.path(), &["stop"]);
-    assert_quiet(&["serve", "--detach"], &said);
-    assert!(stopped.status.success(), "the daemon was not there: {stopped:?}");
+    let output = unread(command);
+    let stopped = run(dir.path(), &["stop"]);
+    assert_quiet(&["serve", "--detach"], &output);
+    assert!(stopped.status.success(), "the daemon did not run: {stopped:?}");
 }

@@ -1,4 +1,4 @@
-//! Sandboxes where namespaces are forbidden: what runs, what is refused, and the cause and the advice that are given for it.
+//! Sandboxes on hosts without namespaces: which policies work, and the cause and hint for those that do not.
 
 use crate::support::outpost;
 use outpost_testkit::{ANN, Daemon, binary_beside, require, root};
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
-/// `/dev` and `/run` as container engines make them.
+/// Creates `/dev` and `/run` as container engines do.
 const CONTAINER: &str = r#"
 set -e
 mount -t tmpfs none /run
@@ -22,22 +22,22 @@ mount --rbind /mnt /dev
 exec "$@"
 "#;
 
-/// Before it: a `/proc` that is masked in part, so that the kernel permits users no other one.
+/// Masks a part of `/proc` first, so that the kernel refuses users another mount of proc.
 const MASKED: &str = "mount --bind /dev/null /proc/keys || exit\n";
 
-/// A host whose administrator has forbidden user namespaces: the setting is one of the user namespace that reads it.
+/// Forbids user namespaces. The setting belongs to the user namespace of the process that writes it.
 const FORBIDDEN: &str = r#"
 set -e
 echo 0 > /proc/sys/user/max_user_namespaces
 exec setpriv --bounding-set=-all --inh-caps=-all "$@"
 "#;
 
-/// What all of them advise in a container.
+/// Container options that every hint names.
 const OPTIONS: [&str; 3] = ["--privileged", "seccomp=unconfined", "unmask=ALL"];
 
-struct Confines {
+struct SandboxHost {
     daemon: Daemon,
-    before: Vec<String>,
+    prefix: Vec<String>,
 }
 
 fn words(words: &[&str]) -> Vec<String> {
@@ -48,25 +48,25 @@ fn as_ann() -> Vec<String> {
     vec!["setpriv".into(), format!("--reuid={ANN}"), format!("--regid={ANN}"), "--clear-groups".into()]
 }
 
-/// A container of an ordinary user, behind a filter of `oldkernel`.
+/// A container of an ordinary user, with a seccomp filter of `oldkernel`.
 fn container(filter: Option<&str>, masked: &str) -> Vec<String> {
-    let mut before = words(&["unshare", "--mount", "sh", "-c", &format!("{masked}{CONTAINER}"), "sh"]);
+    let mut prefix = words(&["unshare", "--mount", "sh", "-c", &format!("{masked}{CONTAINER}"), "sh"]);
     if let Some(filter) = filter {
-        before.push(binary_beside(outpost(), "oldkernel").display().to_string());
-        before.push(filter.to_owned());
+        prefix.push(binary_beside(outpost(), "oldkernel").display().to_string());
+        prefix.push(filter.to_owned());
     }
-    before.extend(as_ann());
-    before
+    prefix.extend(as_ann());
+    prefix
 }
 
-impl Confines {
-    /// A daemon, started by these words.
-    fn start(before: Vec<String>) -> Confines {
+impl SandboxHost {
+    /// Starts a daemon behind this command prefix.
+    fn start(prefix: Vec<String>) -> SandboxHost {
         let dir = TempDir::new().unwrap();
         chown(dir.path(), Some(ANN), Some(ANN)).unwrap();
-        let mut serve = program(&before);
+        let mut serve = program(&prefix);
         serve.env("HOME", dir.path());
-        Confines { daemon: Daemon::start_by(serve, dir, &[]), before }
+        SandboxHost { daemon: Daemon::start_by(serve, dir, &[]), prefix }
     }
 
     fn dir(&self) -> &Path {
@@ -76,12 +76,12 @@ impl Confines {
     fn exec(&self, flags: &[&str], script: &str) -> (Option<i32>, String) {
         let mut exec = program(&as_ann());
         exec.args(["--state-dir", "state", "--runtime-dir", "run", "exec"]).args(flags);
-        said(&exec.args(["--", "sh", "-c", script]).current_dir(self.dir()).output().unwrap())
+        output_text(&exec.args(["--", "sh", "-c", script]).current_dir(self.dir()).output().unwrap())
     }
 
-    /// The line of doctor, run where the daemon runs: what was found, what it means and what mends it.
+    /// The check of this name by `outpost doctor`, run in the daemon's environment.
     fn doctor(&self, name: &str) -> Value {
-        let mut doctor = program(&self.before);
+        let mut doctor = program(&self.prefix);
         doctor.args(["--state-dir", "state", "--runtime-dir", "run", "doctor", "--json"]);
         let output = doctor.current_dir(self.dir()).env("HOME", self.dir()).output().unwrap();
         let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
@@ -90,21 +90,24 @@ impl Confines {
         checks.find(|check| check["name"] == name).unwrap().clone()
     }
 
-    /// A read-only command runs; it changes nothing, and nothing of the daemon's own is open to it.
+    /// Asserts that a read-only command runs, writes nothing, and cannot read the daemon's files.
     fn assert_read_only_works(&self) {
         std::fs::write(self.dir().join("file"), "read").unwrap();
         std::fs::write(self.dir().join("state/planted"), "seen").unwrap();
         let script = "cat file; touch made; echo x > file; ls state run; cat state/planted; echo > /dev/null && echo null; \
             python3 -c 'import socket; socket.socket()' 2>&1 | tail -1";
-        let (_, told) = self.exec(&["--sandbox", "read-only"], script);
-        assert!(told.contains("read") && told.contains("null\n") && !told.contains("seen"), "{told}");
+        let (_, message) = self.exec(&["--sandbox", "read-only"], script);
+        assert!(
+            message.contains("read") && message.contains("null\n") && !message.contains("seen"),
+            "{message}"
+        );
         assert!(!self.dir().join("made").exists());
-        assert_eq!(std::fs::read_to_string(self.dir().join("file")).unwrap(), "read", "{told}");
-        // Two writes, two directories, what is in one of them, and a socket.
+        assert_eq!(std::fs::read_to_string(self.dir().join("file")).unwrap(), "read", "{message}");
+        // Six refusals: two writes, two directories, a file in one of them, and a socket.
         assert_eq!(
-            told.matches("ermission denied").count() + told.matches("not permitted").count(),
+            message.matches("ermission denied").count() + message.matches("not permitted").count(),
             6,
-            "{told}"
+            "{message}"
         );
         let line = self.doctor("namespaces");
         let means = line["means"].as_str().unwrap();
@@ -112,29 +115,29 @@ impl Confines {
         assert_eq!(self.doctor("landlock")["verdict"], "ok");
     }
 
-    /// Refused, with this cause and advice, of which doctor states the same.
+    /// Asserts that the command is refused with this cause and these hints, and that doctor reports the same.
     fn assert_refused(&self, flags: &[&str], cause: &str, advice: &[&str]) {
-        let (code, told) = self.exec(flags, "echo ran");
-        assert!(code != Some(0) && !told.contains("ran"), "{told}");
+        let (code, message) = self.exec(flags, "echo ran");
+        assert!(code != Some(0) && !message.contains("ran"), "{message}");
         let line = self.doctor("namespaces");
         let (found, mend) = (line["found"].as_str().unwrap(), line["mend"].as_str().unwrap());
-        for text in [&told, found] {
+        for text in [&message, found] {
             assert!(text.contains(cause), "{cause}: {text}");
         }
         for advice in advice {
-            assert!(told.contains(advice) && mend.contains(advice), "{advice}: {told}\n{mend}");
+            assert!(message.contains(advice) && mend.contains(advice), "{advice}: {message}\n{mend}");
         }
     }
 }
 
-fn program(before: &[String]) -> Command {
-    let (first, rest) = before.split_first().unwrap();
+fn program(prefix: &[String]) -> Command {
+    let (first, rest) = prefix.split_first().unwrap();
     let mut command = Command::new(first);
     command.args(rest).arg(outpost()).stdin(Stdio::null());
     command
 }
 
-fn said(output: &Output) -> (Option<i32>, String) {
+fn output_text(output: &Output) -> (Option<i32>, String) {
     let text = [output.stdout.as_slice(), &output.stderr].concat();
     (output.status.code(), String::from_utf8_lossy(&text).into_owned())
 }
@@ -144,7 +147,7 @@ const FILTERED: &str = "clone(CLONE_NEWUSER | CLONE_NEWNET): Operation not permi
 #[test]
 fn in_a_container_that_filters_calls_read_only_works_by_landlock_alone() {
     require!(root());
-    let host = Confines::start(container(Some("container"), ""));
+    let host = SandboxHost::start(container(Some("container"), ""));
     host.assert_read_only_works();
     host.assert_refused(&["--sandbox", "workspace-write"], FILTERED, &OPTIONS);
     host.assert_refused(&["--network", "--sandbox", "read-only"], FILTERED, &OPTIONS);
@@ -153,11 +156,11 @@ fn in_a_container_that_filters_calls_read_only_works_by_landlock_alone() {
 #[test]
 fn in_a_container_with_a_masked_proc_read_only_works_by_landlock_alone() {
     require!(root());
-    let host = Confines::start(container(None, MASKED));
+    let host = SandboxHost::start(container(None, MASKED));
     host.assert_read_only_works();
     host.assert_refused(
         &["--sandbox", "workspace-write"],
-        "New proc /proc: Operation not permitted",
+        "Mount proc /proc: Operation not permitted",
         &OPTIONS,
     );
 }
@@ -165,12 +168,12 @@ fn in_a_container_with_a_masked_proc_read_only_works_by_landlock_alone() {
 #[test]
 fn in_a_container_without_landlock_every_sandbox_is_refused() {
     require!(root());
-    let host = Confines::start(container(Some("container-without-landlock"), ""));
+    let host = SandboxHost::start(container(Some("container-without-landlock"), ""));
     for sandbox in ["read-only", "workspace-write"] {
         host.assert_refused(&["--sandbox", sandbox], FILTERED, &OPTIONS);
     }
-    let (_, told) = host.exec(&["--sandbox", "read-only"], "true");
-    assert!(told.contains("there is no Landlock"), "{told}");
+    let (_, message) = host.exec(&["--sandbox", "read-only"], "true");
+    assert!(message.contains("there is no Landlock"), "{message}");
     let means = host.doctor("namespaces")["means"].as_str().unwrap().to_owned();
     assert!(
         means.starts_with("every sandboxed command is refused") && means.contains("no Landlock"),
@@ -181,11 +184,11 @@ fn in_a_container_without_landlock_every_sandbox_is_refused() {
 }
 
 #[test]
-fn on_a_host_that_forbids_user_namespaces_the_setting_that_does_is_named() {
+fn the_setting_that_forbids_user_namespaces_is_named() {
     require!(root());
-    let mut before = as_ann();
-    before.extend(words(&["unshare", "--user", "--map-root-user", "sh", "-c", FORBIDDEN, "sh"]));
-    let host = Confines::start(before);
+    let mut prefix = as_ann();
+    prefix.extend(words(&["unshare", "--user", "--map-root-user", "sh", "-c", FORBIDDEN, "sh"]));
+    let host = SandboxHost::start(prefix);
     host.assert_read_only_works();
     let cause = "clone(CLONE_NEWUSER | CLONE_NEWNET): No space left on device";
     host.assert_refused(
@@ -193,8 +196,8 @@ fn on_a_host_that_forbids_user_namespaces_the_setting_that_does_is_named() {
         cause,
         &["/proc/sys/user/max_user_namespaces is 0: sysctl -w user.max_user_namespaces=10000"],
     );
-    let (_, told) = host.exec(&["--sandbox", "workspace-write"], "true");
+    let (_, message) = host.exec(&["--sandbox", "workspace-write"], "true");
     for right in ["apparmor_restrict_unprivileged_userns", "unprivileged_userns_clone"] {
-        assert!(!told.contains(right), "it forbids nothing here: {told}");
+        assert!(!message.contains(right), "this setting forbids nothing here: {message}");
     }
 }

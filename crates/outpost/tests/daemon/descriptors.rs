@@ -1,4 +1,4 @@
-//! Which descriptors reach children, and who may still connect when the daemon stops or is killed.
+//! Descriptors that children inherit, and listeners after the daemon stops or is killed.
 
 use crate::support::{outpost, sh};
 use outpost_control::wire::{Sandbox, SandboxPolicy, Spawn, Spawned, TerminalSize};
@@ -15,10 +15,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A daemon that listens wherever one can, and that has agents.
-fn listening() -> Daemon {
+/// A daemon with all listeners and with fake agents.
+fn daemon_with_all_listeners() -> Daemon {
     let dir = tempfile::tempdir().unwrap();
     let bin = dir.path().join("bin");
     std::fs::create_dir(&bin).unwrap();
@@ -34,33 +34,33 @@ fn spawn(daemon: &Daemon, spawn: Spawn) -> i32 {
     spawned.pid
 }
 
-/// A process below the keeper.
+/// A descendant of the keeper.
 #[derive(Debug)]
 struct Child {
-    /// It still executes the daemon's program.
-    is_ours: bool,
-    /// Its descriptors by number.
+    /// Its executable is still that of the daemon.
+    runs_outpost: bool,
+    /// The link of each descriptor, by number.
     open: BTreeMap<i32, PathBuf>,
 }
 
-/// Program and descriptors of a process at one time: an exec in between closes descriptors.
-fn look(pid: i32) -> Child {
+/// A consistent snapshot of executable and descriptors: an exec in between closes descriptors.
+fn inspect(pid: i32) -> Child {
     let program = || std::fs::read_link(format!("/proc/{pid}/exe")).ok();
     loop {
         let (before, open) = (program(), descriptors(pid));
         if program() == before {
-            return Child { is_ours: before.is_some_and(|exe| exe == outpost()), open };
+            return Child { runs_outpost: before.is_some_and(|exe| exe == outpost()), open };
         }
     }
 }
 
-/// Everything below the keeper but the worker.
+/// All descendants of the keeper except the worker.
 fn children(daemon: &Daemon) -> BTreeMap<i32, Child> {
     let status = daemon.status();
     let keeper = status.keeper_pid.cast_signed();
     let below = procfs::descendants(&procfs::all(), &[keeper]);
     let worker = status.worker_pid.cast_signed();
-    below.iter().map(|stat| stat.pid).filter(|pid| *pid != worker).map(|pid| (pid, look(pid))).collect()
+    below.iter().map(|stat| stat.pid).filter(|pid| *pid != worker).map(|pid| (pid, inspect(pid))).collect()
 }
 
 fn descriptors(pid: i32) -> BTreeMap<i32, PathBuf> {
@@ -69,7 +69,7 @@ fn descriptors(pid: i32) -> BTreeMap<i32, PathBuf> {
     entries.filter_map(|entry| Some((number(&entry)?, std::fs::read_link(entry.path()).ok()?))).collect()
 }
 
-/// The links of sockets that listen, as `/proc/PID/fd` shows them.
+/// Listening sockets, as links in `/proc/PID/fd`.
 fn listening_sockets() -> BTreeSet<PathBuf> {
     const TCP_LISTEN: &str = "0A";
     const ACCEPTS: &str = "00010000";
@@ -88,8 +88,8 @@ fn listening_sockets() -> BTreeSet<PathBuf> {
 }
 
 #[test]
-fn no_child_gets_a_descriptor_it_was_not_meant_to_have() {
-    let daemon = listening();
+fn children_inherit_no_other_descriptors() {
+    let daemon = daemon_with_all_listeners();
     let sleep = || vec!["/bin/sleep".into(), "1000".into()];
     let pipe = spawn(&daemon, Spawn { id: "pipe".into(), command: sleep(), stdin: true, ..Spawn::default() });
     let terminal = Some(TerminalSize { rows: 24, cols: 80 });
@@ -109,21 +109,17 @@ fn no_child_gets_a_descriptor_it_was_not_meant_to_have() {
     let created = sessions.result("session.create", json!({"path": daemon.dir(), "cliType": "claude"}));
     let session = created["sessionId"].as_str().unwrap().to_owned();
     let _stream = sessions.send(&session, "do:hang");
-    let begun = Instant::now();
+    let started = Instant::now();
     let is_agent = |pid: &i32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         String::from_utf8_lossy(&line).contains("claude")
     };
-    let waits = |found: &BTreeMap<i32, Child>| {
-        found.iter().any(|(pid, child)| child.is_ours && ![outer, outer_of_pty].contains(pid))
-    };
-    // The agent, and a child that was forked ahead.
     let found = loop {
         let found = children(&daemon);
-        if found.iter().any(|(pid, child)| is_agent(pid) && !child.is_ours) && waits(&found) {
+        if found.iter().any(|(pid, child)| is_agent(pid) && !child.runs_outpost) {
             break found;
         }
-        assert!(begun.elapsed() < PATIENCE, "{found:?}; {}", daemon.log());
+        assert!(started.elapsed() < TIMEOUT, "{found:?}; {}", daemon.log());
         std::thread::park_timeout(Duration::from_millis(5));
     };
     let listening = listening_sockets();
@@ -135,23 +131,22 @@ fn no_child_gets_a_descriptor_it_was_not_meant_to_have() {
     for pid in [pipe, pty, outer, outer_of_pty] {
         assert!(found.contains_key(&pid), "{pid}: {found:?}");
     }
-    for (pid, Child { is_ours, open }) in &found {
+    for (pid, Child { runs_outpost, open }) in &found {
         let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         for (number, what) in open {
-            let told = format!("{pid} {command:?} has {number}: {}", what.display());
-            assert!(!listening.contains(what), "{told}");
+            let message = format!("{pid} {command:?} has {number}: {}", what.display());
+            assert!(!listening.contains(what), "{message}");
             let text = what.to_string_lossy();
-            for ours in ["anon_inode", "memfd:", "outpost.lock", "/state/", "cgroup", "net:[", "user:["] {
-                assert!(!text.contains(ours), "{told}");
+            for own in ["anon_inode", "memfd:", "outpost.lock", "/state/", "cgroup", "net:[", "user:["] {
+                assert!(!text.contains(own), "{message}");
             }
-            // A pre-forked child gets its order by a socket, and has only that one.
-            assert!(!text.starts_with("socket:") || (*is_ours && *number == 3), "{told}");
+            assert!(!text.starts_with("socket:"), "{message}");
             let standard = *number <= 2;
-            assert!(standard || *is_ours, "{told}");
-            // The first process of a sandbox removes the names that it holds in writable directories.
+            assert!(standard || *runs_outpost, "{message}");
+            // The first process of a sandbox removes its placeholders in writable directories, so it has these open.
             let holds_names = *pid == outer && what.is_dir();
-            let is_known = text.starts_with("pipe:") || text.starts_with("socket:") || holds_names;
-            assert!(standard || is_known, "{told}");
+            let is_known = text.starts_with("pipe:") || holds_names;
+            assert!(standard || is_known, "{message}");
         }
     }
 }
@@ -165,36 +160,36 @@ fn addresses(daemon: &Daemon) -> (Vec<PathBuf>, SocketAddr) {
 }
 
 fn is_refused(address: SocketAddr) -> bool {
-    TcpStream::connect_timeout(&address, PATIENCE)
+    TcpStream::connect_timeout(&address, TIMEOUT)
         .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
 fn until_refused(address: SocketAddr) {
-    let begun = Instant::now();
+    let started = Instant::now();
     while !is_refused(address) {
-        assert!(begun.elapsed() < Duration::from_secs(5), "{address} still accepts connections");
+        assert!(started.elapsed() < Duration::from_secs(5), "{address} still accepts connections");
         std::thread::park_timeout(Duration::from_millis(5));
     }
 }
 
-fn of_pid(pid: u32) -> Pidfd {
+fn open_pid(pid: u32) -> Pidfd {
     outpost_testkit::process(pid.cast_signed()).unwrap()
 }
 
 #[test]
 fn a_daemon_that_stops_refuses_connections_before_its_processes_have_ended() {
-    let daemon = listening();
+    let daemon = daemon_with_all_listeners();
     sh(&daemon, "long", "exec sleep 1000");
     let (sockets, port) = addresses(&daemon);
-    // By another name, which stays when the daemon removes its own.
+    // Hard links stay when the daemon removes its sockets.
     let linked: Vec<PathBuf> = sockets.iter().map(|socket| socket.with_extension("link")).collect();
     for (socket, link) in sockets.iter().zip(&linked) {
         std::fs::hard_link(socket, link).unwrap();
     }
     assert!(!is_refused(port));
     let status = daemon.status();
-    let (keeper, worker) = (of_pid(status.keeper_pid), of_pid(status.worker_pid));
-    // No process is reaped meanwhile, so the worker waits for the ends of all.
+    let (keeper, worker) = (open_pid(status.keeper_pid), open_pid(status.worker_pid));
+    // The stopped keeper reaps no process, so the worker keeps waiting for the exits.
     pidfd::signal(&keeper, Signal::STOP).unwrap();
     let mut client = daemon.connect();
     client.send("stop", &()).unwrap();
@@ -209,12 +204,12 @@ fn a_daemon_that_stops_refuses_connections_before_its_processes_have_ended() {
     }
     assert!(!wait_readable(&worker, Duration::ZERO).unwrap(), "the worker still waits for processes");
     pidfd::signal(&keeper, Signal::CONT).unwrap();
-    assert!(wait_readable(&worker, PATIENCE).unwrap() && wait_readable(&keeper, PATIENCE).unwrap());
+    assert!(wait_readable(&worker, TIMEOUT).unwrap() && wait_readable(&keeper, TIMEOUT).unwrap());
 }
 
 #[test]
 fn nothing_listens_any_more_when_both_halves_were_killed() {
-    let daemon = listening();
+    let daemon = daemon_with_all_listeners();
     let sandbox = Some(Sandbox { policy: SandboxPolicy::ReadOnly, network: false, writable: Vec::new() });
     let command = vec!["/bin/sleep".into(), "1000".into()];
     let outer = spawn(&daemon, Spawn { id: "sandboxed".into(), command, sandbox, ..Spawn::default() });
@@ -222,14 +217,14 @@ fn nothing_listens_any_more_when_both_halves_were_killed() {
     let (_, port) = addresses(&daemon);
     assert!(!is_refused(port));
     let status = daemon.status();
-    let halves = [of_pid(status.keeper_pid), of_pid(status.worker_pid)];
+    let halves = [open_pid(status.keeper_pid), open_pid(status.worker_pid)];
     let left = [outer, plain].map(|pid| outpost_testkit::process(pid).unwrap());
-    // Each half would start the other one again.
+    // Stop both first: each half would restart the other.
     for signal in [Signal::STOP, Signal::KILL] {
         halves.iter().for_each(|half| pidfd::signal(half, signal).unwrap());
     }
     for half in &halves {
-        assert!(wait_readable(half, PATIENCE).unwrap());
+        assert!(wait_readable(half, TIMEOUT).unwrap());
     }
     until_refused(port);
     for child in &left {

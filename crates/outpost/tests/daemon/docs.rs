@@ -1,14 +1,14 @@
-//! The examples of the documentation: what a `console` block shows is run, and says what stands there.
+//! The examples of the documentation: runs the commands of `console` blocks and compares their output.
 
 use crate::support::outpost;
 use outpost_testkit::{Daemon, install_fake_clis};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Stands for anything: within a line, or, alone, for any number of lines.
+/// Matches any text within a line, or, as a whole line, any number of lines.
 const ANYTHING: &str = "…";
 
-/// Before the output of each command; no command prints it.
+/// Separates the outputs of the commands. No command prints it.
 const MARK: &str = "\u{1}outpost-docs\u{1}";
 
 struct Example {
@@ -55,7 +55,7 @@ fn matches(lines: &[&str], patterns: &[String]) -> bool {
     }
 }
 
-/// Runs the examples of a page one after the other, in one shell beside a daemon whose agents are fakes.
+/// Runs the examples of a page in order, in one shell, with a daemon that has fake agents.
 fn run_page(name: &str) {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
     let examples = examples(&std::fs::read_to_string(page).unwrap());
@@ -83,20 +83,20 @@ fn run_page(name: &str) {
     let mut shell = Command::new("timeout");
     shell.args(["--kill-after=5", "120", "bash"]).arg(at("script")).envs(surroundings);
     shell.current_dir(at("project")).stdin(Stdio::null());
-    // One stream, as in a terminal.
+    // Both outputs go to one file, as in a terminal.
     let output = std::fs::File::create(at("output")).unwrap();
     shell.stdout(output.try_clone().unwrap()).stderr(output);
     shell.status().unwrap();
     let output = String::from_utf8_lossy(&std::fs::read(at("output")).unwrap()).into_owned();
-    let said: Vec<&str> = output.split(&format!("\n{MARK}\n")).skip(1).collect();
+    let outputs: Vec<&str> = output.split(&format!("\n{MARK}\n")).skip(1).collect();
     for (number, example) in examples.iter().enumerate() {
-        let said = said.get(number).copied().unwrap_or_else(|| {
+        let output = outputs.get(number).copied().unwrap_or_else(|| {
             panic!("{name}:{}: never reached: $ {}\n{}", example.line, example.command, daemon.log())
         });
-        let lines: Vec<&str> = said.lines().collect();
+        let lines: Vec<&str> = output.lines().collect();
         assert!(
             matches(&lines, &example.expected),
-            "{name}:{}: $ {}\nsaid:\n{said}\nand not:\n{}\nlog:\n{}",
+            "{name}:{}: $ {}\nprinted:\n{output}\ninstead of:\n{}\nlog:\n{}",
             example.line,
             example.command,
             example.expected.join("\n"),
@@ -136,18 +136,18 @@ fn the_sessions_page_does_what_it_shows() {
 }
 
 #[test]
-fn what_is_compared_is_really_compared() {
+fn the_comparison_detects_differences() {
     let lines = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
     assert!(matches(&["a 12 b", "x", "y", "end"], &lines(&["a … b", "…", "end"])));
     assert!(matches(&[], &lines(&["…"])) && matches(&["abc"], &lines(&["a…"])));
-    for (said, expected) in [("a 12 c", "a … b"), ("xa", "a"), ("ab", "a"), ("a b c", "a … b"), ("", "a")]
+    for (line, expected) in [("a 12 c", "a … b"), ("xa", "a"), ("ab", "a"), ("a b c", "a … b"), ("", "a")]
     {
-        assert!(!matches(&[said], &lines(&[expected])), "{said} is not {expected}");
+        assert!(!matches(&[line], &lines(&[expected])), "{line} is not {expected}");
     }
     assert!(!matches(&["one", "two"], &lines(&["one"])) && !matches(&["one"], &lines(&["one", "two"])));
 }
 
-/// Every source file of the workspace.
+/// Appends every source file below this directory.
 fn sources(dir: &Path, all: &mut String) {
     for entry in std::fs::read_dir(dir).unwrap().flatten() {
         let path = entry.path();
@@ -159,7 +159,7 @@ fn sources(dir: &Path, all: &mut String) {
     }
 }
 
-/// A row without a test would be a promise that nothing keeps.
+/// Every row of the table needs a test that proves it.
 #[test]
 fn each_known_class_of_bypass_names_tests_that_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -1,4 +1,4 @@
-//! `outpost doctor`, and secrets: planted everywhere, found nowhere.
+//! `outpost doctor`, and the redaction of secrets in all output.
 
 use crate::support::{outpost, read, sh};
 use outpost_testkit::Daemon;
@@ -13,7 +13,7 @@ fn run(dir: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     command.current_dir(dir).stdin(Stdio::null()).output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
@@ -22,7 +22,7 @@ fn checks(report: &Value) -> impl Iterator<Item = &Value> {
 }
 
 #[test]
-fn every_line_has_a_verdict_and_what_is_not_in_order_has_a_remedy() {
+fn every_check_has_a_verdict_and_every_problem_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let output = run(dir.path(), &["doctor", "--json"], &[]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -62,9 +62,9 @@ fn every_line_has_a_verdict_and_what_is_not_in_order_has_a_remedy() {
     std::fs::create_dir_all(dir.path().join("config/outpost")).unwrap();
     std::fs::write(dir.path().join("config/outpost/outpost.toml"), "[brokr]\n").unwrap();
     let output = run(dir.path(), &["doctor"], &[]);
-    let text = said(&output);
+    let text = output_text(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("MISSING   config") && text.contains("mend: outpost config check"), "{text}");
+    assert!(text.contains("error     config") && text.contains("fix: outpost config check"), "{text}");
 }
 
 #[test]
@@ -88,11 +88,11 @@ fn secrets_are_in_no_log_and_no_output() {
     serve.envs(variables);
     let config = config.to_str().unwrap();
     let daemon = Daemon::start_by(serve, tempfile::tempdir().unwrap(), &["--config", config]);
-    // The child has what it was given; what it says is its own business, and only its readers'.
+    // The child gets the variable and may print it: only readers of its output see that.
     let script = "echo $OPENAI_API_KEY; read line";
     let process = sh(&daemon, "p", script).process;
     assert!(read(&daemon, &process, 8).0.starts_with(b"planted-"));
-    // Where a log would repeat what it cannot understand.
+    // An error message would quote the invalid value.
     std::fs::write(config, format!("[log]\nlevel = \"OPENAI_API_KEY={IN_ENVIRONMENT}\"\n")).unwrap();
     let mut outputs = Vec::new();
     for arguments in [
@@ -108,7 +108,7 @@ fn secrets_are_in_no_log_and_no_output() {
     ] {
         outputs.push((
             arguments.join(" ").replace(AS_PASSWORD, ""),
-            said(&run(daemon.dir(), arguments, &variables)),
+            output_text(&run(daemon.dir(), arguments, &variables)),
         ));
     }
     outputs.push(("log".into(), daemon.log()));
@@ -117,14 +117,14 @@ fn secrets_are_in_no_log_and_no_output() {
     assert!(shown.1.contains("\"ANTHROPIC_API_KEY\" = \"[redacted]\""), "{}", shown.1);
     assert!(shown.1.contains("Bearer [redacted]"), "{}", shown.1);
     for (name, text) in &outputs {
-        assert!(!text.is_empty(), "{name} says nothing");
+        assert!(!text.is_empty(), "{name} is empty");
         for secret in [IN_ENVIRONMENT, IN_CONFIG, AS_BEARER, AS_PASSWORD] {
             assert!(!text.contains(secret), "{secret} is in {name}: {text}");
         }
     }
 }
 
-/// All that is in a directory, as text.
+/// The contents of all files below a directory.
 fn files(dir: &Path) -> String {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let text = |path: std::path::PathBuf| match path.is_dir() {

@@ -1,4 +1,4 @@
-//! The guard: root's daemon for approvals, asked by several users, and attacked by them.
+//! The guard, root's daemon for approvals: requests of several users, and attacks by them.
 
 use crate::support::{outpost, until};
 use outpost_sys::procfs;
@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-/// Allows what the tests run, for root and for users.
+/// Rules that allow the commands of these tests.
 const RULES: &str = r#"
 [[rule]]
 name = "id"
@@ -42,7 +42,7 @@ fn stdout(answer: &Value) -> String {
     String::from_utf8(base64::decode(text.as_bytes()).unwrap()).unwrap()
 }
 
-/// A client whose question waits.
+/// A client with a pending question.
 fn waiting(guard: &Guard, uid: u32, id: &str, privileged: bool, command: &[&str]) -> BrokerClient {
     let before = guard.status().faces.waiting.unwrap().questions;
     let client = guard.send(uid, &broker_request(id, privileged, command));
@@ -51,7 +51,7 @@ fn waiting(guard: &Guard, uid: u32, id: &str, privileged: bool, command: &[&str]
 }
 
 #[test]
-fn what_is_approved_runs_as_root_or_as_the_asking_user_with_its_groups_and_no_more() {
+fn approved_commands_run_as_root_or_as_the_requesting_user_with_its_groups() {
     require!(root());
     let guard = guard();
     let by_root = guard.ask(ANN, &broker_request("1", true, &["id", "-u"]));
@@ -79,7 +79,7 @@ fn what_is_approved_runs_as_root_or_as_the_asking_user_with_its_groups_and_no_mo
 }
 
 #[test]
-fn users_neither_get_nor_hinder_each_others_requests() {
+fn users_neither_see_nor_block_each_others_requests() {
     require!(root());
     let guard = guard();
     // The same id, session and command of two users, at the same time.
@@ -95,7 +95,7 @@ fn users_neither_get_nor_hinder_each_others_requests() {
 }
 
 #[test]
-fn one_user_cannot_take_the_places_of_another() {
+fn one_user_cannot_use_up_the_capacity_of_another() {
     require!(root());
     let guard = guard();
     let silent: Vec<BrokerClient> = (0..64).map(|_| BrokerClient::connect_as(&guard.broker(), ANN)).collect();
@@ -104,11 +104,11 @@ fn one_user_cannot_take_the_places_of_another() {
     let answer = guard.ask(BOB, &broker_request("1", false, &["id"]));
     assert!(stdout(&answer).starts_with("uid=54322"), "{answer}");
     drop(silent);
-    until("the places are free", || {
+    until("the connections are closed", || {
         let answer = guard.ask(ANN, &json!({ "action": "ping", "time": outpost_testkit::stamp(0) }));
         answer["status"] == "ok"
     });
-    // Questions that wait: the next one of the same user is refused, that of another is asked.
+    // With all questions of a user pending, its next one is refused and that of another user is asked.
     let asked: Vec<BrokerClient> =
         (0..16).map(|at| waiting(&guard, ANN, &format!("q{at}"), true, &["true", &at.to_string()])).collect();
     let full = guard.ask(ANN, &broker_request("q16", true, &["true", "16"]));
@@ -118,7 +118,7 @@ fn one_user_cannot_take_the_places_of_another() {
 }
 
 #[test]
-fn requests_of_one_user_are_limited_and_those_of_another_go_on() {
+fn request_limits_are_per_user() {
     require!(root());
     let guard = Guard::prepare(outpost(), RULES);
     std::fs::write(guard.root().join("etc/outpost/guard.toml"), "[broker]\nrequests_per_minute = 3\n")
@@ -136,7 +136,7 @@ fn requests_of_one_user_are_limited_and_those_of_another_go_on() {
 }
 
 #[test]
-fn no_answer_tells_what_a_directory_of_root_has_in_it() {
+fn replies_do_not_reveal_files_of_root() {
     require!(root());
     let guard = guard();
     let hidden = guard.root().join("hidden");
@@ -151,9 +151,9 @@ fn no_answer_tells_what_a_directory_of_root_has_in_it() {
             answer["id"] = json!("");
             answer
         };
-        let there = ask("there");
-        assert_eq!(there, ask("missing"), "privileged: {privileged}");
-        assert_eq!(there["status"], "error", "{there}");
+        let existing = ask("there");
+        assert_eq!(existing, ask("missing"), "privileged: {privileged}");
+        assert_eq!(existing["status"], "error", "{existing}");
     }
     let mut elsewhere = broker_request("cwd", false, &["id"]);
     elsewhere["cwd"] = json!(hidden.join("there"));
@@ -161,7 +161,7 @@ fn no_answer_tells_what_a_directory_of_root_has_in_it() {
     assert!(refused["message"].as_str().unwrap().contains("Permission denied"), "{refused}");
 }
 
-/// What an unconfined process of the asking user can try: each line that succeeds prints its name.
+/// Attacks by an unconfined process of the requesting user. Each attack that succeeds prints its name.
 const ATTACKS: &str = r#"
 root=$1; worker=$2; keeper=$3
 state=$root/var/lib/outpost-guard; run=$root/run/outpost-guard
@@ -194,17 +194,17 @@ fn an_unconfined_process_of_the_asking_user_reaches_nothing_of_the_guard() {
     let succeeded = String::from_utf8(attack.output().unwrap().stdout).unwrap();
     assert_eq!(succeeded, "");
     assert_eq!(guard.status().worker_pid, status.worker_pid);
-    // The same tried by root does succeed: the attacks are real.
+    // The same attempts by root succeed, so the attacks are real.
     let mut harmless = Guard::command_as(0, "/bin/sh");
     harmless
         .args(["-c", "ls \"$1/var/lib/outpost-guard\" && head -c 1 /proc/$2/environ", "sh"])
         .arg(guard.root());
     assert!(harmless.arg(status.worker_pid.to_string()).output().unwrap().status.success());
-    // Neither its control socket, nor the question of its own.
+    // The user cannot use the control socket.
     let mut cli = Guard::command_as(ANN, outpost());
     cli.args(["--guard", "--guard-root"]).arg(guard.root()).arg("status");
     assert!(!cli.output().unwrap().status.success());
-    // It sees its own question, and decides nothing about it, whatever it signs with.
+    // The user sees its own question but cannot decide it with any key.
     let own = tempfile::tempdir().unwrap();
     std::os::unix::fs::chown(own.path(), Some(ANN), Some(ANN)).unwrap();
     let approvals = |uid: u32, arguments: &[&str]| {
@@ -216,23 +216,23 @@ fn an_unconfined_process_of_the_asking_user_reaches_nothing_of_the_guard() {
     let listed: Value = serde_json::from_slice(&listed.stdout).unwrap_or_else(|_| panic!("{listed:?}"));
     let id = listed[0]["id"].as_str().unwrap().to_owned();
     let key = own.path().join("key");
-    // OpenSSH makes none for a user without an account.
+    // ssh-keygen refuses users without an account.
     let mut keygen = Guard::command_as(0, "ssh-keygen");
     assert!(keygen.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key).status().unwrap().success());
     std::os::unix::fs::chown(&key, Some(ANN), Some(ANN)).unwrap();
     let key = key.to_str().unwrap();
     for (arguments, why) in [
-        (&["allow", id.as_str()][..], "there is no key to sign with"),
-        (&["allow", &id, "--key", key], "is not an approver's here"),
-        (&["enroll", "--no-passphrase"], "which root changes"),
-        (&["enroll", "--key", key], "which root changes"),
-        (&["revoke-key", "x"], "there is no key x"),
+        (&["allow", id.as_str()][..], "no approver key is set up"),
+        (&["allow", &id, "--key", key], "is not enrolled as an approver"),
+        (&["enroll", "--no-passphrase"], "which only root can change"),
+        (&["enroll", "--key", key], "which only root can change"),
+        (&["revoke-key", "x"], "no such key: x"),
     ] {
         let output = approvals(ANN, arguments);
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && told.contains(why), "{arguments:?}: {output:?}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && message.contains(why), "{arguments:?}: {output:?}");
     }
-    // Nor does another user see it.
+    // Another user does not see the question.
     std::os::unix::fs::chown(own.path(), Some(BOB), Some(BOB)).unwrap();
     std::fs::remove_file(own.path().join("known_hosts")).unwrap();
     let listed = approvals(BOB, &["list", "--json"]);
@@ -265,7 +265,7 @@ fn a_killed_worker_of_the_guard_loses_neither_question_nor_command() {
 }
 
 #[test]
-fn its_sockets_are_for_everybody_and_its_state_is_for_root() {
+fn the_sockets_are_open_to_all_users_and_the_state_is_roots() {
     require!(root());
     let guard = guard();
     let mode = |path: &Path| {
@@ -300,7 +300,7 @@ fn a_guard_is_roots_and_takes_no_configuration_that_others_can_write() {
     assert!(serve(0, &[]).contains("others than root can change it"));
 }
 
-/// Keys in root's file decide within their scope, until they are revoked.
+/// Keys in root's file can decide within their scope until they are revoked.
 #[test]
 fn the_guards_approvers_are_those_of_roots_file() {
     require!(root());
@@ -316,9 +316,9 @@ fn the_guards_approvers_are_those_of_roots_file() {
         )
     };
     let succeeds = |arguments: &[&str]| {
-        let (succeeded, told) = approvals(arguments);
-        assert!(succeeded, "{arguments:?}: {told}");
-        told
+        let (succeeded, message) = approvals(arguments);
+        assert!(succeeded, "{arguments:?}: {message}");
+        message
     };
     succeeds(&["enroll", "--no-passphrase", "--name", "desk", "--for-user", "ann"]);
     let question = |client: &BrokerClient| {
@@ -332,20 +332,20 @@ fn the_guards_approvers_are_those_of_roots_file() {
     assert_eq!((stdout(&answer).as_str(), &answer["decision"]), ("0\n", &json!("human")), "{answer}");
     assert!(answer["approved_by"].as_str().unwrap().starts_with("desk (SHA256:"), "{answer}");
     let mut bob = waiting(&guard, BOB, "b", true, &["id", "-g"]);
-    let (_, told) = approvals(&["allow", &question(&bob)]);
-    assert!(told.contains("may not decide for user 54322"), "{told}");
+    let (_, message) = approvals(&["allow", &question(&bob)]);
+    assert!(message.contains("may not decide for user 54322"), "{message}");
     bob.end();
     until("it is withdrawn", || guard.status().faces.waiting.unwrap().questions == 0);
     let mut ann = waiting(&guard, ANN, "c", true, &["id", "-g"]);
     succeeds(&["revoke-key", "desk"]);
-    let (_, told) = approvals(&["allow", &question(&ann)]);
-    assert!(told.contains("is revoked"), "{told}");
-    // A file that others can write names no approver.
+    let (_, message) = approvals(&["allow", &question(&ann)]);
+    assert!(message.contains("is revoked"), "{message}");
+    // A file that others can write is not trusted.
     let file = guard.root().join("etc/outpost/approvers.toml");
     std::fs::write(&file, "trusted_users = [\"root\"]\n").unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).unwrap();
-    let (succeeded, told) = approvals(&["allow", &question(&ann)]);
-    assert!(!succeeded && told.contains("others than root can change"), "{told}");
+    let (succeeded, message) = approvals(&["allow", &question(&ann)]);
+    assert!(!succeeded && message.contains("others than root can change"), "{message}");
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
     std::fs::remove_file(own.path().join("approver.key")).unwrap();
     succeeds(&["allow", &question(&ann)]);
@@ -354,6 +354,6 @@ fn the_guards_approvers_are_those_of_roots_file() {
     let mut verify = Guard::command_as(0, outpost());
     verify.args(["--guard", "--guard-root"]).arg(guard.root()).args(["audit", "verify"]);
     let refused = verify.output().unwrap();
-    let told = String::from_utf8_lossy(&refused.stderr);
-    assert!(told.contains("is none that counts"), "the file does not have the key any more: {refused:?}");
+    let message = String::from_utf8_lossy(&refused.stderr);
+    assert!(message.contains("is not trusted"), "the file does not have the key any more: {refused:?}");
 }

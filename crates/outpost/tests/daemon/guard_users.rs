@@ -1,4 +1,4 @@
-//! Users on a host with a guard: their own daemons and programs pass requests on, and stop where the guard is away.
+//! Users on a host with a guard: their daemons and clients forward requests to it, and fail if it does not run.
 
 use crate::support::{outpost, until};
 use outpost_testkit::{ANN, Broker, BrokerClient, Daemon, Guard, Which, broker_request, require, root};
@@ -56,7 +56,7 @@ fn stdout(answer: &Value) -> String {
     String::from_utf8(base64::decode(text.as_bytes()).unwrap()).unwrap()
 }
 
-/// `outpost` of a user on the guard's host, in directories of its own.
+/// `outpost` as a user on the guard's host, with the user's own directories.
 fn cli(guard: &Guard, daemon: &Daemon, arguments: &[&str]) -> Command {
     let mut command = Guard::command_as(ANN, outpost());
     command.args(["--state-dir", "state", "--runtime-dir", "run", "--guard-root"]).arg(guard.root());
@@ -64,7 +64,7 @@ fn cli(guard: &Guard, daemon: &Daemon, arguments: &[&str]) -> Command {
     command
 }
 
-fn said(output: &Output) -> (Option<i32>, String, String) {
+fn output_text(output: &Output) -> (Option<i32>, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
@@ -80,10 +80,10 @@ fn requests_to_a_users_daemon_are_decided_and_run_by_the_guard() {
         assert_eq!(stdout(&answer), uid, "{answer}");
     }
     assert_eq!(daemon.status().faces.waiting.unwrap().questions, 0);
-    // What no rule allows waits at the guard, and goes when its client goes.
+    // A request without a matching rule waits at the guard and is withdrawn when its client disconnects.
     let client = send(&broker_of(&daemon), &broker_request("asked", true, &["true"]));
     until("the guard asks", || guard.status().faces.waiting.unwrap().questions == 1);
-    assert_eq!(daemon.status().faces.waiting.unwrap().questions, 0, "nobody is asked twice");
+    assert_eq!(daemon.status().faces.waiting.unwrap().questions, 0, "only the guard asks");
     drop(client);
     until("the question is withdrawn", || guard.status().faces.waiting.unwrap().questions == 0);
 }
@@ -109,7 +109,7 @@ fn a_killed_worker_of_the_users_daemon_still_passes_the_answer_back() {
 }
 
 #[test]
-fn where_the_guard_is_away_nothing_is_decided_by_the_users_own_daemon() {
+fn without_the_guard_the_users_daemon_decides_nothing() {
     require!(root());
     let mut guard = Guard::start(outpost(), RULES);
     let daemon = user_daemon(&guard);
@@ -120,13 +120,13 @@ fn where_the_guard_is_away_nothing_is_decided_by_the_users_own_daemon() {
     assert!(message.contains("hint: "), "{refused}");
     assert_eq!((&refused["id"], &refused["status"]), (&json!("1"), &json!("error")));
     assert_eq!(daemon.status().faces.waiting.unwrap().questions, 0);
-    let (code, _, errors) = said(&cli(&guard, &daemon, &["ask", "--", "true"]).output().unwrap());
+    let (code, _, errors) = output_text(&cli(&guard, &daemon, &["ask", "--", "true"]).output().unwrap());
     assert_eq!(code, Some(125), "{errors}");
     assert!(
         errors.starts_with("error: the guard of this host is away") && errors.contains("hint: "),
         "{errors}"
     );
-    // It comes back, and all goes on.
+    // After a restart of the guard, requests work again.
     guard.serve();
     let answer = answer(send(&broker_of(&daemon), &broker_request("2", true, &["id", "-u"])));
     assert_eq!(stdout(&answer), "0\n");
@@ -138,7 +138,7 @@ fn a_listener_that_is_not_roots_gets_no_request() {
     let mut guard = Guard::start(outpost(), RULES);
     let daemon = user_daemon(&guard);
     guard.stop();
-    // In a directory of root, but a socket of another user.
+    // A socket of another user in a directory of root.
     let socket = guard.broker();
     let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     std::os::unix::fs::lchown(&socket, Some(ANN), None).unwrap();
@@ -152,10 +152,10 @@ fn ask_and_mcp_reach_the_guard() {
     let guard = Guard::start(outpost(), RULES);
     let daemon = user_daemon(&guard);
     let mut ask = cli(&guard, &daemon, &["ask", "--", "id", "-u"]);
-    let (code, output, errors) = said(&ask.current_dir("/").output().unwrap());
+    let (code, output, errors) = output_text(&ask.current_dir("/").output().unwrap());
     assert_eq!((code, output.as_str()), (Some(0), "0\n"), "{errors}");
     let mut ask = cli(&guard, &daemon, &["ask", "--unprivileged", "--", "id", "-u"]);
-    let (code, output, errors) = said(&ask.current_dir("/").output().unwrap());
+    let (code, output, errors) = output_text(&ask.current_dir("/").output().unwrap());
     assert_eq!((code, output.as_str()), (Some(0), "54321\n"), "{errors}");
     let mut mcp = cli(&guard, &daemon, &["mcp"]);
     let mut mcp = mcp.current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -191,7 +191,7 @@ fn the_originals_client_is_answered_by_the_guard() {
         let mut client = Guard::command_as(ANN, &program);
         let output =
             client.arg("--socket").arg(&socket).args(["id", "-u"]).env("NO_COLOR", "1").output().unwrap();
-        let (code, text, errors) = said(&output);
+        let (code, text, errors) = output_text(&output);
         assert_eq!((code, text.as_str()), (Some(0), "0\n"), "{}: {errors}", socket.display());
     }
 }
@@ -204,7 +204,8 @@ fn status_doctor_and_the_first_ask_name_the_mode_in_force() {
     const GUARDED: &str = "guard mode: holds also against an unconfined process of the same user";
     let mut guard = Guard::start(outpost(), RULES);
     let daemon = user_daemon(&guard);
-    let shown = |guard: &Guard, arguments: &[&str]| said(&cli(guard, &daemon, arguments).output().unwrap()).1;
+    let shown =
+        |guard: &Guard, arguments: &[&str]| output_text(&cli(guard, &daemon, arguments).output().unwrap()).1;
     for arguments in [&["status"][..], &["doctor"]] {
         assert!(shown(&guard, arguments).contains(GUARDED), "{arguments:?}");
     }
@@ -228,7 +229,7 @@ fn status_doctor_and_the_first_ask_name_the_mode_in_force() {
     assert!(!second.contains("mode") && second.contains("54321"), "{second}");
     guard.stop();
     let away = shown(&guard, &["doctor"]);
-    assert!(away.contains("guard mode, and the guard is away"), "{away}");
+    assert!(away.contains("guard mode, but the guard is not running"), "{away}");
     std::fs::remove_dir_all(guard.root().join("var/lib/outpost-guard")).unwrap();
     for arguments in [&["status"][..], &["doctor"]] {
         assert!(shown(&guard, arguments).contains(PERSONAL), "{arguments:?}");
@@ -236,15 +237,15 @@ fn status_doctor_and_the_first_ask_name_the_mode_in_force() {
 }
 
 #[test]
-fn the_guard_is_installed_and_taken_away_again() {
+fn the_guard_can_be_installed_and_uninstalled() {
     require!(root());
     let dir = tempfile::tempdir().unwrap();
     let install = |binary: &Path, arguments: &[&str]| {
         let mut command = Command::new(binary);
         command.args(["install-service", "--guard", "--guard-root"]).arg(dir.path()).args(arguments);
-        said(&command.output().unwrap())
+        output_text(&command.output().unwrap())
     };
-    // The build directory may be anybody's.
+    // Copy the binary, since other users may be able to write the build directory.
     let binary = dir.path().join("outpost");
     std::fs::copy(outpost(), &binary).unwrap();
     let mode = |path: &Path, mode| {
@@ -259,18 +260,21 @@ fn the_guard_is_installed_and_taken_away_again() {
     assert_eq!(code, Some(0), "{errors}");
     let unit = dir.path().join("etc/systemd/system/outpost-guard.service");
     for part in
-        ["var/lib/outpost-guard", "run/outpost-guard", "outpost-guard.service", "next: enrol an approver"]
+        ["var/lib/outpost-guard", "run/outpost-guard", "outpost-guard.service", "next: enroll an approver"]
     {
         assert!(done.contains(part), "{part}: {done}");
     }
     assert!(std::fs::read_to_string(&unit).unwrap().contains("/outpost --guard --guard-root "));
     let as_user = Guard::command_as(ANN, &binary).args(["install-service", "--guard"]).output().unwrap();
-    assert!(said(&as_user).2.contains("only root can set up the guard"));
+    assert!(output_text(&as_user).2.contains("only root can set up the guard"));
     std::fs::write(dir.path().join("var/lib/outpost-guard/kept"), "").unwrap();
     let (code, done, errors) = install(&binary, &["--uninstall"]);
     assert_eq!(code, Some(0), "{errors}");
     assert!(!unit.exists() && !dir.path().join("var/lib/outpost-guard").exists(), "{done}");
-    assert!(dir.path().join("var/lib/outpost-guard.uninstalled/kept").exists(), "records are put aside");
+    assert!(
+        dir.path().join("var/lib/outpost-guard.uninstalled/kept").exists(),
+        "records are kept under another name"
+    );
     assert_eq!(install(&binary, &[]).0, Some(0));
-    assert!(dir.path().join("var/lib/outpost-guard/kept").exists(), "and taken back into use");
+    assert!(dir.path().join("var/lib/outpost-guard/kept").exists(), "the next installation uses them again");
 }

@@ -1,4 +1,4 @@
-//! A daemon at the limits of its host: no room on the disk, no more processes, no more descriptors.
+//! A daemon at the limits of its host: full disk, process limit, descriptor limit.
 
 use crate::support::{cli, outpost, read, until};
 use outpost_control::client::CallError;
@@ -14,14 +14,14 @@ use std::process::Command;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A user of its own: the kernel counts processes per user.
+/// A user for these tests only: the kernel counts processes per user.
 const UID: u32 = 54_321;
 
 fn sleeper(id: &str) -> Spawn {
     Spawn { id: id.into(), command: ["/bin/sleep", "1000"].map(Into::into).to_vec(), ..Spawn::default() }
 }
 
-/// Files of this name in slots that are prepared for processes to come.
+/// The files of this name in prepared slots.
 fn prepared(daemon: &Daemon, name: &str) -> Vec<PathBuf> {
     let slots = std::fs::read_dir(daemon.dir().join("state/processes")).into_iter().flatten().flatten();
     let unused = |slot: &PathBuf| slot.join("process.json").metadata().is_ok_and(|found| found.len() == 0);
@@ -29,7 +29,7 @@ fn prepared(daemon: &Daemon, name: &str) -> Vec<PathBuf> {
     files.filter(|file| file.exists()).collect()
 }
 
-/// Starts a process that writes its name. The answer may take as long as the disk is full.
+/// Starts a process that prints its id. The reply may wait until the disk has space.
 fn start_in_background(daemon: &Daemon, id: &str) -> JoinHandle<Result<Spawned, CallError>> {
     let script = format!("echo {id}; exec sleep 1000");
     let command = ["/bin/sh", "-c", &script].map(Into::into).to_vec();
@@ -38,7 +38,7 @@ fn start_in_background(daemon: &Daemon, id: &str) -> JoinHandle<Result<Spawned, 
     std::thread::spawn(move || client.call("spawn", &spawn))
 }
 
-/// The process that `spawned` confirmed runs on under the worker of now, with what it wrote.
+/// Asserts that the process still runs under the current worker and that its output is kept.
 fn assert_runs_on(daemon: &Daemon, id: &str, spawned: &Spawned) {
     let listed = daemon.list();
     let info = listed.iter().find(|info| info.process == spawned.process);
@@ -73,7 +73,7 @@ fn a_process_started_on_a_full_disk_survives_the_next_worker() {
     started.iter().for_each(|(id, spawned)| assert_runs_on(&daemon, id, spawned));
 }
 
-/// As on a file system that does not keep room that was reserved, such as one that copies on write.
+/// Releases the preallocated blocks of this file, as on a copy-on-write file system, and fills the disk.
 fn assert_start_waits_for_room(disk: &SmallDisk, file: &str) {
     let daemon = Daemon::start_in(outpost(), disk.path());
     let _first: Spawned = daemon.connect().call("spawn", &sleeper("first")).unwrap();
@@ -81,7 +81,7 @@ fn assert_start_waits_for_room(disk: &SmallDisk, file: &str) {
     for file in prepared(&daemon, file) {
         let file = File::options().write(true).open(file).unwrap();
         file.set_len(0).unwrap();
-        assert_eq!(file.metadata().unwrap().blocks(), 0, "its room is given back");
+        assert_eq!(file.metadata().unwrap().blocks(), 0, "its blocks are released");
     }
     disk.fill();
     let start = start_in_background(&daemon, "p");
@@ -108,7 +108,7 @@ fn a_start_whose_start_record_finds_no_room_is_confirmed_when_it_is_written() {
 }
 
 #[test]
-fn a_daemon_begins_on_a_full_disk_and_its_faces_follow_when_there_is_room() {
+fn a_daemon_starts_on_a_full_disk_and_its_faces_follow_when_there_is_space() {
     let disk = require!(SmallDisk::mount("size=16m"));
     disk.fill();
     let daemon = Daemon::start_in(outpost(), disk.path());
@@ -117,7 +117,7 @@ fn a_daemon_begins_on_a_full_disk_and_its_faces_follow_when_there_is_room() {
     let refused = daemon.connect().call::<Spawned>("spawn", &sleeper("p"));
     assert!(matches!(refused, Err(CallError::Refused(_))), "{refused:?}");
     disk.empty();
-    until("every face has begun", || daemon.status().faces.problems.is_empty());
+    until("every face has started", || daemon.status().faces.problems.is_empty());
     daemon.sessions().result("health.check", serde_json::json!({}));
     let _started: Spawned = daemon.connect().call("spawn", &sleeper("p")).unwrap();
 }
@@ -144,7 +144,7 @@ fn a_process_that_waits_for_room_on_the_disk_is_reported_until_it_goes_on() {
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8_lossy(&text);
         assert!(
-            text.contains("recording fails, 1 processes wait") && text.contains("(since "),
+            text.contains("recording fails, 1 processes wait") && text.contains("(for "),
             "{command}: {text}"
         );
     }
@@ -152,7 +152,7 @@ fn a_process_that_waits_for_room_on_the_disk_is_reported_until_it_goes_on() {
     until("the process goes on", || problem().is_none());
 }
 
-/// A daemon of another user who may have few processes.
+/// A daemon of another user with a process limit.
 fn with_few_processes(max: u32) -> Daemon {
     let dir = tempfile::tempdir().unwrap();
     std::os::unix::fs::chown(dir.path(), Some(UID), Some(UID)).unwrap();
@@ -163,15 +163,15 @@ fn with_few_processes(max: u32) -> Daemon {
     Daemon::start_by(serve, dir, &[])
 }
 
-/// Ignores SIGTERM, forks up to the limit and keeps trying; writes when it was refused.
-const FORK_BOMB: &str = "$| = 1; $SIG{TERM} = 'IGNORE'; my $told; while (1) { my $p = fork(); \
-    if (!defined $p) { print \"full\\n\" unless $told++; select(undef, undef, undef, 0.01); next } \
+/// Ignores SIGTERM, forks up to the limit and keeps trying. Prints a line at the first failure.
+const FORK_BOMB: &str = "$| = 1; $SIG{TERM} = 'IGNORE'; my $reported; while (1) { my $p = fork(); \
+    if (!defined $p) { print \"full\\n\" unless $reported++; select(undef, undef, undef, 0.01); next } \
     if ($p == 0) { setpgrp(0, 0); sleep 1000; exit } }";
 
-/// Longer than a runtime keeps idle threads by default.
+/// Longer than tokio keeps idle threads by default.
 const THREADS_KEPT: Duration = Duration::from_secs(12);
 
-/// Threads of a process that its runtime has for blocking work.
+/// The number of tokio threads in a process.
 fn idle_threads(pid: u32) -> usize {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
     let name =
@@ -188,12 +188,12 @@ fn a_fork_bomb_at_the_process_limit_can_be_killed() {
     let bomb: Spawned =
         daemon.connect().call("spawn", &Spawn { id: "bomb".into(), command, ..Spawn::default() }).unwrap();
     assert_eq!(read(&daemon, &bomb.process, 5).0, b"full\n");
-    // Idle threads of the worker end after a while. A kill must not need one that cannot be started then.
-    let begun = Instant::now();
-    until("the worker has given back the threads that it would", || {
-        idle_threads(worker) == 0 || begun.elapsed() > THREADS_KEPT
+    // Idle threads of the worker may exit. A kill must not need a new thread, which cannot be started now.
+    let started = Instant::now();
+    until("idle threads of the worker have exited or stay", || {
+        idle_threads(worker) == 0 || started.elapsed() > THREADS_KEPT
     });
-    // SIGTERM to every process of the tree, and SIGKILL after the grace: two ways, and neither may need a new thread.
+    // The kill sends SIGTERM to the tree and SIGKILL after the grace time. Neither may need a new thread.
     let kill = Kill { process: bomb.process, signal: None, grace_ms: Some(200) };
     let killed: Killed = daemon.connect().call("kill", &kill).unwrap();
     assert!(killed.died && killed.escalated, "{killed:?}");
@@ -201,15 +201,14 @@ fn a_fork_bomb_at_the_process_limit_can_be_killed() {
         let alive = procfs::all().into_iter().filter(|stat| !matches!(stat.state, b'Z' | b'X'));
         !alive.into_iter().any(|stat| {
             let line = std::fs::read(format!("/proc/{}/cmdline", stat.pid)).unwrap_or_default();
-            line.starts_with(b"/usr/bin/perl\0-e\0$| = 1; $SIG{TERM} = 'IGNORE'; my $told")
+            line.starts_with(b"/usr/bin/perl\0-e\0$| = 1; $SIG{TERM} = 'IGNORE'; my $reported")
         })
     });
     assert_eq!(daemon.status().worker_pid, worker, "the worker died; log: {}", daemon.log());
     let _again: Spawned = daemon.connect().call("spawn", &sleeper("again")).unwrap();
 }
 
-/// A daemon that may open few files, with as many processes as it takes, less some: on any host not all that was started
-/// still runs.
+/// A daemon with a low descriptor limit that has started as many processes as possible. Four of them are then killed.
 fn near_the_descriptor_limit() -> Daemon {
     let dir = tempfile::tempdir().unwrap();
     let mut serve = Command::new("prlimit");
@@ -217,7 +216,7 @@ fn near_the_descriptor_limit() -> Daemon {
     let daemon = Daemon::start_by(serve, dir, &[]);
     let refused = (0..300)
         .find_map(|number| daemon.connect().call::<Spawned>("spawn", &sleeper(&format!("p{number}"))).err());
-    // The worker has descriptors left for this and other answers.
+    // The worker reserves descriptors for replies such as this one.
     let Some(CallError::Refused(failure)) = refused else { panic!("{refused:?}; log: {}", daemon.log()) };
     assert!(failure.message.contains("Too many open files"), "{failure:?}");
     let running = running(&daemon);
@@ -255,7 +254,7 @@ fn a_worker_killed_near_the_descriptor_limit_is_replaced_and_takes_over_every_pr
     daemon.kill(Which::Worker);
     let alive = |pid: &i32| procfs::stat(*pid).is_some_and(|stat| !matches!(stat.state, b'Z' | b'X'));
     assert!(pids.iter().all(alive), "no process may end with the worker");
-    // Those that did not fit are taken over as descriptors come free.
+    // The worker takes over the remaining processes when descriptors become free.
     let listed = running(&daemon);
     listed[..listed.len() / 2].iter().for_each(|pid| end(*pid));
     until("every process that runs is listed", || {
@@ -266,7 +265,7 @@ fn a_worker_killed_near_the_descriptor_limit_is_replaced_and_takes_over_every_pr
     until("every end is known", || running(&daemon).is_empty());
 }
 
-/// Sets a limit of a process as its user does, who may not exceed its hard limit.
+/// Sets a limit of a process with the rights of its user, which cannot exceed the hard limit.
 fn limit(pid: u32, limit: &str) {
     let user = std::fs::metadata(format!("/proc/{pid}")).unwrap().uid();
     let mut set = Command::new("setpriv");
@@ -287,7 +286,7 @@ fn a_worker_with_descriptors_for_some_processes_only_serves_and_takes_over_the_o
         let _started: Spawned = daemon.connect().call("spawn", &sleeper(&format!("p{number}"))).unwrap();
     }
     let pids = running(&daemon);
-    // The next worker has the keeper's limit.
+    // The next worker inherits the keeper's limit.
     let keeper = daemon.status().keeper_pid;
     let held = std::fs::read_dir(format!("/proc/{keeper}/fd")).unwrap().count();
     limit(keeper, &format!("--nofile={0}:{0}", held + 60));

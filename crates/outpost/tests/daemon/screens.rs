@@ -1,37 +1,37 @@
-//! Every subcommand as a user sees it: entered at a prompt in a pane of tmux, before a real daemon, and the screen compared
-//! with the one that is stored in `screens/NAME.txt`, a file for each story.
+//! Snapshot tests of every subcommand: each is entered in a tmux pane with a real daemon, and the screen is compared with
+//! `screens/NAME.txt`, one file per scenario.
 //!
-//! What differs from run to run (numbers of processes, times, ids, paths) is made the same by the rules of `rules`.
-//! After a change that is meant: `OUTPOST_WRITE_SCREENS=1 cargo nextest run -E 'test(screens)'` writes the screens down as
-//! they are seen, and git shows what became of them.
+//! The rules in `rules` replace values that vary between runs, such as pids, times, ids and paths.
+//! After an intended change, `OUTPOST_WRITE_SCREENS=1 cargo nextest run -E 'test(screens)'` writes the snapshots anew, and
+//! git shows the differences.
 
 mod pane;
 mod rules;
-mod stories;
-mod story;
+mod scenario;
+mod scenarios;
 
 use crate::support::outpost;
+use scenario::{CAPTION, Scenario, folder};
 use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
-use story::{CAPTION, Story, folder};
 
-/// A test for each, and its name, which is also that of its screens.
-macro_rules! stories {
+/// Defines a test for each scenario. Its name is also that of its snapshot file.
+macro_rules! scenarios {
     ($($name:ident),*) => {
         $(
             #[test]
             fn $name() {
-                let mut story = Story::begin();
-                stories::$name(&mut story);
-                story.compare(stringify!($name));
+                let mut scenario = Scenario::start();
+                scenarios::$name(&mut scenario);
+                scenario.compare(stringify!($name));
             }
         )*
-        const STORIES: &[&str] = &[$(stringify!($name)),*];
+        const SCENARIOS: &[&str] = &[$(stringify!($name)),*];
     };
 }
 
-stories!(
+scenarios!(
     without_a_daemon,
     the_daemon,
     processes,
@@ -40,23 +40,23 @@ stories!(
     configuration,
     approvals,
     sessions,
-    the_host,
+    local_host,
     faces,
-    elsewhere
+    remote_host
 );
 
-/// The commands below this one, as its help lists them.
+/// The subcommands that the help of this command lists.
 fn listed(command: &[String]) -> Vec<String> {
     let output = Command::new(outpost()).arg("help").args(command).output().unwrap();
     let help = String::from_utf8(output.stdout).unwrap();
     let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let lines = lines.take_while(|line| !line.is_empty());
-    // What goes on from the line before is farther to the right.
+    // Continuation lines have a deeper indent.
     let names = lines.filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')));
     names.filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
 }
 
-/// Every command that does something, by all its words.
+/// Every command without subcommands, with all its words.
 fn all_commands(above: &[String]) -> BTreeSet<String> {
     let below = listed(above).into_iter().map(|name| [above, &[name]].concat());
     let leaves = below.flat_map(|command| {
@@ -67,9 +67,10 @@ fn all_commands(above: &[String]) -> BTreeSet<String> {
     leaves.collect()
 }
 
-/// Every command that a stored screen is about.
+/// Every command that a snapshot shows.
 fn shown_commands(all: &BTreeSet<String>) -> BTreeSet<String> {
-    let screens = STORIES.iter().map(|name| fs::read_to_string(story::stored(name)).unwrap_or_default());
+    let screens =
+        SCENARIOS.iter().map(|name| fs::read_to_string(scenario::screen_file(name)).unwrap_or_default());
     let screens: Vec<String> = screens.collect();
     let captions = screens.iter().flat_map(|text| text.lines()).filter_map(|line| line.strip_prefix(CAPTION));
     let entered: Vec<Vec<&str>> = captions.map(|caption| caption.split_whitespace().collect()).collect();
@@ -87,39 +88,43 @@ fn every_command_has_a_screen_and_every_screen_a_test() {
     let missing: Vec<String> = all.difference(&shown_commands(&all)).cloned().collect();
     assert!(
         missing.is_empty(),
-        "no screen of outpost {missing:?}: a story in screens/stories.rs has to show it"
+        "no screen of outpost {missing:?}: add it to a scenario in screens/scenarios.rs"
     );
     let files = fs::read_dir(folder()).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
     let files: BTreeSet<String> =
         files.filter_map(|name| Some(name.strip_suffix(".txt")?.to_owned())).collect();
-    assert_eq!(files, STORIES.iter().map(|name| (*name).to_owned()).collect(), "stored screens and stories");
+    assert_eq!(
+        files,
+        SCENARIOS.iter().map(|name| (*name).to_owned()).collect(),
+        "snapshot files and scenarios"
+    );
 }
 
-/// What a line leaves on the screen, with its colours and the like.
-fn looks(story: &mut Story, line: &str) -> String {
-    let pane = story.pane();
+/// The screen after this line, with colours and other attributes.
+fn looks(scenario: &mut Scenario, line: &str) -> String {
+    let pane = scenario.pane();
     pane.enters(line);
     pane.wait_prompt();
     pane.seen_with_looks()
 }
 
 #[test]
-fn what_is_written_has_colours_on_a_terminal_only_and_for_those_who_want_them() {
-    let mut story = Story::begin();
+fn output_has_colours_only_on_a_terminal_without_no_color() {
+    let mut scenario = Scenario::start();
     for line in ["outpost pss", "outpost --help"] {
-        assert!(looks(&mut story, line).contains('\u{1b}'), "{line} has no emphasis");
+        assert!(looks(&mut scenario, line).contains('\u{1b}'), "{line} has no emphasis");
         for plain in [format!("NO_COLOR=1 {line}"), format!("{line} 2>&1 | cat")] {
-            let seen = looks(&mut story, &plain);
+            let seen = looks(&mut scenario, &plain);
             assert!(!seen.contains('\u{1b}'), "{seen}");
         }
     }
     for (line, is_coloured) in [("outpost serve", true), ("NO_COLOR=1 outpost serve", false)] {
-        let pane = story.pane();
+        let pane = scenario.pane();
         pane.enters(line);
         pane.wait_seen("try: outpost approve");
-        // Has it say something.
-        story.said(&["reload"]);
-        pane.wait_seen("the configuration was read again");
+        // A reload makes the daemon log a line.
+        scenario.stdout_of(&["reload"]);
+        pane.wait_seen("the configuration was reloaded");
         let seen = pane.seen_with_looks();
         assert_eq!(seen.contains('\u{1b}'), is_coloured, "{seen}");
         pane.presses("C-c");
@@ -128,19 +133,19 @@ fn what_is_written_has_colours_on_a_terminal_only_and_for_those_who_want_them() 
 }
 
 #[test]
-fn full_screens_have_bars_for_everybody_and_colours_for_those_who_want_them() {
+fn full_screens_always_have_bars_and_have_colours_without_no_color() {
     const BAR: &str = "\u{1b}[7m";
-    /// As tmux writes it, of whichever kind it was.
+    /// Two encodings of red that tmux may write.
     const RED: [&str; 2] = ["\u{1b}[31m", "\u{1b}[38;5;1m"];
-    let mut story = Story::begin();
+    let mut scenario = Scenario::start();
     for (line, is_coloured) in [("outpost top", true), ("NO_COLOR=1 outpost top", false)] {
-        story.serve();
-        let pane = story.pane();
+        scenario.serve();
+        let pane = scenario.pane();
         pane.enters(line);
-        pane.wait_seen("nothing waits for a human");
+        pane.wait_seen("none pending");
         assert!(pane.seen_with_looks().contains(BAR), "{}", pane.seen_with_looks());
-        story.said(&["stop"]);
-        pane.wait_seen("THE DAEMON IS AWAY");
+        scenario.stdout_of(&["stop"]);
+        pane.wait_seen("DAEMON UNREACHABLE");
         let seen = pane.seen_with_looks();
         assert_eq!(RED.iter().any(|red| seen.contains(red)), is_coloured, "{}", seen.escape_debug());
         pane.presses("q");

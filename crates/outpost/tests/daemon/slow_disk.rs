@@ -1,25 +1,25 @@
-//! A disk on which every operation but reading and writing open files takes long: other processes do not notice.
+//! A disk with slow metadata operations: it delays neither the output nor the start of other processes.
 
 use crate::support::{self, cli, outpost, read, sh, until};
 use outpost_control::client::Client;
-use outpost_control::wire::{Attach, Attached, Spawned, Stdin, StdinApplied, StdinOutcome, Which};
+use outpost_control::wire::{Attach, Attached, ProcessRef, Spawned, Stdin, StdinApplied, StdinOutcome};
 use outpost_testkit::{Daemon, binary_beside, require, root};
 use outpost_wire::base64;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What each operation takes longer. One turn of the reactor that contains any takes at least as long.
+/// The delay of each operation. A reactor iteration that contains such an operation takes at least as long.
 const DELAY: Duration = Duration::from_millis(300);
 
-/// A start without a prepared slot makes directories and files itself, one after the other.
+/// A start without a prepared slot creates its directories and files one after the other.
 const START_MAX: Duration = Duration::from_secs(15);
 
-/// Output of each process that floods, and the cap: segments are created and dropped all the time.
+/// Output of each flooding process. It exceeds the cap, so segments are created and dropped continuously.
 const FLOOD_BYTES: u64 = 18 * 1024 * 1024;
 const CAP_BYTES: u64 = 9 * 1024 * 1024;
 
-/// Input of the process that reads: its log has several parts.
+/// Input of the reading process: more than one file of the stdin log.
 const INPUT_BYTES: u64 = 10 * 1024 * 1024;
 
 fn slow_daemon() -> Daemon {
@@ -33,7 +33,7 @@ fn slow_daemon() -> Daemon {
     Daemon::start_by(serve, dir, &["--metrics-listen=127.0.0.1:0"])
 }
 
-/// The metric, from the page where monitoring reads it.
+/// Reads the longest reactor iteration from the metrics page.
 fn longest_turn(daemon: &Daemon) -> Duration {
     let status = cli(daemon, &["status", "--json"]).output().unwrap().stdout;
     let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
@@ -44,7 +44,7 @@ fn longest_turn(daemon: &Daemon) -> Duration {
     Duration::from_secs_f64(line.unwrap_or_else(|| panic!("{page}")).trim().parse().unwrap())
 }
 
-/// Ends [`watch`] when dropped, also by a panic.
+/// Ends [`watch`] when dropped, also during a panic.
 struct Watching<'a>(&'a AtomicBool);
 
 impl Drop for Watching<'_> {
@@ -53,7 +53,7 @@ impl Drop for Watching<'_> {
     }
 }
 
-/// Reads lines of a process until `over`; returns the longest time without one.
+/// Reads output of a process until `over` is set. Returns the longest time without output.
 fn watch(daemon: &Daemon, process: &str, over: &AtomicBool) -> Duration {
     let mut client: Client = daemon.connect();
     let attach = Attach { process: process.to_owned(), ..Attach::default() };
@@ -67,7 +67,7 @@ fn watch(daemon: &Daemon, process: &str, over: &AtomicBool) -> Duration {
     longest
 }
 
-/// Writes all input of a process, and closes it.
+/// Writes all input of a process and closes its stdin.
 fn feed(daemon: &Daemon, process: &str) {
     let mut client = daemon.connect();
     let mut piece = Vec::new();
@@ -82,7 +82,7 @@ fn feed(daemon: &Daemon, process: &str) {
         offset = applied.applied;
     }
     let _closed: serde_json::Value =
-        client.call("closeStdin", &Which { process: process.to_owned() }).unwrap();
+        client.call("closeStdin", &ProcessRef { process: process.to_owned() }).unwrap();
 }
 
 #[test]
@@ -103,20 +103,20 @@ fn output_and_starts_of_other_processes_go_on_while_each_operation_on_the_disk_t
         let watching = Watching(&over);
         let fed = scope.spawn(|| feed(&daemon, &reader.process));
         for spawned in &old {
-            let which = Which { process: spawned.process.clone() };
+            let which = ProcessRef { process: spawned.process.clone() };
             let _forgotten: serde_json::Value = daemon.connect().call("forget", &which).unwrap();
         }
         let mut longest_start = Duration::ZERO;
         for number in 0..4 {
-            let begun = Instant::now();
+            let started = Instant::now();
             let spawned = sh(&daemon, &format!("new{number}"), "echo new");
             assert_eq!(read(&daemon, &spawned.process, 4).0, b"new\n");
-            longest_start = longest_start.max(begun.elapsed());
+            longest_start = longest_start.max(started.elapsed());
         }
         fed.join().unwrap();
         for spawned in &floods {
             let (output, exit) = read(&daemon, &spawned.process, usize::MAX);
-            // The two streams are read in the order in which they were recorded.
+            // stdout and stderr are read in the order of their recording.
             let is_whole = output.windows(5).any(|end| end == b"done\n");
             assert!(is_whole && exit.is_some(), "{} bytes", output.len());
         }

@@ -1,4 +1,4 @@
-//! Starting: the lock, the sockets' permissions, a user who is not root, limits given back to children.
+//! The start of the daemon: lock, permissions, users other than root, and the limits that children get.
 
 use crate::support::{daemon, exit_code, outpost, read, sh};
 use outpost_sys::epoll::wait_readable;
@@ -9,10 +9,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
-fn a_second_daemon_says_who_is_running_and_disturbs_nothing() {
+fn a_second_daemon_names_the_running_keeper_and_exits() {
     let daemon = daemon();
     let second = || {
         let before = daemon.status();
@@ -23,12 +23,12 @@ fn a_second_daemon_says_who_is_running_and_disturbs_nothing() {
             .output()
             .unwrap();
         assert_eq!(second.status.code(), Some(3));
-        let said = String::from_utf8_lossy(&second.stderr).into_owned();
-        assert!(said.contains(&format!("already running here (keeper {})", before.keeper_pid)), "{said}");
+        let errors = String::from_utf8_lossy(&second.stderr).into_owned();
+        assert!(errors.contains(&format!("already running here (keeper {})", before.keeper_pid)), "{errors}");
         assert_eq!(daemon.status().worker_pid, before.worker_pid);
     };
     second();
-    // The one that took the lock is not the one that runs.
+    // The keeper that took the lock is dead, and another one runs.
     daemon.kill(outpost_testkit::Which::Keeper);
     second();
 }
@@ -47,7 +47,7 @@ fn sockets_and_directories_are_for_their_owner_only() {
 }
 
 #[test]
-fn a_child_has_the_limits_and_descriptors_the_daemon_was_started_with_and_nothing_of_ours() {
+fn children_get_the_original_limits_and_no_descriptors_of_the_daemon() {
     let daemon = daemon();
     let process =
         sh(&daemon, "p", "ulimit -Sn; ls /proc/self/fd | wc -w; grep -E 'Sig(Blk|Ign)' /proc/self/status")
@@ -57,21 +57,21 @@ fn a_child_has_the_limits_and_descriptors_the_daemon_was_started_with_and_nothin
     let lines: Vec<&str> = text.lines().collect();
     let ours =
         outpost_sys::limits::descriptors().soft.map_or("unlimited".to_owned(), |limit| limit.to_string());
-    // Three and the one that ls itself opens.
+    // Three standard descriptors and the directory that ls opens.
     assert_eq!(lines[..2], [ours.as_str(), "4"]);
     assert!(lines[2..].iter().all(|line| line.ends_with("\t0000000000000000")), "{text}");
     assert_eq!(exit_code(exit), Some(0));
 }
 
 #[test]
-fn the_state_of_an_earlier_life_is_found_again_and_what_was_cut_off_is_marked() {
+fn records_of_an_earlier_daemon_are_found_and_cut_off_processes_are_marked() {
     let daemon = daemon();
     let done = sh(&daemon, "done", "echo kept; exit 6").process;
     read(&daemon, &done, usize::MAX);
     let cut = sh(&daemon, "cut", "echo cut; exec sleep 1000");
     assert_eq!(read(&daemon, &cut.process, 4).0, b"cut\n");
     let child = outpost_testkit::process(cut.pid).unwrap();
-    // Both at once, as when the machine goes down.
+    // Kill both at the same time, as a host crash does.
     let (keeper, worker) = (daemon.keeper(), daemon.worker());
     for half in [&worker, &keeper] {
         pidfd::signal(half, Signal::STOP).unwrap();
@@ -80,7 +80,7 @@ fn the_state_of_an_earlier_life_is_found_again_and_what_was_cut_off_is_marked() 
     // SIGCONT to an orphaned group with a stopped member.
     for half in [&worker, &keeper] {
         pidfd::signal(half, Signal::KILL).unwrap();
-        assert!(wait_readable(half, PATIENCE).unwrap());
+        assert!(wait_readable(half, TIMEOUT).unwrap());
     }
     let again = Daemon::start_in(outpost(), daemon.dir());
     let (output, exit) = read(&again, &done, usize::MAX);
@@ -88,8 +88,8 @@ fn the_state_of_an_earlier_life_is_found_again_and_what_was_cut_off_is_marked() 
     let (output, exit) = read(&again, &cut.process, usize::MAX);
     let exit = exit.unwrap();
     assert_eq!((output.as_slice(), exit.code, exit.signal), (&b"cut\n"[..], None, None));
-    // Its cgroup is empty a moment before it is a zombie.
-    assert!(wait_readable(&child, PATIENCE).unwrap(), "an orphan of the earlier life is left");
+    // The cgroup is empty shortly before the process is a zombie.
+    assert!(wait_readable(&child, TIMEOUT).unwrap(), "an orphan of the earlier daemon is left");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn it_runs_for_a_user_who_is_not_root() {
 }
 
 #[test]
-fn a_daemon_that_cannot_work_from_the_start_ends_with_the_reason() {
+fn a_daemon_that_cannot_start_exits_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("state")).unwrap();
     std::fs::write(dir.path().join("state/processes"), "in the way").unwrap();
@@ -126,13 +126,16 @@ fn a_daemon_that_cannot_work_from_the_start_ends_with_the_reason() {
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&serve.stderr).into_owned();
-    assert_eq!(serve.status.code(), Some(1), "{said}");
-    assert!(said.contains("state/processes") && said.contains("there are no children; ending"), "{said}");
+    let errors = String::from_utf8_lossy(&serve.stderr).into_owned();
+    assert_eq!(serve.status.code(), Some(1), "{errors}");
+    assert!(
+        errors.contains("state/processes") && errors.contains("there are no children; ending"),
+        "{errors}"
+    );
 }
 
 #[test]
-fn completions_and_manual_pages_are_made_of_the_commands() {
+fn completions_and_manual_pages_are_generated_from_the_commands() {
     let dir = tempfile::tempdir().unwrap();
     let run = |arguments: &[&str]| {
         let done = Command::new(outpost()).args(arguments).current_dir(dir.path()).output().unwrap();
@@ -146,5 +149,5 @@ fn completions_and_manual_pages_are_made_of_the_commands() {
     run(&["man", "pages"]);
     let page = std::fs::read_to_string(dir.path().join("pages/outpost-logs.1")).unwrap();
     assert!(page.starts_with(".ie") || page.contains(".TH"), "{page}");
-    assert!(page.contains("Begin behind this sequence number"), "{page}");
+    assert!(page.contains("Start after this sequence number"), "{page}");
 }

@@ -1,4 +1,4 @@
-//! A daemon of this build and a client that reads processes to their end.
+//! Helpers for all tests: a daemon of this build, its command line, and readers of process output.
 
 use outpost_control::wire::{Attach, Attached, ExitStatus, Spawn, Spawned};
 use outpost_testkit::{Daemon, Terminal};
@@ -19,13 +19,13 @@ pub(crate) fn cli(daemon: &Daemon, arguments: &[&str]) -> Command {
     command
 }
 
-/// Its whole standard output and its exit code.
-pub(crate) fn said(daemon: &Daemon, arguments: &[&str]) -> (String, Option<i32>) {
+/// Runs `outpost` and returns its standard output and its exit code.
+pub(crate) fn stdout_and_code(daemon: &Daemon, arguments: &[&str]) -> (String, Option<i32>) {
     let output = cli(daemon, arguments).output().unwrap();
     (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code())
 }
 
-/// The same on a terminal of its own.
+/// Starts `outpost` on a new terminal.
 pub(crate) fn on_terminal(daemon: &Daemon, arguments: &[&str], rows: u16, cols: u16) -> Terminal {
     let own = [outpost().to_str().unwrap(), "--state-dir", "state", "--runtime-dir", "run"];
     let arguments: Vec<String> = own.iter().chain(arguments).map(|text| (*text).to_owned()).collect();
@@ -38,14 +38,14 @@ pub(crate) fn daemon() -> Daemon {
     Daemon::start(outpost())
 }
 
-/// Starts a shell; returns the process's number.
+/// Starts a shell script.
 pub(crate) fn sh(daemon: &Daemon, id: &str, script: &str) -> Spawned {
     let command = ["/bin/sh", "-c", script].map(Into::into).to_vec();
     let spawn = Spawn { id: id.to_owned(), command, stdin: true, ..Spawn::default() };
     daemon.connect().call("spawn", &spawn).unwrap()
 }
 
-/// Reads from the beginning until `enough` bytes of output or the exit.
+/// Reads output from the start until there are `enough` bytes or the process has exited.
 pub(crate) fn read(daemon: &Daemon, process: &str, enough: usize) -> (Vec<u8>, Option<ExitStatus>) {
     let mut client = daemon.connect();
     let attach = Attach { process: process.to_owned(), ..Attach::default() };
@@ -67,22 +67,22 @@ pub(crate) fn exit_code(exit: Option<ExitStatus>) -> Option<i32> {
     exit.expect("an exit").code
 }
 
-/// Looks again after a pause until `condition` holds, for what no event reports.
+/// Polls until `condition` holds, for state that no event reports.
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let begun = Instant::now();
+    let started = Instant::now();
     while !condition() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "never happened: {what}");
+        assert!(started.elapsed() < Duration::from_secs(60), "never happened: {what}");
         std::thread::park_timeout(Duration::from_millis(20));
     }
 }
 
-/// The metrics of a daemon, which root's serves only with a token.
+/// Reads the metrics of a daemon with its token, which root's daemon requires.
 pub(crate) fn metrics(dir: &Path, url: &str) -> String {
     let token = std::fs::read_to_string(dir.join("state/metrics.token")).unwrap();
     http_get_with(url, &format!("authorization: Bearer {token}\r\n"))
 }
 
-/// A page over HTTP, with its head.
+/// Fetches a page over HTTP, with its headers.
 pub(crate) fn http_get(url: &str) -> String {
     http_get_with(url, "")
 }

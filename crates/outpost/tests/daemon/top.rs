@@ -1,28 +1,28 @@
-//! `outpost top`, on a terminal and in front of a real daemon.
+//! `outpost top` on a terminal, with a real daemon.
 
-use crate::desk::Desk;
+use crate::approval_fixture::ApprovalFixture;
 use crate::support::{cli, daemon, on_terminal, sh};
-use outpost_sys::pidfd::How;
+use outpost_sys::pidfd::ExitCause;
 use outpost_testkit::{Terminal, Which};
 
-/// The line about a process, if it is in the list.
+/// The line of a process, if it is listed.
 fn line<'a>(seen: &'a str, id: &str) -> Option<&'a str> {
     seen.lines().find(|line| line.get(2..).is_some_and(|line| line.starts_with(id)))
 }
 
-/// Types a filter and keeps it.
+/// Enters a filter.
 fn filter(terminal: &mut Terminal, text: &str) {
     terminal.key(b"/");
-    terminal.wait_seen("Only those with: _");
+    terminal.wait_seen("Filter: _");
     terminal.key(text.as_bytes());
-    terminal.wait_seen(&format!("Only those with: {text}_"));
+    terminal.wait_seen(&format!("Filter: {text}_"));
     terminal.key(b"\r");
     let kept = format!("1 with \"{text}\"");
-    terminal.wait_picture("filter", |seen| seen.contains(&kept) && !seen.contains("Only those with"));
+    terminal.wait_picture("filter", |seen| seen.contains(&kept) && !seen.contains("Filter"));
 }
 
 #[test]
-fn what_runs_is_shown_over_the_death_of_the_worker_and_ended_when_asked_to() {
+fn processes_stay_listed_after_a_killed_worker_and_can_be_killed() {
     let daemon = daemon();
     sh(&daemon, "steady", ": '\u{1b}[31m'; while :; do echo tick; sleep 0.05; done");
     sh(&daemon, "other", "exec sleep 1000");
@@ -39,45 +39,45 @@ fn what_runs_is_shown_over_the_death_of_the_worker_and_ended_when_asked_to() {
     terminal.wait_picture("output of after", has_rate);
     filter(&mut terminal, "other");
     terminal.key(b"k");
-    terminal.wait_seen("y ends other (pid ");
+    terminal.wait_seen("y kills other (pid ");
     terminal.key(b"n");
-    terminal.wait_picture("list again", |seen| !seen.contains("y ends other"));
+    terminal.wait_picture("list again", |seen| !seen.contains("y kills other"));
     assert!(daemon.list().iter().all(|process| process.exit.is_none()));
     terminal.key(b"k");
-    terminal.wait_seen("y ends other (pid ");
+    terminal.wait_seen("y kills other (pid ");
     terminal.key(b"y");
-    terminal.wait_seen("other: ended");
+    terminal.wait_seen("other: terminated");
     terminal.wait_seen("1 running, 1 ended");
     terminal.resize(3, 20);
     terminal.key(b"q");
-    assert_eq!(terminal.wait().how, How::Code(0));
+    assert_eq!(terminal.wait().cause, ExitCause::Code(0));
     terminal.wait_picture("screen as it was", |seen| seen.trim().is_empty());
     assert!(!terminal.reads_keys(), "the terminal is as it was, too");
 }
 
 #[test]
-fn what_waits_is_counted_and_a_daemon_that_is_away_is_told() {
-    let desk = Desk::enrolled();
-    let mut terminal = on_terminal(&desk.daemon, &["top"], 24, 110);
-    terminal.wait_seen("nothing waits for a human");
-    let _client = desk.ask("one", &["echo", "unseen"]);
-    let seen = terminal.wait_seen("1 waits, for ");
-    assert!(!seen.contains("unseen"), "what waits is for approvers only: {seen}");
-    assert!(cli(&desk.daemon, &["stop"]).status().unwrap().success());
-    terminal.wait_seen("THE DAEMON IS AWAY for ");
+fn pending_questions_are_counted_and_a_stopped_daemon_is_shown() {
+    let fixture = ApprovalFixture::enrolled();
+    let mut terminal = on_terminal(&fixture.daemon, &["top"], 24, 110);
+    terminal.wait_seen("none pending");
+    let _client = fixture.ask("one", &["echo", "unseen"]);
+    let seen = terminal.wait_seen("1 pending for ");
+    assert!(!seen.contains("unseen"), "only approvers see the command: {seen}");
+    assert!(cli(&fixture.daemon, &["stop"]).status().unwrap().success());
+    terminal.wait_seen("DAEMON UNREACHABLE for ");
     terminal.key(b"q");
-    assert_eq!(terminal.wait().how, How::Code(0));
+    assert_eq!(terminal.wait().cause, ExitCause::Code(0));
 }
 
 #[test]
 fn a_process_can_be_attached_to_from_the_list() {
     let daemon = daemon();
-    sh(&daemon, "talks", "echo what it said; exec sleep 1000");
+    sh(&daemon, "talks", "echo some output; exec sleep 1000");
     let mut terminal = on_terminal(&daemon, &["top"], 24, 80);
     terminal.wait_picture("process", |seen| line(seen, "talks").is_some());
     terminal.key(b"\r");
     terminal.wait_seen("Process    control/talks, number ");
     terminal.key(b"a");
-    let seen = terminal.wait_picture("output", |seen| seen.starts_with("what it said"));
+    let seen = terminal.wait_picture("output", |seen| seen.starts_with("some output"));
     assert!(!seen.contains("Process    "), "{seen}");
 }

@@ -1,79 +1,81 @@
-//! `outpost approvals enroll`, `keys`, `rename`, `expire`, `revoke-key`: the approvers' keys.
+//! `outpost approvals enroll`, `keys`, `rename`, `expire`, `revoke-key`: manages approver keys.
 
 use super::write;
-use crate::cli::approver::signer::{ask_passphrase, of_agent, of_file, public_of};
+use crate::cli::approver::signer::{agent_signer, ask_passphrase, file_signer, read_public_key};
 use crate::cli::approver::{self, Approver, Connected, unexpected};
 use crate::console::printable;
 use crate::paths::Paths;
 use clap::Args;
 use jiff::Timestamp;
-use outpost_approvals::approvers::{Approver as Entry, Listed, RootFile};
+use outpost_approvals::Client;
+use outpost_approvals::approvers::{Approver as Entry, ApproverInfo, RootFile};
 use outpost_approvals::signing::{KeyAction, KeyChange, KeyFile, PublicKey, Signer, fingerprint};
-use outpost_approvals::wire::{Answer, Request};
-use outpost_approvals::{Client, unix_ms};
-use outpost_sys::limits::effective_uid;
+use outpost_approvals::wire::{Request, ServerMessage};
+use outpost_ledger::unix_ms;
+use outpost_sys::process::effective_uid;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 #[derive(Args)]
 pub(super) struct Enroll {
-    /// What the key is called in lists and records [default: the user's name and the host's]
+    /// Name of the key in lists and records (default: USER@HOST)
     #[arg(long)]
     name: Option<String>,
-    /// Make the new key without a passphrase
+    /// Create the new key without a passphrase
     #[arg(long)]
     no_passphrase: bool,
-    /// The key decides until then: RFC 3339
+    /// Expiry of the key, in RFC 3339
     #[arg(long, value_name = "TIME")]
     expires: Option<Timestamp>,
-    /// The key does not decide what runs as root
+    /// The key cannot approve commands as root
     #[arg(long)]
     no_root: bool,
-    /// The key decides for this user only; may be given several times
+    /// The key decides only for this user; repeatable
     #[arg(long = "for-user", value_name = "USER")]
     users: Vec<String>,
-    /// The key decides on this host only; may be given several times
+    /// The key decides only on this host; repeatable
     #[arg(long = "on-host", value_name = "HOST")]
     hosts: Vec<String>,
-    /// The key that signs the enrolment, where there are approvers already [default: approver.key in the state directory,
-    /// or an enrolled key in ssh-agent]
+    /// Enrolled key that signs the enrollment [default: approver.key in the state directory, or an enrolled key in
+    /// ssh-agent]
     #[arg(long, value_name = "FILE")]
     by: Option<PathBuf>,
 }
 
 #[derive(Args)]
 pub(super) struct Keys {
-    /// As JSON
+    /// Print JSON
     #[arg(long, conflicts_with = "allowed_signers")]
     json: bool,
-    /// As a file for `ssh-keygen -Y verify` and `outpost audit verify --keys`
+    /// Print an allowed-signers file for `ssh-keygen -Y verify` and `outpost audit verify --keys`
     #[arg(long)]
     allowed_signers: bool,
 }
 
 #[derive(Args)]
 pub(super) struct Rename {
-    /// The key's name or fingerprint
+    /// Name or fingerprint of the key
     which: String,
+    /// New name
     name: String,
 }
 
 #[derive(Args)]
 pub(super) struct Expire {
-    /// The key's name or fingerprint
+    /// Name or fingerprint of the key
     which: String,
-    /// RFC 3339
+    /// Expiry, in RFC 3339
     time: Timestamp,
 }
 
 #[derive(Args)]
 pub(super) struct Revoke {
-    /// The key's name or fingerprint
+    /// Name or fingerprint of the key
     which: String,
 }
 
-/// Root's file, if approvers of this host come from it.
+/// Root's approver file, if it is authoritative on this host.
 fn root_file(paths: &Paths) -> Option<RootFile> {
     let etc = paths.guard.etc();
     let counts = paths.host.is_none() && (paths.is_guard || std::fs::symlink_metadata(&etc).is_ok());
@@ -82,7 +84,7 @@ fn root_file(paths: &Paths) -> Option<RootFile> {
 
 pub(super) async fn list(client: &mut Client, options: &Keys) -> Result<(), String> {
     let answer = client.ask(&Request::Keys).await.map_err(|error| error.to_string())?;
-    let Answer::Keys { keys, host } = answer else { return Err(unexpected(&answer)) };
+    let ServerMessage::Keys { keys, host } = answer else { return Err(unexpected(&answer)) };
     if options.json {
         return write(&crate::cli::as_json(&keys)?);
     }
@@ -99,14 +101,14 @@ pub(super) async fn list(client: &mut Client, options: &Keys) -> Result<(), Stri
     write(&text)
 }
 
-fn row(key: &Listed) -> String {
+fn row(key: &ApproverInfo) -> String {
     let state = match (&key.revoked, &key.expires, key.usable) {
         (Some(since), ..) => format!("revoked {since}"),
         (None, Some(then), true) => format!("until {then}"),
         (None, Some(then), false) => format!("expired {then}"),
         (None, None, _) => "valid".to_owned(),
     };
-    let mut scope = if key.root { "root" } else { "own" }.to_owned();
+    let mut scope = if key.root { "root" } else { "you" }.to_owned();
     for (what, names) in [("for", &key.users), ("on", &key.hosts)] {
         if !names.is_empty() {
             scope += &format!(" {what} {}", names.join(","));
@@ -116,17 +118,17 @@ fn row(key: &Listed) -> String {
     format!("{name:<24} {print:<50} {:<8} {}\n", printable(&scope), printable(&state))
 }
 
-/// A key that is to be enrolled: with its private half, or only known.
-enum New {
+/// The key to enroll: with its private half, or the public half only.
+enum NewKey {
     Signer(Signer),
     Public(PublicKey),
 }
 
-impl New {
+impl NewKey {
     fn key(&self) -> &PublicKey {
         match self {
-            New::Signer(signer) => signer.key(),
-            New::Public(key) => key,
+            NewKey::Signer(signer) => signer.key(),
+            NewKey::Public(key) => key,
         }
     }
 }
@@ -143,28 +145,32 @@ pub(super) async fn enroll(paths: &Paths, approver: &Approver, options: Enroll) 
     let enrolled = approver::keys(&mut connected.client).await?;
     let blob = new.key().to_bytes().map_err(|error| error.to_string())?;
     let old_secret = connected.hello.old_secret;
-    let mut change = change_of(&connected, KeyAction::Enroll, &blob, &name)?;
+    let mut change = key_change(&connected, KeyAction::Enroll, &blob, &name)?;
     change.root = !options.no_root;
     (change.users, change.hosts) = (options.users, options.hosts);
     change.not_after_ms = options.expires.map_or(0, milliseconds);
     let print = fingerprint(new.key());
     let by = match (enrolled.is_empty(), new) {
-        (true, New::Signer(signer)) => signer,
-        (true, New::Public(_)) => {
-            return Err("the first key signs its own enrolment\nhint: give its private half with --key, or --ssh-agent".into());
+        (true, NewKey::Signer(signer)) => signer,
+        (true, NewKey::Public(_)) => {
+            return Err("the first key must sign its own enrollment\nhint: pass its private half with --key, or use --ssh-agent".into());
         }
         (false, _) if enrolled.iter().any(|listed| listed.fingerprint == print) => {
-            return Err(format!("the key {print} is enrolled already; `outpost approvals keys` lists all"));
+            return Err(format!(
+                "the key {print} is already enrolled\nhint: `outpost approvals keys` lists all keys"
+            ));
         }
-        (false, _) => earlier_key(approver, options.by, &enrolled).await?,
+        (false, _) => signing_key(approver, options.by, &enrolled).await?,
     };
     submit(&mut connected, &change, by).await?;
     if old_secret && enrolled.is_empty() {
-        errln!("The approver's secret of before is removed: decisions are signed with this key from now on.");
+        errln!(
+            "The previous approver secret no longer works: decisions are signed with this key from now on."
+        );
     }
     if enrolled.is_empty() {
         errln!(
-            "This is the first key of this daemon: it was taken as it came, and the audit chain records that."
+            "This is the first key of this daemon: it was accepted without a signature, and the audit log records that."
         );
     }
     write(&format!("enrolled {name} {print}\n"))
@@ -183,44 +189,45 @@ fn milliseconds(time: Timestamp) -> u64 {
     u64::try_from(time.as_millisecond()).unwrap_or(1).max(1)
 }
 
-/// The key that the command line names; otherwise the own one, which is made if it is not there.
-async fn new_key(approver: &Approver, options: &Enroll, public_suffices: bool) -> Result<New, String> {
+/// The key of `--key` or `--ssh-agent`; otherwise the default key, which is created if it does not exist.
+async fn new_key(approver: &Approver, options: &Enroll, public_suffices: bool) -> Result<NewKey, String> {
     let choice = &approver.choice;
     if let Some(print) = &choice.ssh_agent {
-        return of_agent(print, &|_| true).map(New::Signer);
+        return agent_signer(print, &|_| true).map(NewKey::Signer);
     }
     let file = choice.key.as_deref().unwrap_or(&choice.default_key);
-    if let Some(key) = public_of(file).filter(|_| public_suffices || options.by.is_some()) {
-        return Ok(New::Public(key));
+    if let Some(key) = read_public_key(file).filter(|_| public_suffices || options.by.is_some()) {
+        return Ok(NewKey::Public(key));
     }
     if file.exists() {
         if public_suffices {
             let key = KeyFile::open(file).map_err(|error| error.to_string())?;
-            return Ok(New::Public(key.public().clone()));
+            return Ok(NewKey::Public(key.public().clone()));
         }
-        return of_file(file).await.map(New::Signer);
+        return file_signer(file).await.map(NewKey::Signer);
     }
     if choice.key.is_some() {
-        return Err(format!("there is no key {}", file.display()));
+        return Err(format!("key file not found: {}", file.display()));
     }
-    make_key(file, options.no_passphrase).await.map(New::Signer)
+    make_key(file, options.no_passphrase).await.map(NewKey::Signer)
 }
 
-/// A new Ed25519 key in a file.
+/// Creates an Ed25519 key file.
 async fn make_key(file: &Path, bare: bool) -> Result<Signer, String> {
     let passphrase = match bare {
         true => zeroize::Zeroizing::default(),
         false if !std::io::stdin().is_terminal() => {
-            return Err("a new key gets a passphrase, and there is no terminal to ask for it\n\
-                        hint: --no-passphrase makes one without, --ssh-agent uses one of ssh-agent"
+            return Err("a new key needs a passphrase, but there is no terminal to ask for it\n\
+                        hint: use --no-passphrase, or --ssh-agent for a key in ssh-agent"
                 .into());
         }
         false => {
             let typed = ask_passphrase("Passphrase for the new key:").await?;
-            let again = ask_passphrase("The same passphrase again:").await?;
+            let again = ask_passphrase("Repeat the passphrase:").await?;
             if typed.is_empty() || typed != again {
                 return Err(
-                    "the passphrases are empty or differ\nhint: --no-passphrase makes a key without".into()
+                    "the passphrases are empty or differ\nhint: --no-passphrase creates a key without one"
+                        .into(),
                 );
             }
             typed
@@ -232,37 +239,37 @@ async fn make_key(file: &Path, bare: bool) -> Result<Signer, String> {
     let make = move || {
         let made = KeyFile::create(&file, &passphrase, &default_name())?;
         let signer = made.unlock(&passphrase)?;
-        errln!("Made the key {}: keep it where no agent of this user can read it.", file.display());
+        errln!("Created the key {}. Keep it where no agent of this user can read it.", file.display());
         Ok::<Signer, outpost_approvals::Error>(signer)
     };
     let made = tokio::task::spawn_blocking(make).await.map_err(|error| error.to_string())?;
     made.map_err(|error| error.to_string())
 }
 
-/// A key that is enrolled already, to sign a change with.
-async fn earlier_key(
+/// An enrolled key that signs a change.
+async fn signing_key(
     approver: &Approver,
     by: Option<PathBuf>,
-    enrolled: &[Listed],
+    enrolled: &[ApproverInfo],
 ) -> Result<Signer, String> {
     let is_enrolled = |key: &PublicKey| {
         let print = fingerprint(key);
         enrolled.iter().any(|listed| listed.usable && listed.fingerprint == print)
     };
     if let Some(file) = by {
-        return of_file(&file).await;
+        return file_signer(&file).await;
     }
     let own = &approver.choice.default_key;
     let own_key = KeyFile::open(own).ok().filter(|file| is_enrolled(file.public()));
     match own_key {
-        Some(_) => of_file(own).await,
-        None => of_agent("", &is_enrolled).map_err(|why| {
-            format!("a key that is enrolled already has to sign this: {why}\nhint: name one with --by FILE")
+        Some(_) => file_signer(own).await,
+        None => agent_signer("", &is_enrolled).map_err(|why| {
+            format!("an enrolled key must sign this change: {why}\nhint: name one with --by FILE")
         }),
     }
 }
 
-fn change_of(connected: &Connected, action: KeyAction, key: &[u8], name: &str) -> Result<KeyChange, String> {
+fn key_change(connected: &Connected, action: KeyAction, key: &[u8], name: &str) -> Result<KeyChange, String> {
     let host = connected.hello.host.to_bytes().map_err(|error| error.to_string())?;
     Ok(KeyChange::new(action, &host, connected.hello.head, key, name))
 }
@@ -272,19 +279,19 @@ async fn submit(connected: &mut Connected, change: &KeyChange, by: Signer) -> Re
     let signed = signed.map_err(|error| error.to_string())?;
     let request = Request::ChangeKey { statement: signed.statement, signature: signed.signature };
     match connected.client.ask(&request).await.map_err(|error| error.to_string())? {
-        Answer::KeyChanged { .. } => Ok(()),
+        ServerMessage::KeyChanged { .. } => Ok(()),
         other => Err(unexpected(&other)),
     }
 }
 
-/// Root's file: no key has to sign, since only root can write it.
-fn enroll_by_root(file: &RootFile, new: &New, name: &str, options: &Enroll) -> Result<(), String> {
+/// Enrolls in root's file. No signature is needed, because only root can write it.
+fn enroll_by_root(file: &RootFile, new: &NewKey, name: &str, options: &Enroll) -> Result<(), String> {
     let bare = PublicKey::from(new.key().key_data().clone());
     if effective_uid() != 0 {
         let key = bare.to_openssh().map_err(|error| error.to_string())?;
         return Err(format!(
-            "the approvers of this host are in {}, which root changes\n\
-             hint: as root, save this line in a file and `outpost approvals enroll --name {name:?} --key FILE`:\n{key}",
+            "the approvers of this host are in {}, which only root can change\n\
+             hint: as root, save this line in a file and run `outpost approvals enroll --name {name:?} --key FILE`:\n{key}",
             file.path().display()
         ));
     }
@@ -301,7 +308,7 @@ fn enroll_by_root(file: &RootFile, new: &New, name: &str, options: &Enroll) -> R
     file.write(&list)?;
     let old = file.path().with_file_name("approver.sha256");
     if std::fs::remove_file(&old).is_ok() {
-        errln!("{} of the time of secrets is removed.", old.display());
+        errln!("Removed {}, the hash of the previous approver secret.", old.display());
     }
     write(&format!("enrolled {name} {}\n", fingerprint(new.key())))
 }
@@ -310,7 +317,7 @@ pub(super) async fn rename(paths: &Paths, approver: Approver, options: Rename) -
     let name = options.name.clone();
     let by_root = |entry: &mut Entry| entry.name = name;
     let change = |change: &mut KeyChange| change.name = options.name.clone();
-    alter(paths, approver, &options.which, KeyAction::Rename, by_root, change).await?;
+    change_key(paths, approver, &options.which, KeyAction::Rename, by_root, change).await?;
     write(&format!("renamed {} to {}\n", printable(&options.which), printable(&options.name)))
 }
 
@@ -318,18 +325,18 @@ pub(super) async fn expire(paths: &Paths, approver: Approver, options: Expire) -
     let then = milliseconds(options.time);
     let by_root = |entry: &mut Entry| entry.not_after_ms = then;
     let change = |change: &mut KeyChange| change.not_after_ms = then;
-    alter(paths, approver, &options.which, KeyAction::Expire, by_root, change).await?;
-    write(&format!("{} ends at {}\n", printable(&options.which), options.time))
+    change_key(paths, approver, &options.which, KeyAction::Expire, by_root, change).await?;
+    write(&format!("{} expires at {}\n", printable(&options.which), options.time))
 }
 
 pub(super) async fn revoke(paths: &Paths, approver: Approver, options: Revoke) -> Result<(), String> {
     let by_root = |entry: &mut Entry| entry.revoked_ms = Some(unix_ms());
-    alter(paths, approver, &options.which, KeyAction::Revoke, by_root, |_| {}).await?;
+    change_key(paths, approver, &options.which, KeyAction::Revoke, by_root, |_| {}).await?;
     write(&format!("revoked {}\n", printable(&options.which)))
 }
 
-/// Changes one key: in root's file, or by a statement that an enrolled key signs.
-async fn alter(
+/// Changes a key: in root's file, or with a statement signed by an enrolled key.
+async fn change_key(
     paths: &Paths,
     approver: Approver,
     which: &str,
@@ -340,7 +347,7 @@ async fn alter(
     if let Some(file) = root_file(paths) {
         let mut list = file.read()?;
         let now = unix_ms();
-        let listed: Vec<Listed> = list.approvers.iter().map(|entry| entry.listed(now)).collect();
+        let listed: Vec<ApproverInfo> = list.approvers.iter().map(|entry| entry.info(now)).collect();
         let key = PublicKey::from_openssh(&find(&listed, which)?.key).map_err(|error| error.to_string())?;
         list.change(&key, by_root)?;
         return file.write(&list);
@@ -350,16 +357,16 @@ async fn alter(
     let found = find(&enrolled, which)?;
     let key = PublicKey::from_openssh(&found.key).map_err(|error| error.to_string())?;
     let blob = key.to_bytes().map_err(|error| error.to_string())?;
-    let mut change = change_of(&connected, action, &blob, &found.name)?;
+    let mut change = key_change(&connected, action, &blob, &found.name)?;
     with(&mut change);
-    let by = earlier_key(&approver, approver.choice.key.clone(), &enrolled).await?;
+    let by = signing_key(&approver, approver.choice.key.clone(), &enrolled).await?;
     submit(&mut connected, &change, by).await
 }
 
-fn find<'k>(keys: &'k [Listed], which: &str) -> Result<&'k Listed, String> {
+fn find<'k>(keys: &'k [ApproverInfo], which: &str) -> Result<&'k ApproverInfo, String> {
     let mut found =
         keys.iter().filter(|key| key.revoked.is_none() && (key.name == which || key.fingerprint == which));
-    found
-        .next()
-        .ok_or_else(|| format!("there is no key {}; `outpost approvals keys` lists all", printable(which)))
+    found.next().ok_or_else(|| {
+        format!("no such key: {}\nhint: `outpost approvals keys` lists all keys", printable(which))
+    })
 }

@@ -1,14 +1,14 @@
-//! Questions, grants and events as text: whole, since what is printed here may be approved.
+//! Prints questions, grants and events. Nothing is cut, because the reader may approve what is printed.
 
 use crate::cli::approver::printable;
-use crate::cli::list::age;
-use outpost_approvals::wire::{Answer, Grant};
-use outpost_approvals::{Line, Outcome, Question, display, unix_ms};
+use crate::cli::ps::age;
+use outpost_approvals::wire::{Grant, ServerMessage};
+use outpost_approvals::{Line, Outcome, Question, display};
+use outpost_ledger::unix_ms;
 use std::fmt::Write;
 
 pub(super) fn questions(questions: &[Question]) -> String {
-    let mut text =
-        format!("{:<36} {:>5} {:>5} {:<6} {:<8}  COMMAND\n", "ID", "AGE", "LEFT", "RIGHTS", "DIGEST");
+    let mut text = format!("{:<36} {:>5} {:>5} {:<6} {:<8}  COMMAND\n", "ID", "AGE", "LEFT", "AS", "DIGEST");
     questions.iter().for_each(|question| text.push_str(&row(question)));
     text
 }
@@ -20,37 +20,37 @@ fn row(question: &Question) -> String {
         printable(&question.id),
         age(now_ms.saturating_sub(question.asked_ms) / 1000),
         age(question.deadline_ms.saturating_sub(now_ms) / 1000),
-        rights(question),
+        runs_as(question),
         short(&question.digest),
         printable(&question.title),
     )
 }
 
-fn rights(question: &Question) -> &'static str {
-    if question.privileged { "ROOT" } else { "own" }
+fn runs_as(question: &Question) -> &'static str {
+    if question.privileged { "root" } else { "you" }
 }
 
 fn short(digest: &str) -> String {
     printable(digest).chars().take(8).collect()
 }
 
-/// Everything, in the order in which it is to be read.
+/// A question in full.
 pub(super) fn question(question: &Question) -> String {
     let now_ms = unix_ms();
     let mut text = format!(
-        "id       {}\ndigest   {}\nasked    {} ago, {} left\nrights   {}\ncommand  {}\n",
+        "id       {}\ndigest   {}\nasked    {} ago, {} left\nas       {}\ncommand  {}\n",
         printable(&question.id),
         printable(&question.digest),
         age(now_ms.saturating_sub(question.asked_ms) / 1000),
         age(question.deadline_ms.saturating_sub(now_ms) / 1000),
-        rights(question),
+        runs_as(question),
         printable(&question.title),
     );
     for warning in &question.warnings {
         push(&mut text, format_args!("WARNING  {}\n", printable(warning)));
     }
     for section in &question.sections {
-        let claimed = if section.claimed { " (not checked by anybody)" } else { "" };
+        let claimed = if section.claimed { " (not verified)" } else { "" };
         push(&mut text, format_args!("\n{}{claimed}\n", printable(&section.heading)));
         for Line { name, value } in &section.lines {
             match name.is_empty() {
@@ -73,7 +73,7 @@ pub(super) fn grants(grants: &[Grant]) -> String {
     text
 }
 
-/// For how long a grant still holds.
+/// The remaining uses or time of a grant.
 pub(in crate::cli) fn left(grant: &Grant) -> String {
     match (grant.times_left, grant.seconds_left) {
         (Some(1), _) => "1 time".to_owned(),
@@ -83,21 +83,23 @@ pub(in crate::cli) fn left(grant: &Grant) -> String {
     }
 }
 
-pub(super) fn event(event: &Answer) -> String {
+pub(super) fn event(event: &ServerMessage) -> String {
     match event {
-        Answer::Questions { questions, .. } | Answer::Anew { questions } => {
+        ServerMessage::Questions { questions, .. } | ServerMessage::Snapshot { questions } => {
             let mut text = String::new();
-            questions.iter().for_each(|question| push(&mut text, format_args!("waits    {}", row(question))));
+            questions.iter().for_each(|question| push(&mut text, format_args!("pending  {}", row(question))));
             text
         }
-        Answer::Asked { question } => format!("asked    {}", row(question)),
-        Answer::Settled { id, outcome } => format!("settled  {} {}\n", printable(id), ending(outcome)),
+        ServerMessage::Asked { question } => format!("asked    {}", row(question)),
+        ServerMessage::Settled { id, outcome } => {
+            format!("settled  {} {}\n", printable(id), outcome_text(outcome))
+        }
         other => format!("{}\n", crate::cli::approver::unexpected(other)),
     }
 }
 
-/// How a question ended, and by whom.
-pub(in crate::cli) fn ending(outcome: &Outcome) -> String {
+/// The outcome of a question, with the approver.
+pub(in crate::cli) fn outcome_text(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Decided { decision, by, .. } => {
             let what = match (decision.allow, decision.remember) {
@@ -107,17 +109,17 @@ pub(in crate::cli) fn ending(outcome: &Outcome) -> String {
             };
             let note = match decision.note.is_empty() {
                 true => String::new(),
-                false => format!(": {}", display::claim(&decision.note, usize::MAX)),
+                false => format!(": {}", display::escape_untrusted(&decision.note, usize::MAX)),
             };
             format!("{what} by {}{note}", printable(by))
         }
-        Outcome::Expired => "ended: nobody answered in time".to_owned(),
-        Outcome::Withdrawn => "ended: whoever asked has left".to_owned(),
-        Outcome::Unanswerable { why } => format!("ended: nobody could be asked: {}", printable(why)),
+        Outcome::Expired => "expired: no approver answered in time".to_owned(),
+        Outcome::Withdrawn => "withdrawn: the requester disconnected".to_owned(),
+        Outcome::Unanswerable { why } => format!("failed: no approver could be asked: {}", printable(why)),
     }
 }
 
 fn push(text: &mut String, more: std::fmt::Arguments<'_>) {
-    // A string takes everything.
+    // Writing to a `String` cannot fail.
     let _ = text.write_fmt(more);
 }

@@ -1,38 +1,38 @@
-//! What the full screen is about: the questions there are, the one that is looked at, and what the daemon tells.
+//! The state of `outpost approve`: pending questions, the open question, grants, and updates from the daemon.
 
 use super::page::{self, Row};
-use crate::cli::approvals::print::ending;
+use crate::cli::approvals::print::outcome_text;
 use crate::cli::fullscreen::Size;
-use outpost_approvals::wire::{Answer, Grant, Request};
+use outpost_approvals::wire::{Grant, Request, ServerMessage};
 use outpost_approvals::{Decision, Outcome, Question};
 use std::time::{Duration, Instant};
 
-/// What is typed before anybody can have read the question is no answer.
-pub(super) const KEYS_IGNORED: Duration = Duration::from_millis(700);
+/// Keys within this time after a question appeared are ignored: they cannot be an answer to it.
+pub(super) const READING_TIME: Duration = Duration::from_millis(700);
 
-/// Rows of the screen that are not the list's or the question's: the head, two for what happened, the keys.
+/// Rows besides the body: the title, two status rows, the keys.
 pub(super) const ROWS_AROUND: u16 = 4;
 
-/// On less than this nobody can read what is being decided.
+/// Smallest screen on which decisions are allowed.
 pub(super) const COLUMNS_MIN: u16 = 40;
 pub(super) const ROWS_MIN: u16 = 10;
 
 pub(super) struct App {
-    /// Oldest first; new ones come at the end.
+    /// Oldest first.
     pub(super) questions: Vec<Question>,
-    /// By id, so that nothing that comes or goes moves it onto another one.
+    /// An id, so that changes of the list do not move the selection to another question.
     pub(super) selected: Option<String>,
     pub(super) view: View,
-    /// What happened last.
+    /// The last event or error.
     pub(super) status: String,
     pub(super) grants: Vec<Grant>,
     pub(super) selected_grant: Option<String>,
     pub(super) connected: bool,
     pub(super) size: Size,
-    /// What the audit calls us.
+    /// Our name in the audit log.
     name: String,
-    /// What was looked at has vanished: what is typed until then was meant for it.
-    pub(super) deaf_until: Option<Instant>,
+    /// Set when the open question disappears: keys until then were meant for it.
+    pub(super) ignore_keys_until: Option<Instant>,
 }
 
 pub(super) enum View {
@@ -41,27 +41,27 @@ pub(super) enum View {
     Grants,
 }
 
-/// The question that is looked at. What is decided is what stands here, whatever the list says.
+/// The open question. A decision applies to this copy, which is what the screen shows.
 pub(super) struct Details {
     pub(super) question: Question,
     pub(super) rows: Vec<Row>,
-    /// The first row in sight.
+    /// The first visible row.
     pub(super) top: usize,
-    /// Its last row was on the screen.
+    /// The last row has been visible.
     pub(super) end_shown: bool,
-    /// Since when it is on the screen as it is now; not at all before it was drawn.
+    /// When the current layout was first drawn.
     pub(super) shown_at: Option<Instant>,
     pub(super) dialog: Dialog,
-    /// Until when a second `y` approves what is privileged.
+    /// Until when a second `y` approves a privileged command.
     pub(super) confirm_until: Option<Instant>,
-    /// The daemon has our decision and has not answered yet.
-    pub(super) decided: bool,
+    /// Our decision is sent and not settled yet.
+    pub(super) submitted: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Dialog {
     None,
-    /// The note of a denial, as it was typed so far.
+    /// The typed note of a denial.
     Note(Vec<u8>),
     Remember {
         unit: Unit,
@@ -75,10 +75,10 @@ pub(super) enum Unit {
     Minutes,
 }
 
-/// What is to be done at the daemon.
+/// A request for the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Order {
-    /// To be signed: the question as it was on the screen.
+pub(super) enum DaemonRequest {
+    /// Sign and submit a decision about the question as shown.
     Decide {
         question: Box<Question>,
         decision: Decision,
@@ -86,8 +86,8 @@ pub(super) enum Order {
     Ask(Request),
 }
 
-/// What the daemon tells, or the way to it.
-pub(super) enum News {
+/// Events of the daemon and of the connection to it.
+pub(super) enum LinkEvent {
     Connected {
         name: String,
         questions: Vec<Question>,
@@ -95,13 +95,13 @@ pub(super) enum News {
     Lost {
         why: String,
     },
-    Event(Answer),
-    Answered(Answer),
-    Refused {
+    Event(ServerMessage),
+    Reply(ServerMessage),
+    Failed {
         why: String,
     },
-    /// There is no way back.
-    Ended {
+    /// The daemon refuses a reconnect.
+    Closed {
         why: String,
     },
 }
@@ -118,7 +118,7 @@ impl App {
             connected: false,
             size,
             name: String::new(),
-            deaf_until: None,
+            ignore_keys_until: None,
         }
     }
 
@@ -131,14 +131,14 @@ impl App {
         usize::from(self.size.rows.saturating_sub(ROWS_AROUND))
     }
 
-    /// Everything is where it was not before: it has to be read anew.
+    /// A new size changes the layout, so the question counts as unread.
     pub(super) fn resize(&mut self, size: Size) {
         if size == self.size {
             return;
         }
         self.size = size;
         if let View::Details(details) = &mut self.view {
-            details.lay_out(size);
+            details.layout(size);
         }
     }
 
@@ -155,13 +155,13 @@ impl App {
             shown_at: None,
             dialog: Dialog::None,
             confirm_until: None,
-            decided: false,
+            submitted: false,
         });
-        details.lay_out(self.size);
+        details.layout(self.size);
         self.view = View::Details(details);
     }
 
-    /// Time has passed: what is not offered any more is not said any more.
+    /// Clears an expired confirmation prompt.
     pub(super) fn tick(&mut self, now: Instant) {
         if let View::Details(details) = &mut self.view
             && details.confirm_until.take_if(|until| now > *until).is_some()
@@ -170,7 +170,7 @@ impl App {
         }
     }
 
-    /// The screen shows what we are now.
+    /// Records that the current state was drawn.
     pub(super) fn drawn(&mut self, now: Instant) {
         let (body, too_small) = (self.body_rows(), self.is_too_small());
         if let View::Details(details) = &mut self.view
@@ -181,53 +181,54 @@ impl App {
         }
     }
 
-    /// What follows from what the daemon tells, if that is another request.
-    pub(super) fn hear(&mut self, news: News, now: Instant) -> Option<Order> {
-        match news {
-            News::Connected { name, questions } => {
+    /// Handles an event; returns a follow-up request.
+    pub(super) fn on_link_event(&mut self, event: LinkEvent, now: Instant) -> Option<DaemonRequest> {
+        match event {
+            LinkEvent::Connected { name, questions } => {
                 self.status = match self.name.is_empty() {
                     true => format!("connected as {name}"),
-                    false => format!("connected again as {name}"),
+                    false => format!("reconnected as {name}"),
                 };
                 (self.name, self.connected) = (name, true);
                 self.replace_all(questions, now);
             }
-            News::Lost { why } | News::Ended { why } => {
+            LinkEvent::Lost { why } | LinkEvent::Closed { why } => {
                 self.connected = false;
-                let lost_decision = self.take_decided();
-                let fate = if lost_decision { "; whether the answer arrived is not known" } else { "" };
+                let was_submitted = self.clear_submitted();
+                let fate = if was_submitted { "; it is unknown whether the answer arrived" } else { "" };
                 self.status = format!("no connection: {why}{fate}");
             }
-            News::Event(event) | News::Answered(event @ (Answer::Asked { .. } | Answer::Settled { .. })) => {
-                self.hear_event(event, now);
+            LinkEvent::Event(event)
+            | LinkEvent::Reply(event @ (ServerMessage::Asked { .. } | ServerMessage::Settled { .. })) => {
+                self.on_event(event, now);
             }
-            News::Answered(answer) => return self.hear_answer(answer),
-            News::Refused { why } => {
-                self.take_decided();
+            LinkEvent::Reply(answer) => return self.on_reply(answer),
+            LinkEvent::Failed { why } => {
+                self.clear_submitted();
                 self.status = why;
             }
         }
         None
     }
 
-    fn hear_event(&mut self, event: Answer, now: Instant) {
+    fn on_event(&mut self, event: ServerMessage, now: Instant) {
         match event {
-            Answer::Asked { question } => {
+            ServerMessage::Asked { question } => {
                 self.questions.retain(|known| known.id != question.id);
                 self.questions.push(*question);
-                self.select_something(0);
+                self.keep_selection(0);
             }
-            Answer::Settled { id, outcome } => self.settle(&id, &outcome, now),
-            Answer::Questions { questions, .. } | Answer::Anew { questions } => {
+            ServerMessage::Settled { id, outcome } => self.settle(&id, &outcome, now),
+            ServerMessage::Questions { questions, .. } | ServerMessage::Snapshot { questions } => {
                 self.replace_all(questions, now)
             }
             _ => {}
         }
     }
 
-    fn hear_answer(&mut self, answer: Answer) -> Option<Order> {
+    fn on_reply(&mut self, answer: ServerMessage) -> Option<DaemonRequest> {
         match answer {
-            Answer::Grants { grants } => {
+            ServerMessage::Grants { grants } => {
                 self.grants = grants;
                 let selected = self.selected_grant.take();
                 let still = |id: &String| self.grants.iter().any(|grant| grant.id == *id);
@@ -235,11 +236,11 @@ impl App {
                     selected.filter(still).or_else(|| self.grants.first().map(|grant| grant.id.clone()));
                 None
             }
-            Answer::Revoked { id } => {
+            ServerMessage::Revoked { id } => {
                 self.status = format!("revoked {}", short(&id));
-                Some(Order::Ask(Request::Grants))
+                Some(DaemonRequest::Ask(Request::Grants))
             }
-            // How it ended is told as an event, to everybody alike.
+            // The outcome arrives as an event.
             _ => None,
         }
     }
@@ -247,19 +248,19 @@ impl App {
     fn settle(&mut self, id: &str, outcome: &Outcome, now: Instant) {
         let Some(at) = self.questions.iter().position(|question| question.id == id) else { return };
         let question = self.questions.remove(at);
-        // The signer, and behind it the client that has submitted the decision.
+        // `by` is the signer, followed by the client that submitted the decision.
         let by_us = match outcome {
             Outcome::Decided { by, .. } if by.ends_with(&self.name) => Some(by),
             _ => None,
         };
-        let ending = ending(outcome);
+        let ending = outcome_text(outcome);
         let ending = by_us.map_or(ending.clone(), |by| ending.replacen(by, "you", 1));
         self.status = format!("{} {ending}", short(&question.digest));
-        self.leave(id, now);
-        self.select_something(at);
+        self.close_details(id, now);
+        self.keep_selection(at);
     }
 
-    /// Everything anew. What was looked at stays if it is there as it was.
+    /// Replaces all questions. The open one stays if it is unchanged.
     fn replace_all(&mut self, questions: Vec<Question>, now: Instant) {
         let at = self.selected_at().unwrap_or_default();
         self.questions = questions;
@@ -267,19 +268,19 @@ impl App {
             && !self.questions.contains(&details.question)
         {
             let (id, digest) = (details.question.id.clone(), short(&details.question.digest));
-            self.status = format!("{digest} does not wait any more");
-            self.leave(&id, now);
+            self.status = format!("{digest} is no longer pending");
+            self.close_details(&id, now);
         }
-        self.select_something(at);
+        self.keep_selection(at);
     }
 
-    /// Away from a question that has ended.
-    fn leave(&mut self, id: &str, now: Instant) {
+    /// Closes the details if they show this question.
+    fn close_details(&mut self, id: &str, now: Instant) {
         if let View::Details(details) = &self.view
             && details.question.id == id
         {
             self.view = View::List;
-            self.deaf_until = Some(now + KEYS_IGNORED);
+            self.ignore_keys_until = Some(now + READING_TIME);
         }
     }
 
@@ -287,33 +288,33 @@ impl App {
         self.questions.iter().position(|question| Some(&question.id) == self.selected.as_ref())
     }
 
-    /// What is at this place or before it, unless what was selected is still there.
-    fn select_something(&mut self, at: usize) {
+    /// Keeps the selection if it still exists, else selects the question at `at` or the last one.
+    fn keep_selection(&mut self, at: usize) {
         if self.selected_at().is_none() {
             let near = self.questions.get(at).or(self.questions.last());
             self.selected = near.map(|question| question.id.clone());
         }
     }
 
-    /// Whether a decision was under way; it is not any more.
-    fn take_decided(&mut self) -> bool {
+    /// Clears `submitted`; returns its previous value.
+    fn clear_submitted(&mut self) -> bool {
         match &mut self.view {
-            View::Details(details) => std::mem::take(&mut details.decided),
+            View::Details(details) => std::mem::take(&mut details.submitted),
             View::List | View::Grants => false,
         }
     }
 }
 
 impl Details {
-    fn lay_out(&mut self, size: Size) {
+    fn layout(&mut self, size: Size) {
         self.rows = page::rows(&self.question, usize::from(size.columns));
         self.top = 0;
-        self.appear();
+        self.mark_unread();
         self.end_shown = false;
     }
 
-    /// It is not on the screen as it is now, and has not been read.
-    pub(super) fn appear(&mut self) {
+    /// The current layout has not been drawn yet.
+    pub(super) fn mark_unread(&mut self) {
         self.shown_at = None;
         self.confirm_until = None;
     }

@@ -1,33 +1,33 @@
-//! The full screen as it is drawn: a head, the list or the question, what happened last, and the keys.
+//! Draws the full screen of `outpost approve`: title, list or question, status, keys.
 
 use super::app::{App, COLUMNS_MIN, Details, Dialog, ROWS_MIN, Unit, View, short};
 use super::page::Kind;
 use crate::cli::approvals::print::left;
 use crate::cli::approver::printable;
-use crate::cli::fullscreen::{BAR, Canvas, Looks, first_row, style_of};
-use crate::cli::list::age;
+use crate::cli::fullscreen::{BAR, Canvas, Theme, first_row, style_of};
+use crate::cli::ps::age;
 use outpost_approvals::{Question, display};
 use ratatui::Frame;
 use ratatui::style::{Color, Modifier, Style};
 
-/// With fewer columns the words are shorter.
+/// Narrower screens use shorter texts.
 const COLUMNS_ROOMY: u16 = 76;
 
-fn look(looks: Looks, kind: Kind) -> Style {
+fn look(theme: Theme, kind: Kind) -> Style {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     match kind {
-        Kind::Warning => looks.coloured(bold.add_modifier(Modifier::REVERSED), Color::Red),
+        Kind::Warning => theme.paint(bold.add_modifier(Modifier::REVERSED), Color::Red),
         Kind::Heading => bold,
-        Kind::Claimed => looks.coloured(Style::new(), Color::Yellow),
+        Kind::Claimed => theme.paint(Style::new(), Color::Yellow),
         Kind::Text => Style::new(),
     }
 }
 
-pub(super) fn draw(frame: &mut Frame<'_>, app: &App, now_ms: u64, looks: Looks) {
-    let mut canvas = Canvas::new(frame, looks);
+pub(super) fn draw(frame: &mut Frame<'_>, app: &App, now_ms: u64, theme: Theme) {
+    let mut canvas = Canvas::new(frame, theme);
     let area = canvas.area;
     if app.is_too_small() {
-        let text = format!("The screen is too small: {COLUMNS_MIN} columns and {ROWS_MIN} rows are needed.");
+        let text = format!("The screen is too small: it needs {COLUMNS_MIN} columns and {ROWS_MIN} rows.");
         for (at, line) in (0..area.height).zip(display::wrap(&text, usize::from(area.width))) {
             canvas.line(at, &line, Style::new());
         }
@@ -47,9 +47,9 @@ impl Canvas<'_> {
         let head = match (app.connected, app.questions.len()) {
             (false, _) if app.status.is_empty() => "outpost approve: connecting".to_owned(),
             (false, _) => "outpost approve: NO CONNECTION".to_owned(),
-            (true, 0) => "outpost approve: nothing waits".to_owned(),
-            (true, 1) => "outpost approve: 1 question waits".to_owned(),
-            (true, more) => format!("outpost approve: {more} questions wait"),
+            (true, 0) => "outpost approve: no pending questions".to_owned(),
+            (true, 1) => "outpost approve: 1 pending question".to_owned(),
+            (true, more) => format!("outpost approve: {more} pending questions"),
         };
         self.line(0, &head, BAR);
         let heading = Style::new().add_modifier(Modifier::BOLD);
@@ -74,22 +74,22 @@ impl Canvas<'_> {
         let head = match self.area.width >= COLUMNS_ROOMY {
             true => format!(
                 "Question {digest}  {}  asked {age} ago, {left} left  lines {first}-{last} of {all}",
-                rights(question)
+                runs_as(question)
             ),
-            false => format!("{digest} {} {age} ago {left} left {first}-{last}/{all}", rights(question)),
+            false => format!("{digest} {} {age} ago {left} left {first}-{last}/{all}", runs_as(question)),
         };
         let head = if app.connected { head } else { format!("NO CONNECTION  {head}") };
         self.line(0, &head, BAR);
         for (at, row) in (1..).zip(details.rows.iter().skip(details.top).take(body)) {
-            self.line(at, &row.text, look(self.looks, row.kind));
+            self.line(at, &row.text, look(self.theme, row.kind));
         }
     }
 
     fn grants(&mut self, app: &App) {
         let head = match app.grants.len() {
-            0 => "Nothing is remembered".to_owned(),
-            1 => "1 answer is remembered".to_owned(),
-            more => format!("{more} answers are remembered"),
+            0 => "No grants".to_owned(),
+            1 => "1 grant".to_owned(),
+            more => format!("{more} grants"),
         };
         self.line(0, &head, BAR);
         let rows = app.body_rows();
@@ -107,7 +107,7 @@ impl Canvas<'_> {
         }
     }
 
-    /// What is being typed, or what happened last.
+    /// The active dialog, or the last event.
     fn status(&mut self, app: &App) {
         let dialog = match &app.view {
             View::Details(details) => &details.dialog,
@@ -117,10 +117,10 @@ impl Canvas<'_> {
         match dialog {
             Dialog::None => self.folded(first, &printable(&app.status), Style::new()),
             Dialog::Note(typed) => {
-                let typed = display::claim(&String::from_utf8_lossy(typed), usize::MAX);
+                let typed = display::escape_untrusted(&String::from_utf8_lossy(typed), usize::MAX);
                 let shown = typed.chars().count().saturating_sub(width.saturating_sub(1));
                 let end: String = typed.chars().skip(shown).collect();
-                self.line(first, "Why not? This is told to whoever asked:", Style::new());
+                self.line(first, "Reason of the denial, for the requester:", Style::new());
                 self.line(first + 1, &format!("{end}_"), Style::new());
             }
             Dialog::Remember { unit, digits } => {
@@ -128,13 +128,13 @@ impl Canvas<'_> {
                     Unit::Times => "more times",
                     Unit::Minutes => "minutes",
                 };
-                self.line(first, &format!("Approve this, and the same for {digits}_ {unit}"), Style::new());
+                self.line(first, &format!("Approve this, also for {digits}_ {unit}"), Style::new());
                 self.cut(first + 1, &printable(&app.status), Style::new());
             }
         }
     }
 
-    /// On two lines.
+    /// Draws a text on two lines.
     fn folded(&mut self, at: u16, text: &str, style: Style) {
         let split = text.char_indices().nth(usize::from(self.area.width)).map_or(text.len(), |(at, _)| at);
         let (one, two) = text.split_at(split);
@@ -149,14 +149,14 @@ fn row(question: &Question, selected: bool, now_ms: u64) -> String {
         if selected { ">" } else { " " },
         since(question, now_ms),
         until(question, now_ms),
-        rights(question),
+        runs_as(question),
         short(&question.digest),
         printable(&question.title),
     )
 }
 
-fn rights(question: &Question) -> &'static str {
-    if question.privileged { "ROOT" } else { "own " }
+fn runs_as(question: &Question) -> &'static str {
+    if question.privileged { "root" } else { "you " }
 }
 
 fn since(question: &Question, now_ms: u64) -> String {
@@ -171,16 +171,16 @@ fn keys(app: &App) -> &'static str {
     let roomy = app.size.columns >= COLUMNS_ROOMY;
     match (&app.view, roomy) {
         (View::List, _) => "Enter details  g grants  q quit",
-        (View::Grants, _) => "x revoke  g again  Esc back  q quit",
+        (View::Grants, _) => "x revoke  g refresh  Esc back  q quit",
         (View::Details(details), _) => match (&details.dialog, details.question.rememberable) {
             (Dialog::None, true) if roomy => {
                 "y approve  n deny  d deny with a note  r remember  Esc back  q quit"
             }
             (Dialog::None, false) if roomy => "y approve  n deny  d deny with a note  Esc back  q quit",
-            (Dialog::None, true) => "y yes n no d note r remember Esc q",
-            (Dialog::None, false) => "y yes n no d note Esc back q quit",
-            (Dialog::Note(_), _) => "Enter denies  Esc cancels",
-            (Dialog::Remember { .. }, _) => "t times m minutes y approve Esc cancels",
+            (Dialog::None, true) => "y approve n deny d note r rem. Esc q",
+            (Dialog::None, false) => "y approve n deny d note Esc q",
+            (Dialog::Note(_), _) => "Enter deny  Esc cancel",
+            (Dialog::Remember { .. }, _) => "t times m minutes y approve Esc cancel",
         },
     }
 }

@@ -1,13 +1,13 @@
-//! What keys do: never more than their name says, and nothing before what they are about was read.
+//! Key handling of `outpost approve`. A key decides only about a question that was visible long enough to be read.
 
-use super::app::{App, Details, Dialog, KEYS_IGNORED, Order, Unit, View};
+use super::app::{App, DaemonRequest, Details, Dialog, READING_TIME, Unit, View};
 use crate::cli::fullscreen::{CONTROL_C, ENTER, ESCAPE, Pressed, moved, pop_character, pressed};
 use crate::tty::keys::{Key, Move};
 use outpost_approvals::wire::Request;
 use outpost_approvals::{Decision, Remember};
 use std::time::{Duration, Instant};
 
-/// How long a second `y` is waited for.
+/// Time for the second `y`.
 const CONFIRM: Duration = Duration::from_secs(3);
 
 const NOTE_BYTES_MAX: usize = 500;
@@ -15,7 +15,7 @@ const DIGITS_MAX: usize = 4;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    Do(Order),
+    Send(DaemonRequest),
     Quit,
 }
 
@@ -24,15 +24,15 @@ impl App {
         if key == Key::Byte(CONTROL_C) {
             return Some(Action::Quit);
         }
-        if self.deaf_until.is_some_and(|until| now < until) {
+        if self.ignore_keys_until.is_some_and(|until| now < until) {
             return None;
         }
         let in_note =
             matches!(&self.view, View::Details(details) if matches!(details.dialog, Dialog::Note(_)));
-        // What sends a note has to be pressed.
+        // Pasted text is accepted in a note, but the Enter that sends it must be pressed.
         let byte = match pressed(key, in_note)? {
             Pressed::Move(to) => {
-                self.go(to);
+                self.move_by(to);
                 return None;
             }
             Pressed::Byte(byte) => byte,
@@ -44,7 +44,7 @@ impl App {
         }
     }
 
-    fn go(&mut self, to: Move) {
+    fn move_by(&mut self, to: Move) {
         let body = self.body_rows();
         match &mut self.view {
             View::Details(details) if details.dialog == Dialog::None => {
@@ -69,7 +69,7 @@ impl App {
             ENTER => self.open(),
             b'g' => {
                 self.view = View::Grants;
-                return Some(Action::Do(Order::Ask(Request::Grants)));
+                return Some(Action::Send(DaemonRequest::Ask(Request::Grants)));
             }
             b'q' => return Some(Action::Quit),
             _ => {}
@@ -79,10 +79,10 @@ impl App {
 
     fn key_in_grants(&mut self, byte: u8) -> Option<Action> {
         match byte {
-            b'g' => return Some(Action::Do(Order::Ask(Request::Grants))),
+            b'g' => return Some(Action::Send(DaemonRequest::Ask(Request::Grants))),
             b'x' => {
                 let id = self.selected_grant.clone()?;
-                return Some(Action::Do(Order::Ask(Request::Revoke { id })));
+                return Some(Action::Send(DaemonRequest::Ask(Request::Revoke { id })));
             }
             b'q' => return Some(Action::Quit),
             ESCAPE => self.view = View::List,
@@ -108,11 +108,11 @@ impl App {
             Dialog::Remember { .. } => byte == b'y',
             Dialog::Note(_) => false,
         };
-        if decides && (details.decided || !details.was_read(now)) {
+        if decides && (details.submitted || !details.had_reading_time(now)) {
             return None;
         }
         if !self.connected {
-            self.status = "no connection: nothing can be decided".into();
+            self.status = "no connection: decisions are not possible".into();
             return None;
         }
         if too_small {
@@ -124,7 +124,7 @@ impl App {
             Dialog::Remember { .. } => details.key_in_remember(byte, confirm_until, now),
         };
         match done {
-            Ok(order) => order.map(Action::Do),
+            Ok(request) => request.map(Action::Send),
             Err(why) => {
                 self.status = why;
                 None
@@ -133,18 +133,18 @@ impl App {
     }
 }
 
-/// What a key has led to, or what to tell about it.
-type Done = Result<Option<Order>, String>;
+/// A request for the daemon, or a message for the status row.
+type KeyResult = Result<Option<DaemonRequest>, String>;
 
 impl Details {
-    /// It has been there long enough to be what a key is about.
-    fn was_read(&self, now: Instant) -> bool {
-        self.shown_at.is_some_and(|since| now >= since + KEYS_IGNORED)
+    /// Whether the question has been visible for `READING_TIME`.
+    fn had_reading_time(&self, now: Instant) -> bool {
+        self.shown_at.is_some_and(|since| now >= since + READING_TIME)
     }
 
     fn scroll(&mut self, to: Move, body: usize) {
         let last = self.rows.len().saturating_sub(body);
-        // A row stays in sight, so that nothing is skipped.
+        // A page overlaps by one row, so that no row is skipped.
         let page = body.saturating_sub(1).max(1);
         self.top = match to {
             Move::Up => self.top.saturating_sub(1),
@@ -158,7 +158,7 @@ impl Details {
         self.confirm_until = None;
     }
 
-    fn key(&mut self, byte: u8, confirm_until: Option<Instant>, now: Instant) -> Done {
+    fn key(&mut self, byte: u8, confirm_until: Option<Instant>, now: Instant) -> KeyResult {
         match byte {
             b'y' => self.approve(None, confirm_until, now),
             b'n' => Ok(Some(self.decide(false, String::new(), None))),
@@ -167,19 +167,19 @@ impl Details {
                 Ok(None)
             }
             b'r' if !self.question.rememberable => {
-                Err("the answer to this question cannot be remembered".into())
+                Err("an approval of this question cannot be remembered".into())
             }
             b'r' => {
-                self.must_be_read_to_the_end()?;
+                self.require_end_shown()?;
                 self.dialog = Dialog::Remember { unit: Unit::Times, digits: String::new() };
-                self.appear();
+                self.mark_unread();
                 Ok(None)
             }
             _ => Ok(None),
         }
     }
 
-    fn key_in_note(&mut self, byte: u8) -> Option<Order> {
+    fn key_in_note(&mut self, byte: u8) -> Option<DaemonRequest> {
         let Dialog::Note(note) = &mut self.dialog else { return None };
         match byte {
             ESCAPE => self.close_dialog(),
@@ -195,7 +195,7 @@ impl Details {
         None
     }
 
-    fn key_in_remember(&mut self, byte: u8, confirm_until: Option<Instant>, now: Instant) -> Done {
+    fn key_in_remember(&mut self, byte: u8, confirm_until: Option<Instant>, now: Instant) -> KeyResult {
         let Dialog::Remember { unit, digits } = &mut self.dialog else { return Ok(None) };
         match byte {
             ESCAPE => self.close_dialog(),
@@ -207,7 +207,7 @@ impl Details {
             }
             b'y' => {
                 let number = digits.parse().ok().filter(|number| *number > 0);
-                let number = number.ok_or("for how many times or minutes? Type a number")?;
+                let number = number.ok_or("type a number of times or minutes first")?;
                 let remember = match unit {
                     Unit::Times => Remember::Times(number),
                     Unit::Minutes => Remember::Minutes(number),
@@ -221,18 +221,23 @@ impl Details {
 
     fn close_dialog(&mut self) {
         self.dialog = Dialog::None;
-        self.appear();
+        self.mark_unread();
     }
 
-    fn must_be_read_to_the_end(&self) -> Result<(), String> {
+    fn require_end_shown(&self) -> Result<(), String> {
         match self.end_shown {
             true => Ok(()),
-            false => Err("there is more of it: read to its end first (PgDn, End)".into()),
+            false => Err("more below: press End, then y".into()),
         }
     }
 
-    fn approve(&mut self, remember: Option<Remember>, confirm_until: Option<Instant>, now: Instant) -> Done {
-        self.must_be_read_to_the_end()?;
+    fn approve(
+        &mut self,
+        remember: Option<Remember>,
+        confirm_until: Option<Instant>,
+        now: Instant,
+    ) -> KeyResult {
+        self.require_end_shown()?;
         if self.question.privileged && confirm_until.is_none_or(|until| now > until) {
             self.confirm_until = Some(now + CONFIRM);
             return Err("PRIVILEGED: press y again within 3 s to approve".into());
@@ -240,9 +245,9 @@ impl Details {
         Ok(Some(self.decide(true, String::new(), remember)))
     }
 
-    fn decide(&mut self, allow: bool, note: String, remember: Option<Remember>) -> Order {
-        self.decided = true;
+    fn decide(&mut self, allow: bool, note: String, remember: Option<Remember>) -> DaemonRequest {
+        self.submitted = true;
         let decision = Decision { allow, note, remember };
-        Order::Decide { question: Box::new(self.question.clone()), decision }
+        DaemonRequest::Decide { question: Box::new(self.question.clone()), decision }
     }
 }

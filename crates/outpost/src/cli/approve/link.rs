@@ -1,113 +1,113 @@
-//! The connection to the daemon, made again as often as it is lost.
+//! The connection of `outpost approve` to the daemon: a task that sends requests, forwards events and reconnects.
 
-use super::app::{News, Order};
+use super::app::{DaemonRequest, LinkEvent};
 use crate::cli::approver::{Approver, Connected, unexpected};
 use outpost_approvals::Error;
-use outpost_approvals::wire::{Answer, Request};
+use outpost_approvals::wire::{Request, ServerMessage};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Between two attempts: at first, and at last.
-const PAUSE: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Back-off between connection attempts.
+const RETRY_PAUSE_MIN: Duration = Duration::from_millis(100);
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// What may wait on either side.
-const MESSAGES_MAX: usize = 64;
+/// Length of each queue.
+const QUEUE_MAX: usize = 64;
 
 pub(super) struct Link {
-    pub(super) orders: mpsc::Sender<Order>,
-    pub(super) news: mpsc::Receiver<News>,
+    pub(super) requests: mpsc::Sender<DaemonRequest>,
+    pub(super) events: mpsc::Receiver<LinkEvent>,
 }
 
 impl Link {
-    /// Begins with a connection that is there.
-    pub(super) fn begin(approver: Approver, connected: Connected) -> Link {
-        let (sender, orders) = mpsc::channel(MESSAGES_MAX);
-        let (tell, news) = mpsc::channel(MESSAGES_MAX);
-        tokio::spawn(Keeper { approver, orders, tell }.keep(connected));
-        Link { orders: sender, news }
+    /// Starts the task with an existing connection.
+    pub(super) fn start(approver: Approver, connected: Connected) -> Link {
+        let (sender, requests) = mpsc::channel(QUEUE_MAX);
+        let (events, receiver) = mpsc::channel(QUEUE_MAX);
+        tokio::spawn(Reconnector { approver, requests, events }.run(connected));
+        Link { requests: sender, events: receiver }
     }
 }
 
-struct Keeper {
+struct Reconnector {
     approver: Approver,
-    orders: mpsc::Receiver<Order>,
-    tell: mpsc::Sender<News>,
+    requests: mpsc::Receiver<DaemonRequest>,
+    events: mpsc::Sender<LinkEvent>,
 }
 
-/// Nobody listens any more.
-struct Alone;
+/// The screen dropped its end of the link.
+struct Detached;
 
-impl Keeper {
-    /// Until nobody wants it any more.
-    async fn keep(mut self, connected: Connected) {
+impl Reconnector {
+    /// Runs until the screen drops the link or the daemon refuses a reconnect.
+    async fn run(mut self, connected: Connected) {
         let mut connected = connected;
-        while let Ok(why) = self.converse(connected).await {
-            if self.tell.send(News::Lost { why }).await.is_err() {
+        while let Ok(why) = self.serve_connection(connected).await {
+            if self.events.send(LinkEvent::Lost { why }).await.is_err() {
                 return;
             }
-            connected = match self.connect_again().await {
+            connected = match self.reconnect().await {
                 Ok(again) => again,
                 Err(why) => {
-                    let _alone = self.tell.send(News::Ended { why }).await;
+                    let _detached = self.events.send(LinkEvent::Closed { why }).await;
                     return;
                 }
             };
-            // What was decided about what was there before is not decided about what is there now.
-            while self.orders.try_recv().is_ok() {}
+            // Drop queued requests: they refer to questions of the previous connection.
+            while self.requests.try_recv().is_ok() {}
         }
     }
 
-    /// Why the connection is lost.
-    async fn converse(&mut self, mut connected: Connected) -> Result<String, Alone> {
+    /// Serves one connection; returns why it was lost.
+    async fn serve_connection(&mut self, mut connected: Connected) -> Result<String, Detached> {
         let name = connected.hello.name.clone();
         let questions = match connected.client.ask(&Request::Watch).await {
-            Ok(Answer::Questions { questions, .. }) => questions,
+            Ok(ServerMessage::Questions { questions, .. }) => questions,
             Ok(other) => return Ok(unexpected(&other)),
             Err(error) => return Ok(error.to_string()),
         };
-        self.tell(News::Connected { name, questions }).await?;
+        self.emit(LinkEvent::Connected { name, questions }).await?;
         loop {
             tokio::select! {
-                order = self.orders.recv() => {
-                    let done = match order.ok_or(Alone)? {
-                        Order::Ask(request) => connected.client.ask(&request).await.map(Some),
-                        // How it ended is an event.
-                        Order::Decide { question, decision } => {
+                request = self.requests.recv() => {
+                    let done = match request.ok_or(Detached)? {
+                        DaemonRequest::Ask(request) => connected.client.ask(&request).await.map(Some),
+                        // The outcome arrives as an event.
+                        DaemonRequest::Decide { question, decision } => {
                             self.approver.decide(&mut connected, &question, decision).await.map(|()| None)
                         }
                     };
                     match done {
-                        Ok(Some(answer)) => self.tell(News::Answered(answer)).await?,
+                        Ok(Some(answer)) => self.emit(LinkEvent::Reply(answer)).await?,
                         Ok(None) => {}
                         Err(error @ (Error::Refused(_) | Error::Key(_) | Error::File { .. })) => {
-                            self.tell(News::Refused { why: error.to_string() }).await?;
+                            self.emit(LinkEvent::Failed { why: error.to_string() }).await?;
                         }
                         Err(error) => return Ok(error.to_string()),
                     }
                 }
                 event = connected.client.event() => match event {
-                    Ok(event) => self.tell(News::Event(event)).await?,
+                    Ok(event) => self.emit(LinkEvent::Event(event)).await?,
                     Err(error) => return Ok(error.to_string()),
                 },
             }
         }
     }
 
-    async fn tell(&self, news: News) -> Result<(), Alone> {
-        self.tell.send(news).await.map_err(|_| Alone)
+    async fn emit(&self, event: LinkEvent) -> Result<(), Detached> {
+        self.events.send(event).await.map_err(|_| Detached)
     }
 
-    /// A daemon that is away comes again; one that does not want us any more stays so.
-    async fn connect_again(&self) -> Result<Connected, String> {
-        let mut pause = PAUSE;
+    /// Retries an unreachable daemon; a daemon that refuses us is an error.
+    async fn reconnect(&self) -> Result<Connected, String> {
+        let mut pause = RETRY_PAUSE_MIN;
         loop {
             match self.approver.try_connect().await {
                 Ok(connected) => return Ok(connected),
                 Err(Error::Refused(why) | Error::Key(why)) => return Err(why),
                 Err(_) => tokio::time::sleep(pause).await,
             }
-            pause = (pause * 2).min(PAUSE_MAX);
+            pause = (pause * 2).min(RETRY_PAUSE_MAX);
         }
     }
 }

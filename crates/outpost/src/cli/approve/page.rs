@@ -1,15 +1,15 @@
-//! A question as the rows of a screen: everything of it, none wider than the screen.
+//! The layout of a question: all of its text, wrapped to the width of the screen.
 
 use crate::cli::approver::printable;
 use outpost_approvals::display::wrap;
 use outpost_approvals::{Line, Question};
 
-/// What a row is, for its looks.
+/// The kind of a row, which selects its style.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Warning,
     Heading,
-    /// The words of whoever asked.
+    /// Unverified text of the requester.
     Claimed,
     Text,
 }
@@ -20,20 +20,20 @@ pub(super) struct Row {
     pub(super) kind: Kind,
 }
 
-/// What cannot be missed stands first, what nobody has checked last.
+/// Warnings first, unverified text last.
 pub(super) fn rows(question: &Question, columns: usize) -> Vec<Row> {
     let mut page = Page { columns, rows: Vec::new() };
     if question.privileged {
-        page.push(Kind::Warning, "PRIVILEGED: this would run with root's rights");
+        page.push(Kind::Warning, "PRIVILEGED: this runs as root");
     }
     for warning in &question.warnings {
         page.push(Kind::Warning, &format!("WARNING: {warning}"));
     }
-    page.push(Kind::Heading, "In one line");
+    page.push(Kind::Heading, "Command");
     page.push(Kind::Text, &question.title);
     for section in &question.sections {
         let (claimed, kind) = match section.claimed {
-            true => (" (not checked by anybody)", Kind::Claimed),
+            true => (" (not verified)", Kind::Claimed),
             false => ("", Kind::Text),
         };
         page.push(Kind::Heading, &format!("{}{claimed}", section.heading));
@@ -54,7 +54,7 @@ struct Page {
 }
 
 impl Page {
-    /// Headings and warnings begin at the edge, where no text of a question can.
+    /// Headings and warnings start in the first column. Text of a question is indented, so it cannot imitate them.
     fn push(&mut self, kind: Kind, text: &str) {
         for mut text in wrap(&printable(text), self.columns) {
             if matches!(kind, Kind::Heading | Kind::Warning) && text.starts_with("  ") {

@@ -1,26 +1,26 @@
-//! `outpost approve --prompt`: one question at a time, as the drop-in asks, about what waits in the daemon.
+//! `outpost approve --prompt`: prompts for the daemon's questions one at a time, as the drop-in broker does.
 
 use super::Approver;
 use crate::cli::Outcome;
-use crate::cli::approver::Connected;
-use crate::prompt::{Asker, Desk};
-use outpost_approvals::wire::{Answer, Request};
+use crate::cli::approver::{Connected, unexpected};
+use crate::prompt::{ApprovalSource, Prompter};
+use outpost_approvals::wire::{Request, ServerMessage};
 use outpost_approvals::{Decision, Question};
 use std::process::ExitCode;
 
 /// The daemon's queue.
-struct Remote {
+struct DaemonQueue {
     approver: Approver,
     connected: Connected,
 }
 
-impl Desk for Remote {
-    async fn event(&mut self) -> Option<Answer> {
+impl ApprovalSource for DaemonQueue {
+    async fn event(&mut self) -> Option<ServerMessage> {
         self.connected.client.event().await.ok()
     }
 
-    /// Its time has run since it was asked: others see it too.
-    fn begin(&mut self, question: Question) -> Option<Question> {
+    /// The deadline counts from the request, because other approvers see the question too.
+    fn show(&mut self, question: Question) -> Option<Question> {
         Some(question)
     }
 
@@ -28,31 +28,33 @@ impl Desk for Remote {
     async fn decide(&mut self, question: &Question, allow: bool, _always: bool) {
         let decision = Decision { allow, note: String::new(), remember: None };
         if let Err(error) = self.approver.decide(&mut self.connected, question, decision).await {
-            crate::console::complain(&error.to_string());
+            crate::console::print_error(&error.to_string());
         }
     }
 
-    /// Somebody else may be able to.
+    /// The question stays pending for other approvers.
     async fn give_up(&mut self, _question: &Question, why: &str) {
-        errln!("outpost: cannot ask on this terminal: {why}");
+        crate::console::print_error(&format!("cannot prompt on this terminal: {why}"));
     }
 }
 
-pub(super) async fn work(mut approver: Approver) -> Outcome {
+pub(super) async fn run(mut approver: Approver) -> Outcome {
     let mut connected = approver.connect().await?;
     approver.prepare(&mut connected).await?;
     let questions = match connected.client.ask(&Request::Watch).await {
-        Ok(Answer::Questions { questions, .. }) => questions,
-        Ok(other) => return Err(format!("the daemon answered {other:?}")),
+        Ok(ServerMessage::Questions { questions, .. }) => questions,
+        Ok(other) => return Err(unexpected(&other)),
         Err(error) => return Err(error.to_string()),
     };
-    let mut asker = Asker::new(Remote { approver, connected }, questions, false);
+    let mut prompter = Prompter::new(DaemonQueue { approver, connected }, questions, false);
     loop {
-        asker.ask().await;
-        match asker.desk.event().await {
-            Some(event) => asker.note(event, ""),
+        prompter.run().await;
+        match prompter.source.event().await {
+            Some(event) => prompter.on_event(event, ""),
             None => {
-                errln!("outpost: the daemon has ended; start this again when it runs");
+                crate::console::print_error(
+                    "the daemon has stopped\nhint: run `outpost approve --prompt` again when it runs",
+                );
                 return Ok(ExitCode::FAILURE);
             }
         };

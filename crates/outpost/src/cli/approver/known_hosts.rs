@@ -1,30 +1,30 @@
-//! The keys of hosts that this user has met: one that changes is refused.
+//! Known host keys of daemons, trusted on first use: a changed key is refused.
 
 use outpost_approvals::signing::{PublicKey, fingerprint};
 use outpost_sys::file::{self, Open};
 use std::io::Write;
 use std::path::PathBuf;
 
-/// Thousands of hosts.
+/// Room for thousands of hosts.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// The file, and the name under which it has the host that is talked to.
+/// The file and the name of one host in it.
 pub(super) struct KnownHosts {
     path: PathBuf,
     name: String,
 }
 
 impl KnownHosts {
-    /// Names have no spaces in the file.
+    /// Whitespace in the name is replaced, because it separates the fields of the file.
     pub(super) fn new(path: PathBuf, name: String) -> KnownHosts {
         KnownHosts { path, name: name.replace(|c: char| c.is_whitespace() || c.is_control(), "_") }
     }
 
-    /// Refuses a host whose key is another than the one that was met first. A host that is met first is remembered.
+    /// Refuses a key that differs from the stored one. The key of a new host is stored.
     pub(super) fn check(&self, key: &PublicKey) -> Result<(), String> {
         let fail = |why: &dyn std::fmt::Display| {
             format!(
-                "cannot remember the host's key in {}: {why}\nhint: --state-dir names another place",
+                "cannot store the host key in {}: {why}\nhint: choose another directory with --state-dir",
                 self.path.display()
             )
         };
@@ -47,8 +47,8 @@ impl KnownHosts {
         match known.key_data() == key.key_data() {
             true => Ok(()),
             false => Err(format!(
-                "the host key of {} is {} and was {}: this may be another daemon than the one you know\n\
-                 hint: if its state was made anew, remove its line from {}",
+                "the host key of {} changed to {} from {}: this may be another daemon\n\
+                 hint: if its state directory was recreated, remove its line from {}",
                 self.name,
                 fingerprint(key),
                 fingerprint(&known),
@@ -64,7 +64,7 @@ mod tests {
     use outpost_approvals::signing::Signer;
 
     #[test]
-    fn a_host_whose_key_has_changed_is_refused_and_others_are_not() {
+    fn only_a_changed_host_key_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("own/known_hosts");
         let (first, second) = (Signer::random().unwrap(), Signer::random().unwrap());

@@ -1,18 +1,18 @@
-//! The keys that `outpost audit verify` accepts: a file of OpenSSH's allowed signers, or what this host has.
+//! The trusted keys of `outpost audit verify`: an allowed-signers file, or the keys of this host.
 
 use crate::paths::Paths;
 use outpost_approvals::approvers::{Approver, RootFile};
-use outpost_approvals::audit::Trusted;
+use outpost_approvals::authorization::TrustedKeys;
 use outpost_approvals::signing::PublicKey;
 use std::path::Path;
 
-/// How the host's own key is called in such a file.
+/// The name of the host key in an allowed-signers file.
 const HOST: &str = "host";
 
-/// The keys of a file as `outpost approvals keys --allowed-signers` prints it.
-pub(super) fn given(file: &Path) -> Result<Trusted, String> {
+/// Reads the output of `outpost approvals keys --allowed-signers`.
+pub(super) fn from_file(file: &Path) -> Result<TrustedKeys, String> {
     let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
-    let mut trusted = Trusted::default();
+    let mut trusted = TrustedKeys::default();
     for (at, line) in text.lines().enumerate() {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
@@ -22,7 +22,7 @@ pub(super) fn given(file: &Path) -> Result<Trusted, String> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let is_kind = |word: &&str| ["ssh-", "ecdsa-", "sk-"].iter().any(|kind| word.starts_with(kind));
         let kind = words.iter().position(is_kind).filter(|at| *at > 0);
-        let kind = kind.ok_or_else(|| wrong(&"a line has a name, and a key of OpenSSH behind it"))?;
+        let kind = kind.ok_or_else(|| wrong(&"expected a name and an OpenSSH public key"))?;
         let key = words.get(kind..).unwrap_or_default().join(" ");
         let key = PublicKey::from_openssh(&key).map_err(|error| wrong(&error))?;
         let name = words.first().copied().unwrap_or_default();
@@ -43,8 +43,8 @@ pub(super) fn given(file: &Path) -> Result<Trusted, String> {
     Ok(trusted)
 }
 
-/// What the chain has recorded, and what root has named.
-pub(super) fn of_this_host(paths: &Paths) -> Result<Trusted, String> {
+/// The keys recorded in the chain, and those in root's approver file.
+pub(super) fn of_this_host(paths: &Paths) -> Result<TrustedKeys, String> {
     let approvers = RootFile::in_dir(&paths.guard.etc()).read()?.approvers;
-    Ok(Trusted { of_chain: true, approvers, host: None })
+    Ok(TrustedKeys { from_chain: true, approvers, host: None })
 }

@@ -1,25 +1,27 @@
-//! One record as one line for people: when, what happened, to what, by whom. All of it is printable ASCII.
+//! Prints an audit record as one line of printable ASCII: time, event, subject, actor.
 
-use outpost_approvals::audit::Record;
-use outpost_approvals::display::{claim, command};
+use outpost_approvals::display::{command, escape_untrusted};
+use outpost_ledger::audit::Record;
 use serde_json::Value;
 
-/// Of the input of a tool. `audit export` has all of it.
+/// Longest excerpt of a tool's input; `audit export` prints all of it.
 const INPUT_CHARS_MAX: usize = 4000;
 
 pub(super) fn line(record: &Record) -> String {
     let what = match record.event.as_str() {
         "received" => received(&record.data),
         "refused" => refused(&record.data),
-        "shown" => Words::of(&record.data).named("question").named("digest").then("to", "to").text(),
+        "shown" => Words::of(&record.data).named("question").named("digest").labelled("to", "to").text(),
         "decided" => decided(&record.data),
-        "started" => Words::of(&record.data).named("request").named("digest").then("by", "allowed by").text(),
+        "started" => {
+            Words::of(&record.data).named("request").named("digest").labelled("by", "allowed by").text()
+        }
         "key" => key(&record.data),
         "ended" => ended(&record.data),
         "withdrawn" => Words::of(&record.data).named("question").named("digest").text(),
-        _ => claim(&record.data.to_string(), usize::MAX),
+        _ => escape_untrusted(&record.data.to_string(), usize::MAX),
     };
-    format!("{:.3} {:>6} {:<9} {what}", record.time, record.seq, claim(&record.event, 40))
+    format!("{:.3} {:>6} {:<9} {what}", record.time, record.seq, escape_untrusted(&record.event, 40))
 }
 
 fn received(data: &Value) -> String {
@@ -27,13 +29,13 @@ fn received(data: &Value) -> String {
     words.word(&asked(data)).word(&peer(data)).text()
 }
 
-/// The command or the tool call that was asked for, with which rights or by which agent.
+/// The requested command with its user, or the tool call with its agent.
 fn asked(data: &Value) -> String {
     if let Some(tool) = data.get("tool").and_then(Value::as_str) {
         return tool_call(data, tool);
     }
     if let Some(command) = data.get("command").and_then(Value::as_str) {
-        return claim(command, usize::MAX);
+        return escape_untrusted(command, usize::MAX);
     }
     let stages = data.get("pipeline").cloned().unwrap_or_default();
     let stages: Vec<Vec<String>> = serde_json::from_value(stages).unwrap_or_default();
@@ -42,19 +44,19 @@ fn asked(data: &Value) -> String {
     if stages.is_empty() { String::new() } else { format!("{rights} {}", command(&stages)) }
 }
 
-/// What an agent wants to do.
+/// The tool call of an agent.
 fn tool_call(data: &Value, tool: &str) -> String {
     let input = match data.get("input") {
         None | Some(Value::Null) => String::new(),
-        Some(input) => format!(" input {}", claim(&input.to_string(), INPUT_CHARS_MAX)),
+        Some(input) => format!(" input {}", escape_untrusted(&input.to_string(), INPUT_CHARS_MAX)),
     };
-    let words = Words::of(data).word(&format!("tool {}{input}", claim(tool, usize::MAX)));
-    words.then("cli", "of").then("session", "session").then("cwd", "in").text()
+    let words = Words::of(data).word(&format!("tool {}{input}", escape_untrusted(tool, usize::MAX)));
+    words.labelled("cli", "of").labelled("session", "session").labelled("cwd", "in").text()
 }
 
 fn refused(data: &Value) -> String {
-    let words = Words::of(data).named("id").word(&asked(data)).then("approver", "approver");
-    words.then("why", "because").then("denied", "because").word(&peer(data)).text()
+    let words = Words::of(data).named("id").word(&asked(data)).labelled("approver", "approver");
+    words.labelled("why", "because").labelled("denied", "because").word(&peer(data)).text()
 }
 
 fn decided(data: &Value) -> String {
@@ -66,14 +68,20 @@ fn decided(data: &Value) -> String {
         (None, _) => "",
     };
     let words = Words::of(data).word(what).named("grant").named("question").named("request").named("digest");
-    words.then("decision", "by").then("by", "by").then("note", "note").then("remember", "remember").text()
+    words
+        .labelled("decision", "by")
+        .labelled("by", "by")
+        .labelled("note", "note")
+        .labelled("remember", "remember")
+        .text()
 }
 
-/// What happened to a key, and by which client.
+/// A change of a key, and the client that made it.
 fn key(data: &Value) -> String {
-    let words = Words::of(data).then("action", "").then("name", "").named("fingerprint").then("by", "by");
+    let words =
+        Words::of(data).labelled("action", "").labelled("name", "").named("fingerprint").labelled("by", "by");
     match data.get("first") == Some(&Value::Bool(true)) {
-        true => words.word("as the first key, without an earlier one's signature").text(),
+        true => words.word("as the first key, without a signature").text(),
         false => words.text(),
     }
 }
@@ -81,25 +89,25 @@ fn key(data: &Value) -> String {
 fn ended(data: &Value) -> String {
     let codes = data.get("stages").and_then(Value::as_array).map(|stages| {
         let code = |stage: &Value| match stage.get("signal").and_then(Value::as_str) {
-            Some(signal) => claim(signal, 40),
+            Some(signal) => escape_untrusted(signal, 40),
             None => stage.get("exit_code").map(Value::to_string).unwrap_or_default(),
         };
         stages.iter().map(code).collect::<Vec<_>>().join(",")
     });
     let codes = codes.filter(|codes| !codes.is_empty()).map(|codes| format!("exit {codes}"));
-    let words = Words::of(data).named("request").named("digest").then("status", "status");
-    words.word(&codes.unwrap_or_default()).then("message", "message").text()
+    let words = Words::of(data).named("request").named("digest").labelled("status", "status");
+    words.word(&codes.unwrap_or_default()).labelled("message", "message").text()
 }
 
 fn peer(data: &Value) -> String {
     let Some(peer) = data.get("peer") else { return String::new() };
     let number = |field: &str| peer.get(field).map(Value::to_string).unwrap_or_default();
     let program = peer.get("program").and_then(Value::as_str).unwrap_or_default();
-    let (uid, pid) = (claim(&number("uid"), 40), claim(&number("pid"), 40));
-    format!("from uid {uid} pid {pid} ({})", claim(program, usize::MAX))
+    let (uid, pid) = (escape_untrusted(&number("uid"), 40), escape_untrusted(&number("pid"), 40));
+    format!("from uid {uid} pid {pid} ({})", escape_untrusted(program, usize::MAX))
 }
 
-/// Words of a line, those that are there.
+/// Builds a line of words and skips absent ones.
 struct Words<'a> {
     data: &'a Value,
     words: Vec<String>,
@@ -115,22 +123,22 @@ impl<'a> Words<'a> {
         self
     }
 
-    /// A field under its own name.
+    /// A field with its name.
     fn named(self, field: &str) -> Words<'a> {
-        self.then(field, field)
+        self.labelled(field, field)
     }
 
-    /// A field with a word before it.
-    fn then(self, field: &str, before: &str) -> Words<'a> {
+    /// A field with another label.
+    fn labelled(self, field: &str, label: &str) -> Words<'a> {
         let value = match self.data.get(field) {
             None | Some(Value::Null) => String::new(),
-            Some(Value::String(text)) => claim(text, usize::MAX),
-            Some(other) => claim(&other.to_string(), usize::MAX),
+            Some(Value::String(text)) => escape_untrusted(text, usize::MAX),
+            Some(other) => escape_untrusted(&other.to_string(), usize::MAX),
         };
         match value.is_empty() {
             true => self,
-            false if before.is_empty() => self.word(&value),
-            false => self.word(&format!("{before} {value}")),
+            false if label.is_empty() => self.word(&value),
+            false => self.word(&format!("{label} {value}")),
         }
     }
 
@@ -150,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_call_of_an_agent_is_printed_with_its_input_in_printable_ascii() {
+    fn a_tool_call_is_printed_with_its_escaped_input() {
         let data = json!({
             "request": "q", "face": "sessions", "session": "s", "cli": "claude", "digest": "d",
             "tool": "Bash", "input": {"command": "rm -rf /\u{1b}[2J\u{202e}"}, "cwd": "/work",

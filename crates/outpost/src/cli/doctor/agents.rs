@@ -1,13 +1,13 @@
-//! Agent CLIs: where they are, which versions, and whether somebody has logged in. What they log in with is never read.
+//! Checks of the agent CLIs: path, version and login. Credentials are never read.
 
 use super::{Check, Verdict};
 use crate::config::{AgentTable, Config};
+use crate::daemon::sessions_face;
 use crate::paths::Paths;
-use crate::sessions_face;
 use outpost_sessions::{Cli, installed};
 use std::path::PathBuf;
 
-/// What one of them logs in with.
+/// The login of one agent CLI.
 struct Login {
     name: &'static str,
     variables: &'static [&'static str],
@@ -23,18 +23,18 @@ pub(super) fn checks(paths: &Paths, config: &Config) -> Vec<Check> {
         .map(|(cli, found)| {
             let login = login(cli);
             let Some(found) = found else {
-                let means = format!("sessions with {} are refused", login.name);
-                return Check::bad(login.name, Verdict::Degraded, "not installed", means, login.install);
+                let effect = format!("sessions with {} are refused", login.name);
+                return Check::bad(login.name, Verdict::Warning, "not installed", effect, login.install);
             };
-            let version = found.version.unwrap_or_else(|| "of unknown version".into());
+            let version = found.version.unwrap_or_else(|| "(unknown version)".into());
             let program = format!("{} {version}", found.program.display());
-            match how_logged_in(&login, table(config, cli)) {
-                Some(how) => Check::ok(login.name, format!("{program}; logged in by {how}")),
+            match login_source(&login, table(config, cli)) {
+                Some(source) => Check::ok(login.name, format!("{program}; login: {source}")),
                 None => Check::bad(
                     login.name,
-                    Verdict::Degraded,
-                    format!("{program}; no login was found"),
-                    "its turns end with an error of the agent, unless it logs in some other way",
+                    Verdict::Warning,
+                    format!("{program}; no login found"),
+                    "turns fail with an error of the agent, unless it has another login",
                     login.log_in,
                 ),
             }
@@ -52,16 +52,16 @@ fn table(config: &Config, cli: Cli) -> &AgentTable {
     }
 }
 
-/// By a variable that it would get, or by a file that is there.
-fn how_logged_in(login: &Login, table: &AgentTable) -> Option<String> {
+/// A variable in the agent's environment, or an existing credential file.
+fn login_source(login: &Login, table: &AgentTable) -> Option<String> {
     let given = table.env.as_ref();
     let dropped = |name: &str| table.drop_env.iter().flatten().any(|drop| drop == name);
     for name in login.variables {
         if given.is_some_and(|given| given.contains_key(*name)) {
-            return Some(format!("{name} of the configuration"));
+            return Some(format!("{name} in the configuration"));
         }
         if !dropped(name) && std::env::var_os(name).is_some_and(|value| !value.is_empty()) {
-            return Some(format!("{name} of this environment"));
+            return Some(format!("{name} in this environment"));
         }
     }
     let file = login.files.iter().find(|file| file.metadata().is_ok_and(|found| found.len() > 0));
@@ -79,7 +79,7 @@ fn login(cli: Cli) -> Login {
             variables: &["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"],
             files: vec![dir("CLAUDE_CONFIG_DIR", ".claude").join(".credentials.json")],
             install: "npm install -g @anthropic-ai/claude-code",
-            log_in: "claude, then /login; or give it ANTHROPIC_API_KEY in [sessions.claude] env",
+            log_in: "run claude and /login; or set ANTHROPIC_API_KEY in [sessions.claude] env",
         },
         Cli::Codex => Login {
             name: "codex",
@@ -93,7 +93,7 @@ fn login(cli: Cli) -> Login {
             variables: &["GEMINI_API_KEY", "GOOGLE_API_KEY"],
             files: vec![home.join(".gemini/oauth_creds.json")],
             install: "npm install -g @google/gemini-cli",
-            log_in: "gemini, and choose a login; or give it GEMINI_API_KEY in [sessions.gemini] env",
+            log_in: "run gemini and choose a login; or set GEMINI_API_KEY in [sessions.gemini] env",
         },
         Cli::Opencode => Login {
             name: "opencode",

@@ -1,33 +1,33 @@
-//! The daemon's own: its configuration, directories, sockets, and whether it runs and is kept running.
+//! Checks of the daemon: configuration, directories, disk space, sockets, approvals and the systemd unit.
 
 use super::{Check, Verdict};
-use crate::cli::list::{age, size};
+use crate::cli::ps::{age, size};
 use crate::flags::Flags;
 use crate::paths::Paths;
-use outpost_approvals::guard::Found;
-use outpost_approvals::unix_ms;
+use outpost_approvals::guard::GuardStatus;
 use outpost_control::client::Client;
 use outpost_control::wire::Status;
+use outpost_ledger::unix_ms;
 use outpost_sys::connect;
 use outpost_sys::file::{self, Open};
-use outpost_sys::{limits, user};
+use outpost_sys::user;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Below this much free space there is little room for journals, and below that for the records of a start.
-const ROOM_BYTES: u64 = 1024 * 1024 * 1024;
-const ROOM_BYTES_MIN: u64 = 64 * 1024 * 1024;
-const INODES_MIN: u64 = 10_000;
-/// How long a daemon that runs may take to say so.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Free space for journals, and for the records of a start.
+const FREE_BYTES_WANTED: u64 = 1024 * 1024 * 1024;
+const FREE_BYTES_MIN: u64 = 64 * 1024 * 1024;
+const FREE_INODES_WANTED: u64 = 10_000;
+/// How long a running daemon may take to reply.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) fn checks(paths: &Paths, flags: &Flags, mistake: Option<&String>) -> Vec<Check> {
+pub(super) fn checks(paths: &Paths, flags: &Flags, config_error: Option<&String>) -> Vec<Check> {
     let mut checks = vec![
-        config(flags, mistake),
+        config(flags, config_error),
         directory("state", &paths.state, "--state-dir"),
         runtime(paths),
-        room(paths),
+        disk_space(paths),
     ];
     let (running, status) = daemon(paths);
     checks.push(running);
@@ -40,46 +40,45 @@ pub(super) fn checks(paths: &Paths, flags: &Flags, mistake: Option<&String>) -> 
     checks
 }
 
-/// Who decides on this host, and what that protects against.
+/// The approvals mode, and whether the guard serves.
 fn approvals(paths: &Paths) -> Check {
-    match paths.guard.find() {
-        Found::Away(reason) => Check::bad(
+    match paths.guard.status() {
+        GuardStatus::Unavailable(reason) => Check::bad(
             "approvals",
-            Verdict::Missing,
-            format!("guard mode, and the guard is away: {reason}"),
-            "nothing can be approved on this host until the guard serves again",
+            Verdict::Error,
+            format!("guard mode, but the guard is not running: {reason}"),
+            "no request can be approved on this host until the guard runs again",
             "sudo systemctl restart outpost-guard, or sudo outpost install-service --guard --uninstall",
         ),
         found => Check::ok("approvals", found.mode()),
     }
 }
 
-fn config(flags: &Flags, mistake: Option<&String>) -> Check {
-    let file = flags.file();
-    match mistake {
-        Some(mistake) => Check::bad(
+fn config(flags: &Flags, config_error: Option<&String>) -> Check {
+    let file = flags.config_file();
+    match config_error {
+        Some(config_error) => Check::bad(
             "config",
-            Verdict::Missing,
-            mistake.lines().next().unwrap_or_default(),
-            "the daemon does not begin with it, and one that runs keeps its old settings",
-            "outpost config check shows all mistakes",
+            Verdict::Error,
+            config_error.lines().next().unwrap_or_default(),
+            "the daemon does not start with this file; a running one keeps its previous settings",
+            "outpost config check shows all errors",
         ),
         None if file.exists() => Check::ok("config", file.display().to_string()),
-        None => Check::ok("config", format!("{} is not there: defaults", file.display())),
+        None => Check::ok("config", format!("{} does not exist; the defaults apply", file.display())),
     }
 }
 
-/// The directory itself, or what it would be made in.
-/// Also the way to it.
+/// The runtime directory, and the owners of its path.
 fn runtime(paths: &Paths) -> Check {
     let check = directory("runtime", &paths.runtime, "--runtime-dir");
     let weak = connect::check_directory(&paths.runtime, paths.trust()).err();
     match weak.as_ref().and_then(connect::untrusted) {
         Some(reason) if matches!(check.verdict, Verdict::Ok) => Check::bad(
             "runtime",
-            Verdict::Missing,
+            Verdict::Error,
             reason.to_string(),
-            "the daemon does not start there, and clients send nothing to its sockets",
+            "the daemon does not start in it, and clients refuse its sockets",
             reason.hint(),
         ),
         _ => check,
@@ -88,56 +87,56 @@ fn runtime(paths: &Paths) -> Check {
 
 fn directory(name: &'static str, dir: &Path, flag: &str) -> Check {
     let shown = dir.display();
-    let choose = format!("give another with {flag}");
+    let choose = format!("choose another directory with {flag}");
     let Ok(found) = std::fs::symlink_metadata(dir) else {
         let parent = dir.ancestors().find(|dir| dir.is_dir()).unwrap_or(Path::new("/"));
         return match file::can_write(parent) {
-            true => Check::ok(name, format!("{shown} will be made")),
+            true => Check::ok(name, format!("{shown} will be created")),
             false => Check::bad(
                 name,
-                Verdict::Missing,
-                format!("{shown} is not there, and {} cannot be written", parent.display()),
-                "the daemon cannot begin",
+                Verdict::Error,
+                format!("{shown} does not exist, and {} is not writable", parent.display()),
+                "the daemon cannot start",
                 choose,
             ),
         };
     };
-    if !found.is_dir() || found.uid() != limits::effective_uid() {
-        let means = "the daemon does not begin in what somebody else could change";
+    if !found.is_dir() || found.uid() != outpost_sys::process::effective_uid() {
+        let effect = "the daemon does not start in a directory that another user can change";
         return Check::bad(
             name,
-            Verdict::Missing,
+            Verdict::Error,
             format!("{shown} is not a directory of this user"),
-            means,
+            effect,
             choose,
         );
     }
     if !file::can_write(dir) {
-        let mend = format!("mount it writable, or {choose}");
+        let fix = format!("make it writable, or {choose}");
         return Check::bad(
             name,
-            Verdict::Missing,
-            format!("{shown} cannot be written"),
-            "the daemon cannot begin",
-            mend,
+            Verdict::Error,
+            format!("{shown} is not writable"),
+            "the daemon cannot start",
+            fix,
         );
     }
     match found.mode() & 0o077 {
         0 => Check::ok(name, shown.to_string()),
         _ => Check::bad(
             name,
-            Verdict::Degraded,
-            format!("{shown} is open to others"),
-            "others can see what runs; the daemon closes it when it begins",
+            Verdict::Warning,
+            format!("{shown} is accessible to other users"),
+            "other users can see the processes; the daemon restricts it when it starts",
             format!("chmod 700 {shown}"),
         ),
     }
 }
 
-fn room(paths: &Paths) -> Check {
+fn disk_space(paths: &Paths) -> Check {
     let dir = paths.state.ancestors().find(|dir| dir.is_dir()).unwrap_or(Path::new("/"));
     let Ok(free) = file::free_bytes(dir) else {
-        return Check::ok("disk", format!("{}: not known", dir.display()));
+        return Check::ok("disk", format!("{}: free space unknown", dir.display()));
     };
     let inodes = file::free_inodes(dir).ok().flatten();
     let found = format!(
@@ -147,31 +146,31 @@ fn room(paths: &Paths) -> Check {
         paths.state.display()
     );
     let verdict = match (free, inodes.unwrap_or(u64::MAX)) {
-        (0..ROOM_BYTES_MIN, _) => Verdict::Missing,
-        (..ROOM_BYTES, _) | (_, ..INODES_MIN) => Verdict::Degraded,
+        (0..FREE_BYTES_MIN, _) => Verdict::Error,
+        (..FREE_BYTES_WANTED, _) | (_, ..FREE_INODES_WANTED) => Verdict::Warning,
         _ => return Check::ok("disk", found),
     };
-    let means = "on a full disk processes wait until there is room; nothing is lost";
-    Check::bad("disk", verdict, found, means, "make room, or lower journal_bytes_max in [processes]")
+    let effect = "on a full disk processes block until there is room; no output is lost";
+    Check::bad("disk", verdict, found, effect, "free space, or lower journal_bytes_max in [processes]")
 }
 
 fn daemon(paths: &Paths) -> (Check, Option<Status>) {
     let ask = || -> Option<Status> {
         let mut client = Client::connect(&paths.control_socket()).ok()?;
-        client.set_patience(Some(PATIENCE)).ok()?;
+        client.set_timeout(Some(STATUS_TIMEOUT)).ok()?;
         client.call("status", &()).ok()
     };
     let own = env!("CARGO_PKG_VERSION");
     if let Some(status) = ask() {
-        let found = format!("version {} runs, keeper {}", status.version, status.keeper_pid);
+        let found = format!("version {} is running, keeper {}", status.version, status.keeper_pid);
         if let Some(problem) = status.faces.problems.first() {
             let since = age(unix_ms().saturating_sub(problem.since_ms) / 1000);
             let check = Check::bad(
                 "daemon",
-                Verdict::Degraded,
-                format!("{found}; {} {} (since {since})", problem.component, problem.message),
-                "the other parts serve; this one is retried until it succeeds",
-                "mend the cause; `outpost status` shows all problems",
+                Verdict::Warning,
+                format!("{found}; {} {} (for {since})", problem.component, problem.message),
+                "this component does not serve and is retried; the others serve",
+                "remove the cause; `outpost status` shows all problems",
             );
             return (check, Some(status));
         }
@@ -179,10 +178,10 @@ fn daemon(paths: &Paths) -> (Check, Option<Status>) {
             true => Check::ok("daemon", found),
             false => Check::bad(
                 "daemon",
-                Verdict::Degraded,
+                Verdict::Warning,
                 format!("{found}; this binary is {own}"),
-                "what this binary offers anew, the daemon does not",
-                "outpost upgrade --binary PATH, which loses nothing",
+                "the daemon lacks features of this binary",
+                "outpost upgrade --binary PATH (all processes keep running)",
             ),
         };
         return (check, Some(status));
@@ -193,17 +192,17 @@ fn daemon(paths: &Paths) -> (Check, Option<Status>) {
     let check = match is_held {
         true => Check::bad(
             "daemon",
-            Verdict::Missing,
-            "somebody has its lock, but it does not answer",
-            "its worker cannot begin; its processes live on",
-            "see its log; kill -HUP the keeper to try again",
+            Verdict::Error,
+            "a process holds its lock, but it does not reply",
+            "its worker cannot start; its processes keep running",
+            "see its log; kill -HUP the keeper to retry",
         ),
-        false => Check::ok("daemon", "does not run; outpost serve starts it"),
+        false => Check::ok("daemon", "not running; outpost serve --detach starts it"),
     };
     (check, None)
 }
 
-/// Those in our directory are for this user only.
+/// The sockets in the runtime directory, which must be private to this user.
 fn sockets(paths: &Paths, status: &Status) -> Vec<Check> {
     let own = status.faces.listening.iter().map(|row| PathBuf::from(&row.address));
     let own = own.filter(|path| path.parent() == Some(&paths.runtime));
@@ -215,17 +214,17 @@ fn sockets(paths: &Paths, status: &Status) -> Vec<Check> {
             }
             Ok(found) if found.file_type().is_socket() => Check::bad(
                 "socket",
-                Verdict::Degraded,
-                format!("{shown} is open to others"),
-                "its directory is private, and peers are checked; still it was not made so",
+                Verdict::Warning,
+                format!("{shown} is accessible to other users"),
+                "its private directory and the peer check still protect it, but its mode was changed",
                 format!("chmod 600 {shown}"),
             ),
             _ => Check::bad(
                 "socket",
-                Verdict::Missing,
-                format!("{shown} is gone"),
-                "nobody can reach that face any more; somebody has removed it",
-                "outpost stop (by its keeper's SIGTERM if control.sock is gone), then outpost serve",
+                Verdict::Error,
+                format!("{shown} was removed"),
+                "no client can reach this face",
+                "outpost stop (SIGTERM to the keeper if control.sock is gone), then outpost serve",
             ),
         }
     })
@@ -238,35 +237,35 @@ fn has_systemd() -> bool {
 
 fn service() -> Check {
     if !has_systemd() {
-        return Check::ok("systemd", "does not run this host; outpost serve --detach needs none");
+        return Check::ok("systemd", "not running on this host; outpost serve --detach needs none");
     }
-    let is_root = limits::effective_uid() == 0;
+    let is_root = outpost_sys::process::effective_uid() == 0;
     match crate::cli::install_service::unit_path(is_root) {
         Ok(unit) if unit.exists() => Check::ok("systemd", format!("{} is installed", unit.display())),
         _ => Check::bad(
             "systemd",
-            Verdict::Degraded,
-            "no unit of ours is installed",
-            "the daemon is not started at boot, nor again if it should ever end",
+            Verdict::Warning,
+            "no outpost unit is installed",
+            "the daemon is not started at boot and not restarted after a failure",
             "outpost install-service",
         ),
     }
 }
 
-/// Without it, what a user's systemd runs ends with their last login.
+/// Without lingering, a user's services end with their last login.
 fn lingering() -> Option<Check> {
-    if !has_systemd() || limits::effective_uid() == 0 {
+    if !has_systemd() || outpost_sys::process::effective_uid() == 0 {
         return None;
     }
-    let name = user::name_or_number(limits::effective_uid());
+    let name = user::name_or_number(outpost_sys::process::effective_uid());
     let exists = Path::new("/var/lib/systemd/linger").join(&name).exists();
     Some(match exists {
         true => Check::ok("lingering", format!("on for {name}")),
         false => Check::bad(
             "lingering",
-            Verdict::Degraded,
+            Verdict::Warning,
             format!("off for {name}"),
-            "a service of this user ends with their last login, and begins with the next",
+            "a service of this user stops at their last logout and starts at the next login",
             format!("loginctl enable-linger {name}"),
         ),
     })

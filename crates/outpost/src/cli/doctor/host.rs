@@ -1,17 +1,17 @@
-//! The kernel, its limits, and the programs that the daemon calls.
+//! Checks of the host: kernel, sandbox features, limits, and programs that the daemon calls.
 
 use super::{Check, Verdict};
+use crate::daemon::serve::KERNEL_MIN;
 use crate::paths::Paths;
-use crate::serve::KERNEL_MIN;
 use outpost_sandbox::{Host, Namespaces};
 use outpost_sys::{cgroup, kernel, limits, user};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What the kernel gives a user before it makes their pipes small.
-const PIPE_PAGES_USUAL: u64 = 16384;
-/// Pages of a pipe as the kernel makes it, and pipes of one process.
+/// The kernel's default quota of pipe pages per user. Beyond it, new pipes have one page.
+const PIPE_PAGES_DEFAULT: u64 = 16384;
+/// Default pages of a pipe, times the pipes of one process.
 const PAGES_PER_PROCESS: u64 = 16 * 3;
 
 pub(super) fn checks(paths: &Paths) -> Vec<Check> {
@@ -19,10 +19,10 @@ pub(super) fn checks(paths: &Paths) -> Vec<Check> {
         Ok(host) => vec![namespaces(&host), landlock(&host), seccomp(&host)],
         Err(error) => vec![Check::bad(
             "namespaces",
-            Verdict::Missing,
+            Verdict::Error,
             error.to_string(),
-            "sandboxed commands are refused as long as this is so",
-            "free descriptors, memory or processes of this user, and run outpost doctor again",
+            "sandboxed commands are refused",
+            "free descriptors, memory or processes of this user, then run outpost doctor again",
         )],
     };
     let others = [cgroups(), pipes(), descriptors(), processes(), inotify(), sudo(), git()];
@@ -39,33 +39,33 @@ fn number(path: &str) -> Option<u64> {
 
 fn kernel_release(release: &str) -> Check {
     let found = format!("Linux {release}");
-    let mend = "run a newer kernel; 6.15 has all that is used";
+    let fix = "run a newer kernel; 6.15 has all features";
     match kernel::version_in(release) {
         version if version < KERNEL_MIN => Check::bad(
             "kernel",
-            Verdict::Missing,
+            Verdict::Error,
             found,
             "the daemon does not start: it needs Linux 5.10 or later",
-            mend,
+            fix,
         ),
         version if version < (5, 12) => Check::bad(
             "kernel",
-            Verdict::Degraded,
+            Verdict::Warning,
             found,
             "sandboxed commands are refused before 5.12 (mount_setattr); no cgroup.kill before 5.14: descendants \
              are found by a marker in their environment",
-            mend,
+            fix,
         ),
         version if version < (5, 14) => Check::bad(
             "kernel",
-            Verdict::Degraded,
+            Verdict::Warning,
             found,
             "no cgroup.kill before 5.14: descendants are found by a marker in their environment",
-            mend,
+            fix,
         ),
         version if version < (6, 15) => Check::ok(
             "kernel",
-            format!("{found}; after a keeper's death exits are known by process events, always from 6.15 on"),
+            format!("{found}; exit statuses after a keeper's death need process events before 6.15"),
         ),
         _ => Check::ok("kernel", found),
     }
@@ -77,40 +77,40 @@ fn namespaces(host: &Host) -> Check {
         Namespaces::User => Check::ok("namespaces", "user, mount, pid, ipc, net"),
         Namespaces::None if !host.mount_attributes => Check::bad(
             "namespaces",
-            Verdict::Missing,
+            Verdict::Error,
             host.why_none.as_deref().unwrap_or("none"),
             "every sandboxed command is refused; all other commands run",
             "run Linux 5.12 or later",
         ),
         Namespaces::None => {
-            let means = match &host.why_not_alone {
-                None => "sandboxed commands are refused, except read-only ones without network, which Landlock holds alone".into(),
-                Some(why) => format!("every sandboxed command is refused; Landlock cannot hold one alone: {why}"),
+            let effect = match &host.why_not_alone {
+                None => "sandboxed commands are refused, except read-only ones without network, for which Landlock suffices".into(),
+                Some(why) => format!("every sandboxed command is refused; Landlock cannot confine one alone: {why}"),
             };
             let found = host.why_none.as_deref().unwrap_or("none");
-            Check::bad("namespaces", Verdict::Missing, found, means, outpost_sandbox::advice())
+            Check::bad("namespaces", Verdict::Error, found, effect, outpost_sandbox::advice())
         }
     }
 }
 
 fn landlock(host: &Host) -> Check {
-    let means = match host.namespaces {
+    let effect = match host.namespaces {
         Namespaces::None => "without namespaces no command can be sandboxed",
-        _ => "sandboxes have one layer less: mounts and seccomp alone keep files and network",
+        _ => "sandboxes have one layer less: only mounts and seccomp protect files and network",
     };
-    let bad = |found: String, mend| Check::bad("landlock", Verdict::Degraded, found, means, mend);
+    let bad = |found: String, fix| Check::bad("landlock", Verdict::Warning, found, effect, fix);
     match (host.landlock, &host.why_not_alone) {
         (None, _) => bad("none".into(), outpost_sandbox::landlock_advice()),
         (Some(version), Some(_)) if host.landlock_stands_alone() => {
-            bad(format!("ABI {version}; it cannot hold a command alone"), "allow namespaces, as above")
+            bad(format!("ABI {version}; cannot confine a command alone"), "allow namespaces, as above")
         }
         (Some(version), Some(_)) => bad(
-            format!("ABI {version}; it cannot hold a command alone"),
+            format!("ABI {version}; cannot confine a command alone"),
             "allow namespaces, as above, or run Linux 6.2 or later (Landlock ABI 3)",
         ),
         (Some(version), None) if host.landlock_is_used() => Check::ok("landlock", format!("ABI {version}")),
         (Some(version), None) => {
-            bad(format!("ABI {version}, too old to be used"), "run Linux 5.19 or later (Landlock ABI 2)")
+            bad(format!("ABI {version}, too old"), "run Linux 5.19 or later (Landlock ABI 2)")
         }
     }
 }
@@ -120,7 +120,7 @@ fn seccomp(host: &Host) -> Check {
         true => Check::ok("seccomp", "filters"),
         false => Check::bad(
             "seccomp",
-            Verdict::Missing,
+            Verdict::Error,
             "no filters",
             "no command can be sandboxed",
             "run a kernel with CONFIG_SECCOMP_FILTER",
@@ -136,8 +136,8 @@ fn cgroups() -> Check {
         }
         Ok(None) | Err(_) => Check::bad(
             "cgroups",
-            Verdict::Degraded,
-            "no group below this process's own can be made",
+            Verdict::Warning,
+            "cannot create a cgroup below the one of this process",
             "descendants are found by a marker in their environment; one that cleared it may survive a kill",
             "run the daemon as a service with Delegate=yes: outpost install-service (from a login shell: \
              systemd-run --user --scope -p Delegate=yes outpost serve)",
@@ -147,44 +147,44 @@ fn cgroups() -> Check {
 
 fn pipes() -> Check {
     let path = "/proc/sys/fs/pipe-user-pages-soft";
-    let Some(pages) = number(path) else { return Check::ok("pipes", "no quota is known") };
+    let Some(pages) = number(path) else { return Check::ok("pipes", "quota unknown") };
     let found = match pages {
         0 => "no quota".to_owned(),
         pages => format!("{pages} pages a user, full size for about {} processes", pages / PAGES_PER_PROCESS),
     };
-    if limits::effective_uid() == 0 {
-        return Check::ok("pipes", format!("{found}; root has none"));
+    if outpost_sys::process::effective_uid() == 0 {
+        return Check::ok("pipes", format!("{found}; no quota for root"));
     }
     match pages {
-        1..PIPE_PAGES_USUAL => Check::bad(
+        1..PIPE_PAGES_DEFAULT => Check::bad(
             "pipes",
-            Verdict::Degraded,
+            Verdict::Warning,
             found,
-            "beyond, pipes have one page: everything works, output moves slower",
-            format!("sysctl -w fs.pipe-user-pages-soft={PIPE_PAGES_USUAL}"),
+            "further pipes have one page: output is slower",
+            format!("sysctl -w fs.pipe-user-pages-soft={PIPE_PAGES_DEFAULT}"),
         ),
         _ => Check::ok("pipes", found),
     }
 }
 
-fn shown(limit: Option<u64>) -> String {
+fn limit_text(limit: Option<u64>) -> String {
     limit.map_or("unlimited".to_owned(), |limit| limit.to_string())
 }
 
 fn descriptors() -> Check {
     let limit = limits::descriptors();
-    let found = format!("{}, raised by the daemon to {}", shown(limit.soft), shown(limit.hard));
+    let found = format!("{}, raised by the daemon to {}", limit_text(limit.soft), limit_text(limit.hard));
     let verdict = match limit.hard.unwrap_or(u64::MAX) {
-        0..128 => Verdict::Missing,
-        128..4096 => Verdict::Degraded,
+        0..128 => Verdict::Error,
+        128..4096 => Verdict::Warning,
         _ => return Check::ok("descriptors", found),
     };
-    let means = "a process takes about six open files, a client one: few fit";
+    let effect = "few processes fit: each needs about six descriptors, each client one";
     Check::bad(
         "descriptors",
         verdict,
         found,
-        means,
+        effect,
         "LimitNOFILE=65536 in the service, or ulimit -Hn 65536 as root",
     )
 }
@@ -194,12 +194,12 @@ fn processes() -> Check {
     match soft {
         Some(most @ 0..1024) => Check::bad(
             "processes",
-            Verdict::Degraded,
-            format!("{most} of this user at once"),
-            "agents and builds start hundreds; beyond, starts fail",
+            Verdict::Warning,
+            format!("at most {most} of this user"),
+            "starts fail beyond the limit; agents and builds start hundreds of processes",
             "LimitNPROC=8192 in the service, or a line in /etc/security/limits.conf",
         ),
-        most => Check::ok("processes", format!("{} of this user at once", shown(most))),
+        most => Check::ok("processes", format!("at most {} of this user", limit_text(most))),
     }
 }
 
@@ -211,15 +211,15 @@ fn inotify() -> Check {
         true => Check::ok("inotify", found),
         false => Check::bad(
             "inotify",
-            Verdict::Degraded,
+            Verdict::Warning,
             found,
-            "agents that watch a project's files may see changes late or not begin",
+            "agents that watch project files may miss changes or fail to start",
             "sysctl -w fs.inotify.max_user_watches=524288 fs.inotify.max_user_instances=1024",
         ),
     }
 }
 
-/// The first of this name on the PATH.
+/// The first executable of this name in `PATH`.
 fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = std::env::split_paths(&path).filter(|dir| dir.is_absolute());
@@ -231,31 +231,31 @@ fn find(name: &str) -> Option<PathBuf> {
 
 fn sudo() -> Check {
     const SET_UID: u32 = 0o4000;
-    if limits::effective_uid() == 0 {
-        return Check::ok("sudo", "not needed: the daemon would be root");
+    if outpost_sys::process::effective_uid() == 0 {
+        return Check::ok("sudo", "not needed: the daemon runs as root");
     }
-    let means = "the broker cannot run anything with root's rights; without them it can";
+    let effect = "the broker cannot run commands as root, only unprivileged ones";
     let fixed = ["/usr/bin/sudo", "/bin/sudo", "/usr/local/bin/sudo"];
     let Some(program) = fixed.iter().map(Path::new).find(|path| path.exists()) else {
         return Check::bad(
             "sudo",
-            Verdict::Degraded,
+            Verdict::Warning,
             "not installed",
-            means,
+            effect,
             "apt-get install sudo, as root",
         );
     };
     let found = program.display().to_string();
     match program.metadata() {
         Ok(of) if of.uid() == 0 && of.mode() & SET_UID != 0 => {
-            let name = user::name_or_number(limits::effective_uid());
-            Check::ok("sudo", format!("{found}; what it allows {name} is asked for at each command"))
+            let name = user::name_or_number(outpost_sys::process::effective_uid());
+            Check::ok("sudo", format!("{found}; the rights of {name} are checked with each command"))
         }
         _ => Check::bad(
             "sudo",
-            Verdict::Degraded,
+            Verdict::Warning,
             format!("{found} is not set-uid root"),
-            means,
+            effect,
             format!("chown root {found} && chmod u+s {found}, as root"),
         ),
     }
@@ -263,59 +263,58 @@ fn sudo() -> Check {
 
 fn git() -> Check {
     let Some(program) = find("git") else {
-        let means = "git.* of the relay face fails; agents mostly want it too";
-        return Check::bad("git", Verdict::Degraded, "not on PATH", means, "apt-get install git, as root");
+        let effect = "git.* methods of the relay face fail; most agents need git too";
+        return Check::bad("git", Verdict::Warning, "not in PATH", effect, "apt-get install git, as root");
     };
-    let asked = Command::new(&program).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
-    let said = asked.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    Check::ok("git", format!("{}; {}", program.display(), said.unwrap_or_default()))
+    let version = Command::new(&program).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let version = version.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    Check::ok("git", format!("{}; {}", program.display(), version.unwrap_or_default()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The advice about Landlock is about what is really missing.
     #[test]
-    fn a_landlock_that_cannot_stand_alone_is_named_with_what_helps() {
+    fn an_insufficient_landlock_is_reported_with_its_fix() {
         let dir = tempfile::tempdir().unwrap();
         let without = |landlock: Option<u32>| {
             let mut host = Host::probe(dir.path()).unwrap();
             host.landlock = landlock;
             host.without_namespaces("for a test")
         };
-        for (version, found, mend) in [
+        for (version, found, fix) in [
             (None, "none", "lsm=landlock"),
-            (Some(1), "ABI 1; it cannot hold a command alone", "Linux 6.2 or later (Landlock ABI 3)"),
-            (Some(2), "ABI 2; it cannot hold a command alone", "Linux 6.2 or later (Landlock ABI 3)"),
+            (Some(1), "ABI 1; cannot confine a command alone", "Linux 6.2 or later (Landlock ABI 3)"),
+            (Some(2), "ABI 2; cannot confine a command alone", "Linux 6.2 or later (Landlock ABI 3)"),
         ] {
             let host = without(version);
             let check = landlock(&host);
-            assert_eq!((check.verdict, check.found.as_str()), (Verdict::Degraded, found));
-            assert!(check.mend.as_ref().is_some_and(|text| text.contains(mend)), "{:?}", check.mend);
-            let means = namespaces(&host).means.unwrap();
-            assert!(means.starts_with("every sandboxed command is refused; Landlock cannot"), "{means}");
-            assert!(means.contains("where version 3 (Linux 6.2) could enforce"), "{means}");
-            assert!(!means.contains("for a test"), "the cause is in `found`, once: {means}");
+            assert_eq!((check.verdict, check.found.as_str()), (Verdict::Warning, found));
+            assert!(check.fix.as_ref().is_some_and(|text| text.contains(fix)), "{:?}", check.fix);
+            let effect = namespaces(&host).effect.unwrap();
+            assert!(effect.starts_with("every sandboxed command is refused; Landlock cannot"), "{effect}");
+            assert!(effect.contains("where version 3 (Linux 6.2) could enforce"), "{effect}");
+            assert!(!effect.contains("for a test"), "the cause is in `found`, once: {effect}");
         }
         let mut old = Host::probe(dir.path()).unwrap();
         old.landlock = Some(1);
         if old.namespaces != Namespaces::None {
-            assert!(landlock(&old).mend.is_some_and(|mend| mend.contains("Linux 5.19")));
+            assert!(landlock(&old).fix.is_some_and(|fix| fix.contains("Linux 5.19")));
         }
     }
 
     #[test]
-    fn a_kernel_is_judged_by_its_numbers() {
+    fn the_verdict_on_a_kernel_depends_on_its_version() {
         for (release, verdict) in [
             ("6.18.44-fc", Verdict::Ok),
             ("5.15.0-100-generic", Verdict::Ok),
-            ("5.10.0", Verdict::Degraded),
-            ("5.13.0", Verdict::Degraded),
-            ("5.9.16", Verdict::Missing),
-            ("5.8.1", Verdict::Missing),
-            ("4.19.0", Verdict::Missing),
-            ("", Verdict::Missing),
+            ("5.10.0", Verdict::Warning),
+            ("5.13.0", Verdict::Warning),
+            ("5.9.16", Verdict::Error),
+            ("5.8.1", Verdict::Error),
+            ("4.19.0", Verdict::Error),
+            ("", Verdict::Error),
         ] {
             assert_eq!(kernel_release(release).verdict, verdict, "{release}");
         }

@@ -1,4 +1,4 @@
-//! Lines on a full screen, and what they look like.
+//! Drawing primitives of full-screen commands: lines and styles.
 
 use crate::tty;
 use ratatui::Frame;
@@ -6,19 +6,19 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
-/// Colours say nothing that words do not.
+/// Whether to use colors. They never carry information that the text lacks.
 #[derive(Clone, Copy)]
-pub(in crate::cli) struct Looks {
-    pub(in crate::cli) coloured: bool,
+pub(in crate::cli) struct Theme {
+    pub(in crate::cli) color: bool,
 }
 
-impl Looks {
-    pub(in crate::cli) fn of_environment() -> Looks {
-        Looks { coloured: tty::wants_colours() }
+impl Theme {
+    pub(in crate::cli) fn from_env() -> Theme {
+        Theme { color: tty::wants_colors() }
     }
 
-    pub(in crate::cli) fn coloured(self, style: Style, color: Color) -> Style {
-        if self.coloured { style.fg(color) } else { style }
+    pub(in crate::cli) fn paint(self, style: Style, color: Color) -> Style {
+        if self.color { style.fg(color) } else { style }
     }
 }
 
@@ -27,16 +27,16 @@ pub(in crate::cli) const BAR: Style = Style::new().add_modifier(Modifier::REVERS
 pub(in crate::cli) struct Canvas<'a> {
     buffer: &'a mut Buffer,
     pub(in crate::cli) area: Rect,
-    pub(in crate::cli) looks: Looks,
+    pub(in crate::cli) theme: Theme,
 }
 
 impl<'a> Canvas<'a> {
-    pub(in crate::cli) fn new(frame: &'a mut Frame<'_>, looks: Looks) -> Canvas<'a> {
+    pub(in crate::cli) fn new(frame: &'a mut Frame<'_>, theme: Theme) -> Canvas<'a> {
         let area = frame.area();
-        Canvas { buffer: frame.buffer_mut(), area, looks }
+        Canvas { buffer: frame.buffer_mut(), area, theme }
     }
 
-    /// One line from edge to edge; none where the screen has ended.
+    /// Draws one line over the full width. A row below the screen is ignored.
     pub(in crate::cli) fn line(&mut self, at: u16, text: &str, style: Style) {
         if at >= self.area.height {
             return;
@@ -46,7 +46,7 @@ impl<'a> Canvas<'a> {
         self.buffer.set_stringn(x, y, text, usize::from(width), style);
     }
 
-    /// The same, where more than fits is marked as being more.
+    /// Like `line`, and marks a cut text with an ellipsis.
     pub(in crate::cli) fn cut(&mut self, at: u16, text: &str, style: Style) {
         let width = usize::from(self.area.width);
         match text.chars().count() > width {
@@ -59,7 +59,7 @@ impl<'a> Canvas<'a> {
     }
 }
 
-/// So that what is selected is in sight.
+/// The first visible row of a list, so that the selected one is visible.
 pub(in crate::cli) fn first_row(selected: Option<usize>, rows: usize) -> usize {
     (selected.unwrap_or_default() + 1).saturating_sub(rows)
 }

@@ -1,8 +1,8 @@
-//! The terminal as a full screen, and as it was before once we are done with it, however that comes.
+//! The alternate screen of full-screen commands; the terminal is restored on exit and on a panic.
 
 use super::Size;
-use crate::tty::TERMINAL_PATIENCE;
-use outpost_sys::terminal::{Keys, Terminal as Tty};
+use crate::tty::TERMINAL_WRITE_TIMEOUT;
+use outpost_sys::terminal::{ModeGuard, Terminal as Tty};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::{Hide, Show};
@@ -15,24 +15,24 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A terminal that we leave gets this long to take it.
-const LEAVE_PATIENCE: Duration = Duration::from_secs(1);
+/// How long the terminal may take to accept the restoring sequences.
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(in crate::cli) struct Screen {
     pub(in crate::cli) terminal: Terminal<CrosstermBackend<Output>>,
-    taken: Arc<Taken>,
+    raw_mode: Arc<RawMode>,
 }
 
 impl Screen {
     pub(in crate::cli) fn enter() -> io::Result<Screen> {
         let tty = Arc::new(Tty::open()?);
-        let mode = Mutex::new(Some(tty.raw()?));
-        let taken = Arc::new(Taken { tty: tty.clone(), mode });
-        give_back_on_panic(taken.clone());
-        match begin(Output { tty, text: Vec::new() }) {
-            Ok(terminal) => Ok(Screen { terminal, taken }),
+        let saved = Mutex::new(Some(tty.raw_input()?));
+        let raw_mode = Arc::new(RawMode { tty: tty.clone(), saved });
+        restore_on_panic(raw_mode.clone());
+        match enter_alternate_screen(Output { tty, text: Vec::new() }) {
+            Ok(terminal) => Ok(Screen { terminal, raw_mode }),
             Err(error) => {
-                taken.give_back();
+                raw_mode.restore();
                 Err(error)
             }
         }
@@ -44,11 +44,11 @@ impl Screen {
     }
 
     pub(in crate::cli) fn tty(&self) -> Arc<Tty> {
-        self.taken.tty.clone()
+        self.raw_mode.tty.clone()
     }
 }
 
-fn begin(mut output: Output) -> io::Result<Terminal<CrosstermBackend<Output>>> {
+fn enter_alternate_screen(mut output: Output) -> io::Result<Terminal<CrosstermBackend<Output>>> {
     queue!(output, EnterAlternateScreen, EnableBracketedPaste, Hide)?;
     output.flush()?;
     Terminal::new(CrosstermBackend::new(output))
@@ -56,37 +56,37 @@ fn begin(mut output: Output) -> io::Result<Terminal<CrosstermBackend<Output>>> {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        self.taken.give_back();
+        self.raw_mode.restore();
     }
 }
 
-/// A terminal that is ours, until it is given back.
-struct Taken {
+/// The terminal in raw mode, until it is restored.
+struct RawMode {
     tty: Arc<Tty>,
-    mode: Mutex<Option<Keys>>,
+    saved: Mutex<Option<ModeGuard>>,
 }
 
-impl Taken {
-    /// Once is enough.
-    fn give_back(&self) {
-        let Some(mode) = self.mode.try_lock().ok().and_then(|mut mode| mode.take()) else { return };
+impl RawMode {
+    /// Idempotent.
+    fn restore(&self) {
+        let Some(mode) = self.saved.try_lock().ok().and_then(|mut mode| mode.take()) else { return };
         let mut text = Vec::new();
-        let _memory_takes_all = queue!(text, DisableBracketedPaste, LeaveAlternateScreen, Show);
-        let _gone = self.tty.write_all(&text, LEAVE_PATIENCE);
+        let _infallible = queue!(text, DisableBracketedPaste, LeaveAlternateScreen, Show);
+        let _gone = self.tty.write_all(&text, RESTORE_TIMEOUT);
         drop(mode);
     }
 }
 
-/// Before the panic is told, so that it can be read.
-fn give_back_on_panic(taken: Arc<Taken>) {
+/// Restores the terminal before the panic message is printed.
+fn restore_on_panic(raw_mode: Arc<RawMode>) {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        taken.give_back();
+        raw_mode.restore();
         before(panic);
     }));
 }
 
-/// Text for the terminal, written in one go and shown in one, where the terminal knows how.
+/// Buffers a frame and writes it as one synchronized update.
 pub(in crate::cli) struct Output {
     tty: Arc<Tty>,
     text: Vec<u8>,
@@ -103,6 +103,6 @@ impl Write for Output {
         queue!(text, BeginSynchronizedUpdate)?;
         text.append(&mut self.text);
         queue!(text, EndSynchronizedUpdate)?;
-        Ok(self.tty.write_all(&text, TERMINAL_PATIENCE)?)
+        Ok(self.tty.write_all(&text, TERMINAL_WRITE_TIMEOUT)?)
     }
 }

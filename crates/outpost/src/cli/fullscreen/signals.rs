@@ -1,4 +1,4 @@
-//! Signals to a command that has the terminal in its hands.
+//! Signal handling of full-screen commands.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -11,7 +11,7 @@ pub(in crate::cli) struct Signals {
 
 impl Signals {
     pub(in crate::cli) fn new() -> Result<Signals, String> {
-        let catch = |kind| signal(kind).map_err(|error| format!("cannot wait for signals: {error}"));
+        let catch = |kind| signal(kind).map_err(|error| format!("cannot install signal handlers: {error}"));
         Ok(Signals {
             resized: catch(SignalKind::window_change())?,
             interrupt: catch(SignalKind::interrupt())?,
@@ -20,7 +20,7 @@ impl Signals {
         })
     }
 
-    /// The number of the signal that asks us to end; nothing when the screen is another one now.
+    /// The number of a terminating signal; `None` for a resize.
     pub(in crate::cli) async fn next(&mut self) -> Option<u8> {
         tokio::select! {
             _ = self.resized.recv() => None,

@@ -1,22 +1,22 @@
-//! A session's events as a human reads them in a shell.
+//! Prints the events of a session as text or JSON.
 
-use super::say;
+use super::print_line;
 use crate::console;
 use serde_json::Value;
 
 pub(super) struct Printer {
     as_json: bool,
-    /// A line has been begun.
+    /// The cursor is not at the start of a line.
     is_open: bool,
-    /// Deltas since the last text, which repeats them as a whole.
-    told: String,
-    /// The last turn did.
+    /// Deltas since the last `text` event, which repeats them as a whole.
+    streamed: String,
+    /// The last turn failed.
     pub(super) has_failed: bool,
 }
 
 impl Printer {
     pub(super) fn new(as_json: bool) -> Printer {
-        Printer { as_json, is_open: false, told: String::new(), has_failed: false }
+        Printer { as_json, is_open: false, streamed: String::new(), has_failed: false }
     }
 
     pub(super) fn print(&mut self, event: &Value, text: &str) {
@@ -24,27 +24,32 @@ impl Printer {
         let kind = member("type");
         if let "error" | "interrupted" | "result" = kind {
             self.has_failed = kind != "result";
-            self.told.clear();
+            self.streamed.clear();
         }
         if self.as_json {
             if kind != "ping" {
-                say(&console::json(text));
+                print_line(&console::json(text));
             }
             return;
         }
         match kind {
             "partial" => {
                 self.write(member("content"));
-                self.told.push_str(member("content"));
+                self.streamed.push_str(member("content"));
                 self.is_open = true;
             }
             "text" => self.text(member("content")),
             "tool_use" => self.tool(event),
             "approval" => {
                 let (state, tool, id) = (member("state"), member("tool"), member("approval"));
-                self.note(&format!("{state}: use of {tool} (outpost approvals show {id})"));
+                self.note(&match state {
+                    "asked" => format!(
+                        "approval needed for {tool}: answer with `outpost approve` (details: outpost approvals show {id})"
+                    ),
+                    state => format!("{tool} {state} (outpost approvals show {id})"),
+                });
             }
-            "queued" => self.note("the session is busy; the message waits (outpost sessions watch)"),
+            "queued" => self.note("the session is busy; the message is queued (outpost sessions watch)"),
             "error" => self.note(&format!("error: {}", member("message"))),
             "interrupted" => self.note("interrupted"),
             "result" => self.end(),
@@ -52,13 +57,13 @@ impl Printer {
         }
     }
 
-    /// A whole text, most often of what deltas have told. They can be withdrawn, and then it is what counts.
+    /// Prints a complete text. It usually equals the streamed deltas; if it differs, it replaces them.
     fn text(&mut self, text: &str) {
-        let told = std::mem::take(&mut self.told);
-        if told.trim() == text.trim() {
+        let streamed = std::mem::take(&mut self.streamed);
+        if streamed.trim() == text.trim() {
             return self.end();
         }
-        match text.strip_prefix(&told).filter(|_| self.is_open) {
+        match text.strip_prefix(&streamed).filter(|_| self.is_open) {
             Some(rest) => {
                 self.write(rest);
                 self.end();
@@ -81,7 +86,7 @@ impl Printer {
 
     fn note(&mut self, text: &str) {
         self.end();
-        say(text);
+        print_line(text);
     }
 
     fn write(&self, text: &str) {
@@ -90,7 +95,7 @@ impl Printer {
 
     pub(super) fn end(&mut self) {
         if std::mem::take(&mut self.is_open) {
-            say("");
+            print_line("");
         }
     }
 }

@@ -1,40 +1,40 @@
-//! The full screen as it is drawn, at any size: the daemon, what there is of everything, the list or one process, sessions, keys.
+//! Draws the full screen of `outpost top` at any size: daemon, summary, process list or details, sessions, keys.
 
-use super::app::{App, Dialog, Flow, Row, View};
-use super::table::{self, Arranged};
+use super::app::{App, Dialog, Row, Throughput, View};
+use super::table::{self, SortOrder};
 use crate::cli::approver::printable;
-use crate::cli::fullscreen::{BAR, Canvas, Looks, first_row, style_of};
-use crate::cli::list::{age, cut, size, state, width};
+use crate::cli::fullscreen::{BAR, Canvas, Theme, first_row, style_of};
+use crate::cli::ps::{age, cut, size, state, width};
 use crate::cli::sessions;
 use outpost_approvals::display;
 use outpost_control::wire::{Status, Usage};
 use ratatui::Frame;
 use ratatui::style::{Color, Modifier, Style};
 
-/// With fewer rows what there is of everything is not told, and with fewer yet nothing but the list.
+/// Smallest heights for the optional parts of the screen.
 const ROWS_FOR_SUMMARY: u16 = 10;
 const ROWS_FOR_STATUS: u16 = 6;
 const ROWS_FOR_SESSIONS: u16 = 16;
 
 const SUMMARY_ROWS: u16 = 3;
 
-/// With fewer columns the words are shorter.
+/// Narrower screens use shorter texts.
 const COLUMNS_ROOMY: u16 = 100;
 
-/// What comes where, by row.
-struct Places {
+/// The rows of each part of the screen.
+struct Layout {
     summary: Option<u16>,
     /// The list or the details.
     body: u16,
     body_rows: u16,
-    /// A heading, and so many sessions.
+    /// First row and number of sessions, below a heading.
     sessions: Option<(u16, u16)>,
     status: Option<u16>,
     keys: Option<u16>,
 }
 
-impl Places {
-    fn of(app: &App) -> Places {
+impl Layout {
+    fn of(app: &App) -> Layout {
         let rows = app.size.rows;
         let summary = (rows >= ROWS_FOR_SUMMARY).then_some(1);
         let body = 1 + summary.map_or(0, |_| SUMMARY_ROWS);
@@ -42,7 +42,7 @@ impl Places {
         let status = (rows >= ROWS_FOR_STATUS).then(|| rows - 2);
         let mut end = status.or(keys).unwrap_or(rows);
         let count = app.sessions.as_ref().map_or(0, |sessions| rows_of(sessions.len()));
-        // What the list does not need, and some in any case.
+        // Sessions get the rows that the list does not need, and at least a quarter of a large screen.
         let spare = end.saturating_sub(body).saturating_sub(rows_of(app.order.len()).saturating_add(2));
         let shown = count.min(spare.max(rows.saturating_sub(ROWS_FOR_SESSIONS) / 4 + 1));
         let is_shown = rows >= ROWS_FOR_SESSIONS && count > 0 && app.view == View::List;
@@ -50,7 +50,7 @@ impl Places {
             end -= shown + 1;
             (end, shown)
         });
-        Places { summary, body, body_rows: end.saturating_sub(body), sessions, status, keys }
+        Layout { summary, body, body_rows: end.saturating_sub(body), sessions, status, keys }
     }
 
     /// Without the heading of the list.
@@ -63,56 +63,56 @@ fn rows_of(count: usize) -> u16 {
     u16::try_from(count).unwrap_or(u16::MAX)
 }
 
-/// By how much a page moves.
+/// Rows of one page.
 pub(super) fn page_rows(app: &App) -> usize {
-    let places = Places::of(app);
+    let layout = Layout::of(app);
     match app.view {
-        View::List => places.list_rows(),
-        View::Details { .. } => usize::from(places.body_rows),
+        View::List => layout.list_rows(),
+        View::Details { .. } => usize::from(layout.body_rows),
     }
 }
 
-pub(super) fn draw(frame: &mut Frame<'_>, app: &App, looks: Looks) {
-    let mut canvas = Canvas::new(frame, looks);
-    let places = Places::of(app);
+pub(super) fn draw(frame: &mut Frame<'_>, app: &App, theme: Theme) {
+    let mut canvas = Canvas::new(frame, theme);
+    let layout = Layout::of(app);
     head(&mut canvas, app);
-    if let (Some(at), Some(_)) = (places.summary, &app.daemon) {
+    if let (Some(at), Some(_)) = (layout.summary, &app.daemon) {
         summary(&mut canvas, app, at);
     }
     match app.view {
-        View::List => list(&mut canvas, app, &places),
+        View::List => list(&mut canvas, app, &layout),
         View::Details { top } => {
             let lines = app.selected_row().map(|row| details(row, app)).unwrap_or_default();
-            for (at, line) in (places.body..).zip(lines.iter().skip(top).take(places.body_rows.into())) {
+            for (at, line) in (layout.body..).zip(lines.iter().skip(top).take(layout.body_rows.into())) {
                 canvas.line(at, line, Style::new());
             }
         }
     }
-    if let (Some((at, rows)), Ok(all)) = (places.sessions, &app.sessions) {
+    if let (Some((at, rows)), Ok(all)) = (layout.sessions, &app.sessions) {
         session_list(&mut canvas, all, at, rows);
     }
-    let told = told(app);
-    // What is asked is in sight on the smallest screen.
-    match (places.status, places.keys) {
+    let status_text = status_text(app);
+    // A question of a dialog must be visible even on the smallest screen.
+    match (layout.status, layout.keys) {
         (Some(status), Some(keys)) => {
-            canvas.cut(status, &told, Style::new());
+            canvas.cut(status, &status_text, Style::new());
             canvas.cut(keys, keys_of(app), BAR);
         }
-        (None, Some(keys)) if told.is_empty() => canvas.cut(keys, keys_of(app), BAR),
-        (None, keys) if !told.is_empty() => canvas.cut(keys.unwrap_or_default(), &told, BAR),
+        (None, Some(keys)) if status_text.is_empty() => canvas.cut(keys, keys_of(app), BAR),
+        (None, keys) if !status_text.is_empty() => canvas.cut(keys.unwrap_or_default(), &status_text, BAR),
         _ => {}
     }
 }
 
 fn head(canvas: &mut Canvas<'_>, app: &App) {
     let roomy = canvas.area.width >= COLUMNS_ROOMY;
-    match (&app.away, &app.daemon) {
-        (Some(away), _) => {
-            let (since, why) = (age(away.since.elapsed().as_secs()), printable(&away.why));
-            let style = canvas.looks.coloured(BAR, Color::Red);
-            canvas.cut(0, &format!("THE DAEMON IS AWAY for {since}, this is from before: {why}"), style);
+    match (&app.outage, &app.daemon) {
+        (Some(outage), _) => {
+            let (since, why) = (age(outage.since.elapsed().as_secs()), printable(&outage.why));
+            let style = canvas.theme.paint(BAR, Color::Red);
+            canvas.cut(0, &format!("DAEMON UNREACHABLE for {since}, data is old: {why}"), style);
         }
-        (None, None) => canvas.cut(0, "outpost top: asking the daemon", BAR),
+        (None, None) => canvas.cut(0, "outpost top: waiting for the daemon", BAR),
         (None, Some(daemon)) => canvas.cut(0, &daemon_line(daemon, roomy), BAR),
     }
 }
@@ -129,8 +129,8 @@ fn daemon_line(daemon: &Status, roomy: bool) -> String {
     };
     let keeper = part("keeper", daemon.keeper_pid, daemon.keeper);
     let worker = part("worker", daemon.worker_pid, daemon.worker);
-    let stands = if daemon.keeping { "  STOPPED, keeps its processes" } else { "" };
-    format!("outpost {}{stands}  {keeper}  {worker}", escaped(&daemon.version))
+    let state = if daemon.keeping { "  STOPPED, keeps its processes" } else { "" };
+    format!("outpost {}{state}  {keeper}  {worker}", escaped(&daemon.version))
 }
 
 fn summary(canvas: &mut Canvas<'_>, app: &App, at: u16) {
@@ -146,31 +146,31 @@ fn summary(canvas: &mut Canvas<'_>, app: &App, at: u16) {
                 (all, busy) => format!("{all}, {busy} busy"),
             }
         }
-        Err(why) => format!("not known: {}", printable(why)),
+        Err(why) => format!("unknown: {}", printable(why.lines().next().unwrap_or_default())),
     };
     canvas.cut(at + 1, &format!("Sessions   {sessions}"), plain);
     let waiting = app.daemon.as_ref().and_then(|daemon| daemon.faces.waiting);
     let (text, style) = match waiting {
-        None => ("nobody is asked by this daemon".to_owned(), plain),
-        Some(waiting) if waiting.questions == 0 => ("nothing waits for a human".to_owned(), plain),
+        None => ("not used by this daemon".to_owned(), plain),
+        Some(waiting) if waiting.questions == 0 => ("none pending".to_owned(), plain),
         Some(waiting) => {
             let since = age(waiting.oldest_ms / 1000);
             let count = match waiting.questions {
-                1 => format!("1 waits, for {since}"),
-                more => format!("{more} wait, the oldest for {since}"),
+                1 => format!("1 pending for {since}"),
+                more => format!("{more} pending, the oldest for {since}"),
             };
             let bold = Style::new().add_modifier(Modifier::BOLD);
-            let style = canvas.looks.coloured(bold, Color::Yellow);
-            (format!("{count}: outpost approve (what it is, only approvers are told)"), style)
+            let style = canvas.theme.paint(bold, Color::Yellow);
+            (format!("{count}: outpost approve"), style)
         }
     };
     canvas.cut(at + 2, &format!("Approvals  {text}"), style);
 }
 
 fn processes(app: &App) -> String {
-    let running = app.rows.iter().filter(|row| row.lives()).count();
+    let running = app.rows.iter().filter(|row| row.is_running()).count();
     let mut text = format!("{running} running, {} ended", app.rows.len() - running);
-    if let Some(Flow { started, ended, bytes }) = app.flow {
+    if let Some(Throughput { started, ended, bytes }) = app.throughput {
         text += &format!("; started {started:.1}/s, ended {ended:.1}/s; output {}/s", size(bytes));
     }
     if !app.filter.is_empty() {
@@ -179,12 +179,12 @@ fn processes(app: &App) -> String {
     text
 }
 
-fn list(canvas: &mut Canvas<'_>, app: &App, places: &Places) {
-    if places.body_rows == 0 {
+fn list(canvas: &mut Canvas<'_>, app: &App, layout: &Layout) {
+    if layout.body_rows == 0 {
         return;
     }
     let selected = app.selected_at();
-    let rows = places.list_rows();
+    let rows = layout.list_rows();
     let in_sight: Vec<(&Row, bool)> = app
         .order
         .iter()
@@ -193,9 +193,9 @@ fn list(canvas: &mut Canvas<'_>, app: &App, places: &Places) {
         .take(rows)
         .filter_map(|(at, row)| Some((app.rows.get(*row)?, selected == Some(at))))
         .collect();
-    let arranged = Arranged { by: app.sort, reversed: app.reversed };
-    let lines = table::lines(&in_sight, arranged, app.now_ms, canvas.area.width.into());
-    let mut lines = (places.body..).zip(lines);
+    let sort_order = SortOrder { by: app.sort, reversed: app.reversed };
+    let lines = table::lines(&in_sight, sort_order, app.now_ms, canvas.area.width.into());
+    let mut lines = (layout.body..).zip(lines);
     if let Some((at, heading)) = lines.next() {
         canvas.line(at, &heading, Style::new().add_modifier(Modifier::BOLD));
     }
@@ -203,26 +203,26 @@ fn list(canvas: &mut Canvas<'_>, app: &App, places: &Places) {
         canvas.line(at, &line, style_of(*selected));
     }
     if in_sight.is_empty() && rows > 0 && app.daemon.is_some() {
-        let none = match (app.filter.is_empty(), app.with_ended) {
-            (false, _) => "  none of them; / changes the filter",
-            (true, true) => "  nothing has run yet: outpost run -- uname -a",
-            (true, false) => "  nothing runs; e shows what has ended",
+        let none = match (app.filter.is_empty(), app.show_ended) {
+            (false, _) => "  no process matches; / changes the filter",
+            (true, true) => "  no processes yet: outpost run -- uname -a",
+            (true, false) => "  no running processes; e shows ended ones",
         };
-        canvas.cut(places.body + 1, none, Style::new());
+        canvas.cut(layout.body + 1, none, Style::new());
     }
 }
 
 fn session_list(canvas: &mut Canvas<'_>, all: &[[String; 7]], at: u16, rows: u16) {
-    let mut table = vec![sessions::HEAD.map(str::to_owned)];
+    let mut table = vec![sessions::COLUMNS.map(str::to_owned)];
     if let Some(first) = table.first_mut().and_then(|heading| heading.first_mut()) {
         *first = "SESSION".into();
     }
-    // Those that do something first: there may be more than are shown.
+    // Busy sessions first, because not all may fit.
     let mut sorted: Vec<&[String; 7]> = all.iter().collect();
     sorted.sort_by_key(|session| session.get(sessions::STATUS).is_none_or(|status| status != "busy"));
     let shown = sorted.into_iter().take(rows.into());
     table.extend(shown.map(|session| session.each_ref().map(|cell| escaped(cell))));
-    let widths: Vec<usize> = (0..sessions::HEAD.len())
+    let widths: Vec<usize> = (0..sessions::COLUMNS.len())
         .map(|column| {
             table.iter().filter_map(|row| row.get(column)).map(|cell| width(cell)).max().unwrap_or(0)
         })
@@ -238,15 +238,15 @@ fn session_list(canvas: &mut Canvas<'_>, all: &[[String; 7]], at: u16, rows: u16
     }
 }
 
-/// How many lines the details have.
+/// Number of lines of the details.
 pub(super) fn details_rows(app: &App) -> usize {
     app.selected_row().map_or(0, |row| details(row, app).len())
 }
 
-/// Everything about a process, none of it wider than the screen.
+/// All facts about a process, wrapped to the width of the screen.
 fn details(row: &Row, app: &App) -> Vec<String> {
     let info = &row.info;
-    let while_alive = |text: String| if row.lives() { text } else { "-".into() };
+    let while_alive = |text: String| if row.is_running() { text } else { "-".into() };
     let percent = row.cpu.map_or_else(String::new, |percent| format!("{percent}% now, "));
     let rate = row.rate.map_or_else(String::new, |bytes| format!(", {}/s now", size(bytes)));
     let seconds = |ms: u64| format!("{}.{} s", ms / 1000, ms % 1000 / 100);
@@ -260,7 +260,7 @@ fn details(row: &Row, app: &App) -> Vec<String> {
         ("Command", display::command(std::slice::from_ref(&info.command))),
         ("Directory", info.directory.clone().unwrap_or_else(|| "-".into())),
         ("Stdio", if info.terminal { "a terminal".into() } else { "pipes".into() }),
-        ("CPU", while_alive(format!("{percent}{} in all", seconds(info.cpu_ms)))),
+        ("CPU", while_alive(format!("{percent}{} total", seconds(info.cpu_ms)))),
         ("Memory", while_alive(size(info.rss_bytes))),
         ("Output", format!("{} written, {} kept{rate}", size(info.output_bytes), size(info.kept_bytes))),
         ("Frames", format!("{} to {}", info.first_seq, info.last_seq)),
@@ -274,13 +274,13 @@ fn details(row: &Row, app: &App) -> Vec<String> {
         .collect()
 }
 
-/// What is being typed or asked, or what happened last.
-fn told(app: &App) -> String {
+/// The active dialog, or the last event.
+fn status_text(app: &App) -> String {
     match &app.dialog {
         Dialog::None => app.status.clone(),
-        Dialog::Filter(typed) => format!("Only those with: {}_", escaped(&String::from_utf8_lossy(typed))),
-        Dialog::End { name, pid, .. } => {
-            format!("y ends {} (pid {pid}) and everything it started", escaped(name))
+        Dialog::Filter(typed) => format!("Filter: {}_", escaped(&String::from_utf8_lossy(typed))),
+        Dialog::ConfirmKill { name, pid, .. } => {
+            format!("y kills {} (pid {pid}) and its descendants", escaped(name))
         }
     }
 }
@@ -288,17 +288,17 @@ fn told(app: &App) -> String {
 fn keys_of(app: &App) -> &'static str {
     let roomy = app.size.columns >= COLUMNS_ROOMY;
     match (&app.dialog, app.view) {
-        (Dialog::Filter(_), _) => "Enter keeps it  Esc shows all",
-        (Dialog::End { .. }, _) => "y ends it  any other key does not",
-        (Dialog::None, View::Details { .. }) => "Esc back  a attach  k end  q quit",
+        (Dialog::Filter(_), _) => "Enter apply  Esc clear",
+        (Dialog::ConfirmKill { .. }, _) => "y kill  any other key cancels",
+        (Dialog::None, View::Details { .. }) => "Esc back  a attach  k kill  q quit",
         (Dialog::None, View::List) if roomy => {
-            "Enter details  a attach  k end  / filter  e ended  sort: c m o t n, r reverse  q quit"
+            "Enter details  a attach  k kill  / filter  e ended  sort: c m o t n, r reverse  q quit"
         }
-        (Dialog::None, View::List) => "q quit  Enter  a attach  k end  / filter  e ended  sort cmotn r",
+        (Dialog::None, View::List) => "q quit  Enter  a attach  k kill  / filter  e ended  sort cmotn r",
     }
 }
 
-/// Names and words of others: nothing in them reaches the terminal as a command to it.
+/// Foreign text with its control characters escaped.
 pub(super) fn escaped(text: &str) -> String {
     text.escape_debug().to_string()
 }

@@ -1,4 +1,4 @@
-//! What keys do. None of them ends a process alone.
+//! Key handling of `outpost top`. A kill always needs a second key.
 
 use super::app::{App, Dialog, Row, Sort, View};
 use super::draw;
@@ -11,7 +11,7 @@ const FILTER_BYTES_MAX: usize = 200;
 pub(super) enum Action {
     Quit,
     Attach { process: String },
-    End { process: String, name: String },
+    Kill { process: String, name: String },
 }
 
 impl App {
@@ -20,7 +20,7 @@ impl App {
         let byte = match pressed(key, in_filter)? {
             Pressed::Byte(CONTROL_C) => return Some(Action::Quit),
             Pressed::Move(to) => {
-                self.go(to);
+                self.move_by(to);
                 return None;
             }
             Pressed::Byte(byte) => byte,
@@ -31,16 +31,16 @@ impl App {
                 self.key_in_filter(byte, typed);
                 None
             }
-            Dialog::End { process, name, .. } if byte == b'y' => {
-                self.status = format!("{}: ending", draw::escaped(&name));
-                Some(Action::End { process, name: draw::escaped(&name) })
+            Dialog::ConfirmKill { process, name, .. } if byte == b'y' => {
+                self.status = format!("{}: stopping", draw::escaped(&name));
+                Some(Action::Kill { process, name: draw::escaped(&name) })
             }
-            Dialog::End { .. } => None,
+            Dialog::ConfirmKill { .. } => None,
             Dialog::None => self.key_without_dialog(byte),
         }
     }
 
-    fn go(&mut self, to: Move) {
+    fn move_by(&mut self, to: Move) {
         let page = draw::page_rows(self).max(1);
         match self.view {
             _ if self.dialog != Dialog::None => {}
@@ -63,7 +63,7 @@ impl App {
             b'a' => {
                 return self.selected_row().map(|row| Action::Attach { process: row.info.process.clone() });
             }
-            b'k' => self.ask_to_end(),
+            b'k' => self.ask_to_kill(),
             ESCAPE => self.view = View::List,
             ENTER if self.view == View::List && self.selected_row().is_some() => {
                 self.view = View::Details { top: 0 };
@@ -74,8 +74,8 @@ impl App {
                 self.dialog = Dialog::Filter(self.filter.clone().into_bytes());
             }
             b'e' => {
-                self.with_ended = !self.with_ended;
-                self.arrange();
+                self.show_ended = !self.show_ended;
+                self.update_order();
             }
             b'c' => self.sort_by(Sort::Cpu),
             b'm' => self.sort_by(Sort::Memory),
@@ -84,7 +84,7 @@ impl App {
             b'n' => self.sort_by(Sort::Name),
             b'r' => {
                 self.reversed = !self.reversed;
-                self.arrange();
+                self.update_order();
             }
             _ => {}
         }
@@ -93,23 +93,23 @@ impl App {
 
     fn sort_by(&mut self, sort: Sort) {
         (self.sort, self.reversed) = (sort, false);
-        self.arrange();
+        self.update_order();
     }
 
-    fn ask_to_end(&mut self) {
-        let end = |row: &Row| Dialog::End {
+    fn ask_to_kill(&mut self) {
+        let end = |row: &Row| Dialog::ConfirmKill {
             process: row.info.process.clone(),
             name: row.name.clone(),
             pid: row.info.pid,
         };
         match self.selected_row() {
-            Some(row) if row.lives() => self.dialog = end(row),
-            Some(_) => self.status = "it has ended already".into(),
+            Some(row) if row.is_running() => self.dialog = end(row),
+            Some(_) => self.status = "the process has already ended".into(),
             None => {}
         }
     }
 
-    /// The list follows what is typed.
+    /// Applies the filter with every key.
     fn key_in_filter(&mut self, byte: u8, mut typed: Vec<u8>) {
         match byte {
             ENTER => return,
@@ -122,6 +122,6 @@ impl App {
         if byte != ESCAPE {
             self.dialog = Dialog::Filter(typed);
         }
-        self.arrange();
+        self.update_order();
     }
 }

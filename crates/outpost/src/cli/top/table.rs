@@ -1,24 +1,24 @@
-//! The processes as lines of a table that is as wide as the screen: what matters least goes first where room is short.
+//! The process table of `outpost top`, fitted to the screen: a narrow screen omits the least important columns.
 
 use super::app::{Row, Sort};
-use crate::cli::list::{age, cut, shown, size, state, width};
+use crate::cli::ps::{age, command_line, cut, size, state, width};
 
-/// The widest name that is shown whole.
+/// Widest name; longer ones are cut.
 const NAME_COLUMNS_MAX: usize = 24;
 
-/// What the command gets at least, before other columns go.
+/// Smallest width of the command before other columns are omitted.
 const COMMAND_COLUMNS_MIN: usize = 16;
 
-/// What stands before each line.
+/// Width of the selection mark.
 const MARK_COLUMNS: usize = 2;
 
 struct Column {
     name: &'static str,
     sort: Option<Sort>,
     right: bool,
-    /// So that numbers that grow do not move everything each second.
+    /// Keeps the layout stable while numbers grow.
     columns_min: usize,
-    /// Columns of a lower rank go first.
+    /// Columns with a lower rank are omitted first.
     rank: u8,
     cell: fn(&Row, u64) -> String,
 }
@@ -27,8 +27,8 @@ const COLUMNS: [Column; 10] = [
     Column { name: "ID", sort: Some(Sort::Name), right: false, columns_min: 8, rank: 10, cell: name },
     Column { name: "FACE", sort: None, right: false, columns_min: 8, rank: 5, cell: face },
     Column { name: "PID", sort: None, right: true, columns_min: 7, rank: 4, cell: pid },
-    Column { name: "STATE", sort: None, right: false, columns_min: 7, rank: 7, cell: stands },
-    Column { name: "AGE", sort: Some(Sort::Age), right: true, columns_min: 5, rank: 6, cell: old },
+    Column { name: "STATE", sort: None, right: false, columns_min: 7, rank: 7, cell: state_cell },
+    Column { name: "AGE", sort: Some(Sort::Age), right: true, columns_min: 5, rank: 6, cell: age_cell },
     Column { name: "CPU", sort: Some(Sort::Cpu), right: true, columns_min: 5, rank: 9, cell: cpu },
     Column { name: "MEMORY", sort: Some(Sort::Memory), right: true, columns_min: 8, rank: 8, cell: memory },
     Column { name: "OUTPUT", sort: None, right: true, columns_min: 7, rank: 2, cell: output },
@@ -48,11 +48,11 @@ fn pid(row: &Row, _: u64) -> String {
     row.info.pid.to_string()
 }
 
-fn stands(row: &Row, _: u64) -> String {
+fn state_cell(row: &Row, _: u64) -> String {
     state(&row.info)
 }
 
-fn old(row: &Row, now_ms: u64) -> String {
+fn age_cell(row: &Row, now_ms: u64) -> String {
     age(now_ms.saturating_sub(row.info.started_ms) / 1000)
 }
 
@@ -61,7 +61,7 @@ fn cpu(row: &Row, _: u64) -> String {
 }
 
 fn memory(row: &Row, _: u64) -> String {
-    if row.lives() { size(row.info.rss_bytes) } else { "-".into() }
+    if row.is_running() { size(row.info.rss_bytes) } else { "-".into() }
 }
 
 fn output(row: &Row, _: u64) -> String {
@@ -76,62 +76,67 @@ fn readers(row: &Row, _: u64) -> String {
     row.info.readers.to_string()
 }
 
-/// How the list is arranged, for its heading.
+/// The sort order, for the heading.
 #[derive(Clone, Copy)]
-pub(super) struct Arranged {
+pub(super) struct SortOrder {
     pub(super) by: Sort,
     pub(super) reversed: bool,
 }
 
-/// A heading and a line for each row. None is wider than the screen.
-pub(super) fn lines(rows: &[(&Row, bool)], arranged: Arranged, now_ms: u64, columns: usize) -> Vec<String> {
+/// A heading and one line per row, cut to the width of the screen.
+pub(super) fn lines(
+    rows: &[(&Row, bool)],
+    sort_order: SortOrder,
+    now_ms: u64,
+    columns: usize,
+) -> Vec<String> {
     let cells: Vec<[String; 10]> =
         rows.iter().map(|(row, _)| COLUMNS.each_ref().map(|column| (column.cell)(row, now_ms))).collect();
-    let heading = COLUMNS.each_ref().map(|column| headed(column, arranged));
+    let heading = COLUMNS.each_ref().map(|column| heading(column, sort_order));
     let all = || std::iter::once(&heading).chain(&cells);
     let widths: [usize; 10] = std::array::from_fn(|at| {
         let widest = all().filter_map(|row| row.get(at)).map(|cell| width(cell)).max();
         widest.unwrap_or_default().max(COLUMNS.get(at).map_or(0, |column| column.columns_min))
     });
-    let kept = kept(&widths, columns);
+    let visible = visible_columns(&widths, columns);
     let line = |mark: &str, row: &[String; 10], last: &str| {
         let mut line = mark.to_owned();
-        let parts = row.iter().zip(&COLUMNS).zip(widths).zip(kept);
-        for (((cell, column), width_wanted), _) in parts.filter(|(_, kept)| *kept) {
+        let parts = row.iter().zip(&COLUMNS).zip(widths).zip(visible);
+        for (((cell, column), width_wanted), _) in parts.filter(|(_, visible)| *visible) {
             let blanks = " ".repeat(width_wanted.saturating_sub(width(cell)));
             line += &if column.right { format!("{blanks}{cell}  ") } else { format!("{cell}{blanks}  ") };
         }
         cut(&(line + last), Some(columns)).into_owned()
     };
     let processes = rows.iter().zip(&cells).map(|((row, selected), cells)| {
-        line(if *selected { "> " } else { "  " }, cells, &shown(&row.info.command))
+        line(if *selected { "> " } else { "  " }, cells, &command_line(&row.info.command))
     });
     std::iter::once(line("  ", &heading, "COMMAND")).chain(processes).collect()
 }
 
-/// What the list is arranged by stands in brackets.
-fn headed(column: &Column, arranged: Arranged) -> String {
-    match column.sort == Some(arranged.by) {
-        true if arranged.reversed => format!("[{} ^]", column.name),
+/// The heading of a column; the sort column is in brackets.
+fn heading(column: &Column, sort_order: SortOrder) -> String {
+    match column.sort == Some(sort_order.by) {
+        true if sort_order.reversed => format!("[{} ^]", column.name),
         true => format!("[{}]", column.name),
         false => column.name.to_owned(),
     }
 }
 
-/// Which columns there is room for. The name stays in any case.
-fn kept(widths: &[usize; 10], columns: usize) -> [bool; 10] {
-    let mut kept = [true; 10];
+/// The columns that fit. The name is always shown.
+fn visible_columns(widths: &[usize; 10], columns: usize) -> [bool; 10] {
+    let mut visible = [true; 10];
     let mut by_rank: Vec<usize> = (1..COLUMNS.len()).collect();
     by_rank.sort_by_key(|at| COLUMNS.get(*at).map(|column| column.rank));
     for at in by_rank {
         let taken: usize =
-            widths.iter().zip(kept).filter(|(_, kept)| *kept).map(|(width, _)| width + 2).sum();
+            widths.iter().zip(visible).filter(|(_, visible)| *visible).map(|(width, _)| width + 2).sum();
         if MARK_COLUMNS + taken + COMMAND_COLUMNS_MIN <= columns {
             break;
         }
-        if let Some(kept) = kept.get_mut(at) {
-            *kept = false;
+        if let Some(visible) = visible.get_mut(at) {
+            *visible = false;
         }
     }
-    kept
+    visible
 }

@@ -1,11 +1,11 @@
-//! The keys that leave a process without ending it: how they are written, and finding them among what is typed.
+//! Detach keys: parses their notation and finds them in typed input.
 
 use std::str::FromStr;
 
-/// As many as anybody wants to press.
+/// Longest key sequence.
 const KEYS_MAX: usize = 8;
 
-/// Keys to be pressed one after the other.
+/// The sequence of keys that detaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cli) struct DetachKeys(Vec<u8>);
 
@@ -19,7 +19,7 @@ impl Default for DetachKeys {
 impl FromStr for DetachKeys {
     type Err = String;
 
-    /// `ctrl-\`, or several with commas between them: `ctrl-a,d`.
+    /// One key such as `ctrl-\`, or several separated by commas: `ctrl-a,d`.
     fn from_str(text: &str) -> Result<DetachKeys, String> {
         let keys: Vec<u8> = text.split(',').map(key).collect::<Result<_, _>>()?;
         match keys.len() {
@@ -48,39 +48,41 @@ fn key(text: &str) -> Result<u8, String> {
         (Some([letter @ (b'a'..=b'z' | b'A'..=b'Z')]), _) => Ok(letter & 0x1f),
         (Some([sign @ (b'@' | b'[' | b'\\' | b']' | b'^' | b'_')]), _) => Ok(sign & 0x1f),
         (None, [plain @ b'!'..=b'~']) => Ok(*plain),
-        _ => Err(format!("{text:?} is no key: a character, or ctrl- and one of a-z @ [ \\ ] ^ _")),
+        _ => Err(format!(
+            "{text:?} is not a key: expected one character, or ctrl- with one of a-z @ [ \\ ] ^ _"
+        )),
     }
 }
 
-/// What is typed, and how much of the keys has been pressed so far.
-pub(super) struct Watch {
+/// Searches typed input for the detach keys.
+pub(super) struct DetachMatcher {
     keys: DetachKeys,
-    /// Pressed, and kept back: they may be the beginning.
-    held: Vec<u8>,
-    /// How many keys those are.
+    /// Input that may be the start of the detach keys and is not passed on yet.
+    withheld: Vec<u8>,
+    /// Number of keys in `withheld`.
     pressed: usize,
 }
 
-/// What is to be passed on, and whether the keys were pressed after it.
+/// Input for the process, and whether the detach keys followed it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Typed {
     pub(super) bytes: Vec<u8>,
     pub(super) detach: bool,
 }
 
-impl Watch {
-    pub(super) fn new(keys: DetachKeys) -> Watch {
-        Watch { keys, held: Vec::new(), pressed: 0 }
+impl DetachMatcher {
+    pub(super) fn new(keys: DetachKeys) -> DetachMatcher {
+        DetachMatcher { keys, withheld: Vec::new(), pressed: 0 }
     }
 
-    pub(super) fn take(&mut self, mut typed: &[u8]) -> Typed {
+    pub(super) fn feed(&mut self, mut typed: &[u8]) -> Typed {
         let mut bytes = Vec::with_capacity(typed.len());
         while !typed.is_empty() {
             let wanted = self.keys.0.get(self.pressed).copied().unwrap_or_default();
             let len = length_of(wanted, typed);
             if len == 0 && self.pressed > 0 {
-                // They were not the beginning; this may be another one.
-                bytes.append(&mut self.held);
+                // A mismatch: pass the withheld keys on and match this key from the start.
+                bytes.append(&mut self.withheld);
                 self.pressed = 0;
                 continue;
             }
@@ -90,7 +92,7 @@ impl Watch {
                 bytes.extend_from_slice(now);
                 continue;
             }
-            self.held.extend_from_slice(now);
+            self.withheld.extend_from_slice(now);
             self.pressed += 1;
             if self.pressed == self.keys.0.len() {
                 return Typed { bytes, detach: true };
@@ -100,8 +102,8 @@ impl Watch {
     }
 }
 
-/// How many bytes this key is at the beginning of what was typed; 0 when it is another one. Programs may have the
-/// terminal send keys with ctrl in one of two longer forms, each of which comes in one piece.
+/// The length of this key at the start of the input; 0 if it is another key. A program may switch the terminal to one of
+/// two longer encodings of control keys (CSI u, modifyOtherKeys). Each arrives in one read.
 fn length_of(key: u8, typed: &[u8]) -> usize {
     if typed.first() == Some(&key) {
         return 1;
@@ -118,8 +120,8 @@ fn length_of(key: u8, typed: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    fn watch(keys: &str) -> Watch {
-        Watch::new(keys.parse().unwrap())
+    fn matcher(keys: &str) -> DetachMatcher {
+        DetachMatcher::new(keys.parse().unwrap())
     }
 
     fn typed(bytes: &[u8], detach: bool) -> Typed {
@@ -127,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_written_as_one_reads_them() {
+    fn keys_are_parsed_and_printed() {
         for text in ["ctrl-\\", "ctrl-p,ctrl-q", "ctrl-a,d", "~,."] {
             assert_eq!(text.parse::<DetachKeys>().unwrap().to_string(), text);
         }
@@ -138,26 +140,26 @@ mod tests {
     }
 
     #[test]
-    fn one_key_detaches_and_what_was_typed_before_it_is_passed_on() {
-        assert_eq!(watch("ctrl-\\").take(b"ls\x1c rm"), typed(b"ls", true));
-        assert_eq!(watch("ctrl-\\").take(b"ls\n"), typed(b"ls\n", false));
+    fn input_before_the_detach_key_is_passed_on() {
+        assert_eq!(matcher("ctrl-\\").feed(b"ls\x1c rm"), typed(b"ls", true));
+        assert_eq!(matcher("ctrl-\\").feed(b"ls\n"), typed(b"ls\n", false));
     }
 
     #[test]
-    fn the_beginning_is_kept_back_until_it_is_known_to_be_none() {
-        let mut keys = watch("ctrl-p,ctrl-q");
-        assert_eq!(keys.take(b"a\x10"), typed(b"a", false));
-        assert_eq!(keys.take(b"b"), typed(b"\x10b", false));
-        assert_eq!(keys.take(b"\x10\x10"), typed(b"\x10", false));
-        assert_eq!(keys.take(b"\x11"), typed(b"", true));
+    fn a_partial_match_is_withheld_until_it_fails() {
+        let mut keys = matcher("ctrl-p,ctrl-q");
+        assert_eq!(keys.feed(b"a\x10"), typed(b"a", false));
+        assert_eq!(keys.feed(b"b"), typed(b"\x10b", false));
+        assert_eq!(keys.feed(b"\x10\x10"), typed(b"\x10", false));
+        assert_eq!(keys.feed(b"\x11"), typed(b"", true));
     }
 
     #[test]
-    fn longer_forms_of_a_key_are_the_same_key_and_escape_is_not_kept_back() {
-        assert_eq!(watch("ctrl-\\").take(b"\x1b[92;5u"), typed(b"", true));
-        assert_eq!(watch("ctrl-\\").take(b"\x1b[27;5;92~"), typed(b"", true));
-        assert_eq!(watch("ctrl-a,d").take(b"\x1b[97;5ud"), typed(b"", true));
-        assert_eq!(watch("ctrl-\\").take(b"\x1b"), typed(b"\x1b", false));
-        assert_eq!(watch("ctrl-\\").take(b"\x1b[A"), typed(b"\x1b[A", false));
+    fn long_encodings_match_and_escape_is_not_withheld() {
+        assert_eq!(matcher("ctrl-\\").feed(b"\x1b[92;5u"), typed(b"", true));
+        assert_eq!(matcher("ctrl-\\").feed(b"\x1b[27;5;92~"), typed(b"", true));
+        assert_eq!(matcher("ctrl-a,d").feed(b"\x1b[97;5ud"), typed(b"", true));
+        assert_eq!(matcher("ctrl-\\").feed(b"\x1b"), typed(b"\x1b", false));
+        assert_eq!(matcher("ctrl-\\").feed(b"\x1b[A"), typed(b"\x1b[A", false));
     }
 }

@@ -1,56 +1,56 @@
-//! What a process writes, to our own outputs, by a thread that may wait for them.
+//! Output of an attached process: a thread that does the blocking writes to our standard output and error.
 
-use super::terminal::Taken;
+use super::raw_terminal::RawTerminal;
 use std::io::{self, Write};
 use std::sync::Arc;
 use tokio::sync::mpsc::{self, Sender};
 use tokio::sync::oneshot;
 
-/// Pieces that may wait; each is a frame at most.
-const PIECES_MAX: usize = 16;
+/// Queue length; a chunk is at most one frame.
+const QUEUED_CHUNKS_MAX: usize = 16;
 
-pub(super) struct Piece {
+pub(super) struct Chunk {
     pub(super) to_stderr: bool,
     pub(super) bytes: Vec<u8>,
 }
 
 pub(super) struct Output {
-    pub(super) pieces: Sender<Piece>,
+    pub(super) chunks: Sender<Chunk>,
     done: oneshot::Receiver<()>,
 }
 
 impl Output {
-    pub(super) fn begin(taken: Option<Arc<Taken>>) -> io::Result<Output> {
-        let (pieces, mut waiting) = mpsc::channel::<Piece>(PIECES_MAX);
-        let (tell, done) = oneshot::channel();
+    pub(super) fn start(terminal: Option<Arc<RawTerminal>>) -> io::Result<Output> {
+        let (chunks, mut queue) = mpsc::channel::<Chunk>(QUEUED_CHUNKS_MAX);
+        let (finished, done) = oneshot::channel();
         std::thread::Builder::new().name("outpost-output".into()).spawn(move || {
-            while let Some(piece) = waiting.blocking_recv() {
-                let written = match &taken {
-                    Some(taken) => taken.write(&piece.bytes),
-                    None => write(&piece),
+            while let Some(chunk) = queue.blocking_recv() {
+                let written = match &terminal {
+                    Some(terminal) => terminal.write(&chunk.bytes),
+                    None => write(&chunk),
                 };
                 if written.is_err() {
                     break;
                 }
             }
-            let _gone = tell.send(());
+            let _gone = finished.send(());
         })?;
-        Ok(Output { pieces, done })
+        Ok(Output { chunks, done })
     }
 
-    /// Waits until everything is written that can be.
+    /// Closes the queue and waits until the thread has written it.
     pub(super) async fn finish(self) {
-        drop(self.pieces);
+        drop(self.chunks);
         let _ended = self.done.await;
     }
 }
 
-fn write(piece: &Piece) -> io::Result<()> {
-    match piece.to_stderr {
-        true => io::stderr().write_all(&piece.bytes),
+fn write(chunk: &Chunk) -> io::Result<()> {
+    match chunk.to_stderr {
+        true => io::stderr().write_all(&chunk.bytes),
         false => {
             let mut out = io::stdout().lock();
-            out.write_all(&piece.bytes)?;
+            out.write_all(&chunk.bytes)?;
             out.flush()
         }
     }

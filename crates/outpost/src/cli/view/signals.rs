@@ -1,11 +1,10 @@
-//! Signals that we get while a process is watched.
+//! Signal handling of an attached client.
 
 use outpost_sys::signal::{self, Signal};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal as listen};
 
-/// What has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Came {
+pub(super) enum SignalEvent {
     Signal(Signal),
     Resized,
 }
@@ -19,7 +18,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Those that whoever started us wants ignored are.
+    /// Signals that the parent process set to ignored stay ignored.
     pub(super) fn new() -> std::io::Result<Signals> {
         let wanted = |number, kind| match signal::is_ignored(number) {
             true => Ok(None),
@@ -34,14 +33,14 @@ impl Signals {
         })
     }
 
-    /// The next one. Safe to cancel.
-    pub(super) async fn next(&mut self) -> Came {
+    /// The next signal. Cancel-safe.
+    pub(super) async fn next(&mut self) -> SignalEvent {
         tokio::select! {
-            () = next(&mut self.interrupt) => Came::Signal(Signal::INT),
-            () = next(&mut self.quit) => Came::Signal(Signal::QUIT),
-            () = next(&mut self.terminate) => Came::Signal(Signal::TERM),
-            () = next(&mut self.hangup) => Came::Signal(Signal::HUP),
-            _ = self.resized.recv() => Came::Resized,
+            () = next(&mut self.interrupt) => SignalEvent::Signal(Signal::INT),
+            () = next(&mut self.quit) => SignalEvent::Signal(Signal::QUIT),
+            () = next(&mut self.terminate) => SignalEvent::Signal(Signal::TERM),
+            () = next(&mut self.hangup) => SignalEvent::Signal(Signal::HUP),
+            _ = self.resized.recv() => SignalEvent::Resized,
         }
     }
 }

@@ -1,4 +1,4 @@
-"""One attempt of an attacker. Prints OPEN where the attempt itself shows its success, else what stopped it."""
+"""One attempt of an attacker. Prints OPEN if the attempt shows its success itself, else the error that stopped it."""
 import contextlib, ctypes, json, os, signal, socket, sqlite3, subprocess, sys
 
 site = json.loads(sys.argv[2])
@@ -8,7 +8,7 @@ ALLOW = '[[rule]]\nname = "mine"\ndecision = "allow"\ncommand = ["/usr/bin/true"
 
 @contextlib.contextmanager
 def attempted():
-    """One of several ways: its failure leaves the next one to be tried."""
+    """Runs one of several variants. After a failure the next one is tried."""
     try:
         yield
     except OSError as error:
@@ -16,7 +16,7 @@ def attempted():
 
 
 def submit(*requests):
-    """Each over a connection of its own."""
+    """Sends each request over a connection of its own."""
     for request in requests:
         client = socket.socket(socket.AF_UNIX)
         client.connect(site['approvals'])
@@ -25,7 +25,7 @@ def submit(*requests):
 
 
 def restart():
-    """Has the next worker read what is stored."""
+    """Kills the worker, so that the next one reads the stored state."""
     os.kill(site['worker'], signal.SIGKILL)
     print('KILLED')
 
@@ -36,8 +36,8 @@ def write(path, text, mode='w'):
 
 
 def database(sql, values):
-    with sqlite3.connect(site['state'] + '/approvals/approvals.db') as books:
-        print(books.execute(sql, values).rowcount, 'rows')
+    with sqlite3.connect(site['state'] + '/approvals/approvals.db') as connection:
+        print(connection.execute(sql, values).rowcount, 'rows')
     restart()
 
 
@@ -98,7 +98,7 @@ def replace_sockets():
 
 def signals():
     for pid in [site['worker'], site['keeper']]:
-        os.kill(pid, 0)  # not SIGCONT, which every process of the session may send
+        os.kill(pid, 0)  # SIGCONT would not count: every process of the session may send it
         print('OPEN')
 
 

@@ -1,4 +1,4 @@
-//! The attackers on the host: with which rights each of them runs an attempt.
+//! The attackers on the host, and the rights with which each runs an attempt.
 
 use super::site::Site;
 use crate::support::outpost;
@@ -10,17 +10,17 @@ const ATTACK: &str = include_str!("attack.py");
 /// In the order of the columns in docs/security.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attacker {
-    /// The daemon's user, not confined.
+    /// An unconfined process of the daemon's user.
     SameUser,
-    /// The same in our sandbox: workspace-write, with network.
+    /// A process in a sandbox of outpost: workspace-write, with network.
     Confined,
-    /// Root of a user and mount namespace that the daemon's user made.
+    /// Root of a user and mount namespace of the daemon's user.
     ContainerRoot,
     OtherUser,
 }
 
 impl Attacker {
-    /// Whether what it writes may be what the daemon reads.
+    /// Whether it can write files that the daemon reads.
     pub(crate) fn has_the_users_files(self) -> bool {
         matches!(self, Attacker::SameUser | Attacker::ContainerRoot)
     }
@@ -40,15 +40,15 @@ impl Attacker {
         command
     }
 
-    /// What the attempt prints.
+    /// Runs an attempt and returns its output.
     pub(crate) fn attempt(self, site: &Site, step: &str) -> String {
         let mut command = self.command(site);
         command.args(["python3", "-c", ATTACK, step]).arg(site.known.to_string());
         command.env("HOME", site.dir().join("home"));
-        // Not a program in a home that other users cannot enter.
+        // Other users cannot execute programs in the tester's home.
         command.env("PATH", "/usr/bin:/bin");
         let output = command.output().unwrap();
-        // An attacker that cannot run at all would find that everything holds.
+        // An attacker that cannot run would make every row hold.
         assert!(output.status.success(), "{self:?} {step}: {output:?}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }

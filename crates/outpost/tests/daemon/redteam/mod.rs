@@ -1,5 +1,5 @@
-//! Attackers against a host in personal mode, without and with root's policy, and in guard mode: what holds and what is
-//! open is what docs/security.md states.
+//! Attacks on a host in personal mode, with and without root's policy, and in guard mode. The outcomes must be those of
+//! the tables in docs/security.md.
 
 mod attackers;
 mod remote;
@@ -14,7 +14,7 @@ use std::path::Path;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Personal,
-    /// Personal, where root has made `/etc/outpost`.
+    /// Personal mode on a host with `/etc/outpost`.
     Policy,
     Guard,
 }
@@ -25,16 +25,16 @@ pub(crate) enum Outcome {
     Open,
 }
 
-/// How the success of an attempt is seen.
+/// How an attempt shows its success.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sign {
-    /// The command of the question runs, or the same one asked for again.
+    /// The command of the pending question runs, or the same command in a new request.
     Runs,
-    /// The attacker has it.
+    /// The attacker prints it.
     Reports,
 }
 
-/// For attackers with the user's rights some attempts are no attack: the user may do that.
+/// The attackers for which an attempt is an attack. Some attempts need no more than the user's own rights.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     All,
@@ -45,7 +45,7 @@ enum By {
 struct Attempt {
     /// The row in docs/security.md.
     name: &'static str,
-    /// Functions of attack.py, or requests of the site, one process each.
+    /// Functions of attack.py, or requests of the site, each in a process of its own.
     steps: &'static [&'static str],
     sign: Sign,
     by: By,
@@ -57,7 +57,7 @@ const fn attempt(name: &'static str, steps: &'static [&'static str], sign: Sign,
 
 const ATTEMPTS: [Attempt; 20] = [
     attempt("decides without a signature, or with the old secret", &["unsigned"], Sign::Runs, By::All),
-    attempt("signs with a key that is not enrolled", &["stranger"], Sign::Runs, By::All),
+    attempt("signs with a key that is not enrolled", &["unenrolled_key"], Sign::Runs, By::All),
     attempt("replays the approver's decision about another question", &["replay"], Sign::Runs, By::All),
     attempt("submits the approver's decision for another host", &["elsewhere"], Sign::Runs, By::All),
     attempt("submits the approver's decision after it has expired", &["late"], Sign::Runs, By::All),
@@ -72,7 +72,7 @@ const ATTEMPTS: [Attempt; 20] = [
     ),
     attempt(
         "writes a list of approvers with its own key into the state directory",
-        &["plant_approvers", "stranger"],
+        &["plant_approvers", "unenrolled_key"],
         Sign::Runs,
         By::All,
     ),
@@ -131,7 +131,7 @@ impl Attempt {
     }
 }
 
-/// The cells of a table below this heading of docs/security.md, without its head.
+/// The rows of the table below this heading of docs/security.md.
 fn table(heading: &str) -> Vec<Vec<String>> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/security.md");
     let page = std::fs::read_to_string(page).unwrap();
@@ -141,7 +141,7 @@ fn table(heading: &str) -> Vec<Vec<String>> {
     section.lines().filter(|line| line.starts_with("| ")).skip(2).map(cells).collect()
 }
 
-/// What a cell promises; none where the attempt is no attack.
+/// The outcome that a cell documents; none if the attempt is no attack.
 fn promised(cell: &str) -> Option<Outcome> {
     match cell {
         "holds" => Some(Outcome::Held),
@@ -151,7 +151,7 @@ fn promised(cell: &str) -> Option<Outcome> {
     }
 }
 
-/// What the row promises about this attacker in this mode; none where the attempt is no attack.
+/// The outcome that the row documents for this attacker in this mode; none if the attempt is no attack.
 fn documented(row: &[String], mode: Mode, attacker: Attacker) -> Option<Outcome> {
     let by_attacker = promised(&row[1 + attacker as usize]);
     match mode {
@@ -162,7 +162,7 @@ fn documented(row: &[String], mode: Mode, attacker: Attacker) -> Option<Outcome>
     }
 }
 
-/// Whether this host keeps a process of the same user from tracing another: then memory holds in personal mode, too.
+/// Checks that the host permits tracing between processes of one user. Otherwise memory is safe in personal mode too.
 fn no_yama() -> Result<(), Lack> {
     match std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope") {
         Ok(scope) if scope.trim() != "0" => Err(Lack::of_host("Yama restricts tracing here")),
@@ -170,7 +170,7 @@ fn no_yama() -> Result<(), Lack> {
     }
 }
 
-/// Everything that this attacker tries, against what the documentation promises.
+/// Runs every attempt of this attacker and compares the outcomes with the documentation.
 fn assault(mode: Mode, attacker: Attacker) -> Result<(), Lack> {
     root()?;
     if mode == Mode::Personal && Path::new("/etc/outpost").exists() {
@@ -197,7 +197,7 @@ fn assault(mode: Mode, attacker: Attacker) -> Result<(), Lack> {
         if Some(outcome) != documented {
             wrong.push(format!("{}: {outcome:?}, documented: {documented:?}", attempt.name));
         }
-        // What it changed must not help the next one.
+        // The changes of one attempt must not help the next one.
         if outcome == Outcome::Open || (mode != Mode::Guard && attacker.has_the_users_files()) {
             site = None;
         }

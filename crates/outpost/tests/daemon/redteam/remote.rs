@@ -1,7 +1,7 @@
-//! A hostile host: a daemon between an approver's client and another host, that wants a decision for the other one.
+//! A hostile host between an approver's client and a real host, which tries to obtain a decision for the real host.
 
 use super::{Outcome, promised, table};
-use crate::desk::Desk;
+use crate::approval_fixture::ApprovalFixture;
 use crate::support::until;
 use outpost_approvals::signing::{self, HOST_NAMESPACE, Signer};
 use serde_json::{Value, json};
@@ -11,18 +11,18 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Clears the screen, in 7 and 8 bits, turns the direction of reading, and forges a line.
+/// Clears the screen in 7 and 8 bits, reverses the text direction, and forges a line.
 const ESCAPES: &str = "x\u{1b}[2J\u{9b}2J\u{202e}\r\noutpost: approved";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lie {
-    /// It proves a key of its own, and passes decisions on.
+    /// It proves its own key and forwards decisions.
     OwnKey,
-    /// The same, where the client knows another key by this name.
+    /// The same, but the client knows another key for this address.
     KnownName,
-    /// It answers with what the other host once said.
+    /// It replays a greeting of the real host.
     RecordedGreeting,
-    /// It shows another text for the question.
+    /// It changes the text of the question.
     OtherText,
     Escapes,
 }
@@ -42,7 +42,7 @@ struct Hostile {
 }
 
 impl Hostile {
-    /// Answers each line, with the help of the real host.
+    /// Forwards each line to the real host and returns the manipulated reply.
     fn serve(&self, client: UnixStream) {
         let mut out = client.try_clone().unwrap();
         let mut real = BufReader::new(outpost_testkit::connect(&self.real).unwrap());
@@ -64,7 +64,7 @@ impl Hostile {
         match (self.lie, answer["is"].as_str().unwrap()) {
             (Lie::OwnKey | Lie::KnownName, "hello") => {
                 let head = answer["head"].as_str().unwrap().parse().unwrap();
-                let greeting = signing::hello(request["nonce"].as_str().unwrap(), &head);
+                let greeting = signing::hello_message(request["nonce"].as_str().unwrap(), &head);
                 answer["host"] = json!(self.signer.key().to_openssh().unwrap());
                 let signature = self.signer.sign(HOST_NAMESPACE, &greeting).unwrap();
                 answer["signature"] = json!(signing::base64(&signature));
@@ -78,16 +78,16 @@ impl Hostile {
 }
 
 fn attempt(lie: Lie) -> Outcome {
-    let desk = Desk::enrolled();
-    let mut watcher = desk.watch();
-    let _waiting = desk.ask("one", &["true"]);
+    let fixture = ApprovalFixture::enrolled();
+    let mut watcher = fixture.watch();
+    let _waiting = fixture.ask("one", &["true"]);
     let question = watcher.asked();
-    let dir = desk.path("hostile");
+    let dir = fixture.path("hostile");
     std::fs::create_dir(&dir).unwrap();
     std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o700)).unwrap();
     let socket = dir.join("approvals.sock");
     let listener = UnixListener::bind(&socket).unwrap();
-    let real = desk.path("run/approvals.sock");
+    let real = fixture.path("run/approvals.sock");
     let hostile = Arc::new(Hostile { lie, real, signer: Signer::random().unwrap() });
     std::thread::spawn(move || {
         for client in listener.incoming().map_while(Result::ok) {
@@ -95,22 +95,22 @@ fn attempt(lie: Lie) -> Outcome {
         }
     });
     if lie == Lie::KnownName {
-        let known = std::fs::read_to_string(desk.path("state/known_hosts")).unwrap();
+        let known = std::fs::read_to_string(fixture.path("state/known_hosts")).unwrap();
         let (_, key) = known.lines().next().unwrap().split_once(' ').unwrap();
-        std::fs::write(desk.path("state/known_hosts"), format!("{} {key}\n", socket.display())).unwrap();
+        std::fs::write(fixture.path("state/known_hosts"), format!("{} {key}\n", socket.display())).unwrap();
     }
     let id = question["id"].as_str().unwrap();
-    let done = desk.approvals(&["allow", id, "--socket", socket.to_str().unwrap()]);
+    let done = fixture.approvals(&["allow", id, "--socket", socket.to_str().unwrap()]);
     let shown = String::from_utf8([done.stdout, done.stderr].concat()).unwrap();
     eprintln!("{lie:?}: {shown}");
     let acts = |character: char| (character.is_control() && character != '\n') || character == '\u{202e}';
-    let questions = || desk.daemon.status().faces.waiting.unwrap().questions;
+    let questions = || fixture.daemon.status().faces.waiting.unwrap().questions;
     let is_open = questions() == 0
         || shown.contains(acts)
         || shown.lines().any(|line| line.starts_with("outpost: approved"));
-    // The same client decides at the host itself: nothing but the lie was in the way.
+    // The same client can decide on the real host, so only the lie caused the refusal.
     if !is_open {
-        desk.decide(&["allow", id]);
+        fixture.decide(&["allow", id]);
         until("it is decided", || questions() == 0);
     }
     if is_open { Outcome::Open } else { Outcome::Held }

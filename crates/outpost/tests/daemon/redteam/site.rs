@@ -1,5 +1,5 @@
-//! A host under attack: the daemon of a user with an approver's key, a question that waits, root's policy and, in guard
-//! mode, the guard.
+//! The host under attack: a user's daemon with an enrolled key, a pending question, root's policy and, in guard mode, the
+//! guard.
 
 use super::Mode;
 use crate::support::{outpost, until};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// What waits for an approver, as the user's own rights: no attacker may have it run.
+/// The command of the pending question. No attacker may get it run.
 const COMMAND: [&str; 1] = ["true"];
 
 pub(crate) struct Site {
@@ -23,19 +23,19 @@ pub(crate) struct Site {
     daemon: Daemon,
     dir: TempDir,
     waiting: Option<BrokerClient>,
-    /// What the attacker gets to know: all paths, numbers and public data.
+    /// The attacker's knowledge: all paths, pids and public data.
     pub(crate) known: Value,
 }
 
-/// Gives a program an `/etc` of its own: root's policy must not be written to the `/etc` of the host.
+/// Gives a program a private `/etc`, so that the tests do not write root's policy to the host's `/etc`.
 const VIEW: &str = "mount --bind \"$1\" /etc && shift && exec \"$@\"";
 
-/// What has the arguments that follow run as this user.
+/// The command prefix that runs a program as this user.
 fn switch_to(uid: u32) -> [String; 4] {
     ["setpriv".into(), format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".into()]
 }
 
-/// A program of the user, in the view of the host that the tests have.
+/// A program of this user in the mount namespace of the tests.
 fn as_uid(uid: u32) -> Command {
     let [program, arguments @ ..] = switch_to(uid);
     let mut command = Command::new(program);
@@ -43,12 +43,12 @@ fn as_uid(uid: u32) -> Command {
     command
 }
 
-/// Root's list with this approver.
+/// Root's `approvers.toml` with this approver.
 fn approvers(key: &ApproverKey) -> String {
     format!("[[approver]]\nname = \"desk\"\nkey = \"{}\"\nroot = true\n", key.public())
 }
 
-/// An `/etc` in which root has a policy.
+/// Creates an `/etc` with a policy of root.
 fn make_etc(etc: &Path, key: &ApproverKey) {
     fs::create_dir_all(etc.join("outpost")).unwrap();
     for name in ["passwd", "group"] {
@@ -58,7 +58,7 @@ fn make_etc(etc: &Path, key: &ApproverKey) {
     fs::write(etc.join("outpost/approvers.toml"), approvers(key)).unwrap();
 }
 
-/// The answer to one line at the approver socket.
+/// Sends one line to the approver socket and returns the reply.
 fn ask(socket: &Path, request: &Value) -> Value {
     let mut stream = outpost_testkit::connect(socket).unwrap();
     writeln!(stream, "{request}").unwrap();
@@ -77,7 +77,7 @@ impl Site {
             guard.serve();
             guard
         });
-        // Not in /tmp, which the sandbox of the attacker may write.
+        // The attacker's sandbox can write to /tmp.
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         for name in ["", "home", "home/.claude", "project", "relay", "root"] {
             fs::create_dir_all(dir.path().join(name)).unwrap();
@@ -111,7 +111,7 @@ impl Site {
         self.dir.path()
     }
 
-    /// A program of a user in the project's directory, in the view of the host that the user's daemon has.
+    /// A program of this user in the project directory, in the mount namespace of the user's daemon.
     pub(crate) fn as_uid(&self, uid: u32) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--mount=/proc/{}/ns/mnt", self.daemon.status().keeper_pid));
@@ -119,12 +119,12 @@ impl Site {
         command
     }
 
-    /// The daemon that decides.
+    /// The daemon that decides: the guard, or the user's own.
     pub(crate) fn decider(&self) -> &Daemon {
         self.guard.as_deref().unwrap_or(&self.daemon)
     }
 
-    /// Its sockets are here.
+    /// The runtime directory of the deciding daemon.
     fn runtime(&self) -> PathBuf {
         match &self.guard {
             Some(guard) => guard.root().join("run/outpost-guard"),
@@ -151,7 +151,7 @@ impl Site {
         assert!(serve.wait().unwrap().success());
     }
 
-    /// Decides a first question with the approver's key, asks a second one, and collects what an attacker can have.
+    /// Decides a first question with the approver's key, asks a second one, and collects the attacker's knowledge.
     fn ask_the_question(&mut self, key: &ApproverKey) {
         let approvals = self.runtime().join("approvals.sock");
         let host = ask(&approvals, &hello());
@@ -176,7 +176,7 @@ impl Site {
         earlier: &Value,
     ) -> Value {
         let runtime = self.runtime();
-        let stranger = ApproverKey::random();
+        let unenrolled = ApproverKey::random();
         let allow = json!({ "allow": true });
         let statement = |allow: &Value| approver::statement(host, question, allow);
         let decide = |statement: &Statement, signature: &Value| json!({ "do": "decide", "statement": base64(&statement.encode()), "signature": signature });
@@ -185,23 +185,23 @@ impl Site {
         let mut late = statement(&allow);
         (late.issued_ms, late.expires_ms) = (late.issued_ms - 700_000, late.issued_ms - 100_000);
         let granting = statement(&json!({ "allow": true, "remember": { "times": 9 } }));
-        let mut proof = stranger.signed_decision(&granting);
+        let mut proof = unenrolled.signed_decision(&granting);
         proof.as_object_mut().unwrap().remove("do");
         let old_secret = json!({ "do": "prove", "secret": "0".repeat(32) });
         let requests = json!({
             "unsigned": [decide(&statement(&allow), &json!("")), old_secret],
-            "stranger": [stranger.decision(host, question, &allow)],
+            "unenrolled_key": [unenrolled.decision(host, question, &allow)],
             "replay": [earlier, decide(&statement(&allow), &earlier["signature"])],
             "elsewhere": [key.signed_decision(&elsewhere)],
             "late": [key.signed_decision(&late)],
-            "enrolment": [stranger.enrolment(host), stranger.decision(host, question, &allow)],
+            "enrolment": [unenrolled.enrolment(host), unenrolled.decision(host, question, &allow)],
         });
         let status = self.decider().status();
         let (etc, state) = match &self.guard {
             Some(guard) => (guard.root().join("etc/outpost"), guard.root().join("var/lib/outpost-guard")),
             None => (self.path("config/outpost"), self.path("state")),
         };
-        // The user's own rules must count for nothing where root has a policy.
+        // With a policy of root, the user's own rules must not count.
         let mut rules = vec![self.path("config/outpost/rules.toml")];
         match self.mode {
             Mode::Personal => {}
@@ -230,8 +230,14 @@ impl Site {
             approvers = "/etc/outpost/approvers.toml".into();
         }
         let reload: Vec<PathBuf> = reload.into_iter().chain([PathBuf::from("reload")]).collect();
-        let sockets =
-            ["run/control.sock", "run/exec.sock", "run/broker.sock", "run/approvals.sock", "relay/rpc.sock"];
+        let sockets = [
+            "run/control.sock",
+            "run/exec.sock",
+            "run/broker.sock",
+            "run/approvals.sock",
+            "run/sessions.sock",
+            "relay/rpc.sock",
+        ];
         let sockets = sockets.map(|name| self.path(name)).into_iter().chain([runtime.join("control.sock")]);
         let tokens =
             ["run/sessions.token", "state/metrics.token", "relay/daemon.token"].map(|name| self.path(name));
@@ -273,7 +279,7 @@ impl Site {
         ask(approvals, &json!({ "do": "list" }))["questions"][0].clone()
     }
 
-    /// Whether the command runs now without the approver's key: the one that waits, or the same asked for again.
+    /// Whether the command ran without the approver's key: that of the pending question, or of a new request.
     pub(crate) fn has_run(&mut self) -> bool {
         if self.questions() == 0 {
             return self.waiting.as_mut().unwrap().answer().contains("\"status\":\"ok\"");

@@ -1,4 +1,4 @@
-//! Shells at plain prompts, each in a pane of tmux of one size: what is typed there, and what is seen.
+//! Shells in tmux panes of a fixed size: typing into them and reading their screens.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 pub(super) const COLUMNS: usize = 100;
 const ROWS: usize = 40;
 
-/// Longer than anything takes on a busy machine.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+/// Longer than any command takes on a busy host.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How the command before ended, and the prompt.
+/// The exit code of the previous command, and the prompt.
 const PROMPT: &str = "[$?]\n$ ";
 
-/// What a shell shows before anything was typed.
+/// The screen of a shell before any input.
 const FRESH: &str = "[0]\n$";
 
-/// One server with its panes, ended with the test.
+/// A tmux server with its panes, killed at the end of the test.
 pub(super) struct Tmux {
     socket: PathBuf,
     panes: usize,
@@ -27,7 +27,7 @@ impl Tmux {
         Tmux { socket, panes: 0 }
     }
 
-    /// A shell with this environment and no other, at its first prompt.
+    /// Starts a shell with exactly this environment and waits for its first prompt.
     pub(super) fn pane(&mut self, directory: &Path, environment: &[(&str, String)]) -> Pane {
         self.panes += 1;
         let pane = Pane { socket: self.socket.clone(), session: format!("pane{}", self.panes) };
@@ -38,7 +38,7 @@ impl Tmux {
             environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
         variables.push(format!("PS1={PROMPT}"));
         let shell = ["--", "env", "-i"].into_iter().chain(variables.iter().map(String::as_str)).chain(["sh"]);
-        tell(&self.socket, &new.into_iter().chain(shell).collect::<Vec<_>>());
+        run_tmux(&self.socket, &new.into_iter().chain(shell).collect::<Vec<_>>());
         pane.wait("prompt", |seen| seen == FRESH);
         pane
     }
@@ -56,7 +56,7 @@ fn tmux(socket: &Path) -> Command {
     tmux
 }
 
-fn tell(socket: &Path, arguments: &[&str]) -> String {
+fn run_tmux(socket: &Path, arguments: &[&str]) -> String {
     let output = tmux(socket).args(arguments).output().expect("tmux, which scripts/setup-tests installs");
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -68,47 +68,47 @@ pub(super) struct Pane {
 }
 
 impl Pane {
-    /// These characters, without Enter.
+    /// Types these characters, without Enter.
     pub(super) fn types(&self, text: &str) {
-        tell(&self.socket, &["send-keys", "-t", &self.session, "-l", "--", text]);
+        run_tmux(&self.socket, &["send-keys", "-t", &self.session, "-l", "--", text]);
     }
 
-    /// A key by the name that tmux has for it.
+    /// Presses a key, by its name in tmux.
     pub(super) fn presses(&self, key: &str) {
-        tell(&self.socket, &["send-keys", "-t", &self.session, key]);
+        run_tmux(&self.socket, &["send-keys", "-t", &self.session, key]);
     }
 
-    /// A line at the prompt.
+    /// Types a line and presses Enter.
     pub(super) fn enters(&self, line: &str) {
         self.types(line);
         self.presses("Enter");
     }
 
-    /// All that was shown so far, with what has left the screen at its top. A line that did not fit is one line.
+    /// The whole output so far, including the scrollback. Wrapped lines are joined.
     pub(super) fn seen(&self) -> String {
         self.captured(&["-J"])
     }
 
-    /// The same with colours and other attributes, as escape sequences.
+    /// The same with colours and other attributes as escape sequences.
     pub(super) fn seen_with_looks(&self) -> String {
         self.captured(&["-J", "-e"])
     }
 
     fn captured(&self, how: &[&str]) -> String {
         let seen =
-            tell(&self.socket, &[&["capture-pane", "-p", "-S", "-", "-t", &self.session], how].concat());
+            run_tmux(&self.socket, &[&["capture-pane", "-p", "-S", "-", "-t", &self.session], how].concat());
         let rows: Vec<&str> = seen.lines().map(str::trim_end).collect();
         rows.join("\n").trim_end().to_owned()
     }
 
     pub(super) fn wait(&self, what: &str, is_there: impl Fn(&str) -> bool) -> String {
-        let begun = Instant::now();
+        let started = Instant::now();
         loop {
             let seen = self.seen();
             if is_there(&seen) {
                 return seen;
             }
-            assert!(begun.elapsed() < PATIENCE, "no {what} within {PATIENCE:?} on this screen:\n{seen}");
+            assert!(started.elapsed() < TIMEOUT, "no {what} within {TIMEOUT:?} on this screen:\n{seen}");
             outpost_testkit::pause();
         }
     }
@@ -117,7 +117,7 @@ impl Pane {
         self.wait(text, |seen| seen.contains(text))
     }
 
-    /// Until what was entered has ended.
+    /// Waits until the entered command has ended.
     pub(super) fn wait_prompt(&self) -> String {
         self.wait("prompt", |seen| seen != FRESH && seen.ends_with("]\n$"))
     }

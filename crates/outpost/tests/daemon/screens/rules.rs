@@ -1,44 +1,44 @@
-//! What differs from one run to the next, made the same: each rule has a name, and says what it takes for what.
+//! Rules that replace values which vary between runs by fixed text.
 
 use super::pane::COLUMNS;
 
-/// A screen's lines, each as long as it was written.
+/// Replaces one kind of value in the unwrapped lines of a screen.
 pub(super) type Rule = fn(&str) -> String;
 
-/// For every screen.
+/// Rules for every screen.
 pub(super) const ALWAYS: &[Rule] = &[ids, digests, fingerprints, times, ports, pids, version];
 
-/// `3f2a…-…` of any value is one of noughts.
+/// UUIDs.
 fn ids(text: &str) -> String {
     let is_id = |word: &str| {
         let parts: Vec<usize> = word.split('-').map(str::len).collect();
         parts == [8, 4, 4, 4, 12] && word.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
     };
-    words(text, |_, word| is_id(word).then(|| noughts(word)))
+    words(text, |_, word| is_id(word).then(|| zeros(word)))
 }
 
 /// SHA-256 and secrets: long words of hexadecimal digits.
 fn digests(text: &str) -> String {
     let is_digest = |word: &str| word.len() >= 40 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
     words(text, |_, word| match word.strip_prefix("outpost_") {
-        Some(secret) => is_digest(secret).then(|| format!("outpost_{}", noughts(secret))),
-        None => is_digest(word).then(|| noughts(word)),
+        Some(secret) => is_digest(secret).then(|| format!("outpost_{}", zeros(secret))),
+        None => is_digest(word).then(|| zeros(word)),
     })
 }
 
-/// Keys, by `SHA256:` and base64.
+/// Key fingerprints: `SHA256:` and base64.
 fn fingerprints(text: &str) -> String {
     const KIND: &str = "SHA256:";
     const DIGITS: usize = 43;
     let mut parts = text.split(KIND);
     let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |settled, part| match part.get(DIGITS..) {
-        Some(rest) => settled + KIND + &"0".repeat(DIGITS) + rest,
-        None => settled + KIND + part,
+    parts.fold(first, |normalized, part| match part.get(DIGITS..) {
+        Some(rest) => normalized + KIND + &"0".repeat(DIGITS) + rest,
+        None => normalized + KIND + part,
     })
 }
 
-/// Points in time, as RFC 3339 has them.
+/// RFC 3339 timestamps.
 fn times(text: &str) -> String {
     let is_time = |word: &str| {
         word.len() >= 19
@@ -53,7 +53,7 @@ fn ports(text: &str) -> String {
     words(text, |_, word| port(word).map(|_| "127.0.0.1:40000".into()))
 }
 
-/// The number of a process, behind what it is.
+/// Numbers after a word such as `pid` or `worker`.
 fn pids(text: &str) -> String {
     const OWNERS: [&str; 5] = ["keeper", "worker", "process", "pid", "uid"];
     let is_pid = |before: &str, word: &str| {
@@ -63,17 +63,17 @@ fn pids(text: &str) -> String {
     words(text, |before, word| is_pid(before, word).then(|| "PID".into()))
 }
 
-/// Ours.
+/// The version of outpost.
 fn version(text: &str) -> String {
     words(text, |_, word| (word == env!("CARGO_PKG_VERSION")).then(|| "VERSION".into()))
 }
 
-/// How long something lasts: `3s`.
+/// Durations such as `3s`.
 pub(super) fn ages(text: &str) -> String {
     words(text, |_, word| is_age(word).then(|| "AGE".into()))
 }
 
-/// The same in columns without a heading, where fewer blanks are before a longer one.
+/// Durations in columns without a heading. The padding before them varies with their width.
 pub(super) fn age_cells(text: &str) -> String {
     let marked = words(text, |_, word| is_age(word).then(|| format!("{BLANKS}AGE")));
     let parts: Vec<&str> = marked.split(BLANKS).collect();
@@ -85,10 +85,10 @@ fn is_age(word: &str) -> bool {
     word.strip_suffix(['s', 'm', 'h', 'd']).is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
-/// Where blanks are to be put together.
+/// Marks positions before which blanks are collapsed.
 const BLANKS: char = '\u{1}';
 
-/// How large something is: `1.5MB`.
+/// Sizes such as `1.5MB`.
 pub(super) fn sizes(text: &str) -> String {
     let is_size = |word: &str| {
         let number = word.strip_suffix('B').map(|number| number.trim_end_matches(['k', 'M', 'G', 'T']));
@@ -97,31 +97,31 @@ pub(super) fn sizes(text: &str) -> String {
     words(text, |_, word| is_size(word).then(|| "SIZE".into()))
 }
 
-/// What `doctor` finds depends on the host; what it looks for, and what it says of our own files, does not.
+/// Verdicts of `doctor` about the host. Its list of checks and its verdicts about outpost's own files do not vary.
 pub(super) fn verdicts(text: &str) -> String {
-    const VERDICTS: [&str; 3] = ["ok", "degraded", "MISSING"];
+    const VERDICTS: [&str; 3] = ["ok", "warning", "error"];
     const OWN: [&str; 4] = ["config", "state", "runtime", "daemon"];
     let mut of_host = false;
-    let mut settled = Vec::new();
+    let mut normalized = Vec::new();
     for line in text.lines() {
         match line.split_whitespace().collect::<Vec<_>>().as_slice() {
-            ["means:" | "mend:", ..] if of_host => {}
-            // Only where somebody's services end with the last login.
+            ["effect:" | "fix:", ..] if of_host => {}
+            // This check appears only on hosts that end user services at the last logout.
             [verdict, "linger", ..] if VERDICTS.contains(verdict) => of_host = true,
             [verdict, name, ..] if VERDICTS.contains(verdict) => {
                 of_host = !OWN.contains(name);
-                settled.push(if of_host { format!("  VERDICT   {name}") } else { line.to_owned() });
+                normalized.push(if of_host { format!("  VERDICT   {name}") } else { line.to_owned() });
             }
-            ["[0]" | "[1]"] => settled.push("[VERDICT]".into()),
-            _ => settled.push(line.to_owned()),
+            ["[0]" | "[1]"] => normalized.push("[VERDICT]".into()),
+            _ => normalized.push(line.to_owned()),
         }
     }
-    settled.join("\n")
+    normalized.join("\n")
 }
 
-/// Whoever runs this, and the programs that this host has.
-pub(super) fn surroundings(text: &str) -> String {
-    let settle = |line: &str| {
+/// The user that runs the tests, and programs of this host.
+pub(super) fn host_specifics(text: &str) -> String {
+    let normalize = |line: &str| {
         let begin = |begin: &&str| line.trim_start().starts_with(begin);
         let known = ["as:", "env: HOME=", "env: LOGNAME=", "env: USER=", "file:"];
         if let Some(begin) = known.iter().find(|known| begin(known)) {
@@ -130,25 +130,25 @@ pub(super) fn surroundings(text: &str) -> String {
         if let Some((before, _)) = line.split_once("enable-linger ") {
             return format!("{before}enable-linger USER");
         }
-        // Who started it, and who that one.
+        // The chain of parent processes.
         match line.split_once(") of pid ") {
             Some((asker, _)) => format!("{asker}) …"),
             None => line.to_owned(),
         }
     };
-    text.lines().map(settle).collect::<Vec<_>>().join("\n")
+    text.lines().map(normalize).collect::<Vec<_>>().join("\n")
 }
 
-/// What `initialize` says of the host.
+/// The host in the reply to `initialize`.
 pub(super) fn user_agent(text: &str) -> String {
-    let settle = |line: &str| match (line.split_once(" ("), line.split_once(") screen")) {
+    let normalize = |line: &str| match (line.split_once(" ("), line.split_once(") screen")) {
         (Some((before, _)), Some((_, after))) => format!("{before} (HOST) screen{after}"),
         _ => line.to_owned(),
     };
-    text.lines().map(settle).collect::<Vec<_>>().join("\n")
+    text.lines().map(normalize).collect::<Vec<_>>().join("\n")
 }
 
-/// Columns of numbers that change, and what stands for each of them.
+/// Columns with varying numbers, and the text for each.
 const CHANGING: [(&str, &str); 7] = [
     ("PID", "PID"),
     ("AGE", "AGE"),
@@ -159,23 +159,23 @@ const CHANGING: [(&str, &str); 7] = [
     ("RATE", "RATE"),
 ];
 
-/// They are as wide as what is in them.
+/// For tables whose columns are as wide as their contents.
 pub(super) fn fitted_columns(text: &str) -> String {
     CHANGING.iter().fold(text.to_owned(), |text, (heading, shown)| column(&text, heading, shown, true))
 }
 
-/// They have a width of their own.
+/// For tables with columns of a fixed width.
 pub(super) fn fixed_columns(text: &str) -> String {
     CHANGING.iter().fold(text.to_owned(), |text, (heading, shown)| column(&text, heading, shown, false))
 }
 
-/// Every cell ends where its heading does, or this makes it worse.
+/// Replaces the cells of one column. Requires that every cell ends at the same position as its heading.
 fn column(text: &str, heading: &str, shown: &str, is_fitted: bool) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let padded = format!(" {heading} ");
     let Some(at) = lines.iter().position(|line| line.contains(&padded)) else { return text.into() };
     let end = lines[at].find(&padded).unwrap() + 1 + heading.len();
-    // Rows go on until one does not reach the column.
+    // The table ends at the first row that does not reach the column.
     let cell = |line: &str| -> Option<usize> {
         let word = line.get(..end)?.rsplit(' ').next()?;
         (line.as_bytes().get(end) == Some(&b' ') && !word.is_empty()).then_some(word.len())
@@ -183,7 +183,7 @@ fn column(text: &str, heading: &str, shown: &str, is_fitted: bool) -> String {
     let widths: Vec<usize> = lines[at..].iter().map_while(|line| cell(line)).collect();
     let taken = widths.iter().max().copied().unwrap_or_default().max(heading.len());
     let given = if is_fitted { heading.len() } else { taken };
-    let settled =
+    let normalized =
         |(number, line): (usize, &&str)| match number.checked_sub(at).and_then(|row| widths.get(row)) {
             Some(width) => {
                 let word = &line[end - width..end];
@@ -192,14 +192,14 @@ fn column(text: &str, heading: &str, shown: &str, is_fitted: bool) -> String {
             }
             None => (*line).to_owned(),
         };
-    lines.iter().enumerate().map(settled).collect::<Vec<_>>().join("\n")
+    lines.iter().enumerate().map(normalized).collect::<Vec<_>>().join("\n")
 }
 
-/// Every word that `other` has something for, given all that is before it on its line.
+/// Replaces every word for which `other` returns a text. `other` gets the part of the line before the word.
 fn words(text: &str, other: impl Fn(&str, &str) -> Option<String>) -> String {
     let is_part = |letter: char| letter.is_ascii_alphanumeric() || "-.:+_".contains(letter);
-    let settle = |line: &str| {
-        let mut settled = String::new();
+    let normalize = |line: &str| {
+        let mut normalized = String::new();
         let mut at = 0;
         while let Some(letter) = line[at..].chars().next() {
             let rest = &line[at..];
@@ -207,25 +207,25 @@ fn words(text: &str, other: impl Fn(&str, &str) -> Option<String>) -> String {
             let word = rest[..length].trim_end_matches(['.', ':']);
             match word.is_empty() {
                 true => {
-                    settled.push(letter);
+                    normalized.push(letter);
                     at += letter.len_utf8();
                 }
                 false => {
-                    settled += &other(&line[..at], word).unwrap_or_else(|| word.to_owned());
+                    normalized += &other(&line[..at], word).unwrap_or_else(|| word.to_owned());
                     at += word.len();
                 }
             }
         }
-        settled
+        normalized
     };
-    text.lines().map(settle).collect::<Vec<_>>().join("\n")
+    text.lines().map(normalize).collect::<Vec<_>>().join("\n")
 }
 
-fn noughts(word: &str) -> String {
+fn zeros(word: &str) -> String {
     word.chars().map(|letter| if letter == '-' { '-' } else { '0' }).collect()
 }
 
-/// Lines as the terminal breaks them.
+/// Wraps lines as the terminal does.
 pub(super) fn wrapped(text: &str) -> String {
     let broken = |line: &str| {
         let letters: Vec<char> = line.chars().collect();
@@ -236,29 +236,29 @@ pub(super) fn wrapped(text: &str) -> String {
 }
 
 #[test]
-fn what_differs_is_made_the_same_and_nothing_else_is() {
+fn rules_replace_only_what_varies() {
     let always = |text: &str| ALWAYS.iter().fold(text.to_owned(), |text, rule| rule(&text));
-    for (seen, settled) in [
+    for (seen, normalized) in [
         ("keeper     4711, since 3s", "keeper     PID, since 3s"),
         ("http://127.0.0.1:34567/rpc", "http://127.0.0.1:40000/rpc"),
         ("at 2026-11-16T07:05:47.123Z.", "at 0000-00-00T00:00:00Z."),
         ("1b4e28ba-2fa1-11d2-883f-0016d3cca427:", "00000000-0000-0000-0000-000000000000:"),
         ("4 processes, 40 lines", "4 processes, 40 lines"),
     ] {
-        assert_eq!(always(seen), settled);
+        assert_eq!(always(seen), normalized);
     }
     assert_eq!(ages("waits, for 12s; 90 lines"), "waits, for AGE; 90 lines");
     assert_eq!(age_cells("id     3s    10m own  a\n"), "id AGE AGE own  a");
     assert_eq!(sizes("1.5MB of 7B in 3 files"), "SIZE of SIZE in 3 files");
     let fitted = "ID      PID  AGE    CPU  X\na   1234567  12s  1000%  x\nb         8   1h      -  y\nend";
-    let settled = "ID  PID  AGE  CPU  X\na   PID  AGE   0%  x\nb   PID  AGE    -  y\nend";
-    assert_eq!(fitted_columns(fitted), settled);
-    assert_eq!(fitted_columns(settled), settled);
+    let normalized = "ID  PID  AGE  CPU  X\na   PID  AGE   0%  x\nb   PID  AGE    -  y\nend";
+    assert_eq!(fitted_columns(fitted), normalized);
+    assert_eq!(fitted_columns(normalized), normalized);
     let fixed = "ID      PID    AGE  X\na   1234567    12s  x\nb         8     1h  y";
     assert_eq!(fixed_columns(fixed), "ID      PID    AGE  X\na       PID    AGE  x\nb       PID    AGE  y");
     assert_ne!(
         fitted_columns(&fitted.replace("  -  ", " -   ")),
-        settled,
+        normalized,
         "a cell that is not in its column"
     );
     assert_eq!(wrapped(&"ab".repeat(60)).lines().map(str::len).collect::<Vec<_>>(), [100, 20]);

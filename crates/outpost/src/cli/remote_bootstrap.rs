@@ -1,0 +1,154 @@
+//! The remote end of `outpost connect`: starts or upgrades the daemon and reports its sockets.
+
+use super::{Outcome, lifecycle};
+use crate::console;
+use crate::daemon::resume_kept::{self, is_other_binary};
+use crate::daemon::serve::{self, ServeError};
+use crate::hosts::RemoteProgram;
+use crate::paths::Paths;
+use clap::Args;
+use outpost_control::client::Client;
+use outpost_control::wire::Status;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Marks the lines for `outpost connect`. A login shell may print other lines first.
+pub(super) const LINE_MARK: &str = "outpost-connect";
+
+/// How long the daemon may take to reply.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(30);
+
+#[derive(Args)]
+pub(super) struct RemoteBootstrap {
+    /// Do not upgrade a running daemon
+    #[arg(long)]
+    keep: bool,
+    /// Replace the daemon's binary even by an older one
+    #[arg(long, conflicts_with = "keep")]
+    force: bool,
+}
+
+/// The report to `outpost connect`, as JSON.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct RemoteDaemon {
+    /// `started`, `upgraded` or `found`.
+    #[serde(rename = "did")]
+    pub(super) action: String,
+    pub(super) version: String,
+    pub(super) home: PathBuf,
+    pub(super) control: PathBuf,
+    pub(super) exec: PathBuf,
+    pub(super) broker: PathBuf,
+    pub(super) approvals: PathBuf,
+    pub(super) sessions: PathBuf,
+    pub(super) sessions_port: Option<u16>,
+    #[serde(default)]
+    pub(super) program: Option<RemoteProgram>,
+}
+
+pub(super) fn run(paths: &Paths, options: &RemoteBootstrap) -> Outcome {
+    let (action, status) = match status(paths).filter(|status| !status.keeping) {
+        None => ("started", start(paths)?),
+        Some(status) if !options.keep && is_outdated(&status, options.force)? => {
+            let binary =
+                std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+            ("upgraded", lifecycle::replace_binary(paths, &binary)?)
+        }
+        Some(status) => ("found", status),
+    };
+    let port = std::fs::read_to_string(paths.sessions_port()).ok();
+    let program = std::env::current_exe().ok().map(|binary| RemoteProgram {
+        binary,
+        state: paths.state.clone(),
+        runtime: paths.runtime.clone(),
+    });
+    let remote = RemoteDaemon {
+        action: action.into(),
+        version: status.version,
+        home: outpost_sys::user::home().filter(|home| home.is_absolute()).unwrap_or_else(|| "/".into()),
+        control: paths.control_socket(),
+        exec: paths.exec_socket(),
+        broker: paths.broker_socket(),
+        approvals: paths.approvals_socket(),
+        sessions: paths.sessions_socket(),
+        sessions_port: port.and_then(|port| port.trim().parse().ok()),
+        program,
+    };
+    let text = serde_json::to_string(&remote).map_err(|error| error.to_string())?;
+    outln!("{LINE_MARK} arrived {}", console::json(&text));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn status(paths: &Paths) -> Option<Status> {
+    let mut client = Client::connect(&paths.control_socket()).ok()?;
+    client.set_timeout(Some(STATUS_TIMEOUT)).ok()?;
+    client.call("status", &()).ok()
+}
+
+/// Starts a daemon, or resumes one that only keeps its processes.
+fn start(paths: &Paths) -> Result<Status, String> {
+    let options = serve::Options::in_background();
+    match resume_kept::serve_or_resume(paths, &options) {
+        Ok(_) | Err(ServeError::AlreadyRunning(_)) => {}
+        Err(ServeError::Failed(reason)) => return Err(reason),
+    }
+    let no_reply =
+        || format!("the daemon does not reply\nhint: see {}", paths.state.join("outpost.log").display());
+    status(paths).ok_or_else(no_reply)
+}
+
+fn is_outdated(status: &Status, force: bool) -> Result<bool, String> {
+    if !is_other_binary(status.worker_pid) {
+        return Ok(false);
+    }
+    let ours = Version::ours();
+    match Version::parse(&status.version) {
+        Some(its) if its > ours && !force => Ok(false),
+        Some(its) if its < ours => Ok(true),
+        _ => Ok(digest(Path::new("/proc/self/exe"))?
+            != digest(Path::new(&format!("/proc/{}/exe", status.worker_pid)))?),
+    }
+}
+
+/// A release version, ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Version([u32; 3]);
+
+impl Version {
+    pub(super) fn ours() -> Version {
+        Version::parse(env!("CARGO_PKG_VERSION")).unwrap_or(Version([0; 3]))
+    }
+
+    pub(super) fn parse(text: &str) -> Option<Version> {
+        let release = text.split(['-', '+']).next()?;
+        let mut parts = release.split('.').map(|part| part.parse().ok());
+        let version = Version([parts.next()??, parts.next()??, parts.next()??]);
+        parts.next().is_none().then_some(version)
+    }
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Version([major, minor, patch]) = self;
+        write!(f, "{major}.{minor}.{patch}")
+    }
+}
+
+/// SHA-256 of a file in hex, as sha256sum prints it.
+pub(super) fn digest(path: &Path) -> Result<String, String> {
+    let fail = |error: std::io::Error| format!("{}: {error}", path.display());
+    let mut file = File::open(path).map_err(fail)?;
+    let mut buffer = vec![0; 256 * 1024];
+    let mut hash = Sha256::new();
+    loop {
+        let read = std::io::Read::read(&mut file, &mut buffer).map_err(fail)?;
+        if read == 0 {
+            return Ok(outpost_ledger::hex(&hash.finalize()));
+        }
+        hash.update(buffer.get(..read).unwrap_or_default());
+    }
+}

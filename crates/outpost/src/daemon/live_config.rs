@@ -1,0 +1,124 @@
+//! The configuration of a running daemon: its load at the start, and its reload.
+
+use super::faces::Faces;
+use super::fd_roles;
+use crate::config::{Config, Effective, needs_restart};
+use crate::flags::Flags;
+use crate::paths::Paths;
+use crate::{log, redact};
+use outpost_control::wire::{Reloaded, Settings};
+use outpost_engine::Engine;
+use outpost_sys::file;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::sync::watch;
+
+/// Larger than the largest accepted configuration file.
+const BYTES_MAX: u64 = 2 * 1024 * 1024;
+
+/// The current configuration. The keeper holds the text that was last accepted. The next worker starts from that text, not
+/// from a file that may just be being edited.
+pub(crate) struct LiveConfig {
+    flags: Flags,
+    paths: Paths,
+    text: String,
+    effective: watch::Sender<Arc<Effective>>,
+}
+
+/// Writes the text to a memfd, since it may contain secrets.
+pub(crate) fn to_memory(text: &str) -> Result<OwnedFd, String> {
+    file::sealed_memory("outpost-config", text.as_bytes())
+        .map_err(|errno| format!("cannot hold the configuration in memory: {errno}"))
+}
+
+impl LiveConfig {
+    pub(crate) fn load(
+        flags: &Flags,
+        paths: &Paths,
+        inherited: &HashMap<u8, OwnedFd>,
+    ) -> Result<LiveConfig, String> {
+        let held =
+            inherited.get(&fd_roles::CONFIG).and_then(|memory| file::read_whole(memory, BYTES_MAX).ok());
+        let text = match held.and_then(|bytes| String::from_utf8(bytes).ok()) {
+            Some(text) => text,
+            None => flags.config_text()?,
+        };
+        let effective = flags.effective(&text, &paths.state)?;
+        apply_process_wide(&effective.config);
+        let effective = watch::Sender::new(Arc::new(effective));
+        Ok(LiveConfig { flags: flags.clone(), paths: paths.clone(), text, effective })
+    }
+
+    /// The configuration file.
+    pub(crate) fn file(&self) -> PathBuf {
+        self.flags.config_file()
+    }
+
+    pub(crate) fn current(&self) -> Arc<Effective> {
+        self.effective.borrow().clone()
+    }
+
+    pub(crate) fn watch(&self) -> watch::Receiver<Arc<Effective>> {
+        self.effective.subscribe()
+    }
+
+    /// Gives the text to the keeper for the next worker.
+    pub(crate) async fn hold(&self, engine: &Engine) -> Result<(), String> {
+        engine.hold(fd_roles::CONFIG, to_memory(&self.text)?).await.map_err(|error| error.to_string())
+    }
+
+    /// Reads the file again and applies it. An invalid file changes nothing.
+    pub(crate) async fn reload(&mut self, engine: &Engine, faces: &Faces) -> Result<Reloaded, String> {
+        let reloaded = self.try_reload(engine, faces).await;
+        match &reloaded {
+            Ok(reloaded) => {
+                let Reloaded { file, changed, needs_restart } = reloaded;
+                tracing::info!(%file, changed = %changed.join(" "), "the configuration was reloaded");
+                if !needs_restart.is_empty() {
+                    tracing::warn!(keys = %needs_restart.join(" "), "these keys change only when the daemon restarts");
+                }
+            }
+            Err(reason) => {
+                for line in reason.lines() {
+                    tracing::error!("the configuration is unchanged: {line}");
+                }
+            }
+        }
+        reloaded
+    }
+
+    async fn try_reload(&mut self, engine: &Engine, faces: &Faces) -> Result<Reloaded, String> {
+        if self.paths.is_guard {
+            self.paths.guard.check_configuration()?;
+        }
+        let text = self.flags.config_text()?;
+        let running = self.current();
+        let read = self.flags.effective(&text, &self.paths.state)?;
+        let (needs_restart, changed) = running.changes(&read).into_iter().partition(|key| needs_restart(key));
+        let new = read.with_fixed_keys_of(&running)?;
+        // This step can reject the configuration, so it comes before any change.
+        faces.configure(&self.paths, &new.config)?;
+        engine.configure(|engine| new.config.limit_engine(engine));
+        apply_process_wide(&new.config);
+        self.text = text;
+        self.effective.send_replace(Arc::new(new));
+        self.hold(engine).await?;
+        Ok(Reloaded { file: self.flags.config_file().display().to_string(), changed, needs_restart })
+    }
+}
+
+/// Applies the settings that concern the whole process: redaction and log.
+fn apply_process_wide(config: &Config) {
+    let sessions = &config.sessions;
+    for agent in [&sessions.claude, &sessions.codex, &sessions.gemini, &sessions.opencode] {
+        redact::learn_environment(agent.env.iter().flatten());
+    }
+    log::configure(&config.log);
+}
+
+/// The settings for display, with secrets redacted.
+pub(crate) fn redacted(file: String, effective: &Effective) -> Settings {
+    Settings { file, settings: effective.redacted() }
+}

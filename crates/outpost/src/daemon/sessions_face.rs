@@ -1,0 +1,279 @@
+//! The sessions face in the worker: its flags, port, TLS, admission of clients, and settings.
+
+use super::listeners::Listeners;
+use super::metrics_face::peers;
+use super::{fd_roles, socket};
+use crate::config::{AgentTable, Sessions as Config};
+use crate::dropin::codecast;
+use crate::failure::Failure;
+use crate::listen::ListenAddress;
+use crate::paths::Paths;
+use crate::port_token;
+use clap::Args;
+use outpost_approvals::Approvals;
+use outpost_engine::Engine;
+use outpost_sessions::{Access, AgentSettings, Cli, Face, Settings, Tls, Tokens};
+use outpost_wire::Peers;
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener as StdTcpListener};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream, UnixListener};
+
+/// Connections served at once, most of them streams; more wait in the backlog.
+const CONNECTIONS_MAX: usize = 4096;
+
+/// The default address of the original.
+pub(crate) const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9100);
+/// How many further ports the original tries if its port is in use.
+const PORTS_TRIED: u16 = 100;
+
+/// Flags of `serve` for sessions; the keeper passes them on to every worker.
+#[derive(Args, Clone, Debug, Default)]
+#[group(skip)]
+pub(crate) struct Flags {
+    /// Where the sessions face listens, or none [default: 127.0.0.1:9100, or the first free port after it]
+    #[arg(long, value_name = "IP:PORT")]
+    pub(crate) sessions_listen: Option<ListenAddress>,
+    /// Run as the codecast drop-in: the sessions face only, with the files of the original
+    #[arg(long, hide = true)]
+    pub(crate) codecast: bool,
+    #[arg(long, hide = true)]
+    pub(crate) codecast_tokens: Option<PathBuf>,
+    #[arg(long, hide = true, requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    #[arg(long, hide = true, requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+}
+
+impl Flags {
+    /// The same flags as arguments for the worker's command line.
+    pub(crate) fn arguments(&self) -> Vec<CString> {
+        let path = |path: &PathBuf| path.display().to_string();
+        let flags = [
+            ("--sessions-listen", self.sessions_listen.map(|at| at.to_string())),
+            ("--codecast-tokens", self.codecast_tokens.as_ref().map(path)),
+            ("--tls-cert", self.tls_cert.as_ref().map(path)),
+            ("--tls-key", self.tls_key.as_ref().map(path)),
+        ];
+        let given = flags.into_iter().filter_map(|(flag, value)| Some(format!("{flag}={}", value?)));
+        let drop_in = self.codecast.then(|| "--codecast".to_owned());
+        given.chain(drop_in).filter_map(|flag| CString::new(flag).ok()).collect()
+    }
+}
+
+pub(crate) struct SessionsFace<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) paths: &'a Paths,
+    pub(crate) approvals: Approvals,
+    pub(crate) config: &'a Config,
+    pub(crate) flags: &'a Flags,
+}
+
+pub(crate) struct StartedSessions {
+    pub(crate) face: Arc<Face>,
+    /// Files that contain its port, which the shutdown removes.
+    pub(crate) port_files: Vec<PathBuf>,
+}
+
+impl SessionsFace<'_> {
+    /// Starts the face on the inherited port or a new one.
+    pub(crate) async fn start(
+        &self,
+        inherited: &mut HashMap<u8, OwnedFd>,
+        listeners: &mut Listeners,
+    ) -> Result<StartedSessions, Failure> {
+        let Some(address) = self.config.listen.unwrap_or(ListenAddress::At(DEFAULT_ADDRESS)).address() else {
+            return self.start_without_port(inherited, listeners).await;
+        };
+        let (listener, is_new) =
+            socket::acquire(self.engine, inherited, fd_roles::SESSIONS_PORT, || bind(address)).await?;
+        let text = |error: std::io::Error| Failure::io(format_args!("cannot listen on {address}"), &error);
+        let bound = listener.local_addr().map_err(text)?;
+        listener.set_nonblocking(true).map_err(text)?;
+        let listener = TcpListener::from_std(listener).map_err(text)?;
+        let tokens = self.tokens()?;
+        let secured = if bound.ip().is_loopback() { None } else { Some(self.secure(bound)?) };
+        let url = format!("{}://{bound}/rpc", if secured.is_some() { "https" } else { "http" });
+        let port_files = self.write_port(bound.port(), url.clone())?;
+        let socket = self.bind_socket(inherited, listeners).await?;
+        // Start the sessions last: a failure after this point would leave them running without a face.
+        let face =
+            Face::begin(self.engine.clone(), self.approvals.clone(), settings(self.paths, self.config));
+        let face = face.await?;
+        serve_socket(&face, socket);
+        let hint = match &secured {
+            None => "outpost sessions list".to_owned(),
+            Some(tls) => format!("outpost token create NAME (certificate sha256 {})", tls.fingerprint()),
+        };
+        listeners.add(is_new, "sessions", &url, &hint);
+        match secured {
+            None => {
+                let peers = peers(self.engine);
+                let peers = if self.flags.codecast { peers.of_drop_in() } else { peers };
+                tokio::spawn(serve_loopback(face.clone(), listener, peers, tokens));
+            }
+            Some(tls) => serve_tls(&face, listener, tls, Access::Tokens(tokens)),
+        }
+        inherited.remove(&fd_roles::SESSIONS_PORT);
+        inherited.remove(&fd_roles::SESSIONS_SOCKET);
+        if is_new && self.flags.codecast {
+            let _stdout_closed = writeln!(std::io::stdout(), "DAEMON_PORT={}", bound.port());
+        }
+        Ok(StartedSessions { face, port_files })
+    }
+
+    /// Starts the face without a port. The command line still reaches it by its socket.
+    async fn start_without_port(
+        &self,
+        inherited: &mut HashMap<u8, OwnedFd>,
+        listeners: &mut Listeners,
+    ) -> Result<StartedSessions, Failure> {
+        if inherited.remove(&fd_roles::SESSIONS_PORT).is_some() {
+            self.engine.release(fd_roles::SESSIONS_PORT).await?;
+        }
+        // A killed daemon leaves them behind, and another process may listen on that port now.
+        for file in [self.paths.sessions_port(), self.paths.sessions_url()] {
+            let _not_there = std::fs::remove_file(file);
+        }
+        let socket = self.bind_socket(inherited, listeners).await?;
+        let settings = settings(self.paths, self.config);
+        let face = Face::begin(self.engine.clone(), self.approvals.clone(), settings).await?;
+        serve_socket(&face, socket);
+        inherited.remove(&fd_roles::SESSIONS_SOCKET);
+        Ok(StartedSessions { face, port_files: Vec::new() })
+    }
+
+    /// Binds the Unix socket, which the command line and `outpost connect` use. The drop-in has none, as the original.
+    async fn bind_socket(
+        &self,
+        inherited: &mut HashMap<u8, OwnedFd>,
+        listeners: &mut Listeners,
+    ) -> Result<Option<UnixListener>, Failure> {
+        if self.flags.codecast {
+            return Ok(None);
+        }
+        let path = self.paths.sessions_socket();
+        let bind = || socket::bind(&path);
+        let (listener, is_new) =
+            socket::acquire(self.engine, inherited, fd_roles::SESSIONS_SOCKET, bind).await?;
+        listeners.add(is_new, "sessions", path.display(), "outpost sessions list");
+        socket::into_tokio(listener).map(Some)
+    }
+
+    /// The accepted tokens: those of `outpost token`, the daemon's own, and those in the original's file.
+    fn tokens(&self) -> Result<Arc<Tokens>, Failure> {
+        let mut others = self.flags.codecast_tokens.as_deref().map(codecast::tokens).unwrap_or_default();
+        others.push(port_token::load_or_create(&self.paths.sessions_token())?);
+        let file = if self.flags.codecast { codecast::own_tokens(self.paths) } else { self.paths.tokens() };
+        Ok(Arc::new(Tokens::at(file).with(&others)))
+    }
+
+    /// The TLS identity for remote clients: the configured certificate or a generated one.
+    fn secure(&self, bound: SocketAddr) -> Result<Tls, Failure> {
+        let tls = match (&self.config.tls_cert, &self.config.tls_key) {
+            (Some(cert), Some(key)) => Tls::load(cert, key),
+            _ => Tls::own(&self.paths.state, bound.ip()),
+        };
+        Ok(tls?)
+    }
+
+    /// Writes the port and the URL to the files that clients read.
+    fn write_port(&self, port: u16, url: String) -> Result<Vec<PathBuf>, Failure> {
+        let mut files =
+            vec![(self.paths.sessions_url(), url), (self.paths.sessions_port(), port.to_string())];
+        if self.flags.codecast {
+            files.push((codecast::port_file(), port.to_string()));
+        }
+        for (file, text) in &files {
+            std::fs::write(file, text).map_err(|error| Failure::io(file.display(), &error))?;
+        }
+        Ok(files.into_iter().map(|(file, _)| file).collect())
+    }
+}
+
+fn serve_socket(face: &Arc<Face>, listener: Option<UnixListener>) {
+    let Some(listener) = listener else { return };
+    let face = face.clone();
+    tokio::spawn(async move {
+        let serve = |stream| outpost_sessions::serve(face.clone(), stream, Access::Local);
+        outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
+    });
+}
+
+/// Checks the peer of each connection once. Requests of a peer that is not admitted need a token.
+async fn serve_loopback(face: Arc<Face>, listener: TcpListener, peers: Peers, tokens: Arc<Tokens>) {
+    let serve = |stream: TcpStream| {
+        let (face, peers, tokens) = (face.clone(), peers.clone(), tokens.clone());
+        async move {
+            let refused = peers.admit(&stream).await.err();
+            outpost_sessions::serve(face, stream, Access::Loopback(refused, tokens)).await;
+        }
+    };
+    outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
+}
+
+fn serve_tls(face: &Arc<Face>, listener: TcpListener, tls: Tls, access: Access) {
+    let face = face.clone();
+    tokio::spawn(async move {
+        let serve = |stream| {
+            let (face, access, tls) = (face.clone(), access.clone(), tls.clone());
+            async move {
+                if let Some(stream) = tls.accept(stream).await {
+                    outpost_sessions::serve(face, stream, access).await;
+                }
+            }
+        };
+        outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
+    });
+}
+
+/// The `[sessions]` table as settings of the sessions crate.
+pub(crate) fn settings(paths: &Paths, config: &Config) -> Settings {
+    let default = Settings::new(&paths.state);
+    let wait = |given: Option<u64>| given.filter(|seconds| *seconds > 0).map(Duration::from_secs);
+    let agents = [
+        (Cli::Claude, &config.claude),
+        (Cli::Codex, &config.codex),
+        (Cli::Gemini, &config.gemini),
+        (Cli::Opencode, &config.opencode),
+    ];
+    Settings {
+        skills: config.skills.clone().unwrap_or(default.skills),
+        private: paths.private(),
+        agents: agents.into_iter().map(|(cli, table)| (cli, agent(table))).collect(),
+        turn_timeout: wait(config.turn_timeout_s),
+        silence_timeout: wait(config.silence_timeout_s),
+        ask_timeout: wait(config.ask_timeout_s).unwrap_or(default.ask_timeout),
+        claude_keep_alive: wait(config.claude_keep_s),
+        sessions_max: config.sessions_max.unwrap_or(default.sessions_max),
+        ..default
+    }
+}
+
+fn agent(table: &AgentTable) -> AgentSettings {
+    AgentSettings {
+        program: table.program.clone(),
+        env: table.env.clone().unwrap_or_default().into_iter().collect(),
+        drop_env: table.drop_env.clone().unwrap_or_default(),
+    }
+}
+
+/// Binds the first free port, starting at the configured one.
+fn bind(address: SocketAddr) -> Result<StdTcpListener, Failure> {
+    let tried = if address.port() == 0 { 0 } else { PORTS_TRIED };
+    let mut last = None;
+    for port in address.port()..=address.port().saturating_add(tried) {
+        match StdTcpListener::bind(SocketAddr::new(address.ip(), port)) {
+            Ok(listener) => return Ok(listener),
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => last = Some(error),
+            Err(error) => return Err(Failure::io(format_args!("cannot listen on {address}"), &error)),
+        }
+    }
+    let reason = last.map(|error| error.to_string()).unwrap_or_default();
+    Err(format!("cannot listen on {address}, nor on the {tried} ports after it: {reason}").into())
+}
