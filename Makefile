@@ -1,6 +1,6 @@
 # The commands of this project. `make` alone lists them.
 
-# Cargo reads CARGO_TARGET_DIR by itself; here it only says where the binary is afterwards.
+# Cargo reads CARGO_TARGET_DIR by itself; here it is only the place of the binary afterwards.
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 
 CHAOS_ARGS ?= --minutes 10
