@@ -15,7 +15,7 @@ const REQUESTS: usize = 200;
 const REQUESTS_QUICK: usize = 40;
 
 /// How long anything may take before there is nothing to measure.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A connection of JSON lines.
 struct Lines {
@@ -25,7 +25,7 @@ struct Lines {
 impl Lines {
     fn connect(socket: &Path) -> Result<Lines> {
         let stream = outpost_testkit::connect(socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         Ok(Lines { reader: BufReader::new(stream) })
     }
 

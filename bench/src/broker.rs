@@ -17,7 +17,7 @@ const REQUESTS_QUICK: usize = 60;
 const IN_FLIGHT: usize = 8;
 
 /// How long anything may take before there is nothing to measure.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// In the environment of a daemon and of what it starts for itself.
 const MARKER: &str = "OUTPOST_BENCH_BROKER";
@@ -55,7 +55,7 @@ impl Contender {
         let contender = Contender { socket: dir.path().join("socket"), terminal, family, _dir: dir };
         let begun = Instant::now();
         while outpost_testkit::connect(&contender.socket).is_err() {
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > TIMEOUT {
                 return Err(format!("{}: {}", binary.display(), contender.terminal.screen()).into());
             }
             outpost_testkit::pause();
@@ -66,7 +66,7 @@ impl Contender {
     /// Has the human on the terminal allow everything without privileges, as the original can.
     fn grant(&mut self) -> Result<()> {
         let stream = self.send("grant")?;
-        if self.terminal.find("[y/N/a]", 0, PATIENCE).is_none() {
+        if self.terminal.find("[y/N/a]", 0, TIMEOUT).is_none() {
             return Err(format!("no prompt: {}", self.terminal.screen()).into());
         }
         self.terminal.key(b"a");
@@ -91,7 +91,7 @@ impl Contender {
 }
 
 fn receive(stream: &UnixStream) -> Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;
     match line.contains("\"status\":\"ok\"") && line.contains("\"exit_code\":0") {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long the daemon may take for anything before the benchmark gives up.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Poll interval for state without a notification.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
 
@@ -86,7 +86,7 @@ impl Daemon {
             self.client.call("forget", &ProcessRef { process: process.to_owned() })?;
         let begun = Instant::now();
         while journal.exists() {
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > TIMEOUT {
                 return Err(format!("{} does not go away", journal.display()).into());
             }
             std::thread::sleep(LOOK_AGAIN);
@@ -112,7 +112,7 @@ impl Daemon {
         let worker = outpost_testkit::process(old)?;
         let begun = Instant::now();
         pidfd::signal(&worker, Signal::KILL)?;
-        while begun.elapsed() < PATIENCE {
+        while begun.elapsed() < TIMEOUT {
             // A dying worker may still take a connection; then there is an end instead of an answer.
             if let Ok(mut client) = connect(&self.socket)
                 && let Ok(status) = client.call::<Status>("status", &json!({}))
@@ -130,16 +130,16 @@ impl Daemon {
     pub(crate) fn stop(mut self) -> Result<Duration> {
         let begun = Instant::now();
         let _answer: serde_json::Value = self.client.call("stop", &json!({}))?;
-        match self.has_ended_within(PATIENCE)? {
+        match self.has_ended_within(TIMEOUT)? {
             true => Ok(begun.elapsed()),
             false => Err("the daemon does not end".into()),
         }
     }
 
-    fn has_ended_within(&mut self, patience: Duration) -> Result<bool> {
+    fn has_ended_within(&mut self, timeout: Duration) -> Result<bool> {
         let begun = Instant::now();
         while self.keeper.try_wait()?.is_none() {
-            if begun.elapsed() > patience {
+            if begun.elapsed() > timeout {
                 return Ok(false);
             }
             std::thread::sleep(LOOK_AGAIN);
@@ -150,7 +150,7 @@ impl Daemon {
     /// Asks first; then the worker goes, whatever else runs below the keeper, and the keeper.
     fn end_by_force(&mut self) {
         let asked = self.client.call::<serde_json::Value>("stop", &json!({})).is_ok();
-        if asked && matches!(self.has_ended_within(PATIENCE), Ok(true)) {
+        if asked && matches!(self.has_ended_within(TIMEOUT), Ok(true)) {
             return;
         }
         let kill = |pid: i32, signal| {
@@ -178,7 +178,7 @@ impl Drop for Daemon {
 
 fn connect(socket: &Path) -> Result<Client> {
     let client = Client::connect(socket)?;
-    client.set_timeout(Some(PATIENCE))?;
+    client.set_timeout(Some(TIMEOUT))?;
     Ok(client)
 }
 
@@ -190,7 +190,7 @@ fn connect_when_there(socket: &Path, keeper: &mut Child) -> Result<Client> {
         {
             return Ok(client);
         }
-        if keeper.try_wait()?.is_some() || begun.elapsed() > PATIENCE {
+        if keeper.try_wait()?.is_some() || begun.elapsed() > TIMEOUT {
             return Err("the daemon does not start".into());
         }
         std::thread::sleep(LOOK_AGAIN);

@@ -22,7 +22,7 @@ const ROUNDS_QUICK: usize = 300;
 const PROGRAM: &str = "/bin/true";
 
 /// How long the engine may take to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A start, in microseconds: until its caller goes on, and until the child is reaped.
 #[derive(Default)]
@@ -158,7 +158,7 @@ fn through_engine(rounds: usize) -> Result<Start> {
             process.exited().await?;
             start.push(replied, begun.elapsed());
         }
-        engine.shut_down(PATIENCE).await?;
+        engine.shut_down(TIMEOUT).await?;
         Ok(start)
     })
 }

@@ -21,7 +21,7 @@ use tempfile::TempDir;
 const TOKEN: &str = "bench";
 
 /// How long anything may take before the benchmark gives up.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The end of a stream that is looked at.
 const TAIL_BYTES: usize = 256;
@@ -81,7 +81,7 @@ impl Relay {
 
     fn connect(&self) -> Result<Client> {
         let writer = outpost_testkit::connect(self.socket())?;
-        writer.set_read_timeout(Some(PATIENCE))?;
+        writer.set_read_timeout(Some(TIMEOUT))?;
         Ok(Client { reader: BufReader::with_capacity(256 * 1024, writer.try_clone()?), writer, last_id: 0 })
     }
 

@@ -25,7 +25,7 @@ const ROUNDS_QUICK: usize = 3;
 const DRAIN_BYTES: usize = 256 * 1024;
 
 /// How long the whole output may take before the benchmark gives up.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One way of moving the output, over all rounds.
 #[derive(Default)]
@@ -133,7 +133,7 @@ fn through_engine() -> Result<Round> {
         }
         let time = begun.elapsed();
         let cpu_ticks = cpu_ticks(own_pid()?)?.saturating_sub(ticks_before);
-        engine.shut_down(PATIENCE).await?;
+        engine.shut_down(TIMEOUT).await?;
         Ok(Round { time, cpu_ticks, received })
     })
 }
@@ -158,7 +158,7 @@ fn skip_line(stream: &mut UnixStream) -> Result<()> {
 /// Reads until the peer closes or reports an exit, and counts. It inspects only the last bytes of each read, so that the
 /// consumer is not the bottleneck.
 fn drain(mut stream: UnixStream) -> Result<u64> {
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let mut buffer = vec![0; DRAIN_BYTES];
     let (mut received, mut last) = (0, [0; 3]);
     loop {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// How long anything may take before the benchmark gives up.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// The end of a stream that is looked at; a reply is shorter.
 const TAIL_BYTES: usize = 4096;
 /// In the environment of everything that a server starts.
@@ -82,7 +82,7 @@ impl Server {
     /// The next reply, which must be a result; notifications before it are dropped.
     pub(super) fn reply(&mut self) -> Result<String> {
         loop {
-            if self.stdout.buffer().is_empty() && !wait_readable(self.stdout.get_ref(), PATIENCE)? {
+            if self.stdout.buffer().is_empty() && !wait_readable(self.stdout.get_ref(), TIMEOUT)? {
                 return Err(format!("{} does not answer", self.name).into());
             }
             let mut line = String::new();

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) struct Server {
     keeper: Child,
@@ -72,7 +72,7 @@ impl Client {
     pub(super) fn connect(port: u16) -> Result<Client> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         Ok(Client { stream: BufReader::with_capacity(256 * 1024, stream) })
     }
 
@@ -188,7 +188,7 @@ impl Client {
             if unread + 5000 >= unread_min {
                 return Ok(());
             }
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > TIMEOUT {
                 return Err(format!("only {unread} events are unread").into());
             }
             std::thread::sleep(Duration::from_millis(5));

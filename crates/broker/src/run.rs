@@ -11,7 +11,7 @@ use crate::wire::{Resolved, Response, Stage, Status};
 use collect::StageOutput;
 use outpost_approvals::display;
 use outpost_engine::{
-    AtCap, Drain, Engine, Error, ExitCause, Given, Key, Process, ResourceLimit, Spawn, Stdio,
+    AtCap, Drain, Engine, Error, ExitCause, Key, OpenFiles, Process, ResourceLimit, Spawn, Stdio,
 };
 use outpost_sys::spawn::CORE_LIMIT;
 use std::ffi::OsString;
@@ -102,11 +102,14 @@ pub(crate) async fn start(
             },
             false => (None, None),
         };
-        let given =
-            Given { stdin: input.take().map(Arc::new), stdout: output.map(Arc::new), ..Given::default() };
+        let files = OpenFiles {
+            stdin: input.take().map(Arc::new),
+            stdout: output.map(Arc::new),
+            ..OpenFiles::default()
+        };
         let spawn = match &sudo {
-            Some(sudo) => sudo_spawn(sudo, pinned, at, key, given, settings, password.as_deref()),
-            None => direct_spawn(pinned, at, key, given, settings),
+            Some(sudo) => sudo_spawn(sudo, pinned, at, key, files, settings, password.as_deref()),
+            None => direct_spawn(pinned, at, key, files, settings),
         };
         match engine.spawn(spawn).await {
             Ok(process) => {
@@ -164,7 +167,7 @@ fn base_spawn(
     at: usize,
     key: &str,
     arguments: Vec<String>,
-    given: Given,
+    files: OpenFiles,
     settings: &Settings,
 ) -> Spawn {
     let arguments: Vec<OsString> = arguments.into_iter().map(OsString::from).collect();
@@ -174,7 +177,7 @@ fn base_spawn(
         environment: pinned.environment.iter().map(pair).collect(),
         directory: Some(pinned.cwd.clone()),
         stdio: Stdio::Pipes { stdin: false },
-        given: Given { directory: Some(pinned.directory.clone()), ..given },
+        open_files: OpenFiles { directory: Some(pinned.directory.clone()), ..files },
         new_session: true,
         limits: settings.resource_limits.iter().copied().chain([core]).collect(),
         credentials: pinned.credentials.clone(),
@@ -191,13 +194,19 @@ fn base_spawn(
 }
 
 /// Executes the pinned descriptor, whatever its path leads to now.
-fn direct_spawn(pinned: &PinnedRequest, at: usize, key: &str, given: Given, settings: &Settings) -> Spawn {
+fn direct_spawn(
+    pinned: &PinnedRequest,
+    at: usize,
+    key: &str,
+    files: OpenFiles,
+    settings: &Settings,
+) -> Spawn {
     let arguments = pinned.request.pipeline.get(at).cloned().unwrap_or_default();
-    let mut spawn = base_spawn(pinned, at, key, arguments, given, settings);
+    let mut spawn = base_spawn(pinned, at, key, arguments, files, settings);
     let Some(program) = pinned.programs.get(at) else { return spawn };
     spawn.program = program.lookup_path.clone();
     match (program.is_script, program.is_root_only) {
-        (false, _) => spawn.given.program = Some(program.file.clone()),
+        (false, _) => spawn.open_files.program = Some(program.file.clone()),
         // The interpreter opens the script by its path. Only root can replace the file at this path.
         (true, true) => {}
         (true, false) => {
@@ -215,7 +224,7 @@ fn sudo_spawn(
     pinned: &PinnedRequest,
     at: usize,
     key: &str,
-    given: Given,
+    files: OpenFiles,
     settings: &Settings,
     password: Option<&PipelinePassword>,
 ) -> Spawn {
@@ -223,9 +232,9 @@ fn sudo_spawn(
     let names: Vec<String> = pinned.request.env.keys().cloned().collect();
     let program = pinned.programs.get(at).map(|program| program.lookup_path.clone()).unwrap_or_default();
     let arguments = sudo::arguments(&program, stage, &names, password.is_some());
-    let mut spawn = base_spawn(pinned, at, key, arguments, given, settings);
+    let mut spawn = base_spawn(pinned, at, key, arguments, files, settings);
     spawn.program = sudo.real_path.clone();
-    spawn.given.program = Some(sudo.file.clone());
+    spawn.open_files.program = Some(sudo.file.clone());
     // Variables for sudo itself. sudo sets HOME, USER and PATH of the command.
     if let Some(password) = password {
         spawn.environment = spawn.environment.iter().cloned().chain(password.environment()).collect();

@@ -67,7 +67,7 @@ pub(crate) async fn call<P: DaemonOps>(
             response(&KeepReport { processes })
         }
         "serveAgain" => {
-            let resumed = context.daemon.serve_again().await;
+            let resumed = context.daemon.resume_serving().await;
             resumed.map_err(|declined| declined.failure("keep"))?;
             response(&())
         }

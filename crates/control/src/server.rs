@@ -81,7 +81,7 @@ pub trait DaemonOps: Send + Sync + 'static {
     /// Whether the daemon only keeps its processes.
     fn keeps_children(&self) -> bool;
     /// Starts the faces again after `keep_children`.
-    fn serve_again(&self) -> impl Future<Output = Result<(), Declined>> + Send;
+    fn resume_serving(&self) -> impl Future<Output = Result<(), Declined>> + Send;
     /// The state of the relay face; `None` in a daemon without one.
     fn relay(&self) -> Option<RelayState>;
     /// The state of the other faces.

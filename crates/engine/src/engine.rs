@@ -183,33 +183,16 @@ impl Engine {
         *shared.inherited.lock().unwrap_or_else(PoisonError::into_inner) =
             reactor.daemon_fds.copies_of_kept().collect();
         let own = reactor.daemon_fds.copies().collect();
-        let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
-        let spawned = thread("outpost-engine").spawn(move || reactor.run());
-        spawned.map_err(|error| {
-            Error::io("start", "the reactor thread", Errno::from_io_error(&error).unwrap_or(Errno::IO))
-        })?;
+        start_thread("outpost-engine", "the reactor thread", move || reactor.run())?;
         let weak = Arc::downgrade(&shared);
         let refill = move || prepared_slots::refill(&weak, &refill_requests);
-        let spawned = thread("outpost-slots").spawn(refill);
-        spawned.map_err(|error| {
-            Error::io(
-                "start",
-                "the thread for prepared slots",
-                Errno::from_io_error(&error).unwrap_or(Errno::IO),
-            )
-        })?;
+        start_thread("outpost-slots", "the thread for prepared slots", refill)?;
         let weak = Arc::downgrade(&shared);
-        let spawned = thread("outpost-syncer").spawn(move || syncing::run(&weak, &to_sync));
-        spawned.map_err(|error| {
-            Error::io("start", "the sync thread", Errno::from_io_error(&error).unwrap_or(Errno::IO))
-        })?;
+        start_thread("outpost-syncer", "the sync thread", move || syncing::run(&weak, &to_sync))?;
         let engine = Engine { shared };
         let loader = engine.shared.clone();
         let found = Found { slots, held, last: Slot(last_slot) };
-        let spawned = thread("outpost-loader").spawn(move || loading::load(loader, found));
-        spawned.map_err(|error| {
-            Error::io("start", "the loader thread", Errno::from_io_error(&error).unwrap_or(Errno::IO))
-        })?;
+        start_thread("outpost-loader", "the loader thread", move || loading::load(loader, found))?;
         Ok((engine, own))
     }
 
@@ -450,8 +433,8 @@ impl Engine {
     }
 
     /// Kills every process and ends the keeper.
-    pub async fn shut_down(&self, patience: Duration) -> Result<()> {
-        self.end_processes(patience).await?;
+    pub async fn shut_down(&self, timeout: Duration) -> Result<()> {
+        self.end_processes(timeout).await?;
         self.end_keeper().await
     }
 
@@ -469,4 +452,11 @@ async fn until(condition: &watch::Sender<bool>) {
     let mut condition = condition.subscribe();
     // The sender lives as long as the engine.
     let _never_fails = condition.wait_for(|holds| *holds).await;
+}
+
+/// Starts a thread with this name; `what` describes it in the error.
+fn start_thread(name: &str, what: &'static str, body: impl FnOnce() + Send + 'static) -> Result<()> {
+    let started = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+    let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+    started.map(|_| ()).map_err(|error| Error::io("start", what, errno(error)))
 }

@@ -87,7 +87,7 @@ pub use outpost_sys::pty::Size;
 pub use outpost_sys::signal::Signal;
 pub use outpost_sys::spawn::{Failure, ResourceLimit, Step};
 pub use process::{ExitUnknown, Info, Process, Status};
-pub use spec::{AtCap, Descendants, Drain, Given, Key, OnTaken, Slot, Spawn, Stdio};
+pub use spec::{AtCap, Descendants, Drain, Key, OnTaken, OpenFiles, Slot, Spawn, Stdio};
 pub use stopping::Stopped;
 pub use subscription::Subscription;
 

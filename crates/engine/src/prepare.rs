@@ -11,7 +11,7 @@ use crate::process::{Process, Status};
 use crate::process_dir::{DESCRIPTION_RESERVED_BYTES, Description, reserve};
 use crate::reactor::outpost_now_ms;
 use crate::shared::Shared;
-use crate::spec::{Given, Slot, Spawn, Stdio, Supervision};
+use crate::spec::{OpenFiles, Slot, Spawn, Stdio, Supervision};
 use crate::{Error, Result};
 use outpost_sys::identity::this_boot;
 use outpost_sys::pipe::Pipe;
@@ -56,12 +56,12 @@ fn make_child(shared: &Arc<Shared>, spawn: &Spawn, prepared: PreparedSlot) -> Re
     if let Some(bytes_max) = spawn.journal_bytes_max {
         writer.set_bytes_max(bytes_max);
     }
-    let plumbing = Plumbing::make(spawn.stdio, &spawn.given, stdio).map_err(io)?;
+    let plumbing = Plumbing::make(spawn.stdio, &spawn.open_files, stdio).map_err(io)?;
     let master = plumbing.master.as_ref().map(file::duplicate).transpose().map_err(io)?;
     let process = handle(shared, slot, description, writer.journal().clone(), master, Status::Starting);
     let (reply, answer) = oneshot::channel();
     let copy = |fd: &Option<Arc<OwnedFd>>| fd.as_ref().map(file::duplicate).transpose().map_err(io);
-    let (program, directory) = (copy(&spawn.given.program)?, copy(&spawn.given.directory)?);
+    let (program, directory) = (copy(&spawn.open_files.program)?, copy(&spawn.open_files.directory)?);
     let extra = spawn.descriptors.iter().map(|(fd, target)| Ok((file::duplicate(fd)?, *target)));
     let extra = extra.collect::<outpost_sys::Result<Vec<_>>>().map_err(io)?;
     let given = plumbing.given.into_iter().zip(0..).chain(extra).collect();
@@ -123,7 +123,7 @@ fn describe(spawn: &Spawn, slot: Slot) -> Description {
         on_taken: _,
         // Used before the exec.
         environment: _,
-        given: _,
+        open_files: _,
         descriptors: _,
         new_session: _,
         limits: _,
@@ -176,7 +176,7 @@ struct Plumbing {
 }
 
 impl Plumbing {
-    fn make(stdio: Stdio, given: &Given, standard: StandardPipes) -> outpost_sys::Result<Plumbing> {
+    fn make(stdio: Stdio, files: &OpenFiles, standard: StandardPipes) -> outpost_sys::Result<Plumbing> {
         let StandardPipes { null, outputs: [stdout, stderr] } = standard;
         match stdio {
             Stdio::Null => Ok(Plumbing {
@@ -186,7 +186,7 @@ impl Plumbing {
                 given: vec![file::duplicate(&null)?, file::duplicate(&null)?, null],
             }),
             Stdio::Pipes { stdin } => {
-                let (input, its_stdin) = match &given.stdin {
+                let (input, its_stdin) = match &files.stdin {
                     Some(from) => (Target::Closed, file::duplicate(from)?),
                     None if stdin => {
                         let Pipe { read, write } = pipe::pipe()?;
@@ -195,7 +195,7 @@ impl Plumbing {
                     }
                     None => (Target::Closed, null),
                 };
-                let (stdout, its_stdout) = match &given.stdout {
+                let (stdout, its_stdout) = match &files.stdout {
                     Some(to) => (None, file::duplicate(to)?),
                     None => (Some(Source::Pipe(stdout.read)), stdout.write),
                 };

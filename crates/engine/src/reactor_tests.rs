@@ -19,7 +19,7 @@ use std::process::Command;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The interval in which a condition is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
@@ -92,8 +92,8 @@ async fn a_start_that_is_replaced_before_the_reactor_receives_it_is_killed() {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
-    tokio::time::timeout(PATIENCE, has_ended).await.expect("the process runs on");
-    engine.shut_down(PATIENCE).await.unwrap();
+    tokio::time::timeout(TIMEOUT, has_ended).await.expect("the process runs on");
+    engine.shut_down(TIMEOUT).await.unwrap();
 }
 
 /// Set in the process that has few descriptors.

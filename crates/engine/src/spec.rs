@@ -133,7 +133,7 @@ pub(crate) struct Supervision {
 
 /// Open files that replace what the engine would make or look up for a process.
 #[derive(Clone, Debug, Default)]
-pub struct Given {
+pub struct OpenFiles {
     /// Standard input.
     pub stdin: Option<Arc<OwnedFd>>,
     /// Standard output. It is not in the journal then.
@@ -157,7 +157,7 @@ pub struct Spawn {
     pub directory: Option<PathBuf>,
     pub stdio: Stdio,
     /// With [`Stdio::Pipes`].
-    pub given: Given,
+    pub open_files: OpenFiles,
     /// More descriptors, with their numbers in the child.
     pub descriptors: Vec<(Arc<OwnedFd>, u8)>,
     /// The sandbox that the child enters before exec. It resolves the program inside. The child gets the descriptors
@@ -199,7 +199,7 @@ impl Spawn {
             environment: Environment::default(),
             directory: None,
             stdio: Stdio::Pipes { stdin: true },
-            given: Given::default(),
+            open_files: OpenFiles::default(),
             descriptors: Vec::new(),
             confinement: None,
             new_session: false,

@@ -74,8 +74,8 @@ impl Engine {
         Ok(ended)
     }
 
-    /// Kills every process at once and waits until all exits are recorded, for at most `patience`.
-    pub async fn end_processes(&self, patience: Duration) -> Result<()> {
+    /// Kills every process at once and waits until all exits are recorded, for at most `timeout`.
+    pub async fn end_processes(&self, timeout: Duration) -> Result<()> {
         self.shared.closing.store(true, Ordering::Release);
         let alive = self.running_processes();
         for process in &alive {
@@ -86,7 +86,7 @@ impl Engine {
                 let _gone = process.finished().await;
             }
         };
-        let _late = tokio::time::timeout(patience, finished).await;
+        let _late = tokio::time::timeout(timeout, finished).await;
         self.clear().await
     }
 

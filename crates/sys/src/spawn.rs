@@ -4,8 +4,8 @@
 //! its program, and a file system that never answers would suspend it for ever. The result arrives by a pipe that
 //! closes at exec ([`ExecStatusPipe`]).
 //!
-//! Between clone and exec the child only makes system calls: it neither allocates nor locks. [`plan::Plan`] holds all
-//! that it reads. Where that is safe ([`clone::may_share_memory`]), the child shares the memory of its parent until
+//! Between clone and exec the child only makes system calls: it neither allocates nor locks. `plan::Plan` holds all
+//! that it reads. Where that is safe (`clone::may_share_memory`), the child shares the memory of its parent until
 //! exec, so the kernel copies no page tables. Then it has a stack of its own and makes its system calls without the C
 //! library, whose `errno` is the parent's.
 

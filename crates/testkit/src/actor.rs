@@ -1,6 +1,6 @@
 //! One client of the nemesis: starts processes, reads them with interruptions, feeds them, and checks every byte.
 
-use crate::daemon::{Daemon, PATIENCE, pause};
+use crate::daemon::{Daemon, TIMEOUT, pause};
 use crate::noise::Noise;
 use outpost_control::client::{CallError, Client};
 use outpost_control::wire::{
@@ -113,7 +113,7 @@ impl Actor<'_> {
         let params = Kill { process, signal: Some("KILL".into()), grace_ms: Some(0) };
         let begun = Instant::now();
         loop {
-            assert!(begun.elapsed() < PATIENCE, "{id} cannot be killed; log: {}", self.daemon.log());
+            assert!(begun.elapsed() < TIMEOUT, "{id} cannot be killed; log: {}", self.daemon.log());
             match self.daemon.connect().call::<Killed>("kill", &params) {
                 Ok(killed) if killed.died => return Tally { processes: 1, ..Tally::default() },
                 Ok(_) | Err(CallError::Lost(_)) => {}
@@ -200,11 +200,11 @@ impl Actor<'_> {
                 // It was started before the answer got lost.
                 Err(CallError::Refused(failure)) if failure.kind == "taken" => return id.to_owned(),
                 Err(CallError::Refused(failure)) => {
-                    assert!(begun.elapsed() < PATIENCE, "spawn of {id} is refused for ever: {failure:?}");
+                    assert!(begun.elapsed() < TIMEOUT, "spawn of {id} is refused for ever: {failure:?}");
                     self.allow(&failure, id);
                 }
                 Err(CallError::Lost(error)) => {
-                    assert!(begun.elapsed() < PATIENCE, "spawn of {id}: {error}");
+                    assert!(begun.elapsed() < TIMEOUT, "spawn of {id}: {error}");
                     if self.daemon.list().iter().any(|process| process.id == id) {
                         return id.to_owned();
                     }
@@ -225,7 +225,7 @@ impl Actor<'_> {
         let mut attaches = 0;
         let begun = Instant::now();
         while reading.exit.is_none() {
-            assert!(begun.elapsed() < PATIENCE, "{process} does not end; log: {}", self.daemon.log());
+            assert!(begun.elapsed() < TIMEOUT, "{process} does not end; log: {}", self.daemon.log());
             attaches += 1;
             let mut client = self.daemon.connect();
             let params = Attach { process: process.to_owned(), after: reading.last_seq, ..Attach::default() };

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// For a turn. opencode computes for six seconds before it asks anything, and a machine may have other things to do.
-const TURN_PATIENCE: Duration = Duration::from_secs(120);
+const TURN_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What every home is known by, in the environment of all that runs in it.
 const MARKER: &str = "OUTPOST_TEST_AGENTS";
@@ -99,7 +99,7 @@ impl AgentHome {
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
         let read = |path| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned();
         let process = crate::process(child.id().cast_signed()).unwrap();
-        let is_over = wait_readable(&process, TURN_PATIENCE).unwrap();
+        let is_over = wait_readable(&process, TURN_TIMEOUT).unwrap();
         assert!(is_over, "{name} {arguments:?} still runs: {}\n{}", read(&stdout), read(&stderr));
         let status = child.wait().unwrap();
         Ok(Ran { status, stdout: read(&stdout), stderr: read(&stderr) })

@@ -3,7 +3,7 @@
 //! With `OUTPOST_EXEC_PEER` set to the path of the original (`codex`, 0.124.0), the same tests run against it: that is how
 //! their expectations are checked. What we do otherwise on purpose is skipped then, by [`AppServer::is_original`].
 
-use crate::daemon::{PATIENCE, binary_beside, kill_marked, owner};
+use crate::daemon::{TIMEOUT, binary_beside, kill_marked, owner};
 use crate::kernel;
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd;
@@ -252,8 +252,8 @@ impl AppServer {
             if let Some(line) = self.replies.remove(id) {
                 return line;
             }
-            let patience = PATIENCE.saturating_sub(begun.elapsed());
-            if self.next_within(patience).is_none() {
+            let timeout = TIMEOUT.saturating_sub(begun.elapsed());
+            if self.next_within(timeout).is_none() {
                 panic!("no reply to {id}; lines: {:?}; log: {}", self.lines, self.log());
             }
         }
@@ -266,7 +266,7 @@ impl AppServer {
 
     /// The next line of any kind, which must come.
     pub fn line(&mut self) -> String {
-        let Some(line) = self.next_within(PATIENCE) else {
+        let Some(line) = self.next_within(TIMEOUT) else {
             panic!("nothing comes; lines: {:?}; log: {}", self.lines, self.log());
         };
         // A reply is consumed once.
@@ -275,7 +275,7 @@ impl AppServer {
     }
 
     /// The next line of any kind; none when time is up or the server has closed its output.
-    pub fn next_within(&mut self, patience: Duration) -> Option<String> {
+    pub fn next_within(&mut self, timeout: Duration) -> Option<String> {
         let begun = Instant::now();
         let mut searched = 0;
         let end = loop {
@@ -284,7 +284,7 @@ impl AppServer {
                 break searched + end;
             }
             searched = self.buffer.len();
-            if !wait_readable(&self.stdout, patience.saturating_sub(begun.elapsed())).unwrap() {
+            if !wait_readable(&self.stdout, timeout.saturating_sub(begun.elapsed())).unwrap() {
                 return None;
             }
             let mut piece = vec![0; 256 * 1024];
@@ -340,9 +340,9 @@ impl AppServer {
     pub fn wait_output(&mut self, process: &str, wanted: &str) {
         let begun = Instant::now();
         while !self.text(process, "stdout").contains(wanted) {
-            let patience = PATIENCE.saturating_sub(begun.elapsed());
+            let timeout = TIMEOUT.saturating_sub(begun.elapsed());
             assert!(
-                self.next_within(patience).is_some(),
+                self.next_within(timeout).is_some(),
                 "{process} never wrote {wanted:?}, but {:?}; lines: {:?}",
                 self.text(process, "stdout"),
                 self.lines
@@ -358,7 +358,7 @@ impl AppServer {
     /// How the server ended, which it must do within reason.
     pub fn wait(&mut self) -> ExitStatus {
         let process = crate::process(self.pid()).unwrap();
-        assert!(wait_readable(&process, PATIENCE).unwrap(), "the server still runs; log: {}", self.log());
+        assert!(wait_readable(&process, TIMEOUT).unwrap(), "the server still runs; log: {}", self.log());
         self.child.wait().unwrap()
     }
 

@@ -4,7 +4,7 @@
 //! how their expectations are checked. What we do otherwise on purpose is skipped then, by [`Broker::is_original`].
 
 use crate::broker_client::BrokerClient;
-use crate::daemon::{PATIENCE, binary_beside, kill_marked, owner, pause};
+use crate::daemon::{TIMEOUT, binary_beside, kill_marked, owner, pause};
 use crate::kernel;
 use crate::lack::Lack;
 use crate::terminal::Terminal;
@@ -195,7 +195,7 @@ impl Broker {
     pub fn wait_childless(&self) {
         let begun = Instant::now();
         while !self.terminal.family().is_empty() {
-            assert!(begun.elapsed() < PATIENCE, "still running: {:?}", self.terminal.family());
+            assert!(begun.elapsed() < TIMEOUT, "still running: {:?}", self.terminal.family());
             pause();
         }
     }
@@ -227,7 +227,7 @@ impl Broker {
         let begun = Instant::now();
         while !client.has_answer(Duration::from_millis(2)) {
             assert!(!self.has_prompt(), "{request:.300} is asked about: {}", self.unread());
-            assert!(begun.elapsed() < PATIENCE, "neither prompt nor answer: {}", self.screen());
+            assert!(begun.elapsed() < TIMEOUT, "neither prompt nor answer: {}", self.screen());
         }
         client.answer()
     }
@@ -242,14 +242,14 @@ impl Broker {
                 self.approve();
                 break;
             }
-            assert!(begun.elapsed() < PATIENCE, "neither prompt nor answer: {}", self.screen());
+            assert!(begun.elapsed() < TIMEOUT, "neither prompt nor answer: {}", self.screen());
         }
         client.answer()
     }
 
     /// Waits until the screen has this text behind the last prompt that was answered.
     pub fn wait_screen(&self, wanted: &str) {
-        let found = self.terminal.find(wanted, self.read, PATIENCE);
+        let found = self.terminal.find(wanted, self.read, TIMEOUT);
         assert!(found.is_some(), "the screen never showed {wanted:?}: {:?}", self.screen());
     }
 
@@ -259,7 +259,7 @@ impl Broker {
         let begun = Instant::now();
         // The original throws away what was typed before it reads keys.
         while !self.terminal.reads_keys() {
-            assert!(begun.elapsed() < PATIENCE, "no keys are read: {}", self.screen());
+            assert!(begun.elapsed() < TIMEOUT, "no keys are read: {}", self.screen());
             pause();
         }
     }
@@ -295,12 +295,12 @@ impl Broker {
         let begun = Instant::now();
         loop {
             self.key(key);
-            let again = if Broker::is_original() { PATIENCE } else { PRESS_AGAIN };
+            let again = if Broker::is_original() { TIMEOUT } else { PRESS_AGAIN };
             if let Some(end) = self.terminal.find(outcome, self.read, again) {
                 self.read = end;
                 return;
             }
-            assert!(begun.elapsed() < PATIENCE, "no {outcome:?} of {key:?}: {:?}", self.screen());
+            assert!(begun.elapsed() < TIMEOUT, "no {outcome:?} of {key:?}: {:?}", self.screen());
         }
     }
 

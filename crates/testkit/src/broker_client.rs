@@ -1,6 +1,6 @@
 //! One connection to a broker: bytes there, one line back.
 
-use crate::daemon::{PATIENCE, pause};
+use crate::daemon::{TIMEOUT, pause};
 use crate::user::as_user;
 use outpost_sys::epoll::wait_readable;
 use std::io::{ErrorKind, Read, Write};
@@ -16,7 +16,7 @@ pub struct BrokerClient {
 impl BrokerClient {
     pub fn connect(socket: &Path) -> BrokerClient {
         let stream = crate::connect(socket).unwrap_or_else(|error| panic!("{}: {error}", socket.display()));
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(TIMEOUT)).unwrap();
         BrokerClient { stream }
     }
 
@@ -32,7 +32,7 @@ impl BrokerClient {
     pub fn wait_connect(socket: &Path, runs: impl Fn() -> bool) -> BrokerClient {
         let begun = Instant::now();
         while crate::connect(socket).is_err() {
-            assert!(begun.elapsed() < PATIENCE && runs(), "no process listens on {}", socket.display());
+            assert!(begun.elapsed() < TIMEOUT && runs(), "no process listens on {}", socket.display());
             pause();
         }
         BrokerClient::connect(socket)
@@ -54,22 +54,22 @@ impl BrokerClient {
     }
 
     /// Whether something comes, or the end, within this time.
-    pub fn has_answer(&self, patience: Duration) -> bool {
-        wait_readable(&self.stream, patience).unwrap()
+    pub fn has_answer(&self, timeout: Duration) -> bool {
+        wait_readable(&self.stream, timeout).unwrap()
     }
 
     /// Everything until the daemon closes, which it must do within reason.
     pub fn rest(&mut self) -> Vec<u8> {
-        self.rest_within(PATIENCE)
+        self.rest_within(TIMEOUT)
     }
 
     /// The same for a test that knows how long that may take.
-    pub fn rest_within(&mut self, patience: Duration) -> Vec<u8> {
+    pub fn rest_within(&mut self, timeout: Duration) -> Vec<u8> {
         let begun = Instant::now();
         let mut bytes = Vec::new();
         let mut piece = vec![0; 256 * 1024];
         loop {
-            let left = patience.saturating_sub(begun.elapsed());
+            let left = timeout.saturating_sub(begun.elapsed());
             assert!(self.has_answer(left), "it neither answers nor closes; so far {:.300?}", text(&bytes));
             match self.stream.read(&mut piece) {
                 Ok(0) => return bytes,
@@ -86,8 +86,8 @@ impl BrokerClient {
         one_line(self.rest())
     }
 
-    pub fn answer_within(&mut self, patience: Duration) -> String {
-        one_line(self.rest_within(patience))
+    pub fn answer_within(&mut self, timeout: Duration) -> String {
+        one_line(self.rest_within(timeout))
     }
 }
 

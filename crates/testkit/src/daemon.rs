@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long anything may take before a test gives up.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits a moment before a condition is looked at again. A loop without it takes a processor from the daemon it waits for.
 pub fn pause() {
@@ -28,7 +28,7 @@ pub fn pause() {
 }
 
 /// How long killed processes may take to leave their groups.
-const CGROUPS_PATIENCE: Duration = Duration::from_secs(2);
+const CGROUPS_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub struct Daemon {
     dir: PathBuf,
@@ -164,7 +164,7 @@ impl Daemon {
         let client = crate::connect(self.socket())
             .and_then(Client::over)
             .unwrap_or_else(|error| panic!("connect: {error}; log: {}", self.log()));
-        client.set_timeout(Some(PATIENCE)).unwrap();
+        client.set_timeout(Some(TIMEOUT)).unwrap();
         client
     }
 
@@ -176,7 +176,7 @@ impl Daemon {
                 Ok(answer) => return answer,
                 Err(CallError::Refused(failure)) => panic!("{method} was refused: {failure:?}"),
                 Err(CallError::Lost(error)) => {
-                    assert!(begun.elapsed() < PATIENCE, "{method}: {error}; log: {}", self.log());
+                    assert!(begun.elapsed() < TIMEOUT, "{method}: {error}; log: {}", self.log());
                     pause();
                 }
             }
@@ -210,7 +210,7 @@ impl Daemon {
             {
                 return pidfd;
             }
-            assert!(begun.elapsed() < PATIENCE, "{pid} cannot be opened; log: {}", self.log());
+            assert!(begun.elapsed() < TIMEOUT, "{pid} cannot be opened; log: {}", self.log());
             pause();
         }
     }
@@ -226,7 +226,7 @@ impl Daemon {
         }
         let begun = Instant::now();
         while self.status().worker_pid == before {
-            assert!(begun.elapsed() < PATIENCE, "the worker was not replaced; log: {}", self.log());
+            assert!(begun.elapsed() < TIMEOUT, "the worker was not replaced; log: {}", self.log());
             pause();
         }
     }
@@ -241,7 +241,7 @@ impl Daemon {
                 Some(Which::Keeper) if now.keeper_pid == before.keeper_pid => {}
                 _ => return,
             }
-            assert!(begun.elapsed() < PATIENCE, "{killed:?} was not replaced; log: {}", self.log());
+            assert!(begun.elapsed() < TIMEOUT, "{killed:?} was not replaced; log: {}", self.log());
             pause();
         }
     }
@@ -253,10 +253,10 @@ impl Daemon {
         let before = pid(&self.status());
         let victim = if which == Which::Worker { self.worker() } else { self.keeper() };
         pidfd::signal(&victim, Signal::KILL).unwrap();
-        assert!(wait_readable(&victim, PATIENCE).unwrap());
+        assert!(wait_readable(&victim, TIMEOUT).unwrap());
         let begun = Instant::now();
         while pid(&self.status()) == before {
-            assert!(begun.elapsed() < PATIENCE, "{which:?} was not replaced; log: {}", self.log());
+            assert!(begun.elapsed() < TIMEOUT, "{which:?} was not replaced; log: {}", self.log());
             pause();
         }
     }
@@ -286,11 +286,11 @@ pub fn kill_marked(marker: &str) {
     }
     // A killed worker has the daemon's lock until it has exited.
     for process in processes {
-        let _slow = wait_readable(&process, CGROUPS_PATIENCE);
+        let _slow = wait_readable(&process, CGROUPS_TIMEOUT);
     }
     let begun = Instant::now();
     // They are in use until the last of the killed is gone.
-    while begun.elapsed() < CGROUPS_PATIENCE && cgroups.iter().any(|path| path.exists()) {
+    while begun.elapsed() < CGROUPS_TIMEOUT && cgroups.iter().any(|path| path.exists()) {
         for directory in cgroups.iter().filter_map(|path| file::open(path, Open::Directory).ok()) {
             cgroup::remove_all(directory);
         }

@@ -1,6 +1,6 @@
 //! A real relay on a socket of its own, a client that sees every line, and the end of both when the test is over.
 
-use crate::daemon::{PATIENCE, Which, binary_beside, kill_marked, pause};
+use crate::daemon::{TIMEOUT, Which, binary_beside, kill_marked, pause};
 use outpost_control::client::Client as Control;
 use outpost_control::wire::Status;
 use outpost_sys::epoll::wait_readable;
@@ -147,10 +147,10 @@ impl Relay {
         let before = pid(&self.status().unwrap());
         let victim = crate::process(before.cast_signed()).unwrap();
         pidfd::signal(&victim, Signal::KILL).unwrap();
-        assert!(wait_readable(&victim, PATIENCE).unwrap());
+        assert!(wait_readable(&victim, TIMEOUT).unwrap());
         let begun = Instant::now();
         while self.status().is_none_or(|status| pid(&status) == before) {
-            assert!(begun.elapsed() < PATIENCE, "{which:?} was not replaced; log: {}", self.log());
+            assert!(begun.elapsed() < TIMEOUT, "{which:?} was not replaced; log: {}", self.log());
             pause();
         }
     }
@@ -167,7 +167,7 @@ impl Drop for Relay {
             }
             for pid in [status.worker_pid, status.keeper_pid] {
                 let part = crate::process(pid.cast_signed());
-                let _gone = part.map(|part| wait_readable(&part, PATIENCE));
+                let _gone = part.map(|part| wait_readable(&part, TIMEOUT));
             }
         }
         kill_marked(&format!("OUTPOST_TEST_DAEMON={}", self.dir().display()));
@@ -190,8 +190,8 @@ impl RelayClient {
 
     /// Over a connection that leads to a relay, directly or not.
     pub fn over(writer: UnixStream) -> RelayClient {
-        writer.set_read_timeout(Some(PATIENCE)).unwrap();
-        writer.set_write_timeout(Some(PATIENCE)).unwrap();
+        writer.set_read_timeout(Some(TIMEOUT)).unwrap();
+        writer.set_write_timeout(Some(TIMEOUT)).unwrap();
         let reader = BufReader::new(writer.try_clone().unwrap());
         RelayClient { reader, writer, token: TOKEN.into(), last_id: 0 }
     }

@@ -1,6 +1,6 @@
 //! A client of the sessions face that does nothing by itself: requests, answers, and streams read event by event.
 
-use crate::daemon::PATIENCE;
+use crate::daemon::TIMEOUT;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -49,9 +49,9 @@ impl SessionsClient {
     }
 
     pub fn connect(&self) -> io::Result<TcpStream> {
-        let stream = TcpStream::connect_timeout(&self.address, PATIENCE)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        let stream = TcpStream::connect_timeout(&self.address, TIMEOUT)?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         stream.set_nodelay(true)?;
         Ok(stream)
     }

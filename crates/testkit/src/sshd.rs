@@ -1,6 +1,6 @@
 //! A real sshd with keys of its own, for this user on this host, ended with the test and with all that it started.
 
-use crate::daemon::{PATIENCE, kill_marked, pause};
+use crate::daemon::{TIMEOUT, kill_marked, pause};
 use crate::lack::{Lack, installed};
 use std::fs;
 use std::net::TcpListener;
@@ -81,7 +81,7 @@ impl Sshd {
         let sshd = Sshd { daemon, dir: dir.to_owned(), address: address.into(), port, user };
         let begun = Instant::now();
         while !sshd.log().contains("Server listening on") {
-            assert!(begun.elapsed() < PATIENCE, "sshd does not listen: {}", sshd.log());
+            assert!(begun.elapsed() < TIMEOUT, "sshd does not listen: {}", sshd.log());
             pause();
         }
         Ok(sshd)

@@ -1,6 +1,6 @@
 //! A program on a terminal of its own: what it draws, the keys it is given, and its end when the test is over.
 
-use crate::daemon::PATIENCE;
+use crate::daemon::TIMEOUT;
 use crate::svg::svg;
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::pidfd::{self, Exit, Pidfd};
@@ -98,7 +98,7 @@ impl Terminal {
     }
 
     /// Where the first occurrence of this text ends that begins at `from` or later, if it comes in time.
-    pub fn find(&self, wanted: &str, from: usize, patience: Duration) -> Option<usize> {
+    pub fn find(&self, wanted: &str, from: usize, timeout: Duration) -> Option<usize> {
         let begun = Instant::now();
         let mut bytes = self.screen.bytes.lock().unwrap();
         loop {
@@ -106,7 +106,7 @@ impl Terminal {
             if let Some(place) = place {
                 return Some(from + place + wanted.len());
             }
-            let left = patience.checked_sub(begun.elapsed())?;
+            let left = timeout.checked_sub(begun.elapsed())?;
             bytes = self.screen.more.wait_timeout(bytes, left).unwrap().0;
         }
     }
@@ -130,15 +130,15 @@ impl Terminal {
             if wanted(&seen) {
                 return seen;
             }
-            let left = PATIENCE.checked_sub(begun.elapsed()).unwrap_or_else(|| panic!("no {what}:\n{seen}"));
+            let left = TIMEOUT.checked_sub(begun.elapsed()).unwrap_or_else(|| panic!("no {what}:\n{seen}"));
             bytes = self.screen.more.wait_timeout(bytes, left).unwrap().0;
         }
     }
 
     /// Waits for something to be drawn, for a while.
-    pub fn wait_drawn(&self, patience: Duration) {
+    pub fn wait_drawn(&self, timeout: Duration) {
         let bytes = self.screen.bytes.lock().unwrap();
-        let _either = self.screen.more.wait_timeout(bytes, patience).unwrap();
+        let _either = self.screen.more.wait_timeout(bytes, timeout).unwrap();
     }
 
     /// Waits until this text is seen.
@@ -173,7 +173,7 @@ impl Terminal {
         if let Some(exit) = self.exit {
             return exit;
         }
-        assert!(wait_readable(&self.pidfd, PATIENCE).unwrap(), "it still runs: {}", self.screen());
+        assert!(wait_readable(&self.pidfd, TIMEOUT).unwrap(), "it still runs: {}", self.screen());
         let exit = pidfd::reap(&self.pidfd).unwrap().unwrap();
         self.exit = Some(exit);
         exit
@@ -241,7 +241,7 @@ impl Drop for Terminal {
             let _gone = pidfd::signal(&self.pidfd, Signal::KILL);
         }
         family.into_iter().for_each(kill);
-        if self.exit.is_none() && wait_readable(&self.pidfd, PATIENCE).unwrap_or(false) {
+        if self.exit.is_none() && wait_readable(&self.pidfd, TIMEOUT).unwrap_or(false) {
             let _reaped = pidfd::reap(&self.pidfd);
         }
         // Processes that were forked in between.

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Longer than a daemon waits before it counts as at rest. Nothing announces that, so that it can only be waited for.
 const REST: Duration = Duration::from_millis(1_500);
@@ -73,7 +73,7 @@ fn every_process_that_was_started_is_known_and_ends(kernel: &'static str) {
     let halves = [daemon.keeper(), daemon.worker()];
     let _gone = daemon.connect().call::<()>("stop", &());
     for half in halves {
-        assert!(wait_readable(half, PATIENCE).unwrap(), "the daemon does not stop: {}", daemon.log());
+        assert!(wait_readable(half, TIMEOUT).unwrap(), "the daemon does not stop: {}", daemon.log());
     }
     let left: Vec<i32> = started.iter().map(|process| process.pid).filter(|pid| lives(*pid)).collect();
     assert!(left.is_empty(), "{left:?} outlive the daemon");
@@ -96,13 +96,13 @@ fn both_halves_killed_at_once_leave_no_orphan(kernel: &'static str) {
         halves.iter().for_each(|half| pidfd::signal(half, signal).unwrap());
     }
     for half in &halves {
-        assert!(wait_readable(half, PATIENCE).unwrap());
+        assert!(wait_readable(half, TIMEOUT).unwrap());
     }
     let again = Daemon::start_on_in(Some(kernel), &program("outpost"), daemon.dir());
     assert!(running(&again).is_empty());
     let begun = Instant::now();
     while lives(pid) {
-        assert!(begun.elapsed() < PATIENCE, "an orphan is left; log: {}", again.log());
+        assert!(begun.elapsed() < TIMEOUT, "an orphan is left; log: {}", again.log());
         pause();
     }
 }
@@ -137,7 +137,7 @@ fn exits_after_the_death_of_a_keeper_are_known(kernel: &'static str, uid: u32) {
     // A child that has not opened the gate yet finds it closed again.
     let begun = Instant::now();
     while !running(&daemon).is_empty() {
-        assert!(begun.elapsed() < PATIENCE, "{:?} do not end: {}", running(&daemon), daemon.log());
+        assert!(begun.elapsed() < TIMEOUT, "{:?} do not end: {}", running(&daemon), daemon.log());
         let _no_reader = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&gate);
         pause();
     }

@@ -1,6 +1,6 @@
 //! The settings of a process under a worker that adopts it. The test plays the keeper.
 
-use crate::support::{PATIENCE, read_all, until, within};
+use crate::support::{TIMEOUT, read_all, until, within};
 use outpost_engine::{Config, Engine, Key, Lifecycle, Process};
 use outpost_keeper::{Event, FdRoles, MESSAGE_BYTES_MAX, ProcessState, Request};
 use outpost_sys::epoll::wait_readable;
@@ -77,7 +77,7 @@ async fn adopted(dir: &Path, settings: &str, script: &str) -> (Engine, Process, 
 }
 
 fn report_exit(keeper: &OwnedFd, child: &Started) {
-    assert!(wait_readable(&child.pidfd, PATIENCE).unwrap());
+    assert!(wait_readable(&child.pidfd, TIMEOUT).unwrap());
     let exit = pidfd::reap(&child.pidfd).unwrap().unwrap();
     message::send(keeper, &entry(child, ProcessState::Ended(exit), false, FdRoles::EMPTY), &[]).unwrap();
 }

@@ -1,6 +1,6 @@
 //! The disk: a full one, the cap over all processes, records of earlier engines.
 
-use crate::support::{Host, PATIENCE, POLL_INTERVAL, Seen, read_all, read_until, shell, within};
+use crate::support::{Host, POLL_INTERVAL, Seen, TIMEOUT, read_all, read_until, shell, within};
 use outpost_engine::{Batch, Config, Engine, ExitCause, Key};
 use outpost_testkit::{SmallDisk, require};
 
@@ -27,7 +27,7 @@ async fn a_full_disk_stalls_the_child_notifies_its_readers_and_loses_no_output()
     assert_eq!(seen.ended.unwrap().exit.cause, ExitCause::Code(5));
     assert!(!subscription.is_stalled());
     assert_eq!(read_all(&process, 0).await.stdout.len(), expected.len());
-    engine.shut_down(PATIENCE).await.unwrap();
+    engine.shut_down(TIMEOUT).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -72,7 +72,7 @@ async fn ended_processes_beyond_the_number_kept_are_dropped_and_the_rest_is_foun
         within(id, process.finished()).await.unwrap();
     }
     engine.spawn(shell("cut", "echo cut; exec sleep 1000")).await.unwrap();
-    engine.shut_down(PATIENCE).await.unwrap();
+    engine.shut_down(TIMEOUT).await.unwrap();
     let config = Config { exited_max: 2, ..Config::new(dir.path()) };
     let engine = Engine::embedded(config).unwrap();
     for id in ["a", "b", "c"] {
@@ -81,7 +81,7 @@ async fn ended_processes_beyond_the_number_kept_are_dropped_and_the_rest_is_foun
     }
     let cut = engine.find(&Key::new("test", "", "cut")).await.unwrap();
     assert_eq!(read_all(&cut, 0).await.ended.unwrap().exit.cause, ExitCause::Signal(9));
-    engine.shut_down(PATIENCE).await.unwrap();
+    engine.shut_down(TIMEOUT).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -106,5 +106,5 @@ async fn the_record_of_an_earlier_life_that_cannot_be_completed_on_a_full_disk_i
     .await;
     let process = engine.find(&Key::new("test", "", "p")).await.unwrap();
     assert_eq!(read_all(&process, 0).await.ended.unwrap().exit.cause, ExitCause::Unknown);
-    engine.shut_down(PATIENCE).await.unwrap();
+    engine.shut_down(TIMEOUT).await.unwrap();
 }

@@ -1,7 +1,7 @@
 //! The end of processes: signals and escalation, trees with and without cgroups, descendants that hold pipes, replaced
 //! keys.
 
-use crate::support::{Host, PATIENCE, POLL_INTERVAL, Seen, read_all, read_until, shell, until, within};
+use crate::support::{Host, POLL_INTERVAL, Seen, TIMEOUT, read_all, read_until, shell, until, within};
 use outpost_engine::{
     Config, Engine, Error, ExitCause, KillReport, Ladder, OnTaken, Process, Reach, Signal, Status,
 };
@@ -204,7 +204,7 @@ async fn no_slot_is_prepared_after_all_processes_were_stopped() {
         let host = Host::new();
         // The pool is empty, so slots are being prepared from now on.
         let process = host.sh("p", "exit 0").await;
-        within("the end", host.engine.end_processes(PATIENCE)).await.unwrap();
+        within("the end", host.engine.end_processes(TIMEOUT)).await.unwrap();
         drop(process);
         std::fs::remove_dir_all(host.dir()).unwrap();
         within("the keeper's end", host.engine.end_keeper()).await.unwrap();
@@ -224,13 +224,13 @@ async fn the_next_worker_finishes_a_tree_kill() {
     let left: i32 = String::from_utf8(seen.stdout).unwrap().trim().parse().unwrap();
     let left = outpost_testkit::process(left).unwrap();
     let note = dir.path().join("processes").join(process.slot().to_string()).join("kill");
-    engine.shut_down(PATIENCE).await.unwrap();
+    engine.shut_down(TIMEOUT).await.unwrap();
     assert!(!outpost_sys::epoll::is_readable(&left), "what a process left behind lives on");
     std::fs::write(&note, "").unwrap();
     let engine = Engine::embedded(config()).unwrap();
-    assert!(outpost_sys::epoll::wait_readable(&left, PATIENCE).unwrap(), "the descendant lives");
+    assert!(outpost_sys::epoll::wait_readable(&left, TIMEOUT).unwrap(), "the descendant lives");
     until("the note is removed", || !note.exists()).await;
-    engine.shut_down(PATIENCE).await.unwrap();
+    engine.shut_down(TIMEOUT).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

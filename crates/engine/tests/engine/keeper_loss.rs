@@ -1,6 +1,6 @@
 //! The death of the keeper at certain moments. The test plays the keeper.
 
-use crate::support::{PATIENCE, shell, within};
+use crate::support::{TIMEOUT, shell, within};
 use outpost_engine::{Config, Engine, Lifecycle, OnTaken, Spawn};
 use outpost_keeper::{Event, FdRoles, MESSAGE_BYTES_MAX, OWN_SLOT, ProcessState, Request};
 use outpost_sys::epoll::wait_readable;
@@ -16,7 +16,7 @@ async fn a_keeper_that_dies_while_it_sends_its_table_loses_only_what_it_has_not_
     let dir = tempfile::tempdir().unwrap();
     let (ours, its) = message::pair().unwrap();
     let keeper = std::thread::spawn(move || {
-        assert!(wait_readable(&ours, PATIENCE).unwrap());
+        assert!(wait_readable(&ours, TIMEOUT).unwrap());
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let len = message::receive(&ours, &mut bytes, &mut Vec::new()).unwrap().unwrap();
         assert!(matches!(Request::decode(&bytes[..len]), Some(Request::Hello { .. })));
@@ -40,7 +40,7 @@ async fn a_keeper_that_dies_while_it_sends_its_table_loses_only_what_it_has_not_
 }
 
 fn receive(link: &OwnedFd) -> Request {
-    assert!(wait_readable(link, PATIENCE).unwrap());
+    assert!(wait_readable(link, TIMEOUT).unwrap());
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let len = message::receive(link, &mut bytes, &mut Vec::new()).unwrap().unwrap();
     Request::decode(&bytes[..len]).unwrap()
@@ -88,10 +88,10 @@ async fn a_process_that_is_replaced_while_it_starts_does_not_run_on_unlisted() {
     let kept = confirm(second_slot);
     within("the second start", second).await.unwrap().unwrap();
     let replaced = confirm(first_slot);
-    let has_ended = wait_readable(&replaced.pidfd, PATIENCE).unwrap();
+    let has_ended = wait_readable(&replaced.pidfd, TIMEOUT).unwrap();
     for child in [kept, replaced] {
         let _ended_already = pidfd::signal(&child.pidfd, Signal::KILL);
-        wait_readable(&child.pidfd, PATIENCE).unwrap();
+        wait_readable(&child.pidfd, TIMEOUT).unwrap();
         let _reaped = pidfd::reap(&child.pidfd);
     }
     first.abort();
@@ -117,7 +117,7 @@ async fn a_process_that_the_keeper_lost_after_its_start_is_killed_and_keeps_its_
     let process = within("the start", spawning).await.unwrap();
     let lost = ProcessState::Failed(Failure::at(Step::Gate, Errno::CHILD));
     message::send(&keeper, &entry(lost, false).encode(), &[]).unwrap();
-    assert!(wait_readable(&child.pidfd, PATIENCE).unwrap(), "the process runs on");
+    assert!(wait_readable(&child.pidfd, TIMEOUT).unwrap(), "the process runs on");
     within("the end", process.finished()).await.unwrap();
     assert_eq!(process.status().exit().map(|exit| exit.cause), Some(ExitCause::Unknown));
     assert_eq!(engine.list().await.len(), 1, "its record stays");

@@ -1,6 +1,6 @@
 //! Records of processes after a restart of the host, in the states that a power failure leaves.
 
-use crate::support::{PATIENCE, Seen, read_all, shell, until, within};
+use crate::support::{Seen, TIMEOUT, read_all, shell, until, within};
 use outpost_engine::{Config, Engine, ExitCause, ExitUnknown, Process};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ impl Records {
         // The record while it runs.
         let copy = dir.path().join("copy");
         copy_files(&cut_off, &copy);
-        engine.shut_down(PATIENCE).await.unwrap();
+        engine.shut_down(TIMEOUT).await.unwrap();
         copy_files(&copy, &cut_off);
         fs::remove_dir_all(copy).unwrap();
         let records = Records { dir, ended, cut_off };
@@ -97,7 +97,7 @@ async fn a_process_that_ran_at_the_restart_has_an_unknown_exit_with_that_reason(
     assert_eq!(read.stdout, b"of the ended\n");
     assert_eq!(read.ended.unwrap().exit.cause, ExitCause::Code(7));
     assert_eq!(process.info().exit_unknown, None);
-    engine.shut_down(PATIENCE).await.unwrap();
+    engine.shut_down(TIMEOUT).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -116,7 +116,7 @@ async fn output_without_its_index_is_not_erased() {
             assert_eq!(String::from_utf8_lossy(&read.stdout), text, "{index:?}");
             assert_eq!(process.info().exit_unknown, Some(ExitUnknown::HostRestarted));
         }
-        engine.shut_down(PATIENCE).await.unwrap();
+        engine.shut_down(TIMEOUT).await.unwrap();
     }
 }
 
@@ -151,7 +151,7 @@ async fn a_lost_description_loses_neither_output_nor_exit_and_expires() {
         assert_eq!(process.info().exit_unknown, Some(ExitUnknown::RecordDamaged));
         engine.configure(|config| config.exited_kept = Duration::ZERO);
         until("retention", || !records.ended.exists() && !records.cut_off.exists()).await;
-        engine.shut_down(PATIENCE).await.unwrap();
+        engine.shut_down(TIMEOUT).await.unwrap();
     }
 }
 
@@ -184,7 +184,7 @@ async fn an_unused_slot_is_removed_and_a_lost_process_is_not() {
         assert_eq!(process.info().exit_unknown, Some(ExitUnknown::RecordDamaged));
     }
     assert_eq!(seen(&engine, &lost[2]).await.1.stdout, b"bytes");
-    engine.shut_down(PATIENCE).await.unwrap();
+    engine.shut_down(TIMEOUT).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -195,11 +195,11 @@ async fn an_unreadable_record_is_kept_for_its_retention_time() {
     let engine = records.engine();
     engine.list().await;
     assert!(of_slot(&engine, &records.ended).await.is_none() && records.ended.join("out.0").exists());
-    engine.shut_down(PATIENCE).await.unwrap();
+    engine.shut_down(TIMEOUT).await.unwrap();
     let config = Config { exited_kept: Duration::ZERO, ..config(records.dir.path()) };
     let engine = Engine::embedded(config).unwrap();
     until("its removal", || !records.ended.exists()).await;
-    engine.shut_down(PATIENCE).await.unwrap();
+    engine.shut_down(TIMEOUT).await.unwrap();
 }
 
 /// The file `synced` is written after each sync.
@@ -224,7 +224,7 @@ async fn output_is_synced_within_the_interval_unless_that_is_off() {
         notes.push(dir.path().join("processes").join(process.slot().to_string()).join("synced"));
     }
     until("all to be synced", || notes.iter().all(|note| note.exists())).await;
-    engine.shut_down(PATIENCE).await.unwrap();
+    engine.shut_down(TIMEOUT).await.unwrap();
 }
 
 /// With the same boot id the record names the process. So the other half of this test detects a missing check.
@@ -251,7 +251,7 @@ async fn a_record_of_another_boot_does_not_name_a_process_of_this_boot() {
         } else {
             within("the end", process.finished()).await.unwrap();
         }
-        later.shut_down(PATIENCE).await.unwrap();
-        engine.shut_down(PATIENCE).await.unwrap();
+        later.shut_down(TIMEOUT).await.unwrap();
+        engine.shut_down(TIMEOUT).await.unwrap();
     }
 }

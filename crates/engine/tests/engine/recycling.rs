@@ -1,6 +1,6 @@
 //! Recycled pids: in a pid namespace with few pids, signals reach the processes that they are for and no other.
 
-use crate::support::{Host, PATIENCE, POLL_INTERVAL, shell, within};
+use crate::support::{Host, POLL_INTERVAL, TIMEOUT, shell, within};
 use outpost_engine::{Process, Reach, Signal};
 use outpost_sys::cgroup::Parent;
 use outpost_sys::epoll::wait_readable;
@@ -101,7 +101,7 @@ fn a_recycled_pid_is_not_signalled_by_an_identity_of_before() {
                 outpost_testkit::pause();
             }
             for (stat, opened) in before {
-                assert!(wait_readable(&opened, PATIENCE).unwrap(), "an unrelated process does not end");
+                assert!(wait_readable(&opened, TIMEOUT).unwrap(), "an unrelated process does not end");
                 if let Ok(process) = Identity::of(&stat).open() {
                     let _gone = pidfd::signal(&process, Signal::KILL);
                 }
@@ -140,7 +140,7 @@ fn a_recycled_pid_is_not_taken_for_a_member_of_a_cgroup() {
             }
         }
     });
-    group.destroy(PATIENCE).unwrap();
+    group.destroy(TIMEOUT).unwrap();
     parent.remove().unwrap();
 }
 

@@ -14,7 +14,7 @@ pub(crate) struct Host {
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The longest wait of a test.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Host {
     pub(crate) fn new() -> Host {
@@ -39,7 +39,7 @@ impl Host {
 
     /// Stops the engine. The last call of a test.
     pub(crate) async fn close(self) {
-        self.engine.shut_down(PATIENCE).await.unwrap();
+        self.engine.shut_down(TIMEOUT).await.unwrap();
     }
 }
 
@@ -79,7 +79,7 @@ impl Seen {
 }
 
 pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, future).await {
+    match tokio::time::timeout(TIMEOUT, future).await {
         Ok(value) => value,
         Err(_) => panic!("{what} took too long"),
     }

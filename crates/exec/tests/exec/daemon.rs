@@ -12,7 +12,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::http::StatusCode;
 use tokio_tungstenite::tungstenite::{self, Message, WebSocket};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 const HELLO: &str = r#"{"id":0,"method":"initialize","params":{"clientInfo":{"name":"t","version":"1"}}}"#;
 
@@ -21,7 +21,7 @@ trait Talk {
     fn say(&mut self, message: &str);
     fn hear(&mut self) -> Value;
 
-    fn greet(&mut self) {
+    fn initialize(&mut self) {
         self.say(HELLO);
         assert!(self.hear()["result"]["userAgent"].is_string());
     }
@@ -39,7 +39,7 @@ struct Lines {
 impl Lines {
     fn connect(daemon: &Daemon) -> Lines {
         let socket = outpost_testkit::connect(daemon.dir().join("run/exec.sock")).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         let reader = BufReader::new(socket.try_clone().unwrap());
         Lines { socket, reader }
     }
@@ -86,7 +86,7 @@ fn open(port: u16, headers: &[(&'static str, String)]) -> Result<WebSocket<TcpSt
         request.headers_mut().insert(*name, value.parse().unwrap());
     }
     let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     match tungstenite::client(request, stream) {
         Ok((socket, _)) => Ok(socket),
         Err(tungstenite::HandshakeError::Failure(tungstenite::Error::Http(response))) => {
@@ -98,7 +98,7 @@ fn open(port: u16, headers: &[(&'static str, String)]) -> Result<WebSocket<TcpSt
 
 /// Commands that print, and their answers, whatever carries them.
 fn converse(talk: &mut impl Talk) {
-    talk.greet();
+    talk.initialize();
     talk.exec(1, &json!({"command": ["/bin/sh", "-c", "echo out; echo err >&2; exit 3"]}));
     let answer = talk.hear();
     let result = &answer["result"];
@@ -114,7 +114,7 @@ fn is_alive(pid: i32) -> bool {
 }
 
 fn until(what: &str, mut reached: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !reached() {
         assert!(Instant::now() < deadline, "{what}");
         outpost_testkit::pause();
@@ -140,7 +140,7 @@ fn the_socket_speaks_lines_and_websocket() {
     let daemon = start(&[]);
     converse(&mut Lines::connect(&daemon));
     let stream = outpost_testkit::connect(daemon.dir().join("run/exec.sock")).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let (mut socket, _) = tungstenite::client("ws://localhost/", stream).unwrap();
     converse(&mut socket);
     // A message may be spread over several lines, which to JSON are blanks.
@@ -186,8 +186,8 @@ fn a_port_that_others_could_reach_is_refused() {
 fn who_hangs_up_takes_its_commands_along_and_nobody_elses() {
     let daemon = start(&[]);
     let (mut one, mut other) = (Lines::connect(&daemon), Lines::connect(&daemon));
-    one.greet();
-    other.greet();
+    one.initialize();
+    other.initialize();
     let (ones, others) = (stay(&mut one), stay(&mut other));
     other.say(r#"{"id":8,"method":"command/exec/terminate","params":{"processId":"q"}}"#);
     assert_eq!(other.hear()["error"]["message"], "no active command/exec for process id \"q\"");
@@ -202,7 +202,7 @@ fn who_hangs_up_takes_its_commands_along_and_nobody_elses() {
 fn a_killed_worker_leaves_no_command_behind_and_the_next_one_serves() {
     let daemon = start(&[]);
     let mut client = Lines::connect(&daemon);
-    client.greet();
+    client.initialize();
     let pid = stay(&mut client);
     daemon.kill(Which::Worker);
     until("it has ended", || !is_alive(pid));

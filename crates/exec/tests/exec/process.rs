@@ -7,13 +7,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long anything may take before a test gives up.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Looks again and again, for what cannot be waited for otherwise.
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
-        assert!(begun.elapsed() < PATIENCE, "never happened: {what}");
+        assert!(begun.elapsed() < TIMEOUT, "never happened: {what}");
         outpost_testkit::pause();
     }
 }
@@ -47,7 +47,7 @@ impl Watched {
     /// It must end.
     pub(crate) fn ends(&self, what: &str) {
         // A zombie counts as ended.
-        let gone = self.process.as_ref().is_none_or(|process| wait_readable(process, PATIENCE).unwrap());
+        let gone = self.process.as_ref().is_none_or(|process| wait_readable(process, TIMEOUT).unwrap());
         assert!(gone, "{what} ({}) still runs", self.pid);
     }
 

@@ -114,7 +114,7 @@ fn a_keeper_whose_workers_fail_writes_few_lines_and_rotates_its_log_file() {
 /// The daemon's own entry, with a supervisor's socket. Returns the supervisor's end.
 fn supervised(state: &mut State) -> UnixDatagram {
     let (ours, its) = UnixDatagram::pair().unwrap();
-    ours.set_read_timeout(Some(kit::PATIENCE)).unwrap();
+    ours.set_read_timeout(Some(kit::TIMEOUT)).unwrap();
     let held = vec![(NOTIFY_ROLE, file::into_inherited(OwnedFd::from(its)).unwrap())];
     let own = ProcessState::Running;
     let entry = SerializedEntry { slot: OWN_SLOT, pid: 0, state: own, pidfd: -1, held, exec_status: -1 };
@@ -219,7 +219,7 @@ fn a_keeper_that_replaces_another_continues_with_worker_and_children() {
         assert_eq!(pidfd::reap(&child_copy), Err(Errno::CHILD), "reaped");
         // The worker closes its link and is killed. Then another one is started.
         client.die();
-        assert!(wait_readable(&worker_copy, kit::PATIENCE).unwrap());
+        assert!(wait_readable(&worker_copy, kit::TIMEOUT).unwrap());
         assert_eq!(keeper.join(), 0);
         assert_eq!(log.lines(), 1);
         assert_eq!(kit::read_to_end(&held.read), "", "still held");

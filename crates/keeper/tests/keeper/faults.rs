@@ -41,9 +41,9 @@ struct Checked {
 }
 
 impl Checked {
-    /// The next event, with its state checked. `None` when there is none within `patience`.
-    fn receive(&mut self, patience: Duration) -> Result<Option<Received>, Closed> {
-        let received = self.client.receive_within(patience);
+    /// The next event, with its state checked. `None` when there is none within `timeout`.
+    fn receive(&mut self, timeout: Duration) -> Result<Option<Received>, Closed> {
+        let received = self.client.receive_within(timeout);
         match &received {
             Some(Received::Closed) => return Err(Closed),
             Some(Received::Entry(entry)) => {
@@ -64,7 +64,7 @@ impl Checked {
 
     /// Receives until `done` accepts the state of `slot`.
     fn until(&mut self, slot: u64, done: impl Fn(ProcessState) -> bool) -> Result<ProcessState, Closed> {
-        let deadline = Instant::now() + kit::PATIENCE;
+        let deadline = Instant::now() + kit::TIMEOUT;
         loop {
             if let Some(state) = self.last.get(&slot).copied().filter(|state| done(*state)) {
                 return Ok(state);
@@ -111,7 +111,7 @@ impl Checked {
         self.client.send(Request::Hello { version: LINK_VERSION }, &[]);
         let mut table = Vec::new();
         loop {
-            match self.receive(kit::PATIENCE)?.expect("no table") {
+            match self.receive(kit::TIMEOUT)?.expect("no table") {
                 Received::Entry(entry) => {
                     let ran = entry.slot != OWN_SLOT && !matches!(entry.state, ProcessState::Failed(_));
                     assert_eq!(entry.pidfd.is_some(), ran, "{entry:?}");
@@ -137,7 +137,7 @@ impl Checked {
         assert_eq!(kit::read(&sleeping), "up\n");
         // A signal that was not sent has no effect, so it is sent again.
         self.client.signal(sleeper, Signal::KILL, true);
-        let deadline = Instant::now() + kit::PATIENCE;
+        let deadline = Instant::now() + kit::TIMEOUT;
         while !wait_readable(&sleeping, Duration::from_millis(300)).unwrap() {
             assert!(Instant::now() < deadline, "it is not killed");
             self.receive(Duration::ZERO)?;
@@ -258,7 +258,7 @@ fn start_keeper_process(nth: u64, errno: Errno, link: OwnedFd, worker: &Started)
 }
 
 fn exit_code(process: &Started) -> ExitCause {
-    assert!(wait_readable(&process.pidfd, kit::PATIENCE).unwrap(), "the process does not exit");
+    assert!(wait_readable(&process.pidfd, kit::TIMEOUT).unwrap(), "the process does not exit");
     pidfd::reap(&process.pidfd).unwrap().unwrap().cause
 }
 

@@ -19,7 +19,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// The longest wait of a test.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An event about an entry, with its descriptors.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl<T: Send + 'static> Thread<T> {
     }
 
     pub(crate) fn join(&self) -> T {
-        self.ended.recv_timeout(PATIENCE).expect("the keeper hangs or has panicked")
+        self.ended.recv_timeout(TIMEOUT).expect("the keeper hangs or has panicked")
     }
 }
 
@@ -109,7 +109,7 @@ impl Client {
 
     /// Sends, and waits for room. Ignores that the keeper is gone, which the next receive reports.
     pub(crate) fn send_bytes(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             match message::send(&self.link, bytes, fds) {
                 Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => return,
@@ -128,10 +128,10 @@ impl Client {
         }
     }
 
-    /// The next message; `None` when there is none within `patience`.
-    pub(crate) fn receive_within(&mut self, patience: Duration) -> Option<Received> {
+    /// The next message; `None` when there is none within `timeout`.
+    pub(crate) fn receive_within(&mut self, timeout: Duration) -> Option<Received> {
         let (mut bytes, mut fds) = ([0; MESSAGE_BYTES_MAX], Vec::new());
-        if !wait_readable(&self.link, patience).unwrap() {
+        if !wait_readable(&self.link, timeout).unwrap() {
             return None;
         }
         let len = match message::receive(&self.link, &mut bytes, &mut fds) {
@@ -155,7 +155,7 @@ impl Client {
     }
 
     pub(crate) fn receive(&mut self) -> Received {
-        self.receive_within(PATIENCE).expect("no message from the keeper")
+        self.receive_within(TIMEOUT).expect("no message from the keeper")
     }
 
     /// The next event about `slot` except `Starting`.
@@ -323,7 +323,7 @@ pub(crate) fn write(fd: &OwnedFd, text: &str) {
 
 /// One read; empty at EOF.
 pub(crate) fn read(fd: &OwnedFd) -> String {
-    assert!(wait_readable(fd, PATIENCE).unwrap(), "nothing to read");
+    assert!(wait_readable(fd, TIMEOUT).unwrap(), "nothing to read");
     let mut buffer = [0; 4096];
     let len = File::from(fd.try_clone().unwrap()).read(&mut buffer).unwrap();
     String::from_utf8_lossy(&buffer[..len]).into_owned()
@@ -358,7 +358,7 @@ pub(crate) fn kill_and_reap_children() {
     for pid in children() {
         let Ok(pidfd) = outpost_testkit::process(pid) else { continue };
         let _gone = pidfd::signal(&pidfd, Signal::KILL);
-        let _in_time = wait_readable(&pidfd, PATIENCE);
+        let _in_time = wait_readable(&pidfd, TIMEOUT);
         let _reaped = pidfd::reap(&pidfd);
     }
 }

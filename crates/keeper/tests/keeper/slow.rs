@@ -40,7 +40,7 @@ impl Ice {
 impl Drop for Ice {
     fn drop(&mut self) {
         self.freeze(false);
-        let _left = self.group.destroy(kit::PATIENCE);
+        let _left = self.group.destroy(kit::TIMEOUT);
         let removed = self.parent.remove();
         assert!(removed.is_ok() || std::thread::panicking(), "{removed:?}");
     }
@@ -56,12 +56,12 @@ fn watched() -> (Client, Thread<u8>, PathBuf) {
         keeper.run()
     });
     client.hello();
-    (client, thread, receiver.recv_timeout(kit::PATIENCE).unwrap())
+    (client, thread, receiver.recv_timeout(kit::TIMEOUT).unwrap())
 }
 
 /// Whether a thread is asleep in many polls in a row, which a thread in a busy loop never is.
 fn sleeps(thread: &std::path::Path) -> bool {
-    let (deadline, mut asleep) = (Instant::now() + kit::PATIENCE / 3, 0);
+    let (deadline, mut asleep) = (Instant::now() + kit::TIMEOUT / 3, 0);
     while asleep < 200 && Instant::now() < deadline {
         let stat = std::fs::read_to_string(thread.join("stat")).unwrap();
         let state = stat.rsplit_once(") ").unwrap().1.as_bytes()[0];

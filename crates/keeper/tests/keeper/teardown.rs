@@ -44,8 +44,8 @@ fn the_keeper_of_a_server_kills_every_descendant() {
         let (mut client, keeper) = with_child(Vec::new(), &child, ProcessState::Running);
         client.send(Request::Stop, &[]);
         assert_eq!(keeper.join(), 0);
-        assert!(wait_readable(&child.pidfd, kit::PATIENCE).unwrap(), "the child lives");
-        assert!(wait_readable(&escaped, kit::PATIENCE).unwrap(), "a descendant that left its session lives");
+        assert!(wait_readable(&child.pidfd, kit::TIMEOUT).unwrap(), "the child lives");
+        assert!(wait_readable(&escaped, kit::TIMEOUT).unwrap(), "a descendant that left its session lives");
         client.die();
     });
 }
@@ -94,7 +94,7 @@ fn requests_of_a_dead_worker_are_handled() {
         }
         client.send(Request::Stop, &[]);
         pidfd::signal(&worker.pidfd, Signal::KILL).unwrap();
-        assert!(wait_readable(&worker.pidfd, kit::PATIENCE).unwrap());
+        assert!(wait_readable(&worker.pidfd, kit::TIMEOUT).unwrap());
         let mut state = state(log.worker("stop; exec sleep 1000"));
         let (pidfd, link) =
             (file::into_inherited(worker.pidfd).unwrap(), file::into_inherited(link).unwrap());

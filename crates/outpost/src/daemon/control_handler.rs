@@ -137,7 +137,7 @@ impl outpost_control::DaemonOps for ControlHandler {
         self.keeping
     }
 
-    async fn serve_again(&self) -> Result<(), Declined> {
+    async fn resume_serving(&self) -> Result<(), Declined> {
         match self.keeping {
             true => self.send_command(WorkerCommand::ResumeFaces).await,
             false => Err(refused("the daemon is running already")),

@@ -10,10 +10,10 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 /// Bytes of one sequence come together; the escape key comes alone.
-const SEQUENCE_PATIENCE: Duration = Duration::from_millis(30);
+const SEQUENCE_TIMEOUT: Duration = Duration::from_millis(30);
 
 /// A paste whose end does not come within this is over.
-const PASTE_PATIENCE: Duration = Duration::from_secs(1);
+const PASTE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Of a sequence. No key has so many bytes.
 const SEQUENCE_BYTES_MAX: usize = 4096;
@@ -122,9 +122,9 @@ fn read_some(terminal: &Terminal, follows: &mut bool) -> io::Result<Vec<Key>> {
 fn read_sequences(terminal: &Terminal) -> io::Result<Vec<Key>> {
     let mut bytes = vec![0x1b];
     loop {
-        let patience = if is_in_paste(&bytes) { PASTE_PATIENCE } else { SEQUENCE_PATIENCE };
+        let timeout = if is_in_paste(&bytes) { PASTE_TIMEOUT } else { SEQUENCE_TIMEOUT };
         let known = known(&bytes);
-        if known.is_some() || !wait_readable(terminal, patience)? {
+        if known.is_some() || !wait_readable(terminal, timeout)? {
             return Ok(known.unwrap_or_else(|| unknown(&bytes)));
         }
         let mut piece = [0; 256];

@@ -23,7 +23,7 @@ use std::time::Duration;
 const ANSWER: &str = "--answer";
 
 /// How long the answering process waits for its descriptor.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 const LOAD: u16 = 0x20;
 const IF_EQUAL: u16 = 0x15;
@@ -124,7 +124,7 @@ fn path_of(call: &Call, object: Object) -> Option<PathBuf> {
 fn answer(delay: Duration, directory: &Path) -> Result<(), Errno> {
     let socket = std::io::stdin();
     let (mut byte, mut fds) = ([0], Vec::new());
-    wait_readable(&socket, PATIENCE)?;
+    wait_readable(&socket, TIMEOUT)?;
     message::receive(&socket, &mut byte, &mut fds)?;
     let listener = Arc::new(fds.pop().ok_or(Errno::BADF)?);
     let calls = calls();

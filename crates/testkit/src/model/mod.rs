@@ -16,7 +16,7 @@ mod talk;
 #[cfg(test)]
 mod tests;
 
-use crate::daemon::PATIENCE;
+use crate::daemon::TIMEOUT;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -123,10 +123,10 @@ impl Model {
             if let Some(found) = received.iter().find(|request| wanted(request)) {
                 return found.clone();
             }
-            let patience = PATIENCE.saturating_sub(begun.elapsed());
-            assert!(!patience.is_zero(), "no such request came, but {received:?}");
+            let timeout = TIMEOUT.saturating_sub(begun.elapsed());
+            assert!(!timeout.is_zero(), "no such request came, but {received:?}");
             received =
-                self.shared.news.wait_timeout(received, patience).unwrap_or_else(PoisonError::into_inner).0;
+                self.shared.news.wait_timeout(received, timeout).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }

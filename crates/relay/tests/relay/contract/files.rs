@@ -136,6 +136,7 @@ fn stat_returns_type_size_and_mode() {
 
 /// "name-sorted", "Hidden entries are omitted", "symlinks are FOLLOWED".
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of requests and replies")]
 fn list_is_sorted_omits_hidden_entries_and_follows_symlinks() {
     let relay = Relay::start();
     let list = relay.path("l");

@@ -13,6 +13,7 @@ const UNKNOWN: &str = r#"{"found":false,"running":false,"firstSeq":0,"lastSeq":0
 
 /// The texts are those of Go's runtime.
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of requests and replies")]
 fn a_failed_spawn_returns_the_reason_and_leaves_no_process() {
     let relay = Relay::start();
     let program = |name: &str, content: &str, mode: u32| {

@@ -1,7 +1,7 @@
 //! Open files instead of names and pipes: programs, directories, the ends of another process's pipe.
 
 use crate::support::{Host, read_all, shell, within};
-use outpost_engine::{ExitCause, Given, Key, Spawn};
+use outpost_engine::{ExitCause, Key, OpenFiles, Spawn};
 use outpost_sys::file::{self, Open};
 use outpost_sys::pipe;
 use std::os::unix::fs::PermissionsExt;
@@ -12,9 +12,9 @@ async fn a_pipe_between_two_processes_carries_output_and_eof() {
     let host = Host::new();
     let pipe = pipe::pipe().unwrap();
     let mut first = shell("a", "echo one; echo reported >&2; exit 3");
-    first.given = Given { stdout: Some(Arc::new(pipe.write)), ..Given::default() };
+    first.open_files = OpenFiles { stdout: Some(Arc::new(pipe.write)), ..OpenFiles::default() };
     let mut second = shell("b", "cat; echo two");
-    second.given = Given { stdin: Some(Arc::new(pipe.read)), ..Given::default() };
+    second.open_files = OpenFiles { stdin: Some(Arc::new(pipe.read)), ..OpenFiles::default() };
     let (first, second) = (host.engine.spawn(first).await.unwrap(), host.engine.spawn(second).await.unwrap());
     let (a, b) = (read_all(&first, 0).await, read_all(&second, 0).await);
     assert_eq!((a.stdout.as_slice(), a.stderr.as_slice()), (&b""[..], &b"reported\n"[..]));
@@ -30,9 +30,9 @@ async fn sigpipe_ends_a_writer_whose_reader_has_ended() {
     let pipe = pipe::pipe().unwrap();
     let mut first = Spawn::new(Key::new("test", "", "a"), ["yes"]);
     first.program = "/usr/bin/yes".into();
-    first.given = Given { stdout: Some(Arc::new(pipe.write)), ..Given::default() };
+    first.open_files = OpenFiles { stdout: Some(Arc::new(pipe.write)), ..OpenFiles::default() };
     let mut second = shell("b", "head -n 1");
-    second.given = Given { stdin: Some(Arc::new(pipe.read)), ..Given::default() };
+    second.open_files = OpenFiles { stdin: Some(Arc::new(pipe.read)), ..OpenFiles::default() };
     let first = host.engine.spawn(first).await.unwrap();
     let second = host.engine.spawn(second).await.unwrap();
     assert_eq!(read_all(&second, 0).await.stdout, b"y\n");
@@ -59,8 +59,11 @@ async fn an_open_program_and_an_open_directory_survive_a_rename() {
     let mut spawn = Spawn::new(Key::new("test", "", "a"), ["pwd", "-P"]);
     spawn.program = tool;
     spawn.directory = Some(place);
-    spawn.given =
-        Given { program: Some(Arc::new(program)), directory: Some(Arc::new(directory)), ..Given::default() };
+    spawn.open_files = OpenFiles {
+        program: Some(Arc::new(program)),
+        directory: Some(Arc::new(directory)),
+        ..OpenFiles::default()
+    };
     let seen = read_all(&host.engine.spawn(spawn).await.unwrap(), 0).await;
     let expected = format!("{}\n", std::fs::canonicalize(&elsewhere).unwrap().display());
     assert_eq!(String::from_utf8(seen.stdout).unwrap(), expected);
@@ -72,10 +75,10 @@ async fn a_program_does_not_inherit_the_files_of_its_start() {
     let host = Host::new();
     let mut spawn = Spawn::new(Key::new("test", "", "a"), ["ls", "/proc/self/fd"]);
     spawn.program = "/bin/ls".into();
-    spawn.given = Given {
+    spawn.open_files = OpenFiles {
         program: Some(Arc::new(file::open("/bin/ls", Open::Program).unwrap())),
         directory: Some(Arc::new(file::open("/", Open::Directory).unwrap())),
-        ..Given::default()
+        ..OpenFiles::default()
     };
     let seen = read_all(&host.engine.spawn(spawn).await.unwrap(), 0).await;
     // The fourth is the directory that it lists.
