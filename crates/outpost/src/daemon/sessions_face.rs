@@ -100,12 +100,12 @@ impl SessionsFace<'_> {
         let secured = if bound.ip().is_loopback() { None } else { Some(self.secure(bound)?) };
         let url = format!("{}://{bound}/rpc", if secured.is_some() { "https" } else { "http" });
         let port_files = self.write_port(bound.port(), url.clone())?;
-        let socket = self.bind_socket(inherited, listeners).await?;
+        let socket = self.bind_socket(inherited).await?;
         // Start the sessions last: a failure after this point would leave them running without a face.
         let face =
             Face::begin(self.engine.clone(), self.approvals.clone(), settings(self.paths, self.config));
         let face = face.await?;
-        serve_socket(&face, socket);
+        self.serve_socket(&face, socket, listeners);
         let hint = match &secured {
             None => "outpost sessions list".to_owned(),
             Some(tls) => format!("outpost token create NAME (certificate sha256 {})", tls.fingerprint()),
@@ -140,20 +140,20 @@ impl SessionsFace<'_> {
         for file in [self.paths.sessions_port(), self.paths.sessions_url()] {
             let _not_there = std::fs::remove_file(file);
         }
-        let socket = self.bind_socket(inherited, listeners).await?;
+        let socket = self.bind_socket(inherited).await?;
         let settings = settings(self.paths, self.config);
         let face = Face::begin(self.engine.clone(), self.approvals.clone(), settings).await?;
-        serve_socket(&face, socket);
+        self.serve_socket(&face, socket, listeners);
         inherited.remove(&fd_roles::SESSIONS_SOCKET);
         Ok(StartedSessions { face, port_files: Vec::new() })
     }
 
-    /// Binds the Unix socket, which the command line and `outpost connect` use. The drop-in has none, as the original.
+    /// Binds the Unix socket, which the command line and `outpost connect` use. The flag is true if it is new. The drop-in
+    /// has no such socket, as the original.
     async fn bind_socket(
         &self,
         inherited: &mut HashMap<u8, OwnedFd>,
-        listeners: &mut Listeners,
-    ) -> Result<Option<UnixListener>, Failure> {
+    ) -> Result<Option<(UnixListener, bool)>, Failure> {
         if self.flags.codecast {
             return Ok(None);
         }
@@ -161,8 +161,24 @@ impl SessionsFace<'_> {
         let bind = || socket::bind(&path);
         let (listener, is_new) =
             socket::acquire(self.engine, inherited, fd_roles::SESSIONS_SOCKET, bind).await?;
+        Ok(Some((socket::into_tokio(listener)?, is_new)))
+    }
+
+    /// Serves the socket once the face has started.
+    fn serve_socket(
+        &self,
+        face: &Arc<Face>,
+        socket: Option<(UnixListener, bool)>,
+        listeners: &mut Listeners,
+    ) {
+        let Some((listener, is_new)) = socket else { return };
+        let path = self.paths.sessions_socket();
         listeners.add(is_new, "sessions", path.display(), "outpost sessions list");
-        socket::into_tokio(listener).map(Some)
+        let face = face.clone();
+        tokio::spawn(async move {
+            let serve = |stream| outpost_sessions::serve(face.clone(), stream, Access::Local);
+            outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
+        });
     }
 
     /// The accepted tokens: those of `outpost token`, the daemon's own, and those in the original's file.
@@ -194,15 +210,6 @@ impl SessionsFace<'_> {
         }
         Ok(files.into_iter().map(|(file, _)| file).collect())
     }
-}
-
-fn serve_socket(face: &Arc<Face>, listener: Option<UnixListener>) {
-    let Some(listener) = listener else { return };
-    let face = face.clone();
-    tokio::spawn(async move {
-        let serve = |stream| outpost_sessions::serve(face.clone(), stream, Access::Local);
-        outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
-    });
 }
 
 /// Checks the peer of each connection once. Requests of a peer that is not admitted need a token.
