@@ -4,11 +4,13 @@
 //! caller can send. Only trusted users can change a path that passed, so there is no TOCTOU race between the
 //! two.
 
-use crate::{message, retry, root_only, user};
+use crate::{Errno, message, retry, root_only, user};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use std::{fmt, fs, io};
 
 /// Which users may listen on a socket.
@@ -89,20 +91,27 @@ pub fn untrusted(error: &io::Error) -> Option<&Untrusted> {
     error.get_ref()?.downcast_ref()
 }
 
-/// A blocking connection.
+/// How long a client waits in the backlog of a listener. Longer than a killed worker takes to be replaced.
+const BACKLOG_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A blocking connection. `TimedOut` if the listener's backlog stays full.
 pub fn connect(socket: &Path, trust: Trust) -> io::Result<UnixStream> {
-    connect_with(socket, trust, SocketFlags::CLOEXEC)
+    connect_within(socket, trust, BACKLOG_TIMEOUT)
+}
+
+fn connect_within(socket: &Path, trust: Trust, timeout: Duration) -> io::Result<UnixStream> {
+    connect_with(socket, trust, Some(timeout))
 }
 
 /// A non-blocking connection, for an event loop. `EAGAIN` while the listener's backlog is full.
 pub fn connect_nonblocking(socket: &Path, trust: Trust) -> io::Result<UnixStream> {
-    connect_with(socket, trust, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+    connect_with(socket, trust, None)
 }
 
-fn connect_with(socket: &Path, trust: Trust, flags: SocketFlags) -> io::Result<UnixStream> {
+fn connect_with(socket: &Path, trust: Trust, timeout: Option<Duration>) -> io::Result<UnixStream> {
     let socket = std::path::absolute(socket)?;
     let listeners = check_path(&socket, trust)?;
-    let stream = dial(&socket, flags)?;
+    let stream = dial(&socket, timeout)?;
     let uid = message::peer_uid(&stream)?;
     match listeners.contains(&uid) {
         true => Ok(stream),
@@ -112,8 +121,7 @@ fn connect_with(socket: &Path, trust: Trust, flags: SocketFlags) -> io::Result<U
 
 /// Whether no process listens on a socket, so that it can be replaced. Sends nothing to a live listener.
 pub fn is_abandoned(socket: &Path) -> bool {
-    dial(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
-        .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    dial(socket, None).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 /// Refuses a directory that other users can change. `NotFound` when it does not exist.
@@ -172,12 +180,43 @@ fn untrusted_ancestor(socket: &Path, ancestor: PathBuf) -> io::Error {
     }
 }
 
-fn dial(socket: &Path, flags: SocketFlags) -> io::Result<UnixStream> {
+/// Connects; without a timeout the connection is non-blocking.
+fn dial(socket: &Path, timeout: Option<Duration>) -> io::Result<UnixStream> {
     let (address, _open) = message::address(socket)?;
     let address = SocketAddrUnix::new(&address)?;
+    let blocking = if timeout.is_some() { SocketFlags::empty() } else { SocketFlags::NONBLOCK };
+    let flags = SocketFlags::CLOEXEC | blocking;
     let stream = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // connect(2) waits in the backlog for as long as a send may take.
+    set_socket_timeout(&stream, Timeout::Send, timeout)?;
     // connect(2) on a Unix socket is restartable: an interrupted call has made no connection.
     #[expect(clippy::disallowed_methods, reason = "the one place that connects")]
-    retry(|| rustix::net::connect(&stream, &address))?;
+    retry(|| rustix::net::connect(&stream, &address)).map_err(|errno| match (errno, timeout) {
+        (Errno::AGAIN, Some(_)) => Errno::TIMEDOUT,
+        (errno, _) => errno,
+    })?;
+    set_socket_timeout(&stream, Timeout::Send, None)?;
     Ok(stream.into())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn a_client_does_not_wait_for_ever_for_a_listener_that_accepts_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let listener = UnixListener::bind(&socket).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let limit = Duration::from_millis(50);
+        let waiting = connect_within(&socket, Trust::Own, limit).unwrap();
+        assert_eq!(waiting.write_timeout().unwrap(), None, "the timeout is that of the connect alone");
+        let refused = connect_within(&socket, Trust::Own, limit).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::TimedOut, "{refused}");
+        drop(listener.accept().unwrap());
+        connect_within(&socket, Trust::Own, limit).unwrap();
+    }
 }
