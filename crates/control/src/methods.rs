@@ -9,7 +9,8 @@ use crate::spawn;
 use crate::stream::Attachment;
 use crate::wire::{
     Attach, Attached, ExitStatus, Failure, InputClaim, KeepReport, Kill, Killed, ProcessInfo, ProcessRef,
-    Resize, Signal, Status, Stdin, StdinApplied, StdinOutcome, Stop, TerminalSize, UpgradeBinary, Usage,
+    Resize, Signal, Status, StatusQuery, Stdin, StdinApplied, StdinOutcome, Stop, TerminalSize,
+    UpgradeBinary, Usage,
 };
 use outpost_engine::{
     Accepted, Engine, Error, Exit, ExitCause, ExitUnknown, Ladder, Process, Reach, Signal as Number, Size,
@@ -54,7 +55,7 @@ pub(crate) async fn call<P: DaemonOps>(
             find(engine, &parse::<ProcessRef>(params)?.process).await?.forget().await.map_err(failure)?;
             response(&())
         }
-        "status" => status(engine, &context.daemon).await,
+        "status" => status(engine, &context.daemon, parse(params)?).await,
         "upgrade" => upgrade(&context.daemon, parse(params)?).await,
         "wakeRelay" => {
             let resumed = context.daemon.wake_relay(parse(params)?).await;
@@ -316,7 +317,10 @@ fn describe(process: &Process) -> ProcessInfo {
     }
 }
 
-async fn status<P: DaemonOps>(engine: &Engine, daemon: &P) -> MethodResult {
+async fn status<P: DaemonOps>(engine: &Engine, daemon: &P, query: Option<StatusQuery>) -> MethodResult {
+    if query.unwrap_or_default().await_faces {
+        daemon.faces_started().await;
+    }
     let processes = engine.list_known().await;
     response(&Status {
         version: env!("CARGO_PKG_VERSION").into(),

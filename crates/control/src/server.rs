@@ -86,6 +86,8 @@ pub trait DaemonOps: Send + Sync + 'static {
     fn relay(&self) -> Option<RelayState>;
     /// The state of the other faces.
     fn faces(&self) -> Faces;
+    /// Waits until this worker has tried to start each face.
+    fn faces_started(&self) -> impl Future<Output = ()> + Send;
     /// The effective configuration; `None` in a daemon without one.
     fn settings(&self) -> Option<Settings>;
     /// Reloads the configuration file.

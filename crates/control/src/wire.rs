@@ -412,6 +412,16 @@ pub struct Faces {
     pub approvals_mode: Option<String>,
     /// Components that fail and are being retried.
     pub problems: Vec<Problem>,
+    /// The worker has just been restarted, and its faces have not been started yet: the other fields are incomplete.
+    pub starting: bool,
+}
+
+/// The parameters of `status`.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StatusQuery {
+    /// Reply once the faces have been started, so that the state of each is known.
+    pub await_faces: bool,
 }
 
 /// A component of the daemon that fails.

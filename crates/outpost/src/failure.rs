@@ -16,6 +16,11 @@ impl Failure {
         Failure { text: format!("{context}: {error}"), is_exhaustion }
     }
 
+    /// A failure that passes when another process releases a resource.
+    pub(crate) fn passing(text: String) -> Failure {
+        Failure { text, is_exhaustion: true }
+    }
+
     /// Prefixes the message with the caller's context.
     pub(crate) fn within(self, context: impl fmt::Display) -> Failure {
         Failure { text: format!("{context}: {}", self.text), ..self }

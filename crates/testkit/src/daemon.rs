@@ -3,7 +3,7 @@
 use crate::kernel;
 use crate::sessions::SessionsClient;
 use outpost_control::client::{CallError, Client};
-use outpost_control::wire::{ProcessInfo, Status, Stop, StopReport, UpgradeBinary};
+use outpost_control::wire::{ProcessInfo, Status, StatusQuery, Stop, StopReport, UpgradeBinary};
 use outpost_sys::epoll::wait_readable;
 use outpost_sys::file::{self, Open};
 use outpost_sys::pidfd::Pidfd;
@@ -184,7 +184,7 @@ impl Daemon {
     }
 
     pub fn status(&self) -> Status {
-        self.ask("status", &())
+        self.ask("status", &StatusQuery { await_faces: true })
     }
 
     pub fn list(&self) -> Vec<ProcessInfo> {

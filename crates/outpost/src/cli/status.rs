@@ -17,7 +17,8 @@ pub(super) struct Status {
 }
 
 pub(super) fn run(paths: &Paths, options: &Status) -> Outcome {
-    let status: wire::Status = connect(paths)?.call("status", &()).map_err(explain)?;
+    let query = wire::StatusQuery { await_faces: true };
+    let status: wire::Status = connect(paths)?.call("status", &query).map_err(explain)?;
     match options.json {
         true => print(&as_json(&status)?),
         false => print(&status_text(&status)),

@@ -27,10 +27,12 @@ pub(crate) struct ApprovalsService<'a> {
 
 impl ApprovalsService<'_> {
     /// Opens the database. Approvers connect later, after the faces have restored their questions.
-    pub(crate) fn open(&self) -> Result<Approvals, Failure> {
+    pub(crate) async fn open(&self) -> Result<Approvals, Failure> {
         let settings = settings(self.paths, self.config)?;
         let schemas = [outpost_broker::SCHEMA, outpost_sessions::SCHEMA];
-        Ok(Approvals::open(settings, &schemas)?)
+        // Database and chain are files: the control socket answers meanwhile.
+        let opened = tokio::task::spawn_blocking(move || Approvals::open(settings, &schemas)).await;
+        Ok(opened.map_err(|error| format!("the thread that opens the database: {error}"))??)
     }
 
     /// Serves approvers. Returns the socket outside the runtime directory, which the shutdown removes.

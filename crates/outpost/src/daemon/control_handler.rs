@@ -92,6 +92,7 @@ impl outpost_control::DaemonOps for ControlHandler {
         let faces = wire::Faces {
             listening: self.registry.listening(),
             problems: self.registry.problems(),
+            starting: self.registry.are_starting(),
             ..wire::Faces::default()
         };
         let Some(config) = &self.config else { return faces };
@@ -108,6 +109,10 @@ impl outpost_control::DaemonOps for ControlHandler {
         });
         let config_file = Some(config.file.clone());
         wire::Faces { waiting, sessions, busy_sessions, config_file, approvals_mode, ..faces }
+    }
+
+    async fn faces_started(&self) {
+        self.registry.started().await;
     }
 
     fn settings(&self) -> Option<wire::Settings> {

@@ -19,6 +19,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// Retry with back-off: the delay starts at the minimum and doubles up to the maximum.
 const RETRY_MIN: Duration = Duration::from_secs(1);
@@ -40,6 +41,8 @@ pub(crate) struct ComponentRegistry {
     sessions: OnceLock<Arc<outpost_sessions::Face>>,
     listening: Mutex<Vec<Listening>>,
     problems: Mutex<Vec<Problem>>,
+    /// Whether each component was started or has failed once.
+    started: watch::Sender<bool>,
 }
 
 impl ComponentRegistry {
@@ -57,6 +60,20 @@ impl ComponentRegistry {
 
     pub(crate) fn problems(&self) -> Vec<Problem> {
         lock(&self.problems).clone()
+    }
+
+    pub(crate) fn are_starting(&self) -> bool {
+        !*self.started.borrow()
+    }
+
+    pub(crate) fn set_started(&self) {
+        self.started.send_replace(true);
+    }
+
+    /// Waits until each component was started or has failed once.
+    pub(crate) async fn started(&self) {
+        let mut started = self.started.subscribe();
+        let _sender_is_ours = started.wait_for(|started| *started).await;
     }
 
     pub(crate) fn add_listeners(&self, listeners: &Listeners) {
@@ -117,7 +134,7 @@ impl Faces {
         let FaceContext { engine, paths, flags, config } = context;
         let approvals_service = ApprovalsService { engine, paths, config };
         if self.needs_start("approvals") {
-            let opened = approvals_service.open().map(|approvals| {
+            let opened = approvals_service.open().await.map(|approvals| {
                 let _set_once = self.registry.approvals.set(approvals);
             });
             self.set_outcome("approvals", opened);
@@ -133,14 +150,8 @@ impl Faces {
                 self.broker = started.as_ref().ok().cloned();
                 self.set_outcome("broker", started.map(drop));
             }
-            if !paths.is_guard && self.needs_start("sessions") {
-                let (approvals, flags) = (approvals.clone(), &flags.sessions);
-                let face = SessionsFace { engine, paths, approvals, config: &config.sessions, flags };
-                let started = face.start(inherited, &mut listeners).await.map(|started| {
-                    let _set_once = self.registry.sessions.set(started.face);
-                    self.port_files = started.port_files;
-                });
-                self.set_outcome("sessions", started);
+            if !paths.is_guard {
+                self.start_sessions(context, approvals.clone(), inherited, &mut listeners).await;
             }
             // Start after the faces have restored their questions, so that approvers do not see one vanish and return.
             if self.needs_start("approve") {
@@ -178,6 +189,29 @@ impl Faces {
         if let Some(server) = self.exec.clone().filter(|_| self.needs_start("exec websocket")) {
             let started = face.start_port(server, inherited, listeners).await;
             self.set_outcome("exec websocket", started);
+        }
+    }
+
+    async fn start_sessions(
+        &mut self,
+        context: FaceContext<'_>,
+        approvals: Approvals,
+        inherited: &mut HashMap<u8, OwnedFd>,
+        listeners: &mut Listeners,
+    ) {
+        let FaceContext { engine, paths, flags, config } = context;
+        let starter =
+            SessionsFace { engine, paths, approvals, config: &config.sessions, flags: &flags.sessions };
+        if self.needs_start("sessions") {
+            let started = starter.start(inherited, listeners).await.map(|face| {
+                let _set_once = self.registry.sessions.set(face);
+            });
+            self.set_outcome("sessions", started);
+        }
+        if let Some(face) = self.registry.sessions.get().filter(|_| self.needs_start("sessions port")) {
+            let started = starter.start_port(face, inherited, listeners).await;
+            let started = started.map(|files| self.port_files = files);
+            self.set_outcome("sessions port", started);
         }
     }
 

@@ -74,24 +74,38 @@ pub(crate) struct SessionsFace<'a> {
     pub(crate) flags: &'a Flags,
 }
 
-pub(crate) struct StartedSessions {
-    pub(crate) face: Arc<Face>,
-    /// Files that contain its port, which the shutdown removes.
-    pub(crate) port_files: Vec<PathBuf>,
-}
-
 impl SessionsFace<'_> {
-    /// Starts the face on the inherited port or a new one.
+    /// Starts the face with its Unix socket.
     pub(crate) async fn start(
         &self,
         inherited: &mut HashMap<u8, OwnedFd>,
         listeners: &mut Listeners,
-    ) -> Result<StartedSessions, Failure> {
+    ) -> Result<Arc<Face>, Failure> {
+        let socket = self.bind_socket(inherited).await?;
+        // Start the sessions last: a failure after this point would leave them running without a face.
+        let settings = settings(self.paths, self.config);
+        let face = Face::begin(self.engine.clone(), self.approvals.clone(), settings).await?;
+        self.serve_socket(&face, socket, listeners);
+        inherited.remove(&fd_roles::SESSIONS_SOCKET);
+        Ok(face)
+    }
+
+    /// Serves the face on the inherited port or a new one. Returns the files that contain the port, which the shutdown
+    /// removes. The face works without a port: the command line has its socket.
+    pub(crate) async fn start_port(
+        &self,
+        face: &Arc<Face>,
+        inherited: &mut HashMap<u8, OwnedFd>,
+        listeners: &mut Listeners,
+    ) -> Result<Vec<PathBuf>, Failure> {
         let Some(address) = self.config.listen.unwrap_or(ListenAddress::At(DEFAULT_ADDRESS)).address() else {
-            return self.start_without_port(inherited, listeners).await;
+            self.remove_port(inherited).await?;
+            return Ok(Vec::new());
         };
-        let (listener, is_new) =
-            socket::acquire(self.engine, inherited, fd_roles::SESSIONS_PORT, || bind(address)).await?;
+        let (listener, is_new) = socket::acquire(self.engine, inherited, fd_roles::SESSIONS_PORT, || {
+            bind(address, self.flags.codecast)
+        })
+        .await?;
         let text = |error: std::io::Error| Failure::io(format_args!("cannot listen on {address}"), &error);
         let bound = listener.local_addr().map_err(text)?;
         listener.set_nonblocking(true).map_err(text)?;
@@ -100,12 +114,6 @@ impl SessionsFace<'_> {
         let secured = if bound.ip().is_loopback() { None } else { Some(self.secure(bound)?) };
         let url = format!("{}://{bound}/rpc", if secured.is_some() { "https" } else { "http" });
         let port_files = self.write_port(bound.port(), url.clone())?;
-        let socket = self.bind_socket(inherited).await?;
-        // Start the sessions last: a failure after this point would leave them running without a face.
-        let face =
-            Face::begin(self.engine.clone(), self.approvals.clone(), settings(self.paths, self.config));
-        let face = face.await?;
-        self.serve_socket(&face, socket, listeners);
         let hint = match &secured {
             None => "outpost sessions list".to_owned(),
             Some(tls) => format!("outpost token create NAME (certificate sha256 {})", tls.fingerprint()),
@@ -117,22 +125,17 @@ impl SessionsFace<'_> {
                 let peers = if self.flags.codecast { peers.of_drop_in() } else { peers };
                 tokio::spawn(serve_loopback(face.clone(), listener, peers, tokens));
             }
-            Some(tls) => serve_tls(&face, listener, tls, Access::Tokens(tokens)),
+            Some(tls) => serve_tls(face, listener, tls, Access::Tokens(tokens)),
         }
         inherited.remove(&fd_roles::SESSIONS_PORT);
-        inherited.remove(&fd_roles::SESSIONS_SOCKET);
         if is_new && self.flags.codecast {
             let _stdout_closed = writeln!(std::io::stdout(), "DAEMON_PORT={}", bound.port());
         }
-        Ok(StartedSessions { face, port_files })
+        Ok(port_files)
     }
 
-    /// Starts the face without a port. The command line still reaches it by its socket.
-    async fn start_without_port(
-        &self,
-        inherited: &mut HashMap<u8, OwnedFd>,
-        listeners: &mut Listeners,
-    ) -> Result<StartedSessions, Failure> {
+    /// Closes the port of an earlier worker and removes the files that contain it.
+    async fn remove_port(&self, inherited: &mut HashMap<u8, OwnedFd>) -> Result<(), Failure> {
         if inherited.remove(&fd_roles::SESSIONS_PORT).is_some() {
             self.engine.release(fd_roles::SESSIONS_PORT).await?;
         }
@@ -140,12 +143,7 @@ impl SessionsFace<'_> {
         for file in [self.paths.sessions_port(), self.paths.sessions_url()] {
             let _not_there = std::fs::remove_file(file);
         }
-        let socket = self.bind_socket(inherited).await?;
-        let settings = settings(self.paths, self.config);
-        let face = Face::begin(self.engine.clone(), self.approvals.clone(), settings).await?;
-        self.serve_socket(&face, socket, listeners);
-        inherited.remove(&fd_roles::SESSIONS_SOCKET);
-        Ok(StartedSessions { face, port_files: Vec::new() })
+        Ok(())
     }
 
     /// Binds the Unix socket, which the command line and `outpost connect` use. The flag is true if it is new. The drop-in
@@ -271,7 +269,7 @@ fn agent(table: &AgentTable) -> AgentSettings {
 }
 
 /// Binds the first free port, starting at the configured one.
-fn bind(address: SocketAddr) -> Result<StdTcpListener, Failure> {
+fn bind(address: SocketAddr, is_only_face: bool) -> Result<StdTcpListener, Failure> {
     let tried = if address.port() == 0 { 0 } else { PORTS_TRIED };
     let mut last = None;
     for port in address.port()..=address.port().saturating_add(tried) {
@@ -282,5 +280,7 @@ fn bind(address: SocketAddr) -> Result<StdTcpListener, Failure> {
         }
     }
     let reason = last.map(|error| error.to_string()).unwrap_or_default();
-    Err(format!("cannot listen on {address}, nor on the {tried} ports after it: {reason}").into())
+    let text = format!("cannot listen on {address}, nor on the {tried} ports after it: {reason}");
+    // Another user can hold all of these ports, but must not keep the daemon from starting.
+    Err(if is_only_face { text.into() } else { Failure::passing(text) })
 }

@@ -144,27 +144,15 @@ async fn serve(
     let keeping = inherited.contains_key(&fd_roles::KEEPING_CHILDREN);
     let mut listeners = Listeners::default();
     let control = bind_control(paths, &engine, keeping, &mut inherited, &mut listeners).await?;
+    let control = socket::into_tokio(control)?;
     let registry = Arc::<ComponentRegistry>::default();
     registry.add_listeners(&listeners);
-    let mut startup = FaceStartup { paths, args, engine: &engine, inherited: &mut inherited };
-    let faces = match live_config {
-        _ if keeping => {
-            // The connections of these commands ended with the exec face.
-            tokio::spawn(exec_face::end_abandoned(engine.clone(), paths.state.clone()));
-            None
-        }
-        Some(live_config) => Some(startup.start_faces(live_config, &registry, &mut listeners).await?),
-        None => None,
-    };
-    if faces.is_some() && listeners.is_new() {
-        print_listeners(listeners.rows());
-    }
-    let control = socket::into_tokio(control)?;
     let relay = settings
         .map(|settings| RelayFace::resume(&engine, settings, inherited.remove(&fd_roles::RELAY_SOCKET)))
         .transpose()?;
     let (sender, commands) = mpsc::channel(1);
     let relay_state = watch::Sender::new(relay.as_ref().map(RelayFace::state));
+    let live_config = live_config.filter(|_| !keeping);
     let handler = ControlHandler {
         engine: engine.clone(),
         commands: sender,
@@ -172,13 +160,34 @@ async fn serve(
         registry: registry.clone(),
         paths: paths.clone(),
         keeping,
-        config: faces.as_ref().map(|faces| ConfigView {
-            file: faces.live_config.file().display().to_string(),
-            effective: faces.live_config.watch(),
+        config: live_config.as_ref().map(|live_config| ConfigView {
+            file: live_config.file().display().to_string(),
+            effective: live_config.watch(),
         }),
     };
     let sandboxing = outpost_control::Sandboxing::new(paths.state.clone(), paths.private());
-    tokio::spawn(outpost_control::serve(control, engine.clone(), handler, sandboxing));
+    let control = outpost_control::serve(control, engine.clone(), handler, sandboxing);
+    // A restarted worker serves its processes before the faces begin. At the first start a reply on the control socket
+    // means that each face listens, so it comes last.
+    let is_restart = inherited.contains_key(&fd_roles::STARTED_ONCE);
+    let mut control_after_faces = Some(control);
+    if is_restart {
+        control_after_faces.take().map(tokio::spawn);
+    }
+    let mut startup = FaceStartup { paths, args, engine: &engine, inherited: &mut inherited };
+    let faces = match live_config {
+        Some(live_config) => Some(startup.start_faces(live_config, &registry, &mut listeners).await?),
+        None => None,
+    };
+    if keeping {
+        // The connections of these commands ended with the exec face.
+        tokio::spawn(exec_face::end_abandoned(engine.clone(), paths.state.clone()));
+    }
+    registry.set_started();
+    if faces.is_some() && listeners.is_new() {
+        print_listeners(listeners.rows());
+    }
+    control_after_faces.map(tokio::spawn);
     if inherited.contains_key(&outpost_keeper::NOTIFY_ROLE) {
         tokio::spawn(notify_supervisor(engine.clone(), args.watchdog_ms));
     }

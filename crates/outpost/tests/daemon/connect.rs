@@ -107,8 +107,13 @@ impl RemoteHost {
     }
 
     fn connect(&self) -> Connected {
+        self.connected_with(&[])
+    }
+
+    fn connected_with(&self, flags: &[&str]) -> Connected {
         let log = self.path("connect.log");
-        let child = self.connect_with(&[]).stdout(Stdio::piped()).stderr(File::create(&log).unwrap()).spawn();
+        let child =
+            self.connect_with(flags).stdout(Stdio::piped()).stderr(File::create(&log).unwrap()).spawn();
         let mut connected = Connected { child: child.unwrap(), log, table: String::new() };
         let mut lines = BufReader::new(connected.child.stdout.take().unwrap());
         while !connected.table.contains("try: ") {
@@ -249,6 +254,23 @@ fn a_host_is_set_up_once_and_used_by_its_name() {
     let gone = remote.outpost(&[], &["disconnect", "there"]).status();
     assert!(stopped.unwrap().status.success() && gone.unwrap().success());
     assert!(!remote.path("there/outpost/control.sock").exists());
+}
+
+#[test]
+fn the_sessions_port_is_forwarded_on_request() {
+    let remote = require!(RemoteHost::start());
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let connected = remote.connected_with(&["--sessions-port", &port.to_string()]);
+    let url = format!("http://127.0.0.1:{port}/rpc");
+    assert!(connected.table.contains(&url), "{}", connected.table);
+    let client = outpost_testkit::SessionsClient::new(([127, 0, 0, 1], port).into());
+    let health = client.result("health.check", serde_json::json!({}));
+    assert_eq!(health["ok"], true, "{health}");
+    connected.end();
+    assert!(
+        std::net::TcpStream::connect(("127.0.0.1", port)).is_err(),
+        "the forward outlives the connection"
+    );
 }
 
 #[test]

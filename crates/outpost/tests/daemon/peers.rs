@@ -373,6 +373,28 @@ fn a_port_that_is_set_to_none_does_not_exist() {
     assert!(listed.stdout.starts_with(b"ID"), "{listed:?}");
 }
 
+/// Another user of the host can do this.
+#[test]
+fn a_daemon_whose_ports_are_all_taken_starts_and_takes_one_that_comes_free() {
+    // The first of 101 successive ports that this process can hold.
+    let bind = |port| std::net::TcpListener::bind(("127.0.0.1", port)).ok();
+    let held = (20_000..60_000).step_by(101).find_map(|first| (first..=first + 100).map(bind).collect());
+    let mut held: Vec<std::net::TcpListener> = held.unwrap();
+    let address = held[0].local_addr().unwrap().to_string();
+    let daemon = Daemon::start_with(outpost(), &["--sessions-listen", &address]);
+    let [problem] = &daemon.status().faces.problems[..] else { panic!("{:?}", daemon.status().faces) };
+    assert_eq!(problem.component, "sessions port");
+    assert!(problem.message.contains(&format!("cannot listen on {address}")), "{problem:?}");
+    let listed = cli(&daemon, &["sessions", "list"]).output().unwrap();
+    assert!(listed.stdout.starts_with(b"ID"), "{listed:?}");
+    let free = held.pop().unwrap().local_addr().unwrap();
+    until("the face listens on the free port", || {
+        let rows = daemon.status().faces.listening;
+        rows.iter().any(|row| row.address == format!("http://{free}/rpc"))
+    });
+    assert!(daemon.status().faces.problems.is_empty());
+}
+
 #[test]
 fn a_sandboxed_agent_starts_no_session() {
     let host = require!(Host::start(Cgroups::Missing, &[]));

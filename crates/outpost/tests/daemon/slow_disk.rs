@@ -2,7 +2,13 @@
 
 use crate::support::{self, cli, outpost, read, sh, until};
 use outpost_control::client::Client;
-use outpost_control::wire::{Attach, Attached, ProcessRef, Spawned, Stdin, StdinApplied, StdinOutcome};
+use outpost_control::wire::{
+    Attach, Attached, ProcessInfo, ProcessRef, Spawned, Status, StatusQuery, Stdin, StdinApplied,
+    StdinOutcome,
+};
+use outpost_sys::epoll::wait_readable;
+use outpost_sys::pidfd;
+use outpost_sys::signal::Signal;
 use outpost_testkit::{Daemon, binary_beside, require, root};
 use outpost_wire::base64;
 use std::process::Command;
@@ -11,6 +17,9 @@ use std::time::{Duration, Instant};
 
 /// The delay of each operation. A reactor iteration that contains such an operation takes at least as long.
 const DELAY: Duration = Duration::from_millis(300);
+
+/// The start of the faces takes some dozens of such operations.
+const SHORT_DELAY: Duration = Duration::from_millis(60);
 
 /// A start without a prepared slot creates its directories and files one after the other.
 const START_MAX: Duration = Duration::from_secs(15);
@@ -23,14 +32,19 @@ const CAP_BYTES: u64 = 9 * 1024 * 1024;
 const INPUT_BYTES: u64 = 10 * 1024 * 1024;
 
 fn slow_daemon() -> Daemon {
+    slow_daemon_below("processes", DELAY, &["--metrics-listen=127.0.0.1:0"])
+}
+
+/// A daemon whose disk is slow below this directory of its state.
+fn slow_daemon_below(directory: &str, delay: Duration, flags: &[&str]) -> Daemon {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("config/outpost");
     std::fs::create_dir_all(&config).unwrap();
     let processes = format!("[processes]\noutput_bytes_max = {CAP_BYTES}\nsync_s = 1\n");
     std::fs::write(config.join("outpost.toml"), processes).unwrap();
     let mut serve = Command::new(binary_beside(outpost(), "slowdisk"));
-    serve.arg(DELAY.as_millis().to_string()).arg(dir.path().join("state/processes")).arg(outpost());
-    Daemon::start_by(serve, dir, &["--metrics-listen=127.0.0.1:0"])
+    serve.arg(delay.as_millis().to_string()).arg(dir.path().join("state").join(directory)).arg(outpost());
+    Daemon::start_by(serve, dir, flags)
 }
 
 /// Reads the longest reactor iteration from the metrics page.
@@ -70,9 +84,7 @@ fn watch(daemon: &Daemon, process: &str, over: &AtomicBool) -> Duration {
 /// Writes all input of a process and closes its stdin.
 fn feed(daemon: &Daemon, process: &str) {
     let mut client = daemon.connect();
-    let mut piece = Vec::new();
-    base64::append(&mut piece, &vec![b'x'; 512 * 1024]);
-    let data = String::from_utf8(piece).unwrap();
+    let data = base64_text(&vec![b'x'; 512 * 1024]);
     let mut offset = 0;
     while offset < INPUT_BYTES {
         let data = data.clone();
@@ -132,4 +144,37 @@ fn output_and_starts_of_other_processes_go_on_while_each_operation_on_the_disk_t
     assert!(longest_silence < 10 * DELAY, "output of another process stood still for {longest_silence:?}");
     let records = daemon.dir().join("state/processes");
     until("the records are erased", || !old.iter().any(|spawned| records.join(&spawned.process).exists()));
+}
+
+#[test]
+fn a_restarted_worker_serves_processes_before_its_faces_begin() {
+    require!(root());
+    let daemon = slow_daemon_below("approvals", SHORT_DELAY, &[]);
+    let process = sh(&daemon, "p", "cat");
+    let worker = daemon.worker();
+    pidfd::signal(&worker, Signal::KILL).unwrap();
+    assert!(wait_readable(&worker, START_MAX).unwrap());
+    // The backlog of the socket holds the request until the next worker serves it.
+    let mut client: Client = daemon.connect();
+    let status: Status = client.call("status", &()).unwrap();
+    assert!(status.faces.starting, "{:?}", status.faces);
+    let listed: Vec<ProcessInfo> = client.call("list", &()).unwrap();
+    assert_eq!(listed.len(), 1);
+    let input = base64_text(b"input\n");
+    let stdin = Stdin { process: process.process.clone(), offset: Some(0), data: input };
+    let _applied: StdinApplied = client.call("stdin", &stdin).unwrap();
+    assert_eq!(read(&daemon, &process.process, 6).0, b"input\n");
+    let status: Status = client.call("status", &()).unwrap();
+    assert!(status.faces.starting, "the faces were faster than the requests: {:?}", status.faces);
+    let status: Status = client.call("status", &StatusQuery { await_faces: true }).unwrap();
+    assert!(!status.faces.starting && status.faces.problems.is_empty(), "{:?}", status.faces);
+    for face in ["control", "exec", "broker", "sessions", "approve"] {
+        assert!(status.faces.listening.iter().any(|row| row.face == face), "{face}: {:?}", status.faces);
+    }
+}
+
+fn base64_text(bytes: &[u8]) -> String {
+    let mut text = Vec::new();
+    base64::append(&mut text, bytes);
+    String::from_utf8(text).unwrap()
 }

@@ -6,7 +6,7 @@ use crate::flags::Flags;
 use crate::paths::Paths;
 use outpost_approvals::guard::GuardStatus;
 use outpost_control::client::Client;
-use outpost_control::wire::Status;
+use outpost_control::wire::{Status, StatusQuery};
 use outpost_ledger::unix_ms;
 use outpost_sys::connect;
 use outpost_sys::file::{self, Open};
@@ -158,7 +158,7 @@ fn daemon(paths: &Paths) -> (Check, Option<Status>) {
     let ask = || -> Option<Status> {
         let mut client = Client::connect(&paths.control_socket()).ok()?;
         client.set_timeout(Some(STATUS_TIMEOUT)).ok()?;
-        client.call("status", &()).ok()
+        client.call("status", &StatusQuery { await_faces: true }).ok()
     };
     let own = env!("CARGO_PKG_VERSION");
     if let Some(status) = ask() {
