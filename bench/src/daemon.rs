@@ -199,6 +199,7 @@ fn connect_when_there(socket: &Path, keeper: &mut Child) -> Result<Client> {
 
 /// Private memory of a process in kilobytes.
 pub(crate) fn private_kb(pid: i32) -> Result<f64> {
-    let bytes = procfs::private_memory(pid).ok_or_else(|| format!("process {pid} cannot be looked at"))?;
+    let bytes =
+        procfs::private_dirty_memory(pid).ok_or_else(|| format!("process {pid} cannot be looked at"))?;
     Ok(bytes as f64 / 1024.0)
 }

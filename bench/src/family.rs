@@ -11,6 +11,8 @@ pub(crate) struct Family {
 
 /// Of all processes together, in MB.
 pub(crate) struct Memory {
+    /// Pages that only this process has and that it has changed.
+    pub(crate) private_dirty: f64,
     pub(crate) resident: f64,
     /// Shared pages are divided among the processes that share them.
     pub(crate) proportional: f64,
@@ -42,10 +44,11 @@ impl Family {
 
     pub(crate) fn memory(&self) -> Result<Memory> {
         const KB: f64 = 1024.0;
-        let mut memory = Memory { resident: 0.0, proportional: 0.0, peak: 0.0 };
+        let mut memory = Memory { private_dirty: 0.0, resident: 0.0, proportional: 0.0, peak: 0.0 };
         for pid in self.processes() {
             let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
             let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+            memory.private_dirty += kb(&rollup, "Private_Dirty:")? / KB;
             memory.resident += kb(&rollup, "Rss:")? / KB;
             memory.proportional += kb(&rollup, "Pss:")? / KB;
             memory.peak += kb(&status, "VmHWM:")? / KB;

@@ -44,7 +44,7 @@ pub(crate) fn measure(table: &mut Table, binary: &Path, quick: bool) -> Result<(
         "x",
         SESSIONS_MANY_RATIO_MIN,
     );
-    let memory = procfs::private_memory(server.worker()?).unwrap_or_default() as f64 / 1e6;
+    let memory = procfs::private_dirty_memory(server.worker()?).unwrap_or_default() as f64 / 1e6;
     table.info("sessions: private memory of the worker with 6,000 sessions", memory, "MB");
     Ok(())
 }
@@ -152,7 +152,7 @@ fn unread(table: &mut Table, server: &Server) -> Result<()> {
         let session = client.create(&server.project)?;
         Client::connect(server.port)?.send_and_leave(&session, &format!("events {EVENTS}"))?;
         client.wait_idle(&session, EVENTS as u64)?;
-        let now = procfs::private_memory(server.worker()?).unwrap_or_default();
+        let now = procfs::private_dirty_memory(server.worker()?).unwrap_or_default();
         if round == 1 {
             before = now;
         }

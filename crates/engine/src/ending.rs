@@ -47,10 +47,6 @@ impl Cleanup {
     pub(crate) fn note_start(&mut self) {
         self.last_start = Instant::now();
     }
-
-    pub(crate) fn last_start(&self) -> Instant {
-        self.last_start
-    }
 }
 
 impl Reactor {

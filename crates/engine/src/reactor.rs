@@ -15,9 +15,9 @@ use crate::timers::{Due, Timers};
 use crate::{Error, Result};
 use outpost_journal::{Done, Stream};
 use outpost_keeper::{Component, Readiness, Request};
+use outpost_sys::Errno;
 use outpost_sys::epoll::{Epoll, Interest, Ready};
 use outpost_sys::signal::Signal;
-use outpost_sys::{Errno, memory};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -34,9 +34,6 @@ pub(crate) const RETRY: Duration = Duration::from_millis(200);
 
 /// The interval in which ended processes are checked for their retention time.
 pub(crate) const RETENTION_TICK: Duration = Duration::from_secs(30);
-
-/// The worker drops its text pages when nothing was started for this long.
-const IDLE_AFTER: Duration = Duration::from_secs(1);
 
 /// Commands handled in one turn.
 const COMMANDS_AT_ONCE: usize = 256;
@@ -107,8 +104,6 @@ pub(crate) struct Reactor {
     commands: mpsc::Receiver<Command>,
     /// Commands wait until the link has room.
     is_backpressured: bool,
-    /// Nothing was started for a while, or ever.
-    is_idle: bool,
     /// The reply to `Stop`, sent when the keeper was sent `Stop`: it would start another worker otherwise.
     stop_reply: Option<oneshot::Sender<()>>,
     is_stopping: bool,
@@ -137,7 +132,6 @@ impl Reactor {
             link_watch: Watch::default(),
             commands,
             is_backpressured: false,
-            is_idle: true,
             stop_reply: None,
             is_stopping: false,
         };
@@ -238,7 +232,6 @@ impl Reactor {
                     }
                 }
                 Due::Cleanup => self.clean_up_if_quiet(now),
-                Due::Idle => self.drop_text_pages_if_idle(now),
                 Due::Record(slot) => self.record_start(slot),
                 Due::Adopt(slot) => self.retry_adoption(slot),
                 Due::HandOver => self.hand_over_all(),
@@ -284,7 +277,7 @@ impl Reactor {
         match command {
             Command::Start { child } => self.start(*child),
             Command::Requested { child } => {
-                self.note_start();
+                self.cleanup.note_start();
                 self.children.insert(child.slot(), *child);
             }
             Command::Stdin { slot, offer } => self.offer(slot.0, offer),
@@ -334,27 +327,9 @@ impl Reactor {
         }
     }
 
-    fn note_start(&mut self) {
-        self.cleanup.note_start();
-        if std::mem::take(&mut self.is_idle) {
-            self.schedule(IDLE_AFTER, Due::Idle);
-        }
-    }
-
-    fn drop_text_pages_if_idle(&mut self, now: Instant) {
-        let due = self.cleanup.last_start() + IDLE_AFTER;
-        if due > now {
-            return self.schedule(due - now, Due::Idle);
-        }
-        self.is_idle = true;
-        if self.keeper.is_process() {
-            memory::drop_text_pages();
-        }
-    }
-
     /// Has the keeper start a child, by way of the reactor's queue.
     fn start(&mut self, mut child: Child) {
-        self.note_start();
+        self.cleanup.note_start();
         let (slot, process) = (child.slot(), child.process.clone());
         let io = |errno| Error::io("duplicate", "descriptors for a child", errno);
         let requested = match child.spawn_request() {

@@ -16,8 +16,6 @@ pub(crate) enum Due {
     Publish(u64),
     /// Clean up after ended processes.
     Cleanup,
-    /// Drop text pages, if nothing was started for a while.
-    Idle,
     /// Write a description or a start record again.
     Record(u64),
     /// Adopt a process again.

@@ -13,7 +13,7 @@ use crate::worker::{Worker, WorkerSlot};
 use outpost_sys::epoll::{self, Epoll, Interest, Ready};
 use outpost_sys::pidfd::Pidfd;
 use outpost_sys::signal::{Signal, SignalFd, ignore_sigpipe};
-use outpost_sys::{Errno, Result, file, limits, memory};
+use outpost_sys::{Errno, Result, file, limits};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::fd::{OwnedFd, RawFd};
@@ -34,9 +34,6 @@ pub(crate) const EXEC_STATUS: u64 = 1 << 63;
 /// The pause before an operation is retried that failed for lack of memory or another resource.
 pub(crate) const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// The keeper drops its text pages when nothing was started for this long.
-const IDLE_AFTER: Duration = Duration::from_secs(1);
-
 /// The keeper. Each part keeps its own state.
 pub struct Keeper {
     pub(crate) epoll: Epoll,
@@ -54,8 +51,6 @@ pub struct Keeper {
     pub(crate) unwatched: BTreeSet<u64>,
     /// Events could not be sent, and no event announces when they can.
     pub(crate) retry_by_timer: bool,
-    /// When to drop text pages.
-    idle_at: Option<Instant>,
     /// The exit code, when the keeper is to end.
     pub(crate) end: Option<u8>,
 }
@@ -142,7 +137,6 @@ impl Keeper {
             stopping: None,
             unwatched: BTreeSet::new(),
             retry_by_timer: false,
-            idle_at: None,
             end: None,
         })
     }
@@ -176,7 +170,7 @@ impl Keeper {
         let (worker, watchdog) = (self.worker.next_deadline(), self.supervisor.next());
         let store = self.fdstore.next();
         let (stop, exit) = (self.next_stop(), self.next_exit());
-        let next = [worker, self.idle_at, watchdog, store, stop, exit, again].into_iter().flatten().min()?;
+        let next = [worker, watchdog, store, stop, exit, again].into_iter().flatten().min()?;
         Some(next.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
 
@@ -192,27 +186,12 @@ impl Keeper {
         }
     }
 
-    /// A child was started.
-    pub(crate) fn note_start(&mut self) {
-        if !self.is_embedded() {
-            self.idle_at = Some(Instant::now() + IDLE_AFTER);
-        }
-    }
-
     fn handle_deadlines(&mut self) {
         let now = Instant::now();
         self.handle_worker_deadlines(now);
         self.handle_stopping(now);
         self.handle_watchdog(now);
         self.flush_fdstore(now);
-        self.drop_text_pages_if_idle(now);
-    }
-
-    fn drop_text_pages_if_idle(&mut self, now: Instant) {
-        if self.idle_at.is_some_and(|at| at <= now) {
-            self.idle_at = None;
-            memory::drop_text_pages();
-        }
     }
 
     /// Polls what epoll does not watch.

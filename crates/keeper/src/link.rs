@@ -74,7 +74,6 @@ impl Keeper {
             }
             Request::Spawn { slot, .. } | Request::Adopt { slot, .. } if !self.is_free(slot) => {}
             Request::Spawn { slot, options, held, targets } => {
-                self.note_start();
                 let request = SpawnRequest::new(options, held, targets, fds);
                 let entry = self.start(request).unwrap_or_else(Entry::failed);
                 self.insert(slot, entry);

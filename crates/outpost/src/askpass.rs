@@ -22,7 +22,6 @@ pub(crate) fn run_if_called(called: &OsStr) -> Option<ExitCode> {
 
 /// Runs until standard input reaches EOF, which the daemon's exit also causes. It keeps `/proc/PID/exe` valid as a path.
 fn anchor() -> ExitCode {
-    outpost_sys::memory::drop_text_pages();
     let _ended = io::copy(&mut io::stdin(), &mut io::sink());
     ExitCode::SUCCESS
 }

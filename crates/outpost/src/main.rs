@@ -92,10 +92,7 @@ fn keeper(mode: Option<&str>, state: Option<&str>) -> ExitCode {
     match mode {
         Some("--check") if outpost_keeper::check(state) => ExitCode::SUCCESS,
         Some("--state") => match outpost_keeper::Keeper::from_state(state) {
-            Ok(keeper) => {
-                outpost_sys::memory::drop_text_pages();
-                ExitCode::from(keeper.run())
-            }
+            Ok(keeper) => ExitCode::from(keeper.run()),
             Err(errno) => {
                 errln!("outpost keeper: cannot load the state of the previous keeper: {errno}");
                 ExitCode::FAILURE

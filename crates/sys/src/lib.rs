@@ -20,7 +20,6 @@ pub mod identity;
 pub mod intercept;
 pub mod kernel;
 pub mod limits;
-pub mod memory;
 pub mod message;
 pub mod namespace;
 pub mod pidfd;

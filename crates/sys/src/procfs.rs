@@ -135,12 +135,13 @@ pub fn page_size() -> u64 {
     rustix::param::page_size() as u64
 }
 
-/// Private memory of a process in bytes: what its exit would free.
-pub fn private_memory(pid: i32) -> Option<u64> {
+/// Private dirty memory of a process in bytes, also what is swapped out. Clean pages are not counted: the kernel can take
+/// them back at any time.
+pub fn private_dirty_memory(pid: i32) -> Option<u64> {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     let kilobytes: u64 = rollup
         .lines()
-        .filter(|line| line.starts_with("Private_"))
+        .filter(|line| line.starts_with("Private_Dirty:") || line.starts_with("Swap:"))
         .filter_map(|line| line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok())
         .sum();
     Some(kilobytes * 1024)
@@ -173,6 +174,6 @@ mod tests {
     fn this_process_is_found() {
         let me = i32::try_from(std::process::id()).unwrap();
         assert!(all().iter().any(|stat| stat.pid == me));
-        assert!(private_memory(me).unwrap() > 0);
+        assert!(private_dirty_memory(me).unwrap() > 0);
     }
 }

@@ -16,8 +16,6 @@ mod descriptors;
 mod epoll;
 #[path = "sys/file.rs"]
 mod file;
-#[path = "sys/memory.rs"]
-mod memory;
 #[path = "sys/message.rs"]
 mod message;
 #[path = "sys/pidfd.rs"]

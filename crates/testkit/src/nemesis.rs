@@ -86,7 +86,8 @@ pub fn run(plan: &Plan) -> Result<Report, Lack> {
         }
     });
     check_the_end(&daemon, &marker);
-    report.worker_memory = procfs::private_memory(daemon.status().worker_pid.cast_signed()).unwrap_or(0);
+    report.worker_memory =
+        procfs::private_dirty_memory(daemon.status().worker_pid.cast_signed()).unwrap_or(0);
     assert!(report.worker_memory <= WORKER_MEMORY_MAX, "the worker has {} bytes", report.worker_memory);
     Ok(report)
 }

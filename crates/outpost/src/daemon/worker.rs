@@ -35,9 +35,6 @@ const BLOCKING_THREADS_MAX: usize = 96;
 /// Idle blocking threads never exit: tokio panics if it has none and cannot start one at the process limit.
 const BLOCKING_THREAD_IDLE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// Delay before the worker drops the text pages of its start-up. Clients that waited for the worker have replies by then.
-const DROP_TEXT_AFTER: Duration = Duration::from_millis(50);
-
 /// A worker that ran this long counts as serving: the keeper resets its restart counter.
 const SERVING_AFTER: Duration = Duration::from_secs(1);
 
@@ -294,23 +291,12 @@ async fn require_first_start(
     engine.hold(fd_roles::STARTED_ONCE, marker).await.map_err(|error| error.to_string())
 }
 
-/// Drops the text pages of the start-up and later reports to the keeper that this worker serves. Uses a thread, because
-/// tokio re-arms its clock for every request while the runtime has a timer.
+/// Reports to the keeper that this worker serves.
 fn report_serving(engine: Engine) {
-    let (runtime, thread_engine) = (tokio::runtime::Handle::current(), engine.clone());
-    let started = std::thread::Builder::new().spawn(move || {
-        std::thread::sleep(DROP_TEXT_AFTER);
-        outpost_sys::memory::drop_text_pages();
-        std::thread::sleep(SERVING_AFTER);
-        let _stopping = runtime.block_on(thread_engine.serving());
+    tokio::spawn(async move {
+        tokio::time::sleep(SERVING_AFTER).await;
+        let _stopping = engine.serving().await;
     });
-    // At the process limit no thread can be started.
-    if started.is_err() {
-        tokio::spawn(async move {
-            tokio::time::sleep(DROP_TEXT_AFTER + SERVING_AFTER).await;
-            let _stopping = engine.serving().await;
-        });
-    }
 }
 
 /// Sends READY=1 to the supervisor, then a heartbeat to the keeper at half the watchdog interval. The heartbeat passes

@@ -50,7 +50,6 @@ async fn serve(paths: &Paths, settings: Settings) {
         match run_dir {
             Ok((run_dir, engine)) => {
                 engine_started.send_replace(Some(engine));
-                outpost_sys::memory::drop_text_pages();
                 Some(run_dir)
             }
             Err(reason) => {
