@@ -9,8 +9,10 @@ use crate::paths::Paths;
 use clap::Args;
 use outpost_control::client::Client;
 use outpost_control::wire::Status;
+use semver::Version;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use std::cmp::Ordering;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -105,37 +107,18 @@ fn is_outdated(status: &Status, force: bool) -> Result<bool, String> {
     if !is_other_binary(status.worker_pid) {
         return Ok(false);
     }
-    let ours = Version::ours();
-    match Version::parse(&status.version) {
-        Some(its) if its > ours && !force => Ok(false),
-        Some(its) if its < ours => Ok(true),
+    let its = Version::parse(&status.version).ok();
+    match its.map(|its| its.cmp_precedence(&own_version())) {
+        Some(Ordering::Greater) if !force => Ok(false),
+        Some(Ordering::Less) => Ok(true),
         _ => Ok(digest(Path::new("/proc/self/exe"))?
             != digest(Path::new(&format!("/proc/{}/exe", status.worker_pid)))?),
     }
 }
 
-/// A release version, ordered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Version([u32; 3]);
-
-impl Version {
-    pub(super) fn ours() -> Version {
-        Version::parse(env!("CARGO_PKG_VERSION")).unwrap_or(Version([0; 3]))
-    }
-
-    pub(super) fn parse(text: &str) -> Option<Version> {
-        let release = text.split(['-', '+']).next()?;
-        let mut parts = release.split('.').map(|part| part.parse().ok());
-        let version = Version([parts.next()??, parts.next()??, parts.next()??]);
-        parts.next().is_none().then_some(version)
-    }
-}
-
-impl std::fmt::Display for Version {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Version([major, minor, patch]) = self;
-        write!(f, "{major}.{minor}.{patch}")
-    }
+/// The version of this program.
+pub(super) fn own_version() -> Version {
+    Version::parse(env!("CARGO_PKG_VERSION")).unwrap_or(Version::new(0, 0, 0))
 }
 
 /// SHA-256 of a file in hex, as sha256sum prints it.

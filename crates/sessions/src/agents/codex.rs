@@ -2,13 +2,14 @@
 
 use super::profile::{AgentDir, ConversationStore, EntryPolicy, Flags, Login, Profile};
 use super::{Invocation, TurnRequest, codex_app_server, codex_exec};
+use semver::Version;
 
 /// codex's properties. The flags are those of `exec`.
 pub(super) static PROFILE: Profile = Profile {
     name: "codex",
     title: "Codex",
     packages: &["@openai/codex"],
-    interactive_since: Some([0, 120, 0]),
+    interactive_since: Some(Version::new(0, 120, 0)),
     can_stay_warm: false,
     login: Login { command: "`codex login`", key: "OPENAI_API_KEY" },
     instructions: "AGENTS.md",

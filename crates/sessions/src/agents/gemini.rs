@@ -8,6 +8,7 @@ use super::tool_calls::ToolCalls;
 use super::{Adapter, Interface, Invocation, Mode, TurnRequest};
 use crate::event::Event;
 use crate::turn::output::Output;
+use semver::Version;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -18,7 +19,7 @@ pub(super) static PROFILE: Profile = Profile {
     name: "gemini",
     title: "Gemini",
     packages: &["@google/gemini-cli"],
-    interactive_since: Some([0, 50, 0]),
+    interactive_since: Some(Version::new(0, 50, 0)),
     can_stay_warm: false,
     login: Login { command: "`gemini` once", key: "GEMINI_API_KEY" },
     instructions: "GEMINI.md",

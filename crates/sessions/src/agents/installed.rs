@@ -2,6 +2,7 @@
 
 use crate::agents::Cli;
 use crate::settings::Settings;
+use semver::Version;
 use std::collections::HashMap;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -117,11 +118,11 @@ impl CliCatalog {
 
     /// Whether the CLI has its interactive interface. A CLI of unknown version is run like a script would run it.
     pub(crate) fn has_interactive_mode(&self, cli: Cli) -> bool {
-        let Some(since) = cli.profile().interactive_since else { return true };
+        let Some(since) = &cli.profile().interactive_since else { return true };
         let Some(program) = self.program(cli) else { return false };
         self.version(cli, &program)
-            .and_then(|version| parse_version(&version))
-            .is_some_and(|version| version >= since)
+            .and_then(|version| parse_release(&version))
+            .is_some_and(|version| version >= *since)
     }
 
     /// Whether the program is the real CLI rather than a substitute: only that has a known version.
@@ -166,7 +167,7 @@ fn packaged_version(cli: Cli, program: &Path) -> Option<String> {
 /// Installers with several versions name the program or its directory by version.
 fn version_in_name(program: &Path) -> Option<String> {
     let names = program.iter().rev().take(2).filter_map(|name| name.to_str());
-    names.filter(|name| parse_version(name).is_some()).map(str::to_owned).next()
+    names.filter(|name| parse_release(name).is_some()).map(str::to_owned).next()
 }
 
 /// The output of `--version`. Only of ELF programs: a script may do anything with the flag.
@@ -189,7 +190,7 @@ fn reported_version(program: &Path) -> Option<String> {
     let _gone_already = child.kill();
     let _reaped = child.wait();
     let text = output?;
-    text.split_whitespace().find(|word| parse_version(word).is_some()).map(str::to_owned)
+    text.split_whitespace().find(|word| parse_release(word).is_some()).map(str::to_owned)
 }
 
 /// Reads up to EOF. `None` if the time limit expires first.
@@ -210,11 +211,9 @@ fn read_to_end(mut pipe: std::process::ChildStdout) -> Option<String> {
     Some(String::from_utf8_lossy(&output).into_owned())
 }
 
-/// Parses `1.18.33`.
-fn parse_version(version: &str) -> Option<[u32; 3]> {
-    let mut parts = version.split('.').map(|part| part.parse().ok());
-    let version = [parts.next()??, parts.next()??, parts.next()??];
-    parts.next().is_none().then_some(version)
+/// Parses the version of a release, such as `1.18.33`.
+fn parse_release(text: &str) -> Option<Version> {
+    Version::parse(text).ok().filter(|version| version.pre.is_empty() && version.build.is_empty())
 }
 
 #[cfg(test)]
@@ -234,7 +233,9 @@ mod tests {
         assert_eq!(packaged_version(Cli::Codex, &program).as_deref(), Some("0.166.0"));
         assert_eq!(packaged_version(Cli::Claude, &program), None);
         assert_eq!(reported_version(&program), None);
-        assert_eq!(parse_version("2.1.325"), Some([2, 1, 325]));
-        assert_eq!(parse_version("2.1"), None);
+        assert_eq!(parse_release("2.1.325"), Some(Version::new(2, 1, 325)));
+        for text in ["2.1", "2.1.325.0", "2.1.325-beta.1", "v2.1.325", "codex"] {
+            assert_eq!(parse_release(text), None, "{text}");
+        }
     }
 }

@@ -8,6 +8,7 @@ use super::profile::{AgentDir, EntryPolicy, Flags, Login, Profile};
 use super::{Adapter, Interface, Invocation, Mode, TurnRequest};
 use crate::event::Event;
 use crate::turn::output::{Output, Verdict};
+use semver::Version;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -16,7 +17,7 @@ pub(super) static PROFILE: Profile = Profile {
     name: "opencode",
     title: "OpenCode",
     packages: &["opencode-ai", "opencode-linux-"],
-    interactive_since: Some([1, 0, 0]),
+    interactive_since: Some(Version::new(1, 0, 0)),
     can_stay_warm: false,
     login: Login { command: "`opencode auth login`", key: "the variable of its provider's key" },
     instructions: "AGENTS.md",

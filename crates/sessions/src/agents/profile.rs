@@ -2,6 +2,7 @@
 
 use super::acp::Dialect;
 use super::{Invocation, Mode, TurnRequest};
+use semver::Version;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -14,7 +15,7 @@ pub(crate) struct Profile {
     /// Prefixes of npm packages that contain the program. The first one is the package to install.
     pub(crate) packages: &'static [&'static str],
     /// The first version with the interactive interface. `None`: all versions in use have it.
-    pub(crate) interactive_since: Option<[u32; 3]>,
+    pub(crate) interactive_since: Option<Version>,
     /// A process can answer several turns.
     pub(crate) can_stay_warm: bool,
     pub(crate) login: Login,

@@ -2,7 +2,9 @@
 
 use super::EXCERPT_CHARS;
 use super::ssh::{Ssh, quoted};
-use crate::cli::remote_bootstrap::{LINE_MARK, Version, digest};
+use crate::cli::remote_bootstrap::{LINE_MARK, digest, own_version};
+use semver::Version;
+use std::cmp::Ordering;
 use std::fs::File;
 use std::path::Path;
 
@@ -88,7 +90,7 @@ pub(super) async fn install(ssh: &Ssh<'_>, replace: Replace) -> Result<String, S
     let output =
         ssh.run(PROBE_SCRIPT, None).await.map_err(|why| format!("cannot probe the remote host: {why}"))?;
     let remote = parse(&output)?;
-    let local = LocalBinary { version: Version::ours(), sha256: digest(Path::new("/proc/self/exe"))? };
+    let local = LocalBinary { version: own_version(), sha256: digest(Path::new("/proc/self/exe"))? };
     match (decide(&local, &remote, replace)?, &remote.binary) {
         (InstallStep::Keep(why), Some(binary)) => {
             if replace != Replace::Nothing {
@@ -130,7 +132,7 @@ fn parse(output: &str) -> Result<RemoteHost, String> {
     };
     let binary = match (member("binary"), member("version"), member("sha256")) {
         (Some(path), Some(version), Some(sha256)) => {
-            let known = version.strip_prefix("outpost ").and_then(Version::parse);
+            let known = version.strip_prefix("outpost ").and_then(|text| Version::parse(text).ok());
             let version = known.ok_or_else(|| {
                 format!("{path:?} on the remote host is not outpost (--version prints {version:?})\nhint: move it away")
             })?;
@@ -149,18 +151,22 @@ fn decide(local: &LocalBinary, remote: &RemoteHost, replace: Replace) -> Result<
             InstallStep::Keep(format!("outpost {} is installed", local.version))
         }
         Some(binary) => {
-            let its = binary.version;
-            match replace {
-                Replace::Nothing => InstallStep::Keep(format!("outpost {its} is installed")),
-                Replace::Any => InstallStep::Copy(format!("replaces {its}")),
-                Replace::Older if its < local.version => {
+            let its = &binary.version;
+            match (replace, its.cmp_precedence(&local.version)) {
+                (Replace::Nothing, _) => InstallStep::Keep(format!("outpost {its} is installed")),
+                (Replace::Any, _) => InstallStep::Copy(format!("replaces {its}")),
+                (Replace::Older, Ordering::Less) => {
                     InstallStep::Copy(format!("replaces {its}, which is older"))
                 }
-                Replace::Older if its > local.version => InstallStep::Keep(format!(
+                (Replace::Older, Ordering::Greater) => InstallStep::Keep(format!(
                     "outpost {its} is installed, which is newer (--force replaces it)"
                 )),
-                Replace::Older if other_platform => InstallStep::Keep(format!("outpost {its} is installed")),
-                Replace::Older => InstallStep::Copy(format!("replaces another build of {its}")),
+                (Replace::Older, Ordering::Equal) if other_platform => {
+                    InstallStep::Keep(format!("outpost {its} is installed"))
+                }
+                (Replace::Older, Ordering::Equal) => {
+                    InstallStep::Copy(format!("replaces another build of {its}"))
+                }
             }
         }
     };
@@ -205,6 +211,9 @@ mod tests {
         assert_eq!(copies(here, Some(("1.2.3", "bb")), Replace::Older), Ok(true));
         assert_eq!(copies(here, Some(("1.2.3", "bb")), Replace::Nothing), Ok(false));
         assert_eq!(copies(here, Some(("1.2.2", "bb")), Replace::Older), Ok(true));
+        assert_eq!(copies(here, Some(("1.2.3-rc.1", "bb")), Replace::Older), Ok(true));
+        assert_eq!(copies(here, Some(("1.3.0-rc.1", "bb")), Replace::Older), Ok(false));
+        assert_eq!(copies("other", Some(("1.2.3+build", "bb")), Replace::Older), Ok(false));
         assert_eq!(copies(here, Some(("1.10.0", "bb")), Replace::Older), Ok(false));
         assert_eq!(copies(here, Some(("1.10.0", "bb")), Replace::Any), Ok(true));
         assert_eq!(copies("other", Some(("1.2.3", "bb")), Replace::Older), Ok(false));
