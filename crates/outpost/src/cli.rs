@@ -28,6 +28,7 @@ mod token;
 mod top;
 mod view;
 
+use crate::columns;
 use crate::console;
 use crate::daemon::serve::ServeError;
 use crate::daemon::{resume_kept, serve, worker};
@@ -279,14 +280,13 @@ fn as_json(value: &(impl serde::Serialize + ?Sized)) -> Result<String, String> {
 
 /// Prints aligned columns; the first row is the heading.
 fn print_table<const N: usize>(rows: &[[String; N]]) {
+    let rows: Vec<[String; N]> =
+        rows.iter().map(|row| row.each_ref().map(|cell| cell.escape_debug().to_string())).collect();
     let width =
-        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| columns::width(cell)).max();
     let widths: Vec<usize> = (0..N).map(|column| width(column).unwrap_or_default()).collect();
-    for row in rows {
-        let cells = row
-            .iter()
-            .zip(&widths)
-            .map(|(cell, width)| format!("{:<width$}", cell.escape_debug().to_string()));
+    for row in &rows {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| columns::pad_end(cell, *width));
         let line = cells.collect::<Vec<_>>().join("  ");
         outln!("{}", line.trim_end());
     }

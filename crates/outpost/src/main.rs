@@ -27,6 +27,7 @@ mod console;
 
 mod askpass;
 mod cli;
+mod columns;
 mod config;
 mod daemon;
 mod dropin;

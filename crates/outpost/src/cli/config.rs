@@ -1,6 +1,7 @@
 //! `outpost config` and `outpost reload`: the configuration file and the effective settings.
 
 use super::{Outcome, as_json, connect, explain, print};
+use crate::columns;
 use crate::daemon::live_config;
 use crate::flags::Flags;
 use crate::paths::Paths;
@@ -74,7 +75,7 @@ fn toml_text(whose: &str, settings: &Settings) -> String {
     let mut text = format!("# The configuration {whose}; file: {}\n", settings.file.escape_debug());
     let mut last = "";
     let lines: Vec<(String, &Setting)> = settings.settings.iter().map(|row| (line(row), row)).collect();
-    let width = lines.iter().map(|(line, _)| line.chars().count()).max().unwrap_or_default().min(60);
+    let width = lines.iter().map(|(line, _)| columns::width(line)).max().unwrap_or_default().min(60);
     for (line, row) in &lines {
         let table = row.key.rsplit_once('.').map_or("", |(table, _)| table);
         if table != last {
@@ -88,7 +89,7 @@ fn toml_text(whose: &str, settings: &Settings) -> String {
         };
         let _infallible = match row.value.is_null() {
             true => writeln!(text, "{line}"),
-            false => writeln!(text, "{line:<width$}  # {source}"),
+            false => writeln!(text, "{}  # {source}", columns::pad_end(line, width)),
         };
     }
     text

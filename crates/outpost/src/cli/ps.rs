@@ -2,6 +2,7 @@
 
 use super::reconnect::{RECONNECT_TIMEOUT, retry_interval};
 use super::{Outcome, connect, explain, print, status};
+use crate::columns::{cut, pad_end, pad_start, width};
 use crate::console;
 use crate::paths::Paths;
 use clap::Args;
@@ -158,33 +159,18 @@ fn aligned(rows: &[[String; 10]], columns: Option<usize>) -> String {
     for row in rows {
         let mut line = String::new();
         for ((cell, right), column) in row.iter().zip(RIGHT).zip(&widths) {
-            let blanks = " ".repeat(column.saturating_sub(width(cell)));
-            line += &if right { format!("{blanks}{cell}  ") } else { format!("{cell}{blanks}  ") };
+            line += &if right { pad_start(cell, *column) } else { pad_end(cell, *column) };
+            line += "  ";
         }
         line += &row[LAST];
-        text += cut(line.trim_end(), columns).as_ref();
+        text += &cut(line.trim_end(), columns.unwrap_or(usize::MAX), CUT_MARK);
         text.push('\n');
     }
     text
 }
 
-/// Upper bound of the display width: a non-ASCII character may be two columns wide.
-pub(super) fn width(text: &str) -> usize {
-    text.chars().map(|character| if character.is_ascii() { 1 } else { 2 }).sum()
-}
-
-pub(super) fn cut(line: &str, columns: Option<usize>) -> std::borrow::Cow<'_, str> {
-    let Some(columns) = columns.filter(|columns| width(line) > *columns) else { return line.into() };
-    let mut left = columns.saturating_sub(1);
-    let fits = |character: &char| {
-        let width = if character.is_ascii() { 1 } else { 2 };
-        let fits = width <= left;
-        left = left.saturating_sub(width);
-        fits
-    };
-    let kept: String = line.chars().take_while(fits).collect();
-    (kept + "…").into()
-}
+/// Marks a line that is cut at the edge of the terminal.
+pub(super) const CUT_MARK: &str = "…";
 
 pub(super) fn state(process: &ProcessInfo) -> String {
     match process.exit {

@@ -1,7 +1,9 @@
 //! The list of addresses on which the faces listen, with an example command for each.
 
+use crate::columns::{self, pad_end};
 use crate::console;
 use outpost_control::wire::Listening;
+use std::borrow::Cow;
 use std::fmt::Display;
 
 /// Listeners opened so far.
@@ -37,9 +39,10 @@ impl Listeners {
 pub(crate) fn table(rows: &[Listening]) -> String {
     let rows: Vec<[_; 3]> =
         rows.iter().map(|row| [&row.face, &row.address, &row.hint].map(|cell| console::line(cell))).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let width = |column: usize| rows.iter().map(|row| columns::width(&row[column])).max().unwrap_or_default();
     let (faces, addresses) = (width(0), width(1));
-    let line =
-        |[face, address, hint]: &[_; 3]| format!("  {face:<faces$}  {address:<addresses$}  try: {hint}\n");
+    let line = |[face, address, hint]: &[Cow<'_, str>; 3]| {
+        format!("  {}  {}  try: {hint}\n", pad_end(face, faces), pad_end(address, addresses))
+    };
     rows.iter().map(line).collect()
 }

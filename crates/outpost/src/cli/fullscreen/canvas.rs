@@ -1,6 +1,6 @@
 //! Drawing primitives of full-screen commands: lines and styles.
 
-use crate::tty;
+use crate::{columns, tty};
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -48,14 +48,7 @@ impl<'a> Canvas<'a> {
 
     /// Like `line`, and marks a cut text with an ellipsis.
     pub(in crate::cli) fn cut(&mut self, at: u16, text: &str, style: Style) {
-        let width = usize::from(self.area.width);
-        match text.chars().count() > width {
-            false => self.line(at, text, style),
-            true => {
-                let head: String = text.chars().take(width.saturating_sub(3)).collect();
-                self.line(at, &format!("{head}..."), style);
-            }
-        }
+        self.line(at, &columns::cut(text, self.area.width.into(), "..."), style);
     }
 }
 

@@ -4,8 +4,9 @@ use super::app::{App, Dialog, Row, Throughput, View};
 use super::table::{self, SortOrder};
 use crate::cli::approver::printable;
 use crate::cli::fullscreen::{BAR, Canvas, Theme, first_row, style_of};
-use crate::cli::ps::{age, cut, size, state, width};
+use crate::cli::ps::{CUT_MARK, age, size, state};
 use crate::cli::sessions;
+use crate::columns::{cut, pad_end, width};
 use outpost_approvals::display;
 use outpost_control::wire::{Status, Usage};
 use ratatui::Frame;
@@ -229,12 +230,10 @@ fn session_list(canvas: &mut Canvas<'_>, all: &[[String; 7]], at: u16, rows: u16
         .collect();
     for (row, place) in table.iter().zip(at..) {
         let cells = row.iter().zip(&widths);
-        let line: String = cells
-            .map(|(cell, wanted)| format!("{cell}{}  ", " ".repeat(wanted.saturating_sub(width(cell)))))
-            .collect();
+        let line: String = cells.map(|(cell, wanted)| pad_end(cell, *wanted) + "  ").collect();
         let style = if place == at { Style::new().add_modifier(Modifier::BOLD) } else { Style::new() };
         let line = format!("  {}", line.trim_end());
-        canvas.line(place, &cut(&line, Some(canvas.area.width.into())), style);
+        canvas.line(place, &cut(&line, canvas.area.width.into(), CUT_MARK), style);
     }
 }
 

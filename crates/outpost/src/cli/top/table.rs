@@ -1,7 +1,8 @@
 //! The process table of `outpost top`, fitted to the screen: a narrow screen omits the least important columns.
 
 use super::app::{Row, Sort};
-use crate::cli::ps::{age, command_line, cut, size, state, width};
+use crate::cli::ps::{CUT_MARK, age, command_line, size, state};
+use crate::columns::{cut, pad_end, pad_start, width};
 
 /// Widest name; longer ones are cut.
 const NAME_COLUMNS_MAX: usize = 24;
@@ -37,7 +38,7 @@ const COLUMNS: [Column; 10] = [
 ];
 
 fn name(row: &Row, _: u64) -> String {
-    cut(&row.name.escape_debug().to_string(), Some(NAME_COLUMNS_MAX)).into_owned()
+    cut(&row.name.escape_debug().to_string(), NAME_COLUMNS_MAX, CUT_MARK).into_owned()
 }
 
 fn face(row: &Row, _: u64) -> String {
@@ -102,11 +103,11 @@ pub(super) fn lines(
     let line = |mark: &str, row: &[String; 10], last: &str| {
         let mut line = mark.to_owned();
         let parts = row.iter().zip(&COLUMNS).zip(widths).zip(visible);
-        for (((cell, column), width_wanted), _) in parts.filter(|(_, visible)| *visible) {
-            let blanks = " ".repeat(width_wanted.saturating_sub(width(cell)));
-            line += &if column.right { format!("{blanks}{cell}  ") } else { format!("{cell}{blanks}  ") };
+        for (((cell, column), width), _) in parts.filter(|(_, visible)| *visible) {
+            line += &if column.right { pad_start(cell, width) } else { pad_end(cell, width) };
+            line += "  ";
         }
-        cut(&(line + last), Some(columns)).into_owned()
+        cut(&(line + last), columns, CUT_MARK).into_owned()
     };
     let processes = rows.iter().zip(&cells).map(|((row, selected), cells)| {
         line(if *selected { "> " } else { "  " }, cells, &command_line(&row.info.command))
