@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 fuzz_target!(|text: &str| {
     let rules = match Rules::from_text(text) {
         Ok(rules) => rules,
-        Err(mistake) => return check_position(text, &mistake),
+        Err(mistake) => return check_position(text, &mistake.to_string()),
     };
     let arguments = ["-c".to_owned(), "id".to_owned()];
     let (env, now) = (BTreeMap::new(), Timestamp::now());

@@ -1,8 +1,10 @@
 //! Approvers: public keys with a name, a scope and an expiry, and the changes that other keys may make to them.
 
+mod error;
 mod root_file;
 mod signed_list;
 
+pub use error::{ApproverError, RootFileError};
 pub use root_file::RootFile;
 pub(crate) use signed_list::SignedList;
 
@@ -75,23 +77,28 @@ impl Approver {
     }
 
     /// Fails if the key is expired or revoked at this time.
-    pub(crate) fn check_time(&self, now_ms: u64) -> Result<(), String> {
+    pub(crate) fn check_time(&self, now_ms: u64) -> Result<(), ApproverError> {
         if self.revoked_ms.is_some_and(|revoked| now_ms >= revoked) {
-            return Err(format!("the key {} is revoked", self.title()));
+            return Err(ApproverError::Revoked { key: self.title() });
         }
         match self.not_after_ms != 0 && now_ms >= self.not_after_ms {
-            true => Err(format!("the key {} has expired", self.title())),
+            true => Err(ApproverError::Expired { key: self.title() }),
             false => Ok(()),
         }
     }
 
-    fn check_scope(&self, request: &RequestAttributes, host: &str) -> Result<(), String> {
-        let title = self.title();
-        if request.privileged && !self.root {
-            return Err(format!("the key {title} may not decide what runs as root"));
+    /// Fails if the key may not decide what runs as root, and this would.
+    pub(crate) fn check_root(&self, privileged: bool) -> Result<(), ApproverError> {
+        match privileged && !self.root {
+            true => Err(ApproverError::NotForRoot { key: self.title() }),
+            false => Ok(()),
         }
+    }
+
+    fn check_scope(&self, request: &RequestAttributes, host: &str) -> Result<(), ApproverError> {
+        self.check_root(request.privileged)?;
         if !self.hosts.is_empty() && !self.hosts.iter().any(|name| name == host) {
-            return Err(format!("the key {title} may not decide on this host, {host}"));
+            return Err(ApproverError::NotOnHost { key: self.title(), host: host.to_owned() });
         }
         if self.users.is_empty() {
             return Ok(());
@@ -101,7 +108,7 @@ impl Approver {
         let user = user.unwrap_or_else(|| request.uid.to_string());
         match self.users.contains(&user) {
             true => Ok(()),
-            false => Err(format!("the key {title} may not decide for user {user}")),
+            false => Err(ApproverError::NotForUser { key: self.title(), user }),
         }
     }
 
@@ -131,9 +138,9 @@ impl Approver {
 
 impl KeyChange {
     /// The approver that an enrolment creates.
-    pub(crate) fn approver(&self) -> Result<Approver, String> {
+    pub(crate) fn approver(&self) -> Result<Approver, ApproverError> {
         Ok(Approver {
-            key: PublicKey::from_bytes(&self.key).map_err(|error| format!("the key: {error}"))?,
+            key: PublicKey::from_bytes(&self.key).map_err(ApproverError::Key)?,
             name: self.name.clone(),
             root: self.root,
             users: self.users.clone(),
@@ -151,11 +158,11 @@ fn rfc3339(unix_ms: u64) -> String {
 }
 
 /// Checks an approver's name. It appears in messages and audit records, so it must be printable.
-pub fn check_name(name: &str) -> Result<(), String> {
+pub fn check_name(name: &str) -> Result<(), ApproverError> {
     let printable = name.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
     match printable && name.trim() == name && (1..=NAME_CHARS_MAX).contains(&name.len()) {
         true => Ok(()),
-        false => Err(format!("a name has 1 to {NAME_CHARS_MAX} printable ASCII characters")),
+        false => Err(ApproverError::Name),
     }
 }
 
@@ -174,6 +181,10 @@ impl ApproverList {
         self.approvers.iter().find(|approver| approver.key.key_data() == key.key_data())
     }
 
+    fn find_approver(&self, key: &PublicKey) -> Result<&Approver, ApproverError> {
+        self.find(key).ok_or_else(|| ApproverError::NotApprover { fingerprint: fingerprint(key) })
+    }
+
     fn find_mut(&mut self, key: &PublicKey) -> Option<&mut Approver> {
         self.approvers.iter_mut().find(|approver| approver.key.key_data() == key.key_data())
     }
@@ -185,10 +196,8 @@ impl ApproverList {
         request: &RequestAttributes,
         host: &str,
         now_ms: u64,
-    ) -> Result<&Approver, String> {
-        let print = fingerprint(key);
-        let found =
-            self.find(key).ok_or_else(|| format!("the key {print} is not enrolled as an approver"))?;
+    ) -> Result<&Approver, ApproverError> {
+        let found = self.find_approver(key)?;
         found.check_time(now_ms)?;
         found.check_scope(request, host)?;
         Ok(found)
@@ -199,14 +208,19 @@ impl ApproverList {
     }
 
     /// Applies a change that `signer` has signed. The first key signs its own enrolment.
-    pub fn apply(&mut self, change: &KeyChange, signer: &PublicKey, now_ms: u64) -> Result<(), String> {
+    pub fn apply(
+        &mut self,
+        change: &KeyChange,
+        signer: &PublicKey,
+        now_ms: u64,
+    ) -> Result<(), ApproverError> {
         let wanted = change.approver()?;
         let key = wanted.key.clone();
         let target = match change.action {
             KeyAction::Enroll => wanted.clone(),
             _ => {
                 let found = self.find(&key).filter(|found| found.revoked_ms.is_none()).cloned();
-                found.ok_or_else(|| format!("the key {} is not enrolled", fingerprint(&key)))?
+                found.ok_or_else(|| ApproverError::NotEnrolled { fingerprint: fingerprint(&key) })?
             }
         };
         self.check_signer(&target, signer, now_ms)?;
@@ -221,7 +235,7 @@ impl ApproverList {
                 let mut without = self.clone();
                 without.change(&key, |found| found.revoked_ms = Some(now_ms))?;
                 if !without.is_usable(now_ms) {
-                    return Err("this is the last key that can decide; enrol another one first".into());
+                    return Err(ApproverError::LastKey);
                 }
                 *self = without;
                 Ok(())
@@ -229,33 +243,31 @@ impl ApproverList {
         }
     }
 
-    fn check_signer(&self, target: &Approver, signer: &PublicKey, now_ms: u64) -> Result<(), String> {
+    fn check_signer(&self, target: &Approver, signer: &PublicKey, now_ms: u64) -> Result<(), ApproverError> {
         if self.approvers.is_empty() {
             return match target.key.key_data() == signer.key_data() {
                 true => Ok(()),
-                false => Err("the first key signs its own enrolment".into()),
+                false => Err(ApproverError::FirstKey),
             };
         }
-        let print = fingerprint(signer);
-        let by =
-            self.find(signer).ok_or_else(|| format!("the key {print} is not enrolled as an approver"))?;
+        let by = self.find_approver(signer)?;
         by.check_time(now_ms)?;
         match by.covers(target) {
             true => Ok(()),
-            false => Err(format!("the scope of {} is smaller than that of {}", by.title(), target.title())),
+            false => Err(ApproverError::SmallerScope { signer: by.title(), key: target.title() }),
         }
     }
 
     /// Adds an approver. Fails if its key or its name is already in use.
-    pub fn enroll(&mut self, approver: Approver) -> Result<(), String> {
+    pub fn enroll(&mut self, approver: Approver) -> Result<(), ApproverError> {
         if let Some(found) = self.find(&approver.key) {
             return Err(match found.revoked_ms {
-                Some(_) => format!("the key {} was revoked; enrol a new one", found.title()),
-                None => format!("the key is enrolled already, as {}", found.title()),
+                Some(_) => ApproverError::EnrolledAndRevoked { key: found.title() },
+                None => ApproverError::Enrolled { key: found.title() },
             });
         }
         if self.approvers.len() >= APPROVERS_MAX {
-            return Err(format!("there are {APPROVERS_MAX} approvers already"));
+            return Err(ApproverError::TooMany);
         }
         check_name(&approver.name)?;
         if approver.revoked_ms.is_none() {
@@ -265,18 +277,22 @@ impl ApproverList {
         Ok(())
     }
 
-    fn check_new_name(&self, name: &str) -> Result<(), String> {
+    fn check_new_name(&self, name: &str) -> Result<(), ApproverError> {
         check_name(name)?;
         match self.approvers.iter().any(|known| known.name == name && known.revoked_ms.is_none()) {
-            true => Err(format!("another key has the name {name}")),
+            true => Err(ApproverError::NameInUse(name.to_owned())),
             false => Ok(()),
         }
     }
 
     /// Changes one approver in place.
-    pub fn change(&mut self, key: &PublicKey, change: impl FnOnce(&mut Approver)) -> Result<(), String> {
-        let print = fingerprint(key);
-        self.find_mut(key).map(change).ok_or_else(|| format!("the key {print} is not enrolled"))
+    pub fn change(
+        &mut self,
+        key: &PublicKey,
+        change: impl FnOnce(&mut Approver),
+    ) -> Result<(), ApproverError> {
+        let found = self.find_mut(key).map(change);
+        found.ok_or_else(|| ApproverError::NotEnrolled { fingerprint: fingerprint(key) })
     }
 }
 

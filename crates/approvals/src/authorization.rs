@@ -1,9 +1,9 @@
 //! Checks an audit chain: every started command had a signed decision, a signed grant, or a rule.
 
-use crate::approvers::{Approver, ApproverList};
+use crate::approvers::{Approver, ApproverError, ApproverList};
 use crate::question::Remember;
 use crate::signing::{
-    self, HOST_NAMESPACE, KeyChange, NAMESPACE, Proof, PublicKey, Signed, Statement, fingerprint,
+    self, HOST_NAMESPACE, KeyChange, NAMESPACE, Proof, PublicKey, Signed, SignedError, Statement, fingerprint,
 };
 use outpost_ledger::audit::{self, Filter, Head, Record};
 use serde_json::Value;
@@ -49,13 +49,62 @@ pub fn check(chain: &Path, trusted: TrustedKeys) -> audit::Result<Findings> {
     Ok(checker.findings)
 }
 
+/// Why a key statement of the chain is not valid, or why a start was not authorized.
+#[derive(Clone, Debug, thiserror::Error)]
+enum Violation {
+    #[error(transparent)]
+    Signed(#[from] SignedError),
+    #[error(transparent)]
+    Approver(#[from] ApproverError),
+    #[error("{0}")]
+    Key(#[from] ssh_key::Error),
+    #[error("a key was enrolled before the host key was recorded")]
+    NoHostKey,
+    #[error("the host did not enrol the terminal key")]
+    TerminalKey,
+    #[error("a decision for a session cannot authorize root")]
+    SessionForRoot,
+    #[error("the hash of the rules is missing")]
+    NoRulesHash,
+    #[error("the kind of decision is unknown")]
+    UnknownDecision,
+    #[error("the decision is not signed")]
+    Unsigned,
+    #[error("the statement is for another host")]
+    OtherHost,
+    #[error("the statement does not allow this digest")]
+    OtherDigest,
+    #[error("the statement is for another audit chain: it refers to {0}")]
+    OtherChain(Head),
+    #[error("the statement is about another question")]
+    OtherQuestion,
+    #[error("the statement was not valid at that time")]
+    OtherTime,
+    #[error("the signed statement contains no grant")]
+    NoGrant,
+    #[error("the grant for {0} minutes had expired")]
+    GrantExpired(u64),
+    #[error("the grant {id} allows {times} uses, and this is use {used}")]
+    GrantUsedUp { id: String, times: u32, used: u32 },
+    #[error("the host did not sign the deciding uid")]
+    UnsignedUid,
+    #[error("the key {0} is not trusted")]
+    UntrustedKey(String),
+    #[error("the chain has no such request")]
+    NoRequest,
+    #[error("its digest differs from the request")]
+    DigestDiffers,
+    #[error("no earlier decision allows it")]
+    Undecided,
+}
+
 /// A request that has not ended.
 struct Request {
     question: Option<String>,
     digest: String,
     privileged: bool,
     /// The decision's `seq`, and what authorized the request or why the decision is invalid.
-    allowed: Option<(u64, Result<String, String>)>,
+    allowed: Option<(u64, Result<String, Violation>)>,
 }
 
 struct Checker {
@@ -122,9 +171,9 @@ impl Checker {
         }
     }
 
-    fn on_key(&mut self, record: &Record) -> Result<(), String> {
+    fn on_key(&mut self, record: &Record) -> Result<(), Violation> {
         let data = &record.data;
-        let key = PublicKey::from_openssh(text_field(data, "key")).map_err(|error| error.to_string())?;
+        let key = PublicKey::from_openssh(text_field(data, "key"))?;
         let print = fingerprint(&key);
         if text_field(data, "action") == "host" {
             let known = self.trusted.host.as_ref().or(self.host.as_ref());
@@ -143,15 +192,15 @@ impl Checker {
         };
         let bytes = signed.statement_bytes()?;
         let change = KeyChange::decode(&bytes)?;
-        let host = self.host.as_ref().ok_or("a key was enrolled before the host key was recorded")?;
+        let host = self.host.as_ref().ok_or(Violation::NoHostKey)?;
         if host.to_bytes().ok().as_deref() != Some(&change.host) {
-            return Err("the key statement is for another host".into());
+            return Err(ApproverError::OtherHost.into());
         }
         let signature = signed.signature_bytes()?;
         if text_field(data, "action") == "terminal" {
             let by = signing::verify(HOST_NAMESPACE, &bytes, &signature)?;
             if by.key_data() != host.key_data() {
-                return Err("the host did not enrol the terminal key".into());
+                return Err(Violation::TerminalKey);
             }
             self.terminals.push(change.approver()?);
             return Ok(());
@@ -170,9 +219,9 @@ impl Checker {
                     .into_iter()
                     .map(|old| Approver { revoked_ms: old.revoked_ms.or(Some(time_ms(record))), ..old }),
             );
-            return applied;
+            return Ok(applied?);
         }
-        self.list.apply(&change, &by, time_ms(record))
+        Ok(self.list.apply(&change, &by, time_ms(record))?)
     }
 
     fn on_received(&mut self, data: &Value) {
@@ -202,12 +251,12 @@ impl Checker {
         let allowed = match text_field(data, "decision") {
             "" | "grant" => self.check_signed(record, request),
             "session" if !privileged => Ok("a human at the terminal, for the session".to_owned()),
-            "session" => Err("a decision for a session cannot authorize root".to_owned()),
+            "session" => Err(Violation::SessionForRoot),
             rule if rule.starts_with("rule:") && text_field(data, "rules_sha256").len() == 64 => {
                 Ok(format!("{rule} of the rules with sha256 {}", text_field(data, "rules_sha256")))
             }
-            rule if rule.starts_with("rule:") => Err("the hash of the rules is missing".to_owned()),
-            _ => Err("the kind of decision is unknown".to_owned()),
+            rule if rule.starts_with("rule:") => Err(Violation::NoRulesHash),
+            _ => Err(Violation::UnknownDecision),
         };
         let used = allowed.and_then(|by| self.count_use(record).map(|()| by));
         if let Some(request) = self.requests.get_mut(&key) {
@@ -216,7 +265,7 @@ impl Checker {
     }
 
     /// Returns the signer of a decision that is valid for this request.
-    fn check_signed(&self, record: &Record, request: &Request) -> Result<String, String> {
+    fn check_signed(&self, record: &Record, request: &Request) -> Result<String, Violation> {
         let data = &record.data;
         let proof = Proof {
             statement: text_field(data, "statement").into(),
@@ -224,7 +273,7 @@ impl Checker {
             uid: data.get("uid").and_then(Value::as_u64).and_then(|uid| u32::try_from(uid).ok()),
         };
         if proof.signature.is_empty() {
-            return Err("the decision is not signed".into());
+            return Err(Violation::Unsigned);
         }
         let (statement, bytes) = proof.statement()?;
         let signer = self.find_signer(&proof, &bytes, request.privileged, time_ms(record))?;
@@ -237,41 +286,41 @@ impl Checker {
         statement: &Statement,
         record: &Record,
         request: &Request,
-    ) -> Result<(), String> {
+    ) -> Result<(), Violation> {
         let host = self.host.as_ref().and_then(|host| host.to_bytes().ok());
         if host.as_deref() != Some(&statement.host) {
-            return Err("the statement is for another host".into());
+            return Err(Violation::OtherHost);
         }
         if statement.digest != request.digest || !statement.decision.allow {
-            return Err("the statement does not allow this digest".into());
+            return Err(Violation::OtherDigest);
         }
         let oldest = self.heads.front().map_or(u64::MAX, |oldest| oldest.seq);
         if statement.head.seq >= oldest && !self.heads.contains(&statement.head) {
-            return Err(format!("the statement is for another audit chain: it refers to {}", statement.head));
+            return Err(Violation::OtherChain(statement.head));
         }
         let time_ms = time_ms(record);
         if text_field(&record.data, "decision") == "grant" {
             return self.check_grant(statement, record);
         }
         if Some(&statement.question) != request.question.as_ref() {
-            return Err("the statement is about another question".into());
+            return Err(Violation::OtherQuestion);
         }
         let within = time_ms.saturating_add(CLOCK_SKEW_MS) >= statement.issued_ms
             && time_ms <= statement.expires_ms.saturating_add(CLOCK_SKEW_MS);
-        if within { Ok(()) } else { Err("the statement was not valid at that time".into()) }
+        if within { Ok(()) } else { Err(Violation::OtherTime) }
     }
 
     /// Whether a grant was valid at that time, by the boot-time clock.
-    fn check_grant(&self, statement: &Statement, record: &Record) -> Result<(), String> {
+    fn check_grant(&self, statement: &Statement, record: &Record) -> Result<(), Violation> {
         let minutes = match statement.decision.remember {
-            None => return Err("the signed statement contains no grant".into()),
+            None => return Err(Violation::NoGrant),
             Some(Remember::Times(_)) => return Ok(()),
             Some(Remember::Minutes(minutes)) => u64::from(minutes),
         };
         let Some(given_ns) = self.grant_times.get(&statement.id()) else { return Ok(()) };
         match record.boot_ns.checked_sub(*given_ns) {
             Some(age_ns) if age_ns <= minutes.saturating_mul(60_000_000_000) => Ok(()),
-            _ => Err(format!("the grant for {minutes} minutes had expired")),
+            _ => Err(Violation::GrantExpired(minutes)),
         }
     }
 
@@ -281,33 +330,30 @@ impl Checker {
         bytes: &[u8],
         privileged: bool,
         time_ms: u64,
-    ) -> Result<String, String> {
+    ) -> Result<String, Violation> {
         let signature = proof.signature_bytes()?;
         if let Some(uid) = proof.uid {
             let by = signing::verify(HOST_NAMESPACE, &signing::uid_attestation(bytes, uid), &signature)?;
             return match self.host.as_ref().is_some_and(|host| host.key_data() == by.key_data()) {
                 true => Ok(format!("uid {uid} without a signature, which root's file allowed")),
-                false => Err("the host did not sign the deciding uid".into()),
+                false => Err(Violation::UnsignedUid),
             };
         }
         let key = signing::verify(NAMESPACE, bytes, &signature)?;
-        let print = fingerprint(&key);
         let recorded = self.list.find(&key);
         let given = self.trusted.approvers.iter().find(|known| known.key.key_data() == key.key_data());
         let from_terminal = self.terminals.iter().find(|known| known.key.key_data() == key.key_data());
         let from_chain = recorded.filter(|_| self.trusted.from_chain).or(from_terminal);
-        let approver = given.or(from_chain).ok_or_else(|| format!("the key {print} is not trusted"))?;
+        let approver = given.or(from_chain).ok_or_else(|| Violation::UntrustedKey(fingerprint(&key)))?;
         for known in [Some(approver), recorded].into_iter().flatten() {
             known.check_time(time_ms)?;
-            if privileged && !known.root {
-                return Err(format!("the key {} may not decide what runs as root", known.title()));
-            }
+            known.check_root(privileged)?;
         }
         Ok(approver.title())
     }
 
     /// Counts a use of a grant, or notes the time of a new grant.
-    fn count_use(&mut self, record: &Record) -> Result<(), String> {
+    fn count_use(&mut self, record: &Record) -> Result<(), Violation> {
         let id = text_field(&record.data, "grant");
         if text_field(&record.data, "statement").is_empty() {
             return Ok(());
@@ -328,7 +374,7 @@ impl Checker {
         *used += 1;
         match statement.decision.remember {
             Some(Remember::Times(times)) if *used > times => {
-                Err(format!("the grant {id} allows {times} uses, and this is use {used}"))
+                Err(Violation::GrantUsedUp { id: id.to_owned(), times, used: *used })
             }
             _ => Ok(()),
         }
@@ -345,11 +391,9 @@ impl Checker {
         let privileged = privileged || request.is_some_and(|request| request.privileged);
         let digest = text_field(&record.data, "digest");
         let allowed = match request {
-            None => Err("the chain has no such request".to_owned()),
-            Some(request) if request.digest != digest => {
-                Err("its digest differs from the request".to_owned())
-            }
-            Some(Request { allowed: None, .. }) => Err("no earlier decision allows it".to_owned()),
+            None => Err(Violation::NoRequest),
+            Some(request) if request.digest != digest => Err(Violation::DigestDiffers),
+            Some(Request { allowed: None, .. }) => Err(Violation::Undecided),
             Some(Request { allowed: Some((_, allowed)), .. }) => allowed.clone(),
         };
         match allowed {

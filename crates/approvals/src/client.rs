@@ -125,8 +125,7 @@ impl Client {
             return Err(Error::Refused("unexpected reply from the daemon: expected a receipt".into()));
         };
         let receipt = signing::from_base64(&receipt).unwrap_or_default();
-        let by = signing::verify(HOST_NAMESPACE, &signing::receipt_message(&statement), &receipt)
-            .map_err(Error::Key)?;
+        let by = signing::verify(HOST_NAMESPACE, &signing::receipt_message(&statement), &receipt)?;
         match by.key_data() == hello.host.key_data() {
             true => Ok(()),
             false => Err(Error::Key("another key signed the receipt".into())),

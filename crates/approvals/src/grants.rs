@@ -3,7 +3,7 @@
 use crate::approvers::RequestAttributes;
 use crate::question::{Question, Remember};
 use crate::signing::{Proof, Statement};
-use crate::verifier::Verifier;
+use crate::verifier::{DecisionError, Verifier};
 use crate::wire::Grant;
 use crate::{Error, Result};
 use outpost_ledger::BootInstant;
@@ -46,6 +46,19 @@ pub struct ConsumedGrant {
     pub proof: Proof,
 }
 
+/// Why a stored grant does not count.
+#[derive(Debug, thiserror::Error)]
+enum RowError {
+    #[error("it has no signature")]
+    Unsigned,
+    #[error("its signature belongs to another grant")]
+    OtherGrant,
+    #[error("it exceeds the signed grant")]
+    Exceeds,
+    #[error(transparent)]
+    Decision(#[from] DecisionError),
+}
+
 impl Row {
     /// Returns `None` if the grant has ended. A grant for a number of uses also ends with a reboot.
     fn if_valid(mut self, now: &BootInstant) -> Option<Row> {
@@ -64,11 +77,11 @@ impl Row {
     }
 
     /// Verifies the signature, and that the row grants no more than the signed statement.
-    fn verify(&self, verifier: &Verifier) -> std::result::Result<(Proof, String), String> {
-        let proof: Proof = serde_json::from_str(&self.proof).map_err(|_| "it has no signature".to_owned())?;
+    fn verify(&self, verifier: &Verifier) -> std::result::Result<(Proof, String), RowError> {
+        let proof: Proof = serde_json::from_str(&self.proof).map_err(|_| RowError::Unsigned)?;
         let verified = verifier.check_grant(&self.grant.digest, &self.request, &proof)?;
         if verified.statement.id() != self.grant.id {
-            return Err("its signature belongs to another grant".into());
+            return Err(RowError::OtherGrant);
         }
         let within = match verified.statement.decision.remember {
             Some(Remember::Times(times)) => {
@@ -82,7 +95,7 @@ impl Row {
         };
         match within {
             true => Ok((proof, verified.signer)),
-            false => Err("it exceeds the signed grant".into()),
+            false => Err(RowError::Exceeds),
         }
     }
 }
@@ -153,7 +166,7 @@ pub fn consume(
         let (proof, signer) = match row.verify(verifier) {
             Ok(verified) => verified,
             Err(why) => {
-                tracing::warn!(grant = row.grant.id, why, "a stored grant is not valid");
+                tracing::warn!(grant = row.grant.id, %why, "a stored grant is not valid");
                 continue;
             }
         };

@@ -4,6 +4,30 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Why a path of the guard cannot be used.
+#[derive(Debug, Error)]
+pub enum GuardError {
+    #[error("{}: {cause}", path.display())]
+    Path {
+        path: PathBuf,
+        #[source]
+        cause: io::Error,
+    },
+    #[error("{}: others than root can change it (owner {owner}, mode {mode:o})", path.display())]
+    Writable { path: PathBuf, owner: u32, mode: u32 },
+    #[error("{} is not a directory that root owns; remove it", .0.display())]
+    NotDirectory(PathBuf),
+    #[error("{} is not a socket of root", .0.display())]
+    NotSocket(PathBuf),
+}
+
+impl GuardError {
+    fn path(path: &Path, cause: io::Error) -> GuardError {
+        GuardError::Path { path: path.to_owned(), cause }
+    }
+}
 
 /// The paths of the guard. They are fixed, so that a user's environment cannot redirect them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,9 +68,9 @@ impl Default for GuardPaths {
 }
 
 impl GuardPaths {
-    pub fn new(root: Option<&Path>) -> Result<GuardPaths, String> {
+    pub fn new(root: Option<&Path>) -> Result<GuardPaths, GuardError> {
         let root = root.unwrap_or(Path::new("/"));
-        let root = std::path::absolute(root).map_err(|error| format!("{}: {error}", root.display()))?;
+        let root = std::path::absolute(root).map_err(|error| GuardError::path(root, error))?;
         Ok(GuardPaths { root })
     }
 
@@ -90,19 +114,21 @@ impl GuardPaths {
     pub fn status(&self) -> GuardStatus {
         match fs::symlink_metadata(self.state()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return GuardStatus::Absent,
-            Err(error) => return GuardStatus::Unavailable(format!("{}: {error}", self.state().display())),
+            Err(error) => {
+                return GuardStatus::Unavailable(GuardError::path(&self.state(), error).to_string());
+            }
             Ok(_) => {}
         }
         let socket = self.broker_socket();
         let checks = [self.state(), self.runtime()].into_iter().try_for_each(|dir| check_root_only(&dir));
         match checks.and_then(|()| check_root_socket(&socket)) {
             Ok(()) => GuardStatus::Running,
-            Err(reason) => GuardStatus::Unavailable(reason),
+            Err(error) => GuardStatus::Unavailable(error.to_string()),
         }
     }
 
     /// Fails if users other than root can write the configuration.
-    pub fn check_configuration(&self) -> Result<(), String> {
+    pub fn check_configuration(&self) -> Result<(), GuardError> {
         let files = ["guard.toml", "rules.toml", "approvers.toml"].map(|name| self.etc().join(name));
         for path in [self.etc()].into_iter().chain(files) {
             match check_root_only(&path) {
@@ -117,18 +143,18 @@ impl GuardPaths {
 
     /// Creates the directories: the state directory for root only, the runtime directory readable for all
     /// users.
-    pub fn create(&self) -> Result<(), String> {
+    pub fn create(&self) -> Result<(), GuardError> {
         for (dir, mode) in [(self.state(), 0o700), (self.runtime(), 0o755)] {
-            let fail = |error: io::Error| format!("{}: {error}", dir.display());
+            let fail = |error| GuardError::path(&dir, error);
             let parent = dir.parent().unwrap_or(&dir);
-            fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))?;
+            fs::create_dir_all(parent).map_err(|error| GuardError::path(parent, error))?;
             match fs::DirBuilder::new().mode(mode).create(&dir) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(fail(error)),
                 _ => {}
             }
             let found = fs::symlink_metadata(&dir).map_err(fail)?;
             if !found.is_dir() || found.uid() != 0 {
-                return Err(format!("{} is not a directory that root owns; remove it", dir.display()));
+                return Err(GuardError::NotDirectory(dir));
             }
             fs::set_permissions(&dir, PermissionsExt::from_mode(mode)).map_err(fail)?;
         }
@@ -137,25 +163,24 @@ impl GuardPaths {
 }
 
 /// Fails unless a file or directory belongs to root and only root can write it. A symlink fails too.
-fn check_root_only(path: &Path) -> Result<(), String> {
-    let found = fs::symlink_metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
+fn check_root_only(path: &Path) -> Result<(), GuardError> {
+    let found = fs::symlink_metadata(path).map_err(|error| GuardError::path(path, error))?;
     match found.file_type().is_symlink() || found.uid() != 0 || found.mode() & 0o022 != 0 {
-        true => Err(format!(
-            "{}: others than root can change it (owner {}, mode {:o})",
-            path.display(),
-            found.uid(),
-            found.mode() & 0o7777
-        )),
+        true => Err(GuardError::Writable {
+            path: path.to_owned(),
+            owner: found.uid(),
+            mode: found.mode() & 0o7777,
+        }),
         false => Ok(()),
     }
 }
 
 /// Fails unless the path is a socket that root created. All users may write to it: connecting requires that.
-fn check_root_socket(path: &Path) -> Result<(), String> {
-    let found = fs::symlink_metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
+fn check_root_socket(path: &Path) -> Result<(), GuardError> {
+    let found = fs::symlink_metadata(path).map_err(|error| GuardError::path(path, error))?;
     match found.file_type().is_socket() && found.uid() == 0 {
         true => Ok(()),
-        false => Err(format!("{} is not a socket of root", path.display())),
+        false => Err(GuardError::NotSocket(path.to_owned())),
     }
 }
 
@@ -208,8 +233,8 @@ mod tests {
         );
         fs::create_dir_all(paths.etc()).unwrap();
         fs::write(paths.rules(), "").unwrap();
-        assert_eq!(paths.check_configuration(), Ok(()));
+        paths.check_configuration().unwrap();
         fs::set_permissions(paths.rules(), PermissionsExt::from_mode(0o664)).unwrap();
-        assert!(paths.check_configuration().unwrap_err().contains("rules.toml"));
+        assert!(paths.check_configuration().unwrap_err().to_string().contains("rules.toml"));
     }
 }

@@ -56,4 +56,4 @@ pub use question::{Decision, Line, Outcome, Question, Remember, Section};
 pub use queue::{PendingQuestion, Queue, StoredQuestion, Submitter};
 pub use server::serve;
 pub use service::{Approvals, Settings};
-pub use verifier::{VerifiedDecision, Verifier};
+pub use verifier::{DecisionError, ListError, VerifiedDecision, Verifier};

@@ -189,7 +189,7 @@ impl Queue {
         let Outcome::Decided { decision, proof, .. } = outcome else { return true };
         let checked = match proof {
             None => Err("it has no signature".to_owned()),
-            Some(proof) => self.verifier.check(question, proof),
+            Some(proof) => self.verifier.check(question, proof).map_err(|why| why.to_string()),
         };
         let checked = checked.and_then(|verified| match verified.statement.decision == *decision {
             true => Ok(()),

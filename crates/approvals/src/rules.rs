@@ -71,6 +71,15 @@ pub struct Verdict {
     pub rules: Vec<String>,
 }
 
+/// The first mistake in a rules file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}, column {column}: {message}")]
+pub struct ParseError {
+    line: usize,
+    column: usize,
+    message: String,
+}
+
 /// The rules of a file at the time it was loaded.
 #[derive(Debug, Default)]
 pub struct Rules {
@@ -101,11 +110,11 @@ impl Rules {
         Rules { problem: Some(problem), ..Rules::default() }
     }
 
-    /// Parses rules. The error has the line and column of the first mistake.
-    pub fn from_text(text: &str) -> Result<Rules, String> {
+    /// Parses rules.
+    pub fn from_text(text: &str) -> Result<Rules, ParseError> {
         let rules = parse::rules(text).map_err(|diagnostic| {
             let (line, column) = diagnostic.line_and_column(text);
-            format!("line {line}, column {column}: {}", diagnostic.message)
+            ParseError { line, column, message: diagnostic.message }
         })?;
         let sha256 = outpost_ledger::hex(&Sha256::digest(text.as_bytes()));
         Ok(Rules { rules, problem: None, sha256 })

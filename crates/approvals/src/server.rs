@@ -167,7 +167,7 @@ impl Connection {
                 ServerMessage::Decided { id, receipt }
             }
             Request::Keys => {
-                let list = self.approvals.verifier().list().map_err(Error::Refused)?;
+                let list = self.approvals.verifier().list().map_err(|why| Error::Refused(why.to_string()))?;
                 let now = unix_ms();
                 let keys = list.approvers.iter().map(|approver| approver.info(now)).collect();
                 ServerMessage::Keys { keys, host: self.host() }

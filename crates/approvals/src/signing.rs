@@ -4,6 +4,7 @@
 //! docs/approvals.md specifies the byte layout.
 
 mod encoding;
+mod error;
 mod host_key;
 mod key_change;
 mod proof;
@@ -12,6 +13,7 @@ mod ssh_agent;
 mod sshsig;
 mod statement;
 
+pub use error::{DecodeError, SignedError};
 pub use host_key::HostKey;
 pub use key_change::{KeyAction, KeyChange};
 pub use proof::{Proof, hello_message, receipt_message, uid_attestation};

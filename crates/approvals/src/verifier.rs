@@ -1,10 +1,12 @@
 //! Verifies decisions: their statements and signatures, against the host key and the approvers.
 
-use crate::approvers::{Approver, ApproverList, RequestAttributes, RootFile, SignedList};
+use crate::approvers::{
+    Approver, ApproverError, ApproverList, RequestAttributes, RootFile, RootFileError, SignedList,
+};
 use crate::question::Question;
 use crate::signing::{
-    self, HOST_NAMESPACE, HostKey, KeyAction, KeyChange, NAMESPACE, Proof, PublicKey, Signed, Signer,
-    Statement, VALID_MS,
+    self, HOST_NAMESPACE, HostKey, KeyAction, KeyChange, NAMESPACE, Proof, PublicKey, Signed, SignedError,
+    Signer, Statement, VALID_MS,
 };
 use crate::{Error, Result};
 use outpost_ledger::audit::Event;
@@ -36,17 +38,56 @@ pub struct Verifier {
     etc: PathBuf,
     /// The approvers come from root's file even if the directory does not exist.
     is_guard: bool,
-    signed_list: Mutex<std::result::Result<SignedList, String>>,
+    signed_list: Mutex<std::result::Result<SignedList, ListError>>,
     root_list: Mutex<Option<CachedRootList>>,
     /// The key of this process's own terminal.
     terminal: Mutex<Option<Approver>>,
 }
 
 /// The content of root's file, and its stamp at load time.
-type CachedRootList = (FileStamp, std::result::Result<Arc<ApproverList>, String>);
+type CachedRootList = (FileStamp, std::result::Result<Arc<ApproverList>, RootFileError>);
 
 /// Detects a change of root's file: inode, size and ctime.
 type FileStamp = Option<(u64, u64, i64, i64)>;
+
+/// Why the approvers cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ListError {
+    #[error(transparent)]
+    Root(#[from] RootFileError),
+    /// The log of key changes cannot be read or replayed, for this reason.
+    #[error("{0}")]
+    Signed(String),
+}
+
+/// Why a decision or a grant does not count.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecisionError {
+    #[error("the statement is about another question")]
+    OtherQuestion,
+    #[error("the decision does not match question {0}; show it again")]
+    OtherContent(String),
+    #[error("the signed grant does not allow this digest")]
+    OtherDigest,
+    #[error("the signed statement contains no grant")]
+    NoGrant,
+    #[error("the statement is for another host")]
+    OtherHost,
+    #[error("uid {0} may not decide without a signature")]
+    UntrustedUid(u32),
+    #[error(transparent)]
+    Approver(#[from] ApproverError),
+    #[error(transparent)]
+    Signed(#[from] SignedError),
+    #[error(transparent)]
+    List(#[from] ListError),
+}
+
+impl From<DecisionError> for Error {
+    fn from(error: DecisionError) -> Error {
+        Error::Key(error.to_string())
+    }
+}
 
 /// A decision with a valid signature.
 pub struct VerifiedDecision {
@@ -66,7 +107,7 @@ impl Verifier {
         Ok(Verifier {
             dir: dir.to_owned(),
             host_name: host_name.trim().to_owned(),
-            signed_list: Mutex::new(signed_list.map_err(|error| error.to_string())),
+            signed_list: Mutex::new(signed_list.map_err(|error| ListError::Signed(error.to_string()))),
             host,
             etc: etc.to_owned(),
             is_guard,
@@ -85,7 +126,7 @@ impl Verifier {
     }
 
     /// The current approvers, or why they cannot be used.
-    pub fn list(&self) -> std::result::Result<Arc<ApproverList>, String> {
+    pub fn list(&self) -> std::result::Result<Arc<ApproverList>, ListError> {
         let list = match self.root_file() {
             Some(file) => self.load_root_list(&file)?,
             None => match &*self.signed_list.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -105,7 +146,7 @@ impl Verifier {
         }
     }
 
-    fn load_root_list(&self, file: &RootFile) -> std::result::Result<Arc<ApproverList>, String> {
+    fn load_root_list(&self, file: &RootFile) -> std::result::Result<Arc<ApproverList>, RootFileError> {
         let stamp = std::fs::metadata(file.path()).ok();
         let stamp = stamp.map(|file| (file.ino(), file.len(), file.ctime(), file.ctime_nsec()));
         let mut known = self.root_list.lock().unwrap_or_else(PoisonError::into_inner);
@@ -116,7 +157,7 @@ impl Verifier {
         }
         let list = file.read().map(Arc::new);
         if let Err(why) = &list {
-            tracing::error!(why, "cannot load the approvers; nothing can be approved");
+            tracing::error!(%why, "cannot load the approvers; nothing can be approved");
         }
         known.insert((stamp, list)).1.clone()
     }
@@ -174,7 +215,7 @@ impl Verifier {
         if !self.is_trusted_uid(uid) {
             return Err(Error::Key(self.unsigned_error()));
         }
-        let bytes = statement.statement_bytes().map_err(Error::Key)?;
+        let bytes = statement.statement_bytes()?;
         let signature = self.host.sign(&signing::uid_attestation(&bytes, uid))?;
         let signature = signing::base64(&signature);
         Ok(Proof { statement: statement.statement.clone(), signature, uid: Some(uid) })
@@ -197,7 +238,7 @@ impl Verifier {
 
     /// Verifies a decision when it is submitted.
     pub(crate) fn check_new(&self, question: &Question, proof: &Proof) -> Result<VerifiedDecision> {
-        let verified = self.check(question, proof).map_err(Error::Key)?;
+        let verified = self.check(question, proof)?;
         let Statement { issued_ms, expires_ms, .. } = verified.statement;
         check_window(issued_ms, expires_ms)?;
         Ok(verified)
@@ -205,14 +246,18 @@ impl Verifier {
 
     /// Verifies a decision against its question and the current state of its key. Does not check the submission
     /// window.
-    pub fn check(&self, question: &Question, proof: &Proof) -> std::result::Result<VerifiedDecision, String> {
+    pub fn check(
+        &self,
+        question: &Question,
+        proof: &Proof,
+    ) -> std::result::Result<VerifiedDecision, DecisionError> {
         let verified = self.verify_proof(proof, &RequestAttributes::of(question))?;
         let statement = &verified.statement;
         if statement.question != question.id {
-            return Err("the statement is about another question".into());
+            return Err(DecisionError::OtherQuestion);
         }
         if statement.digest != question.digest || statement.shown != signing::shown_hash(question) {
-            return Err(format!("the decision does not match question {}; show it again", question.id));
+            return Err(DecisionError::OtherContent(question.id.clone()));
         }
         Ok(verified)
     }
@@ -224,14 +269,14 @@ impl Verifier {
         digest: &str,
         request: &RequestAttributes,
         proof: &Proof,
-    ) -> std::result::Result<VerifiedDecision, String> {
+    ) -> std::result::Result<VerifiedDecision, DecisionError> {
         let verified = self.verify_proof(proof, request)?;
         let statement = &verified.statement;
         if statement.digest != digest || !statement.decision.allow {
-            return Err("the signed grant does not allow this digest".into());
+            return Err(DecisionError::OtherDigest);
         }
         match statement.decision.remember {
-            None => Err("the signed statement contains no grant".into()),
+            None => Err(DecisionError::NoGrant),
             Some(_) => Ok(verified),
         }
     }
@@ -240,10 +285,10 @@ impl Verifier {
         &self,
         proof: &Proof,
         request: &RequestAttributes,
-    ) -> std::result::Result<VerifiedDecision, String> {
+    ) -> std::result::Result<VerifiedDecision, DecisionError> {
         let (statement, bytes) = proof.statement()?;
         if statement.host != self.host.blob() {
-            return Err("the statement is for another host".into());
+            return Err(DecisionError::OtherHost);
         }
         let list = self.list()?;
         let signature = proof.signature_bytes()?;
@@ -256,7 +301,7 @@ impl Verifier {
                 let key =
                     signing::verify(HOST_NAMESPACE, &signing::uid_attestation(&bytes, uid), &signature)?;
                 if key.key_data() != self.host.public().key_data() || !list.trusted_uids.contains(&uid) {
-                    return Err(format!("uid {uid} may not decide without a signature"));
+                    return Err(DecisionError::UntrustedUid(uid));
                 }
                 format!("uid {uid} without a signature")
             }
@@ -266,7 +311,7 @@ impl Verifier {
 
     /// The host's signature over an accepted statement. Deterministic.
     pub(crate) fn receipt(&self, statement: &Signed) -> Result<String> {
-        let bytes = statement.statement_bytes().map_err(Error::Key)?;
+        let bytes = statement.statement_bytes()?;
         Ok(signing::base64(&self.host.sign(&signing::receipt_message(&bytes))?))
     }
 
@@ -287,9 +332,9 @@ impl Verifier {
             )));
         }
         let mut signed_list = self.signed_list.lock().unwrap_or_else(PoisonError::into_inner);
-        let signed_list = signed_list.as_mut().map_err(|why| Error::Refused(why.clone()))?;
+        let signed_list = signed_list.as_mut().map_err(|why| Error::Refused(why.to_string()))?;
         let is_first = signed_list.list.approvers.is_empty();
-        let (change, list) = signed_list.apply(signed, unix_ms()).map_err(Error::Key)?;
+        let (change, list) = signed_list.apply(signed, unix_ms())?;
         check_window(change.issued_ms, change.expires_ms)?;
         let key = PublicKey::from_bytes(&change.key).map_err(|error| Error::Key(error.to_string()))?;
         let mut data = key_record(&change, signed, peer);

@@ -285,7 +285,7 @@ fn check_decision(
     let question = record.question.as_ref().map(|id| Queue::find(tx, id));
     let question = question.transpose().map_err(|error| error.to_string())?.flatten();
     let question = question.ok_or("its question is gone")?;
-    let verified = approvals.verifier().check(&question, proof)?;
+    let verified = approvals.verifier().check(&question, proof).map_err(|why| why.to_string())?;
     let matches_request = question.digest == record.digest
         && question.privileged == record.request.privileged
         && question.uid == Some(record.peer.uid);

@@ -62,7 +62,7 @@ impl Flags {
                 etc.display()
             ));
         }
-        paths.guard.check_configuration()?;
+        paths.guard.check_configuration().map_err(|error| error.to_string())?;
         self.default_config = Some(paths.guard.config());
         Ok(self)
     }

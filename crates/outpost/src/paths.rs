@@ -65,7 +65,7 @@ pub(crate) struct Paths {
 
 impl Dirs {
     pub(crate) fn resolve(&self) -> Result<Paths, String> {
-        let guard = guard::GuardPaths::new(self.guard_root.as_deref())?;
+        let guard = guard::GuardPaths::new(self.guard_root.as_deref()).map_err(|error| error.to_string())?;
         if self.guard {
             let user_state = self.state_dir.clone().or_else(|| default_state().ok());
             return Ok(Paths {
@@ -275,7 +275,7 @@ impl Paths {
     /// users could replace.
     pub(crate) fn create(&self) -> Result<(), String> {
         if self.is_guard {
-            return self.guard.create();
+            return self.guard.create().map_err(|error| error.to_string());
         }
         for dir in [&self.state, &self.runtime] {
             make_private(dir).map_err(|error| {

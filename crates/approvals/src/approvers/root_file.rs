@@ -1,8 +1,9 @@
 //! `/etc/outpost/approvers.toml`: the approvers that root names. The file is used only if no user but root can
 //! write it.
 
+use super::error::{EntryError, RootFileCause};
 use super::signed_list::replace;
-use super::{Approver, ApproverList, rfc3339};
+use super::{Approver, ApproverList, RootFileError, rfc3339};
 use crate::signing::PublicKey;
 use jiff::Timestamp;
 use outpost_sys::file::{self, Open};
@@ -58,57 +59,66 @@ impl RootFile {
         &self.path
     }
 
-    /// Reads the list. A missing file is an empty list. The error contains the path and the cause.
-    pub fn read(&self) -> Result<ApproverList, String> {
-        let TomlFile { trusted_users, viewers, approver } = self.read_toml()?;
-        let mut list = ApproverList {
-            approvers: Vec::new(),
-            trusted_uids: resolve_uids(&trusted_users).map_err(|why| self.error(&why))?,
-            viewer_uids: resolve_uids(&viewers).map_err(|why| self.error(&why))?,
-        };
-        for entry in approver {
-            let name = entry.name.clone();
-            let enrolled = entry.approver().and_then(|approver| list.enroll(approver));
-            enrolled.map_err(|why| self.error(&format!("approver {name:?}: {why}")))?;
-        }
-        Ok(list)
+    /// Reads the list. A missing file is an empty list.
+    pub fn read(&self) -> Result<ApproverList, RootFileError> {
+        self.read_toml().and_then(approver_list).map_err(|cause| self.error(cause))
     }
 
-    fn read_toml(&self) -> Result<TomlFile, String> {
+    fn read_toml(&self) -> Result<TomlFile, RootFileCause> {
         let opened = match file::open(&self.path, Open::Read) {
             Err(Errno::NOENT) => return Ok(TomlFile::default()),
-            opened => opened.map_err(|errno| self.error(&errno.to_string()))?,
+            opened => opened?,
         };
         if let Some(weak) = root_only::weak_spot(&self.path) {
-            return Err(self.error(&format!("others than root can change {}", weak.display())));
+            return Err(RootFileCause::Writable(weak));
         }
-        let bytes =
-            file::read_whole(&opened, FILE_BYTES_MAX).map_err(|errno| self.error(&errno.to_string()))?;
-        let text = String::from_utf8(bytes).map_err(|_| self.error("the file is not UTF-8"))?;
-        toml::from_str(&text).map_err(|error| self.error(&error.to_string()))
+        let bytes = file::read_whole(&opened, FILE_BYTES_MAX)?;
+        let text = String::from_utf8(bytes).map_err(|_| RootFileCause::NotUtf8)?;
+        Ok(toml::from_str(&text)?)
     }
 
     /// Replaces the approvers in the file. `trusted_users` and `viewers` stay.
-    pub fn write(&self, list: &ApproverList) -> Result<(), String> {
-        let users = self.read_toml()?;
-        let approver = list.approvers.iter().map(TomlApprover::from_approver).collect::<Result<_, _>>()?;
-        let text = toml::to_string(&TomlFile { approver, ..users }).map_err(|error| error.to_string())?;
+    pub fn write(&self, list: &ApproverList) -> Result<(), RootFileError> {
         let dir = self.path.parent().unwrap_or(Path::new("/"));
-        std::fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-        replace(&self.path, text.as_bytes(), 0o644).map_err(|error| self.error(&error.to_string()))
+        std::fs::create_dir_all(dir)
+            .map_err(|error| RootFileError { path: dir.to_owned(), cause: error.into() })?;
+        self.write_toml(list).map_err(|cause| self.error(cause))
     }
 
-    fn error(&self, why: &str) -> String {
-        format!("{}: {why}", self.path.display())
+    fn write_toml(&self, list: &ApproverList) -> Result<(), RootFileCause> {
+        let users = self.read_toml()?;
+        let approver = list.approvers.iter().map(TomlApprover::from_approver).collect::<Result<_, _>>()?;
+        let text = toml::to_string(&TomlFile { approver, ..users })?;
+        Ok(replace(&self.path, text.as_bytes(), 0o644)?)
+    }
+
+    fn error(&self, cause: RootFileCause) -> RootFileError {
+        RootFileError { path: self.path.clone(), cause }
     }
 }
 
+fn approver_list(file: TomlFile) -> Result<ApproverList, RootFileCause> {
+    let mut list = ApproverList {
+        approvers: Vec::new(),
+        trusted_uids: resolve_uids(&file.trusted_users)?,
+        viewer_uids: resolve_uids(&file.viewers)?,
+    };
+    for entry in file.approver {
+        let name = entry.name.clone();
+        let enrolled = entry.approver().and_then(|approver| Ok(list.enroll(approver)?));
+        enrolled.map_err(|why| RootFileCause::Entry { name, why })?;
+    }
+    Ok(list)
+}
+
 impl TomlApprover {
-    fn from_approver(approver: &Approver) -> Result<TomlApprover, String> {
+    fn from_approver(approver: &Approver) -> Result<TomlApprover, RootFileCause> {
         let key = PublicKey::from(approver.key.key_data().clone());
         Ok(TomlApprover {
             name: approver.name.clone(),
-            key: key.to_openssh().map_err(|error| error.to_string())?,
+            key: key
+                .to_openssh()
+                .map_err(|error| RootFileCause::Entry { name: approver.name.clone(), why: error.into() })?,
             root: approver.root,
             users: approver.users.clone(),
             hosts: approver.hosts.clone(),
@@ -117,9 +127,9 @@ impl TomlApprover {
         })
     }
 
-    fn approver(self) -> Result<Approver, String> {
+    fn approver(self) -> Result<Approver, EntryError> {
         Ok(Approver {
-            key: PublicKey::from_openssh(&self.key).map_err(|error| format!("key: {error}"))?,
+            key: PublicKey::from_openssh(&self.key)?,
             name: self.name,
             root: self.root,
             users: self.users,
@@ -130,16 +140,16 @@ impl TomlApprover {
     }
 }
 
-fn parse_time(text: &str) -> Result<u64, String> {
-    let time: Timestamp = text.parse().map_err(|_| format!("{text:?} is not a time in RFC 3339"))?;
+fn parse_time(text: &str) -> Result<u64, EntryError> {
+    let time: Timestamp = text.parse().map_err(|_| EntryError::Time(text.to_owned()))?;
     Ok(u64::try_from(time.as_millisecond()).unwrap_or(0))
 }
 
-fn resolve_uids(names: &[String]) -> Result<Vec<u32>, String> {
+fn resolve_uids(names: &[String]) -> Result<Vec<u32>, RootFileCause> {
     let find = |name: &String| match outpost_sys::user::by_name(name) {
         Ok(Some(user)) => Ok(user.uid),
-        Ok(None) => Err(format!("this host has no user {name:?}")),
-        Err(errno) => Err(format!("{name:?}: {errno}")),
+        Ok(None) => Err(RootFileCause::NoUser(name.clone())),
+        Err(errno) => Err(RootFileCause::FindUser { name: name.clone(), errno }),
     };
     names.iter().map(find).collect()
 }

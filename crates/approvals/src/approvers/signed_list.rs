@@ -1,6 +1,6 @@
 //! The approvers of a daemon without root's policy: a log of key changes, each signed by an earlier key.
 
-use super::ApproverList;
+use super::{ApproverError, ApproverList};
 use crate::signing::{KeyChange, NAMESPACE, Signed, verify};
 use crate::{Error, Result};
 use outpost_sys::file::{self, Open};
@@ -41,14 +41,12 @@ impl SignedList {
         let mut list = ApproverList::default();
         let mut latest_ms = 0;
         for (at, line) in bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).enumerate() {
-            let replayed = serde_json::from_slice::<Signed>(line).map_err(|error| error.to_string());
-            let replayed = replayed.and_then(|signed| {
-                let (change, signer) = verify_change(&signed, &signed_list.host)?;
-                latest_ms = change.issued_ms.max(latest_ms);
-                list.apply(&change, &signer, latest_ms)?;
-                Ok(signed)
-            });
-            changes.push(replayed.map_err(|why| fail(&format!("line {}: {why}", at + 1)))?);
+            let fail = |why: &dyn std::fmt::Display| fail(&format!("line {}: {why}", at + 1));
+            let signed: Signed = serde_json::from_slice(line).map_err(|error| fail(&error))?;
+            let (change, signer) = verify_change(&signed, &signed_list.host).map_err(|error| fail(&error))?;
+            latest_ms = change.issued_ms.max(latest_ms);
+            list.apply(&change, &signer, latest_ms).map_err(|error| fail(&error))?;
+            changes.push(signed);
         }
         (signed_list.changes, signed_list.latest_ms) = (changes, latest_ms);
         signed_list.list = Arc::new(list);
@@ -61,7 +59,7 @@ impl SignedList {
         &self,
         signed: &Signed,
         now_ms: u64,
-    ) -> std::result::Result<(KeyChange, ApproverList), String> {
+    ) -> std::result::Result<(KeyChange, ApproverList), ApproverError> {
         let (change, signer) = verify_change(signed, &self.host)?;
         let mut list = (*self.list).clone();
         // Apply at the same time or later than a replay would, so that the replay accepts the change too.
@@ -100,11 +98,11 @@ pub(super) fn replace(path: &Path, text: &[u8], mode: u32) -> std::io::Result<()
 fn verify_change(
     signed: &Signed,
     host: &[u8],
-) -> std::result::Result<(KeyChange, crate::signing::PublicKey), String> {
+) -> std::result::Result<(KeyChange, crate::signing::PublicKey), ApproverError> {
     let bytes = signed.statement_bytes()?;
     let change = KeyChange::decode(&bytes)?;
     if change.host != host {
-        return Err("the key statement is for another host".into());
+        return Err(ApproverError::OtherHost);
     }
     let signer = verify(NAMESPACE, &bytes, &signed.signature_bytes()?)?;
     Ok((change, signer))

@@ -92,7 +92,7 @@ fn root_file_round_trips_and_errors_are_reported() {
         (format!("{text}\n{}", &text[text.find("[[approver]]").unwrap()..]), "enrolled already"),
     ] {
         std::fs::write(file.path(), &wrong).unwrap();
-        let error = file.read().unwrap_err();
+        let error = file.read().unwrap_err().to_string();
         assert!(error.contains(why) && error.contains("approvers.toml"), "{why}: {error}\n{wrong}");
     }
 }

@@ -21,8 +21,8 @@ impl Queue {
     /// Accepts a submitted decision. The first valid decision wins. The same statement always gets the same
     /// receipt. Returns the question's id and the receipt.
     pub async fn decide(&self, signed: Signed, by: &Submitter) -> Result<(String, String)> {
-        let bytes = signed.statement_bytes().map_err(Error::Key)?;
-        let statement = Statement::decode(&bytes).map_err(Error::Key)?;
+        let bytes = signed.statement_bytes()?;
+        let statement = Statement::decode(&bytes)?;
         let id = statement.question.clone();
         let question = match self.show(&id) {
             Ok(question) => question,

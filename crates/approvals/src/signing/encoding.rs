@@ -1,6 +1,7 @@
 //! The encoding of signed messages: a magic, a version, then SSH strings and integers (RFC 4251) in a fixed
 //! order.
 
+use super::DecodeError;
 use outpost_ledger::audit::Head;
 use ssh_encoding::{Decode, Encode, Reader};
 
@@ -50,48 +51,49 @@ pub(super) struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    pub(super) fn new(bytes: &'a [u8], magic: &str) -> Result<Decoder<'a>, String> {
-        let rest = bytes.strip_prefix(magic.as_bytes()).ok_or(format!("does not begin with {magic}"))?;
+    pub(super) fn new(bytes: &'a [u8], magic: &str) -> Result<Decoder<'a>, DecodeError> {
+        let rest = bytes.strip_prefix(magic.as_bytes());
+        let rest = rest.ok_or_else(|| DecodeError::Magic(magic.to_owned()))?;
         let mut parse = Decoder { rest };
         match u32::decode(&mut parse.rest) {
             Ok(VERSION) => Ok(parse),
-            Ok(version) => Err(format!("has the unknown version {version}")),
-            Err(_) => Err("has no version".into()),
+            Ok(version) => Err(DecodeError::Version(version)),
+            Err(_) => Err(DecodeError::NoVersion),
         }
     }
 
-    pub(super) fn bytes(&mut self, what: &str) -> Result<Vec<u8>, String> {
-        Vec::decode(&mut self.rest).map_err(|_| format!("has no valid {what}"))
+    pub(super) fn bytes(&mut self, what: &'static str) -> Result<Vec<u8>, DecodeError> {
+        Vec::decode(&mut self.rest).map_err(|_| DecodeError::Field(what))
     }
 
-    pub(super) fn text(&mut self, what: &str) -> Result<String, String> {
-        String::from_utf8(self.bytes(what)?).map_err(|_| format!("has a {what} that is not UTF-8"))
+    pub(super) fn text(&mut self, what: &'static str) -> Result<String, DecodeError> {
+        String::from_utf8(self.bytes(what)?).map_err(|_| DecodeError::NotUtf8(what))
     }
 
-    pub(super) fn hash(&mut self, what: &str) -> Result<[u8; 32], String> {
-        self.bytes(what)?.try_into().map_err(|_| format!("has a {what} of other than 32 bytes"))
+    pub(super) fn hash(&mut self, what: &'static str) -> Result<[u8; 32], DecodeError> {
+        self.bytes(what)?.try_into().map_err(|_| DecodeError::HashLength(what))
     }
 
-    pub(super) fn number(&mut self, what: &str) -> Result<u64, String> {
-        u64::decode(&mut self.rest).map_err(|_| format!("has no valid {what}"))
+    pub(super) fn number(&mut self, what: &'static str) -> Result<u64, DecodeError> {
+        u64::decode(&mut self.rest).map_err(|_| DecodeError::Field(what))
     }
 
-    pub(super) fn head(&mut self) -> Result<Head, String> {
+    pub(super) fn head(&mut self) -> Result<Head, DecodeError> {
         Ok(Head { seq: self.number("audit head")?, hash: self.hash("audit head")? })
     }
 
-    pub(super) fn strings(&mut self, what: &str, most: u64) -> Result<Vec<String>, String> {
+    pub(super) fn strings(&mut self, what: &'static str, most: u64) -> Result<Vec<String>, DecodeError> {
         let count = self.number(what)?;
         if count > most {
-            return Err(format!("has more than {most} {what}"));
+            return Err(DecodeError::TooMany { what, most });
         }
         (0..count).map(|_| self.text(what)).collect()
     }
 
-    pub(super) fn end(self) -> Result<(), String> {
+    pub(super) fn end(self) -> Result<(), DecodeError> {
         match self.rest.is_finished() {
             true => Ok(()),
-            false => Err("has bytes after its last field".into()),
+            false => Err(DecodeError::Trailing),
         }
     }
 }

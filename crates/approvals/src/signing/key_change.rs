@@ -1,7 +1,7 @@
 //! The statement that enrols, renames, expires or revokes an approver's key.
 
-use super::VALID_MS;
 use super::encoding::{Decoder, Encoder};
+use super::{DecodeError, SignedError, VALID_MS};
 use outpost_ledger::audit::Head;
 
 const MAGIC: &str = "outpost-key-statement";
@@ -87,11 +87,11 @@ impl KeyChange {
             .bytes()
     }
 
-    pub fn decode(bytes: &[u8]) -> Result<KeyChange, String> {
-        KeyChange::parse(bytes).map_err(|why| format!("the key statement {why}"))
+    pub fn decode(bytes: &[u8]) -> Result<KeyChange, SignedError> {
+        KeyChange::parse(bytes).map_err(SignedError::KeyStatement)
     }
 
-    fn parse(bytes: &[u8]) -> Result<KeyChange, String> {
+    fn parse(bytes: &[u8]) -> Result<KeyChange, DecodeError> {
         let mut from = Decoder::new(bytes, MAGIC)?;
         let host = from.bytes("host key")?;
         let action = match from.text("action")?.as_str() {
@@ -99,13 +99,13 @@ impl KeyChange {
             "rename" => KeyAction::Rename,
             "expire" => KeyAction::Expire,
             "revoke" => KeyAction::Revoke,
-            _ => return Err("has an unknown action".into()),
+            _ => return Err(DecodeError::Unknown("action")),
         };
         let (key, name) = (from.bytes("key")?, from.text("name")?);
         let root = match from.text("scope")?.as_str() {
             "root" => true,
             "" => false,
-            _ => return Err("has an unknown scope".into()),
+            _ => return Err(DecodeError::Unknown("scope")),
         };
         let (users, hosts) =
             (from.strings("users", SCOPE_NAMES_MAX)?, from.strings("hosts", SCOPE_NAMES_MAX)?);

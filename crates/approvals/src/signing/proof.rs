@@ -1,7 +1,7 @@
 //! The proof of a decision: an approver's signature, or the host's attestation of the deciding uid.
 
 use super::encoding::Encoder;
-use super::{Signed, Statement};
+use super::{Signed, SignedError, Statement};
 use outpost_ledger::audit::Head;
 use serde::{Deserialize, Serialize};
 
@@ -29,12 +29,12 @@ impl Proof {
     }
 
     /// Returns the statement and its encoded bytes.
-    pub fn statement(&self) -> Result<(Statement, Vec<u8>), String> {
+    pub fn statement(&self) -> Result<(Statement, Vec<u8>), SignedError> {
         let bytes = self.signed_part().statement_bytes()?;
         Ok((Statement::decode(&bytes)?, bytes))
     }
 
-    pub fn signature_bytes(&self) -> Result<Vec<u8>, String> {
+    pub fn signature_bytes(&self) -> Result<Vec<u8>, SignedError> {
         self.signed_part().signature_bytes()
     }
 

@@ -1,6 +1,6 @@
 //! SSHSIG: builds the envelope of a signature, and verifies one.
 
-use super::{base64, from_base64};
+use super::{SignedError, base64, from_base64};
 use serde::{Deserialize, Serialize};
 use ssh_encoding::{Decode, Encode, Reader};
 use ssh_key::public::KeyData;
@@ -28,27 +28,27 @@ impl Signed {
         Signed { statement: base64(statement), signature: base64(signature) }
     }
 
-    pub fn statement_bytes(&self) -> Result<Vec<u8>, String> {
-        from_base64(&self.statement).ok_or_else(|| "the statement is not canonical base64".into())
+    pub fn statement_bytes(&self) -> Result<Vec<u8>, SignedError> {
+        from_base64(&self.statement).ok_or(SignedError::Base64("statement"))
     }
 
-    pub fn signature_bytes(&self) -> Result<Vec<u8>, String> {
-        from_base64(&self.signature).ok_or_else(|| "the signature is not canonical base64".into())
+    pub fn signature_bytes(&self) -> Result<Vec<u8>, SignedError> {
+        from_base64(&self.signature).ok_or(SignedError::Base64("signature"))
     }
 }
 
 /// Verifies an SSHSIG over `message` and returns its key. The caller checks whether that key may sign.
-pub fn verify(namespace: &str, message: &[u8], signature: &[u8]) -> Result<PublicKey, String> {
+pub fn verify(namespace: &str, message: &[u8], signature: &[u8]) -> Result<PublicKey, SignedError> {
     let (key, hash, made) = parse(namespace, signature)?;
     let is_hardware = matches!(key.key_data(), KeyData::SkEd25519(_) | KeyData::SkEcdsaSha2NistP256(_));
     if is_hardware {
         let trailer = made.as_bytes().len().checked_sub(SK_TRAILER_BYTES);
         let flags = trailer.and_then(|at| made.as_bytes().get(at).copied());
         if flags.is_none_or(|flags| flags & SK_USER_PRESENT == 0) {
-            return Err("the hardware key was not touched for this signature".into());
+            return Err(SignedError::Untouched);
         }
     }
-    let mismatch = |_| "the signature does not match what was signed".to_owned();
+    let mismatch = |_| SignedError::Mismatch;
     let envelope = SshSig::new(key.key_data().clone(), namespace, hash, made).map_err(mismatch)?;
     key.verify(namespace, message, &envelope).map_err(mismatch)?;
     Ok(key)
@@ -56,30 +56,29 @@ pub fn verify(namespace: &str, message: &[u8], signature: &[u8]) -> Result<Publi
 
 /// Parses an SSHSIG. `SshSig::decode` of ssh-key 0.6 accepts inconsistent lengths, and a signature must have
 /// one encoding only.
-fn parse(namespace: &str, signature: &[u8]) -> Result<(PublicKey, HashAlg, Signature), String> {
-    let unreadable = |_| "the signature cannot be read".to_owned();
-    let mut rest = signature.strip_prefix(b"SSHSIG").ok_or("the signature is not an SSHSIG")?;
+fn parse(namespace: &str, signature: &[u8]) -> Result<(PublicKey, HashAlg, Signature), SignedError> {
+    let unreadable = |_| SignedError::Unreadable;
+    let mut rest = signature.strip_prefix(b"SSHSIG").ok_or(SignedError::NotSshsig)?;
     let version = u32::decode(&mut rest).map_err(unreadable)?;
     if version != SshSig::VERSION {
-        return Err(format!("the signature has the unknown version {version}"));
+        return Err(SignedError::Version(version));
     }
     let mut next = || Vec::<u8>::decode(&mut rest).map_err(unreadable);
     let (blob, space, reserved, hash, bare) = (next()?, next()?, next()?, next()?, next()?);
     if !rest.is_finished() || !reserved.is_empty() {
-        return Err("the signature has unexpected bytes".into());
+        return Err(SignedError::UnexpectedBytes);
     }
     if space != namespace.as_bytes() {
-        return Err(format!("the signature is not for {namespace}"));
+        return Err(SignedError::Namespace(namespace.to_owned()));
     }
     let hash = match hash.as_slice() {
         b"sha256" => HashAlg::Sha256,
         b"sha512" => HashAlg::Sha512,
-        _ => return Err("the signature is over an unknown hash".into()),
+        _ => return Err(SignedError::UnknownHash),
     };
-    let key =
-        PublicKey::from_bytes(&blob).map_err(|error| format!("the signer's key cannot be used: {error}"))?;
+    let key = PublicKey::from_bytes(&blob).map_err(SignedError::Key)?;
     if key.to_bytes().ok().as_ref() != Some(&blob) {
-        return Err("the signer's key is not in its canonical form".into());
+        return Err(SignedError::KeyForm);
     }
     let mut rest = bare.as_slice();
     let name = String::decode(&mut rest).map_err(unreadable)?;
@@ -87,9 +86,9 @@ fn parse(namespace: &str, signature: &[u8]) -> Result<(PublicKey, HashAlg, Signa
     // Flags and counter of a hardware key. Empty for other keys.
     data.extend_from_slice(rest);
     if name != key.algorithm().as_str() {
-        return Err("the algorithms of signature and key differ".into());
+        return Err(SignedError::Algorithm);
     }
-    let made = Signature::new(key.algorithm(), data).map_err(|_| "the signature cannot be read")?;
+    let made = Signature::new(key.algorithm(), data).map_err(|_| SignedError::Unreadable)?;
     Ok((key, hash, made))
 }
 

@@ -1,6 +1,7 @@
 //! The statement: the bytes that an approver signs to decide one question of one host.
 
 use super::encoding::{Decoder, Encoder};
+use super::{DecodeError, SignedError};
 use crate::question::{Decision, Question, Remember};
 use outpost_ledger::audit::Head;
 use sha2::{Digest, Sha256};
@@ -69,11 +70,11 @@ impl Statement {
 
     /// Decodes the exact output of [`encode`](Statement::encode). Other versions, unknown values and trailing
     /// bytes are errors.
-    pub fn decode(bytes: &[u8]) -> Result<Statement, String> {
-        Statement::parse(bytes).map_err(|why| format!("the statement {why}"))
+    pub fn decode(bytes: &[u8]) -> Result<Statement, SignedError> {
+        Statement::parse(bytes).map_err(SignedError::Statement)
     }
 
-    fn parse(bytes: &[u8]) -> Result<Statement, String> {
+    fn parse(bytes: &[u8]) -> Result<Statement, DecodeError> {
         let mut from = Decoder::new(bytes, MAGIC)?;
         let host = from.bytes("host key")?;
         let (question, digest) = (from.text("question")?, from.text("digest")?);
@@ -81,16 +82,16 @@ impl Statement {
         let allow = match from.text("verdict")?.as_str() {
             "allow" => true,
             "deny" => false,
-            _ => return Err("has an unknown verdict".into()),
+            _ => return Err(DecodeError::Unknown("verdict")),
         };
         let note = from.text("note")?;
         let kind = from.text("grant")?;
-        let count = u32::try_from(from.number("grant")?).map_err(|_| "has a grant that is too large")?;
+        let count = u32::try_from(from.number("grant")?).map_err(|_| DecodeError::TooLarge("grant"))?;
         let remember = match (kind.as_str(), count) {
             ("", 0) => None,
             ("times", times) => Some(Remember::Times(times)),
             ("minutes", minutes) => Some(Remember::Minutes(minutes)),
-            _ => return Err("has an unknown grant".into()),
+            _ => return Err(DecodeError::Unknown("grant")),
         };
         let head = from.head()?;
         let (issued_ms, expires_ms) = (from.number("time of issue")?, from.number("expiry")?);

@@ -47,7 +47,7 @@ pub(super) fn install(paths: &Paths, only_print: bool, force: bool) -> Outcome {
     let etc = places.etc();
     let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(&etc);
     made.map_err(|error| format!("{}: {error}", etc.display()))?;
-    places.create()?;
+    places.create().map_err(|error| error.to_string())?;
     done += &format!(
         "created {} (root only), {} and {}\n",
         places.state().display(),

@@ -91,7 +91,7 @@ impl LiveConfig {
 
     async fn try_reload(&mut self, engine: &Engine, faces: &Faces) -> Result<Reloaded, String> {
         if self.paths.is_guard {
-            self.paths.guard.check_configuration()?;
+            self.paths.guard.check_configuration().map_err(|error| error.to_string())?;
         }
         let text = self.flags.config_text()?;
         let running = self.current();

@@ -135,7 +135,7 @@ impl NewKey {
 
 pub(super) async fn enroll(paths: &Paths, approver: &Approver, options: Enroll) -> Result<(), String> {
     let name = options.name.clone().unwrap_or_else(default_name);
-    outpost_approvals::approvers::check_name(&name)?;
+    outpost_approvals::approvers::check_name(&name).map_err(|error| error.to_string())?;
     let root_file = root_file(paths);
     let new = new_key(approver, &options, root_file.is_some()).await?;
     if let Some(file) = root_file {
@@ -295,7 +295,7 @@ fn enroll_by_root(file: &RootFile, new: &NewKey, name: &str, options: &Enroll) -
             file.path().display()
         ));
     }
-    let mut list = file.read()?;
+    let mut list = file.read().map_err(|error| error.to_string())?;
     list.enroll(Entry {
         key: bare,
         name: name.to_owned(),
@@ -304,8 +304,9 @@ fn enroll_by_root(file: &RootFile, new: &NewKey, name: &str, options: &Enroll) -
         hosts: options.hosts.clone(),
         not_after_ms: options.expires.map_or(0, milliseconds),
         revoked_ms: None,
-    })?;
-    file.write(&list)?;
+    })
+    .map_err(|error| error.to_string())?;
+    file.write(&list).map_err(|error| error.to_string())?;
     let old = file.path().with_file_name("approver.sha256");
     if std::fs::remove_file(&old).is_ok() {
         errln!("Removed {}, the hash of the previous approver secret.", old.display());
@@ -345,12 +346,12 @@ async fn change_key(
     with: impl FnOnce(&mut KeyChange),
 ) -> Result<(), String> {
     if let Some(file) = root_file(paths) {
-        let mut list = file.read()?;
+        let mut list = file.read().map_err(|error| error.to_string())?;
         let now = unix_ms();
         let listed: Vec<ApproverInfo> = list.approvers.iter().map(|entry| entry.info(now)).collect();
         let key = PublicKey::from_openssh(&find(&listed, which)?.key).map_err(|error| error.to_string())?;
-        list.change(&key, by_root)?;
-        return file.write(&list);
+        list.change(&key, by_root).map_err(|error| error.to_string())?;
+        return file.write(&list).map_err(|error| error.to_string());
     }
     let mut connected = approver.connect().await?;
     let enrolled = approver::keys(&mut connected.client).await?;

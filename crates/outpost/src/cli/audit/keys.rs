@@ -45,6 +45,6 @@ pub(super) fn from_file(file: &Path) -> Result<TrustedKeys, String> {
 
 /// The keys recorded in the chain, and those in root's approver file.
 pub(super) fn of_this_host(paths: &Paths) -> Result<TrustedKeys, String> {
-    let approvers = RootFile::in_dir(&paths.guard.etc()).read()?.approvers;
+    let approvers = RootFile::in_dir(&paths.guard.etc()).read().map_err(|error| error.to_string())?.approvers;
     Ok(TrustedKeys { from_chain: true, approvers, host: None })
 }
