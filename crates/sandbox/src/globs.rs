@@ -80,11 +80,12 @@ impl Pattern {
         let mut ahead =
             Vec::from_iter(real_directory(fs, &self.base).map(|real| (self.base.clone(), real, 1)));
         while let Some((directory, real, depth)) = ahead.pop() {
-            let reason = |reason| Error::Inspect { path: directory.clone(), reason };
-            for (name, kind) in fs.names(&real).map_err(reason)? {
+            let inspect =
+                |error: std::io::Error| Error::Inspect { path: directory.clone(), reason: error.to_string() };
+            for (name, kind) in fs.names(&real).map_err(inspect)? {
                 visited += 1;
                 if visited > VISITED_MAX {
-                    return Err(self.too_wide(VISITED_MAX, "names to fs at"));
+                    return Err(self.too_wide(VISITED_MAX, "names to look at"));
                 }
                 let path = directory.join(&name);
                 if self.matcher.is_match(&path) {

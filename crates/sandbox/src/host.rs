@@ -99,7 +99,7 @@ impl Host {
         let why_none = Some(format!("namespaces cannot be used ({reason})"));
         let mut host = Host { namespaces: Namespaces::None, network: None, why_none, ..self };
         if let Err(why) = landlock_only::version(&host) {
-            host.why_not_alone = Some(why);
+            host.why_not_alone = Some(why.to_string());
             return host;
         }
         // A directory like the daemon's, denied to a command.

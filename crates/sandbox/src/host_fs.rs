@@ -3,7 +3,7 @@
 #[cfg(test)]
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::ErrorKind::PermissionDenied;
+use std::io::{self, ErrorKind::PermissionDenied};
 use std::path::{Path, PathBuf};
 
 /// The type of a file, without following links.
@@ -16,15 +16,14 @@ pub(crate) enum FileKind {
 }
 
 pub(crate) trait HostFs {
-    /// The error is why it cannot be inspected.
-    fn kind(&self, path: &Path) -> Result<FileKind, String>;
+    fn kind(&self, path: &Path) -> io::Result<FileKind>;
     /// The first bytes of a file.
     fn head(&self, path: &Path) -> Option<String>;
-    fn names(&self, directory: &Path) -> Result<Vec<(OsString, FileKind)>, String>;
+    fn names(&self, directory: &Path) -> io::Result<Vec<(OsString, FileKind)>>;
     /// Whether this user, and so the command, could create a file in a directory.
     fn can_create_in(&self, directory: &Path) -> bool;
     /// Mount points of file systems whose files are kernel settings.
-    fn kernel_mounts(&self) -> Result<Vec<PathBuf>, String>;
+    fn kernel_mounts(&self) -> io::Result<Vec<PathBuf>>;
     /// Whether the path is a placeholder of a running command.
     fn is_placeholder(&self, path: &Path) -> bool;
 }
@@ -48,12 +47,12 @@ impl RealFs {
 }
 
 impl HostFs for RealFs {
-    fn kind(&self, path: &Path) -> Result<FileKind, String> {
+    fn kind(&self, path: &Path) -> io::Result<FileKind> {
         use std::io::ErrorKind::{NotADirectory, NotFound};
         match std::fs::symlink_metadata(path) {
             Ok(found) => Ok(RealFs::of(path, found.file_type())),
             Err(error) if matches!(error.kind(), NotFound | NotADirectory) => Ok(FileKind::Missing),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error),
         }
     }
 
@@ -67,18 +66,18 @@ impl HostFs for RealFs {
         Some(text)
     }
 
-    fn names(&self, directory: &Path) -> Result<Vec<(OsString, FileKind)>, String> {
+    fn names(&self, directory: &Path) -> io::Result<Vec<(OsString, FileKind)>> {
         let entries = match std::fs::read_dir(directory) {
             // The command has the same user, so it sees nothing there either, unless that user owns the
             // directory.
             Err(error) if error.kind() == PermissionDenied && !is_ours(directory) => return Ok(Vec::new()),
-            entries => entries.map_err(|error| error.to_string())?,
+            entries => entries?,
         };
         let kind = |entry: std::fs::DirEntry| {
-            let kind = entry.file_type().map_err(|error| error.to_string())?;
+            let kind = entry.file_type()?;
             Ok((entry.file_name(), RealFs::of(&entry.path(), kind)))
         };
-        entries.map(|entry| entry.map_err(|error| error.to_string()).and_then(kind)).collect()
+        entries.map(|entry| kind(entry?)).collect()
     }
 
     fn can_create_in(&self, directory: &Path) -> bool {
@@ -86,14 +85,14 @@ impl HostFs for RealFs {
         outpost_sys::file::can_write(directory) || is_ours(directory)
     }
 
-    fn kernel_mounts(&self) -> Result<Vec<PathBuf>, String> {
-        let table = std::fs::read(MOUNTS).map_err(|error| error.to_string())?;
+    fn kernel_mounts(&self) -> io::Result<Vec<PathBuf>> {
+        let table = std::fs::read(MOUNTS)?;
         Ok(table.split(|byte| *byte == b'\n').filter_map(kernel_mount).collect())
     }
 
     fn is_placeholder(&self, path: &Path) -> bool {
         // A directory that has disappeared since it was found was a placeholder.
-        crate::placeholder::is_placeholder(path) || self.kind(path) == Ok(FileKind::Missing)
+        crate::placeholder::is_placeholder(path) || self.kind(path).ok() == Some(FileKind::Missing)
     }
 }
 
@@ -190,7 +189,7 @@ impl FakeFs {
 
 #[cfg(test)]
 impl HostFs for FakeFs {
-    fn kind(&self, path: &Path) -> Result<FileKind, String> {
+    fn kind(&self, path: &Path) -> io::Result<FileKind> {
         Ok(self.0.get(path).map_or(FileKind::Missing, |(kind, _)| kind.clone()))
     }
 
@@ -198,7 +197,7 @@ impl HostFs for FakeFs {
         self.0.get(path).map(|(_, text)| text.clone())
     }
 
-    fn names(&self, directory: &Path) -> Result<Vec<(OsString, FileKind)>, String> {
+    fn names(&self, directory: &Path) -> io::Result<Vec<(OsString, FileKind)>> {
         let inside = self.0.iter().filter(|(path, _)| path.parent() == Some(directory));
         Ok(inside.filter_map(|(path, (kind, _))| Some((path.file_name()?.into(), kind.clone()))).collect())
     }
@@ -207,7 +206,7 @@ impl HostFs for FakeFs {
         self.0.contains_key(directory)
     }
 
-    fn kernel_mounts(&self) -> Result<Vec<PathBuf>, String> {
+    fn kernel_mounts(&self) -> io::Result<Vec<PathBuf>> {
         Ok(self.1.clone())
     }
 

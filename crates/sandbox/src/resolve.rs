@@ -59,8 +59,8 @@ pub(crate) fn resolve(fs: &dyn HostFs, path: &Path) -> Result<Resolved> {
         if missing.is_some() || unseen.is_some() {
             continue;
         }
-        kind = fs.kind(&at).unwrap_or_else(|reason| {
-            unseen = Some(reason);
+        kind = fs.kind(&at).unwrap_or_else(|error| {
+            unseen = Some(error.to_string());
             FileKind::Missing
         });
         match &kind {

@@ -37,16 +37,26 @@ pub(super) fn build(plan: &Plan, host: &Host, layers: &mut Layers) -> Result<Pro
     builder.finish().ok_or(TOO_LONG)
 }
 
-/// The Landlock version, if it can enforce a policy alone; otherwise why it cannot.
-pub(crate) fn version(host: &Host) -> std::result::Result<u32, String> {
-    let found = match host.landlock {
-        Some(version @ VERSION_STANDALONE_MIN..) => return Ok(version),
-        Some(version) => format!("Landlock has version {version}"),
-        None => "there is no Landlock".into(),
-    };
-    Err(format!(
-        "{found}, where version {VERSION_STANDALONE_MIN} (Linux 6.2) could enforce a read-only policy alone"
-    ))
+/// Why Landlock cannot enforce a policy alone.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotStandalone {
+    #[error(
+        "there is no Landlock, where version {VERSION_STANDALONE_MIN} (Linux 6.2) could enforce a read-only policy alone"
+    )]
+    Absent,
+    #[error(
+        "Landlock has version {0}, where version {VERSION_STANDALONE_MIN} (Linux 6.2) could enforce a read-only policy alone"
+    )]
+    Version(u32),
+}
+
+/// The Landlock version, if it can enforce a policy alone.
+pub(crate) fn version(host: &Host) -> std::result::Result<u32, NotStandalone> {
+    match host.landlock {
+        Some(version @ VERSION_STANDALONE_MIN..) => Ok(version),
+        Some(version) => Err(NotStandalone::Version(version)),
+        None => Err(NotStandalone::Absent),
+    }
 }
 
 /// The part of the plan that Landlock cannot express.

@@ -44,7 +44,9 @@ impl RuleSet {
             return Ok(());
         }
         // "/proc/sys and /sys read-only for root too", also at a second mount point.
-        let mounts = fs.kernel_mounts().map_err(|reason| Error::Inspect { path: MOUNTS.into(), reason })?;
+        let inspect =
+            |error: std::io::Error| Error::Inspect { path: MOUNTS.into(), reason: error.to_string() };
+        let mounts = fs.kernel_mounts().map_err(inspect)?;
         let own = |path: &PathBuf| path.starts_with("/proc") || path.starts_with("/dev");
         for mount in mounts.into_iter().filter(|mount| !own(mount)) {
             let asked =
@@ -129,7 +131,7 @@ impl RuleSet {
 
     /// Protects the target of a `.git` file, and the common directory that it shares with other worktrees.
     fn protect_git_target(&mut self, fs: &dyn HostFs, root: &Path, file: &Path) -> Result<()> {
-        if fs.kind(file) != Ok(FileKind::File) {
+        if fs.kind(file).ok() != Some(FileKind::File) {
             return Ok(());
         }
         let line =
