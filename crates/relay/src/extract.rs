@@ -7,6 +7,7 @@
 mod archive;
 mod destination;
 mod entries;
+mod error;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -14,11 +15,12 @@ mod tests;
 use archive::Archive;
 use destination::Destination;
 use entries::{Content, Entries};
+use error::ExtractError;
 use outpost_sys::{Errno, file};
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use stream::{CHUNK_BYTES, GzipStream, UNEXPECTED_EOF};
+use stream::{CHUNK_BYTES, GzipStream};
 
 #[derive(Clone, Copy)]
 struct Limits {
@@ -31,7 +33,6 @@ struct Limits {
 }
 
 const LIMITS: Limits = Limits { content_bytes: 512 << 20, entries: 1_000_000, overhead_bytes: 2 << 30 };
-const LIMIT_EXCEEDED: &str = "extraction size limit exceeded";
 /// Size of an extension header's content: a GNU long name or PAX records.
 const EXTENSION_BYTES_MAX: u64 = 1 << 20;
 
@@ -40,18 +41,6 @@ const EXTENSION_BYTES_MAX: u64 = 1 << 20;
 pub struct Extracted {
     pub file_count: u64,
     pub error: Option<String>,
-}
-
-enum ExtractError {
-    /// The archive contains an entry that is never extracted. The reply's `fileCount` is 0, also if files were written.
-    Refused(String),
-    Failed(String),
-}
-
-impl From<String> for ExtractError {
-    fn from(text: String) -> ExtractError {
-        ExtractError::Failed(text)
-    }
 }
 
 /// Blocking; never call on the async runtime.
@@ -63,15 +52,11 @@ pub fn extract_tar(archive_path: &str, dest_dir: &str, home: Option<&Path>) -> E
 
 fn extract_within(archive_path: &str, dest_dir: &str, home: Option<&Path>, limits: Limits) -> Extracted {
     let mut file_count = 0;
-    let error = match unpack_and_consume(archive_path, dest_dir, home, limits, &mut file_count) {
-        Ok(()) => None,
-        Err(ExtractError::Failed(text)) => Some(text),
-        Err(ExtractError::Refused(text)) => {
-            file_count = 0;
-            Some(text)
-        }
-    };
-    Extracted { file_count, error }
+    let error = unpack_and_consume(archive_path, dest_dir, home, limits, &mut file_count).err();
+    if error.as_ref().is_some_and(ExtractError::is_refusal) {
+        file_count = 0;
+    }
+    Extracted { file_count, error: error.map(|error| error.to_string()) }
 }
 
 fn unpack_and_consume(
@@ -84,7 +69,7 @@ fn unpack_and_consume(
     // "rejected before the archive is opened, so the archive is not consumed"
     let path = destination::check(dest_dir, home)?;
     let archive = Archive::open(archive_path)?;
-    let unpacked = GzipStream::open(&archive).map_err(stream_error).and_then(|stream| {
+    let unpacked = GzipStream::open(&archive).map_err(ExtractError::stream).and_then(|stream| {
         let mut destination = Destination::recreate(path)?;
         unpack(stream, &mut destination, limits, file_count)
     });
@@ -99,34 +84,35 @@ fn unpack(
     file_count: &mut u64,
 ) -> Result<(), ExtractError> {
     let mut archive = tar::Archive::new(stream);
-    let mut entries = Entries::new(&mut archive, limits.overhead_bytes).map_err(stream_error)?;
+    let mut entries = Entries::new(&mut archive, limits.overhead_bytes).map_err(ExtractError::stream)?;
     let (mut content_left, mut entries_seen) = (limits.content_bytes, 0);
     let mut buffer = vec![0; CHUNK_BYTES];
-    while let Some(mut entry) = entries.next().map_err(stream_error)? {
+    while let Some(mut entry) = entries.next().map_err(ExtractError::stream)? {
         entries_seen += 1;
         if entries_seen + destination.dirs_created > limits.entries {
-            return Err(ExtractError::Failed("too many entries in archive".to_owned()));
+            return Err(ExtractError::TooManyEntries);
         }
         let Some(path) = destination.resolve(&entry.name) else {
-            return Err(ExtractError::Refused(format!("unsafe path in archive: {}", text(&entry.name))));
+            return Err(ExtractError::UnsafePath(text(&entry.name)));
         };
         match entry.kind {
             b'5' => destination.create_dirs(&path)?,
             b'0' => {
                 let file = destination.create_file(&path)?;
-                let write_error = |errno| error_text("write", &destination.absolute(&path), errno);
+                let write_error = |errno| ExtractError::path("write", destination.absolute(&path), errno);
                 copy(&mut entry.content, &file, &mut content_left, &mut buffer, write_error)?;
                 *file_count += 1;
             }
             kind => {
                 let (kind, name) = (char::from(kind), text(&entry.name));
-                return Err(ExtractError::Refused(format!("unsupported tar entry type {kind}: {name}")));
+                return Err(ExtractError::UnsupportedType { kind, name });
             }
         }
     }
     let overhead_left = entries.overhead_left;
-    archive.into_inner().finish(overhead_left).map_err(stream_error)?;
-    destination.create_file(Path::new(".synced")).map_err(|text| format!("write .synced: {text}"))?;
+    archive.into_inner().finish(overhead_left).map_err(ExtractError::stream)?;
+    let synced = destination.create_file(Path::new(".synced"));
+    synced.map_err(|error| ExtractError::Synced(Box::new(error)))?;
     Ok(())
 }
 
@@ -136,29 +122,19 @@ fn copy(
     file: &OwnedFd,
     content_left: &mut u64,
     buffer: &mut [u8],
-    write_error: impl Fn(Errno) -> String,
-) -> Result<(), String> {
+    write_error: impl Fn(Errno) -> ExtractError,
+) -> Result<(), ExtractError> {
     let mut offset = 0;
     while offset < content.size() {
-        let read = content.read(buffer).map_err(entries::read_error_text)?;
+        let read = content.read(buffer).map_err(entries::read_error)?;
         if read == 0 {
-            return Err(UNEXPECTED_EOF.to_owned());
+            return Err(ExtractError::UnexpectedEof);
         }
-        *content_left = content_left.checked_sub(read as u64).ok_or(LIMIT_EXCEEDED)?;
+        *content_left = content_left.checked_sub(read as u64).ok_or(ExtractError::TooLarge)?;
         file::write_all_at(file, buffer.get(..read).unwrap_or_default(), offset).map_err(&write_error)?;
         offset += read as u64;
     }
     Ok(())
-}
-
-/// An error outside of an entry's content. The original prefixes all of them with `gzip`.
-fn stream_error(text: String) -> ExtractError {
-    ExtractError::Failed(format!("gzip: {text}"))
-}
-
-/// The text of Go's `os.PathError`: `open /x: permission denied`.
-fn error_text(call: &str, path: &str, errno: Errno) -> String {
-    format!("{call} {path}: {}", crate::go_compat::errno_text(errno))
 }
 
 /// Bytes of an archive as text for the reply. Each invalid byte becomes one replacement character.

@@ -90,7 +90,7 @@ impl Git {
 
     /// Runs `git status` with the filters of the repository and its submodules disabled. git status would otherwise pass
     /// files with a changed mtime through them, and thus execute programs of the repository's choice.
-    pub(crate) fn status(&self) -> Result<GitOutput, String> {
+    pub(crate) fn status(&self) -> Result<GitOutput, filters::FilterError> {
         let settings = filters::disabling_settings(self)?;
         let overrides = settings.iter().flat_map(|setting| [OsStr::new("-c"), setting.as_os_str()]);
         let arguments: Vec<&OsStr> = overrides.chain(["status", "--porcelain"].map(OsStr::new)).collect();

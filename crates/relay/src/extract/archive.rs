@@ -1,6 +1,6 @@
 //! The archive file: opens it without blocking, reads it by offset, and removes it at the end.
 
-use crate::extract::error_text;
+use crate::extract::error::ExtractError;
 use outpost_sys::beneath::{Dir, FileId, file_id};
 use outpost_sys::{Errno, file};
 use std::ffi::OsStr;
@@ -18,8 +18,8 @@ pub(super) struct Archive<'a> {
 }
 
 impl<'a> Archive<'a> {
-    pub(super) fn open(path: &'a str) -> Result<Archive<'a>, String> {
-        let opening = |errno| error_text("open", path, errno);
+    pub(super) fn open(path: &'a str) -> Result<Archive<'a>, ExtractError> {
+        let opening = |errno| ExtractError::path("open", path, errno);
         let (parent, name) = match path.rsplit_once('/') {
             Some(("", name)) => ("/", name),
             Some((parent, name)) => (parent, name),
@@ -31,15 +31,18 @@ impl<'a> Archive<'a> {
         }
         let (parent, name) = (Dir::at(Path::new(parent)).map_err(opening)?, OsStr::new(name));
         let file = File::from(parent.open_any(name).map_err(opening)?);
-        let found = file.metadata().map_err(|error| crate::go_compat::path_error("stat", path, &error))?;
+        let stat = |error: io::Error| {
+            ExtractError::path("stat", path, Errno::from_io_error(&error).unwrap_or(Errno::IO))
+        };
+        let found = file.metadata().map_err(stat)?;
         if found.is_dir() {
             return Err(is_a_directory(path));
         }
         if !found.is_file() {
             // A FIFO or device can block or be endless, and must not be removed.
-            return Err(format!("open {path}: not a regular file"));
+            return Err(ExtractError::NotRegular(path.to_owned()));
         }
-        let opened = file_id(&file).map_err(|errno| error_text("stat", path, errno))?;
+        let opened = file_id(&file).map_err(|errno| ExtractError::path("stat", path, errno))?;
         Ok(Archive { path, file, opened, parent, name })
     }
 
@@ -57,8 +60,8 @@ impl<'a> Archive<'a> {
 }
 
 /// The original opens a directory and fails at the first read.
-fn is_a_directory(path: &str) -> String {
-    format!("gzip: {}", error_text("read", path, Errno::ISDIR))
+fn is_a_directory(path: &str) -> ExtractError {
+    ExtractError::path("read", path, Errno::ISDIR).stream()
 }
 
 /// Reads the archive from the start.

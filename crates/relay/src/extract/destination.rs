@@ -1,7 +1,7 @@
 //! The destination directory: checks its path, recreates it, and creates files and directories beneath it.
 
-use crate::extract::error_text;
-use crate::go_compat::{clean, join, quote};
+use crate::extract::error::ExtractError;
+use crate::go_compat::{clean, join};
 use outpost_sys::Errno;
 use outpost_sys::beneath::{Dir, NotRemoved};
 use std::ffi::{OsStr, OsString};
@@ -15,13 +15,13 @@ use std::path::{Path, PathBuf};
 const PATH_BYTES_MAX: usize = 4095;
 
 /// Cleans the client's path. Refuses paths that must not be wiped.
-pub(super) fn check(dest_dir: &str, home: Option<&Path>) -> Result<PathBuf, String> {
+pub(super) fn check(dest_dir: &str, home: Option<&Path>) -> Result<PathBuf, ExtractError> {
     let path = path_of(clean(dest_dir.as_bytes()));
     if !path.is_absolute() || path.parent().is_none() {
-        return Err(format!("destDir must be an absolute, non-root path: {}", quote(dest_dir)));
+        return Err(ExtractError::DestinationPath(dest_dir.to_owned()));
     }
     if home.is_some_and(|home| is_or_contains(&path, home)) {
-        return Err(format!("destDir must not be or contain the home directory: {}", quote(dest_dir)));
+        return Err(ExtractError::DestinationHome(dest_dir.to_owned()));
     }
     Ok(path)
 }
@@ -54,27 +54,28 @@ pub(super) struct Destination {
 
 impl Destination {
     /// Removes the tree at `path` and creates an empty directory there, with its missing ancestors.
-    pub(super) fn recreate(path: PathBuf) -> Result<Destination, String> {
+    pub(super) fn recreate(path: PathBuf) -> Result<Destination, ExtractError> {
         let (Some(parent_path), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(error_text("mkdir destDir: mkdir", &text(&path), Errno::INVAL));
+            return Err(mkdir_error(&path, Errno::INVAL));
         };
         let parent = match Dir::at(parent_path) {
             Ok(parent) => {
                 parent.remove_tree(name).map_err(|NotRemoved { call, path, errno }| {
-                    error_text(&format!("clean destDir: {call}"), &text(&parent_path.join(path)), errno)
+                    ExtractError::path(format!("clean destDir: {call}"), text(&parent_path.join(path)), errno)
                 })?;
                 parent
             }
             // Without a parent there is no tree to remove.
-            Err(Errno::NOENT) => create_missing(parent_path)
-                .map_err(|(path, errno)| error_text("mkdir destDir: mkdir", &text(&path), errno))?,
-            Err(errno) => return Err(error_text("clean destDir: open", &text(parent_path), errno)),
+            Err(Errno::NOENT) => {
+                create_missing(parent_path).map_err(|(path, errno)| mkdir_error(&path, errno))?
+            }
+            Err(errno) => return Err(ExtractError::path("clean destDir: open", text(parent_path), errno)),
         };
         let created = parent.make_dir(name).and_then(|dir| {
             // Another process may have replaced the directory between mkdir and open. Accept only an empty one.
             if dir.is_empty()? { Ok(dir) } else { Err(Errno::EXIST) }
         });
-        let dir = created.map_err(|errno| error_text("mkdir destDir: mkdir", &text(&path), errno))?;
+        let dir = created.map_err(|errno| mkdir_error(&path, errno))?;
         Ok(Destination { path, dir, dirs_created: 0 })
     }
 
@@ -86,12 +87,12 @@ impl Destination {
     }
 
     /// Creates a directory and its missing ancestors.
-    pub(super) fn create_dirs(&mut self, relative: &Path) -> Result<(), String> {
+    pub(super) fn create_dirs(&mut self, relative: &Path) -> Result<(), ExtractError> {
         self.open_or_create(relative).map(drop)
     }
 
     /// Creates a file and its missing ancestors. Replaces an existing file.
-    pub(super) fn create_file(&mut self, relative: &Path) -> Result<OwnedFd, String> {
+    pub(super) fn create_file(&mut self, relative: &Path) -> Result<OwnedFd, ExtractError> {
         let created = match (relative.file_name(), relative.parent()) {
             (Some(name), Some(parent)) => {
                 let dir = self.open_or_create(parent)?;
@@ -103,7 +104,7 @@ impl Destination {
             }
             _ => Err(Errno::ISDIR),
         };
-        created.map_err(|errno| error_text("open", &self.absolute(relative), errno))
+        created.map_err(|errno| ExtractError::path("open", self.absolute(relative), errno))
     }
 
     /// The absolute path of an entry, for error messages.
@@ -114,7 +115,7 @@ impl Destination {
     }
 
     /// `None` stands for the destination itself.
-    fn open_or_create(&mut self, relative: &Path) -> Result<Option<Dir>, String> {
+    fn open_or_create(&mut self, relative: &Path) -> Result<Option<Dir>, ExtractError> {
         if !self.is_too_long(relative)
             && !relative.as_os_str().is_empty()
             && let Ok(dir) = self.dir.open_dir(relative)
@@ -130,7 +131,7 @@ impl Destination {
             } else {
                 create_or_open(parent, name, || self.dirs_created += 1)
             };
-            dir = Some(next.map_err(|errno| error_text("mkdir", &self.absolute(&prefix), errno))?);
+            dir = Some(next.map_err(|errno| ExtractError::path("mkdir", self.absolute(&prefix), errno))?);
         }
         Ok(dir)
     }
@@ -169,6 +170,10 @@ fn create_or_open(parent: &Dir, name: &OsStr, on_create: impl FnOnce()) -> Resul
             created
         }
     }
+}
+
+fn mkdir_error(path: &Path, errno: Errno) -> ExtractError {
+    ExtractError::path("mkdir destDir: mkdir", text(path), errno)
 }
 
 fn text(path: &Path) -> String {

@@ -2,13 +2,13 @@
 //!
 //! Uses the raw iteration of the tar crate: its default iteration reads extension headers of any size into memory.
 
-use crate::extract::stream::{GzipStream, UNEXPECTED_EOF};
-use crate::extract::{EXTENSION_BYTES_MAX, LIMIT_EXCEEDED};
+use crate::extract::EXTENSION_BYTES_MAX;
+use crate::extract::error::ExtractError;
+use crate::extract::stream::GzipStream;
 use std::io::{self, ErrorKind, Read};
 use tar::PaxExtensions;
 
 const BLOCK_BYTES: u64 = 512;
-const INVALID_HEADER: &str = "archive/tar: invalid tar header";
 
 pub(super) type Content<'a, 's> = tar::Entry<'a, GzipStream<'s>>;
 
@@ -30,16 +30,16 @@ impl<'a, 's> Entries<'a, 's> {
     pub(super) fn new(
         archive: &'a mut tar::Archive<GzipStream<'s>>,
         overhead_bytes_max: u64,
-    ) -> Result<Entries<'a, 's>, String> {
-        let raw = archive.entries().map_err(read_error_text)?.raw(true);
+    ) -> Result<Entries<'a, 's>, ExtractError> {
+        let raw = archive.entries().map_err(read_error)?.raw(true);
         Ok(Entries { raw, overhead_left: overhead_bytes_max })
     }
 
     /// The next entry; `None` at the end. The caller must have read the content of the previous one.
-    pub(super) fn next(&mut self) -> Result<Option<Entry<'a, 's>>, String> {
+    pub(super) fn next(&mut self) -> Result<Option<Entry<'a, 's>>, ExtractError> {
         let (mut records, mut long_name) = (PaxRecords::default(), Vec::new());
         while let Some(next) = self.raw.next() {
-            let mut content = next.map_err(read_error_text)?;
+            let mut content = next.map_err(read_error)?;
             self.charge(BLOCK_BYTES + content.size().wrapping_neg() % BLOCK_BYTES)?;
             let [kind] = content.header().as_old().linkflag;
             match kind {
@@ -57,19 +57,19 @@ impl<'a, 's> Entries<'a, 's> {
     }
 
     /// Reads the content of an extension header. Memory use follows the bytes read, not the claimed size.
-    fn read_extension(&mut self, content: &mut Content<'a, 's>) -> Result<Vec<u8>, String> {
+    fn read_extension(&mut self, content: &mut Content<'a, 's>) -> Result<Vec<u8>, ExtractError> {
         let (mut bytes, size) = (Vec::new(), content.size());
         let mut limited = content.take(EXTENSION_BYTES_MAX + 1);
-        let read = limited.read_to_end(&mut bytes).map_err(read_error_text)? as u64;
+        let read = limited.read_to_end(&mut bytes).map_err(read_error)? as u64;
         self.charge(read)?;
         if read > EXTENSION_BYTES_MAX {
-            return Err("archive/tar: header field too long".to_owned());
+            return Err(ExtractError::LongField);
         }
-        if read < size { Err(UNEXPECTED_EOF.to_owned()) } else { Ok(bytes) }
+        if read < size { Err(ExtractError::UnexpectedEof) } else { Ok(bytes) }
     }
 
-    fn charge(&mut self, bytes: u64) -> Result<(), String> {
-        self.overhead_left = self.overhead_left.checked_sub(bytes).ok_or(LIMIT_EXCEEDED)?;
+    fn charge(&mut self, bytes: u64) -> Result<(), ExtractError> {
+        self.overhead_left = self.overhead_left.checked_sub(bytes).ok_or(ExtractError::TooLarge)?;
         Ok(())
     }
 }
@@ -80,7 +80,7 @@ fn entry<'a, 's>(
     content: Content<'a, 's>,
     records: PaxRecords,
     long_name: Vec<u8>,
-) -> Result<Entry<'a, 's>, String> {
+) -> Result<Entry<'a, 's>, ExtractError> {
     let mut names = [long_name, records.path].into_iter().filter(|name| !name.is_empty());
     let name = names.next().unwrap_or_else(|| content.header().path_bytes().into_owned());
     if kind == 0 {
@@ -90,7 +90,7 @@ fn entry<'a, 's>(
     // Tar readers disagree on the size of such an entry, and thus on the position of the next header.
     let is_ambiguous =
         records.size.is_some_and(|size| size != content.size()) || kind == b'5' && content.size() > 0;
-    if is_ambiguous { Err(INVALID_HEADER.to_owned()) } else { Ok(Entry { name, kind, content }) }
+    if is_ambiguous { Err(ExtractError::TarHeader) } else { Ok(Entry { name, kind, content }) }
 }
 
 /// The records of a PAX header that affect the extraction.
@@ -102,21 +102,21 @@ struct PaxRecords {
 }
 
 impl PaxRecords {
-    fn parse(bytes: &[u8]) -> Result<PaxRecords, String> {
+    fn parse(bytes: &[u8]) -> Result<PaxRecords, ExtractError> {
         let mut records = PaxRecords::default();
         for record in PaxExtensions::new(bytes) {
-            let record = record.map_err(read_error_text)?;
+            let record = record.map_err(read_error)?;
             let value = record.value_bytes();
             match record.key_bytes() {
                 b"path" if !value.contains(&0) => records.path = value.to_vec(),
                 b"size" if value.is_empty() => records.size = None,
                 b"size" => {
                     let size = str::from_utf8(value).ok().and_then(|size| size.parse().ok());
-                    records.size = Some(size.ok_or(INVALID_HEADER)?);
+                    records.size = Some(size.ok_or(ExtractError::TarHeader)?);
                 }
                 // The stored bytes of a sparse file are not its content.
                 key if key == b"path" || key.starts_with(b"GNU.sparse.") => {
-                    return Err(INVALID_HEADER.to_owned());
+                    return Err(ExtractError::TarHeader);
                 }
                 _ => {}
             }
@@ -127,13 +127,13 @@ impl PaxRecords {
 
 /// Maps a read error to the original's text. Errors of `GzipStream` already have it. Those of the tar crate differ only by
 /// their text; a test would fail if a new version changed it.
-pub(super) fn read_error_text(error: io::Error) -> String {
+pub(super) fn read_error(error: io::Error) -> ExtractError {
     match error.to_string() {
-        text if error.kind() == ErrorKind::InvalidData => text,
+        text if error.kind() == ErrorKind::InvalidData => ExtractError::Read(text),
         text if text == "failed to read entire block" || text == "unexpected EOF during skip" => {
-            UNEXPECTED_EOF.to_owned()
+            ExtractError::UnexpectedEof
         }
-        _ => INVALID_HEADER.to_owned(),
+        _ => ExtractError::TarHeader,
     }
 }
 
@@ -169,7 +169,7 @@ mod tests {
         ];
         for case in cases {
             let error = PaxRecords::parse(case).err();
-            assert_eq!(error.as_deref(), Some(INVALID_HEADER), "{}", case.escape_ascii());
+            assert_eq!(error, Some(ExtractError::TarHeader), "{}", case.escape_ascii());
         }
     }
 }

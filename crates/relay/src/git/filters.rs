@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use thiserror::Error;
 
 /// Repositories per status: the requested one and its submodules.
 const REPOSITORIES_MAX: usize = 256;
@@ -15,22 +16,36 @@ const TRUSTED_SCOPES: [&[u8]; 3] = [b"system", b"global", b"command"];
 /// The mode of a submodule in the index.
 const GITLINK_MODE: &[u8] = b"160000 ";
 
+/// Why the filters of a repository cannot be disabled.
+#[derive(Debug, Error)]
+pub(crate) enum FilterError {
+    #[error("it has more than {REPOSITORIES_MAX} nested repositories")]
+    TooManyRepositories,
+    #[error("its filters have more than {OVERRIDES_MAX} settings")]
+    TooManySettings,
+    /// git cannot list the index, with git's message.
+    #[error("{0}")]
+    Index(String),
+    #[error("the repository configures a filter whose name contains '='")]
+    Name,
+}
+
 /// Arguments for git's `-c` option. They reset every filter of the repository and its submodules to the user's
 /// configuration. git passes them on to the submodules.
-pub(super) fn disabling_settings(git: &Git) -> Result<Vec<OsString>, String> {
+pub(super) fn disabling_settings(git: &Git) -> Result<Vec<OsString>, FilterError> {
     let mut overrides = BTreeMap::new();
     let mut pending = vec![git.dir.clone()];
     let mut visited = 0;
     while let Some(dir) = pending.pop() {
         visited += 1;
         if visited > REPOSITORIES_MAX {
-            return Err(format!("it has more than {REPOSITORIES_MAX} nested repositories"));
+            return Err(FilterError::TooManyRepositories);
         }
         let Some(root) = git.at(&dir).root() else { continue };
         let git = git.at(Path::new(OsStr::from_bytes(&root)));
         overrides.extend(repository_overrides(&git));
         if overrides.len() > OVERRIDES_MAX {
-            return Err(format!("its filters have more than {OVERRIDES_MAX} settings"));
+            return Err(FilterError::TooManySettings);
         }
         // git does not descend into a submodule that is not checked out.
         pending.extend(submodules(&git)?.into_iter().filter(|dir| dir.join(".git").exists()));
@@ -74,20 +89,20 @@ fn repository_overrides(git: &Git) -> BTreeMap<Vec<u8>, Vec<u8>> {
 }
 
 /// The directories of the submodules in the index.
-fn submodules(git: &Git) -> Result<Vec<PathBuf>, String> {
+fn submodules(git: &Git) -> Result<Vec<PathBuf>, FilterError> {
     let listed = git.run(&["ls-files", "--stage", "-z"]);
     if !listed.succeeded {
-        return Err(listed.error_text());
+        return Err(FilterError::Index(listed.error_text()));
     }
     let entries = listed.stdout.split(|byte| *byte == 0).filter(|entry| entry.starts_with(GITLINK_MODE));
     let paths = entries.filter_map(|entry| split_once(entry, b'\t'));
     Ok(paths.map(|(_, path)| git.dir.join(OsStr::from_bytes(path))).collect())
 }
 
-fn setting(name: &[u8], value: &[u8]) -> Result<OsString, String> {
+fn setting(name: &[u8], value: &[u8]) -> Result<OsString, FilterError> {
     // git splits the argument at the first '=' and would set another key.
     if name.contains(&b'=') {
-        return Err("the repository configures a filter whose name contains '='".into());
+        return Err(FilterError::Name);
     }
     Ok(OsString::from_vec([name, b"=", value].concat()))
 }

@@ -104,7 +104,7 @@ fn status(git: &Git) -> Outcome {
         return Ok(out);
     }
     let failed = |reason: String| Failure::internal(format!("git status failed: {reason}"));
-    let status = git.status().map_err(failed)?;
+    let status = git.status().map_err(|error| failed(error.to_string()))?;
     if !status.succeeded {
         return Err(failed(status.error_text()));
     }
