@@ -2,45 +2,52 @@
 
 use outpost_sys::Errno;
 use outpost_sys::spawn::{Failure, Step};
-use std::fmt;
 use std::path::PathBuf;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A program could not be started.
-    Start {
-        program: String,
-        failure: Failure,
-    },
+    #[error("start {program}: {}", step_text(failure))]
+    Start { program: String, failure: Failure },
     /// A running process has this key.
-    Taken {
-        id: String,
-    },
-    /// The process has ended.
+    #[error("a process with the id {id:?} is running; choose another id or end it first")]
+    Taken { id: String },
+    #[error("the process has ended")]
     NotRunning,
     /// The process has no stdin, or it is closed.
+    #[error("the process has no open stdin")]
     NoStdin,
-    /// The process has no terminal.
+    #[error("the process has no terminal")]
     NoTerminal,
     /// The process is no longer in the table.
+    #[error("the process is no longer known")]
     Gone,
     /// A limit on processes or requests is reached.
+    #[error("too many requests are waiting; try again")]
     Busy,
     /// An argument holds a zero byte, or is empty where it must not be.
-    Invalid {
-        what: &'static str,
-    },
+    #[error("{what} is empty or contains a zero byte")]
+    Invalid { what: &'static str },
     /// A system call failed.
-    Io {
-        operation: &'static str,
-        object: String,
-        errno: Errno,
-    },
-    Journal(outpost_journal::Error),
+    #[error("{operation} {object}: {errno}")]
+    Io { operation: &'static str, object: String, errno: Errno },
+    #[error(transparent)]
+    Journal(#[from] outpost_journal::Error),
     /// All processes are being stopped.
+    #[error("the daemon is stopping")]
     Stopping,
     /// The engine's thread is gone.
+    #[error("the engine has stopped")]
     Stopped,
+}
+
+/// Why a start failed, with the step unless it is the exec itself.
+fn step_text(failure: &Failure) -> String {
+    match failure {
+        Failure { step: Step::Exec, errno, .. } => errno.to_string(),
+        Failure { step: Step::Directory, errno, .. } => format!("its working directory: {errno}"),
+        Failure { step, errno, .. } => format!("{errno} ({step:?})"),
+    }
 }
 
 impl Error {
@@ -66,40 +73,3 @@ impl Error {
         }
     }
 }
-
-impl From<outpost_journal::Error> for Error {
-    fn from(error: outpost_journal::Error) -> Error {
-        Error::Journal(error)
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Start { program, failure: Failure { step: Step::Exec, errno, .. } } => {
-                write!(f, "start {program}: {errno}")
-            }
-            Error::Start { program, failure: Failure { step: Step::Directory, errno, .. } } => {
-                write!(f, "start {program}: its working directory: {errno}")
-            }
-            Error::Start { program, failure } => {
-                write!(f, "start {program}: {} ({:?})", failure.errno, failure.step)
-            }
-            Error::Taken { id } => {
-                write!(f, "a process with the id {id:?} is running; choose another id or end it first")
-            }
-            Error::NotRunning => f.write_str("the process has ended"),
-            Error::NoStdin => f.write_str("the process has no open stdin"),
-            Error::NoTerminal => f.write_str("the process has no terminal"),
-            Error::Gone => f.write_str("the process is no longer known"),
-            Error::Busy => f.write_str("too many requests are waiting; try again"),
-            Error::Invalid { what } => write!(f, "{what} is empty or contains a zero byte"),
-            Error::Io { operation, object, errno } => write!(f, "{operation} {object}: {errno}"),
-            Error::Journal(error) => error.fmt(f),
-            Error::Stopping => f.write_str("the daemon is stopping"),
-            Error::Stopped => f.write_str("the engine has stopped"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}

@@ -1,16 +1,18 @@
 //! Errors of a journal: the operation, the file and the errno.
 
 use outpost_sys::Errno;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A system call failed.
+    #[error("{operation} {}: {errno}", path.display())]
     Io { operation: &'static str, path: PathBuf, errno: Errno },
     /// Bytes that a record refers to are missing.
+    #[error("{}: the bytes of frame {seq} are missing", path.display())]
     Damaged { path: PathBuf, seq: u64 },
     /// The bytes are on disk but not in the page cache, and the caller does not block.
+    #[error("the bytes are not in the page cache")]
     NotCached,
 }
 
@@ -24,17 +26,3 @@ impl Error {
         matches!(self, Error::Io { errno: Errno::NOSPC | Errno::DQUOT, .. })
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Io { operation, path, errno } => write!(f, "{operation} {}: {errno}", path.display()),
-            Error::Damaged { path, seq } => {
-                write!(f, "{}: the bytes of frame {seq} are missing", path.display())
-            }
-            Error::NotCached => f.write_str("the bytes are not in the page cache"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}

@@ -6,21 +6,28 @@ use rusqlite::ErrorCode;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An operation on the database.
+    #[error("cannot {what} in the approvals database: {cause}")]
     Database { what: &'static str, cause: Cause },
     /// An operation on a file or a socket.
+    #[error("cannot {what} {}: {cause}", path.display())]
     File { what: &'static str, path: PathBuf, cause: Cause },
     /// The audit chain cannot be written. An action that cannot be recorded is not run.
+    #[error("the audit log cannot be written, so nothing is run: {0}")]
     Audit(Cause),
     /// A job or a request is refused, for this reason.
+    #[error("{0}")]
     Refused(String),
     /// A job or a request is refused because of an invalid key, signature or statement.
+    #[error("{0}")]
     Key(String),
     /// Another daemon has locked the ledger.
+    #[error("another daemon uses this ledger")]
     InUse,
     /// The ledger thread has stopped.
+    #[error("the daemon is ending")]
     Stopped,
 }
 
@@ -50,23 +57,6 @@ impl Error {
         Error::Database { what, cause: error.into() }
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Database { what, cause } => {
-                write!(f, "cannot {what} in the approvals database: {cause}")
-            }
-            Error::File { what, path, cause } => write!(f, "cannot {what} {}: {cause}", path.display()),
-            Error::Audit(cause) => write!(f, "the audit log cannot be written, so nothing is run: {cause}"),
-            Error::Refused(why) | Error::Key(why) => f.write_str(why),
-            Error::InUse => f.write_str("another daemon uses this ledger"),
-            Error::Stopped => f.write_str("the daemon is ending"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
 
 pub type Result<T> = std::result::Result<T, Error>;
 

@@ -2,36 +2,31 @@
 
 use super::RECORD_BYTES_MAX;
 use outpost_sys::Errno;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    Io {
-        operation: &'static str,
-        path: PathBuf,
-        errno: Errno,
-    },
+    #[error("cannot {operation} {}: {errno}", path.display())]
+    Io { operation: &'static str, path: PathBuf, errno: Errno },
     /// Another daemon has locked this chain.
-    Locked {
-        path: PathBuf,
-    },
-    /// The file was modified or damaged.
-    Broken {
-        file: PathBuf,
-        /// Counted from 1; 0 if the error concerns the whole file.
-        line: u64,
-        why: String,
-    },
+    #[error("another daemon uses the audit log in {}; stop it first", path.display())]
+    Locked { path: PathBuf },
+    /// The file was modified or damaged. `line` is counted from 1; 0 if the error concerns the whole file.
+    #[error("the audit log {}{}: {why}", file.display(), line_text(*line))]
+    Broken { file: PathBuf, line: u64, why: String },
     /// The data cannot be encoded as a record. Nothing was written.
-    Unwritable {
-        event: &'static str,
-        why: String,
-    },
+    #[error("cannot record the event {event}: {why}")]
+    Unwritable { event: &'static str, why: String },
     /// An earlier write failed, so a record may be missing or torn.
-    Failed {
-        path: PathBuf,
-    },
+    #[error(
+        "an earlier write to the audit log in {} failed; nothing is recorded or run until the daemon restarts",
+        path.display()
+    )]
+    Failed { path: PathBuf },
+}
+
+fn line_text(line: u64) -> String {
+    if line == 0 { String::new() } else { format!(", line {line}") }
 }
 
 impl Error {
@@ -52,30 +47,5 @@ impl Error {
         Error::Unwritable { event, why }
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Io { operation, path, errno } => {
-                write!(f, "cannot {operation} {}: {errno}", path.display())
-            }
-            Error::Locked { path } => {
-                write!(f, "another daemon uses the audit log in {}; stop it first", path.display())
-            }
-            Error::Broken { file, line: 0, why } => write!(f, "the audit log {}: {why}", file.display()),
-            Error::Broken { file, line, why } => {
-                write!(f, "the audit log {}, line {line}: {why}", file.display())
-            }
-            Error::Unwritable { event, why } => write!(f, "cannot record the event {event}: {why}"),
-            Error::Failed { path } => write!(
-                f,
-                "an earlier write to the audit log in {} failed; nothing is recorded or run until the daemon restarts",
-                path.display()
-            ),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
 
 pub type Result<T> = std::result::Result<T, Error>;
