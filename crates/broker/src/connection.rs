@@ -92,22 +92,23 @@ impl Connection<'_> {
     /// The response. None if the client disconnected.
     async fn handle(&self, request: Request) -> Option<Response> {
         let id = request.id.clone();
-        if let Err(message) = self.server.rate_limiter.count_line(&self.peer, Instant::now()) {
-            return Some(Response::error(&id, message));
+        if let Err(error) = self.server.rate_limiter.count_line(&self.peer, Instant::now()) {
+            return Some(Response::error(&id, error.to_string()));
         }
         let settings = self.server.settings();
-        let fresh = validate::check(&request, &settings.request_limits)
-            .and_then(|()| freshness::check(&request.time, Timestamp::now(), settings.freshness));
         let refused = RefusedRequest::of(&request);
-        let time = match fresh {
+        if let Err(error) = validate::check(&request, &settings.request_limits) {
+            return Some(self.refuse(&refused, error.to_string()).await);
+        }
+        let time = match freshness::check(&request.time, Timestamp::now(), settings.freshness) {
             Ok(time) => time,
-            Err(message) => return Some(self.refuse(&refused, message).await),
+            Err(error) => return Some(self.refuse(&refused, error.to_string()).await),
         };
         if request.action == Action::Exec
-            && let Err(message) =
+            && let Err(error) =
                 self.server.rate_limiter.count_request(&self.peer, &request.session, Instant::now())
         {
-            return Some(Response::error(&id, message));
+            return Some(Response::error(&id, error.to_string()));
         }
         let (action, session) = (request.action, request.session.clone());
         let count = request.pipeline.len();
@@ -236,7 +237,7 @@ impl Connection<'_> {
                     .and_then(|()| limiter.reserve_pending(&self.peer, &pinned.request.session));
                 match reserved {
                     Ok(pending) => Some(pending),
-                    Err(message) => return Some(Response::error(&id, message)),
+                    Err(error) => return Some(Response::error(&id, error.to_string())),
                 }
             }
         };

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use jiff::fmt::temporal::DateTimeParser;
 use std::time::Duration;
+use thiserror::Error;
 
 static PARSER: DateTimeParser = DateTimeParser::new();
 
@@ -19,22 +20,33 @@ impl Default for FreshnessWindow {
     }
 }
 
-/// The parsed time of a fresh request. The error is the message for the client.
-pub(crate) fn check(time: &str, now: Timestamp, window: FreshnessWindow) -> Result<Timestamp, String> {
+/// Why a request is not fresh, as the message for the client.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(crate) enum NotFresh {
+    #[error("missing time field")]
+    Missing,
+    #[error("malformed time field")]
+    Malformed,
+    #[error("request too old: {age}s (max {max}s)")]
+    TooOld { age: i64, max: u64 },
+    #[error(
+        "request from the future: {ahead}s ahead of this host's clock (max {max}s); set one of the clocks"
+    )]
+    Future { ahead: i64, max: u64 },
+}
+
+/// The parsed time of a fresh request.
+pub(crate) fn check(time: &str, now: Timestamp, window: FreshnessWindow) -> Result<Timestamp, NotFresh> {
     if time.is_empty() {
-        return Err("missing time field".to_owned());
+        return Err(NotFresh::Missing);
     }
-    let time = parse(time).filter(|time| time.as_second() >= 0).ok_or("malformed time field")?;
+    let time = parse(time).filter(|time| time.as_second() >= 0).ok_or(NotFresh::Malformed)?;
     let age = now.as_second() - time.as_second();
     if age > seconds(window.past) {
-        return Err(format!("request too old: {age}s (max {}s)", window.past.as_secs()));
+        return Err(NotFresh::TooOld { age, max: window.past.as_secs() });
     }
     if -age > seconds(window.future) {
-        let ahead = -age;
-        return Err(format!(
-            "request from the future: {ahead}s ahead of this host's clock (max {}s); set one of the clocks",
-            window.future.as_secs()
-        ));
+        return Err(NotFresh::Future { ahead: -age, max: window.future.as_secs() });
     }
     Ok(time)
 }
@@ -93,7 +105,7 @@ mod tests {
 
     fn at(text: &str) -> Result<Timestamp, String> {
         let now: Timestamp = "2026-02-13T14:30:00Z".parse().unwrap();
-        check(text, now, FreshnessWindow::default())
+        check(text, now, FreshnessWindow::default()).map_err(|error| error.to_string())
     }
 
     #[test]

@@ -84,10 +84,9 @@ pub use validate::RequestLimits;
 #[doc(hidden)]
 pub fn read_line(line: &[u8]) -> Result<wire::Request, Vec<u8>> {
     let request = parse::request(line).map_err(|response| line::encode(&response))?;
-    let checked = validate::check(&request, &RequestLimits::default())
-        .and_then(|()| freshness::check(&request.time, jiff::Timestamp::now(), FreshnessWindow::default()));
-    match checked {
-        Ok(_) => Ok(request),
-        Err(message) => Err(line::encode(&wire::Response::error(&request.id, message))),
-    }
+    let refuse = |message: String| line::encode(&wire::Response::error(&request.id, message));
+    validate::check(&request, &RequestLimits::default()).map_err(|error| refuse(error.to_string()))?;
+    freshness::check(&request.time, jiff::Timestamp::now(), FreshnessWindow::default())
+        .map_err(|error| refuse(error.to_string()))?;
+    Ok(request)
 }

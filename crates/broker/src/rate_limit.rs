@@ -4,6 +4,7 @@ use crate::peer::Peer;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use thiserror::Error;
 
 /// The operator's limits. None means unlimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,17 @@ impl RateLimits {
     /// As sudo-proxy, which has no limits.
     pub const NONE: RateLimits =
         RateLimits { per_minute: None, pending_max: None, pause_max: None, denied_for: None };
+}
+
+/// Why a request is refused, as the message for the client.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(crate) enum RateLimited {
+    #[error("rate limited, retry after {seconds}s")]
+    TooMany { seconds: u64 },
+    #[error("rate limited: {max} requests of this client wait for an answer already")]
+    Pending { max: usize },
+    #[error("rate limited: exactly this was denied a moment ago; not asked again for {seconds}s")]
+    Denied { seconds: u64 },
 }
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -68,7 +80,7 @@ struct Counter {
 
 impl Counter {
     /// Counts a request at `now`. Fails if the last minute already had `max`.
-    fn count(&mut self, max: Option<usize>, now: Instant) -> Result<(), String> {
+    fn count(&mut self, max: Option<usize>, now: Instant) -> Result<(), RateLimited> {
         while self.recent.front().is_some_and(|first| now.duration_since(*first) >= MINUTE) {
             self.recent.pop_front();
         }
@@ -141,7 +153,7 @@ impl RateLimiter {
     }
 
     /// Counts a request line, valid or not. Refused lines are limited too, since each writes an audit record.
-    pub(crate) fn count_line(&self, peer: &Peer, now: Instant) -> Result<(), String> {
+    pub(crate) fn count_line(&self, peer: &Peer, now: Instant) -> Result<(), RateLimited> {
         let max = self.limits().per_minute.filter(|_| self.per_user);
         let Some(max) = max else { return Ok(()) };
         let mut counters = self.counters();
@@ -149,8 +161,8 @@ impl RateLimiter {
         counter.count(Some(max.saturating_mul(LINES_PER_REQUEST)), now)
     }
 
-    /// Counts a request. The error is the message for a client that exceeds a limit or is paused.
-    pub(crate) fn count_request(&self, peer: &Peer, session: &str, now: Instant) -> Result<(), String> {
+    /// Counts a request. Fails if the client exceeds a limit or is paused.
+    pub(crate) fn count_request(&self, peer: &Peer, session: &str, now: Instant) -> Result<(), RateLimited> {
         let mut counters = self.counters();
         if counters.len() >= COUNTERS_MAX {
             counters.retain(|_, counter| {
@@ -176,13 +188,13 @@ impl RateLimiter {
         self: &Arc<RateLimiter>,
         peer: &Peer,
         session: &str,
-    ) -> Result<PendingPermit, String> {
+    ) -> Result<PendingPermit, RateLimited> {
         let keys = self.keys(peer, session);
         let mut counters = self.counters();
         if let Some(max) = self.limits().pending_max
             && keys.iter().any(|key| counters.get(key).is_some_and(|counter| counter.pending >= max))
         {
-            return Err(format!("rate limited: {max} requests of this client wait for an answer already"));
+            return Err(RateLimited::Pending { max });
         }
         for key in &keys {
             counters.entry(key.clone()).or_default().pending += 1;
@@ -223,19 +235,16 @@ impl RateLimiter {
     }
 
     /// Fails if this digest was denied recently.
-    pub(crate) fn check_recent_denial(&self, digest: &str, now: Instant) -> Result<(), String> {
+    pub(crate) fn check_recent_denial(&self, digest: &str, now: Instant) -> Result<(), RateLimited> {
         match self.denied().get(digest).filter(|until| **until > now) {
-            Some(until) => Err(format!(
-                "rate limited: exactly this was denied a moment ago; not asked again for {}s",
-                (*until - now).as_secs() + 1
-            )),
+            Some(until) => Err(RateLimited::Denied { seconds: (*until - now).as_secs() + 1 }),
             None => Ok(()),
         }
     }
 }
 
-fn limited(wait: Duration) -> String {
-    format!("rate limited, retry after {}s", wait.as_secs() + 1)
+fn limited(wait: Duration) -> RateLimited {
+    RateLimited::TooMany { seconds: wait.as_secs() + 1 }
 }
 
 #[cfg(test)]
@@ -254,10 +263,7 @@ mod tests {
             rate_limiter.count_request(&peer(1), "a", now).is_ok()
                 && rate_limiter.count_request(&peer(1), "a", now).is_ok()
         );
-        assert_eq!(
-            rate_limiter.count_request(&peer(1), "b", now),
-            Err("rate limited, retry after 61s".into())
-        );
+        assert_eq!(rate_limiter.count_request(&peer(1), "b", now), Err(RateLimited::TooMany { seconds: 61 }));
         assert!(rate_limiter.count_request(&peer(2), "a", now).is_err());
         assert!(rate_limiter.count_request(&peer(2), "c", now).is_ok());
         assert!(rate_limiter.count_request(&peer(1), "a", now + MINUTE).is_ok());

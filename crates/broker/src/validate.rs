@@ -1,7 +1,8 @@
 //! Validation of a request's structure, characters and sizes. The message texts are those of sudo-proxy.
 
 use crate::wire::{Action, Request};
-use outpost_approvals::display::{Newlines, forbidden};
+use outpost_approvals::display::{Newlines, forbidden, quote};
+use thiserror::Error;
 
 /// Size limits of a request. A request beyond one is refused, never checked less strictly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,10 +25,40 @@ impl Default for RequestLimits {
     }
 }
 
-/// The error is the message for the client.
-pub(crate) fn check(request: &Request, limits: &RequestLimits) -> Result<(), String> {
+/// Why a request is not valid, as the message for the client.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(crate) enum InvalidRequest {
+    #[error("pipeline must not be empty")]
+    EmptyPipeline,
+    #[error("pipeline stage {0} must not be empty")]
+    EmptyStage(usize),
+    #[error("pipeline[{stage}][{number}] contains forbidden control/bidi characters")]
+    ArgumentCharacters { stage: usize, number: usize },
+    #[error("{0} contains forbidden control/bidi characters")]
+    FieldCharacters(&'static str),
+    #[error("env key '{0}' contains forbidden characters")]
+    EnvKeyCharacters(String),
+    #[error("env value contains forbidden characters")]
+    EnvValueCharacters,
+    #[error("forward_agent is only allowed for unprivileged commands")]
+    ForwardAgent,
+    #[error("pipeline has {stages} stages (max {max})")]
+    TooManyStages { stages: usize, max: usize },
+    #[error("pipeline has {arguments} arguments (max {max})")]
+    TooManyArguments { arguments: usize, max: usize },
+    #[error("pipeline[{stage}][{number}] is longer than {max} bytes")]
+    LongArgument { stage: usize, number: usize, max: usize },
+    #[error("{} is not the name of a command: it begins with '-' or contains '='", quote(.0))]
+    Name(String),
+    #[error("reason is longer than {0} characters")]
+    LongReason(usize),
+    #[error("cwd must be an absolute path")]
+    RelativeCwd,
+}
+
+pub(crate) fn check(request: &Request, limits: &RequestLimits) -> Result<(), InvalidRequest> {
     if request.action == Action::Exec && request.pipeline.is_empty() {
-        return Err("pipeline must not be empty".to_owned());
+        return Err(InvalidRequest::EmptyPipeline);
     }
     for (at, stage) in request.pipeline.iter().enumerate() {
         check_stage(at, stage)?;
@@ -44,72 +75,71 @@ pub(crate) fn check(request: &Request, limits: &RequestLimits) -> Result<(), Str
     let cwd = request.cwd.iter().map(|cwd| ("cwd", cwd));
     for (field, value) in fields.into_iter().chain(cwd) {
         if forbidden(value, Newlines::Refused).is_some() {
-            return Err(format!("{field} contains forbidden control/bidi characters"));
+            return Err(InvalidRequest::FieldCharacters(field));
         }
     }
     if request.forward_agent && request.privileged {
-        return Err("forward_agent is only allowed for unprivileged commands".to_owned());
+        return Err(InvalidRequest::ForwardAgent);
     }
     check_size(request, limits)
 }
 
-fn check_stage(at: usize, stage: &[String]) -> Result<(), String> {
+fn check_stage(at: usize, stage: &[String]) -> Result<(), InvalidRequest> {
     if stage.is_empty() {
-        return Err(format!("pipeline stage {at} must not be empty"));
+        return Err(InvalidRequest::EmptyStage(at));
     }
     for (number, argument) in stage.iter().enumerate() {
         // Arguments may be multi-line scripts. Program names may not contain newlines.
         let newlines = if number == 0 { Newlines::Refused } else { Newlines::Allowed };
         if forbidden(argument, newlines).is_some() {
-            return Err(format!("pipeline[{at}][{number}] contains forbidden control/bidi characters"));
+            return Err(InvalidRequest::ArgumentCharacters { stage: at, number });
         }
     }
     Ok(())
 }
 
-fn check_environment(request: &Request) -> Result<(), String> {
+fn check_environment(request: &Request) -> Result<(), InvalidRequest> {
     for name in request.env.keys() {
         if forbidden(name, Newlines::Refused).is_some() {
-            return Err(format!("env key '{name}' contains forbidden characters"));
+            return Err(InvalidRequest::EnvKeyCharacters(name.clone()));
         }
     }
     match request.env.values().any(|value| forbidden(value, Newlines::Refused).is_some()) {
-        true => Err("env value contains forbidden characters".to_owned()),
+        true => Err(InvalidRequest::EnvValueCharacters),
         false => Ok(()),
     }
 }
 
-fn check_size(request: &Request, limits: &RequestLimits) -> Result<(), String> {
+fn check_size(request: &Request, limits: &RequestLimits) -> Result<(), InvalidRequest> {
     let RequestLimits { stages_max, arguments_max, argument_bytes_max, reason_chars_max } = *limits;
     let stages = request.pipeline.len();
     if stages > stages_max {
-        return Err(format!("pipeline has {stages} stages (max {stages_max})"));
+        return Err(InvalidRequest::TooManyStages { stages, max: stages_max });
     }
     let arguments: usize = request.pipeline.iter().map(Vec::len).sum();
     if arguments > arguments_max {
-        return Err(format!("pipeline has {arguments} arguments (max {arguments_max})"));
+        return Err(InvalidRequest::TooManyArguments { arguments, max: arguments_max });
     }
     for (at, stage) in request.pipeline.iter().enumerate() {
         if let Some(number) = stage.iter().position(|argument| argument.len() > argument_bytes_max) {
-            return Err(format!("pipeline[{at}][{number}] is longer than {argument_bytes_max} bytes"));
+            return Err(InvalidRequest::LongArgument { stage: at, number, max: argument_bytes_max });
         }
         check_name(stage, request.privileged)?;
     }
     if request.reason.chars().count() > reason_chars_max {
-        return Err(format!("reason is longer than {reason_chars_max} characters"));
+        return Err(InvalidRequest::LongReason(reason_chars_max));
     }
     match &request.cwd {
-        Some(cwd) if !cwd.starts_with('/') => Err("cwd must be an absolute path".to_owned()),
+        Some(cwd) if !cwd.starts_with('/') => Err(InvalidRequest::RelativeCwd),
         _ => Ok(()),
     }
 }
 
 /// Refuses program names that sudo would parse as an option or as a variable assignment.
-fn check_name(stage: &[String], privileged: bool) -> Result<(), String> {
+fn check_name(stage: &[String], privileged: bool) -> Result<(), InvalidRequest> {
     let name = stage.first().map(String::as_str).unwrap_or_default();
     if privileged && (name.starts_with('-') || name.contains('=')) {
-        let shown = outpost_approvals::display::quote(name);
-        return Err(format!("{shown} is not the name of a command: it begins with '-' or contains '='"));
+        return Err(InvalidRequest::Name(name.to_owned()));
     }
     Ok(())
 }
@@ -124,7 +154,7 @@ mod tests {
     }
 
     fn message(request: &Request) -> String {
-        check(request, &RequestLimits::default()).unwrap_err()
+        check(request, &RequestLimits::default()).unwrap_err().to_string()
     }
 
     #[test]
