@@ -4,13 +4,16 @@ use outpost_ledger::Cause;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file operation failed.
+    #[error("cannot {what} {}: {cause}", path.display())]
     File { what: &'static str, path: PathBuf, cause: Cause },
     /// The ledger failed.
-    Ledger(outpost_ledger::Error),
+    #[error(transparent)]
+    Ledger(#[from] outpost_ledger::Error),
     /// The daemon is shutting down.
+    #[error("the daemon is ending")]
     Stopped,
 }
 
@@ -31,23 +34,5 @@ impl Error {
 
     pub(crate) fn io(what: &'static str, path: &Path, cause: impl Into<Cause>) -> Error {
         Error::File { what, path: path.to_owned(), cause: cause.into() }
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::File { what, path, cause } => write!(f, "cannot {what} {}: {cause}", path.display()),
-            Error::Ledger(error) => write!(f, "{error}"),
-            Error::Stopped => f.write_str("the daemon is ending"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
-
-impl From<outpost_ledger::Error> for Error {
-    fn from(error: outpost_ledger::Error) -> Error {
-        Error::Ledger(error)
     }
 }

@@ -6,6 +6,7 @@
 //! directory of the session ([`Shadow`]). The host's files appear in it read-only, login and conversations writable.
 //! Files with other names are created in the session's directory, and are deleted with it.
 
+use super::sandbox::SandboxError;
 use crate::agents::Cli;
 use crate::agents::profile::{AgentDir, EntryPolicy};
 use crate::settings::{AgentSettings, Settings};
@@ -54,12 +55,11 @@ pub(crate) fn of_all_agents(settings: &Settings) -> Vec<PathBuf> {
 }
 
 /// Prepares the shadows of an agent's directories below `dir`, a directory of the session. Blocking.
-pub(crate) fn shadows(cli: Cli, settings: &AgentSettings, dir: &Path) -> Result<Vec<Shadow>, String> {
+pub(crate) fn shadows(cli: Cli, settings: &AgentSettings, dir: &Path) -> Result<Vec<Shadow>, SandboxError> {
     let mut shadows: Vec<Shadow> = Vec::new();
     for (number, located) in dirs(cli, settings).iter().enumerate() {
         let from = dir.join(number.to_string());
-        let fail =
-            |error: std::io::Error| format!("cannot make {} ready for a sandbox: {error}", from.display());
+        let fail = |cause| SandboxError::Shadow { from: from.clone(), cause };
         let Some(shadow) =
             shadow(&located.path, located.dir.entries, located.dir.is_hidden, &from).map_err(fail)?
         else {
@@ -73,10 +73,10 @@ pub(crate) fn shadows(cli: Cli, settings: &AgentSettings, dir: &Path) -> Result<
 }
 
 /// The shadow of the directory in the project that the CLI must be able to write.
-pub(crate) fn project_shadow(cli: Cli, project: &Path, dir: &Path) -> Result<Option<Shadow>, String> {
+pub(crate) fn project_shadow(cli: Cli, project: &Path, dir: &Path) -> Result<Option<Shadow>, SandboxError> {
     let Some(name) = cli.profile().project_dir else { return Ok(None) };
     let (path, from) = (project.join(name), dir.join("project"));
-    let fail = |error: std::io::Error| format!("cannot make {} ready for a sandbox: {error}", from.display());
+    let fail = |cause| SandboxError::Shadow { from: from.clone(), cause };
     if path.is_dir() {
         return shadow(&path, &[], false, &from).map_err(fail);
     }

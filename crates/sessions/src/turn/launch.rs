@@ -1,6 +1,6 @@
 //! The launch of a CLI for a turn: its program, environment and sandbox.
 
-use super::sandbox::SandboxGuard;
+use super::sandbox::{SandboxError, SandboxGuard};
 use crate::FACE;
 use crate::agents::TurnRequest;
 use crate::face::Face;
@@ -120,7 +120,8 @@ fn prepare(
     let guard = match &session.sandbox {
         None => None,
         Some(sandbox) => {
-            let refused = |reason: String| LaunchFailure { reason, is_missing: false };
+            let refused =
+                |error: SandboxError| LaunchFailure { reason: error.to_string(), is_missing: false };
             Some(sandbox.apply(face, session, &program, &mut spawn).map_err(refused)?)
         }
     };

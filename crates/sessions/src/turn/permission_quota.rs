@@ -9,6 +9,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use thiserror::Error;
 
 /// Most bytes of a tool's input, as JSON.
 pub(crate) const INPUT_BYTES_MAX: usize = 1024 * 1024;
@@ -19,6 +20,20 @@ const QUESTION_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Most pending questions of one session, and of all sessions.
 const SESSION_MAX: Usage = Usage { questions: 32, bytes: 4 * 1024 * 1024 };
 const ALL_MAX: Usage = Usage { questions: 512, bytes: 32 * 1024 * 1024 };
+
+/// Why a request is denied without asking, as the reason for the agent.
+#[derive(Debug, Error)]
+pub(crate) enum QuotaError {
+    #[error(
+        "Denied without asking: the input has {bytes} bytes (SHA-256 {digest}), and a human is shown at most \
+         {INPUT_BYTES_MAX} before escaping. Do it in smaller steps."
+    )]
+    TooLarge { bytes: usize, digest: String },
+    #[error(
+        "Denied without asking: of {whose}, {questions} questions or {bytes} bytes may wait for a human at once."
+    )]
+    TooMany { whose: &'static str, questions: usize, bytes: usize },
+}
 
 /// A number of questions and the size of their inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,17 +81,14 @@ impl PermissionQuota {
         PermissionQuota { total: total.clone(), usage: Usage::default(), reserved: HashMap::new() }
     }
 
-    /// Reserves quota for a new question. The error is the reason for the agent.
-    pub(crate) fn reserve(&mut self, question: &Question, input: &Value) -> Result<(), String> {
+    /// Reserves quota for a new question.
+    pub(crate) fn reserve(&mut self, question: &Question, input: &Value) -> Result<(), QuotaError> {
         let text = input.to_string();
         let bytes = text.len();
         let shown_bytes = || serde_json::to_vec(question).map_or(usize::MAX, |text| text.len());
         if bytes > INPUT_BYTES_MAX || shown_bytes() > QUESTION_BYTES_MAX {
             let digest = hex(&Sha256::digest(text.as_bytes()));
-            return Err(format!(
-                "Denied without asking: the input has {bytes} bytes (SHA-256 {digest}), and a human is shown at most \
-                 {INPUT_BYTES_MAX} before escaping. Do it in smaller steps."
-            ));
+            return Err(QuotaError::TooLarge { bytes, digest });
         }
         if !self.usage.has_room(bytes, SESSION_MAX) {
             return Err(too_many("this session", SESSION_MAX));
@@ -114,11 +126,8 @@ impl Drop for PermissionQuota {
     }
 }
 
-fn too_many(whose: &str, max: Usage) -> String {
-    format!(
-        "Denied without asking: of {whose}, {} questions or {} bytes may wait for a human at once.",
-        max.questions, max.bytes
-    )
+fn too_many(whose: &'static str, max: Usage) -> QuotaError {
+    QuotaError::TooMany { whose, questions: max.questions, bytes: max.bytes }
 }
 
 #[cfg(test)]
@@ -141,7 +150,7 @@ mod tests {
         for id in 0..SESSION_MAX.questions {
             quota.reserve(&question(id), &json!("x")).unwrap();
         }
-        let refused = quota.reserve(&question(99), &json!("x")).unwrap_err();
+        let refused = quota.reserve(&question(99), &json!("x")).unwrap_err().to_string();
         assert!(refused.contains("32 questions"), "{refused}");
         quota.release("0");
         quota.reserve(&question(99), &json!("x")).unwrap();
@@ -153,7 +162,7 @@ mod tests {
         for id in 0..4 {
             quota.reserve(&question(id), &large).unwrap();
         }
-        assert!(quota.reserve(&question(4), &json!("x")).unwrap_err().contains("4194304 bytes"));
+        assert!(quota.reserve(&question(4), &json!("x")).unwrap_err().to_string().contains("4194304 bytes"));
         assert!(
             PermissionQuota::new(&total).reserve(&question(5), &json!("x")).is_ok(),
             "another session has a quota of its own"
@@ -176,7 +185,7 @@ mod tests {
     fn an_oversized_input_is_denied_with_its_size_and_hash() {
         let mut quota = PermissionQuota::new(&TotalUsage::default());
         let input = json!({ "content": "x".repeat(INPUT_BYTES_MAX) });
-        let refused = quota.reserve(&question(1), &input).unwrap_err();
+        let refused = quota.reserve(&question(1), &input).unwrap_err().to_string();
         let digest = hex(&Sha256::digest(input.to_string().as_bytes()));
         assert!(refused.contains(&digest) && refused.contains("1048590 bytes"), "{refused}");
         let oversized = Question { title: "x".repeat(QUESTION_BYTES_MAX), ..question(2) };

@@ -1,7 +1,7 @@
 //! Permission requests of agents as questions in the approval queue.
 
 use super::output::PermissionRequest;
-use super::permission_quota::PermissionQuota;
+use super::permission_quota::{PermissionQuota, QuotaError};
 use crate::agents::PermissionDecision;
 use crate::event::{Event, Kind};
 use crate::face::Face;
@@ -35,14 +35,14 @@ pub(crate) struct PendingPermission {
 
 type Outcomes = JoinSet<(PermissionRequest, String, Outcome)>;
 
-/// Stores a question and puts it into the queue. The inner error is the reason why it exceeds the quota.
+/// Stores a question and puts it into the queue. The inner error is why it exceeds the quota.
 pub(crate) async fn ask(
     face: &Arc<Face>,
     session: &Session,
     request: &PermissionRequest,
     quota: &mut PermissionQuota,
     outcomes: &mut Outcomes,
-) -> Result<std::result::Result<PendingPermission, String>> {
+) -> Result<std::result::Result<PendingPermission, QuotaError>> {
     let timeout = face.settings().ask_timeout;
     let question = question(timeout, session, request);
     if let Err(why) = quota.reserve(&question, &request.input) {
@@ -64,14 +64,14 @@ pub(crate) async fn ask(
 }
 
 /// The event and the decision for a request that exceeds the quota. The event omits the input, which may be too large.
-pub(crate) fn refused(request: &PermissionRequest, why: &str) -> (Event<'static>, PermissionDecision) {
+pub(crate) fn refused(request: &PermissionRequest, why: &QuotaError) -> (Event<'static>, PermissionDecision) {
     let event = Event {
         state: Some("denied"),
         tool: Some(Cow::Owned(escape_untrusted(&request.tool, TOOL_CHARS_MAX))),
-        message: Some(why.to_owned().into()),
+        message: Some(why.to_string().into()),
         ..Event::new(Kind::Approval)
     };
-    (event, PermissionDecision { allow: false, note: why.to_owned() })
+    (event, PermissionDecision { allow: false, note: why.to_string() })
 }
 
 fn wait(

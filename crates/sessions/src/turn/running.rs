@@ -328,7 +328,7 @@ impl RunningTurn<'_> {
                     self.out.checkpoint.questions.push(pending);
                 }
                 Err(why) => {
-                    tracing::warn!(session = self.session.id, why, "a permission request exceeds the limits");
+                    tracing::warn!(session = self.session.id, %why, "a permission request exceeds the limits");
                     let (event, decision) = permissions::refused(&request, &why);
                     self.out.emit(&event);
                     self.out.on_decision(&request, &decision);

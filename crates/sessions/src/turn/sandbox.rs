@@ -8,6 +8,7 @@ use outpost_engine::Spawn;
 use outpost_sandbox::{Access, Confinement, Context, Files, Policy, PolicyEntry, Reads, Shadow};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use thiserror::Error;
 
 /// The sandbox parameter of `session.create`, with the names of the exec face's policies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,25 +32,58 @@ pub(crate) enum Sandbox {
     Unreadable(String),
 }
 
+/// Why a sandbox parameter is not valid.
+#[derive(Debug, Error)]
+pub(crate) enum InvalidSandbox {
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error("{} is not an absolute path", .0.display())]
+    RelativeRoot(PathBuf),
+}
+
+/// Why a turn cannot run in its sandbox.
+#[derive(Debug, Error)]
+pub(crate) enum SandboxError {
+    #[error("its stored sandbox cannot be read ({0}); destroy the session and create it again")]
+    Unreadable(String),
+    #[error("its sandbox is not possible here: {0}")]
+    Placeholders(#[source] std::io::Error),
+    #[error("its sandbox is not possible here: {0}")]
+    Impossible(#[from] outpost_sandbox::Error),
+    #[error("cannot make {} ready for a sandbox: {cause}", from.display())]
+    Shadow {
+        from: PathBuf,
+        #[source]
+        cause: std::io::Error,
+    },
+    /// The project is inside an agent's own directory, which the shadow would hide.
+    #[error(
+        "its sandbox is not possible here: {} is in {}, where {cli} keeps its own files; use another directory",
+        project.display(),
+        dir.display()
+    )]
+    InAgentDir { project: PathBuf, dir: PathBuf, cli: &'static str },
+}
+
 fn enabled() -> bool {
     true
 }
 
 impl Sandbox {
-    pub(crate) fn from_json(value: serde_json::Value) -> Result<Sandbox, String> {
-        let sandbox: Sandbox = serde_json::from_value(value).map_err(|error| error.to_string())?;
+    pub(crate) fn from_json(value: serde_json::Value) -> Result<Sandbox, InvalidSandbox> {
+        let sandbox: Sandbox = serde_json::from_value(value)?;
         if let Sandbox::WorkspaceWrite { writable_roots, .. } = &sandbox
             && let Some(relative) = writable_roots.iter().find(|root| !root.is_absolute())
         {
-            return Err(format!("{} is not an absolute path", relative.display()));
+            return Err(InvalidSandbox::RelativeRoot(relative.clone()));
         }
         Ok(sandbox)
     }
 
     /// Parses a stored sandbox. An invalid one refuses every turn, because an agent must not run with weaker limits.
     pub(crate) fn from_stored(text: &str) -> Sandbox {
-        let read = serde_json::from_str(text).map_err(|error| error.to_string()).and_then(Sandbox::from_json);
-        read.unwrap_or_else(Sandbox::Unreadable)
+        let read = serde_json::from_str(text).map_err(InvalidSandbox::from).and_then(Sandbox::from_json);
+        read.unwrap_or_else(|error| Sandbox::Unreadable(error.to_string()))
     }
 
     /// Adds the sandbox to the process to spawn. The guard must live as long as the process. Blocking.
@@ -59,25 +93,20 @@ impl Sandbox {
         session: &Session,
         program: &Path,
         spawn: &mut Spawn,
-    ) -> Result<SandboxGuard, String> {
+    ) -> Result<SandboxGuard, SandboxError> {
         let mut policy = match self {
             Sandbox::ReadOnly { network_access } => Policy::read_only(&Reads::Everything, *network_access),
             Sandbox::WorkspaceWrite { writable_roots, network_access } => {
                 Policy::workspace_write(writable_roots, &Reads::Everything, *network_access, false, false)
             }
-            Sandbox::Unreadable(reason) => {
-                return Err(format!(
-                    "its stored sandbox cannot be read ({reason}); destroy the session and create it again"
-                ));
-            }
+            Sandbox::Unreadable(reason) => return Err(SandboxError::Unreadable(reason.clone())),
         };
         let settings = face.settings();
         let mut placeholders = None;
         if let Sandbox::WorkspaceWrite { writable_roots, .. } = self {
             let roots = || writable_roots.iter().map(PathBuf::as_path).chain([session.path.as_path()]);
             let acquired = face.placeholder_files.acquire(roots());
-            placeholders =
-                Some(acquired.map_err(|error| format!("its sandbox is not possible here: {error}"))?);
+            placeholders = Some(acquired.map_err(SandboxError::Placeholders)?);
             policy.protect_agents(roots());
         }
         let private = session.dir.join("agent");
@@ -91,15 +120,14 @@ impl Sandbox {
         settings.private.hide(&mut policy);
         let tmpdir = std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
         let context = Context { cwd: session.path.clone(), tmpdir };
-        let impossible = |error: outpost_sandbox::Error| format!("its sandbox is not possible here: {error}");
-        let mut plan = outpost_sandbox::plan(&policy, &context).map_err(impossible)?;
+        let mut plan = outpost_sandbox::plan(&policy, &context)?;
         // A shadow without a target is not needed: the agent cannot create the name.
         shadows
             .retain(|shadow| shadow.at.exists() || plan.placeholders().any(|mount| mount.path == shadow.at));
         plan.shadows = shadows;
-        let host = face.sandbox_host.get().map_err(impossible)?;
-        let confinement = Confinement::build(&plan, &host).map_err(impossible)?;
-        let handed_over = confinement.for_spawn(&[program.to_owned()]).map_err(impossible)?;
+        let host = face.sandbox_host.get()?;
+        let confinement = Confinement::build(&plan, &host)?;
+        let handed_over = confinement.for_spawn(&[program.to_owned()])?;
         spawn.confinement = Some(handed_over.program);
         spawn.descriptors = handed_over.descriptors;
         Ok(SandboxGuard { confinement, _placeholders: placeholders })
@@ -120,15 +148,12 @@ impl SandboxGuard {
 }
 
 /// Refuses a project inside an agent's own directory, because the shadow would hide it.
-fn refuse_inside_agent_dir(session: &Session, shadows: &[Shadow]) -> Result<(), String> {
+fn refuse_inside_agent_dir(session: &Session, shadows: &[Shadow]) -> Result<(), SandboxError> {
     let path = std::fs::canonicalize(&session.path).unwrap_or_else(|_| session.path.clone());
     match shadows.iter().find(|shadow| path.starts_with(&shadow.at)) {
         None => Ok(()),
-        Some(shadow) => Err(format!(
-            "its sandbox is not possible here: {} is in {}, where {} keeps its own files; use another directory",
-            path.display(),
-            shadow.at.display(),
-            session.cli.name()
-        )),
+        Some(shadow) => {
+            Err(SandboxError::InAgentDir { project: path, dir: shadow.at.clone(), cli: session.cli.name() })
+        }
     }
 }

@@ -1,10 +1,11 @@
 //! `session.create`: checks the parameters, copies skills into the project, and adds the session.
 
-use super::{invalid_mode, optional, optional_argument, project_path, skills};
+use super::project_path::{self, ProjectError};
+use super::{invalid_mode, optional, optional_argument, skills};
 use crate::agents::{Cli, Mode};
 use crate::face::Face;
 use crate::http::rpc::{Failure, INVALID_PARAMS, Params};
-use crate::turn::sandbox::Sandbox;
+use crate::turn::sandbox::{InvalidSandbox, Sandbox};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -22,7 +23,9 @@ pub(in crate::methods) async fn create(face: &Arc<Face>, params: &Params<'_>) ->
     let sandbox = match params.get("sandbox") {
         None | Some(Value::Null) => None,
         Some(given) => {
-            let invalid = |reason| Failure::new(INVALID_PARAMS, format!("Invalid param: sandbox: {reason}"));
+            let invalid = |reason: InvalidSandbox| {
+                Failure::new(INVALID_PARAMS, format!("Invalid param: sandbox: {reason}"))
+            };
             Some(Sandbox::from_json(given.clone()).map_err(invalid)?)
         }
     };
@@ -36,10 +39,10 @@ pub(in crate::methods) async fn create(face: &Arc<Face>, params: &Params<'_>) ->
         if synced.copied > 0 || !synced.failed.is_empty() {
             tracing::info!(project = %path.display(), ?synced, "Skills synced: {} files", synced.copied);
         }
-        Ok::<_, String>(path)
+        Ok::<_, ProjectError>(path)
     });
     let path = prepared.await.map_err(|error| Failure::application(error.to_string()))?;
-    let path = path.map_err(Failure::application)?;
+    let path = path.map_err(|error| Failure::application(error.to_string()))?;
     let id = face.create(path, cli, mode, model, sandbox).await?;
     Ok(json!({ "sessionId": id }))
 }

@@ -1,6 +1,7 @@
 //! Expansion and check of the `path` parameter of `session.create`.
 
 use std::path::{Path, PathBuf};
+use thiserror::Error;
 
 /// Keeps `/x`, expands `~` and `~/x` to the home directory, and puts any other path below `~/Projects`.
 pub(crate) fn expand(given: &str, home: &Path) -> PathBuf {
@@ -16,17 +17,29 @@ pub(crate) fn expand(given: &str, home: &Path) -> PathBuf {
     }
 }
 
-/// Expands a path and checks that it is a directory. The error is a text of the contract.
-pub(crate) fn project(given: &str, home: &Path) -> Result<PathBuf, String> {
+/// Why a path is no project. The texts are those of the contract.
+#[derive(Debug, PartialEq, Eq, Error)]
+pub(crate) enum ProjectError {
+    #[error("Path is not a directory on remote machine: {} (resolved from: {given})", path.display())]
+    NotDirectory { path: PathBuf, given: String },
+    #[error("Path cannot be opened on remote machine: {} (resolved from: {given})", path.display())]
+    Denied { path: PathBuf, given: String },
+    #[error("Path does not exist on remote machine: {} (resolved from: {given})", path.display())]
+    Missing { path: PathBuf, given: String },
+}
+
+/// Expands a path and checks that it is a directory.
+pub(crate) fn project(given: &str, home: &Path) -> Result<PathBuf, ProjectError> {
     let path = expand(given, home);
-    let resolved = format!("{} (resolved from: {given})", path.display());
-    match path.metadata() {
+    let found = path.metadata();
+    let given = given.to_owned();
+    match found {
         Ok(metadata) if metadata.is_dir() => Ok(path),
-        Ok(_) => Err(format!("Path is not a directory on remote machine: {resolved}")),
+        Ok(_) => Err(ProjectError::NotDirectory { path, given }),
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            Err(format!("Path cannot be opened on remote machine: {resolved}"))
+            Err(ProjectError::Denied { path, given })
         }
-        Err(_) => Err(format!("Path does not exist on remote machine: {resolved}")),
+        Err(_) => Err(ProjectError::Missing { path, given }),
     }
 }
 
@@ -61,9 +74,9 @@ mod tests {
         let missing = project("not-there", home.path()).unwrap_err();
         let path = home.path().join("Projects/not-there");
         assert_eq!(
-            missing,
+            missing.to_string(),
             format!("Path does not exist on remote machine: {} (resolved from: not-there)", path.display())
         );
-        assert!(project("~/file", home.path()).unwrap_err().starts_with("Path is not a directory"));
+        assert!(matches!(project("~/file", home.path()), Err(ProjectError::NotDirectory { .. })));
     }
 }
