@@ -2,6 +2,9 @@
 //!
 //! This crate follows redirects itself, because ureq would read their bodies to the end, however long they are. No error
 //! text of this file contains a URL, because it may be signed.
+//!
+//! The `url` crate does not fit: it follows the WHATWG standard, which rewrites dot segments, quotes, backslashes and
+//! IPv4 forms of the given URL, and a signature may cover them.
 
 use std::net::IpAddr;
 use ureq::http::Uri;

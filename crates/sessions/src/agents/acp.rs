@@ -1,4 +1,8 @@
 //! Adapter for the Agent Client Protocol, which gemini and opencode speak: text deltas and permission requests.
+//!
+//! The types of `agent-client-protocol-schema` do not fit: one unknown kind of option fails a whole permission request,
+//! unknown kinds of tools lose their name, unknown content is dropped, and gemini's `models` is not a member. A client
+//! receives all of these.
 
 use super::json::{self, Message, raw, text_of, without_json};
 use super::text_accumulator::TextAccumulator;
