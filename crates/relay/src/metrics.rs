@@ -2,7 +2,7 @@
 
 use crate::methods::Namespace;
 use outpost_engine::Engine;
-use outpost_metrics::{Kind, Page};
+use outpost_wire::metrics::{Kind, Page};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 

@@ -107,13 +107,13 @@ pub async fn serve(listener: UnixListener, relay: Arc<Relay>) {
 /// non-loopback address need no token.
 pub async fn serve_metrics(listener: TcpListener, relay: Arc<Relay>) {
     let (metrics, engine) = (relay.metrics(), relay.engine.clone());
-    let door = outpost_metrics::Access {
+    let door = outpost_wire::metrics::Access {
         peers: outpost_wire::Peers::new(move |group| engine.standing_of_group(group)).of_drop_in(),
         token: relay.token.clone().into(),
         is_open_to_hosts: true,
     };
     tokio::select! {
-        () = outpost_metrics::serve(listener, door, move || metrics.render()) => {}
+        () = outpost_wire::metrics::serve(listener, door, move || metrics.render()) => {}
         () = relay.closing() => {}
     }
 }

@@ -8,6 +8,8 @@ pub mod base64;
 mod connect;
 mod lines;
 mod load;
+#[cfg(feature = "http")]
+pub mod metrics;
 mod outbox;
 mod peers;
 mod per_user;

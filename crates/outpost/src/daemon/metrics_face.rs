@@ -8,9 +8,9 @@ use crate::listen::ListenAddress;
 use crate::paths::Paths;
 use crate::port_token;
 use outpost_engine::Engine;
-use outpost_metrics::{Access, Kind, Page};
 use outpost_sys::process::effective_uid;
 use outpost_wire::Peers;
+use outpost_wire::metrics::{Access, Kind, Page};
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
 use std::os::fd::OwnedFd;
@@ -51,7 +51,7 @@ impl MetricsFace<'_> {
         let (engine, registry) = (self.engine.clone(), self.registry.clone());
         let door =
             Access { peers: peers(self.engine), token: token.into_bytes().into(), is_open_to_hosts: false };
-        tokio::spawn(outpost_metrics::serve(listener, door, move || render(&engine, &registry)));
+        tokio::spawn(outpost_wire::metrics::serve(listener, door, move || render(&engine, &registry)));
         Ok(())
     }
 

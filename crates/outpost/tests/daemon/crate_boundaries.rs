@@ -73,7 +73,6 @@ fn lower_crates_do_not_link_higher_ones() {
         only(name, &["sys"]);
     }
     only("broker-client", &["broker-wire", "sys", "wire"]);
-    only("metrics", &["sys", "wire"]);
     only("ledger", &["sys"]);
     only("approvals", &["ledger", "sys", "wire"]);
     only("tidy", &[]);

@@ -1,12 +1,12 @@
 //! `GET /metrics` over HTTP, for this user and root, and for other clients with a token.
 
+use crate::{Peers, TokenNeeded};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use outpost_wire::{Peers, TokenNeeded};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,7 +57,7 @@ pub async fn serve(
             let _slow_or_broken = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
         }
     };
-    outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
+    crate::accept_all(listener, CONNECTIONS_MAX, serve).await;
 }
 
 fn answer(request: &Request<Incoming>, render: &impl Fn() -> String) -> Response<Full<Bytes>> {
