@@ -38,7 +38,7 @@ mod wire;
 
 pub use connection::serve;
 pub use server::{Server, Settings};
-pub use websocket::{Access, serve_http};
+pub use websocket::serve_http;
 
 /// For the fuzz target: parses a line as a connection does, with the parameters of every method. Returns the error reply
 /// for a malformed request or invalid parameters.

@@ -6,16 +6,15 @@ use futures_util::{SinkExt, StreamExt};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
-    AUTHORIZATION, CONNECTION, HeaderMap, HeaderName, HeaderValue, ORIGIN, SEC_WEBSOCKET_ACCEPT,
-    SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE,
+    CONNECTION, HeaderMap, HeaderName, HeaderValue, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
+    SEC_WEBSOCKET_VERSION, UPGRADE,
 };
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use outpost_wire::{Line, Lines, Outbox};
+use outpost_wire::{Access, Line, Lines, Outbox};
 use std::convert::Infallible;
 use std::sync::Arc;
-use subtle::ConstantTimeEq;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixStream;
 use tokio_tungstenite::WebSocketStream;
@@ -25,15 +24,6 @@ use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 /// Largest message, which becomes one line.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
-
-/// Access check of a connection.
-#[derive(Clone)]
-pub enum Access {
-    /// The socket's permissions are the check.
-    Open,
-    /// Clients send this token with `Authorization: Bearer`.
-    Bearer(Arc<[u8]>),
-}
 
 /// Serves one HTTP connection: health checks and websocket upgrades.
 pub async fn serve_http<S>(server: Arc<Server>, stream: S, access: Access)
@@ -59,7 +49,7 @@ fn answer(server: &Arc<Server>, mut request: Request<Incoming>, access: &Access)
     if request.method() == Method::GET && matches!(request.uri().path(), "/readyz" | "/healthz") {
         return plain(StatusCode::OK, "");
     }
-    if !access.permits(request.headers()) {
+    if access.check(request.headers()).is_err() {
         return plain(StatusCode::UNAUTHORIZED, "a valid bearer token is needed\n");
     }
     let Some(accept) = websocket_accept(request.headers()) else {
@@ -84,15 +74,6 @@ fn plain(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from_static(text.as_bytes())));
     *response.status_mut() = status;
     response
-}
-
-impl Access {
-    fn permits(&self, headers: &HeaderMap) -> bool {
-        let Access::Bearer(token) = self else { return true };
-        let given = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
-        let scheme = given.get(..7).unwrap_or_default();
-        scheme.eq_ignore_ascii_case(b"bearer ") && bool::from(given.get(7..).unwrap_or_default().ct_eq(token))
-    }
 }
 
 /// Accept key of a websocket handshake, if the request is one.

@@ -4,10 +4,9 @@ use crate::connection;
 use crate::environment::Environment;
 use crate::metrics::Metrics;
 use outpost_engine::Engine;
-use outpost_wire::SharedLoad;
+use outpost_wire::{Peers, SharedLoad, TokenCheck};
 use std::path::PathBuf;
 use std::sync::Arc;
-use subtle::ConstantTimeEq;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, mpsc, watch};
 
@@ -74,9 +73,8 @@ impl Relay {
         tokio::spawn(async move { relay.environment.extract_login_path().await });
     }
 
-    /// Compares in constant time. An empty token is never valid.
     pub(crate) fn is_authorized(&self, auth: &str) -> bool {
-        !auth.is_empty() && bool::from(auth.as_bytes().ct_eq(&self.token))
+        outpost_wire::is_same_secret(auth.as_bytes(), &self.token)
     }
 
     pub(crate) fn request_shutdown(&self) {
@@ -107,13 +105,10 @@ pub async fn serve(listener: UnixListener, relay: Arc<Relay>) {
 /// non-loopback address need no token.
 pub async fn serve_metrics(listener: TcpListener, relay: Arc<Relay>) {
     let (metrics, engine) = (relay.metrics(), relay.engine.clone());
-    let door = outpost_wire::metrics::Access {
-        peers: outpost_wire::Peers::new(move |group| engine.standing_of_group(group)).of_drop_in(),
-        token: relay.token.clone().into(),
-        is_open_to_hosts: true,
-    };
+    let peers = Peers::new(move |group| engine.standing_of_group(group)).of_drop_in().admitting_hosts();
+    let token = TokenCheck::of(relay.token.clone());
     tokio::select! {
-        () = outpost_wire::metrics::serve(listener, door, move || metrics.render()) => {}
+        () = outpost_wire::metrics::serve(listener, peers, token, move || metrics.render()) => {}
         () = relay.closing() => {}
     }
 }

@@ -1,6 +1,6 @@
 //! The HTTP server: `POST /rpc` and the documents, with their checks and responses.
 
-pub(crate) mod access;
+mod access;
 pub(crate) mod event_stream;
 pub(crate) mod flush;
 pub(crate) mod openapi;
@@ -11,7 +11,6 @@ pub(crate) mod tokens;
 use crate::face::Face;
 use crate::methods::{self, Reply};
 use crate::shutdown;
-use access::Access;
 use event_stream::EventStream;
 use flush::{FlushCounter, FlushNotifyingIo};
 use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
@@ -20,6 +19,7 @@ use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, H
 use hyper::service::service_fn;
 use hyper::{Method, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use outpost_wire::Access;
 use rpc::Request;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ async fn respond(
     access: &Access,
     flushes: &FlushCounter,
 ) -> Response<ResponseBody> {
-    if let Some((status, text)) = access.refusal(request.headers()) {
+    if let Some((status, text)) = access::refusal(access, request.headers()) {
         return plain(status, text);
     }
     match (request.uri().path(), request.method()) {

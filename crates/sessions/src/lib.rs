@@ -57,7 +57,6 @@ pub use agents::installed::{InstalledCli, installed};
 pub use agents::{Cli, Mode};
 pub use error::Error;
 pub use face::Face;
-pub use http::access::Access;
 pub use http::serve;
 pub use http::tls::Tls;
 pub use http::tokens::{Token, Tokens};

@@ -4,6 +4,8 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+#[cfg(feature = "http")]
+mod access;
 pub mod base64;
 mod connect;
 mod lines;
@@ -16,6 +18,8 @@ mod per_user;
 mod socket;
 
 pub use accept::{Listener, accept_admitted, accept_all, stop_accepting};
+#[cfg(feature = "http")]
+pub use access::{Access, Refusal, TokenCheck, TokenFault, is_same_secret};
 pub use connect::connect;
 pub use lines::{Line, Lines};
 pub use load::{Load, SharedLoad, Weight};

@@ -2,7 +2,7 @@
 
 mod http;
 
-pub use http::{Access, serve};
+pub use http::serve;
 
 use std::fmt::Write;
 

@@ -52,17 +52,23 @@ impl fmt::Display for TokenNeeded {
 pub struct Peers {
     confinement_of: Arc<dyn Fn(u64) -> GroupConfinement + Send + Sync>,
     demands_token_as_root: bool,
+    admits_hosts: bool,
 }
 
 impl Peers {
     /// `confinement_of` returns what this daemon knows about a cgroup. It may block.
     pub fn new(confinement_of: impl Fn(u64) -> GroupConfinement + Send + Sync + 'static) -> Peers {
-        Peers { confinement_of: Arc::new(confinement_of), demands_token_as_root: true }
+        Peers { confinement_of: Arc::new(confinement_of), demands_token_as_root: true, admits_hosts: false }
     }
 
     /// The same for a drop-in: clients of the original have no token to send, also not to a daemon of root.
     pub fn of_drop_in(self) -> Peers {
         Peers { demands_token_as_root: false, ..self }
+    }
+
+    /// Also admits other hosts: the operator has chosen a non-loopback address.
+    pub fn admitting_hosts(self) -> Peers {
+        Peers { admits_hosts: true, ..self }
     }
 
     /// Whether the client of a connection needs no token. Call it once per connection: its client cannot
@@ -76,7 +82,10 @@ impl Peers {
         let peer = stream.peer_addr().map_err(unknown)?;
         let peers = self.clone();
         let checked = tokio::task::spawn_blocking(move || peers.check(own, peer));
-        checked.await.unwrap_or_else(|error| Err(TokenNeeded::Unknown(error.to_string())))
+        match checked.await.unwrap_or_else(|error| Err(TokenNeeded::Unknown(error.to_string()))) {
+            Err(TokenNeeded::OtherHost) if self.admits_hosts => Ok(()),
+            admitted => admitted,
+        }
     }
 
     /// Blocking: reads /proc.

@@ -7,7 +7,8 @@ use crate::listen::ListenAddress;
 use crate::paths::Paths;
 use crate::port_token;
 use outpost_engine::{Engine, Process};
-use outpost_exec::{Access, Server, Settings};
+use outpost_exec::{Server, Settings};
+use outpost_wire::{Access, TokenCheck};
 use std::collections::HashMap;
 use std::net::TcpListener as StdTcpListener;
 use std::os::fd::OwnedFd;
@@ -76,9 +77,9 @@ impl ExecFace<'_> {
         let bound = listener.local_addr().map_err(fail)?;
         listener.set_nonblocking(true).map_err(fail)?;
         let listener = TcpListener::from_std(listener).map_err(fail)?;
-        let door = Access::Bearer(token.into_bytes().into());
+        let access = Access::Token(TokenCheck::of(token.into_bytes()).ignoring_case());
         tokio::spawn(async move {
-            let serve = |stream| outpost_exec::serve_http(server.clone(), stream, door.clone());
+            let serve = |stream| outpost_exec::serve_http(server.clone(), stream, access.clone());
             outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
         });
         let token = format!(

@@ -9,8 +9,8 @@ use crate::paths::Paths;
 use crate::port_token;
 use outpost_engine::Engine;
 use outpost_sys::process::effective_uid;
-use outpost_wire::Peers;
-use outpost_wire::metrics::{Access, Kind, Page};
+use outpost_wire::metrics::{self, Kind, Page};
+use outpost_wire::{Peers, TokenCheck};
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
 use std::os::fd::OwnedFd;
@@ -49,9 +49,8 @@ impl MetricsFace<'_> {
         inherited.remove(&fd_roles::METRICS_PORT);
         listeners.add(is_new, "metrics", format!("http://{bound}/metrics"), &self.hint(bound));
         let (engine, registry) = (self.engine.clone(), self.registry.clone());
-        let door =
-            Access { peers: peers(self.engine), token: token.into_bytes().into(), is_open_to_hosts: false };
-        tokio::spawn(outpost_wire::metrics::serve(listener, door, move || render(&engine, &registry)));
+        let (peers, token) = (peers(self.engine), TokenCheck::of(token.into_bytes()));
+        tokio::spawn(metrics::serve(listener, peers, token, move || render(&engine, &registry)));
         Ok(())
     }
 

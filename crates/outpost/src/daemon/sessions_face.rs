@@ -12,8 +12,8 @@ use crate::port_token;
 use clap::Args;
 use outpost_approvals::Approvals;
 use outpost_engine::Engine;
-use outpost_sessions::{Access, AgentSettings, Cli, Face, Settings, Tls, Tokens};
-use outpost_wire::Peers;
+use outpost_sessions::{AgentSettings, Cli, Face, Settings, Tls, Tokens};
+use outpost_wire::{Access, Peers, TokenCheck};
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::io::Write;
@@ -125,7 +125,7 @@ impl SessionsFace<'_> {
                 let peers = if self.flags.codecast { peers.of_drop_in() } else { peers };
                 tokio::spawn(serve_loopback(face.clone(), listener, peers, tokens));
             }
-            Some(tls) => serve_tls(face, listener, tls, Access::Tokens(tokens)),
+            Some(tls) => serve_tls(face, listener, tls, Access::Token(tokens)),
         }
         inherited.remove(&fd_roles::SESSIONS_PORT);
         if is_new && self.flags.codecast {
@@ -174,17 +174,17 @@ impl SessionsFace<'_> {
         listeners.add(is_new, "sessions", path.display(), "outpost sessions list");
         let face = face.clone();
         tokio::spawn(async move {
-            let serve = |stream| outpost_sessions::serve(face.clone(), stream, Access::Local);
+            let serve = |stream| outpost_sessions::serve(face.clone(), stream, Access::Open);
             outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
         });
     }
 
     /// The accepted tokens: those of `outpost token`, the daemon's own, and those in the original's file.
-    fn tokens(&self) -> Result<Arc<Tokens>, Failure> {
+    fn tokens(&self) -> Result<TokenCheck, Failure> {
         let mut others = self.flags.codecast_tokens.as_deref().map(codecast::tokens).unwrap_or_default();
         others.push(port_token::load_or_create(&self.paths.sessions_token())?);
         let file = if self.flags.codecast { codecast::own_tokens(self.paths) } else { self.paths.tokens() };
-        Ok(Arc::new(Tokens::at(file).with(&others)))
+        Ok(Tokens::at(file).with(&others).into_check())
     }
 
     /// The TLS identity for remote clients: the configured certificate or a generated one.
@@ -211,12 +211,12 @@ impl SessionsFace<'_> {
 }
 
 /// Checks the peer of each connection once. Requests of a peer that is not admitted need a token.
-async fn serve_loopback(face: Arc<Face>, listener: TcpListener, peers: Peers, tokens: Arc<Tokens>) {
+async fn serve_loopback(face: Arc<Face>, listener: TcpListener, peers: Peers, tokens: TokenCheck) {
     let serve = |stream: TcpStream| {
         let (face, peers, tokens) = (face.clone(), peers.clone(), tokens.clone());
         async move {
-            let refused = peers.admit(&stream).await.err();
-            outpost_sessions::serve(face, stream, Access::Loopback(refused, tokens)).await;
+            let access = Access::of_loopback(&stream, &peers, &tokens).await;
+            outpost_sessions::serve(face, stream, access).await;
         }
     };
     outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;

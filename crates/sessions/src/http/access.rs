@@ -1,52 +1,28 @@
 //! Which requests of a connection are served: by origin, by host name, and by token.
 
-use super::tokens::Tokens;
 use hyper::StatusCode;
-use hyper::header::{AUTHORIZATION, HOST, HeaderMap, HeaderValue, ORIGIN};
-use outpost_wire::TokenNeeded;
+use hyper::header::{HOST, HeaderMap, HeaderValue, ORIGIN};
+use outpost_wire::{Access, Refusal, TokenFault};
 use std::net::IpAddr;
-use std::sync::Arc;
 
-/// Which requests of a connection are served. Requests of web pages never are.
-#[derive(Clone)]
-pub enum Access {
-    /// A client on the Unix socket. The accept loop has checked its user, so no token is needed.
-    Local,
-    /// A client on a loopback port. With a reason, its requests need a token.
-    Loopback(Option<TokenNeeded>, Arc<Tokens>),
-    /// Every request needs a token.
-    Tokens(Arc<Tokens>),
-}
-
-impl Access {
-    /// Why a request is refused; `None` if it is served.
-    pub(super) fn refusal(&self, headers: &HeaderMap) -> Option<(StatusCode, String)> {
-        // Browsers send `Origin`. A web page must not reach an agent on its reader's host.
-        if headers.contains_key(ORIGIN) {
-            return Some((StatusCode::FORBIDDEN, "Forbidden: requests from web pages are refused".into()));
-        }
-        match self {
-            // DNS rebinding: an attacker's name that resolves to this host.
-            Access::Local | Access::Loopback(..) if !headers.get(HOST).is_none_or(is_loopback) => {
-                Some((StatusCode::FORBIDDEN, "Forbidden: use localhost or a loopback address".into()))
-            }
-            Access::Local | Access::Loopback(None, _) => None,
-            Access::Loopback(Some(reason), tokens) => token_refusal(tokens, headers)
-                .map(|text| (StatusCode::UNAUTHORIZED, format!("{text} ({reason})"))),
-            Access::Tokens(tokens) => {
-                token_refusal(tokens, headers).map(|text| (StatusCode::UNAUTHORIZED, text.to_owned()))
-            }
-        }
+/// Why a request is refused; `None` if it is served. Requests of web pages never are.
+pub(super) fn refusal(access: &Access, headers: &HeaderMap) -> Option<(StatusCode, String)> {
+    // Browsers send `Origin`. A web page must not reach an agent on its reader's host.
+    if headers.contains_key(ORIGIN) {
+        return Some((StatusCode::FORBIDDEN, "Forbidden: requests from web pages are refused".into()));
     }
-}
-
-fn token_refusal(tokens: &Tokens, headers: &HeaderMap) -> Option<&'static str> {
-    let given = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
-    match given.strip_prefix(b"Bearer ") {
-        None => Some("Unauthorized: missing Bearer token"),
-        Some(token) if tokens.is_valid(token) => None,
-        Some(_) => Some("Unauthorized: invalid token"),
+    // DNS rebinding: an attacker's name that resolves to this host. Only other hosts use a name of it.
+    let is_local = !matches!(access, Access::Token(_));
+    if is_local && !headers.get(HOST).is_none_or(is_loopback) {
+        return Some((StatusCode::FORBIDDEN, "Forbidden: use localhost or a loopback address".into()));
     }
+    let Refusal { fault, reason } = access.check(headers).err()?;
+    let reason = reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+    let text = match fault {
+        TokenFault::Missing => format!("Unauthorized: missing Bearer token{reason}"),
+        TokenFault::Invalid => format!("Unauthorized: invalid token{reason}"),
+    };
+    Some((StatusCode::UNAUTHORIZED, text))
 }
 
 /// Whether the host is `localhost` or a loopback address, with or without a port.

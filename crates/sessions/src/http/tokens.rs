@@ -3,13 +3,13 @@
 use crate::{Error, Result};
 use jiff::Timestamp;
 use outpost_sys::file::{self, Open};
+use outpost_wire::{TokenCheck, is_same_secret};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use subtle::{Choice, ConstantTimeEq};
 
 /// Limits of the file.
 const TOKENS_MAX: usize = 1000;
@@ -49,7 +49,7 @@ impl Tokens {
     }
 
     /// Whether the token is valid now. Compares in constant time.
-    pub(crate) fn is_valid(&self, token: &[u8]) -> bool {
+    fn is_valid(&self, token: &[u8]) -> bool {
         let digest = digest(token);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let stamp = stamp(&self.path);
@@ -58,8 +58,11 @@ impl Tokens {
             *known = (stamp, self.list().unwrap_or_default());
         }
         let all = known.1.iter().map(|token| &token.sha256).chain(&self.others);
-        let matches = all.map(|known| known.as_bytes().ct_eq(digest.as_bytes()));
-        matches.fold(Choice::from(0), |one, other| one | other).into()
+        all.fold(false, |found, known| found | is_same_secret(digest.as_bytes(), known.as_bytes()))
+    }
+
+    pub fn into_check(self) -> TokenCheck {
+        TokenCheck::new(move |token| self.is_valid(token))
     }
 
     pub fn list(&self) -> Result<Vec<Token>> {

@@ -1,16 +1,14 @@
 //! `GET /metrics` over HTTP, for this user and root, and for other clients with a token.
 
-use crate::{Peers, TokenNeeded};
+use crate::{Access, Peers, Refusal, TokenCheck};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
-use subtle::ConstantTimeEq;
 use tokio::net::TcpListener;
 
 /// The maximum number of concurrent scrapers.
@@ -20,33 +18,21 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// The timeout of a whole connection.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Which clients may read the metrics.
-#[derive(Clone)]
-pub struct Access {
-    pub peers: Peers,
-    /// The bearer token for clients that would be refused otherwise.
-    pub token: Arc<[u8]>,
-    /// Other hosts need no token: the operator has chosen a non-loopback address.
-    pub is_open_to_hosts: bool,
-}
-
 /// Serves the current result of `render`, until the daemon stops accepting.
 pub async fn serve(
     listener: TcpListener,
-    access: Access,
+    peers: Peers,
+    tokens: TokenCheck,
     render: impl Fn() -> String + Clone + Send + 'static,
 ) {
     let serve = |stream| {
-        let (render, access) = (render.clone(), access.clone());
+        let (render, peers, tokens) = (render.clone(), peers.clone(), tokens.clone());
         async move {
-            let refused = match access.peers.admit(&stream).await {
-                Err(TokenNeeded::OtherHost) if access.is_open_to_hosts => None,
-                admitted => admitted.err(),
-            };
+            let access = Access::of_loopback(&stream, &peers, &tokens).await;
             let service = service_fn(move |request: Request<Incoming>| {
-                let response = match refused.as_ref().filter(|_| !access.has_token(request.headers())) {
-                    Some(reason) => refuse(reason),
-                    None => answer(&request, &render),
+                let response = match access.check(request.headers()) {
+                    Ok(()) => answer(&request, &render),
+                    Err(refusal) => refuse(&refusal),
                 };
                 async move { Ok::<_, Infallible>(response) }
             });
@@ -69,8 +55,9 @@ fn answer(request: &Request<Incoming>, render: &impl Fn() -> String) -> Response
     respond(status, kind, text)
 }
 
-fn refuse(reason: &TokenNeeded) -> Response<Full<Bytes>> {
-    let text = format!("a valid bearer token is needed: {reason}\n");
+fn refuse(refusal: &Refusal<'_>) -> Response<Full<Bytes>> {
+    let reason = refusal.reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+    let text = format!("a valid bearer token is needed{reason}\n");
     respond(StatusCode::UNAUTHORIZED, "text/plain; charset=utf-8", text)
 }
 
@@ -79,13 +66,4 @@ fn respond(status: StatusCode, kind: &'static str, text: String) -> Response<Ful
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
-}
-
-impl Access {
-    /// Whether the token is valid. An empty token never is.
-    fn has_token(&self, headers: &HeaderMap) -> bool {
-        let given = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
-        let token = given.strip_prefix(b"Bearer ").unwrap_or_default();
-        !token.is_empty() && bool::from(token.ct_eq(&self.token))
-    }
 }
