@@ -12,13 +12,11 @@ pub(crate) use sandbox::{
     PermissionProfile, PermissionProfileFileSystemPermissions, ReadOnlyAccess, SandboxPolicy, normalized,
 };
 
+pub(crate) use outpost_wire::jsonrpc::Failure;
+use outpost_wire::jsonrpc::PARSE;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-pub(crate) const PARSE: i32 = -32700;
-pub(crate) const INVALID_REQUEST: i32 = -32600;
-pub(crate) const INVALID_PARAMS: i32 = -32602;
-pub(crate) const INTERNAL: i32 = -32603;
 pub(crate) const OVERLOADED: i32 = -32001;
 
 /// Longest part of an id in the log.
@@ -50,31 +48,6 @@ impl Id {
             Value::Number(number) => number.as_i64().map(Id::Number),
             _ => None,
         }
-    }
-}
-
-/// JSON-RPC error.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Failure {
-    pub(crate) code: i32,
-    pub(crate) message: String,
-}
-
-impl Failure {
-    pub(crate) fn new(code: i32, message: impl Into<String>) -> Failure {
-        Failure { code, message: message.into() }
-    }
-
-    pub(crate) fn invalid_request(message: impl Into<String>) -> Failure {
-        Failure::new(INVALID_REQUEST, message)
-    }
-
-    pub(crate) fn invalid_params(message: impl Into<String>) -> Failure {
-        Failure::new(INVALID_PARAMS, message)
-    }
-
-    pub(crate) fn internal(message: impl Into<String>) -> Failure {
-        Failure::new(INTERNAL, message)
     }
 }
 

@@ -5,9 +5,9 @@ use crate::methods::{self, Method, Namespace};
 use crate::process_queue::ProcessQueues;
 use crate::server::Relay;
 use crate::wire::{
-    Failure, INVALID_REQUEST, Id, LINE_BYTES_MAX, METHOD_NOT_FOUND, Outcome, PARSE, Request, UNAUTHORIZED,
-    append_failure, append_reply, append_result,
+    Failure, Id, LINE_BYTES_MAX, Outcome, Request, UNAUTHORIZED, append_failure, append_reply, append_result,
 };
+use outpost_wire::jsonrpc::{INVALID_REQUEST, METHOD_NOT_FOUND, PARSE};
 use outpost_wire::{Closed, Line, Lines, Load, Outbox, Weight};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

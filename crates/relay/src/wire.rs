@@ -2,6 +2,7 @@
 
 use crate::go_json::read::{Mistyped, Text, Value};
 use crate::go_json::unmarshal::{Field, unmarshal, validate_and_unmarshal};
+pub(crate) use outpost_wire::jsonrpc::Failure;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -9,39 +10,13 @@ use std::io::Write;
 /// "A single request line is capped at 1 MiB". A line of this length or longer closes the connection.
 pub(crate) const LINE_BYTES_MAX: usize = 1024 * 1024;
 
-pub(crate) const PARSE: i32 = -32700;
-pub(crate) const INVALID_REQUEST: i32 = -32600;
-pub(crate) const METHOD_NOT_FOUND: i32 = -32601;
-pub(crate) const INVALID_PARAMS: i32 = -32602;
-pub(crate) const INTERNAL: i32 = -32603;
 pub(crate) const UNAUTHORIZED: i32 = -32001;
 pub(crate) const STDIN_GAP: i32 = -32003;
-
-/// The error object of a reply.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
-    pub(crate) code: i32,
-    pub(crate) message: String,
-}
-
-impl Failure {
-    pub(crate) fn new(code: i32, message: impl Into<String>) -> Failure {
-        Failure { code, message: message.into() }
-    }
-
-    pub(crate) fn params(message: &str) -> Failure {
-        Failure::new(INVALID_PARAMS, message)
-    }
-
-    pub(crate) fn internal(message: impl Into<String>) -> Failure {
-        Failure::new(INTERNAL, message)
-    }
-}
 
 /// "Mistyped params … is also -32602 Invalid params".
 impl From<Mistyped> for Failure {
     fn from(Mistyped: Mistyped) -> Failure {
-        Failure::params("Invalid params")
+        Failure::invalid_params("Invalid params")
     }
 }
 
@@ -83,7 +58,7 @@ impl<'a> Request<'a> {
 
     /// "Absent params → -32602 Invalid params — checked after method existence".
     pub(crate) fn params(&self) -> Result<Value<'a>, Failure> {
-        self.params.ok_or(Failure::params("Invalid params"))
+        self.params.ok_or(Failure::invalid_params("Invalid params"))
     }
 }
 

@@ -10,6 +10,7 @@ use crate::http::event_stream::EventStream;
 use crate::http::flush::FlushCounter;
 use crate::http::rpc::{self, Failure, Params, Request};
 use outpost_approvals::display;
+use outpost_wire::jsonrpc::METHOD_NOT_FOUND;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::sync::Arc;
@@ -34,11 +35,11 @@ pub(crate) fn is_read_only(request: &Request<'_>) -> bool {
 pub(crate) async fn call(face: &Arc<Face>, request: &Request<'_>, flushes: &FlushCounter) -> Reply {
     let id = request.id;
     if id.is_some_and(|id| !rpc::is_id(id)) {
-        let failure = Failure::new(rpc::INVALID_REQUEST, "Invalid request: id is no string, number or null");
+        let failure = Failure::invalid_request("Invalid request: id is no string, number or null");
         return Reply::Text(rpc::answer(Err(failure), None, &[]));
     }
     let Some(method) = request.method.as_deref() else {
-        let failure = Failure::new(rpc::INVALID_REQUEST, "Invalid request: missing method");
+        let failure = Failure::invalid_request("Invalid request: missing method");
         return Reply::Text(rpc::answer(Err(failure), id, &[]));
     };
     let params = Params::of(request.params.as_ref());
@@ -72,7 +73,7 @@ async fn dispatch(
         "session.set_model" => session::set_model::set_model(face, params).await?,
         "session.interrupt" => session::interrupt::interrupt(face, params).await?,
         "session.queue_stats" => session::queue_stats::queue_stats(face, params)?,
-        other => return Err(Failure::new(rpc::METHOD_NOT_FOUND, format!("Method not found: {other}"))),
+        other => return Err(Failure::new(METHOD_NOT_FOUND, format!("Method not found: {other}"))),
     };
     Ok(Reply::Text(rpc::answer(Ok(result), id, &[])))
 }

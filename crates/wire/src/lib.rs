@@ -8,6 +8,7 @@ mod accept;
 mod access;
 pub mod base64;
 mod connect;
+pub mod jsonrpc;
 mod lines;
 mod load;
 #[cfg(feature = "http")]

@@ -44,7 +44,7 @@ pub(crate) fn begin(
         FilesMethod::ExtractTar => {
             let params = ExtractTarParams::parse(request)?;
             if params.archive_path.is_empty() || params.dest_dir.is_empty() {
-                return Err(Failure::params("archivePath and destDir are required"));
+                return Err(Failure::invalid_params("archivePath and destDir are required"));
             }
             let (archive_path, dest_dir) = (params.archive_path.into_owned(), params.dest_dir.into_owned());
             let home = pending.connection.relay.home.clone();
@@ -146,13 +146,13 @@ fn begin_read(pending: PendingRequest, path: String, max_bytes: i64) {
 fn read(path: &str, max_bytes: i64) -> Outcome {
     let Ok(found) = metadata(path) else { return Ok(read_result(b"", false)) };
     if found.is_dir() {
-        return Err(Failure::params("files.read: path is a directory"));
+        return Err(Failure::invalid_params("files.read: path is a directory"));
     }
     if !found.is_file() {
-        return Err(Failure::params("files.read: not a regular file"));
+        return Err(Failure::invalid_params("files.read: not a regular file"));
     }
     let allowed = u64::try_from(max_bytes).ok().filter(|max| *max > 0).unwrap_or(u64::MAX);
-    let exceeds = || Failure::params("files.read: file exceeds maxBytes");
+    let exceeds = || Failure::invalid_params("files.read: file exceeds maxBytes");
     if found.len() > allowed.min(READ_BYTES_MAX) {
         return Err(exceeds());
     }

@@ -33,7 +33,7 @@ pub(crate) fn begin(
         }
         GitMethod::WorktreeCreate => {
             if params.branch_name.is_empty() {
-                return Err(Failure::params("branchName is required"));
+                return Err(Failure::invalid_params("branchName is required"));
             }
             let git = at(base);
             let [branch, path, source] = [params.branch_name, params.worktree_path, params.source_branch]

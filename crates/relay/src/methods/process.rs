@@ -59,13 +59,13 @@ fn key(id: &str) -> Key {
 }
 
 fn require_id(id: &str) -> Result<(), Failure> {
-    if id.is_empty() { Err(Failure::params("Process ID is required")) } else { Ok(()) }
+    if id.is_empty() { Err(Failure::invalid_params("Process ID is required")) } else { Ok(()) }
 }
 
 fn begin_spawn(params: SpawnParams<'_>, pending: PendingRequest) -> Result<(), Failure> {
     require_id(&params.id)?;
     if params.command.is_empty() {
-        return Err(Failure::params("Command is required"));
+        return Err(Failure::invalid_params("Command is required"));
     }
     let id = params.id.clone().into_owned();
     let arguments =
@@ -145,7 +145,8 @@ fn append_pid(object: &mut Object<'_>, process: &Process) {
 
 /// "Checks run in a fixed order: decode → exists → running → offset".
 fn begin_stdin(params: StdinParams<'_>, pending: PendingRequest) -> Result<(), Failure> {
-    let data = base64::decode_leniently(&params.data.0).ok_or(Failure::params("Invalid base64 data"))?;
+    let data =
+        base64::decode_leniently(&params.data.0).ok_or(Failure::invalid_params("Invalid base64 data"))?;
     let (id, offset) = (params.id.into_owned(), params.offset);
     let connection = pending.connection.clone();
     let queue = id.clone();
@@ -202,7 +203,7 @@ fn require_running(process: &Process) -> Result<(), Failure> {
 }
 
 fn not_running() -> Failure {
-    Failure::params("Process not running")
+    Failure::invalid_params("Process not running")
 }
 
 /// Writes to the stdin log. Waits for room while the client is connected.
@@ -213,7 +214,7 @@ async fn write_stdin(
     offset: Option<i64>,
 ) -> Result<Written, Failure> {
     let relay = &connection.relay;
-    let process = relay.engine.find(&key(id)).await.ok_or(Failure::params("Process not found"))?;
+    let process = relay.engine.find(&key(id)).await.ok_or(Failure::invalid_params("Process not found"))?;
     require_running(&process)?;
     let before = process.stdin_accepted();
     let (data, offset) = match offset.map(u64::try_from) {

@@ -101,7 +101,10 @@ impl Interface for Acp {
     fn on_line(&mut self, text: &str, request: &TurnRequest, out: &mut Output) {
         let Ok(message) = serde_json::from_str::<Message>(text) else { return out.unknown_line(text) };
         match (message.id, message.method) {
-            (Some(id), None) => self.on_response(&id, message.result, message.error, request, out),
+            (Some(id), None) => match message.error {
+                Some(error) => self.on_error(&id, &error, request, out),
+                None => self.on_result(&id, &message.result.unwrap_or_default(), request, out),
+            },
             (Some(id), Some(method)) => self.on_request(&id, &method, &message.params, request, out),
             (None, Some(method)) if method == "session/update" => {
                 if let Some(update) = message.params.get("update").filter(|_| self.is_prompted) {
@@ -127,18 +130,7 @@ impl Interface for Acp {
 }
 
 impl Acp {
-    fn on_response(
-        &mut self,
-        id: &Value,
-        result: Option<Value>,
-        error: Option<Value>,
-        request: &TurnRequest,
-        out: &mut Output,
-    ) {
-        if let Some(error) = error {
-            return self.on_error(id, &error, request, out);
-        }
-        let result = result.unwrap_or_default();
+    fn on_result(&mut self, id: &Value, result: &Value, request: &TurnRequest, out: &mut Output) {
         match id.as_u64() {
             Some(INITIALIZE) => {
                 let cwd = json!({ "cwd": request.path, "mcpServers": [] });
@@ -158,7 +150,7 @@ impl Acp {
                 }
                 let id = self.session.trim().to_owned();
                 out.set_conversation_id(&id);
-                let model = model(&result).map(str::to_owned);
+                let model = model(result).map(str::to_owned);
                 out.emit(&Event::init(id, request.model.clone().or(model)));
                 out.send_line(&self.mode_request(request.mode));
             }
@@ -169,13 +161,13 @@ impl Acp {
                 _ => self.prompt(request, out),
             },
             Some(MODEL) => self.prompt(request, out),
-            Some(LIST) => self.on_session_list(&result, request, out),
+            Some(LIST) => self.on_session_list(result, request, out),
             Some(PROMPT) => {
                 self.text.flush(out);
                 match result.get("stopReason").and_then(Value::as_str) {
                     Some("refusal") => out.fail("the model refused to go on"),
                     Some("cancelled") => out.fail("the turn was interrupted"),
-                    _ => out.succeed(serde_json::value::to_raw_value(&result).ok().as_deref()),
+                    _ => out.succeed(serde_json::value::to_raw_value(result).ok().as_deref()),
                 }
                 out.close_stdin();
             }

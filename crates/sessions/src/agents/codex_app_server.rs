@@ -54,7 +54,13 @@ impl Interface for CodexAppServer {
         let Ok(message) = serde_json::from_str::<Message>(text) else { return out.unknown_line(text) };
         match (message.id, message.method) {
             (None, None) => self.exec.parse(text, out),
-            (Some(id), None) => self.on_response(&id, message.result, message.error, request, out),
+            (Some(id), None) => match message.error {
+                Some(error) => {
+                    out.fail(reason(&error));
+                    out.close_stdin();
+                }
+                None => self.on_result(&id, &message.result.unwrap_or_default(), request, out),
+            },
             (Some(id), Some(method)) => self.on_request(id, &method, &message.params, out),
             (None, Some(method)) => self.on_notification(&method, &message.params, out),
         }
@@ -70,26 +76,13 @@ impl Interface for CodexAppServer {
 }
 
 impl CodexAppServer {
-    fn on_response(
-        &mut self,
-        id: &Value,
-        result: Option<Value>,
-        error: Option<Value>,
-        request: &TurnRequest,
-        out: &mut Output,
-    ) {
-        if let Some(error) = error {
-            out.fail(reason(&error));
-            out.close_stdin();
-            return;
-        }
+    fn on_result(&mut self, id: &Value, result: &Value, request: &TurnRequest, out: &mut Output) {
         match id.as_u64() {
             Some(INITIALIZE) => {
                 out.send_line(&json!({ "method": "initialized" }));
                 out.send_line(&thread_request(request));
             }
             Some(THREAD) => {
-                let result = result.unwrap_or_default();
                 let id = result.pointer("/thread/id").and_then(Value::as_str).unwrap_or_default();
                 self.thread = id.to_owned();
                 out.set_conversation_id(id);

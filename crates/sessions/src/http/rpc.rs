@@ -1,13 +1,12 @@
 //! Requests and responses of the contract: JSON-RPC without the version member.
 
+pub(crate) use outpost_wire::jsonrpc::Failure;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-pub(crate) const INVALID_REQUEST: i32 = -32600;
-pub(crate) const METHOD_NOT_FOUND: i32 = -32601;
-pub(crate) const INVALID_PARAMS: i32 = -32602;
-pub(crate) const APPLICATION_ERROR: i32 = -32000;
+/// The code of all errors of methods.
+const APPLICATION_ERROR: i32 = -32000;
 
 /// One request. The contract echoes "any JSON-RPC id type", so the id is kept as raw text.
 #[derive(Debug, Deserialize)]
@@ -20,30 +19,18 @@ pub(crate) struct Request<'a> {
     pub(crate) id: Option<&'a RawValue>,
 }
 
-/// A JSON-RPC error.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
-    pub(crate) code: i32,
-    pub(crate) message: String,
+/// A method's error.
+pub(crate) fn application(message: impl Into<String>) -> Failure {
+    Failure::new(APPLICATION_ERROR, message)
 }
 
-impl Failure {
-    pub(crate) fn new(code: i32, message: impl Into<String>) -> Failure {
-        Failure { code, message: message.into() }
-    }
-
-    pub(crate) fn application(message: impl Into<String>) -> Failure {
-        Failure::new(APPLICATION_ERROR, message)
-    }
-
-    pub(crate) fn no_session(id: &str) -> Failure {
-        Failure::application(format!("Session not found: {id}"))
-    }
+pub(crate) fn no_session(id: &str) -> Failure {
+    application(format!("Session not found: {id}"))
 }
 
 impl From<crate::Error> for Failure {
     fn from(error: crate::Error) -> Failure {
-        Failure::application(error.to_string())
+        application(error.to_string())
     }
 }
 
@@ -74,7 +61,7 @@ impl<'a> Params<'a> {
     pub(crate) fn required(&self, name: &str, names: &[&str]) -> Result<&'a str, Failure> {
         match (self.members, self.text(name)) {
             (_, Some(text)) => Ok(text),
-            (None, None) => Err(Failure::new(INVALID_PARAMS, "Missing params")),
+            (None, None) => Err(Failure::invalid_params("Missing params")),
             (Some(_), None) => Err(missing(names)),
         }
     }
@@ -82,7 +69,7 @@ impl<'a> Params<'a> {
 
 pub(crate) fn missing(names: &[&str]) -> Failure {
     let plural = if names.len() == 1 { "" } else { "s" };
-    Failure::new(INVALID_PARAMS, format!("Missing required param{plural}: {}", names.join(", ")))
+    Failure::invalid_params(format!("Missing required param{plural}: {}", names.join(", ")))
 }
 
 /// The JSON text of a response.
@@ -94,9 +81,7 @@ pub(crate) fn answer(
     let mut answer = Map::new();
     match outcome {
         Ok(result) => answer.insert("result".into(), result),
-        Err(failure) => {
-            answer.insert("error".into(), json!({ "code": failure.code, "message": failure.message }))
-        }
+        Err(failure) => answer.insert("error".into(), json!(failure)),
     };
     answer.extend(extra.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
     let mut text = Value::Object(answer).to_string().into_bytes();

@@ -14,7 +14,7 @@ pub(super) mod set_model;
 mod skills;
 
 use crate::face::Face;
-use crate::http::rpc::{Failure, INVALID_PARAMS, Params};
+use crate::http::rpc::{self, Failure, Params};
 use crate::session::Session;
 use serde_json::Value;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ const SESSION_ID: &[&str] = &["sessionId"];
 /// The session of a request. `names` lists all required params of the method, for the error text.
 fn find(face: &Face, params: &Params<'_>, names: &[&str]) -> Result<Arc<Session>, Failure> {
     let id = params.required("sessionId", names)?;
-    face.session(id).ok_or_else(|| Failure::no_session(id))
+    face.session(id).ok_or_else(|| rpc::no_session(id))
 }
 
 /// An optional string; null counts as absent.
@@ -33,7 +33,7 @@ fn optional<'a>(params: &Params<'a>, name: &str) -> Result<Option<&'a str>, Fail
     match params.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
-        Some(_) => Err(Failure::new(INVALID_PARAMS, format!("Invalid param: {name} is not a string"))),
+        Some(_) => Err(Failure::invalid_params(format!("Invalid param: {name} is not a string"))),
     }
 }
 
@@ -41,11 +41,11 @@ fn optional<'a>(params: &Params<'a>, name: &str) -> Result<Option<&'a str>, Fail
 fn optional_argument<'a>(params: &Params<'a>, name: &str) -> Result<Option<&'a str>, Failure> {
     let text = optional(params, name)?.filter(|text| !text.is_empty());
     match text.is_some_and(|text| text.starts_with('-') || text.chars().any(char::is_control)) {
-        true => Err(Failure::new(INVALID_PARAMS, format!("Invalid param: {name} is not a name"))),
+        true => Err(Failure::invalid_params(format!("Invalid param: {name} is not a name"))),
         false => Ok(text),
     }
 }
 
 fn invalid_mode() -> Failure {
-    Failure::application("Invalid mode")
+    rpc::application("Invalid mode")
 }

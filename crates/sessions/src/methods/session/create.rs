@@ -4,7 +4,7 @@ use super::project_path::{self, ProjectError};
 use super::{invalid_mode, optional, optional_argument, skills};
 use crate::agents::{Cli, Mode};
 use crate::face::Face;
-use crate::http::rpc::{Failure, INVALID_PARAMS, Params};
+use crate::http::rpc::{self, Failure, Params};
 use crate::turn::sandbox::{InvalidSandbox, Sandbox};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -24,13 +24,13 @@ pub(in crate::methods) async fn create(face: &Arc<Face>, params: &Params<'_>) ->
         None | Some(Value::Null) => None,
         Some(given) => {
             let invalid = |reason: InvalidSandbox| {
-                Failure::new(INVALID_PARAMS, format!("Invalid param: sandbox: {reason}"))
+                Failure::invalid_params(format!("Invalid param: sandbox: {reason}"))
             };
             Some(Sandbox::from_json(given.clone()).map_err(invalid)?)
         }
     };
     if face.is_full() {
-        return Err(Failure::application("Too many sessions; destroy some first"));
+        return Err(rpc::application("Too many sessions; destroy some first"));
     }
     let source = face.settings().skills.clone();
     let prepared = tokio::task::spawn_blocking(move || {
@@ -41,8 +41,8 @@ pub(in crate::methods) async fn create(face: &Arc<Face>, params: &Params<'_>) ->
         }
         Ok::<_, ProjectError>(path)
     });
-    let path = prepared.await.map_err(|error| Failure::application(error.to_string()))?;
-    let path = path.map_err(|error| Failure::application(error.to_string()))?;
+    let path = prepared.await.map_err(|error| rpc::application(error.to_string()))?;
+    let path = path.map_err(|error| rpc::application(error.to_string()))?;
     let id = face.create(path, cli, mode, model, sandbox).await?;
     Ok(json!({ "sessionId": id }))
 }
@@ -51,5 +51,5 @@ fn invalid_cli(name: &str) -> Failure {
     let names = Cli::ALL.map(Cli::name);
     let names = names.join(", ");
     let (others, last) = names.rsplit_once(", ").unwrap_or(("", &names));
-    Failure::application(format!("Invalid cli_type: {name}; use {others} or {last}"))
+    rpc::application(format!("Invalid cli_type: {name}; use {others} or {last}"))
 }

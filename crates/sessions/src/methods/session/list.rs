@@ -39,5 +39,5 @@ pub(in crate::methods) async fn on_blocking_thread(
 ) -> Result<Vec<u8>, Failure> {
     let (face, id) = (face.clone(), id.map(ToOwned::to_owned));
     let built = tokio::task::spawn_blocking(move || rpc::answer(Ok(build(&face)), id.as_deref(), &[]));
-    built.await.map_err(|error| Failure::application(error.to_string()))
+    built.await.map_err(|error| rpc::application(error.to_string()))
 }

@@ -2,14 +2,14 @@
 
 use super::SESSION_ID;
 use crate::face::Face;
-use crate::http::rpc::{Failure, Params};
+use crate::http::rpc::{self, Failure, Params};
 use crate::session::Session;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 pub(in crate::methods) fn queue_stats(face: &Arc<Face>, params: &Params<'_>) -> Result<Value, Failure> {
     let id = params.required("sessionId", SESSION_ID)?;
-    let session = face.session(id).ok_or_else(|| Failure::application("Session not found"))?;
+    let session = face.session(id).ok_or_else(|| rpc::application("Session not found"))?;
     Ok(stats(&session))
 }
 

@@ -5,7 +5,7 @@ use crate::event::Event;
 use crate::face::Face;
 use crate::http::event_stream::{self, EventStream};
 use crate::http::flush::FlushCounter;
-use crate::http::rpc::{self, Failure, INVALID_PARAMS, Params};
+use crate::http::rpc::{self, Failure, Params};
 use crate::methods::Reply;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -20,15 +20,16 @@ pub(in crate::methods) async fn reconnect(
 ) -> Result<Reply, Failure> {
     let id = params.required("sessionId", SESSION_ID)?;
     let session = face.session(id);
-    let cursor = match params.get("cursor") {
-        None | Some(Value::Null) => None,
-        Some(cursor) => Some(cursor.as_u64().ok_or_else(|| {
-            Failure::new(INVALID_PARAMS, "Invalid param: cursor is the seq of an event, or 0")
-        })?),
-    };
+    let cursor =
+        match params.get("cursor") {
+            None | Some(Value::Null) => None,
+            Some(cursor) => Some(cursor.as_u64().ok_or_else(|| {
+                Failure::invalid_params("Invalid param: cursor is the seq of an event, or 0")
+            })?),
+        };
     match (session, cursor) {
         (None, None) => Ok(buffered(&[], request_id)),
-        (None, Some(_)) => Err(Failure::no_session(id)),
+        (None, Some(_)) => Err(rpc::no_session(id)),
         (Some(session), None) => Ok(buffered(&event_stream::unread(&session).await, request_id)),
         (Some(session), Some(cursor)) => {
             let (start, first_kept) = event_stream::start_after(&session, cursor);
