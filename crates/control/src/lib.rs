@@ -33,5 +33,4 @@ mod stream;
 pub mod wire;
 
 pub use methods::exit_status;
-pub use sandboxing::Sandboxing;
 pub use server::{DaemonOps, Declined, serve};

@@ -4,12 +4,12 @@ use crate::client_bound::ClientBound;
 use crate::input_lock::InputLocks;
 use crate::methods;
 use crate::peer::Peer;
-use crate::sandboxing::Sandboxing;
 use crate::stream::Attachment;
 use crate::wire::{
     Faces, Failure, LINE_BYTES_MAX, RelayState, Reloaded, Request, Settings, StopReport, WakeRelay,
 };
 use outpost_engine::{Engine, Error};
+use outpost_sandbox::Sandboxes;
 use outpost_wire::{Closed, Line, Lines, Outbox, SharedLoad, Weight};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -99,7 +99,7 @@ pub trait DaemonOps: Send + Sync + 'static {
 pub(crate) struct Context<P> {
     pub(crate) engine: Engine,
     pub(crate) daemon: P,
-    pub(crate) sandboxing: Sandboxing,
+    pub(crate) sandboxes: Sandboxes,
     pub(crate) input_locks: Arc<InputLocks>,
     pub(crate) client_bound: Arc<ClientBound>,
     next_connection: AtomicU64,
@@ -107,13 +107,13 @@ pub(crate) struct Context<P> {
 }
 
 /// Serves the control socket until the worker ends.
-pub async fn serve<P: DaemonOps>(listener: UnixListener, engine: Engine, daemon: P, sandboxing: Sandboxing) {
+pub async fn serve<P: DaemonOps>(listener: UnixListener, engine: Engine, daemon: P, sandboxes: Sandboxes) {
     let (input_locks, client_bound) = (Arc::default(), Arc::<ClientBound>::default());
     let (adopting, their_engine) = (client_bound.clone(), engine.clone());
     tokio::spawn(async move { adopting.adopt(&their_engine, methods::FACE).await });
     let (next_connection, load) = (AtomicU64::new(0), SharedLoad::default());
     let context =
-        Arc::new(Context { engine, daemon, sandboxing, input_locks, client_bound, next_connection, load });
+        Arc::new(Context { engine, daemon, sandboxes, input_locks, client_bound, next_connection, load });
     let serve = |stream| serve_connection(stream, context.clone());
     outpost_wire::accept_all(listener, CONNECTIONS_MAX, serve).await;
 }

@@ -1,11 +1,11 @@
 //! The `spawn` method: starts a command for the command line, with or without a sandbox.
 
 use crate::methods::{MethodResult, failure, response};
-use crate::sandboxing::sandbox_failure;
+use crate::sandboxing::{confine, sandbox_failure};
 use crate::server::Context;
 use crate::wire::{Failure, OsText, Spawn, Spawned};
 use crate::{client_bound, methods::FACE};
-use outpost_engine::{AtCap, Descendants, Error, Key, OnTaken, Size, Stdio};
+use outpost_engine::{AtCap, Descendants, Key, OnTaken, Size, Stdio};
 use outpost_sandbox::Confinement;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -15,23 +15,6 @@ use std::sync::{Arc, OnceLock};
 
 /// Search path for a process without `PATH`.
 const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
-
-enum SpawnError {
-    Refused(Failure),
-    Engine(Error),
-}
-
-impl From<Failure> for SpawnError {
-    fn from(failure: Failure) -> SpawnError {
-        SpawnError::Refused(failure)
-    }
-}
-
-impl From<Error> for SpawnError {
-    fn from(error: Error) -> SpawnError {
-        SpawnError::Engine(error)
-    }
-}
 
 pub(crate) async fn spawn<P>(context: &Arc<Context<P>>, params: Spawn) -> MethodResult
 where
@@ -43,17 +26,13 @@ where
     let (their_context, their_confinement) = (context.clone(), Arc::clone(&confinement));
     let started = match params.sandbox {
         Some(_) => {
-            context.engine.spawn_made(move || prepare(&their_context, params, &their_confinement)).await
+            context.engine.spawn_made(move || prepare(&their_context, params, &their_confinement)).await?
         }
-        None => match prepare(&their_context, params, &their_confinement) {
-            Ok(spawn) => context.engine.spawn(spawn).await.map_err(SpawnError::Engine),
-            Err(error) => Err(error),
-        },
+        None => context.engine.spawn(prepare(&their_context, params, &their_confinement)?).await,
     };
-    let process = started.map_err(|error| match error {
-        SpawnError::Refused(failure) => failure,
-        SpawnError::Engine(error) => sandbox_failure(&error, confinement.get(), &name.unwrap_or_default())
-            .unwrap_or_else(|| failure(error)),
+    let process = started.map_err(|error| {
+        sandbox_failure(&error, confinement.get(), &name.unwrap_or_default())
+            .unwrap_or_else(|| failure(error))
     })?;
     if confinement.get().is_some() {
         let process = process.clone();
@@ -75,7 +54,7 @@ fn prepare<P>(
     context: &Context<P>,
     params: Spawn,
     slot: &OnceLock<Confinement>,
-) -> Result<outpost_engine::Spawn, SpawnError> {
+) -> Result<outpost_engine::Spawn, Failure> {
     let scope = if params.ends_with_client { client_bound::SCOPE } else { "" };
     let command = params.command.into_iter().map(|OsText(argument)| argument);
     let mut spawn = outpost_engine::Spawn::bare(Key::new(FACE, scope, &params.id), command);
@@ -107,7 +86,7 @@ fn prepare<P>(
             let directory = spawn.directory.clone().unwrap_or_else(|| "/".into());
             // The kernel resolves the candidates inside the sandbox at exec.
             spawn.program = candidates.first().cloned().unwrap_or_default();
-            let confinement = context.sandboxing.confine(&sandbox, &directory, &candidates, &mut spawn)?;
+            let confinement = confine(&context.sandboxes, &sandbox, &directory, &candidates, &mut spawn)?;
             let _set_once = slot.set(confinement);
         }
     }

@@ -22,6 +22,7 @@ use outpost_keeper::{CGROUPS_ROLE, Component, FDS_ONLY, OWN_SLOT, Readiness};
 use outpost_sys::epoll::Waker;
 use outpost_sys::{Errno, cgroup};
 use std::collections::{HashMap, HashSet};
+use std::convert::Infallible;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -200,7 +201,8 @@ impl Engine {
     pub async fn spawn(&self, spawn: Spawn) -> Result<Process> {
         let Some(slot) = self.shared.prepared_slots.take() else {
             self.shared.prepared_slots.request_refill();
-            return self.spawn_made(move || Ok(spawn)).await;
+            let Ok(started) = self.spawn_made(move || Ok::<_, Infallible>(spawn)).await;
+            return started;
         };
         let Prepared { child, answer, replaced } = prepare::prepare(&self.shared, &spawn, slot)?;
         let process = child.process.clone();
@@ -238,17 +240,14 @@ impl Engine {
         self.shared.table().all().filter(|process| process.is_stalled()).count()
     }
 
-    /// Starts the process that `make` describes. `make` and the preparation run on a blocking thread.
-    pub async fn spawn_made<E>(
+    /// Starts the process that `make` describes. `make` and the preparation run on a blocking thread. The outer error is
+    /// that of `make`.
+    pub async fn spawn_made<E: Send + 'static>(
         &self,
         make: impl FnOnce() -> std::result::Result<Spawn, E> + Send + 'static,
-    ) -> std::result::Result<Process, E>
-    where
-        E: From<Error> + Send + 'static,
-    {
+    ) -> std::result::Result<Result<Process>, E> {
         let shared = self.shared.clone();
-        let ask = move || {
-            let spawn = make()?;
+        let ask = move |spawn: Spawn| {
             let slot = match shared.prepared_slots.take() {
                 Some(slot) => slot,
                 None => {
@@ -266,14 +265,16 @@ impl Engine {
                 shared.command_blocking(Command::Start { child });
             }
             shared.prepared_slots.request_refill();
-            Ok::<_, E>((process, answer))
+            Ok((process, answer))
         };
         let starting = async move {
-            let (process, answer) = tokio::task::spawn_blocking(ask).await.map_err(|_| Error::Stopped)??;
-            answer.await.map_err(|_| Error::Stopped)??;
-            Ok(process)
+            let asked = tokio::task::spawn_blocking(|| make().map(ask)).await;
+            Ok(match asked.unwrap_or(Ok(Err(Error::Stopped)))? {
+                Ok((process, answer)) => answer.await.unwrap_or(Err(Error::Stopped)).map(|()| process),
+                Err(error) => Err(error),
+            })
         };
-        tokio::spawn(starting).await.map_err(|_| Error::Stopped)?
+        tokio::spawn(starting).await.unwrap_or(Ok(Err(Error::Stopped)))
     }
 
     /// The process with this key, running or ended.

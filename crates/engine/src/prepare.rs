@@ -62,7 +62,9 @@ fn make_child(shared: &Arc<Shared>, spawn: &Spawn, prepared: PreparedSlot) -> Re
     let (reply, answer) = oneshot::channel();
     let copy = |fd: &Option<Arc<OwnedFd>>| fd.as_ref().map(file::duplicate).transpose().map_err(io);
     let (program, directory) = (copy(&spawn.open_files.program)?, copy(&spawn.open_files.directory)?);
-    let extra = spawn.descriptors.iter().map(|(fd, target)| Ok((file::duplicate(fd)?, *target)));
+    let of_sandbox = spawn.confinement.iter().flat_map(|prepared| &prepared.descriptors);
+    let extra =
+        spawn.descriptors.iter().chain(of_sandbox).map(|(fd, target)| Ok((file::duplicate(fd)?, *target)));
     let extra = extra.collect::<outpost_sys::Result<Vec<_>>>().map_err(io)?;
     let given = plumbing.given.into_iter().zip(0..).chain(extra).collect();
     let now = Instant::now();

@@ -160,9 +160,8 @@ pub struct Spawn {
     pub open_files: OpenFiles,
     /// More descriptors, with their numbers in the child.
     pub descriptors: Vec<(Arc<OwnedFd>, u8)>,
-    /// The sandbox that the child enters before exec. It resolves the program inside. The child gets the descriptors
-    /// above, the program does not.
-    pub confinement: Option<Arc<confine::Program>>,
+    /// The sandbox that the child enters before exec. It resolves the program inside.
+    pub confinement: Option<confine::Prepared>,
     /// A session of its own; a terminal implies it.
     pub new_session: bool,
     pub limits: Vec<ResourceLimit>,
@@ -247,7 +246,7 @@ impl Spawn {
             limits: limits.iter().filter(given).chain(&self.limits).copied().collect(),
             umask: self.umask,
             oom_score,
-            confinement: self.confinement.as_deref().cloned(),
+            confinement: self.confinement.as_ref().map(|prepared| prepared.program.clone()),
             credentials: self.credentials.clone(),
         };
         Ok(spec.encode())

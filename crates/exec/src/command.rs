@@ -5,8 +5,8 @@ mod start;
 mod stdin;
 
 pub(crate) use output::Output;
-use start::NotStarted;
 pub(crate) use start::Start;
+use start::start_failure;
 pub(crate) use stdin::{Input, Stdin};
 
 use crate::connection::Connection;
@@ -170,14 +170,11 @@ impl Command {
             let (server, ready) = (connection.server.clone(), ready.clone());
             let key = Key::new("exec", &connection.number.to_string(), name.unwrap_or_default());
             match start.needs_no_blocking(&server) {
-                true => match start.prepare(&server, key, &ready) {
-                    Ok(spawn) => engine.spawn(spawn).await.map_err(NotStarted::Engine),
-                    Err(error) => Err(error),
-                },
-                false => engine.spawn_made(move || start.prepare(&server, key, &ready)).await,
+                true => engine.spawn(start.prepare(&server, key, &ready)?).await,
+                false => engine.spawn_made(move || start.prepare(&server, key, &ready)).await?,
             }
         };
-        let process = started.map_err(|error| error.into_failure(ready.get()))?;
+        let process = started.map_err(|error| start_failure(&error, ready.get()))?;
         self.process.send_replace(Some(process.clone()));
         let watched = self.watch(connection, &process, &mut output, timeout, name).await;
         // Kill only after the subscription is dropped: at its cap a process waits for its readers, also with its exit.

@@ -52,10 +52,7 @@ impl PreparedSandbox {
     /// Adds the sandbox to a spawn request. The program is then looked up inside, among `candidates`.
     pub(crate) fn confine(&self, spawn: &mut Spawn, candidates: &[PathBuf]) -> Result<(), Failure> {
         let Some(confinement) = &self.confinement else { return Ok(()) };
-        let handed_over = confinement.for_spawn(candidates);
-        let handed_over = handed_over.map_err(|error| Failure::internal(format!("exec failed: {error}")))?;
-        spawn.confinement = Some(handed_over.program);
-        spawn.descriptors.extend(handed_over.descriptors);
+        spawn.confinement = Some(confinement.for_spawn(candidates).map_err(exec_failed)?);
         Ok(())
     }
 
@@ -65,7 +62,7 @@ impl PreparedSandbox {
 
     /// Describes one operation for an error message.
     pub(crate) fn describe(&self, operation: u16) -> Option<String> {
-        self.confinement.as_ref()?.program.describe(operation.into())
+        self.confinement.as_ref()?.describe(operation)
     }
 }
 
@@ -91,8 +88,7 @@ pub(crate) fn asked(
             (policy, restricted, server.directory.as_path())
         }
     };
-    let tmpdir = server.variable("TMPDIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
-    let context = Context { cwd: policy_directory.to_owned(), tmpdir };
+    let context = Context::new(policy_directory, server.variable("TMPDIR"));
     Ok(SandboxRequest { policy, context, ignored, network_is_restricted })
 }
 
@@ -236,6 +232,10 @@ fn everything() -> Files {
     Files::Restricted { entries, glob_scan_max_depth: None, refuse_late_matches: false }
 }
 
+fn exec_failed(error: outpost_sandbox::Error) -> Failure {
+    Failure::internal(format!("exec failed: {error}"))
+}
+
 impl SandboxRequest {
     /// Whether the policy restricts anything.
     pub(crate) fn is_confined(&self) -> bool {
@@ -254,17 +254,14 @@ impl SandboxRequest {
         if self.policy.files == Files::Unrestricted {
             self.policy.files = everything();
         }
-        server.private.hide(&mut self.policy);
-        let built = outpost_sandbox::plan(&self.policy, &self.context)
-            .and_then(|plan| Ok((Confinement::build(&plan, &*server.host()?)?, plan.unenforceable)));
-        let (confinement, late) =
-            built.map_err(|error| Failure::internal(format!("exec failed: {error}")))?;
+        let plan = server.sandboxes.plan(self.policy, &self.context).map_err(exec_failed)?;
+        let confinement = server.sandboxes.build(&plan).map_err(exec_failed)?;
         let layers = Layers {
             namespaces: confinement.layers.namespaces.clone(),
             landlock_abi: confinement.layers.landlock,
             seccomp: confinement.layers.seccomp,
             processes_max: confinement.layers.processes_max,
-            late_matches_not_denied: late.into_iter().map(|(pattern, _)| pattern).collect(),
+            late_matches_not_denied: plan.unenforceable.into_iter().map(|(pattern, _)| pattern).collect(),
             ignored_patterns: self.ignored,
         };
         let ready = PreparedSandbox { layers, confinement: Some(Arc::new(confinement)) };

@@ -2,12 +2,12 @@
 
 use crate::policy::PreparedSandbox;
 use outpost_engine::{Engine, Environment};
-use outpost_sandbox::{Host, LazyHost, PrivatePaths};
+use outpost_sandbox::{PrivatePaths, Sandboxes};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{Semaphore, watch};
 
 /// Limit of concurrent commands. Further commands wait.
@@ -42,11 +42,7 @@ pub struct Server {
     /// The base environment of commands without network.
     environment_offline: Environment,
     pub(crate) command_slots: Arc<Semaphore>,
-    pub(crate) private: PrivatePaths,
-    state: PathBuf,
-    host: LazyHost,
-    /// Set when placeholders of earlier servers have been removed.
-    swept: Once,
+    pub(crate) sandboxes: Sandboxes,
     /// Cached sandboxes for read-only commands, without and with network.
     plain: [Mutex<Option<CachedSandbox>>; 2],
     connections: AtomicU64,
@@ -64,10 +60,7 @@ impl Server {
             environment_offline: others.chain([(name.into(), value.into())]).collect(),
             environment: variables.into_iter().collect(),
             command_slots: Arc::new(Semaphore::new(COMMANDS_MAX)),
-            private: settings.private,
-            host: LazyHost::new(settings.state.clone()),
-            state: settings.state,
-            swept: Once::new(),
+            sandboxes: Sandboxes::new(settings.state, settings.private),
             plain: [Mutex::new(None), Mutex::new(None)],
             connections: AtomicU64::new(0),
         })
@@ -84,18 +77,12 @@ impl Server {
         self.engine().await
     }
 
-    /// The sandbox features of this host. Blocking: the first call probes the kernel.
-    pub(crate) fn host(&self) -> outpost_sandbox::Result<Arc<Host>> {
-        self.swept.call_once(|| outpost_sandbox::sweep(&self.state));
-        self.host.get()
-    }
-
     /// The cache slot of the read-only sandbox, which most commands use.
     pub(crate) fn plain(&self, network: bool) -> SandboxCacheSlot<'_> {
         let [without, with] = &self.plain;
         let kept = if network { with } else { without };
         // The set of existing private paths is part of the cache key.
-        SandboxCacheSlot { kept, present: self.private.existing() }
+        SandboxCacheSlot { kept, present: self.sandboxes.hidden() }
     }
 
     /// The base environment of commands.

@@ -9,10 +9,10 @@ use crate::landlock::{Rights, VERSION_MIN};
 use crate::placeholder::Placeholders;
 use crate::plan::{MountKind, Plan, Root};
 use crate::{Error, Result};
-use outpost_sys::confine::{Builder, PLACEHOLDERS_MAX, Program, Register};
+use outpost_sys::confine::{Builder, PLACEHOLDERS_MAX, Prepared, Program, Register};
 use outpost_sys::namespace::Network;
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,13 +40,6 @@ pub struct Confinement {
     pub layers: Layers,
     network: Option<Arc<Network>>,
     placeholders: Placeholders,
-}
-
-/// What a spawn needs for a sandbox.
-#[derive(Debug)]
-pub struct SpawnParts {
-    pub program: Arc<Program>,
-    pub descriptors: Vec<(Arc<OwnedFd>, u8)>,
 }
 
 impl Confinement {
@@ -82,7 +75,7 @@ impl Confinement {
 
     /// What the spawn needs: the program with the paths to execute inside the sandbox, and descriptors with
     /// their numbers.
-    pub fn for_spawn(&self, candidates: &[PathBuf]) -> Result<SpawnParts> {
+    pub fn for_spawn(&self, candidates: &[PathBuf]) -> Result<Prepared> {
         let names: Result<Vec<CString>> = candidates.iter().map(|path| text(path)).collect();
         let names = names?;
         let names: Vec<&CStr> = names.iter().map(CString::as_c_str).collect();
@@ -93,7 +86,12 @@ impl Confinement {
                 .map_err(|errno| Error::Inspect { path: "a namespace".into(), reason: errno.to_string() })?;
             descriptors.push((Arc::new(copy), u8::try_from(number).unwrap_or(u8::MAX)));
         }
-        Ok(SpawnParts { program: Arc::new(program), descriptors })
+        Ok(Prepared { program, descriptors })
+    }
+
+    /// Describes an operation that failed, for an error message.
+    pub fn describe(&self, operation: u16) -> Option<String> {
+        self.program.describe(usize::from(operation))
     }
 
     /// The number of placeholders on the host.

@@ -11,7 +11,7 @@ use outpost_sys::{Errno, is_exhaustion};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// How namespaces can be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,34 +220,6 @@ struct ProbeFailure {
 impl ProbeFailure {
     fn io(what: &str, error: &std::io::Error) -> ProbeFailure {
         ProbeFailure { reason: format!("{what}: {error}"), errno: Errno::from_io_error(error) }
-    }
-}
-
-/// A host that is probed on first use. Only permanent results are cached.
-#[derive(Debug)]
-pub struct LazyHost {
-    state: PathBuf,
-    host: Mutex<Option<Arc<Host>>>,
-}
-
-impl LazyHost {
-    /// `state` is as for [`Host::probe`].
-    pub fn new(state: PathBuf) -> LazyHost {
-        LazyHost { state, host: Mutex::new(None) }
-    }
-
-    /// The host's features. Blocking until they are known.
-    pub fn get(&self) -> Result<Arc<Host>> {
-        // Concurrent callers wait for the same result.
-        let mut known = self.host.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(host) = &*known {
-            return Ok(host.clone());
-        }
-        let host = Arc::new(Host::probe(&self.state)?);
-        if !host.may_change {
-            *known = Some(host.clone());
-        }
-        Ok(host)
     }
 }
 

@@ -53,15 +53,17 @@ mod plan;
 mod policy;
 mod private;
 mod resolve;
+mod sandboxes;
 
 pub use causes::{advice, landlock_advice};
-pub use confinement::{Confinement, DESCRIPTOR_FIRST, Layers, SpawnParts};
+pub use confinement::{Confinement, DESCRIPTOR_FIRST, Layers};
 pub use error::Error;
-pub use host::{Host, LazyHost, Namespaces};
+pub use host::{Host, Namespaces};
 pub use placeholder::sweep;
 pub use plan::{Context, Mount, MountKind, Plan, Root, Shadow, Shown, plan};
 pub use policy::{AGENT_FILES, Access, EntryPath, Files, Policy, PolicyEntry, Reads, Special};
 pub use private::PrivatePaths;
+pub use sandboxes::Sandboxes;
 
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -23,8 +23,8 @@ mod tests;
 
 use crate::host_fs::{HostFs, RealFs};
 use crate::{Files, Policy, Result};
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 
 /// The directories that a policy refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +33,18 @@ pub struct Context {
     pub cwd: PathBuf,
     /// The server's `TMPDIR`, never the request's.
     pub tmpdir: Option<PathBuf>,
+}
+
+impl Context {
+    /// An empty `TMPDIR` is none.
+    pub fn new(cwd: &Path, tmpdir: Option<&OsStr>) -> Context {
+        Context { cwd: cwd.into(), tmpdir: tmpdir.filter(|dir| !dir.is_empty()).map(PathBuf::from) }
+    }
+
+    /// With the `TMPDIR` of this process.
+    pub fn of_this_process(cwd: &Path) -> Context {
+        Context::new(cwd, std::env::var_os("TMPDIR").as_deref())
+    }
 }
 
 /// The root file system of the command before the mounts.

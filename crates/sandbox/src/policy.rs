@@ -143,6 +143,15 @@ impl Policy {
         Policy::restricted(entries, network)
     }
 
+    /// Reads everything. Writes nothing, or with roots also them, `cwd`, `/tmp` and `$TMPDIR`, except the settings of
+    /// agents there. Blocking.
+    pub fn for_agent(writable_roots: Option<&[PathBuf]>, cwd: &Path, network: bool) -> Policy {
+        let Some(roots) = writable_roots else { return Policy::read_only(&Reads::Everything, network) };
+        let mut policy = Policy::workspace_write(roots, &Reads::Everything, network, false, false);
+        policy.protect_agents(roots.iter().map(PathBuf::as_path).chain([cwd]));
+        policy
+    }
+
     /// Makes the settings of agents in these directories read-only, because hooks, plugins and servers in
     /// them later run outside of any sandbox. [`AGENT_FILES`] are protected if they exist, the others always.
     /// An entry that makes exactly such a path writable has precedence. Blocking.

@@ -17,7 +17,7 @@ use crate::{Error, FACE, Result};
 use outpost_approvals::Approvals;
 use outpost_engine::{Engine, Process};
 use outpost_ledger::Ledger;
-use outpost_sandbox::LazyHost;
+use outpost_sandbox::Sandboxes;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,7 +44,7 @@ pub struct Face {
     active: Mutex<HashMap<String, Arc<Session>>>,
     /// The runtime of a separate thread: parsing of agent output must not delay requests.
     turns: Handle,
-    pub(crate) sandbox_host: LazyHost,
+    pub(crate) sandboxes: Sandboxes,
     pub(crate) placeholder_files: PlaceholderFiles,
     pub(crate) shutdown: Shutdown,
 }
@@ -66,7 +66,7 @@ impl Face {
             active: Mutex::default(),
             turns,
             placeholder_files: PlaceholderFiles::default(),
-            sandbox_host: LazyHost::new(settings.state.clone()),
+            sandboxes: Sandboxes::new(settings.state.clone(), settings.private.clone()),
             shutdown: Shutdown::default(),
             settings: watch::Sender::new(Arc::new(settings)),
         });

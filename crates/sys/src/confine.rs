@@ -27,7 +27,8 @@ pub(crate) use run::{Run, run};
 
 use crate::{Errno, Result, fault};
 use std::ffi::CStr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// The maximum size of a program: enough for some thousand masks with long paths.
 pub const PROGRAM_BYTES_MAX: usize = 6 * 1024 * 1024;
@@ -161,6 +162,14 @@ impl<'a> Operation<'a> {
     fn string(&self, index: usize) -> &'a CStr {
         CStr::from_bytes_with_nul(self.text(index)).unwrap_or_default()
     }
+}
+
+/// What a spawn needs for a sandbox: the program, and descriptors with their numbers in the child. The command does
+/// not inherit them.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    pub program: Program,
+    pub descriptors: Vec<(Arc<OwnedFd>, u8)>,
 }
 
 /// A checked program.

@@ -2,6 +2,7 @@
 
 use crate::support::{Host, shell, within};
 use outpost_engine::{Error, Key, OnTaken, Process, Spawn};
+use std::convert::Infallible;
 use std::sync::{Arc, Barrier};
 
 /// Two starts that reach the engine at the same moment.
@@ -12,9 +13,10 @@ async fn race(host: &Host, spawn: Spawn) -> [outpost_engine::Result<Process>; 2]
         tokio::spawn(async move {
             let make = move || {
                 meet.wait();
-                Ok::<_, Error>(spawn)
+                Ok::<_, Infallible>(spawn)
             };
-            engine.spawn_made(make).await
+            let Ok(started) = engine.spawn_made(make).await;
+            started
         })
     };
     let (first, second) = (start(), start());

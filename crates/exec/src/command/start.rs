@@ -25,51 +25,27 @@ pub(crate) struct Start {
     pub(crate) confinement: SandboxRequest,
 }
 
-/// Why a command was not started.
-pub(super) enum NotStarted {
-    Refused(Failure),
-    Engine(Error),
-}
-
-impl From<Failure> for NotStarted {
-    fn from(failure: Failure) -> NotStarted {
-        NotStarted::Refused(failure)
-    }
-}
-
-impl From<Error> for NotStarted {
-    fn from(error: Error) -> NotStarted {
-        NotStarted::Engine(error)
-    }
-}
-
-impl NotStarted {
-    /// The contract's error. `ready` describes the failed operation of the sandbox.
-    pub(super) fn into_failure(self, ready: Option<&PreparedSandbox>) -> Failure {
-        let error = match self {
-            NotStarted::Refused(failure) => return failure,
-            NotStarted::Engine(error) => error,
-        };
-        match &error {
-            Error::Start { failure, .. } => {
-                let os = std::io::Error::from_raw_os_error(failure.errno.raw_os_error());
-                let not_spawned = Failure::internal(format!("failed to spawn command: {os}"));
-                match failure.step {
-                    // "program or cwd"
-                    Step::Exec | Step::Directory => not_spawned,
-                    // Too long for the keeper's message as well.
-                    Step::Prepare if failure.errno == Errno::TOOBIG => not_spawned,
-                    Step::Confine => {
-                        let what = ready.and_then(|ready| ready.describe(failure.operation));
-                        let what = what.unwrap_or_default();
-                        Failure::internal(format!("exec failed: cannot confine the command: {what}: {os}"))
-                    }
-                    step => Failure::internal(format!("exec failed: {step:?}: {os}")),
+/// The contract's error of a command that was not started. `ready` describes the failed operation of the sandbox.
+pub(super) fn start_failure(error: &Error, ready: Option<&PreparedSandbox>) -> Failure {
+    match error {
+        Error::Start { failure, .. } => {
+            let os = std::io::Error::from_raw_os_error(failure.errno.raw_os_error());
+            let not_spawned = Failure::internal(format!("failed to spawn command: {os}"));
+            match failure.step {
+                // "program or cwd"
+                Step::Exec | Step::Directory => not_spawned,
+                // Too long for the keeper's message as well.
+                Step::Prepare if failure.errno == Errno::TOOBIG => not_spawned,
+                Step::Confine => {
+                    let what = ready.and_then(|ready| ready.describe(failure.operation));
+                    let what = what.unwrap_or_default();
+                    Failure::internal(format!("exec failed: cannot confine the command: {what}: {os}"))
                 }
+                step => Failure::internal(format!("exec failed: {step:?}: {os}")),
             }
-            Error::Busy => Failure::new(OVERLOADED, "Server overloaded; retry later."),
-            _ => Failure::internal(format!("exec failed: {error}")),
         }
+        Error::Busy => Failure::new(OVERLOADED, "Server overloaded; retry later."),
+        _ => Failure::internal(format!("exec failed: {error}")),
     }
 }
 
@@ -86,7 +62,7 @@ impl Start {
         server: &Server,
         key: Key,
         kept: &OnceLock<PreparedSandbox>,
-    ) -> Result<Spawn, NotStarted> {
+    ) -> Result<Spawn, Failure> {
         self.refuse_zero_bytes()?;
         let Start { arguments, environment, directory, stdio, confinement } = self;
         let terminal = matches!(stdio, Stdio::Terminal(_));

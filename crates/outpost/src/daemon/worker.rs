@@ -162,7 +162,7 @@ async fn serve(
             effective: live_config.watch(),
         }),
     };
-    let sandboxing = outpost_control::Sandboxing::new(paths.state.clone(), paths.private());
+    let sandboxing = outpost_sandbox::Sandboxes::new(paths.state.clone(), paths.private());
     let control = outpost_control::serve(control, engine.clone(), handler, sandboxing);
     // A restarted worker serves its processes before the faces begin. At the first start a reply on the control socket
     // means that each face listens, so it comes last.

@@ -73,7 +73,9 @@ fn launch_failure(error: &Error, guard: Option<&SandboxGuard>) -> LaunchFailure 
             let os = std::io::Error::from_raw_os_error(failure.errno.raw_os_error());
             match failure.step {
                 Step::Confine => {
-                    let what = guard.and_then(|guard| guard.describe(failure.operation)).unwrap_or_default();
+                    let what = guard
+                        .and_then(|guard| guard.confinement.describe(failure.operation))
+                        .unwrap_or_default();
                     LaunchFailure { reason: format!("its sandbox failed: {what}: {os}"), is_missing: false }
                 }
                 Step::Exec => {

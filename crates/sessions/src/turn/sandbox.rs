@@ -5,7 +5,7 @@ use super::placeholder_files::PlaceholderGuard;
 use crate::face::Face;
 use crate::session::Session;
 use outpost_engine::Spawn;
-use outpost_sandbox::{Access, Confinement, Context, Files, Policy, PolicyEntry, Reads, Shadow};
+use outpost_sandbox::{Access, Confinement, Context, Files, Policy, PolicyEntry, Shadow};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -94,21 +94,19 @@ impl Sandbox {
         program: &Path,
         spawn: &mut Spawn,
     ) -> Result<SandboxGuard, SandboxError> {
-        let mut policy = match self {
-            Sandbox::ReadOnly { network_access } => Policy::read_only(&Reads::Everything, *network_access),
+        let (writable, network) = match self {
+            Sandbox::ReadOnly { network_access } => (None, *network_access),
             Sandbox::WorkspaceWrite { writable_roots, network_access } => {
-                Policy::workspace_write(writable_roots, &Reads::Everything, *network_access, false, false)
+                (Some(writable_roots.as_slice()), *network_access)
             }
             Sandbox::Unreadable(reason) => return Err(SandboxError::Unreadable(reason.clone())),
         };
         let settings = face.settings();
-        let mut placeholders = None;
-        if let Sandbox::WorkspaceWrite { writable_roots, .. } = self {
-            let roots = || writable_roots.iter().map(PathBuf::as_path).chain([session.path.as_path()]);
-            let acquired = face.placeholder_files.acquire(roots());
-            placeholders = Some(acquired.map_err(SandboxError::Placeholders)?);
-            policy.protect_agents(roots());
-        }
+        let roots = writable.map(|roots| roots.iter().chain([&session.path]).map(PathBuf::as_path));
+        let placeholders = roots.map(|roots| face.placeholder_files.acquire(roots)).transpose();
+        let placeholders = placeholders.map_err(SandboxError::Placeholders)?;
+        // After the placeholder files, which it protects.
+        let mut policy = Policy::for_agent(writable, &session.path, network);
         let private = session.dir.join("agent");
         let mut shadows = agent_dirs::shadows(session.cli, settings.agent(session.cli), &private)?;
         refuse_inside_agent_dir(session, &shadows)?;
@@ -117,34 +115,22 @@ impl Sandbox {
             let agents = agent_dirs::of_all_agents(&settings);
             entries.extend(agents.into_iter().map(|path| PolicyEntry::path(path, Access::Read)));
         }
-        settings.private.hide(&mut policy);
-        let tmpdir = std::env::var_os("TMPDIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
-        let context = Context { cwd: session.path.clone(), tmpdir };
-        let mut plan = outpost_sandbox::plan(&policy, &context)?;
+        let context = Context::of_this_process(&session.path);
+        let mut plan = face.sandboxes.plan(policy, &context)?;
         // A shadow without a target is not needed: the agent cannot create the name.
         shadows
             .retain(|shadow| shadow.at.exists() || plan.placeholders().any(|mount| mount.path == shadow.at));
         plan.shadows = shadows;
-        let host = face.sandbox_host.get()?;
-        let confinement = Confinement::build(&plan, &host)?;
-        let handed_over = confinement.for_spawn(&[program.to_owned()])?;
-        spawn.confinement = Some(handed_over.program);
-        spawn.descriptors = handed_over.descriptors;
+        let confinement = face.sandboxes.build(&plan)?;
+        spawn.confinement = Some(confinement.for_spawn(&[program.to_owned()])?);
         Ok(SandboxGuard { confinement, _placeholders: placeholders })
     }
 }
 
 /// The files on the host that a sandboxed process needs. Dropping it removes them.
 pub(crate) struct SandboxGuard {
-    confinement: Confinement,
+    pub(crate) confinement: Confinement,
     _placeholders: Option<PlaceholderGuard>,
-}
-
-impl SandboxGuard {
-    /// Describes an operation of the confinement, for an error message.
-    pub(crate) fn describe(&self, operation: u16) -> Option<String> {
-        self.confinement.program.describe(usize::from(operation))
-    }
 }
 
 /// Refuses a project inside an agent's own directory, because the shadow would hide it.
