@@ -164,7 +164,7 @@ fn from_profile(
         false => Files::Restricted {
             entries,
             glob_scan_max_depth: depth.map(usize::from),
-            refuse_late_matches: false,
+            refuse_unenforceable: false,
         },
     };
     Ok(Policy { files, network })
@@ -229,7 +229,7 @@ fn everything() -> Files {
     let open = ["/.git", "/.codex", "/.agents"].map(|path| PolicyEntry::path(path, Access::Write));
     let root = PolicyEntry::special(Special::Root, Access::Write);
     let entries = std::iter::once(root).chain(open).collect();
-    Files::Restricted { entries, glob_scan_max_depth: None, refuse_late_matches: false }
+    Files::Restricted { entries, glob_scan_max_depth: None, refuse_unenforceable: false }
 }
 
 fn exec_failed(error: outpost_sandbox::Error) -> Failure {

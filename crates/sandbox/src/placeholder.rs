@@ -79,9 +79,9 @@ impl Placeholders {
             placeholders.record = Some(write_record(&state.join(DIRECTORY), &paths).map_err(fail)?);
         }
         for path in paths {
-            let held = lock_placeholder(path)
+            let placeholder = lock_placeholder(path)
                 .map_err(|errno| Error::Placeholder { path: path.into(), reason: errno.to_string() });
-            placeholders.placeholders.push(held?);
+            placeholders.placeholders.push(placeholder?);
         }
         Ok(placeholders)
     }

@@ -142,13 +142,13 @@ pub(crate) fn plan_with(fs: &dyn HostFs, policy: &Policy, context: &Context) -> 
     };
     match &policy.files {
         Files::Unrestricted => rule_set::RuleSet::unrestricted(fs)?.into_mounts(&mut plan),
-        Files::Restricted { entries, glob_scan_max_depth, refuse_late_matches } => {
+        Files::Restricted { entries, glob_scan_max_depth, refuse_unenforceable } => {
             let wanted = expand::expand(entries, context)?;
             let mut rules = rule_set::RuleSet::grants(fs, &wanted)?;
             rules.restrict(fs, &wanted)?;
             for pattern in &wanted.patterns {
                 rules.deny_pattern(fs, pattern, *glob_scan_max_depth)?;
-                plan.unenforceable.extend(rules.unenforceable(fs, pattern, *refuse_late_matches)?);
+                plan.unenforceable.extend(rules.unenforceable(fs, pattern, *refuse_unenforceable)?);
             }
             rules.into_mounts(&mut plan);
         }
@@ -188,7 +188,7 @@ impl std::fmt::Display for Plan {
             writeln!(f, "shadow   {}", shadow.at.display())?;
         }
         for (pattern, below) in &self.unenforceable {
-            writeln!(f, "late     {pattern} below {}", below.display())?;
+            writeln!(f, "unenforceable {pattern} below {}", below.display())?;
         }
         writeln!(f, "network  {}", if self.network { "the host's" } else { "none" })?;
         writeln!(f, "limit    {} processes", self.processes_max)

@@ -75,7 +75,7 @@ pub enum Files {
         glob_scan_max_depth: Option<usize>,
         /// Whether to refuse a glob that could match a file created later in a writable directory, which no
         /// mount can deny. Otherwise the plan lists it ([`crate::Plan::unenforceable`]).
-        refuse_late_matches: bool,
+        refuse_unenforceable: bool,
     },
 }
 
@@ -99,7 +99,7 @@ pub struct Policy {
 impl Policy {
     /// Only these entries.
     pub fn restricted(entries: Vec<PolicyEntry>, network: bool) -> Policy {
-        let files = Files::Restricted { entries, glob_scan_max_depth: None, refuse_late_matches: false };
+        let files = Files::Restricted { entries, glob_scan_max_depth: None, refuse_unenforceable: false };
         Policy { files, network }
     }
 

@@ -40,7 +40,7 @@ struct Check {
     #[serde(rename = "means", skip_serializing_if = "Option::is_none")]
     effect: Option<String>,
     /// The command or the change that fixes the problem.
-    #[serde(rename = "mend", skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     fix: Option<String>,
 }
 

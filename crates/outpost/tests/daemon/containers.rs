@@ -120,12 +120,12 @@ impl SandboxHost {
         let (code, message) = self.exec(flags, "echo ran");
         assert!(code != Some(0) && !message.contains("ran"), "{message}");
         let line = self.doctor("namespaces");
-        let (found, mend) = (line["found"].as_str().unwrap(), line["mend"].as_str().unwrap());
+        let (found, fix) = (line["found"].as_str().unwrap(), line["fix"].as_str().unwrap());
         for text in [&message, found] {
             assert!(text.contains(cause), "{cause}: {text}");
         }
         for advice in advice {
-            assert!(message.contains(advice) && mend.contains(advice), "{advice}: {message}\n{mend}");
+            assert!(message.contains(advice) && fix.contains(advice), "{advice}: {message}\n{fix}");
         }
     }
 }
@@ -180,7 +180,7 @@ fn in_a_container_without_landlock_every_sandbox_is_refused() {
         "{means}"
     );
     let landlock = host.doctor("landlock");
-    assert!(landlock["mend"].as_str().unwrap().contains("allows the landlock_ calls"), "{landlock}");
+    assert!(landlock["fix"].as_str().unwrap().contains("allows the landlock_ calls"), "{landlock}");
 }
 
 #[test]

@@ -54,7 +54,7 @@ fn every_check_has_a_verdict_and_every_problem_a_remedy() {
     }
     for check in checks(&report) {
         let is_ok = check["verdict"] == "ok";
-        assert_eq!(check["mend"].is_string(), !is_ok, "{check}");
+        assert_eq!(check["fix"].is_string(), !is_ok, "{check}");
         assert_eq!(check["means"].is_string(), !is_ok, "{check}");
     }
     let is_missing = checks(&report).any(|check| check["verdict"] == "missing");

@@ -207,9 +207,9 @@ fn a_glob_that_may_match_later_is_reported_or_refused() {
     let mut policy = profile(&[("/", Access::Read), ("/w", Access::Write)]);
     let Files::Restricted { entries, .. } = &mut policy.files else { unreachable!() };
     entries.push(PolicyEntry::deny_glob("**/*.env"));
-    assert!(lines_of(&policy, &["/w/"]).contains(&"late **/*.env below /w".to_owned()));
-    let Files::Restricted { refuse_late_matches, .. } = &mut policy.files else { unreachable!() };
-    *refuse_late_matches = true;
+    assert!(lines_of(&policy, &["/w/"]).contains(&"unenforceable **/*.env below /w".to_owned()));
+    let Files::Restricted { refuse_unenforceable, .. } = &mut policy.files else { unreachable!() };
+    *refuse_unenforceable = true;
     assert!(matches!(plan_for(&policy, &["/w/"]), Err(Error::GlobUnenforceable { .. })));
 }
 

@@ -203,8 +203,8 @@ fn two_commands_in_one_workspace_share_its_placeholders() {
 #[test]
 fn a_placeholder_with_a_file_in_it_stays() {
     let fixture = Fixture::new();
-    let held = plan(&fixture.workspace_write(), &fixture.context()).unwrap();
-    let confinement = outpost_sandbox::Confinement::build(&held, crate::kit::host()).unwrap();
+    let planned = plan(&fixture.workspace_write(), &fixture.context()).unwrap();
+    let confinement = outpost_sandbox::Confinement::build(&planned, crate::kit::host()).unwrap();
     fs::remove_dir(fixture.path("ws/.git")).unwrap();
     fixture.write("ws/.git/config", "real");
     drop(confinement);

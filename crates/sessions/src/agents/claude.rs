@@ -107,15 +107,11 @@ fn invocation(request: &TurnRequest) -> Invocation {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Claude {
     /// Messages and decisions are sent as lines of JSON.
-    #[serde(rename = "converses")]
     stream_json_input: bool,
     /// The process stays after the turn.
-    #[serde(rename = "stays")]
     keeps_process: bool,
     /// The CLI has written output whose result has not come yet.
-    #[serde(default)]
     is_busy: bool,
-    #[serde(rename = "calls")]
     tool_calls: ToolCalls,
 }
 

@@ -27,10 +27,8 @@ const SHELLS: [&str; 6] =
 pub(crate) struct CodexAppServer {
     thread: String,
     changes: VecDeque<(String, Value)>,
-    #[serde(rename = "complaint")]
     last_error: Option<String>,
     /// For lines of `codex exec`: a substitute program may print them whatever its arguments.
-    #[serde(rename = "plain")]
     exec: CodexExec,
 }
 

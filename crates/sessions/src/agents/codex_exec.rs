@@ -13,10 +13,8 @@ use std::borrow::Cow;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CodexExec {
     /// Bytes of the current message that were emitted.
-    #[serde(rename = "told")]
     emitted_bytes: usize,
     /// The last error line. It is fatal only if codex then exits without finishing the turn.
-    #[serde(rename = "complaint")]
     last_error: Option<String>,
 }
 

@@ -112,11 +112,8 @@ fn alias(id: &str) -> String {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Gemini {
-    #[serde(rename = "calls")]
     tool_calls: ToolCalls,
-    #[serde(rename = "complaint")]
     last_error: Option<String>,
-    #[serde(rename = "spoken")]
     text: TextAccumulator,
     /// The turn started a new conversation.
     is_new: bool,

@@ -138,11 +138,9 @@ fn permissions(mode: Mode) -> Option<Value> {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Opencode {
-    #[serde(rename = "begun")]
     init_emitted: bool,
     /// The part with cumulative text, and how many bytes of it were emitted.
     part: String,
-    #[serde(rename = "told")]
     emitted_bytes: usize,
 }
 

@@ -10,8 +10,7 @@ use crate::store::turn_log::read_checkpoint;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// The durable state of a turn, which the running turn owns and changes in place. The serialized names belong to the
-/// format on disk.
+/// The durable state of a turn, which the running turn owns and changes in place.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct TurnCheckpoint {
     pub(crate) first_seq: u64,
@@ -22,36 +21,24 @@ pub(crate) struct TurnCheckpoint {
     /// The turn whose process answers this one: itself, or an earlier turn if a warm process is reused.
     pub(crate) process: u64,
     /// How far the process's output was processed.
-    #[serde(rename = "from")]
     pub(crate) output_position: LinePosition,
     /// The adapter has sent the message to the CLI.
-    #[serde(rename = "is_begun")]
     pub(crate) is_started: bool,
     /// Offset of the next byte for the CLI's standard input, and whether it was closed.
-    #[serde(rename = "said")]
     pub(crate) stdin_offset: u64,
-    #[serde(rename = "hushed")]
     pub(crate) stdin_closed: bool,
     /// Input at that offset. The worker may have written it already; the engine drops duplicates by offset.
-    #[serde(rename = "unsaid")]
     pub(crate) stdin_unsent: String,
-    /// False if an older version passed the message as an argument.
-    #[serde(rename = "speaks")]
-    pub(crate) uses_stdin: bool,
-    /// The conversation at the start of the turn. Absent in checkpoints of older versions.
-    #[serde(rename = "conversation", default)]
+    /// The conversation at the start of the turn.
     pub(crate) initial_conversation_id: Option<String>,
     /// The conversation that the CLI reported.
-    #[serde(rename = "sdk_id")]
     pub(crate) conversation_id: Option<String>,
     pub(crate) unknown_lines: u64,
-    /// Notices held back for `init`. Absent in checkpoints of older versions.
-    #[serde(rename = "early", default)]
+    /// Notices held back for `init`.
     pub(crate) early_events: Vec<Box<RawValue>>,
     pub(crate) stderr_tail: String,
     pub(crate) questions: Vec<PendingPermission>,
     /// Parser state of the CLI's adapter.
-    #[serde(rename = "agent")]
     pub(crate) adapter: Adapter,
 }
 
@@ -69,7 +56,6 @@ impl TurnCheckpoint {
             process: warm.map_or(turn.number, |warm| warm.process),
             output_position: warm.map(|warm| warm.output_position).unwrap_or_default(),
             stdin_offset: warm.map_or(0, |warm| warm.stdin_offset),
-            uses_stdin: true,
             initial_conversation_id: conversation_id.clone(),
             conversation_id,
             adapter: invocation.adapter,
@@ -110,14 +96,14 @@ mod tests {
     fn the_format_on_disk_is_stable() {
         let text = json!({ "text": "t", "is_long": false });
         let adapters = [
-            json!({ "agent": "claude", "converses": true, "stays": false, "is_busy": true, "calls": [["c", "Bash"]] }),
-            json!({ "agent": "codex", "told": 3, "complaint": "retry" }),
+            json!({ "agent": "claude", "stream_json_input": true, "keeps_process": false, "is_busy": true, "tool_calls": [["c", "Bash"]] }),
+            json!({ "agent": "codex", "emitted_bytes": 3, "last_error": "retry" }),
             json!({
-                "agent": "app_server", "thread": "t", "changes": [["i", {}]], "complaint": null,
-                "plain": { "told": 0, "complaint": null },
+                "agent": "app_server", "thread": "t", "changes": [["i", {}]], "last_error": null,
+                "exec": { "emitted_bytes": 0, "last_error": null },
             }),
-            json!({ "agent": "gemini", "calls": [], "complaint": null, "spoken": text, "is_new": true }),
-            json!({ "agent": "opencode", "begun": true, "part": "p", "told": 2 }),
+            json!({ "agent": "gemini", "tool_calls": [], "last_error": null, "text": text, "is_new": true }),
+            json!({ "agent": "opencode", "init_emitted": true, "part": "p", "emitted_bytes": 2 }),
             json!({
                 "agent": "acp", "cli": "opencode", "session": "s", "is_prompted": true, "spoken": text, "calls": [],
                 "options": [["1", "once", "reject"]], "failure": null,
@@ -125,18 +111,19 @@ mod tests {
         ];
         let ends = [
             json!("open"),
-            json!("told"),
-            json!({ "held": "result" }),
-            json!({ "held": { "failure": "no" } }),
+            json!("final"),
+            json!({ "provisional": "result" }),
+            json!({ "provisional": { "failure": "no" } }),
         ];
         for (adapter, end) in adapters.iter().flat_map(|adapter| ends.iter().map(move |end| (adapter, end))) {
             let stored = json!({
                 "first_seq": 3, "next_seq": 5, "bytes": 120, "end": end, "process": 1,
-                "from": { "after": 7, "skip": 2, "is_passing": false, "stderr_after": 4 },
-                "is_begun": true, "said": 11, "hushed": true, "unsaid": "x\n", "speaks": true,
-                "conversation": "a", "sdk_id": "b", "unknown_lines": 1, "early": [{ "type": "system" }],
-                "stderr_tail": "e", "agent": adapter,
-                "questions": [{ "ask": { "id": "q", "tool": "Bash", "input": {} }, "question": "u" }],
+                "output_position": { "after": 7, "skip": 2, "in_oversized_line": false, "stderr_after": 4 },
+                "is_started": true, "stdin_offset": 11, "stdin_closed": true, "stdin_unsent": "x\n",
+                "initial_conversation_id": "a", "conversation_id": "b", "unknown_lines": 1,
+                "early_events": [{ "type": "system" }],
+                "stderr_tail": "e", "adapter": adapter,
+                "questions": [{ "request": { "id": "q", "tool": "Bash", "input": {} }, "question_id": "u" }],
             });
             let checkpoint: TurnCheckpoint = serde_json::from_str(&stored.to_string()).unwrap();
             let written: Value = serde_json::from_str(&serde_json::to_string(&checkpoint).unwrap()).unwrap();

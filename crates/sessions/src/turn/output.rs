@@ -20,10 +20,8 @@ pub(crate) enum TurnEnd {
     #[default]
     Open,
     /// The CLI reported its result, but its exit status can still change it.
-    #[serde(rename = "held")]
     Provisional(Verdict),
     /// The terminal event was emitted. No event follows.
-    #[serde(rename = "told")]
     Final,
 }
 

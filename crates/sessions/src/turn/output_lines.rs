@@ -20,7 +20,6 @@ pub(crate) struct LinePosition {
     /// Its offset in that frame.
     skip: usize,
     /// It is the rest of an oversized line.
-    #[serde(rename = "is_passing")]
     in_oversized_line: bool,
     /// The last frame of standard error in the tail.
     stderr_after: u64,

@@ -26,10 +26,8 @@ const TOOL_CHARS_MAX: usize = 100;
 /// A pending question and the request that it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PendingPermission {
-    #[serde(rename = "ask")]
     pub(crate) request: PermissionRequest,
     /// The id in the approval queue.
-    #[serde(rename = "question")]
     pub(crate) question_id: String,
 }
 

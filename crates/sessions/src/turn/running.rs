@@ -145,9 +145,7 @@ impl RunningTurn<'_> {
             return Ok(());
         }
         self.out.checkpoint.is_started = true;
-        if self.out.checkpoint.uses_stdin {
-            self.out.start(&self.request);
-        }
+        self.out.start(&self.request);
         self.publish(Some(process)).await
     }
 
