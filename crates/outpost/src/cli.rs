@@ -260,17 +260,15 @@ fn unreachable(paths: &Paths, socket: &Path, error: &Error) -> String {
     }
 }
 
-/// The daemon's error message on one line. The daemon may be that of another host, so line breaks are escaped.
+/// The daemon's error message. The daemon may be that of another host, so further lines are indented: they cannot imitate
+/// a hint of this program.
 fn explain(error: CallError) -> String {
-    console::line(&error.to_string()).into_owned()
+    error.to_string().lines().map(str::trim).collect::<Vec<_>>().join("\n  ")
 }
 
 /// Writes to standard output; a write error is the command's failure.
 fn print(text: &str) -> Outcome {
-    match console::try_out(text) {
-        Err(error) => Err(format!("cannot write to standard output: {error}")),
-        Ok(()) => Ok(ExitCode::SUCCESS),
-    }
+    console::try_out(text).map(|()| ExitCode::SUCCESS)
 }
 
 fn as_json(value: &(impl serde::Serialize + ?Sized)) -> Result<String, String> {

@@ -30,9 +30,9 @@ macro_rules! errln {
     ($($text:tt)*) => { $crate::console::err(&(format!($($text)*) + "\n")) };
 }
 
-/// Writes to standard output. The caller reports an error, which is never EPIPE.
-pub(crate) fn try_out(text: &str) -> io::Result<()> {
-    write(visible(text).as_bytes())
+/// Writes to standard output. The error message is for the caller to report.
+pub(crate) fn try_out(text: &str) -> Result<(), String> {
+    pass(visible(text).as_bytes())
 }
 
 /// Writes to standard output and ignores errors.
@@ -41,15 +41,21 @@ pub(crate) fn out(text: &str) {
 }
 
 /// Writes control sequences of our own. The text between them must already be [`visible`].
-pub(crate) fn draw(text: &str) -> io::Result<()> {
-    write(text.as_bytes())
+pub(crate) fn draw(text: &str) -> Result<(), String> {
+    pass(text.as_bytes())
 }
 
-fn write(bytes: &[u8]) -> io::Result<()> {
+/// Writes the output of a process as it is.
+pub(crate) fn pass(bytes: &[u8]) -> Result<(), String> {
     let mut out = io::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => exit_by_signal(Signal::PIPE),
-        written => written,
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(|error| unwritable(&error))
+}
+
+/// The message for a failed write to standard output. EPIPE ends the program.
+pub(crate) fn unwritable(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::BrokenPipe => exit_by_signal(Signal::PIPE),
+        _ => format!("cannot write to standard output: {error}"),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Accept loops: one task per connection, with a limit on concurrent connections.
 
+use outpost_sys::Errno;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +62,7 @@ impl Listener for TcpListener {
     }
 }
 
-/// Accepts until [`stop_accepting`], with at most `max` concurrent connections. More wait in the backlog.
+/// Accepts until [`stop_accepting`] or until the socket is shut down, with at most `max` concurrent connections. More wait in the backlog.
 pub async fn accept_all<L, F, S>(listener: L, max: usize, serve: S)
 where
     L: Listener,
@@ -99,11 +100,30 @@ where
                     drop(permit);
                 });
             }
+            // Shut down: the daemon has released the socket.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => return,
             Err(error) => {
                 tracing::warn!("[Server] accept error (retrying in {pause:?}): {error}");
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(PAUSE_MAX);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[tokio::test]
+    async fn a_loop_ends_when_its_socket_is_shut_down() {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(dir.path().join("socket")).unwrap();
+        let socket = listener.as_fd().try_clone_to_owned().unwrap();
+        let accepting = tokio::spawn(accept_all(listener, 1, |_| std::future::ready(())));
+        tokio::task::yield_now().await;
+        outpost_sys::message::shut_down(&socket);
+        tokio::time::timeout(Duration::from_secs(30), accepting).await.unwrap().unwrap();
     }
 }

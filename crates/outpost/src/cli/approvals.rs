@@ -5,7 +5,7 @@ pub(super) mod print;
 
 use super::Outcome;
 use super::approver::{self, Approver, Connected, unexpected};
-use crate::console;
+use crate::console::{self, try_out as write};
 use crate::paths::Paths;
 use clap::{Args, Subcommand};
 use outpost_approvals::wire::{Grant, Request, ServerMessage};
@@ -257,8 +257,4 @@ async fn watch(client: &mut Client, format: &OutputFormat) -> Result<(), String>
 
 async fn ask(client: &mut Client, request: &Request) -> Result<ServerMessage, String> {
     client.ask(request).await.map_err(|error| error.to_string())
-}
-
-fn write(text: &str) -> Result<(), String> {
-    console::try_out(text).map_err(|error| format!("cannot write to standard output: {error}"))
 }

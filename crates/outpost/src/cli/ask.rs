@@ -60,7 +60,7 @@ pub(super) fn run(paths: &Paths, options: Ask) -> Outcome {
         broker.request(&request).await.map_err(text)
     });
     match response {
-        Ok(response) => Ok(pass_through(&response)),
+        Ok(response) => pass_through(&response),
         // Not 1, which is also a common exit code of commands.
         Err(why) => {
             crate::console::print_error(&redact::text(&why));
@@ -96,19 +96,20 @@ fn explain(paths: &Paths, error: outpost_broker_client::Error) -> String {
     }
 }
 
-fn pass_through(response: &Response) -> ExitCode {
+fn pass_through(response: &Response) -> Outcome {
     let decode = |text: &str| base64::decode(text.as_bytes()).unwrap_or_default();
     let reason = response.message.as_deref().map(|text| text.escape_debug().to_string());
     let code = match response.status {
         Status::Ok => {
             let stdout = response.stdout.as_deref().map(decode).unwrap_or_default();
-            let _closed = std::io::stdout().write_all(&stdout);
+            let written = crate::console::pass(&stdout);
             for stage in &response.stages {
                 let _closed = std::io::stderr().write_all(&decode(&stage.stderr));
             }
             if response.stdout_truncated || response.stages.iter().any(|stage| stage.stderr_truncated) {
                 errln!("outpost: the output is truncated: it exceeds the broker's limit");
             }
+            written?;
             response.stages.last().map_or(ERROR, exit_code)
         }
         Status::Denied => {
@@ -128,7 +129,7 @@ fn pass_through(response: &Response) -> ExitCode {
             ERROR
         }
     };
-    ExitCode::from(code)
+    Ok(ExitCode::from(code))
 }
 
 /// The shell's convention for signals.

@@ -12,7 +12,7 @@ use outpost_approvals::authorization::{self, Findings};
 use outpost_ledger::audit::{self, Error, Filter, Head, Record};
 use serde_json::Value;
 use std::collections::HashSet;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -125,7 +125,7 @@ fn verify(paths: &Paths, dir: &Path, head: Option<Head>, keys: Option<&Path>) ->
         ));
     }
     text += &authorizations(&findings);
-    check_written(console::try_out(&text))
+    console::try_out(&text)
 }
 
 /// The approvers and rules that allowed commands.
@@ -156,21 +156,9 @@ fn print_all(dir: &Path, options: Show) -> Result<(), String> {
             continue;
         }
         let line = if options.json { record.line } else { print::line(&record) };
-        if let Err(error) = writeln!(out, "{line}") {
-            return check_written(Err(error));
-        }
+        writeln!(out, "{line}").map_err(|error| console::unwritable(&error))?;
     }
-    check_written(out.flush())
-}
-
-/// EPIPE is no error: the reader has seen enough.
-fn check_written(written: std::io::Result<()>) -> Result<(), String> {
-    match written {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(format!("cannot write to standard output: {error}"))
-        }
-        _ => Ok(()),
-    }
+    out.flush().map_err(|error| console::unwritable(&error))
 }
 
 fn explain(error: Error) -> String {

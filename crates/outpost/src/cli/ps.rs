@@ -46,7 +46,7 @@ pub(super) fn ps(paths: &Paths, options: &Ps) -> Outcome {
     loop {
         let text = render(&processes, options, false)?;
         match on_terminal {
-            true => console::draw(&in_place(&console::visible(&text))).map_err(|error| error.to_string())?,
+            true => console::draw(&in_place(&console::visible(&text)))?,
             false => drop(print(&(text + if options.json { "" } else { "\n" }))?),
         }
         std::thread::sleep(TICK);

@@ -71,25 +71,32 @@ impl LiveConfig {
 
     /// Reads the file again and applies it. An invalid file changes nothing.
     pub(crate) async fn reload(&mut self, engine: &Engine, faces: &Faces) -> Result<Reloaded, String> {
-        let reloaded = self.try_reload(engine, faces).await;
-        match &reloaded {
-            Ok(reloaded) => {
-                let Reloaded { file, changed, needs_restart } = reloaded;
-                tracing::info!(%file, changed = %changed.join(" "), "the configuration was reloaded");
-                if !needs_restart.is_empty() {
-                    tracing::warn!(keys = %needs_restart.join(" "), "these keys change only when the daemon restarts");
-                }
-            }
+        let reloaded = match self.apply(engine, faces) {
+            Ok(reloaded) => reloaded,
             Err(reason) => {
                 for line in reason.lines() {
                     tracing::error!("the configuration is unchanged: {line}");
                 }
+                return Err(reason);
             }
+        };
+        let Reloaded { file, changed, needs_restart } = &reloaded;
+        tracing::info!(%file, changed = %changed.join(" "), "the configuration was reloaded");
+        if !needs_restart.is_empty() {
+            tracing::warn!(keys = %needs_restart.join(" "), "these keys change only when the daemon restarts");
         }
-        reloaded
+        if let Err(error) = self.hold(engine).await {
+            let reason = format!(
+                "the configuration was reloaded, but the next worker starts with the previous one: {error}"
+            );
+            tracing::error!("{reason}");
+            return Err(reason);
+        }
+        Ok(reloaded)
     }
 
-    async fn try_reload(&mut self, engine: &Engine, faces: &Faces) -> Result<Reloaded, String> {
+    /// Applies the file's settings to this worker.
+    fn apply(&mut self, engine: &Engine, faces: &Faces) -> Result<Reloaded, String> {
         if self.paths.is_guard {
             self.paths.guard.check_configuration().map_err(|error| error.to_string())?;
         }
@@ -104,7 +111,6 @@ impl LiveConfig {
         apply_process_wide(&new.config);
         self.text = text;
         self.effective.send_replace(Arc::new(new));
-        self.hold(engine).await?;
         Ok(Reloaded { file: self.flags.config_file().display().to_string(), changed, needs_restart })
     }
 }

@@ -130,6 +130,47 @@ fn a_command_with_closed_output_ends_silently() {
     }
 }
 
+/// A broker that reports one byte of output for every request.
+fn answering_broker(dir: &Path) {
+    std::fs::create_dir(dir.join("run")).unwrap();
+    std::fs::set_permissions(dir.join("run"), Permissions::from_mode(0o700)).unwrap();
+    let listener = UnixListener::bind(dir.join("run/broker.sock")).unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut line = String::new();
+            BufReader::new(&stream).read_line(&mut line).unwrap();
+            let request: Value = serde_json::from_str(&line).unwrap();
+            let stages = json!([{ "exit_code": 0, "stderr": "" }]);
+            let answer = json!({ "id": request["id"], "status": "ok", "stdout": "eA==", "stages": stages });
+            let _gone = writeln!(stream, "{answer}");
+        }
+    });
+}
+
+#[test]
+fn output_that_cannot_be_written_fails_ask_and_audit() {
+    let daemon = daemon();
+    let dir = tempfile::tempdir().unwrap();
+    answering_broker(dir.path());
+    let ask = || {
+        let mut ask = Command::new(outpost());
+        ask.args(["--state-dir", "state", "ask", "--socket", "run/broker.sock", "--", "true"]);
+        ask.current_dir(dir.path()).stdin(Stdio::null());
+        ask
+    };
+    assert_eq!(ask().output().unwrap().stdout, b"x");
+    let audit = || cli(&daemon, &["audit", "export"]);
+    for command in [&ask as &dyn Fn() -> Command, &audit] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output =
+            command().stdout(full).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        assert!(errors.contains("error: cannot write to standard output: No space left"), "{errors}");
+        assert_eq!(unread(command()).status.signal(), Some(SIGPIPE));
+    }
+}
+
 /// `outpost serve --detach | true`.
 #[test]
 fn serve_detach_succeeds_with_closed_output() {

@@ -41,7 +41,10 @@ fn one_id_in_two_faces_is_ambiguous_and_each_process_can_be_addressed() {
     assert!(table.contains("control/same  ") && table.contains("exec/0/same  "), "{table}");
     let output = cli(&daemon, &["logs", "same"]).output().unwrap();
     let why = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(why.contains("2 processes") && why.contains(&format!("{}  control/same", mine.process)), "{why}");
+    assert!(
+        why.contains("2 processes") && why.contains(&format!("\n    {}  control/same", mine.process)),
+        "{why}"
+    );
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(stdout_and_code(&daemon, &["logs", "control/same"]).0, "mine\n");
     assert_eq!(stdout_and_code(&daemon, &["logs", "exec/same"]).0, "theirs\r\n");
