@@ -2,7 +2,7 @@
 
 use super::fd_roles;
 use super::listeners::Listeners;
-use super::socket::{self, into_tokio};
+use super::socket;
 use crate::config::{self, Config};
 use crate::failure::Failure;
 use crate::paths::Paths;
@@ -47,7 +47,6 @@ impl ApprovalsService<'_> {
             socket::bind_face(self.paths, &path)
         })
         .await?;
-        let approver = into_tokio(approver)?;
         let shared = self.shared(inherited).await?;
         listeners.add(is_new, "approve", path.display(), "outpost approve");
         tokio::spawn(outpost_approvals::serve(approver, approvals.clone()));
@@ -80,7 +79,7 @@ impl ApprovalsService<'_> {
         };
         let (listener, is_new) = socket::acquire(self.engine, inherited, role, bind).await?;
         let path = listener.local_addr().ok().and_then(|address| Some(address.as_pathname()?.to_owned()));
-        Ok(Some((into_tokio(listener)?, path, is_new)))
+        Ok(Some((listener, path, is_new)))
     }
 }
 

@@ -79,7 +79,6 @@ impl BrokerFace<'_> {
             socket::bind_face(self.paths, &path)
         })
         .await?;
-        let listener = into_tokio(listener)?;
         let server = Server::new(self.engine.clone(), approvals.clone(), settings);
         if let Some(listener) = passwords {
             tokio::spawn(server.serve_askpass(listener));

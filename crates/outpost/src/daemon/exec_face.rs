@@ -1,7 +1,8 @@
 //! The exec face in the worker: its Unix socket for JSON lines or websocket, and its optional loopback port.
 
+use super::fd_roles;
 use super::listeners::Listeners;
-use super::{fd_roles, socket};
+use super::socket::{self, Port};
 use crate::failure::Failure;
 use crate::listen::ListenAddress;
 use crate::paths::Paths;
@@ -10,12 +11,11 @@ use outpost_engine::{Engine, Process};
 use outpost_exec::{Server, Settings};
 use outpost_wire::{Access, TokenCheck};
 use std::collections::HashMap;
-use std::net::TcpListener as StdTcpListener;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::io::Interest;
-use tokio::net::{TcpListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::sync::watch;
 
 /// Connections served at once; more wait in the backlog.
@@ -40,7 +40,6 @@ impl ExecFace<'_> {
         let path = self.paths.exec_socket();
         let (listener, is_new) =
             socket::acquire(self.engine, inherited, fd_roles::EXEC_SOCKET, || socket::bind(&path)).await?;
-        let listener = socket::into_tokio(listener)?;
         listeners.add(is_new, "exec", path.display(), "outpost exec -- id");
         let server = Server::new(engine, settings);
         tokio::spawn(end_abandoned(self.engine.clone(), self.paths.state.clone()));
@@ -63,20 +62,12 @@ impl ExecFace<'_> {
         listeners: &mut Listeners,
     ) -> Result<(), Failure> {
         let Some(address) = self.websocket.and_then(ListenAddress::address) else {
-            return match inherited.remove(&fd_roles::EXEC_WEBSOCKET) {
-                // The port is not configured any more. Clients must not queue in its backlog.
-                Some(_) => Ok(self.engine.release(fd_roles::EXEC_WEBSOCKET).await?),
-                None => Ok(()),
-            };
+            return socket::release(self.engine, inherited, fd_roles::EXEC_WEBSOCKET).await;
         };
-        let fail = |error: std::io::Error| Failure::io(format_args!("cannot listen on {address}"), &error);
         let token = port_token::load_or_create(&self.paths.exec_token())?;
-        let bind = || StdTcpListener::bind(address).map_err(fail);
-        let (listener, is_new) =
-            socket::acquire(self.engine, inherited, fd_roles::EXEC_WEBSOCKET, bind).await?;
-        let bound = listener.local_addr().map_err(fail)?;
-        listener.set_nonblocking(true).map_err(fail)?;
-        let listener = TcpListener::from_std(listener).map_err(fail)?;
+        let role = fd_roles::EXEC_WEBSOCKET;
+        let Port { listener, bound, is_new } =
+            socket::acquire_port(self.engine, inherited, role, address, socket::bind_port).await?;
         let access = Access::Token(TokenCheck::of(token.into_bytes()).ignoring_case());
         tokio::spawn(async move {
             let serve = |stream| outpost_exec::serve_http(server.clone(), stream, access.clone());

@@ -1,8 +1,9 @@
 //! The optional metrics face: gauges and counters of the whole daemon for Prometheus, on a loopback port.
 
 use super::faces::ComponentRegistry;
+use super::fd_roles;
 use super::listeners::Listeners;
-use super::{fd_roles, socket};
+use super::socket::{self, Port};
 use crate::failure::Failure;
 use crate::listen::ListenAddress;
 use crate::paths::Paths;
@@ -12,10 +13,9 @@ use outpost_sys::process::effective_uid;
 use outpost_wire::metrics::{self, Kind, Page};
 use outpost_wire::{Peers, TokenCheck};
 use std::collections::HashMap;
-use std::net::{SocketAddr, TcpListener as StdTcpListener};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use tokio::net::TcpListener;
 
 pub(crate) struct MetricsFace<'a> {
     pub(crate) engine: &'a Engine,
@@ -32,20 +32,12 @@ impl MetricsFace<'_> {
         listeners: &mut Listeners,
     ) -> Result<(), Failure> {
         let Some(address) = self.listen.and_then(ListenAddress::address) else {
-            return match inherited.remove(&fd_roles::METRICS_PORT) {
-                Some(_) => Ok(self.engine.release(fd_roles::METRICS_PORT).await?),
-                None => Ok(()),
-            };
+            return socket::release(self.engine, inherited, fd_roles::METRICS_PORT).await;
         };
-        let text =
-            |error: std::io::Error| Failure::io(format_args!("cannot serve metrics on {address}"), &error);
         let token = port_token::load_or_create(&self.paths.metrics_token())?;
-        let bind = || StdTcpListener::bind(address).map_err(text);
-        let (listener, is_new) =
-            socket::acquire(self.engine, inherited, fd_roles::METRICS_PORT, bind).await?;
-        let bound = listener.local_addr().map_err(text)?;
-        listener.set_nonblocking(true).map_err(text)?;
-        let listener = TcpListener::from_std(listener).map_err(text)?;
+        let role = fd_roles::METRICS_PORT;
+        let Port { listener, bound, is_new } =
+            socket::acquire_port(self.engine, inherited, role, address, socket::bind_port).await?;
         inherited.remove(&fd_roles::METRICS_PORT);
         listeners.add(is_new, "metrics", format!("http://{bound}/metrics"), &self.hint(bound));
         let (engine, registry) = (self.engine.clone(), self.registry.clone());

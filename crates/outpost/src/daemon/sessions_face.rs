@@ -1,8 +1,9 @@
 //! The sessions face in the worker: its flags, port, TLS, admission of clients, and settings.
 
+use super::fd_roles;
 use super::listeners::Listeners;
 use super::metrics_face::peers;
-use super::{fd_roles, socket};
+use super::socket::{self, Port};
 use crate::config::{AgentTable, Sessions as Config};
 use crate::dropin::codecast;
 use crate::failure::Failure;
@@ -102,14 +103,10 @@ impl SessionsFace<'_> {
             self.remove_port(inherited).await?;
             return Ok(Vec::new());
         };
-        let (listener, is_new) = socket::acquire(self.engine, inherited, fd_roles::SESSIONS_PORT, || {
-            bind(address, self.flags.codecast)
-        })
-        .await?;
-        let text = |error: std::io::Error| Failure::io(format_args!("cannot listen on {address}"), &error);
-        let bound = listener.local_addr().map_err(text)?;
-        listener.set_nonblocking(true).map_err(text)?;
-        let listener = TcpListener::from_std(listener).map_err(text)?;
+        let bind = |address| bind(address, self.flags.codecast);
+        let role = fd_roles::SESSIONS_PORT;
+        let Port { listener, bound, is_new } =
+            socket::acquire_port(self.engine, inherited, role, address, bind).await?;
         let tokens = self.tokens()?;
         let secured = if bound.ip().is_loopback() { None } else { Some(self.secure(bound)?) };
         let url = format!("{}://{bound}/rpc", if secured.is_some() { "https" } else { "http" });
@@ -136,9 +133,7 @@ impl SessionsFace<'_> {
 
     /// Closes the port of an earlier worker and removes the files that contain it.
     async fn remove_port(&self, inherited: &mut HashMap<u8, OwnedFd>) -> Result<(), Failure> {
-        if inherited.remove(&fd_roles::SESSIONS_PORT).is_some() {
-            self.engine.release(fd_roles::SESSIONS_PORT).await?;
-        }
+        socket::release(self.engine, inherited, fd_roles::SESSIONS_PORT).await?;
         // A killed daemon leaves them behind, and another process may listen on that port now.
         for file in [self.paths.sessions_port(), self.paths.sessions_url()] {
             let _not_there = std::fs::remove_file(file);
@@ -157,9 +152,7 @@ impl SessionsFace<'_> {
         }
         let path = self.paths.sessions_socket();
         let bind = || socket::bind(&path);
-        let (listener, is_new) =
-            socket::acquire(self.engine, inherited, fd_roles::SESSIONS_SOCKET, bind).await?;
-        Ok(Some((socket::into_tokio(listener)?, is_new)))
+        socket::acquire(self.engine, inherited, fd_roles::SESSIONS_SOCKET, bind).await.map(Some)
     }
 
     /// Serves the socket once the face has started.
@@ -276,7 +269,7 @@ fn bind(address: SocketAddr, is_only_face: bool) -> Result<StdTcpListener, Failu
         match StdTcpListener::bind(SocketAddr::new(address.ip(), port)) {
             Ok(listener) => return Ok(listener),
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => last = Some(error),
-            Err(error) => return Err(Failure::io(format_args!("cannot listen on {address}"), &error)),
+            Err(error) => return Err(socket::cannot_listen(address, &error)),
         }
     }
     let reason = last.map(|error| error.to_string()).unwrap_or_default();

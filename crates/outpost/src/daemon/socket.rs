@@ -5,10 +5,13 @@ use crate::paths::Paths;
 use outpost_engine::Engine;
 use outpost_sys::{connect, message};
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::{SocketAddr, TcpListener as StdTcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use tokio::net::TcpListener;
 
 /// The umask for a socket with mode 0600.
 const PRIVATE: u32 = 0o177;
@@ -27,8 +30,7 @@ pub(crate) fn bind_face(paths: &Paths, socket: &Path) -> Result<UnixListener, Fa
 
 fn bind_as(socket: &Path, umask: u32) -> Result<UnixListener, Failure> {
     let _not_there = std::fs::remove_file(socket);
-    bind_new(socket, umask)
-        .map_err(|error| Failure::io(format_args!("cannot listen on {}", socket.display()), &error))
+    bind_new(socket, umask).map_err(|error| cannot_listen(socket.display(), &error))
 }
 
 /// Replaces an existing socket only if no process listens on it. For paths that the lock does not cover.
@@ -53,28 +55,76 @@ fn bind_new(socket: &Path, umask: u32) -> io::Result<UnixListener> {
     bound
 }
 
-/// Returns the inherited listener of this role, or binds one and gives it to the keeper. The flag is true if the listener is
-/// new. `inherited` keeps a copy, so that a retry of a failed face finds the listener.
-pub(crate) async fn acquire<L: From<OwnedFd> + AsFd>(
+/// Returns the inherited socket of this role, or binds one. The flag is true if the socket is new.
+pub(crate) async fn acquire(
+    engine: &Engine,
+    inherited: &mut HashMap<u8, OwnedFd>,
+    role: u8,
+    bind: impl FnOnce() -> Result<UnixListener, Failure>,
+) -> Result<(tokio::net::UnixListener, bool), Failure> {
+    let (listener, is_new) = take_or_bind(engine, inherited, role, bind).await?;
+    Ok((into_tokio(listener)?, is_new))
+}
+
+/// A listener of a port.
+pub(crate) struct Port {
+    pub(crate) listener: TcpListener,
+    pub(crate) bound: SocketAddr,
+    pub(crate) is_new: bool,
+}
+
+/// Returns the inherited port of this role, or binds one.
+pub(crate) async fn acquire_port(
+    engine: &Engine,
+    inherited: &mut HashMap<u8, OwnedFd>,
+    role: u8,
+    address: SocketAddr,
+    bind: impl FnOnce(SocketAddr) -> Result<StdTcpListener, Failure>,
+) -> Result<Port, Failure> {
+    let (listener, is_new) = take_or_bind(engine, inherited, role, || bind(address)).await?;
+    let fail = |error: io::Error| cannot_listen(address, &error);
+    let bound = listener.local_addr().map_err(fail)?;
+    listener.set_nonblocking(true).map_err(fail)?;
+    Ok(Port { listener: TcpListener::from_std(listener).map_err(fail)?, bound, is_new })
+}
+
+/// Binds exactly this port.
+pub(crate) fn bind_port(address: SocketAddr) -> Result<StdTcpListener, Failure> {
+    StdTcpListener::bind(address).map_err(|error| cannot_listen(address, &error))
+}
+
+pub(crate) fn cannot_listen(address: impl Display, error: &io::Error) -> Failure {
+    Failure::io(format_args!("cannot listen on {address}"), error)
+}
+
+/// Releases an inherited listener that is not configured any more. Clients must not queue in its backlog.
+pub(crate) async fn release(
+    engine: &Engine,
+    inherited: &mut HashMap<u8, OwnedFd>,
+    role: u8,
+) -> Result<(), Failure> {
+    if inherited.remove(&role).is_some() {
+        engine.release(role).await?;
+    }
+    Ok(())
+}
+
+/// Gives a new listener to the keeper, so that connections queue in the backlog while no worker runs. `inherited` keeps a
+/// copy, so that a retry of a failed face finds the listener.
+async fn take_or_bind<L: From<OwnedFd> + AsFd>(
     engine: &Engine,
     inherited: &mut HashMap<u8, OwnedFd>,
     role: u8,
     bind: impl FnOnce() -> Result<L, Failure>,
 ) -> Result<(L, bool), Failure> {
-    let copy = |fd: std::os::fd::BorrowedFd<'_>| outpost_sys::file::duplicate(fd).map_err(Failure::from);
+    let copy = |fd: BorrowedFd<'_>| outpost_sys::file::duplicate(fd).map_err(Failure::from);
     if let Some(socket) = inherited.get(&role) {
         return Ok((L::from(copy(socket.as_fd())?), false));
     }
     let listener = bind()?;
     inherited.insert(role, copy(listener.as_fd())?);
-    hold_in_keeper(engine, role, &listener).await?;
+    engine.hold(role, copy(listener.as_fd())?).await?;
     Ok((listener, true))
-}
-
-/// Gives the keeper a duplicate, so that connections queue in the backlog while no worker runs.
-pub(crate) async fn hold_in_keeper(engine: &Engine, role: u8, listener: &impl AsFd) -> Result<(), Failure> {
-    let copy = outpost_sys::file::duplicate(listener.as_fd())?;
-    Ok(engine.hold(role, copy).await?)
 }
 
 /// Converts a listener for use in the runtime.

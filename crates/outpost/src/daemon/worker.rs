@@ -22,11 +22,11 @@ use std::ffi::CString;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::net::UnixListener;
 use tokio::sync::{mpsc, watch};
 
 /// More blocking threads than requests can occupy with a file system that hangs.
@@ -141,7 +141,6 @@ async fn serve(
     let keeping = inherited.contains_key(&fd_roles::KEEPING_CHILDREN);
     let mut listeners = Listeners::default();
     let control = bind_control(paths, &engine, keeping, &mut inherited, &mut listeners).await?;
-    let control = socket::into_tokio(control)?;
     let registry = Arc::<ComponentRegistry>::default();
     registry.add_listeners(&listeners);
     let relay = settings
