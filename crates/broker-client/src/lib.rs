@@ -10,10 +10,11 @@ pub use error::{Error, Result};
 
 use outpost_broker_wire::{Action, OUTPUT_BYTES_MAX, REQUEST_BYTES_MAX, Request, Response, Status};
 use outpost_sys::connect::{self, Trust};
+use outpost_wire::{Line, Lines};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
@@ -50,7 +51,7 @@ impl BrokerClient {
         let mut stream = self.connect()?;
         let sent = stream.write_all(&line).await;
         // A refusing broker may close its receiving side early. Its response is still readable.
-        match (self.read_response(&mut stream).await, sent) {
+        match (self.read_response(stream).await, sent) {
             (Err(Error::NoResponse { .. }), Err(error)) => {
                 Err(Error::NotSent { socket: self.socket.clone(), error })
             }
@@ -85,27 +86,15 @@ impl BrokerClient {
         outpost_wire::connect(&self.socket, self.trust).map_err(fail)
     }
 
-    async fn read_response(&self, stream: &mut UnixStream) -> Result<Response> {
+    async fn read_response(&self, stream: UnixStream) -> Result<Response> {
         let no_response = |error| Error::NoResponse { socket: self.socket.clone(), error };
         let malformed = |why| Error::Malformed { socket: self.socket.clone(), why };
-        let mut line = Vec::new();
-        let mut searched = 0;
-        let end = loop {
-            let read = stream.read_buf(&mut line).await.map_err(no_response)?;
-            if read == 0 {
-                return Err(no_response(io::ErrorKind::UnexpectedEof.into()));
-            }
-            let new = line.get(searched..).unwrap_or_default();
-            if let Some(at) = new.iter().position(|byte| *byte == b'\n') {
-                break searched + at;
-            }
-            if line.len() > RESPONSE_BYTES_MAX {
-                return Err(malformed(format!("it is longer than {RESPONSE_BYTES_MAX} bytes")));
-            }
-            searched = line.len();
-        };
-        line.truncate(end);
-        serde_json::from_slice(&line).map_err(|error| malformed(error.to_string()))
+        let (reader, _writer) = outpost_wire::split(stream).map_err(no_response)?;
+        match Lines::new(reader, RESPONSE_BYTES_MAX).next().await.map_err(no_response)? {
+            Line::Whole(line) => serde_json::from_slice(line).map_err(|error| malformed(error.to_string())),
+            Line::TooLong => Err(malformed(format!("it has {RESPONSE_BYTES_MAX} bytes or more"))),
+            Line::Truncated(_) | Line::Eof => Err(no_response(io::ErrorKind::UnexpectedEof.into())),
+        }
     }
 }
 
