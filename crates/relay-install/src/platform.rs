@@ -1,6 +1,6 @@
 //! The host's platform in Go's terms. The client selects the build of the CLI by it.
 
-use outpost_relay::bounded_command::{self, Limits};
+use outpost_sys::bounded_command::{self, Limits};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;

@@ -3,7 +3,7 @@
 //! `getaddrinfo` loads the host's NSS modules, which crashes a statically linked program. IP addresses and `localhost` need
 //! no lookup. For other names the resolver runs the host's `getent`.
 
-use outpost_relay::bounded_command::{self, Limits};
+use outpost_sys::bounded_command::{self, Limits};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::Command;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! The environment of children: the daemon's, with PATH from the login shell. Also resolves program names by that PATH.
 
-use crate::bounded_command::{self, Limits};
 use crate::go_compat;
 use crate::wire::Failure;
 use outpost_engine::Spawn;
+use outpost_sys::bounded_command::{self, Limits};
 use outpost_sys::{Errno, is_exhaustion};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

@@ -4,7 +4,7 @@
 
 mod filters;
 
-use crate::bounded_command::{self, Limits};
+use outpost_sys::bounded_command::{self, Limits};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;

@@ -45,7 +45,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod bounded_command;
 mod connection;
 mod environment;
 pub mod extract;

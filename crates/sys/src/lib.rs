@@ -4,6 +4,7 @@
 //! Each call passes a failpoint of [`fault`], which compiles to nothing without the `faults` feature.
 
 pub mod beneath;
+pub mod bounded_command;
 pub mod cgroup;
 pub mod clock;
 pub mod confine;

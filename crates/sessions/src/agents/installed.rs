@@ -2,12 +2,13 @@
 
 use crate::agents::Cli;
 use crate::settings::Settings;
+use outpost_sys::bounded_command::{self, Limits};
 use semver::Version;
 use std::collections::HashMap;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -20,9 +21,9 @@ const CACHE_TTL: Duration = Duration::from_secs(60);
 /// How many directories above a program its `package.json` is searched.
 const PACKAGE_DEPTH: usize = 5;
 
-/// Limits of `--version`: time and output.
-const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
-const VERSION_BYTES_MAX: usize = 64 * 1024;
+/// Limits of `--version`.
+const VERSION_LIMITS: Limits =
+    Limits { timeout: Duration::from_secs(10), output_bytes_max: 64 * 1024, merge_stderr: false };
 
 /// A CLI on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,38 +178,12 @@ fn reported_version(program: &Path) -> Option<String> {
     if head != *b"\x7fELF" {
         return None;
     }
-    let mut child = Command::new(program)
-        .arg("--version")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .env("DISABLE_AUTOUPDATER", "1")
-        .env("OPENCODE_DISABLE_AUTOUPDATE", "1")
-        .spawn()
-        .ok()?;
-    let output = child.stdout.take().and_then(read_to_end);
-    let _gone_already = child.kill();
-    let _reaped = child.wait();
-    let text = output?;
+    let mut command = Command::new(program);
+    command.arg("--version").env("DISABLE_AUTOUPDATER", "1").env("OPENCODE_DISABLE_AUTOUPDATE", "1");
+    let output = bounded_command::run(&mut command, &VERSION_LIMITS, |_| false);
+    let output = output.ok().filter(|output| !output.killed)?;
+    let text = String::from_utf8_lossy(&output.stdout);
     text.split_whitespace().find(|word| parse_release(word).is_some()).map(str::to_owned)
-}
-
-/// Reads up to EOF. `None` if the time limit expires first.
-fn read_to_end(mut pipe: std::process::ChildStdout) -> Option<String> {
-    let deadline = Instant::now() + VERSION_TIMEOUT;
-    let mut output = Vec::new();
-    let mut piece = [0; 4096];
-    while output.len() < VERSION_BYTES_MAX {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if !outpost_sys::epoll::wait_readable(&pipe, left).ok()? {
-            return None;
-        }
-        match pipe.read(&mut piece).ok()? {
-            0 => break,
-            read => output.extend_from_slice(piece.get(..read)?),
-        }
-    }
-    Some(String::from_utf8_lossy(&output).into_owned())
 }
 
 /// Parses the version of a release, such as `1.18.33`.

@@ -1,9 +1,9 @@
 //! Runs an external command in its own process group, without stdin or a terminal, with a timeout and an output limit.
 
-use outpost_sys::epoll::{wait_any_readable, wait_readable};
-use outpost_sys::pidfd::{self, Pidfd};
-use outpost_sys::signal::Signal;
-use outpost_sys::{file, pipe};
+use crate::epoll::{wait_any_readable, wait_readable};
+use crate::pidfd::{self, Pidfd};
+use crate::signal::Signal;
+use crate::{file, pipe};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
