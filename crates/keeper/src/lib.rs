@@ -53,7 +53,6 @@ mod worker;
 
 pub use fdstore::FdStoreName;
 pub use keeper::{Keeper, check};
-pub use log::rotate_if_large;
 pub use message::{
     Component, Event, FdRoles, FdTargets, MESSAGE_BYTES_MAX, NOT_ADOPTED, ProcessState, Readiness, Request,
     SpawnOptions,

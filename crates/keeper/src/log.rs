@@ -1,11 +1,11 @@
-//! The keeper's log: rate-limited lines on standard error, and the rotation of the log file.
+//! The keeper's log: rate-limited lines on standard error, which rotates its file.
 
+use outpost_sys::file;
 use std::collections::BTreeMap;
 use std::fmt::Arguments;
-use std::fs::File;
 use std::io::Write;
 use std::panic::Location;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -66,7 +66,7 @@ pub(crate) fn log(line: Arguments<'_>) {
     };
     let Some(suppressed) = next else { return };
     if let Some(file) = FILE.get() {
-        rotate_if_large(file, FILE_BYTES_MAX);
+        file::rotate_if_large(file, FILE_BYTES_MAX);
     }
     let mut stderr = std::io::stderr();
     let _dropped = match suppressed {
@@ -75,15 +75,6 @@ pub(crate) fn log(line: Arguments<'_>) {
             writeln!(stderr, "outpost keeper: {line} ({suppressed} more of this kind since the last line)")
         }
     };
-}
-
-/// Rotates a log file that is larger than this to `….log.1`. Keeper and worker append to one open file, so it is copied
-/// and truncated, not renamed. A line that is written meanwhile may be lost.
-pub fn rotate_if_large(file: &Path, bytes_max: u64) {
-    if file.metadata().is_ok_and(|found| found.len() > bytes_max) {
-        let _no_room = std::fs::copy(file, file.with_extension("log.1"));
-        let _gone = File::options().write(true).open(file).and_then(|file| file.set_len(0));
-    }
 }
 
 #[cfg(test)]
@@ -108,19 +99,5 @@ mod tests {
             assert_eq!(kind.next(begun + 3 * INTERVAL), Some(0));
         }
         assert_eq!(kind.next(begun + 3 * INTERVAL), None);
-    }
-
-    #[test]
-    fn a_large_log_file_is_rotated() {
-        let file = std::env::temp_dir().join(format!("outpost-keeper-{}.log", std::process::id()));
-        std::fs::write(&file, "0123456789").unwrap();
-        rotate_if_large(&file, 10);
-        assert_eq!(std::fs::read_to_string(&file).unwrap(), "0123456789", "not larger than allowed");
-        rotate_if_large(&file, 9);
-        assert_eq!(std::fs::read_to_string(&file).unwrap(), "");
-        let before = file.with_extension("log.1");
-        assert_eq!(std::fs::read_to_string(&before).unwrap(), "0123456789");
-        std::fs::remove_file(file).unwrap();
-        std::fs::remove_file(before).unwrap();
     }
 }

@@ -1,6 +1,7 @@
 //! The askpass helper of sudo: reads the password from the daemon that started sudo and prints it.
 
 use outpost_broker::{ASKPASS_ANCHOR, ASKPASS_UNDUMPABLE, ASKPASS_VARIABLE, ASKPASS_VERIFIED};
+use outpost_cli::errln;
 use outpost_sys::connect::{self, Trust};
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};

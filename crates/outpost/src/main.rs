@@ -9,42 +9,28 @@
 //!
 //! `stop --keep-children` leaves a mark with the keeper; the next worker serves the control socket only. `outpost serve`
 //! that finds such a daemon replaces its binary if needed, removes the mark and stays in front.
-//!
-//! The command line's viewer (`run`, `exec`, `attach`, `logs`) is one loop with at most one unconfirmed request of each
-//! kind (input by offset, size, signal), which is repeated after a reconnect. A later `attach` renders the last MiB
-//! through a terminal emulator and shows the resulting screen: replaying raw bytes would make the terminal answer old
-//! queries. The viewer tracks terminal modes and restores them on exit, panic and signal.
-//!
-//! `connect` runs one ssh as a control master in a private directory. Probe, install and forwards go over it. The remote
-//! end is our own binary, so the shell there decides nothing. `--host` selects a runtime directory with forwarded sockets.
 
 #![forbid(unsafe_code)]
-// All terminal output goes through `console`.
+// All terminal output goes through `outpost_cli::console`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-#[macro_use]
-mod console;
-
 mod askpass;
-mod cli;
-mod columns;
-mod config;
 mod daemon;
 mod dropin;
 mod failure;
-mod flags;
-mod hosts;
-mod listen;
-mod log;
-mod paths;
 mod port_token;
-mod prompt;
-mod redact;
-mod tty;
 
-use dropin::{codecast, relay, sudo_proxy};
+use daemon::serve::ServeError;
+use daemon::{resume_kept, worker};
+use dropin::{app_server, codecast, relay, sudo_proxy};
+use outpost_cli::paths::Paths;
+use outpost_cli::{DaemonCommand, Outcome, ServeOptions, console, errln, finish, remote_bootstrap};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::ExitCode;
+
+/// Exit code of `outpost serve` when a daemon is already running.
+const ALREADY_RUNNING: u8 = 3;
 
 fn main() -> ExitCode {
     // The keeper must stay small: it starts before the argument parser, the logger and the runtime.
@@ -71,7 +57,39 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|first| first == "relay") {
         return relay::run(arguments.skip(1));
     }
-    cli::run()
+    match outpost_cli::run() {
+        ControlFlow::Break(code) => code,
+        ControlFlow::Continue((command, paths)) => finish(run(command, &paths)),
+    }
+}
+
+fn run(command: DaemonCommand, paths: &Paths) -> Outcome {
+    match command {
+        DaemonCommand::Serve(options) => match resume_kept::serve_or_resume(paths, &options) {
+            Ok(code) => Ok(code),
+            Err(ServeError::AlreadyRunning(reason)) => {
+                console::print_error(&reason);
+                Ok(ExitCode::from(ALREADY_RUNNING))
+            }
+            Err(ServeError::Failed(reason)) => Err(reason),
+        },
+        DaemonCommand::Relay { flags } => Ok(relay::run(flags.into_iter())),
+        DaemonCommand::AppServer(options) => app_server::run(paths, &options),
+        DaemonCommand::Worker(args) => Ok(worker::run(paths, &args)),
+        DaemonCommand::RemoteBootstrap(options) => match remote_bootstrap::report_running(paths, &options)? {
+            Some(code) => Ok(code),
+            None => start_in_background(paths).and_then(|()| remote_bootstrap::report_started(paths)),
+        },
+    }
+}
+
+/// Starts a daemon, or resumes one that only keeps its processes.
+fn start_in_background(paths: &Paths) -> Result<(), String> {
+    let options = ServeOptions { detach: true, ..ServeOptions::default() };
+    match resume_kept::serve_or_resume(paths, &options) {
+        Ok(_) | Err(ServeError::AlreadyRunning(_)) => Ok(()),
+        Err(ServeError::Failed(reason)) => Err(reason),
+    }
 }
 
 /// A panic ends the process in unwinding builds too. The next worker recovers from disk.

@@ -1,7 +1,7 @@
 //! Tokens that the daemon generates for its own TCP ports, each in a file with mode 0600.
 
 use crate::failure::Failure;
-use crate::redact;
+use outpost_cli::redact;
 use outpost_sys::file::{self, Open};
 use std::io::Write;
 use std::path::Path;

@@ -389,6 +389,15 @@ pub fn redirect_stdin_to_null() -> Result<()> {
     rustix::stdio::dup2_stdin(open("/dev/null", Open::Read)?)
 }
 
+/// Rotates a log file that is larger than this to `….log.1`. Several processes append to one open file, so it is copied
+/// and truncated, not renamed. A line that is written meanwhile may be lost.
+pub fn rotate_if_large(file: &Path, bytes_max: u64) {
+    if file.metadata().is_ok_and(|found| found.len() > bytes_max) {
+        let _no_room = std::fs::copy(file, file.with_extension("log.1"));
+        let _gone = std::fs::File::options().write(true).open(file).and_then(|file| file.set_len(0));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -407,5 +416,19 @@ mod tests {
         close_listed_on_exec(FIRST).unwrap();
         assert_eq!(fcntl_getfd(&above), Ok(FdFlags::CLOEXEC));
         assert_eq!(fcntl_getfd(&below), Ok(FdFlags::empty()));
+    }
+
+    #[test]
+    fn a_large_log_file_is_rotated() {
+        let file = std::env::temp_dir().join(format!("outpost-sys-rotated-{}.log", std::process::id()));
+        std::fs::write(&file, "0123456789").unwrap();
+        rotate_if_large(&file, 10);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "0123456789", "not larger than allowed");
+        rotate_if_large(&file, 9);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "");
+        let before = file.with_extension("log.1");
+        assert_eq!(std::fs::read_to_string(&before).unwrap(), "0123456789");
+        std::fs::remove_file(file).unwrap();
+        std::fs::remove_file(before).unwrap();
     }
 }

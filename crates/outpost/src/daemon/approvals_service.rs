@@ -3,11 +3,10 @@
 use super::fd_roles;
 use super::listeners::Listeners;
 use super::socket;
-use crate::config::{self, Config};
 use crate::failure::Failure;
-use crate::paths::Paths;
-use outpost_approvals::rules::RuleFiles;
-use outpost_approvals::{Approvals, Settings};
+use outpost_approvals::Approvals;
+use outpost_cli::config::Config;
+use outpost_cli::paths::Paths;
 use outpost_engine::Engine;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -28,7 +27,7 @@ pub(crate) struct ApprovalsService<'a> {
 impl ApprovalsService<'_> {
     /// Opens the database. Approvers connect later, after the faces have restored their questions.
     pub(crate) async fn open(&self) -> Result<Approvals, Failure> {
-        let settings = settings(self.paths, self.config)?;
+        let settings = self.config.approvals.settings(self.paths)?;
         let schemas = [outpost_broker::SCHEMA, outpost_sessions::SCHEMA];
         // Database and chain are files: the control socket answers meanwhile.
         let opened = tokio::task::spawn_blocking(move || Approvals::open(settings, &schemas)).await;
@@ -83,22 +82,6 @@ impl ApprovalsService<'_> {
     }
 }
 
-/// The `[approvals]` table as settings of the approvals crate.
-pub(crate) fn settings(paths: &Paths, config: &Config) -> Result<Settings, String> {
-    let config = &config.approvals;
-    Ok(Settings {
-        dir: paths.approvals(),
-        rules: match paths.is_guard {
-            true => RuleFiles::new(paths.guard.rules(), &paths.guard.etc()),
-            false => config::rules(config.rules.clone()),
-        },
-        viewers: viewers(config.approvers.as_deref().unwrap_or_default())?,
-        etc: paths.guard.etc(),
-        is_guard: paths.is_guard,
-        hook: config.notify.clone(),
-    })
-}
-
 /// Binds a socket with mode 0666. The uid of a client limits what it sees, and only a signature decides.
 fn bind_shared(socket: &Path) -> Result<StdListener, Failure> {
     const STICKY: u32 = 0o1000;
@@ -118,14 +101,4 @@ fn bind_shared(socket: &Path) -> Result<StdListener, Failure> {
     let listener = socket::bind_if_free(socket)?;
     std::fs::set_permissions(socket, PermissionsExt::from_mode(0o666))?;
     Ok(listener)
-}
-
-/// Resolves the users that see every question. Only names are accepted, not uids.
-fn viewers(names: &[String]) -> Result<Vec<u32>, String> {
-    let find = |name: &String| match outpost_sys::user::by_name(name) {
-        Ok(Some(user)) => Ok(user.uid),
-        Ok(None) => Err(format!("approvers: this host has no user {name:?}")),
-        Err(errno) => Err(format!("approvers: {name:?}: {errno}")),
-    };
-    names.iter().map(find).collect()
 }

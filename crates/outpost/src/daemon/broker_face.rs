@@ -2,55 +2,24 @@
 
 use super::fd_roles;
 use super::listeners::Listeners;
+use super::live_config::seconds;
 use super::socket::{self, into_tokio};
-use crate::config::{self, Config};
 use crate::failure::Failure;
-use crate::paths::Paths;
-use clap::Args;
 use outpost_approvals::Approvals;
 use outpost_broker::{
     ASKPASS_SOCKET, Askpass, FreshnessWindow, PasswordSource, RateLimits, RequestLimits, Server, Settings,
 };
+use outpost_cli::config::Config;
+use outpost_cli::paths::Paths;
 use outpost_engine::{Engine, ResourceLimit};
 use outpost_sys::spawn::{CPU_LIMIT, FILE_SIZE_LIMIT, MEMORY_LIMIT};
 use std::collections::HashMap;
-use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UnixListener;
-
-/// Flags of `serve` for the broker; the keeper passes them on to every worker.
-#[derive(Args, Clone, Debug, Default)]
-#[group(skip)]
-pub(crate) struct Flags {
-    /// How long a question waits for an approver, in seconds [default: 60]
-    #[arg(long, value_name = "SECONDS")]
-    pub(crate) ask_timeout: Option<u64>,
-    /// How long an approved command may run, in seconds [default: 300]
-    #[arg(long, value_name = "SECONDS")]
-    pub(crate) run_timeout: Option<u64>,
-    /// The rules file; if /etc/outpost exists, only rules there can allow [default: rules.toml beside the configuration]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) rules: Option<PathBuf>,
-}
-
-impl Flags {
-    /// The same flags as arguments for the worker's command line.
-    pub(crate) fn arguments(&self) -> Vec<CString> {
-        let path = |path: &PathBuf| path.display().to_string();
-        let number = |number: u64| number.to_string();
-        let flags = [
-            ("--ask-timeout", self.ask_timeout.map(number)),
-            ("--run-timeout", self.run_timeout.map(number)),
-            ("--rules", self.rules.as_ref().map(path)),
-        ];
-        let given = flags.into_iter().filter_map(|(flag, value)| Some(format!("{flag}={}", value?)));
-        given.filter_map(|flag| CString::new(flag).ok()).collect()
-    }
-}
 
 pub(crate) struct BrokerFace<'a> {
     pub(crate) engine: &'a Engine,
@@ -108,11 +77,11 @@ pub(crate) fn settings(paths: &Paths, config: &Config) -> Settings {
         limit(FILE_SIZE_LIMIT, broker.file_bytes_max),
     ];
     Settings {
-        ask_timeout: config::seconds(broker.ask_timeout_s, default.ask_timeout),
-        run_timeout: config::seconds(broker.run_timeout_s, default.run_timeout),
+        ask_timeout: seconds(broker.ask_timeout_s, default.ask_timeout),
+        run_timeout: seconds(broker.run_timeout_s, default.run_timeout),
         freshness: FreshnessWindow {
-            past: config::seconds(broker.clock_behind_s, default.freshness.past),
-            future: config::seconds(broker.clock_ahead_s, default.freshness.future),
+            past: seconds(broker.clock_behind_s, default.freshness.past),
+            future: seconds(broker.clock_ahead_s, default.freshness.future),
         },
         request_limits: RequestLimits {
             stages_max: broker.stages_max.unwrap_or(default.request_limits.stages_max),
@@ -157,24 +126,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_in_the_example_are_the_defaults() {
+    fn the_defaults_of_the_configuration_are_the_defaults_of_the_broker() {
         let defaults = Config::defaults(Path::new("/state"));
-        let dirs = crate::paths::Dirs { state_dir: Some("/state".into()), ..Default::default() };
+        let dirs = outpost_cli::paths::Dirs { state_dir: Some("/state".into()), ..Default::default() };
         let paths = dirs.resolve().unwrap();
-        let [example, default, explicit] =
-            [config::tests::example(), Config::default(), defaults].map(|config| {
-                let Settings {
-                    ask_timeout,
-                    run_timeout,
-                    freshness,
-                    request_limits,
-                    rate_limits,
-                    kill_on_disconnect,
-                    ..
-                } = settings(&paths, &config);
-                (ask_timeout, run_timeout, freshness, request_limits, rate_limits, kill_on_disconnect)
-            });
-        assert_eq!(example, default);
+        let [default, explicit] = [Config::default(), defaults].map(|config| {
+            let Settings {
+                ask_timeout,
+                run_timeout,
+                freshness,
+                request_limits,
+                rate_limits,
+                kill_on_disconnect,
+                ..
+            } = settings(&paths, &config);
+            (ask_timeout, run_timeout, freshness, request_limits, rate_limits, kill_on_disconnect)
+        });
         assert_eq!(explicit, default);
     }
 }

@@ -4,9 +4,10 @@ use super::control_handler::{Reply, WorkerCommand};
 use super::faces::{ComponentRegistry, FaceContext, Faces};
 use super::live_config::LiveConfig;
 use super::relay_face::RelayFace;
-use super::worker::WorkerArgs;
 use super::{fd_roles, problems, shutdown};
-use crate::paths::Paths;
+use outpost_cli::WorkerArgs;
+use outpost_cli::config::STOP_GRACE;
+use outpost_cli::paths::Paths;
 use outpost_control::Declined;
 use outpost_control::wire::{RelayState, Reloaded};
 use outpost_engine::{Engine, Notice, Process, Readiness};
@@ -91,7 +92,7 @@ impl Worker<'_> {
         let context = FaceContext {
             engine: &self.engine,
             paths: self.paths,
-            flags: self.args.flags(),
+            flags: &self.args.flags,
             config: &effective.config,
         };
         faces.start_missing(context, &mut self.inherited).await;
@@ -182,7 +183,7 @@ impl Worker<'_> {
             let _gone_already = std::fs::remove_file(file);
         }
         // "Graceful shutdown kills the whole child-process tree": the relay's original sends SIGKILL at once.
-        let grace = if self.relay.is_some() { Duration::ZERO } else { grace.unwrap_or(shutdown::GRACE) };
+        let grace = if self.relay.is_some() { Duration::ZERO } else { grace.unwrap_or(STOP_GRACE) };
         shutdown::stop_processes(engine, grace, &mut self.notices, &mut self.commands, replies).await?;
         if let Some(sessions) = self.registry.sessions() {
             sessions.end_turns().await;

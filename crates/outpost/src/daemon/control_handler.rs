@@ -1,10 +1,9 @@
 //! The handler of the control socket: turns requests into commands for the worker's loop and reports the daemon's state.
 
 use super::faces::ComponentRegistry;
-use super::live_config;
-use crate::config::Effective;
-use crate::paths::Paths;
 use outpost_approvals::guard;
+use outpost_cli::config::Effective;
+use outpost_cli::paths::Paths;
 use outpost_control::Declined;
 use outpost_control::wire::{self, PendingApprovals, RelayState, Reloaded, StopReport, WakeRelay};
 use outpost_engine::{Component, Engine};
@@ -117,7 +116,7 @@ impl outpost_control::DaemonOps for ControlHandler {
 
     fn settings(&self) -> Option<wire::Settings> {
         let config = self.config.as_ref()?;
-        Some(live_config::redacted(config.file.clone(), &config.effective.borrow()))
+        Some(config.effective.borrow().redacted(config.file.clone()))
     }
 
     async fn reload(&self) -> Result<Reloaded, Declined> {

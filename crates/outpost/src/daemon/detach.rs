@@ -1,9 +1,9 @@
 //! `outpost serve --detach`: starts the keeper in its own session and waits until the daemon serves.
 
 use super::fd_roles;
-use super::listeners;
-use super::serve::{self, Options, PreparedKeeper};
-use crate::paths::Paths;
+use super::serve::{self, PreparedKeeper};
+use outpost_cli::paths::Paths;
+use outpost_cli::{ServeOptions, listen, out, outln};
 use outpost_control::client::Client;
 use outpost_control::wire::Status;
 use outpost_sys::epoll::wait_readable;
@@ -31,7 +31,7 @@ const BINARY: RawFd = 4;
 const LOCK: RawFd = 5;
 const CONFIG: RawFd = 6;
 
-pub(crate) fn start(paths: &Paths, options: &Options, prepared: PreparedKeeper) -> Result<(), String> {
+pub(crate) fn start(paths: &Paths, options: &ServeOptions, prepared: PreparedKeeper) -> Result<(), String> {
     let log = paths.log();
     let fail = |error: std::io::Error| format!("{}: {error}", log.display());
     let opened = File::options().create(true).append(true).mode(0o600).open(&log).map_err(fail)?;
@@ -55,12 +55,12 @@ pub(crate) fn start(paths: &Paths, options: &Options, prepared: PreparedKeeper) 
         status.keeper_pid,
         log.display()
     );
-    out!("{}", listeners::table(&status.faces.listening));
+    out!("{}", listen::table(&status.faces.listening));
     Ok(())
 }
 
 /// Starts the keeper in its own session, so that it does not end with this terminal.
-fn start_keeper(options: &Options, fds: &[OwnedFd; 4], log: &File) -> Result<Started, String> {
+fn start_keeper(options: &ServeOptions, fds: &[OwnedFd; 4], log: &File) -> Result<Started, String> {
     let null = file::open("/dev/null", Open::ReadWrite).map_err(|errno| format!("/dev/null: {errno}"))?;
     let [state, binary, lock, config] = fds;
     let descriptors: [(_, RawFd); 7] = [
@@ -77,7 +77,7 @@ fn start_keeper(options: &Options, fds: &[OwnedFd; 4], log: &File) -> Result<Sta
     let environment: Vec<&CStr> = environment.iter().map(CString::as_c_str).collect();
     let started = spawn::spawn(&Child::new(
         Executable::Open(binary.as_fd()),
-        &[options.name(), c"keeper", c"--state", &number],
+        &[serve::process_name(options), c"keeper", c"--state", &number],
         &environment,
         spawn::SessionKind::Session,
         &descriptors,

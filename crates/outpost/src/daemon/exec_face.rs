@@ -2,11 +2,12 @@
 
 use super::fd_roles;
 use super::listeners::Listeners;
+use super::private_paths;
 use super::socket::{self, Port};
 use crate::failure::Failure;
-use crate::listen::ListenAddress;
-use crate::paths::Paths;
 use crate::port_token;
+use outpost_cli::listen::ListenAddress;
+use outpost_cli::paths::Paths;
 use outpost_engine::{Engine, Process};
 use outpost_exec::{Server, Settings};
 use outpost_wire::{Access, TokenCheck};
@@ -36,7 +37,7 @@ impl ExecFace<'_> {
         listeners: &mut Listeners,
     ) -> Result<Arc<Server>, Failure> {
         let (engine_sender, engine) = watch::channel(Some(self.engine.clone()));
-        let settings = Settings::own(self.paths.state.clone(), self.paths.private())?;
+        let settings = Settings::own(self.paths.state.clone(), private_paths::private(self.paths))?;
         let path = self.paths.exec_socket();
         let (listener, is_new) =
             socket::acquire(self.engine, inherited, fd_roles::EXEC_SOCKET, || socket::bind(&path)).await?;

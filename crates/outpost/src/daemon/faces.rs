@@ -1,16 +1,16 @@
 //! The faces of a daemon that is no relay: their start in order, the retry of failed ones, and their end.
 
-use super::approvals_service::{self, ApprovalsService};
+use super::approvals_service::ApprovalsService;
 use super::broker_face::{self, BrokerFace};
 use super::exec_face::ExecFace;
 use super::listeners::Listeners;
 use super::metrics_face::MetricsFace;
 use super::sessions_face::{self, SessionsFace};
-use crate::config::Config;
 use crate::failure::Failure;
-use crate::flags::Flags;
-use crate::paths::Paths;
 use outpost_approvals::Approvals;
+use outpost_cli::config::Config;
+use outpost_cli::flags::Flags;
+use outpost_cli::paths::Paths;
 use outpost_control::wire::{Listening, Problem};
 use outpost_engine::Engine;
 use outpost_ledger::unix_ms;
@@ -255,7 +255,7 @@ impl Faces {
 
     /// Applies a reloaded configuration to work that starts from now on.
     pub(crate) fn configure(&self, paths: &Paths, config: &Config) -> Result<(), String> {
-        let settings = approvals_service::settings(paths, config)?;
+        let settings = config.approvals.settings(paths)?;
         if let Some(approvals) = self.registry.approvals() {
             approvals.configure(settings);
         }

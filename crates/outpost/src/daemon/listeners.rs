@@ -1,9 +1,6 @@
-//! The list of addresses on which the faces listen, with an example command for each.
+//! The addresses on which the faces of this worker listen, with an example command for each.
 
-use crate::columns::{self, pad_end};
-use crate::console;
 use outpost_control::wire::Listening;
-use std::borrow::Cow;
 use std::fmt::Display;
 
 /// Listeners opened so far.
@@ -33,16 +30,4 @@ impl Listeners {
     pub(crate) fn rows(&self) -> &[Listening] {
         &self.rows
     }
-}
-
-/// The list as a table for a terminal.
-pub(crate) fn table(rows: &[Listening]) -> String {
-    let rows: Vec<[_; 3]> =
-        rows.iter().map(|row| [&row.face, &row.address, &row.hint].map(|cell| console::line(cell))).collect();
-    let width = |column: usize| rows.iter().map(|row| columns::width(&row[column])).max().unwrap_or_default();
-    let (faces, addresses) = (width(0), width(1));
-    let line = |[face, address, hint]: &[Cow<'_, str>; 3]| {
-        format!("  {}  {}  try: {hint}\n", pad_end(face, faces), pad_end(address, addresses))
-    };
-    rows.iter().map(line).collect()
 }

@@ -2,17 +2,18 @@
 
 use super::faces::Faces;
 use super::fd_roles;
-use crate::config::{Config, Effective, needs_restart};
-use crate::flags::Flags;
-use crate::paths::Paths;
-use crate::{log, redact};
-use outpost_control::wire::{Reloaded, Settings};
+use outpost_cli::config::{Config, Effective, Processes, needs_restart};
+use outpost_cli::flags::Flags;
+use outpost_cli::paths::Paths;
+use outpost_cli::{log, redact};
+use outpost_control::wire::Reloaded;
 use outpost_engine::Engine;
 use outpost_sys::file;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// Larger than the largest accepted configuration file.
@@ -107,7 +108,7 @@ impl LiveConfig {
         let new = read.with_fixed_keys_of(&running)?;
         // This step can reject the configuration, so it comes before any change.
         faces.configure(&self.paths, &new.config)?;
-        engine.configure(|engine| new.config.limit_engine(engine));
+        engine.configure(|engine| limit_engine(&new.config.processes, engine));
         apply_process_wide(&new.config);
         self.text = text;
         self.effective.send_replace(Arc::new(new));
@@ -124,7 +125,35 @@ fn apply_process_wide(config: &Config) {
     log::configure(&config.log);
 }
 
-/// The settings for display, with secrets redacted.
-pub(crate) fn redacted(file: String, effective: &Effective) -> Settings {
-    Settings { file, settings: effective.redacted() }
+/// Copies the `[processes]` table into the engine's configuration.
+pub(crate) fn limit_engine(processes: &Processes, engine: &mut outpost_engine::Config) {
+    let set = |to: &mut u64, from: Option<u64>| *to = from.unwrap_or(*to);
+    set(&mut engine.process_bytes_max, processes.output_bytes_max);
+    set(&mut engine.host_bytes_max, processes.journal_bytes_max);
+    set(&mut engine.stdin_waiting_max, processes.input_bytes_max);
+    engine.processes_max = processes.running_max.unwrap_or(engine.processes_max);
+    engine.exited_max = processes.ended_max.unwrap_or(engine.exited_max);
+    engine.exited_kept = seconds(processes.ended_kept_s, engine.exited_kept);
+    engine.sync_interval = seconds(processes.sync_s, engine.sync_interval);
+}
+
+pub(super) fn seconds(given: Option<u64>, default: Duration) -> Duration {
+    given.map_or(default, Duration::from_secs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn the_defaults_of_the_configuration_are_the_defaults_of_the_engine() {
+        let [default, explicit] = [Processes::default(), Config::defaults(Path::new("/state")).processes]
+            .map(|processes| {
+                let mut engine = outpost_engine::Config::new("/state");
+                limit_engine(&processes, &mut engine);
+                format!("{engine:?}")
+            });
+        assert_eq!(explicit, default);
+    }
 }

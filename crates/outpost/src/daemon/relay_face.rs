@@ -2,7 +2,7 @@
 
 use super::fd_roles;
 use crate::dropin::relay::{Settings, SocketPaths, VERSION};
-use crate::redact;
+use outpost_cli::redact;
 use outpost_control::Declined;
 use outpost_control::wire::{RelayState, WakeRelay};
 use outpost_engine::{Config, Engine, Process};

@@ -1,7 +1,9 @@
 //! `outpost serve` while a stopped daemon keeps its processes: resumes that daemon and forwards signals to it.
 
-use super::serve::{self, Options, ServeError};
-use crate::paths::Paths;
+use super::serve::{self, ServeError};
+use outpost_cli::paths::Paths;
+use outpost_cli::remote_bootstrap::is_other_binary;
+use outpost_cli::{ServeOptions, outln};
 use outpost_control::client::{CallError, Client};
 use outpost_control::wire::{Status, UpgradeBinary};
 use outpost_sys::epoll::{wait_any_readable, wait_readable};
@@ -9,9 +11,7 @@ use outpost_sys::identity::Identity;
 use outpost_sys::pidfd::{self, Pidfd};
 use outpost_sys::signal::{Signal, SignalFd};
 use outpost_sys::{Errno, procfs};
-use std::fs;
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ enum LockHolder {
 
 /// Starts a daemon, or resumes the one that keeps its processes. That daemon ends with its last process, possibly while it
 /// is being resumed. In that case this function waits for the lock.
-pub(crate) fn serve_or_resume(paths: &Paths, options: &Options) -> Result<ExitCode, ServeError> {
+pub(crate) fn serve_or_resume(paths: &Paths, options: &ServeOptions) -> Result<ExitCode, ServeError> {
     let deadline = Instant::now() + TIMEOUT;
     loop {
         let reason = match serve::serve(paths, options) {
@@ -54,7 +54,7 @@ pub(crate) fn serve_or_resume(paths: &Paths, options: &Options) -> Result<ExitCo
     }
 }
 
-fn resume(paths: &Paths, options: &Options) -> Result<LockHolder, String> {
+fn resume(paths: &Paths, options: &ServeOptions) -> Result<LockHolder, String> {
     let kept = match status(paths) {
         Ok(status) if status.keeping => status,
         Err(error) if error.is_gone() => return Ok(LockHolder::Unavailable),
@@ -118,9 +118,9 @@ pub(crate) fn open_keeper(status: &Status) -> outpost_sys::Result<Pidfd> {
 }
 
 /// A resumed daemon keeps its flags, so different ones are refused instead of ignored.
-fn refuse_other_flags(kept: &Status, options: &Options) -> Result<(), String> {
+fn refuse_other_flags(kept: &Status, options: &ServeOptions) -> Result<(), String> {
     let wanted: Vec<String> =
-        options.arguments().iter().map(|flag| flag.to_string_lossy().into_owned()).collect();
+        serve::flag_arguments(options).iter().map(|flag| flag.to_string_lossy().into_owned()).collect();
     // The worker's command line starts with the directories and limits, which every daemon has.
     let common = |flag: &&String| flag.starts_with("--descriptors=") || flag.starts_with("--oom-score=");
     let first = kept.arguments.iter().rposition(|flag| common(&flag)).map_or(0, |at| at + 1);
@@ -173,11 +173,4 @@ fn wait_until(
             return Err("the stopped daemon did not resume in time; see its log".into());
         }
     }
-}
-
-/// Whether the worker runs another executable than this process.
-pub(crate) fn is_other_binary(worker: u32) -> bool {
-    let id = |path: String| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
-    let worker = id(format!("/proc/{worker}/exe"));
-    worker.is_some() && worker != id("/proc/self/exe".into())
 }

@@ -1,16 +1,15 @@
 //! `outpost serve`: takes the lock, writes the keeper's initial state, and executes the keeper in place.
 
-use super::{approvals_service, detach, fd_roles, fd_store, live_config, sessions_face};
-use crate::flags::Flags;
-use crate::paths::Paths;
-use clap::Args;
+use super::{detach, fd_roles, fd_store, live_config};
+use outpost_cli::paths::Paths;
+use outpost_cli::{KERNEL_MIN, ServeOptions};
 use outpost_control::client::Client;
 use outpost_control::wire::Status;
 use outpost_keeper::state::{SerializedEntry, State};
 use outpost_keeper::{OWN_SLOT, ProcessState};
 use outpost_sys::file::{self, Open};
 use outpost_sys::process::effective_uid;
-use outpost_sys::{is_exhaustion, kernel, limits, spawn};
+use outpost_sys::{Errno, is_exhaustion, kernel, limits, spawn};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
@@ -25,38 +24,20 @@ const OOM_SCORE: i32 = -900;
 /// How long a running daemon may take to reply to `status`.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Size of the probe file of [`check_writable`]: room for a database and a first journal.
+const PROBE_BYTES: usize = 64 * 1024;
+
 /// Descriptors that an idle daemon needs.
 const DESCRIPTORS_MIN: u64 = 128;
 
-#[derive(Args, Clone, Debug)]
-pub(crate) struct Options {
-    /// Run in the background: returns when every face serves; the log is outpost.log in the state directory
-    #[arg(long)]
-    pub(crate) detach: bool,
-    #[command(flatten)]
-    pub(crate) flags: Flags,
+/// The flags for the end of the worker's command line.
+pub(crate) fn flag_arguments(options: &ServeOptions) -> Vec<CString> {
+    options.flags.clone().absolute().arguments()
 }
 
-impl Options {
-    /// Options of the codecast drop-in, which has the sessions face only.
-    pub(crate) fn codecast(sessions: sessions_face::Flags) -> Options {
-        Options { detach: false, flags: Flags { sessions, ..Flags::default() } }
-    }
-
-    /// Defaults, with `--detach`.
-    pub(crate) fn in_background() -> Options {
-        Options { detach: true, flags: Flags::default() }
-    }
-
-    /// The flags for the end of the worker's command line.
-    pub(crate) fn arguments(&self) -> Vec<CString> {
-        self.flags.clone().absolute().arguments()
-    }
-
-    /// The process name of keeper and worker, as `ps` shows it.
-    pub(crate) fn name(&self) -> &'static CStr {
-        if self.flags.sessions.codecast { c"codecast-daemon" } else { c"outpost" }
-    }
+/// The process name of keeper and worker, as `ps` shows it.
+pub(crate) fn process_name(options: &ServeOptions) -> &'static CStr {
+    if options.flags.sessions.codecast { c"codecast-daemon" } else { c"outpost" }
 }
 
 pub(crate) enum ServeError {
@@ -80,7 +61,7 @@ impl From<String> for ServeError {
 }
 
 /// Returns only on failure, with `--detach`, or if the daemon of this supervisor runs already.
-pub(crate) fn serve(paths: &Paths, options: &Options) -> Result<(), ServeError> {
+pub(crate) fn serve(paths: &Paths, options: &ServeOptions) -> Result<(), ServeError> {
     let prepared = match PreparedKeeper::new(paths, options) {
         // A killed keeper was the supervisor's main process. Its worker has started another keeper.
         Err(ServeError::AlreadyRunning(reason)) if notify_main_pid(paths).is_some() => {
@@ -91,7 +72,7 @@ pub(crate) fn serve(paths: &Paths, options: &Options) -> Result<(), ServeError> 
     };
     match options.detach {
         true => Ok(detach::start(paths, options, prepared)?),
-        false => Err(prepared.become_keeper(options.name())?.into()),
+        false => Err(prepared.become_keeper(process_name(options))?.into()),
     }
 }
 
@@ -106,7 +87,7 @@ pub(crate) struct PreparedKeeper {
 
 impl PreparedKeeper {
     /// Checks everything that can fail while standard error is still the user's terminal.
-    fn new(paths: &Paths, options: &Options) -> Result<PreparedKeeper, ServeError> {
+    fn new(paths: &Paths, options: &ServeOptions) -> Result<PreparedKeeper, ServeError> {
         if paths.is_guard && effective_uid() != 0 {
             return Err("the guard runs as root: `sudo outpost install-service --guard` sets it up"
                 .to_owned()
@@ -118,14 +99,14 @@ impl PreparedKeeper {
         let flags = options.flags.clone().absolute().for_daemon(paths)?;
         let text = flags.config_text()?;
         let effective = flags.effective(&text, &paths.state)?;
-        approvals_service::settings(paths, &effective.config)?;
+        effective.config.approvals.settings(paths)?;
         let lock = take_lock(&paths.lock())?
             .ok_or_else(|| ServeError::AlreadyRunning(already_running(paths, &paths.lock())))?;
-        paths.check_writable()?;
+        check_writable(paths)?;
         let binary = file::open("/proc/self/exe", Open::Program)
             .map_err(|errno| format!("cannot open this program: {errno}"))?;
-        let mut arguments = worker_arguments(paths, options.name())?;
-        arguments.extend(options.arguments());
+        let mut arguments = worker_arguments(paths, process_name(options))?;
+        arguments.extend(flag_arguments(options));
         Ok(PreparedKeeper { lock, config: live_config::to_memory(&text)?, binary, arguments })
     }
 
@@ -233,9 +214,6 @@ fn watchdog_ms() -> Option<u64> {
     number("WATCHDOG_USEC").filter(|_| is_for_us).map(|us| us / 1000)
 }
 
-/// The oldest supported kernel. Earlier ones lack system calls for which the daemon has no fallback.
-pub(crate) const KERNEL_MIN: kernel::Version = (5, 10);
-
 fn check_kernel(release: &str) -> Result<(), String> {
     match kernel::version_in(release) {
         version if version < KERNEL_MIN => {
@@ -255,6 +233,31 @@ fn check_limits() -> Result<(), String> {
         )),
         _ => Ok(()),
     }
+}
+
+/// Checks that this user can write to both directories. The caller holds the lock. A full disk is only a warning: the
+/// daemon retries until there is space.
+fn check_writable(paths: &Paths) -> Result<(), String> {
+    for dir in [&paths.state, &paths.runtime] {
+        let probe = dir.join(".room");
+        let written = std::fs::write(&probe, [0; PROBE_BYTES]);
+        let _not_there = std::fs::remove_file(&probe);
+        let exhausted = |error: &std::io::Error| Errno::from_io_error(error).is_some_and(is_exhaustion);
+        match written {
+            Err(error) if exhausted(&error) => {
+                tracing::warn!(dir = %dir.display(), %error, "cannot write to this directory now");
+            }
+            Err(error) => {
+                return Err(format!(
+                    "cannot write to {}: {error}\n\
+                     hint: grant this user write permission, or choose another directory with --state-dir or --runtime-dir",
+                    dir.display()
+                ));
+            }
+            Ok(()) => {}
+        }
+    }
+    Ok(())
 }
 
 /// Raises this process's limits, which keeper and worker inherit, and returns the worker's command line. It contains the

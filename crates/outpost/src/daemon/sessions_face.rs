@@ -3,22 +3,22 @@
 use super::fd_roles;
 use super::listeners::Listeners;
 use super::metrics_face::peers;
+use super::private_paths;
 use super::socket::{self, Port};
-use crate::config::{AgentTable, Sessions as Config};
 use crate::dropin::codecast;
 use crate::failure::Failure;
-use crate::listen::ListenAddress;
-use crate::paths::Paths;
 use crate::port_token;
-use clap::Args;
 use outpost_approvals::Approvals;
+use outpost_cli::config::{SESSIONS_ADDRESS, Sessions as Config};
+use outpost_cli::flags::SessionsFlags;
+use outpost_cli::listen::ListenAddress;
+use outpost_cli::paths::Paths;
 use outpost_engine::Engine;
-use outpost_sessions::{AgentSettings, Cli, Face, Settings, Tls, Tokens};
+use outpost_sessions::{Face, Settings, Tls, Tokens};
 use outpost_wire::{Access, Peers, TokenCheck};
 use std::collections::HashMap;
-use std::ffi::CString;
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener as StdTcpListener};
+use std::net::{SocketAddr, TcpListener as StdTcpListener};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,51 +28,15 @@ use tokio::net::{TcpListener, TcpStream, UnixListener};
 /// Connections served at once, most of them streams; more wait in the backlog.
 const CONNECTIONS_MAX: usize = 4096;
 
-/// The default address of the original.
-pub(crate) const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9100);
 /// How many further ports the original tries if its port is in use.
 const PORTS_TRIED: u16 = 100;
-
-/// Flags of `serve` for sessions; the keeper passes them on to every worker.
-#[derive(Args, Clone, Debug, Default)]
-#[group(skip)]
-pub(crate) struct Flags {
-    /// Where the sessions face listens, or none [default: 127.0.0.1:9100, or the first free port after it]
-    #[arg(long, value_name = "IP:PORT")]
-    pub(crate) sessions_listen: Option<ListenAddress>,
-    /// Run as the codecast drop-in: the sessions face only, with the files of the original
-    #[arg(long, hide = true)]
-    pub(crate) codecast: bool,
-    #[arg(long, hide = true)]
-    pub(crate) codecast_tokens: Option<PathBuf>,
-    #[arg(long, hide = true, requires = "tls_key")]
-    pub(crate) tls_cert: Option<PathBuf>,
-    #[arg(long, hide = true, requires = "tls_cert")]
-    pub(crate) tls_key: Option<PathBuf>,
-}
-
-impl Flags {
-    /// The same flags as arguments for the worker's command line.
-    pub(crate) fn arguments(&self) -> Vec<CString> {
-        let path = |path: &PathBuf| path.display().to_string();
-        let flags = [
-            ("--sessions-listen", self.sessions_listen.map(|at| at.to_string())),
-            ("--codecast-tokens", self.codecast_tokens.as_ref().map(path)),
-            ("--tls-cert", self.tls_cert.as_ref().map(path)),
-            ("--tls-key", self.tls_key.as_ref().map(path)),
-        ];
-        let given = flags.into_iter().filter_map(|(flag, value)| Some(format!("{flag}={}", value?)));
-        let drop_in = self.codecast.then(|| "--codecast".to_owned());
-        given.chain(drop_in).filter_map(|flag| CString::new(flag).ok()).collect()
-    }
-}
 
 pub(crate) struct SessionsFace<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) paths: &'a Paths,
     pub(crate) approvals: Approvals,
     pub(crate) config: &'a Config,
-    pub(crate) flags: &'a Flags,
+    pub(crate) flags: &'a SessionsFlags,
 }
 
 impl SessionsFace<'_> {
@@ -99,7 +63,8 @@ impl SessionsFace<'_> {
         inherited: &mut HashMap<u8, OwnedFd>,
         listeners: &mut Listeners,
     ) -> Result<Vec<PathBuf>, Failure> {
-        let Some(address) = self.config.listen.unwrap_or(ListenAddress::At(DEFAULT_ADDRESS)).address() else {
+        let Some(address) = self.config.listen.unwrap_or(ListenAddress::At(SESSIONS_ADDRESS)).address()
+        else {
             self.remove_port(inherited).await?;
             return Ok(Vec::new());
         };
@@ -234,30 +199,16 @@ fn serve_tls(face: &Arc<Face>, listener: TcpListener, tls: Tls, access: Access) 
 pub(crate) fn settings(paths: &Paths, config: &Config) -> Settings {
     let default = Settings::new(&paths.state);
     let wait = |given: Option<u64>| given.filter(|seconds| *seconds > 0).map(Duration::from_secs);
-    let agents = [
-        (Cli::Claude, &config.claude),
-        (Cli::Codex, &config.codex),
-        (Cli::Gemini, &config.gemini),
-        (Cli::Opencode, &config.opencode),
-    ];
     Settings {
         skills: config.skills.clone().unwrap_or(default.skills),
-        private: paths.private(),
-        agents: agents.into_iter().map(|(cli, table)| (cli, agent(table))).collect(),
+        private: private_paths::private(paths),
+        agents: config.agents(),
         turn_timeout: wait(config.turn_timeout_s),
         silence_timeout: wait(config.silence_timeout_s),
         ask_timeout: wait(config.ask_timeout_s).unwrap_or(default.ask_timeout),
         claude_keep_alive: wait(config.claude_keep_s),
         sessions_max: config.sessions_max.unwrap_or(default.sessions_max),
         ..default
-    }
-}
-
-fn agent(table: &AgentTable) -> AgentSettings {
-    AgentSettings {
-        program: table.program.clone(),
-        env: table.env.clone().unwrap_or_default().into_iter().collect(),
-        drop_env: table.drop_env.clone().unwrap_or_default(),
     }
 }
 

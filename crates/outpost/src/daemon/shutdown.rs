@@ -7,9 +7,6 @@ use outpost_engine::{Engine, Notice, Stopped};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
-/// Time between SIGTERM and SIGKILL, unless the configuration or the client sets another.
-pub(crate) const GRACE: Duration = Duration::from_secs(10);
-
 /// Time for a report to reach its client before the worker exits.
 const REPORT_FLUSH: Duration = Duration::from_millis(20);
 

@@ -1,7 +1,7 @@
 //! Binds Unix sockets with their final mode, without replacing a live one, and shares listeners with the keeper.
 
 use crate::failure::Failure;
-use crate::paths::Paths;
+use outpost_cli::paths::Paths;
 use outpost_engine::Engine;
 use outpost_sys::{connect, message};
 use std::collections::HashMap;

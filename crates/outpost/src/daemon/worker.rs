@@ -3,16 +3,14 @@
 use super::command_loop::{ConfiguredFaces, Outcome, Worker};
 use super::control_handler::{ConfigView, ControlHandler};
 use super::faces::{ComponentRegistry, FaceContext, Faces};
-use super::listeners::{self, Listeners};
-use super::live_config::LiveConfig;
+use super::listeners::Listeners;
+use super::live_config::{LiveConfig, limit_engine};
 use super::relay_face::{self, RelayFace};
 use super::serve::{already_running, take_lock};
-use super::{exec_face, fd_roles, problems, socket};
+use super::{exec_face, fd_roles, private_paths, problems, socket};
 use crate::dropin::relay::{Settings, SocketPaths};
-use crate::flags::Flags;
-use crate::log;
-use crate::paths::Paths;
-use clap::Args;
+use outpost_cli::paths::Paths;
+use outpost_cli::{WorkerArgs, listen, log};
 use outpost_control::wire::Listening;
 use outpost_engine::{Config, Engine, Lifecycle, Readiness, ResourceLimit};
 use outpost_sys::file::{self, Open};
@@ -22,7 +20,6 @@ use std::ffi::CString;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,39 +34,6 @@ const BLOCKING_THREAD_IDLE: Duration = Duration::from_secs(100 * 365 * 24 * 3600
 
 /// A worker that ran this long counts as serving: the keeper resets its restart counter.
 const SERVING_AFTER: Duration = Duration::from_secs(1);
-
-/// Arguments that the keeper passes to each worker.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct WorkerArgs {
-    /// Soft and hard descriptor limit for children: a number or `unlimited`
-    #[arg(long, value_name = "SOFT:HARD")]
-    descriptors: Option<String>,
-    #[arg(long, allow_hyphen_values = true)]
-    oom_score: Option<i32>,
-    /// The log file that standard error refers to
-    #[arg(long)]
-    log_file: Option<PathBuf>,
-    /// Watchdog interval of the supervisor
-    #[arg(long, value_name = "MS")]
-    watchdog_ms: Option<u64>,
-    #[command(flatten)]
-    flags: Flags,
-}
-
-impl WorkerArgs {
-    pub(super) fn flags(&self) -> &Flags {
-        &self.flags
-    }
-
-    fn limits(&self) -> Vec<ResourceLimit> {
-        let number = |text: &str| if text == "unlimited" { Some(u64::MAX) } else { text.parse().ok() };
-        let parsed = self.descriptors.as_deref().and_then(|text| text.split_once(':'));
-        let limit = parsed.and_then(|(soft, hard)| {
-            Some(ResourceLimit { resource: DESCRIPTOR_LIMIT, soft: number(soft)?, hard: number(hard)? })
-        });
-        limit.into_iter().collect()
-    }
-}
 
 pub(crate) fn run(paths: &Paths, args: &WorkerArgs) -> ExitCode {
     if let Some(file) = &args.log_file {
@@ -93,7 +57,7 @@ fn start(paths: &Paths, args: &WorkerArgs) -> Result<(), String> {
         .map_err(|errno| format!("cannot open this program: {errno}"))?;
     let arguments =
         std::env::args_os().filter_map(|argument| CString::new(argument.into_vec()).ok()).collect();
-    let config = Config { limits: args.limits(), oom_score: args.oom_score, ..Config::new(&paths.state) };
+    let config = Config { limits: limits(args), oom_score: args.oom_score, ..Config::new(&paths.state) };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(BLOCKING_THREADS_MAX)
         .thread_keep_alive(BLOCKING_THREAD_IDLE)
@@ -110,7 +74,7 @@ fn start(paths: &Paths, args: &WorkerArgs) -> Result<(), String> {
             let flags = args.flags.clone().for_daemon(paths);
             let loaded = flags.and_then(|flags| LiveConfig::load(&flags, paths, inherited));
             if let Ok(live_config) = &loaded {
-                live_config.current().config.limit_engine(config);
+                limit_engine(&live_config.current().config.processes, config);
             }
             live_config = Some(loaded);
         }
@@ -118,6 +82,16 @@ fn start(paths: &Paths, args: &WorkerArgs) -> Result<(), String> {
     let (engine, inherited) =
         Engine::start(config, link, lifecycle, limit).map_err(|error| error.to_string())?;
     runtime.block_on(serve(paths, args, engine, inherited, live_config.transpose()?))
+}
+
+/// The default limits of children.
+fn limits(args: &WorkerArgs) -> Vec<ResourceLimit> {
+    let number = |text: &str| if text == "unlimited" { Some(u64::MAX) } else { text.parse().ok() };
+    let parsed = args.descriptors.as_deref().and_then(|text| text.split_once(':'));
+    let limit = parsed.and_then(|(soft, hard)| {
+        Some(ResourceLimit { resource: DESCRIPTOR_LIMIT, soft: number(soft)?, hard: number(hard)? })
+    });
+    limit.into_iter().collect()
 }
 
 fn relay_settings(inherited: &HashMap<u8, OwnedFd>) -> Option<Settings> {
@@ -161,7 +135,7 @@ async fn serve(
             effective: live_config.watch(),
         }),
     };
-    let sandboxing = outpost_sandbox::Sandboxes::new(paths.state.clone(), paths.private());
+    let sandboxing = outpost_sandbox::Sandboxes::new(paths.state.clone(), private_paths::private(paths));
     let control = outpost_control::serve(control, engine.clone(), handler, sandboxing);
     // A restarted worker serves its processes before the faces begin. At the first start a reply on the control socket
     // means that each face listens, so it comes last.
@@ -313,6 +287,6 @@ async fn notify_supervisor(engine: Engine, watchdog_ms: Option<u64>) {
 /// Prints where each face listens when it starts to.
 fn print_listeners(rows: &[Listening]) {
     let version = env!("CARGO_PKG_VERSION");
-    let table = listeners::table(rows);
+    let table = listen::table(rows);
     let _stdout_closed = write!(std::io::stdout(), "outpost {version} is running\n{table}");
 }

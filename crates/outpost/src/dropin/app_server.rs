@@ -1,8 +1,9 @@
 //! `outpost app-server`: the exec face alone, on standard input and output. Its processes end with it.
 
 use super::run_dir::RunDir;
-use crate::paths::Paths;
-use clap::Args;
+use crate::daemon::private_paths;
+use outpost_cli::AppServer;
+use outpost_cli::paths::Paths;
 use outpost_engine::Engine;
 use outpost_exec::{Server, Settings};
 use std::process::ExitCode;
@@ -13,13 +14,6 @@ use tokio::sync::watch;
 /// How long processes may take to exit at the shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-#[derive(Args, Clone, Debug)]
-pub(crate) struct AppServer {
-    /// Where to listen
-    #[arg(long, value_name = "URL", default_value = "stdio://")]
-    listen: String,
-}
-
 pub(crate) fn run(paths: &Paths, options: &AppServer) -> Result<ExitCode, String> {
     if options.listen != "stdio://" {
         return Err(format!(
@@ -27,7 +21,7 @@ pub(crate) fn run(paths: &Paths, options: &AppServer) -> Result<ExitCode, String
             options.listen
         ));
     }
-    let settings = Settings::own(paths.state.clone(), paths.private())
+    let settings = Settings::own(paths.state.clone(), private_paths::private(paths))
         .map_err(|error| format!("the working directory: {error}"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;

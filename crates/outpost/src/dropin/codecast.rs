@@ -2,10 +2,11 @@
 
 use crate::daemon::serve;
 use crate::daemon::serve::ServeError;
-use crate::daemon::sessions_face::{DEFAULT_ADDRESS, Flags};
-use crate::listen::ListenAddress;
-use crate::log;
-use crate::paths::{Dirs, Paths};
+use outpost_cli::config::SESSIONS_ADDRESS;
+use outpost_cli::flags::{Flags, SessionsFlags};
+use outpost_cli::listen::ListenAddress;
+use outpost_cli::paths::{Dirs, Paths};
+use outpost_cli::{ServeOptions, errln, log, outln};
 use serde::Deserialize;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -56,7 +57,7 @@ fn start() -> Result<ExitCode, String> {
     let config = load(&dir().join("daemon.yaml"));
     let address = address(&config, std::env::var("DAEMON_BIND").ok(), std::env::var("DAEMON_PORT").ok())?;
     std::fs::create_dir_all(dir()).map_err(|error| format!("{}: {error}", dir().display()))?;
-    let sessions = Flags {
+    let sessions = SessionsFlags {
         sessions_listen: Some(ListenAddress::At(address)),
         codecast: true,
         codecast_tokens: Some(
@@ -65,7 +66,8 @@ fn start() -> Result<ExitCode, String> {
         tls_cert: config.tls_cert.as_deref().map(expand),
         tls_key: config.tls_key.as_deref().map(expand),
     };
-    let served = serve::serve(&paths()?, &serve::Options::codecast(sessions));
+    let flags = Flags { sessions, ..Flags::default() };
+    let served = serve::serve(&paths()?, &ServeOptions { detach: false, flags });
     match (served, std::fs::read_to_string(port_file())) {
         // There is one daemon per user. A second start reports the port of the running one.
         (Err(ServeError::AlreadyRunning(reason)), Ok(port)) => {
@@ -128,7 +130,7 @@ fn load(path: &Path) -> Config {
 fn address(config: &Config, bind: Option<String>, port: Option<String>) -> Result<SocketAddr, String> {
     let port = match port.filter(|text| !text.is_empty()) {
         Some(text) => text.trim().parse().map_err(|_| format!("DAEMON_PORT is not a port: {text:?}"))?,
-        None => config.port.unwrap_or(DEFAULT_ADDRESS.port()),
+        None => config.port.unwrap_or(SESSIONS_ADDRESS.port()),
     };
     let bind = bind.filter(|text| !text.is_empty()).or_else(|| config.bind.clone());
     let ip = match bind.as_deref().map(str::trim) {
@@ -168,7 +170,7 @@ mod tests {
         assert_eq!(at(Some("localhost"), Some("9300")), "127.0.0.1:9300");
         assert_eq!(at(Some("::1"), Some("")), "[::1]:9200");
         assert!(address(&config, None, Some("x".into())).is_err());
-        assert_eq!(address(&Config::default(), None, None).unwrap(), DEFAULT_ADDRESS);
+        assert_eq!(address(&Config::default(), None, None).unwrap(), SESSIONS_ADDRESS);
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub(crate) use settings::Settings;
 pub(crate) use socket_paths::SocketPaths;
 
 use flags::{Flags, Parsed};
+use outpost_cli::{err, errln, outln};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -3,12 +3,13 @@
 mod terminal;
 
 use super::run_dir::RunDir;
-use crate::paths::Dirs;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser};
 use outpost_approvals::guard::{GuardPaths, GuardStatus};
 use outpost_approvals::{Approvals, Settings as ApprovalSettings};
 use outpost_broker::{PasswordSource, RateLimits, Server, Settings};
+use outpost_cli::errln;
+use outpost_cli::paths::Dirs;
 use outpost_ledger::hex;
 use outpost_sys::signal::Signal;
 use sha2::{Digest, Sha256};
@@ -93,7 +94,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(flags) => flags,
         Err(error) => return explain(&error),
     };
-    crate::log::init(if flags.verbose { "info" } else { "warn" });
+    outpost_cli::log::init(if flags.verbose { "info" } else { "warn" });
     match serve(&flags) {
         Ok(code) => code,
         Err(reason) => {
@@ -167,7 +168,7 @@ fn state_dir(socket: &Path) -> Result<PathBuf, String> {
 }
 
 async fn serve_until_stopped(flags: &Flags, socket: &Path, state: &Path) -> Result<ExitCode, String> {
-    let rules = crate::config::rules(flags.rules.clone());
+    let rules = outpost_cli::config::rules(flags.rules.clone());
     let approval_settings = ApprovalSettings {
         dir: state.to_owned(),
         rules,

@@ -18,8 +18,8 @@ fn short(name: &str) -> &str {
     name.strip_prefix("outpost-").unwrap_or(name)
 }
 
-/// For each crate of the workspace, its transitive dependencies in the workspace.
-fn links() -> Links {
+/// For each crate of the workspace, its direct dependencies in the workspace.
+fn direct_links() -> Links {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut metadata = Command::new(cargo);
     metadata.args(["metadata", "--format-version=1", "--no-deps", "--offline"]).current_dir(root());
@@ -33,10 +33,15 @@ fn links() -> Links {
         let linked = linked.map(|on| on["name"].as_str().unwrap()).filter(|name| names.contains(name));
         linked.map(|name| short(name).to_owned()).collect::<BTreeSet<_>>()
     };
-    let mut links: Links = packages
+    packages
         .iter()
         .map(|package| (short(package["name"].as_str().unwrap()).to_owned(), direct(package)))
-        .collect();
+        .collect()
+}
+
+/// For each crate of the workspace, its transitive dependencies in the workspace.
+fn links() -> Links {
+    let mut links = direct_links();
     // Each round adds one level of dependencies. No chain is longer than the number of crates.
     for _ in 0..links.len() {
         let before = links.clone();
@@ -80,6 +85,15 @@ fn lower_crates_do_not_link_higher_ones() {
     for (name, linked) in &links {
         assert!(!linked.contains("outpost"), "{name} links the binary");
         assert!(name == "bench" || !linked.contains("testkit"), "{name} links the testkit");
+    }
+}
+
+/// The command line links the engine through the crates of the faces, whose clients and settings it uses.
+#[test]
+fn the_command_line_names_neither_engine_nor_keeper() {
+    let linked = &direct_links()["cli"];
+    for daemon_only in ["engine", "keeper", "journal", "exec", "relay"] {
+        assert!(!linked.contains(daemon_only), "cli names {daemon_only}");
     }
 }
 

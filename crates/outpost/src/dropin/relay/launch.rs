@@ -3,10 +3,12 @@
 use super::flags::Flags;
 use super::settings::Settings;
 use super::socket_paths::SocketPaths;
-use crate::daemon::resume_kept::{is_other_binary, open_keeper};
+use crate::daemon::resume_kept::open_keeper;
 use crate::daemon::{fd_roles, serve};
-use crate::paths::{Dirs, Paths};
 use outpost_approvals::guard::GuardPaths;
+use outpost_cli::errln;
+use outpost_cli::paths::{Dirs, Paths};
+use outpost_cli::remote_bootstrap::is_other_binary;
 use outpost_control::client::{CallError, Client};
 use outpost_control::wire::{RelayState, Status, UpgradeBinary, WakeRelay};
 use outpost_relay::go_compat;

@@ -1,11 +1,11 @@
 //! Prompts of sudo-proxy on its terminal: questions, results of approved commands, and passwords for sudo.
 
-use crate::prompt::{self, ApprovalSource, Prompter, Style};
-use crate::tty::{ask_secret, show};
 use outpost_approvals::signing::{NAMESPACE, Signed, Signer, Statement};
 use outpost_approvals::wire::ServerMessage;
 use outpost_approvals::{Decision, Question, Submitter};
 use outpost_broker::{Notice, Secret, Server};
+use outpost_cli::prompt::{self, ApprovalSource, Prompter, Style};
+use outpost_cli::tty::{ask_secret, show};
 use outpost_sys::terminal::Terminal;
 use std::sync::Arc;
 use tokio::sync::broadcast::{self, error::RecvError};

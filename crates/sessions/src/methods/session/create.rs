@@ -23,9 +23,8 @@ pub(in crate::methods) async fn create(face: &Arc<Face>, params: &Params<'_>) ->
     let sandbox = match params.get("sandbox") {
         None | Some(Value::Null) => None,
         Some(given) => {
-            let invalid = |reason: InvalidSandbox| {
-                Failure::invalid_params(format!("Invalid param: sandbox: {reason}"))
-            };
+            let invalid =
+                |reason: InvalidSandbox| Failure::invalid_params(format!("Invalid param: sandbox: {reason}"));
             Some(Sandbox::from_json(given.clone()).map_err(invalid)?)
         }
     };
