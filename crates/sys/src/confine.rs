@@ -77,10 +77,6 @@ pub(crate) fn intercept_own_calls(instructions: &[u8]) -> Result<std::os::fd::Ow
 /// No register: paths are absolute.
 const NO_REGISTER: u8 = u8::MAX;
 
-/// A flag of `BeginCommand`: the program has an `AwaitView`. Without the flag, which older workers do not
-/// send, the command waits for its view at once.
-const HAS_AWAIT_VIEW: u32 = 1;
-
 const MAGIC: [u8; 4] = *b"OPC1";
 
 /// The size of an operation without its texts.
@@ -202,7 +198,7 @@ impl Program {
             }
             match operation.code {
                 Code::ForkInit => phase = 1,
-                Code::BeginCommand => (phase, needs_view) = (2, operation.flags == HAS_AWAIT_VIEW),
+                Code::BeginCommand => (phase, needs_view) = (2, true),
                 Code::AwaitView if needs_view => needs_view = false,
                 Code::AwaitView => return None,
                 Code::Candidates => last = true,

@@ -1,6 +1,6 @@
 //! Compiles a sandbox program: one method per operation.
 
-use super::{Code, HAS_AWAIT_VIEW, HEAD_BYTES, MAGIC, NO_REGISTER, Program, REGISTERS};
+use super::{Code, HEAD_BYTES, MAGIC, NO_REGISTER, Program, REGISTERS};
 use std::ffi::CStr;
 use std::os::fd::RawFd;
 
@@ -178,7 +178,7 @@ impl Builder {
     /// Starts the command. It executes the following operations concurrently with init, so none of them may
     /// depend on paths.
     pub fn begin_command(&mut self) {
-        self.push(Code::BeginCommand, (NO_REGISTER, NO_REGISTER), HAS_AWAIT_VIEW, 0, [&[]; 3]);
+        self.plain(Code::BeginCommand);
     }
 
     /// The command waits until init has built the view and dropped its privileges. It then has init's

@@ -2,7 +2,7 @@
 
 use super::calls::{self, Outcome};
 use super::watch;
-use super::{Code, HAS_AWAIT_VIEW, NO_REGISTER, Operation, PLACEHOLDERS_MAX, Program, REGISTERS};
+use super::{Code, NO_REGISTER, Operation, PLACEHOLDERS_MAX, Program, REGISTERS};
 use crate::spawn::ResourceLimit;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::thread::CapabilitySet;
@@ -105,7 +105,7 @@ impl<'a> State<'a> {
                 calls::set_namespace(number, operation.flags.cast_signed())
             }
             Code::ForkInit => self.fork_init(operation.flags),
-            Code::BeginCommand => self.begin_command(operation.flags == HAS_AWAIT_VIEW),
+            Code::BeginCommand => self.begin_command(),
             Code::AwaitView => self.await_view(),
             Code::WriteFile => write(path, operation.text(1)),
             Code::MakePrivate => calls::mount(None, c"/", libc::MS_REC | libc::MS_PRIVATE, None),
@@ -256,7 +256,7 @@ impl<'a> State<'a> {
     }
 
     /// Init stays behind as reaper; the command continues.
-    fn begin_command(&mut self, has_await_view: bool) -> Outcome {
+    fn begin_command(&mut self) -> Outcome {
         match self.role {
             Role::Init { command, view_ready } => {
                 // The working directory belongs to the mount namespace from before.
@@ -270,8 +270,7 @@ impl<'a> State<'a> {
                 self.role = Role::Command { view: Some(view) };
                 // The command is a copy of its parent's memory, visible to other processes of the sandbox.
                 // Exec resets this.
-                calls::set_undumpable()?;
-                if has_await_view { Ok(()) } else { self.await_view() }
+                calls::set_undumpable()
             }
             Role::Child | Role::Command { .. } => Err(libc::EINVAL),
         }

@@ -130,9 +130,6 @@ fn entered() -> Builder {
 
 #[test]
 fn a_command_awaits_its_view_once() {
-    let ends = |codes: &[Code]| Program::from_bytes(&raw(entered(), codes)).is_some();
-    assert!(ends(&[Code::BeginCommand]), "a program of an older worker waits at once");
-    assert!(!ends(&[Code::BeginCommand, Code::AwaitView]), "and not again");
     let concurrent = |views: usize| {
         let mut builder = entered();
         builder.begin_command();
@@ -153,12 +150,6 @@ fn exit_7(program: &Program) -> std::result::Result<ExitCause, Failure> {
     let started = spawn::spawn(&Child { confinement: Some(program), ..child })?;
     poll(&mut [PollFd::new(&started.pidfd, PollFlags::IN)], None).unwrap();
     Ok(crate::pidfd::reap(&started.pidfd).unwrap().unwrap().cause)
-}
-
-#[test]
-fn a_program_of_an_older_worker_is_executed() {
-    let bytes = raw(entered(), &[Code::BeginCommand, Code::NoNewPrivileges, Code::DropCapabilities]);
-    assert_eq!(exit_7(&Program::from_bytes(&bytes).unwrap()), Ok(ExitCause::Code(7)));
 }
 
 #[test]
