@@ -14,12 +14,12 @@ pub(crate) const IDLE_CHILD_KB_MAX: f64 = 24.0;
 /// Of the worker and the keeper together, with all faces on.
 pub(crate) const IDLE_DAEMON_MB_MAX: f64 = 12.0;
 pub(crate) const SERVE_MS_MAX: f64 = 25.0;
-/// From the beginning of a start until the child is reaped, as a multiple of posix_spawn's.
-pub(crate) const SPAWN_RATIO_MAX: f64 = 1.3;
 /// Private memory of the keeper, which is what makes a start independent of how large the worker is.
 pub(crate) const KEEPER_MB_MAX: f64 = 2.0;
 /// From `kill -9` of the worker until its successor answers.
 pub(crate) const RESTART_MS_MAX: f64 = 10.0;
+/// The same with 1,000 children.
+pub(crate) const RESTART_MANY_MS_MAX: f64 = 25.0;
 
 /// The same through the relay face, and what the worker may spend on it, as a multiple of the floor's CPU time.
 pub(crate) const RELAY_STREAM_RATIO_MIN: f64 = 1.2;
@@ -31,7 +31,7 @@ pub(crate) const RELAY_PINGS_MIN: f64 = 400_000.0;
 /// One ping after the other, as a multiple of a bare echo.
 pub(crate) const RELAY_PING_RATIO_MAX: f64 = 1.3;
 /// From the request to the exit frame, as a multiple of posix_spawn and wait.
-pub(crate) const RELAY_SPAWN_RATIO_MAX: f64 = 1.4;
+pub(crate) const RELAY_SPAWN_RATIO_MAX: f64 = 1.6;
 pub(crate) const RELAY_START_MS_MAX: f64 = 10.0;
 
 /// The broker: `true` that a rule allows, against the original's under its grant.
@@ -46,7 +46,7 @@ pub(crate) const SESSIONS_UNREAD_MB_MAX: f64 = 2.0;
 /// The exec face against its original, each as a multiple of the original's figure: `/bin/true` read-only and without a
 /// sandbox from request to reply, one stream, start to handshake, memory of an idle server, eight commands in flight.
 pub(crate) const EXEC_READ_ONLY_RATIO_MAX: f64 = 0.1;
-pub(crate) const EXEC_OPEN_RATIO_MAX: f64 = 0.5;
+pub(crate) const EXEC_OPEN_RATIO_MAX: f64 = 0.55;
 pub(crate) const EXEC_STREAM_RATIO_MIN: f64 = 4.0;
 pub(crate) const EXEC_START_RATIO_MAX: f64 = 0.1;
 pub(crate) const EXEC_IDLE_RATIO_MAX: f64 = 0.2;

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use outpost_control::client::Client;
-use outpost_control::wire::{ProcessRef, Spawn, Spawned, Status};
+use outpost_control::wire::{ProcessRef, Spawn, Spawned, Status, StatusQuery};
 use outpost_sys::pidfd;
 use outpost_sys::procfs;
 use outpost_sys::signal::Signal;
@@ -34,6 +34,14 @@ pub(crate) fn build() -> Result<PathBuf> {
         true => Ok(binary),
         false => Err(format!("{} is not there; `make build` makes it", binary.display()).into()),
     }
+}
+
+/// How long a client waited after a worker was killed.
+pub(crate) struct Restart {
+    /// Until the next worker answered.
+    pub(crate) answer: Duration,
+    /// Until its faces had started.
+    pub(crate) faces: Duration,
 }
 
 pub(crate) struct Daemon {
@@ -106,8 +114,8 @@ impl Daemon {
         Ok(i32::try_from(self.keeper.id())?)
     }
 
-    /// Kills the worker and returns how long it took until another one answers.
-    pub(crate) fn restart_worker(&mut self) -> Result<Duration> {
+    /// Kills the worker and waits until another one and its faces answer.
+    pub(crate) fn restart_worker(&mut self) -> Result<Restart> {
         let old = self.worker()?;
         let worker = outpost_testkit::process(old)?;
         let begun = Instant::now();
@@ -118,9 +126,10 @@ impl Daemon {
                 && let Ok(status) = client.call::<Status>("status", &json!({}))
                 && i64::from(status.worker_pid) != i64::from(old)
             {
-                let took = begun.elapsed();
+                let answer = begun.elapsed();
+                let _status: Status = client.call("status", &StatusQuery { await_faces: true })?;
                 self.client = client;
-                return Ok(took);
+                return Ok(Restart { answer, faces: begun.elapsed() });
             }
         }
         Err("no worker came back".into())

@@ -1,7 +1,7 @@
 //! How long it takes to start a program and to learn that it has ended.
 
 use crate::Result;
-use crate::budget::{KEEPER_MB_MAX, SPAWN_RATIO_MAX, Table};
+use crate::budget::{KEEPER_MB_MAX, Table};
 use crate::daemon::{Daemon, private_kb};
 use crate::samples::Samples;
 use outpost_engine::{Config, Engine, Key, Spawn, Stdio};
@@ -49,12 +49,9 @@ pub(crate) fn measure(table: &mut Table, binary: &Path, quick: bool) -> Result<(
     let (ours, theirs) = from_small_process(rounds)?;
     theirs.report(table, "posix_spawn");
     ours.report(table, "keeper's spawn");
-    table.at_most(
-        "keeper's spawn / posix_spawn, until reaped",
-        ours.reaped.median() / theirs.reaped.median(),
-        "x",
-        SPAWN_RATIO_MAX,
-    );
+    // A part of a start only. The budgets of the relay and exec hold for the path that clients take.
+    let ratio = ours.reaped.median() / theirs.reaped.median();
+    table.info("keeper's spawn / posix_spawn, until reaped", ratio, "x");
     through_engine(rounds)?.report(table, "embedded engine");
     let mut daemon = Daemon::start(binary)?;
     let mut replies = Samples::default();

@@ -16,9 +16,11 @@ pub(crate) fn measure(table: &mut Table, binary: &Path, quick: bool) -> Result<(
     for _ in 0..CHILDREN {
         daemon.spawn(&["/bin/sleep", "100000"])?;
     }
-    let mut restarts = Samples::default();
+    let (mut restarts, mut faces) = (Samples::default(), Samples::default());
     for _ in 0..if quick { KILLS_QUICK } else { KILLS } {
-        restarts.push_ms(daemon.restart_worker()?);
+        let restart = daemon.restart_worker()?;
+        restarts.push_ms(restart.answer);
+        faces.push_ms(restart.faces);
     }
     let running = daemon.status()?.running;
     daemon.stop()?;
@@ -32,5 +34,6 @@ pub(crate) fn measure(table: &mut Table, binary: &Path, quick: bool) -> Result<(
         RESTART_MS_MAX,
     );
     table.info("kill -9 of the worker until the next one answers, p99", restarts.p99(), "ms");
+    table.info("kill -9 of the worker until all faces have started, median", faces.median(), "ms");
     Ok(())
 }
