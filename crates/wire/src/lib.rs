@@ -1,5 +1,5 @@
-//! The transport that all faces share: lines with a limit, bounds on concurrent requests, base64, bounded
-//! send buffers.
+//! What all faces share: lines with a limit, bounds on concurrent requests, base64, bounded send buffers, admission of
+//! clients, JSON-RPC errors, metrics.
 
 #![forbid(unsafe_code)]
 
