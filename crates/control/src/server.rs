@@ -86,7 +86,9 @@ pub trait DaemonOps: Send + Sync + 'static {
     fn relay(&self) -> Option<RelayState>;
     /// The state of the other faces.
     fn faces(&self) -> Faces;
-    /// Waits until this worker has tried to start each face.
+    /// Whether this worker has tried to start each face.
+    fn has_started(&self) -> bool;
+    /// Waits for that.
     fn faces_started(&self) -> impl Future<Output = ()> + Send;
     /// The effective configuration; `None` in a daemon without one.
     fn settings(&self) -> Option<Settings>;
@@ -206,7 +208,10 @@ async fn handle<P: DaemonOps>(
     match called {
         Ok(Response { result, attachment }) => {
             reply(outbox, id, Ok(&result)).await?;
-            let _stopping = context.engine.serving().await;
+            // A worker whose faces have not started may still fail: the keeper must keep the previous binary and its back-off.
+            if context.daemon.has_started() {
+                let _stopping = context.engine.serving().await;
+            }
             match attachment {
                 Some(attachment) => attachment.run(outbox, &context.client_bound).await,
                 None => Ok(()),

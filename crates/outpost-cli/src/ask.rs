@@ -102,14 +102,14 @@ fn pass_through(response: &Response) -> Outcome {
     let code = match response.status {
         Status::Ok => {
             let stdout = response.stdout.as_deref().map(decode).unwrap_or_default();
-            let written = crate::console::pass(&stdout);
+            // Before stdout: a closed one ends this process.
             for stage in &response.stages {
                 let _closed = std::io::stderr().write_all(&decode(&stage.stderr));
             }
             if response.stdout_truncated || response.stages.iter().any(|stage| stage.stderr_truncated) {
                 errln!("outpost: the output is truncated: it exceeds the broker's limit");
             }
-            written?;
+            crate::console::pass(&stdout)?;
             response.stages.last().map_or(ERROR, exit_code)
         }
         Status::Denied => {

@@ -85,8 +85,11 @@ pub(super) fn replace_binary(paths: &Paths, binary: &Path) -> Result<Status, Str
         Ok(()) | Err(CallError::Lost(_)) => {}
     }
     let deadline = Instant::now() + UPGRADE_TIMEOUT;
+    // A new worker whose faces fail is replaced by one of the old binary.
+    let query = wire::StatusQuery { await_faces: true };
     loop {
-        let now = connect(paths).and_then(|mut client| client.call::<Status>("status", &()).map_err(explain));
+        let now =
+            connect(paths).and_then(|mut client| client.call::<Status>("status", &query).map_err(explain));
         match now {
             Ok(status) if status.worker_pid != before.worker_pid => return Ok(status),
             Ok(_) | Err(_) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),

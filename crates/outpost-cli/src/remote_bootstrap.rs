@@ -6,7 +6,7 @@ use crate::hosts::RemoteProgram;
 use crate::paths::Paths;
 use clap::Args;
 use outpost_control::client::Client;
-use outpost_control::wire::Status;
+use outpost_control::wire::{Status, StatusQuery};
 use semver::Version;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -95,7 +95,7 @@ fn report(paths: &Paths, action: &str, status: Status) -> Outcome {
 fn status(paths: &Paths) -> Option<Status> {
     let mut client = Client::connect(&paths.control_socket()).ok()?;
     client.set_timeout(Some(STATUS_TIMEOUT)).ok()?;
-    client.call("status", &()).ok()
+    client.call("status", &StatusQuery { await_faces: true }).ok()
 }
 
 fn is_outdated(status: &Status, force: bool) -> Result<bool, String> {

@@ -121,6 +121,14 @@ pub fn peek(socket: impl AsFd) -> Result<Option<u8>> {
     Ok((len > 0).then_some(byte[0]))
 }
 
+/// Accepts a connection without blocking. It does not block either.
+pub fn accept(listener: impl AsFd) -> Result<OwnedFd> {
+    retry(|| {
+        fault::failpoint()?;
+        rustix::net::accept_with(&listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+    })
+}
+
 /// Shuts both directions of a socket down. Does nothing to other descriptors.
 pub fn shut_down(socket: impl AsFd) {
     let _closed_already = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);

@@ -1,9 +1,11 @@
 //! Accept loops: one task per connection, with a limit on concurrent connections.
 
-use outpost_sys::Errno;
+use outpost_sys::{Errno, message};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
@@ -23,7 +25,11 @@ pub fn stop_accepting() {
 pub trait Listener: Send {
     type Stream: Send + 'static;
 
-    fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+    /// Takes the socket out of the runtime.
+    fn into_socket(self) -> io::Result<OwnedFd>;
+
+    /// Puts an accepted connection into the runtime.
+    fn connection(socket: OwnedFd) -> io::Result<Self::Stream>;
 
     /// Whether the peer may connect.
     fn admits(stream: &Self::Stream) -> bool;
@@ -32,14 +38,18 @@ pub trait Listener: Send {
 impl Listener for UnixListener {
     type Stream = UnixStream;
 
-    async fn accept(&self) -> io::Result<UnixStream> {
-        UnixListener::accept(self).await.map(|(stream, _)| stream)
+    fn into_socket(self) -> io::Result<OwnedFd> {
+        self.into_std().map(OwnedFd::from)
+    }
+
+    fn connection(socket: OwnedFd) -> io::Result<UnixStream> {
+        UnixStream::from_std(socket.into())
     }
 
     /// This user and root, but no sandboxed process: a sandboxed process that reaches the socket must not
     /// start others.
     fn admits(stream: &UnixStream) -> bool {
-        outpost_sys::message::peer(stream).is_ok_and(|peer| {
+        message::peer(stream).is_ok_and(|peer| {
             (peer.uid == outpost_sys::process::effective_uid() || peer.uid == 0)
                 && !outpost_sys::confined::may_be_confined(peer.pid)
         })
@@ -49,8 +59,12 @@ impl Listener for UnixListener {
 impl Listener for TcpListener {
     type Stream = TcpStream;
 
-    async fn accept(&self) -> io::Result<TcpStream> {
-        let (stream, _) = TcpListener::accept(self).await?;
+    fn into_socket(self) -> io::Result<OwnedFd> {
+        self.into_std().map(OwnedFd::from)
+    }
+
+    fn connection(socket: OwnedFd) -> io::Result<TcpStream> {
+        let stream = TcpStream::from_std(socket.into())?;
         // Small replies must not wait for larger ones.
         stream.set_nodelay(true)?;
         Ok(stream)
@@ -62,7 +76,28 @@ impl Listener for TcpListener {
     }
 }
 
-/// Accepts until [`stop_accepting`] or until the socket is shut down, with at most `max` concurrent connections. More wait in the backlog.
+/// The next connection; `None` when the socket was shut down. The accept of the runtime does not return then: a Unix
+/// socket stays readable but has no connection, and the runtime tries again at once.
+async fn accept<L: Listener>(listening: &UnixStream) -> io::Result<Option<L::Stream>> {
+    loop {
+        let ready = listening.ready(Interest::READABLE).await?;
+        // Many waiting connections must not keep the thread from those that were accepted.
+        tokio::task::coop::consume_budget().await;
+        match listening.try_io(Interest::READABLE, || Ok(message::accept(listening)?)) {
+            Ok(accepted) => return L::connection(accepted).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if ready.is_read_closed() {
+                    return Ok(None);
+                }
+            }
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Accepts until [`stop_accepting`] or until the socket is shut down, with at most `max` concurrent connections. More wait
+/// in the backlog.
 pub async fn accept_all<L, F, S>(listener: L, max: usize, serve: S)
 where
     L: Listener,
@@ -79,20 +114,27 @@ where
     F: Future<Output = ()> + Send + 'static,
     S: Fn(L::Stream) -> F,
 {
+    // A `UnixStream` is the runtime's type for any socket whose readiness is awaited.
+    let registered = listener.into_socket().and_then(|socket| UnixStream::from_std(socket.into()));
+    let listening = match registered {
+        Ok(listening) => listening,
+        Err(error) => return tracing::error!("[Server] cannot accept connections: {error}"),
+    };
     let permits = Arc::new(Semaphore::new(max));
     let mut pause = PAUSE_MIN;
     loop {
-        let next = async { (permits.clone().acquire_owned().await, listener.accept().await) };
+        let next = async { (permits.clone().acquire_owned().await, accept::<L>(&listening).await) };
         let (permit, accepted) = tokio::select! {
             biased;
             _closed = ACCEPTING.acquire() => return,
             next = next => next,
         };
         match accepted {
-            Ok(stream) if !admits(&stream) => {
+            Ok(None) => return,
+            Ok(Some(stream)) if !admits(&stream) => {
                 tracing::warn!("[Server] a connection of another user or of a sandboxed process was refused");
             }
-            Ok(stream) => {
+            Ok(Some(stream)) => {
                 pause = PAUSE_MIN;
                 let served = serve(stream);
                 tokio::spawn(async move {
@@ -100,8 +142,6 @@ where
                     drop(permit);
                 });
             }
-            // Shut down: the daemon has released the socket.
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => return,
             Err(error) => {
                 tracing::warn!("[Server] accept error (retrying in {pause:?}): {error}");
                 tokio::time::sleep(pause).await;
@@ -116,14 +156,18 @@ mod tests {
     use super::*;
     use std::os::fd::AsFd;
 
-    #[tokio::test]
-    async fn a_loop_ends_when_its_socket_is_shut_down() {
-        let dir = tempfile::tempdir().unwrap();
-        let listener = UnixListener::bind(dir.path().join("socket")).unwrap();
+    async fn assert_ends(listener: impl Listener + AsFd + Sync + 'static) {
         let socket = listener.as_fd().try_clone_to_owned().unwrap();
         let accepting = tokio::spawn(accept_all(listener, 1, |_| std::future::ready(())));
         tokio::task::yield_now().await;
-        outpost_sys::message::shut_down(&socket);
+        message::shut_down(&socket);
         tokio::time::timeout(Duration::from_secs(30), accepting).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_loop_ends_when_its_socket_is_shut_down() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_ends(UnixListener::bind(dir.path().join("socket")).unwrap()).await;
+        assert_ends(TcpListener::bind("127.0.0.1:0").await.unwrap()).await;
     }
 }

@@ -110,6 +110,10 @@ impl outpost_control::DaemonOps for ControlHandler {
         wire::Faces { waiting, sessions, busy_sessions, config_file, approvals_mode, ..faces }
     }
 
+    fn has_started(&self) -> bool {
+        !self.registry.are_starting()
+    }
+
     async fn faces_started(&self) {
         self.registry.started().await;
     }

@@ -202,16 +202,25 @@ impl Faces {
         let FaceContext { engine, paths, flags, config } = context;
         let starter =
             SessionsFace { engine, paths, approvals, config: &config.sessions, flags: &flags.sessions };
-        if self.needs_start("sessions") {
-            let started = starter.start(inherited, listeners).await.map(|face| {
-                let _set_once = self.registry.sessions.set(face);
-            });
+        let port = if self.needs_start("sessions") {
+            let (started, port) = match starter.start(inherited, listeners).await {
+                Ok((face, port)) => {
+                    let _set_once = self.registry.sessions.set(face);
+                    (Ok(()), Some(port))
+                }
+                Err(failure) => (Err(failure), None),
+            };
             self.set_outcome("sessions", started);
-        }
-        if let Some(face) = self.registry.sessions.get().filter(|_| self.needs_start("sessions port")) {
-            let started = starter.start_port(face, inherited, listeners).await;
-            let started = started.map(|files| self.port_files = files);
-            self.set_outcome("sessions port", started);
+            port
+        } else if let Some(face) = self.registry.sessions.get().filter(|_| self.needs_start("sessions port"))
+        {
+            Some(starter.start_port(face, inherited, listeners).await)
+        } else {
+            None
+        };
+        if let Some(port) = port {
+            let port = port.map(|files| self.port_files = files);
+            self.set_outcome("sessions port", port);
         }
     }
 

@@ -39,49 +39,87 @@ pub(crate) struct SessionsFace<'a> {
     pub(crate) flags: &'a SessionsFlags,
 }
 
+/// The port of the face, open and not served yet.
+struct OpenPort {
+    port: Port,
+    url: String,
+    tokens: TokenCheck,
+    tls: Option<Tls>,
+    /// Files that contain the port, which the shutdown removes.
+    files: Vec<PathBuf>,
+}
+
+/// The face, and the files that contain its port or the reason why there is none yet.
+pub(crate) type StartedSessions = (Arc<Face>, Result<Vec<PathBuf>, Failure>);
+
 impl SessionsFace<'_> {
-    /// Starts the face with its Unix socket.
+    /// Starts the face with its Unix socket and its port. It starts without the port if all ports are taken: the command line
+    /// has the socket.
     pub(crate) async fn start(
         &self,
         inherited: &mut HashMap<u8, OwnedFd>,
         listeners: &mut Listeners,
-    ) -> Result<Arc<Face>, Failure> {
+    ) -> Result<StartedSessions, Failure> {
+        let port = match self.open_port(inherited).await {
+            Err(failure) if !failure.is_exhaustion() => return Err(failure),
+            port => port,
+        };
         let socket = self.bind_socket(inherited).await?;
         // Start the sessions last: a failure after this point would leave them running without a face.
         let settings = settings(self.paths, self.config);
         let face = Face::begin(self.engine.clone(), self.approvals.clone(), settings).await?;
         self.serve_socket(&face, socket, listeners);
         inherited.remove(&fd_roles::SESSIONS_SOCKET);
-        Ok(face)
+        let files = port.map(|port| self.serve_port(&face, port, inherited, listeners));
+        Ok((face, files))
     }
 
-    /// Serves the face on the inherited port or a new one. Returns the files that contain the port, which the shutdown
-    /// removes. The face works without a port: the command line has its socket.
+    /// Opens and serves the port of a face that has started without it.
     pub(crate) async fn start_port(
         &self,
         face: &Arc<Face>,
         inherited: &mut HashMap<u8, OwnedFd>,
         listeners: &mut Listeners,
     ) -> Result<Vec<PathBuf>, Failure> {
+        let port = self.open_port(inherited).await?;
+        Ok(self.serve_port(face, port, inherited, listeners))
+    }
+
+    /// Opens the inherited port or a new one. `None` if the configuration has none.
+    async fn open_port(&self, inherited: &mut HashMap<u8, OwnedFd>) -> Result<Option<OpenPort>, Failure> {
         let Some(address) = self.config.listen.unwrap_or(ListenAddress::At(SESSIONS_ADDRESS)).address()
         else {
             self.remove_port(inherited).await?;
-            return Ok(Vec::new());
+            return Ok(None);
         };
         let bind = |address| bind(address, self.flags.codecast);
         let role = fd_roles::SESSIONS_PORT;
-        let Port { listener, bound, is_new } =
-            socket::acquire_port(self.engine, inherited, role, address, bind).await?;
+        let port = socket::acquire_port(self.engine, inherited, role, address, bind).await?;
+        let bound = port.bound;
         let tokens = self.tokens()?;
-        let secured = if bound.ip().is_loopback() { None } else { Some(self.secure(bound)?) };
-        let url = format!("{}://{bound}/rpc", if secured.is_some() { "https" } else { "http" });
-        let port_files = self.write_port(bound.port(), url.clone())?;
-        let hint = match &secured {
+        let tls = if bound.ip().is_loopback() { None } else { Some(self.secure(bound)?) };
+        let url = format!("{}://{bound}/rpc", if tls.is_some() { "https" } else { "http" });
+        let files = self.write_port(bound.port(), url.clone())?;
+        Ok(Some(OpenPort { port, url, tokens, tls, files }))
+    }
+
+    /// Returns the files that contain the port.
+    fn serve_port(
+        &self,
+        face: &Arc<Face>,
+        port: Option<OpenPort>,
+        inherited: &mut HashMap<u8, OwnedFd>,
+        listeners: &mut Listeners,
+    ) -> Vec<PathBuf> {
+        let Some(OpenPort { port: Port { listener, bound, is_new }, url, tokens, tls, files }) = port else {
+            return Vec::new();
+        };
+        let hint = match &tls {
             None => "outpost sessions list".to_owned(),
             Some(tls) => format!("outpost token create NAME (certificate sha256 {})", tls.fingerprint()),
         };
         listeners.add(is_new, "sessions", &url, &hint);
-        match secured {
+        match tls {
             None => {
                 let peers = peers(self.engine);
                 let peers = if self.flags.codecast { peers.of_drop_in() } else { peers };
@@ -93,7 +131,7 @@ impl SessionsFace<'_> {
         if is_new && self.flags.codecast {
             let _stdout_closed = writeln!(std::io::stdout(), "DAEMON_PORT={}", bound.port());
         }
-        Ok(port_files)
+        files
     }
 
     /// Closes the port of an earlier worker and removes the files that contain it.

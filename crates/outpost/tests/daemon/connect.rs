@@ -265,7 +265,9 @@ fn the_sessions_port_is_forwarded_on_request() {
     let connected = remote.connected_with(&["--sessions-port", &port.to_string()]);
     let url = format!("http://127.0.0.1:{port}/rpc");
     assert!(connected.table.contains(&url), "{}", connected.table);
-    let client = outpost_testkit::SessionsClient::new(([127, 0, 0, 1], port).into());
+    // A daemon of root demands a token.
+    let client = outpost_testkit::SessionsClient::new(([127, 0, 0, 1], port).into())
+        .with_token_of(&remote.path("there/outpost/sessions.token"));
     let health = client.result("health.check", serde_json::json!({}));
     assert_eq!(health["ok"], true, "{health}");
     connected.end();

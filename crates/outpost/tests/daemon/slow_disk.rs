@@ -173,6 +173,23 @@ fn a_restarted_worker_serves_processes_before_its_faces_begin() {
     }
 }
 
+/// Replies of a worker whose faces have not started do not count as serving: its deaths are restarted with a pause.
+#[test]
+fn a_worker_that_dies_while_its_faces_start_is_restarted_with_a_pause() {
+    require!(root());
+    let daemon = slow_daemon_below("approvals", SHORT_DELAY, &[]);
+    // From the tenth kill on the keeper pauses before it starts the next worker.
+    for _ in 0..12 {
+        let mut client: Client = daemon.connect();
+        let status: Status = client.call("status", &()).unwrap();
+        let worker = outpost_testkit::process(status.worker_pid.cast_signed()).unwrap();
+        pidfd::signal(&worker, Signal::KILL).unwrap();
+        assert!(wait_readable(&worker, START_MAX).unwrap());
+    }
+    until("the log has the pause", || daemon.log().contains("before it served; trying again in 100ms"));
+    assert!(!daemon.status().faces.starting);
+}
+
 fn base64_text(bytes: &[u8]) -> String {
     let mut text = Vec::new();
     base64::append(&mut text, bytes);

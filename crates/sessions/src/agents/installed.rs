@@ -180,9 +180,19 @@ fn reported_version(program: &Path) -> Option<String> {
     }
     let mut command = Command::new(program);
     command.arg("--version").env("DISABLE_AUTOUPDATER", "1").env("OPENCODE_DISABLE_AUTOUPDATE", "1");
-    let output = bounded_command::run(&mut command, &VERSION_LIMITS, |_| false);
-    let output = output.ok().filter(|output| !output.killed)?;
-    let text = String::from_utf8_lossy(&output.stdout);
+    // A process that the program leaves behind may hold its output open.
+    let has_release = |stdout: &[u8]| first_release(stdout).is_some();
+    let output = bounded_command::run(&mut command, &VERSION_LIMITS, has_release).ok()?;
+    match output.killed {
+        true => first_release(&output.stdout),
+        false => first_release(&[&output.stdout[..], b"\n"].concat()),
+    }
+}
+
+/// The first complete word that is the version of a release.
+fn first_release(stdout: &[u8]) -> Option<String> {
+    let end = stdout.iter().rposition(u8::is_ascii_whitespace)?;
+    let text = String::from_utf8_lossy(stdout.get(..end)?);
     text.split_whitespace().find(|word| parse_release(word).is_some()).map(str::to_owned)
 }
 
