@@ -42,7 +42,8 @@ enum Command {
     ///
     /// The daemon's current question with this id is approved; it is not shown here. To approve exactly what was shown
     /// before, pass its digest.
-    Allow(Allow),
+    #[command(alias = "allow")]
+    Approve(Approve),
     /// Deny a question
     Deny {
         /// Id of the question, or a prefix of at least 4 characters
@@ -84,7 +85,7 @@ struct OutputFormat {
 }
 
 #[derive(Args)]
-struct Allow {
+struct Approve {
     /// Id of the question, or a prefix of at least 4 characters
     id: String,
     /// Digest that the question must have
@@ -125,7 +126,7 @@ async fn dispatch(paths: &Paths, mut approver: Approver, command: Command) -> Re
             let question = find(client, &id).await?;
             write(&format.render(&question, print::question)?)
         }
-        Command::Allow(allow) => decide_allow(&mut approver, &mut connected, &allow).await,
+        Command::Approve(approve) => decide_approve(&mut approver, &mut connected, &approve).await,
         Command::Deny { id, note } => {
             let question = find(client, &id).await?;
             let decision = Decision { allow: false, note, remember: None };
@@ -161,13 +162,13 @@ impl OutputFormat {
     }
 }
 
-async fn decide_allow(
+async fn decide_approve(
     approver: &mut Approver,
     connected: &mut Connected,
-    allow: &Allow,
+    approve: &Approve,
 ) -> Result<(), String> {
-    let question = find(&mut connected.client, &allow.id).await?;
-    if let Some(digest) = &allow.digest
+    let question = find(&mut connected.client, &approve.id).await?;
+    if let Some(digest) = &approve.digest
         && *digest != question.digest
     {
         return Err(format!(
@@ -175,7 +176,7 @@ async fn decide_allow(
             question.id, question.digest
         ));
     }
-    let remember = allow.times.map(Remember::Times).or(allow.minutes.map(Remember::Minutes));
+    let remember = approve.times.map(Remember::Times).or(approve.minutes.map(Remember::Minutes));
     let decision = Decision { allow: true, note: String::new(), remember };
     decide(approver, connected, &question, decision).await?;
     write(&format!("approved {}\n", question.id))

@@ -27,9 +27,7 @@ pub(super) struct Doctor {
 #[serde(rename_all = "camelCase")]
 enum Verdict {
     Ok,
-    #[serde(rename = "degraded")]
     Warning,
-    #[serde(rename = "missing")]
     Error,
 }
 
@@ -39,7 +37,7 @@ struct Check {
     name: &'static str,
     verdict: Verdict,
     found: String,
-    #[serde(rename = "means", skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     effect: Option<String>,
     /// The command or the change that fixes the problem.
     #[serde(skip_serializing_if = "Option::is_none")]

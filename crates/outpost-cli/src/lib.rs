@@ -100,9 +100,9 @@ enum Command {
     Top(top::Top),
     /// Stop a process and its descendants
     Kill(lifecycle::Kill),
-    /// Approve or deny pending requests, on a full screen
+    /// Approve or deny pending questions, on a full screen
     Approve(approve::Approve),
-    /// Approve or deny pending requests, from scripts
+    /// Approve or deny pending questions, from scripts
     Approvals(approvals::Approvals),
     /// Verify and read the audit log of requests, decisions and commands
     Audit(audit::Audit),

@@ -4,10 +4,10 @@ mod detach;
 mod input;
 mod modes;
 mod output;
-mod pending_requests;
 mod raw_terminal;
 mod replay;
 mod signals;
+mod unconfirmed;
 
 pub(super) use detach::DetachKeys;
 
@@ -19,13 +19,13 @@ use outpost_control::wire::{self, Attached, ExitStatus, Failure, InputClaim, Mes
 use outpost_sys::signal::Signal;
 use outpost_wire::base64;
 use output::{Chunk, Output};
-use pending_requests::{Completed, PendingRequests};
 use raw_terminal::RawTerminal;
 use replay::Replay;
 use signals::{SignalEvent, Signals};
 use std::io::IsTerminal;
 use std::sync::Arc;
 use tokio::time::Instant;
+use unconfirmed::{Completed, Unconfirmed};
 
 /// Output that a late attach reads to redraw a terminal, and to repeat the end of piped output.
 const SCREEN_REPLAY_BYTES: u64 = 1024 * 1024;
@@ -138,7 +138,7 @@ struct AttachSession<'a> {
     skip_line: bool,
     /// Stdin offset of the next byte; unknown before the first attach.
     offset: Option<u64>,
-    requests: PendingRequests,
+    unconfirmed: Unconfirmed,
     replay: Option<Replay>,
     /// The first frames of the process are missing, so a replayed screen may be incomplete.
     truncated: bool,
@@ -181,7 +181,7 @@ impl<'a> AttachSession<'a> {
             skip,
             skip_line: false,
             offset: None,
-            requests: PendingRequests::default(),
+            unconfirmed: Unconfirmed::default(),
             replay: None,
             truncated: false,
             stop_seq: None,
@@ -264,7 +264,7 @@ impl<'a> AttachSession<'a> {
         let first = self.offset.is_none();
         self.offset.get_or_insert(attached.stdin_accepted);
         self.view.process = attached.process;
-        self.requests.connection_lost();
+        self.unconfirmed.connection_lost();
         if let Some(because) = attached.read_only_because {
             self.notify(&format!("read-only: {because}"));
             self.make_read_only();
@@ -296,20 +296,20 @@ impl<'a> AttachSession<'a> {
         if self.view.input != InputSource::None
             && let Some(size) = self.terminal.as_ref().and_then(|terminal| terminal.size())
         {
-            self.requests.resize(size);
+            self.unconfirmed.resize(size);
         }
     }
 
     /// Makes the process redraw its screen by a change of the terminal size.
     fn redraw(&mut self) {
         self.resize();
-        self.requests.force_resize();
+        self.unconfirmed.force_resize();
     }
 
     fn make_read_only(&mut self) {
         self.view.input = InputSource::None;
         self.input.make_read_only();
-        self.requests.discard_input();
+        self.unconfirmed.discard_input();
     }
 
     /// Serves one connection. `None` when the connection is lost.
@@ -327,13 +327,14 @@ impl<'a> AttachSession<'a> {
                     return Ok(Some(ViewEnd::CaughtUp));
                 }
             }
-            if self.detaching && self.requests.chunk.is_none() {
+            if self.detaching && self.unconfirmed.chunk.is_none() {
                 return Ok(Some(ViewEnd::Detached));
             }
-            if self.requests.send(client, &self.view.process, self.offset).await.is_err() {
+            if self.unconfirmed.send(client, &self.view.process, self.offset).await.is_err() {
                 return Ok(None);
             }
-            let takes_input = self.requests.chunk.is_none() && !self.requests.close_stdin && !self.detaching;
+            let takes_input =
+                self.unconfirmed.chunk.is_none() && !self.unconfirmed.close_stdin && !self.detaching;
             tokio::select! {
                 room = self.output.chunks.clone().reserve_owned(), if self.pending_chunk.is_some() => match room {
                     Ok(room) => {
@@ -367,10 +368,12 @@ impl<'a> AttachSession<'a> {
             return matches!(event, InputEvent::Detach(_) | InputEvent::Hangup).then_some(ViewEnd::Detached);
         };
         match event {
-            InputEvent::Bytes(bytes) => self.requests.chunk = Some(bytes).filter(|bytes| !bytes.is_empty()),
-            InputEvent::Eof => self.requests.close_stdin = on_eof == OnEof::CloseStdin,
+            InputEvent::Bytes(bytes) => {
+                self.unconfirmed.chunk = Some(bytes).filter(|bytes| !bytes.is_empty())
+            }
+            InputEvent::Eof => self.unconfirmed.close_stdin = on_eof == OnEof::CloseStdin,
             InputEvent::Detach(before) => {
-                self.requests.chunk = Some(before).filter(|bytes| !bytes.is_empty());
+                self.unconfirmed.chunk = Some(before).filter(|bytes| !bytes.is_empty());
                 self.detaching = true;
             }
             InputEvent::Hangup => return Some(ViewEnd::Signalled(Signal::HUP)),
@@ -388,7 +391,7 @@ impl<'a> AttachSession<'a> {
         };
         match self.view.on_signal {
             OnSignal::Forward { group } if signal != Signal::HUP => {
-                self.requests.signal(signal, group);
+                self.unconfirmed.signal(signal, group);
                 None
             }
             // SIGHUP: the process survives the terminal on which it was started.
@@ -446,7 +449,7 @@ impl<'a> AttachSession<'a> {
     }
 
     fn on_reply(&mut self, id: u64, failure: Option<Failure>) {
-        let Some(completed) = self.requests.complete(id) else { return };
+        let Some(completed) = self.unconfirmed.complete(id) else { return };
         if let Completed::Input { bytes } = completed {
             self.offset = self.offset.map(|offset| offset + bytes);
         }

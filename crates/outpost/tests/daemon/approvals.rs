@@ -58,10 +58,10 @@ fn a_decision_with_another_digest_is_refused() {
     let question = watcher.asked();
     let (id, digest) = (id(&question), question["digest"].as_str().unwrap());
     let wrong = digest.replace(|_: char| true, "0");
-    let refused = fixture.approvals(&["allow", id, "--digest", &wrong]);
+    let refused = fixture.approvals(&["approve", id, "--digest", &wrong]);
     assert_eq!(refused.status.code(), Some(1));
     assert!(text(&refused.stderr).contains("has another digest"), "{refused:?}");
-    fixture.decide(&["allow", id, "--digest", digest]);
+    fixture.decide(&["approve", id, "--digest", digest]);
     assert_eq!(answer(&mut client)["decision"], "human");
 }
 
@@ -76,8 +76,8 @@ fn unknown_short_and_ambiguous_ids_are_refused() {
         assert_eq!(done.status.code(), Some(1), "{arguments:?}: {done:?}");
         assert!(text(&done.stderr).contains(why) && done.stdout.is_empty(), "{arguments:?}: {done:?}");
     };
-    fails(&["allow", &id(&question)[..3]], "at least 4 characters");
-    fails(&["allow", "zzzz"], "no such question: zzzz");
+    fails(&["approve", &id(&question)[..3]], "at least 4 characters");
+    fails(&["approve", "zzzz"], "no such question: zzzz");
     fails(&["show", "00000000-0000-4000-8000-000000000000"], "no question 00000000");
     fails(&["deny", "\u{1b}[2J\u{1b}[2J"], "\\u{1b}[2J");
     fails(&["revoke", "00000000-0000-4000-8000-000000000000"], "no such grant");
@@ -90,7 +90,7 @@ fn a_grant_allows_its_number_of_runs_and_none_after_its_revocation() {
     let mut watcher = fixture.watch();
     let mut client = fixture.ask("one", &["true"]);
     let question = watcher.asked();
-    fixture.decide(&["allow", id(&question), "--times", "2"]);
+    fixture.decide(&["approve", id(&question), "--times", "2"]);
     assert_eq!(answer(&mut client)["decision"], "human");
     watcher.settled();
     assert_eq!(answer(&mut fixture.ask("two", &["true"]))["decision"], "grant");
@@ -118,23 +118,23 @@ fn the_requesting_user_needs_an_enrolled_key_to_decide() {
     let mut client = fixture.ask("one", &["true"]);
     let question = watcher.asked();
     let id = id(&question);
-    refused(&["allow", id], "no approver key is set up");
+    refused(&["approve", id], "no approver key is set up");
     refused(&["enroll"], "use --no-passphrase");
     fixture.ssh_key("own", "", 0);
-    refused(&["allow", id, "--key", "own"], "is not enrolled as an approver");
+    refused(&["approve", id, "--key", "own"], "is not enrolled as an approver");
     assert!(
         text(&fixture.approvals(&["enroll", "--no-passphrase", "--name", "laptop"]).stdout)
             .starts_with("enrolled laptop SHA256:")
     );
     refused(&["enroll"], "is already enrolled");
     refused(&["enroll", "--key", "own", "--by", "own"], "is not enrolled as an approver");
-    refused(&["allow", id, "--key", "own"], "is not enrolled as an approver");
-    refused(&["allow", id, "--key", "missing"], "missing");
-    refused(&["allow", id, "--secret-file", "own"], "approver secrets no longer work");
+    refused(&["approve", id, "--key", "own"], "is not enrolled as an approver");
+    refused(&["approve", id, "--key", "missing"], "missing");
+    refused(&["approve", id, "--secret-file", "own"], "approver secrets no longer work");
     std::fs::set_permissions(fixture.path("own"), std::os::unix::fs::PermissionsExt::from_mode(0o640))
         .unwrap();
-    refused(&["allow", id, "--key", "own"], "others can read it");
-    fixture.decide(&["allow", id]);
+    refused(&["approve", id, "--key", "own"], "others can read it");
+    fixture.decide(&["approve", id]);
     let done = answer(&mut client);
     assert!(done["approved_by"].as_str().unwrap().starts_with("laptop (SHA256:"), "{done}");
 }
@@ -155,7 +155,7 @@ fn changes_of_the_key_list_need_the_signature_of_an_enrolled_key() {
     refused(&["enroll", "--key", "third", "--name", "third", "--by", "second"], "is smaller than");
     let mut client = fixture.ask_with("root", &["true"], json!({"privileged": true}));
     let question = watcher.asked();
-    refused(&["allow", id(&question), "--key", "second"], "may not decide what runs as root");
+    refused(&["approve", id(&question), "--key", "second"], "may not decide what runs as root");
     fixture.decide(&["deny", id(&question)]);
     assert_eq!(answer(&mut client)["status"], "denied");
     watcher.settled();
@@ -167,7 +167,7 @@ fn changes_of_the_key_list_need_the_signature_of_an_enrolled_key() {
     );
     // The grant of a key is valid until the key is revoked.
     let mut client = fixture.ask("one", &["true"]);
-    fixture.decide(&["allow", id(&watcher.asked()), "--times", "5", "--key", "second"]);
+    fixture.decide(&["approve", id(&watcher.asked()), "--times", "5", "--key", "second"]);
     assert_eq!(answer(&mut client)["status"], "ok");
     watcher.settled();
     assert_eq!(answer(&mut fixture.ask("two", &["true"]))["decision"], "grant");
@@ -175,10 +175,10 @@ fn changes_of_the_key_list_need_the_signature_of_an_enrolled_key() {
     assert_eq!(fixture.decide(&["grants", "--json"]), "[]\n");
     let mut client = fixture.ask("three", &["true"]);
     let question = watcher.asked();
-    refused(&["allow", id(&question), "--key", "second"], "is revoked");
+    refused(&["approve", id(&question), "--key", "second"], "is revoked");
     fixture.decide(&["enroll", "--key", "third", "--name", "third"]);
     fixture.decide(&["expire", "third", "2020-01-01T00:00:00Z"]);
-    refused(&["allow", id(&question), "--key", "third"], "has expired");
+    refused(&["approve", id(&question), "--key", "third"], "has expired");
     let own = serde_json::from_str::<Value>(&fixture.decide(&["keys", "--json"])).unwrap()[0]["name"].clone();
     refused(&["revoke-key", own.as_str().unwrap()], "the last key that can decide");
     fixture.decide(&["deny", id(&question)]);
@@ -231,7 +231,7 @@ fn root_decides_for_another_users_daemon_with_its_own_key() {
     let mut watcher = fixture.watch();
     let mut client = fixture.ask("one", &["id", "-u"]);
     let question = watcher.asked();
-    fixture.decide(&["allow", id(&question)]);
+    fixture.decide(&["approve", id(&question)]);
     let done = answer(&mut client);
     assert_eq!((&done["status"], &done["stdout"]), (&"ok".into(), &"NjU1MzQK".into()), "{done}");
     let by = done["approved_by"].as_str().unwrap();
@@ -292,9 +292,9 @@ fn a_key_of_ssh_agent_decides_and_openssh_verifies_the_record() {
     let mut watcher = fixture.watch();
     let mut client = fixture.ask_with("one", &["true"], json!({"privileged": true}));
     let question = watcher.asked();
-    let refused = fixture.approvals(&["allow", id(&question)]);
+    let refused = fixture.approvals(&["approve", id(&question)]);
     assert!(text(&refused.stderr).contains("no approver key is set up"), "{refused:?}");
-    signing(&["approvals", "allow", id(&question)]);
+    signing(&["approvals", "approve", id(&question)]);
     let done = answer(&mut client);
     assert!(done["approved_by"].as_str().unwrap().starts_with("agent (SHA256:"), "{done}");
     // Verify with OpenSSH, from the records and the public keys.

@@ -8,7 +8,7 @@ fn history(fixture: &ApprovalFixture) -> (Value, Value) {
     let mut watcher = fixture.watch();
     let mut client = fixture.ask("one", &["echo", "\u{e9}"]);
     let allowed = watcher.asked();
-    fixture.decide(&["allow", allowed["id"].as_str().unwrap()]);
+    fixture.decide(&["approve", allowed["id"].as_str().unwrap()]);
     assert_eq!(answer(&mut client)["status"], "ok");
     watcher.settled();
     let mut client = fixture.ask("two", &["true"]);
@@ -106,7 +106,7 @@ fn the_capability_probe_of_ask_leaves_no_refusal_record() {
     let asked = std::thread::scope(|scope| {
         let asking = scope.spawn(|| fixture.run(&["ask", "--unprivileged", "--", "true"]));
         let question = watcher.asked();
-        fixture.decide(&["allow", question["id"].as_str().unwrap()]);
+        fixture.decide(&["approve", question["id"].as_str().unwrap()]);
         asking.join().unwrap()
     });
     assert!(asked.status.success(), "{asked:?}");

@@ -226,7 +226,7 @@ fn a_host_is_set_up_once_and_used_by_its_name() {
     // On the remote host this user also makes the requests: it sees its questions and needs a key to decide.
     let approvals = remote.on(&["approvals", "list"]).output().unwrap();
     assert!(String::from_utf8_lossy(&approvals.stdout).starts_with("ID"), "{approvals:?}");
-    let approvals = remote.on(&["approvals", "allow", &"0".repeat(36)]).output().unwrap();
+    let approvals = remote.on(&["approvals", "approve", &"0".repeat(36)]).output().unwrap();
     assert!(String::from_utf8_lossy(&approvals.stderr).contains("no question 0000"), "{approvals:?}");
     let refused = remote.on(&["token", "list"]).output().unwrap();
     assert!(

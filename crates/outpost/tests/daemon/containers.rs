@@ -110,8 +110,8 @@ impl SandboxHost {
             "{message}"
         );
         let line = self.doctor("namespaces");
-        let means = line["means"].as_str().unwrap();
-        assert!(means.contains("except read-only ones without network"), "{line}");
+        let effect = line["effect"].as_str().unwrap();
+        assert!(effect.contains("except read-only ones without network"), "{line}");
         assert_eq!(self.doctor("landlock")["verdict"], "ok");
     }
 
@@ -174,10 +174,10 @@ fn in_a_container_without_landlock_every_sandbox_is_refused() {
     }
     let (_, message) = host.exec(&["--sandbox", "read-only"], "true");
     assert!(message.contains("there is no Landlock"), "{message}");
-    let means = host.doctor("namespaces")["means"].as_str().unwrap().to_owned();
+    let effect = host.doctor("namespaces")["effect"].as_str().unwrap().to_owned();
     assert!(
-        means.starts_with("every sandboxed command is refused") && means.contains("no Landlock"),
-        "{means}"
+        effect.starts_with("every sandboxed command is refused") && effect.contains("no Landlock"),
+        "{effect}"
     );
     let landlock = host.doctor("landlock");
     assert!(landlock["fix"].as_str().unwrap().contains("allows the landlock_ calls"), "{landlock}");

@@ -55,10 +55,10 @@ fn every_check_has_a_verdict_and_every_problem_a_remedy() {
     for check in checks(&report) {
         let is_ok = check["verdict"] == "ok";
         assert_eq!(check["fix"].is_string(), !is_ok, "{check}");
-        assert_eq!(check["means"].is_string(), !is_ok, "{check}");
+        assert_eq!(check["effect"].is_string(), !is_ok, "{check}");
     }
-    let is_missing = checks(&report).any(|check| check["verdict"] == "missing");
-    assert_eq!(output.status.code(), Some(i32::from(is_missing)), "{report}");
+    let is_error = checks(&report).any(|check| check["verdict"] == "error");
+    assert_eq!(output.status.code(), Some(i32::from(is_error)), "{report}");
     std::fs::create_dir_all(dir.path().join("config/outpost")).unwrap();
     std::fs::write(dir.path().join("config/outpost/outpost.toml"), "[brokr]\n").unwrap();
     let output = run(dir.path(), &["doctor"], &[]);

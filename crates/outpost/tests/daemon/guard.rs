@@ -222,8 +222,8 @@ fn an_unconfined_process_of_the_asking_user_reaches_nothing_of_the_guard() {
     std::os::unix::fs::chown(&key, Some(ANN), Some(ANN)).unwrap();
     let key = key.to_str().unwrap();
     for (arguments, why) in [
-        (&["allow", id.as_str()][..], "no approver key is set up"),
-        (&["allow", &id, "--key", key], "is not enrolled as an approver"),
+        (&["approve", id.as_str()][..], "no approver key is set up"),
+        (&["approve", &id, "--key", key], "is not enrolled as an approver"),
         (&["enroll", "--no-passphrase"], "which only root can change"),
         (&["enroll", "--key", key], "which only root can change"),
         (&["revoke-key", "x"], "no such key: x"),
@@ -327,28 +327,28 @@ fn the_guards_approvers_are_those_of_roots_file() {
         listed[0]["id"].as_str().unwrap().to_owned()
     };
     let mut ann = waiting(&guard, ANN, "a", true, &["id", "-g"]);
-    succeeds(&["allow", &question(&ann)]);
+    succeeds(&["approve", &question(&ann)]);
     let answer: Value = serde_json::from_str(&ann.answer()).unwrap();
     assert_eq!((stdout(&answer).as_str(), &answer["decision"]), ("0\n", &json!("human")), "{answer}");
     assert!(answer["approved_by"].as_str().unwrap().starts_with("desk (SHA256:"), "{answer}");
     let mut bob = waiting(&guard, BOB, "b", true, &["id", "-g"]);
-    let (_, message) = approvals(&["allow", &question(&bob)]);
+    let (_, message) = approvals(&["approve", &question(&bob)]);
     assert!(message.contains("may not decide for user 54322"), "{message}");
     bob.end();
     until("it is withdrawn", || guard.status().faces.waiting.unwrap().questions == 0);
     let mut ann = waiting(&guard, ANN, "c", true, &["id", "-g"]);
     succeeds(&["revoke-key", "desk"]);
-    let (_, message) = approvals(&["allow", &question(&ann)]);
+    let (_, message) = approvals(&["approve", &question(&ann)]);
     assert!(message.contains("is revoked"), "{message}");
     // A file that others can write is not trusted.
     let file = guard.root().join("etc/outpost/approvers.toml");
     std::fs::write(&file, "trusted_users = [\"root\"]\n").unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).unwrap();
-    let (succeeded, message) = approvals(&["allow", &question(&ann)]);
+    let (succeeded, message) = approvals(&["approve", &question(&ann)]);
     assert!(!succeeded && message.contains("others than root can change"), "{message}");
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
     std::fs::remove_file(own.path().join("approver.key")).unwrap();
-    succeeds(&["allow", &question(&ann)]);
+    succeeds(&["approve", &question(&ann)]);
     let answer: Value = serde_json::from_str(&ann.answer()).unwrap();
     assert!(answer["approved_by"].as_str().unwrap().starts_with("uid 0 without a signature"), "{answer}");
     let mut verify = Guard::command_as(0, outpost());

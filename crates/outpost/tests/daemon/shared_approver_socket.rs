@@ -77,7 +77,7 @@ fn a_trusted_user_decides_without_a_signature() {
     let shared = require!(Shared::new());
     let mut client = shared.fixture.ask("one", &["id", "-u"]);
     let id = shared.asked();
-    let allowed = shared.approvals(UNPRIVILEGED_UID, &["allow", &id]);
+    let allowed = shared.approvals(UNPRIVILEGED_UID, &["approve", &id]);
     assert!(allowed.status.success(), "{allowed:?}");
     let done = answer(&mut client);
     assert_eq!((&done["status"], &done["decision"]), (&"ok".into(), &"human".into()), "{done}");
@@ -98,7 +98,7 @@ fn untrusted_users_decide_nothing_on_the_shared_socket() {
     let mut client = shared.fixture.ask("one", &["true"]);
     let id = shared.asked();
     for (uid, why) in [(0, "no approver key is set up"), (OTHER_USER, "")] {
-        let refused = shared.approvals(uid, &["allow", &id]);
+        let refused = shared.approvals(uid, &["approve", &id]);
         assert!(!refused.status.success() && text(&refused.stderr).contains(why), "uid {uid}: {refused:?}");
     }
     let own = std::fs::metadata(shared.fixture.path("run/approvals.sock")).unwrap();
@@ -113,7 +113,7 @@ fn a_user_that_roots_file_does_not_trust_sees_and_does_not_decide() {
     let shared = require!(Shared::trusting(""));
     let client = shared.fixture.ask("one", &["true"]);
     let id = shared.asked();
-    let refused = shared.approvals(UNPRIVILEGED_UID, &["allow", &id]);
+    let refused = shared.approvals(UNPRIVILEGED_UID, &["approve", &id]);
     assert!(!refused.status.success(), "{refused:?}");
     assert!(text(&refused.stderr).contains("no approver key is set up"), "{refused:?}");
     assert!(!client.has_answer(std::time::Duration::ZERO));

@@ -15,7 +15,7 @@ const INITIALIZE: u64 = 1;
 const THREAD: u64 = 2;
 const TURN: u64 = 3;
 
-/// Most file changes that are count for permission requests, which name them by id.
+/// Maximum number of file changes kept. Permission requests name them by id.
 const CHANGES_MAX: usize = 16;
 const CHANGES_BYTES_MAX: usize = 2 * INPUT_BYTES_MAX;
 

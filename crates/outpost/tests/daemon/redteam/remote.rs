@@ -100,7 +100,7 @@ fn attempt(lie: Lie) -> Outcome {
         std::fs::write(fixture.path("state/known_hosts"), format!("{} {key}\n", socket.display())).unwrap();
     }
     let id = question["id"].as_str().unwrap();
-    let done = fixture.approvals(&["allow", id, "--socket", socket.to_str().unwrap()]);
+    let done = fixture.approvals(&["approve", id, "--socket", socket.to_str().unwrap()]);
     let shown = String::from_utf8([done.stdout, done.stderr].concat()).unwrap();
     eprintln!("{lie:?}: {shown}");
     let acts = |character: char| (character.is_control() && character != '\n') || character == '\u{202e}';
@@ -110,7 +110,7 @@ fn attempt(lie: Lie) -> Outcome {
         || shown.lines().any(|line| line.starts_with("outpost: approved"));
     // The same client can decide on the real host, so only the lie caused the refusal.
     if !is_open {
-        fixture.decide(&["allow", id]);
+        fixture.decide(&["approve", id]);
         until("it is decided", || questions() == 0);
     }
     if is_open { Outcome::Open } else { Outcome::Held }

@@ -236,12 +236,12 @@ pub(super) fn approvals(scenario: &mut Scenario) {
     scenario.shows_with(&own("list"), &[fixed_columns]);
     scenario.shows_with(&own(&format!("show {id}")), &[ages, host_specifics]);
     scenario.shows(&own("show 123"));
-    scenario.shows(&own("allow ffffffff"));
-    scenario.shows(&own(&format!("allow --digest 0 {id}")));
+    scenario.shows(&own("approve ffffffff"));
+    scenario.shows(&own(&format!("approve --digest 0 {id}")));
     let watch = scenario.pane();
     watch.enters(&own("watch"));
     watch.wait_seen("pending  ");
-    scenario.shows(&own(&format!("allow --times 2 {id}")));
+    scenario.shows(&own(&format!("approve --times 2 {id}")));
     let seen = asking.wait_prompt();
     scenario.record(line, &seen, &[]);
     watch.wait_seen("settled  ");

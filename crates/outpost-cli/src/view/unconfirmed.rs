@@ -1,4 +1,4 @@
-//! Pending requests of an attached client. Those without a reply are sent again after a reconnect.
+//! Requests of an attached client that the daemon has not confirmed. They are sent again after a reconnect.
 
 use outpost_control::client::AsyncClient;
 use outpost_control::wire::{self, TerminalSize};
@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 const SIGNALS_MAX: usize = 16;
 
 #[derive(Default)]
-pub(super) struct PendingRequests {
+pub(super) struct Unconfirmed {
     /// Input that the daemon has not accepted yet.
     pub(super) chunk: Option<Vec<u8>>,
     pub(super) close_stdin: bool,
@@ -37,7 +37,7 @@ pub(super) enum Completed {
     Other,
 }
 
-impl PendingRequests {
+impl Unconfirmed {
     fn is_in_flight(&self, kind: Kind) -> bool {
         self.in_flight.iter().any(|(_, in_flight)| *in_flight == kind)
     }
